@@ -1,0 +1,88 @@
+"""Telemetry as the pages read it: the newest frame of each cluster, and roll-ups over time.
+
+Single counters are not rows: 4,000 GPUs once a second would be. A frame is one row a cluster with one byte a GPU and counter.
+"""
+
+from django.db import models
+
+from gpufleet.core.times import MomentField
+from scheduler.models import Cluster, Node
+
+NO_READING = 255
+
+
+class TelemetryFrame(models.Model):
+    """The newest reading of every GPU of a cluster, as columns of bytes in the order of `gpus` (percent, 255: no reading)."""
+
+    cluster = models.OneToOneField(Cluster, primary_key=True, on_delete=models.CASCADE, related_name="frame")
+    at = MomentField()
+    source = models.CharField(max_length=20, help_text="nvml, prometheus or simulated")
+    gpu_ids = models.BinaryField(help_text="Primary keys of the GPUs, little-endian uint32, in the order of the columns.")
+    sm_active = models.BinaryField()
+    memory_used = models.BinaryField()
+    power_watts = models.BinaryField(help_text="uint16, 65535: no reading.")
+    temperature_c = models.BinaryField()
+
+    class Meta:
+        db_table = "telemetry_frame"
+
+    def __str__(self) -> str:
+        return f"frame of {self.cluster_id} at {self.at:%H:%M:%S}"
+
+
+class TelemetryMinute(models.Model):
+    """What the frames of one minute add up to, per GPU of a cluster; the roll-ups are made from it. Kept for half an hour."""
+
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="minutes")
+    at = MomentField(help_text="Where the minute begins.")
+    frames = models.PositiveSmallIntegerField()
+    gpu_ids = models.BinaryField(help_text="As in a frame.")
+    sm_sum = models.BinaryField(help_text="uint16: percent added up.")
+    sm_read = models.BinaryField(help_text="uint8: how many frames had a reading.")
+    memory_sum = models.BinaryField()
+    memory_read = models.BinaryField()
+
+    class Meta:
+        db_table = "telemetry_minute"
+        constraints = [models.UniqueConstraint(fields=["cluster", "at"], name="telemetry_minute_once")]
+        indexes = [models.Index(fields=["at"], name="telemetry_minute_at")]
+
+    def __str__(self) -> str:
+        return f"{self.frames} frames of {self.cluster_id} at {self.at:%H:%M}"
+
+
+class NodeSample(models.Model):
+    """Five minutes of one node, from `at` on: mean percent a GPU (255: no reading), in the order of GPU indices."""
+
+    node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="samples")
+    at = MomentField()
+    sm_active = models.BinaryField()
+    memory_used = models.BinaryField()
+    allocated = models.BinaryField()
+
+    class Meta:
+        db_table = "node_sample"
+        constraints = [models.UniqueConstraint(fields=["node", "at"], name="node_sample_once")]
+        indexes = [models.Index(fields=["at"], name="node_sample_at")]
+
+    def __str__(self) -> str:
+        return f"{self.node_id} at {self.at:%H:%M}"
+
+
+class FleetSample(models.Model):
+    """One minute of one GPU type, from `at` on: how much there is, how much is handed out, how much of it computes. All in milli-GPU."""
+
+    at = MomentField()
+    gpu_type = models.CharField(max_length=60)
+    capacity_milli = models.PositiveBigIntegerField()
+    healthy_milli = models.PositiveBigIntegerField()
+    allocated_milli = models.PositiveBigIntegerField()
+    active_milli = models.PositiveBigIntegerField(help_text="SM activity summed over all GPUs.")
+    unread_milli = models.PositiveBigIntegerField(default=0, help_text="GPUs without a reading, so that a gap is not taken for idleness.")
+
+    class Meta:
+        db_table = "fleet_sample"
+        constraints = [models.UniqueConstraint(fields=["at", "gpu_type"], name="fleet_sample_once")]
+
+    def __str__(self) -> str:
+        return f"{self.gpu_type} at {self.at:%H:%M}"

@@ -1,0 +1,234 @@
+"""What the overview shows. `overview_shared` is the same for everybody and goes over the socket; names and money are added for each viewer.
+
+static/js/overview.js makes the same texts out of the same values, so that a change that changes nothing touches nothing on the page.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from django.conf import settings
+from django.urls import reverse
+
+from dashboards.figures import Figures, Holding, Series, as_columns, figures_by_type, gap_cost, holdings, queue_by_class
+from dashboards.selectors import SEVERAL, Owner, fleet_read, jobs_waiting, nodes_needing_attention
+from gpufleet.core.templatetags.shell import CURRENCY_SIGNS, NOTHING, THIN, duration, gpus, money, percent_of
+from gpufleet.core.times import millis
+from scheduler.models import JobClass
+
+SICK_SHOWN = 8
+HOLDERS_SHOWN = 8
+OTHERS = 0
+ROUND_MONEY_FROM = 100_000_000
+SVG_WIDTH = 1000
+TWIN_ROWS = 24
+
+
+def overview_shared(*, now: datetime) -> dict[str, Any]:
+    """The fleet's figures as plain values. Holds no team's name and no price."""
+    fleet = fleet_read(now=now)
+    sick = nodes_needing_attention(fleet)
+    queue = queue_by_class(jobs_waiting(), classes=JobClass.values, now=now)
+    return {
+        "at": millis(now),
+        "telemetry": max((millis(frame.at) for frame in fleet.frames), default=None),
+        "nodes": len(set(fleet.node_ids.tolist())),
+        "types": {name: asdict(figures) for name, figures in figures_by_type(fleet).items()},
+        "sick": [[node.public_id, node.name, node.health, node.reason, millis(node.since), node.gpus_hurt, node.jobs] for node in sick[:SICK_SHOWN]],
+        "sick_total": len(sick),
+        "holders": as_columns(holdings(fleet)),
+        "queue": as_columns(queue),
+    }
+
+
+def overview_own(*, owners: Mapping[int, Owner | None], rates: Mapping[str, int] | None) -> dict[str, Any]:
+    """What only this viewer sees: the teams that may be named, and prices. An owner that is not listed is another team."""
+    return {
+        "owners": {pk: [owner.team, owner.name] for pk, owner in owners.items() if owner},
+        "rates": dict(rates) if rates is not None else None,
+        "currency": CURRENCY_SIGNS.get(settings.CURRENCY, settings.CURRENCY + THIN),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A stretch of the split bar, in thousandths of its width."""
+
+    key: str
+    word: str
+    x: int
+    width: int
+    milli: int
+
+    @property
+    def gpus(self) -> str:
+        return whole_gpus(self.milli)
+
+
+def split(figures: Figures) -> list[Part]:
+    """All that there is, cut by what it does: computing, held without computing, held without a reading, free, out of service."""
+    lengths = (
+        ("computing", "Computing", figures.active_held),
+        ("gap", "Handed out, not computing", figures.gap),
+        ("unread", "Handed out, no reading", figures.held_unread),
+        ("free", "Free", figures.free),
+        ("away", "Out of service", figures.away),
+    )
+    parts, before = [], 0
+    for key, word, milli in lengths:
+        x = before * SVG_WIDTH // max(1, figures.milli)
+        before += milli
+        parts.append(Part(key, word, x, before * SVG_WIDTH // max(1, figures.milli) - x, milli))
+    return parts
+
+
+def whole_gpus(milli: int) -> str:
+    """Rounded to whole GPUs, half up; less than a half is not said to be none."""
+    return "<1" if 0 < milli < 500 else f"{(milli + 500) // 1000:,}"
+
+
+def round_money(micros: int) -> str:
+    return money(micros, 0 if micros >= ROUND_MONEY_FROM else 2)
+
+
+def figure_texts(figures: Figures, cost: int | None) -> dict[str, str]:
+    """The headline figures, by the name of their place on the page."""
+    read = figures.read > 0
+    if figures.unread and read:
+        unread = f"{figures.unread:,} without a reading"
+    else:
+        unread = "" if read or not figures.gpus else "No telemetry yet"
+    return {
+        "gpus": f"{figures.gpus:,}",
+        "gpus_note": f"{figures.out:,} out of service" if figures.out else "all in service",
+        "held": percent_of(figures.held, figures.milli),
+        "held_note": f"{whole_gpus(figures.held)} of {figures.gpus:,} GPUs",
+        "sm": percent_of(figures.active, figures.read * 1000) if read else NOTHING,
+        "sm_note": unread or f"{whole_gpus(figures.active)} GPUs' worth",
+        "sm_held": percent_of(figures.active_held, figures.held_read),
+        "gap": whole_gpus(figures.gap) if figures.held_read or not figures.held else NOTHING,
+        "cost": NOTHING if cost is None or (figures.held and not figures.held_read) else round_money(cost),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class TypeRow:
+    name: str
+    texts: Mapping[str, str]
+    parts: Sequence[Part]
+
+
+def type_rows(by_type: Mapping[str, Figures], rates: Mapping[str, int] | None) -> list[TypeRow]:
+    rows = []
+    for name, figures in by_type.items():
+        cost = gap_cost({name: figures}, dict(rates)) if rates is not None and name in rates else None
+        rows.append(TypeRow(name, figure_texts(figures, cost) | {"free": whole_gpus(figures.free)}, split(figures)))
+    return rows
+
+
+@dataclass(frozen=True, slots=True)
+class HolderRow:
+    key: int
+    name: str
+    idle: str
+    held: str
+    sm: str
+
+
+def holder_rows(holders: Sequence[Holding], owners: Mapping[int, Owner | None]) -> list[HolderRow]:
+    """Teams that hold idle GPUs, the most first. What this viewer may not name is one row at the end."""
+    teams: dict[int, tuple[str, list[int]]] = {}
+    for holding in holders:
+        owner = owners.get(holding.owner)
+        if holding.owner == SEVERAL:
+            key, name = SEVERAL, "Shared by several teams"
+        else:
+            key, name = (owner.team, owner.name) if owner else (OTHERS, "Other teams")
+        sums = teams.setdefault(key, (name, [0, 0, 0, 0]))[1]
+        for number, value in enumerate((holding.idle, holding.held, holding.read, holding.active)):
+            sums[number] += value
+    idle = [(key, name, sums) for key, (name, sums) in teams.items() if sums[0]]
+    idle.sort(key=lambda row: (row[0] <= OTHERS, -row[2][0], -row[2][1], row[0]))
+    return [
+        HolderRow(key, name, whole_gpus(sums[0]), whole_gpus(sums[1]), percent_of(sums[3], sums[2]) if sums[2] else NOTHING)
+        for key, name, sums in idle[:HOLDERS_SHOWN]
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class SickRow:
+    key: str
+    name: str
+    url: str
+    health: str
+    reason: str
+    since: datetime
+    gpus: int
+    jobs: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    key: str
+    name: str
+    jobs: str
+    gpus: str
+    median: str
+    longest: str
+
+
+def overview_page(shared: Mapping[str, Any], own: Mapping[str, Any], owners: Mapping[int, Owner | None]) -> dict[str, Any]:
+    """The overview's template context, made from what the socket sends as well."""
+    by_type = {name: Figures(**values) for name, values in shared["types"].items()}
+    whole = sum(by_type.values(), Figures())
+    rates = own["rates"]
+    return {
+        "whole": whole,
+        "texts": figure_texts(whole, gap_cost(by_type, rates) if rates is not None else None),
+        "parts": split(whole),
+        "types": type_rows(by_type, rates),
+        "unpriced": sorted(set(by_type) - set(rates)) if rates is not None else [],
+        "sees_costs": rates is not None,
+        "telemetry": _moment(shared["telemetry"]),
+        "nodes": shared["nodes"],
+        "sick": [SickRow(row[0], row[1], reverse("node", args=[row[0]]), row[2], row[3], _moment(row[4]), row[5], row[6]) for row in shared["sick"]],
+        "sick_more": shared["sick_total"] - len(shared["sick"]),
+        "holders": holder_rows([Holding(*row) for row in shared["holders"]], owners),
+        "queue": [
+            QueueRow(row[0], JobClass(row[0]).label, f"{row[1]:,}", gpus(row[2]), *(duration(wait) if row[1] else NOTHING for wait in row[3:5]))
+            for row in shared["queue"]
+        ],
+    }
+
+
+def _moment(at: int | None) -> Any:
+    return None if at is None else datetime.fromtimestamp(at / 1000, UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class TwinRow:
+    """One line of the chart's table twin: the same numbers as text."""
+
+    at: datetime
+    capacity: str
+    allocated: str
+    active: str
+    gap: str
+
+
+def twin_rows(series: Series) -> list[TwinRow]:
+    """The chart as at most two dozen lines, the newest first: each is the mean of the steps that it covers."""
+    stride = max(1, -(-len(series.at) // TWIN_ROWS))
+    rows = []
+    for begin in range(0, len(series.at), stride):
+        means = [_mean(column[begin : begin + stride]) for column in (series.capacity, series.allocated, series.active)]
+        gap = None if means[1] is None or means[2] is None else max(0.0, means[1] - means[2])
+        capacity, allocated, active, left = (NOTHING if value is None else f"{value:,.0f}" for value in (*means, gap))
+        rows.append(TwinRow(_moment(series.at[begin]), capacity, allocated, active, left))
+    return rows[::-1]
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

@@ -1,0 +1,67 @@
+"""The console's own machine as a source of telemetry: its GPUs are read where the inventory knows them by their UUIDs."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import numpy as np
+from django.db import transaction
+from numpy.typing import NDArray
+
+from dashboards.models import NO_READING
+from dashboards.telemetry.frames import NO_POWER, Columns, frame_write
+from dashboards.telemetry.nvml import DRIVER, NvmlUnavailable, Reading, machine_read, machine_uuids
+from gpufleet.core.live.feed import feed_publish
+from scheduler.models import Gpu
+
+SOURCE = "nvml"
+WEAK_SOURCE = "nvml-driver"  # SM activity is the driver's utilisation for at least one GPU
+
+
+UNREAD = Reading("", "", None, None, None, None, None, None, None, None)
+
+
+def local_collect(*, now: datetime) -> int:
+    """Read this machine and write a frame for each cluster that has GPUs of it. Returns how many GPUs are known; 0 where there is nothing to read."""
+    try:
+        uuids = machine_uuids()
+        if not uuids or not Gpu.objects.filter(uuid__in=uuids, removed_at__isnull=True).exists():
+            return 0
+        readings = machine_read()
+    except NvmlUnavailable:
+        # Most consoles run on a machine without GPUs; `gpufleet doctor` says so to whoever asks.
+        return 0
+    return local_write(uuids=uuids, readings=readings, now=now)
+
+
+def local_write(*, uuids: Sequence[str], readings: Sequence[Reading], now: datetime) -> int:
+    """One frame a cluster with what was read. A GPU that is there and gave no reading is in the frame as unread."""
+    by_uuid = {reading.uuid: reading for reading in readings}
+    own = _own_gpus(uuids)
+    clusters = sorted({cluster for cluster, _, _ in own})
+    with transaction.atomic():
+        for cluster in clusters:
+            mine = [(key, by_uuid.get(uuid)) for owner, key, uuid in own if owner == cluster]
+            weak = any(reading is not None and reading.source == DRIVER for _, reading in mine)
+            frame_write(cluster_id=cluster, at=now, source=WEAK_SOURCE if weak else SOURCE, columns=_columns(mine))
+        feed_publish(changes={"telemetry": [{"id": cluster} for cluster in clusters]})
+    return len(own)
+
+
+def _own_gpus(uuids: Sequence[str]) -> list[tuple[int, int, str]]:
+    rows = Gpu.objects.filter(uuid__in=uuids, removed_at__isnull=True, node__removed_at__isnull=True)
+    return list(rows.order_by("node__name", "index").values_list("node__cluster_id", "id", "uuid"))
+
+
+def _columns(rows: Sequence[tuple[int, Reading | None]]) -> Columns:
+    found = [reading or UNREAD for _, reading in rows]
+    return Columns(
+        gpus=np.array([key for key, _ in rows], np.uint32),
+        sm_active=_bytes([reading.sm_active for reading in found]),
+        memory_used=_bytes([reading.memory_used for reading in found]),
+        power_watts=np.array([NO_POWER if reading.power_watts is None else min(reading.power_watts, NO_POWER - 1) for reading in found], np.uint16),
+        temperature_c=_bytes([reading.temperature_c for reading in found]),
+    )
+
+
+def _bytes(values: Sequence[float | int | None]) -> NDArray[np.uint8]:
+    return np.array([NO_READING if value is None else min(max(round(value), 0), NO_READING - 1) for value in values], np.uint8)

@@ -1,0 +1,125 @@
+"""The HTTP API, version 1. Each app brings its own router; who asks, and how faults look, is the same for all."""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.views.decorators.http import require_safe
+from ninja import NinjaAPI, Schema
+from ninja.errors import AuthenticationError, Throttled
+from ninja.openapi.docs import DocsBase
+from ninja.operation import Operation
+from ninja.security import HttpBearer, SessionAuth
+from ninja.throttling import AnonRateThrottle, AuthRateThrottle
+
+from dashboards.api import router as dashboards_router
+from gpufleet import __version__
+from gpufleet.core.models import User
+from gpufleet.core.times import now
+from gpufleet.navigation import access_of
+from gpufleet.problems import answer, problem, problems_install
+from quotas.api import router as quotas_router
+from quotas.services.tokens import TokenRefused, token_access
+from scheduler.api import router as scheduler_router
+
+
+class TokenAuth(HttpBearer):
+    """A service token. A wrong one is refused at once and never falls back to the browser's session."""
+
+    openapi_bearerFormat = "gpufleet service token"
+
+    def authenticate(self, request: HttpRequest, token: str) -> Any:
+        try:
+            access = token_access(secret=token, now=now(), request_id=getattr(request, "request_id", ""))
+        except TokenRefused as refusal:
+            # Only failures count, so an address with one broken script does not lock out the others behind it.
+            guesses = AnonRateThrottle("20/m")
+            if not guesses.allow_request(request):
+                raise Throttled(wait=int(guesses.wait() or 60)) from refusal
+            raise AuthenticationError(message=str(refusal)) from refusal
+        request.access = access  # type: ignore[attr-defined]
+        return access.actor.via
+
+
+class BrowserAuth(SessionAuth):
+    """The signed-in person of the console; writes need the CSRF token that its pages carry."""
+
+    def _get_key(self, request: HttpRequest) -> str | None:
+        # Without a session there is nobody to protect from forged requests, and 401 says what is missing while 403 would not.
+        return super()._get_key(request) if request.user.is_authenticated else None
+
+    def authenticate(self, request: HttpRequest, key: str | None) -> Any:
+        return f"u:{request.user.pk}" if request.user.is_authenticated else None
+
+
+class ReadableDocs(DocsBase):
+    """The operations as a page of the console: readable without scripts, in its own colours, from no other host."""
+
+    def render_page(self, request: HttpRequest, api: NinjaAPI, **kwargs: Any) -> HttpResponse:
+        from gpufleet.api_docs import described
+
+        return render(request, "api/docs.html", described(api.get_openapi_schema()))
+
+
+def _for_callers(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+    """The documentation is for those who may call: signed-in people and holders of a token."""
+
+    @require_safe
+    @wraps(view)
+    def wrapped(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        try:
+            known = TOKEN(request) or request.user.is_authenticated
+        except (AuthenticationError, Throttled) as fault:
+            return answer(request, fault)
+        return view(request, *args, **kwargs) if known else problem(request, 401, "Sign in to the console, or send a service token.")
+
+    return wrapped
+
+
+class Api(NinjaAPI):
+    def get_openapi_operation_id(self, operation: Operation) -> str:
+        """The function's own name: it does not change when a file is split, so generated clients don't either."""
+        return operation.view_func.__name__
+
+
+TOKEN = TokenAuth()
+api = Api(
+    title="gpufleet",
+    version=__version__,
+    description="Read and steer the fleet from programs. Times are UTC in ISO 8601, GPUs are whole numbers of milli-GPU, money is micro-units.",
+    urls_namespace="api",
+    docs=ReadableDocs(),
+    docs_decorator=_for_callers,
+    auth=[TOKEN, BrowserAuth()],
+    throttle=[AuthRateThrottle("600/m")],
+)
+problems_install(api)
+
+
+class GrantOut(Schema):
+    path: str
+    capabilities: list[str]
+
+
+class MeOut(Schema):
+    id: str
+    username: str
+    name: str
+    via: str
+    grants: list[GrantOut]
+
+
+@api.get("/me", response=MeOut, tags=["Me"], url_name="me", summary="Who I am")
+def me(request: HttpRequest) -> MeOut:
+    """The person behind the session or the token, and what may be done where. An empty path is the whole fleet."""
+    access = access_of(request)
+    user = access.actor.user
+    assert isinstance(user, User)
+    grants = [GrantOut(path=grant.path, capabilities=sorted(grant.capabilities)) for grant in access.grants]
+    return MeOut(id=user.public_id, username=user.username, name=str(user), via=access.actor.via, grants=grants)
+
+
+for router in (quotas_router, scheduler_router, dashboards_router):
+    api.add_router("", router)

@@ -1,0 +1,192 @@
+"""Browsers without a screen: one that signs in and asks for pages, and a hundred that follow the fleet map."""
+
+import asyncio
+import os
+import re
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+import requests
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
+
+DEMO_PASSWORD = "gpufleet-demo"  # noqa: S105 (everybody knows it: it is printed at the start of a demo)
+MAP_TOPICS = ("gpus", "nodes", "telemetry")
+# Longer than any topic gathers changes, so that what is still under way is not taken for lost.
+SETTLE_SECONDS = 6.0
+
+
+class Browser:
+    def __init__(self, origin: str) -> None:
+        self.origin = origin
+        self.session = requests.Session()
+        self.session.trust_env = False
+        self.last_size = 0
+
+    def is_answered(self) -> bool:
+        try:
+            return self.session.get(f"{self.origin}/healthz", timeout=5).status_code == 200
+        except (requests.ConnectionError, requests.Timeout):
+            return False
+
+    def sign_in(self, username: str) -> None:
+        page = self.session.get(f"{self.origin}/accounts/login/", timeout=30)
+        token = re.search(r'name="csrfmiddlewaretoken" value="([^"]+)"', page.text)
+        data = {"csrfmiddlewaretoken": token[1] if token else "", "login": username, "password": DEMO_PASSWORD}
+        answer = self.session.post(f"{self.origin}/accounts/login/?next=/healthz", data=data, timeout=30)
+        if not answer.url.endswith("/healthz"):
+            raise RuntimeError(f"{username} could not sign in: status {answer.status_code}")
+
+    def seconds_for(self, path: str) -> float:
+        """From sending the request to the last byte, over a connection that is already open."""
+        began = time.perf_counter()
+        answer = self.session.get(self.origin + path, timeout=30)
+        took = time.perf_counter() - began
+        answer.raise_for_status()
+        self.last_size = int(answer.headers.get("Content-Length", len(answer.content)))
+        return took
+
+    @property
+    def cookies(self) -> str:
+        return "; ".join(f"{name}={value}" for name, value in self.session.cookies.items())
+
+    def connect(self) -> connect:
+        url = self.origin.replace("http", "ws", 1) + "/ws/live/"
+        return connect(url, additional_headers={"Cookie": self.cookies}, origin=self.origin, compression=None, proxy=None, max_size=None)  # type: ignore[arg-type]
+
+    def version_of(self, topic: str) -> int:
+        return int(orjson.loads(self.session.get(f"{self.origin}/live/{topic}/snapshot", timeout=60).content)["version"])
+
+    def moments_of(self, topic: str, *, seconds: float, until: Callable[[], bool]) -> list[tuple[int, float]]:
+        """Follow a topic for some time; each version with the moment at which it came."""
+
+        async def follow() -> list[tuple[int, float]]:
+            heard: list[tuple[int, float]] = []
+            deadline = time.monotonic() + seconds
+            over_at = deadline
+            async with self.connect() as socket:
+                await socket.send(orjson.dumps({"subscribe": topic, "since": self.version_of(topic)}).decode())
+                while time.monotonic() < min(deadline, over_at):
+                    if until() and over_at == deadline:
+                        over_at = time.monotonic() + SETTLE_SECONDS
+                    try:
+                        message = orjson.loads(await asyncio.wait_for(socket.recv(), 0.2))
+                    except TimeoutError:
+                        continue
+                    if message.get("topic") == topic and "v" in message:
+                        heard.append((message["v"], time.time()))
+            return heard
+
+        return asyncio.run(follow())
+
+
+@dataclass
+class Follower:
+    """One page that shows the fleet map and does what live.js does: apply what follows on, take a snapshot where something is missing."""
+
+    versions: dict[str, int] = field(default_factory=dict)
+    # The newest change that it was sent. A snapshot's version says how new it is, and not that its topic changed.
+    told: dict[str, int] = field(default_factory=dict)
+    received: int = 0
+    messages: int = 0
+    gaps: int = 0
+    snapshots: int = 0
+
+    async def follow(self, browser: Browser, ready: asyncio.Event, stop: asyncio.Event) -> None:
+        async with browser.connect() as socket:
+            for topic in MAP_TOPICS:
+                self.versions[topic] = await asyncio.to_thread(browser.version_of, topic)
+                await self._subscribe(socket, topic)
+            ready.set()
+            while not stop.is_set():
+                try:
+                    text = await asyncio.wait_for(socket.recv(), 0.5)
+                except TimeoutError:
+                    continue
+                except ConnectionClosed:
+                    return
+                self.received += len(text)
+                self.messages += 1
+                await self._take(socket, browser, orjson.loads(text))
+
+    async def _subscribe(self, socket: ClientConnection, topic: str) -> None:
+        await socket.send(orjson.dumps({"subscribe": topic, "since": self.versions[topic]}).decode())
+
+    async def _take(self, socket: ClientConnection, browser: Browser, message: dict[str, Any]) -> None:
+        topic = str(message.get("topic", ""))
+        mine = self.versions.get(topic, 0)
+        if "v" in message:
+            self.told[topic] = max(message["v"], self.told.get(topic, 0))
+        if "v" in message and message["from"] <= mine:
+            self.versions[topic] = max(mine, message["v"])
+            return
+        if "v" in message or message.get("resync"):
+            self.gaps += 1
+            for missed in [topic] if topic else MAP_TOPICS:
+                self.versions[missed] = await asyncio.to_thread(browser.version_of, missed)
+                self.snapshots += 1
+                await self._subscribe(socket, missed)
+
+
+def cpu_seconds(pid: int) -> float:
+    """What a process has computed, all its threads together."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def family_cpu_seconds(pid: int) -> float:
+    """What a process and all that it has started have computed, also those that have ended."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    own = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return own + sum(family_cpu_seconds(int(child)) for child in children)
+
+
+@contextmanager
+def processor_use(pid: int) -> Iterator[dict[str, float]]:
+    used: dict[str, float] = {}
+    before, began = cpu_seconds(pid), time.monotonic()
+    yield used
+    used["seconds"] = time.monotonic() - began
+    used["percent"] = 100 * (cpu_seconds(pid) - before) / used["seconds"]
+
+
+def watch_map(browser: Browser, pid: int, *, clients: int, seconds: float) -> dict[str, Any]:
+    """Let many pages follow the fleet map while the demo moves, and see what each got and what the server paid."""
+
+    async def watch() -> dict[str, Any]:
+        followers = [Follower() for _ in range(clients)]
+        stop = asyncio.Event()
+        ready = [asyncio.Event() for _ in followers]
+        tasks = [asyncio.create_task(one.follow(browser, event, stop)) for one, event in zip(followers, ready, strict=True)]
+        await asyncio.gather(*(event.wait() for event in ready))
+        for one in followers:
+            one.received = one.messages = 0
+        with processor_use(pid) as used:
+            await asyncio.sleep(seconds)
+        rates = [one.received / used["seconds"] / 1000 for one in followers]
+        messages = statistics.median(one.messages for one in followers)
+        newest = {topic: max(one.told.get(topic, 0) for one in followers) for topic in MAP_TOPICS}
+        await asyncio.sleep(SETTLE_SECONDS)
+        stop.set()
+        await asyncio.gather(*tasks)
+        behind = sum(any(one.versions[topic] < newest[topic] for topic in MAP_TOPICS) for one in followers)
+        return {
+            "clients": clients,
+            "seconds": round(used["seconds"], 1),
+            "server_cpu_percent": round(used["percent"], 1),
+            "kilobytes_per_second_per_client": round(max(rates), 2),
+            "messages_per_client": messages,
+            "gaps": sum(one.gaps for one in followers),
+            "snapshots_taken_again": sum(one.snapshots for one in followers),
+            "clients_left_behind": behind,
+            "runs": 1,
+        }
+
+    return asyncio.run(watch())

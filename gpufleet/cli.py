@@ -1,0 +1,79 @@
+"""The `gpufleet` program. Commands that work on plain files start without Django; everything else is `manage.py`."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+from gpufleet import __version__
+
+# Command name, one word or two -> "module:function". The function takes the arguments after the name and returns an exit status.
+# Django takes half a second to set up, so what needs no database must not wait for it.
+PLAIN_COMMANDS: dict[str, str] = {
+    "plan": "scheduler.cli:plan",
+    "simulate": "scheduler.cli:simulate",
+    "storm": "gpufleet.storm.command:main",
+    "bench": "gpufleet.bench:main",
+    "bench console": "gpufleet.bench.console:main",
+    "bench engine": "scheduler.cli:bench_engine",
+    "bench loop": "gpufleet.bench.loop:main",
+    "scenario": "gpufleet.client.commands:scenario",
+    "login": "gpufleet.client.commands:login",
+    "submit": "gpufleet.client.commands:submit",
+    "ls": "gpufleet.client.commands:ls",
+    "show": "gpufleet.client.commands:show",
+    "why": "gpufleet.client.commands:why",
+    "logs": "gpufleet.client.commands:logs",
+    "cancel": "gpufleet.client.commands:cancel",
+    "hold": "gpufleet.client.commands:hold",
+    "release": "gpufleet.client.commands:release",
+}
+
+
+# Commands that take --data-dir. Settings are read before Django parses a command's arguments, so the flag becomes a variable here.
+DATA_DIR_COMMANDS = ("up", "doctor", "person", "inventory")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = list(sys.argv if argv is None else argv)
+    if arguments[1:] in (["--version"], ["version"]):
+        print(f"gpufleet {__version__}")
+        return 0
+    plain = _plain_command(arguments[1:])
+    if plain:
+        target, rest = plain
+        module, function = target.split(":")
+        status: int = getattr(import_module(module), function)(rest)
+        return status
+    if len(arguments) > 1 and arguments[1] in DATA_DIR_COMMANDS:
+        _use_data_dir(arguments[2:])
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gpufleet.settings")
+    from django.core.management import execute_from_command_line
+
+    from gpufleet.environment import ConfigurationError
+
+    try:
+        execute_from_command_line(arguments)
+    except ConfigurationError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+def _plain_command(words: Sequence[str]) -> tuple[str, list[str]] | None:
+    """The function of a command that needs no Django, named by one word or two (`bench engine`), and the arguments after its name."""
+    for length in (2, 1):
+        target = PLAIN_COMMANDS.get(" ".join(words[:length]))
+        if target and len(words) >= length:
+            return target, list(words[length:])
+    return None
+
+
+def _use_data_dir(words: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--data-dir", nargs="?")
+    folder = parser.parse_known_args(words)[0].data_dir
+    if folder:
+        os.environ["GPUFLEET_DATA_DIR"] = str(Path(folder).expanduser().absolute())

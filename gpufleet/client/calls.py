@@ -1,0 +1,104 @@
+"""Calls to the console's API. What is safe to repeat is repeated when the network or the console stumbles."""
+
+import json
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpufleet import __version__
+from gpufleet.client import AWAY, NOT_ALLOWED, NOT_THERE, REFUSED, ClientError
+from gpufleet.client.place import Place
+
+TRIES = 4
+SECONDS = 30.0
+AGAIN_AFTER = (0.3, 1.0, 3.0)
+BUSY = (429, 502, 503, 504)
+STATUSES = {401: NOT_ALLOWED, 403: NOT_ALLOWED, 404: NOT_THERE, 405: REFUSED, 409: REFUSED, 413: REFUSED, 422: REFUSED}
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A redirect would carry the token to another address."""
+
+    def redirect_request(self, *args: Any, **named: Any) -> None:
+        return None
+
+
+@dataclass
+class Console:
+    place: Place
+    pause: Any = time.sleep
+
+    def __post_init__(self) -> None:
+        self._opener = urllib.request.build_opener(_NoRedirect)
+
+    def get(self, path: str, **query: Any) -> Any:
+        return self._call("GET", path, query)
+
+    def post(self, path: str, body: Any = None, *, key: str = "", **query: Any) -> Any:
+        """A write. With an idempotency key it may be repeated: the console does it once and answers the same again."""
+        return self._call("POST", path, query, body if body is not None else {}, key)
+
+    def pages(self, path: str, limit: int, **query: Any) -> Iterator[dict[str, Any]]:
+        """The rows of a list, page by page, at most `limit`."""
+        after = ""
+        while limit > 0:
+            page = self.get(path, size=min(limit, 500), after=after, **query)
+            yield from page["items"][:limit]
+            limit -= len(page["items"])
+            after = page["next"] or ""
+            if not after:
+                return
+
+    def _call(self, method: str, path: str, query: Mapping[str, Any], body: Any = None, key: str = "") -> Any:
+        repeatable = method == "GET" or bool(key)
+        for number in range(TRIES):
+            last = number == TRIES - 1 or not repeatable
+            try:
+                return self._once(method, path, query, body, key)
+            except urllib.error.HTTPError as fault:
+                if fault.code not in BUSY or last:
+                    raise _told(fault, self.place) from fault
+                wait = float(fault.headers.get("Retry-After") or AGAIN_AFTER[number]) if fault.code == 429 else AGAIN_AFTER[number]
+            except (urllib.error.URLError, TimeoutError, ConnectionError) as fault:
+                if last:
+                    why = getattr(fault, "reason", fault)
+                    raise ClientError(AWAY, f"{self.place.url} does not answer: {why}.") from fault
+                wait = AGAIN_AFTER[number]
+            self.pause(min(wait, 60.0))
+        raise AssertionError("the last try either answers or raises")
+
+    def _once(self, method: str, path: str, query: Mapping[str, Any], body: Any, key: str) -> Any:
+        asked = urllib.parse.urlencode({name: value for name, value in query.items() if value not in (None, "", [], False)}, doseq=True)
+        address = f"{self.place.url}/api/v1{path}{'?' + asked if asked else ''}"
+        headers = {"Authorization": f"Bearer {self.place.token}", "Accept": "application/json", "User-Agent": f"gpufleet/{__version__}"}
+        if key:
+            headers["Idempotency-Key"] = key
+        data = None
+        if body is not None:
+            data, headers["Content-Type"] = json.dumps(body).encode(), "application/json"
+        request = urllib.request.Request(address, data=data, method=method, headers=headers)  # noqa: S310 - http or https, by `clean_url`
+        with self._opener.open(request, timeout=SECONDS) as answer:
+            text = answer.read()
+        try:
+            return json.loads(text)
+        except ValueError as fault:
+            raise ClientError(AWAY, f"{self.place.url} does not answer like a gpufleet console.") from fault
+
+
+def _told(fault: urllib.error.HTTPError, place: Place) -> ClientError:
+    """The console's problem in words."""
+    try:
+        problem = json.loads(fault.read())
+        assert isinstance(problem, dict)
+    except (ValueError, AssertionError):
+        problem = {}
+    title = problem.get("title") or f"{place.url} answered {fault.code}"
+    detail = problem.get("detail") or ""
+    errors = [(error.get("path"), error.get("message", "")) for error in problem.get("errors") or ()]
+    told = tuple(f"{path}: {message}" if path else str(message) for path, message in errors)
+    status = STATUSES.get(fault.code, AWAY)
+    return ClientError(status, f"{title}. {detail}".strip(), told)

@@ -1,0 +1,333 @@
+"""`gpufleet login`, `submit`, `ls`, `show`, `why`, `logs`, `cancel`, `hold`, `release` and `scenario`."""
+
+import argparse
+import getpass
+import itertools
+import json
+import os
+import sys
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from functools import wraps
+from typing import Any, NoReturn
+
+from gpufleet.client import DONE, JOB_FAILED, NOT_THERE, REFUSED, USAGE, ClientError
+from gpufleet.client.calls import Console
+from gpufleet.client.description import described, documents, seconds
+from gpufleet.client.place import URL, Place, clean_url, keep, place_now
+from gpufleet.client.words import ago, coloured, exact, gpus, logged, plain, table
+
+ENDED = ("completed", "failed", "cancelled")
+LOOK_AGAIN_SECONDS = 1.0
+LOG_PART = 65_536
+
+Command = Callable[[Sequence[str]], int]
+
+
+class Arguments(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ClientError(USAGE, f"{message[:1].upper()}{message[1:]}.", (self.format_usage().strip(),))
+
+
+def _ends_well(command: Command) -> Command:
+    """Faults as one line on standard error and a documented exit status; a closed pipe and Ctrl-C end quietly."""
+
+    @wraps(command)
+    def run(arguments: Sequence[str]) -> int:
+        try:
+            return command(arguments)
+        except ClientError as fault:
+            print(plain(fault), file=sys.stderr)
+            for detail in fault.details:
+                print(f"  {plain(detail)}", file=sys.stderr)
+            return fault.status
+        except BrokenPipeError:
+            sys.stderr.close()
+            return DONE
+        except KeyboardInterrupt:
+            return 130
+
+    return run
+
+
+def _parser(name: str, text: str, *, jobs: str = "", as_json: bool = True) -> Arguments:
+    parser = Arguments(prog=f"gpufleet {name}", description=text, allow_abbrev=False)
+    if as_json:
+        parser.add_argument("--json", action="store_true", help="what the API answers, for programs")
+    if jobs == "+":
+        parser.add_argument("jobs", metavar="JOB", nargs="+", help="public ids, such as j-17")
+    elif jobs:
+        parser.add_argument("job", metavar="JOB", help="public id, such as j-17")
+    return parser
+
+
+def _print_json(value: Any) -> int:
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+    return DONE
+
+
+def _console() -> Console:
+    return Console(place_now())
+
+
+@_ends_well
+def login(arguments: Sequence[str]) -> int:
+    """Keep a console's address and a token for the commands that follow."""
+    parser = _parser("login", "Keep a console's address and a service token, which is asked for or read from standard input.", as_json=False)
+    parser.add_argument("url", nargs="?", help=f"such as https://console.example.org (default: {URL})")
+    asked = parser.parse_args(arguments)
+    url = clean_url(asked.url or os.environ.get(URL, ""))
+    if not url:
+        parser.error("the address of the console is missing")
+    token = (getpass.getpass("Service token (it is not shown): ") if sys.stdin.isatty() else sys.stdin.readline()).strip()
+    if not token or not token.isascii() or not token.isprintable() or " " in token:
+        raise ClientError(USAGE, "That is no token. Make one on the page Tokens of the console; it begins with gf_.")
+    place = Place(url, token)
+    me = Console(place).get("/me")
+    path = keep(place)
+    print(f"Signed in at {url} as {plain(me['username'])}. Kept in {path}.")
+    return DONE
+
+
+@_ends_well
+def submit(arguments: Sequence[str]) -> int:
+    parser = _parser("submit", "Send jobs, from a YAML or JSON file (- reads standard input; several documents are several jobs), or from flags.")
+    parser.add_argument("file", nargs="?", help="the description; flags change it")
+    parser.add_argument("--dry-run", action="store_true", help="check it and say what would be submitted, without submitting")
+    parser.add_argument("--wait", action="store_true", help="stay until every job has ended; the exit status says how")
+    parser.add_argument("--key", default="", help="idempotency key: the same key never submits twice (default: a fresh one)")
+    shape = parser.add_argument_group("the job")
+    shape.add_argument("--name")
+    shape.add_argument("--quota", help="path of the team's quota, such as org/nlp")
+    shape.add_argument("--class", dest="job_class", choices=("inference", "interactive", "batch"))
+    shape.add_argument("--priority", type=int)
+    shape.add_argument("--gpus", type=int, help="whole GPUs of each worker")
+    shape.add_argument("--workers", help="how many, or least-most for an elastic job: 4 or 2-8")
+    shape.add_argument("--type", dest="gpu_types", action="append", help="GPU type it accepts; may be repeated")
+    shape.add_argument("--mig", help="MIG profile instead of whole GPUs")
+    shape.add_argument("--estimate", help="how long it will run: 90m, 2h, 1d, or seconds")
+    shape.add_argument("--limit", help="ended after so long")
+    shape.add_argument("--label", dest="labels", action="append", help="key=value; may be repeated")
+    shape.add_argument("--env", action="append", help="KEY=value for its processes; may be repeated")
+    shape.add_argument("--workdir", help="folder in which it starts")
+    shape.add_argument("--after", action="append", metavar="JOB", help="wait until that job has completed; may be repeated")
+    words = list(arguments)
+    command = words[words.index("--") + 1 :] if "--" in words else []
+    asked = parser.parse_args(words[: words.index("--")] if "--" in words else words)
+    if not asked.file and not asked.name:
+        parser.error("name a file, or describe the job with --name and the other flags")
+    found = [described(document, asked, command) for document in (documents(asked.file) if asked.file else [{}])]
+    console, results = _console(), []
+    for number, description in enumerate(found):
+        key = f"{asked.key}-{number}" if asked.key and len(found) > 1 else asked.key or uuid.uuid4().hex
+        results.append(console.post("/jobs", description, key="" if asked.dry_run else key, dry_run=asked.dry_run or None))
+    jobs = [job for result in results for job in result["jobs"]]
+    if asked.json:
+        _print_json({"jobs": jobs})
+    elif asked.dry_run:
+        for result in results:
+            print(f"Valid: would submit {result['count']} job{'s' if result['count'] != 1 else ''} of {gpus(result['gpus_milli'])} GPUs.")
+    else:
+        for job in jobs:
+            print(f"{job['id']}  {plain(job['name'])}  {coloured(job['state'])}")
+    return _wait_for(console, [job["id"] for job in jobs]) if asked.wait and not asked.dry_run else DONE
+
+
+def _wait_for(console: Console, jobs: Sequence[str]) -> int:
+    failed = False
+    for name in jobs:
+        before = ""
+        while True:
+            job = console.get(f"/jobs/{name}")
+            if job["state"] != before:
+                before = job["state"]
+                print(f"{name}  {coloured(before)}  {plain(job['now']['text'])}".rstrip(), file=sys.stderr)
+            if before in ENDED:
+                failed |= before != "completed"
+                break
+            time.sleep(LOOK_AGAIN_SECONDS)
+    return JOB_FAILED if failed else DONE
+
+
+@_ends_well
+def ls(arguments: Sequence[str]) -> int:
+    parser = _parser("ls", "List jobs that you may see, the newest first.")
+    parser.add_argument("--phase", choices=("waiting", "holding", "ended"), action="append", help="may be repeated (default: waiting and holding)")
+    parser.add_argument("--state", action="append", help="may be repeated")
+    parser.add_argument("--team", help="path of a quota, with all below it")
+    parser.add_argument("--owner", help="user name")
+    parser.add_argument("--mine", action="store_true", help="only my own")
+    parser.add_argument("--all", action="store_true", help="ended ones too")
+    parser.add_argument("-q", "--search", default="", help="words in name or id")
+    parser.add_argument("-n", "--limit", type=int, default=50, help="at most so many (default: 50)")
+    asked = parser.parse_args(arguments)
+    console = _console()
+    owner = console.get("/me")["username"] if asked.mine else asked.owner
+    phase = asked.phase or ([] if asked.all or asked.state else ["waiting", "holding"])
+    rows = list(console.pages("/jobs", asked.limit, phase=phase, state=asked.state, team=asked.team, owner=owner, q=asked.search))
+    if asked.json:
+        return _print_json({"items": rows})
+    if not rows:
+        print("No job matches.", file=sys.stderr)
+        return DONE
+    heads = ("JOB", "NAME", "STATE", "SINCE", "GPUS", "CLASS", "TEAM", "NOW")
+    lines = [
+        (row["id"], plain(row["name"]), row["state"], ago(row["since"]), gpus(row["gpus_milli"]), row["class"], plain(row["quota"]), _now(row))
+        for row in rows
+    ]
+    print("\n".join(table(heads, lines)))
+    return DONE
+
+
+def _now(row: dict[str, Any]) -> str:
+    now = row["now"]
+    if now["text"]:
+        more = f" (+{now['more']} more)" if now["more"] else ""
+        return plain(now["text"]) + more + (f" {ago(now['at'])}" if now["at"] else "")
+    nodes = row["nodes"]
+    return plain(", ".join(nodes[:3]) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else ""))
+
+
+@_ends_well
+def show(arguments: Sequence[str]) -> int:
+    asked = _parser("show", "Show a job with its attempts and where its workers sit.", jobs="1").parse_args(arguments)
+    job = _console().get(f"/jobs/{asked.job}")
+    if asked.json:
+        return _print_json(job)
+    print(f"{job['id']}  {plain(job['name'])}")
+    facts = [
+        ("State", f"{coloured(job['state'])} since {exact(job['since'])}"),
+        ("Now", _now(job)),
+        ("Team", f"{plain(job['quota'])}, by {plain(job['owner'] or '-')}"),
+        ("Class", f"{job['class']}, priority {job['priority']}"),
+        ("GPUs", gpus(job["gpus_milli"])),
+        ("Submitted", exact(job["submitted_at"])),
+    ]
+    facts += [("Waits for", ", ".join(job["waits_for"]))] if job["waits_for"] else []
+    facts += [(name, exact(job[key])) for name, key in (("Not before", "not_before"), ("Deadline", "deadline"), ("Ended", "ended_at")) if job[key]]
+    for name, value in facts:
+        if value:
+            print(f"  {name:<11} {value}")
+    for run in job["attempts"]:
+        print(f"Attempt {run['number']}: {run['outcome'] or 'going on'}, from {exact(run['started_at'])}", end="")
+        print(f" to {exact(run['ended_at'])}" if run["ended_at"] else "", end="")
+        print(f", exit code {run['exit_code']}" if run["exit_code"] is not None else "")
+        if run["cause"]:
+            print(f"  {plain(run['cause'])}")
+        for worker in run["workers"]:
+            device = worker["mig"] or (f"GPU {worker['gpu']}" if worker["gpu"] is not None else "no GPU")
+            print(f"  {plain(worker['role'])} {worker['index']}: {plain(worker['node'])} {device}{' (leaving)' if worker['leaving'] else ''}")
+    for saved in job["checkpoints"]:
+        print(f"Checkpoint at step {saved['step']}: {saved['state']}, {saved['shards']} of {saved['shards_expected']} shards")
+    return DONE
+
+
+@_ends_well
+def why(arguments: Sequence[str]) -> int:
+    asked = _parser("why", "Say why a job waits: all that stands in its way, and when it is expected to start.", jobs="1").parse_args(arguments)
+    told = _console().get(f"/jobs/{asked.job}/why")
+    if asked.json:
+        return _print_json(told)
+    print(f"{told['id']} is {coloured(told['state'])}. {plain(told['now']['text'])}".rstrip())
+    for reason in told["reasons"]:
+        print(f"  {reason['code']}: {plain(reason['detail'])}")
+    if told["waits_for"]:
+        print(f"  waits for {', '.join(told['waits_for'])}")
+    if told["promise"]:
+        print(f"  promised what {', '.join(map(plain, told['promise']['after'])) or 'is free'} leaves, until {exact(told['promise']['until'])}")
+    if told["predicted_start"]:
+        print(f"Expected to start at {exact(told['predicted_start'])} ({ago(told['predicted_start'])}).")
+    change = told["would_start_if"]
+    if change:
+        print(f"It would start now with {plain(change.get('change'))}: {plain(change.get('to'))}.")
+    return DONE
+
+
+@_ends_well
+def logs(arguments: Sequence[str]) -> int:
+    parser = _parser("logs", "Print what a worker of a job has written.", jobs="1", as_json=False)
+    parser.add_argument("-f", "--follow", action="store_true", help="go on until the attempt has ended")
+    parser.add_argument("--attempt", type=int, help="which attempt (default: the latest)")
+    parser.add_argument("--role", help="which role (default: that of the first worker)")
+    parser.add_argument("--index", type=int, default=0, help="which worker of the role (default: 0)")
+    parser.add_argument("--tail", type=int, help="begin so many bytes before the end")
+    asked = parser.parse_args(arguments)
+    console = _console()
+    offset = -asked.tail if asked.tail else 0
+    attempt = asked.attempt
+    while True:
+        query = {"attempt": attempt, "role": asked.role, "index": asked.index, "offset": offset, "limit": LOG_PART}
+        part = console.get(f"/jobs/{asked.job}/logs", **query)
+        attempt = part["attempt"]
+        sys.stdout.write(logged(part["text"]))
+        sys.stdout.flush()
+        moved = part["next_offset"] != offset
+        offset = part["next_offset"]
+        if moved and part["text"]:
+            continue
+        if part["ended"] or not asked.follow:
+            if part["note"] and offset <= 0:
+                print(plain(part["note"]), file=sys.stderr)
+            return DONE
+        time.sleep(LOOK_AGAIN_SECONDS)
+
+
+@_ends_well
+def scenario(arguments: Sequence[str]) -> int:
+    """Files for `gpufleet plan` and `gpufleet simulate`."""
+    parser = _parser("scenario", "Print what a plan was made from, or would be made from now, as a file for gpufleet plan.", as_json=False)
+    parser.add_argument("plan", nargs="?", type=int, metavar="PLAN", help="number of a plan, as the page Scheduler lists them (default: now)")
+    parser.add_argument("--last", metavar="LENGTH", help="one line for each plan of so long whose scenario is kept, the oldest first: 3h, 20m")
+    asked = parser.parse_args(arguments)
+    if asked.last is None:
+        path = "/scheduler/scenario" if asked.plan is None else f"/scheduler/plans/{asked.plan}/scenario"
+        return _print_line(_console().get(path))
+    if asked.plan is not None:
+        parser.error("name a plan, or say --last, not both")
+    console, since = _console(), time.time() - seconds(asked.last)
+    late = itertools.takewhile(lambda row: datetime.fromisoformat(row["at"]).timestamp() >= since, console.pages("/scheduler/plans", sys.maxsize))
+    for row in reversed(list(late)):
+        try:
+            _print_line(console.get(f"/scheduler/plans/{row['id']}/scenario"))
+        except ClientError as fault:
+            if fault.status != NOT_THERE:  # most plans that decided nothing are kept without one
+                raise
+    return DONE
+
+
+def _print_line(value: Any) -> int:
+    print(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+    return DONE
+
+
+def _steer(name: str, text: str, said: str) -> Command:
+    @_ends_well
+    def command(arguments: Sequence[str]) -> int:
+        parser = _parser(name, text, jobs="+")
+        parser.add_argument("--reason", default="", help="kept in the job's history and in the audit log")
+        asked = parser.parse_args(arguments)
+        console, done, worst = _console(), [], DONE
+        for job in asked.jobs:
+            try:
+                done.append(console.post(f"/jobs/{job}/{name}", {"reason": asked.reason}))
+            except ClientError as fault:
+                # The others are still steered; the first fault decides how the program ends.
+                if fault.status not in (REFUSED, NOT_THERE):
+                    raise
+                worst = worst or fault.status
+                print(f"{job}: {plain(fault)}", file=sys.stderr)
+        if asked.json:
+            _print_json({"jobs": done})
+        else:
+            for row in done:
+                print(f"{row['id']}  {coloured(row['state'])}  {said if row['state'] != 'cancelled' else ''}".rstrip())
+        return worst
+
+    return command
+
+
+cancel = _steer("cancel", "End jobs. What runs is told to save its work and has its grace.", "is being stopped")
+hold = _steer("hold", "Hold waiting jobs back; they keep their place in the queue.", "held back")
+release = _steer("release", "Let held jobs go.", "let go")

@@ -1,0 +1,120 @@
+"""The description of a job, from a file and from flags. Whether it makes sense is for the console to say: it has the one schema."""
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gpufleet.client import USAGE, ClientError
+
+
+class _Loader(yaml.SafeLoader):
+    """Times stay as they are written: what they mean, and that they need a zone, is for the console to say."""
+
+    yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+_LENGTH = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|min|h|d)?")
+_UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
+
+
+def documents(name: str) -> list[dict[str, Any]]:
+    """The descriptions in a YAML or JSON file; `-` is standard input."""
+    try:
+        text = sys.stdin.read() if name == "-" else Path(name).read_text()
+    except (OSError, UnicodeDecodeError) as fault:
+        raise ClientError(USAGE, f"{name} can't be read: {getattr(fault, 'strerror', None) or fault}.") from fault
+    try:
+        found = [document for document in yaml.load_all(text, _Loader) if document is not None]
+    except yaml.YAMLError as fault:
+        mark = getattr(fault, "problem_mark", None)
+        where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise ClientError(USAGE, f"{name} is no YAML{where}: {getattr(fault, 'problem', None) or fault}.") from fault
+    if not found:
+        raise ClientError(USAGE, f"{name} describes no job.")
+    for document in found:
+        if not isinstance(document, dict):
+            raise ClientError(USAGE, f"{name} describes no job: it holds a {type(document).__name__}, not keys with values.")
+    return found
+
+
+def described(document: dict[str, Any], asked: argparse.Namespace, command: Sequence[str]) -> dict[str, Any]:
+    """A description with what the flags say in its place."""
+    found = dict(document)
+    stated = {"name": asked.name, "quota": asked.quota, "class": asked.job_class, "priority": asked.priority}
+    found |= {key: value for key, value in stated.items() if value is not None}
+    lengths = {"estimate_s": asked.estimate, "limit_s": asked.limit}
+    found |= {key: seconds(length) for key, length in lengths.items() if length is not None}
+    if asked.labels:
+        found["labels"] = {**found.get("labels", {}), **_pairs(asked.labels, "--label")}
+    if asked.after:
+        found["after"] = [*found.get("after", []), *({"job": name} for name in asked.after)]
+    _shape(found, asked)
+    launch = dict(found.get("launch") or {})
+    if command:
+        launch["command"] = list(command)
+    if asked.env:
+        launch["env"] = {**launch.get("env", {}), **_pairs(asked.env, "--env")}
+    if asked.workdir:
+        launch["workdir"] = asked.workdir
+    if launch:
+        found["launch"] = launch
+    return found
+
+
+def _shape(found: dict[str, Any], asked: argparse.Namespace) -> None:
+    """Flags speak of the first role, or of the job's only one."""
+    least, most = _workers(asked.workers) if asked.workers is not None else (None, None)
+    if asked.gpu_types:
+        found["gpu_types"] = asked.gpu_types
+    if not found.get("roles") and not asked.mig and least == most:
+        if asked.gpus is not None:
+            found["gpus"] = asked.gpus
+        if least is not None:
+            found["workers"] = least
+        return
+    # Elastic jobs, parts of GPUs and jobs that state roles say it there.
+    only = {"name": "worker", "min": found.pop("workers", 1), **({"gpus": found.pop("gpus")} if "gpus" in found else {})}
+    roles = [dict(role) for role in found.get("roles") or [only]]
+    first = roles[0]
+    if asked.gpus is not None:
+        first["gpus"] = asked.gpus
+    if asked.mig:
+        first.pop("gpus", None)
+        first["mig"] = asked.mig
+        found.setdefault("sharing", "mig")
+    if least is not None:
+        first["min"], first["max"] = least, most
+    found["roles"] = roles
+
+
+def _workers(text: str) -> tuple[int, int]:
+    least, _, most = text.partition("-")
+    if not least.isdigit() or (most and not most.isdigit()):
+        raise ClientError(USAGE, f"--workers {text}: write a number such as 4, or least and most such as 2-8.")
+    return int(least), int(most or least)
+
+
+def seconds(text: str) -> int:
+    """`90m`, `2h`, `1.5d`, or plain seconds."""
+    found = _LENGTH.fullmatch(text.strip())
+    if found is None:
+        raise ClientError(USAGE, f"{text!r} is no length of time; write 90m, 2h, 1d, or seconds.")
+    return int(float(found[1]) * _UNITS[found[2] or "s"])
+
+
+def _pairs(words: Sequence[str], flag: str) -> dict[str, str]:
+    pairs = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not key or not equals:
+            raise ClientError(USAGE, f"{flag} {word}: write key=value.")
+        pairs[key] = value
+    return pairs

@@ -1,0 +1,13 @@
+from django.apps import AppConfig
+
+
+class CoreConfig(AppConfig):
+    name = "gpufleet.core"
+    label = "core"
+    verbose_name = "gpufleet"
+
+    def ready(self) -> None:
+        from gpufleet.core import bulk, signins
+
+        bulk.lookups_register()
+        signins.connect()

@@ -1,0 +1,72 @@
+"""Who acts, and the log of what they did. Every service that writes takes an `Actor` and records an entry in the same transaction."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from gpufleet.core.models import AuditEntry, User
+from gpufleet.core.times import now
+
+# What every table keeps of an actor's name.
+NAME_LENGTH = 160
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """Who does something, and by which door. `user` is None for the system itself. A name has at most `NAME_LENGTH` characters."""
+
+    user: User | None
+    name: str
+    via: str
+    request_id: str = ""
+
+
+class Subtree(Protocol):
+    """A node of the quota tree, as far as the log needs to know it."""
+
+    @property
+    def pk(self) -> int: ...
+
+    @property
+    def path(self) -> str: ...
+
+
+SYSTEM = Actor(user=None, name="gpufleet", via="system")
+
+
+def audit_record(
+    *,
+    actor: Actor,
+    action: str,
+    kind: str,
+    object_id: str,
+    quota: Subtree | None = None,
+    quota_path: str | None = None,
+    before: Mapping[str, Any] | None = None,
+    after: Mapping[str, Any] | None = None,
+    reason: str = "",
+) -> AuditEntry:
+    """Write one entry. With both sides given only the fields that differ are kept, and a write that changed nothing still says that it happened.
+
+    `quota` is the node whose subtree it concerns. Its key is kept beside its path, so that the entry stays where it belongs when the node is moved
+    or renamed. `quota_path` says another path than the node has now.
+    """
+    if before is not None and after is not None:
+        changed = [key for key in {**before, **after} if before.get(key) != after.get(key)]
+        before = {key: before.get(key) for key in changed}
+        after = {key: after.get(key) for key in changed}
+    return AuditEntry.objects.create(
+        at=now(),
+        actor=actor.user,
+        actor_name=actor.name,
+        via=actor.via,
+        action=action,
+        object_kind=kind,
+        object_id=object_id,
+        quota_id=quota.pk if quota else None,
+        quota_path=quota_path if quota_path is not None else quota.path if quota else "",
+        before=before,
+        after=after,
+        reason=reason,
+        request_id=actor.request_id,
+    )

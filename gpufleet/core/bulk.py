@@ -1,0 +1,85 @@
+"""Many rows in one statement, in the form that the driver takes fastest.
+
+The ORM's own ways look at each value several times, which was most of what a busy tick did (docs/operate/loop.md).
+"""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from django.core.exceptions import EmptyResultSet
+from django.db import connection, models
+from django.db.models import Lookup
+
+
+def rows_insert(model: type[models.Model], names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Insert rows given as values in the order of `names` (attributes such as `job_id`). Other columns get their default; keys are not told."""
+    named = [next(field for field in model._meta.concrete_fields if field.attname == name) for name in names]
+    rest = [field for field in model._meta.concrete_fields if field not in named and not field.primary_key and not field.null]
+    constants = [field.get_default() for field in rest]
+    fields = [*named, *rest]
+    # Numbers, words and bytes go as they are; only what the databases write differently is converted.
+    special = [(place, convert) for place, field in enumerate(fields) if (convert := _converter(field))]
+
+    def values(row: Sequence[Any]) -> list[Any]:
+        found = [*row, *constants]
+        for place, convert in special:
+            found[place] = convert(found[place])
+        return found
+
+    given = [values(row) for row in rows]
+    if not given:
+        return
+    quoted = connection.ops.quote_name
+    table, columns = quoted(model._meta.db_table), ", ".join(quoted(str(field.column)) for field in fields)
+    with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            with connection.wrap_database_errors, cursor.copy(f"COPY {table} ({columns}) FROM STDIN") as copy:
+                for row in given:
+                    copy.write_row(row)
+        else:
+            marks = ", ".join(["%s"] * len(fields))
+            cursor.executemany(f"INSERT INTO {table} ({columns}) VALUES ({marks})", given)  # noqa: S608 - names from the models
+
+
+def _converter(field: Any) -> Callable[[Any], Any] | None:
+    if isinstance(field, models.JSONField):
+        return lambda value: None if value is None else json.dumps(value, cls=field.encoder)
+    if isinstance(field, models.DateTimeField):
+        known: dict[Any, Any] = {None: None}  # many rows of one moment
+
+        def convert(value: Any) -> Any:
+            if value not in known:
+                known[value] = field.get_db_prep_save(value, connection)
+            return known[value]
+
+        return convert
+    return None
+
+
+class Among(Lookup):
+    """`pk__among=keys`: as `__in`, for numbers and words, as one parameter however many there are."""
+
+    lookup_name = "among"
+    prepare_rhs = False
+
+    def as_sql(self, compiler: Any, connection: Any) -> tuple[str, tuple[Any, ...]]:
+        return self._with("{} IN (SELECT value FROM json_each(%s))", json.dumps(self._keys()), compiler, connection)
+
+    def as_postgresql(self, compiler: Any, connection: Any) -> tuple[str, tuple[Any, ...]]:
+        kind = self.lhs.output_field.db_type(connection)
+        return self._with(f"{{}} = ANY(%s::{kind}[])", self._keys(), compiler, connection)
+
+    def _keys(self) -> list[Any]:
+        if not (keys := list(self.rhs)):
+            raise EmptyResultSet
+        return keys
+
+    def _with(self, form: str, keys: Any, compiler: Any, connection: Any) -> tuple[str, tuple[Any, ...]]:
+        column, params = self.process_lhs(compiler, connection)
+        return form.format(column), (*params, keys)
+
+
+def lookups_register() -> None:
+    models.Field.register_lookup(Among)
+    models.ForeignKey.register_lookup(Among)

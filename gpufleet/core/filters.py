@@ -1,0 +1,164 @@
+"""Filters of list pages. Each reads its own parameter of the address, turns it into a condition, and says in a sentence what it can't read."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.db.models import Q
+from django.utils.dateparse import parse_date, parse_datetime
+
+Choices = Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    value: str
+    label: str
+    chosen: bool
+    count: int | None = None
+
+
+@dataclass(slots=True)
+class Bound:
+    """A filter with what the address says about it: what the form shows, and what the query gets."""
+
+    key: str
+    label: str
+    kind: str
+    value: str = ""
+    options: list[Option] = field(default_factory=list)
+    condition: Q | None = None
+    problem: str = ""
+
+    @property
+    def several(self) -> bool:
+        """Whether the address names more than one value, so that the form must let all of them stand."""
+        return sum(option.chosen for option in self.options) > 1
+
+    @property
+    def active(self) -> bool:
+        return self.condition is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One or more of a set of values. `apply` makes the condition where a plain look-up in `path` does not do; `counts` must be cheap."""
+
+    key: str
+    label: str
+    choices: Choices | Callable[[], Choices]
+    path: str = ""
+    apply: Callable[[Sequence[str]], Q] | None = None
+    counts: Callable[[], Mapping[str, int]] | None = None
+
+    def bind(self, values: Sequence[str]) -> Bound:
+        choices = self.choices() if callable(self.choices) else self.choices
+        known = {value for value, _ in choices}
+        wanted = [value for value in dict.fromkeys(values) if value]
+        unknown = [value for value in wanted if value not in known]
+        chosen = [value for value in wanted if value in known]
+        counts = self.counts() if self.counts else {}
+        bound = Bound(self.key, self.label, "choice")
+        bound.options = [Option(value, label, value in chosen, counts.get(value, 0) if self.counts else None) for value, label in choices]
+        if chosen:
+            bound.condition = self.apply(chosen) if self.apply else Q(**{f"{self.path or self.key}__in": chosen})
+        if unknown:
+            named = ", ".join(f"“{value[:40]}”" for value in unknown)
+            allowed = ", ".join(value for value, _ in choices) or "nothing yet"
+            bound.problem = f"{self.label} can't be {named}; it can be {allowed}."
+        return bound
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A part of a text, in any case; or whatever `apply` makes of it."""
+
+    key: str
+    label: str
+    path: str = ""
+    lookup: str = "icontains"
+    apply: Callable[[str], Q] | None = None
+
+    def bind(self, values: Sequence[str]) -> Bound:
+        value = (values[-1] if values else "").strip()
+        bound = Bound(self.key, self.label, "text", value)
+        if "\0" in value:
+            bound.value, bound.problem = "", f"{self.label} holds a character that no text has."
+        elif value:
+            bound.condition = self.apply(value) if self.apply else Q(**{f"{self.path or self.key}__{self.lookup}": value})
+        return bound
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """Yes or no."""
+
+    key: str
+    label: str
+    when: Q
+    yes: str = "Yes"
+    no: str = "No"
+
+    def bind(self, values: Sequence[str]) -> Bound:
+        value = values[-1] if values else ""
+        bound = Bound(self.key, self.label, "choice", value)
+        bound.options = [Option("yes", self.yes, value == "yes"), Option("no", self.no, value == "no")]
+        if value in ("yes", "no"):
+            bound.condition = self.when if value == "yes" else ~self.when
+        elif value:
+            bound.problem = f"{self.label} can't be “{value[:40]}”; it can be yes or no."
+        return bound
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """From, or up to and with, a day or a moment in UTC."""
+
+    key: str
+    label: str
+    path: str
+    until: bool = False
+
+    def bind(self, values: Sequence[str]) -> Bound:
+        value = (values[-1] if values else "").strip()
+        bound = Bound(self.key, self.label, "date", value)
+        if not value:
+            return bound
+        try:
+            day = parse_date(value)
+            moment = datetime(day.year, day.month, day.day, tzinfo=UTC) if day else parse_datetime(value)
+            if moment is None:
+                raise ValueError
+            if day and self.until:
+                moment += timedelta(days=1)
+        except (ValueError, OverflowError):
+            bound.problem = f"{self.label} can't be “{value[:40]}”; write a day as 2026-11-20 or a moment as 2026-11-20T09:30:00Z."
+            return bound
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        bound.kind = "date" if day else "text"
+        lookup = ("lt" if day else "lte") if self.until else "gte"
+        bound.condition = Q(**{f"{self.path}__{lookup}": moment})
+        return bound
+
+
+Filter = Choice | Text | Flag | Moment
+
+
+def search_condition(text: str, paths: Sequence[str]) -> Q:
+    """Rows in which every word of the text stands in some of the fields; words in double quotes stay together."""
+    condition = Q()
+    for word in search_words(text):
+        anywhere = Q()
+        for path in paths:
+            anywhere |= Q(**{f"{path}__icontains": word})
+        condition &= anywhere
+    return condition
+
+
+def search_words(text: str) -> list[str]:
+    """`a "b c" d` -> [a, b c, d]. A quote that is not closed runs to the end."""
+    words: list[Any] = []
+    for number, part in enumerate(text.split('"')):
+        words.extend([part.strip()] if number % 2 else part.split())
+    return [word for word in words if word]

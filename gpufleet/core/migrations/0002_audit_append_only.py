@@ -1,0 +1,37 @@
+"""The audit log refuses changes in the database itself, so that no code path, and no one with only the console's login, can rewrite it."""
+
+from django.db import migrations
+
+POSTGRESQL = (
+    """
+    CREATE FUNCTION audit_entry_refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        RAISE EXCEPTION 'audit_entry is append-only';
+    END $$
+    """,
+    "CREATE TRIGGER audit_entry_append_only BEFORE UPDATE OR DELETE ON audit_entry FOR EACH ROW EXECUTE FUNCTION audit_entry_refuse()",
+)
+SQLITE = (
+    "CREATE TRIGGER audit_entry_no_update BEFORE UPDATE ON audit_entry BEGIN SELECT RAISE(ABORT, 'audit_entry is append-only'); END",
+    "CREATE TRIGGER audit_entry_no_delete BEFORE DELETE ON audit_entry BEGIN SELECT RAISE(ABORT, 'audit_entry is append-only'); END",
+)
+UNDO = {
+    "postgresql": ("DROP TRIGGER audit_entry_append_only ON audit_entry", "DROP FUNCTION audit_entry_refuse()"),
+    "sqlite": ("DROP TRIGGER audit_entry_no_update", "DROP TRIGGER audit_entry_no_delete"),
+}
+
+
+def guard(apps, schema_editor):
+    for statement in {"postgresql": POSTGRESQL, "sqlite": SQLITE}[schema_editor.connection.vendor]:
+        schema_editor.execute(statement)
+
+
+def unguard(apps, schema_editor):
+    for statement in UNDO[schema_editor.connection.vendor]:
+        schema_editor.execute(statement)
+
+
+class Migration(migrations.Migration):
+    dependencies = [("core", "0001_people_audit_and_feed")]
+
+    operations = [migrations.RunPython(guard, unguard)]

@@ -1,0 +1,11 @@
+"""Money is a whole number of micro-units (a millionth of the currency), so that sums are exact and no cent is lost to rounding on the way."""
+
+from decimal import ROUND_HALF_EVEN, Decimal
+
+MILLIS_PER_HOUR = 3_600_000
+
+
+def cost_micros(*, gpu_milli: int, millis: int, micros_per_gpu_hour: int) -> int:
+    """What holding `gpu_milli` for `millis` costs. Rounded once, half to even, at the end."""
+    exact = Decimal(gpu_milli * millis * micros_per_gpu_hour) / Decimal(1000 * MILLIS_PER_HOUR)
+    return int(exact.to_integral_value(rounding=ROUND_HALF_EVEN))

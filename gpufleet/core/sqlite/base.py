@@ -1,0 +1,128 @@
+"""SQLite with a fair queue for writers.
+
+SQLite's own busy handler polls, so under several writer threads one of them can starve for seconds. Here the threads of one process queue first come,
+first served, before BEGIN IMMEDIATE. Other processes still meet at SQLite's lock.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from django.db import OperationalError, transaction
+from django.db.backends.sqlite3 import base
+
+from gpufleet.core.sqlite.operations import DatabaseOperations
+
+if TYPE_CHECKING:
+
+    class _Wrapper(base.DatabaseWrapper):
+        """The hooks of Django's wrapper that are used here; its type stubs leave them out."""
+
+        def _start_transaction_under_autocommit(self) -> None: ...
+        def _commit(self) -> None: ...
+        def _rollback(self) -> None: ...
+        def _close(self) -> None: ...
+
+else:
+    _Wrapper = base.DatabaseWrapper
+
+# As long as SQLite itself waits for a writer of another process.
+DEFAULT_TIMEOUT_SECONDS = 20.0
+
+
+class FairLock:
+    """A lock that goes to whoever waited longest. The owner is a connection, so a connection that is closed gives it back."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._queue: deque[tuple[object, threading.Event]] = deque()
+        self._owner: object | None = None
+
+    def acquire(self, owner: object, timeout: float) -> bool:
+        """Wait for our turn; False when it did not come in time, and then we stand in the queue no longer."""
+        turn = threading.Event()
+        with self._guard:
+            if self._owner is owner:
+                return True
+            if self._owner is None:
+                self._owner = owner
+                return True
+            self._queue.append((owner, turn))
+        if turn.wait(timeout):
+            return True
+        with self._guard:
+            if self._owner is owner:  # our turn came between the end of the wait and here
+                return True
+            self._queue.remove((owner, turn))
+        return False
+
+    def release(self, owner: object) -> None:
+        with self._guard:
+            if self._owner is not owner:
+                return
+            self._owner, turn = self._queue.popleft() if self._queue else (None, None)
+            if turn:
+                turn.set()
+
+
+_locks: dict[str, FairLock] = {}
+
+
+class DatabaseWrapper(_Wrapper):
+    ops_class = DatabaseOperations
+    _only_reads = False
+
+    @property
+    def _gate(self) -> FairLock:
+        return _locks.setdefault(str(self.settings_dict["NAME"]), FairLock())
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """A transaction of its own, in which nothing can be written: it sees one moment, waits for no writer and keeps none waiting."""
+        self._only_reads = True
+        try:
+            with transaction.atomic(using=self.alias, durable=True):
+                yield
+        finally:
+            self._only_reads = False
+            self._say("PRAGMA query_only = 0")
+
+    def _say(self, statement: str) -> None:
+        """Past everybody who watches statements: nobody may come in between while the connection is neither here nor there."""
+        if self.connection is not None:
+            with self.wrap_database_errors:
+                self.connection.execute(statement)
+
+    def _start_transaction_under_autocommit(self) -> None:
+        if self._only_reads:
+            self._say("PRAGMA query_only = 1")
+            self._say("BEGIN DEFERRED")
+            return
+        if not self._gate.acquire(self, self.settings_dict["OPTIONS"].get("timeout", DEFAULT_TIMEOUT_SECONDS)):
+            raise OperationalError("database is locked: another transaction of this process has not ended")
+        try:
+            super()._start_transaction_under_autocommit()
+        except BaseException:
+            self._gate.release(self)
+            raise
+
+    def _commit(self) -> Any:
+        try:
+            return super()._commit()
+        finally:
+            if self.connection is None or not self.connection.in_transaction:
+                self._gate.release(self)
+
+    def _rollback(self) -> Any:
+        try:
+            return super()._rollback()
+        finally:
+            self._gate.release(self)
+
+    def _close(self) -> Any:
+        try:
+            return super()._close()
+        finally:
+            self._gate.release(self)

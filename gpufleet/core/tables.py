@@ -1,0 +1,371 @@
+"""Lists: columns, filters, search, order, paging and CSV of one kind of row, stated once and served as a page, a fragment, a file or an API answer.
+
+    NODES = Table(
+        name="nodes", noun="node", default_sort="name",
+        columns=(Column("name", "Node", sort="name", cell='<a href="…">{{ row.name }}</a>'), …),
+    )
+
+    def node_list(request):
+        return NODES.respond(request, nodes_visible(access_of(request)), "scheduler/node_list.html")
+
+All of a list's state is in its address. What the address says wrongly is named above the list and otherwise ignored: a list always answers.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from django.db.models import QuerySet
+from django.db.models.expressions import Combinable
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, QueryDict
+from django.shortcuts import render
+from django.template import Context, Template
+from django.template.engine import Engine
+from django.utils.cache import patch_vary_headers
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from gpufleet.core import csvfile
+from gpufleet.core.filters import Bound, Choice, Filter, Flag, Moment, Text, search_condition
+from gpufleet.core.keyset import BadToken, Key, Slice, keyset_page
+
+__all__ = ["Choice", "Column", "Flag", "Moment", "Page", "Table", "Text"]
+
+SIZES = (25, 50, 100, 250, 500)
+DEFAULT_SIZE = 100
+COUNT_LIMIT = 10_000
+MOST_NAMED = 100
+
+Presenter = Callable[[list[Any]], Sequence[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column. `value` is a dotted path into the row or a function of it, and what the CSV holds; `cell` is a template of what the page shows.
+
+    `sort` names the paths or expressions that the column orders by. A cell that ends in `.html` names a template file; all see `row`.
+    """
+
+    key: str
+    label: str
+    value: str | Callable[[Any], Any] = ""
+    cell: str = ""
+    sort: str | tuple[str | Combinable, ...] = ()
+    numeric: bool = False
+    most_first: bool = False
+    hint: str = ""
+    on_page: bool = True
+    in_file: bool = True
+
+    def read(self, row: Any) -> Any:
+        if callable(self.value):
+            return self.value(row)
+        for part in (self.value or self.key).split("."):
+            row = row[part] if isinstance(row, Mapping) else getattr(row, part)
+            row = row() if callable(row) else row  # get_health_display and the like, as in templates
+            if row is None:
+                return None
+        return row
+
+    @property
+    def order(self) -> tuple[str | Combinable, ...]:
+        return (self.sort,) if isinstance(self.sort, str) else self.sort
+
+    @property
+    def source(self) -> str:
+        """The cell as a piece of template."""
+        if self.cell.endswith(".html"):
+            return f'{{% include "{self.cell}" %}}'
+        return self.cell or f"{{{{ row.{self.value or self.key}|default_if_none:'–' }}}}"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A list, stated.
+
+    `search` are the fields that the search box looks through. `empty` is what an empty installation shows instead of rows; its button is for those
+    for whom the page says `can_add`. `libraries` are the template libraries that cells use. `presented` turns a page's rows into what cells and the
+    file read, in a fixed number of queries; where that depends on the reader it is given to `page` or `respond` instead. `row_key` is the path of
+    what tells a row from all others, for lists that a script keeps up to date, and `row_field` the model's field of it.
+    """
+
+    name: str
+    noun: str
+    columns: tuple[Column, ...]
+    default_sort: str
+    filters: tuple[Filter, ...] = ()
+    search: tuple[str, ...] = ()
+    search_label: str = ""
+    counted: bool = True
+    empty: str = ""
+    empty_href: str = ""
+    empty_action: str = ""
+    plural: str = ""
+    libraries: tuple[str, ...] = ("shell",)
+    presented: Presenter | None = None
+    row_key: str = ""
+    row_field: str = ""
+
+    def __post_init__(self) -> None:
+        for column in self.columns:
+            if callable(column.value) and column.on_page and not column.cell:
+                raise ValueError(f"{self.name}: {column.key} needs a cell, as a page can't show a function.")
+
+    @cached_property
+    def shown(self) -> tuple[Column, ...]:
+        return tuple(column for column in self.columns if column.on_page)
+
+    @cached_property
+    def body(self) -> Template:
+        """All rows as one template, compiled once: a cell costs no template of its own. The first cell names its row."""
+        first, *rest = self.shown
+        cells = f'<th scope="row">{first.source}</th>'
+        cells += "".join(f"<td{' class=num' if column.numeric else ''}>{column.source}</td>" for column in rest)
+        loads = "".join(f"{{% load {library} %}}" for library in self.libraries)
+        key = f' data-key="{{{{ row.{self.row_key} }}}}"' if self.row_key else ""
+        return Engine.get_default().from_string(f"{loads}{{% for row in rows %}}<tr{key}>{cells}</tr>{{% endfor %}}")
+
+    def page(
+        self,
+        parameters: QueryDict,
+        queryset: QuerySet[Any, Any],
+        *,
+        sizes: Sequence[int] = SIZES,
+        size: int = DEFAULT_SIZE,
+        presented: Presenter | None = None,
+    ) -> "Page":
+        """The page that the address asks for. One query, one more to count where more rows match, and those of filters and presenter."""
+        problems: list[str] = []
+        bound = [item.bind(parameters.getlist(item.key)) for item in self.filters]
+        problems += [item.problem for item in bound if item.problem]
+        query = parameters.get("q", "").strip() if self.search else ""
+        if "\0" in query:
+            query = ""
+            problems.append("The search holds a character that no text has.")
+        sort, order = self._order(parameters.get("sort", ""), problems)
+        rows_of = queryset
+        for item in bound:
+            if item.condition is not None:
+                rows_of = rows_of.filter(item.condition)
+        if query:
+            rows_of = rows_of.filter(search_condition(query, self.search))
+        page = Page(self, parameters, bound, query, sort, order, _size(parameters, sizes, size, problems), problems, rows_of, sizes)
+        page.presented = presented or self.presented
+        page.slice = self._slice(page)
+        return page
+
+    def respond(
+        self,
+        request: HttpRequest,
+        queryset: QuerySet[Any, Any],
+        template: str = "list.html",
+        context: Mapping[str, Any] | None = None,
+        *,
+        presented: Presenter | None = None,
+    ) -> HttpResponseBase:
+        """The list as a page, as its own region where htmx asks for that, as a file with `?format=csv`, or only the rows that `?rows=` names."""
+        if self.row_field and request.GET.get("rows"):
+            return self._named(request, queryset, presented)
+        page = self.page(request.GET, queryset, presented=presented)
+        if request.GET.get("format") == "csv":
+            columns = [column for column in self.columns if column.in_file]
+            return csvfile.answer(
+                request, f"{self.name}.csv", [column.label for column in columns], page.chunks, lambda row: [column.read(row) for column in columns]
+            )
+        partial = getattr(request, "htmx", False) and not request.htmx.history_restore_request and request.htmx.target == page.region  # type: ignore[attr-defined]
+        answer: HttpResponse = render(request, "_table.html" if partial else template, {**(context or {}), "page": page})
+        if partial:
+            # A form sends its empty fields too; the address that people copy and share does without them.
+            answer["HX-Push-Url"] = page.own_href
+        patch_vary_headers(answer, ["HX-Request", "HX-Target"])
+        return answer
+
+    def _named(self, request: HttpRequest, queryset: QuerySet[Any, Any], presented: Presenter | None) -> HttpResponse:
+        """The named rows, as far as the list's filters let them through: for a page that was told that they have changed."""
+        parameters = request.GET.copy()
+        keys = [key for key in str(parameters["rows"]).split(",")[:MOST_NAMED] if key.isprintable()]
+        for name in ("after", "before"):
+            parameters.pop(name, None)
+        page = self.page(parameters, queryset.filter(**{f"{self.row_field}__in": keys}), presented=presented)
+        return HttpResponse(format_html("<table><tbody>{}</tbody></table>", page.body))
+
+    def _order(self, asked: str, problems: list[str]) -> tuple[str, list[Key]]:
+        sortable = {column.key: column for column in self.columns if column.sort}
+        parts = [part for part in asked.split(",") if part]
+        unknown = [part for part in parts if part.removeprefix("-") not in sortable]
+        if unknown:
+            problems.append(f"The list can't be sorted by “{unknown[0][:40]}”; it can be by {', '.join(sortable)}.")
+        kept = [part for part in parts if part not in unknown]
+        order = []
+        for part in kept or self.default_sort.split(","):
+            column = sortable[part.removeprefix("-")]
+            order += [Key(path, part.startswith("-")) for path in column.order]
+        return ",".join(kept), order
+
+    def _slice(self, page: "Page") -> Slice:
+        after, before = page.parameters.get("after", ""), page.parameters.get("before", "")
+        if after and before:
+            page.problems.append("A page lies behind one row or before one, not both; this is the first page.")
+            after = before = ""
+        try:
+            found = keyset_page(page.queryset, order=page.order, size=page.size, after=after, before=before)
+        except BadToken as fault:
+            page.problems.append(f"This is the first page: {fault}.")
+            after = before = ""
+            found = keyset_page(page.queryset, order=page.order, size=page.size)
+        if not found.rows and (after or before):
+            # The rows of that page are gone; the beginning is a better answer than nothing.
+            found = keyset_page(page.queryset, order=page.order, size=page.size)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A column's heading: what it is sorted by now, and where a click leads."""
+
+    column: Column
+    href: str
+    direction: str
+
+    @property
+    def aria_sort(self) -> str:
+        return self.direction or ("none" if self.href else "")
+
+
+@dataclass
+class Page:
+    """One page of a list, ready for its template or an API answer."""
+
+    table: Table
+    parameters: QueryDict
+    filters: list[Bound]
+    query: str
+    sort: str
+    order: list[Key]
+    size: int
+    problems: list[str]
+    queryset: QuerySet[Any, Any]
+    sizes: Sequence[int]
+    presented: Presenter | None = None
+    slice: Slice = field(init=False)
+
+    @property
+    def region(self) -> str:
+        return f"table-{self.table.name}"
+
+    @cached_property
+    def rows(self) -> Sequence[Any]:
+        return self.presented(self.slice.rows) if self.presented else self.slice.rows
+
+    @cached_property
+    def body(self) -> SafeString:
+        return self.table.body.render(Context({"rows": self.rows}))
+
+    @cached_property
+    def total(self) -> int | None:
+        """How many rows match, or None where counting stops at the limit. Costs a query only where more than this page matches."""
+        if not self.table.counted:
+            return None
+        if not self.slice.after:
+            return self.slice.last
+        count = self.queryset.order_by()[: COUNT_LIMIT + 1].count()
+        return count if count <= COUNT_LIMIT else None
+
+    @property
+    def extent(self) -> str:
+        """`1–100 of 4,000 GPUs`, as far as it is known."""
+        if not self.slice.rows:
+            return ""
+        span = f"{self.slice.first:,}–{self.slice.last:,}" if len(self.slice.rows) > 1 else f"{self.slice.first:,}"
+        plural = self.table.plural or f"{self.table.noun}s"
+        if self.total is None:
+            return f"{span} of more than {COUNT_LIMIT:,} {plural}" if self.table.counted else f"{plural.capitalize()} {span}"
+        return f"{span} of {self.total:,} {self.table.noun if self.total == 1 else plural}"
+
+    @property
+    def is_filtered(self) -> bool:
+        return bool(self.query) or any(item.active for item in self.filters)
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether the address says anything about which rows to show, rightly or wrongly."""
+        return self.is_filtered or any(item.problem for item in self.filters)
+
+    @cached_property
+    def heads(self) -> list[Head]:
+        return [Head(column, self._sort_href(column), self._direction(column)) for column in self.table.shown]
+
+    def _direction(self, column: Column) -> str:
+        for part in (self.sort or self.table.default_sort).split(","):
+            if column.sort and part.removeprefix("-") == column.key:
+                return "descending" if part.startswith("-") else "ascending"
+        return ""
+
+    def _sort_href(self, column: Column) -> str:
+        """One click sorts, the next turns round, the third goes back to the list's own order."""
+        if not column.sort:
+            return ""
+        first, second = (f"-{column.key}", column.key) if column.most_first else (column.key, f"-{column.key}")
+        own = self.sort or self.table.default_sort
+        following = second if own == first else ("" if own == second else first)
+        if following == "" and self.table.default_sort == second:
+            following = first
+        return self.href(sort=following)
+
+    def href(self, **changes: str) -> str:
+        """The address of this list with some parameters changed; the place in the list is given up."""
+        parameters = self.parameters.copy()
+        for key in ("after", "before", "format"):
+            parameters.pop(key, None)
+        for key, value in changes.items():
+            parameters[key] = value
+        for key in [key for key, values in parameters.lists() if not any(values)]:
+            del parameters[key]
+        return f"?{parameters.urlencode()}"
+
+    @property
+    def own_href(self) -> str:
+        """This very page, without parameters that say nothing."""
+        parameters = self.parameters.copy()
+        for key in [key for key, values in parameters.lists() if not any(values)]:
+            del parameters[key]
+        return f"?{parameters.urlencode()}"
+
+    @property
+    def next_href(self) -> str:
+        return self.href(after=self.slice.after) if self.slice.after else ""
+
+    @property
+    def previous_href(self) -> str:
+        return self.href(before=self.slice.before) if self.slice.before else ""
+
+    @property
+    def csv_href(self) -> str:
+        return self.href(format="csv")
+
+    @property
+    def clear_href(self) -> str:
+        return self.href(q="", **{item.key: "" for item in self.filters})
+
+    @property
+    def carried(self) -> list[tuple[str, str]]:
+        """Parameters that the filter form must keep: order, size, and what belongs to the page around the list."""
+        asked = {"q", "after", "before", "format", "size", *(item.key for item in self.filters)}
+        return [(key, value) for key, values in self.parameters.lists() if key not in asked for value in values if value]
+
+    def chunks(self, place: str) -> tuple[Sequence[Any], str]:
+        """The rows behind a place, for files: each chunk is a query of its own, so a slow download holds no transaction open."""
+        found = keyset_page(self.queryset, order=self.order, size=csvfile.CHUNK, after=place)
+        return (self.presented(found.rows) if self.presented else found.rows), found.after
+
+
+def _size(parameters: QueryDict, sizes: Sequence[int], default: int, problems: list[str]) -> int:
+    asked = parameters.get("size", "")
+    if not asked:
+        return default
+    if asked.isascii() and asked.isdigit() and len(asked) < 6 and int(asked) in sizes:
+        return int(asked)
+    allowed = f"{sizes.start} to {sizes.stop - 1}" if isinstance(sizes, range) else ", ".join(str(size) for size in sizes)
+    problems.append(f"A page can't have “{asked[:40]}” rows; it can have {allowed}.")
+    return default

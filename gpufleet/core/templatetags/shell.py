@@ -1,0 +1,223 @@
+"""The tags that every template uses, so that a state, a time, a sum or a count looks and reads the same on each page."""
+
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import NamedTuple
+
+from django import template
+from django.conf import settings
+from django.utils import timezone
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString, mark_safe
+
+register = template.Library()
+
+NOTHING = "–"
+THIN = "\N{NO-BREAK SPACE}"
+CURRENCY_SIGNS = {"USD": "$", "EUR": "€", "GBP": "£", "JPY": "¥"}
+
+
+class Look(NamedTuple):
+    """How a state is shown: its tone (a colour), its icon (a shape) and its word. No two of the three are ever the only sign."""
+
+    tone: str
+    icon: str
+    word: str
+
+
+# Health, job states, allocation, modes, roles and the states of tokens share this one table, so that a word looks the same everywhere.
+LOOKS: dict[str, Look] = {
+    "healthy": Look("good", "check", "Healthy"),
+    "suspect": Look("warn", "alert", "Suspect"),
+    "draining": Look("move", "drain", "Draining"),
+    "drained": Look("rest", "pause", "Drained"),
+    "repairing": Look("move", "wrench", "Repairing"),
+    "burn_in": Look("move", "flame", "Burn-in"),
+    "down": Look("bad", "cross", "Down"),
+    "draft": Look("rest", "pencil", "Draft"),
+    "queued": Look("rest", "clock", "Queued"),
+    "reserved": Look("move", "bookmark", "Reserved"),
+    "starting": Look("move", "spin", "Starting"),
+    "running": Look("good", "play", "Running"),
+    "checkpointing": Look("move", "save", "Checkpointing"),
+    "preempted": Look("warn", "eject", "Preempted"),
+    "resuming": Look("move", "spin", "Resuming"),
+    "degraded": Look("warn", "alert", "Degraded"),
+    "completed": Look("good", "check", "Completed"),
+    "failed": Look("bad", "cross", "Failed"),
+    "cancelled": Look("rest", "stop", "Cancelled"),
+    "stopping": Look("move", "save", "Stopping"),
+    "lost": Look("bad", "alert", "Lost"),
+    "complete": Look("good", "check", "Complete"),
+    "partial": Look("warn", "half", "Partial"),
+    "deciding": Look("good", "spin", "Deciding"),
+    "watching": Look("good", "eye", "Watching"),
+    "paused": Look("warn", "pause", "Paused"),
+    "overdue": Look("bad", "alert", "Overdue"),
+    "never": Look("rest", "circle", "Not started yet"),
+    "free": Look("rest", "circle", "Free"),
+    "allocated": Look("good", "disc", "Allocated"),
+    "shared": Look("good", "half", "Shared"),
+    "idle": Look("warn", "clock", "Idle"),
+    "whole": Look("rest", "disc", "Whole"),
+    "mig": Look("rest", "slices", "MIG"),
+    "mps": Look("rest", "half", "MPS"),
+    "timeslice": Look("rest", "clock", "Time slice"),
+    "spare": Look("rest", "bookmark", "Spare"),
+    "viewer": Look("rest", "eye", "Viewer"),
+    "submitter": Look("rest", "play", "Submitter"),
+    "team_lead": Look("good", "people", "Team lead"),
+    "quota_admin": Look("good", "tree", "Quota admin"),
+    "operator": Look("good", "wrench", "Operator"),
+    "finance": Look("good", "coin", "Finance"),
+    "superuser": Look("move", "key", "Superuser"),
+    "active": Look("good", "check", "Active"),
+    "inactive": Look("rest", "stop", "Inactive"),
+    "expiring": Look("warn", "clock", "Expires soon"),
+    "expired": Look("rest", "clock", "Expired"),
+    "revoked": Look("rest", "stop", "Revoked"),
+    "archived": Look("rest", "stop", "Archived"),
+    "removed": Look("rest", "stop", "Removed"),
+    "added": Look("good", "plus", "Added"),
+    "changed": Look("move", "pencil", "Changed"),
+    "unchanged": Look("rest", "circle", "Unchanged"),
+    "unknown": Look("rest", "question", "Unknown"),
+    "over": Look("warn", "alert", "Over"),
+}
+
+
+def look_of(value: object) -> Look:
+    """The look of a state. A state that the table does not know still gets its word, in the quiet tone."""
+    name = str(value)
+    return LOOKS.get(name) or Look("rest", "circle", name.replace("_", " ").capitalize())
+
+
+@register.simple_tag
+def status(value: object, word: str = "") -> SafeString:
+    """`{% status node.health %}`: icon, word and colour. `word` says it differently where the page's sentence needs that."""
+    if value in (None, ""):
+        return _nothing("Not known")
+    look = look_of(value)
+    html = '<span class="status tone-{}" data-status="{}"><i class="icon icon-{}" aria-hidden="true"></i>{}</span>'
+    return format_html(html, look.tone, value, look.icon, word or look.word)
+
+
+@register.simple_tag
+def icon(name: str) -> SafeString:
+    """`{% icon "search" %}`: a picture beside a word; by itself it says nothing to a screen reader."""
+    return format_html('<i class="icon icon-{}" aria-hidden="true"></i>', name)
+
+
+def _nothing(why: str) -> SafeString:
+    return format_html('<span class="nothing" title="{}">{}</span>', why, NOTHING)
+
+
+def relative(when: datetime, now: datetime) -> str:
+    """`5 min ago`, `in 3 h`. One unit, rounded down, as the browser's script says it too."""
+    seconds = int((now - when).total_seconds())
+    ahead, distance = seconds < 0, abs(seconds)
+    if distance < 5:
+        return "just now"
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s")):
+        if distance >= size:
+            count = f"{distance // size:,}{THIN}{unit}"
+            return f"in {count}" if ahead else f"{count} ago"
+    raise AssertionError("Every distance has a unit.")
+
+
+@register.filter
+def moment(when: datetime | None, form: str = "relative") -> SafeString:
+    """`{{ node.health_since|moment }}`: relative, the exact time on hover. `moment:"absolute"` writes the exact time, for logs."""
+    if when is None:
+        return _nothing("Never")
+    exact = when.astimezone(UTC)
+    absolute = f"{exact:%Y-%m-%d %H:%M:%S} UTC"
+    shown = absolute if form == "absolute" else relative(exact, timezone.now())
+    machine = exact.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return format_html('<time datetime="{}" data-moment="{}" title="{}">{}</time>', machine, form, absolute, shown)
+
+
+@register.filter
+def path(value: str) -> SafeString:
+    """A path that breaks behind its slashes, where it must."""
+    steps = format_html_join(mark_safe("/<wbr>"), "{}", ((step,) for step in value.split("/")))
+    return format_html('<span class="path">{}</span>', steps)
+
+
+@register.filter
+def gpus(milli: int | None) -> str:
+    """Milli-GPU as GPUs: `12`, `0.5`, `1,024`."""
+    return NOTHING if milli is None else f"{Decimal(milli) / 1000:,f}".rstrip("0").rstrip(".") if milli % 1000 else f"{milli // 1000:,}"
+
+
+@register.filter
+def money(micros: int | None, decimals: int = 2) -> str:
+    """Micro-units as money of the installation's currency: `$1,204.50`. `money:0` for round sums, `money:4` for rates."""
+    if micros is None:
+        return NOTHING
+    sign = "−" if micros < 0 else ""
+    amount = f"{Decimal(abs(micros)) / 1_000_000:,.{int(decimals)}f}"
+    symbol = CURRENCY_SIGNS.get(settings.CURRENCY)
+    return f"{sign}{symbol}{amount}" if symbol else f"{sign}{settings.CURRENCY}{THIN}{amount}"
+
+
+@register.filter
+def percent_of(part: int | float | None, whole: int | float | None) -> str:
+    """`{{ used|percent_of:all }}`: whole percent. Neither 0 % nor 100 % is said of what is not quite so."""
+    if part is None or not whole:
+        return NOTHING
+    share = part * 100 / whole
+    if 0 < share < 1:
+        return "<1%"
+    if 99 < share < 100:
+        return ">99%"
+    return f"{share:.0f}%"
+
+
+@register.filter
+def memory(mib: int | float | None) -> str:
+    """Mebibytes in the unit that reads best: `512 MiB`, `80 GiB`, `1.5 TiB`."""
+    if mib is None:
+        return NOTHING
+    for size, unit in ((1024 * 1024, "TiB"), (1024, "GiB")):
+        if mib >= size:
+            return f"{mib / size:,.1f}".removesuffix(".0") + THIN + unit
+    return f"{mib:,.0f}{THIN}MiB"
+
+
+@register.filter
+def duration(seconds: float | timedelta | None) -> str:
+    """The two largest units: `45 s`, `12 min`, `3 h 20 min`, `2 d 4 h`."""
+    if seconds is None:
+        return NOTHING
+    left = int(seconds.total_seconds() if isinstance(seconds, timedelta) else seconds)
+    if left < 60:
+        return f"{left}{THIN}s"
+    parts: list[tuple[int, str]] = []
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        count, left = divmod(left, size)
+        if count or parts:
+            parts.append((count, unit))
+    return " ".join(f"{count:,}{THIN}{unit}" for count, unit in parts[:2] if count)
+
+
+@register.simple_tag
+def plural(count: int, one: str, many: str = "") -> str:
+    """`{% plural 3 "GPU" %}` -> `3 GPUs`; `{% plural n "entry" "entries" %}` where an s is not enough."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+@register.simple_tag
+def bar(part: float | None, whole: float | None, label: str, tone: str = "used") -> SafeString:
+    """A bar of `part` in `whole` without a style attribute; `label` is what a screen reader says before the share."""
+    if part is None or not whole:
+        return _nothing("No reading")
+    return format_html(
+        '<progress class="bar bar-{}" value="{}" max="{}" aria-label="{}" title="{}">{}</progress>',
+        tone,
+        min(part, whole),
+        whole,
+        label,
+        percent_of(part, whole),
+        percent_of(part, whole),
+    )

@@ -1,0 +1,37 @@
+"""Times are UTC and whole milliseconds everywhere, so that intervals add up and both databases keep the same value."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from django.db import models
+from django.utils import timezone
+
+
+def whole_millis(moment: datetime) -> datetime:
+    return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
+
+
+def now() -> datetime:
+    """The wall clock, as it may be stored. Only edges call this; services take `now` as an argument."""
+    return whole_millis(timezone.now())
+
+
+def millis(moment: datetime) -> int:
+    """Milliseconds since 1970, exact."""
+    delta = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    return (delta.days * 86_400 + delta.seconds) * 1000 + delta.microseconds // 1000
+
+
+class MomentField(models.DateTimeField):
+    """A point in time, cut to the whole millisecond on its way into the database."""
+
+    def get_prep_value(self, value: Any) -> Any:
+        prepared = super().get_prep_value(value)
+        return whole_millis(prepared) if isinstance(prepared, datetime) else prepared
+
+    def pre_save(self, model_instance: models.Model, add: bool) -> Any:
+        value = super().pre_save(model_instance, add)
+        if isinstance(value, datetime):
+            value = whole_millis(value)
+            setattr(model_instance, self.attname, value)
+        return value

@@ -1,0 +1,367 @@
+"""The demo's past: the model is run up to now in memory, and its rows are then written in bulk."""
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from operator import attrgetter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dashboards.models import FleetSample, NodeSample
+from dashboards.telemetry.frames import MINUTE, Sums, frame_write, minute_of, sums_of_frame
+from dashboards.telemetry.rollups import FOREVER, SLOT, Gpus, Holds, fleet_samples, gpus_of, held_milli_millis, node_samples, use_of
+from gpufleet.core.audit import SYSTEM
+from gpufleet.core.bulk import rows_insert
+from gpufleet.core.ids import public_numbers
+from gpufleet.core.models import User
+from gpufleet.core.times import millis
+from gpufleet.demo.activity import layouts_of, readings
+from gpufleet.demo.hardware import Hardware
+from gpufleet.demo.past.adoption import runs_adopt, waiting_checkpoints, work_seconds
+from gpufleet.demo.past.model import demo_step, demo_trouble
+from gpufleet.demo.past.world import Act, Moved, Placed, Released, Run, Submitted, Turned, Withdrawn, Work, World, held_by
+from gpufleet.demo.rows import keys_stated, next_key
+from gpufleet.demo.workloads import GRACE_SECONDS, job_fields
+from quotas.models import QuotaNode
+from scheduler.models import ENDED, IN_SERVICE, Attempt, Health, InventoryEvent, Job, JobEvent, JobState, Node, Placement
+
+WARM_UP = timedelta(hours=5)
+TROUBLE = timedelta(minutes=5)  # so long ago something began to go wrong that whoever looks first still sees
+SOURCE = "simulated"
+_SAMPLE = ("node_id", "at", "sm_active", "memory_used", "allocated")
+BATCH = 900
+
+
+def moment_of(at: int) -> datetime:
+    return datetime.fromtimestamp(at / 1000, UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    at: int
+    job: int
+    run: Run | None
+    before: str
+    to: str
+    cause: str
+    actor: str
+
+
+@dataclass(slots=True)
+class Past:
+    """Rows as they pile up. Jobs are known by their position here; the database's own keys come when the rows are written."""
+
+    first_number: int
+    jobs: list[Work] = field(default_factory=list)
+    submitted: list[Submitted] = field(default_factory=list)
+    final: dict[int, tuple[str, int]] = field(default_factory=dict)  # ended jobs: state and moment
+    runs: list[Run] = field(default_factory=list)
+    open_runs: dict[int, Run] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+    turns: list[Turned] = field(default_factory=list)
+    states: dict[int, str] = field(default_factory=dict)
+
+    def record(self, act: Act, world: World) -> None:
+        match act:
+            case Submitted():
+                self._submit(act, world)
+            case Placed():
+                run = Run(act.job.key, act.attempt, act.at, act.seats)
+                self.runs.append(run)
+                self.open_runs[act.job.key] = run
+                self._event(act.at, act.job.key, run, act.to, act.cause)
+            case Moved():
+                run = self.open_runs[act.job.key]
+                if act.to == JobState.RUNNING and run.running is None:
+                    run.running = act.at
+                self._event(act.at, act.job.key, run, act.to, act.cause)
+            case Released():
+                run = self.open_runs.pop(act.job.key)
+                run.ended, run.outcome, run.cause = act.at, act.outcome, act.cause
+                self._event(act.at, act.job.key, run, act.to, act.cause, act.actor)
+                if act.to in ENDED:
+                    self.final[act.job.key] = (act.to, act.at)
+            case Withdrawn():
+                self._event(act.at, act.job.key, None, JobState.CANCELLED, act.cause, act.actor)
+                self.final[act.job.key] = (JobState.CANCELLED, act.at)
+            case Turned():
+                self.turns.append(act)
+
+    def runs_by_job(self) -> dict[int, list[Run]]:
+        found: dict[int, list[Run]] = {}
+        for run in self.runs:
+            found.setdefault(run.job, []).append(run)
+        return found
+
+    def _submit(self, act: Submitted, world: World) -> None:
+        want, key = act.want, len(self.jobs)
+        job = Work(
+            key=key,
+            number=self.first_number + key,
+            workload=want.workload,
+            quota=want.quota,
+            state=JobState.QUEUED,
+            since=act.at,
+            submitted=act.at,
+            priority=want.priority,
+            preemptible=want.workload.preemptible,
+            gpu_type=want.gpu_type,
+            gpus=want.gpus,
+            milli=act.milli,
+            profile=want.profile,
+        )
+        self.jobs.append(job)
+        self.submitted.append(act)
+        self.states[key] = ""
+        world.work[key] = job
+        self._event(act.at, key, None, JobState.QUEUED, "Submitted.", want.username)
+
+    def _event(self, at: int, key: int, run: Run | None, to: str, cause: str, actor: str = "") -> None:
+        self.events.append(Event(at, key, run, self.states[key], to, cause, actor))
+        self.states[key] = to
+
+
+def history_write(*, hardware: Hardware, seed: int, now: datetime, hours: float, pace: timedelta) -> int:
+    """Write the last `hours` and leave the demo as it stands at `now`. Returns how many jobs there are."""
+    if not hours:
+        return 0
+    past = Past(first_number=public_numbers(0).stop)
+    world = World(hardware, ())
+    _play(past, world, seed=seed, now=now, hours=hours, pace=pace)
+    taken = public_numbers(len(past.jobs))
+    assert not past.jobs or taken.start == past.first_number, "nobody else takes numbers inside this transaction"
+    _write_jobs(past, world, seed=seed, now=now)
+    _write_health(past, world)
+    for cluster, columns in readings(held_by(world), world.hardware, layouts_of(world.hardware), moment=millis(now)).items():
+        frame_write(cluster_id=cluster, at=now, source=SOURCE, columns=columns)
+    return len(past.jobs)
+
+
+def _play(past: Past, world: World, *, seed: int, now: datetime, hours: float, pace: timedelta) -> None:
+    begin = now - timedelta(hours=hours) - min(WARM_UP, timedelta(hours=5 * hours))
+    samples = Sampler(world, past, start=minute_of(now - timedelta(hours=hours)) + MINUTE)
+    before = begin
+    while before < now:
+        moment = min(before + pace, now)
+        for act in demo_step(world, seed=seed, before=millis(before), moment=millis(moment)):
+            past.record(act, world)
+        if before < now - TROUBLE <= moment:
+            for act in demo_trouble(world, seed=seed, moment=millis(moment)):
+                past.record(act, world)
+        if moment >= samples.start and moment.second < pace.total_seconds():
+            samples.look(moment)
+        before = moment
+    samples.write(now)
+
+
+class Sampler:
+    """Frames of the past, kept as sums a minute, and made into samples with the roll-up's own arithmetic."""
+
+    def __init__(self, world: World, past: Past, *, start: datetime) -> None:
+        self.world, self.past, self.start = world, past, start
+        self.layouts = layouts_of(world.hardware)
+        self.sums: dict[datetime, list[Sums]] = {}
+        self.in_service: dict[datetime, NDArray[np.bool_]] = {}
+        self.machines = sorted(world.hardware.machines.values(), key=lambda machine: machine.key)
+
+    def look(self, moment: datetime) -> None:
+        minute = minute_of(moment)
+        found = readings(held_by(self.world), self.world.hardware, self.layouts, moment=millis(moment)).values()
+        self.sums[minute] = [sums_of_frame(columns) for columns in found]
+        self.in_service[minute] = np.array(
+            [machine.health in IN_SERVICE and gpu in machine.usable for machine in self.machines for gpu in machine.gpus], np.bool_
+        )
+
+    def write(self, now: datetime) -> None:
+        gpus, holds = self._gpus(), self._holds()
+        fleet: list[FleetSample] = []
+        slots: dict[datetime, list[Sums]] = {}
+        for minute in sorted(minute for minute in self.sums if self.start <= minute <= now - MINUTE):
+            sums = self.sums[minute]
+            use = use_of(gpus, held_milli_millis(gpus, holds, minute, minute + MINUTE), sums)
+            fleet.extend(fleet_samples(replace(gpus, in_service=self.in_service[minute]), use, at=minute))
+            slots.setdefault(minute - timedelta(minutes=minute.minute % 5), []).extend(sums)
+        FleetSample.objects.bulk_create(fleet, batch_size=BATCH)
+        for slot, parts in slots.items():
+            if self.start <= slot <= now - SLOT:
+                use = use_of(gpus, held_milli_millis(gpus, holds, slot, slot + SLOT), parts)
+                rows_insert(NodeSample, _SAMPLE, map(attrgetter(*_SAMPLE), node_samples(gpus, use, at=slot, period=SLOT)))
+
+    def _gpus(self) -> Gpus:
+        rows = [(gpu, machine.key, machine.gpu_type) for machine in self.machines for gpu in machine.gpus]
+        keys = np.array([row[0] for row in rows], np.int64)
+        return gpus_of(keys, np.array([row[1] for row in rows], np.int64), np.array([row[2] for row in rows], np.str_), np.ones(len(keys), np.bool_))
+
+    def _holds(self) -> Holds:
+        rows = [(seat.gpu, seat.milli, run.started, run.ended or FOREVER) for run in self.past.runs for seat in run.seats]
+        return Holds(*(np.array(column, np.int64) for column in zip(*rows, strict=True)))
+
+
+def _write_jobs(past: Past, world: World, *, seed: int, now: datetime) -> None:
+    quotas = {node.path: node for node in QuotaNode.objects.all()}
+    people = {user.username: user for user in User.objects.all()}
+    changes = Counter(event.job for event in past.events)
+    first = next_key(Job)
+    runs = past.runs_by_job()
+    facts = [
+        job_fields(
+            act.want,
+            quota=quotas[act.want.quota],
+            owner=people.get(act.want.username),
+            work=work_seconds(job, runs.get(job.key, ()), stretch=world.hardware.stretch, seed=seed, now=millis(now)),
+        )
+        for job, act in zip(past.jobs, past.submitted, strict=True)
+    ]
+    rows_insert(
+        Job,
+        (
+            "id",
+            "public_id",
+            "quota_id",
+            "owner_id",
+            "state",
+            "state_since",
+            "revision",
+            "submitted_at",
+            "ended_at",
+            "gpus_milli",
+            "limit_seconds",
+            *_FACTS,
+        ),
+        [
+            (
+                first + job.key,
+                f"j-{job.number}",
+                fact["quota"].pk,
+                fact["owner"].pk if fact["owner"] else None,
+                past.final[job.key][0] if job.key in past.final else job.state,
+                moment_of(past.final[job.key][1] if job.key in past.final else job.since),
+                changes[job.key],
+                moment_of(job.submitted),
+                moment_of(past.final[job.key][1]) if job.key in past.final else None,
+                job.milli,
+                None,
+                *(fact[name] for name in _FACTS),
+            )
+            for job, fact in zip(past.jobs, facts, strict=True)
+        ],
+    )
+    attempts = _write_runs(past, first)
+    keys_stated(Job, Attempt)
+    open_runs = [(past.jobs[run.job], run, first + run.job, attempts[id(run)]) for run in past.runs if run.ended is None]
+    runs_adopt(open_runs, runs, facts, now=now)
+    last = {run.job: run for run in past.runs}
+    put_out = [(past.jobs[key], run, first + key, attempts[id(run)]) for key, run in last.items() if past.jobs[key].state == JobState.PREEMPTED]
+    waiting_checkpoints([one for one in put_out if one[0].key not in past.final], runs, now=now)
+    names = {username: str(user) for username, user in people.items()}
+    rows_insert(
+        JobEvent,
+        ("job_id", "attempt_id", "at", "from_state", "to_state", "cause", "actor_name", "detail"),
+        [
+            (
+                first + event.job,
+                attempts[id(event.run)] if event.run else None,
+                moment_of(event.at),
+                event.before,
+                event.to,
+                event.cause,
+                names.get(event.actor, SYSTEM.name),
+                {},
+            )
+            for event in sorted(past.events, key=lambda event: event.at)
+        ],
+    )
+
+
+_FACTS = ("name", "job_class", "priority", "preemptible", "spec", "launch", "labels", "cost_centre", "estimate_seconds")
+
+
+def _write_runs(past: Past, first_job: int) -> dict[int, int]:
+    """Attempts and placements. Returns the key of every run's attempt."""
+    keys = {id(run): key for key, run in enumerate(past.runs, next_key(Attempt))}
+    rows_insert(
+        Attempt,
+        (
+            "id",
+            "job_id",
+            "number",
+            "started_at",
+            "running_at",
+            "ended_at",
+            "outcome",
+            "cause",
+            "sequence",
+            "stop_to",
+            "stop_outcome",
+            "stop_cause",
+            "stop_asked_at",
+            "stop_until",
+        ),
+        [
+            (
+                keys[id(run)],
+                first_job + run.job,
+                run.number,
+                moment_of(run.started),
+                moment_of(run.running) if run.running else None,
+                moment_of(run.ended) if run.ended else None,
+                run.outcome,
+                run.cause,
+                1,
+                *_stop(past.jobs[run.job], run),
+            )
+            for run in past.runs
+        ],
+    )
+    rows_insert(
+        Placement,
+        ("attempt_id", "job_id", "role", "worker", "node_id", "gpu_id", "mig_id", "gpu_milli", "since", "until"),
+        [
+            (
+                keys[id(run)],
+                first_job + run.job,
+                "worker",
+                seat.worker,
+                seat.node,
+                seat.gpu,
+                seat.slice,
+                seat.milli,
+                moment_of(run.started),
+                moment_of(run.ended) if run.ended else None,
+            )
+            for run in past.runs
+            for seat in run.seats
+        ],
+    )
+    return keys
+
+
+def _stop(job: Work, run: Run) -> tuple[str, str, str, datetime | None, datetime | None]:
+    """What a run was asked for that is about to leave."""
+    if run.ended is not None or job.state != JobState.CHECKPOINTING:
+        return "", "", "", None, None
+    asked = moment_of(job.since)
+    return JobState.PREEMPTED.value, "preempted", "Its GPUs were asked back.", asked, asked + timedelta(seconds=GRACE_SECONDS)
+
+
+def _write_health(past: Past, world: World) -> None:
+    nodes = {node.pk: node for node in Node.objects.all()}
+    InventoryEvent.objects.bulk_create(
+        [
+            InventoryEvent(
+                at=moment_of(turn.at),
+                node=nodes[turn.machine],
+                cluster_id=nodes[turn.machine].cluster_id,
+                kind="health",
+                before={"health": turn.before},
+                after={"health": turn.health},
+                cause=turn.reason,
+                actor_name=SYSTEM.name,
+            )
+            for turn in past.turns
+        ]
+    )
+    for turn in {turn.machine: turn for turn in past.turns}.values():
+        well = turn.health == Health.HEALTHY
+        Node.objects.filter(pk=turn.machine).update(health=turn.health, health_since=moment_of(turn.at), health_reason="" if well else turn.reason)

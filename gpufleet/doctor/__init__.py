@@ -1,0 +1,71 @@
+"""What is wrong with an installation, in words for whoever runs it.
+
+A check is a function that yields findings; it has a name and belongs to a group. A check that can't even run is a finding too.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib import import_module
+from typing import Any
+
+Check = Callable[[], Iterator["Finding"]]
+GROUPS = ("settings", "database", "records", "clockwork", "machine")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is not as it should be. A note is worth knowing and needs nothing done."""
+
+    what: str
+    means: str
+    do: str
+    note: bool = False
+
+
+@dataclass
+class Report:
+    checked: list[str] = field(default_factory=list)
+    findings: list[tuple[str, Finding]] = field(default_factory=list)
+
+    @property
+    def healthy(self) -> bool:
+        return all(finding.note for _, finding in self.findings)
+
+    def as_json(self) -> dict[str, Any]:
+        findings = [{"check": check, **asdict(finding)} for check, finding in self.findings]
+        return {"healthy": self.healthy, "checked": self.checked, "findings": findings}
+
+
+def examine(groups: Sequence[str] = GROUPS) -> Report:
+    """Run the checks of these groups. The contents of a database that can't be read are not looked at."""
+    report = Report()
+    for group in groups:
+        if group == "records" and any(check.startswith("database") and not finding.note for check, finding in report.findings):
+            continue
+        checks: dict[str, Check] = import_module(f"gpufleet.doctor.{group}").CHECKS
+        for name, check in checks.items():
+            full_name = f"{group}: {name}"
+            report.checked.append(full_name)
+            report.findings += [(full_name, finding) for finding in _run(check)]
+    return report
+
+
+def _run(check: Check) -> list[Finding]:
+    found: list[Finding] = []
+    try:
+        found.extend(check())
+    except Exception as error:  # a check that breaks must not hide what the others find
+        found.append(
+            Finding(
+                f"This check could not be carried out: {type(error).__name__}: {error}",
+                "What it looks at is in a state that gpufleet does not expect, or can't be reached.",
+                "Repair what the other findings name first, and run the doctor again.",
+            )
+        )
+    return found
+
+
+def some(things: Sequence[object], limit: int = 5) -> str:
+    """The first few by name, and how many more there are."""
+    shown = ", ".join(str(thing) for thing in things[:limit])
+    return shown if len(things) <= limit else f"{shown} and {len(things) - limit} more"

@@ -1,0 +1,88 @@
+"""Do the processes hear each other: Redis, the channel between them, the worker and its clock?"""
+
+import asyncio
+import fcntl
+from collections.abc import Iterator
+from datetime import timedelta
+
+import redis
+from asgiref.sync import async_to_sync
+from channels.layers import get_channel_layer
+from django.conf import settings
+
+from gpufleet.core.models import Progress
+from gpufleet.core.tasks import HEARTBEAT_QUEUES, heartbeat_name
+from gpufleet.core.times import now
+from gpufleet.doctor import Finding
+
+OLDEST_REDIS = (6, 0)
+ANSWER_SECONDS = 5
+LONGEST_SILENCE = timedelta(seconds=60)
+
+
+def redis_answers() -> Iterator[Finding]:
+    if not settings.ENV["REDIS_URL"]:
+        return
+    try:
+        with redis.Redis.from_url(settings.ENV["REDIS_URL"], socket_timeout=ANSWER_SECONDS, socket_connect_timeout=ANSWER_SECONDS) as client:
+            version = client.info("server")["redis_version"]
+    except redis.RedisError as error:
+        yield Finding(
+            f"Redis does not answer: {error}",
+            "No task starts, and pages learn of changes two seconds late.",
+            "Check that it runs and that GPUFLEET_REDIS_URL names it. Nothing was lost: work starts once it is back.",
+        )
+        return
+    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_REDIS:
+        yield Finding(f"Redis is version {version}.", "gpufleet is tested with 6 and newer.", "Upgrade the server.")
+
+
+def channel_layer_carries() -> Iterator[Finding]:
+    async def round_trip() -> bool:
+        layer = get_channel_layer()
+        channel = await layer.new_channel()
+        await layer.send(channel, {"type": "doctor.hello"})
+        answer = await asyncio.wait_for(layer.receive(channel), ANSWER_SECONDS)
+        return bool(answer["type"] == "doctor.hello")
+
+    try:
+        async_to_sync(round_trip)()
+    except (TimeoutError, OSError, redis.RedisError) as error:
+        yield Finding(
+            f"A message through the channel layer did not arrive: {str(error) or type(error).__name__}.",
+            "Pages learn of changes two seconds late.",
+            "See what is said about Redis.",
+        )
+
+
+def console_runs() -> bool:
+    """Whether an embedded console holds the data folder now."""
+    path = settings.DATA_DIR / "console.lock"
+    if not path.exists():
+        return False
+    with path.open() as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def worker_and_clock() -> Iterator[Finding]:
+    """Beat asks for a heartbeat on each queue and a worker writes it down, so a fresh one proves both."""
+    if not settings.PRODUCTION and not console_runs():
+        yield Finding("No console runs on this data folder.", "Nothing changes, and no page answers.", "Start it with gpufleet up.", note=True)
+        return
+    seen = dict(Progress.objects.filter(name__in=[heartbeat_name(queue) for queue in HEARTBEAT_QUEUES]).values_list("name", "reached_at"))
+    for queue in HEARTBEAT_QUEUES:
+        last = seen.get(heartbeat_name(queue))
+        if last is None or now() - last > LONGEST_SILENCE:
+            when = f"since {last:%Y-%m-%d %H:%M:%S} UTC" if last else "yet"
+            yield Finding(
+                f"No task of the queue {queue!r} was carried out {when}.",
+                "Beat does not run, no worker takes this queue, or Redis lies between them.",
+                f"Check beat, then the worker started with --queues {queue}: docs/operate/production.md. A console that just started needs a minute.",
+            )
+
+
+CHECKS = {"Redis answers": redis_answers, "the channel layer carries": channel_layer_carries, "worker and clock": worker_and_clock}

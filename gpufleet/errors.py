@@ -1,0 +1,71 @@
+"""Error pages: what happened, what to do, and the id under which the log has it. Never a stack trace."""
+
+from typing import Any
+
+import structlog
+from django.db import DataError
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import render
+from django.utils.deprecation import MiddlewareMixin
+
+log = structlog.get_logger(__name__)
+
+
+class UnstorableMiddleware(MiddlewareMixin):
+    """A value that the database can't hold or compare, such as PostgreSQL's texts the character NUL, is the caller's mistake and not ours."""
+
+    def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
+        if not isinstance(exception, DataError):
+            return None
+        log.warning("value_refused_by_the_database", path=request.path, exc_info=exception)
+        return bad_request(request)
+
+
+def _answer(request: HttpRequest, status: int, title: str, advice: str) -> HttpResponse:
+    request_id = getattr(request, "request_id", "")
+    if request.path.startswith("/api/") or "application/json" in request.headers.get("Accept", ""):
+        problem = {"type": "about:blank", "title": title, "status": status, "detail": advice, "request_id": request_id}
+        return JsonResponse(problem, status=status, content_type="application/problem+json")
+    facts = {"status": status, "title": title, "advice": advice, "request_id": request_id, "bare": _is_bare(request, status)}
+    return render(request, "error.html", facts, status=status)
+
+
+def _is_bare(request: HttpRequest, status: int) -> bool:
+    """Whether the page stands without the shell: for strangers, and where the shell itself may be what is broken."""
+    return status >= 500 or not (hasattr(request, "user") and request.user.is_authenticated)
+
+
+def bad_request(request: HttpRequest, exception: Any = None) -> HttpResponse:
+    return _answer(request, 400, "That request can't be read", "Go back and try again. If you typed the address, check it.")
+
+
+def forbidden(request: HttpRequest, exception: Any = None) -> HttpResponse:
+    return _answer(request, 403, "You may not do this", "It needs a role that you don't have here. Your admin can grant it on the quota tree.")
+
+
+def not_found(request: HttpRequest, exception: Any = None) -> HttpResponse:
+    return _answer(request, 404, "There is nothing here", "It may have been removed, or it belongs to a team that you can't see.")
+
+
+def server_error(request: HttpRequest) -> HttpResponse:
+    return _answer(request, 500, "Something broke on our side", "Nothing was changed half-way. Give the id below to whoever runs this console.")
+
+
+def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:
+    return _answer(
+        request, 403, "This form is too old", "Open the page again and send it once more: its protection against forged requests had expired."
+    )
+
+
+def too_many_requests(request: HttpRequest, exception: Any = None) -> HttpResponse:
+    return _answer(request, 429, "Too many tries", "Wait a few minutes, then try again.")
+
+
+def deactivated(request: HttpRequest) -> HttpResponse:
+    return _answer(request, 403, "This account is deactivated", "Ask the people who run this console to activate it again.")
+
+
+def sign_on_failed(request: HttpRequest) -> HttpResponse:
+    return _answer(
+        request, 401, "Signing in did not work", "Single sign-on was cancelled, or the provider did not confirm who you are. Go back and try again."
+    )

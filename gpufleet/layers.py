@@ -1,0 +1,35 @@
+"""The channel layer of the one-process console."""
+
+import asyncio
+from typing import Any
+
+from channels.layers import InMemoryChannelLayer
+
+
+class LocalChannelLayer(InMemoryChannelLayer):
+    """Channels' in-memory layer, made safe for senders in other threads.
+
+    Putting into an asyncio queue from another thread does not wake the loop that waits on it, so every call hops to the loop on which the first
+    channel was opened. Call sites stay as they are with Redis.
+    """
+
+    home: asyncio.AbstractEventLoop | None = None
+
+    async def new_channel(self, prefix: str = "specific.") -> str:
+        running = asyncio.get_running_loop()
+        if self.home is None or self.home.is_closed():
+            self.home = running
+        return await super().new_channel(prefix)
+
+    async def _on_home_loop(self, call: Any, *arguments: Any) -> None:
+        home = self.home
+        if home is None or home.is_closed() or home is asyncio.get_running_loop():
+            await call(*arguments)
+            return
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call(*arguments), home))
+
+    async def send(self, channel: str, message: dict[str, Any]) -> None:
+        await self._on_home_loop(super().send, channel, message)
+
+    async def group_send(self, group: str, message: dict[str, Any]) -> None:
+        await self._on_home_loop(super().group_send, group, message)

@@ -1,0 +1,131 @@
+"""Every error of the API in one form: problem+json (RFC 9457) with a path for each bad field and the id of the request."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import structlog
+from asgiref.sync import iscoroutinefunction
+from django.core.exceptions import NON_FIELD_ERRORS, ObjectDoesNotExist, PermissionDenied, ValidationError
+from django.db import DataError
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.utils.decorators import sync_and_async_middleware
+from ninja import NinjaAPI
+from ninja.errors import AuthenticationError, HttpError, Throttled
+from ninja.errors import ValidationError as RequestError
+
+from gpufleet.core.faults import Conflict
+
+log = structlog.get_logger(__name__)
+
+TITLES = {
+    400: "The request can't be read",
+    401: "Sign in first",
+    403: "You may not do this",
+    404: "There is no such thing here",
+    405: "This address does not take that method",
+    409: "Somebody else changed this",
+    422: "Some values are not right",
+    429: "Too many requests",
+    500: "Something broke on our side",
+}
+
+
+def problem(request: HttpRequest, status: int, detail: str = "", errors: list[dict[str, str]] | None = None) -> HttpResponse:
+    body: dict[str, Any] = {"type": "about:blank", "title": TITLES.get(status, "The request failed"), "status": status}
+    if detail:
+        body["detail"] = detail
+    if errors:
+        body["errors"] = errors
+    body["request_id"] = getattr(request, "request_id", "")
+    response = JsonResponse(body, status=status, content_type="application/problem+json")
+    if status == 401:
+        response["WWW-Authenticate"] = "Bearer"
+    return response
+
+
+def _field_path(location: tuple[Any, ...]) -> str:
+    """`("body", "payload", "shares", 0, "limit")` is `shares[0].limit` to whoever sent it. The second step is only our argument's name."""
+    kept = location[2:] if location[:1] == ("body",) and len(location) > 2 else location[1:]
+    path = ""
+    for step in kept:
+        path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else str(step)
+    return path
+
+
+def _messages(fault: ValidationError) -> Iterator[dict[str, str]]:
+    if not hasattr(fault, "error_dict"):
+        for message in fault.messages:
+            yield {"path": "", "message": message}
+        return
+    for field, messages in fault.message_dict.items():
+        for message in messages:
+            yield {"path": "" if field == NON_FIELD_ERRORS else field, "message": message}
+
+
+def _unexpected(request: HttpRequest, fault: Exception) -> HttpResponse:
+    log.error("api_request_failed", path=request.path, method=request.method, exc_info=fault)
+    return problem(request, 500, "Nothing was changed half-way. Give the request id to whoever runs this console.")
+
+
+def _throttled(request: HttpRequest, fault: Throttled) -> HttpResponse:
+    response = problem(request, 429, "Wait a little, then try again.")
+    if fault.wait:
+        response["Retry-After"] = str(fault.wait)
+    return response
+
+
+def answer(request: HttpRequest, fault: Any) -> HttpResponse:
+    """The one place where a fault becomes an answer."""
+    match fault:
+        case RequestError():
+            errors = [{"path": _field_path(tuple(row["loc"])), "message": row["msg"]} for row in fault.errors]
+            return problem(request, 422, "Nothing was changed.", errors)
+        case ValidationError():
+            return problem(request, 422, "Nothing was changed.", list(_messages(fault)))
+        case DataError():
+            log.warning("value_refused_by_the_database", path=request.path, exc_info=fault)
+            return problem(request, 422, "A value is too large, or holds a character that no text has. Nothing was changed.")
+        case PermissionDenied():
+            return problem(request, 403, str(fault) or "It needs a role or a token scope that you don't have here.")
+        case Http404() | ObjectDoesNotExist():
+            return problem(request, 404, "It may have been removed, or it belongs to a team that you can't see.")
+        case Conflict():
+            return problem(request, 409, str(fault) or "Read it again, then decide anew. Nothing was changed.")
+        case Throttled():
+            return _throttled(request, fault)
+        case AuthenticationError():
+            told = str(fault) if str(fault) != "Unauthorized" else "Send a service token as “Authorization: Bearer …”, or sign in to the console."
+            return problem(request, 401, told)
+        case HttpError():
+            return problem(request, fault.status_code, str(fault))
+        case _:
+            return _unexpected(request, fault)
+
+
+def problems_install(api: NinjaAPI) -> None:
+    for kind in (Exception, Http404, HttpError, RequestError):
+        api.add_exception_handler(kind, answer)
+
+
+@sync_and_async_middleware
+def problem_middleware(get_response: Callable[[HttpRequest], Any]) -> Callable[[HttpRequest], Any]:
+    """A method that an operation does not take is refused before any operation runs, so its answer gets the common form here."""
+
+    def formed(request: HttpRequest, answer: HttpResponse) -> HttpResponse:
+        if answer.status_code != 405 or not request.path.startswith("/api/"):
+            return answer
+        told = problem(request, 405, f"It takes {answer.get('Allow', 'nothing')}.")
+        told["Allow"] = answer.get("Allow", "")
+        return told
+
+    if iscoroutinefunction(get_response):
+
+        async def later(request: HttpRequest) -> HttpResponse:
+            return formed(request, await get_response(request))
+
+        return later
+
+    def plain(request: HttpRequest) -> HttpResponse:
+        return formed(request, get_response(request))
+
+    return plain

@@ -1,0 +1,103 @@
+"""How long each kind of row is kept (OPS-6). One table says it all: docs/operate/retention.md shows it, and a test holds every model to it."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.apps import apps
+from django.db import models, transaction
+
+STEP_ROWS = 500
+STEPS_A_CALL = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Rows of one model. `keep` None: for ever. `column` is the moment that the time counts from."""
+
+    model: str
+    keep: timedelta | None
+    column: str = ""
+    why: str = ""
+    only: Mapping[str, Any] = field(default_factory=dict)  # of the model's rows, where not all are meant
+
+    def rows(self) -> type[models.Model]:
+        return apps.get_model(self.model)
+
+
+KINDS: tuple[Kind, ...] = (
+    Kind("core.Change", timedelta(minutes=10), "at", "Only browsers that were just connected read it; others take a fresh snapshot."),
+    Kind("dashboards.TelemetryMinute", timedelta(minutes=30), "at", "The roll-ups are made from it within a quarter of an hour."),
+    Kind("dashboards.NodeSample", timedelta(days=14), "at", "Long enough to look back at a fortnight's incidents."),
+    Kind("dashboards.FleetSample", timedelta(days=400), "at", "A year can be compared with the year before."),
+    Kind("scheduler.JobEvent", timedelta(days=400), "at", "As above: why a job waited or went."),
+    Kind("scheduler.InventoryEvent", timedelta(days=400), "at", "As above: what happened to a machine."),
+    Kind("scheduler.InventoryImport", timedelta(days=7), "created_at", "A preview that nobody applied is out of date.", {"applied_at": None}),
+    Kind("scheduler.InventoryImport", timedelta(days=400), "applied_at", "As for inventory events: what was imported."),
+    Kind("scheduler.PlanRecord", timedelta(days=7), "at", "Long enough to ask why a week's decision was taken; its scenario goes after three hours."),
+    Kind("scheduler.Order", timedelta(days=7), "done_at", "What a back-end has done; as for plans."),
+    Kind("scheduler.Repartition", timedelta(days=7), "at", "The rate per pool counts the last hour; as for plans."),
+    Kind("scheduler.UsageStep", timedelta(days=7), "at", "Only the newest is gone on from; as for plans."),
+    Kind("scheduler.SubmissionKey", timedelta(days=7), "at", "A client that tries a submission again does so within minutes."),
+    Kind("sessions.Session", timedelta(0), "expire_date", "A session that has run out signs nobody in."),
+    Kind("core.AuditEntry", None, why="Who changed what is never forgotten; the database itself refuses to change or delete it."),
+    Kind("core.User", None, why="The audit log and the jobs name them; a person who leaves is switched off."),
+    Kind("core.Sequence", None, why="A number is never handed out twice."),
+    Kind("core.Installation", None, why="One row."),
+    Kind("core.Feed", None, why="One row."),
+    Kind("core.Progress", None, why="One row for each piece of work that goes on for ever."),
+    Kind("quotas.QuotaNode", None, why="Archived, not deleted: what was used is charged to it."),
+    Kind("quotas.QuotaShare", None, why="Part of its node."),
+    Kind("quotas.RoleBinding", None, why="Goes when the role is taken away; the audit log keeps the fact."),
+    Kind("quotas.ServiceToken", None, why="Revoked, not deleted: the audit log names it."),
+    Kind("quotas.Rate", None, why="What was charged must be explicable."),
+    Kind("quotas.LedgerEntry", None, why="What was used, by whom, on whose account; the database itself refuses to change or delete it."),
+    Kind("quotas.LedgerClock", None, why="One row."),
+    Kind("scheduler.CapacityEntry", None, why="What every GPU was good for; the ledger is held against it."),
+    Kind("scheduler.GpuType", None, why="Inventory."),
+    Kind("scheduler.Cluster", None, why="Inventory."),
+    Kind("scheduler.Pool", None, why="Inventory."),
+    Kind("scheduler.TopologyLevel", None, why="Inventory."),
+    Kind("scheduler.Domain", None, why="Inventory."),
+    Kind("scheduler.Node", None, why="Inventory: taken out, not deleted."),
+    Kind("scheduler.Gpu", None, why="Inventory: taken out, not deleted."),
+    Kind("scheduler.MigInstance", None, why="Placements name it."),
+    Kind("scheduler.Nic", None, why="Inventory."),
+    Kind("scheduler.Job", None, why="What usage is charged for."),
+    Kind("scheduler.Attempt", None, why="What usage is charged for."),
+    Kind("scheduler.Dependency", None, why="Part of its job."),
+    Kind("scheduler.Checkpoint", None, why="What usage bought; its files go by the job's own rule."),
+    Kind("scheduler.CheckpointShard", None, why="Part of its checkpoint."),
+    Kind("scheduler.Lease", None, why="A row for each kind of work that one process does at a time."),
+    Kind("scheduler.Measure", None, why="A row for each figure of /metrics, added to."),
+    Kind("scheduler.Promise", None, why="Goes when it is taken or given up."),
+    Kind("scheduler.PromisedSeat", None, why="Part of its promise."),
+    Kind("scheduler.Outlook", None, why="One row a waiting job, overwritten."),
+    Kind("scheduler.SimulatedRun", None, why="The simulated back-end's own; it forgets a run when its end has been written down."),
+    Kind("scheduler.Placement", None, why="The allocation history that the ledger is held against."),
+    Kind("dashboards.TelemetryFrame", None, why="One row a cluster, overwritten."),
+)
+
+
+def retention_prune(*, now: datetime, step: int = STEP_ROWS, steps: int = STEPS_A_CALL) -> dict[str, int]:
+    """Delete what is past its time, oldest first, a few hundred rows a transaction and a few transactions a call; the next call goes on."""
+    gone: Counter[str] = Counter()
+    for kind in KINDS:
+        if kind.keep is not None:
+            gone[kind.model] += _prune(kind, kind.keep, now, step, steps)
+    return dict(+gone)
+
+
+def _prune(kind: Kind, keep: timedelta, now: datetime, step: int, steps: int) -> int:
+    rows = kind.rows()._default_manager.filter(**kind.only)
+    gone = 0
+    for _ in range(steps):
+        with transaction.atomic():
+            old = list(rows.filter(**{f"{kind.column}__lt": now - keep}).order_by(kind.column, "pk").values_list("pk", flat=True)[:step])
+            if old:
+                gone += rows.filter(pk__in=old).delete()[0]
+        if len(old) < step:
+            break
+    return gone

@@ -1,0 +1,9 @@
+"""The tree, roles, people, tokens and the audit for programs: the API's side of the pages."""
+
+from ninja import Router
+
+from quotas.api import audit, people, roles, tokens, tree
+
+router = Router()
+for part in (tree, roles, people, tokens, audit):
+    router.add_router("", part.router)

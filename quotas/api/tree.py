@@ -1,0 +1,186 @@
+"""The quota tree for programs. The same selectors and services as the pages, so the same rules."""
+
+from datetime import datetime
+
+from django.http import HttpRequest
+from ninja import Router, Schema, Status
+from pydantic import Field
+
+from gpufleet.core.times import now
+from gpufleet.navigation import access_of
+from quotas.models import QuotaNode
+from quotas.permissions import Can
+from quotas.presenters import summed
+from quotas.rules import NodeValues, Share
+from quotas.selectors.nodes import node_for, tree_list
+from quotas.services.nodes import node_archive, node_create, node_move, node_restore, node_update
+from scheduler.selectors.usage import held_by_quota
+
+router = Router(tags=["Quotas"])
+
+
+class ShareIn(Schema):
+    guaranteed_milli: int | None = Field(0, description="Milli-GPU; null is unlimited.")
+    limit_milli: int | None = Field(None, description="Milli-GPU; null is no limit.")
+    weight: int | None = Field(None, description="Null: the node's own.")
+    priority: int | None = Field(None, description="Null: the node's own.")
+
+
+class ShareOut(ShareIn):
+    used_milli: int = Field(description="Held now, everything below included.")
+
+
+class NodeIn(Schema):
+    kind: str
+    title: str = ""
+    cost_centre: str = ""
+    weight: int = 1
+    priority: int = 100
+    overcommit: bool = False
+    shares: dict[str, ShareIn] = Field(default_factory=dict, description="By GPU type. A type that is not named is promised nothing.")
+    reason: str = Field("", max_length=500)
+
+    def values(self) -> NodeValues:
+        shares = {gpu_type: Share(**share.model_dump()) for gpu_type, share in self.shares.items()}
+        return NodeValues(self.kind, self.title, self.cost_centre, self.weight, self.priority, self.overcommit, shares)
+
+
+class NodeNew(NodeIn):
+    parent: str | None = Field(None, description="Id of the node above; null for the top of an empty tree.")
+    name: str
+
+
+class NodeChange(NodeIn):
+    revision: int = Field(description="The one that was read; an older one is answered with 409.")
+
+
+class NodeMove(Schema):
+    parent: str | None
+    name: str
+    revision: int
+    reason: str = Field("", max_length=500)
+
+
+class NodeEnd(Schema):
+    revision: int
+    reason: str = Field("", max_length=500)
+
+
+class NodeOut(Schema):
+    id: str
+    path: str
+    parent: str | None
+    name: str
+    kind: str
+    title: str
+    cost_centre: str
+    weight: int
+    priority: int
+    overcommit: bool
+    revision: int
+    archived_at: datetime | None
+    shares: dict[str, ShareOut]
+
+
+def _out(nodes: list[QuotaNode], sums: dict[str, dict[str, int]]) -> list[NodeOut]:
+    return [
+        NodeOut(
+            id=node.public_id,
+            path=node.path,
+            parent=node.parent.public_id if node.parent else None,
+            shares=_shares(node, sums.get(node.path, {})),
+            **{name: getattr(node, name) for name in NODE_COLUMNS},
+        )
+        for node in nodes
+    ]
+
+
+NODE_COLUMNS = ("name", "kind", "title", "cost_centre", "weight", "priority", "overcommit", "revision", "archived_at")
+
+
+def _shares(node: QuotaNode, used: dict[str, int]) -> dict[str, ShareOut]:
+    shares = {
+        share.gpu_type: ShareOut(
+            guaranteed_milli=share.guaranteed_milli,
+            limit_milli=share.limit_milli,
+            weight=share.weight,
+            priority=share.priority,
+            used_milli=used.get(share.gpu_type, 0),
+        )
+        for share in node.shares.all()
+    }
+    # What is held of a type that nobody promised is borrowed, and must not go missing.
+    return shares | {
+        gpu_type: ShareOut(guaranteed_milli=0, limit_milli=None, weight=None, priority=None, used_milli=milli)
+        for gpu_type, milli in used.items()
+        if gpu_type not in shares
+    }
+
+
+def _one(request: HttpRequest, public_id: str) -> NodeOut:
+    node = node_for(access_of(request), public_id)
+    below = QuotaNode.objects.filter(path__startswith=node.path + "/")
+    sums = summed({node.pk: node.path, **dict(below.values_list("pk", "path"))}, held_by_quota())
+    return _out([node], sums)[0]
+
+
+@router.get("/quotas", response=list[NodeOut], summary="The quota tree")
+def quota_list(request: HttpRequest, q: str = "", archived: bool = False) -> list[NodeOut]:
+    """All nodes that the caller may see, in the order of the tree."""
+    access = access_of(request)
+    access.must_somewhere(Can.SEE)
+    paths = dict(tree_list(access).values_list("pk", "path"))
+    return _out(list(tree_list(access, search=q, archived=archived)), summed(paths, held_by_quota()))
+
+
+@router.post("/quotas", response={201: NodeOut}, summary="Add a node")
+def quota_create(request: HttpRequest, payload: NodeNew) -> Status[NodeOut]:
+    access = access_of(request)
+    access.must_somewhere(Can.EDIT_QUOTA)
+    parent = node_for(access, payload.parent, Can.EDIT_QUOTA) if payload.parent else None
+    node = node_create(access=access, parent=parent, name=payload.name, values=payload.values(), reason=payload.reason, now=now())
+    return Status(201, _one(request, node.public_id))
+
+
+@router.get("/quotas/{public_id}", response=NodeOut, summary="One node")
+def quota_get(request: HttpRequest, public_id: str) -> NodeOut:
+    access_of(request).must_somewhere(Can.SEE)
+    return _one(request, public_id)
+
+
+@router.put("/quotas/{public_id}", response=NodeOut, summary="Change a node")
+def quota_update(request: HttpRequest, public_id: str, payload: NodeChange) -> NodeOut:
+    """The whole node as it shall be. What it is promised is decided by those who may edit the node above it."""
+    access = access_of(request)
+    access.must_somewhere(Can.EDIT_QUOTA)
+    node = node_for(access, public_id, Can.EDIT_QUOTA)
+    node_update(access=access, node=node, values=payload.values(), revision=payload.revision, reason=payload.reason, now=now())
+    return _one(request, public_id)
+
+
+@router.post("/quotas/{public_id}/move", response=NodeOut, summary="Move or rename a node")
+def quota_move(request: HttpRequest, public_id: str, payload: NodeMove) -> NodeOut:
+    access = access_of(request)
+    access.must_somewhere(Can.EDIT_QUOTA)
+    node = node_for(access, public_id, Can.EDIT_QUOTA)
+    parent = node_for(access, payload.parent, Can.EDIT_QUOTA) if payload.parent else None
+    node_move(access=access, node=node, parent=parent, name=payload.name, revision=payload.revision, reason=payload.reason, now=now())
+    return _one(request, public_id)
+
+
+@router.post("/quotas/{public_id}/archive", response=NodeOut, summary="Archive a node")
+def quota_archive(request: HttpRequest, public_id: str, payload: NodeEnd) -> NodeOut:
+    access = access_of(request)
+    access.must_somewhere(Can.EDIT_QUOTA)
+    node = node_for(access, public_id, Can.EDIT_QUOTA)
+    node_archive(access=access, node=node, revision=payload.revision, reason=payload.reason, now=now())
+    return _one(request, public_id)
+
+
+@router.post("/quotas/{public_id}/restore", response=NodeOut, summary="Restore an archived node")
+def quota_restore(request: HttpRequest, public_id: str, payload: NodeEnd) -> NodeOut:
+    access = access_of(request)
+    access.must_somewhere(Can.EDIT_QUOTA)
+    node = node_for(access, public_id, Can.EDIT_QUOTA)
+    node_restore(access=access, node=node, revision=payload.revision, reason=payload.reason)
+    return _one(request, public_id)

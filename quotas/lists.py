@@ -1,0 +1,132 @@
+"""The lists of people, tokens and audit entries, stated once for pages, files and the API."""
+
+from collections.abc import Sequence
+
+from django.db.models import Q
+from django.utils import timezone
+
+from gpufleet.core.models import User
+from gpufleet.core.tables import Choice, Column, Flag, Moment, Table, Text
+from quotas.models import Role
+from quotas.presenters import AuditLine
+from quotas.selectors.audit import audit_below
+
+PEOPLE = Table(
+    name="people",
+    noun="person",
+    plural="people",
+    columns=(
+        Column("name", "Name", "__str__", sort=("display_name", "username"), cell="""<a href="{% url 'person' row.public_id %}">{{ row }}</a>"""),
+        Column("username", "User name", sort="username"),
+        Column("email", "E-mail", cell="{{ row.email|default:'–' }}", sort="email"),
+        Column("state", "State", "is_active", cell="{% if row.is_active %}{% status 'active' %}{% else %}{% status 'inactive' %}{% endif %}"),
+        Column("roles", "Roles you manage", "role_count", sort="role_count", numeric=True, most_first=True),
+        Column("last", "Last sign-in", "last_login", sort="last_login", most_first=True, cell="{{ row.last_login|moment }}"),
+    ),
+    default_sort="name",
+    search=("username", "display_name", "email"),
+    search_label="Search people",
+    filters=(
+        Flag("active", "State", Q(is_active=True), yes="Active", no="Inactive"),
+        Choice("role", "Role", Role.choices, apply=lambda roles: Q(pk__in=User.objects.filter(role_bindings__role__in=roles).values("pk"))),
+    ),
+    libraries=("shell",),
+    empty="There is nobody here yet.",
+)
+
+
+def _states(chosen: Sequence[str]) -> Q:
+    moment = timezone.now()
+    states = {
+        "valid": Q(revoked_at__isnull=True, expires_at__gt=moment),
+        "expired": Q(revoked_at__isnull=True, expires_at__lte=moment),
+        "revoked": Q(revoked_at__isnull=False),
+    }
+    condition = Q(pk__in=[])
+    for state in chosen:
+        condition |= states[state]
+    return condition
+
+
+TOKENS = Table(
+    name="tokens",
+    noun="token",
+    columns=(
+        Column("name", "Name", sort="name"),
+        Column("owner", "Owner", "owner", sort="owner__username"),
+        Column("prefix", "Begins with", cell="<code>gf_{{ row.prefix }}_…</code>"),
+        Column("scopes", "Scopes", lambda row: " ".join(row.scopes), cell="{{ row.scopes|join:', ' }}"),
+        Column("subtree", "Subtree", "node", cell="{% if row.node %}{{ row.node.path }}{% else %}all of its owner's{% endif %}"),
+        Column("made", "Made", "created_at", sort="created_at", most_first=True, cell="{{ row.created_at|moment }}"),
+        Column("expires", "Expires", "expires_at", sort="expires_at", cell="{{ row.expires_at|moment }}"),
+        Column("used", "Last used", "last_used_at", sort="last_used_at", most_first=True, cell="{{ row.last_used_at|moment }}"),
+        Column(
+            "state",
+            "State",
+            "state",
+            cell="""{% if row.state == "valid" %}{% status "active" "Valid" %}{% else %}{% status row.state %}{% endif %}""",
+        ),
+        Column(
+            "actions",
+            "Actions",
+            cell="""{% if row.state != "revoked" %}<a class="btn btn-small" href="{% url 'token-revoke' row.public_id %}"
+            aria-label="Revoke {{ row.name }}">Revoke</a>{% endif %}""",
+            in_file=False,
+        ),
+    ),
+    default_sort="-made",
+    search=("name", "owner__username", "prefix"),
+    search_label="Search tokens",
+    filters=(Choice("state", "State", (("valid", "Valid"), ("expired", "Expired"), ("revoked", "Revoked")), apply=_states),),
+    libraries=("shell",),
+    empty="There are no tokens yet. A program that calls the API needs one.",
+    empty_href="/tokens/new/",
+    empty_action="New token",
+)
+
+
+KINDS = (
+    ("quota", "Quota node"),
+    ("role", "Role"),
+    ("person", "Person"),
+    ("token", "Token"),
+    ("node", "Node"),
+    ("gpu", "GPU"),
+    ("cluster", "Cluster"),
+    ("import", "Import"),
+    ("installation", "Installation"),
+    ("job", "Job"),
+    ("page", "Export"),
+)
+
+
+AUDIT = Table(
+    name="audit",
+    noun="entry",
+    plural="entries",
+    columns=(
+        Column("at", "When", "entry.at", sort=("at", "id"), most_first=True, cell="{{ row.entry.at|moment:'absolute' }}"),
+        Column("actor", "Who", "entry.actor_name", sort="actor_name"),
+        Column("via", "By way of", "entry.via"),
+        Column("action", "What", "entry.action", sort="action", cell="""<a href="{% url 'audit-entry' row.entry.pk %}">{{ row.entry.action }}</a>"""),
+        Column("object", "Object", "entry.object_id", cell="{{ row.entry.object_kind }} <code>{{ row.entry.object_id }}</code>"),
+        Column("subtree", "Subtree", "entry.quota_path", cell="{{ row.entry.quota_path|default:'whole fleet' }}", sort="quota_path"),
+        Column("changes", "Change", "summary", cell="{{ row.summary|truncatechars:110 }}"),
+        Column("reason", "Reason", "entry.reason", cell="{{ row.entry.reason|default:'–'|truncatechars:60 }}"),
+        Column("request", "Request", "entry.request_id", on_page=False),
+    ),
+    default_sort="-at",
+    search=("actor_name", "action", "object_id", "reason", "quota_path", "request_id"),
+    search_label="Search the log",
+    filters=(
+        Text("actor", "Who", "actor_name"),
+        Text("action", "What", "action", lookup="istartswith"),
+        Choice("kind", "Object", KINDS, "object_kind"),
+        Text("subtree", "Subtree", apply=audit_below),
+        Moment("from", "From", "at"),
+        Moment("to", "To", "at", until=True),
+    ),
+    libraries=("shell",),
+    empty="Nothing has been written yet.",
+    presented=lambda entries: [AuditLine(entry) for entry in entries],
+)

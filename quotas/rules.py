@@ -1,0 +1,122 @@
+"""The rules of the tree (QTA-1) as plain functions: values in, faults by field out. They touch no database."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from quotas.models import NodeKind
+
+NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,59}")
+GPU_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
+DEEPEST = 12
+LONGEST_PATH = 500
+MOST = 1_000_000_000  # a million GPUs: more than that is a slip of the keyboard
+HEAVIEST = 1_000_000
+WIDTH = {kind: place for place, kind in enumerate(NodeKind.values)}
+
+Faults = dict[str, list[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a node is promised of one GPU type. `guaranteed_milli` None: as much as it asks for; `limit_milli` None: no limit."""
+
+    guaranteed_milli: int | None = 0
+    limit_milli: int | None = None
+    weight: int | None = None
+    priority: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeValues:
+    """All that a node says of itself, apart from its name and place."""
+
+    kind: str
+    title: str = ""
+    cost_centre: str = ""
+    weight: int = 1
+    priority: int = 100
+    overcommit: bool = False
+    shares: Mapping[str, Share] = field(default_factory=dict)
+
+
+def said(milli: int | None) -> str:
+    """An amount as a sentence has it."""
+    if milli is None:
+        return "unlimited"
+    return f"{milli / 1000:,.3f}".rstrip("0").rstrip(".")
+
+
+def note(faults: Faults, path: str, message: str) -> None:
+    faults.setdefault(path, []).append(message)
+
+
+def name_faults(name: str) -> Faults:
+    if NAME.fullmatch(name):
+        return {}
+    return {"name": ["Use small letters, digits, - and _, at most 60, beginning with a letter or a digit."]}
+
+
+def place_faults(*, kind: str, parent_kind: str | None, path: str, depth: int) -> Faults:
+    faults: Faults = {}
+    if kind not in WIDTH:
+        note(faults, "kind", "Choose one of " + ", ".join(NodeKind.values) + ".")
+    elif parent_kind is None and kind != NodeKind.ORG:
+        note(faults, "kind", "The top of the tree is an organisation.")
+    elif parent_kind is not None and WIDTH[kind] < WIDTH[parent_kind]:
+        note(faults, "kind", f"A {NodeKind(kind).label.lower()} can't lie below a {NodeKind(parent_kind).label.lower()}.")
+    if parent_kind == NodeKind.USER:
+        note(faults, "parent", "A person's node has nothing below it.")
+    if depth >= DEEPEST:
+        note(faults, "parent", f"The tree can be {DEEPEST} levels deep.")
+    if len(path) > LONGEST_PATH:
+        note(faults, "name", f"The whole path can have {LONGEST_PATH} characters.")
+    return faults
+
+
+def value_faults(values: NodeValues) -> Faults:
+    """What is wrong with a node's values, whatever stands around it."""
+    faults: Faults = {}
+    for name, longest in (("title", 120), ("cost_centre", 40)):
+        if len(getattr(values, name)) > longest:
+            note(faults, name, f"It can have {longest} characters.")
+    for name in ("weight", "priority"):
+        if not 0 <= getattr(values, name) <= HEAVIEST:
+            note(faults, name, f"It must lie between 0 and {HEAVIEST:,}.")
+    for gpu_type, share in values.shares.items():
+        at = f"shares.{gpu_type}"
+        if not GPU_TYPE.fullmatch(gpu_type):
+            note(faults, at, "This is no name of a GPU type.")
+        for name in ("guaranteed_milli", "limit_milli"):
+            amount = getattr(share, name)
+            if amount is not None and not 0 <= amount <= MOST:
+                note(faults, f"{at}.{name}", f"It must lie between 0 and {said(MOST)} GPUs.")
+        for name in ("weight", "priority"):
+            number = getattr(share, name)
+            if number is not None and not 0 <= number <= HEAVIEST:
+                note(faults, f"{at}.{name}", f"It must lie between 0 and {HEAVIEST:,}.")
+        if share.limit_milli is not None and share.guaranteed_milli is not None and share.limit_milli < share.guaranteed_milli:
+            note(faults, f"{at}.limit_milli", f"The limit must be at least the guarantee, {said(share.guaranteed_milli)}.")
+    return faults
+
+
+Guarantees = Mapping[str, int | None]
+
+
+def guarantees(shares: Mapping[str, Share]) -> Guarantees:
+    return {gpu_type: share.guaranteed_milli for gpu_type, share in shares.items()}
+
+
+def overpromised(parent: Guarantees, children: Iterable[Guarantees]) -> dict[str, tuple[int | None, int | None]]:
+    """GPU types of which the children are promised more than the parent has, with both sums. A type that is not named is 0; None is unlimited."""
+    wanted: dict[str, int | None] = {}
+    for child in children:
+        for gpu_type, amount in child.items():
+            sofar = wanted.get(gpu_type, 0)
+            wanted[gpu_type] = None if amount is None or sofar is None else sofar + amount
+    over: dict[str, tuple[int | None, int | None]] = {}
+    for gpu_type, total in sorted(wanted.items()):
+        has = parent.get(gpu_type, 0)
+        if has is not None and (total is None or total > has):
+            over[gpu_type] = (total, has)
+    return over

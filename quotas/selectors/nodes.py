@@ -1,0 +1,38 @@
+"""Reading the quota tree. What lies outside the reader's subtrees does not exist for them."""
+
+from django.db.models import Q, QuerySet
+from django.shortcuts import get_object_or_404
+
+from quotas.models import QuotaNode, Role, RoleBinding
+from quotas.permissions import Access, Can
+
+
+def node_for(access: Access, public_id: str, capability: Can = Can.SEE) -> QuotaNode:
+    """One node, archived or not. 404 where the reader may not see it, 403 where they see it and lack the capability."""
+    visible = QuotaNode.objects.filter(access.visible(Can.SEE)).select_related("parent").prefetch_related("shares")
+    node = get_object_or_404(visible, public_id=public_id)
+    access.must(capability, node.path)
+    return node
+
+
+def tree_list(access: Access, *, search: str = "", archived: bool = False, capability: Can = Can.SEE) -> QuerySet[QuotaNode]:
+    """The visible nodes in the order of the tree, with their shares."""
+    nodes = QuotaNode.objects.filter(access.visible(capability), archived_at__isnull=not archived).select_related("parent")
+    for word in search.split():
+        nodes = nodes.filter(Q(path__icontains=word) | Q(title__icontains=word) | Q(cost_centre__icontains=word) | Q(public_id=word))
+    return nodes.prefetch_related("shares").order_by("path")
+
+
+def child_list(node: QuotaNode) -> QuerySet[QuotaNode]:
+    return node.children.filter(archived_at__isnull=True).prefetch_related("shares").order_by("name")
+
+
+def roles_on(node: QuotaNode) -> list[RoleBinding]:
+    """Who has a role on the node, by binding on it or above it, the nearest first. Group rules are among them."""
+    steps = node.path.split("/")
+    paths = ["/".join(steps[: depth + 1]) for depth in range(len(steps))]
+    bindings = RoleBinding.objects.filter(node__path__in=paths, node__archived_at__isnull=True).select_related("user", "node")
+    order = list(Role)
+    return sorted(
+        bindings, key=lambda binding: (-binding.node.depth, order.index(Role(binding.role)), str(binding.user or binding.group), binding.pk)
+    )

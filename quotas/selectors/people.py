@@ -1,0 +1,67 @@
+"""Reading people, their roles and their tokens."""
+
+from django.db.models import Q, QuerySet
+from django.http import Http404
+from django.shortcuts import get_object_or_404
+
+from gpufleet.core.models import User
+from quotas.models import RoleBinding, ServiceToken
+from quotas.permissions import Access, Can
+
+
+def people_list(access: Access) -> QuerySet[User]:
+    """Everybody, for those who manage people somewhere: to give a role, one must find its person."""
+    access.must_somewhere(Can.MANAGE_PEOPLE)
+    return User.objects.all()
+
+
+def person_for(access: Access, public_id: str) -> User:
+    if not access.can_somewhere(Can.MANAGE_PEOPLE):
+        raise Http404
+    return get_object_or_404(User, public_id=public_id)
+
+
+def person_named(username: str) -> User | None:
+    """Who signs in by this name, in any case."""
+    return User.objects.filter(username__iexact=username.strip()).first()
+
+
+def roles_of(access: Access, person: User) -> QuerySet[RoleBinding]:
+    """The person's roles, as far as the reader manages people there; one's own are seen whole."""
+    roles = RoleBinding.objects.filter(user=person).select_related("node", "granted_by").order_by("node__path", "role")
+    return roles if access.actor.user == person else roles.filter(access.visible(Can.MANAGE_PEOPLE, "node__path"))
+
+
+def group_rules(access: Access) -> QuerySet[RoleBinding]:
+    return RoleBinding.objects.filter(access.visible(Can.MANAGE_PEOPLE, "node__path"), user__isnull=True).select_related("node").order_by("group")
+
+
+def given_by_rule(rule: RoleBinding) -> list[RoleBinding]:
+    """What a group's rule gave, unless another group's rule gives the same: then the next sign-in of each person decides."""
+    if RoleBinding.objects.filter(user=None, role=rule.role, node=rule.node).exclude(pk=rule.pk).exists():
+        return []
+    return list(RoleBinding.objects.filter(from_sign_on=True, role=rule.role, node=rule.node).select_related("node", "user"))
+
+
+def binding_for(access: Access, pk: int) -> RoleBinding:
+    return get_object_or_404(RoleBinding.objects.filter(access.visible(Can.SEE, "node__path")).select_related("node", "user"), pk=pk)
+
+
+def token_list(access: Access) -> QuerySet[ServiceToken]:
+    """One's own tokens; administrators see everybody's."""
+    tokens = ServiceToken.objects.select_related("owner", "node")
+    return tokens if access.can_everywhere(Can.ADMINISTER) else tokens.filter(Q(owner=access.actor.user))
+
+
+def token_for(access: Access, public_id: str) -> ServiceToken:
+    return get_object_or_404(token_list(access), public_id=public_id)
+
+
+def made_with_it(token: ServiceToken) -> list[ServiceToken]:
+    """The tokens that were made with this one, and with those."""
+    made: list[ServiceToken] = []
+    generation = [token]
+    while generation:
+        generation = list(ServiceToken.objects.filter(made_with__in=generation).order_by("pk"))
+        made += generation
+    return made

@@ -1,0 +1,244 @@
+"""Writing the usage ledger. It follows what is held: whoever changes that says afterwards what is held now, in the same transaction.
+
+An entry is never changed apart from its end, which is written once; the database itself refuses anything else. The caller has taken the moment
+(`ledger_moment`) before its first write, so entries of several writers line up without gap or overlap.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from operator import attrgetter
+from typing import Any
+
+from django.db import connection, transaction
+from django.db.models import Sum
+
+from gpufleet.core.bulk import rows_insert
+from gpufleet.core.times import millis, whole_millis
+from quotas.lineup import GUARANTEED, Key, Promised, Weight, Worker, above, all_inside, share_classes
+from quotas.models import LedgerClock, LedgerEntry, QuotaNode, QuotaShare
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What one worker holds of one GPU type, and all that an entry says of it besides the tree and its class."""
+
+    attempt: int
+    job: str
+    attempt_number: int
+    role: str
+    worker: int
+    surplus: bool
+    cluster: str
+    node: str
+    gpu_type: str
+    gpu_milli: int
+    parts: list[list[Any]]
+    phase: str
+    quota_id: int
+    job_class: str
+    priority: int
+    preemptible: str
+    owner: str
+    labels: Mapping[str, Any]
+    stated_cost_centre: str
+    began_at: datetime
+
+    @property
+    def key(self) -> Key:
+        return (self.attempt, self.role, self.worker, self.gpu_type)
+
+
+_FACTS = tuple(Held.__slots__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """All that an entry says, apart from when."""
+
+    worker: Held
+    share_class: str
+    quota_path: str
+    cost_centre: str
+
+
+_SAID = (*_FACTS, "share_class", "quota_path", "cost_centre")
+_facts_of = attrgetter(*_FACTS)
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    at: datetime
+    first: bool  # the ledger begins here
+    hour_is_due: bool  # a full hour has begun since all classes were decided
+    wanted_types: tuple[str, ...]
+
+
+def ledger_moment(*, now: datetime) -> Moment:
+    """The moment of all that this transaction writes about usage: now, or that of the newest entry where a clock is behind.
+
+    It locks the ledger until the end of the transaction, so it comes before any other lock.
+    """
+    assert connection.in_atomic_block, "the moment holds until the end of its transaction"
+    now = whole_millis(now)
+    clock = LedgerClock.objects.select_for_update().filter(pk=1).first()
+    first = False
+    if clock is None:
+        fresh = LedgerClock(pk=1, at=now, began_at=now, decided_at=now)
+        LedgerClock.objects.bulk_create([fresh], ignore_conflicts=True)
+        clock = LedgerClock.objects.select_for_update().get(pk=1)
+        first = clock.at == now
+    if clock.at < now:
+        LedgerClock.objects.filter(pk=1).update(at=now)
+        clock.at = now
+    return Moment(clock.at, first, _hour(clock.at) > clock.decided_at, tuple(clock.wanted_types))
+
+
+def _hour(moment: datetime) -> datetime:
+    return moment.replace(minute=0, second=0, microsecond=0)
+
+
+def ledger_follow(*, attempts: Collection[int], held: Sequence[Held], at: datetime) -> int:
+    """Make the open entries of these attempts say what is held now. Returns how many entries began.
+
+    What did not change goes on. A worker that goes on in another phase keeps its class; where an attempt gains or loses workers, the classes of all
+    its workers are decided anew.
+    """
+    open_entries = _open_entries(attempt__among=attempts)
+    wanted = {worker.key: worker for worker in held}
+    assert len(wanted) == len(held), "a worker holds one amount of a type"
+    before, after = _keys_by_attempt(open_entries), _keys_by_attempt(wanted)
+    deciding = {attempt for attempt, keys in after.items() if before.get(attempt) != keys}
+    places = _Places.of(worker.quota_id for worker in held)
+    classes = _classes_beside_others(attempts, held, places) if deciding else {}
+    fresh, ended = [], [pk for key, (pk, _) in open_entries.items() if key not in wanted]
+    for key, worker in wanted.items():
+        pk, entry = open_entries.get(key, (None, None))
+        share_class = classes[key] if entry is None or key[0] in deciding else entry.share_class
+        following = _entry(worker, places, share_class)
+        if entry != following:
+            fresh.append(following)
+            ended += [pk] if pk is not None else []
+    _write(ended, fresh, at)
+    return len(fresh)
+
+
+def ledger_redecide(*, at: datetime) -> int:
+    """Line up all that runs again, by the tree as it is: at each full hour, and when the tree has changed. Returns how many entries were split."""
+    LedgerClock.objects.filter(pk=1).update(decided_at=at)
+    entries = _open_entries()
+    places = _Places.of(entry.worker.quota_id for _, entry in entries.values())
+    line = [_worker(entry.worker, places.path[entry.worker.quota_id]) for _, entry in entries.values()]
+    classes = share_classes(line, _promises(line))
+    fresh, ended = [], []
+    for key, (pk, entry) in entries.items():
+        following = _entry(entry.worker, places, classes[key])
+        if entry != following:
+            ended.append(pk)
+            fresh.append(following)
+    _write(ended, fresh, at)
+    return len(fresh)
+
+
+def ledger_held(*, now: datetime) -> datetime | None:
+    """Hold the ledger for a change of the tree, before the tree itself is locked. None: nothing was ever used, so there is no ledger."""
+    return ledger_moment(now=now).at if LedgerClock.objects.filter(pk=1).exists() else None
+
+
+def ledger_tree_changed(*, at: datetime | None) -> None:
+    """A guarantee, a path or a cost centre is another one now."""
+    if at is not None:
+        ledger_redecide(at=at)
+
+
+def ledger_hour(*, now: datetime) -> int:
+    """What beat asks for at each full hour; where a writer of usage came first, it has been done."""
+    if not LedgerClock.objects.filter(pk=1).exists():
+        return 0
+    with transaction.atomic():
+        moment = ledger_moment(now=now)
+        return ledger_redecide(at=moment.at) if moment.hour_is_due else 0
+
+
+def _open_entries(**which: Any) -> dict[Key, tuple[int, _Entry]]:
+    rows = LedgerEntry.objects.filter(until__isnull=True, **which).order_by("id").values_list("id", *_SAID)
+    found = ((pk, _Entry(Held(*said[: len(_FACTS)]), *said[len(_FACTS) :])) for pk, *said in rows)
+    return {entry.worker.key: (pk, entry) for pk, entry in found}
+
+
+def _keys_by_attempt(keys: Iterable[Key]) -> dict[int, set[Key]]:
+    found: dict[int, set[Key]] = {}
+    for key in keys:
+        found.setdefault(key[0], set()).add(key)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Paths and cost centres of nodes of the tree, by key."""
+
+    path: dict[int, str]
+    cost_centre: dict[int, str]
+
+    @classmethod
+    def of(cls, keys: Iterable[int]) -> "_Places":
+        path = dict(QuotaNode.objects.filter(pk__in=set(keys)).values_list("pk", "path"))
+        nodes = {upper for place in path.values() for upper in above(place)}
+        centres = dict(QuotaNode.objects.filter(path__in=nodes).values_list("path", "cost_centre"))
+        nearest = {key: next((centres[upper] for upper in reversed(above(place)) if centres.get(upper)), "") for key, place in path.items()}
+        return cls(path, nearest)
+
+
+def _entry(worker: Held, places: _Places, share_class: str) -> _Entry:
+    return _Entry(worker, share_class, places.path[worker.quota_id], worker.stated_cost_centre or places.cost_centre[worker.quota_id])
+
+
+def _write(ended: Sequence[int], fresh: Sequence[_Entry], at: datetime) -> None:
+    if ended:
+        closed = LedgerEntry.objects.filter(pk__among=ended, until__isnull=True).update(until=at)
+        assert closed == len(ended), "an entry was closed by somebody else although the ledger was held"
+    rows = ((*_facts_of(entry.worker), entry.share_class, entry.quota_path, entry.cost_centre, at) for entry in fresh)
+    rows_insert(LedgerEntry, (*_SAID, "since"), rows)
+
+
+def _worker(worker: Held, path: str) -> Worker:
+    return Worker(
+        key=worker.key,
+        surplus=worker.surplus,
+        path=path,
+        gpu_milli=worker.gpu_milli,
+        preemptible=worker.preemptible,
+        job_class=worker.job_class,
+        priority=worker.priority,
+        began=millis(worker.began_at),
+        job=worker.job,
+    )
+
+
+_LINE = ("attempt", "role", "worker", "gpu_type", "surplus", "quota_path", "gpu_milli", "preemptible", "job_class", "priority", "began_at", "job")
+
+
+def _classes_beside_others(attempts: Collection[int], held: Sequence[Held], places: _Places) -> dict[Key, str]:
+    """The classes of these workers in line with all that runs. The others' columns alone are read, and only where somebody may stand outside: this is
+    done whenever something starts."""
+    asked = [_worker(worker, places.path[worker.quota_id]) for worker in held]
+    own = set(attempts)
+    entries = LedgerEntry.objects.filter(until__isnull=True, gpu_type__in={worker.gpu_type for worker in held})
+    sums = entries.exclude(attempt__among=own).order_by().values("quota_path", "gpu_type").annotate(milli=Sum("gpu_milli"))
+    promises = _promises(asked)
+    if all_inside(asked, (Weight(row["quota_path"], row["gpu_type"], row["milli"]) for row in sums), promises):
+        return {worker.key: GUARANTEED for worker in asked}
+    line = [
+        Worker((attempt, role, index, gpu_type), surplus, path, milli, preemptible, job_class, priority, millis(began), job)
+        for attempt, role, index, gpu_type, surplus, path, milli, preemptible, job_class, priority, began, job in entries.values_list(*_LINE)
+        if attempt not in own
+    ]
+    return share_classes([*line, *asked], promises, asked)
+
+
+def _promises(workers: Iterable[Worker]) -> dict[tuple[str, str], Promised]:
+    """What is promised where these stand, and above."""
+    paths = {upper for path in {worker.path for worker in workers} for upper in above(path)}
+    shares = QuotaShare.objects.filter(node__path__in=paths).values_list("node__path", "gpu_type", "guaranteed_milli")
+    # Windows are not stored yet, so nobody stands on one.
+    return {(path, gpu_type): Promised(milli) for path, gpu_type, milli in shares}

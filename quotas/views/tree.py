@@ -1,0 +1,253 @@
+"""The quota tree: the list, one node, and what may be done to it."""
+
+from typing import Any
+
+from django.contrib import messages
+from django.core.exceptions import ValidationError
+from django.core.paginator import Paginator
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
+
+from gpufleet.core import csvfile
+from gpufleet.core.faults import Conflict
+from gpufleet.core.times import now
+from gpufleet.web import Access, Can, access_of, requires
+from quotas.forms import GrantForm, MoveForm, NodeForm, ReasonForm, show_faults
+from quotas.models import NodeKind, QuotaNode
+from quotas.presenters import Cell, TreeRow, cells_of, summed, tree_rows, types_of
+from quotas.rules import NodeValues, said
+from quotas.selectors.audit import audit_list
+from quotas.selectors.effects import archive_effects
+from quotas.selectors.nodes import child_list, node_for, roles_on, tree_list
+from quotas.services.nodes import may_decide, node_archive, node_create, node_move, node_restore, node_update, node_values
+from quotas.services.roles import may_hand_out, roles_to_hand_out
+from quotas.views.confirm import confirm
+from scheduler.selectors.usage import gpu_types_known, held_by_quota
+
+PAGE = 250
+CHILD_KIND = {
+    NodeKind.ORG: NodeKind.DEPARTMENT,
+    NodeKind.DEPARTMENT: NodeKind.TEAM,
+    NodeKind.TEAM: NodeKind.PROJECT,
+    NodeKind.PROJECT: NodeKind.USER,
+}
+
+
+@require_safe
+@requires()
+def tree(request: HttpRequest) -> HttpResponseBase:
+    access = access_of(request)
+    if not access.can_everywhere(Can.ADMINISTER):
+        access.must_somewhere(Can.SEE)
+    search, archived = request.GET.get("q", "").strip()[:200], request.GET.get("archived") == "yes"
+    nodes = list(tree_list(access, search=search, archived=archived))
+    gpu_types = types_of(nodes, gpu_types_known())
+    paths = {node.pk: node.path for node in nodes} if not search else dict(tree_list(access).values_list("pk", "path"))
+    sums = summed(paths, held_by_quota())
+    if request.GET.get("format") == "csv":
+        return _tree_csv(request, tree_rows(nodes, gpu_types, sums))
+    page = Paginator(nodes, PAGE).get_page(request.GET.get("page"))
+    context = {
+        "rows": tree_rows(list(page.object_list), gpu_types, sums),
+        "page": page,
+        "gpu_types": gpu_types,
+        "search": search,
+        "archived": archived,
+        "may_plant": not nodes and not search and not archived and access.can_everywhere(Can.ADMINISTER),
+    }
+    return render(request, "quotas/tree.html", context)
+
+
+def _tree_csv(request: HttpRequest, rows: list[TreeRow]) -> HttpResponseBase:
+    header = ["Path", "Title", "Kind", "Cost centre", "Weight", "Priority", "GPU type", "Used GPUs", "Guaranteed GPUs", "Limit GPUs"]
+    lines: list[tuple[TreeRow, Cell | None]] = []
+    for row in rows:
+        named = [cell for cell in row.cells if not cell.says_nothing]
+        lines += [(row, cell) for cell in named] or [(row, None)]
+
+    def cells(line: tuple[TreeRow, Cell | None]) -> list[Any]:
+        row, cell = line
+        node = row.node
+        facts = [node.path, node.title, node.get_kind_display(), node.cost_centre, node.weight, node.priority]
+        if cell is None:
+            return [*facts, "", "", "", ""]
+        limit = "" if cell.limit is None else cell.limit / 1000
+        return [*facts, cell.gpu_type, cell.used / 1000, "unlimited" if cell.guaranteed is None else cell.guaranteed / 1000, limit]
+
+    return csvfile.answer(request, "quotas.csv", header, lambda place: (lines, ""), cells)
+
+
+@require_safe
+@requires(Can.SEE)
+def node_page(request: HttpRequest, public_id: str) -> HttpResponse:
+    return render(request, "quotas/node.html", node_context(access_of(request), node_for(access_of(request), public_id)))
+
+
+def node_context(access: Access, node: QuotaNode, grant: GrantForm | None = None) -> dict[str, Any]:
+    """What the page of a node shows to this reader."""
+    below = list(tree_list(access).filter(path__startswith=node.path + "/"))
+    gpu_types = types_of([node, *below], gpu_types_known())
+    sums = summed({row.pk: row.path for row in [node, *below]}, held_by_quota())
+    children = list(child_list(node))
+    roles = [{"binding": binding, "revocable": may_hand_out(access, binding.role, binding.node.path)} for binding in roles_on(node)]
+    offered = [] if node.archived_at else roles_to_hand_out(access, node.path)
+    steps = node.path.split("/")
+    ancestors = {row.path: row for row in tree_list(access).filter(path__in=["/".join(steps[:depth]) for depth in range(1, len(steps))])}
+    return {
+        "node": node,
+        "crumbs": [(step, ancestors.get("/".join(steps[: depth + 1]))) for depth, step in enumerate(steps[:-1])],
+        "cells": cells_of(node, gpu_types, sums.get(node.path, {})),
+        "children": tree_rows(children, gpu_types, sums),
+        "gpu_types": gpu_types,
+        "roles": roles,
+        "grant": grant or (GrantForm(roles=[(role.value, role.label) for role in offered]) if offered else None),
+        "may_edit": access.can(Can.EDIT_QUOTA, node.path) and not node.archived_at,
+        "may_decide": may_decide(access, node),
+        "may_see_audit": access.can(Can.SEE_AUDIT, node.path),
+        "audit": audit_list(access).filter(object_kind="quota", object_id=node.public_id).order_by("-at", "-id")[:8],
+    }
+
+
+@require_http_methods(["GET", "POST"])
+@requires()
+def root_new(request: HttpRequest) -> HttpResponse:
+    """The top of an empty tree."""
+    access_of(request).must_everywhere(Can.ADMINISTER)
+    return _new(request, None)
+
+
+@require_http_methods(["GET", "POST"])
+@requires(Can.EDIT_QUOTA)
+def node_new(request: HttpRequest, public_id: str) -> HttpResponse:
+    return _new(request, node_for(access_of(request), public_id, Can.EDIT_QUOTA))
+
+
+def _new(request: HttpRequest, parent: QuotaNode | None) -> HttpResponse:
+    kind = CHILD_KIND.get(NodeKind(parent.kind), NodeKind.PROJECT) if parent else NodeKind.ORG
+    form = NodeForm(request.POST or None, gpu_types=types_of([parent] if parent else [], gpu_types_known()), values=NodeValues(kind=kind))
+    if request.method == "POST" and form.is_valid():
+        data = form.cleaned_data
+        try:
+            node = node_create(
+                access=access_of(request), parent=parent, name=data["name"], values=form.node_values(), reason=data["reason"], now=now()
+            )
+        except ValidationError as fault:
+            form.show_faults(fault)
+        else:
+            messages.success(request, f"{node.path} is there.")
+            return redirect("quota", node.public_id)
+    context = {"form": form, "parent": parent, "heading": f"New node below {parent.path}" if parent else "The top of the tree"}
+    return render(request, "quotas/node_form.html", context | {"around": _around(parent)}, status=422 if form.is_bound else 200)
+
+
+@require_http_methods(["GET", "POST"])
+@requires(Can.EDIT_QUOTA)
+def node_edit(request: HttpRequest, public_id: str) -> HttpResponse:
+    access = access_of(request)
+    node = node_for(access, public_id, Can.EDIT_QUOTA)
+    form = NodeForm(
+        request.POST or None,
+        gpu_types=types_of([node], gpu_types_known()),
+        values=node_values(node),
+        fixed_name=node.name,
+        decides=may_decide(access, node),
+        initial={"revision": node.revision},
+    )
+    if request.method == "POST" and form.is_valid():
+        data = form.cleaned_data
+        try:
+            node_update(access=access, node=node, values=form.node_values(), revision=data["revision"] or 0, reason=data["reason"], now=now())
+        except ValidationError as fault:
+            form.show_faults(fault)
+        except Conflict as fault:
+            form.add_error(None, str(fault))
+        else:
+            messages.success(request, f"{node.path} is changed.")
+            return redirect("quota", node.public_id)
+    context = {"form": form, "node": node, "heading": f"Edit {node.path}", "around": _around(node.parent, apart_from=node)}
+    return render(request, "quotas/node_form.html", context, status=422 if form.is_bound else 200)
+
+
+def _around(parent: QuotaNode | None, apart_from: QuotaNode | None = None) -> list[tuple[str, str, str, str]]:
+    """What the parent has of each type, what its other children are promised already, and what that leaves: the room for the form's numbers."""
+    if parent is None:
+        return []
+    promised: dict[str, int] = {}
+    for child in child_list(parent):
+        for share in child.shares.all():
+            if apart_from is None or child.pk != apart_from.pk:
+                promised[share.gpu_type] = promised.get(share.gpu_type, 0) + (share.guaranteed_milli or 0)
+    held = {share.gpu_type: share.guaranteed_milli for share in parent.shares.all()}
+    room = []
+    for gpu_type in sorted({*held, *promised}):
+        has, others = held.get(gpu_type, 0), promised.get(gpu_type, 0)
+        room.append((gpu_type, said(has), said(others), said(None if has is None else max(0, has - others))))
+    return room
+
+
+@require_http_methods(["GET", "POST"])
+@requires(Can.EDIT_QUOTA)
+def node_move_page(request: HttpRequest, public_id: str) -> HttpResponse:
+    access = access_of(request)
+    node = node_for(access, public_id, Can.EDIT_QUOTA)
+    parents = tree_list(access, capability=Can.EDIT_QUOTA).exclude(path=node.path).exclude(path__startswith=node.path + "/")
+    first = {"name": node.name, "parent": node.parent, "revision": node.revision}
+    form = MoveForm(request.POST or None, parents=parents, initial=first)
+    if request.method == "POST" and form.is_valid():
+        data = form.cleaned_data
+        try:
+            place = {"parent": data["parent"], "name": data["name"]}
+            moved = node_move(access=access, node=node, **place, revision=data["revision"], reason=data["reason"], now=now())
+        except ValidationError as fault:
+            show_faults(form, fault)
+        except Conflict as fault:
+            form.add_error(None, str(fault))
+        else:
+            messages.success(request, f"{node.path} is now {moved.path}.")
+            return redirect("quota", node.public_id)
+    return render(request, "quotas/node_move.html", {"form": form, "node": node}, status=422 if form.is_bound else 200)
+
+
+@require_http_methods(["GET", "POST"])
+@requires(Can.EDIT_QUOTA)
+def node_archive_page(request: HttpRequest, public_id: str) -> HttpResponse:
+    access = access_of(request)
+    node = node_for(access, public_id, Can.EDIT_QUOTA)
+    form = ReasonForm(request.POST or None, initial={"revision": node.revision})
+    if request.method == "POST" and form.is_valid():
+        try:
+            node_archive(access=access, node=node, revision=form.cleaned_data["revision"] or 0, reason=form.cleaned_data["reason"], now=now())
+        except ValidationError as fault:
+            show_faults(form, fault)
+        except Conflict as fault:
+            form.add_error(None, str(fault))
+        else:
+            messages.success(request, f"{node.path} is archived: its guarantee is free, and roles on it have ended.")
+            return redirect("quota", node.public_id)
+    page = reverse("quota", args=[node.public_id])
+    above = [("Quotas", reverse("quotas")), (node.path, page)]
+    return confirm(request, form, heading=f"Archive {node.label}", send="Archive", effects=archive_effects(node), above=above, back=page)
+
+
+@require_POST
+@requires(Can.EDIT_QUOTA)
+def node_restore_page(request: HttpRequest, public_id: str) -> HttpResponse:
+    access = access_of(request)
+    node = node_for(access, public_id, Can.EDIT_QUOTA)
+    try:
+        node_restore(access=access, node=node, revision=_number(request.POST.get("revision", "")))
+    except (ValidationError, Conflict) as fault:
+        messages.error(request, said_of(fault))
+    else:
+        messages.success(request, f"{node.path} is back.")
+    return redirect("quota", node.public_id)
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+
+
+def said_of(fault: ValidationError | Conflict) -> str:
+    return " ".join(fault.messages) if isinstance(fault, ValidationError) else str(fault)

@@ -1,0 +1,12 @@
+"""The scheduler's part of the HTTP API."""
+
+from ninja import Router
+
+from scheduler.api import checkpoints, hardware, imports, jobs, loop
+
+router = Router()
+router.add_router("", hardware.router)
+router.add_router("", imports.router)
+router.add_router("", checkpoints.router)
+router.add_router("", jobs.router)
+router.add_router("", loop.router)

@@ -1,0 +1,277 @@
+"""Clusters, nodes and GPUs over HTTP: read by everyone with a role, acted upon by operators."""
+
+from functools import partial
+from typing import Any, Literal
+
+from django.http import HttpRequest, HttpResponse
+from ninja import Router, Schema
+
+from gpufleet.core.times import now
+from gpufleet.web import Can, access_of
+from scheduler.api.lists import answered, listed, moments, parameters_of
+from scheduler.engine.mig import BOARDS, Instance
+from scheduler.lists import CLUSTERS, GPUS, NODES
+from scheduler.models import Cluster, Gpu, Node
+from scheduler.selectors.clusters import Branch, cluster_for, cluster_tree, clusters_listed
+from scheduler.selectors.gpus import GpuRow, gpu_for, gpu_history, gpu_rows, gpus_listed
+from scheduler.selectors.holders import Holder, gpu_holders, node_holders
+from scheduler.selectors.nodes import NodeRow, node_for, node_gpus, node_history, node_rows, nodes_listed
+from scheduler.services.geometry import gpu_geometry_change
+from scheduler.services.hardware import gpu_health_change, node_health_change, node_spare_set
+
+router = Router(tags=["Hardware"])
+
+
+class Rows(Schema):
+    """One page of a list. `next` and `previous` go into `after` and `before`; null where there is nothing more."""
+
+    items: list[dict[str, Any]]
+    next: str | None
+    previous: str | None
+
+
+class HealthIn(Schema):
+    to: str
+    reason: str
+    seen: str | None = None
+
+
+class SpareIn(Schema):
+    spare: bool
+    reason: str
+
+
+class InstanceIn(Schema):
+    profile: str
+    start: int
+
+
+class GeometryIn(Schema):
+    """`mode` whole takes no instances. `seen` is the layout that the caller started from; a newer one is answered with 409."""
+
+    mode: Literal["mig", "whole"]
+    instances: list[InstanceIn] = []
+    seen: list[InstanceIn] | None = None
+    reason: str
+
+
+@router.get("/clusters", response=Rows, url_name="clusters", openapi_extra=parameters_of(CLUSTERS), summary="Clusters")
+def clusters(request: HttpRequest) -> HttpResponse:
+    return listed(request, CLUSTERS, clusters_listed(access_of(request)), _cluster_row)
+
+
+@router.get("/clusters/{name}", url_name="cluster", summary="A cluster with its topology")
+def cluster(request: HttpRequest, name: str) -> HttpResponse:
+    """The tree of any depth, each branch with its bandwidth, its nodes and sums of what is free and taken."""
+    tree = cluster_tree(cluster_for(access_of(request), name))
+    levels = [
+        {
+            "name": level.name,
+            "bandwidth_gbps": level.bandwidth_gbps,
+            "oversubscription": level.oversubscription_centi / 100,
+            "rails": level.is_rail_level,
+        }
+        for level in tree.levels
+    ]
+    return answered(
+        _cluster_facts(tree.cluster)
+        | {"levels": levels, "pools": [pool.name for pool in tree.pools], "topology": [_branch(branch) for branch in tree.branches]}
+        | {"unplaced": [leaf.public_id for leaf in tree.unplaced], "nodes": tree.sums.nodes, "gpus": tree.sums.gpus, "free_gpus": tree.sums.free}
+        | {"allocated_milli": tree.sums.taken_milli}
+    )
+
+
+@router.get("/nodes", response=Rows, url_name="nodes", openapi_extra=parameters_of(NODES), summary="Nodes")
+def nodes(request: HttpRequest) -> HttpResponse:
+    return listed(request, NODES, nodes_listed(access_of(request)), _node_row, node_rows)
+
+
+@router.get("/nodes/{public_id}", url_name="node", summary="A node with its GPUs, ports and who holds them")
+def node(request: HttpRequest, public_id: str) -> HttpResponse:
+    """Who holds a GPU is named where the caller may see; elsewhere `job` is null and `held` still true."""
+    access = access_of(request)
+    found = node_for(access, public_id)
+    return answered(_node_detail(found, node_holders(access, found.pk)))
+
+
+@router.get("/nodes/{public_id}/history", url_name="node_history", summary="What happened to a node and its GPUs")
+def node_events(request: HttpRequest, public_id: str) -> HttpResponse:
+    return moments(node_history(node_for(access_of(request), public_id)))
+
+
+@router.post("/nodes/{public_id}/health", url_name="node_health", summary="Take a node to another health")
+def node_health(request: HttpRequest, public_id: str, body: HealthIn) -> HttpResponse:
+    access = access_of(request)
+    changed = node_health_change(access=access, node=node_for(access, public_id), to=body.to, reason=body.reason, seen=body.seen, now=now())
+    return answered({"id": changed.public_id, "health": changed.health, "since": changed.health_since, "reason": changed.health_reason})
+
+
+@router.post("/nodes/{public_id}/spare", url_name="node_spare", summary="Keep a node as a spare, or give it back")
+def node_spare(request: HttpRequest, public_id: str, body: SpareIn) -> HttpResponse:
+    access = access_of(request)
+    changed = node_spare_set(access=access, node=node_for(access, public_id), spare=body.spare, reason=body.reason, now=now())
+    return answered({"id": changed.public_id, "spare": changed.spare})
+
+
+@router.get("/gpus", response=Rows, url_name="gpus", openapi_extra=parameters_of(GPUS), summary="GPUs")
+def gpus(request: HttpRequest) -> HttpResponse:
+    access = access_of(request)
+    return listed(request, GPUS, gpus_listed(access), _gpu_row, partial(gpu_rows, access))
+
+
+@router.get("/gpus/{public_id}", url_name="gpu", summary="A GPU with its instances and who holds it")
+def gpu(request: HttpRequest, public_id: str) -> HttpResponse:
+    access = access_of(request)
+    found = gpu_for(access, public_id)
+    return answered(_gpu_row(GpuRow(found, gpu_holders(access, [found.pk]).get(found.pk, []))) | {"instances": _instances(found)})
+
+
+@router.get("/gpus/{public_id}/history", url_name="gpu_history", summary="What happened to a GPU")
+def gpu_events(request: HttpRequest, public_id: str) -> HttpResponse:
+    return moments(gpu_history(gpu_for(access_of(request), public_id)))
+
+
+@router.post("/gpus/{public_id}/health", url_name="gpu_health", summary="Take a GPU to another health")
+def gpu_health(request: HttpRequest, public_id: str, body: HealthIn) -> HttpResponse:
+    access = access_of(request)
+    changed = gpu_health_change(access=access, gpu=gpu_for(access, public_id), to=body.to, reason=body.reason, seen=body.seen, now=now())
+    return answered({"id": changed.public_id, "health": changed.health, "since": changed.health_since, "reason": changed.health_reason})
+
+
+@router.put("/gpus/{public_id}/geometry", url_name="gpu_geometry", summary="Split a GPU, or make it whole")
+def gpu_geometry(request: HttpRequest, public_id: str, body: GeometryIn) -> HttpResponse:
+    """The whole layout as it should be. Instances that stay keep what runs in them; one that is in use can't go."""
+    access = access_of(request)
+    layout = None if body.mode == "whole" else [Instance(part.start, part.profile) for part in body.instances]
+    seen = None if body.seen is None else [Instance(part.start, part.profile) for part in body.seen]
+    changed = gpu_geometry_change(access=access, gpu=gpu_for(access, public_id), layout=layout, seen=seen, reason=body.reason, now=now())
+    return answered({"id": changed.public_id, "mode": changed.mode, "instances": _instances(gpu_for(access, public_id))})
+
+
+@router.get("/mig/boards", url_name="mig_boards", summary="What each board can be split into")
+def mig_boards(request: HttpRequest) -> HttpResponse:
+    access_of(request).must_somewhere(Can.SEE)
+    items = [
+        {
+            "name": board.name,
+            "memory_slices": board.memory_slices,
+            "compute_slices": board.compute_slices,
+            "profiles": [
+                {
+                    "name": profile.name,
+                    "compute": profile.compute,
+                    "memory": profile.memory,
+                    "starts": profile.starts,
+                    "most": profile.most,
+                    "usable_mib": profile.usable_mib,
+                    "inferred": profile.inferred,
+                }
+                for profile in board.profiles
+            ],
+        }
+        for board in BOARDS.values()
+    ]
+    return answered({"items": items})
+
+
+def _cluster_facts(row: Cluster) -> dict[str, Any]:
+    return {"id": row.public_id, "name": row.name, "title": row.title, "backend": row.backend}
+
+
+def _cluster_row(row: Any) -> dict[str, Any]:
+    return _cluster_facts(row) | {
+        "nodes": row.node_count,
+        "nodes_out_of_service": row.nodes_out,
+        "gpus": row.gpu_count,
+        "allocated_milli": row.taken_milli,
+    }
+
+
+def _branch(branch: Branch) -> dict[str, Any]:
+    return {
+        "name": branch.name,
+        "path": branch.path,
+        "level": branch.level,
+        "bandwidth_gbps": branch.bandwidth_gbps,
+        "oversubscription": branch.oversubscription_centi / 100,
+        "rails": branch.rails if branch.is_rail_level else None,
+        "nodes": branch.sums.nodes,
+        "nodes_out_of_service": branch.sums.nodes_out,
+        "gpus": branch.sums.gpus,
+        "free_gpus": branch.sums.free,
+        "allocated_milli": branch.sums.taken_milli,
+        "node_ids": [leaf.public_id for leaf in branch.leaves],
+        "domains": [_branch(inner) for inner in branch.branches],
+    }
+
+
+def _node_facts(row: Node) -> dict[str, Any]:
+    return {
+        "id": row.public_id,
+        "name": row.name,
+        "cluster": row.cluster.name,
+        "pool": row.pool.name if row.pool else None,
+        "path": row.domain.path if row.domain else None,
+        "gpu_type": row.gpu_type_id,
+        "island": row.island or None,
+        "spare": row.spare,
+        "health": row.health,
+        "health_since": row.health_since,
+        "health_reason": row.health_reason,
+        "heartbeat_at": row.heartbeat_at,
+        "cpus": row.cpus,
+        "host_memory_mib": row.host_memory_mib,
+        "labels": row.labels,
+    }
+
+
+def _node_row(row: NodeRow) -> dict[str, Any]:
+    return _node_facts(row.node) | {"gpus": row.gpus, "sick_gpus": row.sick_gpus, "allocated_milli": row.taken_milli}
+
+
+def _node_detail(found: Node, holders: list[Holder]) -> dict[str, Any]:
+    held: dict[int | None, list[Holder]] = {}
+    for holder in holders:
+        held.setdefault(holder.gpu_id, []).append(holder)
+    nics = [
+        {"id": nic.public_id, "name": nic.name, "rail": nic.rail, "speed_gbps": nic.speed_gbps, "health": nic.health}
+        for nic in found.nics.order_by("name")
+    ]
+    gpus = [
+        _gpu_facts(gpu) | {"instances": _instances(gpu), "held_by": [_holder(holder) for holder in held.get(gpu.pk, [])]} for gpu in node_gpus(found)
+    ]
+    more = {"pcie_gbps": found.pcie_gbps, "nvme_gbps": found.nvme_gbps, "removed_at": found.removed_at}
+    return _node_facts(found) | more | {"nics": nics, "gpus": gpus}
+
+
+def _gpu_facts(row: Gpu) -> dict[str, Any]:
+    return {
+        "id": row.public_id,
+        "index": row.index,
+        "uuid": row.uuid or None,
+        "type": row.gpu_type_id,
+        "memory_mib": row.memory_mib,
+        "mode": row.mode,
+        "health": row.health,
+        "health_since": row.health_since,
+        "island": row.island or None,
+        "numa_node": row.numa_node,
+        "pcie_generation": row.pcie_generation,
+        "pcie_width": row.pcie_width,
+    }
+
+
+def _gpu_row(row: GpuRow) -> dict[str, Any]:
+    place = {"node": row.gpu.node.public_id, "node_name": row.gpu.node.name, "cluster": row.gpu.node.cluster.name}
+    return _gpu_facts(row.gpu) | place | {"allocated_milli": row.taken_milli, "held_by": [_holder(holder) for holder in row.holders]}
+
+
+def _instances(row: Any) -> list[dict[str, Any]]:
+    return [
+        {"id": part.public_id, "profile": part.profile, "start": part.start, "size": part.size, "uuid": part.uuid or None} for part in row.instances
+    ]
+
+
+def _holder(holder: Holder) -> dict[str, Any]:
+    job = {"id": holder.job_id, "name": holder.job_name, "quota": holder.quota} if holder.named else None
+    return {"gpu_milli": holder.gpu_milli, "since": holder.since, "job": job}

@@ -1,0 +1,512 @@
+"""Jobs over HTTP: what the pages show, and what people do with jobs."""
+
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import datetime
+from functools import partial
+from typing import Annotated, Any
+
+from django.http import HttpRequest, HttpResponse
+from ninja import Body, Header, Query, Router, Schema
+from pydantic import Field
+
+from gpufleet.core.times import now
+from gpufleet.web import Access, Can, access_of
+from scheduler.api.lists import answered, inlined, listed, parameters_of
+from scheduler.job_lists import JOBS
+from scheduler.job_schema import JobDescription
+from scheduler.models import Attempt, Job, JobEvent
+from scheduler.presenters.jobs import JobLine, job_lines, line_of
+from scheduler.selectors.discretion import Discretion
+from scheduler.selectors.jobs import (
+    JobRow,
+    SavedState,
+    Sitting,
+    attempt_sittings,
+    job_attempts,
+    job_checkpoints,
+    job_events,
+    job_for,
+    job_rows,
+    job_waits_for,
+    jobs_listed,
+    may_steer,
+    must_steer,
+)
+from scheduler.selectors.logs import MOST_BYTES, job_log
+from scheduler.services.repeats import Verdict, submission_once, submissions_each
+from scheduler.services.steering import job_cancel, job_hold_back, job_release_hold
+from scheduler.services.submission import submissions_check
+
+router = Router(tags=["Jobs"])
+
+
+class NowOut(Schema):
+    """What a job does or waits for, in one sentence; `at` belongs to it. `more` counts further reasons, which `/why` tells."""
+
+    text: str
+    at: datetime | None
+    more: int
+
+
+class JobOut(Schema):
+    id: str
+    name: str
+    state: str
+    since: datetime
+    revision: int
+    quota: str
+    owner: str | None
+    job_class: str = Field(alias="class")
+    priority: int
+    gpus_milli: int
+    submitted_at: datetime
+    ended_at: datetime | None
+    held_at: datetime | None
+    array: str | None
+    array_index: int | None
+    now: NowOut
+    nodes: list[str]
+
+
+class JobsOut(Schema):
+    """One page of jobs. `next` and `previous` go into `after` and `before`; null where there is nothing more."""
+
+    items: list[JobOut]
+    next: str | None
+    previous: str | None
+
+
+class WorkerOut(Schema):
+    role: str
+    index: int
+    node: str
+    gpu: int | None
+    gpu_milli: int
+    mig: str | None
+    leaving: bool
+
+
+class AttemptOut(Schema):
+    number: int
+    outcome: str | None
+    cause: str
+    started_at: datetime
+    running_at: datetime | None
+    ended_at: datetime | None
+    exit_code: int | None
+    resumed_from_step: int | None
+    stop_asked_at: datetime | None
+    stop_until: datetime | None
+    workers: list[WorkerOut]
+
+
+class CheckpointOut(Schema):
+    step: int
+    attempt: int
+    state: str
+    shards: int
+    shards_expected: int
+    location: str
+    reported_at: datetime
+    verified_at: datetime | None
+
+
+class JobDetailOut(JobOut):
+    preemptible: str
+    labels: dict[str, Any]
+    cost_centre: str
+    estimate_s: int | None
+    limit_s: int | None
+    not_before: datetime | None
+    deadline: datetime | None
+    retry_limit: int
+    failures: int
+    evictions: int
+    spec: dict[str, Any]
+    launch: dict[str, Any] | None = Field(description="What is started; null to those who may not steer the job.")
+    waits_for: list[str]
+    attempts: list[AttemptOut] = Field(description="The latest first; workers are told of the latest alone.")
+    checkpoints: list[CheckpointOut]
+    may_steer: bool
+
+
+class ReasonOut(Schema):
+    code: str
+    detail: str
+
+
+class PromiseOut(Schema):
+    after: list[str]
+    until: datetime
+
+
+class WhyOut(Schema):
+    """All that stands in a job's way, as the last plan saw it. Reasons carry further facts, which depend on their code."""
+
+    id: str
+    state: str
+    now: NowOut
+    looked_at: datetime | None
+    reasons: list[ReasonOut]
+    predicted_start: datetime | None
+    would_start_if: dict[str, Any] | None
+    promise: PromiseOut | None
+    waits_for: list[str]
+
+
+class EventOut(Schema):
+    at: datetime
+    from_state: str | None
+    to_state: str | None
+    cause: str
+    by: str
+    attempt: int | None
+
+
+class EventsOut(Schema):
+    items: list[EventOut]
+
+
+class EventsQuery(Schema):
+    limit: int = Field(100, ge=1, le=1000, description="How many, the latest first.")
+
+
+@router.get("/jobs", response=JobsOut, url_name="jobs", openapi_extra=parameters_of(JOBS), summary="Jobs")
+def jobs(request: HttpRequest) -> HttpResponse:
+    access = access_of(request)
+    return listed(request, JOBS, jobs_listed(access), _line_row, partial(_lines, access))
+
+
+@router.get("/jobs/{public_id}", response=JobDetailOut, url_name="job", summary="A job with its attempts, places and checkpoints")
+def job(request: HttpRequest, public_id: str) -> HttpResponse:
+    access = access_of(request)
+    return answered(job_detail(access, job_for(access, public_id)))
+
+
+@router.get("/jobs/{public_id}/why", response=WhyOut, url_name="job_why", summary="Why a job waits")
+def job_why(request: HttpRequest, public_id: str) -> HttpResponse:
+    """What is said of other teams names them only where the caller may see them."""
+    access = access_of(request)
+    found = job_for(access, public_id)
+    row = job_rows(access, [found])[0]
+    outlook, promise = row.outlook, row.promise
+    told = Discretion(access, [outlook.reasons, outlook.would_start_if] if outlook else [])
+    return answered(
+        {
+            "id": found.public_id,
+            "state": found.state,
+            "now": _now(row),
+            "looked_at": outlook.at if outlook else None,
+            "reasons": told.value(outlook.reasons) if outlook else [],
+            "predicted_start": outlook.predicted_start if outlook else None,
+            "would_start_if": told.value(outlook.would_start_if) if outlook else None,
+            "promise": {"after": row.discretion.value(promise.after), "until": promise.until} if promise else None,
+            "waits_for": [one.job.public_id for one in job_waits_for(access, found) if one.named],
+        }
+    )
+
+
+@router.get("/jobs/{public_id}/events", response=EventsOut, url_name="job_events", summary="What happened to a job")
+def job_history(request: HttpRequest, public_id: str, asked: Query[EventsQuery]) -> HttpResponse:
+    access = access_of(request)
+    events = job_events(job_for(access, public_id), asked.limit)
+    told = Discretion(access, [event.cause for event in events])
+    return answered({"items": [_event(event, told) for event in events]})
+
+
+class LogOut(Schema):
+    """`next_offset` is where the following part begins; `ended`: nothing will be added. `note` says why there is no text."""
+
+    attempt: int
+    role: str
+    index: int
+    text: str
+    next_offset: int
+    ended: bool
+    note: str
+
+
+class LogQuery(Schema):
+    attempt: int | None = Field(None, ge=1, description="Default: the latest.")
+    role: str = Field("", max_length=40, description="Default: that of the first worker.")
+    index: int = Field(0, ge=0, description="Which worker of the role.")
+    offset: int = Field(0, ge=-MOST_BYTES, description="In bytes; a negative one counts from the end.")
+    limit: int = Field(65_536, ge=1, le=MOST_BYTES)
+
+
+@router.get("/jobs/{public_id}/logs", response=LogOut, url_name="job_logs", summary="What a worker of a job has written")
+def job_output(request: HttpRequest, public_id: str, asked: Query[LogQuery]) -> HttpResponse:
+    """Text goes only to those who may steer the job. Ask again from `next_offset` to follow it."""
+    access = access_of(request)
+    found = job_for(access, public_id)
+    must_steer(access, found)
+    return answered(asdict(job_log(found, **asked.dict())))
+
+
+class SubmittedJob(Schema):
+    id: str
+    name: str
+    state: str
+
+
+class SubmittedOut(Schema):
+    """`repeated`: the key had been used, so these are the jobs of the first request. A dry run lists none and counts what it would submit."""
+
+    jobs: list[SubmittedJob]
+    count: int
+    gpus_milli: int
+    dry_run: bool
+    repeated: bool
+
+
+class SubmitQuery(Schema):
+    dry_run: bool = Field(False, description="Check everything and submit nothing.")
+
+
+SUBMISSION = {
+    "requestBody": {
+        "content": {
+            "application/json": {
+                "schema": inlined(JobDescription.model_json_schema()),
+                "examples": {
+                    "fine-tune": {
+                        "summary": "Eight GPUs of one node for a training",
+                        "value": {
+                            "name": "fine-tune",
+                            "quota": "acme/research/nlp",
+                            "gpus": 8,
+                            "gpu_types": ["H100-SXM-80GB"],
+                            "estimate_s": 7200,
+                            "launch": {"command": ["torchrun", "train.py"], "workdir": "/data/nlp"},
+                        },
+                    }
+                },
+            }
+        },
+        "required": True,
+    }
+}
+
+
+@router.post(
+    "/jobs",
+    response={201: SubmittedOut, 200: SubmittedOut},
+    url_name="job_submit",
+    openapi_extra=SUBMISSION,
+    summary="Submit a job, or an array of them",
+)
+def job_submit(
+    request: HttpRequest, asked: Query[SubmitQuery], body: Body[dict[str, Any]], key: Annotated[str, Header("", alias="Idempotency-Key")]
+) -> HttpResponse:
+    """All faults of a description are told at once, each with its path.
+
+    With an `Idempotency-Key` it may be repeated after a time-out: the same key gives the same jobs, and makes none twice. A key that was used for
+    another description is answered with 409.
+    """
+    access = access_of(request)
+    access.must_somewhere(Can.SUBMIT)
+    if asked.dry_run:
+        (checked,) = submissions_check(access=access, descriptions=[body], now=now())
+        array = checked.description.array
+        count = array.count if array else 1
+        return answered({"jobs": [], "count": count, "gpus_milli": count * checked.gpus_milli, "dry_run": True, "repeated": False})
+    done = submission_once(access=access, description=body, key=key, now=now())
+    told = [{"id": job.public_id, "name": job.name, "state": job.state} for job in done.jobs]
+    milli = sum(job.gpus_milli for job in done.jobs)
+    answer = answered({"jobs": told, "count": len(told), "gpus_milli": milli, "dry_run": False, "repeated": done.repeated})
+    answer.status_code = 200 if done.repeated else 201
+    return answer
+
+
+class WishIn(Schema):
+    key: str = Field("", max_length=100, description="As the header Idempotency-Key of a single submission.")
+    description: dict[str, Any]
+
+
+class BatchIn(Schema):
+    jobs: list[WishIn] = Field(min_length=1, max_length=500)
+
+
+class FaultOut(Schema):
+    path: str
+    message: str
+
+
+class VerdictOut(Schema):
+    """`errors` is empty for what was submitted."""
+
+    jobs: list[SubmittedJob]
+    errors: list[FaultOut]
+    repeated: bool
+
+
+class BatchOut(Schema):
+    verdicts: list[VerdictOut]
+
+
+@router.post("/submissions", response=BatchOut, url_name="job_batch", summary="Submit many jobs in one request")
+def job_batch(request: HttpRequest, body: BatchIn) -> HttpResponse:
+    """Up to 500 descriptions, each with its own key and verdict: one that is refused keeps none of the others back."""
+    wishes = [(wish.key, wish.description) for wish in body.jobs]
+    verdicts = submissions_each(access=access_of(request), wishes=wishes, now=now())
+    return answered({"verdicts": [_verdict(verdict) for verdict in verdicts]})
+
+
+def _verdict(verdict: Verdict) -> dict[str, Any]:
+    errors = [{"path": path, "message": message} for path, messages in (verdict.faults or {}).items() for message in messages]
+    jobs = [{"id": job.public_id, "name": job.name, "state": job.state} for job in verdict.jobs]
+    return {"jobs": jobs, "errors": errors, "repeated": verdict.repeated}
+
+
+class SteerIn(Schema):
+    reason: str = Field("", max_length=280, description="Kept in the job's history and in the audit log.")
+
+
+@router.post("/jobs/{public_id}/cancel", response=JobOut, url_name="job_cancel", summary="End a job for good")
+def job_end(request: HttpRequest, public_id: str, body: SteerIn) -> HttpResponse:
+    """What waits is cancelled at once; what runs is told to save its work and is cancelled when it has gone, at the latest after its grace."""
+    return _steered(request, public_id, job_cancel, body)
+
+
+@router.post("/jobs/{public_id}/hold", response=JobOut, url_name="job_hold", summary="Hold a waiting job back")
+def job_held(request: HttpRequest, public_id: str, body: SteerIn) -> HttpResponse:
+    """It keeps its place in the queue and is not started. 409 for a job that has its GPUs."""
+    return _steered(request, public_id, job_hold_back, body)
+
+
+@router.post("/jobs/{public_id}/release", response=JobOut, url_name="job_release", summary="Let a held job go")
+def job_released(request: HttpRequest, public_id: str, body: SteerIn) -> HttpResponse:
+    return _steered(request, public_id, job_release_hold, body)
+
+
+def _steered(request: HttpRequest, public_id: str, service: Callable[..., Job], body: SteerIn) -> HttpResponse:
+    access = access_of(request)
+    service(access=access, job=job_for(access, public_id), reason=body.reason, now=now())
+    return answered(job_brief(access, job_for(access, public_id)))
+
+
+def job_brief(access: Access, found: Job) -> dict[str, Any]:
+    """A job as the list has it."""
+    return _line_row(_lines(access, [found])[0])
+
+
+def _lines(access: Access, rows: Any) -> list[JobLine]:
+    return job_lines(job_rows(access, rows), now(), every_node=True)
+
+
+def _line_row(line: JobLine) -> dict[str, Any]:
+    return _facts(line.job) | {"now": _line(line), "nodes": [name for _, name in line.nodes]}
+
+
+def _now(row: JobRow) -> dict[str, Any]:
+    return _told(line_of(row, now()))
+
+
+def _line(line: JobLine) -> dict[str, Any]:
+    return _told(line.line)
+
+
+def _told(line: Any) -> dict[str, Any]:
+    return {"text": line.text, "at": line.at, "more": line.more}
+
+
+def _facts(found: Job) -> dict[str, Any]:
+    return {
+        "id": found.public_id,
+        "name": found.name,
+        "state": found.state,
+        "since": found.state_since,
+        "revision": found.revision,
+        "quota": found.quota.path,
+        "owner": found.owner.username if found.owner else None,
+        "class": found.job_class,
+        "priority": found.priority,
+        "gpus_milli": found.gpus_milli,
+        "submitted_at": found.submitted_at,
+        "ended_at": found.ended_at,
+        "held_at": found.held_at,
+        "array": found.array or None,
+        "array_index": found.array_index,
+    }
+
+
+def job_detail(access: Access, found: Job) -> dict[str, Any]:
+    row = job_rows(access, [found])[0]
+    attempts = job_attempts(found)
+    told = Discretion(access, [text for attempt in attempts for text in (attempt.cause, attempt.stop_cause)])
+    steers = may_steer(access, found)
+    sittings = attempt_sittings(attempts[0]) if attempts else []
+    return _facts(found) | {
+        "now": _now(row),
+        "nodes": [name for _, name in row.nodes],
+        "preemptible": found.preemptible,
+        "labels": found.labels,
+        "cost_centre": found.cost_centre,
+        "estimate_s": found.estimate_seconds,
+        "limit_s": found.limit_seconds,
+        "not_before": found.not_before,
+        "deadline": found.deadline,
+        "retry_limit": found.retry_limit,
+        "failures": found.failures,
+        "evictions": found.evictions,
+        "spec": found.spec,
+        "launch": found.launch if steers else None,
+        "waits_for": [one.job.public_id for one in job_waits_for(access, found) if one.named],
+        "attempts": [_attempt(attempt, told, sittings if number == 0 else []) for number, attempt in enumerate(attempts)],
+        "checkpoints": [_checkpoint(saved) for saved in job_checkpoints(found)],
+        "may_steer": steers,
+    }
+
+
+def _attempt(attempt: Attempt, told: Discretion, sittings: list[Sitting]) -> dict[str, Any]:
+    return {
+        "number": attempt.number,
+        "outcome": attempt.outcome or None,
+        "cause": told.text(attempt.cause or attempt.stop_cause),
+        "started_at": attempt.started_at,
+        "running_at": attempt.running_at,
+        "ended_at": attempt.ended_at,
+        "exit_code": attempt.exit_code,
+        "resumed_from_step": attempt.resumed_from.step if attempt.resumed_from else None,
+        "stop_asked_at": attempt.stop_asked_at,
+        "stop_until": attempt.stop_until,
+        "workers": [_worker(sitting) for sitting in sittings if attempt.ended_at or sitting.until is None],
+    }
+
+
+def _worker(sitting: Sitting) -> dict[str, Any]:
+    return {
+        "role": sitting.role,
+        "index": sitting.worker,
+        "node": sitting.node,
+        "gpu": sitting.index,
+        "gpu_milli": sitting.gpu_milli,
+        "mig": sitting.profile or None,
+        "leaving": sitting.leaving_since is not None,
+    }
+
+
+def _checkpoint(saved: SavedState) -> dict[str, Any]:
+    found = saved.checkpoint
+    return {
+        "step": found.step,
+        "attempt": found.attempt.number,
+        "state": saved.state,
+        "shards": saved.shards,
+        "shards_expected": found.shards_expected,
+        "location": found.location,
+        "reported_at": found.reported_at,
+        "verified_at": found.verified_at,
+    }
+
+
+def _event(event: JobEvent, told: Discretion) -> dict[str, Any]:
+    return {
+        "at": event.at,
+        "from_state": event.from_state or None,
+        "to_state": event.to_state or None,
+        "cause": told.text(event.cause),
+        "by": event.actor_name,
+        "attempt": event.attempt.number if event.attempt else None,
+    }

@@ -1,0 +1,88 @@
+"""Lists of the API: the same filters, search and order as the pages, a page at a time, without a schema between the rows and the wire."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import orjson
+from django.core.exceptions import ValidationError
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+
+from gpufleet.core.filters import Choice
+from gpufleet.core.tables import Presenter, Table
+
+SIZES = range(1, 1001)
+
+
+def listed(
+    request: HttpRequest, table: Table, queryset: QuerySet[Any, Any], row: Callable[[Any], dict[str, Any]], presented: Presenter | None = None
+) -> HttpResponse:
+    """One page as JSON. What a person would be told above a list is a fault here: a program must not go on with rows that it did not ask for."""
+    known = {"q", "sort", "size", "after", "before", *(item.key for item in table.filters)}
+    unknown = {name: [f"There is no such parameter; there are {', '.join(sorted(known))}."] for name in request.GET if name not in known}
+    if unknown:
+        raise ValidationError(unknown)
+    page = table.page(request.GET, queryset, sizes=SIZES, presented=presented)
+    if page.problems:
+        raise ValidationError(page.problems)
+    return answered({"items": [row(item) for item in page.rows], "next": page.slice.after or None, "previous": page.slice.before or None})
+
+
+def answered(value: Any) -> HttpResponse:
+    return HttpResponse(orjson.dumps(value), content_type="application/json")
+
+
+def parameters_of(table: Table) -> dict[str, Any]:
+    """The list's parameters for the API's description."""
+    found: list[dict[str, Any]] = []
+    for item in table.filters:
+        choices = item.choices if isinstance(item, Choice) and not callable(item.choices) else ()
+        allowed: dict[str, Any] = {"type": "string", **({"enum": [value for value, _ in choices]} if choices else {})}
+        if isinstance(item, Choice):
+            found.append(_parameter(item.key, f"{item.label}; may be repeated", {"type": "array", "items": allowed}))
+        else:
+            found.append(_parameter(item.key, item.label, allowed))
+    sortable = [column.key for column in table.columns if column.sort]
+    found.append(_parameter("q", "Words that must all be found", {"type": "string"}))
+    found.append(_parameter("sort", f"Comma-separated, - turns round: {', '.join(sortable)}", {"type": "string"}))
+    found.append(_parameter("size", "Rows of a page", {"type": "integer", "minimum": SIZES.start, "maximum": SIZES.stop - 1, "default": 100}))
+    found.append(_parameter("after", "The `next` of the page before", {"type": "string"}))
+    found.append(_parameter("before", "The `previous` of the page behind", {"type": "string"}))
+    return {"parameters": found}
+
+
+def _parameter(name: str, description: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"in": "query", "name": name, "description": description, "required": False, "schema": schema}
+
+
+def moments(events: Sequence[Any]) -> HttpResponse:
+    """The history of a device."""
+    rows = [
+        {
+            "at": event.at,
+            "kind": event.kind,
+            "gpu": event.gpu.public_id if event.gpu_id and event.gpu else None,
+            "before": event.before,
+            "after": event.after,
+            "cause": event.cause,
+            "by": event.actor_name,
+        }
+        for event in events
+    ]
+    return answered({"items": rows})
+
+
+def inlined(schema: dict[str, Any]) -> dict[str, Any]:
+    """A schema whose parts stand where they are used: references of its own would be looked for in the whole API's document."""
+    parts = schema.get("$defs", {})
+
+    def filled(value: Any) -> Any:
+        if isinstance(value, dict):
+            named = value.get("$ref", "")
+            if named:
+                return filled({**parts[named.rpartition("/")[2]], **{key: inner for key, inner in value.items() if key != "$ref"}})
+            return {key: filled(inner) for key, inner in value.items() if key != "$defs"}
+        return [filled(inner) for inner in value] if isinstance(value, list) else value
+
+    found: dict[str, Any] = filled(schema)
+    return found

@@ -1,0 +1,12 @@
+from django.apps import AppConfig
+
+
+class SchedulerConfig(AppConfig):
+    name = "scheduler"
+
+    def ready(self) -> None:
+        # Whoever asks for a plan calls a worker, from whatever program: Celery's own default would look for another broker.
+        import gpufleet.celery  # noqa: F401
+        from scheduler.topics import topics_register
+
+        topics_register()

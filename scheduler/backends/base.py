@@ -1,0 +1,191 @@
+"""What carries decisions out: the protocol that every back-end keeps (JOB-2).
+
+A back-end is told only what is committed, may be told the same thing twice, and is asked what truly runs. It knows a run by its key
+(`attempt_key`) and each order by a number that grows within the run: an order that it has done, or that is older than one it has done, changes
+nothing. It never decides anything and never writes to the scheduler's tables; what happened is told by `observe`.
+"""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Protocol
+
+
+class BackendError(Exception):
+    """The back-end could not do it now: it does not answer, or says no. The order is tried again."""
+
+
+class BackendRefused(BackendError):
+    """The back-end will never do this, in words for the job's owner. The order is not tried again."""
+
+
+class NotFound(BackendError):
+    """It knows no such run, or has no such log any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a back-end can do. The engine plans with it, and submission refuses with it what could never run."""
+
+    pins_gpus: bool = True  # False: the plan's GPU indices are a wish, and the reported ones are adopted
+    resizes_in_place: bool = True  # False: a resize is checkpoint, stop and start
+    creates_mig: bool = True
+    runs_mps: bool = True
+    signals: bool = True  # can tell a run to save its work
+    adopts_strays: bool = True
+    spans_clusters: bool = False  # can run a part of a job whose other parts run on other clusters
+    latency_ms: int = 1000  # from being told to the first process
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSeat:
+    """One worker of a gang and the GPUs it is to use, or does use."""
+
+    role: str
+    index: int
+    node: str
+    gpus: tuple[int, ...] = ()  # indices on the node
+    gpu_uuids: tuple[str, ...] = ()
+    mig_uuids: tuple[str, ...] = ()
+    gpu_milli: int = 1000  # of each GPU
+
+
+class Signal(StrEnum):
+    CHECKPOINT = "checkpoint"  # save now, go on
+    WARN = "warn"  # the time limit is near
+    TERMINATE = "terminate"  # save and leave; the grace runs
+
+
+@dataclass(frozen=True, slots=True)
+class StartOrder:
+    key: str
+    sequence: int
+    job: str  # public id
+    attempt: int  # number within the job
+    workers: tuple[WorkerSeat, ...]
+    launch: dict[str, Any]  # Job.launch, secrets still by name
+    spec: dict[str, Any]  # Job.spec: what a model of progress needs to know
+    token: str  # with which its ranks report checkpoints
+    owner: str = ""
+    resume_from: str = ""  # location of the checkpoint it resumes from
+    resume_step: int = 0
+    grace_seconds: int = 30
+    limit_seconds: int | None = None
+
+
+class RunState(StrEnum):
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class SeenWorker:
+    seat: WorkerSeat
+    state: RunState
+    exit_code: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SeenCheckpoint:
+    step: int
+    location: str
+    shards_expected: int
+    shards: tuple[int, ...]  # numbers of those that are there
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class SeenRun:
+    """One run as it truly is. An ended run is told until it is forgotten, so that nobody misses its end."""
+
+    key: str
+    sequence: int  # of the newest order it has carried out
+    state: RunState
+    workers: tuple[SeenWorker, ...]
+    started_at: datetime | None = None  # all workers up
+    ended_at: datetime | None = None
+    exit_code: int | None = None  # 0 only if every worker ended with 0
+    why: str = ""  # for the job's owner: which worker, which signal, which node
+    node_lost: bool = False  # it ended by the hardware's fault, not by its own
+    checkpoints: tuple[SeenCheckpoint, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class LogPart:
+    text: str
+    next_offset: int
+    ended: bool
+
+
+class Backend(Protocol):
+    """Every method may raise `BackendError`; none blocks for longer than a few seconds; `now` is the loop's clock."""
+
+    @property
+    def facts(self) -> Facts: ...
+
+    def together(self, keys: Sequence[str] = ()) -> AbstractContextManager[None]:
+        """Calls inside belong together, which may be cheaper; `keys` are the runs that they are about, as far as is known.
+
+        It may not be told anything until the end of the block, and all may be told again.
+        """
+        ...
+
+    def start(self, order: StartOrder, *, now: datetime) -> None: ...
+
+    def resize(self, *, key: str, sequence: int, add: Sequence[WorkerSeat], leave: Sequence[tuple[str, int]], now: datetime) -> None:
+        """Workers to add, and (role, index) of those that are to go."""
+        ...
+
+    def signal(self, *, key: str, sequence: int, signal: Signal, now: datetime) -> None: ...
+
+    def stop(self, *, key: str, sequence: int, force: bool, now: datetime) -> None:
+        """End it: asked to leave, or killed. A run that has ended is no error; one that it does not know is remembered as ended, so that an older
+        order which comes late does not begin it."""
+        ...
+
+    def repartition(self, *, node: str, gpu: int, instances: Sequence[tuple[str, int]], sequence: int, now: datetime) -> None: ...
+
+    def observe(self, *, now: datetime) -> tuple[SeenRun, ...]:
+        """All that runs here or has ended and is not forgotten, by key."""
+        ...
+
+    def news(self, *, now: datetime) -> tuple[SeenRun, ...]:
+        """Those of `observe` that something may have happened to since they were last told; ended ones until they are forgotten.
+
+        Cheap, so that it can be asked every second. Whatever it misses is seen by the next `observe`.
+        """
+        ...
+
+    def forget(self, *, keys: Sequence[str], now: datetime) -> None:
+        """Their ends have been written down."""
+        ...
+
+    def tidy(self) -> int:
+        """Give up what it keeps of forgotten runs beyond its bounds, the oldest first. Returns of how many runs. Asked for now and then."""
+        ...
+
+    def next_event_at(self, *, now: datetime) -> datetime | None:
+        """When something is known to happen by itself; None: nothing is known, ask now and then."""
+        ...
+
+    def logs(self, *, key: str, role: str, index: int, offset: int, limit: int) -> LogPart:
+        """At most `limit` bytes of what a worker wrote, from `offset` on; a negative one counts from the end of what there is."""
+        ...
+
+
+# What `Order.payload` says, by kind. Where a worker sits is not repeated in it: a start and a resize read the attempt's open placements when they are
+# sent, so an order never speaks of GPUs that somebody else has meanwhile.
+#   start        {}
+#   resize       {"add": [[role, index], …], "leave": [[role, index], …]}
+#   signal       {"signal": one of Signal}
+#   stop         {"force": true or false}
+#   repartition  {"node": name, "gpu": index, "instances": [[profile, start], …]}
+
+
+def attempt_key(*, job: str, attempt: int) -> str:
+    """`j-17.2`: the second attempt of job j-17. Never reused, and readable in a process list."""
+    return f"{job}.{attempt}"

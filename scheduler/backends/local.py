@@ -1,0 +1,634 @@
+"""The local back-end: real processes on the machine that the console runs on.
+
+Its memory is a folder of files, so that a console that was killed finds what runs and goes on with it; every process has a supervisor that does not
+depend on the console (`supervisor.py`). `Job.launch` says what to start:
+
+    command   list of arguments, or
+    shell     one string for /bin/sh, where the job asks for a shell in so many words
+    per       "worker" (one process a worker, the default) or "gpu" (one for each of its GPUs)
+    env       variables by name
+    secrets   variables by name of a secret that the operator keeps
+    workdir   where to start; an absolute path
+"""
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import pwd
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from scheduler.backends import supervisor
+from scheduler.backends.base import (
+    BackendError,
+    BackendRefused,
+    Facts,
+    LogPart,
+    NotFound,
+    RunState,
+    SeenCheckpoint,
+    SeenRun,
+    SeenWorker,
+    Signal,
+    StartOrder,
+    WorkerSeat,
+)
+from scheduler.backends.manifests import checkpoints_in
+
+log = logging.getLogger(__name__)
+LOCAL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
+ROLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
+MARK = "GPUFLEET_RUN_DIR"  # in the environment of all that a worker starts; a folder, so that two consoles on one machine never mean the same
+# A supervisor that has not written its state so long after it was started never will.
+COME_UP = timedelta(seconds=20)
+SPAWN_SECONDS = 10
+# Each look goes through the folders, so there are never more than so many of runs that are over; and so many are deleted at once.
+MOST_KEPT = 2_000
+DELETED_A_CALL = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Who local jobs run as, and what they may use. `allowed` says why nothing may run, or nothing."""
+
+    user: str = ""
+    same_user: bool = False
+    secrets: Callable[[str], str | None] = lambda _: None
+    allowed: Callable[[], str] = lambda: ""
+    report_url: str = ""
+    checkpoints: Path | None = None  # instead of a folder beside the runs
+    log_segment: int = 4 * 1024 * 1024
+    log_segments: int = 8
+    cgroup: Path | None = None  # of version 2, in which each worker gets one of its own; None: what a job asks for of the host binds only the plan
+    kept_bytes: int = 4 * 1024**3  # of the folders of runs that are over
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """The user that processes run as; `uid` None: the console's own."""
+
+    name: str
+    home: str
+    uid: int | None = None
+    gid: int | None = None
+    groups: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class Run:
+    """What is known of a run besides its workers' own files."""
+
+    key: str
+    sequence: int
+    at: str
+    workers: list[dict[str, Any]] = field(default_factory=list)
+    checkpoints: str = ""
+    stopping: str = ""  # since when it has been asked to leave
+    term_at: str = ""  # and when it is told so more clearly
+    killed: bool = False
+
+    @property
+    def never_begun(self) -> bool:
+        return not self.workers
+
+
+class LocalBackend:
+    def __init__(self, folder: Path, rules: Rules) -> None:
+        self.folder, self.rules = folder, rules
+        self._facts = Facts(resizes_in_place=False, creates_mig=False, runs_mps=False, latency_ms=500)
+
+    @property
+    def facts(self) -> Facts:
+        return self._facts
+
+    def together(self, keys: Sequence[str] = ()) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    # Being told
+
+    @contextmanager
+    def _run(self, key: str) -> Iterator[Path]:
+        """The folder of a run, held against any other process that is told about it."""
+        if not KEY.fullmatch(key):
+            raise BackendRefused(f"{key!r} is no name of a run.")
+        place = self.folder / "runs" / key
+        try:
+            place.mkdir(parents=True, exist_ok=True, mode=0o750)
+            with (place / "held").open("a") as held:
+                fcntl.flock(held, fcntl.LOCK_EX)
+                yield place
+        except (OSError, ValueError, subprocess.TimeoutExpired) as fault:
+            # A full disk, a folder that may not be written to, a file that somebody has changed: perhaps better next time.
+            raise BackendError(f"The files of {key} can't be used: {fault}") from fault
+
+    def start(self, order: StartOrder, *, now: datetime) -> None:
+        account = self._account()
+        argv, cwd = _argv(order.launch), _workdir(order.launch, account)
+        secrets = self._secrets(order.launch)
+        env = _environment(order.launch, account)
+        with self._run(order.key) as place:
+            run = _read(place)
+            if run is not None and (run.never_begun or run.sequence > order.sequence):
+                return
+            checkpoints = self._checkpoint_folder(order, account)
+            if run is None:
+                # The port is chosen once: who is started after a kill in between must meet the others.
+                port = _free_port()
+                run = Run(order.key, order.sequence, now.isoformat(), [], str(checkpoints))
+                run.workers = [asdict(seat) | {"port": port, "grace": order.grace_seconds} for seat in order.workers]
+                _write(place, run)
+            ranks = _ranks(order, int(run.workers[0]["port"]))
+            for seat in order.workers:
+                spot = _worker_folder(place, seat.role, seat.index)
+                if (spot / "state.json").exists():
+                    continue
+                spot.mkdir(exist_ok=True, mode=0o750)
+                own = {**env, **self._about(order, seat, checkpoints)}
+                limits = self._limits(order, seat)
+                self._spawn(spot, argv, cwd, own, secrets, account, ranks[seat.role, seat.index], limits)
+
+    def _limits(self, order: StartOrder, seat: WorkerSeat) -> dict[str, Any] | None:
+        """The cgroup of a worker that says how much of the host it needs."""
+        if self.rules.cgroup is None:
+            return None
+        role: dict[str, Any] = next((one for one in order.spec.get("roles") or () if one.get("name", "worker") == seat.role), {})
+        files = {}
+        if role.get("host_memory_gb"):
+            files["memory.max"] = str(int(role["host_memory_gb"] * 1024**3))
+        if role.get("cpus"):
+            files["cpu.max"] = f"{int(role['cpus']) * 100_000} 100000"
+        return {"folder": str(self.rules.cgroup / f"{order.key}.{seat.role}-{seat.index}"), "files": files} if files else None
+
+    def _about(self, order: StartOrder, seat: WorkerSeat, checkpoints: Path) -> dict[str, str]:
+        found = {
+            "GPUFLEET_JOB": order.job,
+            "GPUFLEET_ATTEMPT": str(order.attempt),
+            "GPUFLEET_ROLE": seat.role,
+            "GPUFLEET_TOKEN": order.token,
+            "GPUFLEET_CHECKPOINT_DIR": str(checkpoints),
+            "GPUFLEET_RESUME_FROM": order.resume_from,
+            "GPUFLEET_RESUME_STEP": str(order.resume_step),
+            "GPUFLEET_GRACE_SECONDS": str(order.grace_seconds),
+        }
+        if self.rules.report_url:
+            found["GPUFLEET_REPORT_URL"] = self.rules.report_url
+        return found
+
+    def _spawn(
+        self,
+        spot: Path,
+        argv: list[str],
+        cwd: str,
+        env: dict[str, str],
+        secrets: dict[str, str],
+        account: Account,
+        ranks: list[dict[str, str]],
+        limits: dict[str, Any] | None,
+    ) -> None:
+        document = {
+            "folder": str(spot),
+            "argv": argv,
+            "cwd": cwd,
+            "env": {**env, MARK: str(spot)},
+            "secrets": secrets,
+            "ranks": ranks,
+            "mark": f"{MARK}={spot}",
+            "uid": account.uid,
+            "gid": account.gid,
+            "groups": list(account.groups),
+            "log_segment": self.rules.log_segment,
+            "log_segments": self.rules.log_segments,
+            "limits": limits,
+        }
+        # Nothing of the console's own environment: its keys are none of the job's business.
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", supervisor.__file__],
+            input=json.dumps(document).encode(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env={"PATH": LOCAL_PATH, "LANG": "C.UTF-8"},
+            cwd="/",
+            start_new_session=True,
+            timeout=SPAWN_SECONDS,
+            check=False,
+        )
+        if done.returncode:
+            raise BackendError(f"The supervisor could not be started: {done.stderr.decode(errors='replace')[-200:].strip()}")
+
+    def resize(self, *, key: str, sequence: int, add: Sequence[WorkerSeat], leave: Sequence[tuple[str, int]], now: datetime) -> None:
+        raise BackendRefused("A local run is not resized in place; it is stopped and started anew.")
+
+    def repartition(self, *, node: str, gpu: int, instances: Sequence[tuple[str, int]], sequence: int, now: datetime) -> None:
+        raise BackendRefused("The local back-end does not split GPUs. Split them with nvidia-smi, then discover the machine again.")
+
+    def signal(self, *, key: str, sequence: int, signal: Signal, now: datetime) -> None:
+        with self._told(key, sequence) as (place, run):
+            if run is None:
+                raise NotFound(f"No run {key}.")
+            if signal == Signal.TERMINATE:
+                self._ask_to_leave(place, run, now)
+            else:
+                self._send(place, run, _USR1)
+
+    def stop(self, *, key: str, sequence: int, force: bool, now: datetime) -> None:
+        with self._told(key, sequence) as (place, run):
+            if run is None:
+                _write(place, Run(key, sequence, now.isoformat()))
+            elif force:
+                run.killed = True
+                self._send(place, run, _KILL)
+            else:
+                self._ask_to_leave(place, run, now)
+
+    @contextmanager
+    def _told(self, key: str, sequence: int) -> Iterator[tuple[Path, Run | None]]:
+        """A run that is told something newer than before; for what is older nothing is done."""
+        with self._run(key) as place:
+            run = _read(place)
+            if run is not None and run.sequence >= sequence:
+                # Entered all the same, with nobody there to be told.
+                yield place, Run(key, run.sequence, run.at)
+                return
+            try:
+                yield place, run
+            except NotFound:
+                shutil.rmtree(place, ignore_errors=True)
+                raise
+            if run is not None:
+                run.sequence = sequence
+                _write(place, run)
+
+    def _ask_to_leave(self, place: Path, run: Run, now: datetime) -> None:
+        """USR1 at once, so that it saves its work; TERM when it has, or half of its grace is over. Who knows nothing of USR1 is told TERM at once."""
+        if run.stopping:
+            return
+        grace = min((int(worker["grace"]) for worker in run.workers), default=0)
+        saves = self._send(place, run, _USR1)
+        run.stopping, run.term_at = now.isoformat(), (now + timedelta(seconds=grace / 2 if saves else 0)).isoformat()
+
+    def _send(self, place: Path, run: Run, number: int) -> int:
+        """USR1 goes to ranks that have said that they know it; others would die of it. TERM and KILL go to all that they have started as well.
+
+        Returns how many processes were sent it.
+        """
+        sent = 0
+        for worker in run.workers:
+            spot = _worker_folder(place, worker["role"], worker["index"])
+            state = _state(spot)
+            for process in state.get("processes", ()):
+                if supervisor.started_ticks(process["pid"]) != process["ticks"]:
+                    continue
+                if number == _USR1 and not supervisor.catches(process["pid"], number):
+                    continue
+                with contextlib.suppress(ProcessLookupError):
+                    (os.kill if number == _USR1 else os.killpg)(process["pid"], number)
+                    sent += 1
+            if number == _KILL:
+                supervisor.end_marked(f"{MARK}={spot}")
+        return sent
+
+    def forget(self, *, keys: Sequence[str], now: datetime) -> None:
+        """Nothing is told of it any more. Its logs stay, where the console still finds them."""
+        for key in keys:
+            with self._run(key) as place:
+                run = _read(place)
+                if run is None:
+                    shutil.rmtree(place, ignore_errors=True)
+                elif self._seen(place, run, now).state == RunState.ENDED:
+                    with contextlib.suppress(FileNotFoundError):
+                        (place / "run.json").replace(place / "forgotten.json")
+
+    def tidy(self) -> int:
+        """Delete the folders of forgotten runs, the oldest first, until the rest is within bounds. Their checkpoints lie elsewhere and stay."""
+        over = []
+        for path in self.folder.glob("runs/*/forgotten.json"):
+            with contextlib.suppress(FileNotFoundError):
+                over.append((path.stat().st_mtime, path.parent.name, _bytes_in(path.parent)))
+        over.sort()
+        size, gone = sum(one for _, _, one in over), 0
+        for place, (_, key, mine) in enumerate(over[:DELETED_A_CALL]):
+            if size <= self.rules.kept_bytes and len(over) - place <= MOST_KEPT:
+                break
+            with self._run(key) as folder:
+                if (folder / "run.json").exists():
+                    continue
+                shutil.rmtree(folder)
+            size -= mine
+            gone += 1
+        return gone
+
+    # Being asked
+
+    def observe(self, *, now: datetime) -> tuple[SeenRun, ...]:
+        found = []
+        for place in sorted(self.folder.glob("runs/*/run.json")):
+            try:
+                with self._run(place.parent.name) as folder:
+                    run = _read(folder)
+                    if run is not None:
+                        seen = self._seen(folder, run, now)
+                        self._see_to(folder, run, seen, now)
+                        found.append(seen)
+            except BackendError as fault:
+                # The others are no worse for it. Whoever misses this one for long enough gives it up.
+                log.warning("%s", fault)
+        return tuple(found)
+
+    def news(self, *, now: datetime) -> tuple[SeenRun, ...]:
+        """All: a machine has few runs, and their processes tell nobody when they end."""
+        return self.observe(now=now)
+
+    def next_event_at(self, *, now: datetime) -> datetime | None:
+        return now + timedelta(seconds=1) if any(self.folder.glob("runs/*/run.json")) else None
+
+    def _seen(self, place: Path, run: Run, now: datetime) -> SeenRun:
+        if run.never_begun:
+            at = datetime.fromisoformat(run.at)
+            return SeenRun(run.key, run.sequence, RunState.ENDED, (), ended_at=at, exit_code=143, why="Ended before it was begun.")
+        workers = [(worker, self._worker(place, run, worker, now)) for worker in run.workers]
+        states = {look.state for _, look in workers}
+        if states == {RunState.ENDED}:
+            state = RunState.ENDED
+        elif run.stopping or run.killed:
+            state = RunState.STOPPING
+        else:
+            state = RunState.STARTING if RunState.STARTING in states else RunState.RUNNING
+        # The first that went wrong says why; the others were ended because of it.
+        wrong = [look for _, look in workers if look.state == RunState.ENDED and look.exit_code != 0]
+        bad = min(wrong, key=lambda look: look.ended or now, default=None)
+        starts = [look.started for _, look in workers if look.started is not None]
+        ends = [look.ended for _, look in workers if look.ended is not None]
+        return SeenRun(
+            key=run.key,
+            sequence=run.sequence,
+            state=state,
+            workers=tuple(SeenWorker(_seat(worker), state, look.exit_code) for worker, look in workers),
+            started_at=max(starts) if len(starts) == len(workers) else None,
+            ended_at=max(ends, default=now) if state == RunState.ENDED else None,
+            exit_code=None if state != RunState.ENDED else bad.exit_code if bad is not None else 0,
+            why="" if bad is None else bad.why,
+            node_lost=bad is not None and bad.exit_code is None,
+            checkpoints=tuple(
+                SeenCheckpoint(one.step, one.location, one.shards_expected, one.shards, one.at) for one in checkpoints_in(Path(run.checkpoints))
+            ),
+        )
+
+    def _worker(self, place: Path, run: Run, worker: Mapping[str, Any], now: datetime) -> "Look":
+        name = f"{worker['role']} {worker['index']}"
+        state = _state(_worker_folder(place, worker["role"], worker["index"]))
+        started, ended = _moment(state.get("started_at")), _moment(state.get("ended_at"))
+        if state.get("state") == "ended":
+            code, why = state["exit_code"], state["why"]
+            return Look(RunState.ENDED, code, f"{name.capitalize()}: {why}." if why else "", started, ended)
+        alive = [one for one in state.get("processes", ()) if supervisor.started_ticks(one["pid"]) == one["ticks"]]
+        if alive:
+            return Look(RunState.RUNNING if started is not None else RunState.STARTING, None, "", started, None)
+        keeper = state.get("supervisor")
+        if keeper and supervisor.started_ticks(keeper["pid"]) == keeper["ticks"]:
+            return Look(RunState.RUNNING if started is not None else RunState.STARTING, None, "", started, None)
+        if not keeper and now - datetime.fromisoformat(run.at) < COME_UP:
+            return Look(RunState.STARTING, None, "", None, None)
+        return Look(
+            RunState.ENDED, None, f"{name.capitalize()} and its supervisor are gone without a word; perhaps the machine was restarted.", started, now
+        )
+
+    def _see_to(self, place: Path, run: Run, seen: SeenRun, now: datetime) -> None:
+        """What is due by itself: a gang that lost a member is ended, and who was asked to leave is told more clearly."""
+        if seen.state == RunState.ENDED:
+            return
+        if run.killed:
+            self._send(place, run, _KILL)  # again: it may have been about to start when it was killed
+            return
+        if seen.why and not run.stopping:
+            run.stopping, run.term_at = now.isoformat(), now.isoformat()
+            _write(place, run)
+        if not run.term_at:
+            return
+        asked = datetime.fromisoformat(run.stopping)
+        saved = any(len(one.shards) == one.shards_expected and one.at >= asked for one in seen.checkpoints)
+        if saved or now >= datetime.fromisoformat(run.term_at):
+            run.term_at = ""
+            _write(place, run)
+            self._send(place, run, _TERM)
+
+    def logs(self, *, key: str, role: str, index: int, offset: int, limit: int) -> LogPart:
+        if not KEY.fullmatch(key) or not ROLE.fullmatch(role):
+            raise NotFound(f"No log of {role} {index} of {key}.")
+        spot = _worker_folder(self.folder / "runs" / key, role, index)
+        segments = sorted(spot.glob("log.*"))
+        if not segments:
+            raise NotFound(f"No log of {role} {index} of {key}.")
+        begins = [int(path.suffix[1:]) for path in segments]
+        if offset < 0:
+            offset += begins[-1] + segments[-1].stat().st_size
+        offset = max(offset, begins[0])  # what is older has been given up
+        number = max(place for place, begin in enumerate(begins) if begin <= offset)
+        data = b""
+        for path, begin in list(zip(segments, begins, strict=True))[number:]:
+            with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+                file.seek(max(0, offset + len(data) - begin))
+                data += file.read(limit - len(data))
+            if len(data) >= limit:
+                break
+        text = data.decode(errors="ignore" if len(data) >= limit else "replace")
+        reached = offset + (len(text.encode()) if len(data) >= limit else len(data))
+        ended = _state(spot).get("state") == "ended" and len(data) < limit
+        return LogPart(text, reached, ended)
+
+    # What a job may use
+
+    def _account(self) -> Account:
+        if why := self.rules.allowed():
+            raise BackendRefused(why)
+        own = pwd.getpwuid(os.getuid())
+        if not self.rules.user:
+            if self.rules.same_user:
+                return Account(own.pw_name, own.pw_dir)
+            raise BackendRefused("Local jobs need a user of their own: GPUFLEET_LOCAL_USER names none.")
+        try:
+            found = pwd.getpwnam(self.rules.user)
+        except KeyError:
+            raise BackendRefused(f"There is no user {self.rules.user} on this machine (GPUFLEET_LOCAL_USER).") from None
+        if found.pw_uid == own.pw_uid:
+            if self.rules.same_user:
+                return Account(own.pw_name, own.pw_dir)
+            raise BackendRefused(f"{self.rules.user} is the console's own user: a job could read its database and its keys.")
+        if found.pw_uid == 0:
+            raise BackendRefused("Local jobs never run as root.")
+        if os.getuid() != 0:
+            raise BackendRefused(f"Only a console that runs as root can start jobs as {self.rules.user}.")
+        return Account(found.pw_name, found.pw_dir, found.pw_uid, found.pw_gid, tuple(os.getgrouplist(found.pw_name, found.pw_gid)))
+
+    def _secrets(self, launch: Mapping[str, Any]) -> dict[str, str]:
+        found = {}
+        for variable, name in (launch.get("secrets") or {}).items():
+            value = self.rules.secrets(str(name))
+            if not NAME.fullmatch(variable):
+                raise BackendRefused(f"{variable!r} is no name of a variable.")
+            if value is None:
+                raise BackendRefused(f"There is no secret {name!r}. Its operator keeps secrets as files in GPUFLEET_SECRETS_DIR.")
+            found[variable] = value
+        return found
+
+    def _checkpoint_folder(self, order: StartOrder, account: Account) -> Path:
+        job = (self.rules.checkpoints or self.folder / "checkpoints") / order.job
+        place = job / str(order.attempt)
+        place.mkdir(parents=True, exist_ok=True, mode=0o750)
+        if account.uid is not None and account.gid is not None:
+            for one in (job, place):
+                os.chown(one, account.uid, account.gid)
+        return place
+
+
+_USR1, _TERM, _KILL = int(signal.SIGUSR1), int(signal.SIGTERM), int(signal.SIGKILL)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A worker as its files and the machine's processes show it."""
+
+    state: RunState
+    exit_code: int | None
+    why: str
+    started: datetime | None
+    ended: datetime | None
+
+
+def _argv(launch: Mapping[str, Any]) -> list[str]:
+    shell, command = launch.get("shell"), launch.get("command")
+    if shell:
+        return ["/bin/sh", "-c", str(shell)]
+    if not isinstance(command, list) or not command or not all(isinstance(part, str) and "\0" not in part for part in command):
+        raise BackendRefused("The job says no command: launch.command is a list of arguments.")
+    return list(command)
+
+
+def _workdir(launch: Mapping[str, Any], account: Account) -> str:
+    wanted = str(launch.get("workdir") or "")
+    if wanted and not wanted.startswith("/"):
+        raise BackendRefused(f"The working directory {wanted} is no absolute path.")
+    return wanted or (account.home if Path(account.home).is_dir() else "/")
+
+
+def _environment(launch: Mapping[str, Any], account: Account) -> dict[str, str]:
+    given = {str(name): str(value) for name, value in (launch.get("env") or {}).items()}
+    for name in given:
+        if not NAME.fullmatch(name):
+            raise BackendRefused(f"{name!r} is no name of a variable.")
+    return {"PATH": LOCAL_PATH, "HOME": account.home, "USER": account.name, "LOGNAME": account.name, "LANG": "C.UTF-8", **given}
+
+
+def _ranks(order: StartOrder, port: int) -> dict[tuple[str, int], list[dict[str, str]]]:
+    """The variables of every rank, as torchrun sets them: workers are nodes to it, and a worker's processes share its GPUs."""
+    per_gpu = order.launch.get("per", "worker") == "gpu"
+    seats = sorted(order.workers, key=lambda seat: (seat.role, seat.index))
+    counts = [max(1, len(seat.mig_uuids or seat.gpus)) if per_gpu else 1 for seat in seats]
+    world, first = sum(counts), 0
+    found = {}
+    for place, (seat, count) in enumerate(zip(seats, counts, strict=True)):
+        found[seat.role, seat.index] = [
+            {
+                "RANK": str(first + local),
+                "LOCAL_RANK": str(local),
+                "WORLD_SIZE": str(world),
+                "LOCAL_WORLD_SIZE": str(count),
+                "GROUP_RANK": str(place),
+                "NODE_RANK": str(place),
+                "GROUP_WORLD_SIZE": str(len(seats)),
+                "ROLE_RANK": str(first + local),
+                "ROLE_WORLD_SIZE": str(world),
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(port),
+                "TORCHELASTIC_RUN_ID": order.key,
+                "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+                "CUDA_VISIBLE_DEVICES": visible_devices(seat),
+            }
+            for local in range(count)
+        ]
+        first += count
+    return found
+
+
+def visible_devices(seat: WorkerSeat) -> str:
+    """By UUID, which names the same device whatever order the driver counts in. None at all for a worker without GPUs."""
+    if seat.mig_uuids:
+        return ",".join(seat.mig_uuids)
+    if len(seat.gpu_uuids) == len(seat.gpus):
+        return ",".join(seat.gpu_uuids)
+    return ",".join(str(index) for index in seat.gpus)
+
+
+def _free_port() -> int:
+    """One that nobody listens on now. Whoever takes it in between makes the rendezvous fail, which is told like every failure."""
+    with socket.socket() as asked:
+        asked.bind(("127.0.0.1", 0))
+        return int(asked.getsockname()[1])
+
+
+def _worker_folder(place: Path, role: str, index: int) -> Path:
+    if not ROLE.fullmatch(role):
+        raise BackendRefused(f"{role!r} is no name of a role that can be a folder.")
+    return place / f"{role}-{index}"
+
+
+def _bytes_in(place: Path) -> int:
+    """What a folder takes up on its disk."""
+    found = 0
+    for path in place.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            found += path.lstat().st_blocks * 512
+    return found
+
+
+def _read(place: Path) -> Run | None:
+    try:
+        return Run(**json.loads((place / "run.json").read_text()))
+    except FileNotFoundError:
+        return None
+    except TypeError as fault:
+        raise ValueError(f"run.json is not one of this program: {fault}") from fault
+
+
+def _write(place: Path, run: Run) -> None:
+    supervisor.write_whole(place / "run.json", asdict(run))
+
+
+def _state(spot: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads((spot / "state.json").read_text())
+    except FileNotFoundError:
+        return {}
+    return found
+
+
+def _seat(worker: Mapping[str, Any]) -> WorkerSeat:
+    return WorkerSeat(
+        worker["role"],
+        worker["index"],
+        worker["node"],
+        tuple(worker["gpus"]),
+        tuple(worker["gpu_uuids"]),
+        tuple(worker["mig_uuids"]),
+        worker["gpu_milli"],
+    )
+
+
+def _moment(seconds: float | None) -> datetime | None:
+    if seconds is None:
+        return None
+    found = datetime.fromtimestamp(seconds, UTC)
+    return found.replace(microsecond=found.microsecond // 1000 * 1000)

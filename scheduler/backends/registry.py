@@ -1,0 +1,137 @@
+"""Which back-end a cluster has. One object a cluster and process, so that what a back-end remembers between calls is kept."""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from datetime import datetime, timedelta
+from pathlib import Path
+from threading import Lock
+
+from django.conf import settings
+
+from gpufleet.core.models import Installation, User
+from gpufleet.core.times import now
+from scheduler.backends.base import Backend, BackendError
+from scheduler.backends.local import LocalBackend, Rules
+from scheduler.backends.memory import DatabaseStore
+from scheduler.backends.simulated import SimulatedBackend
+from scheduler.models import Cluster, Node
+
+FULL_LOOK = timedelta(seconds=30)
+SIMULATED, LOCAL = "simulated", "local"
+SECRET = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
+
+
+class UnknownBackend(BackendError):
+    """A cluster names a back-end that this program does not have."""
+
+
+class Backends(Mapping[int, Backend]):
+    """Back-ends by key of their cluster, and when each was last asked for all that runs there."""
+
+    def __init__(self, by_cluster: Mapping[int, Backend]) -> None:
+        self._by_cluster = dict(by_cluster)
+        self._kinds: dict[int, str] = {}
+        self._looked: dict[int, datetime] = {}
+        self.missing: dict[str, datetime] = {}  # runs that a back-end did not know, and since when
+
+    def __getitem__(self, cluster: int) -> Backend:
+        return self._by_cluster[cluster]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(sorted(self._by_cluster))
+
+    def __len__(self) -> int:
+        return len(self._by_cluster)
+
+    def provide(self, cluster: Cluster) -> Backend:
+        """The back-end that a cluster names now; made when it is first asked for, and anew when another one is named."""
+        if cluster.pk not in self._by_cluster or self._kinds.get(cluster.pk, cluster.backend) != cluster.backend:
+            self._by_cluster.pop(cluster.pk, None)
+            self._looked.pop(cluster.pk, None)
+            self._by_cluster[cluster.pk] = _made(cluster)
+            self._kinds[cluster.pk] = cluster.backend
+        return self._by_cluster[cluster.pk]
+
+    def full_look_due(self, cluster: int, at: datetime) -> bool:
+        """At the start, and now and then: also after a clock was set back."""
+        last = self._looked.get(cluster)
+        return last is None or abs(at - last) >= FULL_LOOK
+
+    def looked(self, cluster: int, at: datetime) -> None:
+        self._looked[cluster] = at
+
+
+_ours = Backends({})
+_lock = Lock()
+
+
+def backends_all() -> Backends:
+    """The back-ends of all clusters. A cluster with one that does not exist here is left out; whoever needs it is told by `backend_for`."""
+    with _lock:
+        for cluster in Cluster.objects.order_by("pk"):
+            with suppress(UnknownBackend):
+                _ours.provide(cluster)
+        return _ours
+
+
+def backend_for(cluster: Cluster) -> Backend:
+    with _lock:
+        return _ours.provide(cluster)
+
+
+def _made(cluster: Cluster) -> Backend:
+    if cluster.backend == SIMULATED:
+        return SimulatedBackend(DatabaseStore(cluster.pk), clock=now, speed_of=lambda node: _type_of(cluster.pk, node))
+    if cluster.backend == LOCAL:
+        return LocalBackend(settings.DATA_DIR / "local", local_rules())
+    raise UnknownBackend(f"Cluster {cluster.name} names the back-end {cluster.backend}, which does not exist.")
+
+
+def _type_of(cluster: int, node: str) -> str:
+    found = Node.objects.filter(cluster=cluster, name=node, removed_at__isnull=True).values_list("gpu_type_id", flat=True).first()
+    return found or ""
+
+
+def local_rules() -> Rules:
+    chosen = settings.LOCAL
+    console = (settings.PUBLIC_URL or settings.OWN_URL).rstrip("/")
+    return Rules(
+        user=chosen["LOCAL_USER"],
+        same_user=chosen["LOCAL_SAME_USER"],
+        secrets=secret_named,
+        allowed=why_not_local,
+        report_url=f"{console}/api/v1/checkpoints" if console else "",
+        checkpoints=Path(chosen["LOCAL_CHECKPOINTS"]) if chosen["LOCAL_CHECKPOINTS"] else None,
+        cgroup=Path(chosen["LOCAL_CGROUP"]) if chosen["LOCAL_CGROUP"] else None,
+        kept_bytes=1024**2 * chosen["LOCAL_LOGS_MIB"],
+    )
+
+
+def why_not_local() -> str:
+    """Why nothing may run on this machine as things are; empty: it may."""
+    chosen = settings.LOCAL
+    if Installation.objects.exclude(demo="none").exists():
+        return "A demo runs nothing on its machine."
+    if not chosen["LOCAL"]:
+        return "Jobs on the console's own machine are switched off (GPUFLEET_LOCAL)."
+    if chosen["LOCAL_SAME_USER"]:
+        if not set(settings.ALLOWED_HOSTS) <= LOOPBACK:
+            return "GPUFLEET_LOCAL_SAME_USER is for a console that only this machine reaches; GPUFLEET_ALLOWED_HOSTS names others."
+        if User.objects.filter(is_active=True).count() > 1:
+            return "GPUFLEET_LOCAL_SAME_USER is for a console of one person; several have accounts."
+    return ""
+
+
+def secret_named(name: str) -> str | None:
+    """A secret that the operator keeps for jobs: a file of that name, or a variable that the settings let through."""
+    if not SECRET.fullmatch(name):
+        return None
+    chosen = settings.LOCAL
+    if chosen["SECRETS_DIR"]:
+        path = Path(chosen["SECRETS_DIR"]) / name
+        if path.is_file():
+            return path.read_text().rstrip("\n")
+    return os.environ.get(name) if name in chosen["SECRETS_ENV"] else None

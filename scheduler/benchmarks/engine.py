@@ -1,0 +1,216 @@
+"""`gpufleet bench engine`: how long the engine takes for the fleets it is meant for."""
+
+import argparse
+import gc
+import json
+import math
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from scheduler.benchmarks import cases
+from scheduler.benchmarks.peak import peak_mib
+from scheduler.cli import spell
+from scheduler.engine.cycle import make_plan
+from scheduler.engine.kept import Kept
+from scheduler.engine.scenario import load, parse
+from scheduler.engine.spelling import spelt
+from scheduler.engine.values import Scenario
+from scheduler.simulation.applying import carried_out
+from scheduler.simulation.world import World
+
+Draw = Callable[[int], dict[str, Any]]
+SETTLED = ("steady", "steady-refused", "churn", "wide", "lookahead", "lookahead-deep")  # planned to their fixed point first
+DRAWS: dict[str, Draw] = {
+    "steady": cases.steady,
+    "steady-refused": cases.steady_refused,
+    "churn": cases.steady,
+    "fill": cases.fill,
+    "reclaim-100": cases.reclaim(100),
+    "reclaim-500": cases.reclaim(500),
+    "reclaim-1000": cases.reclaim(1000),
+    "reclaim-4000": cases.reclaim(4000),
+    "explain": cases.explain,
+    "wide": cases.wide,
+    "lookahead": cases.lookahead,
+    "lookahead-deep": cases.lookahead_deep,
+}
+
+
+WIDE, SMALL = 12_500, 1_562  # nodes between which the growth of the time is measured
+CASES = (*DRAWS, "replica", "simulate", "parse")
+
+
+def settled(scenario: Scenario, rounds: int = 30) -> Scenario:
+    """The same fleet after its plans were carried out until one changes nothing."""
+    quiet = replace(scenario, settings=replace(scenario.settings, forecast="none"))
+    for _ in range(rounds):
+        plan = make_plan(quiet)
+        if all(decision.action == "reserve" for decision in plan.decisions):
+            break
+        quiet = carried_out(quiet, plan)
+    return replace(quiet, settings=scenario.settings)
+
+
+def aged(scenario: Scenario, seed: int) -> Scenario:
+    """What runs has been running for a while: at most half as long as it is allowed to."""
+    chance = random.Random(seed)
+    jobs = []
+    for job in scenario.jobs:
+        if job.run.workers:
+            started = scenario.now - chance.randrange(1000, (job.limit_ms or 36_000_000) // 2)
+            checkpoint = job.checkpoint and replace(job.checkpoint, last=started + (scenario.now - started) // 1_800_000 * 1_800_000)
+            job = replace(job, run=replace(job.run, since=started, started=started, backfilled=False), checkpoint=checkpoint)
+        jobs.append(job)
+    return replace(scenario, jobs=tuple(jobs))
+
+
+def thinned(scenario: Scenario, seed: int, part: float = 0.25) -> Scenario:
+    """The same without a part of what runs."""
+    chance = random.Random(seed)
+    return replace(scenario, jobs=tuple(job for job in scenario.jobs if not job.run.workers or chance.random() >= part))
+
+
+def typed(case: str, seed: int) -> Scenario:
+    scenario = parse(DRAWS[case](seed))
+    if case not in SETTLED:
+        return scenario
+    if case == "wide":
+        return settled_wide(scenario, seed)
+    scenario = filled(scenario, seed, scenario.settings.passes)
+    return thinned(scenario, seed) if case == "churn" else scenario
+
+
+def settled_wide(scenario: Scenario, seed: int) -> Scenario:
+    """So wide a fleet is filled without evictions first; the others settle sooner when everyone may claim his share at once."""
+    return filled(scenario, seed, ("allocate", "backfill"))
+
+
+def filled(scenario: Scenario, seed: int, passes: tuple[str, ...]) -> Scenario:
+    empty = replace(scenario, settings=replace(scenario.settings, forecast="none", passes=passes))
+    started = carried_out(empty, make_plan(empty))
+    return settled(replace(aged(started, seed), settings=scenario.settings))
+
+
+def measure(action: Callable[[], Any], runs: int) -> dict[str, Any]:
+    """Medians by the wall clock, the tail by processor time: a neighbour on the machine is not the engine's tail."""
+    action()
+    walls, cpus = [], []
+    for _ in range(runs):
+        gc.collect()
+        gc.disable()
+        wall, cpu = time.perf_counter(), time.process_time()
+        action()
+        walls.append(time.perf_counter() - wall)
+        cpus.append(time.process_time() - cpu)
+        gc.enable()
+    return spread(walls, cpus)
+
+
+def spread(walls: list[float], cpus: list[float]) -> dict[str, Any]:
+    tail = sorted(cpus)[min(len(cpus) - 1, int(len(cpus) * 0.99))]
+    return {
+        "median_ms": round(1000 * statistics.median(walls), 2),
+        "cpu_ms": round(1000 * statistics.median(cpus), 2),
+        "p99_ms": round(1000 * tail, 2),
+        "runs": len(walls),
+    }
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="gpufleet bench engine", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="one JSON document instead of a table")
+    parser.add_argument("--case", action="append", choices=CASES, help="only this case; may be given several times")
+    parser.add_argument("--seed", type=int, default=1, help="another scenario of the same shape")
+    parser.add_argument("--runs", type=int, default=7)
+    parser.add_argument("--dump", type=Path, help="write each case's scenario into this folder")
+    options = parser.parse_args(arguments)
+    results = []
+    for case in options.case or CASES:
+        measured = run_case(case, options.seed, options.runs, options.dump)
+        results.extend(measured)
+        if not options.json:
+            print("\n".join(told(result) for result in measured), flush=True)
+    if options.json:
+        print(json.dumps({"cases": results}))
+    return 0
+
+
+def told(result: dict[str, Any]) -> str:
+    line = f"{result['case']:16} {result['median_ms']:10.2f} ms"
+    if result.get("events_per_s"):
+        return f"{line} an event, {result['events_per_s']} events a second"
+    line += f"   processor {result['cpu_ms']:10.2f} ms   p99 {result['p99_ms']:10.2f} ms   {result['runs']} runs"
+    if "peak_mib" in result:
+        line += f"   grows as n^{result['growth']}   holds {result['peak_mib']} MiB at most"
+    return line
+
+
+def run_case(case: str, seed: int, runs: int, dump: Path | None) -> list[dict[str, Any]]:
+    if case == "parse":
+        document = json.dumps(spelt(typed("steady", seed)))
+        plan = make_plan(load(document))
+        read = measure(lambda: load(document), runs)
+        emitted = measure(lambda: spell(plan.as_json()), runs)
+        return [{"case": "parse", **read, "megabytes": round(len(document) / 1e6, 2)}, {"case": "emit", **emitted}]
+    if case == "simulate":
+        return [simulate(seed)]
+    if case == "replica":
+        return [replica(seed, max(runs, 50))]
+    scenario = typed(case, seed)
+    if dump is not None:
+        dump.mkdir(parents=True, exist_ok=True)
+        (dump / f"{case}.json").write_text(json.dumps(spelt(scenario)))
+    measured = {"case": case, **measure(lambda: make_plan(scenario), runs)}
+    if case == "wide":
+        measured |= {"growth": growth(measured["cpu_ms"], seed, runs), "peak_mib": peak_mib(scenario)}
+    return [measured]
+
+
+def growth(large_ms: float, seed: int, runs: int) -> float:
+    """The power of the fleet's size with which the time grows, from an eighth of the wide fleet to all of it."""
+    small = settled_wide(parse(cases.wide(seed, SMALL)), seed)
+    small_ms = measure(lambda: make_plan(small), runs)["cpu_ms"]
+    return round(math.log(large_ms / small_ms) / math.log(WIDE / SMALL), 3)
+
+
+def simulate(seed: int) -> dict[str, Any]:
+    """Events a second of a whole simulation, planned at every distinct event time."""
+    scenario = parse(cases.simulated(seed))
+    world = World(replace(scenario, settings=replace(scenario.settings, forecast="none")))
+    wall = time.perf_counter()
+    world.run()
+    took = time.perf_counter() - wall
+    events = world.totals.events
+    return {
+        "case": "simulate",
+        "median_ms": round(1000 * took / events, 3),
+        "p99_ms": None,
+        "runs": 1,
+        "events": events,
+        "events_per_s": round(events / took),
+    }
+
+
+def replica(seed: int, arrivals: int) -> dict[str, Any]:
+    """One inference replica after another arrives at the settled fleet; what one plan can hand to the next is kept."""
+    scenario = typed("steady", seed)
+    template = parse(cases.replicas(seed, arrivals)).jobs
+    leaf = scenario.jobs[0].quota
+    kept = Kept()
+    make_plan(scenario, kept)
+    walls, cpus = [], []
+    for job in template:
+        arrived = replace(scenario, jobs=(*scenario.jobs, replace(job, quota=leaf, submitted=scenario.now)))
+        gc.collect()
+        gc.disable()
+        wall, cpu = time.perf_counter(), time.process_time()
+        make_plan(arrived, kept)
+        walls.append(time.perf_counter() - wall)
+        cpus.append(time.process_time() - cpu)
+        gc.enable()
+    return {"case": "replica", **spread(walls, cpus)}

@@ -1,0 +1,163 @@
+"""Who waits, for what, and what that comes to: made once, and then changed by the jobs that came and went between two plans."""
+
+from collections.abc import Iterable
+from itertools import starmap
+from typing import Any, Protocol
+
+from .blocks import Block
+from .cluster import Work
+from .form import Form
+from .grid import Grid, Ints
+from .reading import spell_instant
+from .reasons import Reason, reason
+from .tree import Tree
+
+Types = tuple[int, ...]
+
+
+class Surroundings(Protocol):
+    """What the plan in the making knows of a job."""
+
+    grid: Grid
+    tree: Tree
+    now: int
+
+    def alike(self, work: Work) -> tuple[tuple[Reason, ...], Types]: ...
+
+    def request_milli(self, work: Work, quota_type: int) -> int: ...
+
+    def leaves_of(self, work: Work, quota_type: int) -> list[int]: ...
+
+    def put_in_order(self, queue: list[Work]) -> None: ...
+
+
+class Asking:
+    def __init__(self) -> None:
+        self.queues: dict[int, list[Work]] = {}  # by leaf, in its order
+        self.version: dict[int, int] = {}  # how often each of them was changed
+        self.asked: dict[tuple[int, int], int] = {}  # milli-GPU by leaf and division, of those that have no place
+        self.wanted: dict[tuple[int, int, int, int], list[int]] = {}  # blocks that are waited for, and by how many
+        self.nodes: dict[int, Ints] = {}  # on which a block may stand, by identity
+        self.alike: dict[tuple[int, int], list[Any]] = {}  # (form, how many) by shape and first type, of those that have no place
+        self.open: dict[Work, None] = {}  # who has places and may ask for more
+        self.held: dict[Work, None] = {}  # who must not start yet
+        self.blocked: dict[Work, None] = {}  # who waits for nothing that a pass could give
+        self.backfilled = 0  # how many came into a gap before this plan
+        self._types: dict[tuple[int, Form], Types | None] = {}  # which types jobs of a leaf that ask for the same can have; None: blocked
+
+    def change(self, cycle: Surroundings, gone: Iterable[Work], come: Iterable[Work]) -> dict[int, tuple[Reason, ...]]:
+        """Take up who came and who went. Returns, by a job's place, why it waits for nothing that a pass could give."""
+        for work in gone:
+            self._leave(cycle, work)
+        joined: dict[tuple[int, Form], list[Work]] = {}
+        degraded: list[Work] = []
+        for work in come:
+            self.backfilled += work.job.run.backfilled
+            if work.seats:
+                if work.form.elastic or work.degraded:
+                    self.open[work] = None
+                if work.degraded:
+                    degraded.append(work)
+            elif work.state == "stopping":
+                if work.asks_again:
+                    work.types = cycle.alike(work)[1]
+                    self._ask(cycle, work, 1)
+            elif work.job.not_before is not None:
+                self.held[work] = None
+            else:
+                joined.setdefault((work.home, work.form), []).append(work)
+        static: dict[int, tuple[Reason, ...]] = {}
+        for work in [*self.held]:
+            not_before = work.job.not_before
+            assert not_before is not None
+            if not_before > cycle.now:
+                at = spell_instant(not_before)
+                static[work.order] = (reason("held", f"not before {at}", until=at),)
+            else:
+                del self.held[work]
+                joined.setdefault((work.home, work.form), []).append(work)
+        for works in joined.values():
+            self._join(cycle, works)
+        for work in degraded:
+            self.queues.setdefault(work.home, []).append(work)
+        for leaf in {leaf for leaf, _ in joined} | {work.home for work in degraded}:
+            cycle.put_in_order(self.queues.get(leaf, []))
+            self._touch(leaf)
+        for work in self.blocked:
+            static[work.order] = cycle.alike(work)[0]
+        return static
+
+    def rest(self, changed: Iterable[Work], asked_again: Iterable[Work]) -> None:
+        """As before the first pass of the plan that has taken up `changed`."""
+        for work in asked_again:
+            self.queues[work.home].remove(work)
+        for work in changed:
+            if not work.first_seats:
+                work.types = self._types.get((work.home, work.form)) or work.form.types
+
+    def blocks(self) -> Iterable[Block]:
+        return starmap(Block, ((gpus, least, width, self.nodes[nodes], count) for (gpus, least, width, nodes), (count,) in self.wanted.items()))
+
+    def _join(self, cycle: Surroundings, works: list[Work]) -> None:
+        """Let jobs wait that ask for the same below one leaf."""
+        first = works[0]
+        key = (first.home, first.form)
+        if key not in self._types:
+            blocked, types = cycle.alike(first)
+            self._types[key] = None if blocked else types
+        known = self._types[key]
+        if known is None:
+            self.blocked.update(dict.fromkeys(works))
+            return
+        for work in works:
+            work.types = known
+        self._ask(cycle, first, len(works))
+        self._want(cycle, first, len(works))
+        self.count(first, len(works))
+        self.queues.setdefault(first.home, []).extend(works)
+
+    def _leave(self, cycle: Surroundings, work: Work) -> None:
+        self.backfilled -= work.job.run.backfilled
+        self.open.pop(work, None)
+        if work.first_seats:
+            if work.degraded:
+                self.queues[work.home].remove(work)
+                self._touch(work.home)
+        elif work in self.held:
+            del self.held[work]
+        elif work in self.blocked:
+            del self.blocked[work]
+        else:
+            self._ask(cycle, work, -1)
+            self._want(cycle, work, -1)
+            self.count(work, -1)
+            self.queues[work.home].remove(work)
+            self._touch(work.home)
+
+    def _ask(self, cycle: Surroundings, work: Work, times: int) -> None:
+        asked, division_of = self.asked, cycle.tree.division_of
+        for quota_type in {division_of[quota_type]: quota_type for quota_type in reversed(work.types)}.values():
+            milli = times * cycle.request_milli(work, quota_type)
+            for leaf in cycle.leaves_of(work, quota_type):  # a window of its class is asked as well
+                key = leaf, division_of[quota_type]
+                asked[key] = asked.get(key, 0) + milli
+
+    def _touch(self, leaf: int) -> None:
+        self.version[leaf] = self.version.get(leaf, 0) + 1
+
+    def count(self, work: Work, times: int) -> None:
+        self.alike.setdefault((work.form.shape, work.types[0]), [work.form, 0])[1] += times
+
+    def _want(self, cycle: Surroundings, work: Work, times: int) -> None:
+        """Add to the blocks that are waited for."""
+        form = work.form
+        if not form.block:
+            return
+        role = form.roles[0]
+        nodes = form.eligible(cycle.grid, 0, work.types[0], suspect=False, spare=False).array
+        key = (role.gpus, role.least, form.width, id(nodes))
+        self.nodes[id(nodes)] = nodes
+        count = self.wanted.setdefault(key, [0])
+        count[0] += times
+        if not count[0]:
+            del self.wanted[key]

@@ -1,0 +1,252 @@
+"""All that stands in the way of a waiting job, with numbers and names. Computed once per queue and shape."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from .capacity import plain, widest
+from .cluster import Work
+from .legality import Reclaim, rules_of
+from .plan import names
+from .reading import spell_instant
+from .reasons import Reason, gpus, reason
+from .state import Cycle
+from .values import Kind, Role
+from .windows import NEVER
+
+Reasons = tuple[Reason, ...]
+
+
+class Blockers:
+    """Reasons of the final state."""
+
+    def __init__(self, cycle: Cycle) -> None:
+        self.cycle = cycle
+        self.view = cycle.fleet.soon
+        self.capacity = cycle.capacity(self.view)
+        self._groups: dict[tuple[int, int], Reasons] = {}  # by leaf and form
+        self._alike: dict[tuple[int, int, bool, tuple[int, ...]], Reasons] = {}  # by leaf and shape
+        self.rooms: dict[tuple[int, int], Reason | None] = {}
+        self._joined: dict[tuple[int, ...], tuple[Reasons, Reasons]] = {}
+        self._holders: dict[tuple[int, int], tuple[str, int | None] | None] = {}
+        self._shares: dict[tuple[int, int, int], Reasons] = {}
+        self._on_node: dict[int, list[Work]] | None = None
+        self._shortages = tuple(
+            reason(
+                "shortage",
+                f"guarantees of {gpus(total)} GPUs are in force; {gpus(division.capacity)} are healthy",
+                guaranteed=total / 1000,
+                healthy=division.capacity / 1000,
+            )
+            for division, total in cycle.tree.shortage()
+        )
+
+    def of(self, work: Work) -> Reasons:
+        cycle = self.cycle
+        static = cycle.static.get(work.order)
+        if static is not None:
+            return static
+        if work.stale:
+            return (reason("stale", "was ended in this plan and waits for the next"),)
+        form = work.form
+        key = (work.home, id(form))
+        group = self._groups.get(key)
+        if group is None:
+            alike = (work.home, form.shape, work.fixed, work.types)
+            group = self._alike.get(alike)
+            if group is None or work.seats:
+                group = self._group(work)
+                if not work.seats:
+                    self._alike[alike] = group
+            if not work.seats:
+                self._groups[key] = group
+        own = cycle.notes.get(work.order)
+        late = work.form.delay and work.job.submitted + work.kind.preemption_delay_ms > cycle.now
+        if not own and not late:
+            return group
+        return self._with_own(work, group, own or {}, bool(late))
+
+    def _with_own(self, work: Work, group: Reasons, own: dict[str, Reason], late: bool) -> Reasons:
+        shared = tuple(one for one in group if one is not ORDER)  # there is more to say than that
+        extra = [found for code, found in sorted(own.items()) if not any(one.code == code for one in shared)]
+        if late:
+            at = spell_instant(work.job.submitted + work.kind.preemption_delay_ms)
+            extra.append(reason("delay", f"causes no eviction before {at}", until=at))
+        key = (id(group), *(id(one) for one in extra))
+        known = self._joined.get(key)
+        if known is not None:
+            return known[1]
+        if any(found.code in ("balance", "worth") for found in extra):
+            shared = tuple(one for one in shared if one.code != "victims")
+        joined = shared + tuple(extra)
+        if not late:
+            self._joined[key] = (group, joined)  # with the group itself, so that no other one gets its identity meanwhile
+        return joined
+
+    # What a queue's jobs of one kind have in common
+
+    def _group(self, work: Work) -> Reasons:
+        found: list[Reason] = []
+        for quota_type in self.cycle.types_of(work):
+            found.extend(self._of_type(work, quota_type))
+        found.extend(self._shortages)
+        distinct: dict[tuple[str, str], Reason] = {(one.code, one.detail): one for one in found}
+        if not distinct:
+            return (ORDER,)
+        return tuple(distinct.values())
+
+    def _of_type(self, work: Work, quota_type: int) -> list[Reason]:
+        cycle = self.cycle
+        found: list[Reason] = []
+        milli = cycle.cluster.wants_milli(work.kind, work.missing(), quota_type) if work.seats else cycle.least_milli(work.kind, quota_type)
+        leaf = work.charged_leaf if work.seats else work.home
+        limit = cycle.tree.limit_gate(leaf, quota_type, milli)
+        if limit is not None:
+            found.append(limit)
+        if work.fixed:
+            fixed = cycle.tree.fixed_gate(leaf, quota_type, milli, cycle.cluster.windows.ends(work, cycle.now))
+            if fixed is not None:
+                found.append(fixed)
+        room = self._room(work, quota_type)
+        if room is not None:
+            found.append(room)
+            if "reclaim" in cycle.settings.passes:
+                found.extend(self._share(work, leaf, quota_type, milli))
+        if not found and not work.seats and "allocate" not in cycle.settings.passes:
+            found.append(reason("passes", f"fits, but only {names(cycle.settings.passes)} run"))
+        return found
+
+    def _share(self, work: Work, leaf: int, quota_type: int, milli: int) -> Reasons:
+        key = (leaf, quota_type, milli)
+        known = self._shares.get(key)
+        if known is None:
+            known = self._shares[key] = self._new_share(work, leaf, quota_type, milli)
+        return known
+
+    def _new_share(self, work: Work, leaf: int, quota_type: int, milli: int) -> Reasons:
+        tree = self.cycle.tree
+        division = tree.divisions[tree.division_of[quota_type]]
+        used, fair = division.used[leaf], division.fair[leaf]
+        name = tree.names[leaf]
+        if used + milli > fair:
+            detail = f"{name} uses {gpus(used)} of a fair share of {gpus(fair)} GPUs; with {gpus(milli)} more it may only use what is idle"
+            return (reason("share", detail, quota=name, used=used / 1000, fair=fair / 1000, needed=milli / 1000),)
+        above = [
+            tree.names[sibling]
+            for place in tree.path[leaf]
+            for sibling in tree.children[tree.parent[place]]
+            if sibling != place and division.used[sibling] > division.counts_on[sibling]
+        ]
+        if not above:
+            return (reason("victims", f"no queue beside {name} uses more than it may count on", quota=name),)
+        rules = rules_of(self.cycle, work, quota_type, leaf, milli)
+        if rules.even is not None and not rules.sources:
+            return (rules.even,)
+        detail = f"above what they may count on: {names(above)}; what they could give makes no room for it"
+        victims = reason("victims", detail, quota=name)
+        return (victims,) if rules.even is None else (victims, rules.even)
+
+    # Room
+
+    def _room(self, work: Work, quota_type: int) -> Reason | None:
+        if work.seats:
+            return self._new_room(work, quota_type)
+        key = (self.cycle.shape_of(work.kind), quota_type)
+        if key not in self.rooms:
+            self.rooms[key] = self._new_room(work, quota_type)
+        return self.rooms[key]
+
+    def has_other_room(self, work: Work, before: Mapping[tuple[int, int], Reason | None]) -> bool:
+        """Whether there is not the same room for it any more."""
+        return any(self._room(work, quota_type) != before.get((work.form.shape, quota_type), UNKNOWN) for quota_type in work.types)
+
+    def _new_room(self, work: Work, quota_type: int) -> Reason | None:
+        kind = work.kind
+        cycle = self.cycle
+        type_name = cycle.grid.types[quota_type]
+        wants = work.missing()
+        if any(kind.roles[place].parted for place, _ in wants):
+            if self._fits(work, quota_type):
+                return None
+            role = next(kind.roles[place] for place, _ in wants if kind.roles[place].parted)
+            return self._no_part(role, kind, type_name)
+        total_needed = sum(kind.roles[place].gpus * len(ranks) for place, ranks in wants)
+        allowed = np.zeros(cycle.grid.size, dtype=np.int64)
+        level = widest(cycle.cluster, kind)
+        worst: tuple[Role, int, int] | None = None
+        for place, ranks in wants:
+            role = kind.roles[place]
+            eligible = cycle.grid.eligible(kind, role, quota_type, suspect=kind.tolerates_suspect, spare=bool(work.seats))
+            allowed |= eligible.array
+            most = self.capacity.most(role, eligible, level)
+            if most < len(ranks) and (worst is None or most * worst[2] < worst[1] * len(ranks)):
+                worst = (role, most, len(ranks))
+        idle = int((self.view.count_np * allowed).sum())
+        if idle < total_needed:
+            detail = f"needs {total_needed} {type_name} GPUs; {idle} are free where it may run"
+            return reason("capacity", detail, type=type_name, needed=total_needed, free=idle)
+        if worst is None:
+            if plain(cycle.cluster, kind) or self._fits(work, quota_type):
+                return None
+            return reason("fragmentation", f"{idle} GPUs are free, but not grouped as its roles and NVLink groups need them", free=idle)
+        return self._too_narrow(work, quota_type, worst, level, idle, total_needed)
+
+    def _too_narrow(self, work: Work, quota_type: int, worst: tuple[Role, int, int], level: int, idle: int, needed: int) -> Reason:
+        role, most, count = worst
+        cycle = self.cycle
+        eligible = cycle.grid.eligible(work.kind, role, quota_type, suspect=work.kind.tolerates_suspect, spare=bool(work.seats))
+        if level <= 0:
+            detail = f"{idle} GPUs are free, but room for only {most} of {count} workers of {role.gpus} GPUs on one node each"
+            return reason("fragmentation", detail, free=idle, room=most, needed=count)
+        name = cycle.grid.level_names[level]
+        sums = self.capacity.sums(role, eligible, level)
+        domain = int(sums.argmax())
+        where = cycle.grid.levels[level].names[domain]
+        detail = f"the largest free {name} ({where}) has room for {most} of {count} workers: {most * role.gpus} of {needed} GPUs"
+        holder = self._holder(level, domain)
+        facts: dict[str, object] = {"level": name, "domain": where, "room": most, "needed": count}
+        if holder is not None:
+            until = "an unknown time" if holder[1] is None else spell_instant(holder[1])
+            detail += f"; {holder[0]} holds GPUs there until {until}"
+            facts["held_by"] = holder[0]
+            facts["until"] = None if holder[1] is None else spell_instant(holder[1])
+        return reason("topology", detail, **facts)
+
+    def _holder(self, level: int, domain: int) -> tuple[str, int | None] | None:
+        """Who leaves a domain first, and when."""
+        key = (level, domain)
+        if key not in self._holders:
+            low, high = self.cycle.grid.levels[level].slice_of(domain)
+            if self._on_node is None:
+                self._on_node = {}
+                for work in self.cycle.cluster.works:
+                    for node in {seat.node for seat in work.seats}:
+                        self._on_node.setdefault(node, []).append(work)
+            here = {work.order: work for node in range(low, high) for work in self._on_node.get(node, ())}
+            ends = sorted((self.cycle.ends_at(work), order) for order, work in here.items())
+            self._holders[key] = None
+            if ends:
+                end, order = ends[0]
+                self._holders[key] = (here[order].job.name, None if end >= NEVER else end)
+        return self._holders[key]
+
+    def _fits(self, work: Work, quota_type: int) -> bool:
+        with self.cycle.cluster.attempt():
+            return self.cycle.fit(work, quota_type, self.view) is not None
+
+    def _no_part(self, role: Role, kind: Kind, type_name: str) -> Reason:
+        if kind.sharing == "mig":
+            asked = role.mig or f"an instance with {(role.memory_mib or 0) / 1024:g} GB"
+            empty = sum(len(split.instances) - len(split.taken) for split in self.view.splits.values() if split.mode == "mig")
+            return reason("sharing", f"no empty {asked} on {type_name}; {empty} instances of other profiles or nodes are empty", asked=asked)
+        asked = f"{role.share_milli} milli-GPU" if role.share_milli is not None else f"{(role.memory_mib or 0) / 1024:g} GB"
+        return reason("sharing", f"no GPU of {type_name} that it may share by {kind.sharing} has {asked} left, and none is idle", asked=asked)
+
+    def may_reclaim(self, work: Work, quota_type: int) -> bool:
+        milli = self.cycle.least_milli(work.kind, quota_type)
+        return bool(Reclaim(self.cycle, work, quota_type, work.home, milli).sources)
+
+
+ORDER = reason("order", "fits by itself, but what is served before it takes the room")
+UNKNOWN: Any = object()

@@ -1,0 +1,76 @@
+"""Room by shape, computed once per state: how many workers of a shape fit into each domain of each level."""
+
+from .cluster import Cluster
+from .fleet import View
+from .form import Form
+from .grid import Eligible, Ints
+from .values import Kind, Role
+
+
+class Capacity:
+    """Slots per node and per domain in one view; forgets everything when the view has changed."""
+
+    def __init__(self, cluster: Cluster, view: View) -> None:
+        self.cluster = cluster
+        self.grid = cluster.grid
+        self.view = view
+        self.version = view.version
+        self._slots: dict[tuple[int, int, int, int], Ints] = {}
+        self._sums: dict[tuple[int, int, int, int, int], Ints] = {}
+        self._most: dict[tuple[int, int, int, int, int], int] = {}
+
+    def _fresh(self) -> None:
+        if self.version != self.view.version:
+            self.version = self.view.version
+            self._slots.clear()
+            self._sums.clear()
+            self._most.clear()
+
+    def slots(self, role: Role, eligible: Eligible) -> Ints:
+        self._fresh()
+        key = (role.gpus, role.cpus, role.host_memory_mib, id(eligible))
+        known = self._slots.get(key)
+        if known is None:
+            known = self._slots[key] = self.view.slots(role.gpus, role.cpus, role.host_memory_mib, eligible)
+        return known
+
+    def sums(self, role: Role, eligible: Eligible, level: int) -> Ints:
+        """Workers per domain of a level; level -1 is the whole fleet."""
+        self._fresh()
+        key = (role.gpus, role.cpus, role.host_memory_mib, id(eligible), level)
+        known = self._sums.get(key)
+        if known is None:
+            slots = self.slots(role, eligible)
+            known = slots.sum(keepdims=True) if level < 0 else self.grid.levels[level].sums(slots)
+            self._sums[key] = known
+        return known
+
+    def most(self, role: Role, eligible: Eligible, level: int) -> int:
+        """The most workers that one domain of a level has room for."""
+        self._fresh()
+        key = (role.gpus, role.cpus, role.host_memory_mib, id(eligible), level)
+        known = self._most.get(key)
+        if known is None:
+            sums = self.sums(role, eligible, level)
+            known = self._most[key] = int(sums.max()) if len(sums) else 0
+        return known
+
+
+def widest(cluster: Cluster, kind: Kind) -> int:
+    """The level in one domain of which the whole job must stand."""
+    return cluster.form_of(kind).width
+
+
+def plain(cluster: Cluster, kind: Kind) -> bool:
+    return cluster.form_of(kind).plain
+
+
+def could_fit(cluster: Cluster, capacity: Capacity, form: Form, quota_type: int, *, suspect: bool, spare: bool = False) -> bool:
+    """A quick bound: False means that the minimum of a job without workers certainly does not fit."""
+    for place, role in enumerate(form.roles):
+        if role.parted or not role.least:
+            continue
+        eligible = form.eligible(cluster.grid, place, quota_type, suspect=suspect, spare=spare)
+        if capacity.most(role, eligible, form.width) < role.least:
+            return False
+    return True

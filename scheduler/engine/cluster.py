@@ -1,0 +1,636 @@
+"""The one mutable thing while a plan is made: jobs, where they stand, what they are charged, and how to take it all back.
+
+`start`, `evict` and `trim` are the only ways to change it. Each changes fleet, tree and job together and logs how to undo
+that, so that "all or nothing" is an attempt that is not kept.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import compress, count
+from operator import is_not
+from typing import Any
+
+from .blocks import Blocks
+from .fleet import Attempt, Fleet, Part, Seat, bits_of
+from .form import Form, Wants
+from .kept import Kept
+from .mig import board_of
+from .reasons import Reason
+from .tree import NEVER, WINDOW_MARK, Tree
+from .values import QUEUED, Job, Kind, Placed, Preemptible, Role, Scenario
+from .windows import Windows
+
+
+class Work:
+    """One job while a plan is made."""
+
+    __slots__ = (
+        "backfilled",
+        "barred",
+        "charged_leaf",
+        "degraded",
+        "evicted",
+        "firm",
+        "first_seats",
+        "fixed",
+        "for_job",
+        "form",
+        "home",
+        "job",
+        "kind",
+        "milli",
+        "moved",
+        "order",
+        "put_out_for",
+        "put_out_why",
+        "quota_type",
+        "seats",
+        "sequence",
+        "stale",
+        "state",
+        "types",
+        "why",
+    )
+
+    def __init__(self, job: Job, order: int, home: int, form: Form) -> None:
+        self.job = job
+        self.form = form
+        self.kind: Kind = form.kind
+        self.order = order  # place by (submitted, name): the end of every ordering
+        self.home = home
+        self.charged_leaf = home
+        self.seats: tuple[Seat, ...] = ()
+        self.first_seats: tuple[Seat, ...] = ()
+        self.state = job.run.state
+        self.milli = 0
+        self.fixed = form.fixed
+        self.quota_type = -1
+        self.types: tuple[int, ...] = form.types
+        self.degraded = False
+        self.evicted = False  # by this plan
+        self.moved = False
+        self.firm = False  # its place in this plan is as good as one that it had before
+        self.stale = False
+        self.barred = False
+        self.backfilled = job.run.backfilled
+        self.why: Reason | None = None
+        self.for_job: str | None = None
+        self.put_out_why: Reason | None = None  # why it lost its first places, and to whom
+        self.put_out_for: str | None = None
+        self.sequence = 0  # when it was last given a place, among all of this plan
+
+    @property
+    def running(self) -> bool:
+        return bool(self.seats)
+
+    @property
+    def asks_again(self) -> bool:
+        """Whether a job that is stopping was evicted, and so waits again as soon as it has stopped."""
+        run = self.job.run
+        return run.last_evicted is not None and (run.since is None or run.last_evicted >= run.since)
+
+    @property
+    def backoff_matters(self) -> bool:
+        """Whether it was evicted before, so that its own past decides beside what it asks for."""
+        return self.job.run.last_evicted is not None
+
+    @property
+    def fresh(self) -> bool:
+        """Whether it stands only by this plan: nobody has begun to work there."""
+        return not self.first_seats
+
+    @property
+    def stood_before(self) -> bool:
+        """Whether its minimum ran before this plan."""
+        return all(sum(seat.role == place for seat in self.first_seats) >= role.least for place, role in enumerate(self.kind.roles))
+
+    @property
+    def repaired(self) -> bool:
+        """Whether this plan gave it what its minimum lacked: then nothing is taken from it in the same plan but the whole."""
+        return bool(self.first_seats) and not self.evicted and not self.degraded and not self.stood_before
+
+    def count(self, role: int) -> int:
+        return sum(1 for seat in self.seats if seat.role == role)
+
+    def missing(self) -> Wants:
+        """The workers up to the minimum of every role that have no place."""
+        seats = self.seats
+        if not seats:
+            return self.form.wants
+        wants = []
+        for place, role in enumerate(self.kind.roles):
+            taken = {seat.rank for seat in seats if seat.role == place}
+            short = role.least - len(taken)
+            if short > 0:
+                free = (rank for rank in range(role.most) if rank not in taken)
+                wants.append((place, tuple(rank for _, rank in zip(range(short), free, strict=False))))
+        return tuple(wants)
+
+    def missing_like_now(self) -> Wants:
+        """The workers that it has, to be placed elsewhere."""
+        places = sorted({seat.role for seat in self.seats})
+        return tuple((place, tuple(seat.rank for seat in self.seats if seat.role == place)) for place in places)
+
+    @property
+    def movable(self) -> bool:
+        """Running, preemptible, not said to be without a checkpoint, and not touched by this plan yet."""
+        if not self.seats or self.fresh or self.evicted or self.moved or self.state != "running" or self.degraded:
+            return False
+        return self.kind.preemptible is Preemptible.ALWAYS and self.job.movable
+
+    def begin_anew(self) -> None:
+        """As before the first pass of a plan, its places being its first ones again."""
+        self.types = self.form.types
+        self.firm = self.barred = False
+        self.put_out_why = self.put_out_for = None
+        self.sequence = 0
+
+    def look_for_gaps(self) -> None:
+        """Whether it runs below the minimum of a role."""
+        have = len(self.seats)
+        if not have:
+            self.degraded = False
+        elif have < self.form.all_least:
+            self.degraded = True
+        else:
+            roles = self.kind.roles
+            self.degraded = len(roles) > 1 and any(self.count(place) < role.least for place, role in enumerate(roles))
+
+
+def unusual(job: Job) -> bool:
+    """Whether more than its own whole GPUs depends on where a job stands."""
+    run = job.run
+    if run is QUEUED:
+        return False
+    return bool(run.leaving) or (bool(run.workers) and (run.state == "stopping" or any(role.parted for role in job.kind.roles)))
+
+
+def alike_at_both_ends(one: Sequence[Job], other: Sequence[Job]) -> tuple[int, int]:
+    """How many jobs two lists have in common at their beginning and, behind what differs, at their end."""
+    most = min(len(one), len(other))
+    first = next(compress(count(), map(is_not, one, other)), most)
+    rest = most - first
+    last = next(compress(count(), map(is_not, reversed(one), reversed(other))), rest)
+    return first, min(rest, last)
+
+
+class Cluster:
+    """Jobs on the fleet, charged to the tree."""
+
+    def __init__(self, scenario: Scenario, kept: Kept | None = None) -> None:
+        kept = Kept() if kept is None else kept
+        self.kept = kept
+        self.scenario = scenario
+        self.settings = scenario.settings
+        self.now = scenario.now
+        self.grid = kept.grid(scenario)
+        self.forms = kept.forms
+        self._shapes = kept.shapes
+        self.windows = Windows(scenario, self.grid)
+        before = kept.taken()
+        between = None if before is None else before.difference(scenario)
+        if before is not None and between is not None:
+            self.fleet: Fleet = before.fleet
+            self.tree: Tree = before.tree
+            self.works: list[Work] = before.works
+        else:
+            self.fleet = Fleet(self.grid)
+            self.tree = kept.tree(scenario, self.grid, self.windows.lasting)
+            position = self.tree.position
+            forms, form_of = self.forms, self.form_of
+            self.works = [
+                Work(job, order, position[job.quota], forms.get(id(job.kind)) or form_of(job.kind)) for order, job in enumerate(scenario.jobs)
+            ]
+        self.log: list[tuple[Any, ...]] = []
+        self.geometry: dict[tuple[int, int], Work] = {}  # GPUs split anew by this plan, and for whom
+        self.moves_left = 1 << 30 if self.settings.max_moves is None else self.settings.max_moves
+        self.changes = 0  # kept changes so far; whatever was derived from the state is stale when it moves on
+        self.sequence = 0
+        self.charged: list[int] = []  # leaves whose use has changed, in order; who follows it need not look at the others
+        self.journal: list[Work] = []  # jobs whose places may have changed, in order; each reader knows how far it has read
+        self.touched: dict[int, Work] = {}  # jobs whose places may have changed since somebody last looked
+        self.put_out: list[Work] = []  # jobs that lost all their places, whether or not that was kept
+        self.blocks = Blocks(self.grid, (), ())  # what waits and what is usual, once that is known
+        self.ousted: dict[int, Work] = {}  # every job that lost all its places at some time, by its order
+        self.freed = 0  # kept releases so far: until it moves on, what did not fit does not fit
+        self._milli: dict[tuple[int, int], int] = {}
+        self.goes_on = between is not None  # from the state of the plan before
+        self.gone: Sequence[Work] = ()  # since then
+        self.come: Sequence[Work] = ()
+        self.shifted = False  # whether anyone stands at another place of the list than before
+        self.between: tuple[int, int, Sequence[Work], Sequence[Work]] = (0, 0, (), ())  # where they stood, and stand, in the list
+        if between is None:
+            self._seat_workers()
+        else:
+            self._go_on(*between)
+
+    # Building
+
+    def form_of(self, kind: Kind) -> Form:
+        form = self.forms.get(id(kind))
+        if form is None:
+            form = self.forms[id(kind)] = Form(kind, self.grid, self._shapes)
+        return form
+
+    def _seat_workers(self) -> None:
+        fleet, tree = self.fleet, self.tree
+        fleet.hold_geometry()
+        leaving: list[Seat] = []
+        known = self.kept.sitting
+        index, type_of, hold = self.grid.index, self.grid.type_of, fleet.hold
+        free, cpus, memory = fleet.now.free, fleet.now.cpus, fleet.now.memory
+        for work in self.works:
+            run = work.job.run
+            if run is QUEUED:
+                continue
+            workers = run.workers
+            if run.leaving:
+                leaving.extend(self.seat_of(work, worker) for worker in run.leaving)
+            if not workers:
+                continue
+            if len(workers) == 1 and work.state == "running" and not run.leaving and not work.form.parted:
+                # The most usual by far: one worker with whole GPUs.
+                (worker,) = workers
+                role = work.form.roles[worker.role]
+                node = index[worker.node]
+                work.milli = role.gpus * 1000
+                place = Seat(worker.role, worker.index, node, worker.gpus, role.cpus, role.host_memory_mib, work.milli)
+                work.seats = work.first_seats = (place,)
+                work.quota_type = type_of[node]
+                if len(work.form.roles) > 1:
+                    work.look_for_gaps()
+                else:
+                    work.degraded = role.least > 1
+                free[node] &= ~worker.gpus
+                cpus[node] -= role.cpus
+                memory[node] -= role.host_memory_mib
+                continue
+            sitting = known.get(work.job.name)
+            if sitting is not None and sitting[0] is work.job:
+                seats = sitting[1]
+                if work.state != "stopping":
+                    work.seats = work.first_seats = seats
+                    work.milli, work.quota_type = sitting[2], sitting[3]
+                    work.look_for_gaps()
+                    (fleet.promise if work.state == "reserved" or run.leaving else hold)(seats)
+                    continue
+            else:
+                seats = tuple([self.seat_of(work, worker) for worker in workers])
+            if work.state == "stopping":
+                leaving.extend(seats)
+                continue
+            work.seats = work.first_seats = seats
+            self._note_amount(work)
+            known[work.job.name] = (work.job, seats, work.milli, work.quota_type)
+            (fleet.promise if work.state == "reserved" or run.leaving else hold)(seats)
+        self.usual = not leaving and not fleet.now.splits
+        fleet.settle(leaving)
+        self.windows.claim(self)
+        held: dict[tuple[int, int, bool], int] = {}
+        for work in self.works:
+            if work.seats:
+                key = (work.charged_leaf, work.quota_type, work.fixed)
+                held[key] = held.get(key, 0) + work.milli
+        for (leaf, quota_type, fixed), milli in held.items():
+            tree.charge(leaf, quota_type, milli, fixed)
+
+    # From one plan to the next
+
+    def rest(self, changed: Iterable[Work]) -> None:
+        """Take back all that this plan has decided about the jobs that it has changed."""
+        self.undo((0, 0))
+        for work in changed:
+            work.begin_anew()
+        self.ousted.clear()
+        self.blocks = Blocks(self.grid, (), ())
+
+    def difference(self, scenario: Scenario) -> tuple[int, int] | None:
+        """How many jobs at the beginning and at the end another scenario has in common with this one.
+
+        None where it can't go on from this one: it must be about whole GPUs, with nobody leaving and no window. Elsewhere more than
+        the jobs that changed decides about the first state, and it is made anew.
+        """
+        mine = self.scenario
+        if self.kept.grid(scenario) is not self.grid or mine.quotas != scenario.quotas or mine.windows or scenario.windows:
+            return None
+        if not self.usual or scenario.now < mine.now:
+            return None
+        first, last = alike_at_both_ends(mine.jobs, scenario.jobs)
+        jobs = scenario.jobs
+        return None if any(unusual(job) for job in jobs[first : len(jobs) - last]) else (first, last)
+
+    def _go_on(self, first: int, last: int) -> None:
+        """Take up what differs between the jobs of the plan before and those of this one."""
+        self.usual = True
+        jobs, works = self.scenario.jobs, self.works
+        shifted = self.shifted = len(works) != len(jobs)
+        old = {id(work.job): work for work in works[first : len(works) - last]}
+        position = self.tree.position
+        come: list[Work] = []
+        middle: list[Work] = []
+        for job in jobs[first : len(jobs) - last]:
+            work = old.pop(id(job), None)
+            if work is None:
+                work = Work(job, 0, position[job.quota], self.form_of(job.kind))
+                come.append(work)
+            middle.append(work)
+        self.between = (first, last, works[first : len(works) - last], middle)
+        works[first : len(works) - last] = middle
+        for order in range(first, len(jobs) if shifted else len(jobs) - last):
+            works[order].order = order
+        for work in old.values():
+            if work.seats:
+                self.fleet.lift(work.seats)
+                self.tree.charge(work.home, work.quota_type, -work.milli, work.fixed)
+        for work in come:
+            if work.job.run.workers:
+                work.seats = work.first_seats = tuple([self.seat_of(work, worker) for worker in work.job.run.workers])
+                self._note_amount(work)
+                self.fleet.put(work.seats)
+                self.tree.charge(work.home, work.quota_type, work.milli, work.fixed)
+        self.gone, self.come = list(old.values()), come
+        self.tree.usage_weight = self.settings.fairness.usage_weight_millionths
+        self.fleet.begin()
+
+    def _note_amount(self, work: Work) -> None:
+        """What the places of a job come to, and in which quota type."""
+        milli = 0
+        quota_type = -1
+        for seat in work.seats:
+            milli += seat.milli
+            if seat.milli and quota_type < 0:
+                quota_type = self.grid.type_of[seat.node]
+        work.milli = milli
+        work.quota_type = quota_type if quota_type >= 0 else self.grid.type_of[work.seats[0].node]
+        work.look_for_gaps()
+
+    def seat_of(self, work: Work, worker: Placed) -> Seat:
+        role = work.form.roles[worker.role]
+        node = self.grid.index[worker.node]
+        if worker.share_milli is None and not worker.mig:
+            return Seat(worker.role, worker.index, node, worker.gpus, role.cpus, role.host_memory_mib, role.gpus * 1000)
+        parts: tuple[Part, ...] = ()
+        if worker.mig:
+            board = board_of(self.grid.nodes[node].gpu_type)
+            assert board is not None
+            charges = {each.name: board.charge_milli(each) for each in board.profiles}
+            parts = tuple(Part(gpu, charges[profile], "mig", "", profile, start) for gpu, profile, start in worker.mig)
+        elif worker.share_milli is not None:
+            trust = self.trust_of(work)
+            parts = tuple(Part(gpu, worker.share_milli, work.kind.sharing, trust) for gpu in bits_of(worker.gpus))
+        if parts:
+            return Seat(worker.role, worker.index, node, 0, role.cpus, role.host_memory_mib, sum(part.milli for part in parts), parts)
+        return Seat(worker.role, worker.index, node, worker.gpus, role.cpus, role.host_memory_mib, role.gpus * 1000)
+
+    def trust_of(self, work: Work) -> str:
+        """The domain inside which a GPU may be shared."""
+        if work.kind.sharing == "timeslice" or self.settings.sharing_trust == "any":
+            return "*"
+        return work.job.name if self.settings.sharing_trust == "job" else work.job.quota
+
+    # Amounts
+
+    def worker_milli(self, kind: Kind, role: Role, quota_type: int) -> int:
+        """What one worker is charged in a quota type, before it has a place."""
+        if role.gpus:
+            return role.gpus * 1000
+        if not role.parted:
+            return 0
+        key = (id(role), quota_type)
+        known = self._milli.get(key)
+        if known is None:
+            known = self._milli[key] = self._part_milli(kind, role, quota_type) * role.devices
+        return known
+
+    def _part_milli(self, kind: Kind, role: Role, quota_type: int) -> int:
+        if role.share_milli is not None:
+            return role.share_milli
+        if kind.sharing == "mig":
+            charges: list[int] = []
+            for node, of_type in zip(self.grid.nodes, self.grid.type_of, strict=True):
+                board = board_of(node.gpu_type) if of_type == quota_type else None
+                fitting = [] if board is None else fitting_profiles(role, board.name)
+                charges.extend(charge for _, charge in fitting[:1])
+            return min(charges, default=1000)
+        assert role.memory_mib is not None
+        memory = self.grid.memory_of_type[quota_type]
+        return min(1000, max(1, 1000 * role.memory_mib // memory)) if memory else 1000
+
+    def wants_milli(self, kind: Kind, wants: Wants, quota_type: int) -> int:
+        return sum(len(ranks) * self.worker_milli(kind, kind.roles[place], quota_type) for place, ranks in wants)
+
+    # Changing
+
+    def mark(self) -> tuple[int, int]:
+        return self.fleet.mark(), len(self.log)
+
+    def undo(self, mark: tuple[int, int]) -> None:
+        self.fleet.undo(mark[0])
+        while len(self.log) > mark[1]:
+            entry = self.log.pop()
+            if entry[0] == "charge":
+                self.tree.charge(entry[1], entry[2], -entry[3], entry[4])
+                self.charged.append(entry[1])
+            elif entry[0] == "moves":
+                self.moves_left += entry[1]
+            elif entry[0] == "geometry":
+                if entry[2] is None:
+                    del self.geometry[entry[1]]
+                else:
+                    self.geometry[entry[1]] = entry[2]
+            else:
+                work = entry[1]
+                self.touched[work.order] = work
+                self.journal.append(work)
+                (
+                    work.seats,
+                    work.milli,
+                    work.quota_type,
+                    work.charged_leaf,
+                    work.evicted,
+                    work.moved,
+                    work.backfilled,
+                    work.why,
+                    work.for_job,
+                    work.stale,
+                ) = entry[2]
+                work.look_for_gaps()
+
+    @contextmanager
+    def attempt(self) -> Iterator[Attempt]:
+        """Changes to fleet, tree and jobs that are undone on the way out unless kept."""
+        attempt = Attempt()
+        mark = self.mark()
+        try:
+            yield attempt
+        finally:
+            if not attempt.kept:
+                self.undo(mark)
+
+    def _remember(self, work: Work) -> None:
+        self.touched[work.order] = work
+        self.journal.append(work)
+        self.log.append(
+            (
+                "work",
+                work,
+                (
+                    work.seats,
+                    work.milli,
+                    work.quota_type,
+                    work.charged_leaf,
+                    work.evicted,
+                    work.moved,
+                    work.backfilled,
+                    work.why,
+                    work.for_job,
+                    work.stale,
+                ),
+            )
+        )
+
+    def _charge(self, leaf: int, quota_type: int, milli: int, fixed: bool) -> None:
+        self.log.append(("charge", leaf, quota_type, milli, fixed))
+        self.charged.append(leaf)
+        self.tree.charge(leaf, quota_type, milli, fixed)
+
+    def seat(self, work: Work, seats: Sequence[Seat], quota_type: int, leaf: int, why: Reason, *, taken: bool = True) -> None:
+        """Give a job more workers; `taken` says that the fleet already holds the places."""
+        self._remember(work)
+        if not taken:
+            for seat in seats:
+                self.fleet.take(seat)
+        milli = sum(seat.milli for seat in seats)
+        work.seats = tuple(sorted((*work.seats, *seats)))
+        work.milli += milli
+        work.quota_type = quota_type
+        work.charged_leaf = leaf
+        work.why = why
+        work.look_for_gaps()
+        self.sequence += 1
+        work.sequence = self.sequence
+        self._charge(leaf, quota_type, milli, work.fixed)
+
+    def unseat(self, work: Work, seats: Sequence[Seat], why: Reason, for_job: str | None) -> None:
+        """Take workers from a job: all of them is an eviction, some of them a shrink."""
+        self._remember(work)
+        first: Collection[Seat] = work.first_seats
+        release = self.fleet.release
+        if len(seats) == len(work.seats):
+            untouched = work.seats is first
+            known = first if untouched else set(first)
+            for seat in seats:
+                release(seat, fresh=not untouched and seat not in known)
+            milli = work.milli
+            work.seats = ()
+            work.backfilled = False
+        else:
+            known, gone = set(first), set(seats)
+            for seat in seats:
+                release(seat, fresh=seat not in known)
+            milli = sum(seat.milli for seat in seats)
+            work.seats = tuple(seat for seat in work.seats if seat not in gone)
+        work.milli -= milli
+        work.look_for_gaps()
+        if not work.seats and first:
+            if not work.evicted:
+                work.put_out_why, work.put_out_for = why, for_job
+            work.evicted = True
+            self.put_out.append(work)
+            self.ousted[work.order] = work
+        if first:
+            work.why = why
+            work.for_job = for_job
+        self._charge(work.charged_leaf, work.quota_type, -milli, work.fixed)
+
+    def put_out_all(self, works: Sequence[Work], why: Reason, for_job: str | None) -> None:
+        """Evict many jobs: places on one node, and what one leaf is charged, are given back in one step."""
+        places: list[Seat] = []
+        charges: dict[tuple[int, int, bool], int] = {}
+        for work in works:
+            if work.seats is not work.first_seats or work.form.parted:
+                self.unseat(work, work.seats, why, for_job)
+                continue
+            self._remember(work)
+            places += work.seats
+            key = (work.charged_leaf, work.quota_type, work.fixed)
+            charges[key] = charges.get(key, 0) + work.milli
+            work.seats = ()
+            work.milli = 0
+            work.backfilled = work.degraded = False
+            if not work.evicted:
+                work.put_out_why, work.put_out_for = why, for_job
+            work.evicted = True
+            work.why, work.for_job = why, for_job
+            self.put_out.append(work)
+            self.ousted[work.order] = work
+        self.fleet.free_all(places)
+        for (leaf, quota_type, fixed), milli in charges.items():
+            self._charge(leaf, quota_type, -milli, fixed)
+
+    def spend_moves(self, count: int) -> None:
+        self.log.append(("moves", count))
+        self.moves_left -= count
+
+    def in_a_circle(self, work: Work, seats: Sequence[Seat]) -> bool:
+        """Whether a job that was put out would wait on these places for somebody who waits for it to leave its own."""
+        if not work.evicted:
+            return False  # nobody waits for it to leave
+        gone = [one for _, one in sorted(self.ousted.items()) if one.evicted]
+        seen: set[int] = set()
+        line = [seats]
+        while line:
+            wanted = line.pop()
+            for one in gone:
+                if one.order not in seen and self._overlap(wanted, one.first_seats):
+                    if one is work and wanted is not seats:
+                        return True
+                    if one is not work:
+                        seen.add(one.order)
+                        first = set(one.first_seats)
+                        line.append([seat for seat in one.seats if seat not in first])
+        return False
+
+    def _overlap(self, wanted: Sequence[Seat], held: Sequence[Seat]) -> bool:
+        """Whether somebody has to leave before somebody else can stand there."""
+        now = self.fleet.now
+        for one in wanted:
+            for other in held:
+                if one.node == other.node:
+                    crowded = now.cpus[one.node] < 0 or now.memory[one.node] < 0
+                    if crowded or on_gpus(one) & on_gpus(other):
+                        return True
+        return False
+
+    def split_anew(self, work: Work, key: tuple[int, int]) -> None:
+        self.log.append(("geometry", key, self.geometry.get(key)))
+        self.geometry[key] = work
+
+
+def on_gpus(seat: Seat) -> int:
+    """The GPUs that a worker holds, whole or in part, as a mask."""
+    mask = seat.mask
+    for part in seat.parts:
+        mask |= 1 << part.gpu
+    return mask
+
+
+def fitting_profiles(role: Role, board_name: str) -> list[tuple[str, int]]:
+    """(profile, charge) of the instances that serve a role on a board, the smallest first."""
+    from .mig import BOARDS
+
+    board = BOARDS[board_name]
+    found = []
+    for profile in board.profiles:
+        named = role.mig is not None and profile.name == role.mig
+        roomy = role.memory_mib is not None and profile.usable_mib >= role.memory_mib and not profile.media
+        if named or roomy:
+            found.append((board.charge_milli(profile), profile.compute, profile.name))
+    return [(name, charge) for charge, _, name in sorted(found)]
+
+
+def window_leaf(tree: Tree, name: str) -> int:
+    return tree.position[WINDOW_MARK + name]
+
+
+__all__ = ["NEVER", "Cluster", "Wants", "Work", "fitting_profiles", "window_leaf"]

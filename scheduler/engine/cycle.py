@@ -1,0 +1,72 @@
+"""One plan: let the passes try what they can, gentlest first, until none adds anything; then say what came of it."""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
+
+from .kept import Kept
+from .outcome import conclude
+from .passes import allocate, backfill, consolidate, grow, preempt, reclaim, repartition, shrink, stale
+from .plan import Plan
+from .state import ANYONE, FAIR, Cycle
+from .takings import TakenBack, TakenInVain
+from .values import Scenario
+
+MOST_SWEEPS = 120
+Run = Callable[[Cycle], None]
+RUNS: dict[str, Run] = {
+    "stale": stale.run,
+    "allocate": allocate.run,
+    "backfill": backfill.run,
+    "shrink": shrink.run,
+    "consolidate": consolidate.run,
+    "reclaim": reclaim.run,
+    "preempt": preempt.run,
+    "repartition": repartition.run,
+    "grow": grow.run,
+}
+
+
+def make_plan(scenario: Scenario, kept: Kept | None = None) -> Plan:
+    """Decide what should change now. A function of its argument: no clock, no chance, no reading or writing.
+
+    `kept` only saves time: with it or without it the plan is the same.
+    """
+    cycle = Cycle(scenario, kept)
+    runs = [run for name, run in RUNS.items() if name in scenario.settings.passes and name != "grow"]
+    _settle(cycle, runs)
+    plan = conclude(cycle)
+    if kept is not None:
+        kept.keep(cycle)
+    return plan
+
+
+def _settle(cycle: Cycle, runs: Sequence[Run]) -> None:
+    """Let everyone be served in the order of queues.
+
+    Where one queue takes back what the plan has just started in another, it begins anew with those who stay within their fair shares,
+    through all passes: where they stand nobody else starts in vain.
+    """
+    sweeps = count()
+    try:
+        _sweep(cycle, runs, sweeps)
+    except TakenInVain:
+        cycle.begin_anew()
+        for cycle.turn in (FAIR, ANYONE):
+            _sweep(cycle, runs, sweeps)
+
+
+def _sweep(cycle: Cycle, runs: Sequence[Run], sweeps: Iterator[int]) -> None:
+    """Run the passes until none of them adds anything."""
+    while next(sweeps) < MOST_SWEEPS:
+        before = cycle.placed
+        try:
+            for run in runs:
+                run(cycle)
+        except TakenBack:
+            continue
+        if cycle.placed != before or cycle.takings.second_chance():
+            continue  # who was put out may find another place, and that comes before anyone's growth
+        if cycle.turn != FAIR and "grow" in cycle.settings.passes:
+            grow.run(cycle)
+        if cycle.placed == before:
+            return

@@ -1,0 +1,74 @@
+"""Dividing a pool of GPUs among the siblings of a quota tree. Pure arithmetic on whole numbers."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+GPU = 1000
+MILLION = 1_000_000
+
+
+class Claim(NamedTuple):
+    """One sibling's side of a division, in milli-GPU; `usage` is the decayed share of the fleet in millionths."""
+
+    wants: int  # min(limit, request)
+    guaranteed: int | None
+    weight: int
+    priority: int
+    usage: int
+    created: int
+    name: str
+
+
+def divide(pool: int, claims: Sequence[Claim], usage_weight: int = 0) -> list[int]:
+    """The fair share of each claim: guarantees first, then the surplus by weight and past usage, highest priority first."""
+    shares = [min(pool if claim.guaranteed is None else claim.guaranteed, claim.wants) for claim in claims]
+    rest = pool - sum(shares)
+    if rest <= 0:
+        return shares
+    for priority in sorted({claim.priority for claim in claims}, reverse=True):
+        members = [place for place, claim in enumerate(claims) if claim.priority == priority and shares[place] < claim.wants]
+        rest = _divide_class(rest, members, claims, shares, usage_weight)
+        if rest <= 0:
+            break
+    return shares
+
+
+def _divide_class(rest: int, members: list[int], claims: Sequence[Claim], shares: list[int], usage_weight: int) -> int:
+    """Give the surplus to one priority class; returns what is left of it."""
+    lost: dict[int, tuple[int, int]] = {}
+    while members and rest > 0:
+        total_weight = sum(claims[place].weight for place in members)
+        strengths = [_strength(claims[place], total_weight, usage_weight) for place in members]
+        total = sum(strengths)
+        if not total:
+            return rest  # nobody has a claim to it; it can still be borrowed
+        pool, contented = rest, False
+        for place, strength in zip(members, strengths, strict=True):
+            whole, remainder = divmod(pool * strength, total * GPU)
+            part, need = whole * GPU, claims[place].wants - shares[place]
+            lost[place] = (remainder, total)
+            if need <= part and need * total < pool * strength:  # it needed less than its exact part
+                contented = True
+            given = min(part, need)
+            shares[place] += given
+            rest -= given
+        members = [place for place in members if shares[place] < claims[place].wants]
+        if not contented:
+            break
+    # All remainders of the last round have one denominator, so the numerators compare.
+    for place in sorted(members, key=lambda place: (-lost[place][0], claims[place].created, claims[place].name)):
+        if rest <= 0:
+            break
+        if _strength(claims[place], 1, 0) == 0:
+            continue
+        given = min(GPU, claims[place].wants - shares[place], rest)
+        shares[place] += given
+        rest -= given
+    return rest
+
+
+def _strength(claim: Claim, total_weight: int, usage_weight: int) -> int:
+    """n + k * (n - U), times total_weight and a million squared, so that it is a whole number."""
+    if not usage_weight:
+        return claim.weight * MILLION * MILLION
+    return max(0, claim.weight * (MILLION + usage_weight) * MILLION - usage_weight * claim.usage * total_weight)

@@ -1,0 +1,468 @@
+"""The room in the fleet, changed only by `take` and `release`, each of which can be undone.
+
+There are two views of the same nodes. `now` is what is idle this moment; `soon` adds what is being freed: the places of
+stopping jobs, of leaving workers and of victims of this plan. Both are one object until the first place is freed.
+Within a view a node's idle GPUs are a bit mask, and nodes with equally many idle GPUs are one big bit set, so that the
+tightest node that suffices is the lowest set bit of the first bucket that has one.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .grid import Eligible, Grid, Ints
+from .mig import Instance, board_of, layout_faults
+
+
+class Part(NamedTuple):
+    """A worker's part of one GPU: a share by MPS or time slice, or a MIG instance."""
+
+    gpu: int
+    milli: int
+    mode: str  # "mig", "mps" or "timeslice"
+    trust: str
+    profile: str = ""
+    start: int = 0
+
+
+class Seat(NamedTuple):
+    """One worker's place: a node, whole GPUs as a mask, or parts of GPUs; and what it takes of the host."""
+
+    role: int
+    rank: int  # the worker's index within its role
+    node: int
+    mask: int
+    cpus: int
+    memory: int
+    milli: int
+    parts: tuple[Part, ...] = ()
+
+
+class Split(NamedTuple):
+    """A GPU that is not whole: its mode, who may join, what is used, and for MIG its instances and which of them are taken."""
+
+    mode: str
+    trust: str = ""
+    used: int = 0
+    tenants: int = 0
+    instances: tuple[Instance, ...] = ()
+    taken: tuple[Instance, ...] = ()
+
+    @property
+    def empty(self) -> bool:
+        return not self.tenants
+
+
+@cache
+def bits_of(mask: int) -> tuple[int, ...]:
+    return tuple(place for place in range(mask.bit_length()) if mask >> place & 1)
+
+
+@cache
+def lowest(mask: int, count: int) -> int:
+    """The `count` lowest GPUs of a mask."""
+    result = 0
+    for _ in range(count):
+        low = mask & -mask
+        result |= low
+        mask ^= low
+    return result
+
+
+class View:
+    """The room on every node, under one assumption about what has left."""
+
+    def __init__(self, grid: Grid) -> None:
+        self.grid = grid
+        self.free = list(grid.usable)
+        self.count = list(grid.usable_count)
+        self.cpus = [node.cpus for node in grid.nodes]
+        self.memory = [node.host_memory_mib for node in grid.nodes]
+        self.splits: dict[tuple[int, int], Split] = {}
+        self.buckets: list[int] | None = None
+        self.count_np = np.array(self.count, dtype=np.int64)
+        self._host_np: tuple[Ints, Ints] | None = None
+        self.host_changed: set[int] = set()
+        self.version = 0
+
+    def recount(self) -> None:
+        """Derive the counts from the masks, after these were written to directly."""
+        self.count = [mask.bit_count() for mask in self.free]
+        self.count_np = np.array(self.count, dtype=np.int64)
+        self.buckets = None
+        self._host_np = None
+
+    def copy(self) -> "View":
+        other = View.__new__(View)
+        other.grid = self.grid
+        other.free = list(self.free)
+        other.count = list(self.count)
+        other.cpus = list(self.cpus)
+        other.memory = list(self.memory)
+        other.splits = dict(self.splits)
+        other.buckets = list(self.buckets) if self.buckets is not None else None
+        other.count_np = self.count_np.copy()
+        other._host_np = None
+        other.host_changed = set()
+        other.version = self.version
+        return other
+
+    def by_count(self) -> list[int]:
+        """Bit sets of nodes by their number of idle GPUs."""
+        if self.buckets is None:
+            size = max(1, (len(self.count) + 7) // 8)
+            rows = [bytearray(size) for _ in range(self.grid.most_gpus + 1)]
+            for node, count in enumerate(self.count):
+                rows[count][node >> 3] |= 1 << (node & 7)
+            self.buckets = [int.from_bytes(row, "little") for row in rows]
+        return self.buckets
+
+    def set_free(self, node: int, mask: int) -> None:
+        self.free[node] = mask
+        count = mask.bit_count()
+        old = self.count[node]
+        if count != old:
+            self.count[node] = count
+            self.count_np[node] = count
+            if self.buckets is not None:
+                bit = 1 << node
+                self.buckets[old] ^= bit
+                self.buckets[count] ^= bit
+        self.version += 1
+
+    def add_host(self, node: int, cpus: int, memory: int) -> None:
+        self.cpus[node] += cpus
+        self.memory[node] += memory
+        if self._host_np is not None:
+            self.host_changed.add(node)
+
+    def host_np(self) -> tuple[Ints, Ints]:
+        if self._host_np is None:
+            self._host_np = (np.array(self.cpus, dtype=np.int64), np.array(self.memory, dtype=np.int64))
+        elif self.host_changed:
+            for node in self.host_changed:
+                self._host_np[0][node] = self.cpus[node]
+                self._host_np[1][node] = self.memory[node]
+        self.host_changed = set()
+        return self._host_np
+
+    def slots(self, gpus: int, cpus: int, memory: int, eligible: Eligible) -> Ints:
+        """How many workers of a shape each node has room for; a bound of 10**6 where the shape needs nothing."""
+        if gpus > 1:
+            result = self.count_np // gpus
+        elif gpus == 1:
+            result = self.count_np
+        else:
+            result = np.full(self.grid.size, 10**6, dtype=np.int64)
+        if cpus or memory:
+            cpu_np, memory_np = self.host_np()
+            if cpus:
+                result = np.minimum(result, cpu_np // cpus)
+            if memory:
+                result = np.minimum(result, memory_np // memory)
+            result = np.maximum(result, 0)
+        return result * eligible.array
+
+    def slots_in(self, gpus: int, cpus: int, memory: int, allowed: Ints, low: int, high: int) -> int:
+        """How many workers of a shape fit into a slice of the fleet."""
+        span = slice(low, high)
+        result = self.count_np[span] // gpus if gpus else np.full(high - low, 10**6, dtype=np.int64)
+        if cpus or memory:
+            cpu_np, memory_np = self.host_np()
+            if cpus:
+                result = np.minimum(result, cpu_np[span] // cpus)
+            if memory:
+                result = np.minimum(result, memory_np[span] // memory)
+            result = np.maximum(result, 0)
+        return int((result * allowed[span]).sum())
+
+    def room_on(self, node: int, gpus: int, cpus: int, memory: int) -> int:
+        """How many workers of a shape one node has room for."""
+        room = self.count[node] // gpus if gpus else 10**6
+        if cpus:
+            room = min(room, max(0, self.cpus[node]) // cpus)
+        if memory:
+            room = min(room, max(0, self.memory[node]) // memory)
+        return room
+
+
+class Fleet:
+    """Both views and the log by which every change since a mark is taken back."""
+
+    def __init__(self, grid: Grid) -> None:
+        self.grid = grid
+        self.now = View(grid)
+        self.soon = self.now
+        self.idle_at_start: list[int] = []
+        self.log: list[tuple[Any, ...]] = []
+
+    # Building
+
+    def hold_geometry(self) -> None:
+        """Note which GPUs are split when the plan begins."""
+        for place, node in enumerate(self.grid.nodes):
+            if not node.split:
+                continue
+            by_gpu: dict[int, list[Instance]] = {gpu: [] for gpu in bits_of(node.split)}
+            for one in node.mig:
+                by_gpu[one.gpu].append(Instance(one.start, one.profile))
+            for gpu, instances in by_gpu.items():
+                if self.now.free[place] >> gpu & 1:
+                    self.now.splits[place, gpu] = Split("mig", instances=tuple(sorted(instances)))
+            self.now.free[place] &= ~node.split
+
+    def hold(self, seats: Sequence[Seat]) -> None:
+        """Note places that are held when the plan begins; `settle` must follow before anything else is read."""
+        now = self.now
+        free, cpus, memory = now.free, now.cpus, now.memory
+        for seat in seats:
+            node = seat.node
+            if seat.parts:
+                for part in seat.parts:
+                    now.splits[node, part.gpu] = joined(now.splits.get((node, part.gpu)), part)
+                    free[node] &= ~(1 << part.gpu)
+            else:
+                free[node] &= ~seat.mask
+            cpus[node] -= seat.cpus
+            memory[node] -= seat.memory
+
+    def promise(self, seats: Sequence[Seat]) -> None:
+        """Note places that were promised to somebody who is not there yet: what stands in their way on a board is to be split anew."""
+        splits = self.now.splits
+        for seat in seats:
+            for gpu in bits_of(seat.mask):
+                splits.pop((seat.node, gpu), None)
+            for part in seat.parts:
+                key = (seat.node, part.gpu)
+                split = splits.get(key)
+                if split is None or split.mode != "mig":
+                    continue
+                if part.mode != "mig":
+                    del splits[key]
+                else:
+                    beside = tuple(one for one in split.instances if not self._overlap(seat.node, one, Instance(part.start, part.profile)))
+                    splits[key] = split._replace(instances=beside)
+        self.hold(seats)
+
+    def _overlap(self, node: int, one: Instance, other: Instance) -> bool:
+        """Whether two instances of a board want the same memory; the same instance does not stand in its own way."""
+        board = board_of(self.grid.nodes[node].gpu_type)
+        assert board is not None, "a part of a board that can't be split was refused at the door"
+        return one != other and bool(layout_faults(board, (one, other)))
+
+    def lift(self, seats: Sequence[Seat]) -> None:
+        """Whole GPUs that were held when an earlier plan began are not any more; `begin` must follow."""
+        now, usable = self.now, self.grid.usable
+        for seat in seats:
+            node = seat.node
+            now.set_free(node, now.free[node] | (seat.mask & usable[node]))
+            now.add_host(node, seat.cpus, seat.memory)
+
+    def put(self, seats: Sequence[Seat]) -> None:
+        """Whole GPUs are held that were idle when an earlier plan began; `begin` must follow."""
+        now = self.now
+        for seat in seats:
+            node = seat.node
+            now.set_free(node, now.free[node] & ~seat.mask)
+            now.add_host(node, -seat.cpus, -seat.memory)
+
+    def begin(self) -> None:
+        """What is idle now is what a plan begins with, and nobody is leaving."""
+        self.soon = self.now
+        self.idle_at_start = list(self.now.free)
+        self.log.clear()
+
+    def settle(self, leaving: Sequence[Seat] = ()) -> None:
+        """Everything held is noted: count what is idle, and free in `soon` what is leaving."""
+        self.now.recount()
+        if leaving:
+            held_soon = self.now.copy()
+            self.hold(leaving)
+            self.now.recount()
+            self.soon = held_soon
+            # Who leaves keeps the geometry: an emptied MIG instance can be used again as it is.
+            for seat in leaving:
+                for part in seat.parts:
+                    if part.mode == "mig":
+                        self._leave_empty(seat.node, part)
+        self.idle_at_start = list(self.now.free)
+        self.log.clear()
+
+    def _leave_empty(self, node: int, part: Part) -> None:
+        """An instance whose tenant is leaving can be used again, unless its place was promised to somebody already."""
+        soon, key = self.soon, (node, part.gpu)
+        split = soon.splits.get(key)
+        if split is None and not soon.free[node] >> part.gpu & 1:
+            return  # promised whole
+        if split is not None and split.mode != "mig":
+            return
+        mine = Instance(part.start, part.profile)
+        if split is not None and any(self._overlap(node, mine, one) for one in split.taken):
+            return
+        soon.splits[key] = left(joined(split, part), part) or Split("mig")
+        soon.set_free(node, soon.free[node] & ~(1 << part.gpu))
+
+    def part_ways(self) -> None:
+        if self.soon is self.now:
+            self.soon = self.now.copy()
+
+    # Changing
+
+    def mark(self) -> int:
+        return len(self.log)
+
+    def undo(self, mark: int) -> None:
+        log = self.log
+        while len(log) > mark:
+            entry = log.pop()
+            if len(entry) == 3:
+                self._put_split(entry[0], entry[1], entry[2])
+            else:
+                node, now_bits, soon_bits, now_cpus, now_memory, soon_cpus, soon_memory = entry
+                self._flip(node, now_bits, soon_bits, -now_cpus, -now_memory, -soon_cpus, -soon_memory)
+
+    @contextmanager
+    def attempt(self) -> Iterator["Attempt"]:
+        """Changes that are undone on the way out unless kept."""
+        attempt = Attempt()
+        mark = self.mark()
+        try:
+            yield attempt
+        finally:
+            if not attempt.kept:
+                self.undo(mark)
+
+    def take(self, seat: Seat) -> None:
+        node, mask = seat.node, seat.mask
+        now, soon = self.now, self.soon
+        if seat.parts:
+            self._take_parts(seat)
+        if mask or seat.cpus or seat.memory:
+            self._do(node, mask & now.free[node], mask & soon.free[node], -seat.cpus, -seat.memory, -seat.cpus, -seat.memory)
+
+    def release(self, seat: Seat, *, fresh: bool) -> None:
+        """Give a place back. A fresh one was never stood on, so it is idle again at once; another is only being freed."""
+        if not fresh:
+            self.part_ways()
+        node, mask = seat.node, seat.mask & self.grid.usable[seat.node]
+        if seat.parts:
+            self._leave_parts(seat, fresh=fresh)
+        if fresh:
+            idle = mask & self.idle_at_start[node]
+            self._do(node, idle, mask, seat.cpus, seat.memory, seat.cpus, seat.memory)
+        else:
+            self._do(node, 0, mask, 0, 0, seat.cpus, seat.memory)
+
+    def free_all(self, seats: Sequence[Seat]) -> None:
+        """Let places of whole GPUs become free that were held when the plan began: one step per node."""
+        if not seats:
+            return
+        self.part_ways()
+        here: dict[int, list[int]] = {}
+        for seat in seats:
+            node = seat.node
+            known = here.get(node)
+            if known is None:
+                here[node] = [seat.mask, seat.cpus, seat.memory]
+            else:
+                known[0] |= seat.mask
+                known[1] += seat.cpus
+                known[2] += seat.memory
+        for node, (mask, cpus, memory) in here.items():
+            self._do(node, 0, mask & self.grid.usable[node], 0, 0, cpus, memory)
+
+    def _do(self, *entry: int) -> None:
+        self.log.append(entry)
+        self._flip(*entry)
+
+    def _flip(self, node: int, now_bits: int, soon_bits: int, now_cpus: int, now_memory: int, soon_cpus: int, soon_memory: int) -> None:
+        now, soon = self.now, self.soon
+        if now_bits:
+            now.set_free(node, now.free[node] ^ now_bits)
+        if now_cpus or now_memory:
+            now.add_host(node, now_cpus, now_memory)
+        if soon is not now:
+            if soon_bits:
+                soon.set_free(node, soon.free[node] ^ soon_bits)
+            if soon_cpus or soon_memory:
+                soon.add_host(node, soon_cpus, soon_memory)
+
+    # Split GPUs
+
+    def both(self) -> tuple[View, View]:
+        """The two views as two objects: an entry of the log about a split names its view."""
+        self.part_ways()
+        return self.now, self.soon
+
+    def _put_split(self, view: View, key: tuple[int, int], split: Split | None) -> None:
+        if split is None:
+            view.splits.pop(key, None)
+        else:
+            view.splits[key] = split
+        view.version += 1
+
+    def set_split(self, view: View, key: tuple[int, int], split: Split | None) -> None:
+        """Change what a GPU is split into, in one view; a GPU that is split is not idle, one that is whole again is."""
+        old = view.splits.get(key)
+        self.part_ways()  # an entry names its view, so the views must not become two behind its back
+        self.log.append((view, key, old))
+        self._put_split(view, key, split)
+        node, bit = key[0], 1 << key[1]
+        if bool(view.free[node] & bit) != (split is None):
+            bit &= self.grid.usable[node]
+            if view is self.now:
+                self._do(node, bit, 0, 0, 0, 0, 0)
+            else:
+                self._do(node, 0, bit, 0, 0, 0, 0)
+
+    def _take_parts(self, seat: Seat) -> None:
+        for view in self.both():
+            for part in seat.parts:
+                key = (seat.node, part.gpu)
+                self.set_split(view, key, joined(view.splits.get(key), part))
+
+    def _leave_parts(self, seat: Seat, *, fresh: bool) -> None:
+        for view in self.both() if fresh else self.both()[1:]:
+            for part in seat.parts:
+                key = (seat.node, part.gpu)
+                split = view.splits.get(key)
+                if split is not None:
+                    self.set_split(view, key, left(split, part))
+
+
+class Attempt:
+    __slots__ = ("kept",)
+
+    def __init__(self) -> None:
+        self.kept = False
+
+    def keep(self) -> None:
+        self.kept = True
+
+
+def joined(split: Split | None, part: Part) -> Split:
+    """The GPU with one more part taken."""
+    if part.mode == "mig":
+        instance = Instance(part.start, part.profile)
+        instances = split.instances if split else ()
+        if instance not in instances:
+            instances = tuple(sorted((*instances, instance)))
+        taken = tuple(sorted((*(split.taken if split else ()), instance)))
+        return Split("mig", instances=instances, taken=taken, tenants=len(taken))
+    if split is None:
+        return Split(part.mode, part.trust, part.milli, 1)
+    return split._replace(used=split.used + part.milli, tenants=split.tenants + 1)
+
+
+def left(split: Split, part: Part) -> Split | None:
+    """The GPU with one part less; None where it is whole again. An emptied MIG layout stays as it is."""
+    if part.mode == "mig":
+        taken = list(split.taken)
+        taken.remove(Instance(part.start, part.profile))
+        return split._replace(taken=tuple(taken), tenants=len(taken))
+    if split.tenants == 1:
+        return None
+    return split._replace(used=split.used - part.milli, tenants=split.tenants - 1)

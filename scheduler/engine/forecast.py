@@ -1,0 +1,178 @@
+"""When a waiting job will probably start, and the smallest change that would start it now."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from .capacity import plain, widest
+from .cluster import Work
+from .lookahead import Lookahead
+from .order import QueueOrder
+from .passes.allocate import could_start
+from .rehearsal import Rehearsal, newly_shared
+from .reservations import Date
+from .state import Cycle
+from .values import Kind, Preemptible
+from .windows import NEVER
+
+Advice = tuple[str, Any] | None
+
+
+class Forecast:
+    """Predicted starts by a job's place: of the reserved ones, or of everyone who waits."""
+
+    def __init__(self, cycle: Cycle) -> None:
+        self.cycle = cycle
+        self.mode = cycle.settings.forecast
+        self.advises_all = self.mode == "all"
+        self.predicted: dict[int, int] = {}
+        self._advice: dict[tuple[int, ...], Advice] = {}
+        if self.mode == "none":
+            return
+        if self.mode == "all":
+            self._everyone()
+        else:
+            self.predicted = {entry.work.order: cycle.now + entry.at for entry in cycle.book.entries}
+
+    def _everyone(self) -> None:
+        """Reserve for every waiting job in the order of queues; later ones find what earlier ones leave."""
+        cycle = self.cycle
+        book = cycle.book
+        ahead = book.fresh_lookahead()
+        for entry in book.entries:
+            self.predicted[entry.work.order] = cycle.now + entry.at
+            ahead.reserve(entry.at, entry.length, entry.places)
+        rehearsal = book.rehearsal(ahead)
+        for choice, division in cycle.rounds():
+            queues = cycle.queues(division, choice, lambda work: work.order not in self.predicted)
+
+            def milli(work: Work, choice: int = choice) -> int:
+                return cycle.cluster.wants_milli(work.kind, work.missing(), cycle.tried_types(work, choice)[0])
+
+            order = QueueOrder(cycle.tree, division, queues, milli)
+            while (work := order.best()) is not None:
+                order.drop(work.home)
+                self._predict(work, cycle.tried_types(work, choice), ahead, rehearsal)
+
+    def _predict(self, work: Work, types: tuple[int, ...], ahead: Lookahead, rehearsal: Rehearsal) -> None:
+        cycle = self.cycle
+        book = cycle.book
+        best: Date | None = None
+        for quota_type in types:
+            milli = cycle.cluster.wants_milli(work.kind, work.missing(), quota_type)
+            if work.fixed and cycle.tree.fixed_gate(work.home, quota_type, milli, NEVER) is not None:
+                continue  # nothing that ends by itself is sure to make room inside a guarantee
+            found = book.earliest(ahead, work, quota_type, rehearsal)
+            if found is not None and (best is None or found.at < best.at):
+                best = found
+        if best is None:
+            return
+        length = book.length(work)
+        ahead.reserve(best.at, length, [*best.places, *newly_shared(best.seats, rehearsal, best.at, length)])
+        if book.hosts_bind or best.seats:
+            rehearsal.add(best.at, length, book.seats_of(work, best))
+        self.predicted[work.order] = cycle.now + best.at
+
+    # The smallest change
+
+    def advice(self, work: Work) -> Advice:
+        """None also for who is put out by this plan: what it asks for is no longer to be changed while it runs."""
+        if self.mode == "none" or work.seats or work.first_seats or work.order in self.cycle.static:
+            return None
+        if self.mode == "head" and work.order not in self.predicted:
+            return None
+        key = (work.home, id(work.kind), *self._own(work))
+        if key not in self._advice:
+            self._advice[key] = self._new_advice(work)
+        return self._advice[key]
+
+    def _own(self, work: Work) -> tuple[int, int, int]:
+        """What tells jobs of one queue and kind apart when they would start."""
+        cycle = self.cycle
+        place = next((entry.place for entry in cycle.book.entries if entry.work is work), -1)
+        length = cycle.duration(work) if cycle.book.entries or cycle.cluster.windows.upcoming or work.fixed else 0
+        return length, place, max(cycle.now, cycle.backoff_until(work))
+
+    def _new_advice(self, work: Work) -> Advice:
+        """Fewer workers, then a wider level, then another type, then preemptible: the first that would start it now."""
+        if not plain(self.cycle.cluster, work.kind) or "allocate" not in self.cycle.settings.passes:
+            return None
+        return self._fewer(work) or self._wider(work) or self._other_type(work) or self._preemptible(work)
+
+    def _starts(self, work: Work, change: str, to: int | str | None, make: Callable[[Kind], Kind]) -> bool:
+        """Whether the job would start on what is free when the plan is done, if it asked for something else. Tried, not guessed."""
+        cycle, known = self.cycle, self.cycle.cluster.kept.changed_kinds
+        key = (id(work.kind), change, to)
+        if key not in known:
+            known[key] = make(work.kind)
+        kept = work.kind, work.form, work.types, work.fixed
+        kind = known[key]
+        form = cycle.cluster.form_of(kind)
+        work.kind, work.form, work.types, work.fixed = kind, form, form.types, kind.preemptible is Preemptible.NEVER
+        try:
+            refused, types = cycle.static_reasons(work)
+            return not refused and any(could_start(cycle, work, quota_type) for quota_type in types)
+        finally:
+            work.kind, work.form, work.types, work.fixed = kept
+
+    def _room(self, work: Work, quota_type: int, level: int) -> int:
+        kind = work.kind
+        role = kind.roles[0]
+        eligible = self.cycle.grid.eligible(kind, role, quota_type, suspect=kind.tolerates_suspect, spare=False)
+        return self.cycle.capacity(self.cycle.fleet.soon).most(role, eligible, level)
+
+    def _open(self, work: Work, quota_type: int, workers: int, *, fixed: bool = True) -> bool:
+        milli = workers * self.cycle.cluster.worker_milli(work.kind, work.kind.roles[0], quota_type)
+        tree = self.cycle.tree
+        if tree.limit_gate(work.home, quota_type, milli) is not None:
+            return False
+        return not (fixed and work.fixed) or tree.fixed_gate(work.home, quota_type, milli, NEVER) is None
+
+    def _fewer(self, work: Work) -> Advice:
+        role = work.kind.roles[0]
+        level = widest(self.cycle.cluster, work.kind)
+        change = f"roles.{role.name}.min"
+        most = max((min(role.least - 1, self._room(work, quota_type, level)) for quota_type in work.types), default=0)
+        for workers in range(most, max(0, most - MOST_TRIES), -1):
+            if (role.most - workers) % role.step or not any(self._open(work, quota_type, workers) for quota_type in work.types):
+                continue
+            if self._starts(work, change, workers, lambda kind, workers=workers: _with_role(kind, least=workers)):  # type: ignore[misc]
+                return change, workers
+        return None
+
+    def _wider(self, work: Work) -> Advice:
+        role = work.kind.roles[0]
+        names = self.cycle.grid.level_names
+        for wider in range(widest(self.cycle.cluster, work.kind) - 1, -1, -1):
+            level = names[wider] if wider else None
+            enough = any(self._room(work, quota_type, wider) >= role.least for quota_type in work.types)
+            if enough and self._starts(work, "topology.required", level, lambda kind, level=level: _required(kind, level)):  # type: ignore[misc]
+                return "topology.required", level
+        return None
+
+    def _other_type(self, work: Work) -> Advice:
+        role = work.kind.roles[0]
+        grid = self.cycle.grid
+        for name in grid.gpu_types:
+            if not role.gpu_types or name in role.gpu_types:
+                continue
+            if self._starts(work, "gpu_types", name, lambda kind, name=name: _with_role(kind, gpu_types=(name,))):  # type: ignore[misc]
+                return "gpu_types", name
+        return None
+
+    def _preemptible(self, work: Work) -> Advice:
+        if work.fixed and self._starts(work, "preemptible", None, lambda kind: replace(kind, preemptible=Preemptible.ALWAYS)):
+            return "preemptible", True
+        return None
+
+
+MOST_TRIES = 8  # numbers of workers that are tried, from the largest that could have room
+
+
+def _with_role(kind: Kind, **changes: Any) -> Kind:
+    """The kind with its one role changed."""
+    return replace(kind, roles=(replace(kind.roles[0], **changes),))
+
+
+def _required(kind: Kind, level: str | None) -> Kind:
+    return replace(kind, placing=replace(kind.placing, required=level))

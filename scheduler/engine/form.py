@@ -1,0 +1,97 @@
+"""What is worth computing once about a kind of job: jobs of one kind share one `Form` while a plan is made."""
+
+from .blocks import breakable
+from .grid import Eligible, Grid
+from .values import Kind, Preemptible
+
+Wants = tuple[tuple[int, tuple[int, ...]], ...]  # (role, ranks) to place
+
+
+class Form:
+    __slots__ = (
+        "_eligible",
+        "all_least",
+        "block",
+        "delay",
+        "elastic",
+        "fixed",
+        "gpus_only",
+        "kind",
+        "least",
+        "level",
+        "lowest",
+        "order",
+        "parted",
+        "plain",
+        "request",
+        "roles",
+        "shape",
+        "sole",
+        "types",
+        "wants",
+        "width",
+    )
+
+    def __init__(self, kind: Kind, grid: Grid, shapes: dict[tuple[object, ...], int]) -> None:
+        self.kind = kind
+        self.roles = kind.roles
+        self.elastic = kind.elastic
+        self.fixed = kind.preemptible is Preemptible.NEVER
+        # Whether counting idle GPUs is enough to tell where it fits: nothing of the host decides as well.
+        self.gpus_only = len(kind.roles) == 1 and not kind.roles[0].cpus and not kind.roles[0].host_memory_mib
+        self.parted = any(role.parted for role in kind.roles)
+        self.delay = kind.preemption_delay_ms
+        self.level = kind.level
+        self.order = (-kind.class_rank, -kind.priority)
+        self.types = grid.types_for(kind)
+        self.wants: Wants = tuple((place, tuple(range(role.least))) for place, role in enumerate(kind.roles) if role.least)
+        self.all_least = sum(role.least for role in kind.roles)
+        placing = kind.placing
+        # The level in one domain of which the whole job must stand; -1 is the whole fleet.
+        self.width = grid.level_index[placing.required] if placing.required is not None else (-1 if placing.span_clusters else 0)
+        self.plain = _plain(kind, grid)
+        self.block = self.plain and breakable(grid, kind.roles[0].gpus, kind.roles[0].least, self.width)
+        self.sole = self.plain and kind.roles[0].least == 1  # one worker is together with itself on any level
+        self.shape = shapes.setdefault(_shape(kind), len(shapes))
+        self.least: dict[int, int] = {}  # milli-GPU of the minimum, by quota type
+        self.lowest = -1  # the least of them, once it was looked at
+        self.request: dict[int, int] = {}  # milli-GPU of the most it may have
+        self._eligible: dict[tuple[int, int, bool, bool], Eligible] = {}
+
+    def eligible(self, grid: Grid, place: int, quota_type: int, *, suspect: bool, spare: bool) -> Eligible:
+        key = (place, quota_type, suspect, spare)
+        known = self._eligible.get(key)
+        if known is None:
+            known = self._eligible[key] = grid.eligible(self.kind, self.roles[place], quota_type, suspect=suspect, spare=spare)
+        return known
+
+
+def _plain(kind: Kind, grid: Grid) -> bool:
+    """Whether counting slots decides if a job fits: one role of whole GPUs without groups or levels of its own."""
+    if len(kind.roles) != 1:
+        return False
+    role = kind.roles[0]
+    if role.parted or role.placing is not None:
+        return False
+    return kind.placing.tp_group <= 1 or (role.gpus >= kind.placing.tp_group and not grid.narrow_islands)
+
+
+def _shape(kind: Kind) -> tuple[object, ...]:
+    """Kinds that need the same room are equal in this."""
+    roles = tuple(
+        (
+            role.least,
+            role.gpus,
+            role.mig,
+            role.memory_mib,
+            role.share_milli,
+            role.devices,
+            role.gpu_types,
+            role.cpus,
+            role.host_memory_mib,
+            role.placing,
+        )
+        for role in kind.roles
+    )
+    slow = tuple(name for name, speed in kind.throughput if speed == 0)
+    return roles, kind.placing, kind.sharing, kind.labels, kind.needs, kind.tolerates_suspect, slow

@@ -1,0 +1,211 @@
+"""The last word on a plan: what may never be, checked on the final state by rules that share nothing with the passes."""
+
+from collections.abc import Sequence
+
+from .cluster import Cluster, Work
+from .fleet import Seat
+from .mig import Instance, board_of, layout_faults
+from .state import Cycle
+from .tree import Division, Tree
+
+
+class InvariantBroken(AssertionError):
+    """A plan that must not be carried out, and the job it is about."""
+
+    def __init__(self, message: str, job: str | None = None) -> None:
+        super().__init__(message)
+        self.job = job
+
+
+def check(cycle: Cycle) -> None:
+    """Raise unless no place is held twice, gangs are whole and together, and limits and guarantees hold."""
+    cluster = cycle.cluster
+    first = cluster.kept.first
+    if first is not None:
+        first.follow(cluster)
+    if not cycle.placed:
+        return  # nothing was decided that could be wrong
+    if cluster.goes_on and not cycle.fleet.soon.splits:
+        _check_changes(cycle, first or First(cluster))
+        return
+    held = [0] * cycle.grid.size
+    parts: dict[tuple[int, int], list[tuple[str, Seat]]] = {}
+    for work in cycle.cluster.works:
+        if not work.seats:
+            continue
+        if work.seats != work.first_seats:
+            _whole_gang(work, cycle)
+            _together(work, cycle)
+        for seat in work.seats:
+            if seat.parts:
+                for part in seat.parts:
+                    parts.setdefault((seat.node, part.gpu), []).append((work.job.name, seat))
+                continue
+            if held[seat.node] & seat.mask:
+                raise InvariantBroken(f"a GPU of {cycle.grid.nodes[seat.node].name} is held twice", work.job.name)
+            held[seat.node] |= seat.mask
+    for (node, gpu), tenants in parts.items():
+        _shared(cycle, node, gpu, tenants, held)
+    _quotas(cycle)
+
+
+class First:
+    """Where everyone stood as the plan began, and what was used then: a plan that goes on from another is checked against that."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.held = [0] * cluster.grid.size
+        self.used = [[0] * len(cluster.tree.names) for _ in cluster.tree.divisions]
+        for work in cluster.works:
+            self.stand(cluster, work)
+        cluster.kept.first = self
+
+    def follow(self, cluster: Cluster) -> None:
+        for work in cluster.gone:
+            for seat in work.first_seats:
+                self.held[seat.node] &= ~seat.mask
+            self._use(cluster, work, -1)
+        for work in cluster.come:
+            self.stand(cluster, work)
+
+    def stand(self, cluster: Cluster, work: Work) -> None:
+        for seat in work.first_seats:
+            if self.held[seat.node] & seat.mask:
+                raise InvariantBroken(f"a GPU of {cluster.grid.nodes[seat.node].name} is held twice", work.job.name)
+            self.held[seat.node] |= seat.mask
+        self._use(cluster, work, 1)
+
+    def _use(self, cluster: Cluster, work: Work, sign: int) -> None:
+        if work.first_seats:
+            division = _charged(cluster, work.first_seats)
+            for place in cluster.tree.path[work.home]:
+                self.used[division][place] += sign * sum(seat.milli for seat in work.first_seats)
+
+
+def _charged(cluster: Cluster, seats: Sequence[Seat]) -> int:
+    """The division that places are charged to: that of the first one with GPUs."""
+    of_type = cluster.grid.type_of
+    return cluster.tree.division_of[next((of_type[seat.node] for seat in seats if seat.milli), of_type[seats[0].node])]
+
+
+def _check_changes(cycle: Cycle, first: First) -> None:
+    """The same for a plan that goes on from another, in which everyone holds whole GPUs: only what has changed can be wrong."""
+    tree, grid = cycle.tree, cycle.grid
+    changed = [work for work in dict.fromkeys(cycle.cluster.journal) if work.seats != work.first_seats]
+    held: dict[int, int] = {}
+    used = [list(each) for each in first.used]
+    for work in changed:
+        for seat in work.first_seats:
+            held[seat.node] = held.get(seat.node, first.held[seat.node]) & ~seat.mask
+            for place in tree.path[work.home]:
+                used[_charged(cycle.cluster, work.first_seats)][place] -= seat.milli
+    for work in changed:
+        if work.seats:
+            _whole_gang(work, cycle)
+            _together(work, cycle)
+        for seat in work.seats:
+            here = held.get(seat.node, first.held[seat.node])
+            if here & seat.mask:
+                raise InvariantBroken(f"a GPU of {grid.nodes[seat.node].name} is held twice", work.job.name)
+            held[seat.node] = here | seat.mask
+            for place in tree.path[work.charged_leaf]:
+                used[tree.division_of[work.quota_type]][place] += seat.milli
+    for index, division in enumerate(tree.divisions):
+        _within_books(tree, division, used[index], first.used[index])
+
+
+def _whole_gang(work: Work, cycle: Cycle) -> None:
+    first = set(work.first_seats)
+    for place, role in enumerate(work.kind.roles):
+        ranks = [seat.rank for seat in work.seats if seat.role == place]
+        if len(set(ranks)) != len(ranks):
+            raise InvariantBroken(f"{work.job.name} has two workers {role.name} of one index", work.job.name)
+        if len(ranks) < role.least and not (work.degraded and set(work.seats) <= first):
+            raise InvariantBroken(f"{work.job.name} has {len(ranks)} of {role.least} workers {role.name}", work.job.name)
+    for seat in work.seats:
+        if seat in first:
+            continue
+        node = cycle.grid.nodes[seat.node]
+        mask = seat.mask
+        for part in seat.parts:
+            mask |= 1 << part.gpu
+        if mask & ~cycle.grid.usable[seat.node] or node.health in ("down", "draining"):
+            raise InvariantBroken(f"{work.job.name} was placed on {node.name}, which is not healthy", work.job.name)
+        if not seat.parts and seat.mask.bit_count() != work.kind.roles[seat.role].gpus:
+            raise InvariantBroken(f"{work.job.name} got {seat.mask.bit_count()} GPUs for a worker", work.job.name)
+
+
+def _together(work: Work, cycle: Cycle) -> None:
+    kind = work.kind
+    grid = cycle.grid
+    if kind.placing.required is not None:
+        level = grid.levels[grid.level_index[kind.placing.required]]
+    elif not kind.placing.span_clusters:
+        level = grid.levels[0]
+    else:
+        return
+    if len({level.domain_of(seat.node) for seat in work.seats}) > 1:
+        raise InvariantBroken(f"{work.job.name} is spread over several domains of {level.name}", work.job.name)
+    for place, role in enumerate(kind.roles):
+        if role.placing is not None and role.placing.required is not None:
+            own = grid.levels[grid.level_index[role.placing.required]]
+            if len({own.domain_of(seat.node) for seat in work.seats if seat.role == place}) > 1:
+                raise InvariantBroken(f"role {role.name} of {work.job.name} is spread over several domains of {own.name}", work.job.name)
+
+
+def _shared(cycle: Cycle, node: int, gpu: int, tenants: list[tuple[str, Seat]], held: list[int]) -> None:
+    name = cycle.grid.nodes[node].name
+    if held[node] >> gpu & 1:
+        raise InvariantBroken(f"GPU {gpu} of {name} is held whole and in parts", tenants[0][0])
+    mine = [part for _, seat in tenants for part in seat.parts if part.gpu == gpu]
+    if len({part.mode for part in mine}) > 1:
+        raise InvariantBroken(f"GPU {gpu} of {name} is in two modes", tenants[0][0])
+    if mine[0].mode == "mig":
+        board = board_of(cycle.grid.nodes[node].gpu_type)
+        assert board is not None
+        faults = layout_faults(board, [Instance(part.start, part.profile) for part in mine])
+        if faults:
+            raise InvariantBroken(f"GPU {gpu} of {name}: {faults[0]}", tenants[-1][0])
+        return
+    if sum(part.milli for part in mine) > 1000:
+        raise InvariantBroken(f"GPU {gpu} of {name} is shared out beyond the whole", tenants[-1][0])
+    if len({part.trust for part in mine}) > 1 and mine[0].mode == "mps":
+        raise InvariantBroken(f"GPU {gpu} of {name} is shared across domains of trust", tenants[-1][0])
+
+
+def _quotas(cycle: Cycle) -> None:
+    """A limit may be exceeded by what ran before it was lowered, never by more than that."""
+    tree = cycle.tree
+    for division in tree.divisions:
+        at_leaf: dict[int, int] = {}
+        at_home: dict[int, int] = {}
+        for work in cycle.cluster.works:
+            seats, first = work.seats, work.first_seats
+            if not seats and not first:
+                continue
+            held = 0
+            if seats and work.quota_type in division.types:
+                held = seats[0].milli if len(seats) == 1 else sum([seat.milli for seat in seats])
+                at_leaf[work.charged_leaf] = at_leaf.get(work.charged_leaf, 0) + held
+            if first and cycle.grid.type_of[first[0].node] in division.types:
+                if first is not seats or not held:
+                    held = sum([seat.milli for seat in first])
+                at_home[work.home] = at_home.get(work.home, 0) + held
+        _within_books(tree, division, _summed(tree, at_leaf), _summed(tree, at_home))
+
+
+def _within_books(tree: Tree, division: Division, used: list[int], before: list[int]) -> None:
+    if used != division.used:
+        raise InvariantBroken("the books of the quota tree do not add up")
+    if len(tree.divisions) > 1:
+        return
+    for place, limit in enumerate(tree.limit_total):
+        if limit is not None and used[place] > max(limit, before[place]):
+            raise InvariantBroken(f"{tree.names[place]} uses more than its limit")
+
+
+def _summed(tree: Tree, at_leaf: dict[int, int]) -> list[int]:
+    sums = [0] * len(tree.names)
+    for leaf, milli in at_leaf.items():
+        for place in tree.path[leaf]:
+            sums[place] += milli
+    return sums

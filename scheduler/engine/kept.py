@@ -1,0 +1,93 @@
+"""What one plan can hand to the next. A plan made with it equals the plan made from scratch; it is only sooner there.
+
+Jobs are recognised by identity: who keeps state between plans passes the same objects for what has not changed. At the end of a plan
+all that it decided is taken back, and the next one takes up only the jobs that changed. Handed on are
+
+- `Cluster`: the fleet, the tree and the jobs where they stand;
+- `Asking`: the queues, what is asked for, and how many wait for what. It changes by who came and went, and by time for who is held;
+- `Prospect`: the look-ahead without reservations. Times in it are instants, so a later plan only moves its beginning, takes up the jobs
+  that changed, and looks again at those whose time was up or has not begun;
+- `Telling`: the reasons of each waiting job. They come from the numbers of the tree around its leaf and from the room for its shape:
+  both are compared by value with those of the plan before, and where they are the same so are the reasons. Whoever has something of his
+  own to tell (a note, a date, a delay), or had it in the plan before, is told anew;
+- `First`: who held what when the plan began, against which the last word on a plan checks what it has changed;
+- `Units`: as long as time stands still, for what an eviction would lose depends on the moment.
+
+Each of them is valid only behind the plan that it was made by, on the same nodes, quotas and settings. Where GPUs are shared in parts,
+somebody is leaving or a window is stated, the first state is made anew, and all of it with it.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from .fleet import Seat
+from .form import Form
+from .grid import Grid
+from .tree import Tree
+from .values import Job, Kind, Node, Quota, Scenario, Settings, Topology, Window
+
+if TYPE_CHECKING:
+    from .asking import Asking
+    from .cluster import Cluster, Work
+    from .invariants import First
+    from .reservations import Prospect
+    from .state import Cycle
+    from .telling import Telling
+    from .units import Units
+
+Sitting = tuple[Job, tuple[Seat, ...], int, int]  # job, seats, milli-GPU, quota type
+
+
+class Kept:
+    def __init__(self) -> None:
+        self._nodes: tuple[Node, ...] | None = None
+        self._topology: Topology | None = None
+        self._ways: tuple[str, str] = ("", "")
+        self._grid: Grid | None = None
+        self._tree: Tree | None = None
+        self._quotas: tuple[Quota, ...] | None = None
+        self.forms: dict[int, Form] = {}
+        self.shapes: dict[tuple[object, ...], int] = {}
+        self.fits_empty: dict[tuple[int, int], bool] = {}
+        self.sitting: dict[str, Sitting] = {}
+        # Kinds that advice has tried, by the kind and the change: what is known by a kind's identity must not outlive it.
+        self.changed_kinds: dict[tuple[int, str, int | str | None], Kind] = {}
+        self.asking: Asking
+        self.telling: Telling | None = None
+        self.prospect: Prospect | None = None
+        self.first: First | None = None
+        self.units: tuple[Units, int, Settings, list[Work]] | None = None  # and of which moment, by which settings, and who was changed since
+        self._cluster: Cluster | None = None
+
+    def taken(self) -> "Cluster | None":
+        """The state of the plan before, once: a plan that is broken off leaves none behind."""
+        cluster, self._cluster = self._cluster, None
+        return cluster
+
+    def keep(self, cycle: "Cycle") -> None:
+        """The state of a plan that is made, for the next one to go on from."""
+        cycle.rest()
+        self._cluster = cycle.cluster
+
+    def tree(self, scenario: Scenario, grid: Grid, windows: Sequence[Window]) -> Tree:
+        """The tree with nothing charged to it yet."""
+        if windows:
+            return Tree(scenario, grid.types, grid.capacity, windows)
+        if self._tree is None or scenario.quotas != self._quotas:
+            self._tree, self._quotas = Tree(scenario, grid.types, grid.capacity, windows), scenario.quotas
+        else:
+            self._tree.clear(scenario)
+        return self._tree
+
+    def grid(self, scenario: Scenario) -> Grid:
+        """The grid of the scenario; what depended on another one is forgotten."""
+        same = scenario.nodes == self._nodes and scenario.topology == self._topology
+        ways = scenario.settings.sharing_trust, scenario.settings.placement  # what would fit an empty fleet depends on them
+        if self._grid is None or not same or ways != self._ways:
+            self.__init__()  # type: ignore[misc]
+            self._nodes, self._topology, self._ways = scenario.nodes, scenario.topology, ways
+            self._grid = Grid(scenario)
+        if len(self.sitting) > 4 * len(scenario.jobs) + 64:
+            self.sitting.clear()
+        assert self._grid is not None
+        return self._grid

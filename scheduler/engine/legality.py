@@ -1,0 +1,271 @@
+"""What one queue may take from another, and whether the whole of it is fair. docs/engine.md states the rules."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from .cluster import Work
+from .reasons import Reason, gpus, reason
+from .state import Cycle
+from .tree import INFINITE, Division
+from .units import Key, Unit
+from .values import Preemptible
+from .victims import Found, Ranked, as_if_running, by_category, category
+from .wide import Columns, WideRanking
+
+Signature = tuple[object, ...]
+Pair = tuple[tuple[int, ...], Unit]
+
+
+def rank_and_order(ranked: Pair) -> tuple[tuple[int, ...], Key]:
+    return ranked[0], ranked[1].key
+
+
+class Source(NamedTuple):
+    """A node from which something may be taken: while it uses more than the line, and as far as it is left the floor."""
+
+    place: int
+    line: int
+    floor: int  # with less it would have less of its fair share than whoever takes it
+
+
+class Reclaim:
+    """The rules between queues for one job in one quota type, with values as they are at the start of the search."""
+
+    def __init__(self, cycle: Cycle, work: Work, quota_type: int, leaf: int, milli: int) -> None:
+        self.cycle = cycle
+        self.tree = cycle.tree
+        self.work = work
+        self.quota_type = quota_type
+        self.leaf = leaf
+        self.milli = milli
+        self.division: Division = cycle.tree.divisions[cycle.tree.division_of[quota_type]]
+        self.even: Reason | None = None  # why nothing may be taken from somebody who is above his line
+        self.sources = self._sources()
+        self.sparing = tuple(place for place, _, _ in self.sources if self._rests_on_usage(place))
+
+    def _sources(self) -> list[Source]:
+        """The nodes beside the job's path from which something may be taken."""
+        tree, division = self.tree, self.division
+        found = []
+        for place in tree.path[self.leaf]:
+            promised = division.guaranteed[place]
+            mine, fair = division.used[place] + self.milli, division.fair[place]
+            inside = promised is None or mine <= promised
+            for sibling in tree.children[tree.parent[place]]:
+                used = division.used[sibling]
+                if sibling == place or not used:
+                    continue
+                line = division.counts_on[sibling]
+                guaranteed = division.guaranteed[sibling]
+                if inside and guaranteed is not None and guaranteed < line:
+                    line = guaranteed
+                if used <= line:
+                    continue
+                floor = 0
+                if mine > fair and division.fair[sibling] > 0:
+                    floor = mine * division.fair[sibling] // fair + 1 if fair > 0 else INFINITE
+                if used > floor:
+                    found.append(Source(sibling, line, floor))
+                elif self.even is None:
+                    self.even = self._too_even(place, mine, sibling, used)
+        return found
+
+    def _too_even(self, place: int, mine: int, sibling: int, left: int) -> Reason:
+        division, name, other = self.division, self.tree.names[place], self.tree.names[sibling]
+        detail = (
+            f"{name} would use {gpus(mine)} of a fair share of {gpus(division.fair[place])} GPUs, no less than {other} "
+            f"with {gpus(left)} of {gpus(division.fair[sibling])} left"
+        )
+        return reason("balance", detail, quota=name, other=other)
+
+    @property
+    def signature(self) -> Signature:
+        """Searches with the same sources find the same victims."""
+        return (self.quota_type, *self.sources, *self.sparing)
+
+    def units(self, large: int, *, surplus_only: bool = False, fresh_first: bool = True) -> Ranked:
+        """Everything that may be taken from the sources, in the order in which it is tried."""
+        if fresh_first and self.work.form.gpus_only and self.cycle.units().wide([source.place for source in self.sources]):
+            return self._wide_units(self.cycle.units().columns, large, surplus_only)
+        ranked: list[Pair] = []
+        for place, _, _ in self.sources:
+            below = self._below(place, large, surplus_only)
+            if place in self.sparing:
+                below = [pair for pair in below if not self._came_in_this_step(pair[1].work)]
+            ranked.extend(below)
+        if not fresh_first:
+            return as_if_running(ranked)
+        if len(self.sources) > 1:
+            ranked.sort(key=rank_and_order)
+        return ranked
+
+    def _below(self, place: int, large: int, surplus_only: bool) -> list[Pair]:
+        """What may be taken from one source, in order; kept until something below it changes."""
+        units = self.cycle.units()
+        key = (place, self.quota_type, large, surplus_only)
+        known: list[Pair] | None = units.kept(key, place)
+        if known is not None:
+            return known
+        found = []
+        outside = units.borrowed(place, self.division)
+        until = self._protected_from(place)
+        for unit in units.below(place):
+            if unit.work.quota_type != self.quota_type or (surplus_only and not unit.surplus):
+                continue
+            borrowed = unit in outside
+            preemptible = unit.work.kind.preemptible
+            if preemptible is Preemptible.NEVER or (preemptible is Preemptible.WHEN_BORROWED and not borrowed):
+                continue
+            if not unit.surplus and not unit.fresh and unit.began > until:
+                continue
+            found.append((category(unit, borrowed, large), unit))
+        found.sort(key=by_category)  # stable: within a category the order of units stays
+        return units.keep(key, place, found)
+
+    def _wide_units(self, columns: Columns, large: int, surplus_only: bool) -> WideRanking:
+        """The same for many units at once."""
+        tree, division = self.tree, self.division
+        chosen = np.zeros(len(columns.units), dtype=np.bool_)
+        borrowed = np.zeros(len(columns.units), dtype=np.bool_)
+        for place, _, _ in self.sources:
+            end = tree.end[place]
+            here = (columns.leaf >= place) & (columns.leaf < end) & (columns.quota_type == self.quota_type)
+            if surplus_only:
+                here &= columns.surplus
+            outside = columns.borrowed(place, end, division.types, division.guaranteed[place])
+            here &= (columns.preemptible == Preemptible.ALWAYS) | ((columns.preemptible == Preemptible.WHEN_BORROWED) & outside)
+            here &= columns.surplus | columns.fresh | (columns.began <= self._protected_from(place))
+            chosen |= here
+            borrowed |= outside
+        used = division.used
+        bounds = [(place, tree.end[place], used[place] - line, used[place] - floor) for place, line, floor in self.sources]
+        return WideRanking(columns, np.flatnonzero(chosen), borrowed, large, bounds)
+
+    def _protected_from(self, place: int) -> int:
+        """Work of a node that began after this instant is protected by its minimum run time."""
+        return self.cycle.now - self.tree.nearest(place, "reclaim_min_runtime_ms", self.cycle.settings.reclaim_min_runtime_ms)
+
+    def _rests_on_usage(self, place: int) -> bool:
+        """Whether only past usage lets the queue take from a node: then it spares who came there by reclaim within this step of fairness."""
+        cycle, division = self.cycle, self.division
+        if not cycle.settings.fairness.step_ms or not self.tree.usage_weight:
+            return False
+        key = ("without usage", division.name)
+        known = cycle.memo(key)
+        if known is None:
+            known = cycle.remember(key, self.tree.shares_without_usage(division))
+        fair, counts_on = known
+        if division.used[self.leaf] + self.milli > fair[self.leaf]:
+            return True
+        promised = division.guaranteed[place]
+        return division.used[place] <= counts_on[place] and not (self._inside(place) and promised is not None and division.used[place] > promised)
+
+    def _inside(self, place: int) -> bool:
+        """Whether the node of the job's path beside a sibling stays within its guarantee with the job."""
+        mine = next(at for at in self.tree.path[self.leaf] if self.tree.parent[at] == self.tree.parent[place])
+        promised = self.division.guaranteed[mine]
+        return promised is None or self.division.used[mine] + self.milli <= promised
+
+    def _came_in_this_step(self, work: Work) -> bool:
+        step, at = self.cycle.settings.fairness.step_ms, work.job.run.reclaimed
+        return step is not None and at is not None and at // step == self.cycle.now // step
+
+    def exhausted(self, taken: dict[int, int]) -> bool:
+        """Whether nobody is above his line any more, with what was taken so far."""
+        used = self.division.used
+        return all(used[place] - taken.get(place, 0) <= max(line, floor) for place, line, floor in self.sources)
+
+    def legal(self, unit: Unit, taken: dict[int, int]) -> int | None:
+        """The sibling that answers for the unit, while it is above its line with what was taken so far and keeps its floor without it."""
+        used = self.division.used
+        for place, line, floor in self.sources:
+            if place <= unit.leaf < self.tree.end[place]:
+                left = used[place] - taken.get(place, 0)
+                return place if left > line and left - unit.milli >= floor else None
+        return None
+
+    # The whole plan
+
+    def guard(self, found: Found) -> Reason | None:
+        return self._balance(found) or self.order(found) or worth(self.cycle, self.work, self.leaf, self.quota_type, self.milli, found)
+
+    def _within(self, place: int, charged: dict[int, int]) -> int:
+        end = self.tree.end[place]
+        return sum(milli for at, milli in charged.items() if place <= at < end)
+
+    def _balance(self, found: Found) -> Reason | None:
+        tree, division = self.tree, self.division
+        charged = found.charged
+        for place in tree.path[self.leaf]:
+            mine = division.used[place] - self._within(place, charged) + self.milli
+            fair = division.fair[place]
+            if mine <= fair:
+                continue
+            for sibling in tree.children[tree.parent[place]]:
+                taken = charged.get(sibling, 0)
+                if sibling == place or not taken or division.fair[sibling] <= 0:
+                    continue
+                left = division.used[sibling] - taken
+                if mine * division.fair[sibling] >= left * fair:
+                    return self._too_even(place, mine, sibling, left)
+        return None
+
+    def order(self, found: Found) -> Reason | None:
+        """With the victims gone, the job must be served before every one of them that asks again."""
+        tree, division = self.tree, self.division
+        seen: set[tuple[int, int]] = set()  # by leaf and form
+        for unit in found.units:
+            victim = unit.work
+            if unit.surplus or unit.leaf == self.leaf:
+                continue  # in one leaf class and number decide, and those were compared
+            alike = (unit.leaf, id(victim.form))
+            if alike in seen:
+                continue
+            seen.add(alike)
+            least = self.cycle.least_milli(victim.kind, self.quota_type)
+            mine, theirs = tree.fork(self.leaf, unit.leaf)
+            my_key = tree.key(mine, division, self.milli, self._within(mine, found.charged))
+            their_key = tree.key(theirs, division, least, self._within(theirs, found.charged))
+            if my_key > their_key:
+                detail = f"with {victim.job.name} gone, {tree.names[theirs]} would be served before {tree.names[mine]} again"
+                return reason("balance", detail, quota=tree.names[mine], other=tree.names[theirs])
+        return None
+
+
+def rules_of(cycle: Cycle, work: Work, quota_type: int, leaf: int, milli: int) -> Reclaim:
+    """The rules for a job of a leaf: for the same amount the same, as long as nothing changes."""
+    key = ("rules", leaf, quota_type, milli)
+    rules: Reclaim | None = cycle.memo(key)
+    if rules is None:
+        rules = cycle.remember(key, Reclaim(cycle, work, quota_type, leaf, milli))
+    rules.work = work
+    return rules
+
+
+def worth(cycle: Cycle, work: Work, leaf: int, quota_type: int, milli: int, found: Found) -> Reason | None:
+    """Work above its guarantee may not destroy more than it is worth."""
+    most = cycle.settings.worth_gpu_ms.of(work.kind.class_rank)
+    if most is None:
+        return None
+    lost = sum(unit.lost for unit in found.units)
+    if lost <= most or cycle.tree.within_guarantee(leaf, quota_type, milli):
+        return None
+    detail = f"{lost // 1000} GPU-seconds of others would be lost; the settings allow {most // 1000}"
+    return reason("worth", detail, lost_gpu_s=lost / 1000, allowed_gpu_s=most / 1000)
+
+
+def grows_beyond_share(cycle: Cycle, leaf: int, quota_type: int, milli: int, found: Found) -> Reason | None:
+    """Evicting inside a leaf must not take the leaf further beyond its share: others would take it back at once, and so on for ever."""
+    tree = cycle.tree
+    division = tree.divisions[tree.division_of[quota_type]]
+    freed = sum(unit.milli for unit in found.units)
+    if milli <= freed:
+        return None
+    for place in tree.path[leaf]:
+        used = division.used[place] - freed + milli
+        if used > division.fair[place]:
+            name = tree.names[place]
+            detail = f"{name} would use {gpus(used)} of a fair share of {gpus(division.fair[place])} GPUs, which others would take back"
+            return reason("share", detail, quota=name, used=division.used[place] / 1000, fair=division.fair[place] / 1000)
+    return None

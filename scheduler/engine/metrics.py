@@ -1,0 +1,105 @@
+"""How much of the fleet is in use, and how much of what is idle nobody could use."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from .capacity import widest
+from .cluster import Work
+from .grid import Ints
+from .state import Cycle
+
+
+def measure(cycle: Cycle) -> dict[str, Any]:
+    grid = cycle.grid
+    milli = sum(division.used[place] for division in cycle.tree.divisions for place in cycle.tree.children[0])
+    result: dict[str, Any] = {
+        "gpus": sum(cycle.grid.usable_count),
+        "allocated": milli // 1000 if milli % 1000 == 0 else milli / 1000,
+        "fragmented": _against_queue(cycle),
+        "largest_gang": {},
+    }
+    types = np.array(grid.type_of, dtype=np.int64)
+    for index, name in enumerate(grid.types):
+        idle = _room(cycle, suspect=False) * (types == index)
+        result["largest_gang"][name] = {level.name: int(level.sums(idle).max()) if len(level) else 0 for level in grid.levels}
+    if cycle.scenario.demand:
+        result["fragmented_by_demand"] = _against_demand(cycle)
+    stranded = _idle_slices(cycle)
+    if stranded:
+        result["idle_slices"] = stranded
+    displaced = cycle.cluster.windows.displaced_by(cycle.cluster)
+    if displaced:
+        result["displaced"] = [{"window": window, "job": job} for window, job in displaced]
+    return result
+
+
+def _room(cycle: Cycle, *, suspect: bool) -> Ints:
+    """Idle GPUs by node that a start may use."""
+    return cycle.fleet.soon.count_np * cycle.grid.startable[suspect]
+
+
+def _against_queue(cycle: Cycle) -> int:
+    """Idle GPUs that a waiting job can't use, on average over the jobs that wait."""
+    total = weight = 0
+    idle_of: dict[tuple[int, bool], int] = {}
+    types = np.array(cycle.grid.type_of, dtype=np.int64)
+    capacity = cycle.capacity(cycle.fleet.soon)
+    counts = {key: [form, count] for key, (form, count) in cycle.asking.alike.items() if count}
+    for work, sign in _changed(cycle):
+        counts.setdefault((work.form.shape, work.types[0]), [work.form, 0])[1] += sign
+    for (_, quota_type), (form, count) in counts.items():
+        kind = form.kind
+        roles = [role for role in kind.roles if role.gpus and role.least]
+        if not roles:
+            continue
+        asked = (quota_type, kind.tolerates_suspect)
+        if asked not in idle_of:
+            idle_of[asked] = int((_room(cycle, suspect=kind.tolerates_suspect) * (types == quota_type)).sum())
+        role = max(roles, key=lambda one: one.gpus)
+        eligible = cycle.grid.eligible(kind, role, quota_type, suspect=kind.tolerates_suspect, spare=False)
+        sums = capacity.sums(role, eligible, widest(cycle.cluster, kind))
+        usable = int(sums[sums >= role.least].sum()) * role.gpus
+        total += count * max(0, idle_of[asked] - usable)
+        weight += count
+    return total // weight if weight else 0
+
+
+def _changed(cycle: Cycle) -> Iterator[tuple[Work, int]]:
+    """Who of those that wait has a place by this plan (-1), and who of the others waits (1)."""
+    for work in dict.fromkeys(cycle.cluster.journal):
+        if not work.first_seats:
+            if work.seats:
+                yield work, -1
+        elif not work.seats and not work.stale and cycle.asked_again(work):
+            yield work, 1
+
+
+def _against_demand(cycle: Cycle) -> float:
+    """Idle GPUs that the usual demand can't use, on average over the demand."""
+    grid, room = cycle.grid, _room(cycle, suspect=False)
+    idle = int(room.sum())
+    total = weight = 0
+    for part in cycle.scenario.demand:
+        slots = room // part.gpus
+        level = grid.levels[grid.level_index[part.required]] if part.required is not None else None
+        sums = level.sums(slots) if level is not None else slots.sum(keepdims=True)
+        usable = int(sums[sums >= part.workers].sum()) * part.gpus
+        total += part.share * (idle - usable)
+        weight += part.share
+    return round(total / weight, 3) if weight else 0.0
+
+
+def _idle_slices(cycle: Cycle) -> int:
+    """Empty MIG instances that no waiting job asks for."""
+    if not cycle.fleet.soon.splits:
+        return 0
+    asked = {role.mig for work in cycle.waiting() for role in work.kind.roles if role.mig is not None}
+    return sum(
+        1
+        for split in cycle.fleet.soon.splits.values()
+        if split.mode == "mig"
+        for one in split.instances
+        if one not in split.taken and one.profile not in asked
+    )

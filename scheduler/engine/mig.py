@@ -1,0 +1,221 @@
+"""What a GPU can be split into: the vendor's MIG profiles per board, and which of them fit side by side.
+
+A board has memory slices in a row (8, or 4 on the smallest one) and a number of compute slices. An instance takes an
+interval of memory slices that begins at one of its profile's starts. A layout is a set of instances that share no
+memory slice, need no more compute slices than the board has, stay within each profile's count, and hold at most one
+instance with the media engines (`+me`). Nothing else can exist, so nothing else can be entered.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One kind of instance on one board. `usable_mib` is what a process can allocate; the name promises more than that."""
+
+    name: str
+    compute: int
+    memory: int
+    starts: tuple[int, ...]  # in the order in which they should be used
+    most: int
+    nvml_id: int
+    usable_mib: int
+    media: bool = False
+    double_memory: bool = False
+    driver: int = 450  # the oldest driver branch that offers it
+    inferred: bool = False  # derived from sister boards, not read off a device
+
+    @property
+    def mask_at_zero(self) -> int:
+        return (1 << self.memory) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """A GPU model in one memory size, and what it can be split into."""
+
+    name: str
+    models: tuple[str, ...]
+    memory_gb: int
+    memory_slices: int
+    compute_slices: int
+    profiles: tuple[Profile, ...]
+    usable_mib: int
+    inferred: bool = False
+
+    def profile(self, name: str) -> Profile | None:
+        return next((profile for profile in self.profiles if profile.name == name), None)
+
+    @property
+    def slice_milli(self) -> int:
+        """What one memory slice is charged in milli-GPU."""
+        return 1000 // self.memory_slices
+
+    def charge_milli(self, profile: Profile) -> int:
+        return profile.memory * self.slice_milli
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Instance:
+    start: int
+    profile: str
+
+
+Layout = tuple[Instance, ...]
+
+# Small instances fill the far end first: the slices 0 to 3 are the only place for a 4g.
+_STARTS = {1: (6, 4, 5, 2, 3, 0, 1), 2: (4, 2, 0), 3: (4, 0), 4: (0,), 7: (0,)}
+_DOUBLE_STARTS = (6, 4, 2, 0)
+
+
+def _seven_slice_board(
+    name: str, models: tuple[str, ...], memory_gb: int, named: tuple[int, int, int, int], usable_gib: tuple[float, ...] | None = None
+) -> Board:
+    """A board of 7 compute and 8 memory slices. `named` is the GB in the names of 1g, 2g, 3g and 7g; `usable_gib` was measured.
+
+    Without a measurement the usable memory is taken low (0.88 of the name, below every measured board): nothing is promised in vain.
+    """
+    inferred = usable_gib is None
+    one, two, three, seven = (int(gib * 1024) for gib in (usable_gib or tuple(gb * 0.88 for gb in named)))
+    g1, g2, g3, g7 = named
+    profiles = (
+        Profile(f"1g.{g1}gb", 1, 1, _STARTS[1], 7, 19, one, inferred=inferred),
+        Profile(f"1g.{g1}gb+me", 1, 1, _STARTS[1], 1, 20, one, media=True, driver=470, inferred=inferred),
+        Profile(f"1g.{g2}gb", 1, 2, _DOUBLE_STARTS, 4, 15, two, double_memory=True, driver=525, inferred=inferred),
+        Profile(f"2g.{g2}gb", 2, 2, _STARTS[2], 3, 14, two, inferred=inferred),
+        Profile(f"3g.{g3}gb", 3, 4, _STARTS[3], 2, 9, three, inferred=inferred),
+        Profile(f"4g.{g3}gb", 4, 4, _STARTS[4], 1, 5, three, inferred=inferred),
+        Profile(f"7g.{g7}gb", 7, 8, _STARTS[7], 1, 0, seven, inferred=inferred),
+    )
+    return Board(name, models, memory_gb, 8, 7, profiles, seven, inferred)
+
+
+def _four_slice_board() -> Board:
+    profiles = (
+        Profile("1g.6gb", 1, 1, (3, 2, 1, 0), 4, 14, 5960, inferred=True),
+        Profile("2g.12gb", 2, 2, (2, 0), 2, 5, 11920, inferred=True),
+        Profile("4g.24gb", 4, 4, (0,), 1, 0, 23840, inferred=True),
+    )
+    return Board("A30-24", ("A30",), 24, 4, 4, profiles, 23840)
+
+
+_BOARDS = (
+    _seven_slice_board("A100-40", ("A100",), 40, (5, 10, 20, 40), (4.75, 9.62, 19.5, 39.25)),
+    _seven_slice_board("A100-80", ("A100",), 80, (10, 20, 40, 80), (9.75, 19.62, 39.5, 79.25)),
+    _seven_slice_board("H100-80", ("H100",), 80, (10, 20, 40, 80), (9.75, 19.62, 39.5, 79.25)),
+    _seven_slice_board("H100-94", ("H100",), 94, (12, 24, 47, 94)),
+    _seven_slice_board("H100-96", ("H100", "GH200"), 96, (12, 24, 48, 96)),
+    _seven_slice_board("H200-141", ("H200",), 141, (18, 35, 71, 141), (16.0, 32.5, 65.0, 140.0)),
+    _seven_slice_board("B200-180", ("B200",), 180, (23, 45, 90, 180)),
+    _seven_slice_board("GB200-186", ("GB200",), 186, (23, 47, 93, 186)),
+    _seven_slice_board("B300-269", ("B300",), 269, (34, 67, 135, 269)),
+    _seven_slice_board("GB300-278", ("GB300",), 278, (35, 70, 139, 278)),
+    _four_slice_board(),
+)
+BOARDS: dict[str, Board] = {board.name: board for board in _BOARDS}
+
+
+@cache
+def board_of(gpu_type: str) -> Board | None:
+    """The board behind a type name such as `H100-SXM-80GB` or `NVIDIA H200`; None where the type can't be split.
+
+    The memory in the name decides between boards of one model; a model known in one size needs none.
+    """
+    words = re.split(r"[^A-Z0-9]+", gpu_type.upper())
+    candidates = [board for board in _BOARDS if any(model in words for model in board.models)]
+    sizes = [int(match) for match in re.findall(r"(\d+) ?GB", gpu_type.upper())]
+    if sizes:
+        exact = [board for board in candidates if board.memory_gb in sizes]
+        if exact:
+            return exact[0]
+        # A vendor rounds the size of one board in several ways (GB200: 186, 189 or 192): the model decides where it has one board.
+    return candidates[0] if len(candidates) == 1 else None
+
+
+def layout_faults(board: Board, instances: Iterable[Instance]) -> list[str]:
+    """Everything that is wrong with a layout, one sentence per fault; empty where the board can hold it."""
+    faults: list[str] = []
+    taken: dict[int, str] = {}
+    counts: dict[str, int] = {}
+    compute = media = 0
+    for instance in sorted(instances):
+        profile = board.profile(instance.profile)
+        if profile is None:
+            allowed = ", ".join(p.name for p in board.profiles)
+            faults.append(f"{board.name} has no profile {instance.profile}; it has {allowed}")
+            continue
+        counts[profile.name] = counts.get(profile.name, 0) + 1
+        compute += profile.compute
+        media += profile.media
+        if instance.start not in profile.starts:
+            allowed = ", ".join(str(start) for start in sorted(profile.starts))
+            faults.append(f"{profile.name} can't start at slice {instance.start} on {board.name}; it can at {allowed}")
+            continue
+        for position in range(instance.start, instance.start + profile.memory):
+            if position in taken:
+                faults.append(f"{profile.name} at slice {instance.start} overlaps {taken[position]} on memory slice {position}")
+                break
+            taken[position] = f"{profile.name} at slice {instance.start}"
+    for name, count in counts.items():
+        profile = board.profile(name)
+        if profile is not None and count > profile.most:
+            faults.append(f"{count} x {name}; {board.name} holds at most {profile.most}")
+    if compute > board.compute_slices:
+        faults.append(f"{compute} compute slices; {board.name} has {board.compute_slices}")
+    if media > 1:
+        faults.append(f"{media} instances with media engines (+me); a GPU holds at most one")
+    return faults
+
+
+def valid_layout(board: Board, instances: Iterable[Instance]) -> bool:
+    return not layout_faults(board, instances)
+
+
+def room_for(board: Board, instances: Iterable[Instance], profile: Profile) -> tuple[int, ...]:
+    """Starts at which one more instance of the profile fits beside the given ones, the preferred one first."""
+    taken = compute = media = count = 0
+    for instance in instances:
+        other = board.profile(instance.profile)
+        assert other is not None, "a layout in the engine was checked at the door"
+        taken |= other.mask_at_zero << instance.start
+        compute += other.compute
+        media += other.media
+        count += other.name == profile.name
+    if compute + profile.compute > board.compute_slices or count >= profile.most or (profile.media and media):
+        return ()
+    return tuple(start for start in profile.starts if not taken & (profile.mask_at_zero << start))
+
+
+def layouts(board: Board, profiles: Iterable[str] | None = None) -> Iterator[Layout]:
+    """Every layout of the board that uses only the given profiles (all where none are named), the empty one first."""
+    names = None if profiles is None else set(profiles)
+    kinds = [profile for profile in board.profiles if names is None or profile.name in names]
+    placements = sorted((start, kind.name) for kind in kinds for start in kind.starts)
+
+    def extend(chosen: Layout, position: int) -> Iterator[Layout]:
+        yield chosen
+        for index in range(position, len(placements)):
+            candidate = (*chosen, Instance(*placements[index]))
+            if valid_layout(board, candidate):
+                yield from extend(candidate, index + 1)
+
+    yield from extend((), 0)
+
+
+@cache
+def maximal_layouts(board: Board, profiles: tuple[str, ...] | None = None) -> tuple[Layout, ...]:
+    """The layouts to which no instance of the given profiles can be added."""
+    kinds = [profile for profile in board.profiles if profiles is None or profile.name in profiles]
+    return tuple(layout for layout in layouts(board, profiles) if not any(room_for(board, layout, kind) for kind in kinds))
+
+
+def stranded(board: Board, instances: Iterable[Instance]) -> tuple[int, int]:
+    """(compute, memory) slices that a layout leaves unused."""
+    kinds = [board.profile(instance.profile) for instance in instances]
+    return (
+        board.compute_slices - sum(kind.compute for kind in kinds if kind),
+        board.memory_slices - sum(kind.memory for kind in kinds if kind),
+    )

@@ -1,0 +1,99 @@
+"""Who is served next: a heap per inner node of the tree, in which only the path of what changed gets a new key."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from heapq import heapify, heappop, heappush
+
+from .cluster import Work
+from .tree import Division, Tree
+
+Key = tuple[int | str, ...]
+
+
+class QueueOrder:
+    """Waiting jobs by leaf, each leaf in its own order; `best` is the job that the tree serves first.
+
+    The order is over jobs that this pass has not refused yet: a refused head makes room for the next one, and the leaf is
+    compared by that.
+    """
+
+    def __init__(self, tree: Tree, division: Division, queues: Mapping[int, Sequence[Work]], milli: Callable[[Work], int]) -> None:
+        self.tree = tree
+        self.division = division
+        self.milli = milli
+        self.queues = queues
+        self.at = dict.fromkeys(queues, 0)
+        size = len(tree.names)
+        self.heaps: list[list[tuple[Key, int, int, int]]] = [[] for _ in range(size)]
+        self.version = [0] * size
+        self.asks: dict[int, int] = {}  # milli-GPU that the head of a leaf asks for
+        self._fill()
+
+    def _fill(self) -> None:
+        """The first keys, from the leaves up: children stand behind their parents in the tree."""
+        parents, key_of, heaps, asks = self.tree.parent, self.tree.key, self.heaps, self.asks
+        for leaf in self.queues:
+            head = self.head(leaf)
+            if head is not None:
+                asks[leaf] = self.milli(head)
+        for place in range(len(heaps) - 1, 0, -1):
+            heap, best = heaps[place], place
+            if heap:
+                heapify(heap)
+                best = heap[0][3]
+            if best in asks:
+                heaps[parents[place]].append((key_of(place, self.division, asks[best]), 0, place, best))
+        heapify(heaps[0])
+
+    def head(self, leaf: int) -> Work | None:
+        queue = self.queues.get(leaf)
+        if queue is None:
+            return None
+        at = self.at[leaf]
+        return queue[at] if at < len(queue) else None
+
+    def best(self) -> Work | None:
+        leaf = self._top(0)
+        return None if leaf is None else self.head(leaf)
+
+    def _top(self, place: int) -> int | None:
+        """The leaf with the best job below an inner node."""
+        heap, current = self.heaps[place], self.version
+        while heap:
+            _, version, child, leaf = heap[0]
+            if current[child] == version:
+                return leaf
+            heappop(heap)
+        return None
+
+    def drop(self, leaf: int, onward: Callable[[Sequence[Work], int], int] | None = None) -> None:
+        """The head of a leaf was served or refused; go on to the next one, from where `onward` finds it."""
+        at = self.at[leaf] + 1
+        self.at[leaf] = at if onward is None else onward(self.queues[leaf], at)
+        self.refresh(leaf)
+
+    def refresh(self, leaf: int) -> None:
+        """New keys on the path of a leaf whose head or use has changed."""
+        tree, division, version, asks = self.tree, self.division, self.version, self.asks
+        parents, key_of = tree.parent, tree.key
+        head = self.head(leaf)
+        best: int | None = None
+        if head is not None:
+            best = leaf
+            asks[leaf] = self.milli(head)
+        place = leaf
+        while place > 0:
+            parent = parents[place]
+            version[place] += 1
+            if best is not None:
+                heappush(self.heaps[parent], (key_of(place, division, asks[best]), version[place], place, best))
+            place = parent
+            best = self._top(place)
+
+    def refresh_all(self) -> None:
+        for leaf in sorted(self.queues):
+            self.refresh(leaf)
+
+    def follow(self, charged: Iterable[int]) -> None:
+        """New keys on the paths of leaves that use more or less than before, whether or not anyone of them waits here."""
+        for leaf in sorted(set(charged)):
+            self.refresh(leaf)

@@ -1,0 +1,442 @@
+"""From the last state back to a plan: what differs from the first one, who waits and why, and what comes next."""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import cached_property
+from operator import itemgetter
+
+from .blockers import Blockers
+from .cluster import Work
+from .fleet import Seat
+from .forecast import Forecast
+from .invariants import check
+from .metrics import measure
+from .mig import Instance
+from .plan import Decision, Plan, Share, Stand, Waiting
+from .reading import spell_instant
+from .reasons import Reason, reason
+from .state import Cycle
+from .telling import Telling
+from .tree import Division, Tree
+from .values import HOUR_MS, QUEUED, ByClass
+
+
+def conclude(cycle: Cycle) -> Plan:
+    """The plan of a cycle whose passes have nothing left to add."""
+    check(cycle)
+    forecast = Forecast(cycle)
+    decisions = _decisions(cycle)
+    decisions.extend(_reserved(cycle, forecast))
+    telling = _telling(cycle, forecast)
+    changed = telling.changed_places(cycle.tree)
+    return Plan(
+        now=cycle.now,
+        decisions=tuple(decisions),
+        waiting=_waiting(cycle, forecast, telling, changed),
+        shares=_shares(cycle, telling, changed),
+        next_wake=_next_wake(cycle, telling),
+        metrics=measure(cycle),
+    )
+
+
+def _telling(cycle: Cycle, forecast: Forecast) -> Telling:
+    """What the plan before has told, without the jobs that have gone since; or nothing."""
+    cluster = cycle.cluster
+    kept = cluster.kept
+    if cluster.goes_on and kept.telling is not None and kept.telling.settings == cycle.settings and not forecast.advises_all:
+        kept.telling.follow(*cluster.between)
+        kept.telling.forget(cluster.gone)
+    else:
+        kept.telling = Telling(cycle.settings)
+        kept.telling.untimed = dict.fromkeys(cluster.works)
+    return kept.telling
+
+
+def stand(work: Work, seat: Seat, cycle: Cycle) -> Stand:
+    role = work.kind.roles[seat.role].name
+    node = cycle.grid.nodes[seat.node].name
+    if not seat.parts:
+        return Stand(role, seat.rank, node, seat.mask)
+    mask = 0
+    for part in seat.parts:
+        mask |= 1 << part.gpu
+    if seat.parts[0].mode == "mig":
+        return Stand(role, seat.rank, node, mask, mig=tuple(sorted((part.gpu, part.profile, part.start) for part in seat.parts)))
+    return Stand(role, seat.rank, node, mask, share_milli=seat.parts[0].milli)
+
+
+def stands(work: Work, cycle: Cycle) -> tuple[Stand, ...]:
+    return tuple([stand(work, seat, cycle) for seat in work.seats])
+
+
+def action_of(work: Work) -> str | None:
+    """What the plan does to a job: the difference between its first places and its last."""
+    first, last = work.first_seats, work.seats
+    if first == last:
+        return None
+    if not first:
+        return "start"
+    if not last:
+        return "evict"
+    if work.evicted:
+        return None if set(first) == set(last) else "move"
+    if set(last) <= set(first):
+        return "shrink"
+    had = {seat.role: sum(1 for one in first if one.role == seat.role) for seat in last}
+    short = any(had.get(place, 0) < role.least for place, role in enumerate(work.kind.roles))
+    return "repair" if short else "grow"
+
+
+_STAGE = {"evict": 0, "shrink": 1, "move": 2, "start": 4, "repair": 4, "grow": 5}
+
+
+def _decisions(cycle: Cycle) -> list[Decision]:
+    works = sorted(set(cycle.cluster.journal), key=lambda work: work.order)
+    changed = [(action, work) for work in works if work.seats is not work.first_seats and (action := action_of(work)) is not None]
+    owners = Owners(cycle)
+    staged = []
+    befores = {work.order: owners.before(work) for action, work in changed if action not in ("evict", "shrink")}
+    served = Served(cycle, befores, [work for _, work in changed])
+    for action, work in changed:
+        assert work.why is not None
+        if action == "evict":
+            why, beneficiary = work.put_out_why or work.why, work.put_out_for
+            if beneficiary not in served.served:
+                why, beneficiary = served.by(work, why, beneficiary)
+            decision = Decision("evict", why, work.job.name, beneficiary, (), (), False, work.kind.grace_ms)
+        else:
+            why, beneficiary = work.why, None
+            if action == "move":
+                why, beneficiary = served.by(work, work.put_out_why or work.why, work.put_out_for)
+            elif action == "shrink":
+                why, beneficiary = served.by(work, work.why, work.for_job)
+            decision = Decision(
+                action,
+                why,
+                work.job.name,
+                beneficiary,
+                workers=stands(work, cycle),
+                after=befores.get(work.order, ()),
+                backfilled=work.backfilled,
+            )
+        staged.append(((_STAGE[action], work.sequence, work.order), decision))
+    for key in sorted(cycle.cluster.geometry):
+        split = cycle.fleet.soon.splits.get(key)
+        holder = cycle.cluster.geometry[key]
+        instances: tuple[Instance, ...] = split.instances if split is not None else ()
+        node = cycle.grid.nodes[key[0]].name
+        why = reason("repartition", f"GPU {key[1]} of {node} is split anew for {holder.job.name}")
+        staged.append(
+            (
+                (3, holder.sequence, key[0] * 64 + key[1]),
+                Decision("repartition", why, for_job=holder.job.name, after=owners.holding(*key), node=node, gpu=key[1], instances=instances),
+            )
+        )
+    staged.sort(key=itemgetter(0))
+    return in_order([decision for _, decision in staged])
+
+
+def in_order(decisions: list[Decision]) -> list[Decision]:
+    """The same decisions, each behind those it has to wait for, and behind those who give way for it where these don't wait in turn.
+
+    Who gives way may leave no place that is taken, but what a limit lacks.
+    """
+    by_job: dict[str | None, Decision] = {decision.job: decision for decision in decisions if decision.job is not None}
+    yielding: dict[str, list[str]] = {}
+    for decision in decisions:
+        if decision.action == "move" and decision.for_job is not None and decision.job is not None:  # others stand at the front already
+            yielding.setdefault(decision.for_job, []).append(decision.job)
+    at = next((place for place, decision in enumerate(decisions) if decision.after or decision.job in yielding), len(decisions))
+    done = decisions[:at]
+    state = dict.fromkeys(map(id, done), 2)  # 1: being looked at, 2: in the list
+    for decision in decisions[at:]:
+        if not decision.after and decision.job not in yielding:  # nothing to wait for
+            if not state.get(id(decision)):
+                state[id(decision)] = 2
+                done.append(decision)
+            continue
+        stack = [decision]
+        while stack:
+            top = stack[-1]
+            if state.get(id(top)) == 2:
+                stack.pop()
+                continue
+            state[id(top)] = 1
+            names = [*top.after, *(name for name in yielding.get(top.job or "", ()) if not _waits_for(by_job, name, top.job))]
+            before = [by_job[name] for name in names if name in by_job and not state.get(id(by_job[name]))]
+            if before:
+                stack.extend(reversed(before))
+                continue
+            state[id(top)] = 2
+            done.append(stack.pop())
+    return done
+
+
+def _waits_for(by_job: dict[str | None, Decision], name: str, other: str | None) -> bool:
+    """Whether a decision has to wait for another one, if only through others."""
+    seen, line = {name}, [name]
+    while line:
+        decision = by_job.get(line.pop())
+        for before in decision.after if decision is not None else ():
+            if before == other:
+                return True
+            if before not in seen:
+                seen.add(before)
+                line.append(before)
+    return False
+
+
+class Served:
+    """For whom somebody gives way in the end: who was first meant to profit may have lost the place again to a third."""
+
+    def __init__(self, cycle: Cycle, befores: dict[int, tuple[str, ...]], changed: list[Work]) -> None:
+        self.cycle = cycle
+        self.befores = befores
+        self.served = {work.job.name for work in changed if work.seats}
+
+    def by(self, victim: Work, why: Reason, name: str | None) -> tuple[Reason, str | None]:
+        if name is None or name in self.served or name in self._standing:
+            return why, name
+        takers = self.takers.get(victim.job.name)
+        if not takers:
+            return why, name
+        taker = takers[0]
+        code = taker.why.code if taker.why is not None and taker.why.code in TAKING else why.code
+        if code in ("reclaim", "preempt"):
+            code = "preempt" if taker.charged_leaf == victim.home else "reclaim"
+        return reason(code, f"makes room for {taker.job.name}"), taker.job.name
+
+    @cached_property
+    def _standing(self) -> set[str]:
+        return {work.job.name for work in self.cycle.cluster.works if work.seats}
+
+    @cached_property
+    def takers(self) -> dict[str, list[Work]]:
+        """By the name of who leaves a place: who waits for it."""
+        takers: dict[str, list[Work]] = {}
+        for order, names in self.befores.items():
+            for name in names:
+                takers.setdefault(name, []).append(self.cycle.cluster.works[order])
+        return takers
+
+
+TAKING = ("reclaim", "preempt", "shrink", "consolidate", "reservation_due")
+
+
+class Owners:
+    """Who stood where when the plan began, and has to be gone before somebody else can stand there."""
+
+    def __init__(self, cycle: Cycle) -> None:
+        self.cycle = cycle
+        self._held: dict[int, list[tuple[int, tuple[int, str]]]] | None = None
+
+    def _index(self) -> dict[int, list[tuple[int, tuple[int, str]]]]:
+        """(GPUs, (place, job)) by node, of everything that leaves in this plan or is leaving already."""
+        if self._held is None:
+            self._held = {}
+            cluster = self.cycle.cluster
+            for work in sorted(set(cluster.journal), key=lambda work: work.order) if cluster.usual else cluster.works:
+                gone: Collection[Seat] = ()
+                run = work.job.run
+                if run is QUEUED:
+                    continue
+                if work.first_seats is not work.seats:
+                    gone = set(work.first_seats) - set(work.seats) if work.seats else work.first_seats
+                passing = [*run.leaving, *(run.workers if work.state == "stopping" else ())]
+                if passing:
+                    gone = {*gone, *(self.cycle.cluster.seat_of(work, worker) for worker in passing)}
+                who = (work.order, work.job.name)
+                for seat in gone:
+                    mask = seat.mask
+                    for part in seat.parts:
+                        mask |= 1 << part.gpu
+                    self._held.setdefault(seat.node, []).append((mask, who))
+        return self._held
+
+    def holding(self, node: int, gpu: int) -> tuple[str, ...]:
+        """Who has to leave a GPU before it can be split anew."""
+        found = {who for held, who in self._index().get(node, ()) if held >> gpu & 1}
+        return tuple(name for _, name in sorted(found))
+
+    def before(self, work: Work) -> tuple[str, ...]:
+        cycle = self.cycle
+        if cycle.fleet.soon is cycle.fleet.now:
+            return ()
+        first = set(work.first_seats)
+        found: set[tuple[int, str]] = set()
+        for seat in work.seats:
+            if seat in first:
+                continue
+            mask = seat.mask
+            crowded = cycle.fleet.now.cpus[seat.node] < 0 or cycle.fleet.now.memory[seat.node] < 0
+            for part in seat.parts:
+                mask |= 1 << part.gpu
+            if not crowded and not seat.parts and not mask & ~cycle.fleet.idle_at_start[seat.node]:
+                continue
+            here = self._index().get(seat.node, ())
+            found.update([who for held, who in here if held & mask or crowded])
+        found.discard((work.order, work.job.name))
+        return tuple(name for _, name in sorted(found))
+
+
+def _reserved(cycle: Cycle, forecast: Forecast) -> list[Decision]:
+    found = []
+    for entry in cycle.book.entries:
+        work = entry.work
+        if work.first_seats and not work.degraded:
+            continue  # it has not left its place yet
+        at = cycle.now + entry.at
+        kind = work.kind
+        workers = list(stands(work, cycle))  # what still runs of a gang that waits to be whole again
+        if entry.date.seats:
+            workers.extend(Stand(kind.roles[seat.role].name, seat.rank, cycle.grid.nodes[seat.node].name, 0) for seat in entry.date.seats)
+        else:
+            counted = [node for node, count in sorted(entry.places) for _ in range(count // kind.roles[work.missing()[0][0]].gpus)]
+            wanted = [(place, rank) for place, ranks in work.missing() for rank in ranks]
+            for (place, rank), node in zip(wanted, counted, strict=True):
+                workers.append(Stand(kind.roles[place].name, rank, cycle.grid.nodes[node].name, 0))
+        why = reason("reserve", f"by what runs now it can start at {spell_instant(at)} at the latest")
+        found.append(Decision("reserve", why, work.job.name, workers=tuple(workers), at=at))
+    return found
+
+
+def _waiting(cycle: Cycle, forecast: Forecast, telling: Telling, changed: Sequence[int] | None) -> tuple[Waiting, ...]:
+    works = cycle.cluster.works
+    blockers = Blockers(cycle)
+    if changed is None:
+        telling.entries = [_entry(cycle, forecast, blockers, work) for work in works]
+        telling.same_room(blockers.view)
+    else:
+        for work in _to_be_told(cycle, forecast, blockers, telling, changed):
+            telling.entries[work.order] = _entry(cycle, forecast, blockers, work)
+    telling.rooms = blockers.rooms
+    telling.own = dict.fromkeys(_own(cycle, forecast))
+    return telling.told()
+
+
+def _own(cycle: Cycle, forecast: Forecast) -> Iterator[Work]:
+    """Those of whom this plan alone tells something."""
+    works = cycle.cluster.works
+    yield from cycle.cluster.journal
+    yield from (works[order] for order in (*cycle.static, *cycle.notes, *forecast.predicted))
+    yield from cycle.asking.open
+    if any(form.delay for form in cycle.cluster.forms.values()):
+        yield from (work for queue in cycle.leaf_queues.values() for work in queue if work.form.delay)
+
+
+def _to_be_told(cycle: Cycle, forecast: Forecast, blockers: Blockers, telling: Telling, changed: Iterable[int]) -> Iterable[Work]:
+    """Those whose reasons may be others than in the plan before."""
+    tree, queues = cycle.tree, cycle.leaf_queues
+    anew = dict.fromkeys((*telling.own, *cycle.cluster.come, *_own(cycle, forecast)))
+    beside = {tree.parent[place] for place in changed}  # what counts beside a node counts below all its siblings
+    leaves = {leaf for place in beside for leaf in range(place, tree.end[place]) if leaf in queues}
+    for leaf in leaves:
+        anew.update(dict.fromkeys(queues[leaf]))
+    # Who holds GPUs of a domain, and until when, is no matter of room alone.
+    lasting = not blockers.view.splits and all(room is None or room.code != "topology" for room in telling.rooms.values())
+    if telling.same_room(blockers.view) and lasting:
+        blockers.rooms.update(telling.rooms)
+        return anew
+    for leaf, queue in queues.items():
+        if leaf not in leaves:
+            anew.update(dict.fromkeys(work for work in queue if not work.seats and blockers.has_other_room(work, telling.rooms)))
+    return anew
+
+
+def _entry(cycle: Cycle, forecast: Forecast, blockers: Blockers, work: Work) -> Waiting | None:
+    """What is told of a job, if it waits."""
+    if work.state == "stopping" or (work.seats and not work.degraded):
+        return None
+    reasons = blockers.of(work)
+    at = forecast.predicted.get(work.order)
+    if at is None:
+        return Waiting(work.job.name, reasons, None, forecast.advice(work) if forecast.advises_all else None)
+    deadline = work.job.deadline
+    if deadline is not None and at + min(cycle.duration(work), 1 << 50) > deadline:
+        late = reason("deadline", f"predicted to start at {spell_instant(at)}, too late to end before {spell_instant(deadline)}")
+        reasons = (*reasons, late)
+    return Waiting(work.job.name, reasons, at, forecast.advice(work))
+
+
+def _shares(cycle: Cycle, telling: Telling, changed: Iterable[int] | None) -> tuple[Share, ...]:
+    tree = cycle.tree
+    if changed is None:
+        telling.shares = [_share(tree, division, place) for place in range(1, len(tree.names)) for division in tree.divisions]
+    else:
+        many = len(tree.divisions)
+        for place in changed:
+            if place:
+                telling.shares[(place - 1) * many : place * many] = [_share(tree, division, place) for division in tree.divisions]
+    return tuple(telling.shares)
+
+
+def _share(tree: Tree, division: Division, place: int) -> Share:
+    promised, used = division.guaranteed[place], division.used[place]
+    borrowed = 0 if promised is None else max(0, used - promised)
+    return Share(tree.names[place], division.name, division.fair[place], used, promised, borrowed)
+
+
+def _next_wake(cycle: Cycle, telling: Telling) -> int | None:
+    """The earliest instant at which a plan could differ although nothing happened."""
+    now, cluster = cycle.now, cycle.cluster
+    ahead = Ahead(cycle)
+    telling.untimed.update(dict.fromkeys(cluster.come))
+    touched = dict.fromkeys((*cluster.journal, *(work for work in cycle.asking.open if work.degraded)))
+    for work in [*telling.untimed]:
+        if work not in touched:
+            del telling.untimed[work]
+            if mine := ahead.of(work):
+                telling.times[work] = mine
+    times = [at for work, mine in telling.times.items() if work not in touched for at in mine]
+    times.extend(at for work in touched for at in ahead.of(work))
+    times.extend(cluster.windows.times())
+    times.extend(at + HOUR_MS for node in cycle.grid.nodes for at in node.repartitioned)
+    times.extend(now + entry.at for entry in cycle.book.entries)
+    return min((at for at in times if at > now), default=None)
+
+
+class Ahead:
+    """Instants to come at which a plan could differ because of one job."""
+
+    def __init__(self, cycle: Cycle) -> None:
+        self.cycle = cycle
+        self.waits_end = cycle.settings.max_wait_ms != ByClass()
+        self.protections: dict[int, tuple[int, int]] = {}
+
+    def of(self, work: Work) -> tuple[int, ...]:
+        if work.job.run is QUEUED and work.job.not_before is None and not work.form.delay and not self.waits_end:
+            return ()  # most jobs
+        return tuple(at for at in self._all(work) if at > self.cycle.now)
+
+    def _all(self, work: Work) -> Iterator[int]:
+        job, run, settings = work.job, work.job.run, self.cycle.settings
+        if run.until is not None:
+            yield run.until
+        if work.seats and run is not QUEUED:
+            if run.started is not None:
+                for span in self._spans(work.charged_leaf):
+                    if span:
+                        yield run.started + span
+            if run.reclaimed is not None and settings.fairness.step_ms:
+                yield (run.reclaimed // settings.fairness.step_ms + 1) * settings.fairness.step_ms
+            if work.degraded:
+                yield (run.degraded_since or self.cycle.now) + settings.stale_grace_ms
+            return
+        if run.last_evicted is not None:
+            yield self.cycle.backoff_until(work)
+        if job.not_before is not None:
+            yield job.not_before
+        if work.form.delay:
+            yield job.submitted + work.form.delay
+        if self.waits_end:
+            longest = settings.max_wait_ms.of(work.kind.class_rank)
+            if longest is not None:
+                yield job.submitted + longest
+
+    def _spans(self, leaf: int) -> tuple[int, int]:
+        spans = self.protections.get(leaf)
+        if spans is None:
+            tree, settings = self.cycle.tree, self.cycle.settings
+            inner = tree.nearest(leaf, "preempt_min_runtime_ms", settings.preempt_min_runtime_ms)
+            outer = tree.nearest(leaf, "reclaim_min_runtime_ms", settings.reclaim_min_runtime_ms)
+            spans = self.protections[leaf] = (inner, outer)
+        return spans

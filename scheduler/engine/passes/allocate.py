@@ -1,0 +1,377 @@
+"""Start what fits, in the order of queues, without anyone having to give way.
+
+With backfill on, the first blocked jobs get a place kept, and what comes behind them starts only where it delays none.
+"""
+
+from collections.abc import Sequence
+
+from ..capacity import could_fit
+from ..cluster import Work
+from ..fleet import Seat
+from ..form import Form
+from ..legality import Reclaim
+from ..order import QueueOrder
+from ..reasons import Reason, reason
+from ..state import FAIR, Cycle
+from ..taking import take_units
+from ..tree import Division
+from ..units import Unit
+from .reclaim import TAKEN_AGAIN, may_evict
+
+
+def run(cycle: Cycle) -> None:
+    """Alone, everything that fits starts; with backfill on, that pass serves the queue and keeps places."""
+    if "backfill" not in cycle.settings.passes:
+        serve(cycle, keep=False, free_start=True)
+
+
+def serve(cycle: Cycle, *, keep: bool, free_start: bool) -> None:
+    """One walk over the queue. `keep`: blocked jobs get reservations; `free_start`: jobs ahead of any reservation may start."""
+    cycle.book.clear()
+    cycle.forget()
+    if keep:
+        _overdue(cycle, free_start)
+    for choice, division in cycle.rounds():
+        Walk(cycle, choice, division, keep=keep, free_start=free_start).run()
+
+
+def _overdue(cycle: Cycle, free_start: bool) -> None:
+    """Who has waited as long as his class may heads the reservations."""
+    if not cycle.any_overdue():
+        return
+    for work in sorted((work for work in cycle.waiting() if cycle.overdue(work)), key=lambda work: work.order):
+        types = cycle.types_of(work)
+        if not (free_start and any(try_start(cycle, work, quota_type) == STARTED for quota_type in types)):
+            _blocked(cycle, work, types, heads=True)
+
+
+class Walk:
+    """One pass over the queues of one division."""
+
+    def __init__(self, cycle: Cycle, choice: int, division: Division, *, keep: bool, free_start: bool) -> None:
+        self.cycle = cycle
+        self.choice = choice
+        self.division = division
+        self.keep = keep
+        self.free_start = free_start
+        self.book = cycle.book
+        types = range(len(cycle.grid.types))
+        self.unfit: list[set[int]] = [set() for _ in types]  # shapes by quota type: nothing is freed in this pass, so it stays so
+        self.promising: list[set[int]] = [set() for _ in types]
+        self.only_type = len(types) == 1
+        self.views = cycle.views()
+        self.shapes: dict[int, Form | None] | None = None
+        self.by_right = cycle.turn == FAIR
+
+    def run(self) -> None:
+        cycle = self.cycle
+        queues = cycle.queues(self.division, self.choice, None)
+        for leaf in list(queues):
+            queues[leaf] = self._from_first_hopeful(queues[leaf])
+            if not queues[leaf]:
+                del queues[leaf]
+        if not queues:
+            return
+        order = QueueOrder(cycle.tree, self.division, queues, self.milli)
+        while (work := order.best()) is not None:
+            if self._over():
+                return
+            types = cycle.tried_types(work, self.choice)
+            placed, charged = cycle.placed, len(cycle.cluster.charged)
+            if not self._serve(work, types) and self.keep:
+                _blocked(cycle, work, types)
+            order.drop(work.home, self.onward)
+            if cycle.placed != placed:
+                cycle.follow(order, charged, work.home)
+
+    def _over(self) -> bool:
+        """Whether no shape that is waited for fits, and no more places are kept: then nothing comes of the rest of the walk."""
+        if not self.only_type or self.by_right or (self.keep and self.book.room_for_more(0)):
+            return False
+        if self.shapes is None:
+            self.shapes = self.cycle.shapes_waiting()
+        cycle, unfit = self.cycle, self.unfit[0]
+        for shape, form in self.shapes.items():
+            if shape in unfit:
+                continue
+            if form is None or could_fit(cycle.cluster, cycle.capacity(self.views[-1]), form, 0, suspect=form.kind.tolerates_suspect):
+                return False
+            unfit.add(shape)
+        return True
+
+    def _from_first_hopeful(self, queue: list[Work]) -> list[Work]:
+        at = self.onward(queue, 0)
+        return queue[at:] if at else queue
+
+    def onward(self, queue: Sequence[Work], at: int) -> int:
+        """The place of the first job from there on that is not hopeless."""
+        end = len(queue)
+        if not self.only_type or (self.keep and self.book.room_for_more(0)):
+            return self._beyond_the_hopeless(queue, at) if at < end and self.hopeless(queue[at]) else at
+        # The common case, and walked once per waiting job: only room decides.
+        unfit, promising = self.unfit[0], self.promising[0]
+        while at < end:
+            work = queue[at]
+            if work.seats or (work.form.shape not in unfit and self._may_fit_now(work, promising)):
+                break
+            at += 1
+        return at
+
+    def _beyond_the_hopeless(self, queue: Sequence[Work], at: int) -> int:
+        """The same from a job on that is hopeless. Nothing changes meanwhile, so of those that are alike one tells for all."""
+        refused: set[tuple[int, bool, int | None, int | None]] = set()
+        for place in range(at, len(queue)):
+            work = queue[place]
+            job = work.job
+            alike = (id(work.form), True, job.limit_ms, job.estimate_ms) if work.evicted else (id(work.form), False, None, None)
+            if work.seats or alike not in refused:
+                if not self.hopeless(work):
+                    return place
+                refused.add(alike)
+        return len(queue)
+
+    def _may_fit_now(self, work: Work, promising: set[int]) -> bool:
+        if self.by_right and not self._has_right(work, 0):
+            return False
+        return work.form.shape in promising or self.may_fit(work, 0)
+
+    def _has_right(self, work: Work, quota_type: int) -> bool:
+        return self.cycle.has_turn(work, quota_type, self.milli(work))
+
+    def milli(self, work: Work) -> int:
+        if not work.seats:
+            quota_type = work.types[self.choice]
+            known = work.form.least.get(quota_type)
+            return self.cycle.least_milli(work.kind, quota_type) if known is None else known
+        quota_type = self.cycle.tried_types(work, self.choice)[0]
+        if work.seats:
+            return self.cycle.cluster.wants_milli(work.kind, work.missing(), quota_type)
+        return self.cycle.least_milli(work.kind, quota_type)
+
+    def may_fit(self, work: Work, quota_type: int) -> bool:
+        if self.by_right and not self._has_right(work, quota_type):
+            return False
+        shape, unfit, promising = work.form.shape, self.unfit[quota_type], self.promising[quota_type]
+        if shape in unfit:
+            return False
+        if shape in promising:  # until placing it fails
+            return True
+        suspect = work.kind.tolerates_suspect
+        fits = could_fit(self.cycle.cluster, self.cycle.capacity(self.views[-1]), work.form, quota_type, suspect=suspect)
+        if fits and not work.form.plain:  # the bound looks at one role at a time, and not at parts
+            with self.cycle.cluster.attempt():
+                fits = fit_any(self.cycle, work, quota_type, 0) is not None
+        (promising if fits else unfit).add(shape)
+        return fits
+
+    def hopeless(self, work: Work) -> bool:
+        """It can't fit while nothing is freed, and no place will be kept for it either."""
+        if work.seats:
+            return False
+        types = self.cycle.tried_types(work, self.choice)
+        for quota_type in types:
+            if self.by_right and not self._has_right(work, quota_type):
+                continue
+            if self.keep and self.book.room_for_more(quota_type):
+                within = self.division.used[work.home] + self.milli(work) <= self.division.fair[work.home]
+                blocked = quota_type in self.book.blocked_within
+                # For whom this plan has put out a place is kept only if he can have it now.
+                in_vain = work.evicted and (blocked or not within) and self.book.is_full(work, quota_type)
+                if (within or not blocked) and not in_vain:
+                    return False
+            if self.may_fit(work, quota_type):
+                return False
+        return True
+
+    def _serve(self, work: Work, types: tuple[int, ...]) -> bool:
+        if not self.free_start and not self.book.entries:
+            return False
+        for quota_type in types:
+            if self.by_right and not self._has_right(work, quota_type):
+                continue
+            if not work.seats and not self.may_fit(work, quota_type):
+                continue
+            outcome = try_start(self.cycle, work, quota_type)
+            if outcome == STARTED:
+                return True
+            if outcome == NO_ROOM and not work.seats:
+                self.unfit[quota_type].add(work.form.shape)
+        return False
+
+
+FITS = reason("fits", "first in the order of queues among those that fit")
+DELAYS_NONE = reason("backfill", "delays no reservation ahead of it")
+STARTED, GATED, HELD_BACK, NO_ROOM = "started", "gated", "held back", "no room"
+
+
+def try_start(cycle: Cycle, work: Work, quota_type: int) -> str:
+    """Start (or repair) a job where it fits: on what is idle or, as a whole, on what is being freed."""
+    if not work.seats:
+        return _try_start(cycle, work, quota_type)
+    if cycle.takings.holds_back(work):
+        cycle.note(work, TAKEN_AGAIN)
+        return HELD_BACK
+    before = cycle.cluster.mark()
+    outcome = _try_start(cycle, work, quota_type)
+    if outcome == STARTED:
+        cycle.takings.repaired(work, before)
+    return outcome
+
+
+def _try_start(cycle: Cycle, work: Work, quota_type: int) -> str:
+    cluster = cycle.cluster
+    milli = cluster.wants_milli(work.kind, work.missing(), quota_type) if work.seats else cycle.least_milli(work.kind, quota_type)
+    leaf, refused = _charged_leaf(cycle, work, quota_type, milli)
+    banned = 0
+    if refused is None and cluster.windows.upcoming:
+        refused, banned = cluster.windows.gate(cluster, work, quota_type, milli)
+    if refused is not None:
+        cycle.note(work, refused)
+        return GATED
+    if not cycle.book.entries and not banned:
+        seats = fit_any(cycle, work, quota_type, 0)
+        if seats is None:
+            return HELD_BACK if work.evicted else NO_ROOM
+        _seat(cycle, work, seats, quota_type, leaf, False)
+        return STARTED
+    with cluster.attempt() as attempt:
+        seats = _clear_of_reservations(cycle, work, quota_type, milli, banned)
+        backfilled = False
+        if seats is None and cycle.book.entries:
+            seats = fit_any(cycle, work, quota_type, banned)
+            if seats is not None:
+                if not cycle.book.yields(work):
+                    cycle.note(work, cycle.book.held_back(cycle.book.delays(work, quota_type, milli, seats)))
+                    return HELD_BACK
+                backfilled = True
+        if seats is None:
+            return HELD_BACK if banned or work.evicted else NO_ROOM
+        _seat(cycle, work, seats, quota_type, leaf, backfilled)
+        attempt.keep()
+    return STARTED
+
+
+def could_start(cycle: Cycle, work: Work, quota_type: int) -> bool:
+    """Whether `try_start` would start a waiting job now; nothing is changed."""
+    milli = cycle.least_milli(work.kind, quota_type)
+    if _charged_leaf(cycle, work, quota_type, milli)[1] is not None:
+        return False
+    refused, banned = cycle.cluster.windows.gate(cycle.cluster, work, quota_type, milli)
+    if refused is not None:
+        return False
+    with cycle.cluster.attempt():
+        if _clear_of_reservations(cycle, work, quota_type, milli, banned) is not None:
+            return True
+        return bool(cycle.book.entries) and cycle.book.yields(work) and fit_any(cycle, work, quota_type, banned) is not None
+
+
+def _charged_leaf(cycle: Cycle, work: Work, quota_type: int, milli: int) -> tuple[int, Reason | None]:
+    if not cycle.cluster.windows.lasting:
+        leaf = work.charged_leaf if work.seats else work.home
+        refused = cycle.gate(work, leaf, quota_type, milli)
+        return (work.home, refused) if refused is not None else (leaf, None)
+    first: Reason | None = None
+    for leaf in cycle.leaves_of(work, quota_type):
+        refused = cycle.gate(work, leaf, quota_type, milli)
+        if refused is None:
+            return leaf, None
+        first = first or refused
+    return work.home, first
+
+
+def fit_any(cycle: Cycle, work: Work, quota_type: int, banned: int) -> tuple[Seat, ...] | None:
+    for view in cycle.views():
+        mark = cycle.cluster.mark()
+        seats = cycle.fit(work, quota_type, view, banned)
+        if seats is not None:
+            if not cycle.cluster.in_a_circle(work, seats):
+                return seats
+            cycle.cluster.undo(mark)
+    return None
+
+
+def _clear_of_reservations(cycle: Cycle, work: Work, quota_type: int, milli: int, banned: int) -> tuple[Seat, ...] | None:
+    """A place that delays no reservation."""
+    book = cycle.book
+    banned |= book.banned(work, quota_type, milli)
+    while True:
+        mark = cycle.cluster.mark()
+        seats = fit_any(cycle, work, quota_type, banned)
+        if seats is None:
+            return None
+        crowded = book.delays(work, quota_type, milli, seats)
+        if not crowded:
+            return seats
+        cycle.cluster.undo(mark)
+        for node in crowded:
+            banned |= 1 << node
+
+
+def _seat(cycle: Cycle, work: Work, seats: tuple[Seat, ...], quota_type: int, leaf: int, backfilled: bool) -> None:
+    ahead = bool(cycle.book.entries)
+    if work.first_seats and work.seats:
+        why = reason("repair", f"{len(seats)} of its workers had no place")
+    elif work.evicted:
+        why = reason("moved", "evicted for another job, and another place was free")
+    elif backfilled:
+        why = reason("backfill", f"runs before a reservation and can be off in {work.kind.grace_ms // 1000} s")
+    elif ahead:
+        why = DELAYS_NONE
+    else:
+        why = FITS
+    cycle.cluster.seat(work, seats, quota_type, leaf, why)
+    work.backfilled = backfilled or (work.job.run.backfilled and bool(work.first_seats) and not work.evicted)
+    cycle.has_backfilled |= work.backfilled
+    cycle.changed()
+
+
+def _blocked(cycle: Cycle, work: Work, types: tuple[int, ...], *, heads: bool = False) -> None:
+    """Keep the earliest place for a blocked job, and let backfilled work give way to it if its time has come."""
+    book = cycle.book
+    if any(entry.work is work for entry in book.entries):
+        return
+    types = tuple(quota_type for quota_type in types if book.room_for_more(quota_type) and _may_have_a_date(cycle, work, quota_type, heads=heads))
+    if not types:
+        return
+    # Whoever this plan puts out has not left yet: he may stand elsewhere at once, but no date is kept for him before the next plan.
+    entry = book.add(work, types, only_now=work.evicted)
+    if entry is not None and not entry.at:
+        _due(cycle, work, entry.quota_type)
+        if work.evicted and not work.seats:
+            book.withdraw(entry)
+
+
+def _may_have_a_date(cycle: Cycle, work: Work, quota_type: int, *, heads: bool) -> bool:
+    """Within the fair share, or nobody within his waits for that type; and past the gates."""
+    book, tree = cycle.book, cycle.tree
+    milli = cycle.cluster.wants_milli(work.kind, work.missing(), quota_type)
+    leaf = work.charged_leaf if work.seats else work.home
+    division = tree.divisions[tree.division_of[quota_type]]
+    within = division.used[leaf] + milli <= division.fair[leaf]
+    if not within and not heads and quota_type in book.blocked_within:
+        return False
+    if cycle.gate(work, leaf, quota_type, milli) is not None:
+        return False
+    if within:
+        book.blocked_within.add(quota_type)
+    return True
+
+
+def _due(cycle: Cycle, work: Work, quota_type: int) -> None:
+    """Backfilled work gives way to the holder of a reservation at its time, whatever the shares say."""
+    if not cycle.has_backfilled or not may_evict(cycle, work) or cycle.takings.holds_back(work):
+        return
+    lent = [unit for unit in cycle.units().all if unit.work.quota_type == quota_type and unit.work is not work and cycle.book.lent(unit.work)]
+    # Who stands before the holder in its own queue ran in no gap behind it.
+    lent = [unit for unit in lent if unit.leaf != work.home or unit.level <= work.kind.level]
+    if not lent:
+        return
+    leaf = work.charged_leaf if work.seats else work.home
+    rules = Reclaim(cycle, work, quota_type, leaf, cycle.cluster.wants_milli(work.kind, work.missing(), quota_type))
+
+    def legal(unit: Unit, taken: dict[int, int]) -> int | None:
+        return unit.leaf
+
+    ranked = [((0,), unit) for unit in lent]
+    detail = f"the time of {work.job.name} has come; this job ran in the gap before it"
+    take_units(cycle, work, quota_type, ranked, legal, lambda _: reason("reservation_due", detail), rules.order)

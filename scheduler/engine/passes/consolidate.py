@@ -1,0 +1,237 @@
+"""Make a block by moving running work elsewhere, where that loses less than it wins."""
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import combinations
+from math import comb
+
+from ..capacity import plain
+from ..cluster import Work
+from ..fleet import Seat
+from ..form import Wants
+from ..placement import Placer
+from ..reasons import Reason, reason
+from ..state import Cycle
+from ..taking import Target, place_in, targets
+from ..units import lost_work
+from ..values import Preemptible
+from .reclaim import request, walk
+
+NO_MOVES = reason("moves", "no set of moves makes room")
+LOSES_MORE = reason("moves", "moving others to make room for it would lose more than it wins")
+MOST_SETS = 4000  # looked at for a gang whose room can't be counted
+MOST_TRIES = 100  # of them carried out on trial
+Plan = tuple[int, int, list[int], list[str], int, list[Work]]
+Option = tuple[int, int, list[int], list[str], int, list[Work]]
+
+
+def run(cycle: Cycle) -> None:
+    idle = any(cycle.idle_milli(quota_type) for quota_type in range(len(cycle.grid.types)))
+    if idle and (cycle.cluster.moves_left > 0 or cycle.any_overdue()):
+        walk(cycle, partial(may_consolidate, cycle), consolidate)
+
+
+def may_consolidate(cycle: Cycle, work: Work, quota_type: int) -> bool:
+    """For preemptible work, or work within its guarantees, that would fit into the sum of what is idle."""
+    milli = request(cycle, work, quota_type)
+    if not 0 < milli <= cycle.idle_milli(quota_type):
+        return False
+    if not work.seats and cycle.refused.get(("consolidate", cycle.shape_of(work.kind), quota_type)) == cycle.placed:
+        return False
+    if any(role.parted for role in work.kind.roles) or _moves_for(cycle, work) <= 0:
+        return False
+    if work.kind.preemptible is Preemptible.ALWAYS:
+        return True
+    return cycle.tree.within_guarantee(work.charged_leaf if work.seats else work.home, quota_type, milli)
+
+
+def _moves_for(cycle: Cycle, work: Work) -> int:
+    """So many jobs may still be moved for it: who has waited as long as his class may is not bound."""
+    return 1 << 30 if cycle.overdue(work) else cycle.cluster.moves_left
+
+
+def consolidate(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
+    milli = request(cycle, work, quota_type)
+    refused = cycle.gate(work, work.charged_leaf if work.seats else work.home, quota_type, milli)
+    if refused is not None:
+        return refused
+    counted = plain(cycle.cluster, work.kind) and not work.seats
+    plans = (_counted if counted else _tried)(cycle, work, quota_type)
+    loses = False
+    for (_, lost, _, _, _, moved), target in plans:
+        if not _gains(cycle, work, milli, lost):
+            loses = True
+        elif _carry_out(cycle, work, quota_type, target, moved):
+            return None
+    if not loses:  # another job of this shape may have more to win
+        cycle.refused["consolidate", cycle.shape_of(work.kind), quota_type] = cycle.placed
+    return LOSES_MORE if loses else NO_MOVES
+
+
+def _gains(cycle: Cycle, work: Work, milli: int, lost: int) -> bool:
+    """Less is lost than the job would lose by waiting, as far as that is known."""
+    job = work.job
+    known = [length for length in (job.limit_ms if job.estimate_ms is None else job.estimate_ms,) if length is not None]
+    known.extend(entry.at for entry in cycle.book.entries if entry.work is work)
+    return not known or lost * 1000 < milli * min(known)
+
+
+def _plan(cycle: Cycle, jobs: list[Work], low: int) -> Plan:
+    """A set of jobs to move, with how it compares: fewest jobs, then least lost, then the younger ones, then names."""
+    weights = [_weight(cycle, one) for one in jobs]
+    lost = sum([weight[0] for weight in weights])
+    return len(jobs), lost, sorted([weight[1] for weight in weights]), [weight[2] for weight in weights], low, jobs
+
+
+def _counted(cycle: Cycle, work: Work, quota_type: int) -> list[tuple[Plan, Target]]:
+    """The cheapest set of each domain, for jobs whose room is a matter of counting; the least first."""
+    on_node = cycle.movable_by_node()
+    plans = []
+    for target in targets(cycle, work, quota_type):
+        plan = _cheapest(cycle, target, on_node)
+        if plan is not None and plan[0] <= _moves_for(cycle, work):
+            plans.append((plan, target))
+    plans.sort(key=lambda pair: pair[0][:5])
+    return plans
+
+
+def _tried(cycle: Cycle, work: Work, quota_type: int) -> Iterator[tuple[Plan, Target]]:
+    """Sets for a gang of several roles or with levels of its own, for which only trying tells: all of one job first, then of two, and so on."""
+    grid, soon = cycle.grid, cycle.fleet.soon
+    needed = request(cycle, work, quota_type) // 1000
+    here = [one for one in cycle.cluster.works if one.movable and one is not work and one.quota_type == quota_type]
+    found: list[tuple[Target, int, list[tuple[int, Work]]]] = []  # domain, GPUs short, (GPUs there, job)
+    for target in targets(cycle, work, quota_type, counted=False):
+        idle = sum(soon.count[node] for node in range(target.low, target.high) if grid.type_of[node] == quota_type)
+        held = [(sum(seat.mask.bit_count() for seat in one.seats if target.low <= seat.node < target.high), one) for one in here]
+        held = [(count, one) for count, one in held if count]
+        if idle + sum(count for count, _ in held) >= needed:
+            found.append((target, needed - idle, held))
+    tries = 0
+    for size in range(1, min(_moves_for(cycle, work), len(here)) + 1):
+        if sum(comb(len(held), size) for _, _, held in found) > MOST_SETS:
+            return
+        sets = [
+            (_plan(cycle, [one for _, one in chosen], target.low), target)
+            for target, short, held in found
+            for chosen in combinations(held, size)
+            if sum(count for count, _ in chosen) >= short
+        ]
+        sets.sort(key=lambda pair: pair[0][:5])
+        for each in sets:
+            tries += 1
+            if tries > MOST_TRIES:
+                return
+            yield each
+
+
+def _cheapest(cycle: Cycle, target: Target, on_node: dict[int, list[tuple[int, Work]]]) -> Plan | None:
+    """The fewest jobs whose leaving makes enough room in one slice."""
+    soon = cycle.fleet.soon
+    assert target.allowed is not None
+    short = target.count - soon.slots_in(target.gpus, target.cpus, target.memory, target.allowed, target.low, target.high)
+    if short <= 0:
+        return None  # it would fit as it is, and was held back for another reason
+    options = []
+    for node in range(target.low, target.high):
+        here = on_node.get(node)
+        if not here or not target.allowed[node]:
+            continue
+        option = _cleared(cycle, node, here, target.gpus - soon.count[node] % target.gpus if target.gpus else 1)
+        if option is not None:
+            options.append(option)
+    options.sort(key=lambda option: option[:5])
+    if len(options) < short:
+        return None
+    moved: dict[int, Work] = {}
+    for option in options[:short]:
+        moved.update((one.order, one) for one in option[5])
+    return _plan(cycle, [moved[order] for order in sorted(moved)], target.low)
+
+
+def _cleared(cycle: Cycle, node: int, here: list[tuple[int, Work]], needed: int) -> Option | None:
+    """What it takes to clear so many GPUs of a node; looked at once while nothing changes."""
+    key = ("cleared", node, needed)
+    known: tuple[Option | None] | None = cycle.memo(key)
+    if known is None:
+        chosen = _off_node(cycle, here, needed)
+        found = (*_plan(cycle, chosen, 0)[:4], node, chosen) if chosen else None
+        known = cycle.remember(key, (found,))
+    return known[0]
+
+
+def _weight(cycle: Cycle, one: Work) -> tuple[int, int, str]:
+    """How one job compares with another: least lost, then the younger one, then names."""
+    key = ("weight", one.order)
+    known: tuple[int, int, str] | None = cycle.memo(key)
+    return known if known is not None else cycle.remember(key, (lost_work(one, one.milli, cycle.now), -one.job.submitted, one.job.name))
+
+
+def _off_node(cycle: Cycle, here: list[tuple[int, Work]], needed: int) -> list[Work]:
+    """The fewest jobs of a node that hold so many GPUs there, those with the most first; none where all together hold less."""
+    chosen: list[Work] = []
+    rest = list(here)
+    while rest:
+        enough = [one for count, one in rest if count >= needed]
+        if enough:  # among those that suffice by themselves not the largest, but the one that loses least
+            return [*chosen, enough[0] if len(enough) == 1 else min(enough, key=partial(_weight, cycle))]
+        count, one = rest.pop(0)
+        chosen.append(one)
+        needed -= count
+    return []
+
+
+def _carry_out(cycle: Cycle, work: Work, quota_type: int, target: Target, moved: list[Work]) -> bool:
+    cluster = cycle.cluster
+    milli = request(cycle, work, quota_type)
+    why = reason("consolidate", f"{work.job.name} needs a block of {milli // 1000} GPUs")
+    before = cluster.mark()
+    with cluster.attempt() as attempt:
+        kept_clear, banned = cluster.windows.gate(cluster, work, quota_type, milli)
+        if kept_clear is not None:
+            return False
+        leaves = [(one, one.charged_leaf, one.quota_type, one.missing_like_now()) for one in moved]
+        for one in moved:
+            cluster.unseat(one, one.seats, why, work.job.name)
+        seats = place_in(cycle, work, quota_type, target.low, target.high, banned)
+        if seats is None or cluster.in_a_circle(work, seats) or cycle.book.delays(work, quota_type, milli, seats):
+            return False
+        leaf = work.charged_leaf if work.seats else work.home
+        cluster.seat(work, seats, quota_type, leaf, reason("consolidate", f"{len(moved)} jobs are moved to make a block"))
+        for one, leaf, old_type, wants in leaves:
+            places = _elsewhere(cycle, one, old_type, wants)
+            if places is None:
+                return False
+            cluster.seat(one, places, old_type, leaf, why)
+            one.moved = True
+        if not cycle.overdue(work):
+            cluster.spend_moves(len(moved))
+        attempt.keep()
+    cycle.changed()
+    cycle.takings.served(work, before, (), upset=True)
+    return True
+
+
+def _elsewhere(cycle: Cycle, one: Work, quota_type: int, wants: Wants) -> tuple[Seat, ...] | None:
+    """A place for a job that is moved, idle or freed by an earlier decision, in nobody's way: neither a window's nor that of a reservation."""
+    cluster, book = cycle.cluster, cycle.book
+    milli = cluster.wants_milli(one.kind, wants, quota_type)
+    kept_clear, banned = cluster.windows.gate(cluster, one, quota_type, milli)
+    if kept_clear is not None:
+        return None
+    for view in cycle.views():
+        off = banned
+        while True:
+            mark = cluster.mark()
+            places = Placer(cluster, one, quota_type, view, suspect=one.kind.tolerates_suspect, banned=off).place(wants)
+            if places is None:
+                break
+            crowded = book.delays(one, quota_type, milli, places)
+            if not crowded and not cluster.in_a_circle(one, places):
+                return places
+            cluster.undo(mark)
+            if not crowded:
+                break
+            for node in crowded:
+                off |= 1 << node
+    return None

@@ -1,0 +1,249 @@
+"""Elastic jobs take up what no waiting minimum can use: a step at a time, in the order of queues.
+
+What is idle comes first. Where nothing is, a queue within its fair share may have other queues' surplus, by the rules of
+reclaim; never anybody's minimum, and never from its own queue.
+"""
+
+from bisect import insort
+from collections.abc import Sequence
+
+from ..capacity import could_fit
+from ..cluster import Work
+from ..fleet import Seat, View
+from ..form import Wants
+from ..legality import Reclaim
+from ..order import QueueOrder
+from ..placement import Placer
+from ..reasons import Reason, gpus, reason
+from ..state import Cycle
+from ..taking import release
+from ..tree import Division
+from ..units import Unit
+from ..victims import Found, Ranked, Target, search
+from .reclaim import ANY_SIZE, may_evict
+
+Step = tuple[int, tuple[int, ...]]
+
+
+def run(cycle: Cycle) -> None:
+    for division in cycle.tree.divisions:
+        _grow(cycle, division)
+
+
+def _grow(cycle: Cycle, division: Division) -> None:
+    queues: dict[int, list[Work]] = {}
+    elastic = any(form.elastic for form in cycle.cluster.forms.values())
+    for work in cycle.cluster.works if elastic else ():
+        if not work.form.elastic:
+            continue
+        alive = work.seats and not work.stale and not work.evicted and not work.moved and work.kind.elastic and not work.degraded
+        if alive and work.quota_type in division.types and next_step(work) is not None:
+            queues.setdefault(work.charged_leaf, []).append(work)
+    if not queues:
+        return
+
+    def rank(work: Work) -> tuple[object, ...]:
+        """At its minimum before above it, then like everyone in a queue."""
+        return above_minimum(work), *cycle.rank_in_queue(work)
+
+    for queue in queues.values():
+        queue.sort(key=rank)
+
+    def milli(work: Work) -> int:
+        step = next_step(work)
+        return 0 if step is None else cycle.cluster.wants_milli(work.kind, (step,), work.quota_type)
+
+    order = QueueOrder(cycle.tree, division, queues, milli)
+    in_turn = True  # nobody who comes first has to wait for the next plan
+    while (best := order.best()) is not None:
+        leaf = best.charged_leaf
+        if gave_way(cycle, best):
+            in_turn = False  # he takes others' surplus in the next plan, and would take it from those who got it now
+            order.drop(leaf)
+            continue
+        if not grow_once(cycle, best, at_others_cost=in_turn) or next_step(best) is None:
+            order.drop(leaf)
+            continue
+        queue, at = queues[leaf], order.at[leaf]
+        del queue[at]
+        insort(queue, best, lo=at, key=rank)
+        order.refresh(leaf)
+
+
+def above_minimum(work: Work) -> bool:
+    return len(work.seats) > work.form.all_least
+
+
+def next_step(work: Work) -> Step | None:
+    """The role and ranks of the next step of growth; roles in their order."""
+    for place, role in enumerate(work.kind.roles):
+        taken = {seat.rank for seat in work.seats if seat.role == place}
+        if len(taken) >= role.least and len(taken) + role.step <= role.ceiling:
+            free = (rank for rank in range(role.most) if rank not in taken)
+            return place, tuple(rank for _, rank in zip(range(role.step), free, strict=False))
+    return None
+
+
+def gave_way(cycle: Cycle, work: Work) -> bool:
+    """Whether it was shrunk for somebody: then it does not grow in the same plan."""
+    return work.order in cycle.gave_way or bool(work.first_seats and not set(work.first_seats) <= set(work.seats))
+
+
+def grow_once(cycle: Cycle, work: Work, *, at_others_cost: bool) -> bool:
+    step = next_step(work)
+    assert step is not None
+    growth = Growth(cycle, work, step)
+    return growth.into_idle() or (at_others_cost and growth.by_reclaim())
+
+
+class Growth:
+    """One step of one job."""
+
+    def __init__(self, cycle: Cycle, work: Work, step: Step) -> None:
+        self.cycle = cycle
+        self.work = work
+        self.wants: Wants = (step,)
+        self.leaf = work.charged_leaf
+        self.quota_type = work.quota_type
+        self.milli = cycle.cluster.wants_milli(work.kind, self.wants, work.quota_type)
+
+    def into_idle(self) -> bool:
+        """Take what is idle, or what is being freed and nobody's minimum has taken."""
+        return any(self._into(view) for view in self.cycle.views())
+
+    def _into(self, view: View) -> bool:
+        with self.cycle.cluster.attempt() as attempt:
+            seats = self._place(view)
+            if seats is None:
+                return False
+            work = self.work
+            self._seat(seats, work.why if work.fresh and work.why is not None else reason("grow", "idle, and no waiting minimum can use it"))
+            attempt.keep()
+        self.cycle.changed()
+        return True
+
+    def _place(self, view: View) -> tuple[Seat, ...] | None:
+        """Take places for the step where gates and windows allow it, off the places that are kept for a minimum."""
+        cycle, work, cluster = self.cycle, self.work, self.cycle.cluster
+        if cycle.tree.limit_gate(self.leaf, self.quota_type, self.milli) is not None:
+            return None
+        if work.fixed and cycle.tree.fixed_gate(self.leaf, self.quota_type, self.milli, cluster.windows.ends(work, cycle.now)) is not None:
+            return None
+        kept_clear, banned = cluster.windows.gate(cluster, work, self.quota_type, self.milli)
+        if kept_clear is not None:
+            return None
+        for node in cycle.book.nodes:
+            banned |= 1 << node  # a place kept for a minimum is not for anyone's surplus
+        return Placer(cluster, work, self.quota_type, view, banned=banned, suspect=work.kind.tolerates_suspect).place(self.wants)
+
+    def _seat(self, seats: tuple[Seat, ...], why: Reason) -> None:
+        self.cycle.cluster.seat(self.work, seats, self.quota_type, self.leaf, why)
+
+    # By the rules of reclaim
+
+    def by_reclaim(self) -> bool:
+        """Take the surplus of other queues; the leaf stays within its fair share."""
+        cycle, work = self.cycle, self.work
+        division = cycle.tree.divisions[cycle.tree.division_of[self.quota_type]]
+        if not work.stood_before:
+            return False  # in the next plan: so it can be told what was for what
+        within = self.milli and division.used[self.leaf] + self.milli <= division.fair[self.leaf]
+        if not within or "reclaim" not in cycle.settings.passes or not may_evict(cycle, work):
+            return False
+        if not cycle.units().surplus:
+            return False
+        rules = Reclaim(cycle, work, self.quota_type, self.leaf, self.milli)
+        if not rules.sources:
+            return False
+        large = max(8000, 2 * self.milli)
+        ranked = rules.units(ANY_SIZE, surplus_only=True)
+        small = [pair for pair in ranked if pair[1].milli <= large]
+        if self._take(small, rules):
+            return True
+        return len(small) < len(ranked) and self._take(rules.units(large, surplus_only=True), rules)
+
+    def _take(self, ranked: Ranked, rules: Reclaim) -> bool:
+        if not ranked:
+            return False
+        cycle = self.cycle
+        target = Target(0, cycle.grid.size, fits=self._fits, growth=True)
+        found = search(cycle.cluster, ranked, rules.legal, target, cycle.units())
+        if found is None or not found.units:
+            return False
+        found.units = self._highest(found.units)
+        if not self._fits(found.units) or self._refused(found, rules):
+            return False
+        names = sorted({unit.work.job.name for unit in found.units})
+        with cycle.cluster.attempt() as attempt:
+            detail = f"{cycle.tree.names[self.leaf]} takes back {gpus(self.milli)} GPUs of surplus for the growth of {self.work.job.name}"
+            release(cycle, found.units, reason("reclaim", detail), self.work.job.name)
+            if self._wanted_by_a_minimum():
+                return False
+            seats = self._place(cycle.fleet.soon)
+            assert seats is not None, "the search said that the step fits"
+            self._seat(seats, reason("reclaim", f"within its fair share; {', '.join(names[:4])}{' and others' if len(names) > 4 else ''} shrink"))
+            attempt.keep()
+        cycle.gave_way.update(unit.work.order for unit in found.units)
+        cycle.changed()
+        return True
+
+    def _highest(self, units: Sequence[Unit]) -> list[Unit]:
+        """As many steps of the same roles, but those with the highest indexes: a lower one is kept longest."""
+        wanted: dict[tuple[int, int], int] = {}
+        for unit in units:
+            key = (unit.work.order, unit.seats[0].role)
+            wanted[key] = wanted.get(key, 0) + 1
+        chosen = []
+        for (order, role), count in wanted.items():
+            steps = [unit for unit in self.cycle.units().units_of(order) if unit.surplus and unit.seats[0].role == role]
+            chosen.extend(sorted(steps, key=lambda unit: -unit.index)[:count])
+        return chosen
+
+    def _fits(self, units: Sequence[Unit]) -> bool:
+        with self.cycle.cluster.attempt():
+            release(self.cycle, units, reason("reclaim", "a trial"), None)
+            return self._place(self.cycle.fleet.soon) is not None
+
+    def _refused(self, found: Found, rules: Reclaim) -> bool:
+        """Whether the whole of it is unfair, or would be turned round by the order of queues, or costs too much."""
+        return rules.guard(found) is not None or not self._served_first(found)
+
+    def _served_first(self, found: Found) -> bool:
+        """With the surplus gone, the order of queues serves this step before every one that was taken."""
+        tree = self.cycle.tree
+        division = tree.divisions[tree.division_of[self.quota_type]]
+
+        def key(place: int, milli: int) -> tuple[int | str, ...]:
+            gone = sum(unit.milli for unit in found.units if tree.below(place, unit.leaf))
+            return tree.key(place, division, milli, gone)
+
+        for unit in found.units:
+            mine, theirs = tree.fork(self.leaf, unit.leaf)
+            if key(mine, self.milli) > key(theirs, unit.milli):
+                return False
+        return True
+
+    def _wanted_by_a_minimum(self) -> bool:
+        """Whether somebody's minimum could start on what was freed: that comes before anyone's surplus."""
+        cycle = self.cycle
+        asked: set[tuple[int, int]] = set()
+        for work in cycle.waiting():
+            key = (work.home, work.form.shape)
+            if self.quota_type not in cycle.types_of(work) or (key in asked and not work.seats):
+                continue
+            asked.add(key)
+            if self._could_start(work):
+                return True
+        return False
+
+    def _could_start(self, work: Work) -> bool:
+        cycle = self.cycle
+        milli = cycle.cluster.wants_milli(work.kind, work.missing(), self.quota_type)
+        if not work.seats and not could_fit(
+            cycle.cluster, cycle.capacity(cycle.fleet.soon), work.form, self.quota_type, suspect=work.kind.tolerates_suspect
+        ):
+            return False
+        if all(cycle.gate(work, leaf, self.quota_type, milli) is not None for leaf in cycle.leaves_of(work, self.quota_type)):
+            return False
+        with cycle.cluster.attempt():
+            return cycle.fit(work, self.quota_type, cycle.fleet.soon) is not None

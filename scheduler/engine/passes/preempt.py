@@ -1,0 +1,154 @@
+"""Inside one leaf: strictly lower work gives way to higher."""
+
+from functools import partial
+
+import numpy as np
+
+from ..cluster import Work
+from ..legality import grows_beyond_share, worth
+from ..reasons import Reason, reason
+from ..state import Cycle
+from ..taking import NOTHING, at_limits, fits_already, take_units
+from ..tree import Division
+from ..units import Unit
+from ..values import Preemptible
+from ..victims import Found, Ranked, as_if_running, by_category, category, has_fresh, no_larger
+from ..wide import UNBOUNDED, Columns, WideRanking
+from .reclaim import beyond_guarantee, request, walk
+
+
+def run(cycle: Cycle) -> None:
+    walk(cycle, partial(may_preempt, cycle), preempt, lambda leaf, queue: high_enough(cycle, leaf, queue))
+
+
+def high_enough(cycle: Cycle, leaf: int, queue: list[Work]) -> list[Work]:
+    """Those above the lowest that runs in a leaf, as far as all of it together with what is idle could be enough."""
+    least = cycle.least_level
+    queue = cycle.above(queue, least)
+    lowest = cycle.units().lowest(leaf) if queue else None
+    if lowest is None:
+        return []
+    idle = [cycle.idle_milli(quota_type) for quota_type in range(len(cycle.grid.types))]
+    level, most = lowest.level, lowest.milli + sum(idle)
+    asked = cycle.as_it_waits(leaf, idle)
+    known = None if asked is None else cycle.units().kept(("high", leaf), leaf)
+    if known is not None and known[0] == asked:
+        found: list[Work] = known[1]
+        return found
+    high = [work for work in cycle.above(queue, level) if work.form.lowest <= most or work.seats]
+    if asked is not None:  # what decides about them is known until something of it changes
+        high = [work for work in high if work.seats or any(may_preempt(cycle, work, quota_type) for quota_type in work.types)]
+        cycle.units().keep(("high", leaf), leaf, (asked, high))
+    return high
+
+
+def may_preempt(cycle: Cycle, work: Work, quota_type: int) -> bool:
+    """The cheap half: what is lower in the leaf would be enough, in sum and beside the share that is left."""
+    leaf = work.charged_leaf if work.seats else work.home
+    milli = request(cycle, work, quota_type)
+    lower = freeable_below(cycle, leaf, quota_type, work.form.level)
+    if not lower or lower + cycle.idle_milli(quota_type) < milli:
+        return False
+    if work.fixed and beyond_guarantee(cycle, work, leaf, quota_type, milli):
+        return False  # whoever gives way is preemptible, and makes no room among what is not
+    if lower >= milli:
+        return True
+    division = cycle.tree.divisions[cycle.tree.division_of[quota_type]]
+    return division.used[leaf] - lower + milli <= division.fair[leaf]
+
+
+def room_for_a_worker(cycle: Cycle, work: Work, quota_type: int, leaf: int) -> bool:
+    """Whether the leaf's work could clear room for even one worker anywhere: where it can't, no more workers fit than before."""
+    if work.seats or not work.form.plain or not work.form.roles[0].gpus:
+        return True
+    gpus, free = work.form.roles[0].gpus, cycle.fleet.soon.count
+    lowest = cycle.units().lowest(leaf)
+    if lowest is None or any(free[node] + count >= gpus for node, count in lowest.on_node.items()):
+        return True
+    return bool(at_limits(cycle, work, quota_type))
+
+
+def freeable_below(cycle: Cycle, leaf: int, quota_type: int, level: tuple[int, int]) -> int:
+    """Milli-GPU that may become idle without the preemptible work of a leaf below a class and number."""
+    key = ("lower", leaf, quota_type, level)
+    known = cycle.memo(key)
+    if known is None:
+        known = sum(
+            unit.most_freed
+            for unit in cycle.units().of_leaf(leaf)
+            if unit.work.quota_type == quota_type and unit.work.form.level < level and unit.work.kind.preemptible is not Preemptible.NEVER
+        )
+        cycle.remember(key, known)
+    return int(known)
+
+
+def ranked_units(cycle: Cycle, work: Work, quota_type: int, leaf: int, large: int) -> Ranked:
+    """Lower units of the leaf that are not protected, in the order in which they are tried."""
+    units = cycle.units()
+    division = cycle.tree.divisions[cycle.tree.division_of[quota_type]]
+    until = cycle.now - cycle.tree.nearest(leaf, "preempt_min_runtime_ms", cycle.settings.preempt_min_runtime_ms)
+    level = work.form.level
+    if units.wide([leaf]):
+        return _wide_units(units.columns, level, quota_type, leaf, division, until, large)
+    outside = units.borrowed(leaf, division)
+    ranked = []
+    for unit in units.of_leaf(leaf):
+        if unit.work.quota_type != quota_type or unit.work.form.level >= level:
+            continue
+        borrowed = unit in outside
+        preemptible = unit.work.kind.preemptible
+        if preemptible is Preemptible.NEVER or (preemptible is Preemptible.WHEN_BORROWED and not borrowed):
+            continue
+        if not unit.surplus and not unit.fresh and unit.began > until:
+            continue
+        ranked.append((category(unit, borrowed, large), unit))
+    ranked.sort(key=by_category)  # stable: within a category the order of units stays
+    return ranked
+
+
+def _wide_units(columns: Columns, level: tuple[int, int], quota_type: int, leaf: int, division: Division, until: int, large: int) -> WideRanking:
+    """The same for many units at once."""
+    outside = columns.borrowed(leaf, leaf + 1, division.types, division.guaranteed[leaf])
+    class_rank, priority = level
+    chosen = (columns.leaf == leaf) & (columns.quota_type == quota_type)
+    chosen &= (columns.class_rank < class_rank) | ((columns.class_rank == class_rank) & (columns.priority < priority))
+    chosen &= (columns.preemptible == Preemptible.ALWAYS) | ((columns.preemptible == Preemptible.WHEN_BORROWED) & outside)
+    chosen &= columns.surplus | columns.fresh | (columns.began <= until)
+    return WideRanking(columns, np.flatnonzero(chosen), outside, large, [(leaf, leaf + 1, UNBOUNDED, UNBOUNDED)])
+
+
+def preempt(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
+    leaf = work.charged_leaf if work.seats else work.home
+    key = ("preempt", leaf, work.form.level, work.form.shape, quota_type, work.fixed)
+    known: Reason | None = None if work.seats or work.backoff_matters else cycle.memo(key)
+    if known is not None:
+        return known
+    if fits_already(cycle, work, quota_type) or not room_for_a_worker(cycle, work, quota_type, leaf):
+        return NOTHING
+    milli = request(cycle, work, quota_type)
+    large = max(8000, 2 * milli)
+    ranked = ranked_units(cycle, work, quota_type, leaf, large)
+    name = work.job.name
+
+    def why(_: object) -> Reason:
+        return reason("preempt", f"{name} has a higher class or number in the same queue")
+
+    def legal(unit: Unit, _: dict[int, int]) -> int | None:
+        return leaf
+
+    def guard(found: Found) -> Reason | None:
+        return grows_beyond_share(cycle, leaf, quota_type, milli, found) or worth(cycle, work, leaf, quota_type, milli, found)
+
+    def take(ranked: Ranked) -> Reason | None:
+        small = no_larger(ranked, large)
+        refused = take_units(cycle, work, quota_type, small, legal, why, guard)
+        if refused is NOTHING and len(small) < len(ranked):
+            refused = take_units(cycle, work, quota_type, ranked, legal, why, guard)
+        return refused
+
+    refused = take(ranked)
+    if refused is not None and has_fresh(ranked) and take(as_if_running(ranked)) is None:
+        refused = None
+    if refused is not None:
+        cycle.remember(key, refused)
+    return refused

@@ -1,0 +1,195 @@
+"""Take back between queues: a leaf within its fair share takes from those above theirs, or above what they were promised."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from ..cluster import Work
+from ..legality import rules_of
+from ..order import QueueOrder
+from ..reasons import Reason, reason
+from ..state import Cycle, Sieve
+from ..taking import NOTHING, fits_already, take_cheaply, take_units
+from ..tree import Division
+from ..victims import has_fresh, no_larger
+
+ANY_SIZE = 1 << 60
+TAKEN_AGAIN = reason("order", "what it could take would be taken from it again at once by a job that is served before it")
+Try = Callable[[Cycle, Work, int], Reason | None]
+Test = Callable[[Work, int], bool]
+
+
+def run(cycle: Cycle) -> None:
+    walk(cycle, partial(may_reclaim, cycle), reclaim, lambda leaf, queue: small_enough(cycle, leaf, queue))
+
+
+def small_enough(cycle: Cycle, leaf: int, queue: list[Work]) -> list[Work]:
+    """Those that could still be within the leaf's share, or that a window may serve."""
+    if cycle.cluster.windows.lasting:
+        return queue
+    room = max(division.fair[leaf] - division.used[leaf] for division in cycle.tree.divisions)
+    return [work for work in queue if work.form.lowest <= room or work.seats] if room > 0 else []
+
+
+def walk(cycle: Cycle, hopeful: Test, attempt: Try, sieve: Sieve | None = None) -> None:
+    """Let waiting jobs try to take something, in the order of queues. `hopeful` is a cheap bound that spares most searches."""
+    if not cycle.anybody_waits():
+        return
+    for choice, division in cycle.rounds():
+        _walk_division(cycle, choice, division, hopeful, attempt, sieve)
+
+
+def _walk_division(cycle: Cycle, choice: int, division: Division, hopeful: Test, attempt: Try, sieve: Sieve | None) -> None:
+    verdicts: dict[tuple[int, int], bool] = {}  # of jobs without places, by leaf and form
+    as_of = -1
+    by_job = cycle.any_overdue() or bool(cycle.cluster.windows.lasting)  # then two jobs of one form may differ
+
+    def test(work: Work) -> bool:
+        nonlocal as_of
+        if cycle.takings.holds_back(work):
+            cycle.note(work, TAKEN_AGAIN)
+            return False
+        if work.form.delay and not may_evict(cycle, work):
+            return False
+        if work.seats or work.evicted or by_job:
+            return any(allowed(work, quota_type) for quota_type in cycle.tried_types(work, choice))
+        if as_of != cycle.placed:
+            verdicts.clear()
+            as_of = cycle.placed
+        key = (work.home, id(work.form))
+        known = verdicts.get(key)
+        if known is None:
+            known = verdicts[key] = any(allowed(work, quota_type) for quota_type in cycle.tried_types(work, choice))
+        return known
+
+    def allowed(work: Work, quota_type: int) -> bool:
+        return cycle.has_turn(work, quota_type, request(cycle, work, quota_type)) and hopeful(work, quota_type)
+
+    def onward(queue: Sequence[Work], at: int) -> int:
+        while at < len(queue) and not test(queue[at]):
+            at += 1
+        return at
+
+    def milli(work: Work) -> int:
+        return request(cycle, work, cycle.tried_types(work, choice)[0])
+
+    queues = cycle.queues(division, choice, test, sieve)
+    if not queues:
+        return
+    order = QueueOrder(cycle.tree, division, queues, milli)
+    while (work := order.best()) is not None:
+        placed, charged = cycle.placed, len(cycle.cluster.charged)
+        for quota_type in cycle.tried_types(work, choice):
+            if not allowed(work, quota_type):
+                continue
+            refused = attempt(cycle, work, quota_type)
+            if refused is None:
+                break
+            cycle.note(work, refused)
+        order.drop(work.home, onward)
+        if cycle.placed != placed:
+            cycle.follow(order, charged, work.home)
+
+
+def may_evict(cycle: Cycle, work: Work) -> bool:
+    """Before its delay is over a job causes no eviction, move or shrink."""
+    return work.job.submitted + work.kind.preemption_delay_ms <= cycle.now
+
+
+def request(cycle: Cycle, work: Work, quota_type: int) -> int:
+    if work.seats:
+        return cycle.cluster.wants_milli(work.kind, work.missing(), quota_type)
+    known = work.form.least.get(quota_type)
+    return cycle.least_milli(work.kind, quota_type) if known is None else known
+
+
+def claimant(cycle: Cycle, work: Work, quota_type: int) -> int | None:
+    """The leaf in whose name the job may reclaim: one that stays within its fair share."""
+    division = cycle.tree.divisions[cycle.tree.division_of[quota_type]]
+    milli = request(cycle, work, quota_type)
+    if not cycle.cluster.windows.lasting:
+        leaf = work.charged_leaf if work.seats else work.home
+        return leaf if milli and division.used[leaf] + milli <= division.fair[leaf] else None
+    for leaf in cycle.leaves_of(work, quota_type):
+        if division.used[leaf] + milli <= division.fair[leaf] and milli:
+            return leaf
+    return None
+
+
+def may_reclaim(cycle: Cycle, work: Work, quota_type: int) -> bool:
+    """The cheap half: within its share, and somebody is above his line by enough."""
+    leaf = claimant(cycle, work, quota_type)
+    if leaf is None:
+        return False
+    milli = request(cycle, work, quota_type)
+    if work.fixed and beyond_guarantee(cycle, work, leaf, quota_type, milli):
+        return False
+    rules = rules_of(cycle, work, quota_type, leaf, milli)
+    if not rules.sources:
+        return False
+    key = ("reclaim", rules.signature, work.form.shape)
+    return bool(work.seats) or cycle.refused.get(key) != cycle.placed
+
+
+def beyond_guarantee(cycle: Cycle, work: Work, leaf: int, quota_type: int, milli: int) -> bool:
+    """Whether there is no room left in the guarantees for work that nobody may put out. Where no window counts, that is asked once for an amount."""
+    windows = cycle.cluster.windows
+    key = ("fixed", leaf, quota_type, milli)
+    known = None if windows.lasting else cycle.memo(key)
+    if known is None:
+        known = cycle.remember(key, cycle.tree.fixed_gate(leaf, quota_type, milli, windows.ends(work, cycle.now)) is not None)
+    return bool(known)
+
+
+def reclaim(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
+    leaf = claimant(cycle, work, quota_type)
+    if leaf is None:
+        return NOTHING
+    told = ("told", leaf, quota_type, work.form.shape, work.fixed, work.kind.class_rank, work.charged_leaf)
+    known: Reason | None = None if work.seats or work.backoff_matters else cycle.memo(told)
+    if known is not None:
+        return known
+    refused = _reclaim(cycle, work, quota_type, leaf)
+    if refused is not None:
+        cycle.remember(told, refused)
+    return refused
+
+
+def _reclaim(cycle: Cycle, work: Work, quota_type: int, leaf: int) -> Reason | None:
+    milli = request(cycle, work, quota_type)
+    rules = rules_of(cycle, work, quota_type, leaf, milli)
+    key = ("reclaim", rules.signature, work.form.shape)
+    if not work.seats and cycle.refused.get(key) == cycle.placed:
+        return NOTHING
+    if fits_already(cycle, work, quota_type):
+        cycle.refused[key] = cycle.placed
+        return NOTHING
+    large = max(8000, 2 * milli)
+    name = work.job.name
+
+    def why(_: object) -> Reason:
+        return reason("reclaim", f"{cycle.tree.names[leaf]} takes back {milli / 1000:g} GPUs for {name}")
+
+    listed = ("ranked", rules.signature, work.form.gpus_only)
+    ranked = cycle.memo(listed)
+    if ranked is None:
+        ranked = cycle.remember(listed, rules.units(ANY_SIZE))
+    small = cycle.memo((*listed, large))
+    if small is None:
+        small = cycle.remember((*listed, large), no_larger(ranked, large))
+    alike = (rules.signature, work.form.shape, cycle.limits_of(leaf))
+    if take_cheaply(cycle, work, quota_type, small, rules.legal, why, rules.guard, alike):
+        return None
+    refused = take_units(cycle, work, quota_type, small, rules.legal, why, rules.guard, (*alike, "small"))
+    if refused is NOTHING and len(small) < len(ranked):
+        refused = take_units(cycle, work, quota_type, rules.units(large), rules.legal, why, rules.guard, (*alike, "all"))
+    if refused is not None and has_fresh(ranked):
+        later = rules.units(large, fresh_first=False)
+        for name, units in (("later small", no_larger(later, large)), ("later", later)):
+            again = take_units(cycle, work, quota_type, units, rules.legal, why, rules.guard, (*alike, name))
+            if again is None:
+                return None
+            if again is not NOTHING:
+                break
+    if refused is NOTHING and not work.seats:
+        cycle.refused[key] = cycle.placed
+    return refused

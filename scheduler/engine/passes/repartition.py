@@ -1,0 +1,270 @@
+"""Split GPUs anew for a waiting job: a planned, rate-limited step of its own.
+
+Only instances are destroyed that are empty, or whose tenants may be evicted for the job by the rules of reclaim or preempt;
+where empty ones do, nobody is evicted.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from ..cluster import Work
+from ..fleet import Seat, Split, View
+from ..grid import span_bits
+from ..legality import Reclaim, grows_beyond_share, worth
+from ..reasons import Reason, gpus, reason
+from ..state import Cycle
+from ..taking import Guard, Ranked, release, targets
+from ..units import Unit
+from ..values import HOUR_MS
+from ..victims import Found, Legal, Target, as_if_running, has_fresh, no_larger, search
+from .preempt import ranked_units
+from .reclaim import claimant, request, walk
+
+LIMITED = reason("repartition", "as many GPUs as an hour allows are being split anew already")
+NO_SPLIT = reason("sharing", "no GPU can be split anew for it without touching instances in use")
+Key = tuple[int, int]
+
+
+def run(cycle: Cycle) -> None:
+    """Jobs that ask for instances may make them; jobs that ask for whole GPUs, or share them otherwise, may join instances together."""
+    if not cycle.wants_instances and not has_splits(cycle):
+        return
+    walk(cycle, lambda work, quota_type: may_repartition(cycle, work), repartition)
+
+
+def may_repartition(cycle: Cycle, work: Work) -> bool:
+    if work.kind.sharing == "mig":
+        return True
+    return any(role.gpus or role.parted for role in work.kind.roles) and has_splits(cycle)
+
+
+def has_splits(cycle: Cycle) -> bool:
+    known = cycle.memo(("splits",))
+    if known is None:
+        known = cycle.remember(("splits",), any(split.mode == "mig" for split in cycle.fleet.soon.splits.values()))
+    return bool(known)
+
+
+def left(cycle: Cycle) -> dict[str, int]:
+    """GPUs that may still be split anew within the hour, by pool: the label `pool` of the nodes."""
+    grid = cycle.grid
+    budget = dict.fromkeys(grid.pool_of, cycle.settings.repartition_per_hour)
+    for pool, node in zip(grid.pool_of, grid.nodes, strict=True):
+        budget[pool] -= sum(at > cycle.now - HOUR_MS for at in node.repartitioned)
+    for place, _ in cycle.cluster.geometry:
+        budget[grid.pool_of[place]] -= 1
+    return budget
+
+
+def repartition(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
+    anew = Anew(cycle, work, quota_type, left(cycle))
+    if not anew.allowed:
+        return LIMITED
+    asks = ("repartition", work.home, quota_type, work.form.shape, work.form.level, work.kind.preemptible)
+    known: Reason | None = None if work.seats or work.backoff_matters else cycle.memo(asks)
+    if known is not None:
+        return known
+    refused = anew.over_empty()
+    if refused is not None and anew.over_evictable() is None:
+        return None
+    if refused is not None:
+        cycle.remember(asks, refused)
+    return refused
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """By which rules running work may be taken for the job."""
+
+    code: str
+    ranked: Ranked
+    legal: Legal
+    guard: Guard
+
+
+class Anew:
+    """One job in one quota type, and the GPUs that may still be split anew, by pool."""
+
+    def __init__(self, cycle: Cycle, work: Work, quota_type: int, budget: dict[str, int]) -> None:
+        self.cycle = cycle
+        self.work = work
+        self.quota_type = quota_type
+        self.budget = budget
+        self.milli = request(cycle, work, quota_type)
+        self.large = max(8000, 2 * self.milli)
+        grid = cycle.grid
+        self.allowed = any(budget[pool] > 0 and of_type == quota_type for pool, of_type in zip(grid.pool_of, grid.type_of, strict=True))
+
+    def over_empty(self) -> Reason | None:
+        """Nobody is evicted. None: done; else why not, and nothing was changed."""
+        refused: Reason = NO_SPLIT
+        for view in self.cycle.views():
+            with self.cycle.cluster.attempt() as attempt:
+                found = self._place(view, 0)
+                if isinstance(found, Reason):
+                    refused = found
+                    continue
+                self._seat(*found, reason("repartition", "a GPU is split anew for it"))
+                attempt.keep()
+            self.cycle.changed()
+            return None
+        return refused
+
+    # Evicting who is in the way
+
+    def over_evictable(self) -> Reason | None:
+        for rights in self._rights():
+            ranked = rights.ranked
+            if self._take_least(ranked, rights) or (has_fresh(ranked) and self._take_least(as_if_running(ranked), rights)):
+                return None
+        return NO_SPLIT
+
+    def _take_least(self, ranked: Ranked, rights: Rights) -> bool:
+        """Take from those that are not large, else from all."""
+        small = no_larger(ranked, self.large)
+        return any(self._take(each, rights) is None for each in ((small, ranked) if len(small) < len(ranked) else (ranked,)) if each)
+
+    def _rights(self) -> Iterator[Rights]:
+        cycle, work, quota_type = self.cycle, self.work, self.quota_type
+        leaf = claimant(cycle, work, quota_type) if "reclaim" in cycle.settings.passes else None
+        if leaf is not None:
+            rules = Reclaim(cycle, work, quota_type, leaf, self.milli)
+            yield Rights("reclaim", rules.units(self.large), rules.legal, rules.guard)
+        if "preempt" in cycle.settings.passes:
+            own = work.charged_leaf if work.seats else work.home
+
+            def legal(unit: Unit, _: dict[int, int]) -> int | None:
+                return own
+
+            def guard(found: Found) -> Reason | None:
+                beyond = grows_beyond_share(cycle, own, quota_type, self.milli, found)
+                return beyond or worth(cycle, work, own, quota_type, self.milli, found)
+
+            yield Rights("preempt", ranked_units(cycle, work, quota_type, own, self.large), legal, guard)
+
+    def _take(self, ranked: Ranked, rights: Rights) -> Reason | None:
+        """Evict the least that makes room together with instances split anew. None: done."""
+        cycle = self.cycle
+        found = []
+        for target in targets(cycle, self.work, self.quota_type, counted=False):
+            one = search(cycle.cluster, ranked, rights.legal, self._judged(target), cycle.units())
+            if one is not None and one.units:
+                found.append(one)
+        for one in sorted(found, key=Found.rank):
+            if rights.guard(one) is None and self._carry_out(one, rights.code):
+                return None
+        return NO_SPLIT
+
+    def _judged(self, target: Target) -> Target:
+        outside = self._outside(target.low, target.high)
+
+        def fits(units: Sequence[Unit]) -> bool:
+            with self.cycle.cluster.attempt():
+                release(self.cycle, units, reason("repartition", "a trial"), None)
+                return not isinstance(self._place(self.cycle.fleet.soon, outside), Reason)
+
+        return replace(target, fits=fits)
+
+    def _outside(self, low: int, high: int) -> int:
+        everywhere = span_bits(0, self.cycle.grid.size)
+        return everywhere & ~span_bits(low, high)
+
+    def _carry_out(self, found: Found, code: str) -> bool:
+        cycle, name = self.cycle, self.work.job.name
+        gone = sorted({unit.work.job.name for unit in found.units})
+        before = cycle.cluster.mark()
+        upset = any(unit.work.first_seats and not unit.work.evicted for unit in found.units)
+        with cycle.cluster.attempt() as attempt:
+            detail = f"its place is split anew for {name}, which takes {gpus(self.milli)} GPUs"
+            release(cycle, found.units, reason(code, detail), name)
+            placed = self._place(cycle.fleet.soon, self._outside(found.low, found.high))
+            if isinstance(placed, Reason):
+                return False
+            who = f"{', '.join(gone[:4])}{' and others' if len(gone) > 4 else ''}"
+            self._seat(*placed, reason("repartition", f"a GPU is split anew for it; {who} give way"))
+            attempt.keep()
+        cycle.changed()
+        cycle.takings.served(self.work, before, [unit.work for unit in found.units], upset=upset)
+        return True
+
+    # Placing
+
+    def _place(self, view: View, banned: int) -> tuple[tuple[Seat, ...], int] | Reason:
+        """Places with GPUs split anew, and the leaf that is charged; or why not."""
+        cycle, work = self.cycle, self.work
+        refused, leaf = None, work.home
+        for leaf in cycle.leaves_of(work, self.quota_type):
+            refused = cycle.gate(work, leaf, self.quota_type, self.milli)
+            if refused is None:
+                break
+        if refused is not None:
+            return refused
+        kept_clear, ahead = cycle.cluster.windows.gate(cycle.cluster, work, self.quota_type, self.milli)
+        if kept_clear is not None:
+            return kept_clear
+        seats = self._fit(view, banned | ahead)
+        if seats is None or cycle.cluster.in_a_circle(work, seats):
+            return NO_SPLIT
+        crowded = cycle.book.delays(work, self.quota_type, self.milli, seats)
+        return cycle.book.held_back(crowded) if crowded else (seats, leaf)
+
+    def _seat(self, seats: tuple[Seat, ...], leaf: int, why: Reason) -> None:
+        self.cycle.cluster.seat(self.work, seats, self.quota_type, leaf, why)
+
+    def _fit(self, view: View, banned: int) -> tuple[Seat, ...] | None:
+        if self.work.kind.sharing == "mig":
+            return self.cycle.fit(self.work, self.quota_type, view, banned, self.budget)
+        for keys in self._joinable(view, banned):
+            mark = self.cycle.cluster.mark()
+            joined = self._join(view, keys)
+            seats = self.cycle.fit(self.work, self.quota_type, view, banned)
+            if seats is not None:
+                self._split_back(joined)
+                return seats
+            self.cycle.cluster.undo(mark)
+        return None
+
+    def _joinable(self, view: View, banned: int) -> Iterator[list[Key]]:
+        """Split GPUs that nobody uses, as many as may be joined: in path order, and where that is not all of them those of one node."""
+        grid = self.cycle.grid
+        empty = [key for key in sorted(view.splits) if view.splits[key].mode == "mig" and view.splits[key].empty]
+        empty = [key for key in empty if grid.type_of[key[0]] == self.quota_type and not banned >> key[0] & 1]
+        first = self._within_budget(empty)
+        if first:
+            yield first
+        if len(first) < len(empty):
+            for node in sorted({node for node, _ in empty}):
+                if chosen := self._within_budget([key for key in empty if key[0] == node]):
+                    yield chosen
+
+    def _within_budget(self, keys: Sequence[Key]) -> list[Key]:
+        chosen = []
+        rest = dict(self.budget)
+        for key in keys:
+            pool = self.cycle.grid.pool_of[key[0]]
+            if rest[pool] > 0:
+                rest[pool] -= 1
+                chosen.append(key)
+        return chosen
+
+    def _join(self, view: View, keys: Sequence[Key]) -> list[tuple[Key, Split]]:
+        """Make whole GPUs of split ones."""
+        joined = [(key, view.splits[key]) for key in keys]
+        for key in keys:
+            for each in self.cycle.fleet.both():
+                known = each.splits.get(key)
+                if known is not None and known.empty:
+                    self.cycle.fleet.set_split(each, key, None)
+        return joined
+
+    def _split_back(self, joined: Sequence[tuple[Key, Split]]) -> None:
+        """GPUs that the job did not take keep their instances; the others are decided anew."""
+        fleet = self.cycle.fleet
+        for key, split in joined:
+            node, gpu = key
+            if not fleet.soon.free[node] >> gpu & 1:
+                self.cycle.cluster.split_anew(self.work, key)
+                continue
+            for each in fleet.both():
+                if each.free[node] >> gpu & 1:
+                    fleet.set_split(each, key, split)

@@ -1,0 +1,71 @@
+"""Everyone's minimum before anyone's surplus: elastic jobs give workers back for a waiting minimum."""
+
+from ..cluster import Work
+from ..legality import Reclaim, grows_beyond_share, worth
+from ..reasons import Reason, reason
+from ..state import Cycle
+from ..taking import NOTHING, take_units
+from ..units import Unit
+from ..victims import Found
+from .reclaim import claimant, request, walk
+
+
+def run(cycle: Cycle) -> None:
+    _to_what_is_desired(cycle)
+    elastic = any(form.elastic for form in cycle.cluster.forms.values())
+    if elastic and cycle.anybody_waits() and cycle.units().surplus:
+        walk(cycle, lambda work, quota_type: bool(cycle.units().surplus), shrink)
+
+
+def _to_what_is_desired(cycle: Cycle) -> None:
+    """A service that asks for fewer workers than it has gives back the highest ones."""
+    if not any(role.desired is not None for form in cycle.cluster.forms.values() for role in form.roles):
+        return
+    for work in cycle.cluster.works:
+        if not work.seats or work.evicted or work.moved or work.repaired:
+            continue
+        for place, role in enumerate(work.kind.roles):
+            if role.desired is None:
+                continue
+            seats = [seat for seat in work.seats if seat.role == place]
+            keep = role.least + (role.ceiling - role.least) // role.step * role.step
+            if len(seats) > keep:
+                detail = f"{len(seats)} workers of role {role.name}, {role.desired} desired"
+                cycle.cluster.unseat(work, seats[keep:], reason("desired", detail), None)
+                cycle.changed()
+
+
+def shrink(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
+    leaf = work.charged_leaf if work.seats else work.home
+    milli = request(cycle, work, quota_type)
+    own = {id(unit) for unit in cycle.units().of_leaf(leaf) if unit.surplus and unit.level <= work.kind.level and unit.work is not work}
+    claim = claimant(cycle, work, quota_type)
+    rules = Reclaim(cycle, work, quota_type, claim, milli) if claim is not None else None
+    large = 1 << 60
+    ranked: list[tuple[tuple[int, ...], Unit]] = [
+        ((0, 0, 0, 0, *unit.level), unit) for unit in cycle.units().surplus if id(unit) in own and unit.work.quota_type == quota_type
+    ]
+    if rules is not None:
+        ranked.extend(pair for pair in rules.units(large, surplus_only=True) if id(pair[1]) not in own)
+    if not ranked:
+        return NOTHING
+    ranked.sort(key=lambda pair: pair[1].key)
+    name = work.job.name
+
+    def legal(unit: Unit, taken: dict[int, int]) -> int | None:
+        if id(unit) in own:
+            return leaf
+        return rules.legal(unit, taken) if rules is not None else None
+
+    def why(_: object) -> Reason:
+        return reason("shrink", f"surplus is given back for the minimum of {name}")
+
+    def guard(found: Found) -> Reason | None:
+        if rules is not None:
+            return rules.guard(found)
+        return grows_beyond_share(cycle, leaf, quota_type, milli, found) or worth(cycle, work, leaf, quota_type, milli, found)
+
+    return take_units(cycle, work, quota_type, ranked, legal, why, guard)
+
+
+__all__ = ["run", "shrink"]

@@ -1,0 +1,21 @@
+"""End gangs that stayed below their minimum for longer than their grace."""
+
+from ..reasons import reason
+from ..state import Cycle
+
+
+def run(cycle: Cycle) -> None:
+    """A gang below its minimum that was not repaired in time is ended whole and queued again."""
+    grace = cycle.settings.stale_grace_ms
+    for work in sorted(cycle.asking.open, key=lambda work: work.order):
+        if work.stale or not work.degraded or work.fresh or work.state not in ("running", "starting", "reserved"):
+            continue
+        run = work.job.run
+        since = run.degraded_since if run.degraded_since is not None else (run.since if run.since is not None else cycle.now)
+        if cycle.now - since < grace:
+            continue
+        have, need = len(work.seats), sum(role.least for role in work.kind.roles)
+        detail = f"{have} of {need} workers for {(cycle.now - since) // 1000} s, longer than the grace of {grace // 1000} s"
+        cycle.cluster.unseat(work, work.seats, reason("stale", detail), None)
+        work.stale = True
+        cycle.changed()

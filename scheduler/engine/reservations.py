@@ -1,0 +1,524 @@
+"""Places kept for blocked jobs, and what may run in the gaps before them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from .capacity import widest
+from .cluster import Cluster, Work
+from .fleet import Fleet, Seat
+from .grid import Grid, Ints
+from .lookahead import END, FOREVER, Lookahead
+from .reading import spell_instant
+from .reasons import Reason, reason
+from .rehearsal import Rehearsal, Stay, counts_of
+from .tree import Tree
+from .values import Kind, Preemptible, Role, Settings
+from .windows import NEVER
+
+MANY = 64  # jobs that changed from which a look-ahead is made anew
+
+
+class Surroundings(Protocol):
+    """What a book of reservations asks of the plan in the making."""
+
+    cluster: Cluster
+    fleet: Fleet
+    grid: Grid
+    tree: Tree
+    settings: Settings
+    now: int
+    has_backfilled: bool
+
+    def ends_at(self, work: Work) -> int: ...
+
+    def duration(self, work: Work) -> int: ...
+
+    def least_milli(self, kind: Kind, quota_type: int) -> int: ...
+
+    def rank_in_queue(self, work: Work) -> tuple[bool, int, int, int]: ...
+
+
+class Date(NamedTuple):
+    """When a job could start, and where."""
+
+    at: int  # milliseconds from now
+    places: list[tuple[int, int]]  # (node, whole GPUs)
+    seats: tuple[Seat, ...]  # its workers one by one, where it was tried and not only counted
+
+
+@dataclass(slots=True)
+class Entry:
+    work: Work
+    quota_type: int
+    at: int  # milliseconds from now
+    length: int
+    places: list[tuple[int, int]]  # (node, GPUs)
+    guaranteed: bool  # whether its holder would stay within its guarantees
+    place: int  # in the order of the book
+    date: Date
+    served: bool = False  # by a later pass: its holder stands, and nothing is kept any more
+
+    def keeps(self, node: int) -> int:
+        return sum(count for place, count in self.places if place == node)
+
+
+class Held(NamedTuple):
+    """How a job stands in a book: until which instant (0: it gives way at once), and where."""
+
+    until: int
+    seats: tuple[Seat, ...]
+
+
+NOWHERE = Held(0, ())
+
+
+class Prospect:
+    """A look-ahead without reservations, to go on from in the next plan."""
+
+    def __init__(self, settings: Settings, ahead: Lookahead, held: dict[Work, Held], ends_now: bool) -> None:
+        self.settings = settings
+        self.ends_now = ends_now  # whether somebody's time was up when it was made, or would have been
+        self.ahead = ahead
+        self.held = held
+        self.changed: dict[Work, bool] = {}  # jobs that may stand otherwise by now, and whether they are still there
+
+
+def _largest(work: Work) -> tuple[Role, int] | None:
+    """The role with the largest workers on GPUs among those that have no place, and how many."""
+    roles = work.kind.roles
+    counted = [(roles[place].gpus, place, len(ranks)) for place, ranks in work.missing() if roles[place].gpus]
+    if not counted:
+        return None
+    _, place, count = max(counted)
+    return roles[place], count
+
+
+class Book:
+    """The reservations of one sweep, on top of a look-ahead over what runs. Both follow what the plan changes meanwhile."""
+
+    def __init__(self, cycle: Surroundings) -> None:
+        self.cycle = cycle
+        self.entries: list[Entry] = []
+        self.per_type: dict[int, int] = {}
+        self.blocked_within: set[int] = set()
+        self._asked_at: dict[int, int] = {}  # how many reservations stood before a blocked job, whether or not it has one
+        self.nodes: dict[int, list[Entry]] = {}
+        self._ahead: Lookahead | None = None
+        self._read = 0  # so much of the cluster's journal is in the look-ahead
+        self._ends_now = False  # whether somebody's time was up, or his place lent, when the look-ahead was made
+        self._full: dict[tuple[int, int], tuple[int, int]] = {}  # for shapes that found no room now: as of when, and for how short a stay
+        self._geometry: list[tuple[int, int]] = []
+        self._held: dict[Work, Held] = {}
+        self._hosts_bind: bool | None = None
+        self._tenants: dict[tuple[int, int], dict[Work, int]] = {}  # of GPUs in parts: until when, by job
+
+    def clear(self) -> None:
+        """Forget what was reserved; the look-ahead stays and goes on to follow what changes."""
+        if self._ahead is not None:
+            for entry in self.entries:
+                if not entry.served:
+                    self._ahead.reserve(entry.at, entry.length, [(node, -count) for node, count in entry.places])
+        self.entries.clear()
+        self.per_type.clear()
+        self.blocked_within.clear()
+        self._asked_at.clear()
+        self.nodes.clear()
+        self._full.clear()
+
+    @property
+    def ahead(self) -> Lookahead:
+        """The look-ahead as of this moment."""
+        return self._renew()
+
+    def _renew(self) -> Lookahead:
+        cluster = self.cycle.cluster
+        if self._ahead is None or (not self.entries and self._geometry != [*cluster.geometry]):
+            self._tenants, self._geometry = {}, [*cluster.geometry]
+            prospect, cluster.kept.prospect = cluster.kept.prospect, None
+            if prospect is not None and prospect.settings == self.cycle.settings and len(prospect.changed) <= MANY:
+                self._ahead = self._go_on(prospect)
+            else:
+                self._held = {}
+                self._ahead = self._lookahead(self._held, self._tenants)
+                self._ends_now = self._anyone_ends()
+            self._read = len(cluster.journal)
+        elif self._read < len(cluster.journal):
+            self._follow(self._ahead)
+        return self._ahead
+
+    def _go_on(self, prospect: Prospect) -> Lookahead:
+        """The look-ahead of an earlier plan as of now."""
+        ahead, held, now = prospect.ahead, prospect.held, self.cycle.now
+        later = now != ahead.now
+        ahead.pass_time(now)
+        self._held = held
+        changed = prospect.changed | dict.fromkeys(self.cycle.cluster.journal, True)
+        if later:
+            for work, stay in held.items():
+                if stay.until < END and (stay.until <= now or work.job.run.started is None):
+                    changed.setdefault(work, True)  # its time was up, or is counted from now on
+        for work, there in changed.items():
+            self._move(ahead, work, self._held_by(work) if there else NOWHERE)
+        if later:
+            self._ends_now = self._anyone_ends()
+        else:
+            self._ends_now = prospect.ends_now or any(held[work].until <= now for work in changed if work in held)
+        return ahead
+
+    def _anyone_ends(self) -> bool:
+        return any(held.until <= self.cycle.now for held in self._held.values())
+
+    def prospect(self) -> Prospect | None:
+        """What the next plan can go on from, with all reservations taken back; only where GPUs are held whole."""
+        if self._ahead is None or self._tenants or self._geometry:
+            return None
+        self._renew()
+        self.clear()
+        return Prospect(self.cycle.settings, self._ahead, self._held, self._ends_now)
+
+    def fresh_lookahead(self) -> Lookahead:
+        return self._lookahead({}, {})
+
+    def _lookahead(self, known: dict[Work, Held], tenants: dict[tuple[int, int], dict[Work, int]]) -> Lookahead:
+        """What is idle now or being freed, and when the rest comes free. Backfilled work gives way at once."""
+        cycle = self.cycle
+        soon = cycle.fleet.soon
+        idle = list(soon.count)
+        releases: list[tuple[int, int, int]] = []
+        usable, now = cycle.grid.usable, cycle.now
+        for work in cycle.cluster.works:
+            if not work.seats:
+                continue
+            job = work.job
+            if job.limit_ms is None and job.estimate_ms is None and not work.backfilled and not work.form.parted:
+                known[work] = Held(END, work.seats)  # nobody knows when it ends
+                continue
+            held = known[work] = self._held_by(work)
+            until = self._left(held)
+            for seat in held.seats:
+                node = seat.node
+                if seat.mask:
+                    if not until:
+                        idle[node] += (seat.mask & usable[node]).bit_count()
+                    elif until < END:
+                        releases.append((now + until, node, (seat.mask & usable[node]).bit_count()))
+                for part in seat.parts:
+                    tenants.setdefault((node, part.gpu), {})[work] = until if part.mode != "mig" else END
+        for (node, gpu), ends in tenants.items():  # a shared GPU is whole again when the last of them has left
+            until = max(ends.values())
+            if usable[node] >> gpu & 1 and until < END:
+                if until:
+                    releases.append((now + until, node, 1))
+                else:
+                    idle[node] += 1
+        return Lookahead(cycle.grid, now, idle, releases)
+
+    def _held_by(self, work: Work) -> Held:
+        if not work.seats:
+            return NOWHERE
+        if self.lent(work):
+            return Held(0, work.seats)
+        end = self.cycle.ends_at(work)
+        return Held(END if end >= NEVER else end if end > self.cycle.now else 0, work.seats)
+
+    def _left(self, held: Held) -> int:
+        """So many milliseconds from now it stands there."""
+        return END if held.until >= END else max(0, held.until - self.cycle.now)
+
+    def _follow(self, ahead: Lookahead) -> None:
+        """Take up what has changed about jobs: places given, taken back, or only tried; and who was served meanwhile."""
+        journal = self.cycle.cluster.journal
+        moved = {work.order: work for work in journal[self._read :]}
+        self._read = len(journal)
+        for order in sorted(moved):
+            self._move(ahead, moved[order], self._held_by(moved[order]))
+        for entry in self.entries:
+            served = bool(entry.work.seats) and not entry.work.degraded
+            if served != entry.served:
+                entry.served = served
+                sign = -1 if served else 1
+                ahead.reserve(entry.at, entry.length, [(node, sign * count) for node, count in entry.places])
+
+    def _move(self, ahead: Lookahead, work: Work, new: Held) -> None:
+        old = self._held.get(work, NOWHERE)
+        if old != new:
+            self._hold(ahead, work, old, -1)
+            self._hold(ahead, work, new, 1)
+            if new.seats:
+                self._held[work] = new
+            else:
+                del self._held[work]
+
+    def _hold(self, ahead: Lookahead, work: Work, held: Held, sign: int) -> None:
+        usable, until = self.cycle.grid.usable, self._left(held)
+        for seat in held.seats:
+            if seat.mask and until:
+                ahead.hold(0, until, seat.node, sign * (seat.mask & usable[seat.node]).bit_count())
+            for part in seat.parts:
+                self._share(ahead, (seat.node, part.gpu), work, until if part.mode != "mig" else END, sign)
+
+    def _share(self, ahead: Lookahead, key: tuple[int, int], work: Work, until: int, sign: int) -> None:
+        """One tenant more or less on a GPU, which is held until the last one has left."""
+        ends = self._tenants.setdefault(key, {})
+        before = max(ends.values(), default=0)
+        if sign > 0:
+            ends[work] = until
+        else:
+            ends.pop(work, None)
+        after = max(ends.values(), default=0)
+        if self.cycle.grid.usable[key[0]] >> key[1] & 1:
+            if after > before:
+                ahead.hold(before, after, key[0], 1)
+            elif before > after:
+                ahead.hold(after, before, key[0], -1)
+
+    # Asking
+
+    def length(self, work: Work) -> int:
+        return min(FOREVER, self.cycle.duration(work))
+
+    def earliest(self, ahead: Lookahead, work: Work, quota_type: int, rehearsal: Rehearsal | None = None) -> Date | None:
+        """When and where its minimum could start.
+
+        By counting GPUs, role by role, where that decides; else that is the soonest moment from which on it is tried. What takes parts of GPUs
+        is only tried for a forecast, which hands over its own rehearsal: nothing is kept for it.
+        """
+        wants, roles = work.missing(), work.kind.roles
+        parted = any(roles[place].parted for place, _ in wants)
+        if (parted and rehearsal is None) or not any(roles[place].gpus or roles[place].parted for place, _ in wants):
+            return None
+        length = self.length(work)
+        bound = self._by_counting(ahead, work, quota_type, length)
+        if bound is None:
+            return None
+        role = roles[wants[0][0]]
+        if work.form.plain and not work.seats:
+            if not self.hosts_bind or not (role.cpus or role.host_memory_mib):
+                return bound
+            rehearsal = rehearsal or self.rehearsal(ahead)
+            counts = [(node, count // role.gpus) for node, count in bound.places]
+            if rehearsal.hosts_suffice((role.cpus, role.host_memory_mib), counts, bound.at, length):
+                return bound
+        rehearsal = rehearsal or self.rehearsal(ahead)
+        found = rehearsal.earliest(work, quota_type, bound.at, length)
+        if found is None:
+            return None
+        at, seats = found
+        return Date(at, counts_of(seats, self.cycle.grid.usable), seats)
+
+    def _by_counting(self, ahead: Lookahead, work: Work, quota_type: int, length: int) -> Date | None:
+        """The soonest by whole GPUs: when the last of its roles could start, each looked at alone."""
+        width = widest(self.cycle.cluster, work.kind)
+        level = self.cycle.grid.levels[width] if width >= 0 else None
+        last = Date(0, [], ())
+        for place, ranks in work.missing():
+            role = work.kind.roles[place]
+            if role.gpus:
+                found = ahead.earliest(role.gpus, len(ranks), length, self._nodes(work, role, quota_type), level)
+                if found is None:
+                    return None
+                if found[0] >= last.at:
+                    last = Date(found[0], found[1], ())
+        return last
+
+    def _nodes(self, work: Work, role: Role, quota_type: int) -> Ints:
+        kind = work.kind
+        return self.cycle.grid.eligible(kind, role, quota_type, suspect=kind.tolerates_suspect, spare=bool(work.seats)).array
+
+    @property
+    def hosts_bind(self) -> bool:
+        """Whether processors or memory of a host could run out before its GPUs do."""
+        if self._hosts_bind is None:
+            asked = {(role.gpus, role.cpus, role.host_memory_mib) for form in self.cycle.cluster.forms.values() for role in form.roles}
+            asked = {ask for ask in asked if ask[1] or ask[2]}
+            self._hosts_bind = any(
+                not gpus or cpus * there > room * gpus or memory * there > space * gpus
+                for gpus, cpus, memory in asked
+                for there, room, space in self.cycle.grid.hosts
+            )
+        return self._hosts_bind
+
+    def rehearsal(self, ahead: Lookahead) -> Rehearsal:
+        """The fleet of this moment and what is reserved on it, to try jobs on it later."""
+        held = ((work, self._held_by(work)) for work in self.cycle.cluster.works if work.seats)
+        rehearsal = Rehearsal(self.cycle.cluster, ahead, (Stay(0, left, one.seats) for _, one in held if (left := self._left(one))))
+        for entry in self.entries:
+            if not entry.served:
+                rehearsal.add(entry.at, entry.length, self.seats_of(entry.work, entry.date))
+        return rehearsal
+
+    def seats_of(self, work: Work, date: Date) -> Sequence[Seat]:
+        """Where workers stand at a date: as they were placed, or one by one on the nodes that were counted."""
+        if date.seats:
+            return date.seats
+        role = next(work.kind.roles[place] for place, _ in work.missing())
+        each = role.gpus or 1
+        counted = (node for node, count in date.places for _ in range(count // each))
+        return [Seat(0, 0, node, 0, role.cpus, role.host_memory_mib, 0) for node in counted]
+
+    # Keeping
+
+    def room_for_more(self, quota_type: int) -> bool:
+        return self.per_type.get(quota_type, 0) < self.cycle.settings.backfill_depth
+
+    def add(self, work: Work, types: Sequence[int], *, only_now: bool = False) -> Entry | None:
+        """Keep the earliest place for a blocked job in one of these types; None where there is no date (or only a later one): nothing is kept."""
+        self._asked_at.setdefault(work.order, len(self.entries))
+        found: Date | None = None
+        quota_type = types[0]
+        for each in types:
+            date = self._date(work, each, only_now=only_now)
+            if date is not None and (found is None or date.at < found.at):
+                found, quota_type = date, each
+        if found is None:
+            return None
+        self.per_type[quota_type] = self.per_type.get(quota_type, 0) + 1
+        at, places, _ = found
+        length = self.length(work)
+        tree = self.cycle.tree
+        guaranteed = tree.within_guarantee(work.home, quota_type, self.cycle.least_milli(work.kind, quota_type))
+        entry = Entry(work, quota_type, at, length, places, guaranteed, len(self.entries), found)
+        self.entries.append(entry)
+        self.ahead.reserve(at, length, places)
+        for node, _ in places:
+            self.nodes.setdefault(node, []).append(entry)
+        return entry
+
+    def _date(self, work: Work, quota_type: int, *, only_now: bool) -> Date | None:
+        """The earliest in one type. Who asked without a date counts there as one that has a reservation."""
+        if only_now and (self.is_full(work, quota_type) or not self._may_be_room(work, quota_type)):
+            return None
+        found = self.earliest(self.ahead, work, quota_type)
+        if only_now and (found is None or found.at):
+            self._fill(work, quota_type)
+            return None
+        if found is None:
+            self.per_type[quota_type] = self.per_type.get(quota_type, 0) + 1
+        return found
+
+    def withdraw(self, entry: Entry) -> None:
+        """Keep the latest place no longer."""
+        assert entry is self.entries[-1]
+        self.entries.pop()
+        self.per_type[entry.quota_type] -= 1
+        self.ahead.reserve(entry.at, entry.length, [(node, -count) for node, count in entry.places])
+        for node, _ in entry.places:
+            self.nodes[node].remove(entry)
+            if not self.nodes[node]:
+                del self.nodes[node]
+
+    def _fill(self, work: Work, quota_type: int) -> None:
+        self._full[work.form.shape, quota_type] = (len(self.cycle.cluster.journal), self.length(work))
+
+    def _may_be_room(self, work: Work, quota_type: int) -> bool:
+        """A bound that needs no look-ahead of this moment: whether so many GPUs are idle or being freed, or could be had from who is due to leave."""
+        cycle = self.cycle
+        wanted = _largest(work)
+        if self._ahead is None or self._ends_now or cycle.has_backfilled or wanted is None:
+            return True
+        role, workers = wanted
+        slots = cycle.fleet.soon.count_np // role.gpus * self._nodes(work, role, quota_type)
+        width = widest(cycle.cluster, work.kind)
+        if int(slots.sum() if width < 0 else cycle.grid.levels[width].sums(slots).max(initial=0)) >= workers:
+            return True
+        self._fill(work, quota_type)
+        return False
+
+    def is_full(self, work: Work, quota_type: int) -> bool:
+        """Whether a job of its shape that would stay no longer found no room now, and nothing has come free since."""
+        known = None if work.seats else self._full.get((work.form.shape, quota_type))
+        return known is not None and known[0] == len(self.cycle.cluster.journal) and known[1] <= self.length(work)
+
+    def lent(self, work: Work) -> bool:
+        """Whether it stands in a gap and is off its place on short notice when the holder of a reservation wants it."""
+        return work.backfilled and work.kind.preemptible is not Preemptible.NEVER and self._quick(work)
+
+    def _quick(self, work: Work) -> bool:
+        return work.kind.grace_ms <= self.cycle.settings.backfill_notice_ms
+
+    def yields(self, work: Work) -> bool:
+        """Whether it may run in a gap that ends before it does.
+
+        Whoever was put out by this plan is moved, and a move says nothing of gaps: he must find a place that delays nobody.
+        """
+        return work.kind.preemptible is Preemptible.ALWAYS and self._quick(work) and not work.evicted
+
+    def banned(self, work: Work, quota_type: int, milli: int) -> int:
+        """Nodes on which a worker would certainly delay a reservation, as a bit set."""
+        if not self.entries or any(role.parted for role in work.kind.roles):
+            return 0  # who takes a part may stand beside somebody who stays longer anyway
+        gpus = max((role.gpus for role in work.kind.roles), default=0) or 1
+        until, inside = self._span(work, quota_type, milli)
+        self._renew()
+        bits = 0
+        for node, entries in self.nodes.items():
+            if self._room(node, entries, 0, until, inside, work) < gpus:
+                bits |= 1 << node
+        return bits
+
+    def _span(self, work: Work, quota_type: int, milli: int) -> tuple[int, bool]:
+        until = max(1, min(END - 1, self.length(work)))
+        return until, self.cycle.tree.within_guarantee(work.charged_leaf, quota_type, milli)
+
+    def _room(self, node: int, entries: list[Entry], since: int, until: int, inside: bool, work: Work) -> int:
+        """GPUs of a node that work may take from one instant to another: what the reservations that bind it leave from their time on."""
+        first = END
+        others: list[tuple[int, int, int]] = []
+        own = self._asked_at.get(work.order, len(self.entries))
+        for entry in entries:
+            if entry.served:
+                continue
+            # A reservation binds what comes behind it; and what stays within its guarantee is not held back by a job above its own.
+            if entry.place >= own or (inside and not entry.guaranteed) or self._behind(entry, work):
+                others.append((entry.at, entry.at + entry.length, entry.keeps(node)))
+            elif entry.at < until:
+                first = min(first, entry.at)
+        first = max(first, since)
+        return END if first >= until else self.ahead.least_free(node, first, until, others)
+
+    def _behind(self, entry: Entry, work: Work) -> bool:
+        """In its own queue a reservation binds only what comes behind its holder."""
+        if entry.work.home != work.home:
+            return False
+        rank = self.cycle.rank_in_queue
+        return rank(work) < rank(entry.work)
+
+    def delays(self, work: Work, quota_type: int, milli: int, seats: tuple[Seat, ...]) -> list[int]:
+        """Nodes on which the seats together take more than the reservations leave. The fleet holds the seats already, the job not yet."""
+        if not self.entries:
+            return []
+        self._renew()
+        until, inside = self._span(work, quota_type, milli)
+        crowded = []
+        for node, starts in self._taken(seats).items():
+            entries = self.nodes[node]
+            for number, since in enumerate(starts, 1):
+                # What joins others on a GPU takes it only from the time on at which they have left.
+                if since < until and number > self._room(node, entries, since, until, inside, work):
+                    crowded.append(node)
+                    break
+        return crowded
+
+    def _taken(self, seats: tuple[Seat, ...]) -> dict[int, list[int]]:
+        """By node, from when on each GPU is held that somebody could miss."""
+        taken: dict[int, list[int]] = {}
+        shared: set[tuple[int, int]] = set()
+        for seat in seats:
+            if seat.node in self.nodes:
+                starts = taken.setdefault(seat.node, [])
+                starts.extend([0] * seat.mask.bit_count())
+                shared.update((seat.node, part.gpu) for part in seat.parts)
+        for node, gpu in sorted(shared):
+            taken[node].append(max(self._tenants.get((node, gpu), {}).values(), default=0))
+        for starts in taken.values():
+            starts.sort()
+        return taken
+
+    def held_back(self, nodes: list[int]) -> Reason:
+        """Whose reservation stands in the way on the nodes."""
+        entry = self.nodes[nodes[0]][0]
+        at = spell_instant(self.cycle.now + entry.at)
+        holder = entry.work.job.name
+        detail = f"would still run at {at}, when {holder} has {len(entry.places)} nodes reserved"
+        return reason("reservation", detail, holder=holder, at=at)

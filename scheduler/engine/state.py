@@ -1,0 +1,635 @@
+"""The state of one plan in the making, shared by the passes: who waits, what was computed about it, and how a job is placed."""
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator, Mapping
+from operator import attrgetter
+from typing import Any
+
+from .asking import Asking
+from .blocks import Blocks, usual_blocks
+from .capacity import Capacity, could_fit, plain
+from .cluster import Cluster, Work
+from .fleet import Fleet, Seat, View, lowest
+from .form import Form
+from .impossible import never_fits
+from .kept import Kept
+from .order import QueueOrder
+from .placement import Placer, bits_of_large
+from .reading import spell_instant
+from .reasons import Reason, reason
+from .reservations import Book
+from .takings import Takings
+from .tree import Division
+from .units import Units
+from .values import ByClass, Kind, Scenario
+from .windows import NEVER
+
+Sieve = Callable[[int, list[Work]], list[Work]]
+
+
+# Whose turn it is: who stays within his fair share; everyone; or everyone as long as nobody starts in vain.
+FAIR, ANYONE, IN_ORDER = range(3)
+
+
+class Cycle:
+    """What the passes share while one plan is made."""
+
+    def __init__(self, scenario: Scenario, kept: Kept | None = None) -> None:
+        self.scenario = scenario
+        self.settings = scenario.settings
+        self.now = scenario.now
+        self.cluster = Cluster(scenario, kept)
+        self.grid = self.cluster.grid
+        self.fleet = self.cluster.fleet
+        self.tree = self.cluster.tree
+        self.capacity_now = Capacity(self.cluster, self.fleet.now)
+        self.capacity_soon = self.capacity_now
+        self.notes: dict[int, dict[str, Reason]] = {}  # what the passes found in the way of a job
+        self.book = Book(self)
+        self.takings = Takings(self)
+        self.turn = IN_ORDER
+        self.placed = 0  # kept changes; a sweep that leaves it alone was the last one
+        self._static: dict[tuple[int, int, tuple[int, ...]], tuple[tuple[Reason, ...], tuple[int, ...]]] = {}
+        self._judged: set[int] = set()  # jobs that lost their places, and of which is known where they ask again
+        self._asking_again: dict[int, Work] = {}
+        self.gave_way: set[int] = set()  # jobs whose surplus went to another's growth: they do not grow in the same plan
+        self._memo: dict[tuple[Any, ...], Any] = {}
+        self._units: Units | None = None
+        self._empty = self.cluster.kept.fits_empty
+        self._orders: dict[int, int] = {}
+        self._waiting: dict[int, list[Work]] = {}  # of which wait now, as far as that was asked since it last changed
+        self._stirred: set[int] = set()  # leaves of which a job may have been changed
+        self._read = 0  # how much of the cluster's journal it knows
+        self.refused: dict[tuple[Any, ...], int] = {}  # what a search refused, and in which state
+        self._owed = {window.class_rank for window in self.cluster.windows.lasting if window.class_rank is not None}
+        forms = self.cluster.forms.values()
+        for form in forms:
+            if form.lowest < 0:
+                form.lowest = min((self.least_milli(form.kind, quota_type) for quota_type in form.types), default=0)
+        self.least_level = min((form.level for form in forms), default=(0, 0))  # of class and number: nobody stands below it
+        self.wants_instances = any(form.kind.sharing == "mig" for form in forms)
+        if self.cluster.goes_on:
+            self.asking = self.cluster.kept.asking
+            self.static = self.asking.change(self, self.cluster.gone, self.cluster.come)
+            prospect = self.cluster.kept.prospect
+            if prospect is not None:
+                prospect.changed.update(dict.fromkeys(self.cluster.come, True) | dict.fromkeys(self.cluster.gone, False))
+        else:
+            self.cluster.kept.prospect = self.cluster.kept.units = self.cluster.kept.first = None
+            self.asking = self.cluster.kept.asking = Asking()
+            self.static = self.asking.change(self, (), self.cluster.works)
+        self.leaf_queues = self.asking.queues
+        self.has_backfilled = self.asking.backfilled > 0
+        demand = [(part.share, part.gpus, part.workers, part.required) for part in scenario.demand]
+        self.cluster.blocks = Blocks(self.grid, self.asking.blocks(), usual_blocks(self.grid, demand))
+        self._request_all()
+        # Whether a placement can change what others ask for, or may have: then shares are computed anew after each.
+        several = len(self.tree.divisions) > 1 and any(limit is not None for limit in self.tree.limit_total)
+        many = any(len(form.types) > 1 for form in forms) and any(len(work.types) > 1 for work in self.cluster.works)
+        self.several_types = several or many
+
+    def _request_all(self) -> None:
+        """What is used and what is asked for as the plan begins, and the shares that follow."""
+        for division in self.tree.divisions:
+            division.requested = list(division.used)
+        for (leaf, index), milli in self.asking.asked.items():
+            self.tree.request(leaf, index, milli)
+        requests: dict[tuple[int, int], int] = {}
+        for work in self.asking.open:
+            self._request_running(work, requests)
+        for (leaf, index), milli in requests.items():
+            self.tree.request(leaf, index, milli)
+        self.tree.share()
+
+    def rest(self) -> None:
+        """Take back all that was decided: the next plan begins with what the scenario says."""
+        changed = list(dict.fromkeys(self.cluster.journal))
+        kept = self.cluster.kept
+        prospect = self.book.prospect()
+        self.cluster.rest(changed)
+        self.asking.rest(changed, self._asking_again.values())
+        kept.prospect = prospect or kept.prospect
+        if kept.prospect is not None:
+            kept.prospect.changed.update(dict.fromkeys(changed, True))
+        kept.units = None if self._units is None else (self._units, self.now, self.settings, changed)
+
+    def rank_in_queue(self, work: Work) -> tuple[bool, int, int, int]:
+        """The order of jobs in a queue: a window of the class is owed, class and number, age, name."""
+        kind = work.kind
+        return (kind.class_rank not in self._owed, -kind.class_rank, -kind.priority, work.order)
+
+    def put_in_order(self, queue: list[Work]) -> None:
+        """The same for a whole queue, without a tuple for each job where no window is owed."""
+        if self._owed:
+            queue.sort(key=self.rank_in_queue)
+        else:
+            queue.sort(key=attrgetter("order"))
+            queue.sort(key=attrgetter("form.order"))
+
+    def _ask_again(self) -> None:
+        """Jobs that this plan has put out wait like everyone else, and may find another place in it."""
+        if not self.cluster.put_out:
+            return
+        known, static = self._asking_again, self.static
+        put_out = {
+            work.order: work
+            for work in self.cluster.put_out
+            if work.evicted and not work.seats and not work.stale and work.order not in known and work.order not in static
+        }
+        self.cluster.put_out.clear()
+        known.update(put_out)
+        here: dict[int, list[Work]] = {}
+        for work in put_out.values():
+            here.setdefault(work.home, []).append(work)
+        for leaf, works in here.items():
+            queue = self.leaf_queues[leaf] = [*self.leaf_queues.get(leaf, ())]  # a walk may still go along the old one
+            self._waiting.pop(leaf, None)
+            if len(works) > 16:
+                queue += works
+                self.put_in_order(queue)
+            else:
+                for work in works:
+                    insort(queue, work, key=self.rank_in_queue)
+
+    def _request(self, work: Work, requests: dict[tuple[int, int], int]) -> None:
+        seen = set()
+        for quota_type in work.types:
+            index = self.tree.division_of[quota_type]
+            if index not in seen:
+                seen.add(index)
+                milli = self.request_milli(work, quota_type)
+                for leaf in self.leaves_of(work, quota_type):  # a window of its class is asked as well
+                    requests[leaf, index] = requests.get((leaf, index), 0) + milli
+
+    def _request_running(self, work: Work, requests: dict[tuple[int, int], int]) -> None:
+        if work.form.elastic or work.degraded:
+            more = self.most_milli(work.kind, work.quota_type) - work.milli
+            if more > 0:
+                key = (work.charged_leaf, self.tree.division_of[work.quota_type])
+                requests[key] = requests.get(key, 0) + more
+
+    def least_milli(self, kind: Kind, quota_type: int) -> int:
+        form = self.cluster.form_of(kind)
+        known = form.least.get(quota_type)
+        if known is None:
+            worker = self.cluster.worker_milli
+            known = form.least[quota_type] = sum(role.least * worker(kind, role, quota_type) for role in kind.roles)
+        return known
+
+    def most_milli(self, kind: Kind, quota_type: int) -> int:
+        worker = self.cluster.worker_milli
+        return sum(role.ceiling * worker(kind, role, quota_type) for role in kind.roles)
+
+    def request_milli(self, work: Work, quota_type: int) -> int:
+        """What a waiting job counts in R: up to its most workers, a part by memory as of the smallest accepted GPU."""
+        known = work.form.request.get(quota_type)
+        if known is None:
+            kind = work.kind
+            if kind.sharing in ("exclusive", "mig") or all(role.memory_mib is None for role in kind.roles):
+                known = self.most_milli(kind, quota_type)
+            else:
+                worker = self.cluster.worker_milli
+                known = sum(role.ceiling * max(worker(kind, role, each) for each in work.form.types) for role in kind.roles)
+            work.form.request[quota_type] = known
+        return known
+
+    def alike(self, work: Work) -> tuple[tuple[Reason, ...], tuple[int, ...]]:
+        """The same as `static_reasons`, worked out once for all jobs that are alike in it."""
+        same = (work.home, work.form.shape, work.form.types)
+        known = self._static.get(same)
+        if known is None:
+            known = self._static[same] = self.static_reasons(work)
+        return known
+
+    def static_reasons(self, work: Work) -> tuple[tuple[Reason, ...], tuple[int, ...]]:
+        """Why jobs like this count in no request, refused even by the empty fleet or their limits; else the types that they can have."""
+        if not work.form.types:
+            return (self._no_type(work),), ()
+        fitting = tuple(quota_type for quota_type in work.form.types if self.fits_empty(work, quota_type))
+        if not fitting:
+            return (never_fits(self.cluster, self.empty_capacity, work),), ()
+        within = tuple(quota_type for quota_type in fitting if self._within_limits(work, quota_type))
+        if not within:
+            refused = self.tree.limit_gate(work.home, fitting[0], self.least_milli(work.kind, fitting[0]))
+            return (refused or reason("limit", "the job alone is larger than a limit above it"),), ()
+        return (), within
+
+    def _within_limits(self, work: Work, quota_type: int) -> bool:
+        tree = self.tree
+        milli = self.least_milli(work.kind, quota_type)
+        for place in tree.path[work.home]:
+            total = tree.limit_total[place]
+            caps = tree.limit_by_type[place]
+            if (total is not None and milli > total) or (caps is not None and milli > caps.get(quota_type, milli)):
+                return False
+        return True
+
+    def _no_type(self, work: Work) -> Reason:
+        asked = sorted({name for role in work.kind.roles for name in role.gpu_types})
+        there = sorted({node.gpu_type for node in self.scenario.nodes})
+        slow = sorted(name for name, speed in work.kind.throughput if speed == 0)
+        detail = f"asks for {', '.join(asked) or 'any type'}"
+        if slow:
+            detail += f", can't run on {', '.join(slow)}"
+        return reason("no_type", f"{detail}; the fleet has {', '.join(there) or 'no nodes'}")
+
+    def fits_empty(self, work: Work, quota_type: int) -> bool:
+        """Whether the minimum would fit if nothing else ran."""
+        key = (work.form.shape, quota_type)
+        known = self._empty.get(key)
+        if known is None:
+            known = self._empty[key] = self._fits_empty(work, quota_type)
+        return known
+
+    def _fits_empty(self, work: Work, quota_type: int) -> bool:
+        kind = work.kind
+        if not could_fit(self.cluster, self.empty_capacity, work.form, quota_type, suspect=kind.tolerates_suspect):
+            return False
+        if plain(self.cluster, kind):
+            return True
+        cluster, real = self.cluster, self.cluster.fleet
+        empty = Fleet(self.grid)
+        empty.settle()
+        cluster.fleet = empty
+        try:
+            bare = Work(work.job, work.order, work.home, work.form)
+            placer = Placer(cluster, bare, quota_type, empty.now, suspect=kind.tolerates_suspect, budget=dict.fromkeys(self.grid.pool_of, 1 << 30))
+            return placer.place(bare.missing()) is not None
+        finally:
+            cluster.fleet = real
+
+    @property
+    def empty_capacity(self) -> Capacity:
+        if not hasattr(self, "_empty_capacity"):
+            self._empty_capacity = Capacity(self.cluster, View(self.grid))
+        return self._empty_capacity
+
+    def shape_of(self, kind: Kind) -> int:
+        """Kinds that need the same room share a number."""
+        return self.cluster.form_of(kind).shape
+
+    # Reading the state
+
+    def waiting(self) -> Iterator[Work]:
+        self._ask_again()
+        for leaf in sorted(self.leaf_queues):
+            for work in self.leaf_queues[leaf]:
+                if self.waits(work):
+                    yield work
+
+    def shapes_waiting(self) -> dict[int, Form | None]:
+        """The shapes of all that wait, each with a form; with none for those who wait for a part of their workers."""
+        shapes: dict[int, Form | None] = {shape: form for (shape, _), (form, count) in self.asking.alike.items() if count}
+        shapes.update((work.form.shape, work.form) for work in self._asking_again.values())
+        if any(work.degraded for work in self.asking.open):
+            shapes[-1] = None
+        return shapes
+
+    def as_it_waits(self, leaf: int, idle: list[int]) -> tuple[object, ...] | None:
+        """All that decides, beside what runs there, whether somebody of a leaf could take a place inside it; None where this plan has stirred it."""
+        if leaf in self._stirred or self._owed or len(self.tree.divisions) > 1:
+            return None
+        division = self.tree.divisions[0]
+        path = self.tree.path[leaf]
+        return (self.asking.version.get(leaf, 0), idle, division.used[leaf], division.fair[leaf], [division.fixed[place] for place in path])
+
+    def above(self, queue: list[Work], level: tuple[int, int]) -> list[Work]:
+        """Those of a queue above a class and number."""
+        if self._owed:
+            return [work for work in queue if work.form.level > level]
+        return queue[: bisect_left(queue, (-level[0], -level[1]), key=attrgetter("form.order"))]
+
+    def asked_again(self, work: Work) -> bool:
+        """Whether it was put out by this plan and waits like everyone else."""
+        return work.order in self._asking_again
+
+    def anybody_waits(self) -> bool:
+        self._ask_again()
+        return any(not work.seats or work.degraded for queue in self.leaf_queues.values() for work in queue)
+
+    def waits(self, work: Work) -> bool:
+        """Whether its minimum has no place."""
+        if work.stale or work.barred:
+            return False
+        if not work.seats:
+            return work.state != "stopping"
+        return work.degraded
+
+    def overdue(self, work: Work) -> bool:
+        """Whether it has waited as long as its class may."""
+        most = self.settings.max_wait_ms.of(work.kind.class_rank)
+        return most is not None and self.now - work.job.submitted >= most and not work.seats
+
+    def any_overdue(self) -> bool:
+        return self.settings.max_wait_ms != ByClass() and any(self.overdue(work) for work in self.waiting())
+
+    def waiting_in(self, leaf: int) -> list[Work]:
+        """Who waits in a leaf, in its order: with no place, or with fewer workers than its minimum."""
+        journal = self.cluster.journal
+        if len(journal) > self._read:
+            for work in journal[self._read :]:
+                self._waiting.pop(work.home, None)
+                self._stirred.add(work.home)
+            self._read = len(journal)
+        known = self._waiting.get(leaf)
+        if known is None:
+            known = self.leaf_queues.get(leaf, [])
+            if leaf in self._stirred:
+                known = [work for work in known if not work.stale and (not work.seats or work.degraded)]
+            self._waiting[leaf] = known
+        return known
+
+    def queues(
+        self, division: Division, choice: int, test: Callable[[Work], bool] | None = None, sieve: Sieve | None = None
+    ) -> dict[int, list[Work]]:
+        """Waiting jobs by leaf that try a type of the division as n-th choice; all that pass the test pass the sieve, too."""
+        self._ask_again()
+        found: dict[int, list[Work]] = {}
+        by_type = self.tree.by_type
+        for leaf in self.leaf_queues:
+            chosen = self.waiting_in(leaf)
+            if sieve is not None and chosen:
+                chosen = sieve(leaf, chosen)
+            if by_type:
+                chosen = [work for work in chosen if self._chosen_type(work, choice) in division.types]
+            if test is not None:
+                chosen = [work for work in chosen if test(work)]
+            if chosen:
+                found[leaf] = chosen
+        return found
+
+    def _chosen_type(self, work: Work, choice: int) -> int:
+        types = self.types_of(work)
+        return types[choice] if choice < len(types) else -1
+
+    def types_of(self, work: Work) -> tuple[int, ...]:
+        return (work.quota_type,) if work.seats else work.types
+
+    def rounds(self) -> Iterator[tuple[int, Division]]:
+        """Everyone's first choice of type before anyone's second."""
+        if not self.tree.by_type:
+            yield 0, self.tree.divisions[0]
+            return
+        most = max((len(work.types) for queue in self.leaf_queues.values() for work in queue), default=1)
+        for choice in range(max(1, most)):
+            for division in self.tree.divisions:
+                yield choice, division
+
+    def tried_types(self, work: Work, choice: int) -> tuple[int, ...]:
+        types = self.types_of(work)
+        return types[choice : choice + 1] if self.tree.by_type else types
+
+    def leaves_of(self, work: Work, quota_type: int) -> list[int]:
+        """Where it may be charged: its own leaf, then a window of its class."""
+        leaves = [work.charged_leaf if work.seats else work.home]
+        if not work.seats:
+            type_name = self.grid.types[quota_type]
+            for window in self.cluster.windows.lasting:
+                if window.class_rank == work.kind.class_rank and window.gpu_type == type_name:
+                    leaves += [self.tree.position[f"window:{window.name}"]]
+        return leaves
+
+    def limits_of(self, leaf: int) -> tuple[int, ...]:
+        """The nodes above a leaf that have a limit: what must leave there can differ from leaf to leaf."""
+        tree = self.tree
+        return tuple(place for place in tree.path[leaf] if tree.limit_total[place] is not None or tree.limit_by_type[place] is not None)
+
+    def views(self) -> tuple[View, ...]:
+        return (self.fleet.now,) if self.fleet.soon is self.fleet.now else (self.fleet.now, self.fleet.soon)
+
+    def capacity(self, view: View) -> Capacity:
+        if view is self.fleet.now:
+            return self.capacity_now
+        if self.capacity_soon.view is not view:
+            self.capacity_soon = Capacity(self.cluster, view)
+        return self.capacity_soon
+
+    def units(self) -> Units:
+        if self._units is None:
+            self._units = self._units_gone_on() or Units(self.cluster)
+        elif self.cluster.touched:
+            self._units.renew(self.cluster.touched)
+        self.cluster.touched.clear()
+        return self._units
+
+    def _units_gone_on(self) -> Units | None:
+        """The units of the plan before, where no work has been lost since then and everyone stands in his place of the list."""
+        cluster = self.cluster
+        kept, cluster.kept.units = cluster.kept.units, None
+        if kept is None or cluster.shifted or kept[1:3] != (self.now, self.settings):
+            return None
+        units, _, _, changed = kept
+        first, last, _, _ = cluster.between
+        works = {work.order: work for work in cluster.works[first : len(cluster.works) - last]}
+        works.update((work.order, work) for work in (*changed, *cluster.journal) if cluster.works[work.order] is work)
+        units.go_on(cluster, works)
+        return units
+
+    def changed(self) -> None:
+        """A change was kept: what was derived from the state before is stale."""
+        self.placed += 1
+        self._memo.clear()
+        if self.cluster.put_out:
+            self._judge()
+        if self.several_types:
+            self.share_anew()
+
+    def _judge(self) -> None:
+        """Whoever lost his place asks again only where he could start: there may be types without room for him, or limits below what he had."""
+        for work in self.cluster.put_out:
+            if work.evicted and not work.seats and work.order not in self._judged:
+                self._judged.add(work.order)
+                blocked, types = self.alike(work)
+                if blocked:
+                    self.static[work.order] = blocked
+                if types != work.types:
+                    work.types = types
+                    self.several_types = True
+
+    def follow(self, order: QueueOrder, since: int, but: int) -> None:
+        """Bring an order of queues up to date after a change; one leaf, whose head was dropped, is so already."""
+        if self.several_types or self.cluster.windows.lasting:
+            order.refresh_all()
+        else:
+            others = [leaf for leaf in self.cluster.charged[since:] if leaf != but]
+            if others:
+                order.follow(others)
+
+    def begin_anew(self) -> None:
+        """Take back all that was decided."""
+        self.cluster.undo((0, 0))
+        self.takings.forget()
+        self.gave_way.clear()
+        self.changed()
+
+    def has_turn(self, work: Work, quota_type: int, milli: int) -> bool:
+        """Whether a job may be served now."""
+        if self.turn != FAIR:
+            return True
+        division = self.tree.divisions[self.tree.division_of[quota_type]]
+        leaf = work.charged_leaf if work.seats else work.home
+        return division.used[leaf] + milli <= division.fair[leaf]
+
+    def forget(self) -> None:
+        """Reservations are made anew: what was refused because of the old ones may be possible, and is said anew."""
+        self._memo.clear()
+        self.notes.clear()
+
+    def memo(self, key: tuple[Any, ...]) -> Any:
+        """Something computed about this state of the cluster, or None."""
+        return self._memo.get(key)
+
+    def remember(self, key: tuple[Any, ...], value: Any) -> Any:
+        self._memo[key] = value
+        return value
+
+    def share_anew(self) -> None:
+        """A job that accepts several types found a place in one and asks for nothing in the others."""
+        requests: dict[tuple[int, int], int] = {}
+        for division in self.tree.divisions:
+            division.requested = list(division.used)
+        for work in self.cluster.works:
+            if work.seats:
+                self._request_running(work, requests)
+            elif work.order not in self.static and (work.state != "stopping" or work.asks_again):
+                self._request(work, requests)
+        for (leaf, index), milli in requests.items():
+            self.tree.request(leaf, index, milli)
+        self.tree.share()
+
+    def idle_milli(self, quota_type: int) -> int:
+        """Whole idle GPUs of a type, in milli-GPU."""
+        known = self.memo(("idle", quota_type))
+        if known is None:
+            soon = self.fleet.soon
+            known = self.remember(
+                ("idle", quota_type), 1000 * sum(n for n, kind in zip(soon.count, self.grid.type_of, strict=True) if kind == quota_type)
+            )
+        return int(known)
+
+    def movable_by_node(self) -> dict[int, list[tuple[int, Work]]]:
+        """For every node the jobs that could be moved off it, those with the most GPUs there first."""
+        known = self.memo(("movable",))
+        if known is None:
+            found: dict[int, dict[int, int]] = {}
+            for work in self.cluster.works:
+                if work.movable:
+                    for seat in work.seats:
+                        here = found.setdefault(seat.node, {})
+                        here[work.order] = here.get(work.order, 0) + seat.mask.bit_count()
+            works = self.cluster.works
+            known = {
+                node: sorted(((count, works[order]) for order, count in here.items()), key=lambda pair: (-pair[0], pair[1].order))
+                for node, here in found.items()
+            }
+            self.remember(("movable",), known)
+        return known
+
+    def note(self, work: Work, found: Reason) -> None:
+        self.notes.setdefault(work.order, {})[found.code] = found
+
+    def duration(self, work: Work) -> int:
+        """How long it would hold its places: its limit, else its estimate times the learned overrun, else for ever."""
+        job = work.job
+        if job.limit_ms is not None:
+            return job.limit_ms
+        if job.estimate_ms is not None:
+            return job.estimate_ms * self.settings.overrun_millionths // 1_000_000
+        return NEVER
+
+    def ends_at(self, work: Work) -> int:
+        """When what runs is expected to leave; one that overran its estimate is given the double, as often as needed."""
+        run = work.job.run
+        started = self.now if work.fresh or work.evicted or work.moved else (run.started if run.started is not None else self.now)
+        length = self.duration(work)
+        if length >= NEVER:
+            return NEVER
+        if work.job.limit_ms is None and length > 0:
+            while started + length <= self.now:
+                length *= 2
+        return max(self.now, started + length)
+
+    # Gates
+
+    def gate(self, work: Work, leaf: int, quota_type: int, milli: int) -> Reason | None:
+        refused = self.tree.limit_gate(leaf, quota_type, milli)
+        if refused is None and work.fixed:
+            refused = self.tree.fixed_gate(leaf, quota_type, milli, self.cluster.windows.ends(work, self.now))
+        if refused is None:
+            refused = self.backoff(work, leaf, quota_type, milli)
+        return refused
+
+    def backoff_until(self, work: Work) -> int:
+        run = work.job.run
+        if not self.settings.hysteresis_ms or run.last_evicted is None or work.seats:
+            return 0
+        doubled = min(3_600_000, 30_000 << min(20, max(0, run.evictions - 1)))
+        return run.last_evicted + max(self.settings.hysteresis_ms, doubled)
+
+    def backoff(self, work: Work, leaf: int, quota_type: int, milli: int) -> Reason | None:
+        until = self.backoff_until(work)
+        if until <= self.now or self.tree.within_guarantee(leaf, quota_type, milli):
+            return None
+        at = spell_instant(until)
+        return reason(
+            "backoff",
+            f"was evicted {work.job.run.evictions} times, last a short while ago; until {at} it starts only inside its guarantee",
+            until=at,
+        )
+
+    # Placing
+
+    def fit(self, work: Work, quota_type: int, view: View, banned: int = 0, budget: Mapping[str, int] | None = None) -> tuple[Any, ...] | None:
+        """Take places for what is missing of a job; the seats, or None and nothing taken."""
+        form = work.form
+        if form.sole and not work.seats and not form.kind.tolerates_suspect and not self.grid.narrow_islands:
+            return self._fit_one(work, quota_type, view, banned)
+        wants = work.missing()
+        repairing = bool(work.seats)
+        tries = [(False, False)]
+        if work.kind.tolerates_suspect:
+            tries.append((True, False))
+        if repairing:
+            tries.append((work.kind.tolerates_suspect, True))
+        for suspect, spare in tries:
+            if not repairing and not could_fit(self.cluster, self.capacity(view), work.form, quota_type, suspect=suspect):
+                continue
+            placer = Placer(self.cluster, work, quota_type, view, banned=banned, suspect=suspect, spare=spare, budget=budget)
+            seats = placer.place(wants)
+            if seats is not None:
+                for key in placer.new_splits:
+                    self.cluster.split_anew(work, key)
+                return seats
+        return None
+
+    def _fit_one(self, work: Work, quota_type: int, view: View, banned: int) -> tuple[Seat] | None:
+        """The same for a job of one worker that may stand on any node: the tightest node, by the lowest set bit."""
+        role = work.form.roles[0]
+        bits = work.form.eligible(self.grid, 0, quota_type, suspect=False, spare=False).bits
+        if banned:
+            bits &= ~banned
+        buckets = view.by_count()
+        cpus, memory, gpus = role.cpus, role.host_memory_mib, role.gpus
+        free_cpus, free_memory = view.cpus, view.memory
+        spread = self.settings.placement == "spread"
+        blocks = self.cluster.blocks
+        for count in range(len(buckets) - 1, gpus - 1, -1) if spread else range(gpus, len(buckets)):
+            candidates = buckets[count]
+            if not candidates:
+                continue
+            candidates &= bits
+            if blocks and candidates & (candidates - 1):
+                for node in blocks.least_broken(view, gpus, bits_of_large(candidates)):
+                    if free_cpus[node] >= cpus and free_memory[node] >= memory:
+                        seat = Seat(0, 0, node, lowest(view.free[node], gpus), cpus, memory, gpus * 1000)
+                        self.fleet.take(seat)
+                        return (seat,)
+                continue
+            while candidates:
+                node = (candidates & -candidates).bit_length() - 1
+                if free_cpus[node] >= cpus and free_memory[node] >= memory:
+                    seat = Seat(0, 0, node, lowest(view.free[node], gpus), cpus, memory, gpus * 1000)
+                    self.fleet.take(seat)
+                    return (seat,)
+                candidates &= candidates - 1
+        return None

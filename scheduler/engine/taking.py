@@ -1,0 +1,305 @@
+"""Taking places from running work for a waiting job: search, check, evict and start, all or nothing."""
+
+from collections.abc import Callable, Sequence
+from heapq import nsmallest
+
+from .cluster import Work
+from .fleet import Seat
+from .placement import Placer
+from .reasons import Reason, reason
+from .state import IN_ORDER, Cycle
+from .takings import TakenInVain
+from .units import Unit
+from .victims import Found, Legal, Ranked, Target, search
+
+Guard = Callable[[Found], Reason | None]
+
+
+def targets(cycle: Cycle, work: Work, quota_type: int, domains: Sequence[int] | None = None, *, counted: bool = True) -> list[Target]:
+    """The slices in which the job could be placed, each with how to tell whether it fits there."""
+    kind = work.kind
+    grid = cycle.grid
+    wants = work.missing()
+    width = work.form.width
+    slices = [(0, grid.size)]
+    if width >= 0 and len(grid.levels[width]) > 1:
+        level = grid.levels[width]
+        if work.seats:
+            domains = [level.domain_of(work.seats[0].node)]
+        slices = [level.slice_of(domain) for domain in (range(len(level)) if domains is None else domains)]
+    short = at_limits(cycle, work, quota_type)
+    if work.form.plain and counted:
+        place, ranks = wants[0]
+        role = kind.roles[place]
+        eligible = work.form.eligible(grid, place, quota_type, suspect=kind.tolerates_suspect, spare=bool(work.seats))
+        flags = None if eligible.full else eligible.flags
+        return [Target(low, high, len(ranks), role.gpus, role.cpus, role.host_memory_mib, eligible.array, flags, short=short) for low, high in slices]
+    found = []
+    for low, high in slices:
+
+        def fits(units: Sequence[Unit], low: int = low, high: int = high) -> bool:
+            if any(sum(unit.milli for unit in units if first <= unit.leaf < end) < milli for first, end, milli in short):
+                return False
+            with cycle.cluster.attempt():
+                release(cycle, units, reason("reclaim", "a trial"), None)
+                return place_in(cycle, work, quota_type, low, high) is not None
+
+        found.append(Target(low, high, fits=fits, short=short))
+    return found
+
+
+def at_limits(cycle: Cycle, work: Work, quota_type: int) -> tuple[tuple[int, int, int], ...]:
+    """What must leave below which nodes of the tree so that their limits admit the job."""
+    tree = cycle.tree
+    milli = cycle.cluster.wants_milli(work.kind, work.missing(), quota_type)
+    leaf = work.charged_leaf if work.seats else work.home
+    if tree.limit_gate(leaf, quota_type, milli) is None:
+        return ()
+    found = []
+    division = tree.divisions[tree.division_of[quota_type]]
+    for place in tree.path[leaf]:
+        total = tree.limit_total[place]
+        if total is not None and tree.used_total(place) + milli > total:
+            found.append((place, tree.end[place], tree.used_total(place) + milli - total))
+        caps = tree.limit_by_type[place]
+        if caps is not None and quota_type in caps:
+            used = (division.used if tree.used_by_type is None else tree.used_by_type[quota_type])[place]
+            if used + milli > caps[quota_type]:
+                found.append((place, tree.end[place], used + milli - caps[quota_type]))
+    return tuple(found)
+
+
+def fits_already(cycle: Cycle, work: Work, quota_type: int) -> bool:
+    """Whether the one domain in which a job may stand has room for it as it is: then no victim would be needed, and none is sought."""
+    form, grid = work.form, cycle.grid
+    if work.seats or not form.plain or (form.width >= 0 and len(grid.levels[form.width]) > 1):
+        return False
+    role = form.roles[0]
+    eligible = form.eligible(grid, 0, quota_type, suspect=form.kind.tolerates_suspect, spare=False)
+    if cycle.capacity(cycle.fleet.soon).most(role, eligible, form.width) < role.least:
+        return False
+    return not at_limits(cycle, work, quota_type)
+
+
+MANY = 512  # units from which a bound over everything that could ever leave is cheaper than one over the units
+
+
+def hopeful_domains(cycle: Cycle, work: Work, quota_type: int, ranked: Ranked) -> list[int] | None:
+    """Domains that the units could clear, by a bound; None where no domain can be ruled out."""
+    grid, form = cycle.grid, work.form
+    width = form.width
+    if work.seats or at_limits(cycle, work, quota_type):
+        return None
+    if form.plain and form.roles[0].gpus and len(ranked) < MANY:
+        return _cleared(cycle, work, quota_type, ranked)
+    if width < 0 or len(grid.levels[width]) == 1:
+        return None
+    level = grid.levels[width]
+    if len(ranked) < 64:
+        domain_of = level.domain_of
+        return sorted({domain_of(seat.node) for _, unit in ranked for seat in unit.seats})
+    if not form.plain:
+        return None
+    role = form.roles[0]
+    key = ("clearable", role.gpus, width, quota_type, id(form.eligible(grid, 0, quota_type, suspect=work.kind.tolerates_suspect, spare=False)))
+    sums = cycle.memo(key)
+    if sums is None:
+        allowed = form.eligible(grid, 0, quota_type, suspect=work.kind.tolerates_suspect, spare=False).array
+        room = (cycle.fleet.soon.count_np + cycle.units().freeable) // max(1, role.gpus) * allowed
+        sums = cycle.remember(key, level.sums(room).tolist())
+    return [domain for domain, most in enumerate(sums) if most >= role.least or not role.gpus]
+
+
+def _freed(cycle: Cycle, ranked: Ranked) -> dict[int, int]:
+    """GPUs by node that the units hold; for a list that is kept while nothing changes, summed up once."""
+    key = ("freed", id(ranked))
+    known: tuple[Ranked, dict[int, int]] | None = cycle.memo(key)
+    if known is not None:
+        return known[1]
+    usable = cycle.grid.usable
+    freed: dict[int, int] = {}
+    for _, unit in ranked:
+        for seat in unit.seats:
+            node = seat.node
+            freed[node] = freed.get(node, 0) + (seat.mask & usable[node]).bit_count() + len(seat.parts)
+    cycle.remember(key, (ranked, freed))  # with the list itself, so that no other one gets its identity meanwhile
+    return freed
+
+
+def _cleared(cycle: Cycle, work: Work, quota_type: int, ranked: Ranked) -> list[int]:
+    """Domains that lack room as they are and would have it with all the units gone; the whole fleet counts as one."""
+    grid, form = cycle.grid, work.form
+    role = form.roles[0]
+    gpus, width = role.gpus, form.width
+    soon = cycle.fleet.soon
+    eligible = form.eligible(grid, 0, quota_type, suspect=form.kind.tolerates_suspect, spare=False)
+    freed = _freed(cycle, ranked)
+    level = grid.levels[width] if width >= 0 and len(grid.levels[width]) > 1 else None
+    flags = eligible.flags
+    more: dict[int, int] = {}
+    for node, count in freed.items():
+        if flags[node]:
+            domain = 0 if level is None else level.domain_of(node)
+            # What the host lacks may come free as well, so only GPUs are counted, and what is there now counts for nothing on this node.
+            more[domain] = more.get(domain, 0) + (soon.count[node] + count) // gpus
+    sums = cycle.capacity(soon).sums(role, eligible, width if level is not None else -1)
+    return sorted(domain for domain, room in more.items() if sums[domain] < role.least <= sums[domain] + room)
+
+
+def release(cycle: Cycle, units: Sequence[Unit], why: Reason, for_job: str | None) -> None:
+    """Take the units from their jobs; a job that loses all its units is evicted, another one is shrunk."""
+    surplus: dict[int, list[Unit]] = {}
+    whole: dict[int, Work] = {}
+    for unit in units:
+        if unit.surplus:
+            surplus.setdefault(unit.work.order, []).append(unit)
+        else:
+            whole[unit.work.order] = unit.work  # without its minimum nothing of it stays
+    cycle.cluster.put_out_all([*whole.values()], why, for_job)
+    for order, members in surplus.items():
+        if order not in whole:
+            cycle.cluster.unseat(members[0].work, [seat for unit in members for seat in unit.seats], why, for_job)
+
+
+def place_in(cycle: Cycle, work: Work, quota_type: int, low: int, high: int, banned: int = 0) -> tuple[Seat, ...] | None:
+    wants = work.missing()
+    kind = work.kind
+    tries = [kind.tolerates_suspect] if kind.tolerates_suspect else [False]
+    for suspect in tries:
+        placer = Placer(cycle.cluster, work, quota_type, cycle.fleet.soon, suspect=suspect, spare=bool(work.seats), banned=banned)
+        if low == 0 and high == cycle.grid.size:
+            seats = placer.place(wants)
+        else:
+            mark = cycle.fleet.mark()
+            seats = placer.place_in(wants, low, high)
+            if seats is None:
+                cycle.fleet.undo(mark)
+        if seats is not None:
+            return seats
+    return None
+
+
+def take_cheaply(
+    cycle: Cycle, work: Work, quota_type: int, ranked: Ranked, legal: Legal, why: Callable[[Found], Reason], guard: Guard, alike: tuple[object, ...]
+) -> bool:
+    """Take what is needed from others than those for whom somebody stopped running in this plan, if that can be done.
+
+    Taking such a place sets the plan back to before it was given. With another victim at hand both keep what they got, which is
+    what setting it back would come to as well.
+    """
+    if not cycle.takings.any_dear:
+        return False
+    dear = cycle.takings.dear
+    others = [pair for pair in ranked if not dear(pair[1].work)]
+    if len(others) == len(ranked):
+        return False
+    return take_units(cycle, work, quota_type, others, legal, why, guard, (*alike, "others")) is None
+
+
+def take_units(
+    cycle: Cycle,
+    work: Work,
+    quota_type: int,
+    ranked: Ranked,
+    legal: Legal,
+    why: Callable[[Found], Reason],
+    guard: Guard | None = None,
+    alike: tuple[object, ...] | None = None,
+) -> Reason | None:
+    """Take what must be taken and start the job there. None: done; else why not, and nothing was taken.
+
+    `alike` names what the search depends on: jobs for which it is equal find the same sets, and differ in what guard and gates say.
+    """
+    if not ranked:
+        return NOTHING
+    found: list[Found] | None = cycle.memo(("found", alike)) if alike is not None and not work.seats else None
+    if found is None:
+        found = _sets(cycle, work, quota_type, ranked, legal)
+        if alike is not None and not work.seats:
+            cycle.remember(("found", alike), found)
+    if not found:
+        return NOTHING
+    refused: Reason | None = None
+    for one in found:
+        refused = try_set(cycle, work, quota_type, one, why, guard)
+        if refused is None:
+            return None
+    return refused
+
+
+def _sets(cycle: Cycle, work: Work, quota_type: int, ranked: Ranked, legal: Legal) -> list[Found]:
+    """The sets that would make room, one per domain, the least first."""
+    found = []
+    units = cycle.units()
+    # Who shares a GPU frees it only together with all others on it, which no count by node shows.
+    counted = not units.parted
+    domains = hopeful_domains(cycle, work, quota_type, ranked)
+    if domains is not None and not domains:
+        return []
+    for target in targets(cycle, work, quota_type, domains, counted=counted):
+        if len(ranked) >= 64 and not could_hold(cycle, target):
+            continue
+        one = search(cycle.cluster, ranked, legal, target, units)
+        if one is not None and one.units:  # what fits without victims was held back for another reason
+            found.append(one)
+    if len(found) > 1:
+        found.sort(key=Found.rank)
+    return found
+
+
+def try_set(cycle: Cycle, work: Work, quota_type: int, found: Found, why: Callable[[Found], Reason], guard: Guard | None) -> Reason | None:
+    """Carry out one set if guard, gates and placement agree."""
+    if guard is not None:
+        refused = guard(found)
+        if refused is not None:
+            return refused
+    cluster = cycle.cluster
+    milli = cluster.wants_milli(work.kind, work.missing(), quota_type)
+    code = why(found)
+    before = cluster.mark()
+    upset = any(unit.work.first_seats and not unit.work.evicted for unit in found.units)
+    in_vain = cycle.turn == IN_ORDER and any(unit.fresh and unit.leaf != work.charged_leaf for unit in found.units)
+    with cluster.attempt() as attempt:
+        release(cycle, found.units, code, work.job.name)
+        refused = None
+        leaf = work.home
+        for leaf in cycle.leaves_of(work, quota_type):
+            refused = cycle.gate(work, leaf, quota_type, milli)
+            if refused is None:
+                break
+        banned = 0
+        if refused is None:
+            refused, banned = cluster.windows.gate(cluster, work, quota_type, milli)
+        if refused is not None:
+            return refused
+        seats = place_in(cycle, work, quota_type, found.low, found.high, banned)
+        if seats is None or cluster.in_a_circle(work, seats):
+            return NOTHING
+        # Nobody is put out for a stay in a gap: the holder of the reservation would gain the victims' places, to which he has no right.
+        crowded = cycle.book.delays(work, quota_type, milli, seats)
+        if crowded:
+            return cycle.book.held_back(crowded)
+        taken = {unit.work.job.name for unit in found.units}
+        how_many = "1 job gives" if len(taken) == 1 else f"{len(taken)} jobs give"
+        detail = f"{how_many} way: {', '.join(nsmallest(4, taken))}{' and others' if len(taken) > 4 else ''}"
+        cluster.seat(work, seats, quota_type, leaf, reason(code.code, detail))
+        work.backfilled = work.job.run.backfilled and bool(work.first_seats) and not work.evicted
+        attempt.keep()
+    cycle.changed()
+    if in_vain:
+        raise TakenInVain
+    cycle.takings.served(work, before, [unit.work for unit in found.units], upset=upset)
+    return None
+
+
+def could_hold(cycle: Cycle, target: Target) -> bool:
+    """A bound over everything that is ever preemptible: False means that no set of victims makes room."""
+    if target.fits is not None or not target.gpus:
+        return True
+    span = slice(target.low, target.high)
+    assert target.allowed is not None
+    room = (cycle.fleet.soon.count_np[span] + cycle.units().freeable[span]) // target.gpus * target.allowed[span]
+    return int(room.sum()) >= target.count
+
+
+NOTHING = reason("victims", "nothing that may be taken back makes enough room in one place")

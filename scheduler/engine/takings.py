@@ -1,0 +1,91 @@
+"""Who was served at the cost of others in this plan, and what follows when a later pass takes that place away again.
+
+Its victims gave way to nobody then, and whoever took the place may have no right to them. So everything since is undone, the
+victims are back, and the new job has to find victims of its own. The one that lost its place tries again when nobody else can do
+anything more, and what it gets then is safe for its minimum run time, as the next plan would see it; if it loses that as well, it
+waits until something has changed.
+"""
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from .cluster import Cluster, Work
+
+Mark = tuple[int, int]
+MOST_LOSSES = 4  # of one job in one plan; what is still moving then is for the next one
+
+
+class TakenBack(Exception):
+    """The plan was set back to an earlier state: the sweep begins anew."""
+
+
+class TakenInVain(Exception):
+    """One queue took back what this plan had started in another."""
+
+
+class Changing(Protocol):
+    cluster: Cluster
+
+    def changed(self) -> None: ...
+
+
+class Takings:
+    def __init__(self, cycle: Changing) -> None:
+        self.cycle = cycle
+        self._before: dict[int, Mark] = {}  # the state before a job was served
+        self._later: set[int] = set()
+        self._lost: dict[int, int] = {}  # how often a job lost its place again
+        self._tried: dict[int, Mark] = {}  # when it last tried once more: as long as nothing has changed since, it would only lose again
+
+    def forget(self) -> None:
+        """The plan begins anew."""
+        for order in sorted(self._tried):
+            self.cycle.cluster.works[order].firm = False
+        for known in (self._before, self._later, self._lost, self._tried):
+            known.clear()
+
+    def holds_back(self, work: Work) -> bool:
+        """Whether a job may not take anything now, because it would only be taken from it again."""
+        return work.order in self._later
+
+    def dear(self, work: Work) -> bool:
+        """Whether others stopped running for the place that it got in this plan, or it was repaired there."""
+        return work.order in self._before
+
+    @property
+    def any_dear(self) -> bool:
+        return bool(self._before)
+
+    def repaired(self, work: Work, before: Mark) -> None:
+        """A degraded gang got its missing workers. Who takes the whole of it afterwards must have a right to it without them."""
+        self._before.setdefault(work.order, before)
+
+    def served(self, work: Work, before: Mark, losers: Iterable[Work], *, upset: bool) -> None:
+        """A job got a place at the cost of others. Who loses here what it got in the same way takes its victims back with it.
+
+        `upset` says that somebody stopped running for it. Whoever only took what this plan had started itself cost nobody anything,
+        and there is nothing to give back should it lose the place again.
+        """
+        ousted = [one.order for one in losers if not one.seats and one.order in self._before]
+        if not ousted:
+            if upset:
+                self._before.setdefault(work.order, before)
+            return
+        earliest = min(self._before[order] for order in ousted)
+        for order in ousted:
+            self._later.add(order)
+            self._lost[order] = self._lost.get(order, 0) + 1
+        self._before = {order: mark for order, mark in self._before.items() if mark < earliest}
+        self.cycle.cluster.undo(earliest)
+        self.cycle.changed()
+        raise TakenBack
+
+    def second_chance(self) -> bool:
+        """Nobody else can do anything more: let those try again who were held back. False where there is nobody."""
+        cluster, here = self.cycle.cluster, self.cycle.cluster.mark()
+        again = sorted(order for order in self._later if self._lost[order] < MOST_LOSSES and self._tried.get(order) != here)
+        for order in again:
+            cluster.works[order].firm = True
+            self._tried[order] = here
+        self._later.difference_update(again)
+        return bool(again)

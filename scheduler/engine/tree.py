@@ -1,0 +1,405 @@
+"""The quota tree while a plan is made: who uses how much, who may use more, and who is served next.
+
+Nodes stand in depth-first order under an invisible root at position 0, so a subtree is a range of positions and "is below"
+is two comparisons. There is one `Division` per way of sharing out: one over all types where guarantees are numbers, one
+per quota type where they are maps.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from .fairshare import Claim, divide
+from .reasons import Reason, gpus, reason
+from .values import ANY_TYPE, Quota, Scenario, Window
+
+NEVER = 1 << 62
+INFINITE = 1 << 100
+WINDOW_MARK = "window:"
+
+
+class Division:
+    """One sharing out of one pool: guarantees, limits, use, requests and fair shares by position."""
+
+    def __init__(self, name: str, types: tuple[int, ...], capacity: int, size: int) -> None:
+        self.name = name
+        self.types = types
+        self.capacity = capacity
+        self.standing: list[int | None] = [0] * size  # guarantees without windows
+        self.guaranteed: list[int | None] = [0] * size  # with the windows that last now
+        self.limit: list[int | None] = [None] * size
+        self.used = [0] * size
+        self.fixed = [0] * size  # of which non-preemptible
+        self.requested = [0] * size
+        self.fair = [0] * size
+        self.counts_on = [0] * size  # B
+        self.usage = [0] * size
+        self.weight = [0] * size
+        self.priority = [0] * size
+
+
+class Tree:
+    """Positions, divisions and the arithmetic of gates and order."""
+
+    def __init__(self, scenario: Scenario, types: Sequence[str], capacity: Sequence[int], windows: Sequence[Window]) -> None:
+        self.types = list(types)
+        self.class_windows = [window for window in windows if window.class_rank is not None]
+        self._lay_out(scenario.quotas)
+        self.by_type = any(quota.guaranteed.by_type is not None for quota in scenario.quotas)
+        size = len(self.names)
+        if self.by_type:
+            self.divisions = [Division(name, (place,), capacity[place], size) for place, name in enumerate(types)]
+            self.division_of = list(range(len(types)))
+        else:
+            name = types[0] if len(types) == 1 else ANY_TYPE
+            self.divisions = [Division(name, tuple(range(len(types))), sum(capacity), size)]
+            self.division_of = [0] * len(types)
+        # Use by type is kept beside the divisions only where it is another number.
+        self.used_by_type: list[list[int]] | None = None
+        self.limit_total: list[int | None] = [None] * size
+        self.limit_by_type: list[dict[int, int] | None] = [None] * size
+        if len(types) > 1 and not self.by_type:
+            self.used_by_type = [[0] * size for _ in types]
+        self._amounts(scenario, windows)
+        self.usage_weight = scenario.settings.fairness.usage_weight_millionths
+        self._divided: dict[tuple[str, int, int], tuple[int, list[int], list[int]]] = {}
+        self._settled: dict[int, tuple[int, list[int]]] = {}  # pool and requests of a group as it was divided last
+        self.version = 0
+
+    def clear(self, scenario: Scenario) -> None:
+        """Forget what was used and asked for, as before the first charge."""
+        size = len(self.names)
+        for division in self.divisions:
+            division.used, division.fixed, division.requested = [0] * size, [0] * size, [0] * size
+        if self.used_by_type is not None:
+            self.used_by_type = [[0] * size for _ in self.types]
+        self.usage_weight = scenario.settings.fairness.usage_weight_millionths
+
+    # Layout
+
+    def _lay_out(self, quotas: Sequence[Quota]) -> None:
+        below: dict[str | None, list[Quota]] = {}
+        for quota in quotas:
+            below.setdefault(quota.parent, []).append(quota)
+        self.names: list[str] = [""]
+        self.quotas: list[Quota | None] = [None]
+        self.parent: list[int] = [-1]
+        self.end: list[int] = [0]
+        self.children: list[list[int]] = [[]]
+        self.created: list[int] = [0]
+
+        stack: list[tuple[Quota, int]] = [(quota, 0) for quota in reversed(below.get(None, []))]
+        while stack:
+            quota, parent = stack.pop()
+            place = self._append(quota.name, quota, parent, quota.created)
+            stack.extend((child, place) for child in reversed(below.get(quota.name, [])))
+        for window in self.class_windows:
+            self._append(WINDOW_MARK + window.name, None, 0, window.start)
+        for place in range(len(self.names) - 1, -1, -1):
+            self.end[place] = max([place + 1, *(self.end[child] for child in self.children[place])])
+        self.position = {name: place for place, name in enumerate(self.names) if place}
+        self.window_at = {self.position[WINDOW_MARK + window.name]: window for window in self.class_windows}
+        self.path: list[tuple[int, ...]] = [()]
+        for place in range(1, len(self.names)):
+            self.path.append((place, *self.path[self.parent[place]]))
+
+    def _append(self, name: str, quota: Quota | None, parent: int, created: int) -> int:
+        place = len(self.names)
+        self.names.append(name)
+        self.quotas.append(quota)
+        self.parent.append(parent)
+        self.end.append(place + 1)
+        self.children.append([])
+        self.children[parent].append(place)
+        self.created.append(created)
+        return place
+
+    # Amounts
+
+    def _amounts(self, scenario: Scenario, windows: Sequence[Window]) -> None:
+        for place in range(1, len(self.names)):
+            quota = self.quotas[place]
+            if quota is None:  # a window of a class: it has no share of the surplus
+                for division in self.divisions:
+                    division.priority[place] = 100
+                continue
+            self.limit_total[place] = quota.limit.total
+            if quota.limit.by_type is not None:
+                named = dict(quota.limit.by_type)
+                self.limit_by_type[place] = {index: named[name] for index, name in enumerate(self.types) if name in named}
+            usage, weights, priorities = dict(quota.usage), dict(quota.weights), dict(quota.priorities)
+            for division in self.divisions:
+                if quota.guaranteed.unlimited:
+                    stated = None
+                elif quota.guaranteed.by_type is not None:
+                    stated = quota.guaranteed.of(division.name) or 0
+                else:
+                    stated = quota.guaranteed.total
+                division.standing[place] = division.guaranteed[place] = stated
+                division.limit[place] = quota.limit.of(division.name)
+                division.usage[place] = usage.get(division.name, usage.get(ANY_TYPE, 0))
+                division.weight[place] = weights.get(division.name, quota.weight)
+                division.priority[place] = priorities.get(division.name, quota.priority)
+        self.lasting = [(window, self._window_path(window)) for window in windows if window.class_rank is None]
+        for window, path in self.lasting:
+            division = self.divisions[self._window_division(window)]
+            for place in path:
+                stated = division.guaranteed[place]
+                if stated is not None:
+                    division.guaranteed[place] = stated + window.gpus
+        for window in self.class_windows:
+            place = self.position[WINDOW_MARK + window.name]
+            own = self._window_division(window)
+            for index, division in enumerate(self.divisions):
+                amount = window.gpus if index == own else 0
+                division.standing[place] = division.guaranteed[place] = division.limit[place] = amount
+        self._widen_limits()
+
+    def _widen_limits(self) -> None:
+        """A window adds to the limit where the limit would make nothing of it: to that of its type, or to that over all types."""
+        for window, path in self.lasting:
+            division = self.divisions[self._window_division(window)]
+            kind = self.types.index(window.gpu_type) if window.gpu_type in self.types else -1
+            for place in path:
+                promised = division.guaranteed[place]
+                if promised is None or division.standing[place] is None:
+                    continue
+                known = [each.guaranteed[place] for each in self.divisions]
+                together = sum(amount for amount in known if amount is not None)
+                limit = self.limit_total[place]
+                if limit is not None and limit < together:
+                    self.limit_total[place] = min(together, limit + window.gpus)
+                caps = self.limit_by_type[place]
+                if caps is not None and kind in caps and caps[kind] < promised:
+                    caps[kind] = min(promised, caps[kind] + window.gpus)
+                limit = division.limit[place]
+                if limit is not None and limit < promised:
+                    division.limit[place] = min(promised, limit + window.gpus)
+
+    def _window_division(self, window: Window) -> int:
+        return self.division_of[self.types.index(window.gpu_type)] if window.gpu_type in self.types else 0
+
+    def _window_path(self, window: Window) -> tuple[int, ...]:
+        return self.path[self.position[window.quota]] if window.quota is not None else ()
+
+    # Use
+
+    def charge(self, leaf: int, quota_type: int, milli: int, fixed: bool) -> None:
+        """Add to (or, below zero, take from) what the leaf and all above it use."""
+        division = self.divisions[self.division_of[quota_type]]
+        used = division.used
+        path = self.path[leaf]
+        for place in path:
+            used[place] += milli
+        if fixed:
+            for place in path:
+                division.fixed[place] += milli
+        if self.used_by_type is not None:
+            by_type = self.used_by_type[quota_type]
+            for place in path:
+                by_type[place] += milli
+        self.version += 1
+
+    def request(self, leaf: int, division: int, milli: int) -> None:
+        """Add to what is asked for below the leaf's path; `share` must be called before shares are read again."""
+        requested = self.divisions[division].requested
+        for place in self.path[leaf]:
+            requested[place] += milli
+
+    def used_total(self, place: int) -> int:
+        return sum(division.used[place] for division in self.divisions)
+
+    def limit_for(self, division: Division, place: int) -> int | None:
+        """The limit as it binds in one division: a number over all types leaves what the other types do not use."""
+        total = self.limit_total[place]
+        limit = division.limit[place] if self.by_type or self.limit_by_type[place] is None else None
+        if total is not None and len(self.divisions) > 1:
+            others = sum(other.used[place] for other in self.divisions if other is not division)
+            left = max(0, total - others)
+            return left if limit is None else min(limit, left)
+        if self.limit_by_type[place] is not None and not self.by_type:
+            caps = self.limit_by_type[place] or {}
+            if len(caps) == len(self.types):
+                return sum(caps.values())
+            return None
+        return limit
+
+    # Shares
+
+    def share(self) -> None:
+        """Compute every fair share from scratch."""
+        for division in self.divisions:
+            self._share_group(division, 0, division.capacity)
+        self.version += 1
+
+    def shares_without_usage(self, division: Division) -> tuple[list[int], list[int]]:
+        """Fair share and what may be counted on, by position, as if nobody had used anything in the past."""
+        kept = division.fair, division.counts_on, self.usage_weight
+        settled, self._settled = self._settled, {}
+        size = len(self.names)
+        division.fair, division.counts_on, self.usage_weight = [0] * size, [0] * size, 0
+        self._share_group(division, 0, division.capacity)
+        found = division.fair, division.counts_on
+        division.fair, division.counts_on, self.usage_weight = kept
+        self._settled = settled
+        return found
+
+    def _share_group(self, division: Division, parent: int, pool: int) -> None:
+        groups = [(parent, pool)]
+        alone = len(self.divisions) == 1
+        fair, requested = division.fair, division.requested
+        while groups:
+            parent, pool = groups.pop()
+            members = self.children[parent]
+            if not members:
+                continue
+            asked = [requested[place] for place in members]
+            if alone and self._settled.get(parent) == (pool, asked):  # so it has been divided already
+                groups += [(place, fair[place]) for place in members if self.children[place]]
+                continue
+            self._settled[parent] = (pool, asked)
+            limits = [self.limit_for(division, place) for place in members]
+            wants = [requested[place] if limit is None else min(limit, requested[place]) for place, limit in zip(members, limits, strict=True)]
+            for place, limit, part in zip(members, limits, self._parts(division, parent, pool, wants), strict=True):
+                fair[place] = part
+                promised = division.guaranteed[place]
+                counts_on = INFINITE if promised is None else max(promised, part)
+                if limit is not None:
+                    counts_on = min(counts_on, limit)
+                division.counts_on[place] = division.capacity if counts_on == INFINITE else counts_on
+                if self.children[place]:
+                    groups.append((place, part))
+
+    def _parts(self, division: Division, parent: int, pool: int, wants: list[int]) -> list[int]:
+        """What each child of a node gets; divided anew only where the pool or what somebody wants is not as it was last time."""
+        key = (division.name, parent, self.usage_weight)
+        known = self._divided.get(key)
+        if known is not None and known[0] == pool and known[1] == wants:
+            return known[2]
+        claims = [
+            Claim(
+                want,
+                division.guaranteed[place],
+                division.weight[place],
+                division.priority[place],
+                division.usage[place],
+                self.created[place],
+                self.names[place],
+            )
+            for place, want in zip(self.children[parent], wants, strict=True)
+        ]
+        parts = divide(pool, claims, self.usage_weight)
+        self._divided[key] = (pool, wants, parts)
+        return parts
+
+    # Gates
+
+    def limit_gate(self, leaf: int, quota_type: int, milli: int) -> Reason | None:
+        """Why the path's limits refuse so much more, if they do."""
+        division = self.divisions[self.division_of[quota_type]]
+        for place in self.path[leaf]:
+            total = self.limit_total[place]
+            if total is not None:
+                used = division.used[place] if len(self.divisions) == 1 else self.used_total(place)
+                if used + milli > total:
+                    return self._limit_reason(place, used, total, milli, "GPUs")
+            caps = self.limit_by_type[place]
+            if caps is not None and quota_type in caps:
+                of_type = division.used if self.used_by_type is None else self.used_by_type[quota_type]
+                if of_type[place] + milli > caps[quota_type]:
+                    return self._limit_reason(place, of_type[place], caps[quota_type], milli, self.types[quota_type])
+            if self.quotas[place] is None and division.used[place] + milli > (division.limit[place] or 0):
+                return self._limit_reason(place, division.used[place], division.limit[place] or 0, milli, "GPUs")
+        return None
+
+    def _limit_reason(self, place: int, used: int, limit: int, milli: int, what: str) -> Reason:
+        name = self.names[place]
+        detail = f"{name} uses {gpus(used)} of its limit of {gpus(limit)} {what}; {gpus(milli)} more would exceed it"
+        return reason("limit", detail, quota=name, used=used / 1000, limit=limit / 1000, needed=milli / 1000)
+
+    def fixed_gate(self, leaf: int, quota_type: int, milli: int, ends: int) -> Reason | None:
+        """Why non-preemptible work does not fit inside the guarantees on its path. A window counts only for what ends inside it."""
+        division = self.divisions[self.division_of[quota_type]]
+        for place in self.path[leaf]:
+            promised = division.standing[place]
+            if promised is None:
+                continue
+            own = self.window_at.get(place)
+            if own is not None and own.end is not None and ends > own.end:
+                promised = 0
+            for window, path in self.lasting:
+                if place in path and self.divisions[self._window_division(window)] is division and (window.end is None or ends <= window.end):
+                    promised += window.gpus
+            if division.fixed[place] + milli > promised:
+                name = self.names[place]
+                detail = (
+                    f"non-preemptible work of {name} holds {gpus(division.fixed[place])} of its guarantee of {gpus(promised)} GPUs; "
+                    f"{gpus(milli)} more would exceed it"
+                )
+                return reason("guarantee", detail, quota=name, used=division.fixed[place] / 1000, guaranteed=promised / 1000, needed=milli / 1000)
+        return None
+
+    def within_guarantee(self, leaf: int, quota_type: int, milli: int) -> bool:
+        """Whether the path stays within its guarantees on every level."""
+        division = self.divisions[self.division_of[quota_type]]
+        for place in self.path[leaf]:
+            promised = division.guaranteed[place]
+            if promised is not None and division.used[place] + milli > promised:
+                return False
+        return True
+
+    # Order
+
+    def key(self, place: int, division: Division, milli: int, less: int = 0) -> tuple[int | str, ...]:
+        """Where a node stands among its siblings with its best job asking for `milli`; the least key is served first.
+
+        `less` is what the node would no longer use.
+        """
+        used = division.used[place] - less
+        promised = division.guaranteed[place]
+        base = division.counts_on[place]
+        with_job = used + milli
+        if base > 0:
+            ratio_with, ratio = (with_job << 64) // base, (used << 64) // base
+        else:
+            # x/0 is above every number, whatever x is, so age and name decide between two of them.
+            ratio_with, ratio = (INFINITE if with_job else 0), (INFINITE if used else 0)
+        return (
+            used > division.fair[place],
+            promised is not None and with_job > promised,
+            -division.priority[place],
+            base == 0,
+            ratio_with,
+            ratio,
+            base,
+            self.created[place],
+            self.names[place],
+        )
+
+    def below(self, ancestor: int, place: int) -> bool:
+        return ancestor <= place < self.end[ancestor]
+
+    def fork(self, one: int, other: int) -> tuple[int, int]:
+        """The nodes just below the lowest common ancestor of two leaves, on either side."""
+        mine = self.path[one]
+        theirs = self.path[other]
+        mine_at, theirs_at = len(mine) - 1, len(theirs) - 1
+        while mine_at >= 0 and theirs_at >= 0 and mine[mine_at] == theirs[theirs_at]:
+            mine_at -= 1
+            theirs_at -= 1
+        return mine[max(mine_at, 0)], theirs[max(theirs_at, 0)]
+
+    def nearest(self, place: int, field: str, default: int) -> int:
+        """A minimum run time: the nearest value stated at the node or above it."""
+        for at in self.path[place]:
+            quota = self.quotas[at]
+            stated = None if quota is None else getattr(quota, field)
+            if stated is not None:
+                return int(stated)
+        return default
+
+    def shortage(self) -> Iterable[tuple[Division, int]]:
+        """Divisions whose guarantees in force exceed the healthy capacity."""
+        for division in self.divisions:
+            promised = [division.guaranteed[place] for place in self.children[0]]
+            total = sum(amount for amount in promised if amount is not None)
+            if total > division.capacity:
+                yield division, total

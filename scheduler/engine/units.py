@@ -1,0 +1,437 @@
+"""Who could give something back: the minimum of a gang, or a step of an elastic job's surplus, in the order in which it is tried."""
+
+from bisect import bisect_left, insort
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from .cluster import Cluster, Work
+from .fleet import Seat
+from .grid import Ints
+from .tree import Division
+from .values import Job, Preemptible
+from .wide import WIDE, Columns, ints
+
+Key = tuple[bool, bool, int, int, int, int, str, int, int]
+
+T = TypeVar("T")
+
+
+class Unit:
+    """What is taken as one, with its place in the order in which units are tried."""
+
+    __slots__ = ("_key", "began", "fresh", "index", "leaf", "lost", "milli", "seats", "surplus", "work")
+
+    def __init__(self, work: Work, seats: tuple[Seat, ...], milli: int, surplus: bool, index: int, now: int) -> None:
+        self.work = work
+        self.seats = seats
+        self.milli = milli
+        self.surplus = surplus
+        self.index = index  # of its highest worker: a lower one is kept longest
+        self.leaf = work.charged_leaf
+        self._key: Key | None = None
+        if work.evicted or not work.first_seats:
+            self.fresh = not work.firm  # nobody has begun to work here, and nothing says that it is to stay
+            self.lost, self.began = 0, now if work.firm else begin_of(work.job, now)
+        else:
+            self.fresh = False
+            self.lost, self.began = lost_since(work.job, milli, now), begin_of(work.job, now)
+
+    @property
+    def key(self) -> Key:
+        if self._key is None:
+            kind = self.work.kind
+            name, role = self.work.job.name, self.seats[0].role if self.seats else 0
+            self._key = (not self.fresh, not self.surplus, kind.class_rank, kind.priority, self.lost, -self.began, name, -self.index, role)
+        return self._key
+
+    @property
+    def most_freed(self) -> int:
+        """Milli-GPU that may become idle with it: whoever leaves a part of a GPU may leave the whole."""
+        return sum(1000 * len(seat.parts) for seat in self.seats) + self.milli if self.work.form.parted else self.milli
+
+    @property
+    def level(self) -> tuple[int, int]:
+        return self.work.form.level
+
+
+def stands_by_plan(work: Work) -> bool:
+    """Whether nobody has begun to work where it stands, and nothing says that it is to stay there."""
+    return (work.evicted or not work.first_seats) and not work.firm
+
+
+def lost_work(work: Work, milli: int, now: int) -> int:
+    """GPU-milliseconds lost by an eviction now: since the last complete checkpoint or the start, plus saving and restoring."""
+    if work.fresh or work.evicted:
+        return 0
+    return lost_since(work.job, milli, now)
+
+
+def begin_of(job: Job, now: int) -> int:
+    run = job.run
+    return run.started if run.started is not None else (run.since if run.since is not None else now)
+
+
+def lost_since(job: Job, milli: int, now: int) -> int:
+    checkpoint = job.checkpoint
+    since = job.run.started
+    if since is None:
+        return 0
+    extra = 0
+    if checkpoint is not None:
+        if checkpoint.last is not None and checkpoint.last > since:
+            since = checkpoint.last
+        extra = checkpoint.save_ms + checkpoint.restore_ms
+    return milli * (max(0, now - since) + extra) // 1000
+
+
+def _key(unit: Unit) -> Key:
+    return unit.key
+
+
+class Lowest(NamedTuple):
+    """What preemptible work of a leaf holds: its lowest class and number, the sum, and GPUs by node."""
+
+    level: tuple[int, int]
+    milli: int
+    on_node: dict[int, int]
+
+
+class Units:
+    """All units of the cluster in the order in which they are tried, kept up to date job by job."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self._surplus = self._parted = 0  # how many units are surplus, and how many hold parts of GPUs
+        self._freeable: Ints | None = None
+        self._kept: dict[tuple[object, ...], tuple[int, Any]] = {}
+        self._changed: dict[int, int] = {}  # how often the units below a node of the tree have changed
+        self._columns: Columns | None = None
+        self._all: list[Unit] = []
+        self._of_work: dict[int, list[Unit]] = {}
+        self._by_leaf: dict[int, list[Unit]] = {}
+        self._rows: dict[int, int] | None = None  # by order, as long as the columns alone are known
+        works = [work for work in cluster.works if work.seats and not work.moved and not work.stale]
+        if any(form.elastic or form.parted for form in cluster.forms.values()):
+            self._make([unit for work in works for unit in self._of(work)])
+            for unit in self.all:
+                self._count(unit, 1)
+        elif len(works) < WIDE:
+            self._make([Unit(work, work.seats, work.milli, False, 0, cluster.now) for work in works])
+        else:
+            self._columns = columns_of(works, cluster.grid.usable, cluster.now)
+            self._rows = {work.order: row for row, work in enumerate(self._columns.works)}
+
+    def _make(self, units: list[Unit]) -> None:
+        self._put_in_order(units)
+        self._group()
+
+    def _group(self) -> None:
+        for unit in self._all:
+            self._of_work.setdefault(unit.work.order, []).append(unit)
+            self._by_leaf.setdefault(unit.leaf, []).append(unit)
+        for mine in self._of_work.values():
+            if len(mine) > 1:
+                mine.sort(key=_by_role)
+
+    def _one_by_one(self) -> None:
+        """Go on with units where columns were enough so far."""
+        if self._rows is not None:
+            assert self._columns is not None
+            self._rows = None
+            self._all = list(self._columns.units)
+            self._group()
+
+    @property
+    def all(self) -> list[Unit]:
+        self._one_by_one()
+        return self._all
+
+    @all.setter
+    def all(self, units: list[Unit]) -> None:
+        self._all = units
+
+    @property
+    def of_work(self) -> dict[int, list[Unit]]:
+        self._one_by_one()
+        return self._of_work
+
+    @property
+    def _leaves(self) -> dict[int, list[Unit]]:
+        self._one_by_one()
+        return self._by_leaf
+
+    def _put_in_order(self, units: list[Unit]) -> None:
+        self._all = sorted(units, key=_key) if len(units) < WIDE else []
+        self._columns = None
+        if len(units) >= WIDE:
+            self._columns = Columns(units, self.cluster.grid.usable).in_order()
+            self._all = list(self._columns.units)
+
+    @property
+    def columns(self) -> Columns:
+        if self._columns is None:
+            self._columns = Columns(self.all, self.cluster.grid.usable)
+        return self._columns
+
+    def wide(self, places: Sequence[int]) -> bool:
+        """Whether so many units stand below these nodes of the tree that looking at them by columns pays."""
+        tree = self.cluster.tree
+        if self._rows is not None:
+            assert self._columns is not None
+            leaf = self._columns.leaf
+            count = sum(int(((leaf >= place) & (leaf < tree.end[place])).sum()) for place in places)
+            return count >= WIDE
+        leaves = self._leaves
+        count = sum(len(leaves.get(leaf, ())) for place in places for leaf in range(place, tree.end[place]))
+        return count >= WIDE and (self._columns is not None or 2 * count >= len(self.all))
+
+    def _count(self, unit: Unit, sign: int) -> None:
+        """Keep the sums over all units up to date: one came (1) or went (-1)."""
+        self._surplus += sign * unit.surplus
+        if unit.work.form.parted:
+            self._parted += sign * any(seat.parts for seat in unit.seats)
+        if self._freeable is not None and unit.work.kind.preemptible is not Preemptible.NEVER:
+            for seat in unit.seats:
+                self._freeable[seat.node] += sign * seat.mask.bit_count()
+
+    def _touch(self, leaf: int) -> None:
+        changed = self._changed
+        for place in self.cluster.tree.path[leaf]:
+            changed[place] = changed.get(place, 0) + 1
+
+    def renew(self, works: dict[int, Work]) -> None:
+        """Take up what has changed about some jobs; what was tried and undone has not."""
+        works = {order: work for order, work in works.items() if not self._is_known(work)}
+        if works:
+            self._take_up(works)
+
+    def go_on(self, cluster: Cluster, works: dict[int, Work]) -> None:
+        """Go on from an earlier plan of the same moment; these are the jobs about which anything may be otherwise."""
+        self.cluster = cluster
+        self._take_up(works)
+
+    def _take_up(self, works: dict[int, Work]) -> None:
+        self._one_by_one()
+        self._columns = None
+        if len(works) > 32 + len(self.all) // 32:
+            self._renew_many(works)
+            return
+        for order in sorted(works):
+            work = works[order]
+            for unit in self.of_work.pop(order, ()):
+                _remove(self.all, unit)
+                _remove(self._leaves[unit.leaf], unit)
+                self._count(unit, -1)
+                self._touch(unit.leaf)
+            if work.seats and not work.moved and not work.stale:
+                units = self.of_work[order] = self._of(work)
+                for unit in units:
+                    insort(self.all, unit, key=_key)
+                    insort(self._leaves.setdefault(unit.leaf, []), unit, key=_key)
+                    self._count(unit, 1)
+                    self._touch(unit.leaf)
+
+    def _is_known(self, work: Work) -> bool:
+        """Whether its units are still those that were made of it."""
+        if self._rows is not None:
+            assert self._columns is not None
+            row = self._rows.get(work.order)
+            if row is None or not work.seats or work.moved or work.stale:
+                return row is None and not (work.seats and not work.moved and not work.stale)
+            columns = self._columns
+            same = columns.leaf[row] == work.charged_leaf and columns.fresh[row] == stands_by_plan(work)
+            return bool(same) and columns.held_by[row] == work.seats
+        units = self.of_work.get(work.order)
+        if not work.seats or work.moved or work.stale:
+            return not units
+        if not units or units[-1].leaf != work.charged_leaf or units[-1].fresh != stands_by_plan(work):
+            return False
+        if len(units) == 1:
+            return units[0].seats == work.seats
+        return sorted(seat for unit in units for seat in unit.seats) == sorted(work.seats)
+
+    def _renew_many(self, works: dict[int, Work]) -> None:
+        leaves: set[int] = set()
+        for order, work in works.items():
+            gone = self.of_work.pop(order, ())
+            come: list[Unit] = []
+            if work.seats and not work.moved and not work.stale:
+                come = self.of_work[order] = self._of(work)
+            for units, sign in ((gone, -1), (come, 1)):
+                for unit in units:
+                    leaves.add(unit.leaf)
+                    self._count(unit, sign)
+        kept = [unit for unit in self.all if unit.work.order not in works]
+        fresh = [unit for order in sorted(works) for unit in self.of_work.get(order, ())]
+        if len(fresh) > 64:
+            self._put_in_order(kept + fresh)
+        else:
+            for unit in fresh:
+                insort(kept, unit, key=_key)
+            self.all = kept
+        regrouped: dict[int, list[Unit]] = {leaf: [] for leaf in sorted(leaves)}
+        for unit in self.all:
+            if unit.leaf in regrouped:
+                regrouped[unit.leaf].append(unit)
+        self._leaves.update(regrouped)
+        for leaf in regrouped:
+            self._touch(leaf)
+
+    def _of(self, work: Work) -> list[Unit]:
+        now = self.cluster.now
+        if not work.form.elastic or work.repaired:
+            return [Unit(work, work.seats, work.milli, False, 0, now)]
+        units: list[Unit] = []
+        rest: list[Seat] = []
+        for place, role in enumerate(work.kind.roles):
+            seats = [seat for seat in work.seats if seat.role == place]  # ascending by rank
+            rest.extend(seats[: role.least])
+            surplus = seats[role.least :]
+            for start in range(0, len(surplus), role.step):
+                step = tuple(surplus[start : start + role.step])
+                units.append(Unit(work, step, sum(seat.milli for seat in step), True, step[-1].rank, now))
+        units.append(Unit(work, tuple(rest), sum(seat.milli for seat in rest), False, 0, now))
+        return units
+
+    def units_of(self, order: int) -> list[Unit]:
+        return self.of_work.get(order, [])
+
+    @property
+    def parted(self) -> bool:
+        """Whether anyone holds parts of GPUs."""
+        return self._parted > 0
+
+    @property
+    def surplus(self) -> list[Unit]:
+        return [unit for unit in self.all if unit.surplus] if self._surplus else []
+
+    def of_leaf(self, leaf: int) -> list[Unit]:
+        return self._leaves.get(leaf, [])
+
+    def below(self, place: int) -> list[Unit]:
+        """Units charged at or below a node of the tree, in the order in which they are tried."""
+        tree = self.cluster.tree
+        if not tree.children[place]:
+            return self.of_leaf(place)
+        leaves = [self._leaves[leaf] for leaf in range(place, tree.end[place]) if leaf in self._leaves]
+        if len(leaves) == 1:
+            return leaves[0]
+        found = [unit for units in leaves for unit in units]
+        found.sort(key=_key)
+        return found
+
+    def kept(self, key: tuple[object, ...], place: int) -> Any:
+        """What was computed about the units at or below a node of the tree, unless one of them has changed since."""
+        known = self._kept.get(key)
+        return known[1] if known is not None and known[0] == self._changed.get(place, 0) else None
+
+    def keep(self, key: tuple[object, ...], place: int, value: T) -> T:
+        self._kept[key] = (self._changed.get(place, 0), value)
+        return value
+
+    def lowest(self, leaf: int) -> Lowest | None:
+        """What could be taken inside a leaf at the very most; None where nothing of it is ever preemptible."""
+        known: tuple[Lowest | None] | None = self.kept(("lowest", leaf), leaf)
+        return known[0] if known is not None else self.keep(("lowest", leaf), leaf, (self._new_lowest(leaf),))[0]
+
+    def _new_lowest(self, leaf: int) -> Lowest | None:
+        units = [unit for unit in self.of_leaf(leaf) if unit.work.kind.preemptible is not Preemptible.NEVER]
+        if not units:
+            return None
+        on_node: dict[int, int] = {}
+        for unit in units:
+            for seat in unit.seats:
+                on_node[seat.node] = on_node.get(seat.node, 0) + seat.mask.bit_count() + len(seat.parts)
+        return Lowest(min(unit.work.form.level for unit in units), sum(unit.most_freed for unit in units), on_node)
+
+    def borrowed(self, place: int, division: Division) -> frozenset[Unit]:
+        """The units that do not stand inside the guarantee of a node of the tree."""
+        key = ("borrowed", place, id(division))
+        known: frozenset[Unit] | None = self.kept(key, place)
+        return self.keep(key, place, self._line_up(place, division)) if known is None else known
+
+    def _line_up(self, place: int, division: Division) -> frozenset[Unit]:
+        promised = division.guaranteed[place]
+        if promised is None:
+            return frozenset()
+        members = [unit for unit in self.below(place) if unit.work.quota_type in division.types]
+        if promised <= 0:
+            return frozenset(members)
+        members.sort(key=_protection_order)
+        total = 0
+        outside = []
+        for unit in members:
+            total += unit.milli
+            if total > promised:
+                outside.append(unit)
+        return frozenset(outside)
+
+    @property
+    def freeable(self) -> Ints:
+        """Whole GPUs per node that would come free if everything that is ever preemptible left."""
+        if self._freeable is None:
+            if self._columns is not None:
+                self._freeable = self.columns.freeable(self.cluster.grid.size)
+                return self._freeable
+            counts = [0] * self.cluster.grid.size
+            for unit in self.all:
+                if unit.work.kind.preemptible is not Preemptible.NEVER:
+                    for seat in unit.seats:
+                        counts[seat.node] += seat.mask.bit_count()
+            self._freeable = np.array(counts, dtype=np.int64)
+        return self._freeable
+
+
+def columns_of(works: Sequence[Work], usable: Sequence[int], now: int) -> Columns:
+    """The columns of jobs that are one unit each, in the order in which they are tried."""
+    anew = [work.evicted or not work.first_seats for work in works]
+    runs = [work.job.run for work in works]
+    if any(anew) or any(work.job.checkpoint is not None for work in works):
+        fresh = [stands_by_plan(work) for work in works]
+        began = [now if again and work.firm else begin_of(work.job, now) for again, work in zip(anew, works, strict=True)]
+        lost = [0 if again else lost_since(work.job, work.milli, now) for again, work in zip(anew, works, strict=True)]
+    else:
+        fresh = anew
+        started = [now if run.started is None else run.started for run in runs]
+        began = [run.since if run.started is None and run.since is not None else at for run, at in zip(runs, started, strict=True)]
+        lost = (ints([work.milli for work in works]) * np.maximum(0, now - ints(started)) // 1000).tolist()
+    return Columns.of_works(works, usable, lost, began, fresh, _unit_of).in_order()
+
+
+def _unit_of(columns: Columns, row: int) -> Unit:
+    """The whole of a job as it stood when the columns were made, wherever it stands now."""
+    unit = Unit.__new__(Unit)
+    unit.work, unit.seats = columns.works[row], columns.held_by[row]
+    leaf, milli, lost, began, fresh = columns.by_unit
+    unit.leaf, unit.milli, unit.lost, unit.began, unit.fresh = leaf[row], milli[row], lost[row], began[row], fresh[row]
+    unit.surplus, unit.index, unit._key = False, 0, None
+    return unit
+
+
+def _by_role(unit: Unit) -> tuple[bool, int, int]:
+    """Surplus first, by role and index, as `Units._of` makes them."""
+    return (not unit.surplus, unit.seats[0].role if unit.seats else 0, unit.index)
+
+
+def _remove(units: list[Unit], unit: Unit) -> None:
+    place = bisect_left(units, unit.key, key=_key)
+    assert units[place] is unit, "two units of one key"
+    del units[place]
+
+
+_PROTECTION = {Preemptible.NEVER: 0, Preemptible.WHEN_BORROWED: 1, Preemptible.ALWAYS: 2}
+
+
+def _protection_order(unit: Unit) -> tuple[int, int, int, int, str, bool, int]:
+    kind = unit.work.kind
+    return (
+        _PROTECTION[kind.preemptible],
+        -kind.class_rank,
+        -kind.priority,
+        unit.began,
+        unit.work.job.name,
+        unit.surplus,
+        unit.index,
+    )

@@ -1,0 +1,302 @@
+"""What a decision depends on, as frozen values: the typed form of a scenario.
+
+Whole numbers only. GPUs are milli-GPU, memory is MiB, instants are milliseconds since the epoch, lengths are milliseconds,
+usage is millionths of the fleet. What many jobs have in common is one shared `Kind`, compared by identity, so that
+whatever is computed about a shape is computed once.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+CLASSES = ("batch", "interactive", "inference")  # the rank of a class is its place here
+CLASS_RANK = {name: rank for rank, name in enumerate(CLASSES)}
+PASSES = ("stale", "allocate", "backfill", "shrink", "consolidate", "reclaim", "preempt", "repartition", "grow")
+STATES = ("queued", "reserved", "starting", "running", "stopping")
+ANY_TYPE = "*"
+HOUR_MS = 3_600_000
+
+
+class Preemptible(IntEnum):
+    NEVER = 0
+    WHEN_BORROWED = 1
+    ALWAYS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Fairness:
+    half_life_ms: int = 604_800_000
+    usage_weight_millionths: int = 0
+    step_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ByClass:
+    """One value per class, by rank."""
+
+    batch: int | None = None
+    interactive: int | None = None
+    inference: int | None = None
+
+    def of(self, rank: int) -> int | None:
+        return (self.batch, self.interactive, self.inference)[rank]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    placement: str = "pack"
+    passes: tuple[str, ...] = PASSES
+    max_moves: int | None = 4
+    preempt_min_runtime_ms: int = 0
+    reclaim_min_runtime_ms: int = 0
+    stale_grace_ms: int = 60_000
+    hysteresis_ms: int = 0
+    backfill_depth: int = 8
+    backfill_notice_ms: int = 120_000
+    overrun_millionths: int = 1_000_000
+    window_horizon_ms: int = 1_209_600_000
+    repartition_per_hour: int = 6
+    max_wait_ms: ByClass = ByClass()
+    worth_gpu_ms: ByClass = ByClass()  # lost milli-GPU times seconds, that is GPU-milliseconds
+    fairness: Fairness = Fairness()
+    sharing_trust: str = "quota"
+    forecast: str = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    levels: tuple[str, ...] = ()  # the operator's, wide to narrow; "cluster" before and "node" after them are implied
+    rails: str | None = None
+    bandwidth_gbps: tuple[tuple[str, int], ...] = ()
+    oversubscription: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def all_levels(self) -> tuple[str, ...]:
+        return ("cluster", *self.levels, "node")
+
+
+@dataclass(frozen=True, slots=True)
+class MigInstance:
+    gpu: int
+    start: int
+    profile: str
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    name: str
+    gpu_type: str
+    quota_type: str
+    gpus: int
+    gpu_memory_mib: int
+    path: tuple[str, ...]  # cluster, then one name per operator level
+    island: str
+    islands: tuple[int, ...]  # masks of the parts of the node that are NVLink islands; empty: the node is one
+    health: str
+    unhealthy: int  # mask
+    spare: bool
+    cpus: int
+    host_memory_mib: int
+    labels: tuple[tuple[str, str], ...]
+    attributes: tuple[tuple[str, int], ...]  # in millionths of the unit in the key
+    mig: tuple[MigInstance, ...]
+    split: int  # mask of the GPUs that are in MIG mode
+    repartitioned: tuple[int, ...] = ()  # when a GPU of it was split anew, as far as that is told
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """A guarantee or limit: one number over all types, a number per type, or neither (unlimited)."""
+
+    total: int | None = None
+    by_type: tuple[tuple[str, int], ...] | None = None
+
+    @property
+    def unlimited(self) -> bool:
+        return self.total is None and self.by_type is None
+
+    def of(self, quota_type: str) -> int | None:
+        if self.by_type is None:
+            return self.total
+        return dict(self.by_type).get(quota_type)
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    name: str
+    parent: str | None
+    guaranteed: Amount
+    limit: Amount
+    weight: int  # in thousandths
+    priority: int
+    preempt_min_runtime_ms: int | None
+    reclaim_min_runtime_ms: int | None
+    created: int
+    usage: tuple[tuple[str, int], ...]  # millionths by quota type; "*" stands for every type
+    weights: tuple[tuple[str, int], ...] = ()  # by quota type, where they are not `weight`
+    priorities: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    name: str
+    quota: str | None
+    class_rank: int | None
+    gpus: int
+    gpu_type: str | None
+    level: str | None
+    start: int
+    end: int | None
+    notice_ms: int
+    decay_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """A part of the usual demand: its share in millionths and the gang it asks for."""
+
+    share: int
+    gpus: int
+    workers: int
+    required: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Placing:
+    """Where workers of a job, or of one role, must or would rather stand together."""
+
+    required: str | None = None
+    preferred: str | None = None
+    tp_group: int = 1
+    span_clusters: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Role:
+    name: str
+    least: int
+    most: int
+    step: int
+    desired: int | None
+    gpus: int  # whole GPUs per worker
+    mig: str | None
+    memory_mib: int | None  # GPU memory of a part
+    share_milli: int | None
+    devices: int  # parts per worker, each on another GPU
+    gpu_types: tuple[str, ...]  # empty: any
+    cpus: int
+    host_memory_mib: int
+    placing: Placing | None
+
+    @property
+    def parted(self) -> bool:
+        """Whether a worker takes parts of GPUs rather than whole ones."""
+        return self.mig is not None or self.memory_mib is not None or self.share_milli is not None
+
+    @property
+    def ceiling(self) -> int:
+        """The most workers it may have now."""
+        return self.most if self.desired is None else max(self.least, min(self.most, self.desired))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kind:
+    """What is alike in many jobs, interned: compare by identity."""
+
+    class_rank: int
+    priority: int
+    preemptible: Preemptible
+    roles: tuple[Role, ...]
+    placing: Placing
+    sharing: str
+    labels: tuple[tuple[str, str], ...]
+    needs: tuple[tuple[str, int], ...]  # in millionths of the unit in the key
+    tolerates_suspect: bool
+    preemption_delay_ms: int
+    grace_ms: int
+    throughput: tuple[tuple[str, int], ...]  # millionths by gpu_type
+
+    @property
+    def elastic(self) -> bool:
+        return any(role.least < role.most for role in self.roles)
+
+    @property
+    def level(self) -> tuple[int, int]:
+        """Class and number together: what one job must exceed to preempt another."""
+        return (self.class_rank, self.priority)
+
+    def speed(self, gpu_type: str) -> int:
+        for name, speed in self.throughput:
+            if name == gpu_type:
+                return speed
+        return 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    interval_ms: int | None
+    last: int | None
+    save_ms: int
+    restore_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """One worker where it stands. `gpus` is a mask; a part is a share in milli-GPU, GPU memory, or a MIG instance per GPU."""
+
+    role: int
+    index: int
+    node: str
+    gpus: int
+    share_milli: int | None = None
+    mig: tuple[tuple[int, str, int], ...] = ()  # (gpu, profile, start)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a job has been through and where it stands."""
+
+    state: str = "queued"
+    since: int | None = None
+    started: int | None = None
+    until: int | None = None
+    workers: tuple[Placed, ...] = ()
+    leaving: tuple[Placed, ...] = ()
+    backfilled: bool = False
+    degraded_since: int | None = None
+    last_evicted: int | None = None
+    last_moved: int | None = None
+    evictions: int = 0
+    reclaimed: int | None = None  # when it came to its place by reclaim
+
+
+QUEUED = Run()
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    name: str
+    quota: str
+    kind: Kind
+    submitted: int
+    estimate_ms: int | None = None
+    limit_ms: int | None = None
+    deadline: int | None = None
+    not_before: int | None = None
+    checkpoint: Checkpoint | None = None
+    movable: bool = True  # False: the scenario says in so many words that it has no checkpoint
+    work_ms: int | None = None
+    run: Run = QUEUED
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """Everything a decision depends on. Lists are in their canonical order, whatever order they came in."""
+
+    now: int
+    settings: Settings
+    topology: Topology
+    nodes: tuple[Node, ...]  # by (path, island, name)
+    quotas: tuple[Quota, ...]  # by name
+    windows: tuple[Window, ...]  # by (start, name)
+    demand: tuple[Demand, ...]
+    jobs: tuple[Job, ...]  # by (submitted, name)

@@ -1,0 +1,422 @@
+"""Who could give something back, and the least that must be taken so that a job fits.
+
+A `Unit` is what is taken as one: a step of an elastic job's surplus, or the minimum of a gang. The search walks the units
+in the order of semantics, passes over what is not legal, stops when the job fits and gives back what it did not need.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+
+from .cluster import Cluster
+from .grid import Ints
+from .units import Unit, Units
+from .wide import WideRanking, WideSearch, can_count
+
+Ranked = Sequence[tuple[tuple[int, ...], "Unit"]] | WideRanking
+MOST_NODES = 16  # tried one by one for a job whose room can't be counted
+Legal = Callable[["Unit", dict[int, int]], int | None]  # the node that is charged with it, None where it may not be taken
+
+
+@dataclass(slots=True)
+class Target:
+    """What must fit: workers of one plain shape inside a slice, or anything at all judged by trying."""
+
+    low: int
+    high: int
+    count: int = 0
+    gpus: int = 0
+    cpus: int = 0
+    memory: int = 0
+    allowed: Ints | None = None  # nodes that may serve it
+    flags: bytes | None = None  # the same, one byte per node; None where every node may
+    fits: Callable[[Sequence[Unit]], bool] | None = None  # for shapes that can't be counted
+    growth: bool = False  # for nobody's minimum: then no surplus goes that does not help
+    short: tuple[tuple[int, int, int], ...] = ()  # (first, end, milli-GPU): what must leave below nodes of the tree that are at their limit
+
+
+@dataclass(slots=True)
+class Found:
+    units: list[Unit]
+    charged: dict[int, int]  # milli-GPU taken, by the node of the tree that answers for it
+    low: int
+    high: int
+    worst: tuple[int, ...] = ()
+
+    def rank(self) -> tuple[object, ...]:
+        """How one set compares with that of another domain: the least is taken."""
+        oldest_first = sorted((-unit.work.job.submitted for unit in self.units), reverse=True)
+        names = sorted(unit.work.job.name for unit in self.units)
+        return (
+            self.worst,
+            sum(unit.milli for unit in self.units),
+            sum(unit.lost for unit in self.units),
+            oldest_first,
+            names,
+            self.low,
+        )
+
+
+def category(unit: Unit, borrowed: bool, large: int) -> tuple[int, ...]:
+    """The rank of a unit by kind, before lost work and age tell units of one kind apart."""
+    kind = unit.work.kind
+    return (not unit.fresh, not unit.surplus, not borrowed, unit.milli > large, kind.class_rank, kind.priority)
+
+
+def no_larger(ranked: Ranked, most: int) -> Ranked:
+    """Those of the units that are not larger."""
+    if isinstance(ranked, WideRanking):
+        return ranked.no_larger(most)
+    return [pair for pair in ranked if pair[1].milli <= most]
+
+
+def has_fresh(ranked: Ranked) -> bool:
+    """Whether some of the units stand only by this plan."""
+    if isinstance(ranked, WideRanking):
+        return ranked.has_fresh
+    return any(unit.fresh for _, unit in ranked)
+
+
+def as_if_running(ranked: Ranked) -> list[tuple[tuple[int, ...], Unit]]:
+    """The order of a later plan, to which what this one starts is running work like any other."""
+    plain = [((1, *rank[1:]), unit) for rank, unit in ranked]
+    plain.sort(key=lambda pair: (pair[0], pair[1].key[1:]))
+    return plain
+
+
+def by_category(ranked: tuple[tuple[int, ...], Unit]) -> tuple[int, ...]:
+    return ranked[0]
+
+
+def search(cluster: Cluster, ranked: Ranked, legal: Legal, target: Target, jobs: Units) -> Found | None:
+    """The units to take, in order; `ranked` has them with their category, sorted by it."""
+    if isinstance(ranked, WideRanking):
+        if can_count(target):
+            return _wide_search(cluster, ranked, legal, target, jobs)
+        units: Sequence[tuple[tuple[int, ...], Unit]] = ranked.pairs()
+    else:
+        units = ranked
+    single = _smallest_single(cluster, units, legal, target)
+    taken = [single] if single is not None else _collect(cluster, units, legal, target)
+    if taken is None:
+        return None
+    needed = _give_back(cluster, taken, target)
+    if not needed:
+        return Found([], {}, target.low, target.high)
+    kept = _from_the_top(cluster, needed, legal, target, jobs)
+    return None if kept is None else _found(_complete(kept, jobs), units, legal, target)
+
+
+def _found(kept: list[Unit], units: Sequence[tuple[tuple[int, ...], Unit]], legal: Legal, target: Target) -> Found:
+    charged: dict[int, int] = {}
+    for unit in kept:
+        place = legal(unit, {})
+        if place is not None:
+            charged[place] = charged.get(place, 0) + unit.milli
+    mine = {id(unit) for unit in kept}
+    worst = max((rank for rank, unit in units if id(unit) in mine), default=())
+    return Found(kept, charged, target.low, target.high, worst)
+
+
+def _wide_search(cluster: Cluster, ranked: WideRanking, legal: Legal, target: Target, jobs: Units) -> Found | None:
+    """The same by columns."""
+    places = WideSearch(cluster, ranked, target).find()
+    if places is None:
+        return None
+    needed = ranked.units_at(places)
+    top = _from_the_top(cluster, needed, legal, target, jobs)
+    if top is None:
+        return None
+    if top is not needed:
+        return _found(_complete(top, jobs), ranked.pairs(), legal, target)
+    kept = _complete(needed, jobs)
+    charged: dict[int, int] = {}
+    for unit in kept:
+        for first, end, _, _ in ranked.bounds:
+            if first <= unit.leaf < end:
+                charged[first] = charged.get(first, 0) + unit.milli
+                break
+    worst = ranked.category(max(places, key=ranked.code.tolist().__getitem__)) if places else ()
+    return Found(kept, charged, target.low, target.high, worst)
+
+
+def _from_the_top(cluster: Cluster, needed: list[Unit], legal: Legal, target: Target, jobs: Units) -> list[Unit] | None:
+    """The same with a lower index kept longer than a higher one: as many steps from the top of a role, or also all above those that are needed."""
+    lowest: dict[tuple[int, int], list[Unit]] = {}
+    whole = {unit.work.order for unit in needed if not unit.surplus}
+    for unit in needed:
+        if unit.surplus and unit.work.order not in whole:
+            lowest.setdefault((unit.work.order, unit.seats[0].role), []).append(unit)
+    if not lowest:
+        return needed
+    swapped, closed = set(needed), set(needed)
+    for (order, role), mine in lowest.items():
+        steps = [unit for unit in jobs.units_of(order) if unit.surplus and unit.seats[0].role == role]
+        steps.sort(key=lambda unit: -unit.index)
+        swapped.difference_update(mine)
+        swapped.update(steps[: len(mine)])
+        closed.update(steps[: 1 + max(steps.index(unit) for unit in mine)])
+    if len(closed) == len(needed):
+        return needed
+    for chosen in (swapped,) if target.growth else (swapped, closed):
+        units = sorted(chosen, key=lambda unit: unit.key)
+        if _all_legal(units, legal, {}) and _enough(cluster, units, target):
+            return units
+    return None
+
+
+def _enough(cluster: Cluster, units: Sequence[Unit], target: Target) -> bool:
+    if target.fits is not None:
+        return target.fits(units)
+    counter = Counter(cluster, target)
+    for unit in units:
+        counter.change(unit, 1)
+    return counter.enough
+
+
+def _complete(kept: list[Unit], jobs: Units) -> list[Unit]:
+    """A job whose minimum goes takes all its surplus with it."""
+    whole = {unit.work.order for unit in kept if not unit.surplus and unit.work.form.elastic}
+    if not whole:
+        return kept
+    have = {id(unit) for unit in kept}
+    return kept + [unit for order in sorted(whole) for unit in jobs.units_of(order) if id(unit) not in have]
+
+
+class Counter:
+    """How many workers of a plain shape fit into a slice while units are taken and given back."""
+
+    def __init__(self, cluster: Cluster, target: Target) -> None:
+        soon = cluster.fleet.soon
+        self.target = target
+        self.free: dict[int, list[int]] = {}
+        self.soon = soon
+        self.usable = cluster.grid.usable
+        assert target.allowed is not None
+        self.allowed = target.allowed
+        slots = soon.slots_in(target.gpus, target.cpus, target.memory, target.allowed, target.low, target.high)
+        self.total = slots
+        self.short = [list(part) for part in target.short]
+
+    def change(self, unit: Unit, sign: int) -> None:
+        target = self.target
+        for part in self.short:
+            if part[0] <= unit.leaf < part[1]:
+                part[2] -= sign * unit.milli
+        gpus, cpus, memory = target.gpus, target.cpus, target.memory
+        for seat in unit.seats:
+            node = seat.node
+            if not target.low <= node < target.high:
+                continue
+            state = self.free.get(node)
+            if state is None:
+                ok = bool(self.allowed[node])
+                soon = self.soon
+                room = soon.room_on(node, gpus, cpus, memory) if ok else 0
+                state = self.free[node] = [soon.count[node], soon.cpus[node], soon.memory[node], room, ok]
+            if not state[4]:
+                continue
+            state[0] += sign * (seat.mask & self.usable[node]).bit_count()
+            room = state[0] // gpus if gpus else 10**6
+            if cpus:
+                state[1] += sign * seat.cpus
+                room = min(room, max(0, state[1]) // cpus)
+            if memory:
+                state[2] += sign * seat.memory
+                room = min(room, max(0, state[2]) // memory)
+            self.total += room - state[3]
+            state[3] = room
+
+    @property
+    def enough(self) -> bool:
+        return self.total >= self.target.count and (not self.short or all(part[2] <= 0 for part in self.short))
+
+
+def _useful(unit: Unit, target: Target) -> bool:
+    """Whether a unit stands where the job could run: the rest would be taken in vain."""
+    low, high, flags = target.low, target.high, target.flags
+    if flags is None:
+        return any(low <= seat.node < high for seat in unit.seats)
+    return any(low <= seat.node < high and flags[seat.node] for seat in unit.seats)
+
+
+def _collect(cluster: Cluster, units: Sequence[tuple[tuple[int, ...], Unit]], legal: Legal, target: Target) -> list[Unit] | None:
+    """Add legal units in order until the job fits."""
+    charged: dict[int, int] = {}
+    taken: list[Unit] = []
+    low, high = target.low, target.high
+    everywhere = (low == 0 and high == cluster.grid.size and target.flags is None) or bool(target.short)
+    counter = Counter(cluster, target) if target.fits is None else None
+    refused = 0
+    # Bound methods of one set of rules: who judges units also knows when nobody has anything left to give.
+    exhausted: Callable[[dict[int, int]], bool] | None = getattr(getattr(legal, "__self__", None), "exhausted", None)
+    for _, unit in units:
+        if not everywhere and not _useful(unit, target):
+            continue
+        place = legal(unit, charged)
+        if place is None:
+            refused += 1
+            if counter is not None and refused % 64 == 0 and exhausted is not None and exhausted(charged):
+                break  # nothing behind it can be legal either
+            continue
+        charged[place] = charged.get(place, 0) + unit.milli
+        taken.append(unit)
+        if counter is not None:
+            counter.change(unit, 1)
+            if counter.enough:
+                return taken
+    if counter is not None:
+        if refused and target.gpus > 1 and not target.short:
+            return _collect_by_node(cluster, units, legal, target)
+        return None
+    if target.fits is None:
+        return None
+    return _shortest(taken, target.fits) or (_collect_on_one_node(units, legal, target) if refused else None)
+
+
+def _shortest(taken: list[Unit], fits: Callable[[Sequence[Unit]], bool]) -> list[Unit] | None:
+    """The fewest units from the front that make room. More room never hurts, so they can be found by halving."""
+    if not taken or not fits(taken):
+        return None
+    least, most = 1, len(taken)
+    while least < most:
+        middle = (least + most) // 2
+        if fits(taken[:middle]):
+            most = middle
+        else:
+            least = middle + 1
+    return taken[:least]
+
+
+def _collect_on_one_node(units: Sequence[tuple[tuple[int, ...], Unit]], legal: Legal, target: Target) -> list[Unit] | None:
+    """The same where only trying tells whether the job fits: what may be taken is taken from one node, the one whose first unit ranks least."""
+    assert target.fits is not None
+    here: dict[int, list[Unit]] = {}
+    charged: dict[int, dict[int, int]] = {}
+    for _, unit in units:
+        for node in sorted({seat.node for seat in unit.seats}):
+            if target.low <= node < target.high and (node in here or len(here) < MOST_NODES):
+                taken = charged.setdefault(node, {})
+                place = legal(unit, taken)
+                if place is not None:
+                    taken[place] = taken.get(place, 0) + unit.milli
+                    here.setdefault(node, []).append(unit)
+    return next((found for mine in here.values() if (found := _shortest(mine, target.fits)) is not None), None)
+
+
+Slot = tuple[tuple[tuple[int, ...], int, int, int], int, int]  # cost, node, number of units
+
+
+def _collect_by_node(cluster: Cluster, units: Sequence[tuple[tuple[int, ...], Unit]], legal: Legal, target: Target) -> list[Unit] | None:
+    """Where only so much may be taken, it must not be taken here and there: clear the nodes that cost least, one worker's room at a time."""
+    here: dict[int, list[tuple[tuple[int, ...], Unit]]] = {}
+    low, high, allowed = target.low, target.high, target.allowed
+    assert allowed is not None
+    for pair in units:
+        for node in sorted({seat.node for seat in pair[1].seats}):
+            if low <= node < high:
+                here.setdefault(node, []).append(pair)
+    counter = Counter(cluster, target)
+    charged: dict[int, int] = {}
+    taken: dict[Unit, None] = {}
+    heap = [slot for node in sorted(here) if allowed[node] and (slot := _next_slot(cluster, target, node, here[node], 0)) is not None]
+    heapify(heap)
+    while heap and not counter.enough:
+        _, node, count = heappop(heap)
+        fresh = [unit for _, unit in here[node][:count] if unit not in taken]
+        trial = dict(charged)
+        if not _all_legal(fresh, legal, trial):
+            continue
+        charged = trial
+        for unit in fresh:
+            taken[unit] = None
+            counter.change(unit, 1)
+        following = _next_slot(cluster, target, node, here[node], count)
+        if following is not None:
+            heappush(heap, following)
+    return list(taken) if counter.enough else None
+
+
+def _all_legal(units: Sequence[Unit], legal: Legal, charged: dict[int, int]) -> bool:
+    for unit in units:
+        place = legal(unit, charged)
+        if place is None:
+            return False
+        charged[place] = charged.get(place, 0) + unit.milli
+    return True
+
+
+def _next_slot(cluster: Cluster, target: Target, node: int, here: list[tuple[tuple[int, ...], Unit]], done: int) -> Slot | None:
+    """The first so many units of a node that make room for one worker more than the first `done` do, and what they cost."""
+    usable = cluster.grid.usable[node]
+    free = cluster.fleet.soon.count[node]
+    freed = 0
+    goal = -1
+    worst: tuple[int, ...] = ()
+    milli = lost = 0
+    for count, (rank, unit) in enumerate(here, 1):
+        if count > done and goal < 0:
+            goal = (free + freed) // target.gpus + 1
+        for seat in unit.seats:
+            if seat.node == node:
+                freed += (seat.mask & usable).bit_count()
+        worst = max(worst, rank)
+        milli += unit.milli
+        lost += unit.lost
+        if count > done and (free + freed) // target.gpus >= goal:
+            return (worst, milli, lost, node), node, count
+    return None
+
+
+def _smallest_single(cluster: Cluster, units: Sequence[tuple[tuple[int, ...], Unit]], legal: Legal, target: Target) -> Unit | None:
+    """If one unit of the best category suffices by itself: the smallest such."""
+    best: tuple[int, Unit] | None = None
+    first: tuple[int, ...] | None = None
+    counter = Counter(cluster, target) if target.fits is None else None
+    short = target.count - counter.total if counter is not None and not target.short else 0
+    for rank, unit in units:
+        if not target.short and not _useful(unit, target):
+            continue
+        place = legal(unit, {})
+        if place is None:
+            continue
+        if first is None:
+            first = rank
+        elif rank != first:
+            break
+        if best is not None and unit.milli >= best[0]:
+            continue
+        if counter is None:
+            assert target.fits is not None
+            enough = target.fits([unit])
+        elif short > sum(seat.mask.bit_count() // max(1, target.gpus) + 1 for seat in unit.seats):
+            continue  # a place can complete at most one worker more than it holds itself
+        else:
+            counter.change(unit, 1)
+            enough = counter.enough
+            counter.change(unit, -1)
+        if enough:
+            best = (unit.milli, unit)
+    return None if best is None else best[1]
+
+
+def _give_back(cluster: Cluster, taken: list[Unit], target: Target) -> list[Unit]:
+    """Last taken first, give back each unit without which the job still fits."""
+    kept = list(taken)
+    if target.fits is not None:
+        for unit in reversed(taken):
+            rest = [other for other in kept if other is not unit]
+            if target.fits(rest):
+                kept = rest
+        return kept
+    counter = Counter(cluster, target)
+    for unit in taken:
+        counter.change(unit, 1)
+    needed = []
+    for unit in reversed(taken):
+        counter.change(unit, -1)
+        if not counter.enough:
+            counter.change(unit, 1)
+            needed.append(unit)
+    needed.reverse()
+    return needed

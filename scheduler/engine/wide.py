@@ -1,0 +1,624 @@
+"""The search for victims over many units at once: the same answers as `victims`, by columns instead of one unit after the other.
+
+Worth it from a few hundred units on, and only where counting GPUs by node decides. The tests hold every function here against its
+plain form.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from heapq import heapify, heappop, heappush
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from .grid import Ints
+from .values import Preemptible
+
+if TYPE_CHECKING:
+    from .cluster import Cluster, Work
+    from .fleet import Seat
+    from .units import Unit
+    from .victims import Target
+
+Flags = npt.NDArray[np.bool_]
+# (first leaf, end, milli-GPU, milli-GPU): so much may be taken below a node of the tree before the next unit is refused, and so much in all
+Bound = tuple[int, int, int, int]
+UNBOUNDED = 1 << 60
+WIDE = 256
+
+
+def ints(values: Sequence[int]) -> Ints:
+    return np.array(values, dtype=np.int64)
+
+
+def neighbours_alike(keys: Sequence[npt.NDArray[Any]], order: Ints) -> Flags:
+    """In an order: whether each but the first is equal to the one before it by all the keys."""
+    alike = np.ones(max(0, len(order) - 1), dtype=np.bool_)
+    for key in keys:
+        ordered = key[order]
+        alike &= ordered[1:] == ordered[:-1]
+    return alike
+
+
+BY_UNIT = ("leaf", "milli", "lost", "began", "surplus", "fresh", "quota_type", "class_rank", "priority", "preemptible", "seats")
+BY_SEAT = ("node", "held", "gpus")
+
+
+class Columns:
+    """Units in the order in which they are tried, one array per property; seats of one unit stand side by side."""
+
+    def __init__(self, units: Sequence["Unit"], usable: Sequence[int]) -> None:
+        self.units = units
+        self._note_seats([unit.seats for unit in units], usable)
+        self._note_works([unit.work for unit in units])
+        self.leaf = ints(list(map(attrgetter("leaf"), units)))
+        self.milli = ints(list(map(attrgetter("milli"), units)))
+        self.lost = ints(list(map(attrgetter("lost"), units)))
+        self.began = ints(list(map(attrgetter("began"), units)))
+        self.surplus: Flags = np.array(list(map(attrgetter("surplus"), units)), dtype=np.bool_)
+        self.fresh: Flags = np.array(list(map(attrgetter("fresh"), units)), dtype=np.bool_)
+
+    @classmethod
+    def of_works(
+        cls, works: "Sequence[Work]", usable: Sequence[int], lost: Sequence[int], began: Sequence[int], fresh: Sequence[bool], make: "Make"
+    ) -> "Columns":
+        """Those of jobs that are one unit each; a unit is made when somebody asks for it."""
+        new = cls.__new__(cls)
+        new._note_seats([work.seats for work in works], usable)
+        new._note_works(works)
+        new.leaf = ints([work.charged_leaf for work in works])
+        new.milli = ints([work.milli for work in works])
+        new.lost, new.began = ints(lost), ints(began)
+        new.surplus = np.zeros(len(works), dtype=np.bool_)
+        new.fresh = np.array(fresh, dtype=np.bool_)
+        new.units = Made(new, make)
+        return new
+
+    def _note_works(self, works: "Sequence[Work]") -> None:
+        self.works = works
+        self.quota_type = ints([work.quota_type for work in works])
+        forms: dict[int, int] = {}
+        kinds = [work.kind for work in works]
+        code = ints([forms.setdefault(id(kind), len(forms)) for kind in kinds])
+        distinct = {forms[id(kind)]: kind for kind in kinds}
+        self.class_rank = ints([distinct[at].class_rank for at in range(len(distinct))])[code]
+        self.priority = ints([distinct[at].priority for at in range(len(distinct))])[code]
+        self.preemptible = ints([distinct[at].preemptible for at in range(len(distinct))])[code]
+
+    def _note_seats(self, held: "Sequence[tuple[Seat, ...]]", usable: Sequence[int]) -> None:
+        self.held_by = held
+        self.seats = ints([len(each) for each in held])
+        seats = [seat for each in held for seat in each]
+        self.first = np.cumsum(self.seats) - self.seats
+        self.node = ints([seat.node for seat in seats])
+        self.held = ints([seat.mask.bit_count() for seat in seats])
+        self.gpus = ints([(seat.mask & usable[seat.node]).bit_count() for seat in seats])
+
+    def _tail(self, row: int) -> tuple[str, int, int]:
+        """What tells two units apart that are alike in everything else."""
+        seats = self.held_by[row]
+        index = self.units[row].index if self.surplus[row] else 0
+        return self.works[row].job.name, -index, seats[0].role if seats else 0
+
+    @cached_property
+    def lists(self) -> tuple[list[int], list[int], list[int], list[int]]:
+        """First seat and seats by unit, node and usable GPUs by seat, to be read one at a time."""
+        return self.first.tolist(), self.seats.tolist(), self.node.tolist(), self.gpus.tolist()
+
+    @cached_property
+    def by_unit(self) -> tuple[list[int], list[int], list[int], list[int], list[bool]]:
+        """Leaf, milli-GPU, lost work, begin and freshness by unit, to be read one at a time."""
+        return self.leaf.tolist(), self.milli.tolist(), self.lost.tolist(), self.began.tolist(), self.fresh.tolist()
+
+    def in_order(self) -> "Columns":
+        """The same with the units in the order in which they are tried."""
+        keys = (-self.began, self.lost, self.priority, self.class_rank, ~self.surplus, ~self.fresh)
+        order = np.lexsort(keys)
+        alike = np.flatnonzero(neighbours_alike(keys, order))
+        if len(alike):  # names are compared only where nothing else tells two units apart
+            rows: list[int] = order.tolist()
+            apart = alike[1:] != alike[:-1] + 1
+            begins = alike[np.concatenate(([True], apart))].tolist()
+            ends = alike[np.concatenate((apart, [True]))].tolist()
+            for begin, end in zip(begins, ends, strict=True):
+                rows[begin : end + 2] = sorted(rows[begin : end + 2], key=self._tail)
+            order = ints(rows)
+        _, seats = self.entries(order)
+        other = Columns.__new__(Columns)
+        rows_in_order: list[int] = order.tolist()
+        other.works = [self.works[row] for row in rows_in_order]
+        other.held_by = [self.held_by[row] for row in rows_in_order]
+        other.units = Made(other, self.units.make) if isinstance(self.units, Made) else [self.units[row] for row in rows_in_order]
+        for name in BY_UNIT:
+            setattr(other, name, getattr(self, name)[order])
+        for name in BY_SEAT:
+            setattr(other, name, getattr(self, name)[seats])
+        other.first = np.cumsum(other.seats) - other.seats
+        return other
+
+    def entries(self, rows: Ints) -> tuple[Ints, Ints]:
+        """(place in `rows`, seat) of every seat of the units in these rows, in their order."""
+        counts = self.seats[rows]
+        place = np.repeat(np.arange(len(rows)), counts)
+        ends = np.cumsum(counts)
+        within = np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - counts, counts)
+        return place, self.first[rows][place] + within
+
+    def protection_order(self, rows: Ints) -> Ints:
+        """The rows as they are lined up at a guarantee: who stands inside it first."""
+        keys = (self.began[rows], -self.priority[rows], -self.class_rank[rows], self.preemptible[rows])
+        order = np.lexsort(keys)
+        alike = neighbours_alike(keys, order)
+        # Minima of the same standing and lost work come by name already, as the units themselves do.
+        alike &= ~neighbours_alike((self.lost[rows], self.surplus[rows], self.fresh[rows]), order) | self.surplus[rows][order][1:]
+        if alike.any():  # name, then surplus behind the minimum, then a lower index first
+            names = [(self.works[row].job.name, bool(self.surplus[row]), -self._tail(row)[1]) for row in rows.tolist()]
+            rank = np.empty(len(rows), dtype=np.int64)
+            rank[sorted(range(len(rows)), key=names.__getitem__)] = np.arange(len(rows))
+            order = np.lexsort((rank, *keys))
+        return rows[order]
+
+    def borrowed(self, first: int, end: int, types: Sequence[int], promised: int | None) -> Flags:
+        """Which units do not stand inside a guarantee of the node whose leaves are `first` to `end`."""
+        outside = np.zeros(len(self.units), dtype=np.bool_)
+        if promised is None:
+            return outside
+        here = (self.leaf >= first) & (self.leaf < end)
+        here &= self.quota_type == types[0] if len(types) == 1 else np.isin(self.quota_type, types)
+        if promised <= 0:
+            return here
+        rows = self.protection_order(np.flatnonzero(here))
+        outside[rows[np.cumsum(self.milli[rows]) > promised]] = True
+        return outside
+
+    def freeable(self, size: int) -> Ints:
+        """Whole GPUs per node that would come free if everything that is ever preemptible left."""
+        counts = np.zeros(size, dtype=np.int64)
+        leaves = np.repeat(self.preemptible != Preemptible.NEVER, self.seats)
+        np.add.at(counts, self.node[leaves], self.held[leaves])
+        return counts
+
+
+Make = Callable[[Columns, int], "Unit"]
+
+
+class Made(Sequence["Unit"]):
+    """The units of columns that were read from jobs, each made when it is first asked for."""
+
+    def __init__(self, columns: Columns, make: "Make") -> None:
+        self._columns = columns
+        self.make = make
+        self._made: dict[int, Unit] = {}
+
+    def __len__(self) -> int:
+        return len(self._columns.works)
+
+    @overload
+    def __getitem__(self, row: int) -> "Unit": ...
+
+    @overload
+    def __getitem__(self, row: slice) -> "list[Unit]": ...
+
+    def __getitem__(self, row: int | slice) -> "Unit | list[Unit]":
+        if isinstance(row, slice):
+            return [self[each] for each in range(*row.indices(len(self)))]
+        unit = self._made.get(row)
+        if unit is None:
+            unit = self._made[row] = self.make(self._columns, row)
+        return unit
+
+
+class WideRanking:
+    """Units that may be taken, in the order in which they are tried."""
+
+    def __init__(self, columns: Columns, rows: Ints, borrowed: Flags, large: int, bounds: Sequence[Bound]) -> None:
+        """`rows` ascend; `borrowed` is over all rows of the columns."""
+        self.columns = columns
+        self.bounds = tuple(bounds)
+        self.large = large
+        keys = (
+            columns.priority[rows],
+            columns.class_rank[rows],
+            columns.milli[rows] > large,
+            ~borrowed[rows],
+            ~columns.surplus[rows],
+            ~columns.fresh[rows],
+        )
+        order = np.lexsort(keys)  # stable: within a category the order of units stays
+        self.rows: Ints = rows[order]
+        changes = np.zeros(len(rows), dtype=np.bool_)
+        for key in keys:
+            ordered = key[order]
+            changes[1:] |= ordered[1:] != ordered[:-1]
+        self.code: Ints = np.cumsum(changes)
+        self.borrowed: Flags = borrowed[self.rows]
+        self._pairs: list[tuple[tuple[int, ...], Unit]] | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[tuple[tuple[int, ...], "Unit"]]:
+        return iter(self.pairs())
+
+    def pairs(self) -> list[tuple[tuple[int, ...], "Unit"]]:
+        """The plain form: each unit with its category."""
+        if self._pairs is None:
+            units = self.columns.units
+            self._pairs = [(self.category(place), units[row]) for place, row in enumerate(self.rows.tolist())]
+        return self._pairs
+
+    def category(self, place: int) -> tuple[int, ...]:
+        unit = self.columns.units[self.rows[place]]
+        kind = unit.work.kind
+        return (not unit.fresh, not unit.surplus, not bool(self.borrowed[place]), unit.milli > self.large, kind.class_rank, kind.priority)
+
+    def units_at(self, places: Sequence[int]) -> list["Unit"]:
+        units = self.columns.units
+        return [units[row] for row in self.rows[places].tolist()] if places else []
+
+    def no_larger(self, most: int) -> "WideRanking":
+        """Those of them that are not larger."""
+        keep = self.columns.milli[self.rows] <= most
+        if keep.all():
+            return self
+        other = WideRanking.__new__(WideRanking)
+        other.columns, other.bounds, other.large, other._pairs = self.columns, self.bounds, self.large, None
+        other.rows, other.code, other.borrowed = self.rows[keep], self.code[keep], self.borrowed[keep]
+        return other
+
+    @property
+    def has_fresh(self) -> bool:
+        return bool(self.columns.fresh[self.rows].any())
+
+
+def can_count(target: "Target") -> bool:
+    """Whether counting GPUs by node tells that a job fits."""
+    return target.fits is None and target.gpus > 0 and not target.cpus and not target.memory
+
+
+def passed_over(asked: Sequence[int], most: int, at_most: int) -> Flags:
+    """Which units may be taken one after the other where one that is too large does not stop those behind it."""
+    taken = 0
+    allowed = np.zeros(len(asked), dtype=np.bool_)
+    for place, milli in enumerate(asked):
+        if taken >= most:
+            break
+        if taken + milli <= at_most:
+            taken += milli
+            allowed[place] = True
+    return allowed
+
+
+class WideSearch:
+    """One search for one job in one slice of the fleet."""
+
+    def __init__(self, cluster: "Cluster", ranking: WideRanking, target: "Target") -> None:
+        assert target.allowed is not None
+        self.target = target
+        self.ranking = ranking
+        self.columns = columns = ranking.columns
+        self.free: Ints = cluster.fleet.soon.count_np
+        self.allowed: Flags = np.zeros(cluster.grid.size, dtype=np.bool_)
+        self.allowed[target.low : target.high] = target.allowed[target.low : target.high] != 0
+        self.room_before = int((self.free // target.gpus)[self.allowed].sum())
+        everywhere = bool(target.short) or bool(self.allowed.all())
+        place, seat = columns.entries(ranking.rows)
+        useful = self.allowed[columns.node[seat]]
+        if everywhere:
+            self.places: Ints = np.arange(len(ranking.rows))
+        else:
+            stands = np.zeros(len(ranking.rows), dtype=np.bool_)
+            stands[place[useful]] = True
+            self.places = np.flatnonzero(stands)
+        self.refused = False
+
+    def find(self) -> list[int] | None:
+        """Places in the ranking of the units to take, in order; None where there is no such set."""
+        single = self._smallest_single()
+        taken = [single] if single is not None else self._collect()
+        if taken is None:
+            return None
+        return self._give_back(taken)
+
+    def _legal(self) -> Flags:
+        """Of the useful units those that may be taken when all legal ones before them are."""
+        columns, rows = self.columns, self.ranking.rows[self.places]
+        leaf, milli = columns.leaf[rows], columns.milli[rows]
+        legal = np.zeros(len(rows), dtype=np.bool_)
+        for first, end, most, at_most in self.ranking.bounds:
+            here = np.flatnonzero((leaf >= first) & (leaf < end))
+            asked = milli[here]
+            sums = np.cumsum(asked)
+            allowed = (sums - asked < most) & (sums <= at_most)  # the first is final: what was taken only grows
+            if not allowed.all() and sums[allowed].max(initial=0) < min(most, at_most):
+                allowed = passed_over(asked.tolist(), most, at_most)
+            legal[here] = allowed
+        return legal
+
+    def _legal_alone(self) -> Flags:
+        """Of the useful units those that may be taken when nothing else is."""
+        columns, rows = self.columns, self.ranking.rows[self.places]
+        leaf, milli = columns.leaf[rows], columns.milli[rows]
+        legal = np.ones(len(rows), dtype=np.bool_)
+        for first, end, _, at_most in self.ranking.bounds:
+            if at_most < UNBOUNDED:
+                legal &= (leaf < first) | (leaf >= end) | (milli <= at_most)
+        return legal
+
+    def _collect(self) -> list[int] | None:
+        """Add legal units in order until the job fits."""
+        target, columns = self.target, self.columns
+        legal = self._legal()
+        places = self.places[legal]
+        rows = self.ranking.rows[places]
+        total = self.room_before + self._room_gained(rows)
+        enough = total >= target.count
+        for first, end, milli in target.short:
+            leaf = columns.leaf[rows]
+            left = np.where((leaf >= first) & (leaf < end), columns.milli[rows], 0)
+            enough &= np.cumsum(left) >= milli
+        if enough.any():
+            return list(places[: int(enough.argmax()) + 1].tolist())
+        if not legal.all() and target.gpus > 1 and not target.short:
+            return self._collect_by_node()
+        return None
+
+    def _room_gained(self, rows: Ints) -> Ints:
+        """How many workers more fit with the first unit gone, with the first two gone, and so on."""
+        columns, gpus = self.columns, self.target.gpus
+        place, seat = columns.entries(rows)
+        node, freed = columns.node[seat], columns.gpus[seat]
+        inside = self.allowed[node]
+        place, node, freed = place[inside], node[inside], freed[inside]
+        order = np.argsort(node, kind="stable")
+        before = running_sums(node[order], freed[order])[0]
+        free = self.free[node[order]]
+        gained = (free + before + freed[order]) // gpus - (free + before) // gpus
+        per_unit = np.zeros(len(rows), dtype=np.int64)
+        np.add.at(per_unit, place[order], gained)
+        return np.cumsum(per_unit)
+
+    def _smallest_single(self) -> int | None:
+        """If one unit of the best category suffices by itself: the smallest such."""
+        target, ranking, columns = self.target, self.ranking, self.columns
+        alone = self.places[self._legal_alone()]
+        if not len(alone):
+            return None
+        first = alone[ranking.code[alone] == ranking.code[alone[0]]]
+        rows = ranking.rows[first]
+        if not target.short:
+            place, seat = columns.entries(rows)
+            most = np.zeros(len(rows), dtype=np.int64)
+            np.add.at(most, place, columns.held[seat] // target.gpus + 1)
+            first = first[most >= target.count - self.room_before]  # a place can complete at most one worker more than it holds itself
+        best: tuple[int, int] | None = None
+        for at in first.tolist():
+            milli = int(columns.milli[ranking.rows[at]])
+            if (best is None or milli < best[0]) and self._suffices(at):
+                best = (milli, at)
+        return None if best is None else best[1]
+
+    def _suffices(self, at: int) -> bool:
+        unit = self.columns.units[self.ranking.rows[at]]
+        if any(milli > (unit.milli if first <= unit.leaf < end else 0) for first, end, milli in self.target.short):
+            return False
+        freed: dict[int, int] = {}
+        start = int(self.columns.first[self.ranking.rows[at]])
+        for seat in range(start, start + len(unit.seats)):
+            node = int(self.columns.node[seat])
+            if self.allowed[node]:
+                freed[node] = freed.get(node, 0) + int(self.columns.gpus[seat])
+        gpus = self.target.gpus
+        gained = sum((int(self.free[node]) + more) // gpus - int(self.free[node]) // gpus for node, more in freed.items())
+        return self.room_before + gained >= self.target.count
+
+    # Clearing node by node
+
+    def _collect_by_node(self) -> list[int] | None:
+        """Where only so much may be taken, it must not be taken here and there: clear the nodes that cost least, one worker's room at a time."""
+        shelves = Shelves(self)
+        heap = shelves.first_slots()
+        heapify(heap)
+        charged = [0] * len(self.ranking.bounds)
+        taken: dict[int, None] = {}
+        missing = self.target.count - self.room_before
+        room = Room(self)
+        while heap and room.gained < missing:
+            _, node, count = heappop(heap)
+            fresh = [at for at in shelves.units_on(node, count) if at not in taken]
+            trial = list(charged)
+            if not self._all_legal(fresh, trial):
+                continue
+            charged = trial
+            for at in fresh:
+                taken[at] = None
+                room.free_up(at, 1)
+            following = shelves.next_slot(node, count)
+            if following is not None:
+                heappush(heap, following)
+        return list(taken) if room.gained >= missing else None
+
+    @cached_property
+    def _listed(self) -> tuple[list[int], list[int]]:
+        """Leaf and milli-GPU by place in the ranking, to be read one at a time."""
+        rows = self.ranking.rows
+        return self.columns.leaf[rows].tolist(), self.columns.milli[rows].tolist()
+
+    def _all_legal(self, fresh: Sequence[int], charged: list[int]) -> bool:
+        leaves, amounts = self._listed
+        for at in fresh:
+            leaf, milli = leaves[at], amounts[at]
+            for number, (first, end, most, at_most) in enumerate(self.ranking.bounds):
+                if first <= leaf < end:
+                    if charged[number] >= most or charged[number] + milli > at_most:
+                        return False
+                    charged[number] += milli
+                    break
+            else:
+                return False
+        return True
+
+    def _give_back(self, taken: list[int]) -> list[int]:
+        """Last taken first, give back each unit without which the job still fits."""
+        room = Room(self, taken)
+        missing = self.target.count - self.room_before
+        if not self.target.short:
+            needed = [at for at in reversed(taken) if not room.spares(at, missing)]
+            needed.reverse()
+            return needed
+        short = [list(part) for part in self.target.short]
+        units, rows = self.columns.units, self.ranking.rows
+        for at in taken:
+            for part in short:
+                unit = units[rows[at]]
+                if part[0] <= unit.leaf < part[1]:
+                    part[2] -= unit.milli
+        needed = []
+        for at in reversed(taken):
+            unit = units[rows[at]]
+            room.free_up(at, -1)
+            parts = [part for part in short if part[0] <= unit.leaf < part[1]]
+            if room.gained >= missing and all(part[2] + unit.milli <= 0 for part in parts):
+                for part in parts:
+                    part[2] += unit.milli
+                continue
+            room.free_up(at, 1)
+            needed.append(at)
+        needed.reverse()
+        return needed
+
+
+def running_sums(group: Ints, values: Ints) -> tuple[Ints, Ints]:
+    """For groups that stand side by side: the sum of what stands before each value in its group, and where the group begins."""
+    if not len(group):
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    sums = np.cumsum(values) - values
+    begins = np.ones(len(group), dtype=np.bool_)
+    begins[1:] = group[1:] != group[:-1]
+    start = np.maximum.accumulate(np.where(begins, np.arange(len(group)), 0))
+    return sums - sums[start], start
+
+
+class Room:
+    """How many workers more fit while units are taken and given back, one at a time."""
+
+    def __init__(self, search: WideSearch, taken: Sequence[int] = ()) -> None:
+        self.gpus = search.target.gpus
+        self.gained = 0
+        free = search.free
+        if taken:
+            _, seat = search.columns.entries(search.ranking.rows[ints(taken)])
+            free = free.copy()
+            np.add.at(free, search.columns.node[seat], search.columns.gpus[seat])
+            self.gained = int((free // self.gpus - search.free // self.gpus)[search.allowed].sum())
+        self._free: list[int] = free.tolist()
+        self._allowed: list[bool] = search.allowed.tolist()
+        self._rows: list[int] = search.ranking.rows.tolist()
+        self._first, self._count, self._node, self._freed = search.columns.lists
+
+    def free_up(self, at: int, sign: int) -> None:
+        """Take a unit (1) or give it back (-1)."""
+        row = self._rows[at]
+        free, gpus = self._free, self.gpus
+        start = self._first[row]
+        for seat in range(start, start + self._count[row]):
+            node = self._node[seat]
+            if self._allowed[node]:
+                before = free[node]
+                after = free[node] = before + sign * self._freed[seat]
+                self.gained += after // gpus - before // gpus
+
+    def spares(self, at: int, missing: int) -> bool:
+        """Give a unit back if as many workers as were missing still fit without it."""
+        row = self._rows[at]
+        if self._count[row] > 1:
+            self.free_up(at, -1)
+            if self.gained >= missing:
+                return True
+            self.free_up(at, 1)
+            return False
+        seat = self._first[row]
+        node = self._node[seat]
+        if self._allowed[node]:
+            before, gpus = self._free[node], self.gpus
+            after = before - self._freed[seat]
+            left = self.gained + after // gpus - before // gpus
+            if left < missing:
+                return False
+            self._free[node] = after
+            self.gained = left
+        return self.gained >= missing
+
+
+Slot = tuple[tuple[int, int, int, int], int, int]  # cost, node, number of units
+
+
+class Shelves:
+    """The units of a ranking by the node they stand on, in their order, each once per node."""
+
+    def __init__(self, search: WideSearch) -> None:
+        self.search = search
+        columns, ranking = search.columns, search.ranking
+        place, seat = columns.entries(ranking.rows)
+        node = columns.node[seat]
+        inside = search.allowed[node]
+        place, seat, node = place[inside], seat[inside], node[inside]
+        order = np.lexsort((place, node))
+        place, node, freed = place[order], node[order], columns.gpus[seat][order]
+        if len(place) > 1:  # a unit with several workers on a node stands there once, with all their GPUs
+            same = np.zeros(len(place), dtype=np.bool_)
+            same[1:] = (place[1:] == place[:-1]) & (node[1:] == node[:-1])
+            group = np.cumsum(~same) - 1
+            sums = np.zeros(int(group[-1]) + 1, dtype=np.int64)
+            np.add.at(sums, group, freed)
+            place, node, freed = place[~same], node[~same], sums
+        rows = ranking.rows[place]
+        self.place, self.node, self.freed = place, node, freed
+        before, self.start = running_sums(node, freed)
+        self.freed_so_far = before + freed
+        self.milli = running_sums(node, columns.milli[rows])[0] + columns.milli[rows]
+        self.lost = running_sums(node, columns.lost[rows])[0] + columns.lost[rows]
+        self.code = ranking.code[place]
+        self._begin: dict[int, int] = {}
+        self._end: dict[int, int] = {}
+
+    def first_slots(self) -> list[Slot]:
+        """For every node the fewest of its units that make room for one worker more than it has now."""
+        if not len(self.node):
+            return []
+        gpus = self.search.target.gpus
+        free = self.search.free[self.node]
+        makes = (free + self.freed_so_far) // gpus > free // gpus
+        hits = np.flatnonzero(makes)
+        begins = np.flatnonzero(np.concatenate(([True], self.node[1:] != self.node[:-1])))
+        nodes = self.node[begins].tolist()
+        self._begin = dict(zip(nodes, begins.tolist(), strict=True))
+        self._end = dict(zip(nodes, [*begins[1:].tolist(), len(self.node)], strict=True))
+        hit_nodes = self.node[hits]
+        first = np.ones(len(hits), dtype=np.bool_)
+        first[1:] = hit_nodes[1:] != hit_nodes[:-1]
+        found = hits[first]
+        counts = (found - self.start[found] + 1).tolist()
+        cost = zip(self.code[found].tolist(), self.milli[found].tolist(), self.lost[found].tolist(), self.node[found].tolist(), strict=True)
+        return [(each, each[3], count) for each, count in zip(cost, counts, strict=True)]
+
+    def next_slot(self, node: int, done: int) -> Slot | None:
+        """The same for one worker more than the first `done` units make room for."""
+        gpus = self.search.target.gpus
+        begin, end = self._begin[node], self._end[node]
+        if begin + done >= end:
+            return None
+        free = int(self.search.free[node])
+        goal = (free + int(self.freed_so_far[begin + done - 1])) // gpus + 1
+        behind = np.flatnonzero((free + self.freed_so_far[begin + done : end]) // gpus >= goal)
+        if not len(behind):
+            return None
+        at = begin + done + int(behind[0])
+        return (int(self.code[at]), int(self.milli[at]), int(self.lost[at]), node), node, at - begin + 1
+
+    def units_on(self, node: int, count: int) -> list[int]:
+        begin = self._begin[node]
+        found: list[int] = self.place[begin : begin + count].tolist()
+        return found

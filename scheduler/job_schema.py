@@ -1,0 +1,185 @@
+"""How a job is described: one schema for the API, files of the command line, and forms.
+
+Names are those of the scenario format, so that a job reads the same when it is submitted, planned and exported. Unknown keys are refused. What only
+the engine can judge (levels, profiles, combinations) is checked by the engine's own reader, in `scheduler.services.submission`.
+"""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+from scheduler.policy import DEFAULT_GRACE_SECONDS
+
+MOST_ELEMENTS = 10_000
+LONGEST_SECONDS = 366 * 86_400
+Seconds = Annotated[float, Field(ge=0, le=LONGEST_SECONDS, allow_inf_nan=False)]
+Name = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=120)]
+Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,99}$")]
+Variable = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}$")]
+Text = Annotated[str, StringConstraints(max_length=4000)]
+
+
+class Part(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Placing(Part):
+    """Where workers stand together."""
+
+    required: Word | None = Field(default=None, description="All in one domain of this level: a level of the fleet, `cluster` or `node`.")
+    preferred: Word | None = Field(default=None, description="Rather so, as deep as possible.")
+    tp_group: int | None = Field(default=None, ge=1, le=4096, description="So many GPUs in consecutive ranks share one NVLink island.")
+    span_clusters: bool = Field(default=False, description="May run on several clusters at once, where their back-ends can do that.")
+
+
+class RoleForm(Part):
+    """One kind of worker. It asks for whole GPUs, or for one kind of part."""
+
+    name: Word = "worker"
+    min: int = Field(default=1, ge=0, le=100_000)
+    max: int | None = Field(default=None, ge=1, le=100_000, description="More than `min`: elastic.")
+    step: int = Field(default=1, ge=1, le=100_000)
+    gpus: int | None = Field(default=None, ge=0, le=64, description="Whole GPUs of each worker, on one node.")
+    mig: Word | None = Field(default=None, description="A MIG profile, such as 1g.10gb.")
+    gpu_memory_gb: float | None = Field(default=None, gt=0, le=100_000, allow_inf_nan=False, description="A part by its memory.")
+    gpu_share: float | None = Field(default=None, gt=0, le=1, allow_inf_nan=False, description="A part by its share of the GPU.")
+    devices: int | None = Field(default=None, ge=1, le=64, description="So many such parts, each on another GPU of one node.")
+    gpu_types: list[Word] | None = None
+    cpus: int = Field(default=0, ge=0, le=100_000)
+    host_memory_gb: float = Field(default=0, ge=0, le=1_000_000, allow_inf_nan=False)
+    topology: Placing | None = None
+
+
+class Saving(Part):
+    """How it saves its work."""
+
+    interval_s: Seconds | None = None
+    save_s: Seconds = 0
+    restore_s: Seconds = 0
+
+
+class Launch(Part):
+    """What is started for each worker. A list of arguments; a shell only in so many words."""
+
+    command: list[Text] | None = Field(default=None, min_length=1, max_length=1000)
+    shell: Text | None = Field(default=None, min_length=1)
+    per: Literal["worker", "gpu"] = Field(default="worker", description="One process a worker, or one for each of its GPUs.")
+    env: dict[Variable, Text] = Field(default_factory=dict)
+    secrets: dict[Variable, Word] = Field(default_factory=dict, description="Variables by the name of a secret that the operator keeps.")
+    workdir: Text | None = Field(default=None, pattern=r"^/", description="An absolute path.")
+    simulated: dict[str, Any] | None = Field(default=None, description="For the simulated back-end: how the job behaves.")
+
+    @model_validator(mode="after")
+    def one_of_both(self) -> "Launch":
+        if self.command is not None and self.shell is not None:
+            raise ValueError("State command or shell, not both.")
+        return self
+
+
+class Array(Part):
+    """Many jobs alike: so many, or one for each set of variables."""
+
+    size: int | None = Field(default=None, ge=1, le=MOST_ELEMENTS)
+    values: list[dict[Variable, Text]] | None = Field(default=None, min_length=1, max_length=MOST_ELEMENTS)
+
+    @model_validator(mode="after")
+    def one_of_both(self) -> "Array":
+        if (self.size is None) == (self.values is None):
+            raise ValueError("State either size or values.")
+        return self
+
+    @property
+    def count(self) -> int:
+        return self.size if self.size is not None else len(self.values or ())
+
+
+class After(Part):
+    """A job that must have ended first."""
+
+    job: Word
+    condition: Literal["completed", "ended"] = Field(default="completed", alias="if", description="Only if it completed, or in any way.")
+
+
+class JobDescription(Part):
+    """A job as it is submitted."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+    name: Name
+    quota: Annotated[str, StringConstraints(min_length=1, max_length=500)] = Field(description="The path of a leaf of the quota tree.")
+    job_class: Literal["batch", "interactive", "inference"] = Field(default="batch", alias="class")
+    priority: int = Field(default=50, ge=-1000, le=1000)
+    preemptible: bool | Literal["when_borrowed"] | None = Field(default=None, description="Unless stated: inference when_borrowed, others true.")
+    gpus: int | None = Field(default=None, ge=0, le=64, description="Short for one role: whole GPUs of each worker.")
+    workers: int | None = Field(default=None, ge=1, le=100_000, description="With gpus: how many workers.")
+    gpu_types: list[Word] | None = Field(default=None, description="For roles that name none.")
+    roles: list[RoleForm] | None = Field(default=None, min_length=1, max_length=20)
+    topology: Placing | None = None
+    sharing: Literal["exclusive", "mig", "mps", "timeslice"] | None = None
+    node_labels: dict[Word, Text] | None = None
+    needs: dict[Word, float] | None = None
+    tolerates_suspect: bool | None = None
+    preemption_delay_s: Seconds | None = None
+    grace_s: Seconds = Field(default=DEFAULT_GRACE_SECONDS, description="Between the signal and the end by force.")
+    throughput: dict[Word, float] | None = Field(default=None, description="Relative speed by GPU type; 0: can't run there.")
+    checkpoint: Saving | None = Field(default=None, description="null in so many words: it can't be moved.")
+    work_s: Seconds | None = Field(default=None, description="For the simulated back-end: how long it computes.")
+    estimate_s: int | None = Field(default=None, ge=1, le=LONGEST_SECONDS)
+    limit_s: int | None = Field(default=None, ge=1, le=LONGEST_SECONDS, description="Ended after so long a run.")
+    not_before: AwareDatetime | None = None
+    deadline: AwareDatetime | None = Field(default=None, description="Not started by then, it has failed.")
+    retries: int = Field(default=0, ge=0, le=1000)
+    labels: dict[Word, Text] = Field(default_factory=dict, max_length=50)
+    cost_centre: Annotated[str, StringConstraints(max_length=40)] = ""
+    launch: Launch = Launch()
+    array: Array | None = None
+    after: list[After] = Field(default_factory=list, max_length=100)
+    hold: bool = False
+    draft: bool = False
+
+    @model_validator(mode="after")
+    def whole(self) -> "JobDescription":
+        if (self.roles is None) == (self.gpus is None):
+            raise ValueError("State roles, or gpus and workers for a single one.")
+        if self.roles is not None and self.workers is not None:
+            raise ValueError("workers goes with gpus; roles say it with min and max.")
+        if self.deadline is not None and self.not_before is not None and self.deadline <= self.not_before:
+            raise ValueError("The deadline must lie after not_before.")
+        return self
+
+    def due_after(self, moment: datetime) -> bool:
+        """Whether its deadline still lies ahead."""
+        return self.deadline is None or self.deadline > moment
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """What the job's row keeps: the job as the scenario format has it, without what has columns of its own."""
+        roles = self.roles or [RoleForm(min=self.workers or 1, gpus=self.gpus)]
+        document: dict[str, Any] = {"roles": [_spelt(role, self.gpu_types) for role in roles], "grace_s": _number(self.grace_s)}
+        for key in ("topology", "sharing", "node_labels", "needs", "tolerates_suspect", "preemption_delay_s", "throughput", "work_s"):
+            value = getattr(self, key)
+            if value is not None:
+                document[key] = value.model_dump(exclude_none=True, exclude_defaults=True) if isinstance(value, BaseModel) else value
+        if "checkpoint" in self.model_fields_set:
+            document["checkpoint"] = None if self.checkpoint is None else self.checkpoint.model_dump(exclude_none=True)
+        return document
+
+    @property
+    def preemptible_column(self) -> str:
+        chosen = self.preemptible
+        if chosen is None:
+            chosen = "when_borrowed" if self.job_class == "inference" else True
+        return chosen if isinstance(chosen, str) else {True: "yes", False: "no"}[chosen]
+
+
+def _spelt(role: RoleForm, gpu_types: list[str] | None) -> dict[str, Any]:
+    document = role.model_dump(exclude_none=True, exclude_defaults=True) | {"name": role.name, "min": role.min}
+    if gpu_types and not role.gpu_types:
+        document["gpu_types"] = list(gpu_types)
+    return document
+
+
+def _number(value: float) -> float | int:
+    """Whole numbers without a point, as people write them."""
+    return int(value) if value == int(value) else value

@@ -1,0 +1,201 @@
+"""The inventory's lists, stated once for pages, files and the API: clusters, nodes, GPUs."""
+
+from collections.abc import Sequence
+
+from django.db.models import Q
+
+from gpufleet.core.tables import Choice, Column, Flag, Table, Text
+from scheduler.models import Cluster, GpuMode, GpuType, Health, Pool
+from scheduler.selectors.gpus import gpu_health_counts, gpu_is_taken
+from scheduler.selectors.nodes import health_counts, node_is_taken, node_rows
+
+NO_HARDWARE = "There is no hardware here yet. Import it from a file, or let the console look at the machine that it runs on."
+
+_PLACE = """<a href="{% url 'cluster' row.CLUSTER.name %}">{{ row.CLUSTER.name }}</a>"""
+
+
+def cluster_choices() -> Sequence[tuple[str, str]]:
+    return [(name, name) for name in Cluster.objects.order_by("name").values_list("name", flat=True)]
+
+
+def pool_choices() -> Sequence[tuple[str, str]]:
+    return [(name, name) for name in Pool.objects.order_by("name").values_list("name", flat=True).distinct()]
+
+
+def type_choices() -> Sequence[tuple[str, str]]:
+    return [(name, name) for name in GpuType.objects.order_by("name").values_list("name", flat=True)]
+
+
+CLUSTERS = Table(
+    name="clusters",
+    noun="cluster",
+    columns=(
+        Column("name", "Cluster", sort="name", cell="""<a href="{% url 'cluster' row.name %}">{{ row.name }}</a>"""),
+        Column("title", "Title", cell="{{ row.title|default:'–' }}"),
+        Column("nodes", "Nodes", "node_count", sort="node_count", numeric=True, most_first=True),
+        Column(
+            "out",
+            "Out of service",
+            "nodes_out",
+            sort="nodes_out",
+            numeric=True,
+            most_first=True,
+            hint="Nodes that take no new work: draining, down, or away for repair",
+            cell="{{ row.nodes_out|default:'–' }}",
+        ),
+        Column("gpus", "GPUs", "gpu_count", sort="gpu_count", numeric=True, most_first=True),
+        Column(
+            "allocated",
+            "Allocated GPUs",
+            lambda row: row.taken_milli / 1000,
+            sort="taken_milli",
+            numeric=True,
+            most_first=True,
+            cell="{{ row.taken_milli|gpus }}",
+        ),
+        Column("share", "Allocated", "taken_milli", in_file=False, cell="""{% bar row.taken_milli row.capacity_milli "Allocated" "held" %}"""),
+        Column("backend", "Backend", sort="backend"),
+    ),
+    default_sort="name",
+    search=("name", "title"),
+    empty=NO_HARDWARE,
+    empty_href="/inventory/import/",
+    empty_action="Import hardware",
+)
+
+NODES = Table(
+    name="nodes",
+    noun="node",
+    columns=(
+        Column(
+            "name", "Node", "node.name", sort="name", cell="""<a class="nowrap" href="{% url 'node' row.node.public_id %}">{{ row.node.name }}</a>"""
+        ),
+        Column("id", "Id", "node.public_id", on_page=False),
+        Column(
+            "health",
+            "Health",
+            "node.health",
+            sort=("health", "name"),
+            cell="""{% status row.node.health %}{% if row.node.spare %} {% status "spare" %}{% endif %}""",
+        ),
+        Column("since", "Since", "node.health_since", sort="health_since", most_first=True, cell="{{ row.node.health_since|moment }}"),
+        Column("reason", "Reason", "node.health_reason", on_page=False),
+        Column("spare", "Spare", "node.spare", on_page=False),
+        Column("cluster", "Cluster", "node.cluster.name", sort=("cluster__name", "name"), cell=_PLACE.replace("CLUSTER", "node.cluster")),
+        Column("pool", "Pool", "node.pool.name", sort=("pool__name", "name"), cell="{{ row.node.pool.name|default:'–' }}"),
+        Column(
+            "place",
+            "Place",
+            "node.domain.path",
+            sort=("domain__path", "name"),
+            cell="<span class=nowrap>{{ row.node.domain.path|default:'–' }}</span>",
+        ),
+        Column(
+            "type",
+            "GPU type",
+            "node.gpu_type_id",
+            sort=("gpu_type", "name"),
+            cell="<span class=nowrap>{{ row.node.gpu_type_id|default_if_none:'–' }}</span>",
+        ),
+        Column("gpus", "GPUs", "gpus", sort="gpu_count", numeric=True, most_first=True),
+        Column(
+            "sick",
+            "Sick GPUs",
+            "sick_gpus",
+            numeric=True,
+            hint="GPUs that are not healthy while the node may be",
+            cell="{{ row.sick_gpus|default:'–' }}",
+        ),
+        Column(
+            "allocated",
+            "Allocated",
+            lambda row: row.taken_milli / 1000,
+            sort="taken_milli",
+            numeric=True,
+            most_first=True,
+            cell="{{ row.taken_milli|gpus }}",
+        ),
+        Column("cpus", "CPUs", "node.cpus", sort="cpus", on_page=False),
+        Column("memory", "Host memory, MiB", "node.host_memory_mib", on_page=False),
+        Column("heartbeat", "Heartbeat", "node.heartbeat_at", sort="heartbeat_at", most_first=True, cell="{{ row.node.heartbeat_at|moment }}"),
+    ),
+    filters=(
+        Choice("health", "Health", Health.choices, counts=health_counts),
+        Choice("cluster", "Cluster", cluster_choices, "cluster__name"),
+        Choice("pool", "Pool", pool_choices, "pool__name"),
+        Choice("type", "GPU type", type_choices, "gpu_type"),
+        Flag("busy", "Use", node_is_taken(), "Something runs", "Nothing runs"),
+        Flag("spare", "Spare", Q(spare=True), "Spares", "No spares"),
+        Text("place", "Place", "domain__path"),
+    ),
+    search=("name", "public_id", "domain__path", "health_reason", "island"),
+    search_label="Search",
+    default_sort="name",
+    empty=NO_HARDWARE,
+    empty_href="/inventory/import/",
+    empty_action="Import hardware",
+    presented=node_rows,
+)
+
+GPUS = Table(
+    name="gpus",
+    noun="GPU",
+    columns=(
+        Column(
+            "node",
+            "Node",
+            "gpu.node.name",
+            sort=("node__name", "index"),
+            cell="""<a class="nowrap" href="{% url 'node' row.gpu.node.public_id %}">{{ row.gpu.node.name }}</a>""",
+        ),
+        Column(
+            "index",
+            "GPU",
+            "gpu.index",
+            sort=("index", "node__name"),
+            cell="""<a class="nowrap" href="{% url 'gpu' row.gpu.public_id %}">GPU {{ row.gpu.index }}</a>""",
+        ),
+        Column("id", "Id", "gpu.public_id", on_page=False),
+        Column("uuid", "UUID", "gpu.uuid", on_page=False),
+        Column(
+            "type", "Type", "gpu.gpu_type_id", sort=("gpu_type", "node__name", "index"), cell="<span class=nowrap>{{ row.gpu.gpu_type_id }}</span>"
+        ),
+        Column("health", "Health", "gpu.health", sort=("health", "node__name", "index"), cell="{% status row.gpu.health %}"),
+        Column("node_health", "Node's health", "gpu.node.health", on_page=False),
+        Column("since", "Since", "gpu.health_since", sort="health_since", most_first=True, cell="{{ row.gpu.health_since|moment }}"),
+        Column("mode", "Mode", "gpu.mode", sort=("mode", "node__name", "index"), cell="{% status row.gpu.mode %}"),
+        Column(
+            "memory",
+            "Memory",
+            "gpu.memory_mib",
+            sort="memory_mib",
+            numeric=True,
+            most_first=True,
+            cell="{{ row.gpu.memory_mib|memory }}",
+            in_file=False,
+        ),
+        Column("memory_mib", "Memory, MiB", "gpu.memory_mib", on_page=False),
+        Column(
+            "cluster",
+            "Cluster",
+            "gpu.node.cluster.name",
+            sort=("node__cluster__name", "node__name", "index"),
+            cell=_PLACE.replace("CLUSTER", "gpu.node.cluster"),
+        ),
+        Column("allocated", "Use", lambda row: row.taken_milli / 1000, cell="{% status row.use %}"),
+        Column("held_by", "Held by", "held_by", cell="scheduler/_held_by.html"),
+    ),
+    filters=(
+        Choice("health", "Health", Health.choices, counts=gpu_health_counts),
+        Choice("type", "Type", type_choices, "gpu_type"),
+        Choice("mode", "Mode", GpuMode.choices),
+        Choice("cluster", "Cluster", cluster_choices, "node__cluster__name"),
+        Choice("pool", "Pool", pool_choices, "node__pool__name"),
+        Flag("taken", "Use", gpu_is_taken(), "Allocated", "Free"),
+    ),
+    search=("node__name", "public_id", "uuid"),
+    default_sort="node",
+    empty=NO_HARDWARE,
+    empty_href="/inventory/import/",
+    empty_action="Import hardware",
+)

@@ -1,0 +1,70 @@
+"""The scheduler's tables.
+
+What hardware there is (`inventory`), what runs on it (`jobs`), what was decided (`loop`), what was ordered (`execution`), what
+the hardware was good for (`timeline`), and what the scheduler counts of itself (`measures`).
+"""
+
+from scheduler.models.execution import Checkpoint, CheckpointShard, Order, OrderKind, SimulatedRun
+from scheduler.models.inventory import (
+    IN_SERVICE,
+    Cluster,
+    Domain,
+    Gpu,
+    GpuMode,
+    GpuType,
+    Health,
+    InventoryEvent,
+    InventoryImport,
+    MigInstance,
+    Nic,
+    Node,
+    Pool,
+    TopologyLevel,
+)
+from scheduler.models.jobs import ENDED, HOLDING, Attempt, Dependency, Job, JobClass, JobEvent, JobState, Placement
+from scheduler.models.loop import Lease, Outlook, PlanRecord, Promise, PromisedSeat, Repartition
+from scheduler.models.measures import Measure
+from scheduler.models.repeats import SubmissionKey
+from scheduler.models.timeline import USES, CapacityEntry, UsageStep
+
+__all__ = [
+    "ENDED",
+    "HOLDING",
+    "IN_SERVICE",
+    "USES",
+    "Attempt",
+    "CapacityEntry",
+    "Checkpoint",
+    "CheckpointShard",
+    "Cluster",
+    "Dependency",
+    "Domain",
+    "Gpu",
+    "GpuMode",
+    "GpuType",
+    "Health",
+    "InventoryEvent",
+    "InventoryImport",
+    "Job",
+    "JobClass",
+    "JobEvent",
+    "JobState",
+    "Lease",
+    "Measure",
+    "MigInstance",
+    "Nic",
+    "Node",
+    "Order",
+    "OrderKind",
+    "Outlook",
+    "Placement",
+    "PlanRecord",
+    "Pool",
+    "Promise",
+    "PromisedSeat",
+    "Repartition",
+    "SimulatedRun",
+    "SubmissionKey",
+    "TopologyLevel",
+    "UsageStep",
+]

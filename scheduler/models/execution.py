@@ -1,0 +1,96 @@
+"""What back-ends are told and what they and the ranks tell us: orders, checkpoints, and the simulated back-end's own memory (JOB-2, JOB-4)."""
+
+from django.db import models
+from django.db.models import Q
+
+from gpufleet.core.times import MomentField, now
+from scheduler.models.inventory import Cluster
+from scheduler.models.jobs import Attempt, Job
+
+
+class OrderKind(models.TextChoices):
+    START = "start", "Start"
+    RESIZE = "resize", "Resize"
+    SIGNAL = "signal", "Signal"
+    STOP = "stop", "Stop"
+    REPARTITION = "repartition", "Repartition"
+
+
+class Order(models.Model):
+    """One thing that a back-end is to do. Written with the decision, carried out after its commit, again and again until it is acknowledged.
+
+    A back-end knows an order by attempt and sequence number and does it once, however often it is told.
+    """
+
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="orders")
+    attempt = models.ForeignKey(Attempt, null=True, blank=True, on_delete=models.CASCADE, related_name="orders")
+    sequence = models.PositiveIntegerField()
+    kind = models.CharField(max_length=12, choices=OrderKind.choices)
+    payload = models.JSONField(default=dict)
+    made_at = MomentField(default=now)
+    due_at = MomentField(default=now, help_text="Starts are staggered, and a failed order is tried again later.")
+    done_at = MomentField(null=True, blank=True)
+    tries = models.PositiveIntegerField(default=0)
+    fault = models.CharField(max_length=300, blank=True, help_text="What the back-end said to the last try.")
+
+    class Meta:
+        db_table = "backend_order"
+        indexes = [models.Index(fields=["due_at", "id"], name="order_open", condition=Q(done_at__isnull=True))]
+        constraints = [models.UniqueConstraint(fields=["attempt", "sequence"], condition=Q(attempt__isnull=False), name="order_sequence_once")]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.attempt_id}/{self.sequence}"
+
+
+class Checkpoint(models.Model):
+    """A saved state of a job. It counts once every shard is there and verified; what an attempt resumes from is the newest such."""
+
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="checkpoints")
+    attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="checkpoints")
+    step = models.PositiveBigIntegerField()
+    location = models.CharField(max_length=500, blank=True)
+    shards_expected = models.PositiveIntegerField(default=1)
+    reported_at = MomentField(default=now)
+    verified_at = MomentField(null=True, blank=True)
+    removed_at = MomentField(null=True, blank=True)
+
+    class Meta:
+        db_table = "checkpoint"
+        indexes = [models.Index(fields=["job", "-verified_at"], name="checkpoint_job")]
+        constraints = [models.UniqueConstraint(fields=["attempt", "step"], name="checkpoint_step_once")]
+
+    def __str__(self) -> str:
+        return f"step {self.step} of {self.job_id}"
+
+
+class CheckpointShard(models.Model):
+    checkpoint = models.ForeignKey(Checkpoint, on_delete=models.CASCADE, related_name="shards")
+    number = models.PositiveIntegerField()
+    bytes = models.PositiveBigIntegerField(default=0)
+    digest = models.CharField(max_length=128, blank=True)
+    reported_at = MomentField(default=now)
+
+    class Meta:
+        db_table = "checkpoint_shard"
+        constraints = [models.UniqueConstraint(fields=["checkpoint", "number"], name="shard_once")]
+
+    def __str__(self) -> str:
+        return f"shard {self.number} of {self.checkpoint_id}"
+
+
+class SimulatedRun(models.Model):
+    """What the simulated back-end remembers of one attempt. It belongs to that back-end alone: nothing else reads or writes it."""
+
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="simulated_runs")
+    attempt_key = models.CharField(max_length=40, unique=True)
+    sequence = models.PositiveIntegerField(default=0)
+    state = models.JSONField(default=dict)
+    due_at = MomentField(null=True, blank=True, help_text="When something happens by itself next.")
+    ended_at = MomentField(null=True, blank=True)
+
+    class Meta:
+        db_table = "simulated_run"
+        indexes = [models.Index(fields=["cluster", "due_at"], name="simulated_run_due")]
+
+    def __str__(self) -> str:
+        return self.attempt_key

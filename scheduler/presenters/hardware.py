@@ -1,0 +1,179 @@
+"""What pages draw: MIG layouts as slices on a line, and changes of hardware as sentences."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpufleet.core.templatetags.shell import memory
+from scheduler.engine.mig import BOARDS, Board, Instance, Profile, room_for, stranded
+from scheduler.imports.plan import Change
+from scheduler.models import Gpu, Health, InventoryEvent, MigInstance
+from scheduler.selectors.holders import Holder
+
+SLICE_WIDTH = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One instance, or one free slice, as a box on the line of memory slices."""
+
+    x: int
+    width: int
+    label: str
+    detail: str
+    state: str
+
+    @property
+    def middle(self) -> int:
+        return self.x + self.width // 2
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether its name needs smaller letters to fit."""
+        return self.width <= SLICE_WIDTH
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """A GPU's memory slices from left to right."""
+
+    parts: tuple[Part, ...]
+    width: int
+    spoken: str
+
+
+def drawing_of(gpu: Gpu, instances: Sequence[MigInstance], holders: Sequence[Holder] = ()) -> Drawing | None:
+    """The layout of a GPU that is split; None for others."""
+    board = BOARDS.get(gpu.gpu_type.board)
+    if board is None or gpu.mode != "mig":
+        return None
+    by_instance = {holder.mig_id: holder for holder in holders if holder.mig_id is not None}
+    parts: list[Part] = []
+    taken: set[int] = set()
+    for instance in instances:
+        holder = by_instance.get(instance.pk)
+        detail = f"held by {holder.label}" if holder else "free"
+        parts.append(_part(instance.start, instance.size, instance.profile, detail, "held" if holder else "open"))
+        taken.update(range(instance.start, instance.start + instance.size))
+    return _drawing(board, parts, taken)
+
+
+def drawing_of_layout(board: Board, layout: Sequence[Instance]) -> Drawing:
+    """A layout that is offered."""
+    parts: list[Part] = []
+    taken: set[int] = set()
+    for instance in layout:
+        profile = board.profile(instance.profile)
+        assert profile is not None, "only layouts of the catalogue are drawn"
+        parts.append(_part(instance.start, profile.memory, profile.name, "", "open"))
+        taken.update(range(instance.start, instance.start + profile.memory))
+    return _drawing(board, parts, taken)
+
+
+def _part(start: int, size: int, label: str, detail: str, state: str) -> Part:
+    return Part(start * SLICE_WIDTH, size * SLICE_WIDTH, label, detail, state)
+
+
+def _drawing(board: Board, parts: list[Part], taken: set[int]) -> Drawing:
+    spoken = ", ".join(f"{part.label} at slice {part.x // SLICE_WIDTH}{f' {part.detail}' if part.detail else ''}" for part in parts)
+    unused = [_part(position, 1, "", "no instance", "none") for position in range(board.memory_slices) if position not in taken]
+    whole = tuple(sorted([*parts, *unused], key=lambda part: part.x))
+    return Drawing(whole, board.memory_slices * SLICE_WIDTH, spoken or "No instances")
+
+
+@dataclass(frozen=True, slots=True)
+class Addition:
+    """One more instance that fits, and where."""
+
+    profile: Profile
+    start: int
+
+    @property
+    def instance(self) -> Instance:
+        return Instance(self.start, self.profile.name)
+
+
+def additions(board: Board, layout: Sequence[Instance]) -> list[Addition]:
+    """What still fits beside the layout; the start that spoils least comes first for each profile."""
+    return [Addition(profile, start) for profile in board.profiles for start in room_for(board, layout, profile)]
+
+
+def stranded_text(board: Board, layout: Sequence[Instance]) -> str:
+    """What a full layout leaves over, in words."""
+    compute, memory = stranded(board, layout)
+    parts = [
+        f"{compute} of {board.compute_slices} compute slices" if compute else "",
+        f"{memory} of {board.memory_slices} memory slices" if memory else "",
+    ]
+    return " and ".join(part for part in parts if part)
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryLine:
+    """One event as a sentence."""
+
+    event: InventoryEvent
+    subject: str
+    text: str
+    health: str
+
+
+def history_lines(events: Sequence[InventoryEvent]) -> list[HistoryLine]:
+    return [HistoryLine(event, _subject(event), _sentence(event), _health(event)) for event in events]
+
+
+def _subject(event: InventoryEvent) -> str:
+    return f"GPU {event.gpu.index}" if event.gpu_id and event.gpu else "Node"
+
+
+def _health(event: InventoryEvent) -> str:
+    return str((event.after or {}).get("health", "")) if event.kind == "health" else ""
+
+
+def _sentence(event: InventoryEvent) -> str:
+    before, after = event.before or {}, event.after or {}
+    match event.kind:
+        case "health":
+            return f"{_health_word(before.get('health'))} → {_health_word(after.get('health'))}"
+        case "geometry":
+            return f"split as {after.get('layout') or 'nothing'}" if after.get("mode") == "mig" else "made whole"
+        case "spare":
+            return "kept as a spare" if after.get("spare") else "no longer a spare"
+        case "added" | "removed":
+            return event.kind
+        case _:
+            return changed_text(before, after) or event.kind
+
+
+def _health_word(value: object) -> str:
+    return Health(value).label if value in Health.values else "Unknown"
+
+
+def changed_text(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    return "; ".join(f"{key.replace('_', ' ')} {_shown(before.get(key))} → {_shown(after[key])}" for key in after)
+
+
+def _shown(value: Any) -> str:
+    if value in (None, "", {}, []):
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}={item}" for key, item in value.items())
+    return str(value)
+
+
+def difference_lines(change: Change) -> list[tuple[str, str, str]]:
+    """The fields of a change as (name, before, after)."""
+    return [(_field_name(part.field), _in_words(part.field, part.before), _in_words(part.field, part.after)) for part in change.differences]
+
+
+def _field_name(field: str) -> str:
+    return field.removesuffix("_centi").removesuffix("_mib").replace("_", " ")
+
+
+def _in_words(field: str, value: Any) -> str:
+    """As the file says it: the database keeps hundredths and mebibytes."""
+    if isinstance(value, int) and field.endswith("_centi"):
+        return f"{value / 100:g}"
+    return memory(value) if isinstance(value, int) and field.endswith("_mib") else _shown(value)

@@ -1,0 +1,371 @@
+"""Jobs in words: what one does or waits for in a line, its shape, where its workers sit."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from gpufleet.core.audit import SYSTEM
+from gpufleet.core.templatetags.shell import gpus, plural
+from scheduler.models import ENDED, HOLDING, Attempt, Job, JobEvent, JobState, Outlook, Promise
+from scheduler.selectors.discretion import Discretion
+from scheduler.selectors.jobs import NODES_SHOWN, JobRow, Sitting
+
+CELL, GAP = 14, 4
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What a job does now, or what it waits for, in one sentence. `at` is a moment that belongs to it: when it is expected to go on, or went."""
+
+    text: str
+    at: datetime | None = None
+    before: str = ""  # the word in front of the moment
+    more: int = 0  # further reasons that the job's page tells
+
+
+@dataclass(frozen=True, slots=True)
+class JobLine:
+    """A row of the list."""
+
+    job: Job
+    line: Line
+    nodes: tuple[tuple[str, str], ...]
+    more_nodes: int
+
+    @property
+    def state(self) -> str:
+        return str(self.job.state)
+
+
+def job_lines(rows: Sequence[JobRow], now: datetime, *, every_node: bool = False) -> list[JobLine]:
+    found = []
+    for row in rows:
+        shown = len(row.nodes) if every_node else NODES_SHOWN
+        found.append(JobLine(row.job, line_of(row, now), row.nodes[:shown], max(0, len(row.nodes) - shown)))
+    return found
+
+
+_INSTANT = re.compile(r"\b(\d{4}-\d\d-\d\d)T(\d\d:\d\d)(?::\d\d(?:\.\d+)?)?Z")
+
+
+def sentence(text: str) -> str:
+    """The engine's words as a sentence: a capital in front, a stop behind, moments as people write them."""
+    text = _INSTANT.sub(r"\1 \2 UTC", text.strip())
+    if not text:
+        return ""
+    # Names are written as they are, also where they begin a sentence.
+    first = text.split(maxsplit=1)[0]
+    begins = first if "/" in first or "-" in first else first[0].upper() + first[1:]
+    return begins + text[len(first) :] + ("" if text[-1] in ".!?…" else ".")
+
+
+def line_of(row: JobRow, now: datetime) -> Line:
+    job = row.job
+    if job.state in ENDED:
+        return Line(sentence(row.discretion.text(row.attempt.cause)) if row.attempt and row.attempt.cause else "")
+    if job.state in HOLDING:
+        return _holding(row)
+    if job.state == JobState.DRAFT:
+        return Line("Not submitted yet.")
+    return _waiting(row, now)
+
+
+def _holding(row: JobRow) -> Line:
+    attempt = row.attempt
+    if attempt and attempt.stop_asked_at:
+        return Line(sentence(row.discretion.text(attempt.stop_cause)) or "Asked to stop.", attempt.stop_until, "gone by")
+    if row.job.degraded_since:
+        return Line("Some of its workers are lost.", row.job.degraded_since, "since")
+    return Line("")
+
+
+def _waiting(row: JobRow, now: datetime) -> Line:
+    job, promise, outlook = row.job, row.promise, row.outlook
+    if job.held_at:
+        return Line("Held back by a person.", job.held_at, "since")
+    if promise:
+        return Line(promised(promise, row.discretion), promise.until, "or anew")
+    if row.unmet:
+        return Line(f"Waits for {plural(row.unmet, 'job')} to end.")
+    if job.not_before and job.not_before > now:
+        return Line("Not due yet.", job.not_before, "due")
+    if job.retry_at and job.retry_at > now:
+        return Line("Backs off before it is tried again.", job.retry_at, "tried")
+    if outlook and outlook.reasons:
+        first = str(outlook.reasons[0].get("detail", ""))
+        return Line(sentence(row.discretion.text(first)), outlook.predicted_start, "starts", more=len(outlook.reasons) - 1)
+    if outlook and outlook.predicted_start:
+        return Line("Its turn comes.", outlook.predicted_start, "starts")
+    return Line("Not looked at yet.")
+
+
+def promised(promise: Promise, discretion: Discretion) -> str:
+    """Which GPUs somebody else still leaves for it."""
+    leaving = [discretion.text(str(name)) for name in promise.after]
+    named = [name for name in leaving if name.startswith("j-")]
+    others = len(leaving) - len(named)
+    parts = named[:3]
+    if len(named) > 3:
+        parts.append(plural(len(named) - 3, "more job"))
+    if others:
+        parts.append(plural(others, "job of other teams", "jobs of other teams"))
+    if not parts:
+        return "Has been promised GPUs and starts at once."
+    last = f"{', '.join(parts[:-1])} and {parts[-1]}" if len(parts) > 1 else parts[0]
+    return f"Has been promised the GPUs that {last} {'leave' if len(leaving) > 1 else 'leaves'}."
+
+
+@dataclass(frozen=True, slots=True)
+class Blocker:
+    """One reason why a job waits: its code, a sentence, and the same for programs."""
+
+    code: str
+    text: str
+
+
+def blockers(outlook: Outlook | None, discretion: Discretion) -> list[Blocker]:
+    if outlook is None:
+        return []
+    return [Blocker(str(found.get("code", "")), sentence(discretion.text(str(found.get("detail", ""))))) for found in outlook.reasons]
+
+
+def would_start_if(outlook: Outlook | None, discretion: Discretion) -> str:
+    """The change that would let it start now, as its description would say it."""
+    change = outlook.would_start_if if outlook else None
+    if not change:
+        return ""
+    to = change.get("to")
+    shown = ", ".join(str(item) for item in to) if isinstance(to, list) else str(to)
+    return discretion.text(f"{change.get('change', '')}: {shown}")
+
+
+# The shape: what a job asks for.
+
+
+@dataclass(frozen=True, slots=True)
+class RoleShape:
+    name: str
+    workers: str
+    each: str
+
+
+def shape_of(spec: Mapping[str, Any]) -> list[RoleShape]:
+    """A line for each role: how many workers, and what each of them needs."""
+    return [_role(role) for role in spec.get("roles") or () if isinstance(role, Mapping)]
+
+
+def _role(role: Mapping[str, Any]) -> RoleShape:
+    least = role.get("min", role.get("count", 1))
+    most = role.get("max", least)
+    workers = f"{least} to {most}" if most != least else f"{least}"
+    return RoleShape(str(role.get("name", "worker")), workers, _each(role))
+
+
+def _each(role: Mapping[str, Any]) -> str:
+    parts = role.get("devices", 1)
+    if role.get("mig"):
+        device = f"{parts} × {role['mig']}"
+    elif role.get("gpu_share") is not None:
+        device = f"{parts} × {float(role['gpu_share']):g} of a GPU"
+    elif role.get("gpu_memory_gb") is not None:
+        device = f"{parts} × {float(role['gpu_memory_gb']):g} GB of a GPU"
+    else:
+        device = plural(int(role.get("gpus", 0)), "GPU")
+    host = [
+        f"{role['cpus']} CPUs" if role.get("cpus") else "",
+        f"{float(role['host_memory_gb']):g} GB of host memory" if role.get("host_memory_gb") else "",
+    ]
+    return ", ".join([device, *(part for part in host if part)])
+
+
+def types_of(spec: Mapping[str, Any]) -> list[str]:
+    """The GPU types that it accepts, the preferred first; none named: any."""
+    named = list(spec.get("gpu_types") or ())
+    for role in spec.get("roles") or ():
+        named += [name for name in (role.get("gpu_types") or ()) if name not in named]
+    return [str(name) for name in named]
+
+
+# Where the workers sit.
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One GPU of a node as the picture shows it."""
+
+    x: int
+    state: str  # held, leaving or rest
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSeats:
+    """One node with the devices that this job holds there."""
+
+    node_id: str
+    node: str
+    cells: tuple[Cell, ...]
+    workers: str
+    devices: str
+    milli: int
+    since: datetime
+    leaving: bool
+
+    @property
+    def width(self) -> int:
+        return len(self.cells) * (CELL + GAP) - GAP
+
+
+def seats_by_node(sittings: Sequence[Sitting], sizes: Mapping[str, int]) -> list[NodeSeats]:
+    """The picture of a gang: a row of GPUs for each node. `sizes` says how many GPUs a node has, by its id."""
+    grouped: dict[str, list[Sitting]] = {}
+    for sitting in sorted(sittings, key=lambda one: (one.node, one.node_id, one.index if one.index is not None else -1, one.worker)):
+        grouped.setdefault(sitting.node_id, []).append(sitting)
+    return [_node_seats(node_id, here, sizes.get(node_id, 0)) for node_id, here in grouped.items()]
+
+
+def _node_seats(node_id: str, here: Sequence[Sitting], size: int) -> NodeSeats:
+    by_index: dict[int, list[Sitting]] = {}
+    for sitting in here:
+        if sitting.index is not None:
+            by_index.setdefault(sitting.index, []).append(sitting)
+    cells = []
+    for index in range(max(size, max(by_index, default=-1) + 1)):
+        mine = by_index.get(index, [])
+        state = "rest" if not mine else "leaving" if all(one.leaving_since for one in mine) else "held"
+        cells.append(Cell(index * (CELL + GAP), state, f"GPU {index}"))
+    workers = dict.fromkeys((one.role, one.worker) for one in here)
+    return NodeSeats(
+        node_id,
+        here[0].node,
+        tuple(cells),
+        _ranges(workers),
+        _devices(here),
+        sum(one.gpu_milli for one in here),
+        min(one.since for one in here),
+        all(one.leaving_since for one in here),
+    )
+
+
+def _ranges(workers: Mapping[tuple[str, int], None]) -> str:
+    """`worker 0–3, 7; ps 0`: numbers that follow each other are drawn together."""
+    by_role: dict[str, list[int]] = {}
+    for role, number in workers:
+        by_role.setdefault(role, []).append(number)
+    return "; ".join(f"{role} {_span(sorted(numbers))}" for role, numbers in by_role.items())
+
+
+def _span(numbers: Sequence[int]) -> str:
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return ", ".join(f"{part[0]}–{part[-1]}" if len(part) > 1 else f"{part[0]}" for part in parts)
+
+
+def _devices(here: Sequence[Sitting]) -> str:
+    if all(one.index is None for one in here):
+        return "no GPU"
+    if any(one.profile for one in here):
+        return ", ".join(f"{one.profile} on GPU {one.index}" for one in here)
+    if any(one.gpu_milli < 1000 for one in here):
+        return ", ".join(f"{gpus(one.gpu_milli)} of GPU {one.index}" for one in here)
+    return f"GPU {_span(sorted({one.index for one in here if one.index is not None}))}"
+
+
+# What happened.
+
+
+@dataclass(frozen=True, slots=True)
+class EventLine:
+    event: JobEvent
+    state: str  # empty for a note
+    cause: str
+    by: str
+    attempt: int | None
+
+
+def event_lines(events: Sequence[JobEvent], discretion: Discretion) -> list[EventLine]:
+    return [_event_line(event, discretion) for event in events]
+
+
+def _event_line(event: JobEvent, discretion: Discretion) -> EventLine:
+    state = event.to_state if event.to_state != event.from_state else ""
+    by = "" if event.actor_name == SYSTEM.name else event.actor_name
+    return EventLine(event, state, discretion.text(event.cause), by, event.attempt.number if event.attempt else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """An attempt as its page tells it."""
+
+    attempt: Attempt
+    cause: str
+    start_seconds: float | None  # from taking GPUs to running
+    run_seconds: float | None
+    outcome: str
+
+
+def runs_of(attempts: Sequence[Attempt], discretion: Discretion, now: datetime) -> list[Run]:
+    return [_run(attempt, discretion, now) for attempt in attempts]
+
+
+def _run(attempt: Attempt, discretion: Discretion, now: datetime) -> Run:
+    end = attempt.ended_at or now
+    started = attempt.running_at
+    outcome = attempt.outcome or ("stopping" if attempt.stop_asked_at else "running" if started else "starting")
+    return Run(
+        attempt,
+        discretion.text(attempt.cause or attempt.stop_cause),
+        ((started or end) - attempt.started_at).total_seconds(),
+        (end - started).total_seconds() if started else None,
+        outcome,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """One part of a job's life so far."""
+
+    key: str
+    label: str
+    seconds: float
+    x: int = 0
+    width: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """Where the time went from submission until now or the end, as parts of a bar that is 1,000 wide."""
+
+    parts: tuple[Spent, ...]
+    total_seconds: float = field(default=0.0)
+
+
+LIFE = (("wait", "Waited"), ("start", "Started up"), ("run", "Ran"))
+BAR = 1000
+
+
+def life_of(job: Job, attempts: Sequence[Attempt], now: datetime) -> Life:
+    """Every attempt has its start and its run; what is not in any was waiting."""
+    end = job.ended_at or now
+    total = max(timedelta(0), end - job.submitted_at)
+    spent = {"start": timedelta(0), "run": timedelta(0)}
+    for attempt in attempts:
+        over = attempt.ended_at or end
+        running = attempt.running_at or over
+        spent["start"] += max(timedelta(0), running - attempt.started_at)
+        spent["run"] += max(timedelta(0), over - running)
+    spent["wait"] = max(timedelta(0), total - spent["start"] - spent["run"])
+    seconds = {key: spent[key].total_seconds() for key, _ in LIFE}
+    whole = sum(seconds.values())
+    parts, before = [], 0.0
+    for key, label in LIFE:
+        x = int(before / whole * BAR) if whole else 0
+        before += seconds[key]
+        parts.append(Spent(key, label, seconds[key], x, (int(before / whole * BAR) if whole else 0) - x))
+    return Life(tuple(parts), total.total_seconds())

@@ -1,0 +1,187 @@
+"""Clusters, and the topology of one as a tree of any depth with sums on every branch."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from django.db.models import Case, Count, IntegerField, OuterRef, QuerySet, Subquery, Sum, Value, When
+from django.db.models.functions import Coalesce
+from django.http import Http404
+
+from gpufleet.core.ranking import natural
+from quotas.permissions import Access, Can
+from scheduler.models import IN_SERVICE, Cluster, Domain, Gpu, Health, Node, Pool, TopologyLevel
+from scheduler.selectors.holders import open_placements
+
+
+@dataclass(slots=True)
+class Sums:
+    """What a place holds. `free` counts whole GPUs that are healthy, in service, no spare, and held by nobody."""
+
+    nodes: int = 0
+    nodes_out: int = 0
+    spares: int = 0
+    gpus: int = 0
+    sick_gpus: int = 0
+    free: int = 0
+    taken_milli: int = 0
+
+    def add(self, other: "Sums") -> None:
+        self.nodes += other.nodes
+        self.nodes_out += other.nodes_out
+        self.spares += other.spares
+        self.gpus += other.gpus
+        self.sick_gpus += other.sick_gpus
+        self.free += other.free
+        self.taken_milli += other.taken_milli
+
+    @property
+    def capacity_milli(self) -> int:
+        return self.gpus * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A node at its place in the tree."""
+
+    public_id: str
+    name: str
+    health: str
+    spare: bool
+    gpu_type: str
+    island: str
+    sums: Sums
+
+
+@dataclass(slots=True)
+class Branch:
+    """One domain with everything below it."""
+
+    name: str
+    path: str
+    level: str
+    bandwidth_gbps: int | None
+    oversubscription_centi: int
+    is_rail_level: bool
+    sums: Sums = field(default_factory=Sums)
+    branches: list["Branch"] = field(default_factory=list)
+    leaves: list[Leaf] = field(default_factory=list)
+    rails: int = 0
+
+    @property
+    def oversubscription(self) -> str:
+        return f"{self.oversubscription_centi / 100:g}:1"
+
+    @property
+    def islands(self) -> list[tuple[str, int]]:
+        """NVLink islands over several nodes of this domain, with their counts of nodes."""
+        names: dict[str, int] = {}
+        for leaf in self.leaves:
+            if leaf.island:
+                names[leaf.island] = names.get(leaf.island, 0) + 1
+        return sorted(names.items())
+
+
+@dataclass(slots=True)
+class Tree:
+    cluster: Cluster
+    levels: list[TopologyLevel]
+    pools: list[Pool]
+    branches: list[Branch]
+    unplaced: list[Leaf]
+    sums: Sums
+
+    def walk(self) -> Iterator[Branch]:
+        waiting = list(reversed(self.branches))
+        while waiting:
+            branch = waiting.pop()
+            yield branch
+            waiting.extend(reversed(branch.branches))
+
+
+def clusters_listed(access: Access) -> QuerySet[Cluster]:
+    """Every cluster, with counts of its nodes and GPUs, of those out of service, and what is handed out."""
+    access.must_somewhere(Can.SEE)
+    nodes = Node.objects.filter(cluster=OuterRef("pk"), removed_at__isnull=True).order_by().values("cluster")
+    gpus = Gpu.objects.filter(node__cluster=OuterRef("pk"), removed_at__isnull=True, node__removed_at__isnull=True).order_by().values("node__cluster")
+    held = open_placements().filter(node__cluster=OuterRef("pk")).order_by().values("node__cluster")
+    out = Sum(Case(When(health__in=IN_SERVICE, then=Value(0)), default=Value(1), output_field=IntegerField()))
+
+    def counted(query: QuerySet, expression: object) -> Coalesce:
+        return Coalesce(Subquery(query.annotate(n=expression).values("n"), output_field=IntegerField()), 0)
+
+    return Cluster.objects.annotate(
+        node_count=counted(nodes, Count("pk")),
+        nodes_out=counted(nodes, out),
+        gpu_count=counted(gpus, Count("pk")),
+        capacity_milli=counted(gpus, Count("pk") * 1000),
+        taken_milli=counted(held, Sum("gpu_milli")),
+    )
+
+
+def cluster_for(access: Access, name: str) -> Cluster:
+    access.must_somewhere(Can.SEE)
+    found = Cluster.objects.filter(name=name).first()
+    if found is None:
+        raise Http404(f"There is no cluster {name}.")
+    return found
+
+
+def cluster_tree(cluster: Cluster) -> Tree:
+    """The whole tree in six queries, whatever its depth."""
+    levels = list(cluster.levels.order_by("depth"))
+    tree = Tree(cluster, levels, list(cluster.pools.order_by("name")), [], [], Sums())
+    by_level = {level.pk: level for level in levels}
+    branches: dict[int, Branch] = {}
+    parents: dict[int, int | None] = {}
+    for domain in sorted(Domain.objects.filter(cluster=cluster), key=lambda domain: natural(domain.path)):
+        level = by_level[domain.level_id]
+        bandwidth = domain.bandwidth_gbps if domain.bandwidth_gbps is not None else level.bandwidth_gbps
+        branches[domain.pk] = Branch(domain.name, domain.path, level.name, bandwidth, level.oversubscription_centi, level.is_rail_level)
+        parents[domain.pk] = domain.parent_id
+    for pk, branch in branches.items():
+        above = parents[pk]
+        (branches[above].branches if above in branches and above is not None else tree.branches).append(branch)
+    rails = dict(
+        Node.objects.filter(cluster=cluster, removed_at__isnull=True, nics__rail__isnull=False)
+        .order_by()
+        .values_list("domain_id")
+        .annotate(Count("nics__rail", distinct=True))
+    )
+    for domain_id, leaf in _leaves(cluster):
+        if domain_id in branches:
+            branches[domain_id].leaves.append(leaf)
+        else:
+            tree.unplaced.append(leaf)
+        tree.sums.add(leaf.sums)
+        above = domain_id
+        while above is not None and above in branches:
+            branches[above].sums.add(leaf.sums)
+            above = parents[above]
+    for pk, branch in branches.items():
+        branch.rails = rails.get(pk, 0)
+    return tree
+
+
+def _leaves(cluster: Cluster) -> list[tuple[int | None, Leaf]]:
+    nodes = (
+        Node.objects.filter(cluster=cluster, removed_at__isnull=True)
+        .order_by("pk")
+        .values_list("pk", "public_id", "name", "health", "spare", "gpu_type_id", "island", "domain_id")
+    )
+    present = Gpu.objects.filter(node__cluster=cluster, removed_at__isnull=True)
+    held = dict(open_placements().filter(node__cluster=cluster, gpu__isnull=False).order_by().values_list("gpu_id").annotate(Sum("gpu_milli")))
+    sums: dict[int, Sums] = {}
+    for pk, node_id, health in present.order_by().values_list("pk", "node_id", "health"):
+        mine = sums.setdefault(node_id, Sums(nodes=1))
+        mine.gpus += 1
+        mine.sick_gpus += health != Health.HEALTHY
+        mine.taken_milli += held.get(pk, 0)
+        mine.free += health == Health.HEALTHY and pk not in held
+    leaves: list[tuple[int | None, Leaf]] = []
+    for pk, public_id, name, health, spare, gpu_type, island, domain_id in sorted(nodes, key=lambda row: natural(row[2])):
+        mine = sums.get(pk, Sums(nodes=1))
+        mine.nodes_out, mine.spares = int(health not in IN_SERVICE), int(spare)
+        if health != Health.HEALTHY or spare:
+            mine.free = 0
+        leaves.append((domain_id, Leaf(public_id, name, health, spare, gpu_type or "", island, mine)))
+    return leaves

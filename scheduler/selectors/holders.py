@@ -1,0 +1,111 @@
+"""Who holds which GPU now. A holder is named only inside the subtrees where the reader may see; outside it is "another team"."""
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db.models import Q, QuerySet
+
+from quotas.permissions import Access, Can
+from scheduler.models import Placement
+
+ANOTHER_TEAM = "another team"
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """One worker's hold. `job_id`, `job_name`, `quota` and `role` are empty where the reader may not know them."""
+
+    gpu_id: int | None
+    mig_id: int | None
+    gpu_index: int | None
+    gpu_milli: int
+    since: datetime
+    named: bool
+    job_id: str
+    job_name: str
+    job_state: str
+    quota: str
+    role: str
+    worker: int
+    until: datetime | None = None
+
+    @property
+    def label(self) -> str:
+        return self.job_name if self.named else ANOTHER_TEAM
+
+
+@dataclass(frozen=True, slots=True)
+class HoldingJob:
+    """A job with the number of parts that it holds in one place. Jobs that the reader may not know are counted together."""
+
+    holder: Holder
+    parts: int
+    milli: int
+
+
+def holding_jobs(holders: Sequence[Holder]) -> list[HoldingJob]:
+    """The jobs behind holds, in the order in which they first stand there."""
+    counts = Counter(holder.job_id for holder in holders)
+    milli: Counter[str] = Counter()
+    for holder in holders:
+        milli[holder.job_id] += holder.gpu_milli
+    first = {holder.job_id: holder for holder in reversed(holders)}
+    return [HoldingJob(first[job_id], count, milli[job_id]) for job_id, count in counts.items()]
+
+
+def open_placements() -> QuerySet[Placement]:
+    """What is taken now. Every question about free hardware goes through here."""
+    return Placement.objects.filter(until__isnull=True)
+
+
+def gpu_holders(access: Access, gpu_ids: Collection[int]) -> dict[int, list[Holder]]:
+    """The open holds on each of the GPUs. One query."""
+    found: dict[int, list[Holder]] = {}
+    for holder in _holders(access, open_placements().filter(gpu_id__in=gpu_ids)):
+        if holder.gpu_id is not None:
+            found.setdefault(holder.gpu_id, []).append(holder)
+    return found
+
+
+def node_holders(access: Access, node_id: int) -> list[Holder]:
+    """The open holds on a node, by GPU. One query."""
+    return _holders(access, open_placements().filter(node_id=node_id))
+
+
+def gpu_past_holders(access: Access, gpu_id: int, limit: int = 20) -> list[Holder]:
+    """Who held a GPU before, the latest first. One query."""
+    past = Placement.objects.filter(gpu_id=gpu_id, until__isnull=False)
+    return _holders(access, past, "-since", "-pk", limit=limit)
+
+
+def jobs_on(condition: Q) -> int:
+    """How many jobs hold something that the condition names. One query."""
+    return open_placements().filter(condition).values("job_id").distinct().count()
+
+
+def _holders(access: Access, placements: QuerySet[Placement], *order: str, limit: int | None = None) -> list[Holder]:
+    rows = placements.order_by(*(order or ("gpu__index", "mig__start", "pk"))).values_list(
+        "gpu_id",
+        "mig_id",
+        "gpu__index",
+        "gpu_milli",
+        "since",
+        "job__public_id",
+        "job__name",
+        "job__state",
+        "job__quota__path",
+        "role",
+        "worker",
+        "until",
+    )
+    return [_holder(access, *row) for row in rows[:limit]]
+
+
+def _holder(access: Access, gpu_id: Any, mig_id: Any, index: Any, milli: int, since: datetime, *job: Any) -> Holder:
+    public_id, name, state, path, role, worker, until = job
+    if access.can(Can.SEE, path):
+        return Holder(gpu_id, mig_id, index, milli, since, True, public_id, name, state, path, role, worker, until)
+    return Holder(gpu_id, mig_id, index, milli, since, False, "", "", "", "", "", 0, until)

@@ -1,0 +1,176 @@
+"""What the scheduler did and does: who leads, its last plans, and the orders that back-ends have not carried out."""
+
+import gzip
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import Count, Func, IntegerField, Min, Q, QuerySet
+from django.http import Http404
+
+from quotas.permissions import Access, Can
+from scheduler.engine.spelling import Speller
+from scheduler.models import HOLDING, Cluster, Job, Lease, Order, PlanRecord
+from scheduler.policy import policy
+from scheduler.selectors.jobs import WAITING
+from scheduler.selectors.spreads import Spread, spread
+from scheduler.snapshots import Snapshots
+
+LEASE = "tick"
+MEASURED = 200
+# Beat looks every second, and who was killed is replaced within five.
+PATIENCE = timedelta(seconds=10)
+
+
+class JsonLength(Func):
+    """The number of elements of a list in a JSON column, so that a page of plans need not load their decisions."""
+
+    function = "JSONB_ARRAY_LENGTH"
+    output_field = IntegerField()
+
+    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        return super().as_sql(compiler, connection, function="JSON_ARRAY_LENGTH", **context)
+
+
+@dataclass(frozen=True, slots=True)
+class Leadership:
+    """Who decides, and whether that goes on as it should. A holder gives the lease back when it has nothing to decide."""
+
+    lease: Lease | None
+    now: datetime
+
+    @property
+    def paused(self) -> bool:
+        return bool(self.lease and self.lease.paused_at)
+
+    @property
+    def holds(self) -> bool:
+        return bool(self.lease and self.lease.expires_at and self.lease.expires_at > self.now)
+
+    @property
+    def unseen(self) -> int:
+        """Events that no plan has seen yet."""
+        return max(0, self.lease.wanted - self.lease.done) if self.lease else 0
+
+    @property
+    def overdue(self) -> bool:
+        """Something asks for a plan, and nobody has looked for too long."""
+        if self.lease is None or self.holds:
+            return False
+        last = self.lease.expires_at
+        if last is not None and self.now - last < PATIENCE:
+            return False
+        woken = self.lease.next_wake_at is not None and self.now - self.lease.next_wake_at >= PATIENCE
+        return self.unseen > 0 or woken
+
+    @property
+    def state(self) -> str:
+        if self.paused:
+            return "paused"
+        if self.lease is None or (not self.lease.epoch and not self.unseen):
+            return "never"
+        if self.overdue:
+            return "overdue"
+        return "deciding" if self.holds else "watching"
+
+
+def leadership(now: datetime) -> Leadership:
+    return Leadership(Lease.objects.filter(name=LEASE).first(), now)
+
+
+def plans_listed(access: Access) -> QuerySet[PlanRecord]:
+    """Every plan that is kept, without its bulk. Plans name jobs of all teams, so they are for those who see the whole fleet."""
+    access.must_everywhere(Can.SEE)
+    counted = {"decided": JsonLength("decisions"), "refused": JsonLength("dropped")}
+    return PlanRecord.objects.defer("scenario", "decisions", "dropped").annotate(**counted)
+
+
+def plan_for(access: Access, pk: int) -> PlanRecord:
+    access.must_everywhere(Can.SEE)
+    found = PlanRecord.objects.defer("scenario").filter(pk=pk).first()
+    if found is None:
+        raise Http404(f"There is no plan {pk}.")
+    return found
+
+
+def plan_latest() -> PlanRecord | None:
+    return PlanRecord.objects.defer("scenario").order_by("-at", "-id").first()
+
+
+def plan_changing() -> PlanRecord | None:
+    """The last plan that decided something, of the last few."""
+    lately = PlanRecord.objects.order_by("-at", "-id").annotate(decided=JsonLength("decisions")).values_list("pk", "decided")[:MEASURED]
+    found = next((key for key, decided in lately if decided), None)
+    return None if found is None else PlanRecord.objects.defer("scenario").get(pk=found)
+
+
+def plan_has_scenario(pk: int) -> bool:
+    return PlanRecord.objects.filter(pk=pk, scenario__isnull=False).exists()
+
+
+def plan_scenario(access: Access, pk: int) -> bytes:
+    """The scenario that a plan was made from, still packed (gzip). It is kept for hours, not days."""
+    access.must_everywhere(Can.SEE)
+    found = PlanRecord.objects.filter(pk=pk).values_list("scenario", flat=True).first()
+    if found is None:
+        raise Http404("The scenario of this plan is not kept any more.")
+    return bytes(found)
+
+
+def scenario_now(access: Access, now: datetime) -> bytes:
+    """The fleet, the tree and the jobs of this moment, as a plan made now would find them."""
+    access.must_everywhere(Can.SEE)
+    chosen = policy()
+    return Speller().spell(Snapshots().take(settings=chosen.engine, now=now, start_timeout=chosen.start_timeout).scenario)
+
+
+def plan_unpacked(packed: bytes) -> bytes:
+    return gzip.decompress(packed)
+
+
+def phase_times(plans: int = MEASURED) -> tuple[int, dict[str, Spread]]:
+    """How many milliseconds each phase of the last plans took, and of how many plans. `all` is the sum of a plan's phases."""
+    rows = list(PlanRecord.objects.order_by("-at", "-id").values_list("phases", flat=True)[:plans])
+    by_phase: dict[str, list[float]] = {}
+    for phases in rows:
+        for name, value in phases.items():
+            by_phase.setdefault(str(name), []).append(float(value))
+        by_phase.setdefault("all", []).append(float(sum(phases.values())))
+    return len(rows), {name: spread(values) for name, values in by_phase.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class OpenOrders:
+    """What one cluster's back-end has still to do. `fault` is what it said last to the order that waits longest."""
+
+    cluster: Cluster
+    due: int
+    later: int
+    failing: int
+    oldest: datetime | None
+    fault: str
+
+
+def orders_open(now: datetime) -> list[OpenOrders]:
+    undone = Order.objects.filter(done_at__isnull=True)
+    sums: dict[int, dict[str, Any]] = {
+        row["cluster"]: dict(row)
+        for row in undone.order_by()
+        .values("cluster")
+        .annotate(due=Count("pk", Q(due_at__lte=now)), later=Count("pk", Q(due_at__gt=now)), failing=Count("pk", ~Q(fault="")), oldest=Min("made_at"))
+    }
+    faults: dict[int, str] = {}
+    for key, fault in undone.exclude(fault="").order_by("made_at", "id").values_list("cluster_id", "fault")[:50]:
+        faults.setdefault(key, fault)
+    nothing: dict[str, Any] = {"due": 0, "later": 0, "failing": 0, "oldest": None}
+    found = []
+    for cluster in Cluster.objects.order_by("name"):
+        mine = sums.get(cluster.pk, nothing)
+        found.append(OpenOrders(cluster, mine["due"], mine["later"], mine["failing"], mine["oldest"], faults.get(cluster.pk, "")))
+    return found
+
+
+def job_counts() -> dict[str, int]:
+    """How many jobs wait and how many hold something, in the whole fleet."""
+    counts: dict[str, int] = dict(Job.objects.filter(state__in=(*WAITING, *HOLDING)).order_by().values_list("state").annotate(Count("pk")))
+    return {"waiting": sum(counts.get(state, 0) for state in WAITING), "holding": sum(counts.get(state, 0) for state in HOLDING)}

@@ -1,0 +1,88 @@
+"""Nodes: the list, one node, its history."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from django.db.models import Count, Exists, IntegerField, OuterRef, Prefetch, Q, QuerySet, Subquery, Sum
+from django.db.models.functions import Coalesce
+from django.http import Http404
+
+from quotas.permissions import Access, Can
+from scheduler.models import Gpu, Health, InventoryEvent, MigInstance, Node
+from scheduler.selectors.holders import open_placements
+
+HISTORY_LENGTH = 50
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    """A node as lists show it."""
+
+    node: Node
+    gpus: int
+    sick_gpus: int
+    taken_milli: int
+
+    @property
+    def capacity_milli(self) -> int:
+        return self.gpus * 1000
+
+
+def nodes_listed(access: Access) -> QuerySet[Node]:
+    """Every node that there is. Hardware is no team's secret: any role anywhere sees all of it."""
+    access.must_somewhere(Can.SEE)
+    counted = Gpu.objects.filter(node=OuterRef("pk"), removed_at__isnull=True).order_by().values("node").annotate(n=Count("pk")).values("n")
+    held = open_placements().filter(node=OuterRef("pk")).order_by().values("node").annotate(n=Sum("gpu_milli")).values("n")
+    return (
+        Node.objects.filter(removed_at__isnull=True)
+        .select_related("cluster", "pool", "domain", "gpu_type")
+        .annotate(
+            gpu_count=Coalesce(Subquery(counted, output_field=IntegerField()), 0),
+            taken_milli=Coalesce(Subquery(held, output_field=IntegerField()), 0),
+        )
+    )
+
+
+def node_rows(nodes: Sequence[Node]) -> list[NodeRow]:
+    """Listed nodes with what lists show beside them. One query."""
+    sick = dict(
+        Gpu.objects.filter(node__in=[node.pk for node in nodes], removed_at__isnull=True)
+        .exclude(health=Health.HEALTHY)
+        .order_by()
+        .values_list("node_id")
+        .annotate(Count("pk"))
+    )
+    return [NodeRow(node, node.gpu_count, sick.get(node.pk, 0), node.taken_milli) for node in nodes]  # type: ignore[attr-defined]
+
+
+def node_for(access: Access, public_id: str) -> Node:
+    """One node, also one that was taken out of the fleet: its history stays."""
+    access.must_somewhere(Can.SEE)
+    found = Node.objects.select_related("cluster", "pool", "domain", "domain__level", "gpu_type").filter(public_id=public_id).first()
+    if found is None:
+        raise Http404(f"There is no node {public_id}.")
+    return found
+
+
+def node_gpus(node: Node) -> list[Gpu]:
+    """Its GPUs by index, with their types and MIG instances. Two queries."""
+    return list(node.gpus.filter(removed_at__isnull=True).select_related("gpu_type").prefetch_related(live_instances()).order_by("index"))
+
+
+def node_history(node: Node) -> list[InventoryEvent]:
+    """What happened to the node and its GPUs, the latest first."""
+    return list(InventoryEvent.objects.filter(node=node).select_related("gpu").order_by("-at", "-id")[:HISTORY_LENGTH])
+
+
+def live_instances() -> "Prefetch[str]":
+    """MIG instances that there are, in `instances`."""
+    return Prefetch("mig_instances", MigInstance.objects.filter(removed_at__isnull=True).order_by("start"), to_attr="instances")
+
+
+def health_counts() -> dict[str, int]:
+    return dict(Node.objects.filter(removed_at__isnull=True).order_by().values_list("health").annotate(Count("pk")))
+
+
+def node_is_taken() -> Q:
+    """A condition on nodes: something runs there."""
+    return Q(Exists(open_placements().filter(node=OuterRef("pk"))))

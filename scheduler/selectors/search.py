@@ -1,0 +1,38 @@
+"""Finding hardware and jobs by a part of their name or by their id."""
+
+from collections.abc import Sequence
+
+from django.db.models import Q
+
+from gpufleet.core.ranking import by_closeness
+from quotas.permissions import Access, Can
+from scheduler.models import ENDED, Cluster, Gpu, Job, Node
+
+
+def nodes_search(access: Access, text: str, *, limit: int) -> Sequence[Node]:
+    if not access.can_somewhere(Can.SEE):
+        return []
+    nodes = Node.objects.filter(Q(name__icontains=text) | Q(public_id__iexact=text), removed_at__isnull=True)
+    return list(nodes.order_by(by_closeness("name", text), "name", "id")[:limit])
+
+
+def gpus_search(access: Access, text: str, *, limit: int) -> Sequence[Gpu]:
+    """GPUs by id, or by the UUID that a driver message names. Their nodes' names find the nodes."""
+    if not access.can_somewhere(Can.SEE):
+        return []
+    gpus = Gpu.objects.filter(Q(public_id__iexact=text) | Q(uuid__istartswith=text) | Q(uuid__istartswith=f"GPU-{text}"), removed_at__isnull=True)
+    return list(gpus.select_related("node").order_by("node__name", "index", "id")[:limit])
+
+
+def clusters_search(access: Access, text: str, *, limit: int) -> Sequence[Cluster]:
+    if not access.can_somewhere(Can.SEE):
+        return []
+    clusters = Cluster.objects.filter(Q(name__icontains=text) | Q(title__icontains=text) | Q(public_id__iexact=text))
+    return list(clusters.order_by(by_closeness("name", text), "name")[:limit])
+
+
+def jobs_search(access: Access, text: str, *, limit: int) -> Sequence[Job]:
+    """Jobs that wait or run, of the subtrees where the reader may see; ended ones by their id alone, as there is no end of them."""
+    named = Q(name__icontains=text) & ~Q(state__in=ENDED) | Q(public_id__iexact=text)
+    jobs = Job.objects.filter(access.visible(Can.SEE, "quota__path"), named).select_related("quota")
+    return list(jobs.order_by("-submitted_at", "-id")[:limit])

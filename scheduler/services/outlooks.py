@@ -1,0 +1,78 @@
+"""What waiting jobs are told: all that blocks each, and when it is expected to start."""
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.db import transaction
+from django.db.models import Exists, OuterRef, Q
+
+from gpufleet.core.live.news import News
+from scheduler.engine.plan import Waiting
+from scheduler.models import ENDED, Dependency, Job, JobState, Outlook
+from scheduler.snapshots import Snapshot
+from scheduler.snapshots.jobs import due_filter
+
+WAITING = (JobState.QUEUED, JobState.PREEMPTED)
+BATCH = 500
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def outlooks_write(*, told: Mapping[int, tuple[Any, ...]], now: datetime, forecast: bool, news: News | None = None) -> None:
+    """Write what jobs are told: (reasons, predicted start, what would help) by job."""
+    own = news or News()
+    fields = ["at", "reasons", *(["predicted_start", "would_start_if", "forecast_at"] if forecast else [])]
+    with transaction.atomic():
+        # A job may be gone by now: it was deleted, or a test's transaction was rolled back.
+        alive = set(Job.objects.filter(pk__among=told).values_list("pk", flat=True))
+        rows = [
+            Outlook(job_id=key, at=now, reasons=reasons, predicted_start=start, would_start_if=change, forecast_at=now if forecast else None)
+            for key, (reasons, start, change) in told.items()
+            if key in alive
+        ]
+        Outlook.objects.bulk_create(rows, batch_size=BATCH, update_conflicts=True, unique_fields=["job"], update_fields=fields)
+        if rows:
+            own.add("jobs", *(row.job_id for row in rows))
+        if news is None:
+            own.publish()
+
+
+def told_by(waiting: Iterable[Waiting], snapshot: Snapshot) -> dict[int, tuple[Any, ...]]:
+    """A plan's waiting list by job."""
+    found: dict[int, tuple[Any, ...]] = {}
+    spelt: dict[int, list[dict[str, Any]]] = {}
+    for one in waiting:
+        row = snapshot.jobs.get(one.job)
+        if row is None:
+            continue
+        reasons = spelt.get(id(one.reasons))  # many jobs share one tuple of reasons
+        if reasons is None:
+            reasons = spelt[id(one.reasons)] = [each.as_json() for each in one.reasons]
+        start = None if one.predicted_start is None else EPOCH + timedelta(milliseconds=one.predicted_start)
+        change = None if one.would_start_if is None else {"change": one.would_start_if[0], "to": one.would_start_if[1]}
+        found[row.id] = (reasons, start, change)
+    return found
+
+
+def told_undue(*, now: datetime) -> dict[int, tuple[Any, ...]]:
+    """Waiting jobs that the engine is not shown, and why: held by a person, not due, or behind another job."""
+    rows = Job.objects.filter(state__in=WAITING).exclude(due_filter(now)).order_by("id")
+    behind = Exists(Dependency.objects.filter(Q(on__state__in=ENDED, if_completed=False) | ~Q(on__state__in=ENDED), job=OuterRef("pk")))
+    found: dict[int, tuple[Any, ...]] = {}
+    for key, held, not_before, retry_at, waits in rows.annotate(waits=behind).values_list("id", "held_at", "not_before", "retry_at", "waits"):
+        reasons = []
+        if held is not None:
+            reasons.append({"code": "hold", "detail": "a person holds it back"})
+        if not_before is not None and not_before > now:
+            reasons.append({"code": "held", "detail": f"not before {not_before:%Y-%m-%d %H:%M:%S} UTC", "until": not_before.isoformat()})
+        if retry_at is not None and retry_at > now:
+            reasons.append({"code": "retry", "detail": f"tried again at {retry_at:%Y-%m-%d %H:%M:%S} UTC", "until": retry_at.isoformat()})
+        if waits:
+            reasons.append({"code": "dependency", "detail": f"waits for {', '.join(_ahead_of(key))}"})
+        found[key] = (reasons, None, None)
+    return found
+
+
+def _ahead_of(job: int) -> list[str]:
+    rows = Dependency.objects.filter(job=job).exclude(on__state=JobState.COMPLETED).order_by("id")
+    return list(rows.values_list("on__public_id", flat=True)[:4])

@@ -1,0 +1,14 @@
+"""How long a job that failed is left alone: doubling, bounded, and spread out, so that what failed together does not come back together."""
+
+import hashlib
+from datetime import timedelta
+
+FIRST_SECONDS = 30.0
+LONGEST_SECONDS = 3600.0
+
+
+def retry_delay(*, job_id: int, failures: int) -> timedelta:
+    """30 s after the first failure, doubling up to an hour, give or take a fifth. The spread is drawn from the job's key: chance without a die."""
+    base = min(FIRST_SECONDS * 2 ** max(0, failures - 1), LONGEST_SECONDS)
+    drawn = int.from_bytes(hashlib.blake2b(f"{job_id}:{failures}".encode(), digest_size=4).digest(), "big") / 2**32
+    return timedelta(milliseconds=round(1000 * base * (0.8 + 0.4 * drawn)))

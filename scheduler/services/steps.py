@@ -1,0 +1,229 @@
+"""Many steps of many jobs, gathered and then written in few statements: what the loop does to jobs, it does through here.
+
+The caller has locked the jobs (`jobs_locked`) in its transaction, so what it saw is what is changed; should that ever not hold, nothing is written.
+Several steps of one job are one change of its row and an event each.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from django.db import connection, models
+from django.db.models import F, Max
+
+from gpufleet.core.audit import SYSTEM, Actor, audit_record
+from gpufleet.core.bulk import rows_insert
+from gpufleet.core.faults import Conflict
+from gpufleet.core.live.news import News
+from scheduler.models import ENDED, Attempt, Job, JobEvent, Order, OrderKind, Placement, Promise, PromisedSeat
+from scheduler.services.holds import Seat, placements_insert
+from scheduler.services.story import Event, steps_tell
+from scheduler.services.usage import usage_follow, usage_moment
+from scheduler.transitions import OUTCOMES, may_become
+
+CAUSE_LENGTH = 300
+BATCH = 1000
+EVENT_COLUMNS = ("job_id", "attempt_id", "at", "from_state", "to_state", "cause", "actor_name", "detail")
+ORDER_COLUMNS = ("attempt_id", "cluster_id", "sequence", "kind", "payload", "made_at", "due_at")
+
+
+class IllegalTransition(Exception):
+    """The caller asked for a step that the state machine does not have. A bug in the caller, never something that a person did."""
+
+
+def jobs_locked(keys: Iterable[int]) -> dict[int, Job]:
+    """Jobs by key, held until the end of the transaction; in the order of keys, so that two callers never wait for each other in a ring."""
+    assert connection.in_atomic_block, "a lock only holds inside a transaction"
+    rows = Job.objects.select_for_update().filter(pk__among=set(keys)).order_by("pk").defer("labels", "launch")
+    return {job.pk: job for job in rows}
+
+
+def open_attempts(keys: Iterable[int]) -> dict[int, Attempt]:
+    """The open attempt of each job that has one. An attempt is only changed by who holds its job."""
+    return {attempt.job_id: attempt for attempt in Attempt.objects.filter(job__among=set(keys), ended_at__isnull=True)}
+
+
+class Steps:
+    """What is to be written in one transaction. Made before anything is locked: the moment of all of it is the ledger's."""
+
+    def __init__(self, *, now: datetime, actor: Actor = SYSTEM) -> None:
+        self.now = usage_moment(now=now)
+        self.actor = actor
+        self.jobs: dict[int, Job] = {}
+        self._first: dict[int, tuple[str, int]] = {}
+        self._job_columns: dict[int, dict[str, Any]] = defaultdict(dict)
+        self._attempt_columns: dict[int, dict[str, Any]] = defaultdict(dict)
+        self._new_attempts: list[Attempt] = []
+        self._events: list[Event] = []
+        self._orders: list[tuple[Attempt, tuple[Any, ...]]] = []
+        self._opened: list[tuple[Attempt, int, Seat, bool]] = []
+        self._closed: list[int] = []
+        self._leaving: list[int] = []
+        self._arrived: list[int] = []
+        self._gpus: list[int] = []
+        self._promises_gone: list[int] = []
+        self._touched: set[int] = set()
+        self._audit: list[tuple[Job, str, str, str]] = []
+
+    # Jobs
+
+    def move(self, job: Job, to: str, cause: str, *, attempt: Attempt | None = None, detail: Mapping[str, Any] | None = None, **columns: Any) -> None:
+        """A step of the state machine; `columns` of the job change with it. The job given is changed in memory at once."""
+        if not may_become(job.state, to):
+            raise IllegalTransition(f"A job does not go from {job.state} to {to}.")
+        before = job.state
+        self._event(job, before, to, cause, attempt, detail)
+        self._audit.append((job, before, to, cause))
+        self.change(job, state=to, state_since=self.now, ended_at=self.now if to in ENDED else None, **columns)
+
+    def note(self, job: Job, cause: str, *, attempt: Attempt | None = None, detail: Mapping[str, Any] | None = None, **columns: Any) -> None:
+        """Something that happened to a job without a new state."""
+        self._event(job, job.state, job.state, cause, attempt, detail)
+        self.change(job, **columns)
+
+    def change(self, job: Job, **columns: Any) -> None:
+        self._first.setdefault(job.pk, (job.state, job.revision))
+        self.jobs[job.pk] = job
+        job.revision += 1
+        for name, value in columns.items():
+            setattr(job, name, value)
+        self._job_columns[job.pk].update(columns)
+
+    def _event(self, job: Job, before: str, to: str, cause: str, attempt: Attempt | None, detail: Mapping[str, Any] | None) -> None:
+        self._events.append(Event(job, attempt, self.now, before, to, cause[:CAUSE_LENGTH], self.actor.name, dict(detail or {})))
+
+    # Attempts and what they hold
+
+    def begin(self, job: Job, number: int, **columns: Any) -> Attempt:
+        attempt = Attempt(job=job, number=number, started_at=self.now, **columns)
+        self._new_attempts.append(attempt)
+        return attempt
+
+    def attempt(self, attempt: Attempt, **columns: Any) -> None:
+        for name, value in columns.items():
+            setattr(attempt, name, value)
+        if attempt.pk is not None:
+            self._attempt_columns[attempt.pk].update(columns)
+
+    def end(self, job: Job, attempt: Attempt, to: str, outcome: str, cause: str, held: Iterable[Placement], **columns: Any) -> None:
+        """The attempt is over: what it holds is free, and its job goes on to `to`."""
+        if outcome not in OUTCOMES.get(to, ()):
+            raise IllegalTransition(f"An attempt whose job becomes {to} did not end as {outcome}.")
+        self.close(held)
+        self.attempt(attempt, ended_at=self.now, outcome=outcome, cause=cause[:CAUSE_LENGTH], token_digest="")
+        self.move(job, to, cause, attempt=attempt, **columns)
+
+    def open(self, job: Job, attempt: Attempt, seats: Sequence[Seat], *, joining: bool = False) -> None:
+        self.attempt(attempt)
+        self._opened.extend((attempt, job.pk, seat, joining) for seat in seats)
+        self._gpus.extend(seat.gpu_id for seat in seats if seat.gpu_id is not None)
+
+    def close(self, placements: Iterable[Placement]) -> None:
+        for placement in placements:
+            self._closed.append(placement.pk)
+            self._attempt_columns.setdefault(placement.attempt_id, {})
+            if placement.gpu_id is not None:
+                self._gpus.append(placement.gpu_id)
+
+    def leave(self, placements: Iterable[Placement]) -> None:
+        """Workers that are asked to go; they hold their GPUs until the back-end says that they went."""
+        for placement in placements:
+            self._leaving.append(placement.pk)
+            self._attempt_columns.setdefault(placement.attempt_id, {})
+
+    def arrive(self, placements: Iterable[Placement]) -> None:
+        """Workers that joined a run and are up."""
+        for placement in placements:
+            self._arrived.append(placement.pk)
+            self._attempt_columns.setdefault(placement.attempt_id, {})
+
+    def forget_promise(self, job: Job) -> None:
+        self._promises_gone.append(job.pk)
+
+    def order(
+        self, attempt: Attempt, kind: OrderKind, cluster_id: int, payload: Mapping[str, Any] | None = None, due_at: datetime | None = None
+    ) -> None:
+        """Tell the back-end, after the commit and behind what it was told before about this attempt."""
+        self.attempt(attempt, sequence=attempt.sequence + 1)
+        self._orders.append((attempt, (cluster_id, attempt.sequence, kind, dict(payload or {}), self.now, due_at or self.now)))
+
+    def touch(self, gpus: Iterable[int | None]) -> None:
+        """GPUs that are promised now, or no longer."""
+        self._touched.update(gpu for gpu in gpus if gpu is not None)
+
+    # Writing
+
+    @property
+    def empty(self) -> bool:
+        return not (self.jobs or self._attempt_columns or self._orders or self._closed or self._leaving or self._arrived)
+
+    def write(self, news: News) -> None:
+        """All of it, in the caller's transaction. Closed before opened, so that a seat may pass from one job to another in one step."""
+        assert connection.in_atomic_block, "steps are written whole or not at all"
+        if self._promises_gone:
+            self.touch(PromisedSeat.objects.filter(promise__job__among=self._promises_gone).values_list("gpu_id", flat=True))
+            Promise.objects.filter(job__among=self._promises_gone).delete()
+        if self._closed:
+            Placement.objects.filter(pk__among=self._closed).update(until=self.now)
+        if self._leaving:
+            Placement.objects.filter(pk__among=self._leaving).update(leaving_since=self.now)
+        if self._arrived:
+            Placement.objects.filter(pk__among=self._arrived).update(joining=False)
+        grouped_update(Attempt, self._attempt_columns)
+        Attempt.objects.bulk_create(self._new_attempts, batch_size=BATCH)
+        self._write_jobs()
+        placements_insert(self._opened, self.now)
+        rows_insert(JobEvent, EVENT_COLUMNS, (event.row for event in self._events))
+        rows_insert(Order, ORDER_COLUMNS, ((attempt.pk, *order) for attempt, order in self._orders))
+        if self.actor.user is not None:
+            for job, before, to, cause in self._audit:
+                audit_record(
+                    actor=self.actor,
+                    action="job.state",
+                    kind="job",
+                    object_id=job.public_id,
+                    quota=job.quota,
+                    before={"state": before},
+                    after={"state": to},
+                    reason=cause,
+                )
+        attempts = {*self._attempt_columns, *(attempt.pk for attempt in self._new_attempts)}
+        if attempts or self._touched:
+            usage_follow(attempts=attempts, gpus={*self._touched, *self._gpus}, at=self.now)
+        self._tell(news)
+        steps_tell(events=self._events)
+
+    def _write_jobs(self) -> None:
+        groups: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+        for key, columns in self._job_columns.items():
+            groups[self._first[key][0], self.jobs[key].revision - self._first[key][1], *sorted(columns.items())].append(key)
+        for (state, steps, *values), keys in groups.items():
+            changed = Job.objects.filter(pk__among=keys, state=state).update(**dict(values), revision=F("revision") + steps)
+            if changed != len(keys):
+                raise Conflict("A job has moved on meanwhile.")
+
+    def _tell(self, news: News) -> None:
+        if self.jobs:
+            news.add("jobs", *self.jobs)
+            news.add("overview", 1)
+        if self._gpus:
+            news.add("gpus", *self._gpus)
+            news.add("quotas", *{job.quota_id: None for job in self.jobs.values()})
+
+
+def grouped_update(model: type[models.Model], columns: Mapping[int, Mapping[str, Any]]) -> None:
+    """One UPDATE for all rows that get the same values."""
+    groups: dict[tuple[tuple[str, Any], ...], list[int]] = defaultdict(list)
+    for key, values in columns.items():
+        if values:
+            groups[tuple(sorted(values.items()))].append(key)
+    for values_of_group, keys in groups.items():
+        model._default_manager.filter(pk__among=keys).update(**dict(values_of_group))
+
+
+def next_numbers(jobs: Iterable[int]) -> dict[int, int]:
+    """The number of the next attempt of each job."""
+    keys = set(jobs)
+    last = dict(Attempt.objects.filter(job__among=keys).order_by().values("job").annotate(last=Max("number")).values_list("job", "last"))
+    return {key: last.get(key, 0) + 1 for key in keys}

@@ -1,0 +1,278 @@
+"""From a description to jobs that wait: checked by the schema, by the engine, by the back-ends' facts and by the submitter's rights, all at once.
+
+Whatever is wrong is told with its path in the description, and nothing is written.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.db import transaction
+from pydantic import ValidationError as SchemaError
+
+from gpufleet.core.audit import Actor, audit_record
+from gpufleet.core.ids import public_id, public_ids
+from gpufleet.core.live.news import News
+from quotas.models import QuotaNode
+from quotas.permissions import Access, Can
+from scheduler.backends.base import Facts
+from scheduler.engine.mig import board_of
+from scheduler.engine.values import Kind, Role
+from scheduler.job_schema import JobDescription
+from scheduler.models import Dependency, GpuType, Job, JobEvent, JobState, MigInstance
+from scheduler.services.lease import lease_want
+from scheduler.snapshots.fleet import topology_now
+from scheduler.snapshots.jobs import Kinds, kind_document
+
+MOST_AT_ONCE = 10_000
+BATCH = 1000
+Faults = dict[str, list[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A description that may be submitted, with what it refers to."""
+
+    description: JobDescription
+    quota: QuotaNode
+    kind: Kind
+    gpus_milli: int
+    after: tuple[tuple[int, bool], ...]  # jobs, and whether only their success will do
+
+
+def submission_create(*, access: Access, description: Mapping[str, Any], now: datetime, actor: Actor) -> list[Job]:
+    """Submit a job, or all elements of an array. A `ValidationError` names every fault by its path."""
+    return submissions_create(access=access, descriptions=[description], now=now, actor=actor)
+
+
+def submissions_create(*, access: Access, descriptions: Sequence[Mapping[str, Any]], now: datetime, actor: Actor) -> list[Job]:
+    """Submit many, all or none."""
+    checked = submissions_check(access=access, descriptions=descriptions, now=now)
+    news = News()
+    with transaction.atomic():
+        jobs = _write(checked, access, now, actor, news)
+        news.publish()
+        if any(job.state == JobState.QUEUED for job in jobs):
+            lease_want()
+    return jobs
+
+
+def submissions_check(*, access: Access, descriptions: Sequence[Mapping[str, Any]], now: datetime) -> list[Checked]:
+    """What submitting would check, and nothing written. With several descriptions paths begin with the place in the list."""
+    checker = _Checker(access, now)
+    found: list[Checked] = []
+    faults: Faults = {}
+    for place, raw in enumerate(descriptions):
+        checked, wrong = checker.check(raw)
+        prefix = f"[{place}]" if len(descriptions) > 1 else ""
+        faults |= {_joined(prefix, path): messages for path, messages in wrong.items()}
+        if checked is not None:
+            found.append(checked)
+    if sum(one.description.array.count if one.description.array else 1 for one in found) > MOST_AT_ONCE:
+        faults["array"] = [f"At most {MOST_AT_ONCE} jobs at once."]
+    if faults:
+        raise ValidationError(faults)
+    return found
+
+
+def _joined(prefix: str, path: str) -> str:
+    return f"{prefix}.{path}" if prefix and path else prefix or path or "description"
+
+
+class _Checker:
+    """Checks descriptions one after the other; what they have in common is read once."""
+
+    def __init__(self, access: Access, now: datetime) -> None:
+        self.access = access
+        self.now = now
+        self.kinds = Kinds(topology_now())
+        self.types = {kind.name: kind for kind in GpuType.objects.all()}
+        self.facts = _facts_now()
+        self._quotas: dict[str, tuple[QuotaNode | None, str]] = {}
+
+    def check(self, raw: Mapping[str, Any]) -> tuple[Checked | None, Faults]:
+        try:
+            description = JobDescription.model_validate(raw)
+        except SchemaError as error:
+            return None, _schema_faults(error)
+        faults: dict[str, list[str]] = defaultdict(list)
+        quota, fault = self._quota(description.quota)
+        if fault:
+            faults["quota"].append(fault)
+        if not description.due_after(self.now):
+            faults["deadline"].append("It lies in the past.")
+        self._check_types(description, faults)
+        kind = self._kind(description, faults)
+        if kind is not None:
+            self._check_backends(description, kind, faults)
+        after = self._after(description, faults)
+        if faults or quota is None or kind is None:
+            return None, dict(faults)
+        return Checked(description, quota, kind, self._milli(kind), after), {}
+
+    def _quota(self, path: str) -> tuple[QuotaNode | None, str]:
+        if path not in self._quotas:
+            self._quotas[path] = self._find_quota(path)
+        return self._quotas[path]
+
+    def _find_quota(self, path: str) -> tuple[QuotaNode | None, str]:
+        node = QuotaNode.objects.filter(path=path, archived_at__isnull=True).first()
+        if node is None or not self.access.can(Can.SEE, path):
+            return None, f"There is no quota {path}."
+        if not self.access.can(Can.SUBMIT, path):
+            return None, f"You may not submit to {path}."
+        if QuotaNode.objects.filter(parent=node, archived_at__isnull=True).exists():
+            return None, f"{path} has quotas below it; jobs belong to one of those."
+        return node, ""
+
+    def _check_types(self, description: JobDescription, faults: dict[str, list[str]]) -> None:
+        named = [("gpu_types", description.gpu_types or [])]
+        named += [(f"roles[{place}].gpu_types", role.gpu_types or []) for place, role in enumerate(description.roles or [])]
+        named.append(("throughput", list(description.throughput or {})))
+        for path, types in named:
+            unknown = sorted(set(types) - self.types.keys())
+            if unknown:
+                known = ", ".join(sorted(self.types)) or "none yet"
+                faults[path].append(f"The fleet knows no {', '.join(unknown)}; it knows {known}.")
+
+    def _kind(self, description: JobDescription, faults: dict[str, list[str]]) -> Kind | None:
+        document = kind_document(description.spec, description.job_class, description.priority, description.preemptible_column, 0)
+        found = self.kinds.check(document)
+        if isinstance(found, Kind):
+            return found
+        for fault in found:
+            path = fault.path.removeprefix("$").removeprefix(".")
+            if description.roles is None and path.startswith("roles[0]"):
+                path = path.removeprefix("roles[0]").removeprefix(".") or "gpus"
+            faults[path or "description"].append(f"{fault.message[:1].upper()}{fault.message[1:]}.")
+        return None
+
+    def _check_backends(self, description: JobDescription, kind: Kind, faults: dict[str, list[str]]) -> None:
+        """Refused here is what no cluster's back-end could ever carry out."""
+        if not self.facts:
+            return
+        spanning = [("topology", kind.placing), *((f"roles[{place}].topology", role.placing) for place, role in enumerate(kind.roles))]
+        if not all(facts.spans_clusters for facts in self.facts.values()):
+            for path, placing in spanning:
+                if placing is not None and placing.span_clusters:
+                    faults[f"{path}.span_clusters"].append("No back-end can run a part of a job whose other parts run on another cluster.")
+        if kind.sharing == "mps" and not any(facts.runs_mps for facts in self.facts.values()):
+            faults["sharing"].append("No cluster's back-end can share a GPU by MPS.")
+        if kind.sharing == "mig" and not any(facts.creates_mig for facts in self.facts.values()):
+            wanted = {role.mig for role in kind.roles if role.mig}
+            there = set(MigInstance.objects.filter(removed_at__isnull=True, profile__in=wanted).values_list("profile", flat=True))
+            if wanted - there or not wanted:
+                faults["sharing"].append("No cluster's back-end can split GPUs, and none is split so.")
+
+    def _after(self, description: JobDescription, faults: dict[str, list[str]]) -> tuple[tuple[int, bool], ...]:
+        if not description.after:
+            return ()
+        named = [one.job for one in description.after]
+        visible = Job.objects.filter(self.access.visible(Can.SEE, "quota__path"), public_id__in=named)
+        keys = dict(visible.values_list("public_id", "id"))
+        for place, name in enumerate(named):
+            if name not in keys:
+                faults[f"after[{place}].job"].append(f"There is no job {name}.")
+            elif name in named[:place]:
+                faults[f"after[{place}].job"].append(f"{name} is named twice.")
+        return tuple((keys[one.job], one.condition == "completed") for one in description.after if one.job in keys)
+
+    def _milli(self, kind: Kind) -> int:
+        """What the minimum of the gang is charged, on the accepted type where that is most."""
+        return sum(role.least * self._worker_milli(role) for role in kind.roles)
+
+    def _worker_milli(self, role: Role) -> int:
+        if not role.parted:
+            return 1000 * role.gpus
+        if role.share_milli is not None:
+            return role.devices * role.share_milli
+        accepted = [self.types[name] for name in role.gpu_types if name in self.types] or list(self.types.values())
+        if role.memory_mib is not None:
+            smallest = min((kind.memory_mib for kind in accepted), default=0)
+            return role.devices * min(1000, max(1, 1000 * role.memory_mib // smallest if smallest else 1000))
+        charges = []
+        for kind in accepted:
+            board = board_of(kind.name)
+            profile = board.profile(role.mig or "") if board is not None else None
+            if board is not None and profile is not None:
+                charges.append(board.charge_milli(profile))
+        return role.devices * max(charges, default=1000)
+
+
+def _facts_now() -> dict[int, Facts]:
+    from scheduler.backends.registry import backends_all
+
+    return {cluster: backend.facts for cluster, backend in backends_all().items()}
+
+
+def _schema_faults(error: SchemaError) -> Faults:
+    found: dict[str, list[str]] = defaultdict(list)
+    for fault in error.errors(include_url=False, include_context=False):
+        path = ""
+        for step in fault["loc"]:
+            path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else str(step)
+        message = fault["msg"].removeprefix("Value error, ")
+        found[path or "description"].append(message)
+    return dict(found)
+
+
+def _write(checked: Sequence[Checked], access: Access, now: datetime, actor: Actor, news: News) -> list[Job]:
+    rows: list[tuple[Checked, Job]] = []
+    counts = [one.description.array.count if one.description.array else 1 for one in checked]
+    names = iter(public_ids("j", sum(counts)))
+    for one, count in zip(checked, counts, strict=True):
+        array = public_id("a") if one.description.array else ""
+        rows.extend((one, _job(one, next(names), array, place, access, now)) for place in range(count))
+    jobs = Job.objects.bulk_create([job for _, job in rows], batch_size=BATCH)
+    JobEvent.objects.bulk_create(
+        [JobEvent(job=job, at=now, to_state=job.state, cause="Submitted.", actor_name=actor.name) for job in jobs], batch_size=BATCH
+    )
+    Dependency.objects.bulk_create(
+        [Dependency(job=job, on_id=on, if_completed=completed) for one, job in rows for on, completed in one.after], batch_size=BATCH
+    )
+    place = 0
+    for one, count in zip(checked, counts, strict=True):
+        first, last = rows[place][1], rows[place + count - 1][1]
+        place += count
+        after = {"name": one.description.name, "class": one.description.job_class, "gpus_milli": one.gpus_milli, "state": first.state}
+        after |= {"array": first.array, "last": last.public_id} if count > 1 else {}
+        audit_record(actor=actor, action="job.create", kind="job", object_id=first.public_id, quota=one.quota, after=after)
+    news.add("jobs", *(job.pk for job in jobs))
+    news.add("overview", 1)
+    return jobs
+
+
+def _job(checked: Checked, name: str, array: str, place: int, access: Access, now: datetime) -> Job:
+    said = checked.description
+    launch = said.launch.model_dump(exclude_none=True, exclude_defaults=True)
+    if said.array is not None:
+        own = said.array.values[place] if said.array.values is not None else {}
+        launch["env"] = {**launch.get("env", {}), "GPUFLEET_ARRAY_INDEX": str(place), **own}
+    return Job(
+        public_id=name,
+        name=f"{said.name}[{place}]"[:120] if array else said.name,
+        quota=checked.quota,
+        owner=access.actor.user,
+        job_class=said.job_class,
+        priority=said.priority,
+        preemptible=said.preemptible_column,
+        state=JobState.DRAFT if said.draft else JobState.QUEUED,
+        state_since=now,
+        submitted_at=now,
+        spec=said.spec,
+        gpus_milli=checked.gpus_milli,
+        estimate_seconds=said.estimate_s,
+        limit_seconds=said.limit_s,
+        labels=dict(said.labels),
+        cost_centre=said.cost_centre,
+        launch=launch,
+        not_before=said.not_before,
+        deadline=said.deadline,
+        held_at=now if said.hold else None,
+        array=array,
+        array_index=place if array else None,
+        retry_limit=said.retries,
+    )

@@ -1,0 +1,171 @@
+"""What time alone brings about: promises that lapse, runs that don't come up, grace that is over, limits, deadlines, and dependencies that failed.
+
+Each looks for what is past its time and acts on it once; doing it again changes nothing.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime, timedelta
+
+from django.db import transaction
+from django.db.models import Exists, Min, OuterRef, Q
+
+from gpufleet.core.live.news import News
+from scheduler.backends.base import Signal
+from scheduler.models import HOLDING, Attempt, Dependency, Job, JobState, Order, OrderKind, Promise
+from scheduler.policy import Policy
+from scheduler.services.lease import lease_want
+from scheduler.services.promises import promises_lapse
+from scheduler.services.runs import Clusters, Stop, attempts_stop
+from scheduler.services.steps import Steps, jobs_locked, open_attempts
+
+WAITING = (JobState.QUEUED, JobState.PREEMPTED)
+NOT_STARTED = (JobState.DRAFT, *WAITING, JobState.RESERVED)
+# A handful at a time: whatever is left over is found by the next look.
+MOST = 1000
+
+
+def timers_run(*, now: datetime, policy: Policy, news: News) -> int:
+    """Everything that is due. Returns how many jobs it touched."""
+    return (
+        promises_lapse(now=now, news=news)
+        + starts_give_up(now=now, timeout=policy.start_timeout, news=news)
+        + limits_enforce(now=now, warning=policy.limit_warning, news=news)
+        + stops_force(now=now, news=news)
+        + deadlines_enforce(now=now, news=news)
+        + dependencies_settle(now=now, news=news)
+    )
+
+
+def starts_give_up(*, now: datetime, timeout: timedelta, news: News) -> int:
+    """A run that is not up in time gives its GPUs back and waits again."""
+    late = Attempt.objects.filter(ended_at__isnull=True, running_at__isnull=True, stop_to="", started_at__lte=now - timeout)
+    jobs = list(late.order_by("id").values_list("job_id", flat=True)[:MOST])
+    cause = f"It was not running {timeout.total_seconds():g} s after it got its GPUs."
+    stops = [Stop(job, JobState.QUEUED, "lost", cause) for job in jobs]
+    return attempts_stop(stops=stops, now=now, news=news) if stops else 0
+
+
+def stops_force(*, now: datetime, news: News) -> int:
+    """Whoever has not left when the grace is over is ended by force. Said once: a back-end is asked again by its orders."""
+    overdue = Attempt.objects.filter(ended_at__isnull=True, stop_until__lte=now).exclude(orders__kind=OrderKind.STOP)
+    keys = list(overdue.order_by("id").values_list("job_id", flat=True)[:MOST])
+    if not keys:
+        return 0
+    with transaction.atomic():
+        steps = Steps(now=now)
+        jobs = jobs_locked(keys)
+        attempts = [one for one in open_attempts(jobs).values() if one.stop_until is not None and one.stop_until <= now]
+        told = set(Order.objects.filter(attempt__among=[one.pk for one in attempts], kind=OrderKind.STOP).values_list("attempt_id", flat=True))
+        clusters = Clusters(attempts)
+        for attempt in attempts:
+            if attempt.pk not in told:
+                steps.note(jobs[attempt.job_id], "Its grace is over: it is ended by force.", attempt=attempt)
+                for cluster in clusters.of(attempt):
+                    steps.order(attempt, OrderKind.STOP, cluster, {"force": True})
+        steps.write(news)
+    return len(attempts)
+
+
+def limits_enforce(*, now: datetime, warning: timedelta, news: News) -> int:
+    """Time limits: a warning shortly before, then the run is asked to leave and its job has failed."""
+    over, near = [], []
+    for job, limit, end, warn_at in _limited(warning):
+        if end <= now:
+            over.append(Stop(job, JobState.FAILED, "failed", f"Its time limit of {limit} s is over."))
+        elif warn_at is not None and warn_at <= now:
+            near.append(job)
+    if near:
+        _warn(near[:MOST], now, news)
+    return len(near) + (attempts_stop(stops=over[:MOST], now=now, news=news) if over else 0)
+
+
+def _limited(warning: timedelta) -> Iterator[tuple[int, int, datetime, datetime | None]]:
+    """Jobs that run under a limit: how long it is, when it ends, and when the warning is due if none was given."""
+    runs = Attempt.objects.filter(ended_at__isnull=True, stop_to="", job__state__in=HOLDING).order_by("id")
+    rows = runs.filter(running_at__isnull=False, job__limit_seconds__isnull=False)
+    for job, running_at, limit, warned_at in rows.values_list("job_id", "running_at", "job__limit_seconds", "warned_at"):
+        if running_at is not None and limit is not None:
+            end = running_at + timedelta(seconds=limit)
+            yield job, limit, end, end - min(warning, timedelta(seconds=limit) / 2) if warned_at is None else None
+
+
+def _warn(keys: Iterable[int], now: datetime, news: News) -> None:
+    with transaction.atomic():
+        steps = Steps(now=now)
+        jobs = jobs_locked(keys)
+        attempts = [one for one in open_attempts(jobs).values() if one.warned_at is None]
+        clusters = Clusters(attempts)
+        for attempt in attempts:
+            steps.attempt(attempt, warned_at=steps.now)
+            steps.note(jobs[attempt.job_id], "It was told that its time limit is near.", attempt=attempt)
+            for cluster in clusters.of(attempt):
+                steps.order(attempt, OrderKind.SIGNAL, cluster, {"signal": Signal.WARN.value})
+        steps.write(news)
+
+
+def deadlines_enforce(*, now: datetime, news: News) -> int:
+    """What has not started by its deadline never will."""
+
+    def said(job: Job) -> str:
+        return f"It had not started by its deadline, {job.deadline:%Y-%m-%d %H:%M:%S} UTC."
+
+    past = Q(deadline__lte=now, ended_at__isnull=True) & ~Q(state__in=(JobState.DRAFT, *HOLDING))
+    return _end_waiting(past, JobState.FAILED, said, now, news)
+
+
+def _unmeetable() -> Exists:
+    unmet = Dependency.objects.filter(job=OuterRef("pk"), if_completed=True, on__state__in=(JobState.FAILED, JobState.CANCELLED))
+    return Exists(unmet)
+
+
+def dependencies_settle(*, now: datetime, news: News) -> int:
+    """A job that was to follow another one's success, and can't any more, is cancelled with that reason. Those behind it are next."""
+    return _end_waiting(Q(_unmeetable(), state__in=NOT_STARTED), JobState.CANCELLED, _blocker_of, now, news)
+
+
+def _blocker_of(job: Job) -> str:
+    ended = (JobState.FAILED, JobState.CANCELLED)
+    other = Dependency.objects.filter(job=job, if_completed=True, on__state__in=ended).order_by("id").select_related("on").first()
+    if other is None:
+        return "A job on which it depends did not complete."
+    return f"{other.on.public_id}, on which it depends, {'failed' if other.on.state == JobState.FAILED else 'was cancelled'}."
+
+
+def _end_waiting(which: Q, to: str, cause: Callable[[Job], str], now: datetime, news: News) -> int:
+    keys = list(Job.objects.filter(which).order_by("id").values_list("id", flat=True)[:MOST])
+    if not keys:
+        return 0
+    with transaction.atomic():
+        steps = Steps(now=now)
+        jobs = [job for job in jobs_locked(keys).values() if job.state in NOT_STARTED]
+        for job in jobs:
+            steps.forget_promise(job)
+            steps.move(job, to, cause(job))
+        steps.write(news)
+        if jobs:
+            lease_want(hint=False)
+    return len(jobs)
+
+
+def timers_next(*, now: datetime, policy: Policy) -> datetime | None:
+    """When time alone brings about something next, of what can be known now. What becomes demand is known to the plan: `demand_next`."""
+    limits = [at for _, _, *both in _limited(policy.limit_warning) for at in both]
+    starting = Attempt.objects.filter(ended_at__isnull=True, running_at__isnull=True, stop_to="").aggregate(at=Min("started_at"))["at"]
+    stopping = Attempt.objects.filter(ended_at__isnull=True, stop_until__gt=now)
+    times = [
+        *limits,
+        starting + policy.start_timeout if starting else None,
+        stopping.aggregate(at=Min("stop_until"))["at"],
+        Promise.objects.aggregate(at=Min("until"))["at"],
+        Job.objects.filter(ended_at__isnull=True, deadline__gt=now).aggregate(at=Min("deadline"))["at"],
+        Order.objects.filter(done_at__isnull=True, due_at__gt=now).aggregate(at=Min("due_at"))["at"],
+    ]
+    return min((at for at in times if at is not None and at > now), default=None)
+
+
+def demand_next(*, now: datetime) -> datetime | None:
+    """When a job that waits for its time becomes demand: the next plan is due then."""
+    # Whether each waits, a look at that time finds out: a condition on the state would have a database go through all that do.
+    alive = Job.objects.filter(ended_at__isnull=True)
+    times = (alive.filter(**{f"{column}__gt": now}).aggregate(at=Min(column))["at"] for column in ("not_before", "retry_at", "set_aside_until"))
+    return min((at for at in times if at is not None), default=None)

@@ -1,0 +1,60 @@
+"""The world after a plan was carried out, as the next scenario: typed in, typed out."""
+
+from dataclasses import replace
+
+from scheduler.engine.plan import Decision, Plan, Stand
+from scheduler.engine.values import HOUR_MS, QUEUED, Job, Kind, MigInstance, Node, Placed, Run, Scenario
+
+
+def placed(kind: Kind, stands: tuple[Stand, ...]) -> tuple[Placed, ...]:
+    roles = {role.name: place for place, role in enumerate(kind.roles)}
+    return tuple(Placed(roles[one.role], one.index, one.node, one.gpus, one.share_milli, one.mig) for one in stands)
+
+
+def carried_out(scenario: Scenario, plan: Plan) -> Scenario:
+    """Everyone who had to leave is gone, everyone who was to start runs; time stands still."""
+    jobs: dict[str, Job] = {job.name: job for job in scenario.jobs}
+    nodes: dict[str, Node] = {node.name: node for node in scenario.nodes}
+    leavers = {name for decision in plan.decisions for name in decision.after}
+    for decision in plan.decisions:
+        if decision.action == "repartition":
+            split_anew(nodes, decision, scenario.now)
+        elif decision.job is not None and decision.action != "reserve":
+            jobs[decision.job] = changed(jobs[decision.job], decision, scenario.now)
+    left = (job for job in jobs.values() if not (job.run.state == "stopping" and job.name in leavers))
+    return replace(scenario, jobs=tuple(left), nodes=tuple(nodes[node.name] for node in scenario.nodes))
+
+
+def split_anew(nodes: dict[str, Node], decision: Decision, now: int) -> None:
+    assert decision.node is not None
+    assert decision.gpu is not None
+    node, gpu = nodes[decision.node], decision.gpu
+    rest = [one for one in node.mig if one.gpu != gpu]
+    rest.extend(MigInstance(gpu, one.start, one.profile) for one in decision.instances)
+    bit = 1 << gpu
+    split = node.split | bit if decision.instances else node.split & ~bit
+    lately = (*(at for at in node.repartitioned if at > now - HOUR_MS), now)
+    nodes[node.name] = replace(node, mig=tuple(sorted(rest, key=lambda one: (one.gpu, one.start))), split=split, repartitioned=lately)
+
+
+def changed(job: Job, decision: Decision, now: int) -> Job:
+    run = job.run
+    if decision.action == "evict":
+        return replace(job, run=replace(QUEUED, last_evicted=now, evictions=run.evictions + 1))
+    workers = placed(job.kind, decision.workers)
+    if decision.action == "start":
+        run = Run("running", now, now, None, workers, (), decision.backfilled, None, run.last_evicted, run.last_moved, run.evictions)
+    elif decision.action == "move":
+        run = replace(run, workers=workers, started=now, last_moved=now, backfilled=False)
+    elif decision.action == "repair":
+        run = replace(run, workers=workers, degraded_since=None)
+    else:
+        run = replace(run, workers=workers)
+    return replace(job, run=replace(run, reclaimed=came_by_reclaim(run, decision, now)))
+
+
+def came_by_reclaim(run: Run, decision: Decision, now: int) -> int | None:
+    """When the job came to its place by reclaim, after the decision."""
+    if decision.action in ("start", "repair", "grow") and decision.why.code == "reclaim":
+        return now
+    return None if decision.action == "start" else run.reclaimed

@@ -1,0 +1,111 @@
+"""What a simulation says about a policy."""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from scheduler.engine.values import CLASSES
+
+from .world import Life, World
+
+
+def summary(world: World, *, policy: str, seed: int, wall_s: float, per_job: bool) -> dict[str, Any]:
+    """Means are over completed jobs; unfinished ones are counted, never averaged in."""
+    lives = [life for life in world.lives.values() if life.arrived <= world.now]
+    completed = [life for life in lives if life.ended is not None and not life.failed]
+    failed = [life for life in lives if life.failed]
+    span = max(1, world.now - world.template.now)
+    capacity = max(1, world.capacity) * span
+    totals = world.totals
+    spans = [_jct(life) for life in completed]
+    fairness = [_fairness(life) for life in completed]
+    document: dict[str, Any] = {
+        "format": "gpufleet-simulation/1",
+        "policy": policy,
+        "seed": seed,
+        "simulated_s": span / 1000,
+        "wall_s": round(wall_s, 3),
+        "events": totals.events,
+        "jobs": {
+            "arrived": len(lives),
+            "completed": len(completed),
+            "unfinished": len(lives) - len(completed) - len(failed),
+            "failed": len(failed),
+        },
+        "jct_s": _spread(spans),
+        "wait_s": {"by_class": {name: _spread(_waits(completed, rank)) for rank, name in enumerate(CLASSES)}},
+        "makespan_s": max((life.ended - world.template.now for life in completed if life.ended is not None), default=0) / 1000,
+        "utilization": round(totals.useful / capacity, 6),
+        "allocation": round(totals.held / capacity, 6),
+        "fragmentation": round(totals.fragmented / max(1, totals.plans) / max(1, world.capacity), 6),
+        "finish_time_fairness": {
+            "mean": round(float(np.mean(fairness)), 4) if fairness else None,
+            "max": round(max(fairness), 4) if fairness else None,
+        },
+        "preemptions": totals.preemptions,
+        "moves": totals.moves,
+        "lost_work_gpu_s": sum(life.lost for life in world.lives.values()) / 1000,
+        "saturated": saturated(totals.queue),
+    }
+    if per_job:
+        document["per_job"] = [_row(life, world.template.now) for life in sorted(lives, key=lambda life: (life.arrived, life.job.name))]
+    return document
+
+
+def _jct(life: Life) -> float:
+    assert life.ended is not None
+    return (life.ended - life.arrived) / 1000
+
+
+def _waits(lives: Sequence[Life], rank: int) -> list[float]:
+    return [(life.first_start - life.arrived) / 1000 for life in lives if life.job.kind.class_rank == rank and life.first_start is not None]
+
+
+def _fairness(life: Life) -> float:
+    """Completion time over the time it would have taken with its share of a fleet as crowded as it was."""
+    assert life.ended is not None
+    took = max(1, life.ended - life.arrived)
+    crowd = max(1.0, life.contention / took / 1000)
+    return took / max(1.0, life.work / 1_000_000 * crowd)
+
+
+def _spread(values: Sequence[float]) -> dict[str, float | None]:
+    if not values:
+        return {"mean": None, "p50": None, "p95": None, "p99": None}
+    p50, p95, p99 = np.percentile(np.array(values), [50, 95, 99])
+    return {"mean": round(float(np.mean(values)), 3), "p50": round(float(p50), 3), "p95": round(float(p95), 3), "p99": round(float(p99), 3)}
+
+
+def _row(life: Life, start: int) -> dict[str, Any]:
+    def at(time: int | None) -> float | None:
+        return None if time is None else (time - start) / 1000
+
+    return {
+        "job": life.job.name,
+        "submitted": at(life.job.submitted),
+        "started": at(life.first_start),
+        "ended": at(life.ended),
+        "evictions": life.evictions,
+    }
+
+
+def saturated(queue: Sequence[tuple[int, int]], windows: int = 8) -> bool:
+    """Whether the queue kept growing: its mean rises over the windows of the run and ends well above where it was half-way."""
+    total = sum(span for span, _ in queue)
+    if not total:
+        return False
+    means = [0.0] * windows
+    at = 0
+    for span, waiting in queue:
+        left = span
+        while left > 0:
+            place = min(windows - 1, at * windows // total)
+            until = total * (place + 1) // windows if place < windows - 1 else total
+            part = min(left, max(1, until - at))
+            means[place] += part * waiting
+            at += part
+            left -= part
+    rising = sum(1 for earlier, later in itertools.pairwise(means) if later > earlier)
+    return rising >= windows - 2 and means[-1] > 1.5 * means[windows // 2 - 1] and means[-1] * windows / total > 1

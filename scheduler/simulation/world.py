@@ -1,0 +1,325 @@
+"""A discrete-event world around the engine: jobs arrive, run, save checkpoints, are put out and come back.
+
+The engine plans at every distinct event time, on the same scenario values as in production. Work is counted at the speed of
+`min` workers on a GPU type of speed 1.0; more workers are proportionally faster.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
+
+from scheduler.engine.cycle import make_plan
+from scheduler.engine.kept import Kept
+from scheduler.engine.plan import Decision, Plan
+from scheduler.engine.values import QUEUED, Job, Run, Scenario
+
+from .applying import came_by_reclaim, placed, split_anew
+from .progress import MILLION, Progress, gang_rate
+
+NEVER = 1 << 62
+Policy = Callable[[Scenario], Plan]
+
+
+@dataclass(slots=True)
+class Life:
+    """One job's way through the simulation."""
+
+    job: Job
+    work: int
+    progress: Progress
+    arrived: int
+    least: int = 0  # GPUs of its minimum
+    gpus: int = 0
+    ready: int = 0  # when it computes, its places being free and its state restored
+    first_start: int | None = None
+    ended: int | None = None
+    failed: bool = False
+    evictions: int = 0
+    lost: int = 0  # GPU-milliseconds computed in vain
+    contention: int = 0  # crowding times milliseconds while it was there; until it leaves, as of its arrival
+    version: int = 0  # timers of an earlier form are void
+
+
+@dataclass(slots=True)
+class Totals:
+    events: int = 0
+    plans: int = 0
+    preemptions: int = 0
+    moves: int = 0
+    held: int = 0  # GPU-milliseconds
+    useful: int = 0
+    fragmented: int = 0
+    queue: list[tuple[int, int]] = field(default_factory=list)  # (time, waiting) at every event
+
+
+class World:
+    def __init__(self, scenario: Scenario, policy: Policy | None = None, works: dict[str, int] | None = None) -> None:
+        self.template = scenario
+        self.now = scenario.now
+        kept = Kept()
+        self.policy = policy or (lambda scenario: make_plan(scenario, kept))
+        self.nodes = {node.name: node for node in scenario.nodes}
+        self.capacity = sum(node.gpus - node.unhealthy.bit_count() for node in scenario.nodes if node.health in ("healthy", "suspect"))
+        self.lives: dict[str, Life] = {}
+        self.active: dict[str, Job] = {}  # arrived and not ended, by name
+        self.timers: list[tuple[int, int, str, str, int]] = []
+        self.totals = Totals()
+        self._serial = 0
+        self._last = scenario.now
+        self._speeds: dict[tuple[int, str], int] = {}
+        self._wake: int | None = None
+        self._split = False
+        self._in_order: list[tuple[int, str]] = []  # by age, of who is active
+        self._due: dict[str, tuple[Job, int]] = {}  # until when a job as it is has no later checkpoint
+        self._crowding = 0  # GPUs that were asked for and held, in thousandths of the fleet, times milliseconds
+        works = works or {}
+        for job in scenario.jobs:
+            work = job.work_ms if job.work_ms is not None else works.get(job.name, job.estimate_ms or 3_600_000)
+            least = sum(role.least * role.gpus for role in job.kind.roles)
+            self.lives[job.name] = Life(job, work * MILLION, Progress(work * MILLION), max(scenario.now, job.submitted), least)
+            if job.run is not QUEUED and job.run.workers:
+                self._already_there(job)
+            else:
+                self._at(max(scenario.now, job.submitted), "arrive", job.name, 0)
+
+    def _at(self, time: int, what: str, name: str, version: int) -> None:
+        self._serial += 1
+        heappush(self.timers, (time, self._serial, what, name, version))
+
+    def _already_there(self, job: Job) -> None:
+        self._come(job)
+        if job.run.state == "stopping":
+            self._at(max(self.now, job.run.until or self.now), "stopped", job.name, 0)
+        else:
+            self._form(job.name, self.now)
+
+    def _come(self, job: Job) -> None:
+        self.active[job.name] = job
+        insort(self._in_order, (job.submitted, job.name))
+        self.lives[job.name].contention = -self._crowding
+
+    # Running
+
+    def run(self, until: int | None = None) -> None:
+        """Play events until nothing can happen any more, or until an instant."""
+        while self.timers or self._wake is not None:
+            time = self.timers[0][0] if self.timers else self._wake
+            if self._wake is not None and (time is None or self._wake < time):
+                time = self._wake
+            assert time is not None
+            if until is not None and time > until:
+                self._pass_time(until)
+                return
+            self._pass_time(time)
+            self._wake = None
+            changed = False
+            while self.timers and self.timers[0][0] == time:
+                _, _, what, name, version = heappop(self.timers)
+                changed = self._happen(what, name, version) or changed
+            self.totals.events += 1
+            self._plan()
+            if not self.timers and not any(job.run.state != "queued" for job in self.active.values()) and not self._wake_helps():
+                return  # what still waits can never start
+
+    def _wake_helps(self) -> bool:
+        return self._wake is not None and any(job.not_before is not None and job.not_before > self.now for job in self.active.values())
+
+    def _pass_time(self, time: int) -> None:
+        span = time - self._last
+        if span > 0:
+            lives = self.lives
+            waiting = wanted = held = 0
+            for name, job in self.active.items():
+                if job.run.workers:
+                    held += lives[name].gpus
+                else:
+                    waiting += 1
+                    wanted += lives[name].least
+            self.totals.held += span * held
+            self.totals.queue.append((span, waiting))
+            self._crowding += span * max(1000, 1000 * (wanted + held) // max(1, self.capacity))
+        self._last = self.now = time
+
+    def _happen(self, what: str, name: str, version: int) -> bool:
+        life = self.lives[name]
+        if what == "arrive":
+            self._come(replace(life.job, run=QUEUED))
+            return True
+        if version != life.version and what != "stopped":
+            return False
+        if what == "ready":
+            self.active[name] = replace(self.active[name], run=replace(self.active[name].run, state="running", started=self.now, until=None))
+            if life.first_start is None:
+                life.first_start = self.now
+            life.progress.since = self.now
+            return True
+        if what == "end":
+            self._compute(name)
+            self.totals.useful += life.work // MILLION * life.least
+            self._leave(name)
+            return True
+        if what == "limit":
+            life.failed = True
+            self._leave(name)
+            return True
+        if what == "stopped":
+            run = self.active[name].run
+            self.active[name] = replace(self.active[name], run=Run(last_evicted=self.now, evictions=run.evictions))
+            return True
+        return False
+
+    def _leave(self, name: str) -> None:
+        self.lives[name].ended = self.now
+        self.lives[name].version += 1
+        self.lives[name].contention += self._crowding
+        job = self.active.pop(name)
+        del self._in_order[bisect_left(self._in_order, (job.submitted, name))]
+        self._due.pop(name, None)
+
+    # Progress
+
+    def _compute(self, name: str) -> None:
+        """Book the work done in the present form up to now."""
+        self.lives[name].progress.book(self.now)
+
+    def _rate(self, job: Job) -> tuple[int, int]:
+        """(speed in millionths, GPUs) of a job where it stands."""
+        gpus = 0
+        speeds = []
+        for worker in job.run.workers:
+            gpus += worker.gpus.bit_count()
+            node = self.nodes[worker.node]
+            key = (id(job.kind), node.gpu_type)
+            speed = self._speeds.get(key)
+            if speed is None:
+                speed = self._speeds[key] = job.kind.speed(node.gpu_type)
+            speeds.append(speed)
+        return gang_rate(speeds, sum(role.least for role in job.kind.roles)), gpus
+
+    def _form(self, name: str, ready: int) -> None:
+        """A job has new places: from `ready` on it computes there."""
+        life, job = self.lives[name], self.active[name]
+        rate, life.gpus = self._rate(job)
+        life.version += 1
+        life.progress.form(rate, ready)
+        life.ready = ready
+        if job.run.state in ("reserved", "starting"):
+            self._at(ready, "ready", name, life.version)
+        if (end := life.progress.ends_at) is not None:
+            self._at(end, "end", name, life.version)
+        started = ready if life.first_start is None or job.run.started is None else job.run.started
+        if job.limit_ms is not None:
+            self._at(max(self.now, started + job.limit_ms), "limit", name, life.version)
+
+    # Planning
+
+    def _plan(self) -> None:
+        if not self.active:
+            return
+        self._save()
+        active = self.active
+        jobs = tuple([active[name] for _, name in self._in_order])
+        if self._split:
+            self.template = replace(self.template, nodes=tuple(self.nodes[node.name] for node in self.template.nodes))
+            self._split = False
+        template = self.template
+        scenario = Scenario(self.now, template.settings, template.topology, template.nodes, template.quotas, template.windows, template.demand, jobs)
+        plan = self.policy(scenario)
+        self.totals.plans += 1
+        self.totals.fragmented += int(plan.metrics.get("fragmented", 0)) if plan.metrics else 0
+        gone: dict[str, int] = {}
+        for decision in plan.decisions:
+            self._carry_out(decision, gone)
+        self._wake = plan.next_wake
+
+    def _save(self) -> None:
+        """Every job has the checkpoint that it has by now."""
+        now, due = self.now, self._due
+        for name, job in self.active.items():
+            known = due.get(name)
+            if known is None or known[0] is not job or known[1] <= now:
+                shown, until = self._shown(job)
+                due[name] = (shown, until)
+                if shown is not job:
+                    self.active[name] = shown
+
+    def _shown(self, job: Job) -> tuple[Job, int]:
+        """With the checkpoint that it has by now, and until when it has no later one."""
+        checkpoint, started = job.checkpoint, job.run.started
+        if checkpoint is None or checkpoint.interval_ms is None or not job.run.workers or started is None:
+            return job, NEVER
+        interval = checkpoint.interval_ms
+        last = started + (self.now - started) // interval * interval if interval else self.now
+        return job if checkpoint.last == last else replace(job, checkpoint=replace(checkpoint, last=last)), last + interval
+
+    def _carry_out(self, decision: Decision, gone: dict[str, int]) -> None:
+        action, name = decision.action, decision.job
+        if action == "repartition":
+            split_anew(self.nodes, decision, self.now)
+            self._split = True
+            return
+        if name is None or action == "reserve":
+            return
+        job = self.active[name]
+        free_at = max([self.now, *(gone.get(other, self._gone_at(other)) for other in decision.after)])
+        if action == "evict":
+            self._put_out(name, gone)
+            return
+        workers = placed(job.kind, decision.workers)
+        job = replace(job, run=replace(job.run, reclaimed=came_by_reclaim(job.run, decision, self.now)))
+        if action == "start":
+            restore = self._restore(job)
+            run = replace(job.run, state="reserved", since=self.now, started=None, until=free_at + restore, workers=workers)
+            run = replace(run, backfilled=decision.backfilled)
+            if free_at + restore == self.now:
+                run = replace(run, state="running", started=self.now, until=None)
+                if self.lives[name].first_start is None:
+                    self.lives[name].first_start = self.now
+            self.active[name] = replace(job, run=run)
+            self._form(name, free_at + restore)
+            return
+        if action == "move":
+            self.totals.moves += 1
+            self._interrupt(name)
+            gone[name] = self.now
+            run = replace(job.run, workers=workers, started=self.now, last_moved=self.now, backfilled=False)
+            self.active[name] = replace(job, run=run)
+            self._form(name, free_at + self._restore(job))
+            return
+        self._compute(name)
+        if action == "shrink":
+            gone[name] = self.now
+        self.active[name] = replace(job, run=replace(job.run, workers=workers, degraded_since=None))
+        self._form(name, max(self.now, self.lives[name].ready))
+
+    def _gone_at(self, name: str) -> int:
+        job = self.active.get(name)
+        return self.now if job is None or job.run.until is None else max(self.now, job.run.until)
+
+    def _restore(self, job: Job) -> int:
+        return job.checkpoint.restore_ms if job.checkpoint is not None and self.lives[job.name].progress.done else 0
+
+    def _interrupt(self, name: str) -> int:
+        """Stop computing: what no checkpoint holds is lost, unless one can be saved within the grace. Returns how long it takes to leave."""
+        life, job = self.lives[name], self.active[name]
+        checkpoint = job.checkpoint
+        saves = checkpoint is not None and checkpoint.save_ms <= job.kind.grace_ms
+        lost = life.progress.interrupt(self.now, saves=saves, interval=checkpoint.interval_ms if checkpoint else None)
+        life.lost += lost // MILLION * life.least
+        return checkpoint.save_ms if checkpoint is not None and saves else 0
+
+    def _put_out(self, name: str, gone: dict[str, int]) -> None:
+        life, job = self.lives[name], self.active[name]
+        leaving = self._interrupt(name)
+        life.progress.rate = 0
+        life.version += 1
+        life.evictions += 1
+        self.totals.preemptions += 1
+        gone[name] = self.now + leaving
+        run = replace(job.run, evictions=job.run.evictions + 1, last_evicted=self.now)
+        if leaving:
+            self.active[name] = replace(job, run=replace(run, state="stopping", since=self.now, until=self.now + leaving))
+            self._at(self.now + leaving, "stopped", name, life.version)
+        else:
+            self.active[name] = replace(job, run=Run(last_evicted=self.now, evictions=run.evictions))

@@ -1,0 +1,240 @@
+"""Clusters, topology, nodes and GPUs as the engine's nodes."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from gpufleet.core.times import millis
+from scheduler.engine.values import MigInstance as Slice
+from scheduler.engine.values import Node, Topology
+from scheduler.models import Cluster, Domain, Gpu, GpuMode, Health, MigInstance, Repartition, TopologyLevel
+from scheduler.models import Node as NodeRow
+
+MILLION = 1_000_000
+HEALTH = {Health.HEALTHY: "healthy", Health.SUSPECT: "suspect", Health.DRAINING: "draining"}
+# A level that a cluster does not have, above one that it has: it separates nothing.
+ONE_FOR_ALL = "-"
+# How far back `repartition_per_hour` looks.
+RATE_COUNTS = timedelta(hours=1)
+LEVEL = ("cluster_id", "id", "name", "bandwidth_gbps", "oversubscription_centi", "is_rail_level")
+
+Rows = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FleetView:
+    """Nodes for the engine, and the way back from what it says of them to rows."""
+
+    rows: Rows
+    topology: Topology
+    nodes: tuple[Node, ...]
+    node_ids: Mapping[str, int]
+    names: Mapping[int, str]
+    gpu_ids: Mapping[tuple[int, int], int]
+    gpu_places: Mapping[int, tuple[int, int]]  # GPU to node and index
+    slice_ids: Mapping[tuple[int, str, int], int]  # GPU, profile and start to instance
+    slices: Mapping[int, tuple[str, int]]
+    clusters: Mapping[int, int]  # node to cluster
+    capacity_milli: Mapping[str, int]
+    blocked: Mapping[int, int] = field(default_factory=dict)  # GPUs by node (masks) whose holders the engine is not shown
+
+    def without(self, blocked: Mapping[int, int]) -> "FleetView":
+        """The same fleet with some GPUs out of the engine's reach."""
+        if not blocked:
+            return self
+        names = {self.names[node]: mask for node, mask in blocked.items()}
+        nodes = tuple(replace(node, unhealthy=node.unhealthy | names[node.name]) if node.name in names else node for node in self.nodes)
+        return replace(self, nodes=nodes, blocked=dict(blocked))
+
+
+def fleet_rows(now: datetime) -> Rows:
+    """All that a fleet view is made from, to be compared with the last time's."""
+    return (
+        list(Cluster.objects.order_by("id").values_list("id", "name")),
+        list(TopologyLevel.objects.order_by("cluster_id", "depth").values_list(*LEVEL)),
+        list(Domain.objects.order_by("id").values_list("id", "parent_id", "level_id", "name")),
+        list(
+            NodeRow.objects.filter(removed_at__isnull=True)
+            .order_by("id")
+            .values_list(
+                "id",
+                "cluster_id",
+                "name",
+                "gpu_type_id",
+                "domain_id",
+                "island",
+                "cpus",
+                "host_memory_mib",
+                "pcie_gbps",
+                "nvme_gbps",
+                "labels",
+                "spare",
+                "health",
+                "pool__name",
+                "gpu_type__hbm_gbps",
+            )
+        ),
+        list(
+            Gpu.objects.filter(removed_at__isnull=True)
+            .order_by("id")
+            .values_list("id", "node_id", "index", "gpu_type_id", "memory_mib", "mode", "island", "health")
+        ),
+        list(MigInstance.objects.filter(removed_at__isnull=True).order_by("id").values_list("id", "gpu_id", "profile", "start")),
+        list(Repartition.objects.filter(at__gt=now - RATE_COUNTS, at__lte=now).order_by("at", "id").values_list("gpu__node_id", "at")),
+    )
+
+
+def topology_now() -> Topology:
+    """The levels that jobs may name."""
+    return _topology(list(TopologyLevel.objects.order_by("cluster_id", "depth").values_list(*LEVEL)))
+
+
+def fleet_view(rows: Rows) -> FleetView:
+    clusters, levels, domains, node_rows, gpu_rows, slice_rows, splits = rows
+    cluster_names = dict(clusters)
+    topology = _topology(levels)
+    trails = _Trails(domains, levels, topology.levels)
+    gpus: dict[int, list[Any]] = defaultdict(list)
+    for row in gpu_rows:
+        gpus[row[1]].append(row)
+    slices: dict[int, list[tuple[str, int]]] = defaultdict(list)
+    for _, gpu, profile, start in slice_rows:
+        slices[gpu].append((profile, start))
+    split_at: dict[int, list[int]] = defaultdict(list)
+    for node_id, at in splits:
+        split_at[node_id].append(millis(at))
+    nodes = []
+    for row in node_rows:
+        kind = row[3] or _usual(gpu[3] for gpu in gpus[row[0]])
+        if kind:
+            node = _node(row, kind, gpus[row[0]], slices, cluster_names[row[1]], trails.path(row[4], cluster_names[row[1]], row[2]))
+            nodes.append(replace(node, repartitioned=tuple(split_at[row[0]])) if row[0] in split_at else node)
+    nodes = _islands_apart(nodes)
+    nodes.sort(key=lambda node: (node.path, node.island, node.name))
+    names = {row[0]: f"{cluster_names[row[1]]}/{row[2]}" for row in node_rows}
+    capacity: Counter[str] = Counter()
+    for node in nodes:
+        capacity[node.gpu_type] += 1000 * node.gpus
+    return FleetView(
+        rows=rows,
+        topology=topology,
+        nodes=tuple(nodes),
+        node_ids={name: key for key, name in names.items()},
+        names=names,
+        gpu_ids={(row[1], row[2]): row[0] for row in gpu_rows},
+        gpu_places={row[0]: (row[1], row[2]) for row in gpu_rows},
+        slice_ids={(gpu, profile, start): key for key, gpu, profile, start in slice_rows},
+        slices={key: (profile, start) for key, _, profile, start in slice_rows},
+        clusters={row[0]: row[1] for row in node_rows},
+        capacity_milli=dict(capacity),
+    )
+
+
+def _usual(kinds: Iterable[str]) -> str | None:
+    """The commonest type, of equally common ones the first by name."""
+    counted = Counter(kinds)
+    return min(counted, key=lambda kind: (-counted[kind], kind), default=None)
+
+
+def _level(name: str) -> str:
+    """A level's name for the engine, where two are taken."""
+    return {"cluster": "cluster-level", "node": "node-level"}.get(name, name)
+
+
+def _topology(rows: Sequence[tuple[Any, ...]]) -> Topology:
+    """One list of levels over all clusters, wide to narrow: those of the first, and those of the later ones where they fit in."""
+    own: dict[int, list[str]] = defaultdict(list)
+    merged: list[str] = []
+    bandwidth: dict[str, int] = {}
+    oversubscription: dict[str, int] = {}
+    rails = None
+    for cluster, _, name, gbps, centi, is_rail in rows:
+        level = _level(name)
+        own[cluster].append(level)
+        if gbps is not None:
+            bandwidth.setdefault(level, gbps * MILLION)
+        oversubscription.setdefault(level, centi * MILLION // 100)
+        rails = rails or (level if is_rail else None)
+    for cluster in sorted(own):
+        at = 0
+        for level in own[cluster]:
+            if level in merged:
+                at = max(at, merged.index(level) + 1)
+            else:
+                merged.insert(at, level)
+                at += 1
+    return Topology(tuple(merged), rails, tuple(sorted(bandwidth.items())), tuple(sorted(oversubscription.items())))
+
+
+class _Trails:
+    """The path of a domain through the merged levels."""
+
+    def __init__(self, domains: Sequence[tuple[Any, ...]], levels: Sequence[tuple[Any, ...]], merged: tuple[str, ...]) -> None:
+        level_names = {key: _level(name) for _, key, name, *_ in levels}
+        self.parents = {key: parent for key, parent, _, _ in domains}
+        self.names = {key: (level_names[level], name) for key, _, level, name in domains}
+        self.merged = merged
+
+    def path(self, domain: int | None, cluster_name: str, node_name: str) -> tuple[str, ...]:
+        """What is not known below the narrowest level that is known keeps nodes apart: nobody is promised a neighbour that may be none."""
+        given: dict[str, str] = {}
+        while domain is not None:
+            level, name = self.names[domain]
+            given[level] = name
+            domain = self.parents[domain]
+        deepest = max((place for place, level in enumerate(self.merged) if level in given), default=-1)
+        steps = (given.get(level, ONE_FOR_ALL if place < deepest else f"only {node_name}") for place, level in enumerate(self.merged))
+        return (cluster_name, *steps)
+
+
+def _node(row: tuple[Any, ...], kind: str, gpus: Sequence[tuple[Any, ...]], slices: Mapping[int, Any], cluster: str, path: tuple[str, ...]) -> Node:
+    _, _, name, _, _, island, cpus, memory, pcie, nvme, labels, spare, health, pool, hbm = row
+    size = max((gpu[2] for gpu in gpus), default=-1) + 1
+    present = sum(1 << gpu[2] for gpu in gpus)
+    sick = sum(1 << gpu[2] for gpu in gpus if gpu[7] != Health.HEALTHY or gpu[3] != kind)
+    split = sum(1 << gpu[2] for gpu in gpus if gpu[5] == GpuMode.MIG)
+    instances = [Slice(gpu[2], start, profile) for gpu in gpus if gpu[5] == GpuMode.MIG for profile, start in slices.get(gpu[0], ())]
+    full = f"{cluster}/{name}"
+    stated = {str(key): str(value) for key, value in (labels or {}).items()}
+    if pool:
+        stated.setdefault("pool", pool)
+    known = {"hbm_gbps": hbm or None, "pcie_gbps": pcie, "nvme_gbps": nvme}
+    return Node(
+        name=full,
+        gpu_type=kind,
+        quota_type=kind,
+        gpus=size,
+        gpu_memory_mib=min((gpu[4] for gpu in gpus if gpu[3] == kind), default=0),
+        path=path,
+        island=f"{cluster}/{island}" if island else full,
+        islands=() if island else _parts(gpus),
+        health=HEALTH.get(health, "down"),
+        unhealthy=sick | ((1 << size) - 1) & ~present,
+        spare=spare,
+        # What is not known does not bind.
+        cpus=cpus or 10**9,
+        host_memory_mib=memory or 10**12,
+        labels=tuple(sorted(stated.items())),
+        attributes=tuple(sorted((key, value * MILLION) for key, value in known.items() if value)),
+        mig=tuple(sorted(instances, key=lambda one: (one.gpu, one.start))),
+        split=split,
+    )
+
+
+def _parts(gpus: Sequence[tuple[Any, ...]]) -> tuple[int, ...]:
+    """Masks of the parts of a node with an NVLink of their own; none where the node is one island."""
+    masks: dict[str, int] = defaultdict(int)
+    for gpu in gpus:
+        masks[gpu[6]] |= 1 << gpu[2]
+    stated = [mask for island, mask in masks.items() if island]
+    return tuple(sorted(stated, key=lambda mask: mask & -mask)) if stated else ()
+
+
+def _islands_apart(nodes: list[Node]) -> list[Node]:
+    """NVLink does not reach from one narrowest domain into another: an island that seems to is one for each of them."""
+    paths: dict[str, set[tuple[str, ...]]] = defaultdict(set)
+    for node in nodes:
+        paths[node.island].add(node.path)
+    return [replace(node, island=f"{node.island} at {'/'.join(node.path[1:])}") if len(paths[node.island]) > 1 else node for node in nodes]

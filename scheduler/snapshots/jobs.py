@@ -1,0 +1,285 @@
+"""Jobs as the engine's: what each asks for, and where it stands."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import orjson
+from django.db import connection
+from django.db.models import Exists, Max, OuterRef, Q, QuerySet
+
+from gpufleet.core.times import millis
+from scheduler.engine.reading import Fault, Faults
+from scheduler.engine.scenario_jobs import JobReader
+from scheduler.engine.values import QUEUED, Job, Kind, Placed, Run, Topology
+from scheduler.engine.values import Checkpoint as Saving
+from scheduler.models import ENDED, HOLDING, Attempt, Checkpoint, Dependency, JobState, Placement, PromisedSeat
+from scheduler.models import Job as JobRow
+from scheduler.models import Promise as PromiseRow
+from scheduler.policy import DEFAULT_GRACE_SECONDS
+
+# What the engine shares between jobs, and what says so in `Job.spec`.
+SHARED = ("topology", "sharing", "node_labels", "needs", "tolerates_suspect", "preemption_delay_s", "grace_s", "throughput")
+PREEMPTIBLE = {"yes": True, "no": False, "when_borrowed": "when_borrowed"}
+LARGEST_WORKER = 8
+COLUMNS = (
+    "id",
+    "public_id",
+    "quota_id",
+    "job_class",
+    "priority",
+    "preemptible",
+    "state",
+    "revision",
+    "submitted_at",
+    "estimate_seconds",
+    "limit_seconds",
+    "deadline",
+    "evictions",
+    "last_evicted_at",
+    "last_moved_at",
+    "degraded_since",
+    "set_aside_until",
+)
+ID, NAME, QUOTA, CLASS, PRIORITY, PREEMPT, STATE, REVISION, SUBMITTED = range(9)
+ESTIMATE, LIMIT, DEADLINE, EVICTIONS, EVICTED, MOVED, DEGRADED, ASIDE = range(9, 17)
+WAITING = (JobState.QUEUED, JobState.PREEMPTED)
+
+Row = tuple[Any, ...]
+
+
+def unmet_dependencies() -> Exists:
+    """Whether a job still waits for another one. One that can never be met is ended by the timers."""
+    unfinished = ~Q(on__state__in=ENDED) | Q(if_completed=True) & ~Q(on__state=JobState.COMPLETED)
+    return Exists(Dependency.objects.filter(unfinished, job=OuterRef("pk")))
+
+
+def due_filter(now: datetime) -> Q:
+    """Waiting jobs that are demand: not held, due, and free of others."""
+    due = (Q(not_before__isnull=True) | Q(not_before__lte=now)) & (Q(retry_at__isnull=True) | Q(retry_at__lte=now))
+    return Q(state__in=WAITING, held_at__isnull=True) & due & ~Q(unmet_dependencies())
+
+
+def fetched(query: QuerySet[Any, Any]) -> list[Row]:
+    """Rows as the database's driver gives them: thousands of times that nobody looks at need not become Python's. `moment` reads them."""
+    sql, params = query.query.sql_with_params()
+    with connection.cursor() as cursor:
+        cursor.execute(sql, params)
+        return cursor.fetchall()
+
+
+def job_rows(now: datetime, known: Mapping[int, Row]) -> list[Row]:
+    """The rows of all jobs that are to be planned. Those whose revision is known are not read again: whoever changes a job raises it."""
+    running = JobRow.objects.filter(state__in=(*HOLDING, JobState.RESERVED)).order_by()
+    waiting = JobRow.objects.filter(due_filter(now)).order_by()
+    seen = [row for query in (running, waiting) for row in fetched(query.values_list("id", "revision"))]
+    rows = {key: known[key] for key, revision in seen if key in known and known[key][REVISION] == revision}
+    if missing := [key for key, _ in seen if key not in rows]:
+        rows.update((row[ID], row) for row in fetched(JobRow.objects.filter(pk__among=missing).order_by().values_list(*COLUMNS)))
+    return [rows[key] for key, _ in seen]
+
+
+Standing = tuple[dict[int, Row], dict[int, list[Row]], dict[int, Row], dict[int, list[Row]], dict[int, Any]]
+
+
+def standing_rows() -> Standing:
+    """By job: its open attempt, what it holds, what it is promised (and where), and its newest whole checkpoint."""
+    open_attempts = Attempt.objects.filter(ended_at__isnull=True).order_by()
+    columns = ("job_id", "started_at", "running_at", "stop_to", "stop_asked_at", "stop_until", "backfilled", "reclaimed_at")
+    attempts = {row[0]: row for row in fetched(open_attempts.values_list(*columns))}
+    held: dict[int, list[Row]] = defaultdict(list)
+    placements = Placement.objects.filter(until__isnull=True).order_by("id")
+    for row in fetched(placements.values_list("job_id", "role", "worker", "node_id", "gpu_id", "mig_id", "gpu_milli", "leaving_since")):
+        held[row[0]].append(row)
+    made = PromiseRow.objects.order_by().values_list("job_id", "kind", "made_at", "until", "backfilled", "reclaimed_at")
+    promises = {row[0]: row for row in fetched(made)}
+    seats: dict[int, list[Row]] = defaultdict(list)
+    if promises:
+        rows = PromisedSeat.objects.order_by("id")
+        for seat in rows.values_list("promise__job_id", "role", "worker", "node_id", "gpu_id", "mig_id", "gpu_milli"):
+            seats[seat[0]].append((*seat, None))
+    whole = Checkpoint.objects.filter(verified_at__isnull=False, removed_at__isnull=True, job__state__in=HOLDING)
+    saved = dict(whole.order_by().values("job").annotate(last=Max("verified_at")).values_list("job", "last"))
+    return attempts, held, promises, seats, saved
+
+
+def kind_document(spec: Mapping[str, Any], job_class: str, priority: int, preemptible: str, gpus_milli: int) -> dict[str, Any]:
+    """What the engine shares between jobs, from a job's columns and its spec."""
+    document: dict[str, Any] = {key: spec[key] for key in SHARED if spec.get(key) is not None}
+    document |= {"class": job_class, "priority": priority, "preemptible": PREEMPTIBLE.get(preemptible, True)}
+    document.setdefault("grace_s", DEFAULT_GRACE_SECONDS)
+    document["roles"] = [_role(role, spec.get("gpu_types")) for role in spec.get("roles") or _plain_roles(gpus_milli)]
+    return document
+
+
+def _role(role: Mapping[str, Any], gpu_types: Any) -> dict[str, Any]:
+    """`count` is short for a fixed number of workers; types that the job names hold for every role that names none."""
+    document = dict(role)
+    if "count" in document:
+        document["min"] = document["max"] = document.pop("count")
+    if gpu_types and not document.get("gpu_types"):
+        document["gpu_types"] = list(gpu_types)
+    return document
+
+
+def _plain_roles(gpus_milli: int) -> list[dict[str, Any]]:
+    """The gang of a job that only says how many GPUs it needs: as few workers as possible."""
+    gpus, part = divmod(gpus_milli, 1000)
+    if part:
+        return [{"name": "worker", "gpu_share": gpus_milli / 1000}] if not gpus else [{"name": "worker", "gpus": gpus + 1}]
+    each = next((size for size in range(min(gpus, LARGEST_WORKER), 0, -1) if gpus % size == 0), 0)
+    return [{"name": "worker", "gpus": each, "min": gpus // each if each else 1}]
+
+
+class Kinds:
+    """Checked and shared `Kind`s. Levels are part of what is checked, so another topology begins anew."""
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+        self._reader = JobReader(0, topology, (), (), Faults(), frozenset(), frozenset())
+        self._kinds: dict[bytes, Kind | str] = {}
+        self._savings: dict[bytes, tuple[Saving | None, bool] | str] = {}
+
+    def kind(self, document: Mapping[str, Any]) -> Kind | str:
+        """The kind, or what is wrong with it."""
+        key = orjson.dumps(document, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
+        known = self._kinds.get(key)
+        if known is None:
+            made = self.check(document)
+            known = self._kinds[key] = made if isinstance(made, Kind) else "; ".join(map(str, made))
+        return known
+
+    def check(self, document: Mapping[str, Any]) -> Kind | list[Fault]:
+        """A kind of its own, or every fault by its path."""
+        self._reader.faults = Faults()
+        made = self._reader.new_kind(dict(document), ())
+        return made if made is not None else self._reader.faults.found
+
+    def saving(self, spec: Mapping[str, Any]) -> tuple[Saving | None, bool] | str:
+        """How it saves its work, and whether it may be moved."""
+        if "checkpoint" not in spec:
+            return None, True
+        raw = spec["checkpoint"]
+        if raw is None:
+            return None, False
+        key = orjson.dumps(raw, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
+        known = self._savings.get(key)
+        if known is None:
+            self._reader.faults = Faults()
+            made = self._reader.read_checkpoint(raw, ())
+            known = self._savings[key] = (made, True) if made is not None else "; ".join(map(str, self._reader.faults.found))
+        return known
+
+
+class Unreadable(Exception):
+    """A job that the engine can't be shown, and why."""
+
+
+def workers_of(
+    rows: Iterable[Row], kind: Kind, names: Mapping[int, str], places: Mapping[int, tuple[int, int]], slices: Mapping[int, Row]
+) -> tuple[Placed, ...]:
+    """Placements, a row a GPU, as workers."""
+    roles = {role.name: place for place, role in enumerate(kind.roles)}
+    grouped: dict[tuple[int, int, int], list[Row]] = defaultdict(list)
+    for row in rows:
+        if row[1] not in roles:
+            raise Unreadable(f"it has a worker of a role {row[1]} that it does not state")
+        grouped[roles[row[1]], row[2], row[3]].append(row)
+    found = []
+    for (role, index, node), group in grouped.items():
+        if node not in names:
+            raise Unreadable("it is on a node that is no longer in the fleet")
+        found.append(_worker(group, kind, role, index, names[node], places, slices))
+    found.sort(key=lambda worker: (worker.role, worker.index))
+    if len({(worker.role, worker.index) for worker in found}) < len(found):
+        raise Unreadable("one of its workers is on two nodes")
+    return tuple(found)
+
+
+def _worker(
+    group: Sequence[Row], kind: Kind, role: int, index: int, node: str, places: Mapping[int, tuple[int, int]], slices: Mapping[int, Row]
+) -> Placed:
+    wanted = kind.roles[role]
+    mask, parts = 0, []
+    for _, _, _, _, gpu, mig, _, _ in group:
+        if gpu is None:
+            continue
+        if gpu not in places or (mig is not None and mig not in slices):
+            raise Unreadable("it holds a GPU that is no longer in the fleet")
+        mask |= 1 << places[gpu][1]
+        if mig is not None:
+            parts.append((places[gpu][1], *slices[mig]))
+    if index >= wanted.most or mask.bit_count() != (wanted.devices if wanted.parted else wanted.gpus) or (kind.sharing == "mig") != bool(parts):
+        raise Unreadable("it holds other GPUs than it asks for")
+    if parts:
+        return Placed(role, index, node, mask, mig=tuple(sorted(parts)))
+    return Placed(role, index, node, mask, share_milli=group[0][6] if wanted.parted else None)
+
+
+def moment(value: Any) -> int | None:
+    """A time of a row in milliseconds, as whichever driver gave it."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        value = datetime.fromisoformat(value)
+    return millis(value if value.tzinfo else value.replace(tzinfo=UTC))
+
+
+def run_of(
+    row: Row,
+    attempt: Row | None,
+    held: tuple[Placed, ...],
+    leaving: tuple[Placed, ...],
+    promise: Row | None,
+    promised: tuple[Placed, ...],
+    start_timeout: timedelta,
+) -> Run:
+    """Where a job stands, in the engine's five states."""
+    state = row[STATE]
+    evicted, moved, evictions = moment(row[EVICTED]), moment(row[MOVED]), row[EVICTIONS]
+    if state in WAITING:
+        return QUEUED if evicted is None and moved is None and not evictions else Run(last_evicted=evicted, last_moved=moved, evictions=evictions)
+    reclaimed = moment(promise[5]) if promise is not None else None
+    if reclaimed is None and attempt is not None:
+        reclaimed = moment(attempt[7])
+    if promise is not None and (state == JobState.RESERVED or (attempt is not None and attempt[3])):
+        # Promised its next place; what it still holds it is leaving.
+        made, until = moment(promise[2]), moment(promise[3])
+        return Run("reserved", made, made, until, promised, (*held, *leaving), bool(promise[4]), None, evicted, moved, evictions, reclaimed)
+    if attempt is None:
+        raise Unreadable("it holds GPUs without an open attempt")
+    _, started_at, running_at, stop_to, stop_asked, stop_until, lent, _ = attempt
+    backfilled = bool(lent)
+    if stop_to:
+        asked, until = moment(stop_asked), moment(stop_until)
+        return Run("stopping", asked, moment(running_at), until, held, leaving, backfilled, None, evicted, moved, evictions, reclaimed)
+    workers = tuple(sorted((*held, *promised), key=lambda worker: (worker.role, worker.index)))
+    if running_at is None:
+        started = moment(started_at) or 0
+        until = started + start_timeout // timedelta(milliseconds=1)
+        return Run("starting", started, started, until, workers, leaving, backfilled, None, evicted, moved, evictions, reclaimed)
+    degraded, up = moment(row[DEGRADED]), moment(running_at)
+    return Run("running", up, up, None, workers, leaving, backfilled, degraded, evicted, moved, evictions, reclaimed)
+
+
+def job_of(row: Row, path: str, kind: Kind, saving: Saving | None, movable: bool, last: Any, run: Run) -> Job:
+    checkpoint = saving
+    if saving is not None and last is not None:
+        checkpoint = Saving(saving.interval_ms, moment(last), saving.save_ms, saving.restore_ms)
+    submitted = moment(row[SUBMITTED])
+    assert submitted is not None
+    return Job(
+        name=row[NAME],
+        quota=path,
+        kind=kind,
+        submitted=submitted,
+        estimate_ms=None if row[ESTIMATE] is None else 1000 * row[ESTIMATE],
+        limit_ms=None if row[LIMIT] is None else 1000 * row[LIMIT],
+        deadline=moment(row[DEADLINE]),
+        not_before=None,
+        checkpoint=checkpoint,
+        movable=movable,
+        work_ms=None,
+        run=run,
+    )

@@ -1,0 +1,184 @@
+"""Taking a snapshot: read the rows of one moment, reuse what is unchanged, and leave out what can't be planned."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from gpufleet.core.moment import one_moment
+from gpufleet.core.times import millis
+from scheduler.engine.kept import Kept
+from scheduler.engine.values import Job, Kind, Scenario, Settings
+from scheduler.models import Job as JobModel
+from scheduler.snapshots import jobs as rows_of
+from scheduler.snapshots.fleet import FleetView, fleet_rows, fleet_view
+from scheduler.snapshots.jobs import Kinds, Row, Standing, Unreadable, job_of, job_rows, kind_document, run_of, standing_rows, workers_of
+from scheduler.snapshots.tree import Past, TreeView, archived_nodes, inner_nodes, past_usage, tree_rows, tree_view
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    """A job as the snapshot saw it: what has to be unchanged for a decision about it to be carried out."""
+
+    id: int
+    state: str
+    revision: int
+    quota_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    scenario: Scenario
+    jobs: Mapping[str, JobRow]
+    fleet: FleetView
+    tree: TreeView
+    left_out: Mapping[str, str]  # jobs that the engine was not shown, and why
+    kept: Kept
+
+
+@dataclass(slots=True)
+class _Known:
+    """A job of the last snapshot with all that it was made from."""
+
+    source: tuple[Any, ...]
+    job: Job
+    row: JobRow
+
+
+class Snapshots:
+    """Takes snapshots, and remembers the last one so that the next is cheap. One thread at a time."""
+
+    def __init__(self) -> None:
+        self.kept = Kept()
+        self._fleet: FleetView | None = None
+        self._blocked_fleet: FleetView | None = None
+        self._tree: TreeView | None = None
+        self._tree_key: tuple[Any, ...] = ()
+        self._past: Past | None = None
+        self._kinds: Kinds | None = None
+        self._known: dict[int, _Known] = {}
+        self._asks: dict[int, tuple[int, Any]] = {}  # by job: revision, and its kind with how it saves, or a fault
+        self._rows: dict[int, Row] = {}
+
+    def take(self, *, settings: Settings, now: datetime, start_timeout: timedelta) -> Snapshot:
+        with one_moment():
+            fleet_raw, rows, standing = fleet_rows(now), job_rows(now, self._rows), standing_rows()
+            fleet = self._fleet_of(fleet_raw)
+            tree_raw = tree_rows(fleet.capacity_milli)
+            self._past = past_usage(now, settings.fairness, self._past)
+            self._ask(rows)
+        self._rows = {row[rows_of.ID]: row for row in rows}
+        tree = self._tree_of(tree_raw, {row[rows_of.QUOTA] for row in rows})
+        jobs, left_out, blocked = self._jobs(rows, standing, fleet, tree, now, start_timeout)
+        fleet = self._without(fleet, blocked)
+        scenario = Scenario(
+            now=millis(now),
+            settings=settings,
+            topology=fleet.topology,
+            nodes=fleet.nodes,
+            quotas=tree.quotas,
+            windows=(),
+            demand=(),
+            jobs=tuple(known.job for known in jobs),
+        )
+        return Snapshot(scenario, {known.job.name: known.row for known in jobs}, fleet, tree, left_out, self.kept)
+
+    def _fleet_of(self, rows: tuple[Any, ...]) -> FleetView:
+        if self._fleet is None or self._fleet.rows != rows:
+            fleet = fleet_view(rows)
+            if self._fleet is None or self._fleet.topology != fleet.topology:
+                self._kinds = Kinds(fleet.topology)
+                self._asks.clear()
+            self._fleet, self._blocked_fleet = fleet, None
+            self._known.clear()
+        return self._fleet
+
+    def _tree_of(self, rows: tuple[Any, ...], quotas: set[int]) -> TreeView:
+        inner, archived = inner_nodes(rows) & quotas, archived_nodes(rows) & quotas
+        key = (rows, inner, archived, self._past.id if self._past is not None else None)
+        if self._tree is None or self._tree_key != key:
+            self._tree, self._tree_key = tree_view(rows, inner, archived, self._past), key
+            self._known.clear()
+        return self._tree
+
+    def _without(self, fleet: FleetView, blocked: Mapping[int, int]) -> FleetView:
+        if not blocked:
+            return fleet
+        if self._blocked_fleet is None or self._blocked_fleet.blocked != blocked:
+            self._blocked_fleet = fleet.without(blocked)
+        return self._blocked_fleet
+
+    # Jobs
+
+    def _ask(self, rows: Iterable[Row]) -> None:
+        """What each job asks for, read where it is new or its revision has moved on."""
+        assert self._kinds is not None
+        asks = self._asks
+        fresh = {row[rows_of.ID]: row for row in rows if asks.get(row[rows_of.ID], (0,))[0] != row[rows_of.REVISION]}
+        for key, spec, milli in JobModel.objects.filter(pk__among=fresh).order_by().values_list("id", "spec", "gpus_milli"):
+            row = fresh[key]
+            asks[key] = (row[rows_of.REVISION], self._read_ask(spec, milli, row))
+
+    def _read_ask(self, spec: Any, milli: int, row: Row) -> tuple[Kind, Any, bool] | str:
+        assert self._kinds is not None
+        try:
+            document = kind_document(spec, row[rows_of.CLASS], row[rows_of.PRIORITY], row[rows_of.PREEMPT], milli)
+            kind, saving = self._kinds.kind(document), self._kinds.saving(spec)
+        except (AttributeError, TypeError, ValueError) as error:
+            return f"it can't be read: {error}"
+        if isinstance(kind, str):
+            return kind
+        return saving if isinstance(saving, str) else (kind, *saving)
+
+    def _jobs(
+        self, rows: list[Row], standing: Standing, fleet: FleetView, tree: TreeView, now: datetime, start_timeout: timedelta
+    ) -> tuple[list[_Known], dict[str, str], dict[int, int]]:
+        attempts, held, promises, seats, saved = standing
+        known_before, known_now = self._known, {}
+        left_out: dict[str, str] = {}
+        blocked: dict[int, int] = {}
+        moment = millis(now)
+        for row in rows:
+            key = row[rows_of.ID]
+            known = known_before.get(key)
+            if row[rows_of.ASIDE] is None and known is not None and known.source[0] is row and key not in attempts and key not in promises:
+                known_now[key] = known  # it waits, and nothing about it has changed
+                continue
+            source = (row, attempts.get(key), held.get(key), promises.get(key), seats.get(key), saved.get(key), self._asks[key][1])
+            aside = (rows_of.moment(row[rows_of.ASIDE]) or 0) > moment
+            if known is None or aside or known.source != source:
+                try:
+                    if aside:
+                        raise Unreadable("the engine's own check failed over it; it is tried again later")
+                    known = self._job(source, fleet, tree, start_timeout)
+                except Unreadable as fault:
+                    left_out[row[rows_of.NAME]] = str(fault)
+                    _block(blocked, (*(held.get(key) or ()), *(seats.get(key) or ())), fleet)
+                    continue
+            known_now[key] = known
+        self._known = known_now
+        if len(self._asks) > 2 * len(rows) + 1000:
+            self._asks = {row[rows_of.ID]: self._asks[row[rows_of.ID]] for row in rows}
+        return sorted(known_now.values(), key=lambda known: (known.job.submitted, known.job.name)), left_out, blocked
+
+    def _job(self, source: tuple[Any, ...], fleet: FleetView, tree: TreeView, start_timeout: timedelta) -> _Known:
+        row, attempt, held, promise, seats, last, ask = source
+        if isinstance(ask, str):
+            raise Unreadable(ask)
+        kind, saving, movable = ask
+        staying = [one for one in held or () if one[7] is None]
+        going = [one for one in held or () if one[7] is not None]
+        placed, leaving, promised = (workers_of(group, kind, fleet.names, fleet.gpu_places, fleet.slices) for group in (staying, going, seats or ()))
+        run = run_of(row, attempt, placed, leaving, promise, promised, start_timeout)
+        if run.state in ("reserved", "starting", "running") and not run.workers:
+            raise Unreadable("it holds nothing")
+        job = job_of(row, tree.paths[row[rows_of.QUOTA]], kind, saving, movable, last, run)
+        return _Known(source, job, JobRow(row[rows_of.ID], row[rows_of.STATE], row[rows_of.REVISION], row[rows_of.QUOTA]))
+
+
+def _block(blocked: dict[int, int], seats: Iterable[Row], fleet: FleetView) -> None:
+    """What a job that is left out holds is nobody else's."""
+    for seat in seats:
+        place = fleet.gpu_places.get(seat[4])
+        if place is not None and place[0] in fleet.names:
+            blocked[place[0]] = blocked.get(place[0], 0) | 1 << place[1]

@@ -1,0 +1,114 @@
+"""What beat and the services ask of the scheduler. A late or doubled call is harmless: the lease lets one through, and that one looks."""
+
+import os
+import socket
+import threading
+import time
+from datetime import timedelta
+
+from celery import shared_task
+
+from gpufleet.core.times import now
+from scheduler.measures import CONFLICTS, DECISIONS, PHASE, PLANS, TICK
+from scheduler.services.forecasting import ForecastMemory, forecast_run
+from scheduler.services.lease import tick_call
+from scheduler.services.measuring import measures_write, tally
+from scheduler.services.plans import plans_forget
+from scheduler.services.tick import Memory, TickResult, collect_seldom, tick_run
+
+# Beat calls every second, so a call goes on for about so long while things are known to happen.
+A_CALL = timedelta(seconds=0.9)
+LONGEST_CALL = timedelta(seconds=5)
+SHORTEST_PAUSE = timedelta(milliseconds=5)
+COUNTS_WRITTEN_EVERY = 10.0
+
+_guard = threading.Lock()
+_called = threading.Event()
+_memory = Memory()
+_forecast_guard = threading.Lock()
+_forecasts = ForecastMemory.empty()
+
+
+def holder() -> str:
+    """Who we are in the lease's row: another one in each thread, so that none takes its neighbour for itself."""
+    return f"{socket.gethostname()}:{os.getpid()}:{threading.get_ident() % 100_000}"
+
+
+@shared_task
+def tick() -> int:
+    """Look, and look again as long as something asks for it or is due within this second. Returns how many ticks that were."""
+    _called.set()
+    ticks = 0
+    # Another thread of this process may be at it: it sees that it was called, and looks again before it ends.
+    while _called.is_set() and _guard.acquire(blocking=False):
+        try:
+            ticks += _ticks()
+        finally:
+            _guard.release()
+    return ticks
+
+
+class _Written:
+    """When this process last wrote down what it had counted."""
+
+    at = -COUNTS_WRITTEN_EVERY
+
+
+def _count(result: TickResult, seconds: float) -> None:
+    tally.time(TICK, seconds=seconds)
+    for name, taken in result.phases.items():
+        tally.time(PHASE, name, seconds=taken / 1000)
+    if result.planned:
+        tally.count(PLANS, "failed" if result.fault else "carried_out" if result.decided or result.dropped else "nothing")
+        tally.count(DECISIONS, n=result.decided)
+        tally.count(CONFLICTS, n=result.dropped)
+    if time.monotonic() - _Written.at >= COUNTS_WRITTEN_EVERY:
+        measures_write()
+        _Written.at = time.monotonic()
+
+
+def _ticks() -> int:
+    from scheduler.backends.registry import backends_all
+
+    collect_seldom()
+    began, ticks = now(), 0
+    while True:
+        started = time.monotonic()
+        _called.clear()
+        result = tick_run(holder=holder(), now=now(), backends=backends_all(), memory=_memory, clock=now)
+        ticks += 1
+        if not result.led:
+            return ticks
+        _count(result, time.monotonic() - started)
+        moment = now()
+        if moment >= began + LONGEST_CALL:
+            tick_call()  # under load there is always more to do; the worker may end or do something else in between
+            return ticks
+        if result.again:
+            continue
+        if result.next_at is None or moment >= began + A_CALL or result.next_at >= began + A_CALL:
+            return ticks
+        _called.wait(max(result.next_at - moment, SHORTEST_PAUSE).total_seconds())
+
+
+@shared_task
+def forecast() -> int | None:
+    """Tell waiting jobs when they may expect to start."""
+    if not _forecast_guard.acquire(blocking=False):
+        return None
+    try:
+        return forecast_run(holder=holder(), now=now(), memory=_forecasts)
+    finally:
+        _forecast_guard.release()
+
+
+@shared_task
+def backends_tidy() -> int:
+    from scheduler.backends.registry import backends_all
+
+    return sum(backend.tidy() for backend in backends_all().values())
+
+
+@shared_task
+def plans_prune() -> int:
+    return plans_forget(now=now())

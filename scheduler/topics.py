@@ -1,0 +1,32 @@
+"""The topics of jobs and of the scheduler. Pages are told which rows changed and ask for what they may see of them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpufleet.core.live.topics import topic_register
+from quotas.permissions import Access, Can
+from scheduler.models import Job
+
+# A state is to be seen well within half a second of the decision; pages gather by themselves what comes faster than they can draw.
+JOBS_WINDOW_SECONDS = 0.1
+PLANS_WINDOW_SECONDS = 1.0
+
+
+def jobs_load(ids: Sequence[int]) -> list[list[Any]]:
+    """Which jobs changed, and how far they are now. Nothing that only some may see: an id tells nobody whose job it is."""
+    rows = Job.objects.filter(pk__in=ids).order_by("pk").values_list("public_id", "revision")
+    return [[public_id, revision] for public_id, revision in rows]
+
+
+def plans_load(ids: Sequence[int]) -> list[list[Any]]:
+    return [[key] for key in ids]
+
+
+def nothing_more(access: Access, query: Mapping[str, str]) -> dict[str, Any]:
+    """Pages of these topics ask for themselves; of a snapshot they only need its revision."""
+    return {"rows": []}
+
+
+def topics_register() -> None:
+    topic_register("jobs", Can.SEE, jobs_load, nothing_more, window_seconds=JOBS_WINDOW_SECONDS)
+    topic_register("plans", Can.SEE, plans_load, nothing_more, window_seconds=PLANS_WINDOW_SECONDS)

@@ -1,0 +1,1 @@
+"""Pages: read the request, check who asks, call one function, render."""

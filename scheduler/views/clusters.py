@@ -1,0 +1,24 @@
+"""The clusters, and the topology of one."""
+
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.shortcuts import render
+from django.views.decorators.http import require_safe
+
+from gpufleet.web import Can, access_of, requires
+from scheduler.lists import CLUSTERS
+from scheduler.selectors.clusters import cluster_for, cluster_tree, clusters_listed
+
+
+@require_safe
+@requires(Can.SEE)
+def cluster_list(request: HttpRequest) -> HttpResponseBase:
+    access = access_of(request)
+    context = {"heading": "Clusters", "can_add": access.can_everywhere(Can.OPERATE)}
+    return CLUSTERS.respond(request, clusters_listed(access), "scheduler/hardware_list.html", context)
+
+
+@require_safe
+@requires(Can.SEE)
+def cluster_page(request: HttpRequest, name: str) -> HttpResponse:
+    cluster = cluster_for(access_of(request), name)
+    return render(request, "scheduler/cluster.html", {"cluster": cluster, "tree": cluster_tree(cluster)})

@@ -1,0 +1,150 @@
+"""GPUs: the list, one GPU, how it is split, and the catalogue of what can be split how."""
+
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+from django.contrib import messages
+from django.core.exceptions import ValidationError
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
+from django.shortcuts import redirect, render
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
+
+from dashboards.activity import gpu_activity
+from gpufleet.core.faults import Conflict
+from gpufleet.core.times import now
+from gpufleet.web import Can, access_of, requires
+from scheduler.engine.mig import BOARDS, Board, maximal_layouts
+from scheduler.forms import GeometryForm, HealthForm
+from scheduler.lifecycle import steps_from
+from scheduler.lists import GPUS
+from scheduler.models import Gpu, GpuMode, GpuType, Health
+from scheduler.presenters.hardware import additions, drawing_of, drawing_of_layout, history_lines, stranded_text
+from scheduler.selectors.gpus import gpu_for, gpu_history, gpu_rows, gpus_listed
+from scheduler.selectors.holders import gpu_holders, gpu_past_holders
+from scheduler.services.geometry import geometry_of, gpu_geometry_change, layout_text
+from scheduler.services.hardware import gpu_health_change
+from scheduler.views.nodes import form_values, messages_by_field
+
+
+@require_safe
+@requires(Can.SEE)
+def gpu_list(request: HttpRequest) -> HttpResponseBase:
+    access = access_of(request)
+    context = {"heading": "GPUs", "can_add": access.can_everywhere(Can.OPERATE)}
+    return GPUS.respond(request, gpus_listed(access), "scheduler/hardware_list.html", context, presented=partial(gpu_rows, access))
+
+
+@require_safe
+@requires(Can.SEE)
+def gpu_page(request: HttpRequest, public_id: str) -> HttpResponse:
+    return _page(request, gpu_for(access_of(request), public_id))
+
+
+@require_POST
+@requires(Can.OPERATE, everywhere=True)
+def gpu_health(request: HttpRequest, public_id: str) -> HttpResponse:
+    access = access_of(request)
+    gpu = gpu_for(access, public_id)
+    try:
+        sent = form_values(HealthForm(request.POST))
+        changed = gpu_health_change(access=access, gpu=gpu, to=sent["to"], reason=sent["reason"], seen=sent["seen"] or None, now=now())
+    except ValidationError as fault:
+        return _page(request, gpu, status=422, faults=messages_by_field(fault), reason=request.POST.get("reason", ""))
+    except Conflict as fault:
+        return _page(request, gpu_for(access, public_id), status=409, faults={"to": [str(fault)]}, reason=request.POST.get("reason", ""))
+    messages.success(request, f"GPU {changed.index} of {changed.node.name} is {Health(changed.health).label.lower()} now.")
+    return redirect("gpu", public_id=public_id)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@requires(Can.OPERATE, everywhere=True)
+def gpu_geometry(request: HttpRequest, public_id: str) -> HttpResponse:
+    access = access_of(request)
+    gpu = gpu_for(access, public_id)
+    board = _board_or_404(gpu)
+    if request.method != "POST":
+        return _geometry_page(request, gpu, board)
+    try:
+        sent = form_values(GeometryForm(request.POST))
+        layout = None if sent["mode"] == GpuMode.WHOLE else sent["layout"]
+        gpu_geometry_change(access=access, gpu=gpu, layout=layout, seen=sent["seen"], reason=sent["reason"], now=now())
+    except ValidationError as fault:
+        return _geometry_page(request, gpu, board, status=422, faults=messages_by_field(fault))
+    except Conflict as fault:
+        return _geometry_page(request, gpu_for(access, public_id), board, status=409, faults={"layout": [str(fault)]})
+    messages.success(
+        request, f"GPU {gpu.index} of {gpu.node.name} is {'whole' if layout is None else 'split as ' + (layout_text(layout) or 'nothing')} now."
+    )
+    return redirect("gpu", public_id=public_id)
+
+
+@require_safe
+@requires(Can.SEE)
+def mig_catalogue(request: HttpRequest) -> HttpResponse:
+    types: dict[str, list[str]] = {}
+    for name, board in GpuType.objects.exclude(board="").order_by("name").values_list("name", "board"):
+        types.setdefault(board, []).append(name)
+    boards = [{"board": board, "types": types.get(name, [])} for name, board in BOARDS.items()]
+    boards.sort(key=lambda entry: not entry["types"])
+    return render(request, "scheduler/mig_catalogue.html", {"boards": boards})
+
+
+def _page(request: HttpRequest, gpu: Gpu, *, status: int = 200, **extra: Any) -> HttpResponse:
+    access = access_of(request)
+    holders = gpu_holders(access, [gpu.pk]).get(gpu.pk, [])
+    present = gpu.removed_at is None and gpu.node.removed_at is None
+    context = {
+        "gpu": gpu,
+        "holders": holders,
+        "past": gpu_past_holders(access, gpu.pk),
+        "activity": gpu_activity(gpu, now=now()),
+        "drawing": drawing_of(gpu, gpu.instances, holders),  # type: ignore[attr-defined]
+        "board": BOARDS.get(gpu.gpu_type.board),
+        "steps": [asdict(step) for step in steps_from(gpu.health)],
+        "may_operate": access.can_everywhere(Can.OPERATE) and present,
+        "history": history_lines(gpu_history(gpu)),
+        **extra,
+    }
+    return render(request, "scheduler/gpu.html", context, status=status)
+
+
+def _board_or_404(gpu: Gpu) -> Board:
+    board = BOARDS.get(gpu.gpu_type.board)
+    if board is None or gpu.removed_at is not None:
+        raise Http404("This GPU can't be split.")
+    return board
+
+
+def _geometry_page(request: HttpRequest, gpu: Gpu, board: Board, *, status: int = 200, **extra: Any) -> HttpResponse:
+    holders = gpu_holders(access_of(request), [gpu.pk]).get(gpu.pk, [])
+    present = geometry_of(gpu.instances)  # type: ignore[attr-defined]
+    held = {holder.mig_id for holder in holders}
+    kept = [instance for instance in gpu.instances if instance.pk in held]  # type: ignore[attr-defined]
+    must_stay = set(geometry_of(kept))
+    plain = tuple(profile.name for profile in board.profiles if not profile.media and not profile.double_memory)
+    offered = [layout for layout in maximal_layouts(board, plain) if must_stay <= set(layout) and list(layout) != present]
+    context = {
+        "gpu": gpu,
+        "board": board,
+        "present": layout_text(present),
+        "drawing": drawing_of(gpu, gpu.instances, holders),  # type: ignore[attr-defined]
+        "in_use": bool(holders),
+        "whole_in_use": bool(holders) and gpu.mode != GpuMode.MIG,
+        "layouts": [
+            {"value": layout_text(layout), "drawing": drawing_of_layout(board, layout), "left": stranded_text(board, layout)} for layout in offered
+        ],
+        "additions": [
+            {"value": layout_text([*present, fitting.instance]), "addition": fitting}
+            for fitting in additions(board, present)
+            if gpu.mode == GpuMode.MIG
+        ],
+        "removable": [
+            {"instance": instance, "value": layout_text([part for part in present if part.start != instance.start])}
+            for instance in gpu.instances  # type: ignore[attr-defined]
+            if instance.pk not in held
+        ],
+        "reason": request.POST.get("reason", ""),
+        **extra,
+    }
+    return render(request, "scheduler/gpu_geometry.html", context, status=status)

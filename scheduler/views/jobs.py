@@ -1,0 +1,233 @@
+"""Jobs: the list, one job, and what its people do with it."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.db.models import Count, Q
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
+from django.shortcuts import redirect, render
+from django.utils.text import slugify
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
+
+from gpufleet.core.faults import Conflict
+from gpufleet.core.live.feed import feed_revision
+from gpufleet.core.times import now
+from gpufleet.web import Access, Can, access_of, requires
+from scheduler.job_lists import JOBS, PHASE_CHOICES
+from scheduler.models import ENDED, HOLDING, Job, Node
+from scheduler.presenters.jobs import (
+    JobLine,
+    blockers,
+    event_lines,
+    job_lines,
+    life_of,
+    line_of,
+    promised,
+    runs_of,
+    seats_by_node,
+    shape_of,
+    types_of,
+    would_start_if,
+)
+from scheduler.selectors.discretion import Discretion
+from scheduler.selectors.jobs import (
+    WAITING,
+    attempt_sittings,
+    job_attempts,
+    job_checkpoints,
+    job_events,
+    job_for,
+    job_rows,
+    job_state_counts,
+    job_waited_for_by,
+    job_waits_for,
+    jobs_listed,
+    may_steer,
+    must_steer,
+)
+from scheduler.selectors.logs import MOST_BYTES, job_log, job_writers
+from scheduler.services.steering import job_cancel, job_hold_back, job_release_hold
+from scheduler.views.nodes import messages_by_field
+
+LOG_TAIL = 64 * 1024
+
+
+def job_lines_now(access: Access, jobs: list[Job]) -> list[JobLine]:
+    return job_lines(job_rows(access, jobs), now())
+
+
+@require_safe
+@requires(Can.SEE)
+def job_list(request: HttpRequest) -> HttpResponseBase:
+    access = access_of(request)
+    version = feed_revision()
+    context = {
+        "heading": "Jobs",
+        "version": version,
+        "tabs": _tabs(access, request.GET.getlist("phase")),
+    }
+    return JOBS.respond(request, jobs_listed(access), "scheduler/job_list.html", context, presented=partial(job_lines_now, access))
+
+
+def _tabs(access: Access, asked: list[str]) -> list[dict[str, Any]]:
+    counts = job_state_counts(access)
+    found: list[dict[str, Any]] = [{"label": "All", "href": "?", "count": None, "current": not asked}]
+    for key, label in PHASE_CHOICES:
+        found.append({"label": label, "href": f"?phase={key}", "count": counts.get(key), "current": asked == [key]})
+    return found
+
+
+@require_safe
+@requires(Can.SEE)
+def job_page(request: HttpRequest, public_id: str) -> HttpResponse:
+    return _page(request, job_for(access_of(request), public_id))
+
+
+@require_safe
+@requires(Can.SEE)
+def job_log_page(request: HttpRequest, public_id: str) -> HttpResponseBase:
+    """The end of what one worker wrote; with `?format=text` all of it that is kept, as a file."""
+    access = access_of(request)
+    job = job_for(access, public_id)
+    must_steer(access, job)
+    attempts = job_attempts(job)
+    attempt, index = _number(request.GET.get("attempt", "")), _number(request.GET.get("index", "")) or 0
+    role = request.GET.get("role", "")[:40]
+    if request.GET.get("format") == "text":
+        name = f"{job.public_id}-{role or 'worker'}-{index}.log"
+        headers = {"Content-Disposition": f'attachment; filename="{slugify(name.removesuffix(".log"))}.log"'}
+        parts = _all_parts(job, attempt=attempt, role=role, index=index)
+        return StreamingHttpResponse(parts, content_type="text/plain; charset=utf-8", headers=headers)
+    log = job_log(job, attempt=attempt, role=role, index=index, offset=-LOG_TAIL, limit=LOG_TAIL)
+    shown = next((one for one in attempts if one.number == log.attempt), None)
+    context = {"job": job, "log": log, "attempts": attempts, "writers": job_writers(shown) if shown else []}
+    return render(request, "scheduler/job_log.html", context)
+
+
+def _number(text: str) -> int | None:
+    """What an address says wrongly is taken as not said."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 7 else None
+
+
+def _all_parts(job: Job, *, attempt: int | None, role: str, index: int) -> Iterator[bytes]:
+    offset = 0
+    while True:
+        part = job_log(job, attempt=attempt, role=role, index=index, offset=offset, limit=MOST_BYTES)
+        yield (part.text or (f"{part.note}\n" if part.note and not offset else "")).encode()
+        if not part.text or part.next_offset <= offset:
+            return
+        offset = part.next_offset
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@requires(Can.SEE)
+def job_cancel_page(request: HttpRequest, public_id: str) -> HttpResponse:
+    """What cancelling does, a reason, and the button. It needs no script."""
+    access = access_of(request)
+    job = job_for(access, public_id)
+    if not may_steer(access, job):
+        raise PermissionDenied
+    faults: dict[str, list[str]] = {}
+    status = 200
+    if request.method == "POST":
+        try:
+            cancelled = job_cancel(access=access, job=job, reason=request.POST.get("reason", ""), now=now())
+        except ValidationError as fault:
+            faults, status = messages_by_field(fault), 422
+        except Conflict as fault:
+            faults, status = {"all": [str(fault)]}, 409
+        else:
+            ended = cancelled.state in ENDED
+            messages.success(
+                request, f"{job.name} is cancelled." if ended else f"{job.name} is told to save its work; its GPUs are free once it has gone."
+            )
+            return redirect("job", public_id)
+    attempts = job_attempts(job)
+    seats = attempt_sittings(attempts[0]) if attempts and job.state in HOLDING else []
+    context = {
+        "job": job,
+        "holds": bool(seats),
+        "held_milli": sum(seat.gpu_milli for seat in seats if seat.until is None),
+        "saved": next((row for row in job_checkpoints(job) if row.state == "complete"), None),
+        "waited_for_by": job_waited_for_by(access, job),
+        "faults": faults,
+        "reason": request.POST.get("reason", ""),
+    }
+    return render(request, "scheduler/job_cancel.html", context, status=status)
+
+
+@require_POST
+@requires(Can.SEE)
+def job_hold_write(request: HttpRequest, public_id: str) -> HttpResponse:
+    return _steer(request, public_id, job_hold_back, "{} is held back. It keeps its place in the queue.")
+
+
+@require_POST
+@requires(Can.SEE)
+def job_release_write(request: HttpRequest, public_id: str) -> HttpResponse:
+    return _steer(request, public_id, job_release_hold, "{} may start again.")
+
+
+def _steer(request: HttpRequest, public_id: str, service: Callable[..., Job], said: str) -> HttpResponse:
+    access = access_of(request)
+    job = job_for(access, public_id)
+    try:
+        service(access=access, job=job, reason=request.POST.get("reason", ""), now=now())
+    except ValidationError as fault:
+        return _page(request, job, status=422, faults=fault.messages)
+    except Conflict as fault:
+        return _page(request, job_for(access, public_id), status=409, faults=[str(fault)])
+    messages.success(request, said.format(job.name))
+    return redirect("job", public_id)
+
+
+def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) -> HttpResponse:
+    access, moment = access_of(request), now()
+    version = feed_revision()
+    row = job_rows(access, [job])[0]
+    attempts, events = job_attempts(job), job_events(job)
+    said: list[Any] = [event.cause for event in events]
+    said += [text for attempt in attempts for text in (attempt.cause, attempt.stop_cause)]
+    if row.outlook:
+        said += [row.outlook.reasons, row.outlook.would_start_if]
+    discretion = Discretion(access, [*said, *(row.promise.after if row.promise else ())])
+    shown = attempts[0] if attempts else None
+    sittings = attempt_sittings(shown) if shown else []
+    if shown and shown.ended_at is None:
+        sittings = [sitting for sitting in sittings if sitting.until is None]
+    steers = may_steer(access, job)
+    context = {
+        "job": job,
+        "version": version,
+        "line": line_of(row, moment),
+        "life": life_of(job, attempts, moment),
+        "waits": job.state in WAITING,
+        "holds": job.state in HOLDING,
+        "ended": job.state in ENDED,
+        "blockers": blockers(row.outlook, discretion),
+        "would_start_if": would_start_if(row.outlook, discretion),
+        "outlook": row.outlook,
+        "promise": row.promise,
+        "promised": promised(row.promise, discretion) if row.promise else "",
+        "runs": runs_of(attempts, discretion, moment),
+        "events": event_lines(events, discretion),
+        "shown_attempt": shown,
+        "seats": seats_by_node(sittings, _node_sizes({sitting.node_id for sitting in sittings})),
+        "checkpoints": job_checkpoints(job),
+        "waits_for": job_waits_for(access, job),
+        "waited_for_by": job_waited_for_by(access, job),
+        "shape": shape_of(job.spec),
+        "types": types_of(job.spec),
+        "may_steer": steers,
+        "writers": job_writers(shown) if shown and steers else [],
+        **extra,
+    }
+    return render(request, "scheduler/job.html", context, status=status)
+
+
+def _node_sizes(public_ids: set[str]) -> dict[str, int]:
+    rows = Node.objects.filter(public_id__in=public_ids).annotate(size=Count("gpus", Q(gpus__removed_at__isnull=True)))
+    return dict(rows.values_list("public_id", "size"))

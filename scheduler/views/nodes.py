@@ -1,0 +1,108 @@
+"""Nodes: the list, one node, and what an operator does with it."""
+
+from dataclasses import asdict
+from typing import Any
+
+from django.contrib import messages
+from django.core.exceptions import ValidationError
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.shortcuts import redirect, render
+from django.views.decorators.http import require_POST, require_safe
+
+from gpufleet.core.faults import Conflict
+from gpufleet.core.times import now
+from gpufleet.web import Can, access_of, requires
+from scheduler.forms import HealthForm, SpareForm
+from scheduler.lifecycle import steps_from
+from scheduler.lists import NODES
+from scheduler.models import Health, Node
+from scheduler.presenters.hardware import drawing_of, history_lines
+from scheduler.selectors.holders import Holder, holding_jobs, node_holders
+from scheduler.selectors.nodes import node_for, node_gpus, node_history, nodes_listed
+from scheduler.services.hardware import node_health_change, node_spare_set
+
+
+@require_safe
+@requires(Can.SEE)
+def node_list(request: HttpRequest) -> HttpResponseBase:
+    access = access_of(request)
+    context = {"heading": "Nodes", "can_add": access.can_everywhere(Can.OPERATE)}
+    return NODES.respond(request, nodes_listed(access), "scheduler/hardware_list.html", context)
+
+
+@require_safe
+@requires(Can.SEE)
+def node_page(request: HttpRequest, public_id: str) -> HttpResponse:
+    return _page(request, node_for(access_of(request), public_id))
+
+
+@require_POST
+@requires(Can.OPERATE, everywhere=True)
+def node_health(request: HttpRequest, public_id: str) -> HttpResponse:
+    access = access_of(request)
+    node = node_for(access, public_id)
+    try:
+        sent = form_values(HealthForm(request.POST))
+        changed = node_health_change(access=access, node=node, to=sent["to"], reason=sent["reason"], seen=sent["seen"] or None, now=now())
+    except ValidationError as fault:
+        return _page(request, node, status=422, faults=messages_by_field(fault), reason=request.POST.get("reason", ""))
+    except Conflict as fault:
+        return _page(request, node_for(access, public_id), status=409, faults={"to": [str(fault)]}, reason=request.POST.get("reason", ""))
+    messages.success(request, f"{changed.name} is {Health(changed.health).label.lower()} now.")
+    return redirect("node", public_id=public_id)
+
+
+@require_POST
+@requires(Can.OPERATE, everywhere=True)
+def node_spare(request: HttpRequest, public_id: str) -> HttpResponse:
+    access = access_of(request)
+    node = node_for(access, public_id)
+    try:
+        sent = form_values(SpareForm(request.POST))
+        changed = node_spare_set(access=access, node=node, spare=sent["spare"], reason=sent["reason"], now=now())
+    except ValidationError as fault:
+        return _page(request, node, status=422, spare_faults=messages_by_field(fault), spare_reason=request.POST.get("reason", ""))
+    except Conflict as fault:
+        return _page(request, node, status=409, spare_faults={"spare": [str(fault)]})
+    messages.success(request, f"{changed.name} is kept as a spare." if changed.spare else f"{changed.name} is no spare any more.")
+    return redirect("node", public_id=public_id)
+
+
+def form_values(form: Any) -> dict[str, Any]:
+    """What the form says; a form that says it wrongly is refused like any other bad value."""
+    if not form.is_valid():
+        raise ValidationError(form.errors.as_data())
+    read: dict[str, Any] = form.cleaned_data
+    return read
+
+
+def messages_by_field(fault: ValidationError) -> dict[str, list[str]]:
+    return fault.message_dict if hasattr(fault, "error_dict") else {"all": fault.messages}
+
+
+def _page(request: HttpRequest, node: Node, *, status: int = 200, **extra: Any) -> HttpResponse:
+    access = access_of(request)
+    gpus = node_gpus(node)
+    held: dict[int | None, list[Holder]] = {}
+    holders_here = node_holders(access, node.pk)
+    for holder in holders_here:
+        held.setdefault(holder.gpu_id, []).append(holder)
+    devices = []
+    for gpu in gpus:
+        holders = held.get(gpu.pk, [])
+        drawing = drawing_of(gpu, gpu.instances, holders)  # type: ignore[attr-defined]
+        devices.append({"gpu": gpu, "holders": holders, "jobs": holding_jobs(holders), "drawing": drawing})
+    taken = sum(min(1000, sum(holder.gpu_milli for holder in held.get(gpu.pk, []))) for gpu in gpus)
+    context = {
+        "node": node,
+        "devices": devices,
+        "taken_milli": taken,
+        "capacity_milli": len(gpus) * 1000,
+        "jobs": holding_jobs(holders_here),
+        "nics": list(node.nics.order_by("name")),
+        "steps": [asdict(step) for step in steps_from(node.health)],
+        "may_operate": access.can_everywhere(Can.OPERATE) and node.removed_at is None,
+        "history": history_lines(node_history(node)),
+        **extra,
+    }
+    return render(request, "scheduler/node.html", context, status=status)

@@ -1,0 +1,191 @@
+// The overview: figures, the split bars and the lists, kept by what the socket sends. dashboards/presenters.py makes the same texts on the server.
+(() => {
+  "use strict";
+
+  const { live } = window.gpufleet;
+  const { format, setText } = live;
+  const SICK_SHOWN = 8;
+  const HOLDERS_SHOWN = 8;
+  const OTHERS = 0;
+  const SEVERAL = -1;
+  const SVG_WIDTH = 1000;
+  const ROUND_MONEY_FROM = 100000000;
+  const PARTS = ["computing", "gap", "unread", "free", "away"];
+
+  const data = JSON.parse(document.getElementById("overview-data").textContent);
+  let own = data.own;
+
+  const field = (root, name) => root.querySelector(`[data-f="${name}"]`);
+  const fill = (root, texts) => {
+    for (const [name, text] of Object.entries(texts)) setText(field(root, name), text);
+  };
+
+  function summed(types) {
+    const total = {};
+    for (const figures of Object.values(types)) for (const [name, value] of Object.entries(figures)) total[name] = (total[name] || 0) + value;
+    return total;
+  }
+
+  function money(micros) {
+    return format.money(micros, micros >= ROUND_MONEY_FROM ? 0 : 2, own.currency);
+  }
+
+  function gapCost(types) {
+    if (!own.rates) return null;
+    return Object.entries(types).reduce((sum, [name, figures]) => sum + Math.round((figures.gap * (own.rates[name] || 0)) / 1000), 0);
+  }
+
+  function lengths(figures) {
+    const all = figures.gpus * 1000;
+    return { computing: figures.active_held, gap: figures.gap, unread: figures.held_unread, free: all - figures.held - figures.away, away: figures.away };
+  }
+
+  function texts(figures, cost) {
+    const all = figures.gpus * 1000;
+    const read = figures.read > 0;
+    const heldRead = figures.held - figures.held_unread;
+    const unread = figures.gpus - figures.read;
+    const note = unread && read ? `${format.grouped(unread)} without a reading` : read || !figures.gpus ? "" : "No telemetry yet";
+    return {
+      gpus: format.grouped(figures.gpus),
+      gpus_note: figures.out ? `${format.grouped(figures.out)} out of service` : "all in service",
+      held: format.percentOf(figures.held, all),
+      held_note: `${format.wholeGpus(figures.held)} of ${format.grouped(figures.gpus)} GPUs`,
+      sm: read ? format.percentOf(figures.active, figures.read * 1000) : format.NOTHING,
+      sm_note: note || `${format.wholeGpus(figures.active)} GPUs' worth`,
+      sm_held: format.percentOf(figures.active_held, heldRead),
+      gap: heldRead || !figures.held ? format.wholeGpus(figures.gap) : format.NOTHING,
+      cost: cost === null || (figures.held && !heldRead) ? format.NOTHING : money(cost),
+    };
+  }
+
+  function drawSplit(svg, figures) {
+    const all = Math.max(1, figures.gpus * 1000);
+    const long = lengths(figures);
+    let before = 0;
+    PARTS.forEach((part, number) => {
+      const x = Math.floor((before * SVG_WIDTH) / all);
+      before += long[part];
+      const width = Math.floor((before * SVG_WIDTH) / all) - x;
+      const rect = svg.children[number];
+      if (rect.getAttribute("x") !== String(x)) rect.setAttribute("x", x);
+      if (rect.getAttribute("width") !== String(width)) rect.setAttribute("width", width);
+    });
+  }
+
+  function showIf(node, shown) {
+    if (node && node.hidden === shown) node.hidden = !shown;
+  }
+
+  // ---- Lists ----
+
+  const listOf = (name, fillRow) => {
+    const body = document.querySelector(`[data-rows="${name}"]`);
+    return live.list(body, { template: document.getElementById(`${name}-row`), fill: fillRow, button: document.querySelector(`[data-apply="${name}"]`) });
+  };
+
+  const nodeAddress = document.querySelector('[data-rows="sick"]').dataset.url;
+  const sickList = listOf("sick", (row, node) => {
+    const link = row.querySelector("[data-f-link]");
+    setText(link, node.name);
+    const address = nodeAddress.replace("PUBLIC-ID", encodeURIComponent(node.key));
+    if (link.getAttribute("href") !== address) link.href = address;
+    const state = row.querySelector("[data-f-status]");
+    const shown = state.querySelector("[data-status]");
+    if (!shown || shown.dataset.status !== node.health) {
+      state.replaceChildren(document.querySelector(`[data-status-of="${CSS.escape(node.health)}"]`).content.cloneNode(true));
+    }
+    fill(row, { reason: node.reason, gpus: String(node.gpus), jobs: String(node.jobs) });
+    live.setMoment(row.querySelector("[data-f-moment]"), node.since);
+  });
+  const holdersAddress = document.querySelector('[data-rows="holders"]').dataset.url;
+  const holderList = listOf("holders", (row, holder) => {
+    fill(row, holder);
+    const address = `${holdersAddress}?team=${holder.key}`;
+    if (field(row, "name").getAttribute("href") !== address) field(row, "name").setAttribute("href", address);
+  });
+  const queueList = listOf("queue", (row, waiting) => fill(row, waiting));
+  const typeList = listOf("types", (row, type) => {
+    fill(row, type.texts);
+    drawSplit(row.querySelector(".split"), type.figures);
+  });
+
+  function holders(rows) {
+    const teams = new Map();
+    for (const [owner, held, idle, read, active] of rows) {
+      const named = own.owners[owner];
+      const key = owner === SEVERAL ? SEVERAL : named ? named[0] : OTHERS;
+      const name = owner === SEVERAL ? "Shared by several teams" : named ? named[1] : "Other teams";
+      const sums = teams.get(key) || { key, name, idle: 0, held: 0, read: 0, active: 0 };
+      sums.idle += idle;
+      sums.held += held;
+      sums.read += read;
+      sums.active += active;
+      teams.set(key, sums);
+    }
+    const last = (team) => Number(team.key <= OTHERS);
+    return [...teams.values()]
+      .filter((team) => team.idle)
+      .sort((a, b) => last(a) - last(b) || b.idle - a.idle || b.held - a.held || a.key - b.key)
+      .slice(0, HOLDERS_SHOWN)
+      .map((team) => ({
+        key: team.key,
+        name: team.name,
+        idle: format.wholeGpus(team.idle),
+        held: format.wholeGpus(team.held),
+        sm: team.read ? format.percentOf(team.active, team.read) : format.NOTHING,
+      }));
+  }
+
+  // ---- All of it ----
+
+  const headline = document.querySelector(".headline");
+
+  function draw(rows) {
+    const total = summed(rows.types);
+    const words = texts(total, gapCost(rows.types));
+    fill(headline, words);
+    drawSplit(headline.querySelector("[data-split]"), total);
+    for (const [part, milli] of Object.entries(lengths(total))) {
+      setText(field(headline, `${part}_gpus`), format.wholeGpus(milli));
+      if (part === "unread" || part === "away") showIf(headline.querySelector(`[data-if="${part}"]`), milli > 0);
+    }
+    if (rows.telemetry) live.setMoment(field(document, "telemetry"), rows.telemetry);
+    typeList(
+      Object.entries(rows.types).map(([name, figures]) => {
+        const cost = own.rates && name in own.rates ? gapCost({ [name]: figures }) : null;
+        return { key: name, figures, texts: { ...texts(figures, cost), free: format.wholeGpus(lengths(figures).free) } };
+      }),
+    );
+    const sick = rows.sick.map(([key, name, health, reason, since, gpus, jobs]) => ({ key, name, health, reason, since, gpus, jobs }));
+    sickList(sick);
+    showIf(document.querySelector('[data-filled="sick"]'), sick.length > 0);
+    showIf(document.querySelector('[data-empty="sick"]'), sick.length === 0);
+    showIf(document.querySelector('[data-more="sick"]'), rows.sick_total > SICK_SHOWN);
+    setText(field(document, "sick_more"), String(rows.sick_total - sick.length));
+    const idle = holders(rows.holders);
+    holderList(idle);
+    showIf(document.querySelector('[data-filled="holders"]'), idle.length > 0);
+    showIf(document.querySelector('[data-empty="holders"]'), idle.length === 0);
+    queueList(
+      rows.queue.map(([name, jobs, milli, median, longest]) => ({
+        key: name,
+        jobs: format.grouped(jobs),
+        gpus: format.gpus(milli),
+        median: jobs ? format.duration(median) : format.NOTHING,
+        longest: jobs ? format.duration(longest) : format.NOTHING,
+      })),
+    );
+    live.announce(`${words.held} of the GPUs are handed out, ${words.sm} SM activity, a gap of ${words.gap} GPUs.`, { seldom: true });
+  }
+
+  live.follow("overview", {
+    version: data.version,
+    snapshot: "/live/overview/snapshot",
+    apply: draw,
+    replace(snapshot) {
+      own = snapshot.own;
+      draw(snapshot.rows);
+    },
+  });
+})();

@@ -1,0 +1,270 @@
+// The shell's manners: times, theme, rows, messages, keys. Every page loads it, and every page also works without it.
+(() => {
+  "use strict";
+
+  const root = document.documentElement;
+
+  const kept = {
+    get(key) {
+      try {
+        return localStorage.getItem(`gpufleet.${key}`);
+      } catch {
+        return null; // A browser that keeps nothing has the defaults.
+      }
+    },
+    set(key, value) {
+      try {
+        if (value === null) localStorage.removeItem(`gpufleet.${key}`);
+        else localStorage.setItem(`gpufleet.${key}`, value);
+      } catch {
+        // The choice then holds for this page only.
+      }
+    },
+  };
+
+  /* ---- Times: relative, exact on hover, in UTC or in the browser's zone ---- */
+
+  const UNITS = [
+    [86_400, "d"],
+    [3_600, "h"],
+    [60, "min"],
+    [1, "s"],
+  ];
+
+  // The server's clock counts: a laptop that is minutes off must not show a node as seen "in 3 min".
+  const skew = (Date.parse(root.dataset.now) || Date.now()) - Date.now();
+  let ahead = Math.abs(skew) > 2_000 ? skew : 0;
+  const serverNow = () => Date.now() + ahead;
+  /** A live page hears the server's time with every beat, which is truer than what the page was sent with. */
+  function setServerTime(milliseconds) {
+    ahead = milliseconds - Date.now();
+  }
+
+  function relative(moment) {
+    const seconds = Math.trunc((serverNow() - moment) / 1000);
+    const distance = Math.abs(seconds);
+    if (distance < 5) return "just now";
+    const [size, unit] = UNITS.find(([size]) => distance >= size);
+    const count = `${Math.floor(distance / size).toLocaleString("en")}\u00a0${unit}`;
+    return seconds < 0 ? `in ${count}` : `${count} ago`;
+  }
+
+  function absolute(moment) {
+    const utc = root.dataset.clock === "utc";
+    const shape = { dateStyle: "short", timeStyle: "medium", ...(utc && { timeZone: "UTC" }) };
+    const text = new Intl.DateTimeFormat("sv-SE", shape).format(moment); // Sweden writes 2026-11-20 14:03:22, as logs do.
+    if (utc) return `${text} UTC`;
+    const parts = new Intl.DateTimeFormat("en-GB", { timeZoneName: "short" }).formatToParts(moment);
+    return `${text} ${parts.find((part) => part.type === "timeZoneName").value}`;
+  }
+
+  function paintTime(time) {
+    const moment = new Date(time.dateTime);
+    if (Number.isNaN(moment.getTime())) return;
+    const exact = absolute(moment);
+    const text = time.dataset.moment === "absolute" ? exact : relative(moment);
+    // Only what differs is touched, so that nothing is announced or drawn again for nothing.
+    if (time.textContent !== text) time.textContent = text;
+    if (time.title !== exact) time.title = exact;
+  }
+  function paintTimes(within = document) {
+    within.querySelectorAll("time[data-moment]").forEach(paintTime);
+  }
+
+  const isPaused = () => root.hasAttribute("data-paused") || document.hidden;
+  setInterval(() => isPaused() || paintTimes(), 5_000);
+  document.addEventListener("visibilitychange", () => isPaused() || paintTimes());
+  document.addEventListener("htmx:afterSettle", (event) => paintTimes(event.target));
+
+  const clocks = [...document.querySelectorAll("[data-clock-switch]")];
+  function showClock(utc) {
+    root.dataset.clock = utc ? "utc" : "local";
+    for (const button of clocks.map((form) => form.querySelector("button"))) {
+      button.value = utc ? "0" : "1"; // What the next press asks for, also for a form that is sent without this script.
+      button.setAttribute("aria-pressed", String(utc));
+    }
+    paintTimes();
+    document.dispatchEvent(new CustomEvent("gpufleet:clock"));
+  }
+  async function switchClock() {
+    const utc = root.dataset.clock !== "utc";
+    const body = new FormData(clocks[0]);
+    body.set("utc", utc ? "1" : "0");
+    showClock(utc);
+    try {
+      const answer = await fetch(clocks[0].action, { method: "POST", body, headers: { "X-Requested-With": "fetch" } });
+      if (!answer.ok) throw new Error(`status ${answer.status}`);
+    } catch {
+      showClock(!utc);
+      say("Your choice of clock could not be saved. Try again when the console answers.");
+    }
+  }
+  for (const form of clocks) {
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      switchClock();
+    });
+  }
+
+  /* ---- Theme and rows ---- */
+
+  const THEME_ICONS = { system: "theme", light: "sun", dark: "moon" };
+  const themeButtons = [...document.querySelectorAll("[data-theme-switch]")];
+  const themeNow = () => root.dataset.theme || "system";
+
+  function showTheme() {
+    const words = `Theme: ${{ system: "as the system", light: "light", dark: "dark" }[themeNow()]}`;
+    for (const button of themeButtons) {
+      const spelled = button.querySelector("[data-theme-word]");
+      if (spelled) spelled.textContent = words;
+      else button.setAttribute("aria-label", words);
+      button.title = words;
+      button.querySelector(".icon").className = `icon icon-${THEME_ICONS[themeNow()]}`;
+    }
+  }
+  function setTheme(theme) {
+    if (theme === "system") delete root.dataset.theme;
+    else root.dataset.theme = theme;
+    kept.set("theme", theme === "system" ? null : theme);
+    showTheme();
+    // Drawings (fleet map, charts) have no style sheet: they listen and draw again.
+    document.dispatchEvent(new CustomEvent("gpufleet:theme"));
+  }
+  const prefersDark = matchMedia("(prefers-color-scheme: dark)");
+  function nextTheme() {
+    // From the system's theme the first step goes to the other one: a press that changes nothing looks broken.
+    const round = prefersDark.matches ? ["system", "light", "dark"] : ["system", "dark", "light"];
+    setTheme(round[(round.indexOf(themeNow()) + 1) % round.length]);
+  }
+  themeButtons.forEach((button) => button.addEventListener("click", nextTheme));
+  prefersDark.addEventListener("change", () => document.dispatchEvent(new CustomEvent("gpufleet:theme")));
+
+  function switchDensity() {
+    const airy = root.dataset.density !== "airy";
+    if (airy) root.dataset.density = "airy";
+    else delete root.dataset.density;
+    kept.set("density", airy ? "airy" : null);
+  }
+
+  /* ---- Messages ---- */
+
+  const spoken = document.createElement("p");
+  spoken.className = "unseen";
+  spoken.setAttribute("role", "status");
+  document.body.append(spoken);
+
+  function iconOf(name) {
+    const icon = document.createElement("i");
+    icon.className = `icon icon-${name}`;
+    icon.setAttribute("aria-hidden", "true");
+    return icon;
+  }
+  function makeDismissible(alert) {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "btn-icon close";
+    button.setAttribute("aria-label", "Dismiss");
+    button.append(iconOf("close"));
+    button.addEventListener("click", () => alert.remove());
+    alert.append(button);
+  }
+  function say(text) {
+    spoken.textContent = text;
+    const alert = document.createElement("div");
+    alert.className = "alert alert-warn toast";
+    const words = document.createElement("p");
+    words.textContent = text;
+    alert.append(words);
+    makeDismissible(alert);
+    document.body.append(alert);
+  }
+  document.querySelectorAll("[data-dismissible]").forEach(makeDismissible);
+
+  /* ---- Lists that are fetched anew: the focus stays where it was, and the new count is said ---- */
+
+  let held = null;
+  document.addEventListener("htmx:beforeSwap", (event) => {
+    const focused = document.activeElement;
+    held = event.detail.target.contains(focused) ? { tag: focused.tagName, name: focused.name, text: focused.textContent.trim() } : null;
+  });
+  document.addEventListener("htmx:afterSettle", (event) => {
+    const region = event.target;
+    if (held && !region.contains(document.activeElement)) {
+      const { tag, name, text } = held;
+      const same = (element) => (name ? element.name === name : element.textContent.trim() === text);
+      [...region.querySelectorAll(tag)].find(same)?.focus({ preventScroll: true });
+    }
+    held = null;
+    const count = region.querySelector(".pager-extent, .empty p");
+    if (count) spoken.textContent = count.textContent;
+  });
+
+  /* ---- Copying what is shown once, such as a new token ---- */
+
+  document.addEventListener("click", async (event) => {
+    const button = event.target.closest("[data-copy]");
+    if (!button) return;
+    try {
+      await navigator.clipboard.writeText(document.querySelector(button.dataset.copy).textContent.trim());
+      spoken.textContent = "Copied";
+      button.classList.add("is-done");
+      setTimeout(() => button.classList.remove("is-done"), 1_500);
+    } catch {
+      say("The browser does not let this page copy. Select the text and copy it yourself.");
+    }
+  });
+
+  /* ---- Keys. Single letters can be switched off (WCAG 2.1.4), for those who speak to their computer ---- */
+
+  const shortcuts = document.getElementById("shortcuts");
+  const letters = document.querySelector("[data-single-keys]");
+  const lettersOn = () => kept.get("keys") !== "off";
+  if (letters) {
+    letters.checked = lettersOn();
+    letters.addEventListener("change", () => kept.set("keys", letters.checked ? null : "off"));
+  }
+  document.querySelectorAll("[data-show-shortcuts]").forEach((button) => button.addEventListener("click", showShortcuts));
+  function showShortcuts() {
+    document.getElementById("person-menu")?.hidePopover();
+    shortcuts?.showModal();
+  }
+
+  function isTyping(event) {
+    return event.target.closest("input:not([type=checkbox], [type=radio]), textarea, select, [contenteditable]") !== null;
+  }
+
+  /** Move to the same place in the next or previous row; from outside a table, into the first one. */
+  function stepRow(step) {
+    const table = document.activeElement.closest("table.grid") || document.querySelector("main table.grid");
+    if (!table) return;
+    const rows = [...table.tBodies].flatMap((body) => [...body.rows]).filter((row) => row.querySelector("a, button"));
+    const at = rows.indexOf(document.activeElement.closest("tr"));
+    const row = rows[at < 0 ? 0 : Math.min(rows.length - 1, Math.max(0, at + step))];
+    row?.querySelector("a, button").focus();
+    row?.scrollIntoView({ block: "nearest" });
+  }
+
+  let going = 0; // When "g" was pressed, for the letter that follows it.
+  function goTo(letter) {
+    const link = document.querySelector(`#places a[data-key="${CSS.escape(letter)}"]`);
+    if (link) link.click();
+    return Boolean(link);
+  }
+
+  document.addEventListener("keydown", (event) => {
+    if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || isTyping(event) || !lettersOn()) return;
+    if (document.querySelector("dialog[open]")) return;
+    const afterG = performance.now() - going < 1_200 && going > 0;
+    going = 0;
+    if (afterG && goTo(event.key)) event.preventDefault();
+    else if (event.key === "g") going = performance.now();
+    else if (event.key === "?") showShortcuts();
+    else if (event.key === "j" || event.key === "k") stepRow(event.key === "j" ? 1 : -1);
+  });
+
+  window.gpufleet = Object.assign(window.gpufleet || {}, {
+    shell: { kept, iconOf, lettersOn, isTyping, nextTheme, paintTime, say, serverNow, setServerTime, setTheme, showShortcuts, switchClock, switchDensity },
+  });
+  showTheme();
+  paintTimes();
+})();

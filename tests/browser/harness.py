@@ -1,0 +1,271 @@
+"""A real browser in front of the real console.
+
+Two ways to serve it. `live_console` runs uvicorn in a thread of the test, over the test's own database: write through services and watch the page.
+`sites` runs it as its own process over a prepared database (`empty`, `demo`), once for a test run: for tests that only look.
+
+Playwright's sync interface keeps an event loop in this thread, so the browser lives as long as one module and not longer: async tests of other
+modules would find a running loop. For the same reason code under test that leaves async code (on_commit hints) is called through `live_console.do`.
+"""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+import uvicorn
+from axe_playwright_python.sync_playwright import Axe
+from django.db import connections
+from playwright.sync_api import Browser, BrowserContext, Page, Playwright, Request, Response, sync_playwright
+
+from tests.servers import Manage, Program, accepts, free_port, required, wait_until
+
+DEMO_PASSWORD = "gpufleet-demo"
+CHROMIUM_FLAGS = [
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-default-apps",
+    "--disable-domain-reliability",
+    "--disable-sync",
+    "--no-first-run",
+    "--no-pings",
+    # Nothing but this machine has a name or an address: a request to a third party can't leave.
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost",
+]
+R = TypeVar("R")
+THEMES = ("light", "dark")
+WCAG = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}, "resultTypes": ["violations"]}
+
+
+def chromium_path() -> str | None:
+    return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+@pytest.fixture(scope="module")
+def playwright_driver() -> Iterator[Playwright]:
+    with sync_playwright() as driver:
+        yield driver
+
+
+@pytest.fixture(scope="module")
+def browser(playwright_driver: Playwright) -> Iterator[Browser]:
+    """Chromium, as Debian packages it."""
+    path = chromium_path()
+    if path is None:
+        required("chromium", "Chromium is not installed (Debian package: chromium).")
+    flags = [*CHROMIUM_FLAGS, *(["--no-sandbox"] if os.geteuid() == 0 else [])]
+    before = os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE")
+    os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"  # Django sees Playwright's loop in this thread and would refuse the ORM to the test.
+    running = playwright_driver.chromium.launch(executable_path=path, args=flags)
+    yield running
+    running.close()
+    if before is None:
+        del os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"]
+
+
+@dataclass
+class Watch:
+    """Everything about a page that no page may do: each line says what and where."""
+
+    origin: str
+    faults: list[str] = field(default_factory=list)
+    allowed_statuses: tuple[int, ...] = ()
+
+    def follow(self, page: Page) -> None:
+        page.on("console", lambda message: self._console(message.type, message.text, page.url))
+        page.on("pageerror", lambda error: self.faults.append(f"{page.url}: script error: {error}"))
+        page.on("request", self._request)
+        page.on("response", self._response)
+        page.on("requestfailed", self._failed)
+
+    def _console(self, kind: str, text: str, url: str) -> None:
+        # Chromium repeats a bad status as a console error; `_response` judges those.
+        if kind in {"error", "warning"} and not text.startswith("Failed to load resource"):
+            self.faults.append(f"{url}: console {kind}: {text}")
+
+    def _ours(self, url: str) -> bool:
+        return url.startswith((self.origin, self.origin.replace("http", "ws", 1), "data:", "blob:", "about:"))
+
+    def _request(self, request: Request) -> None:
+        if not self._ours(request.url):
+            self.faults.append(f"{request.frame.url}: asks a third party: {request.url}")
+
+    def _response(self, response: Response) -> None:
+        if response.status >= 400 and response.status not in self.allowed_statuses:
+            self.faults.append(f"{response.frame.url}: {response.status} for {response.url}")
+
+    def _failed(self, request: Request) -> None:
+        # A page that is left stops its own requests.
+        if request.failure != "net::ERR_ABORTED":
+            self.faults.append(f"{request.url}: {request.failure}")
+
+
+@dataclass
+class Visitor:
+    """One person's browser window."""
+
+    page: Page
+    watch: Watch
+    origin: str
+    scripts: bool = True
+
+    def open(self, path: str) -> Response | None:
+        response = self.page.goto(self.origin + path, wait_until="load")
+        if self.scripts:  # without them no frame ever calls back
+            self.page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        return response
+
+    def axe(self) -> list[str]:
+        """What axe finds on the open page, one line for each element."""
+        found = Axe().run(self.page, options=WCAG).response["violations"]
+        return [
+            f"{self.page.url}: {violation['id']} ({violation['impact']}): {node['target']} {node['html'][:160]}"
+            for violation in found
+            for node in violation["nodes"]
+        ]
+
+
+class Console:
+    """A console that answers at `origin`, and the windows that are open on it."""
+
+    def __init__(self, origin: str) -> None:
+        self.origin = origin
+        self.signed_in: dict[str, Any] = {}
+        self._open: list[BrowserContext] = []
+
+    def visit(self, browser: Browser, username: str | None = None, *, password: str = DEMO_PASSWORD, theme: str = "light", **options: Any) -> Visitor:
+        """A new window, signed in as `username` by the sign-in page (once; later windows get the same session)."""
+        if username and username not in self.signed_in:
+            self.signed_in[username] = self._sign_in(browser, username, password)
+        state = self.signed_in[username] if username else None
+        context = browser.new_context(storage_state=state, color_scheme=theme, reduced_motion="reduce", **options)
+        self._open.append(context)
+        page = context.new_page()
+        page.set_default_timeout(15_000)
+        watch = Watch(self.origin)
+        watch.follow(page)
+        return Visitor(page, watch, self.origin, scripts=options.get("java_script_enabled", True))
+
+    def _sign_in(self, browser: Browser, username: str, password: str) -> Any:
+        context = browser.new_context()
+        page = context.new_page()
+        page.goto(f"{self.origin}/accounts/login/?next=/healthz")
+        page.fill("input[name=login]:not([type=hidden])", username)
+        page.fill("input[type=password]", password)
+        with page.expect_navigation(timeout=15_000):
+            page.locator("input[type=password]").press("Enter")
+        assert page.url.endswith("/healthz"), f"{username} was not let in: {page.inner_text('body')[:400]}"
+        state = context.storage_state()
+        context.close()
+        return state
+
+    def close_windows(self) -> None:
+        for context in self._open:
+            with contextlib.suppress(Exception):  # the browser may have crashed; its test has said so
+                context.close()
+        self._open.clear()
+
+
+class LiveConsole(Console):
+    """The ASGI application under uvicorn in a thread, on the database of the test."""
+
+    def __init__(self) -> None:
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        super().__init__(f"http://127.0.0.1:{self.socket.getsockname()[1]}")
+        config = uvicorn.Config(
+            "gpufleet.asgi:application", lifespan="off", log_config=None, ws_per_message_deflate=False, timeout_graceful_shutdown=2
+        )
+        self.server = uvicorn.Server(config)
+        self.thread = threading.Thread(target=self._serve, daemon=True, name="console")
+        self.pool = ThreadPoolExecutor(max_workers=1)
+
+    def _serve(self) -> None:
+        asyncio.run(self.server.serve(sockets=[self.socket]))
+
+    def start(self) -> None:
+        self.thread.start()
+        wait_until(lambda: self.server.started, what="uvicorn to start")
+
+    def do(self, call: Callable[..., R], *arguments: Any, **named: Any) -> R:
+        """Call a service as a worker does: in another thread, with its own database connection."""
+
+        def work() -> R:
+            try:
+                return call(*arguments, **named)
+            finally:
+                connections.close_all()
+
+        return self.pool.submit(work).result(60)
+
+    def stop(self) -> None:
+        self.server.should_exit = True
+        self.thread.join(10)
+        self.pool.shutdown()
+        self.socket.close()
+
+
+@pytest.fixture
+def live_console(transactional_db: None, browser: Browser) -> Iterator[LiveConsole]:
+    """The console over this test's database; `live_console.visit(browser, "oona", password=…)` opens a window."""
+    console = LiveConsole()
+    console.start()
+    yield console
+    console.close_windows()
+    console.stop()
+
+
+class Site(Console):
+    """The console as its own process over a prepared SQLite database."""
+
+    def __init__(self, folder: Path) -> None:
+        self.port = free_port()
+        super().__init__(f"http://127.0.0.1:{self.port}")
+        self.manage = Manage(folder)
+        self.program: Program | None = None
+
+    def start(self) -> None:
+        command = ["-m", "uvicorn", "gpufleet.asgi:application", "--port", str(self.port), "--lifespan", "off"]
+        self.program = self.manage.start(*command, name="web")
+        self.program.wait_for(lambda: accepts(self.port), what="the console to answer")
+
+    def stop(self) -> None:
+        if self.program:
+            self.program.stop()
+
+
+MAKE_ROOT = """
+from gpufleet.core.models import User
+User.objects.create_superuser("root", "root@example.org", %r)
+"""
+
+
+def _prepare(site: Site, state: str) -> None:
+    site.manage.run("migrate", "--verbosity", "0")
+    if state == "demo":
+        site.manage.run("seed_demo", "small", seconds=300)
+    else:
+        site.manage.run("shell", "--verbosity", "0", "-c", MAKE_ROOT % DEMO_PASSWORD)
+    site.start()
+
+
+@pytest.fixture(scope="session")
+def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Site]]:
+    """`sites("empty")`: a console that was just set up, with one superuser `root`; `sites("demo")`: the small demo fleet and its people."""
+    running: dict[str, Site] = {}
+
+    def give(state: str) -> Site:
+        if state not in running:
+            running[state] = Site(tmp_path_factory.mktemp(f"site-{state}"))
+            _prepare(running[state], state)
+        return running[state]
+
+    yield give
+    for site in running.values():
+        site.stop()

@@ -1,0 +1,125 @@
+"""Every page in a real browser: no CSP violation, no console error, no third party, no broken asset, nothing that axe calls a fault."""
+
+import pytest
+
+from tests.browser.harness import THEMES, Site, Visitor
+from tests.browser.pages import Pages, crawl
+
+pytestmark = pytest.mark.browser
+
+# Addresses that no page links to, and why that is right.
+REACHED_OTHERWISE = {
+    "accounts/": "allauth's steps of a flow: each is entered from the one before",
+    "inventory/import/<": "a preview, and the demo has imported nothing",
+    "live/": "asked for by live.js",
+    "scheduler/plans/": "a plan, and the demo is seeded without one",
+    "static/": "assets",
+    "inventory/import/<slug:public_id>/": "the preview of a file that was sent",
+    "tokens/<str:public_id>/revoke/": "a button on a token, and the demo has none",
+}
+PHONE = {"viewport": {"width": 390, "height": 844}}
+
+
+def _pages(site: Site, browser, username: str) -> Pages:
+    site.visit(browser, username)
+    cookies = {cookie["name"]: cookie["value"] for cookie in site.signed_in[username]["cookies"]}
+    return crawl(site.origin, cookies)
+
+
+def _look(visitor: Visitor, pages: Pages, *, axe: bool) -> list[str]:
+    """The faults of all pages, seen in one window."""
+    found: list[str] = []
+    for address in pages.found.values():
+        visitor.open(address)
+        if axe:
+            found += visitor.axe()
+    return [*visitor.watch.faults, *found]
+
+
+def none(faults: list[str]) -> None:
+    """Fails with every fault on a line of its own."""
+    if faults:
+        pytest.fail(f"{len(faults)} faults:\n" + "\n".join(dict.fromkeys(faults)), pytrace=False)
+
+
+@pytest.fixture
+def demo_pages(sites, browser):
+    site = sites("demo")
+    yield site, _pages(site, browser, "root")
+    site.close_windows()
+
+
+def test_every_address_answers_and_every_page_is_linked_from_somewhere(demo_pages):
+    _, pages = demo_pages
+
+    none(pages.broken)
+    none([f"no page links to {route}" for route in pages.unseen if not route.startswith(tuple(REACHED_OTHERWISE))])
+
+
+def test_every_page_is_clean_in_the_demo(demo_pages, browser):
+    site, pages = demo_pages
+
+    none(_look(site.visit(browser, "root"), pages, axe=True))
+
+
+def test_every_page_is_clean_before_there_is_anything_to_show(sites, browser):
+    site = sites("empty")
+
+    none(_look(site.visit(browser, "root", theme="dark"), _pages(site, browser, "root"), axe=False))
+    site.close_windows()
+
+
+def test_pages_that_a_viewer_may_not_open_say_so_and_are_clean(demo_pages, browser):
+    site, pages = demo_pages
+    visitor = site.visit(browser, "vic")
+    visitor.watch.allowed_statuses = (403, 404)
+
+    none(_look(visitor, pages, axe=False))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("size", ["desk", "phone"])
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("state", ["empty", "demo"])
+def test_axe_finds_nothing_on_any_page(sites, browser, state, theme, size):
+    site = sites(state)
+    pages = _pages(site, browser, "root")
+    options = PHONE if size == "phone" else {}
+
+    none(_look(site.visit(browser, "root", theme=theme, **options), pages, axe=True))
+    site.close_windows()
+
+
+EMPTY_FORM = """
+() => {
+  const form = [...document.querySelectorAll("main form[method=post]")].find(form => form.querySelector("[required]"));
+  if (!form) return false;
+  form.noValidate = true;
+  for (const input of form.querySelectorAll("input:not([type=hidden]):not([type=submit]), textarea")) if (input.type !== "checkbox") input.value = "";
+  form.id = "emptied";
+  return true;
+}
+"""
+SUBMIT = "() => document.getElementById('emptied').requestSubmit()"
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("theme", THEMES)
+def test_axe_finds_nothing_where_something_is_wrong(demo_pages, browser, theme):
+    """Addresses that do not exist, filters that make no sense, and every form sent empty."""
+    site, pages = demo_pages
+    visitor = site.visit(browser, "root", theme=theme)
+    visitor.watch.allowed_statuses = (400, 404, 422)
+    found: list[str] = []
+    for address in ["/no/such/page", *(f"{address}?page=x&sort=x&order=x&q=%00" for address in pages.found.values())]:
+        visitor.open(address)
+        found += visitor.axe()
+    for address in pages.found.values():
+        visitor.open(address)
+        if visitor.page.evaluate(EMPTY_FORM):
+            # The old page is loaded already: without waiting for the new one, axe would look at a page that is about to go.
+            with visitor.page.expect_navigation():
+                visitor.page.evaluate(SUBMIT)
+            found += visitor.axe()
+
+    none([*visitor.watch.faults, *found])

@@ -1,0 +1,185 @@
+"""The pages of jobs with hands on them: what changes by itself, what waits for the reader, and that they read without scripts."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from gpufleet.core.audit import SYSTEM
+from gpufleet.core.models import User
+from gpufleet.core.times import now
+from quotas.permissions import access_for_user
+from scheduler.backends.registry import backend_for
+from scheduler.models import Job, JobEvent, JobState, PlanRecord
+from scheduler.services.jobs import job_create, job_hold, job_transition
+from scheduler.services.submission import submission_create
+from scheduler.services.tick import tick_run
+from tests import builders
+from tests.browser.harness import THEMES, LiveConsole, Visitor
+
+pytestmark = pytest.mark.browser
+PASSWORD = "correct horse battery"
+
+
+@pytest.fixture
+def jobs(transactional_db: None) -> list[Job]:
+    team = builders.quota("nlp", parent=builders.quota("research", parent=builders.quota()))
+    node = builders.node("alpha", gpus=2)
+    made = [builders.job(f"train-{number}", on=team, submitted_at=now()) for number in range(3)]
+    builders.outlook(made[0], "needs 8 H100-SXM-80GB GPUs; 5 are free where it may run", "research uses all that it may")
+    running = builders.job("running", on=team, state=JobState.RUNNING)
+    builders.placement(running, node.gpus.first())
+    builders.plan(decisions=[{"action": "start", "job": running.public_id, "workers": [], "why": {"code": "fits", "detail": "first"}}])
+    return [*made, running]
+
+
+@pytest.fixture
+def visit(live_console: LiveConsole, browser: Browser, jobs: list[Job]) -> Iterator[Callable[..., Visitor]]:
+    User.objects.create_superuser("root", "root@example.org", PASSWORD)
+
+    def open_page(path: str, *, live: bool = True, **options: Any) -> Visitor:
+        visitor = live_console.visit(browser, "root", password=PASSWORD, **options)
+        visitor.open(path)
+        if live:
+            expect(visitor.page.locator(".live-word")).to_have_text("Live")
+        return visitor
+
+    yield open_page
+
+
+def submit(name: str, of: Job) -> Job:
+    return job_create(name=name, quota=of.quota, owner=None, job_class="batch", spec={}, gpus_milli=1000, now=now(), actor=SYSTEM)
+
+
+def names(page: Any) -> list[str]:
+    return [text.split("\n")[0] for text in page.locator("#table-jobs tbody th").all_inner_texts()]
+
+
+def test_a_new_state_stands_in_its_row_without_a_reload(visit, live_console, jobs):
+    page = visit("/jobs/").page
+    page.evaluate("window.sameDocument = true")
+    row = page.locator(f'tr[data-key="{jobs[1].public_id}"]')
+    expect(row).to_contain_text("Queued")
+
+    live_console.do(job_transition, job=jobs[1], to=JobState.RESERVED, now=now(), cause="promised")
+
+    expect(row).to_contain_text("Reserved", timeout=1_500)
+    assert page.evaluate("window.sameDocument") is True
+
+
+def test_a_row_that_is_shown_is_asked_for_alone_and_one_that_left_the_list_goes(visit, live_console, jobs):
+    page = visit("/jobs/?phase=waiting").page
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url.partition("/jobs/")[2]))
+
+    live_console.do(job_hold, job=jobs[0], now=now())
+    expect(page.locator(f'tr[data-key="{jobs[0].public_id}"]')).to_contain_text("held", ignore_case=True)
+    assert asked == [f"?phase=waiting&rows={jobs[0].public_id}"]
+
+    live_console.do(job_transition, job=jobs[1], to=JobState.CANCELLED, now=now(), cause="not needed")
+    expect(page.locator(f'tr[data-key="{jobs[1].public_id}"]')).to_have_count(0)
+    assert asked[1:] == [f"?phase=waiting&rows={jobs[1].public_id}", "?phase=waiting"]
+
+
+def test_rows_come_by_themselves_but_never_under_the_pointer(visit, live_console, jobs):
+    page = visit("/jobs/").page
+    before = names(page)
+    page.locator("#table-jobs tbody tr").nth(1).hover()
+
+    live_console.do(submit, "newcomer", jobs[0])
+
+    button = page.locator("[data-apply]")
+    expect(button).to_be_visible(timeout=5_000)
+    assert names(page) == before, "nothing moved under the pointer"
+    button.press("Enter")  # a click would take the pointer off the table, and then the rows come by themselves
+    expect(page.locator("#table-jobs tbody tr").first).to_contain_text("newcomer")
+    page.mouse.move(0, 0)
+    live_console.do(submit, "second", jobs[0])
+    expect(page.locator("#table-jobs tbody tr").first).to_contain_text("second", timeout=5_000)
+
+
+def test_the_page_of_a_job_follows_it(visit, live_console, jobs):
+    page = visit(f"/jobs/{jobs[0].public_id}/").page
+    expect(page.locator('[data-part="why"]')).to_contain_text("Needs 8 H100-SXM-80GB GPUs; 5 are free")
+
+    live_console.do(job_transition, job=jobs[0], to=JobState.CANCELLED, now=now(), cause="Not needed any more.")
+
+    expect(page.locator(".page-head")).to_contain_text("Cancelled", timeout=1_500)
+    expect(page.locator('[data-part="why"]')).to_be_hidden()
+    expect(page.locator(".timeline")).to_contain_text("Not needed any more.")
+
+
+def test_what_the_pointer_is_on_waits_until_it_leaves(visit, live_console, jobs):
+    page = visit(f"/jobs/{jobs[0].public_id}/").page
+    page.locator('[data-part="history"]').hover()
+
+    live_console.do(job_transition, job=jobs[0], to=JobState.CANCELLED, now=now(), cause="Not needed any more.")
+
+    expect(page.locator("[data-apply]")).to_have_text("1 change – apply", timeout=2_000)
+    expect(page.locator(".timeline")).not_to_contain_text("Not needed")
+    page.mouse.move(0, 0)
+    expect(page.locator(".timeline")).to_contain_text("Not needed")
+    expect(page.locator("[data-apply]")).to_be_hidden()
+
+
+def test_while_paused_nothing_moves_and_going_on_catches_up(visit, live_console, jobs):
+    page = visit("/jobs/").page
+    page.get_by_role("button", name="Pause live updates").click()
+    live_console.do(submit, "newcomer", jobs[0])
+    live_console.do(job_transition, job=jobs[1], to=JobState.RESERVED, now=now(), cause="promised")
+    page.wait_for_timeout(1_500)
+    assert "newcomer" not in " ".join(names(page))
+
+    page.get_by_role("button", name="Pause live updates").click()
+
+    expect(page.locator("#table-jobs tbody tr").first).to_contain_text("newcomer", timeout=5_000)
+    expect(page.locator(f'tr[data-key="{jobs[1].public_id}"]')).to_contain_text("Reserved")
+
+
+def test_the_pages_read_without_scripts(visit, jobs):
+    visitor = visit("/jobs/", live=False, java_script_enabled=False)
+    expect(visitor.page.locator("#table-jobs")).to_contain_text("5 are free where it may run.")
+    visitor.open(f"/jobs/{jobs[0].public_id}/")
+    expect(visitor.page.locator('[data-part="why"]')).to_contain_text("Research uses all that it may.")
+    visitor.open("/scheduler/")
+    expect(visitor.page.locator("#table-plans")).to_contain_text("Carried out")
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_axe_finds_nothing_on_jobs_in_any_state(visit, jobs, theme):
+    JobEvent.objects.create(job=jobs[3], at=now(), cause="Told to save its work.")
+    builders.job("over", on=jobs[0].quota, state=JobState.FAILED)
+    builders.job("held", on=jobs[0].quota, held_at=now())
+    visitor = visit("/jobs/", theme=theme)
+    found = visitor.axe()
+    for address in (*(f"/jobs/{job.public_id}/" for job in Job.objects.all()), "/scheduler/", f"/scheduler/plans/{PlanRecord.objects.get().pk}/"):
+        visitor.open(address)
+        found += visitor.axe()
+
+    assert [*visitor.watch.faults, *found] == []
+
+
+def test_the_log_grows_on_the_page_and_stays_text(visit, live_console, jobs):
+    team, home = jobs[0].quota, builders.cluster()
+
+    def start() -> Job:
+        root = access_for_user(User.objects.get(username="root"))
+        wish = {"name": "writes", "quota": team.path, "gpus": 1, "work_s": 3600, "launch": {"simulated": {"load_s": 0}}}
+        (made,) = submission_create(access=root, description=wish, now=now(), actor=root.actor)
+        for _ in range(2):
+            tick_run(holder="test", now=now(), backends={home.pk: backend_for(home)})
+        return made
+
+    visit("/jobs/")  # makes the superuser's window, and so its session
+    writes = live_console.do(start)
+    visitor = visit(f"/jobs/{writes.public_id}/")
+    log = visitor.page.locator("[data-log-text]")
+
+    expect(log).not_to_be_empty(timeout=10_000)
+    assert log.evaluate("node => node.children.length") == 0
+    assert [*visitor.watch.faults, *visitor.axe()] == []
+    visitor.open(f"/jobs/{writes.public_id}/log/")
+    assert visitor.axe() == []
+    visitor.open(f"/jobs/{writes.public_id}/cancel/")
+    assert [*visitor.watch.faults, *visitor.axe()] == []

@@ -1,0 +1,69 @@
+"""A list with hands on it: only its own region changes, the address says it all, and it works without scripts."""
+
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.browser.harness import Site, Visitor
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture
+def demo(sites: Callable[[str], Site]) -> Site:
+    return sites("demo")
+
+
+def first_node(page: Page) -> str:
+    return page.locator("table.grid tbody th a").first.inner_text()
+
+
+def test_sorting_filtering_and_paging_change_the_region_alone(demo: Site, browser: Browser):
+    visitor: Visitor = demo.visit(browser, "root")
+    visitor.open("/gpus/?size=25")
+    page = visitor.page
+    page.evaluate("window.sameDocument = true")
+
+    page.get_by_role("link", name="Memory").click()
+    expect(page.locator("th[aria-sort=descending]")).to_have_text("Memory")
+    page.get_by_label("Mode").select_option("mig")
+    page.wait_for_url("**/gpus/?*mode=mig*")
+    page.get_by_role("link", name="Next").click()
+    expect(page.locator(".pager")).to_contain_text("26–")
+
+    assert page.evaluate("window.sameDocument") is True
+    address = page.url
+    assert "sort=-memory" in address
+    assert "health=" not in address, "fields that say nothing stay out of the address"
+    shown = page.locator("table.grid tbody").inner_text().split()
+    visitor.open(address.removeprefix(demo.origin))
+    assert page.locator("table.grid tbody").inner_text().split() == shown
+    assert visitor.axe() == []
+    assert visitor.watch.faults == []
+
+
+def test_going_back_shows_the_list_as_it_was(demo: Site, browser: Browser):
+    visitor = demo.visit(browser, "root")
+    visitor.open("/nodes/?size=25")
+    before = first_node(visitor.page)
+    visitor.page.get_by_role("link", name="Next").click()
+    expect(visitor.page.locator("table.grid tbody th a").first).not_to_have_text(before)
+
+    visitor.page.go_back()
+
+    expect(visitor.page.locator("table.grid tbody th a").first).to_have_text(before)
+
+
+def test_a_list_works_without_scripts(demo: Site, browser: Browser):
+    visitor = demo.visit(browser, "root", java_script_enabled=False)
+    visitor.open("/nodes/?size=25")
+    page = visitor.page
+    page.locator("select[name=spare]").select_option("no")
+    page.get_by_role("button", name="Apply").click()
+    page.wait_for_url("**spare=no**")
+    expect(page.locator(".pager")).to_contain_text("filtered")
+    page.get_by_role("link", name="Clear filters").click()
+    expect(page.locator(".pager")).not_to_contain_text("filtered")
+    page.get_by_role("link", name="Next").click()
+    expect(page.locator(".pager")).to_contain_text("26–")

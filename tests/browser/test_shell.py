@@ -1,0 +1,216 @@
+"""The shell with hands on it: keyboard, phone, both themes, both clocks, and without scripts."""
+
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.browser.harness import Site, Visitor
+
+pytestmark = pytest.mark.browser
+
+PHONE = {"width": 320, "height": 640}
+TOO_SMALL = """() => [...document.querySelectorAll("a, button, select, summary, input:not([type=hidden])")].filter((target) => {
+  const { width, height } = target.getBoundingClientRect();
+  // WCAG 2.5.8 leaves out links inside sentences, and what a label makes larger.
+  if (!target.checkVisibility() || width < 2 || target.closest("p, .page-sub, .crumbs, .hint, .skip, dd, label")) return false;
+  return width < 23.5 || height < 23.5;
+}).map((target) => `${target.outerHTML.slice(0, 120)} is ${target.getBoundingClientRect().width} x ${target.getBoundingClientRect().height}`)"""
+
+
+@pytest.fixture
+def demo(sites: Callable[[str], Site]) -> Site:
+    return sites("demo")
+
+
+@pytest.fixture
+def root(demo: Site, browser: Browser) -> Visitor:
+    visitor = demo.visit(browser, "root", timezone_id="Europe/Berlin", viewport={"width": 1280, "height": 800})
+    visitor.open("/nodes/")
+    return visitor
+
+
+def places(page: Page) -> list[str]:
+    return page.eval_on_selector_all("#places a", "links => links.map(link => link.getAttribute('href'))")
+
+
+def test_the_palette_goes_to_a_node_by_keyboard_alone(root: Visitor):
+    name = root.page.locator("table.grid tbody th a").first.inner_text()
+
+    root.page.keyboard.press("Control+k")
+    field = root.page.get_by_role("combobox", name="Go to or search for")
+    expect(field).to_be_focused()
+    assert root.axe() == []
+    root.page.keyboard.type(name)
+    option = root.page.get_by_role("option", name=name).first
+    expect(option).to_have_attribute("aria-selected", "true")
+    assert field.get_attribute("aria-activedescendant") == option.get_attribute("id")
+    root.page.keyboard.press("Enter")
+
+    expect(root.page.get_by_role("heading", level=1)).to_have_text(name, timeout=15_000)
+    assert root.watch.faults == []
+
+
+def test_escape_closes_the_palette_and_gives_the_focus_back(root: Visitor):
+    root.page.locator("table.grid tbody th a").first.focus()
+
+    root.page.keyboard.press("Control+k")
+    root.page.keyboard.press("Escape")
+
+    expect(root.page.locator("dialog[open]")).to_have_count(0)
+    expect(root.page.locator("table.grid tbody th a").first).to_be_focused()
+
+
+def test_slash_searches_and_arrows_choose(root: Visitor):
+    root.page.keyboard.press("/")
+    field = root.page.locator("#quick")
+    expect(field).to_be_focused()
+    root.page.keyboard.type("quo")
+    expect(root.page.get_by_role("option", name="Quotas").first).to_be_visible()
+    assert root.axe() == []
+    root.page.keyboard.press("ArrowDown")
+    expect(root.page.locator("[role=option][aria-selected=true]")).to_have_count(1)
+    root.page.keyboard.press("Escape")
+    expect(field).to_have_attribute("aria-expanded", "false")
+    root.page.keyboard.press("Enter")
+
+    root.page.wait_for_url("**/search/?q=quo")
+
+
+def test_letters_go_places_and_can_be_switched_off(root: Visitor):
+    root.page.keyboard.press("g")
+    root.page.keyboard.press("q")
+    root.page.wait_for_url("**/quotas/")
+
+    root.page.keyboard.press("?")
+    assert root.axe() == []
+    root.page.get_by_role("checkbox", name="Keys without Ctrl work").uncheck()
+    root.page.keyboard.press("Escape")
+    root.page.keyboard.press("/")
+
+    expect(root.page.locator("#quick")).not_to_be_focused()
+
+
+def test_j_and_k_walk_the_rows(root: Visitor):
+    names = root.page.locator("table.grid tbody th a").all_inner_texts()[:3]
+
+    seen = []
+    for key in ("j", "j", "j", "k"):
+        root.page.keyboard.press(key)
+        seen.append(root.page.evaluate("document.activeElement.innerText"))
+
+    assert seen == [names[0], names[1], names[2], names[1]]
+
+
+def test_sorting_by_keyboard_keeps_the_focus_and_says_the_count(root: Visitor):
+    root.page.get_by_role("columnheader", name="Health").get_by_role("link").focus()
+
+    root.page.keyboard.press("Enter")
+
+    expect(root.page.get_by_role("columnheader", name="Health")).to_have_attribute("aria-sort", "ascending")
+    expect(root.page.get_by_role("columnheader", name="Health").get_by_role("link")).to_be_focused()
+    expect(root.page.locator("body > [role=status].unseen")).to_contain_text("of 64")
+    root.page.go_back()
+    expect(root.page.get_by_role("columnheader", name="Node")).to_have_attribute("aria-sort", "ascending")
+    root.page.keyboard.press("Control+k")
+    expect(root.page.get_by_role("combobox", name="Go to or search for")).to_be_focused()
+
+
+def test_the_theme_is_kept_and_there_before_the_first_paint(root: Visitor):
+    button = root.page.locator(".tools [data-theme-switch]")
+    button.click()
+
+    assert root.page.evaluate("document.documentElement.dataset.theme") == "dark"
+    expect(button).to_have_attribute("aria-label", "Theme: dark")
+    root.page.add_init_script(
+        "document.addEventListener('DOMContentLoaded', () => { window.themeAtParse = document.documentElement.dataset.theme; })"
+    )
+    root.page.reload()
+    assert root.page.evaluate("window.themeAtParse") == "dark"
+    assert root.page.evaluate("getComputedStyle(document.body).colorScheme") == "dark"
+
+
+def test_the_clock_is_kept_on_the_person(root: Visitor, demo: Site, browser: Browser):
+    moment = root.page.locator("time[data-moment]").first
+    assert moment.get_attribute("title").endswith(("CET", "CEST", "GMT+1", "GMT+2"))
+
+    with root.page.expect_response("**/clock"):
+        root.page.locator(".tools [data-clock-switch] button").click()
+
+    assert moment.get_attribute("title").endswith(" UTC")
+    other = demo.visit(browser, "root", timezone_id="Asia/Tokyo")
+    other.open("/nodes/")
+    assert other.page.locator("time[data-moment]").first.get_attribute("title").endswith(" UTC")
+    with other.page.expect_response("**/clock"):
+        other.page.locator(".tools [data-clock-switch] button").click()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_page_fits_a_phone(demo: Site, browser: Browser, theme: str):
+    """No sideways scroll at 320 pixels, and nothing that is too small for a finger."""
+    phone = demo.visit(browser, "root", theme=theme, viewport=PHONE)
+    phone.open("/")
+    faults = []
+
+    for path in places(phone.page):
+        phone.open(path)
+        if phone.page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth"):
+            faults.append(f"{path} scrolls sideways")
+        faults += [f"{path}: {target}" for target in phone.page.evaluate(TOO_SMALL)]
+
+    assert faults == []
+    assert phone.watch.faults == []
+
+
+def test_on_a_phone_the_places_come_out_of_a_menu(demo: Site, browser: Browser):
+    phone = demo.visit(browser, "root", viewport=PHONE)
+    phone.open("/nodes/")
+    expect(phone.page.locator("#places")).not_to_be_visible()
+
+    phone.page.get_by_role("button", name="Menu").press("Enter")
+
+    expect(phone.page.locator("#places").get_by_role("link", name="GPUs")).to_be_visible()
+    assert phone.axe() == []
+    phone.page.keyboard.press("Escape")
+    expect(phone.page.locator("#places")).not_to_be_visible()
+    expect(phone.page.get_by_role("button", name="Menu")).to_be_focused()
+
+
+def test_without_scripts_one_still_gets_everywhere(demo: Site, browser: Browser):
+    plain = demo.visit(browser, "root", java_script_enabled=False, viewport=PHONE)
+    plain.page.goto(demo.origin + "/nodes/")
+
+    plain.page.get_by_role("button", name="Menu").click()
+    plain.page.locator("#places").get_by_role("link", name="GPUs").click()
+    plain.page.wait_for_url("**/gpus/")
+    plain.page.locator("#quick").fill("h100")
+    plain.page.locator("#quick").press("Enter")
+    plain.page.wait_for_url("**/search/?q=h100")
+
+    expect(plain.page.get_by_role("heading", name="Nodes")).to_be_visible()
+    expect(plain.page.locator("[data-theme-switch]").first).not_to_be_visible()
+
+
+def test_the_sign_in_page_lets_a_demo_person_in_with_one_press(demo: Site, browser: Browser):
+    stranger = demo.visit(browser)
+    stranger.open("/nodes/")
+    assert stranger.axe() == []
+
+    stranger.page.get_by_role("button", name="oona").click()
+
+    stranger.page.wait_for_url("**/nodes/")
+    expect(stranger.page.get_by_role("heading", level=1, name="Nodes")).to_be_visible()
+    assert stranger.watch.faults == []
+
+
+def test_a_new_token_is_copied_with_one_press(demo: Site, browser: Browser):
+    visitor = demo.visit(browser, "root", permissions=["clipboard-read", "clipboard-write"])
+    visitor.open("/tokens/new/")
+    visitor.page.get_by_label("Name").fill("CI")
+    visitor.page.get_by_label("Read").check()
+    visitor.page.get_by_role("button", name="Create token").click()
+
+    visitor.page.get_by_role("button", name="Copy").click()
+
+    expect(visitor.page.locator("body > [role=status].unseen")).to_have_text("Copied")
+    assert visitor.page.evaluate("navigator.clipboard.readText()") == visitor.page.locator("#secret").inner_text()

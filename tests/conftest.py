@@ -1,0 +1,36 @@
+"""Fixtures that every test may use."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from channels.layers import channel_layers
+from django.core.cache import cache
+from hypothesis import HealthCheck, settings
+
+pytest_plugins = ["tests.servers", "tests.browser.harness", "tests.personas"]
+
+# ci: the same examples on every machine, so that a red build is somebody's change. soak: new examples every night.
+_calm = [HealthCheck.too_slow, HealthCheck.data_too_large]
+settings.register_profile("ci", max_examples=60, deadline=None, derandomize=True, suppress_health_check=_calm, print_blob=True)
+settings.register_profile("dev", max_examples=25, deadline=None, suppress_health_check=_calm)
+settings.register_profile("soak", max_examples=1000, deadline=None, suppress_health_check=_calm, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Long tests run when they are asked for: `-m soak`, as `make soak` does."""
+    if "soak" in config.getoption("-m"):
+        return
+    kept = [item for item in items if "soak" not in item.keywords]
+    config.hook.pytest_deselected(items=[item for item in items if "soak" in item.keywords])
+    items[:] = kept
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_over() -> Iterator[None]:
+    """Each test has its own channel layer (its queues belong to one event loop) and an empty cache (sign-in rate limits live there)."""
+    channel_layers.backends.clear()
+    cache.clear()
+    yield
+    channel_layers.backends.clear()

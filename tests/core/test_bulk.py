@@ -1,0 +1,67 @@
+"""Rows and keys by the hundred: the same as the ORM's own ways, on either database."""
+
+from datetime import UTC, datetime
+
+import pytest
+from django.db import IntegrityError, transaction
+
+from gpufleet.core.bulk import rows_insert
+from scheduler.models import Attempt, Gpu, JobEvent, Placement
+from tests import builders
+
+pytestmark = pytest.mark.django_db
+NOON = datetime(2026, 3, 1, 12, 0, 0, 123_456, tzinfo=UTC)
+EVENT = ("job_id", "attempt_id", "at", "from_state", "to_state", "cause", "actor_name", "detail")
+
+
+def test_what_is_inserted_reads_as_if_the_orm_had_written_it() -> None:
+    job = builders.job()
+    detail = {"code": "fits", "words": ["ä\t\n\\N", None], "n": 1.5}
+    JobEvent.objects.filter(job=job).delete()
+    JobEvent.objects.create(job=job, at=NOON, to_state="queued", cause="A tab\t and \\.", detail=detail)
+    rows_insert(JobEvent, EVENT, [(job.pk, None, NOON, "", "queued", "A tab\t and \\.", "gpufleet", detail)])
+
+    one, other = JobEvent.objects.filter(job=job).order_by("id").values(*EVENT)
+    assert one == other
+    assert other["at"] == NOON.replace(microsecond=123_000)
+
+
+def test_nothing_to_insert_is_no_statement(django_assert_num_queries) -> None:  # type: ignore[no-untyped-def]
+    with django_assert_num_queries(0):
+        rows_insert(JobEvent, EVENT, [])
+
+
+def test_a_row_that_the_database_refuses_takes_the_others_with_it() -> None:
+    job, gpu = builders.job(), Gpu.objects.get(pk=builders.gpu().pk)
+    attempt = builders.attempt(job)
+    columns = ("attempt_id", "job_id", "role", "worker", "node_id", "gpu_id", "mig_id", "gpu_milli", "since", "until", "leaving_since")
+    row = (attempt.pk, job.pk, "worker", 0, gpu.node_id, gpu.pk, None, 1000, NOON, None, None)
+
+    with pytest.raises(IntegrityError), transaction.atomic():
+        rows_insert(Placement, columns, [row, row])
+
+    assert not Placement.objects.exists()
+
+
+def test_a_column_that_is_not_named_gets_its_default() -> None:
+    job = builders.job()
+    rows_insert(JobEvent, ("job_id", "at", "to_state"), [(job.pk, NOON, "failed")])
+
+    event = JobEvent.objects.get(job=job, to_state="failed")
+    assert (event.attempt_id, event.actor_name, event.detail) == (None, "gpufleet", {})
+
+
+def test_among_finds_what_in_finds() -> None:
+    jobs = [builders.job() for _ in range(4)]
+    attempts = [builders.attempt(job) for job in jobs]
+    some = {jobs[0].pk, jobs[2].pk, 10**9}
+
+    assert set(Attempt.objects.filter(job__among=some)) == {attempts[0], attempts[2]}
+    assert set(Attempt.objects.filter(job__public_id__among=[jobs[1].public_id, 'a "quoted", {name}'])) == {attempts[1]}
+    assert set(Attempt.objects.exclude(pk__among=[attempts[0].pk])) == set(attempts[1:])
+    assert Attempt.objects.filter(pk__among=[one.pk for one in attempts[:3]]).update(cause="told") == 3
+
+
+def test_among_nothing_is_nobody_and_no_statement(django_assert_num_queries) -> None:  # type: ignore[no-untyped-def]
+    with django_assert_num_queries(0):
+        assert not list(Attempt.objects.filter(pk__among=[]))

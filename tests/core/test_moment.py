@@ -1,0 +1,95 @@
+"""Reads of one moment, while somebody else writes."""
+
+from threading import Thread
+from typing import Any
+
+import pytest
+from django.db import DatabaseError, connection, connections, transaction
+
+from gpufleet.core.models import Progress
+from gpufleet.core.moment import one_moment
+from gpufleet.core.times import now
+
+
+def write(name: str) -> None:
+    try:
+        with transaction.atomic():
+            Progress.objects.create(name=name, reached_at=now())
+    finally:
+        connections.close_all()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_is_written_meanwhile_is_not_seen():
+    writer = Thread(target=write, args=("meanwhile",))
+    with one_moment():
+        before = Progress.objects.count()
+        writer.start()
+        writer.join(10)
+        assert not writer.is_alive(), "the writer was kept waiting"
+        assert Progress.objects.count() == before
+
+    assert Progress.objects.count() == before + 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_reader_does_not_wait_for_a_writer():
+    seen: list[int] = []
+
+    def read() -> None:
+        try:
+            with one_moment():
+                seen.append(Progress.objects.count())
+        finally:
+            connections.close_all()
+
+    reader = Thread(target=read)
+    with transaction.atomic():
+        Progress.objects.create(name="not yet committed", reached_at=now())
+        reader.start()
+        reader.join(10)
+        assert seen == [0]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_nothing_can_be_written_in_it_and_everything_after_it():
+    with pytest.raises(DatabaseError), one_moment():
+        Progress.objects.create(name="in a moment", reached_at=now())
+
+    Progress.objects.create(name="after it", reached_at=now())
+    assert list(Progress.objects.values_list("name", flat=True)) == ["after it"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_failed_reader_leaves_nothing_open():
+    with pytest.raises(ZeroDivisionError), one_moment():
+        Progress.objects.count()
+        raise ZeroDivisionError
+
+    with transaction.atomic():
+        Progress.objects.create(name="after a failure", reached_at=now())
+    assert Progress.objects.filter(name="after a failure").exists()
+
+
+@pytest.mark.django_db
+def test_inside_a_transaction_its_own_writes_are_seen():
+    before = Progress.objects.count()
+    with transaction.atomic():
+        Progress.objects.create(name="own", reached_at=now())
+        with one_moment():
+            assert Progress.objects.count() == before + 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_who_is_struck_down_in_it_leaves_a_connection_that_can_write():
+    def struck(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        if seen or sql.startswith("SELECT"):
+            seen.append(sql)
+            raise KeyboardInterrupt
+        return execute(sql, params, many, context)
+
+    seen: list[str] = []
+    with pytest.raises(KeyboardInterrupt), connection.execute_wrapper(struck), one_moment():
+        Progress.objects.count()
+
+    Progress.objects.create(name="after it", reached_at=now())

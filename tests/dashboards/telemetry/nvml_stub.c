@@ -1,0 +1,48 @@
+/* A stand-in for NVIDIA's library: enough of it to be read. STUB_GPUS: how many; STUB_GPM: 0 for GPUs without counters; STUB_LOST: the index of a GPU
+   that has fallen off the bus; STUB_INIT: what nvmlInit answers; STUB_BARE: everything but name and UUID is unknown. */
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { SUCCESS = 0, INVALID = 2, NOT_SUPPORTED = 3, GPU_IS_LOST = 15 };
+typedef void *device;
+typedef struct { unsigned long long total, free, used; } memory;
+typedef struct { unsigned gpu, memory; } utilization;
+typedef struct { unsigned version, supported; } support;
+typedef struct { char *a, *b, *c; } info;
+typedef struct { unsigned id; int answer; double value; info names; } metric;
+typedef struct { unsigned version, count; void *first, *second; metric metrics[4]; } metrics;
+
+static int number(const char *name, int otherwise) { const char *text = getenv(name); return text ? atoi(text) : otherwise; }
+static long index_of(device d) { return (long)d - 1; }
+static int bare(void) { return number("STUB_BARE", 0) ? NOT_SUPPORTED : SUCCESS; }
+static int samples = 0;
+
+int nvmlInitWithFlags(unsigned flags) { (void)flags; return number("STUB_INIT", SUCCESS); }
+int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
+int nvmlShutdown(void) { return samples ? 999 : SUCCESS; }
+const char *nvmlErrorString(int code) { return code ? "stub says no" : "Success"; }
+int nvmlDeviceGetCount_v2(unsigned *count) { *count = (unsigned)number("STUB_GPUS", 2); return SUCCESS; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, device *d) {
+    if ((int)index == number("STUB_LOST", -1)) return GPU_IS_LOST;
+    if ((int)index >= number("STUB_GPUS", 2)) return INVALID;
+    *d = (device)(long)(index + 1);
+    return SUCCESS;
+}
+int nvmlDeviceGetUUID(device d, char *text, unsigned size) { snprintf(text, size, "GPU-stub-%ld", index_of(d)); return SUCCESS; }
+int nvmlDeviceGetName(device d, char *text, unsigned size) { (void)d; snprintf(text, size, "NVIDIA H100 80GB HBM3"); return SUCCESS; }
+int nvmlDeviceGetMemoryInfo(device d, memory *m) { (void)d; m->total = 80000; m->used = 20000; m->free = 60000; return bare(); }
+int nvmlDeviceGetPowerUsage(device d, unsigned *milliwatts) { *milliwatts = 400600 + (unsigned)index_of(d) * 1000; return bare(); }
+int nvmlDeviceGetTemperature(device d, int sensor, unsigned *degrees) { (void)d; (void)sensor; *degrees = 61; return bare(); }
+int nvmlDeviceGetUtilizationRates(device d, utilization *u) { (void)d; u->gpu = 100; u->memory = 7; return bare(); }
+int nvmlGpmQueryDeviceSupport(device d, support *s) { (void)d; s->supported = (unsigned)number("STUB_GPM", 1); return bare(); }
+int nvmlGpmSampleAlloc(void **sample) { *sample = calloc(1, 8); samples++; return SUCCESS; }
+int nvmlGpmSampleFree(void *sample) { free(sample); samples--; return SUCCESS; }
+int nvmlGpmSampleGet(device d, void *sample) { *(long *)sample = index_of(d); return SUCCESS; }
+int nvmlGpmMetricsGet(metrics *asked) {
+    for (unsigned i = 0; i < asked->count; i++) {
+        unsigned id = asked->metrics[i].id;
+        asked->metrics[i].answer = id == 5 ? NOT_SUPPORTED : SUCCESS;
+        asked->metrics[i].value = id == 2 ? 42.5 + *(long *)asked->second : id == 3 ? 31.0 : 12.5;
+    }
+    return SUCCESS;
+}

@@ -1,0 +1,126 @@
+"""Reading this machine, against a stand-in for the driver's library that nvidia-ml-py really loads, and against real hardware."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dashboards.models import TelemetryFrame
+from dashboards.telemetry.local import local_collect, local_write
+from dashboards.telemetry.nvml import GPM, NvmlUnavailable, Reading, machine_read, machine_uuids
+from scheduler.models import Gpu
+from tests import builders
+from tests.builders import NOON
+
+STUB = Path(__file__).with_name("nvml_stub.c")
+LOOK = """
+import json
+from dataclasses import asdict
+from dashboards.telemetry.nvml import NvmlUnavailable, machine_read, machine_uuids
+try:
+    print(json.dumps({"uuids": machine_uuids(), "readings": [asdict(reading) for reading in machine_read(interval_seconds=0.01)]}))
+except NvmlUnavailable as fault:
+    print(json.dumps({"fault": str(fault)}))
+"""
+
+
+@pytest.fixture(scope="session")
+def stub_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if shutil.which("gcc") is None:
+        pytest.skip("gcc is missing (Debian package gcc): the stand-in for the driver can't be built")
+    folder = tmp_path_factory.mktemp("nvml")
+    subprocess.run(["gcc", "-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1", "-o", folder / "libnvidia-ml.so.1", STUB], check=True)
+    return folder
+
+
+def look(folder: Path, **settings: str) -> dict[str, Any]:
+    environment = os.environ | {"LD_LIBRARY_PATH": str(folder)} | settings
+    done = subprocess.run([sys.executable, "-c", LOOK], env=environment, capture_output=True, text=True, check=True, cwd=STUB.parents[3])
+    return json.loads(done.stdout)
+
+
+def test_counters_are_read_where_the_gpu_has_them(stub_driver: Path) -> None:
+    first, second = (Reading(**reading) for reading in look(stub_driver)["readings"])
+
+    assert (first.source, first.sm_active, second.sm_active, first.sm_occupancy) == (GPM, 42.5, 43.5, 31.0)
+    assert first.tensor_active is None  # the stand-in does not know it: missing, not zero
+    assert (first.memory_used, first.power_watts, first.temperature_c) == (25.0, 401, 61)
+
+
+def test_without_counters_the_weaker_signal_is_marked(stub_driver: Path) -> None:
+    (first, _) = look(stub_driver, STUB_GPM="0")["readings"]
+
+    assert (first["source"], first["sm_active"], first["sm_occupancy"]) == ("driver", 100.0, None)
+
+
+def test_what_can_not_be_read_is_missing_and_never_zero(stub_driver: Path) -> None:
+    (first, _) = look(stub_driver, STUB_BARE="1")["readings"]
+
+    assert {first[name] for name in ("source", "sm_active", "memory_used", "power_watts", "temperature_c")} == {None}
+
+
+def test_a_gpu_that_is_lost_is_left_out_and_the_others_are_read(stub_driver: Path) -> None:
+    found = look(stub_driver, STUB_GPUS="3", STUB_LOST="1")
+
+    assert [reading["uuid"] for reading in found["readings"]] == ["GPU-stub-0", "GPU-stub-2"]
+
+
+@pytest.mark.parametrize(("code", "says"), [("9", "kernel driver is not loaded"), ("999", "does not answer")])
+def test_a_driver_that_does_not_start_is_said_in_a_sentence(stub_driver: Path, code: str, says: str) -> None:
+    assert says in look(stub_driver, STUB_INIT=code)["fault"]
+
+
+def test_a_machine_without_a_driver_says_so(tmp_path: Path) -> None:
+    if shutil.which("nvidia-smi"):
+        pytest.skip("this machine has a driver")
+    assert "no NVIDIA driver" in look(tmp_path)["fault"]
+
+
+@pytest.mark.django_db
+def test_only_gpus_that_the_inventory_knows_make_a_frame(stub_driver: Path) -> None:
+    found = look(stub_driver, STUB_GPUS="3", STUB_LOST="1")
+    node = builders.node(gpus=3)
+    for index in (0, 1):
+        Gpu.objects.filter(node=node, index=index).update(uuid=f"GPU-stub-{index}")
+    readings = [Reading(**reading) for reading in found["readings"]]
+
+    assert local_write(uuids=["GPU-stub-0", "GPU-stub-1", "GPU-stub-2"], readings=readings, now=NOON) == 2
+    frame = TelemetryFrame.objects.get()
+    assert (frame.source, list(bytes(frame.sm_active)), list(bytes(frame.temperature_c))) == ("nvml", [42, 255], [61, 255])
+
+
+@pytest.mark.django_db
+def test_the_weaker_signal_is_marked_on_the_frame_too(stub_driver: Path) -> None:
+    Gpu.objects.filter(node=builders.node(gpus=1)).update(uuid="GPU-stub-0")
+    found = look(stub_driver, STUB_GPM="0")
+    local_write(uuids=found["uuids"], readings=[Reading(**reading) for reading in found["readings"]], now=NOON)
+
+    assert TelemetryFrame.objects.get().source == "nvml-driver"
+
+
+@pytest.mark.django_db
+def test_collecting_where_there_is_nothing_writes_nothing() -> None:
+    assert local_collect(now=NOON) == 0
+    assert not TelemetryFrame.objects.exists()
+
+
+@pytest.mark.gpu
+def test_a_real_gpu_is_read() -> None:
+    try:
+        uuids = machine_uuids()
+    except NvmlUnavailable as fault:
+        pytest.skip(str(fault))
+    readings = machine_read()
+
+    assert [reading.uuid for reading in readings] == uuids
+    for reading in readings:
+        assert reading.source is not None
+        assert reading.sm_active is not None
+        assert 0 <= reading.sm_active <= 100
+        assert reading.memory_used is not None
+        assert 0 <= reading.memory_used <= 100

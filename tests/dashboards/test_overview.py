@@ -1,0 +1,197 @@
+"""The overview as people get it: what is said, to whom, and at what price in queries."""
+
+import json
+from datetime import datetime, timedelta
+from itertools import pairwise
+
+import pytest
+from django.urls import reverse
+
+from dashboards.figures import Figures, Holding
+from dashboards.presenters import figure_texts, holder_rows, split, whole_gpus
+from dashboards.selectors import SEVERAL, Owner, fleet_read, nodes_needing_attention, owners_named
+from gpufleet.core.live.feed import feed_publish
+from gpufleet.core.times import millis, now
+from quotas.models import Rate
+from scheduler.models import Health, JobState
+from tests import builders
+from tests.builders import NOON
+from tests.dashboards.worlds import gpus_of, large_fleet, minutes, readings
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def shared_fleet(personas):
+    """Two teams on four GPUs: nlp works, vision idles."""
+    first, second, third, _ = gpus = gpus_of(builders.node("node-1", gpus=4))
+    builders.placement(builders.job(state=JobState.RUNNING, on=personas.nodes["acme/research/nlp"]), on=first)
+    idle = builders.job("secret-project", state=JobState.RUNNING, on=personas.nodes["acme/research/vision"])
+    builders.placement(idle, on=second)
+    builders.placement(idle, on=third)
+    readings(dict(zip(gpus, (80, 0, 1, 0), strict=True)), at=now())
+    Rate.objects.create(gpu_type="H100-SXM-80GB", valid_from=NOON - timedelta(days=1), micros_per_gpu_hour=2_000_000)
+    return personas
+
+
+def page(personas, name, **query):
+    return personas.client(name).get(reverse("overview"), query).content.decode()
+
+
+def test_the_figures(shared_fleet):
+    text = page(shared_fleet, "operator")
+
+    assert '<span class="value" data-f="held">75%</span>' in text
+    assert '<span class="value" data-f="sm">20%</span>' in text
+    assert '<span class="value" data-f="sm_held">27%</span>' in text
+    assert '<span class="value" data-f="gap">2</span>' in text
+
+
+def test_money_is_for_those_who_may_see_costs(shared_fleet):
+    assert "$4.38" in page(shared_fleet, "finance")
+    assert json_of(shared_fleet, "finance")["own"]["rates"] == {"H100-SXM-80GB": 2_000_000}
+    assert "The gap costs" not in page(shared_fleet, "viewer")
+    assert json_of(shared_fleet, "viewer")["own"]["rates"] is None
+
+
+def json_of(personas, name):
+    return json.loads(personas.client(name).get("/live/overview/snapshot").content)
+
+
+@pytest.mark.parametrize(("name", "sees"), [("operator", True), ("quota_admin", True), ("viewer", False), ("team_lead", False)])
+def test_a_team_is_named_only_to_those_who_may_see_it(shared_fleet, name, sees):
+    text = page(shared_fleet, name)
+    answer = shared_fleet.client(name).get("/live/overview/snapshot").content.decode()
+
+    assert ("vision" in text) is sees
+    assert ("vision" in answer) is sees
+    assert ("Other teams" in text) is not sees
+    assert "secret-project" not in text + answer
+
+
+def test_the_shared_part_says_the_same_to_everybody(shared_fleet):
+    rows = [json_of(shared_fleet, name)["rows"] for name in ("operator", "viewer")]
+
+    for one in rows:
+        del one["at"]
+    assert rows[0] == rows[1]
+
+
+def test_the_snapshot_and_the_page_start_at_the_newest_revision(shared_fleet):
+    feed_publish(changes={"gpus": [{"id": 1}]})
+
+    assert json_of(shared_fleet, "operator")["version"] == 1
+    assert '"version": 1' in page(shared_fleet, "operator")
+
+
+def test_without_telemetry_nothing_is_called_idle(personas):
+    (gpu,) = gpus_of(builders.node(gpus=1))
+    builders.placement(on=gpu)
+
+    text = page(personas, "operator")
+
+    assert "No telemetry yet" in text
+    assert '<span class="value" data-f="sm">–</span>' in text
+    assert '<span class="value" data-f="gap">–</span>' in text
+    assert "Without telemetry nobody can be called idle." in text
+
+
+def test_an_empty_console_says_what_to_do_next(personas):
+    assert "Import hardware" in page(personas, "operator")
+    assert "Import hardware" not in page(personas, "viewer")
+    assert "There is no hardware yet" in page(personas, "viewer")
+
+
+def test_what_the_address_says_wrongly_is_ignored(shared_fleet):
+    for query in ({"hours": "999"}, {"hours": "²"}, {"hours": "six"}, {"type": "<script>alert(1)</script>"}):
+        text = page(shared_fleet, "operator", **query)
+        assert 'value="6" checked' in text
+        assert "alert(1)" not in text
+
+
+def test_the_history_comes_in_the_range_and_type_that_is_asked_for(shared_fleet):
+    minutes(90, end=now())
+
+    hour = shared_fleet.client("viewer").get(reverse("overview-history"), {"hours": "1"}).json()
+    other = shared_fleet.client("viewer").get(reverse("overview-history"), {"hours": "1", "type": "A100"}).json()
+
+    assert (hour["step_seconds"], len(hour["at"])) == (60, 60)
+    assert {value for value in hour["allocated"] if value is not None} == {6.0}
+    assert set(other["allocated"]) == {None}
+
+
+def test_programs_read_the_same_history_in_milli_gpus(shared_fleet):
+    minutes(90, end=now())
+    client = shared_fleet.client("viewer")
+
+    drawn = client.get(reverse("overview-history"), {"hours": "1"}).json()
+    told = client.get("/api/v1/fleet/history", {"hours": "1"}).json()
+
+    assert (told["step_seconds"], len(told["at"])) == (60, 60)
+    by_moment = {millis(datetime.fromisoformat(at)): milli for at, milli in zip(told["at"], told["allocated_milli"], strict=True)}
+    shared = set(by_moment) & set(drawn["at"])  # a minute may have turned between the two
+    assert len(shared) >= 59
+    assert {by_moment[at] for at in shared if by_moment[at] is not None} == {6000}
+    assert set(client.get("/api/v1/fleet/history", {"gpu_type": "none of ours"}).json()["allocated_milli"]) == {None}
+    assert client.get("/api/v1/fleet/history", {"hours": "5"}).status_code == 422
+
+
+def test_the_worst_nodes_come_first():
+    builders.node("fine", gpus=8)
+    builders.node("small", gpus=1, health=Health.DOWN)
+    busy = builders.node("busy", gpus=2, health=Health.DRAINING)
+    builders.node("quiet", gpus=2, health=Health.SUSPECT)
+    builders.placement(on=gpus_of(busy)[0])
+    builders.gpu(builders.node("one-bad-gpu", gpus=8), health=Health.SUSPECT, health_reason="ECC errors")
+
+    found = nodes_needing_attention(fleet_read(now=NOON))
+
+    assert [(node.name, node.gpus_hurt, node.jobs) for node in found] == [
+        ("busy", 2, 1),
+        ("quiet", 2, 0),
+        ("small", 1, 0),
+        ("one-bad-gpu", 1, 0),
+    ]
+    assert next(node for node in found if node.name == "one-bad-gpu").reason == "GPU 0: ECC errors"
+
+
+def test_a_project_is_told_by_its_team(personas):
+    project = builders.quota("secret", parent=personas.nodes["acme/research/nlp"])
+
+    assert owners_named(personas.access("viewer"))[project.pk] == Owner(personas.nodes["acme/research/nlp"].pk, "nlp")
+    assert owners_named(personas.access("viewer"))[personas.nodes["acme/product/search"].pk] is None
+    assert owners_named(personas.access("operator"))[personas.nodes["acme"].pk].name == "acme"
+
+
+def test_what_may_not_be_named_is_one_row_at_the_end():
+    holders = [Holding(1, 8000, 8000, 8000, 0), Holding(2, 9000, 9000, 9000, 0), Holding(3, 1000, 500, 1000, 500), Holding(SEVERAL, 700, 700, 700, 0)]
+
+    rows = holder_rows(holders, {1: None, 2: None, 3: Owner(3, "nlp")})
+
+    assert [(row.name, row.idle, row.held) for row in rows] == [("nlp", "1", "1"), ("Other teams", "17", "17"), ("Shared by several teams", "1", "1")]
+
+
+def test_the_split_bar_is_exactly_full():
+    figures = Figures(gpus=7, held=3333, active_held=1111, gap=2000, held_unread=222, away=1000)
+    parts = split(figures)
+
+    assert sum(part.width for part in parts) == 1000
+    assert all(before.x + before.width == after.x for before, after in pairwise(parts))
+    assert sum(part.width for part in split(Figures())) == 0
+
+
+def test_little_is_not_said_to_be_nothing():
+    assert [whole_gpus(milli) for milli in (0, 1, 499, 500, 1499, 1500, 1_234_000)] == ["0", "<1", "<1", "1", "1", "2", "1,234"]
+    assert figure_texts(Figures(gpus=1000, read=1000, active=100), None)["sm"] == "<1%"
+
+
+@pytest.mark.parametrize("nodes", [2, 40])
+def test_the_price_of_a_page_does_not_grow_with_the_fleet(personas, django_assert_max_num_queries, nodes):
+    large_fleet(nodes, at=now())
+    client = personas.client("team_lead")
+    client.get(reverse("overview"))
+
+    with django_assert_max_num_queries(16):
+        assert client.get(reverse("overview")).status_code == 200
+    with django_assert_max_num_queries(13):
+        assert client.get("/live/overview/snapshot").status_code == 200

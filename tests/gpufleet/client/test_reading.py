@@ -1,0 +1,129 @@
+"""The command line against a console that answers over HTTP: what it prints, and how it ends."""
+
+import io
+import json
+import os
+import stat
+
+import pytest
+
+from gpufleet.cli import main
+from scheduler.models import JobState
+from tests.builders import NOON, attempt, job, node, outlook, placement
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def ours(personas):
+    return personas.nodes["acme/research/nlp"]
+
+
+def test_a_list_says_what_each_job_waits_for(run, ours):
+    waiting = job("big", on=ours, gpus_milli=64_000)
+    outlook(waiting, "needs 64 GPUs; 24 are free", "more")
+    job("over", on=ours, state=JobState.FAILED)
+
+    status, out, _ = run("ls")
+
+    assert status == 0
+    assert out.splitlines()[0].split() == ["JOB", "NAME", "STATE", "SINCE", "GPUS", "CLASS", "TEAM", "NOW"]
+    assert waiting.public_id in out and "64" in out and "Needs 64 GPUs; 24 are free. (+1 more)" in out
+    assert "over" not in out
+    assert "over" in run("ls", "--all")[1]
+    assert [row["name"] for row in json.loads(run("ls", "--state", "failed", "--json")[1])["items"]] == ["over"]
+
+
+def test_a_long_list_is_walked_to_its_end_and_no_further(run, ours, monkeypatch):
+    from gpufleet.client.calls import Console
+
+    for number in range(7):
+        job(f"train-{number}", on=ours)
+    asked = []
+    once = Console._once
+    monkeypatch.setattr(Console, "_once", lambda self, *words: asked.append(words[1]) or once(self, *words))
+
+    assert len(json.loads(run("ls", "--json", "-n", "5")[1])["items"]) == 5
+    assert asked == ["/jobs"]
+    assert len(json.loads(run("ls", "--json")[1])["items"]) == 7
+
+
+def test_mine_are_those_of_the_tokens_owner(run, ours, personas):
+    job("mine", on=ours, owner=personas.users["submitter"])
+    job("theirs", on=ours)
+
+    out = run("ls", "--mine", who="submitter")[1]
+
+    assert "mine" in out
+    assert "theirs" not in out
+
+
+def test_a_job_is_shown_with_its_attempts(run, ours):
+    running = job("gang", on=ours, state=JobState.RUNNING)
+    attempt(running, ended_at=NOON, outcome="failed", cause="Exit code 1.", exit_code=1)
+    placement(running, node("alpha", gpus=1).gpus.get(), attempt=attempt(running))
+
+    out = run("show", running.public_id)[1]
+
+    assert "Attempt 1: failed" in out and "exit code 1" in out
+    assert "worker 0: alpha GPU 0" in out
+    assert json.loads(run("show", running.public_id, "--json")[1])["id"] == running.public_id
+
+
+def test_why_tells_every_reason(run, ours):
+    waiting = job("big", on=ours)
+    outlook(waiting, "needs 8 GPUs; 5 are free", "second reason", predicted_start=NOON, would_start_if={"change": "topology.required", "to": "spine"})
+
+    out = run("why", waiting.public_id)[1]
+
+    assert "capacity: needs 8 GPUs; 5 are free" in out
+    assert "second reason" in out
+    assert "2026-11-20 12:00:00 UTC" in out
+    assert "topology.required: spine" in out
+
+
+def test_how_commands_end(run, ours, monkeypatch):
+    assert run("show", "j-999999")[0] == 4
+    assert run("ls", "--state", "nonsense")[0] == 5
+    assert run("ls", who="stranger")[0] == 3
+    assert run("ls", "--nonsense")[0] == 2
+    monkeypatch.setenv("GPUFLEET_URL", "http://127.0.0.1:9")
+    monkeypatch.setattr("gpufleet.client.calls.AGAIN_AFTER", (0, 0, 0))
+    status, _, err = run("ls")
+    assert status == 6
+    assert "does not answer" in err
+    monkeypatch.setenv("GPUFLEET_URL", "ftp://example.org")
+    assert run("ls")[0] == 2
+
+
+def test_text_of_others_cannot_command_the_terminal(run, ours):
+    job("evil\x1b[2Jname", on=ours)
+
+    out = run("ls")[1]
+
+    assert "\x1b" not in out
+    assert "evil" in out
+
+
+def test_a_sign_in_is_kept_for_its_own_console_only(run, ours, monkeypatch, tmp_path, personas, live_server, capsys):
+    monkeypatch.setattr(
+        "sys.stdin", type("Pipe", (), {"isatty": lambda self: False, "readline": lambda self: personas.token("viewer", "read") + "\n"})()
+    )
+    assert main(["gpufleet", "login", live_server.url]) == 0
+    kept = tmp_path / "config" / "client.json"
+    assert stat.S_IMODE(os.stat(kept).st_mode) == 0o600
+    monkeypatch.delenv("GPUFLEET_TOKEN", raising=False)
+    monkeypatch.delenv("GPUFLEET_URL")
+    assert main(["gpufleet", "ls"]) == 0
+
+    monkeypatch.setenv("GPUFLEET_URL", "http://127.0.0.1:9")
+    assert main(["gpufleet", "ls"]) == 3
+    assert "No token for http://127.0.0.1:9" in capsys.readouterr().err
+
+
+def test_a_token_that_is_wrong_is_not_kept(run, monkeypatch, tmp_path, live_server, capsys):
+    monkeypatch.setattr("sys.stdin", io.StringIO("gf_12345678_wrong\n"))
+
+    assert main(["gpufleet", "login", live_server.url]) == 3
+    assert not (tmp_path / "config" / "client.json").exists()
+    assert "not known here" in capsys.readouterr().err

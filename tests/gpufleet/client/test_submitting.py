@@ -1,0 +1,211 @@
+"""Submitting, following and ending jobs from the command line."""
+
+import json
+import urllib.error
+from datetime import timedelta
+
+import pytest
+
+from gpufleet.client.description import seconds
+from gpufleet.core.times import now
+from scheduler.backends.registry import backend_for
+from scheduler.models import Job, JobState
+from scheduler.services.tick import tick_run
+from tests.builders import cluster, job, node
+
+pytestmark = pytest.mark.django_db(transaction=True)
+TEAM = "acme/research/nlp"
+SUBMIT = {"who": "submitter", "scopes": ("submit",)}
+FILE = f"""
+name: train
+quota: {TEAM}
+gpus: 1
+launch: {{command: [python, train.py]}}
+---
+name: second
+quota: {TEAM}
+gpus: 2
+"""
+
+
+@pytest.fixture(autouse=True)
+def fleet(db):
+    node(gpus=4)
+
+
+def only_job() -> Job:
+    return Job.objects.get()
+
+
+def test_a_file_of_two_documents_is_two_jobs(run, tmp_path):
+    (tmp_path / "jobs.yaml").write_text(FILE)
+
+    status, out, _ = run("submit", str(tmp_path / "jobs.yaml"), **SUBMIT)
+
+    assert status == 0
+    assert [found.name for found in Job.objects.order_by("id")] == ["train", "second"]
+    assert all(found.public_id in out for found in Job.objects.all())
+
+
+def test_flags_describe_a_job_or_change_the_files(run, tmp_path):
+    first = job("before", on=Job._meta.get_field("quota").related_model.objects.get(path=TEAM))
+    words = ["--name", "sweep", "--quota", TEAM, "--gpus", "2", "--workers", "3", "--type", "H100-SXM-80GB", "--class", "interactive"]
+    words += ["--limit", "2h", "--label", "run=7", "--env", "A=b=c", "--workdir", "/data", "--after", first.public_id]
+
+    assert run("submit", *words, "--json", "--", "python", "train.py", "--lr", "3", **SUBMIT)[0] == 0
+
+    made = Job.objects.exclude(pk=first.pk).get()
+    assert (made.name, made.job_class, made.gpus_milli, made.limit_seconds, made.labels) == ("sweep", "interactive", 6000, 7200, {"run": "7"})
+    assert made.launch == {"command": ["python", "train.py", "--lr", "3"], "env": {"A": "b=c"}, "workdir": "/data"}
+    assert made.dependencies.get().on == first
+    (tmp_path / "job.yaml").write_text(f"name: train\nquota: {TEAM}\ngpus: 1\n")
+    assert run("submit", str(tmp_path / "job.yaml"), "--workers", "1-4", "--priority", "70", **SUBMIT)[0] == 0
+    elastic = Job.objects.latest("id")
+    assert (elastic.priority, elastic.spec["roles"][0]["min"], elastic.spec["roles"][0]["max"]) == (70, 1, 4)
+
+
+def test_times_and_dates_in_a_file_need_no_quotes(run, tmp_path):
+    due = now().replace(microsecond=0) + timedelta(days=1)
+    (tmp_path / "job.yaml").write_text(f"""
+name: nightly
+quota: {TEAM}
+gpus: 1
+not_before: {due:%Y-%m-%dT%H:%M:%SZ}
+deadline: {due + timedelta(hours=3):%Y-%m-%d %H:%M:%S}+01:00
+labels: {{day: 2026-11-20}}
+""")
+
+    status, _, err = run("submit", str(tmp_path / "job.yaml"), **SUBMIT)
+
+    assert (status, err) == (0, "")
+    assert (only_job().not_before, only_job().deadline) == (due, due + timedelta(hours=2))
+    assert only_job().labels == {"day": "2026-11-20"}
+    (tmp_path / "job.yaml").write_text(f"name: x\nquota: {TEAM}\ngpus: 1\ndeadline: 2030-01-01 09:00:00\n")
+    status, _, err = run("submit", str(tmp_path / "job.yaml"), **SUBMIT)
+    assert status == 5
+    assert "deadline:" in err
+
+
+def test_faults_are_told_at_their_fields_and_nothing_is_submitted(run, tmp_path):
+    (tmp_path / "job.yaml").write_text(f"name: train\nquota: {TEAM}\ngpus: 1\ncolour: red\npriority: loud\n")
+
+    status, _, err = run("submit", str(tmp_path / "job.yaml"), **SUBMIT)
+
+    assert status == 5
+    assert "colour:" in err and "priority:" in err
+    assert not Job.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("a: [", "is no YAML at line 1"), ("- 1", "not keys with values"), ("", "describes no job"), ("!!python/object:os.system {}", "is no YAML")],
+)
+def test_what_is_no_description_is_said_without_asking_the_console(run, tmp_path, text, said):
+    (tmp_path / "job.yaml").write_text(text)
+
+    status, _, err = run("submit", str(tmp_path / "job.yaml"), **SUBMIT)
+
+    assert status == 2
+    assert said in err
+    assert run("submit", str(tmp_path / "absent.yaml"), **SUBMIT)[0] == 2
+    assert run("submit", **SUBMIT)[0] == 2
+
+
+def test_a_dry_run_submits_nothing(run):
+    status, out, _ = run("submit", "--name", "x", "--quota", TEAM, "--gpus", "1", "--dry-run", **SUBMIT)
+
+    assert (status, out) == (0, "Valid: would submit 1 job of 1 GPUs.\n")
+    assert not Job.objects.exists()
+
+
+def test_an_answer_that_is_lost_makes_no_second_job(run, monkeypatch):
+    """The console did it, and the network lost its word: the client asks again with the same key."""
+    from gpufleet.client.calls import Console
+
+    monkeypatch.setattr("gpufleet.client.calls.AGAIN_AFTER", (0, 0, 0))
+    once, asked = Console._once, []
+
+    def losing(self, method, path, *words):
+        answer = once(self, method, path, *words)
+        asked.append(path)
+        if len(asked) < 3:
+            raise urllib.error.URLError("connection reset")
+        return answer
+
+    monkeypatch.setattr(Console, "_once", losing)
+
+    assert run("submit", "--name", "x", "--quota", TEAM, "--gpus", "1", **SUBMIT)[0] == 0
+    assert asked == ["/jobs"] * 3
+    assert Job.objects.count() == 1
+
+
+def test_a_job_is_followed_to_its_end(run, monkeypatch):
+    """Submitted, started by the loop on the simulated back-end, its log printed as it grows, and waited for."""
+    home, moment = cluster(), [now()]
+    backends = {home.pk: backend_for(home)}
+
+    def step(seconds: float = 5) -> None:
+        moment[0] += timedelta(seconds=seconds)
+        tick_run(holder="test", now=moment[0], backends=backends)
+
+    status, _, _ = run("submit", "--name", "x", "--quota", TEAM, "--gpus", "1", **SUBMIT)
+    assert status == 0
+    name = only_job().public_id
+    step()
+    assert only_job().state == JobState.STARTING
+    monkeypatch.setattr("gpufleet.client.commands.time.sleep", lambda _: step(200))
+    assert "Not submitted" not in run("why", name, **SUBMIT)[1]
+
+    status, out, _ = run("logs", name, "-f", **SUBMIT)
+    assert status == 0
+    assert out
+    for _ in range(60):
+        if only_job().state == JobState.COMPLETED:
+            break
+        step(600)
+    assert only_job().state == JobState.COMPLETED
+    assert run("show", name, **SUBMIT)[1].count("Attempt 1: completed") == 1
+
+
+def test_several_jobs_are_cancelled_and_one_that_has_gone_is_said(run, personas):
+    team = personas.nodes[TEAM]
+    mine = [job(f"train-{number}", on=team, owner=personas.users["submitter"]) for number in range(2)]
+
+    status, out, err = run("cancel", mine[0].public_id, "j-999999", mine[1].public_id, "--reason", "Wrong.", **SUBMIT)
+
+    assert status == 4
+    assert out.count("cancelled") == 2
+    assert "j-999999" in err
+    assert {found.state for found in Job.objects.all()} == {JobState.CANCELLED}
+    assert run("cancel", mine[0].public_id, **SUBMIT)[0] == 5
+
+
+def test_holding_and_letting_go(run, personas):
+    mine = job(on=personas.nodes[TEAM], owner=personas.users["submitter"])
+
+    assert run("hold", mine.public_id, **SUBMIT)[0] == 0
+    assert only_job().held_at is not None
+    assert run("release", mine.public_id, "--json", **SUBMIT)[0] == 0
+    assert only_job().held_at is None
+
+
+def test_waiting_ends_as_the_job_does(run, personas, monkeypatch):
+    calls = []
+
+    def ends(_):
+        calls.append(1)
+        Job.objects.update(state=JobState.FAILED, ended_at=now())
+
+    monkeypatch.setattr("gpufleet.client.commands.time.sleep", ends)
+
+    status, out, err = run("submit", "--name", "x", "--quota", TEAM, "--gpus", "1", "--wait", "--json", **SUBMIT)
+
+    assert status == 1
+    assert json.loads(out)["jobs"][0]["name"] == "x"
+    assert "queued" in err and "failed" in err
+    assert calls == [1]
+
+
+@pytest.mark.parametrize(("text", "length"), [("90", 90), ("90m", 5400), ("1.5h", 5400), ("2d", 172_800), ("3 min", 180)])
+def test_lengths_of_time(text, length):
+    assert seconds(text) == length

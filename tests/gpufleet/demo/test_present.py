@@ -1,0 +1,284 @@
+"""The running demo: the scheduler places, the simulated back-end runs, and the demo plays people, machines and sensors. It stays a sound fleet."""
+
+from collections import Counter
+from datetime import timedelta
+
+import numpy as np
+import pytest
+from django.db import connection, transaction
+
+from dashboards.models import TelemetryFrame
+from gpufleet.core.models import Installation, Progress
+from gpufleet.core.times import millis
+from gpufleet.demo import present
+from gpufleet.demo.present import demo_advance
+from gpufleet.demo.seed import demo_seed
+from scheduler.backends.registry import Backends, backends_all
+from scheduler.models import (
+    HOLDING,
+    Attempt,
+    Checkpoint,
+    Cluster,
+    Gpu,
+    Health,
+    InventoryEvent,
+    Job,
+    JobEvent,
+    JobState,
+    Node,
+    Order,
+    Placement,
+    SimulatedRun,
+)
+from scheduler.services.jobs import job_stop
+from scheduler.services.tick import Memory, tick_run
+from tests.builders import NOON
+from tests.gpufleet.demo.test_seed import rows_of_everything
+from tests.invariants import fleet_faults
+from tests.scheduler.test_jobs import Blown, Fuse
+
+STEP = timedelta(seconds=2)
+pytestmark = pytest.mark.django_db
+KEYS_COME_BACK = pytest.mark.skipif(connection.vendor != "sqlite", reason="rows are compared with their keys, which PostgreSQL never hands out again")
+
+
+@pytest.fixture(autouse=True)
+def fresh_process() -> None:
+    """Nothing is remembered from an earlier fleet."""
+    present._memory = None
+
+
+class Console:
+    """Beat, by hand: the demo's step every two seconds, the scheduler's tick every second."""
+
+    def __init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        present._memory, self.memory = None, Memory()
+        self.backends = Backends({key: backends_all()[key] for key in Cluster.objects.values_list("pk", flat=True)})
+
+    def steps(self, count: int, *, after: timedelta = timedelta(0)) -> None:
+        for number in range(1, count + 1):
+            moment = NOON + after + number * STEP
+            assert demo_advance(now=moment)
+            for early in (STEP / 2, timedelta(0)):
+                found = tick_run(holder="test", now=moment - early, backends=self.backends, memory=self.memory)
+                assert not found.fault
+
+
+def seeded(seed: int, *, hours: float = 0.1, size: str = "small") -> Console:
+    demo_seed(size=size, seed=seed, now=NOON, hours=hours)
+    return Console()
+
+
+@pytest.mark.parametrize("seed", [2, 3])
+def test_something_happens_within_twenty_seconds(seed: int) -> None:
+    seeded(seed, hours=0.2).steps(10)
+
+    assert JobEvent.objects.filter(at__gt=NOON).exists()
+    assert {frame.at for frame in TelemetryFrame.objects.all()} == {NOON + 10 * STEP}
+
+
+def test_the_runs_of_the_past_go_on_as_runs_of_the_back_end() -> None:
+    console = seeded(5, hours=0.3)
+    open_keys = {f"{attempt.job.public_id}.{attempt.number}" for attempt in Attempt.objects.filter(ended_at__isnull=True).select_related("job")}
+    assert set(SimulatedRun.objects.values_list("attempt_key", flat=True)) == open_keys
+    held = set(Placement.objects.filter(until__isnull=True).values_list("pk", flat=True))
+    running = set(Job.objects.filter(state=JobState.RUNNING).values_list("pk", flat=True))
+    console.steps(1)
+
+    still = set(Placement.objects.filter(until__isnull=True).values_list("pk", flat=True))
+    assert len(held & still) > 0.95 * len(held)
+    assert Job.objects.filter(pk__in=running, state=JobState.QUEUED).count() == 0
+    assert Checkpoint.objects.filter(verified_at__isnull=False).count() > 10
+    assert not fleet_faults()
+
+
+def test_nobody_but_the_scheduler_places() -> None:
+    console = seeded(2, hours=0.2)
+    before = Placement.objects.count()
+    for number in range(1, 31):
+        assert demo_advance(now=NOON + number * STEP)
+    assert Job.objects.filter(submitted_at__gt=NOON, state=JobState.QUEUED).exists()
+    assert Placement.objects.count() == before
+    assert not Order.objects.filter(done_at__isnull=True).exists()
+
+    console.steps(15, after=timedelta(minutes=1))
+    assert Placement.objects.count() > before
+    assert not Order.objects.filter(done_at__isnull=True, due_at__lt=NOON + timedelta(seconds=80)).exists()
+
+
+def test_every_step_leaves_a_sound_fleet() -> None:
+    console = seeded(5)
+    for number in range(10):
+        # Now and then the clock jumps: a busy machine, or a laptop that slept.
+        console.steps(5, after=number * timedelta(minutes=9))
+        assert not fleet_faults()
+    ends = Counter(JobEvent.objects.filter(at__gt=NOON).values_list("to_state", flat=True))
+    assert ends["completed"] > 10
+    assert ends["running"] > 10
+
+
+def test_readings_are_those_of_what_runs() -> None:
+    console = seeded(4, hours=0.2)
+    console.steps(3)
+    busy = {}
+    for frame in TelemetryFrame.objects.all():
+        busy |= dict(zip(np.frombuffer(frame.gpu_ids, "<u4").tolist(), frame.sm_active, strict=True))
+    held = set(Placement.objects.filter(until__isnull=True, job__state=JobState.RUNNING).values_list("gpu_id", flat=True))
+    testing = set(Gpu.objects.exclude(node__health=Health.HEALTHY).values_list("pk", flat=True))
+
+    assert sum(busy[gpu] for gpu in held) / len(held) > 15
+    assert all(busy[gpu] <= 1 for gpu in busy.keys() - held - testing)
+
+
+@KEYS_COME_BACK
+def test_the_same_seed_and_clock_give_the_same_rows() -> None:
+    runs = []
+    for _ in range(2):
+        with transaction.atomic():
+            seeded(9).steps(10)
+            runs.append(rows_of_everything())
+            transaction.set_rollback(True)
+    assert runs[0] == runs[1]
+
+
+@KEYS_COME_BACK
+def test_another_process_goes_on_where_the_first_one_was() -> None:
+    runs = []
+    for restarts in (False, True):
+        with transaction.atomic():
+            console = seeded(9)
+            for number in range(5):
+                console.steps(2, after=2 * number * STEP)
+                if restarts:
+                    console.restart()
+            runs.append(rows_of_everything())
+            transaction.set_rollback(True)
+    assert runs[0] == runs[1]
+
+
+def test_a_doubled_or_late_beat_does_nothing() -> None:
+    seeded(2).steps(2)
+    before = rows_of_everything()
+
+    assert not demo_advance(now=NOON + 2 * STEP)
+    assert not demo_advance(now=NOON + STEP)
+    assert rows_of_everything() == before
+
+
+def test_a_clock_that_is_set_back_stops_nothing() -> None:
+    seeded(2).steps(3)
+
+    for number in range(1, 16):
+        assert demo_advance(now=NOON - timedelta(hours=3) + number * STEP)
+    reached = Progress.objects.get(name="demo").reached_at
+
+    assert NOON + 3 * STEP < reached < NOON + timedelta(minutes=1), "what was written does not run backwards, nor ahead"
+    assert {frame.at for frame in TelemetryFrame.objects.all()} == {reached}
+    assert not fleet_faults()
+    assert demo_advance(now=NOON + timedelta(minutes=2))
+    assert Progress.objects.get(name="demo").reached_at == NOON + timedelta(minutes=2)
+
+
+def test_a_console_without_a_demo_is_left_alone() -> None:
+    assert not demo_advance(now=NOON)
+    Installation.objects.create(demo="none")
+    assert not demo_advance(now=NOON)
+
+
+def test_a_step_that_dies_at_any_statement_leaves_nothing_half() -> None:
+    console = seeded(11)
+    console.steps(3)
+    # Long enough for several things to happen at once, and machines that have something coming.
+    Progress.objects.update(reached_at=NOON - timedelta(minutes=5))
+    with transaction.atomic():
+        assert demo_advance(now=NOON + timedelta(seconds=20))
+        after = rows_of_everything()
+        transaction.set_rollback(True)
+    nth = 0
+    while True:
+        # Every statement of the first ones, which are of every kind, then every third.
+        nth += 1 if nth < 30 else 3
+        present._memory = None
+        try:
+            with transaction.atomic(), connection.execute_wrapper(Fuse(nth)):
+                demo_advance(now=NOON + timedelta(seconds=20))
+                transaction.set_rollback(True)
+        except Blown:
+            assert not fleet_faults()
+            continue
+        break
+    assert nth > 40
+    present._memory = None
+    assert demo_advance(now=NOON + timedelta(seconds=20))
+    assert rows_of_everything() == after
+    assert not fleet_faults()
+
+
+def test_after_hours_of_sleep_there_is_no_storm() -> None:
+    console = seeded(4, hours=0.2)
+    console.steps(20)
+    usual = JobEvent.objects.filter(at__gt=NOON, to_state=JobState.QUEUED, from_state="").count()
+    console.steps(20, after=timedelta(hours=9))
+
+    after = JobEvent.objects.filter(at__gt=NOON + timedelta(hours=1), to_state=JobState.QUEUED, from_state="").count()
+    assert after < 3 * usual + 40
+    assert not fleet_faults()
+
+
+def test_an_operator_and_the_owner_of_a_job_may_act_between_the_steps() -> None:
+    console = seeded(6, hours=0.3)
+    console.steps(3)
+    running = Job.objects.filter(state=JobState.RUNNING, attempts__ended_at__isnull=True).first()
+    waiting = Job.objects.filter(state=JobState.QUEUED).first()
+    assert running is not None
+    assert waiting is not None
+    for job in (running, waiting):
+        job_stop(job=job, to=JobState.CANCELLED, outcome="cancelled", cause="Stop.", now=NOON + 3 * STEP)
+    drained = Node.objects.filter(spare=False, health=Health.HEALTHY).first()
+    assert drained is not None
+    Node.objects.filter(pk=drained.pk).update(health=Health.DRAINING, health_since=NOON)
+    InventoryEvent.objects.create(at=NOON, node=drained, kind="health", actor_name="Oona")
+    console.steps(20, after=3 * STEP)
+
+    assert not fleet_faults()
+    assert set(Job.objects.filter(pk__in=(running.pk, waiting.pk)).values_list("state", flat=True)) == {JobState.CANCELLED}
+    assert not Placement.objects.filter(node=drained, since__gt=NOON + 4 * STEP).exists()
+
+
+def test_a_machine_that_goes_dark_takes_its_work_with_it_and_the_work_comes_back() -> None:
+    console = seeded(6, hours=0.3)
+    console.steps(2)
+    step = present.Step(present._memory, before=NOON + 2 * STEP, now=NOON + 3 * STEP)  # type: ignore[arg-type]
+    gang = Placement.objects.filter(until__isnull=True, worker=1, job__state=JobState.RUNNING, mig__isnull=True).latest("pk")
+    machine = step.memory.hardware.machines[gang.node_id]
+    step.rng.random = lambda: 0.0  # type: ignore[method-assign]
+    step._fall_ill([machine])
+    assert Node.objects.get(pk=machine.key).health == Health.DOWN
+    console.steps(40, after=2 * STEP)
+
+    assert not Placement.objects.filter(node=machine.key, until__isnull=True).exists()
+    events = JobEvent.objects.filter(job=gang.job_id, at__gt=NOON + 2 * STEP).order_by("id").values_list("to_state", flat=True)
+    assert events[0] == JobState.DEGRADED
+    assert not fleet_faults()
+
+
+def test_the_machine_in_trouble_is_drained_and_comes_back() -> None:
+    seeded(1, hours=0.5)
+
+    stages = list(InventoryEvent.objects.filter(kind="health", at__lt=NOON).order_by("at").values_list("after__health", flat=True))
+    assert {"repairing", "burn_in", "healthy"} <= set(stages)
+    assert Node.objects.exclude(health=Health.HEALTHY).count() <= 2
+
+
+@pytest.mark.soak
+def test_an_hour_of_the_large_fleet() -> None:
+    console = seeded(1, hours=0.5, size="large")
+    busy = Job.objects.filter(state__in=HOLDING).count()
+    for minute in range(6):
+        console.steps(30, after=timedelta(minutes=10 * minute))
+        assert not fleet_faults()
+    assert Job.objects.filter(state__in=HOLDING).count() > 0.6 * busy
+    assert millis(JobEvent.objects.latest("at").at) > millis(NOON + timedelta(minutes=50))

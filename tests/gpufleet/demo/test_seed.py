@@ -1,0 +1,113 @@
+"""The demo goes into an empty database once, whole, and the same every time."""
+
+from collections import defaultdict
+from datetime import UTC, datetime
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import transaction
+
+from dashboards.models import FleetSample, NodeSample, TelemetryFrame
+from dashboards.presenters import overview_shared
+from gpufleet.core.models import Installation, User
+from gpufleet.demo.seed import DatabaseNotEmpty, demo_seed
+from quotas.models import QuotaShare
+from scheduler.engine.mig import BOARDS, Instance, valid_layout
+from scheduler.models import Attempt, Checkpoint, Gpu, InventoryEvent, Job, JobEvent, MigInstance, Node, Order, Placement, SimulatedRun
+from tests.invariants import fleet_faults
+
+NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
+pytestmark = pytest.mark.django_db
+
+
+@pytest.mark.parametrize(("size", "nodes"), [("small", 64), ("large", 500)])
+def test_the_hardware_is_what_the_size_promises(size: str, nodes: int) -> None:
+    demo_seed(size=size, seed=1, now=NOON, hours=0)
+
+    assert (Node.objects.count(), Gpu.objects.count()) == (nodes, nodes * 8)
+    assert len(set(Gpu.objects.values_list("gpu_type", flat=True))) == 3
+    assert Node.objects.filter(spare=True).exists()
+    assert Installation.objects.get().demo == size
+
+
+def test_every_split_gpu_has_a_layout_that_the_vendor_allows() -> None:
+    demo_seed(size="small", seed=1, now=NOON, hours=0)
+
+    layouts = defaultdict(list)
+    for instance in MigInstance.objects.all():
+        layouts[instance.gpu_id].append(Instance(instance.start, instance.profile))
+    assert set(layouts) == set(Gpu.objects.filter(mode="mig").values_list("pk", flat=True))
+    assert all(valid_layout(BOARDS["A100-80"], layout) for layout in layouts.values())
+
+
+def test_guarantees_add_up_on_every_level() -> None:
+    demo_seed(size="small", seed=1, now=NOON, hours=0)
+
+    below: dict[tuple[int, str], int] = defaultdict(int)
+    for share in QuotaShare.objects.select_related("node"):
+        if share.node.parent_id:
+            below[share.node.parent_id, share.gpu_type] += share.guaranteed_milli or 0
+    for share in QuotaShare.objects.all():
+        assert below[share.node_id, share.gpu_type] <= (share.guaranteed_milli or 0)
+
+
+def test_guides_sign_in_with_the_demo_password_and_nobody_else_does() -> None:
+    demo_seed(size="small", seed=1, now=NOON, hours=0)
+
+    able = {user.username for user in User.objects.all() if user.has_usable_password()}
+    assert able == {"root", "oona", "quentin", "fay", "tessa", "sam", "vic"}
+    assert User.objects.get(username="tessa").check_password("gpufleet-demo")
+
+
+def test_a_database_with_anything_in_it_is_left_alone() -> None:
+    User.objects.create(username="somebody")
+
+    with pytest.raises(DatabaseNotEmpty):
+        demo_seed(size="small", seed=1, now=NOON, hours=0)
+    with pytest.raises(CommandError, match="only put into an empty one"):
+        call_command("seed_demo", "small")
+    assert not Node.objects.exists()
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_who_looks_first_finds_something_to_do(seed: int) -> None:
+    demo_seed(size="small", seed=seed, now=NOON, hours=0.3)
+
+    shown = overview_shared(now=NOON)
+
+    assert any(health in ("suspect", "draining") and reason and jobs for _, _, health, reason, _, _, jobs in shown["sick"])
+    assert sum(idle for _, _, idle, *_ in shown["holders"]) > 8_000
+    assert sum(jobs for _, jobs, *_ in shown["queue"]) > 0
+
+
+def rows_of_everything() -> dict[str, list[tuple[object, ...]]]:
+    models = (
+        *(Node, Gpu, MigInstance, Job, Attempt, Placement, JobEvent, InventoryEvent, FleetSample, NodeSample, TelemetryFrame),
+        *(Checkpoint, Order, SimulatedRun),
+    )
+    return {model.__name__: list(model.objects.order_by("pk").values_list()) for model in models}
+
+
+def test_the_same_seed_and_moment_give_the_same_rows() -> None:
+    first = _seeded_and_forgotten()
+    assert first == _seeded_and_forgotten()
+    assert len(first["Job"]) > 100
+
+
+def _seeded_and_forgotten() -> dict[str, list[tuple[object, ...]]]:
+    with transaction.atomic():
+        demo_seed(size="small", seed=7, now=NOON, hours=0.2)
+        rows = rows_of_everything()
+        transaction.set_rollback(True)
+    return rows
+
+
+def test_the_past_is_what_a_real_fleet_could_have_lived() -> None:
+    demo_seed(size="small", seed=3, now=NOON, hours=0.5)
+
+    assert not fleet_faults()
+    samples = list(FleetSample.objects.all())
+    allocated, active, capacity = (sum(getattr(sample, name) for sample in samples) for name in ("allocated_milli", "active_milli", "capacity_milli"))
+    assert 0.6 < allocated / capacity < 0.95
+    assert 0.12 < active / capacity < 0.45
+    assert Job.objects.filter(state="queued").exists()

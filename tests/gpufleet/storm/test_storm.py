@@ -1,0 +1,186 @@
+"""The whole control plane through bad weather; and that the storm would notice if one of its promises were broken."""
+
+import contextlib
+import json
+import logging
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.db import OperationalError, connection, transaction
+
+from gpufleet.core.audit import SYSTEM
+from gpufleet.core.models import Sequence
+from gpufleet.storm.reaper import Killed, Reaper
+from gpufleet.storm.safety import Unsafe
+from gpufleet.storm.world import FAULTS_A_DAY, START, World
+from scheduler.backends.registry import Backends
+from scheduler.engine.fleet import Fleet
+from scheduler.models import JobClass, JobState, Placement
+from scheduler.services import runs
+from scheduler.services.applying import _Applying
+from scheduler.services.dispatch import orders_dispatch
+from scheduler.services.jobs import job_create, job_hold, job_stop
+from scheduler.services.lease import Lease
+from scheduler.services.steps import Steps
+from tests.servers import PROJECT
+
+SEEDS_THAT_ONCE_FAILED: tuple[int, ...] = ()
+FOUND_WITHIN_SECONDS = 60
+
+
+def storm(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "manage.py", "storm", "--json", *map(str, arguments)]
+    return subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=1500, check=False)
+
+
+def survived(seed: int, days: int) -> dict[str, Any]:
+    done = storm("--seed", seed, "--days", days)
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
+    counts: dict[str, Any] = json.loads(done.stdout)
+    return counts
+
+
+def test_a_stormy_day_settles() -> None:
+    counts = survived(1, 1)
+
+    assert counts["jobs"] >= 150
+    assert counts["evictions"] >= 30
+    assert sum(counts["faults"].values()) >= 20
+    assert len(counts["faults"]) >= 8
+    assert counts["nodes"] >= 16
+    assert counts["struck"] > 5
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", [*SEEDS_THAT_ONCE_FAILED, *range(1, 11)])
+def test_two_stormy_days_settle(seed: int) -> None:
+    survived(seed, 2)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("draw", range(3))
+def test_fresh_storms_settle(draw: int) -> None:
+    """The seed is in the story of a failure; it belongs into the list above then."""
+    survived(random.SystemRandom().randrange(1000, 1_000_000_000), 2)
+
+
+@pytest.mark.soak
+def test_the_same_seed_is_the_same_storm() -> None:
+    assert survived(3, 1)["digest"] == survived(3, 1)["digest"]
+
+
+@pytest.fixture
+def quiet() -> Iterator[None]:
+    """What a storm does is logged as the trouble that it would be."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.django_db(transaction=True, reset_sequences=True)
+@pytest.mark.usefixtures("quiet")
+def test_a_job_that_was_held_back_and_cancelled_is_not_let_go_after_the_storm() -> None:
+    world = World(seed=1, days=0)
+    facts: dict[str, Any] = {"job_class": JobClass.BATCH, "spec": {"roles": [{"name": "worker", "min": 1, "gpus": 1}]}, "gpus_milli": 1000}
+    job = job_create(name="held", quota=world.fleet.teams[0], owner=None, now=START, actor=SYSTEM, **facts)
+    job_hold(job=job, now=START)
+    job_stop(job=job, to=JobState.CANCELLED, outcome="cancelled", cause="Not wanted any more.", now=START)
+
+    assert world.run().jobs == 1
+
+
+def found(faults: dict[str, int], days: int = 2) -> str:
+    """What the storm says about the program as it is now. The test fails if that takes too long, or if there is nothing to say."""
+    began = time.process_time()  # of this process alone, as other tests run beside it
+    with pytest.raises(Unsafe) as unsafe:
+        World(seed=5, days=days, faults=dict(FAULTS_A_DAY) | faults, look_back_every=20).run()
+    assert time.process_time() - began <= FOUND_WITHIN_SECONDS
+    return str(unsafe.value)
+
+
+@pytest.mark.django_db(transaction=True, reset_sequences=True)
+@pytest.mark.usefixtures("quiet")
+class TestPlantedBugs:
+    """Each breaks one promise of the loop. A storm that does not notice is not worth its time."""
+
+    def test_a_scheduler_that_ignores_the_fence(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(Lease, "still_ours_or_raise", lambda self: None)
+
+        assert "did not lead any more" in found({"two schedulers": 40})
+
+    def test_a_plan_that_is_carried_out_though_its_rows_have_changed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(_Applying, "_fault", lambda self, item: "")
+
+        found({"people in between": 40})
+
+    def test_an_attempt_of_the_engine_that_is_not_undone(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(Fleet, "undo", lambda self, mark: None)
+
+        found({})
+
+    def test_a_hold_that_is_closed_twice(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(runs, "open_of", lambda attempts: Placement.objects.filter(attempt__in=attempts).order_by("id"))
+
+        assert "differ" in found({"node lost": 20})
+
+    def test_a_back_end_that_is_told_before_the_commit(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        told: list[Backends] = []
+        remember: Callable[..., None] = World.__init__
+
+        def made(self: World, **named: Any) -> None:
+            remember(self, **named)
+            told.append(self.processes[0].backends)
+
+        write = Steps.write
+
+        def write_and_tell(self: Steps, news: Any) -> None:
+            write(self, news)
+            orders_dispatch(backends=told[0], now=self.now)
+
+        monkeypatch.setattr(World, "__init__", made)
+        monkeypatch.setattr(Steps, "write", write_and_tell)
+
+        assert "no open attempt" in found({"killed tick": 150})
+
+
+@pytest.mark.django_db(transaction=True)
+class TestReaper:
+    def work(self, count: int = 3) -> None:
+        for number in range(count):
+            with transaction.atomic():
+                Sequence.objects.create(name=f"one-{number}")
+                Sequence.objects.create(name=f"two-{number}")
+
+    @pytest.mark.parametrize("nth", range(1, 7))
+    def test_who_is_killed_leaves_whole_transactions(self, nth: int) -> None:
+        reaper = Reaper()
+        reaper.kill_after = nth
+        with pytest.raises(Killed), reaper.watching():
+            self.work()
+
+        assert Sequence.objects.count() == 2 * ((nth - 1) // 2)
+
+    def test_the_dead_do_nothing_more(self) -> None:
+        reaper = Reaper()
+        reaper.kill_after = 1
+        with reaper.watching():
+            with contextlib.suppress(Killed):
+                self.work()
+            with pytest.raises(Killed):
+                Sequence.objects.exists()
+        assert not Sequence.objects.exists()
+
+    def test_a_database_that_fails_once_goes_on_afterwards(self) -> None:
+        reaper = Reaper()
+        reaper.fail_after = 2
+        with reaper.watching():
+            with pytest.raises(OperationalError):
+                self.work()
+            self.work(1)
+        assert Sequence.objects.count() == 2
+        assert not connection.in_atomic_block

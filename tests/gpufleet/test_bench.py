@@ -1,0 +1,57 @@
+"""The arithmetic of benches, and the command's own words. What they measure is not a test's business."""
+
+import pytest
+
+from gpufleet import bench
+from gpufleet.bench import loop
+from gpufleet.bench.console import heard_at
+from gpufleet.bench.console import main as console_main
+from scheduler.benchmarks.loop import REPLAY_QUOTAS
+
+
+def test_percentiles_are_values_that_were_measured():
+    values = [float(number) for number in range(1, 101)]
+
+    assert bench.percentile(values, 0.95) == 95.0
+    assert bench.percentile(values, 1.0) == 100.0
+    assert bench.percentile([7.0], 0.95) == 7.0
+
+
+def test_one_bad_run_of_three_does_not_decide():
+    case = bench.timing("overview-sqlite", [[0.010, 0.020, 0.030], [0.011, 0.021, 0.031], [9.0, 9.0, 9.0]], requests=3)
+
+    assert case == {"case": "overview-sqlite", "median_ms": 21.0, "p95_ms": 31.0, "runs": 3, "requests": 3}
+
+
+def test_a_change_is_heard_with_the_first_version_that_holds_it():
+    heard = [(4, 10.0), (7, 11.0), (9, 12.0)]
+
+    assert heard_at(heard, 5) == 11.0
+    assert heard_at(heard, 10) == float("inf")
+
+
+def test_a_kind_or_a_case_that_there_is_not_is_said(capsys):
+    assert bench.main(["nothing"]) == 2
+    assert "console" in capsys.readouterr().err
+    for main in (console_main, loop.main):
+        assert main(["--case", "nothing"]) == 2
+        assert "no case that begins with nothing" in capsys.readouterr().err
+
+
+def test_the_replay_is_the_published_one():
+    due = loop.arrivals()
+
+    assert len(due) == 15_000
+    assert sum(float(job["work_s"]) * job["gpus"] * job.get("workers", 1) for _, job in due) / 600 == pytest.approx(66.0, abs=1.0)
+    assert [moment for moment, _ in due] == sorted(moment for moment, _ in due)
+    assert len(loop.arrivals(0.1)) == 1_500
+    assert {job["quota"] for _, job in due} == set(loop.QUEUES) == set(REPLAY_QUOTAS)
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_every_figure_is_shown(capsys, as_json):
+    bench.show([{"case": "a", "median_ms": 1.5}], as_json=as_json)
+
+    shown = capsys.readouterr().out
+    assert "a" in shown
+    assert "1.5" in shown

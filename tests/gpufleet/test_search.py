@@ -1,0 +1,122 @@
+"""Search: the page, the answers of the palette, and what each person may find."""
+
+import pytest
+
+from quotas.models import Role
+from quotas.permissions import access_for_user
+from scheduler.models import JobState
+from tests.builders import cluster, gpu, job, node, person, placement, quota, role
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def fleet():
+    """Two teams with a running job each on two of three nodes."""
+    acme = quota("acme")
+    nlp, vision = quota("nlp", parent=acme, title="Language"), quota("vision", parent=acme)
+    first, second = node("dgx-1", gpus=2), node("dgx-10", gpus=2)
+    node("rack-dgx-1", gpus=1)
+    placement(job("train-llama", on=nlp, state=JobState.RUNNING), gpu(first))
+    placement(job("train-vit", on=vision, state=JobState.RUNNING), gpu(second))
+    job("train-later", on=nlp)
+    return {"acme": acme, "nlp": nlp, "vision": vision}
+
+
+def reader(name: str, at) -> object:
+    user = person(f"reader-{name}")
+    role(user, name, at)
+    return user
+
+
+def found(client, user, query: str) -> dict[str, list[str]]:
+    client.force_login(user)
+    answer = client.get("/search/suggest", {"q": query}).json()
+    return {group["label"]: [item["label"] for item in group["items"]] for group in answer["groups"]}
+
+
+def test_what_is_called_so_comes_before_what_only_contains_it(client, fleet):
+    answer = found(client, reader(Role.VIEWER, fleet["nlp"]), "dgx-1")
+
+    assert answer["Nodes"] == ["dgx-1", "dgx-10", "rack-dgx-1"]
+
+
+def test_jobs_are_found_only_where_one_may_see(client, fleet):
+    assert found(client, reader(Role.VIEWER, fleet["nlp"]), "train")["Jobs"] == ["train-later", "train-llama"]
+    assert set(found(client, reader(Role.OPERATOR, fleet["acme"]), "train")["Jobs"]) == {"train-later", "train-llama", "train-vit"}
+
+
+def test_teams_are_found_by_title_and_only_where_one_may_see(client, fleet):
+    viewer = reader(Role.VIEWER, fleet["nlp"])
+
+    assert found(client, viewer, "langu")["Quotas"] == ["Language"]
+    assert "Quotas" not in found(client, viewer, "vision")
+
+
+def test_people_are_found_by_those_who_manage_people(client, fleet):
+    person("grace", display_name="Grace Hopper")
+
+    assert found(client, reader(Role.QUOTA_ADMIN, fleet["nlp"]), "hopper")["People"] == ["Grace Hopper"]
+    assert "People" not in found(client, reader(Role.VIEWER, fleet["nlp"]), "hopper")
+
+
+def test_ids_and_driver_uuids_find_their_gpu(client, fleet):
+    viewer = reader(Role.VIEWER, fleet["nlp"])
+    device = gpu(node("dgx-77", gpus=1), uuid="GPU-84aefbad-39e1")
+
+    assert found(client, viewer, device.public_id)["GPUs"] == ["dgx-77 GPU 0"]
+    assert found(client, viewer, "84aefbad")["GPUs"] == ["dgx-77 GPU 0"]
+
+
+def test_every_answer_leads_to_a_page_that_opens(client, fleet):
+    cluster("north", title="North hall")
+    user = person("root", is_superuser=True)
+    client.force_login(user)
+
+    for query in ("dgx", "train", "acme", "root", "north", "langu"):
+        for group in client.get("/search/suggest", {"q": query}).json()["groups"]:
+            for item in group["items"]:
+                assert client.get(item["url"]).status_code == 200, item
+
+
+def test_without_a_role_there_is_nothing_to_find(client, fleet):
+    assert found(client, person("stranger"), "dgx") == {}
+
+
+def test_nobody_searches_without_signing_in(client):
+    assert client.get("/search/", {"q": "dgx"}).status_code == 302
+    assert client.get("/search/suggest", {"q": "dgx"}, headers={"accept": "application/json"}).status_code == 401
+
+
+@pytest.mark.parametrize("query", ["", " ", "x", "%", "_", "'; drop table node; --", "\\", "a" * 5000, "\N{PILE OF POO}", "%%"])
+def test_odd_queries_find_nothing_and_break_nothing(client, fleet, query):
+    user = reader(Role.VIEWER, fleet["nlp"])
+
+    assert found(client, user, query) == {}
+    assert client.get("/search/", {"q": query}).status_code == 200
+
+
+def test_the_page_works_without_scripts_and_escapes_what_was_typed(client, fleet):
+    client.force_login(reader(Role.VIEWER, fleet["nlp"]))
+
+    html = client.get("/search/", {"q": "dgx"}).content.decode()
+    odd = client.get("/search/", {"q": "<script>alert(1)</script>"}).content.decode()
+
+    assert "/nodes/" in html
+    assert "rack-dgx-1" in html
+    assert "<script>alert" not in odd
+    assert "Nothing found" in odd
+
+
+def test_a_search_takes_few_queries_however_much_it_finds(fleet, django_assert_max_num_queries):
+    from gpufleet.search import find
+
+    for number in range(40):
+        placement(job(f"train-{number}", on=fleet["nlp"], state=JobState.RUNNING), gpu(node(gpus=1)))
+    access = access_for_user(reader(Role.OPERATOR, fleet["acme"]))
+
+    with django_assert_max_num_queries(9):
+        groups = find(access, "train", 25)
+
+    assert groups[0].more
+    assert len(groups[0].items) == 25

@@ -1,0 +1,101 @@
+"""People for tests: a small tree, one person per role, a stranger without any, and nobody at all.
+
+`personas.client("viewer")` is a browser in which the viewer is signed in. Roles sit on these nodes:
+
+    acme                    operator, finance
+    acme/research           quota_admin
+    acme/research/nlp       viewer, submitter, team_lead
+    acme/research/vision    nobody: what the team's people must not see
+    acme/product/search     nobody
+"""
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import pytest
+from django.test import Client
+
+from gpufleet.core.ids import public_id
+from gpufleet.core.models import User
+from gpufleet.core.times import now
+from quotas.models import NodeKind, QuotaNode, Role, RoleBinding
+from quotas.permissions import Access, access_for_user
+from quotas.services.tokens import token_create
+
+PLACES = {
+    "viewer": (Role.VIEWER, "acme/research/nlp"),
+    "submitter": (Role.SUBMITTER, "acme/research/nlp"),
+    "team_lead": (Role.TEAM_LEAD, "acme/research/nlp"),
+    "quota_admin": (Role.QUOTA_ADMIN, "acme/research"),
+    "operator": (Role.OPERATOR, "acme"),
+    "finance": (Role.FINANCE, "acme"),
+}
+PEOPLE = ("anonymous", "stranger", *PLACES, "superuser")
+KINDS = (NodeKind.ORG, NodeKind.DEPARTMENT, NodeKind.TEAM, NodeKind.PROJECT)
+PASSWORD = "correct horse battery"
+
+
+def grow(*paths: str) -> dict[str, QuotaNode]:
+    """Quota nodes by path; what lies above each is made too."""
+    nodes: dict[str, QuotaNode] = {}
+    for path in paths:
+        parent: QuotaNode | None = None
+        steps = path.split("/")
+        for depth in range(len(steps)):
+            here = "/".join(steps[: depth + 1])
+            nodes[here] = nodes.get(here) or QuotaNode.objects.create(
+                public_id=public_id("q"), parent=parent, name=steps[depth], path=here, depth=depth, kind=KINDS[min(depth, 3)]
+            )
+            parent = nodes[here]
+    return nodes
+
+
+def person(username: str, *, role: str | None = None, node: QuotaNode | None = None, superuser: bool = False) -> User:
+    # The hasher is slow on purpose; tests that sign in with a password set one themselves.
+    user = User.objects.create(username=username, display_name=username.replace("_", " ").title(), is_superuser=superuser)
+    if role and node:
+        RoleBinding.objects.create(user=user, role=role, node=node)
+    return user
+
+
+@dataclass
+class Personas:
+    nodes: dict[str, QuotaNode]
+    users: dict[str, User]
+    _clients: dict[str, Client] = field(default_factory=dict)
+
+    def client(self, name: str) -> Client:
+        """A browser of that person's own; `anonymous` is signed in as nobody."""
+        if name not in self._clients:
+            browser = Client()
+            if name != "anonymous":
+                browser.force_login(self.users[name], backend="django.contrib.auth.backends.ModelBackend")
+            self._clients[name] = browser
+        return self._clients[name]
+
+    def access(self, name: str) -> Access:
+        return access_for_user(self.users[name])
+
+    def token(self, owner: str, *scopes: str, path: str | None = None) -> str:
+        """The secret of a fresh token."""
+        moment = now()
+        new = token_create(
+            access=self.access(owner),
+            owner=self.users[owner],
+            name="test",
+            scopes=list(scopes),
+            node=self.nodes[path] if path else None,
+            expires_at=moment + timedelta(days=1),
+            now=moment,
+        )
+        return new.secret
+
+
+@pytest.fixture
+def personas(db: None) -> Personas:
+
+    nodes = grow("acme/research/nlp", "acme/research/vision", "acme/product/search")
+    users = {name: person(name, role=role, node=nodes[path]) for name, (role, path) in PLACES.items()}
+    users["stranger"] = person("stranger")
+    users["superuser"] = person("superuser", superuser=True)
+    return Personas(nodes, users)

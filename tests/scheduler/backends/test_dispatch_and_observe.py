@@ -1,0 +1,413 @@
+"""From orders to runs and back: what is told to a back-end, and what is written down of what it says. The simulated one, in its database."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from scheduler.backends.base import Backend, BackendError, BackendRefused, RunState, SeenRun, SeenWorker, WorkerSeat
+from scheduler.backends.faults import FaultPlan
+from scheduler.backends.memory import DatabaseStore
+from scheduler.backends.registry import Backends
+from scheduler.backends.simulated import SimulatedBackend
+from scheduler.models import Attempt, Checkpoint, Gpu, Job, JobState, Node, Order, OrderKind, Placement, SimulatedRun
+from scheduler.services.dispatch import orders_dispatch, seats_of
+from scheduler.services.observe import runs_observe
+from scheduler.services.tokens import attempt_token, token_digest
+from scheduler.services.usage import timeline_review
+from tests import builders
+from tests.invariants import fleet_faults, gang_faults, seat_faults
+from tests.scheduler.backends.scenes import at
+from tests.scheduler.test_jobs import Blown, Fuse
+
+pytestmark = pytest.mark.django_db
+SPEC = {
+    "roles": [{"name": "worker", "min": 2, "gpus": 2}],
+    "work_s": 100,
+    "checkpoint": {"interval_s": 10, "save_s": 2, "restore_s": 3},
+    "grace_s": 20,
+}
+
+
+def simulated(**options: Any) -> SimulatedBackend:
+    return SimulatedBackend(DatabaseStore(builders.cluster().pk), **options)
+
+
+def backends(backend: Backend | None = None) -> Backends:
+    return Backends({builders.cluster().pk: backend or simulated()})
+
+
+def started(*, workers: int = 2, gpus: int = 2, state: str = JobState.STARTING, on: Sequence[Node] = (), **fields: Any) -> Attempt:
+    """A job that was just given its GPUs, with its order to start."""
+    facts = {"spec": SPEC, "launch": {"simulated": {"load_s": 5}}, "state_since": at(0), "submitted_at": at(0)} | fields
+    job = builders.job(state=state, gpus_milli=workers * gpus * 1000, **facts)
+    attempt = builders.attempt(job, sequence=1, started_at=at(0))
+    nodes = list(on) or [builders.node(gpus=gpus) for _ in range(workers)]
+    for worker, node in enumerate(nodes):
+        for gpu in Gpu.objects.filter(node=node).order_by("index")[:gpus]:
+            builders.placement(job, gpu, worker=worker, attempt=attempt, since=at(0))
+    order(attempt, OrderKind.START, sequence=1)
+    return attempt
+
+
+def order(attempt: Attempt, kind: str, payload: dict[str, Any] | None = None, *, sequence: int = 0, due: datetime | None = None) -> Order:
+    number = sequence or attempt.sequence + 1
+    Attempt.objects.filter(pk=attempt.pk).update(sequence=number)
+    attempt.sequence = number
+    cluster = builders.cluster()
+    return Order.objects.create(
+        cluster=cluster, attempt=attempt, sequence=number, kind=kind, payload=payload or {}, made_at=at(0), due_at=due or at(0)
+    )
+
+
+def state_of(attempt: Attempt) -> tuple[str, str]:
+    attempt.refresh_from_db()
+    return attempt.job.__class__.objects.get(pk=attempt.job_id).state, attempt.outcome
+
+
+def key_of(attempt: Attempt) -> str:
+    return f"{attempt.job.public_id}.{attempt.number}"
+
+
+def asked_to_leave(attempt: Attempt, *, until: datetime, to: str = JobState.PREEMPTED, outcome: str = "preempted") -> None:
+    Attempt.objects.filter(pk=attempt.pk).update(stop_to=to, stop_outcome=outcome, stop_asked_at=at(0), stop_until=until)
+    Job.objects.filter(pk=attempt.job_id).update(state=JobState.CHECKPOINTING)
+
+
+def test_a_job_starts_runs_saves_its_work_and_completes() -> None:
+    attempt, all_of_them = started(), backends()
+    assert orders_dispatch(backends=all_of_them, now=at(1)).sent == 1
+    assert orders_dispatch(backends=all_of_them, now=at(1)).sent == 0
+    runs_observe(backends=all_of_them, now=at(2))
+    assert state_of(attempt) == (JobState.STARTING, "")
+
+    runs_observe(backends=all_of_them, now=at(7))
+    assert state_of(attempt) == (JobState.RUNNING, "")
+
+    runs_observe(backends=all_of_them, now=at(30))
+    saved = [(row.step, row.shards_expected, row.shards.count(), row.verified_at) for row in Checkpoint.objects.order_by("step")]
+    assert saved == [(10_000, 2, 2, at(30)), (20_000, 2, 2, at(30))]
+
+    runs_observe(backends=all_of_them, now=at(200))
+    assert state_of(attempt) == (JobState.COMPLETED, "completed")
+    assert not Placement.objects.filter(until__isnull=True).exists()
+    assert not SimulatedRun.objects.exists(), "its end was written down, so it is forgotten"
+    assert not fleet_faults()
+
+
+def test_the_back_end_is_told_where_each_worker_sits_and_a_token_that_nobody_else_has() -> None:
+    attempt = started()
+    seats = seats_of([attempt.pk])[attempt.pk, builders.cluster().pk]
+    assert [(seat.role, seat.index, seat.gpus, seat.gpu_milli) for seat in seats] == [("worker", 0, (0, 1), 1000), ("worker", 1, (0, 1), 1000)]
+    assert len({uuid for seat in seats for uuid in seat.gpu_uuids}) == 4
+
+    told: list[Any] = []
+
+    class Listening(SimulatedBackend):
+        def start(self, order: Any, *, now: datetime) -> None:
+            told.append(order)
+
+    orders_dispatch(backends=backends(Listening(DatabaseStore(builders.cluster().pk))), now=at(1))
+
+    attempt.refresh_from_db()
+    assert told[0].token == attempt_token(key_of(attempt))
+    assert attempt.token_digest == token_digest(told[0].token) != told[0].token
+    assert (told[0].grace_seconds, told[0].resume_step, told[0].workers) == (20, 0, tuple(seats))
+
+
+def test_an_order_is_done_when_its_back_end_has_taken_it_not_when_the_look_began() -> None:
+    started()
+    orders_dispatch(backends=backends(), now=at(1), clock=lambda: at(1.25))
+
+    assert Order.objects.get().done_at == at(1.25)
+
+
+def test_runs_that_begin_together_are_looked_up_together() -> None:
+    for _ in range(3):
+        started(workers=1)
+    with CaptureQueriesContext(connection) as queries:
+        assert orders_dispatch(backends=backends(), now=at(1)).sent == 3
+
+    reads = [one["sql"] for one in queries if one["sql"].startswith("SELECT") and "simulated_run" in one["sql"]]
+    assert len(reads) == 1
+
+
+def test_a_resumed_attempt_is_told_from_where() -> None:
+    attempt = started()
+    row = Checkpoint.objects.create(job=attempt.job, attempt=attempt, step=90_000, location="there", verified_at=at(0))
+    Attempt.objects.filter(pk=attempt.pk).update(resumed_from=row)
+    all_of_them = backends()
+    orders_dispatch(backends=all_of_them, now=at(0))
+
+    runs_observe(backends=all_of_them, now=at(5 + 3 + 10))
+    assert state_of(attempt) == (JobState.COMPLETED, "completed")
+
+
+def test_orders_of_one_attempt_are_told_in_their_order_and_a_failed_one_holds_the_next_back() -> None:
+    attempt, all_of_them = started(), backends(simulated(faults=FaultPlan(refuses=1.0, until=at(10))))
+    order(attempt, OrderKind.SIGNAL, {"signal": "checkpoint"})
+
+    assert orders_dispatch(backends=all_of_them, now=at(1)).put_off == 1
+    first, second = Order.objects.order_by("sequence")
+    assert (first.tries, first.done_at, second.tries) == (1, None, 0)
+    assert "did not take" in first.fault
+    assert first.due_at > at(1)
+
+    for seconds in (20, 20, 20):
+        orders_dispatch(backends=all_of_them, now=at(seconds))
+    assert not Order.objects.filter(done_at__isnull=True).exists()
+    assert [run.sequence for run in all_of_them[builders.cluster().pk].observe(now=at(20))] == [2]
+
+
+def test_a_failed_order_is_tried_later_and_later_but_what_frees_gpus_soon() -> None:
+    attempt, all_of_them = started(), backends(simulated(faults=FaultPlan(refuses=1.0)))
+    now = 0.0
+    for _ in range(12):
+        orders_dispatch(backends=all_of_them, now=at(now))
+        row = Order.objects.get()
+        pause = (row.due_at - at(now)).total_seconds()
+        now += pause
+    assert pause == 60
+
+    order(attempt, OrderKind.STOP, {"force": True}, due=at(now))
+    for _ in range(12):
+        orders_dispatch(backends=all_of_them, now=at(now))
+        row = Order.objects.get(kind=OrderKind.STOP)
+        pause = (row.due_at - at(now)).total_seconds()
+        now += pause
+    assert pause == 5
+
+
+@pytest.mark.parametrize("end", [(OrderKind.SIGNAL, {"signal": "terminate"}), (OrderKind.STOP, {"force": True})])
+def test_a_job_that_is_stopped_before_its_start_was_told_never_starts(end: tuple[str, dict[str, Any]]) -> None:
+    attempt, all_of_them = started(), backends()
+    Order.objects.update(due_at=at(60))  # staggered
+    asked_to_leave(attempt, until=at(20), to=JobState.CANCELLED, outcome="cancelled")
+    order(attempt, *end)
+
+    orders_dispatch(backends=all_of_them, now=at(1))
+    runs_observe(backends=all_of_them, now=at(1))
+
+    assert state_of(attempt) == (JobState.CANCELLED, "cancelled")
+    orders_dispatch(backends=all_of_them, now=at(100))
+    runs_observe(backends=all_of_them, now=at(100), full=True)
+    assert not SimulatedRun.objects.exists()
+    assert not Order.objects.filter(done_at__isnull=True).exists()
+
+
+def test_an_evicted_job_keeps_its_gpus_until_it_has_left_and_has_saved_its_work() -> None:
+    attempt, all_of_them = started(), backends()
+    orders_dispatch(backends=all_of_them, now=at(0))
+    runs_observe(backends=all_of_them, now=at(50))
+    asked_to_leave(attempt, until=at(70))
+    order(attempt, OrderKind.SIGNAL, {"signal": "terminate"})
+    orders_dispatch(backends=all_of_them, now=at(50))
+
+    runs_observe(backends=all_of_them, now=at(51))
+    assert Placement.objects.filter(until__isnull=True).count() == 4
+
+    runs_observe(backends=all_of_them, now=at(52))
+    assert state_of(attempt) == (JobState.PREEMPTED, "preempted")
+    assert not Placement.objects.filter(until__isnull=True).exists()
+    assert Checkpoint.objects.filter(verified_at__isnull=False).order_by("-step").values_list("step", flat=True)[0] == 45_000
+
+
+def test_what_a_back_end_will_never_do_fails_the_job_with_its_words() -> None:
+    class Picky(SimulatedBackend):
+        def start(self, order: Any, *, now: datetime) -> None:
+            raise BackendRefused("There is no program /no/such/thing.")
+
+    attempt = started(retry_limit=3)
+    all_of_them = backends(Picky(DatabaseStore(builders.cluster().pk)))
+    assert orders_dispatch(backends=all_of_them, now=at(0)).refused == 1
+    orders_dispatch(backends=all_of_them, now=at(1))
+    runs_observe(backends=all_of_them, now=at(2), full=True)
+
+    assert state_of(attempt) == (JobState.FAILED, "failed")
+    assert "/no/such/thing" in attempt.cause
+    assert not fleet_faults()
+
+
+def test_a_cluster_whose_back_end_does_not_answer_waits() -> None:
+    attempt, all_of_them = started(), backends(simulated(faults=FaultPlan(silent=1.0, until=at(100))))
+    orders_dispatch(backends=all_of_them, now=at(0))
+    assert runs_observe(backends=all_of_them, now=at(50)).silent == [builders.cluster().pk]
+    assert state_of(attempt) == (JobState.STARTING, "")
+
+    runs_observe(backends=all_of_them, now=at(101))
+    assert state_of(attempt) == (JobState.RUNNING, "")
+
+
+def test_a_lost_worker_makes_its_gang_degraded_and_a_lost_gang_waits_again() -> None:
+    pair, single = started(), started(workers=1)
+    backend = simulated()
+    all_of_them = backends(backend)
+    orders_dispatch(backends=all_of_them, now=at(0))
+    runs_observe(backends=all_of_them, now=at(10))
+    for attempt in (pair, single):
+        backend.node_lost(node=Placement.objects.filter(attempt=attempt, worker=0)[0].node.name, now=at(20))
+
+    found = runs_observe(backends=all_of_them, now=at(20))
+
+    assert (found.lost_workers, found.ended) == (2, 1)
+    assert state_of(pair) == (JobState.DEGRADED, "")
+    assert state_of(single) == (JobState.QUEUED, "lost")
+    assert Placement.objects.filter(attempt=pair, until__isnull=True).count() == 2
+    assert "stays" in pair.events.latest("id").cause
+
+
+def test_a_worker_that_is_being_replaced_is_not_lost_a_second_time() -> None:
+    attempt, backend = started(), simulated()
+    all_of_them = backends(backend)
+    orders_dispatch(backends=all_of_them, now=at(0))
+    runs_observe(backends=all_of_them, now=at(10))
+    backend.node_lost(node=Placement.objects.filter(attempt=attempt, worker=0)[0].node.name, now=at(20))
+    runs_observe(backends=all_of_them, now=at(20))
+    for gpu in Gpu.objects.filter(node=builders.node(gpus=2)):
+        builders.placement(attempt.job, gpu, worker=0, attempt=attempt)
+    Job.objects.filter(pk=attempt.job_id).update(degraded_since=None)
+    resize = order(attempt, OrderKind.RESIZE, {"add": [["worker", 0]], "leave": []})
+
+    runs_observe(backends=all_of_them, now=at(21), full=True)
+    assert Placement.objects.filter(attempt=attempt, until__isnull=True).count() == 4
+    orders_dispatch(backends=all_of_them, now=at(22))
+    resize.refresh_from_db()
+    assert resize.done_at == at(22)
+    runs_observe(backends=all_of_them, now=at(26))
+
+    assert state_of(attempt) == (JobState.RUNNING, "")
+    assert not [*seat_faults(), *gang_faults()]
+
+
+def test_workers_that_were_asked_to_go_are_free_once_they_have_gone() -> None:
+    attempt, all_of_them = started(), backends()
+    orders_dispatch(backends=all_of_them, now=at(0))
+    runs_observe(backends=all_of_them, now=at(10))
+    Placement.objects.filter(attempt=attempt, worker=1).update(leaving_since=at(10))
+    order(attempt, OrderKind.RESIZE, {"add": [], "leave": [["worker", 1]]})
+    runs_observe(backends=all_of_them, now=at(11), full=True)
+    assert Placement.objects.filter(attempt=attempt, until__isnull=True).count() == 4
+
+    orders_dispatch(backends=all_of_them, now=at(12))
+    runs_observe(backends=all_of_them, now=at(12))
+
+    assert set(Placement.objects.filter(attempt=attempt, until__isnull=True).values_list("worker", flat=True)) == {0}
+    assert state_of(attempt) == (JobState.RUNNING, "")
+
+
+def test_a_run_that_nobody_knows_of_is_ended() -> None:
+    attempt, backend = started(), simulated()
+    all_of_them = backends(backend)
+    orders_dispatch(backends=all_of_them, now=at(0))
+    SimulatedRun.objects.update(attempt_key="j-77777.1")
+    SimulatedRun.objects.update(state={**SimulatedRun.objects.get().state, "key": "j-77777.1"})
+
+    assert runs_observe(backends=all_of_them, now=at(1), full=True).strays == 1
+    assert [run.state for run in backend.news(now=at(1))] == [RunState.ENDED]
+    runs_observe(backends=all_of_them, now=at(2))
+    assert not SimulatedRun.objects.exists()
+    assert state_of(attempt) == (JobState.STARTING, ""), "not missed for long enough"
+
+
+def test_a_run_that_is_gone_without_a_word_is_lost_after_a_while_and_kept_away() -> None:
+    attempt, all_of_them = started(launch={"simulated": {"load_s": 5, "endless": True}}), backends()
+    orders_dispatch(backends=all_of_them, now=at(0))
+    runs_observe(backends=all_of_them, now=at(10))
+    kept = SimulatedRun.objects.get()
+    SimulatedRun.objects.all().delete()
+
+    for seconds in (40, 70):
+        runs_observe(backends=all_of_them, now=at(seconds))
+        assert state_of(attempt) == (JobState.RUNNING, "")
+    runs_observe(backends=all_of_them, now=at(100))
+    assert state_of(attempt) == (JobState.QUEUED, "lost")
+    assert not Placement.objects.filter(until__isnull=True).exists()
+
+    SimulatedRun.objects.all().delete()
+    SimulatedRun.objects.create(cluster=kept.cluster, attempt_key=kept.attempt_key, sequence=1, state={**kept.state}, due_at=at(0))
+    assert runs_observe(backends=all_of_them, now=at(140)).strays == 1, "it comes back and is ended"
+
+
+def test_a_back_end_that_leaves_out_a_run_now_and_then_does_no_harm() -> None:
+    attempt, all_of_them = started(), backends(simulated(faults=FaultPlan(seed=2, hides=0.4)))
+    orders_dispatch(backends=all_of_them, now=at(0))
+    for seconds in range(1, 100):
+        runs_observe(backends=all_of_them, now=at(seconds))
+        assert state_of(attempt)[1] == ""
+    runs_observe(backends=all_of_them, now=at(106))
+    runs_observe(backends=all_of_them, now=at(107))
+    runs_observe(backends=all_of_them, now=at(108))
+
+    assert state_of(attempt) == (JobState.COMPLETED, "completed")
+
+
+def test_gpus_that_a_back_end_chose_itself_are_taken_over() -> None:
+    attempt = started(workers=1, gpus=2, on=[builders.node("n1", gpus=4)])
+
+    class Choosing(SimulatedBackend):
+        @property
+        def facts(self) -> Any:
+            return super().facts.__class__(pins_gpus=False)
+
+        def observe(self, *, now: datetime) -> tuple[SeenRun, ...]:
+            seat = WorkerSeat("worker", 0, "n1", (1, 3))
+            return (SeenRun(key_of(attempt), 1, RunState.RUNNING, (SeenWorker(seat, RunState.RUNNING),), started_at=at(3)),)
+
+    all_of_them = backends(Choosing(DatabaseStore(builders.cluster().pk)))
+    orders_dispatch(backends=all_of_them, now=at(0))
+    timeline_review(now=at(2))
+    runs_observe(backends=all_of_them, now=at(5))
+
+    held = Placement.objects.filter(attempt=attempt, until__isnull=True).order_by("gpu__index").values_list("gpu__index", flat=True)
+    assert list(held) == [1, 3]
+    # Until it was known, the GPU that the plan had named was held for it, and nobody else could have it.
+    timeline_review(now=at(60))
+    assert not fleet_faults()
+    (kept, left) = Placement.objects.filter(attempt=attempt, gpu__index__in=(0, 3)).order_by("since", "id")
+    assert (kept.until, left.since) == (at(5), at(5))
+
+
+@pytest.mark.django_db(transaction=True)
+def test_killed_at_any_statement_no_order_is_lost_and_nothing_is_done_twice() -> None:
+    """The first statement, then the second, until none is left to be killed at; each time somebody else goes on."""
+    kills = 0
+    for nth in range(1, 400):
+        attempt, all_of_them = started(workers=1, gpus=1), backends()
+        fuse = Fuse(nth)
+        try:
+            with connection.execute_wrapper(fuse):
+                orders_dispatch(backends=all_of_them, now=at(0))
+                runs_observe(backends=all_of_them, now=at(6))
+                runs_observe(backends=all_of_them, now=at(200))
+        except Blown:
+            kills += 1
+        again = backends()
+        for seconds in (200, 201, 202):
+            orders_dispatch(backends=again, now=at(seconds))
+        runs_observe(backends=again, now=at(600))
+        assert state_of(attempt) == (JobState.COMPLETED, "completed")
+        assert not fleet_faults()
+        assert attempt.events.filter(to_state=JobState.COMPLETED).count() == 1
+        assert not SimulatedRun.objects.exists()
+        if kills < nth:
+            break
+    assert kills > 30
+
+
+def test_a_back_end_s_fault_in_the_middle_of_many_orders_puts_off_only_its_own() -> None:
+    attempts = [started(workers=1, gpus=1) for _ in range(3)]
+    bad = key_of(attempts[1])
+
+    class Moody(SimulatedBackend):
+        def start(self, order: Any, *, now: datetime) -> None:
+            if order.key == bad:
+                raise BackendError("Not that one.")
+            super().start(order, now=now)
+
+    found = orders_dispatch(backends=backends(Moody(DatabaseStore(builders.cluster().pk))), now=at(0))
+
+    assert (found.sent, found.put_off) == (2, 1)
+    assert SimulatedRun.objects.count() == 2

@@ -1,0 +1,84 @@
+"""Which back-end a cluster has, what may run on this machine, and which secrets a job may name."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpufleet.core.models import Installation
+from scheduler.backends.base import BackendRefused
+from scheduler.backends.local import LocalBackend
+from scheduler.backends.registry import Backends, UnknownBackend, backend_for, backends_all, local_rules, secret_named, why_not_local
+from scheduler.backends.simulated import SimulatedBackend
+from tests import builders
+from tests.builders import NOON
+from tests.scheduler.backends.scenes import start_order
+
+
+@pytest.fixture
+def local(settings: Any) -> Any:
+    def choose(**changes: object) -> None:
+        settings.LOCAL = {**settings.LOCAL, "LOCAL": True, **changes}
+
+    choose()
+    return choose
+
+
+@pytest.mark.django_db
+def test_each_cluster_has_the_back_end_that_it_names() -> None:
+    north, here = builders.cluster("north"), builders.cluster("here", backend="local")
+    strange = builders.cluster("strange", backend="abacus")
+
+    assert isinstance(backend_for(north), SimulatedBackend)
+    assert isinstance(backend_for(here), LocalBackend)
+    assert backend_for(north) is backends_all()[north.pk]
+    with pytest.raises(UnknownBackend, match="abacus"):
+        backend_for(strange)
+    assert strange.pk not in backends_all()
+    north.backend = "local"
+    assert isinstance(backend_for(north), LocalBackend), "an import may name another one"
+
+
+def test_all_runs_are_looked_at_at_the_start_now_and_then_and_when_the_clock_was_set_back() -> None:
+    backends = Backends({})
+    assert backends.full_look_due(1, NOON)
+    backends.looked(1, NOON)
+    due = [backends.full_look_due(1, NOON + timedelta(seconds=seconds)) for seconds in (1, 29, 30, -29, -3600)]
+    assert due == [False, False, True, False, True]
+
+
+@pytest.mark.django_db
+def test_local_jobs_are_off_until_switched_on_and_never_in_a_demo(settings: Any) -> None:
+    assert "GPUFLEET_LOCAL" in why_not_local()
+    settings.LOCAL = {**settings.LOCAL, "LOCAL": True}
+    assert why_not_local() == ""
+    Installation.objects.create(demo="small")
+    assert "demo" in why_not_local()
+
+
+@pytest.mark.django_db
+def test_the_console_s_own_user_is_for_one_person_on_one_machine(settings: Any, local: Any) -> None:
+    local(LOCAL_SAME_USER=True)
+    settings.ALLOWED_HOSTS = ["localhost", "127.0.0.1"]
+    assert why_not_local() == ""
+    settings.ALLOWED_HOSTS = ["localhost", "gpus.example.org"]
+    assert "GPUFLEET_ALLOWED_HOSTS" in why_not_local()
+    settings.ALLOWED_HOSTS = ["localhost"]
+    for _ in range(2):
+        builders.person()
+    assert "several" in why_not_local()
+    with pytest.raises(BackendRefused, match="several"):
+        LocalBackend(Path("/nowhere"), local_rules()).start(start_order(launch={"command": ["true"]}), now=NOON)
+
+
+def test_secrets_come_from_files_and_from_variables_that_are_let_through(tmp_path: Path, local: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "hub").write_text("from the file\n")
+    (tmp_path.parent / "outside").write_text("no")
+    local(SECRETS_DIR=str(tmp_path), SECRETS_ENV=("WANDB",))
+    monkeypatch.setenv("WANDB", "from the environment")
+    monkeypatch.setenv("GPUFLEET_SECRET_KEY", "the console's")
+
+    assert secret_named("hub") == "from the file"
+    assert secret_named("WANDB") == "from the environment"
+    assert [secret_named(name) for name in ("GPUFLEET_SECRET_KEY", "../outside", "", ".", "nothing")] == [None] * 5

@@ -1,0 +1,104 @@
+"""The cheap bounds that spare searches, against the searches they spare: what a bound rules out, no search may find."""
+
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from scheduler.engine.cluster import Work
+from scheduler.engine.cycle import RUNS
+from scheduler.engine.order import QueueOrder
+from scheduler.engine.scenario import parse
+from scheduler.engine.state import Cycle
+from scheduler.engine.taking import fits_already, hopeful_domains, targets
+from scheduler.engine.takings import TakenBack
+from scheduler.engine.units import Unit
+from scheduler.engine.victims import by_category, category, search
+from tests.scheduler.twin.strategies import scenario_random
+
+
+def after_some_passes(seed: int, passes: int) -> Cycle:
+    cycle = Cycle(parse(scenario_random(seed, "small")))
+    for name in list(RUNS)[:passes]:
+        try:
+            RUNS[name](cycle)
+        except TakenBack:
+            break
+    return cycle
+
+
+def everything(cycle: Cycle, work: Work, quota_type: int) -> list[tuple[tuple[int, ...], Unit]]:
+    units = [unit for unit in cycle.units().all if unit.work is not work and unit.work.quota_type == quota_type]
+    return sorted(((category(unit, False, 1 << 60), unit) for unit in units), key=by_category)
+
+
+@settings(max_examples=120, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(st.integers(0, 10**6), st.integers(1, 8), st.integers(0, 7))
+def test_no_search_finds_victims_where_a_bound_saw_no_hope(seed: int, passes: int, every: int):
+    cycle = after_some_passes(seed, passes)
+    for work in list(cycle.waiting()):
+        for quota_type in cycle.types_of(work):
+            ranked = [pair for place, pair in enumerate(everything(cycle, work, quota_type)) if place % 8 >= every]
+            hopeful = hopeful_domains(cycle, work, quota_type, ranked)
+            if hopeful is None and not fits_already(cycle, work, quota_type):
+                continue
+            counted = not cycle.units().parted
+            for domain, target in enumerate(targets(cycle, work, quota_type, counted=counted)):
+                if hopeful is not None and domain in hopeful:
+                    continue
+                found = search(cycle.cluster, ranked, lambda unit, _: unit.leaf, target, cycle.units())
+                assert found is None or not found.units, (work.job.name, domain)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(st.integers(0, 10**6), st.lists(st.integers(0, 10**6), min_size=1, max_size=12))
+def test_an_order_that_follows_what_was_charged_is_that_of_all_keys_anew(seed: int, picks: list[int]):
+    cycle = Cycle(parse(scenario_random(seed, "small")))
+    for choice, division in cycle.rounds():
+        queues = cycle.queues(division, choice)
+        leaves = [place for place in range(1, len(cycle.tree.names)) if not cycle.tree.children[place]]
+        if not queues or not leaves:
+            continue
+
+        def milli(work: Work, choice: int = choice) -> int:
+            return cycle.least_milli(work.kind, cycle.tried_types(work, choice)[0]) if not work.seats else 1000
+
+        order = QueueOrder(cycle.tree, division, queues, milli)
+        for pick in picks:
+            leaf = leaves[pick % len(leaves)]
+            cycle.tree.charge(leaf, division.types[0], 1000 * (pick % 5), pick % 2 == 0)
+            order.follow([leaf])
+            anew = QueueOrder(cycle.tree, division, {at: queue[order.at[at] :] for at, queue in queues.items()}, milli)
+            assert order.best() is anew.best()
+            best = order.best()
+            if best is None:
+                break
+            order.drop(best.home)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(st.integers(0, 10**6), st.integers(1, 9))
+def test_sums_over_units_are_those_of_units_made_anew(seed: int, passes: int):
+    cycle = after_some_passes(seed, 2)
+    before = cycle.units()
+    _ = before.freeable, [before.lowest(leaf) for leaf in range(len(cycle.tree.names))]
+    for name in list(RUNS)[2 : 2 + passes]:
+        try:
+            RUNS[name](cycle)
+        except TakenBack:
+            break
+    kept = cycle.units()
+    anew = type(kept)(cycle.cluster)
+
+    def told(units: Any) -> list[Any]:
+        return [(unit.work.job.name, unit.seats, unit.milli, unit.surplus, unit.leaf) for unit in units]
+
+    assert told(kept.all) == told(anew.all)
+    assert told(kept.surplus) == told(anew.surplus)
+    assert kept.parted == anew.parted
+    assert kept.freeable.tolist() == anew.freeable.tolist()
+    for place in range(1, len(cycle.tree.names)):
+        if not cycle.tree.children[place]:
+            assert kept.lowest(place) == anew.lowest(place)
+        for division in cycle.tree.divisions:
+            assert sorted(told(kept.borrowed(place, division)), key=str) == sorted(told(anew.borrowed(place, division)), key=str)

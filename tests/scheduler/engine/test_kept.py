@@ -1,0 +1,138 @@
+"""A plan made with what the plan before handed on equals the plan made from scratch, byte for byte, whatever happened in between."""
+
+import json
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from scheduler.benchmarks import cases
+from scheduler.engine.cycle import make_plan
+from scheduler.engine.kept import Kept
+from scheduler.engine.plan import Plan
+from scheduler.engine.scenario import parse
+from scheduler.engine.values import QUEUED, Job, Scenario
+from scheduler.simulation.applying import carried_out
+from scheduler.simulation.world import World
+from tests.scheduler.twin.strategies import scenario_random
+
+EVENTS = ("submit", "submit", "cancel", "finish", "later", "later", "apply", "apply", "nothing", "lose", "node", "quota", "stop", "setting")
+
+
+def by_age(jobs: Any) -> tuple[Job, ...]:
+    return tuple(sorted(jobs, key=lambda job: (job.submitted, job.name)))
+
+
+def after(scenario: Scenario, plan: Plan, event: str, chance: random.Random, turn: int) -> Scenario:
+    """The same fleet a moment later; what has not changed is the same object."""
+    jobs = scenario.jobs
+    pick = chance.choice(jobs) if jobs else None
+    if event == "apply":
+        done = carried_out(scenario, plan)
+        return replace(done, jobs=by_age(done.jobs), nodes=scenario.nodes if done.nodes == scenario.nodes else done.nodes)
+    if event == "later":
+        return replace(scenario, now=scenario.now + chance.choice((1, 1000, 60_000, 3_600_000)))
+    if event == "quota":
+        heavier = [replace(quota, weight=quota.weight + 1000 * (place == turn)) for place, quota in enumerate(scenario.quotas)]
+        return replace(scenario, quotas=tuple(heavier))
+    if event == "setting":
+        other = replace(scenario.settings, backfill_depth=chance.choice((0, 1, 8)), placement=chance.choice(("pack", "spread")))
+        return replace(scenario, settings=other)
+    if event == "node":
+        held = {worker.node for job in jobs for worker in (*job.run.workers, *job.run.leaving)}
+        free = sorted(node.name for node in scenario.nodes if node.name not in held)
+        gone = free[0] if free and len(scenario.nodes) > 1 else ""
+        return replace(scenario, nodes=tuple(node for node in scenario.nodes if node.name != gone))
+    if pick is None:
+        return scenario
+    if event == "submit":
+        again = replace(pick, name=f"{pick.name}-{turn}", submitted=scenario.now - chance.randrange(0, 100) * 1000, run=QUEUED)
+        return replace(scenario, jobs=by_age((*jobs, again)))
+    if event == "lose" and len(pick.run.workers) > 1 and pick.run.state == "running":
+        less = replace(pick, run=replace(pick.run, workers=pick.run.workers[1:], degraded_since=scenario.now))
+        return replace(scenario, jobs=tuple(less if job is pick else job for job in jobs))
+    if event == "stop" and pick.run.state == "running":
+        gone = replace(pick, run=replace(pick.run, state="stopping", until=scenario.now + 30_000, last_evicted=scenario.now))
+        return replace(scenario, jobs=tuple(gone if job is pick else job for job in jobs))
+    if event == "finish":
+        return replace(scenario, jobs=tuple(job for job in jobs if job is not pick or not job.run.workers))
+    if event == "cancel":
+        return replace(scenario, jobs=tuple(job for job in jobs if job is not pick or job.run.workers))
+    return scenario
+
+
+def written(plan: Plan) -> str:
+    return json.dumps(plan.as_json())
+
+
+def holds_through(scenario: Scenario, events: list[str], seed: int) -> None:
+    kept, chance = Kept(), random.Random(seed)
+    for turn, event in enumerate(events):
+        plan = make_plan(scenario, kept)
+        assert written(plan) == written(make_plan(scenario)), (turn, events[:turn])
+        scenario = after(scenario, plan, event, chance, turn)
+
+
+@settings(max_examples=80, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(st.integers(0, 10**6), st.sampled_from(["tiny", "small"]), st.lists(st.sampled_from(EVENTS), min_size=2, max_size=9))
+def test_whatever_happens_in_between_the_plan_is_that_from_scratch(seed: int, size: str, events: list[str]):
+    holds_through(parse(scenario_random(seed, size)), events, seed)
+
+
+def of_whole_gpus(seed: int, size: str) -> Scenario:
+    """Windows and parts of GPUs make everything anew: without them the deltas are what is tested."""
+    document = scenario_random(seed, size)
+    document["reservations"] = []
+    still = [job for job in document["jobs"] if job.get("state") != "stopping" and not job.get("leaving")]
+    whole = [job for job in still if all("gpus" in role for role in job["roles"])]
+    document["jobs"] = [{key: value for key, value in job.items() if key != "sharing"} for job in whole]
+    for node in document["nodes"]:
+        node.pop("mig", None)
+    document.setdefault("settings", {})["forecast"] = ("all", "head", "none")[seed % 3]
+    return parse(document)
+
+
+@settings(max_examples=120, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(st.integers(0, 10**6), st.sampled_from(["small", "small", "medium"]), st.lists(st.sampled_from(EVENTS), min_size=3, max_size=14))
+def test_so_it_is_with_whole_gpus_and_no_window_where_state_goes_on(seed: int, size: str, events: list[str]):
+    holds_through(of_whole_gpus(seed, size), events, seed)
+
+
+@pytest.mark.parametrize(
+    ("seed", "size", "events"),
+    [
+        (1173, "small", ["setting", "cancel"]),  # what would fit an empty fleet depends on how it is filled
+        (3333, "medium", ["later", "submit", "lose", "cancel", "finish", "setting", "apply", "apply", "submit", "submit"]),  # two types in one gang
+        (1234, "small", ["submit", "submit", "submit", "quota"]),  # nobody waits for a shape any more, then somebody does
+    ],
+)
+def test_what_once_was_another_plan_is_the_same(seed: int, size: str, events: list[str]):
+    holds_through(of_whole_gpus(seed, size), events, seed)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_whole_simulation_is_the_same_with_and_without_what_is_kept(seed: int):
+    scenario = parse(cases.simulated(seed, 120))
+    kept, scratch = World(scenario), World(scenario, make_plan)
+    kept.run()
+    scratch.run()
+
+    def story(world: World) -> list[Any]:
+        return [(name, life.first_start, life.ended, life.evictions, life.lost) for name, life in sorted(world.lives.items())]
+
+    assert story(kept) == story(scratch)
+
+
+def test_a_plan_that_goes_on_is_not_made_from_scratch():
+    """Else the tests above would compare a thing with itself."""
+    scenario = parse(cases.simulated(1, 40))
+    scenario = replace(scenario, now=max(job.submitted for job in scenario.jobs))
+    kept = Kept()
+    first = make_plan(scenario, kept)
+    later = carried_out(scenario, first)
+    before = kept.taken()
+    assert before is not None
+    assert before.difference(later) is not None

@@ -1,0 +1,317 @@
+"""One rule a test, on fleets small enough to be checked by eye."""
+
+from scheduler.engine.scenario import SETTING_KEYS
+from tests.servers import PROJECT
+
+from .scenes import A100, H100, actions, at, job, leafed, node, placed, plan_of, quota, reasons, running, scene
+
+FULL = range(8)
+
+
+def test_a_gang_starts_whole_or_not_at_all() -> None:
+    plan = plan_of(scene([node("n1"), node("n2")], [quota("q")], [job("wide", gpus=8, workers=3), job("fits", gpus=8, workers=2)]))
+
+    assert actions(plan) == {"fits": "start"}
+    assert reasons(plan, "wide") == {"empty_fleet"}
+
+
+def test_a_required_level_holds_all_workers_and_the_tightest_domain_is_taken() -> None:
+    nodes = leafed(6)
+    held = running("held", [at("n004", *FULL)], "q")
+    plan = plan_of(scene(nodes, [quota("q")], [held, job("gang", gpus=4, workers=2, topology={"required": "leaf"})]))
+
+    assert placed(plan, "gang") == ["n005", "n005"]
+
+
+def test_ranks_follow_the_fabric() -> None:
+    plan = plan_of(scene(leafed(4), [quota("q")], [job("gang", gpus=8, workers=4)]))
+
+    assert placed(plan, "gang") == ["n000", "n001", "n002", "n003"]
+
+
+def test_spread_takes_the_emptiest_node() -> None:
+    held = running("held", [at("n1", 0)])
+    for placement, expected in (("pack", "n1"), ("spread", "n2")):
+        plan = plan_of(scene([node("n1"), node("n2")], [quota("q")], [held, job("one")], settings={"placement": placement}))
+        assert placed(plan, "one") == [expected]
+
+
+def test_of_equal_nodes_the_one_is_taken_that_breaks_no_block() -> None:
+    """For a gang that waits, and where none waits for the usual demand."""
+    nodes = leafed(3)  # two nodes in the first leaf, one in the second
+    small = job("small", submitted=-200)
+    gang = job("gang", gpus=8, workers=2, topology={"required": "leaf"})
+    plan = plan_of(scene(nodes, [quota("q")], [small, gang]))
+    assert placed(plan, "small") == ["n002"]
+    assert actions(plan) == {"small": "start", "gang": "start"}
+
+    usual = [{"share": 1, "gpus": 8, "workers": 2, "required": "leaf"}]
+    for one in (small, job("small", workers=2)):
+        assert set(placed(plan_of(scene(nodes, [quota("q")], [one], demand=usual)), "small")) == {"n002"}
+    assert placed(plan_of(scene(nodes, [quota("q")], [small])), "small") == ["n000"]
+
+
+def test_in_a_domain_that_holds_the_gang_no_more_there_is_nothing_to_break() -> None:
+    nodes = [*leafed(4), node("n004", path={"leaf": "l001"})]
+    held = running("held", [at("n000", 0)])
+    gang = job("gang", gpus=8, workers=3, topology={"required": "leaf"})
+    plan = plan_of(scene(nodes, [quota("q")], [held, job("small", gpus=8, submitted=-200), gang]))
+
+    assert placed(plan, "small") == ["n001"]
+    assert actions(plan) == {"small": "start", "gang": "start"}
+
+
+def test_a_limit_above_the_leaf_binds() -> None:
+    quotas = [quota("org", 8, limit=3), quota("org/a", parent="org")]
+    plan = plan_of(scene([node("n1")], quotas, [job("two", "org/a", 2), job("more", "org/a", 2, submitted=-50)]))
+
+    assert actions(plan) == {"two": "start"}
+    assert "limit" in reasons(plan, "more")
+
+
+def test_work_that_is_not_preemptible_stays_inside_the_guarantee() -> None:
+    plan = plan_of(scene([node("n1")], [quota("q", 2)], [job("fixed", gpus=4, preemptible=False), job("loose", gpus=4)]))
+
+    assert actions(plan) == {"loose": "start"}
+    assert "guarantee" in reasons(plan, "fixed")
+
+
+def test_a_guarantee_is_taken_back_from_borrowers_and_no_more_than_needed() -> None:
+    quotas = [quota("a", 8), quota("b", 8)]
+    jobs = [running(f"a{i}", [at(f"n{i // 8}", i % 8)], "a", started=-1000 + i) for i in range(16)]
+    plan = plan_of(scene([node("n0"), node("n1")], quotas, [*jobs, job("mine", "b", 4)]))
+
+    assert actions(plan)["mine"] == "start"
+    assert sorted(actions(plan).values()).count("evict") == 4
+    assert {name for name, action in actions(plan).items() if action == "evict"} == {"a12", "a13", "a14", "a15"}
+
+
+def test_the_starter_waits_for_the_victims_it_needs() -> None:
+    quotas = [quota("a", 0), quota("b", 8)]
+    plan = plan_of(scene([node("n0")], quotas, [running("old", [at("n0", *FULL)], "a", grace_s=30), job("mine", "b", 8)]))
+
+    start = next(one for one in plan["decisions"] if one["job"] == "mine")
+    assert start["after"] == ["old"]
+    assert plan["decisions"][0] == {"action": "evict", "job": "old", "why": plan["decisions"][0]["why"], "grace_s": 30}
+
+
+def test_what_stands_inside_a_guarantee_is_not_reclaimed() -> None:
+    quotas = [quota("a", 8), quota("b", 8)]
+    plan = plan_of(scene([node("n0")], quotas, [running("inside", [at("n0", *FULL)], "a"), job("mine", "b", 8)]))
+
+    assert actions(plan) == {}
+    assert "shortage" in reasons(plan, "mine")
+
+
+def test_higher_numbers_preempt_in_their_own_leaf_only() -> None:
+    quotas = [quota("a", 4), quota("b", 4)]
+    held = [running("low", [at("n0", 0, 1, 2, 3)], "a"), running("other", [at("n0", 4, 5, 6, 7)], "b")]
+    plan = plan_of(scene([node("n0")], quotas, [*held, job("high", "a", 4, priority=10), job("same", "b", 4)]))
+
+    assert actions(plan) == {"low": "evict", "high": "start"}
+
+
+def test_surplus_is_given_back_before_anyone_is_evicted() -> None:
+    elastic = running("wide", [at("n0", i) for i in range(8)], least=2, most=8)
+    plan = plan_of(scene([node("n0")], [quota("q")], [elastic, job("mine", gpus=3)]))
+
+    assert actions(plan) == {"wide": "shrink", "mine": "start"}
+    assert len(next(one for one in plan["decisions"] if one["job"] == "wide")["workers"]) == 5
+
+
+def test_elastic_jobs_grow_into_what_is_idle() -> None:
+    plan = plan_of(scene([node("n0")], [quota("q")], [job("wide", workers=2, most=6), job("other", gpus=3)]))
+
+    assert actions(plan) == {"wide": "start", "other": "start"}
+    assert len(placed(plan, "wide")) == 5
+
+
+def test_consolidation_moves_the_fewest_jobs() -> None:
+    held = [running("small", [at("n0", 0)]), running("large", [at("n1", 0, 1, 2)])]
+    plan = plan_of(scene([node("n0"), node("n1")], [quota("q")], [*held, job("block", gpus=8)]))
+
+    assert actions(plan) == {"small": "move", "block": "start"}
+    assert placed(plan, "small") == ["n1"]
+
+
+def test_consolidation_makes_room_for_a_gang_of_several_roles() -> None:
+    held = [running("a", [at("n0", 0)]), running("b", [at("n1", 0, 1)])]
+    roles = [{"name": "worker", "min": 2, "gpus": 3}, {"name": "driver", "gpus": 2}]
+    gang = {**job("gang", topology={"required": "node"}), "roles": roles}
+    plan = plan_of(scene([node("n0"), node("n1")], [quota("q")], [*held, gang]))
+
+    assert actions(plan) == {"a": "move", "gang": "start"}
+
+
+def test_consolidation_makes_room_for_what_a_gang_has_lost() -> None:
+    held = [running("a", [at("n0", 0)]), running("b", [at("n1", 0, 1, 2)])]
+    broken = running("broken", [at("n2", 0, 1, 2, 3, 4, 5, 6, 7)], least=2, degraded_since=-10)
+    plan = plan_of(scene([node("n0"), node("n1"), node("n2")], [quota("q", 24)], [*held, broken]))
+
+    assert actions(plan) == {"a": "move", "broken": "repair"}
+
+
+def test_nobody_is_moved_where_more_is_lost_than_won() -> None:
+    held = [running("small", [at("n0", 0)], started=-7200), running("large", [at("n1", 0, 1, 2)], started=-3600)]
+    nodes = [node("n0"), node("n1")]
+    for estimate, moved in ((900, False), (901, True)):  # 8 GPUs for so long against one for two hours
+        plan = plan_of(scene(nodes, [quota("q")], [*held, job("block", gpus=8, estimate_s=estimate, limit_s=99999)]))
+        assert actions(plan) == ({"small": "move", "block": "start"} if moved else {})
+
+
+def test_of_two_jobs_that_each_make_room_the_one_that_loses_less_is_moved() -> None:
+    held = [running("old", [at("n0", 0, 1)], started=-7200), running("young", [at("n0", 2, 3)], started=-60), running("wall", [at("n1", 0)])]
+    plan = plan_of(scene([node("n0"), node("n1", 4)], [quota("q")], [*held, job("block", gpus=6)]))
+
+    assert actions(plan) == {"young": "move", "block": "start"}
+
+
+def test_who_has_waited_too_long_is_not_bound_by_the_number_of_moves() -> None:
+    held = [running("small", [at("n0", 0)]), running("large", [at("n1", 0, 1, 2)])]
+    for longest, expected in ((None, {}), (60, {"small": "move", "block": "start"})):
+        settings = {"max_moves": 0, "max_wait_s": {"batch": longest}}
+        assert actions(plan_of(scene([node("n0"), node("n1")], [quota("q")], [*held, job("block", gpus=8)], settings=settings))) == expected
+
+
+def test_a_degraded_gang_is_repaired_on_a_spare() -> None:
+    gang = running("gang", [at("n0", *FULL)], least=2, most=2, degraded_since=-10)
+    nodes = [node("n0"), node("n1", health="down"), node("s", spare=True)]
+    plan = plan_of(scene(nodes, [quota("q")], [gang, job("waits", gpus=8)]))
+
+    assert actions(plan) == {"gang": "repair"}
+    assert placed(plan, "gang") == ["n0", "s"]
+
+
+def test_a_gang_without_repair_ends_after_its_grace() -> None:
+    gang = running("gang", [at("n0", *FULL)], least=2, most=2, degraded_since=-61)
+    plan = plan_of(scene([node("n0")], [quota("q")], [gang]))
+
+    assert actions(plan) == {"gang": "evict"}
+
+
+def test_a_short_job_runs_in_the_gap_and_a_long_one_does_not() -> None:
+    held = running("held", [at("n0", 0, 1, 2, 3)], limit_s=3600, started=-60)
+    wide = job("wide", gpus=8, submitted=-90)
+    short = job("short", gpus=2, limit_s=600, submitted=-80, preemptible=False)
+    long = job("long", gpus=2, limit_s=36000, submitted=-70, preemptible=False)
+    plan = plan_of(scene([node("n0")], [quota("q", 16)], [held, wide, short, long]))
+
+    assert actions(plan) == {"short": "start"}
+    assert "reservation" in reasons(plan, "long")
+    assert next(one for one in plan["decisions"] if one["action"] == "reserve")["at"] == "2026-11-20T09:59:00Z"
+
+
+def test_backfilled_work_gives_way_at_its_time() -> None:
+    lent = running("lent", [at("n0", 0, 1)], backfilled=True)
+    plan = plan_of(scene([node("n0")], [quota("q", 8)], [lent, job("wide", gpus=8)]))
+
+    assert actions(plan) == {"lent": "evict", "wide": "start"}
+
+
+def test_tensor_parallel_groups_stay_inside_an_island() -> None:
+    nodes = [node("n0", islands=[[0, 1, 2, 3], [4, 5, 6, 7]])]
+    held = running("held", [at("n0", 0, 4)])
+    three = job("pair", gpus=2, workers=3, topology={"tp_group": 2})
+
+    assert actions(plan_of(scene(nodes, [quota("q")], [held, three], settings={"consolidation": False}))) == {}
+    assert actions(plan_of(scene(nodes, [quota("q")], [held, three]))) == {"held": "move", "pair": "start"}
+    plan = plan_of(scene(nodes, [quota("q")], [held, job("pair", gpus=2, workers=2, topology={"tp_group": 2})]))
+    starts = next(one for one in plan["decisions"] if one["job"] == "pair")["workers"]
+    assert all(len({gpu // 4 for gpu in worker["gpus"]}) == 1 for worker in starts)
+
+
+def test_a_role_with_a_topology_of_its_own_keeps_the_tensor_parallel_groups_of_its_job() -> None:
+    nodes = [node("n0", 4, island="a"), node("n1", 4, island="a"), node("n2", 6, island="b")]
+    held = [running("h0", [at("n0", 0, 1)]), running("h1", [at("n1", 0)]), running("h2", [at("n2", 0, 1, 2, 3)])]
+    gang = job("gang", workers=4, topology={"tp_group": 4}, role={"topology": {"required": "cluster"}})
+    starts = next(one for one in plan_of(scene(nodes, [quota("q")], [*held, gang]))["decisions"] if one["job"] == "gang")["workers"]
+
+    assert {worker["node"] for worker in starts} == {"n0", "n1"}
+
+
+def test_an_island_may_be_wider_than_the_level_that_holds_a_gang() -> None:
+    nodes = [node("n0", 4, island="rack"), node("n1", 4, island="rack")]
+    plan = plan_of(scene(nodes, [quota("q")], [job("gang", workers=4, topology={"tp_group": 4, "required": "node"})]))
+
+    assert actions(plan) == {"gang": "start"}
+
+
+def test_types_are_tried_by_throughput() -> None:
+    nodes = [node("h"), node("a", gpu_type=A100, gpu_memory_gb=40)]
+    fast = job("fast", gpus=8, throughput={H100: 1.0, A100: 2.0})
+    never = job("never", gpus=8, throughput={H100: 0, A100: 0})
+    plan = plan_of(scene(nodes, [quota("q")], [fast, never]))
+
+    assert placed(plan, "fast") == ["a"]
+    assert reasons(plan, "never") == {"no_type"}
+
+
+def test_mps_tenants_share_inside_one_domain_of_trust() -> None:
+    jobs = [job(f"j{i}", "ab"[i % 2], sharing="mps", roles=[{"gpu_share": 0.5}]) for i in range(4)]
+    plan = plan_of(scene([node("n0", 2)], [quota("a"), quota("b")], jobs))
+
+    gpus = {one["job"]: one["workers"][0]["gpus"] for one in plan["decisions"]}
+    assert gpus["j0"] == gpus["j2"] != gpus["j1"] == gpus["j3"]
+
+
+def test_mig_uses_empty_instances_and_splits_anew_only_by_a_decision() -> None:
+    nodes = [node("n0", 2, mig=[{"gpu": 0, "instances": [{"profile": "1g.10gb", "start": 6}]}])]
+    jobs = [job(f"j{i}", roles=[{"mig": "1g.10gb"}], submitted=-100 + i) for i in range(2)]
+    plan = plan_of(scene(nodes, [quota("q")], jobs))
+
+    assert actions(plan) == {"j0": "start", "j1": "start"}
+    anew = [one for one in plan["decisions"] if one["action"] == "repartition"]
+    assert [(one["node"], one["gpu"]) for one in anew] == [("n0", 0)]
+    assert anew[0]["instances"] == [{"profile": "1g.10gb", "start": 4}, {"profile": "1g.10gb", "start": 6}]
+
+
+def test_nothing_that_outlasts_it_starts_on_the_gpus_of_a_coming_window() -> None:
+    window = {"name": "floor", "class": "inference", "gpus": 6, "start": 3600, "notice_s": 60}
+    stays = job("stays", gpus=4, grace_s=600)
+    leaves = job("leaves", gpus=4, grace_s=30)
+    plan = plan_of(scene([node("n0")], [quota("q", 8)], [stays, leaves], reservations=[window]))
+
+    assert actions(plan) == {"leaves": "start"}
+    assert "window" in reasons(plan, "stays")
+
+
+def test_a_floor_serves_its_class_beyond_the_guarantee_of_its_leaf() -> None:
+    window = {"name": "floor", "class": "inference", "gpus": 8, "start": -60, "end": 3600}
+    serve = job("serve", "b", 8, **{"class": "inference"})
+    plan = plan_of(scene([node("n0")], [quota("a"), quota("b")], [running("batch", [at("n0", *FULL)], "a"), serve], reservations=[window]))
+
+    assert actions(plan) == {"batch": "evict", "serve": "start"}
+
+
+def test_gangs_that_state_no_level_stay_inside_the_described_one() -> None:
+    nodes = leafed(4, gpus=4)
+    held = [running("h0", [at("n000", 0, 1, 2)]), running("h1", [at("n002", 0)])]
+    gang = job("gang", gpus=3, workers=2)
+    for topology, expected in (
+        ({"levels": ["leaf"]}, ["n001", "n002"]),
+        ({"levels": ["leaf"], "rails": "leaf"}, ["n002", "n003"]),
+        ({"levels": ["leaf"], "oversubscription": {"leaf": 2}}, ["n002", "n003"]),
+        ({"levels": ["leaf"], "bandwidth_gbps": {"leaf": 400}}, ["n002", "n003"]),
+    ):
+        plan = plan_of(scene(nodes, [quota("q")], [*held, gang], topology=topology))
+        assert placed(plan, "gang") == expected, topology
+
+
+def test_the_manual_has_every_setting() -> None:
+    described = (PROJECT / "docs/engine.md").read_text()
+
+    assert [key for key in SETTING_KEYS if f"`{key}`" not in described] == []
+
+
+def test_spares_and_suspect_nodes_are_no_room() -> None:
+    """Neither for the largest gang nor in the count of idle GPUs that nobody can use."""
+    nodes = [node("n0", 4), node("n1", 8, spare=True), node("n2", 8, health="suspect")]
+    demand = [{"share": 1, "gpus": 8}]
+    plain, brave = job("plain", gpus=8), job("brave", gpus=8, tolerates_suspect=True, quota_name="none")
+    metrics = plan_of(scene(nodes, [quota("q"), quota("none", limit=4)], [plain, brave], demand=demand))["metrics"]
+
+    assert metrics["largest_gang"][H100] == {"cluster": 4, "node": 4}
+    assert metrics["fragmented_by_demand"] == 4
+    assert metrics["fragmented"] == 0  # nobody waits whom the fleet could hold at all
+    plan = plan_of(scene(nodes, [quota("q")], [running("held", [at("n0", 0)]), job("wide", gpus=4)]))
+    assert plan["metrics"]["fragmented"] == 3

@@ -1,0 +1,271 @@
+"""What is done by columns for many units, held against the same done one unit after the other."""
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from scheduler.engine import units as units_module
+from scheduler.engine.legality import Reclaim
+from scheduler.engine.passes import preempt
+from scheduler.engine.reasons import reason
+from scheduler.engine.scenario import parse
+from scheduler.engine.state import Cycle
+from scheduler.engine.units import Unit, Units, columns_of
+from scheduler.engine.victims import Target, has_fresh, no_larger, search
+from scheduler.engine.wide import BY_SEAT, BY_UNIT, Columns, Room, WideRanking, WideSearch, running_sums
+
+Json = dict[str, Any]
+drawn = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+
+
+def crowded(chance: random.Random) -> Json:
+    """A few nodes full of all sorts of jobs of three queues; started at a few instants only, so that there are ties."""
+    nodes = [{"name": f"n{at}", "gpu_type": "H100-SXM-80GB", "gpus": chance.choice((4, 8)), "path": {"rack": f"r{at // 3}"}} for at in range(9)]
+    nodes[0]["unhealthy_gpus"] = [0]
+    quotas = [
+        {"name": "a", "guaranteed": chance.randrange(0, 12)},
+        {"name": "a/x", "parent": "a", "guaranteed": chance.randrange(0, 5), "reclaim_min_runtime_s": chance.choice((0, 300))},
+        {"name": "a/y", "parent": "a", "guaranteed": chance.randrange(0, 5)},
+        {"name": "b", "guaranteed": chance.randrange(20, 40)},
+        {"name": "c", "guaranteed": chance.randrange(0, 6)},
+    ]
+    idle = {node["name"]: list(range(node["gpus"])) for node in nodes}
+    jobs: list[Json] = []
+    while any(idle.values()) and len(jobs) < 60:
+        gpus, most = chance.choice((1, 1, 1, 2, 4)), chance.choice((1, 1, 1, 2, 4))
+        workers = []
+        for name in chance.sample(sorted(idle), len(idle)):
+            while len(workers) < most and len(idle[name]) >= gpus:
+                held = [idle[name].pop() for _ in range(gpus)]
+                workers.append({"role": "worker", "index": len(workers), "node": name, "gpus": sorted(held)})
+        if not workers:
+            break
+        started = -chance.choice((60, 60, 600, 3600))
+        least = chance.choice((1, len(workers)))
+        jobs.append(
+            {
+                "name": f"f-{chance.randrange(10**6)}-{len(jobs)}",
+                "quota": chance.choice(("a/x", "a/x", "a/y", "c")),
+                "class": chance.choice(("batch", "batch", "interactive", "inference")),
+                "priority": chance.choice((0, 0, 10)),
+                "preemptible": chance.choice((True, True, True, "when_borrowed", False)),
+                "submitted": started - chance.choice((0, 60)),
+                "roles": [{"name": "worker", "min": least, "max": len(workers), "gpus": gpus}],
+                "state": "running",
+                "since": started,
+                "started": started,
+                "workers": workers,
+            }
+        )
+    asked = chance.choice((1, 2, 4))
+    ask = {"name": "gang", "quota": "b", "submitted": -60, "roles": [{"name": "worker", "min": chance.randrange(1, 9), "gpus": asked}]}
+    higher = {**ask, "name": "urgent", "quota": "a/x", "class": "inference"}
+    return {
+        "format": "gpufleet-scenario/1",
+        "now": "2026-11-20T09:00:00Z",
+        "topology": {"levels": ["rack"]},
+        "nodes": nodes,
+        "quotas": quotas,
+        "jobs": [*jobs, ask, higher],
+    }
+
+
+def cycle_of(seed: int) -> Cycle:
+    return Cycle(parse(crowded(random.Random(seed))))
+
+
+def job(cycle: Cycle, name: str) -> Any:
+    return next(work for work in cycle.cluster.works if work.job.name == name)
+
+
+def with_columns(monkeypatch: pytest.MonkeyPatch, *, used: bool) -> None:
+    monkeypatch.setattr(Units, "wide", lambda self, places: used)
+
+
+def rankings(cycle: Cycle, large: int) -> tuple[Any, Any, Reclaim]:
+    """What `gang` may reclaim, ranked one by one and by columns."""
+    gang = job(cycle, "gang")
+    rules = Reclaim(cycle, gang, 0, gang.home, cycle.least_milli(gang.kind, 0))
+    with pytest.MonkeyPatch.context() as patch:
+        with_columns(patch, used=False)
+        plain = rules.units(large)
+        with_columns(patch, used=True)
+        wide = rules.units(large)
+    return plain, wide, rules
+
+
+def same_pairs(plain: Any, wide: Any) -> None:
+    assert isinstance(wide, WideRanking)
+    assert len(plain) == len(wide)
+    assert [(rank, id(unit)) for rank, unit in wide] == [(rank, id(unit)) for rank, unit in plain]
+    assert wide.has_fresh == has_fresh(plain)
+
+
+def targets(cycle: Cycle, chance: random.Random) -> list[Target]:
+    """Slices of all sizes, with and without nodes that may not serve the job and limits to be made room below."""
+    size = cycle.grid.size
+    found = []
+    for _ in range(4):
+        low = chance.randrange(size)
+        high = chance.randrange(low + 1, size + 1)
+        if chance.random() < 0.4:
+            low, high = 0, size
+        flags = bytes(chance.randrange(2) for _ in range(size)) if chance.random() < 0.4 else None
+        allowed = np.ones(size, dtype=np.int64) if flags is None else np.array(list(flags), dtype=np.int64)
+        leaf = cycle.tree.position["a"]
+        short = ((leaf, cycle.tree.end[leaf], 1000 * chance.randrange(1, 8)),) if chance.random() < 0.2 else ()
+        found.append(Target(low, high, chance.randrange(1, 12), chance.choice((1, 2, 4, 8)), 0, 0, allowed, flags, short=short))
+    return found
+
+
+@drawn
+@given(st.integers(0, 10**9))
+def test_units_stand_in_one_order(seed: int):
+    cycle = cycle_of(seed)
+    units = list(Units(cycle.cluster).all)
+    random.Random(seed).shuffle(units)
+
+    columns = Columns(units, cycle.grid.usable).in_order()
+
+    assert list(columns.units) == sorted(units, key=lambda unit: unit.key)
+    again = Columns(columns.units, cycle.grid.usable)
+    for name in ("leaf", "milli", "lost", "began", "surplus", "fresh", "first", "seats", "node", "held", "gpus", "priority", "class_rank"):
+        assert getattr(columns, name).tolist() == getattr(again, name).tolist(), name
+
+
+@drawn
+@given(st.integers(0, 10**9))
+def test_who_stands_outside_a_guarantee(seed: int):
+    cycle = cycle_of(seed)
+    units, division = Units(cycle.cluster), cycle.tree.divisions[0]
+    columns = Columns(units.all, cycle.grid.usable)
+    for name in ("a", "a/x", "a/y", "c"):
+        place = cycle.tree.position[name]
+        outside = columns.borrowed(place, cycle.tree.end[place], division.types, division.guaranteed[place])
+
+        assert {unit for unit, out in zip(units.all, outside.tolist(), strict=True) if out} == set(units.borrowed(place, division))
+
+
+@drawn
+@given(st.integers(0, 10**9))
+def test_what_could_ever_come_free(seed: int):
+    units = cycle_of(seed).units()
+    columns = Columns(units.all, units.cluster.grid.usable)
+
+    assert columns.freeable(units.cluster.grid.size).tolist() == units.freeable.tolist()
+
+
+@drawn
+@given(st.integers(0, 10**9))
+def test_the_order_in_which_others_are_reclaimed(seed: int):
+    cycle = cycle_of(seed)
+    large = random.Random(seed).choice((2000, 8000, 1 << 60))
+    plain, wide, _ = rankings(cycle, large)
+
+    same_pairs(plain, wide)
+    same_pairs(no_larger(plain, 2000), no_larger(wide, 2000))
+
+
+@drawn
+@given(st.integers(0, 10**9))
+def test_the_order_in_which_a_leaf_is_preempted(seed: int):
+    cycle = cycle_of(seed)
+    urgent = job(cycle, "urgent")
+    with pytest.MonkeyPatch.context() as patch:
+        with_columns(patch, used=False)
+        plain = preempt.ranked_units(cycle, urgent, 0, urgent.home, 8000)
+        with_columns(patch, used=True)
+        wide = preempt.ranked_units(cycle, urgent, 0, urgent.home, 8000)
+
+    same_pairs(plain, wide)
+
+
+@drawn
+@given(st.integers(0, 10**9))
+def test_the_same_victims_are_found(seed: int):
+    cycle = cycle_of(seed)
+    chance = random.Random(seed)
+    plain, wide, rules = rankings(cycle, chance.choice((2000, 8000)))
+    for target in targets(cycle, chance):
+        one = search(cycle.cluster, plain, rules.legal, target, cycle.units())
+        other = search(cycle.cluster, wide, rules.legal, target, cycle.units())
+
+        assert (one is None) == (other is None)
+        if one is not None and other is not None:
+            assert [id(unit) for unit in other.units] == [id(unit) for unit in one.units]
+            assert (other.charged, other.worst) == (one.charged, one.worst)
+
+
+@drawn
+@given(st.integers(0, 10**9))
+def test_taking_and_giving_back_leaves_the_room_as_it_was(seed: int):
+    cycle = cycle_of(seed)
+    chance = random.Random(seed)
+    _, wide, _ = rankings(cycle, 8000)
+    room = Room(WideSearch(cycle.cluster, wide, targets(cycle, chance)[0]))
+    for at in range(len(wide)):
+        room.free_up(at, 1)
+    most = room.gained
+    for at in range(len(wide)):
+        room.free_up(at, -1)
+
+    assert most >= 0
+    assert room.gained == 0
+
+
+def test_running_sums_start_anew_with_each_group():
+    before, start = running_sums(np.array([3, 3, 5, 5, 5, 9]), np.array([1, 2, 3, 4, 5, 6]))
+
+    assert before.tolist() == [0, 1, 0, 3, 7, 0]
+    assert start.tolist() == [0, 0, 2, 2, 2, 5]
+
+
+@drawn
+@given(st.integers(0, 10**9))
+def test_columns_read_from_jobs_are_those_of_their_units(seed: int):
+    cycle = cycle_of(seed)
+    works = [work for work in cycle.cluster.works if work.seats and not work.form.elastic]
+    columns = columns_of(works, cycle.grid.usable, cycle.now)
+    units = [Unit(work, work.seats, work.milli, False, 0, cycle.now) for work in columns.works]
+
+    assert [unit.key for unit in units] == sorted(unit.key for unit in units)
+    for made, unit in zip(columns.units, units, strict=True):
+        assert all(
+            getattr(made, name) == getattr(unit, name) for name in ("work", "seats", "milli", "leaf", "lost", "began", "fresh", "surplus", "key")
+        )
+    plain = Columns(units, cycle.grid.usable)
+    for name in (*BY_UNIT, *BY_SEAT, "first"):
+        assert getattr(columns, name).tolist() == getattr(plain, name).tolist(), name
+
+
+def test_units_are_made_of_columns_when_one_of_them_changes(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(units_module, "WIDE", 4)
+    cycle = cycle_of(7)
+    for form in cycle.cluster.forms.values():
+        form.elastic = False
+    units = cycle.units()
+    count = len(units.columns.units)
+    gone = units.columns.works[0]
+
+    cycle.cluster.unseat(gone, gone.seats, reason("stale", "a test"), None)
+
+    assert gone not in [unit.work for unit in cycle.units().all]
+    assert len(cycle.units().all) == count - 1
+    assert [unit.key for unit in cycle.units().all] == sorted(unit.key for unit in cycle.units().all)
+
+
+def test_columns_are_made_anew_when_units_have_changed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(units_module, "WIDE", 4)
+    cycle = cycle_of(7)
+    units = cycle.units()
+    gone = units.all[0].work
+    assert units.columns.units[0].work is gone
+
+    cycle.cluster.unseat(gone, gone.seats, reason("stale", "a test"), None)
+
+    assert all(unit.work is not gone for unit in cycle.units().columns.units)
+    assert list(cycle.units().columns.units) == cycle.units().all

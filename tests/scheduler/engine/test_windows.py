@@ -1,0 +1,108 @@
+"""The serving ramp: what runs at night is off the floor when the morning starts, or never stood on it."""
+
+from scheduler.engine.scenario import parse
+from scheduler.simulation.world import World
+
+from .scenes import A100, H100, actions, at, job, node, plan_of, quota, reasons, running, scene
+
+NIGHT = "2026-11-20T02:00:00Z"
+SEVEN_HOURS = 25_200
+FLOOR = {"name": "serving", "class": "inference", "gpus": 6, "start": SEVEN_HOURS, "end": SEVEN_HOURS + 36_000, "notice_s": 600}
+
+
+def night(nightly: dict, *more: dict, floor: dict = FLOOR) -> dict:
+    return scene([node("n0")], [quota("batch", 0), quota("serve", 0)], [nightly, *more], reservations=[floor]) | {"now": NIGHT}
+
+
+def serving(count: int = 6) -> dict:
+    return job("serving", "serve", count, submitted=SEVEN_HOURS, work_s=7200, **{"class": "inference"})
+
+
+def test_a_nightly_job_with_an_unknown_end_never_stands_on_the_floor() -> None:
+    nightly = job("nightly", "batch", 8, submitted=0, grace_s=3600)  # too slow to leave within the notice
+    plan = plan_of(night(nightly))
+
+    assert actions(plan) == {}
+    assert "window" in reasons(plan, "nightly")
+
+
+def test_the_same_job_with_checkpoints_uses_the_floor_at_night_and_is_off_it_in_time() -> None:
+    nightly = job("nightly", "batch", 8, submitted=0, grace_s=300, work_s=100_000, checkpoint={"interval_s": 1800, "save_s": 60})
+    world = World(parse(night(nightly, serving())))
+    world.run(world.now + 1000 * (SEVEN_HOURS - 1))
+    assert len(world.active["nightly"].run.workers) == 1, "it runs on the floor's GPUs at night"
+
+    world.run(world.template.now + 1000 * (SEVEN_HOURS + 400))
+    started = world.lives["serving"].first_start
+    assert started is not None
+    assert started - world.template.now <= 1000 * (SEVEN_HOURS + 300)
+    assert world.lives["nightly"].lost == 0, "it saved before it left"
+
+
+def test_a_job_that_ends_before_the_floor_may_use_it() -> None:
+    short = job("short", "batch", 8, submitted=0, limit_s=SEVEN_HOURS, preemptible=True, grace_s=3600)
+    long = job("long", "batch", 8, submitted=0, limit_s=SEVEN_HOURS + 1, preemptible=True, grace_s=3600)
+
+    assert actions(plan_of(night(short))) == {"short": "start"}
+    assert actions(plan_of(night(long))) == {}
+
+
+def test_beside_the_floor_there_is_room_for_what_can_never_leave() -> None:
+    jobs = [job(name, "batch", 1, submitted=age, grace_s=3600) for age, name in enumerate(("a", "b", "c"))]
+    plan = plan_of(night(*jobs))
+
+    assert actions(plan) == {"a": "start", "b": "start"}
+    assert "window" in reasons(plan, "c")
+
+
+def test_what_cannot_be_gone_is_listed_and_left_alone() -> None:
+    held = running("held", [at("n0", 0, 1, 2)], "batch", preemptible=False)
+    plan = plan_of(night(held))
+
+    assert actions(plan) == {}
+    assert plan["metrics"]["displaced"] == [{"window": "serving", "job": "held"}]
+
+
+def test_a_window_that_nobody_claims_is_released() -> None:
+    unclaimed = {**FLOOR, "start": -7200, "end": 7200, "decay_s": 3600}
+    batch = job("batch", "batch", 8, submitted=0, preemptible=True)
+    claimed = night(batch, floor=unclaimed)
+
+    assert actions(plan_of(claimed)) == {"batch": "start"}
+    assert [share for share in plan_of(claimed)["shares"] if share["quota"].startswith("window:")] == []
+
+
+def test_an_owners_window_adds_to_its_guarantee_while_it_lasts() -> None:
+    window = {"name": "run", "quota": "org/a", "gpus": 8, "start": -60, "end": 3600}
+    quotas = [quota("org", 0, limit=4), quota("org/a", 0, parent="org"), quota("other", 0)]
+    held = running("held", [at("n0", *range(8))], "other")
+    mine = job("mine", "org/a", 8)
+
+    assert actions(plan_of(scene([node("n0")], quotas, [held, mine], reservations=[window]))) == {"held": "evict", "mine": "start"}
+    assert actions(plan_of(scene([node("n0")], quotas, [held, mine]))) == {}
+
+
+def test_fixed_work_counts_a_window_only_if_it_ends_inside_it() -> None:
+    window = {"name": "run", "quota": "q", "gpus": 8, "start": -60, "end": 3600}
+    for limit, expected in ((1800, {"fixed": "start"}), (7200, {})):
+        fixed = job("fixed", gpus=8, preemptible=False, limit_s=limit)
+        assert actions(plan_of(scene([node("n0")], [quota("q", 0)], [fixed], reservations=[window]))) == expected
+
+
+def test_a_window_widens_the_limit_of_its_own_type_only() -> None:
+    nodes = [node("h"), node("a", gpu_type=A100, gpu_memory_gb=40)]
+    window = {"name": "more", "quota": "q", "gpus": 4, "gpu_type": H100, "start": -60, "end": 3600}
+    asked = [job("onto-h", gpus=6, role={"gpu_types": [H100]}), job("onto-a", gpus=6, role={"gpu_types": [A100]})]
+    plan = plan_of(scene(nodes, [quota("q", 8, limit={H100: 4, A100: 4})], asked, reservations=[window]))
+
+    assert actions(plan) == {"onto-h": "start"}
+    assert "limit" in reasons(plan, "onto-a")
+
+
+def test_a_window_widens_a_limit_over_all_types_by_what_other_types_were_promised() -> None:
+    nodes = [node("h"), node("a", gpu_type=A100, gpu_memory_gb=40)]
+    window = {"name": "more", "quota": "q", "gpus": 4, "gpu_type": H100, "start": -60, "end": 3600}
+    asked = [job("onto-a", gpus=4, role={"gpu_types": [A100]}), job("onto-h", gpus=8, role={"gpu_types": [H100]})]
+    plan = plan_of(scene(nodes, [quota("q", {H100: 4, A100: 4}, limit=8)], asked, reservations=[window]))
+
+    assert actions(plan) == {"onto-a": "start", "onto-h": "start"}

@@ -1,0 +1,320 @@
+"""Writing a plan down although the world moved on: what changed is dropped with all that hangs on it, the rest is done, and nothing is ever half."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from quotas.models import QuotaNode
+from scheduler.models import Attempt, Gpu, GpuMode, Job, JobEvent, JobState, MigInstance, Node, Order, Placement, PlanRecord, Promise, Repartition
+from scheduler.services.jobs import job_stop
+from tests import builders
+from tests.builders import NOON
+from tests.invariants import fleet_faults
+from tests.scheduler.loop.test_lease import interrupted
+from tests.scheduler.loop.worlds import Loop, attempt_of, gpus_of, leaf, state, submit
+from tests.scheduler.test_jobs import Blown, Fuse
+
+pytestmark = pytest.mark.django_db
+
+
+def cancel(job: Job, now: Any = NOON) -> None:
+    job_stop(job=job, to=JobState.CANCELLED, outcome="cancelled", cause="Not needed.", now=now)
+
+
+def borrowed_fleet() -> tuple[Loop, Job, Any]:
+    """Eight GPUs, all held by a borrower that may be put out by now, and the leaf that they are guaranteed to."""
+    builders.node(gpus=8)
+    lender, borrower = leaf("lender", 8), leaf("borrower")
+    loop, taken = Loop(), submit(borrower, gpus=8)
+    loop.tick()
+    loop.up(taken)
+    loop.after(hours=1)
+    return loop, taken, lender
+
+
+def dropped() -> list[tuple[str, str]]:
+    """(action, why) of what the last plan could not do."""
+    record = PlanRecord.objects.order_by("-id")[0]
+    return [(decision["action"], decision["dropped"]) for decision in record.dropped]
+
+
+def test_a_cancelled_winner_puts_nobody_out() -> None:
+    loop, taken, lender = borrowed_fleet()
+    owner = submit(lender, gpus=4, at=loop.now)
+    interrupted(loop, lambda: cancel(owner, loop.now))
+    result = loop.tick()
+
+    assert (result.dropped, result.again) == (2, True)
+    assert dropped() == [
+        ("evict", "The job that it makes room for does not start."),
+        ("start", "Its job has moved on since the snapshot."),
+    ]
+    assert (state(taken), state(owner)) == (JobState.RUNNING, JobState.CANCELLED)
+    assert not Promise.objects.exists()
+
+
+def test_a_victim_that_ended_by_itself_stands_in_nobodys_way() -> None:
+    loop, taken, lender = borrowed_fleet()
+    owner = submit(lender, gpus=4, at=loop.now)
+    interrupted(loop, lambda: loop.over(taken))
+    result = loop.tick()
+
+    assert (result.dropped, state(taken), state(owner)) == (0, JobState.COMPLETED, JobState.STARTING)
+    assert not fleet_faults()
+
+
+def test_a_victim_that_changed_keeps_its_place_and_the_winner_waits() -> None:
+    loop, taken, lender = borrowed_fleet()
+    owner = submit(lender, gpus=4, at=loop.now)
+    interrupted(loop, lambda: Job.objects.filter(pk=taken.pk).update(priority=99, revision=77))
+    result = loop.tick()
+
+    assert result.dropped == 2
+    assert (state(taken), state(owner)) == (JobState.RUNNING, JobState.QUEUED)
+    assert {why for _, why in dropped()} == {"Its job has moved on since the snapshot.", "A decision that it depends on was dropped."}
+    assert loop.tick().decided == 2  # by what is true now
+
+
+def test_the_rest_of_a_plan_is_done() -> None:
+    builders.node(gpus=8)
+    stays, goes = submit(gpus=2), submit(gpus=2)
+    loop = Loop()
+    interrupted(loop, lambda: cancel(goes))
+    result = loop.tick()
+
+    assert (result.decided, result.dropped) == (1, 1)
+    assert (state(stays), state(goes)) == (JobState.STARTING, JobState.CANCELLED)
+
+
+def test_new_jobs_refuse_nothing() -> None:
+    builders.node(gpus=8)
+    job, loop = submit(gpus=2), Loop()
+    interrupted(loop, lambda: submit(gpus=8))
+    assert loop.tick().dropped == 0
+    assert state(job) == JobState.STARTING
+
+
+@pytest.mark.parametrize("change", [{"health": "down"}, {"health": "draining"}, {"removed_at": NOON}])
+def test_hardware_that_went_meanwhile_is_given_to_nobody(change: dict[str, Any]) -> None:
+    for kind, rows in (("node", Node.objects), ("gpu", Gpu.objects)):
+        node = builders.node(gpus=8)
+        job, loop = submit(gpus=8), Loop()
+        where = {"pk": node.pk} if kind == "node" else {"node": node, "index": 5}
+        interrupted(loop, lambda rows=rows, where=where: rows.filter(**where).update(**change))  # type: ignore[misc]
+        assert loop.tick().dropped == 1
+        assert state(job) == JobState.QUEUED
+        cancel(job)
+        Node.objects.filter(pk=node.pk).update(removed_at=NOON)
+
+
+def test_another_tree_means_another_plan() -> None:
+    builders.node(gpus=8)
+    job, loop = submit(leaf("team", 8), gpus=8), Loop()
+    interrupted(loop, lambda: QuotaNode.objects.filter(path="acme/team").update(revision=2))
+    assert loop.tick().dropped == 1
+    assert dropped() == [("start", "The quota tree has changed since the snapshot.")]
+    assert loop.tick().decided == 1
+    assert state(job) == JobState.STARTING
+
+
+def test_what_is_dropped_again_and_again_is_not_tried_without_a_pause() -> None:
+    builders.node(gpus=8)
+    submit(leaf("team", 8), gpus=8)
+    loop = Loop()
+    asked = []
+    for turn in range(4):
+        interrupted(loop, lambda turn=turn: QuotaNode.objects.filter(path="acme/team").update(revision=2 + turn))  # type: ignore[misc]
+        result = loop.tick(force=True)
+        asked.append((result.again, (result.next_at or loop.now) - loop.now))
+    assert asked == [(True, timedelta(0)), (False, timedelta(seconds=1)), (False, timedelta(seconds=3)), (False, timedelta(seconds=7))]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_tick_that_dies_at_any_statement_leaves_nothing_half_and_the_next_one_goes_on() -> None:
+    builders.node(gpus=8)
+    # The first statements are of every kind; of the later ones every fifth.
+    for nth in (*range(1, 25), *range(25, 400, 5)):
+        quota = leaf("team", 8)
+        job, loop = submit(quota, gpus=3), Loop(f"loop-{nth}")
+        loop.now = NOON + timedelta(seconds=10 * nth)
+        fuse = Fuse(nth)
+        try:
+            with connection.execute_wrapper(fuse):
+                loop.tick()
+        except Blown:
+            died = True
+        else:
+            died = False
+        assert not fleet_faults()
+        after = Loop("after")
+        after.now = loop.now + timedelta(seconds=5)
+        after.tick()
+        assert state(job) == JobState.STARTING
+        after.over(job)
+        if not died:
+            break
+    assert nth > 40
+    assert Attempt.objects.count() == Job.objects.count()
+
+
+def test_an_elastic_job_grows_into_idle_gpus_and_gives_them_back() -> None:
+    builders.node(gpus=8)
+    lender, borrower = leaf("lender", 8), leaf("borrower")
+    loop = Loop()
+    elastic = submit(borrower, gpus=2, workers=2, spec={"roles": [{"name": "worker", "min": 2, "max": 4, "gpus": 2}]})
+    loop.tick()
+    loop.up(elastic)
+    assert gpus_of(elastic) == list(range(8))
+    owner = submit(lender, gpus=4, at=loop.after(hours=1).now)
+    loop.tick()
+
+    # Surplus leaves; the minimum goes on running.
+    assert (state(elastic), state(owner)) == (JobState.RUNNING, JobState.RESERVED)
+    order = Order.objects.get(kind="resize")
+    assert order.payload == {"add": [], "leave": [["worker", 2], ["worker", 3]]}
+    assert Placement.objects.filter(leaving_since__isnull=False).count() == 4
+    from scheduler.services.runs import workers_left
+
+    workers_left(attempt=attempt_of(elastic), workers=[("worker", 2), ("worker", 3)], now=loop.after(seconds=20).now)
+    loop.tick()
+    assert (state(owner), len(gpus_of(elastic)), len(gpus_of(owner))) == (JobState.STARTING, 4, 4)
+    loop.up(owner)
+    loop.over(owner)
+    loop.after(hours=1).tick()
+    assert len(gpus_of(elastic)) == 8
+    assert Order.objects.filter(kind="resize").order_by("-id")[0].payload["add"] == [["worker", 2], ["worker", 3]]
+    assert state(elastic) == JobState.RUNNING
+
+
+def test_a_gang_that_lost_a_worker_is_repaired_beside_its_healthy_members() -> None:
+    first, _second, _spare = (builders.node(gpus=8) for _ in range(3))
+    loop, gang = Loop(), submit(leaf("team", 24), gpus=8, workers=2)
+    loop.tick()
+    run = loop.up(gang)
+    from scheduler.services.runs import workers_lost
+
+    lost = Placement.objects.filter(job=gang, node=first, until__isnull=True).values_list("worker", flat=True).first()
+    assert lost is not None
+    Node.objects.filter(pk=first.pk).update(health="down")
+    workers_lost(attempt=run, workers=[("worker", lost)], now=loop.after(seconds=5).now, cause="Its node does not answer.")
+    assert state(gang) == JobState.DEGRADED
+    loop.tick()
+
+    assert len(gpus_of(gang)) == 16
+    assert Order.objects.get(kind="resize").payload == {"add": [["worker", lost]], "leave": []}
+    assert not Placement.objects.filter(until__isnull=True, node=first).exists()
+    loop.after(seconds=20).up(gang)
+    assert state(gang) == JobState.RUNNING
+    assert Attempt.objects.count() == 1
+
+
+def test_a_gang_that_can_not_be_repaired_in_time_waits_again_whole() -> None:
+    first, _second = (builders.node(gpus=8) for _ in range(2))
+    loop, gang = Loop(), submit(leaf("team", 16), gpus=8, workers=2)
+    loop.tick()
+    run = loop.up(gang)
+    from scheduler.services.runs import workers_lost
+
+    lost = Placement.objects.get(job=gang, node=first, gpu__index=0).worker
+    Node.objects.filter(pk=first.pk).update(health="down")
+    workers_lost(attempt=run, workers=[("worker", lost)], now=loop.after(seconds=5).now, cause="Its node does not answer.")
+    loop.tick()
+    assert state(gang) == JobState.DEGRADED
+    loop.after(seconds=60).tick()
+    assert state(gang) == JobState.CHECKPOINTING
+    loop.over(gang, exit_code=143)
+    assert (state(gang), Attempt.objects.get().outcome) == (JobState.QUEUED, "lost")
+    assert not fleet_faults()
+
+
+def test_a_gpu_is_split_for_a_waiting_part_and_its_back_end_told_first() -> None:
+    builders.node(gpus=1)
+    part = submit(leaf("team", 8), gpus=1, spec={"roles": [{"mig": "3g.40gb"}]}, gpus_milli=500)
+    Loop().tick()
+
+    assert state(part) == JobState.STARTING
+    assert Gpu.objects.get().mode == GpuMode.MIG
+    assert MigInstance.objects.filter(removed_at__isnull=True).exists()
+    assert [order.kind for order in Order.objects.order_by("id")] == ["repartition", "start"]
+    assert Repartition.objects.count() == 1
+    assert not fleet_faults()
+
+
+def test_a_job_that_moves_leaves_first_and_resumes_at_its_promised_place() -> None:
+    """Two halves of two nodes are idle; the one job that may move makes a whole node."""
+    left, right = builders.node(gpus=8), builders.node(gpus=8)
+    quota = leaf("team", 16)
+    loop = Loop()
+    saving = {"checkpoint": {"interval_s": 60, "save_s": 1, "restore_s": 1}}
+    jobs = [submit(quota, gpus=4, spec=saving) for _ in range(4)]
+    loop.tick()
+    for job in jobs:
+        run = loop.up(job)
+        run.checkpoints.create(job=job, step=1, verified_at=loop.now, reported_at=loop.now)
+    by_node: dict[int, list[Job]] = {left.pk: [], right.pk: []}
+    for job in jobs:
+        by_node[Placement.objects.filter(job=job)[0].node_id].append(job)
+    for pair in by_node.values():
+        loop.over(pair[0])
+    loop.after(hours=1)
+    block = submit(quota, gpus=8, at=loop.now, estimate_seconds=36_000)
+    loop.tick()
+    moving = Job.objects.get(state=JobState.CHECKPOINTING)
+
+    assert Promise.objects.get(job=moving).kind == "move"
+    assert state(block) == JobState.RESERVED
+    loop.after(seconds=5).over(moving, exit_code=143)
+    assert state(moving) == JobState.RESERVED
+    loop.tick()
+    assert (state(moving), state(block)) == (JobState.RESUMING, JobState.STARTING)
+    assert list(Attempt.objects.filter(job=moving).order_by("number").values_list("outcome", flat=True)) == ["moved", ""]
+    moving.refresh_from_db()
+    assert (moving.evictions, moving.last_moved_at is not None) == (0, True)
+    assert not fleet_faults()
+
+
+def test_a_job_over_which_the_engines_check_fails_is_planned_around(monkeypatch: pytest.MonkeyPatch) -> None:
+    from scheduler.engine import cycle, outcome
+    from scheduler.engine.invariants import InvariantBroken, check
+
+    builders.node(gpus=8)
+    bad, good = submit(gpus=2), submit(gpus=2)
+
+    def picky(state: Any) -> None:
+        for work in state.cluster.works:
+            if work.job.name == bad.public_id and work.seats:
+                raise InvariantBroken(f"{bad.public_id} is in two places", bad.public_id)
+        check(state)
+
+    monkeypatch.setattr(outcome, "check", picky)
+    assert cycle.conclude is outcome.conclude
+    loop = Loop()
+    result = loop.tick()
+
+    assert (state(bad), state(good), result.decided) == (JobState.QUEUED, JobState.STARTING, 1)
+    fault = PlanRecord.objects.exclude(fault="").get()
+    assert "is in two places" in fault.fault
+    assert fault.scenario is not None
+    assert fault.decisions == []
+    assert JobEvent.objects.filter(job=bad, cause__startswith="Planned without it for 10 min").count() == 1
+    monkeypatch.setattr(outcome, "check", check)
+    loop.after(minutes=10).tick()
+    assert state(bad) == JobState.STARTING  # tried again after its time, by the clock alone
+
+
+def test_an_engine_that_fails_altogether_writes_nothing_and_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    builders.node(gpus=8)
+    job, loop = submit(), Loop()
+
+    def fails(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patched:
+        patched.setattr("scheduler.services.tick.make_plan", fails)
+        result = loop.tick()
+        assert (result.fault, result.again) == ("ZeroDivisionError()", False)
+        assert not loop.after(seconds=29).tick().planned
+    assert state(job) == JobState.QUEUED
+    assert loop.after(seconds=1).tick().decided == 1

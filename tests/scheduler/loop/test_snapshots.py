@@ -1,0 +1,202 @@
+"""Rows as the engine's scenario: what is shown and what is not, the same objects for what did not change, and the same plan from the export."""
+
+import gzip
+import json
+from datetime import timedelta
+
+import pytest
+
+from gpufleet.core.times import millis
+from scheduler.cli import spell
+from scheduler.engine.cycle import make_plan
+from scheduler.engine.scenario import load
+from scheduler.engine.spelling import Speller, spelt
+from scheduler.models import Checkpoint, Gpu, Job, JobState, PlanRecord, Repartition
+from scheduler.policy import policy
+from scheduler.services.jobs import Seat, job_start, job_stop, job_transition
+from scheduler.services.plans import NotKept, plan_export, plan_replay, plans_forget
+from scheduler.snapshots import Snapshot, Snapshots
+from tests import builders
+from tests.builders import NOON
+from tests.scheduler.loop.worlds import Loop, attempt_of, leaf, submit
+
+pytestmark = pytest.mark.django_db
+
+
+def take(snapshots: Snapshots | None = None, now: object = NOON) -> Snapshot:
+    chosen = policy()
+    return (snapshots or Snapshots()).take(settings=chosen.engine, now=now, start_timeout=chosen.start_timeout)  # type: ignore[arg-type]
+
+
+def busy_world() -> Loop:
+    """Two clusters with other levels, a split GPU, a sick one; jobs in every state that the engine knows."""
+    builders.cluster(levels=("spine", "leaf"))
+    node = builders.node(gpus=8, at="spine-1/leaf-1", labels={"pool": "a"}, pcie_gbps=55)
+    builders.node(gpus=8, at="spine-1/leaf-2", of=builders.cluster())
+    builders.mig_gpu(node)
+    Gpu.objects.filter(node=node, index=7).update(health="down")
+    builders.node(gpus=4, of=builders.cluster("south", levels=("leaf", "rack")))
+    builders.node(of=builders.cluster("south"), name="login")
+    loop = Loop()
+    lender, borrower = leaf("lender", 16), leaf("borrower", 0, 12)
+    jobs = [submit(borrower, gpus=4, spec={"checkpoint": {"interval_s": 600}}) for _ in range(3)]
+    submit(lender, gpus=1, spec={"roles": [{"mig": "3g.40gb"}], "throughput": {"H100-SXM-80GB": 0.5}}, gpus_milli=500)
+    loop.tick()
+    for job in jobs:
+        if Job.objects.get(pk=job.pk).state == JobState.STARTING:
+            run = loop.up(job)
+            Checkpoint.objects.create(job=job, attempt=run, step=3, verified_at=NOON, reported_at=NOON)
+    loop.after(hours=1)
+    submit(lender, gpus=1, at=loop.now, priority=95)
+    submit(lender, gpus=8, at=loop.now, priority=90)
+    submit(lender, gpus=1, workers=16, at=loop.now, spec={"checkpoint": None})
+    loop.tick()
+    return loop
+
+
+def test_the_export_is_the_same_scenario_and_gives_the_same_plan() -> None:
+    loop = busy_world()
+    snapshot = take(now=loop.now)
+    document = json.dumps(spelt(snapshot.scenario))
+    again = load(document)
+
+    states = {job.run.state for job in snapshot.scenario.jobs}
+    assert {"starting", "stopping", "reserved"} <= states
+    assert spelt(again) == spelt(snapshot.scenario)
+    assert spell(make_plan(again).as_json()) == spell(make_plan(snapshot.scenario, snapshot.kept).as_json())
+    speller = Speller()
+    assert json.loads(speller.spell(snapshot.scenario)) == json.loads(document)
+    assert json.loads(speller.spell(snapshot.scenario)) == json.loads(document)  # the second time from what is known
+
+
+def test_every_recorded_plan_can_be_made_again_from_its_export() -> None:
+    busy_world()
+    records = list(PlanRecord.objects.order_by("id"))
+
+    assert [len(record.decisions) for record in records if record.decisions]
+    for record in records:
+        assert plan_replay(record=record)["identical"]
+    decisions = [decision["action"] for record in records for decision in record.decisions]
+    assert {"start", "evict"} <= set(decisions)
+    # A plan that was tampered with is found out: the comparison compares.
+    broken = records[0]
+    broken.decisions = [*broken.decisions, {"action": "start"}]
+    assert not plan_replay(record=broken)["identical"]
+
+
+def test_scenarios_are_dropped_after_three_hours_and_records_stay() -> None:
+    loop = busy_world()
+    kept = PlanRecord.objects.filter(scenario__isnull=False).count()
+    assert kept >= 2
+    assert json.loads(plan_export(record=PlanRecord.objects.order_by("id")[0]))["format"] == "gpufleet-scenario/1"
+    assert plans_forget(now=NOON + timedelta(hours=3, minutes=1)) == 1
+    assert plans_forget(now=loop.now + timedelta(hours=3, minutes=1)) == kept - 1
+    with pytest.raises(NotKept):
+        plan_export(record=PlanRecord.objects.order_by("id")[0])
+
+
+def test_what_did_not_change_is_the_same_object_and_what_did_is_not() -> None:
+    loop = busy_world()
+    snapshots = Snapshots()
+    before = take(snapshots, loop.now)
+    same = take(snapshots, loop.now)
+    assert all(one is other for one, other in zip(before.scenario.jobs, same.scenario.jobs, strict=True))
+    assert same.scenario.nodes is before.scenario.nodes
+    assert same.scenario.quotas is before.scenario.quotas
+
+    changed = next(job for job in before.scenario.jobs if job.run.state == "queued")
+    Job.objects.filter(public_id=changed.name).update(priority=7, revision=99)
+    after = {job.name: job for job in take(snapshots, loop.now).scenario.jobs}
+    assert after[changed.name].kind.priority == 7
+    assert [job.name for job in before.scenario.jobs if after[job.name] is not job] == [changed.name]
+
+    Gpu.objects.filter(node__name=before.scenario.nodes[0].name.split("/")[1], index=0).update(health="down")
+    assert take(snapshots, loop.now).scenario.nodes is not before.scenario.nodes
+    fresh = take(now=loop.now)
+    assert spelt(take(snapshots, loop.now).scenario) == spelt(fresh.scenario)  # remembering changes nothing
+
+
+def test_who_is_not_demand_is_not_shown() -> None:
+    builders.node(gpus=8)
+    held, later, retried, drawn, behind = (submit() for _ in range(5))
+    Job.objects.filter(pk=held.pk).update(held_at=NOON)
+    Job.objects.filter(pk=later.pk).update(not_before=NOON + timedelta(seconds=1))
+    Job.objects.filter(pk=retried.pk).update(retry_at=NOON + timedelta(seconds=1))
+    Job.objects.filter(pk=drawn.pk).update(state=JobState.DRAFT)
+    behind.dependencies.create(on=held)
+    shown = submit()
+
+    assert [job.name for job in take().scenario.jobs] == [shown.public_id]
+    assert len(take(now=NOON + timedelta(seconds=1)).scenario.jobs) == 3
+
+
+def test_a_job_that_cant_be_read_keeps_its_gpus_to_itself() -> None:
+    node = builders.node(gpus=8)
+    odd = submit(gpus=4)
+    gpus = list(Gpu.objects.filter(node=node).order_by("index"))
+    job_start(job=odd, seats=[Seat(node.pk, gpu.pk) for gpu in gpus[2:6]], now=NOON, cause="")
+    job_transition(job=odd, to=JobState.RUNNING, now=NOON, cause="")
+    Job.objects.filter(pk=odd.pk).update(spec={"roles": [{"gpus": 3, "colour": "blue"}]}, revision=50)
+    late = submit(gpus=8)
+    small = submit(gpus=4)
+    snapshot = take()
+
+    assert "colour" in snapshot.left_out[odd.public_id]
+    assert snapshot.scenario.nodes[0].unhealthy == 0b111100
+    Loop().tick()
+    assert (Job.objects.get(pk=late.pk).state, Job.objects.get(pk=small.pk).state) == ("queued", "starting")
+
+
+def test_levels_of_several_clusters_become_one_list_and_paths_are_whole() -> None:
+    busy_world()
+    scenario = take().scenario
+
+    assert scenario.topology.levels == ("spine", "leaf", "rack")
+    assert [node.path for node in scenario.nodes if node.name.startswith("north")] == [
+        ("north", "spine-1", "leaf-1", f"only {name}") if name == first else ("north", "spine-1", "leaf-2", f"only {name}")
+        for first in [scenario.nodes[0].name.split("/")[1]]
+        for name in [node.name.split("/")[1] for node in scenario.nodes if node.name.startswith("north")]
+    ]
+    assert all(len(node.path) == 4 for node in scenario.nodes)
+    assert not any(node.name.endswith("login") for node in scenario.nodes)  # no GPUs, no type
+
+
+def test_work_on_an_inner_node_of_the_tree_is_a_leaf_of_its_own() -> None:
+    builders.node(gpus=8)
+    leaf("team", 8)
+    job = submit(builders.quota(), gpus=1)
+    scenario = take().scenario
+
+    assert [quota.name for quota in scenario.quotas] == ["acme", "acme/-", "acme/team"]
+    assert scenario.jobs[0].quota == "acme/-"
+    assert Loop().tick().decided == 1
+    assert attempt_of(job)
+
+
+def test_a_running_job_whose_stop_was_asked_is_stopping_until_its_grace_is_over() -> None:
+    builders.node(gpus=8)
+    loop, job = Loop(), submit()
+    loop.tick()
+    loop.up(job)
+    job_stop(job=job, to=JobState.CANCELLED, outcome="cancelled", cause="", now=NOON, grace_seconds=90)
+    run = take().scenario.jobs[0].run
+
+    assert (run.state, run.until) == ("stopping", take().scenario.now + 90_000)
+
+
+def test_what_was_split_within_the_hour_counts_for_the_rate() -> None:
+    gpu = builders.gpu(builders.node(gpus=2))
+    for minutes in (61, 60, 59, 1, -5):  # the last one by a clock that has been set back since
+        Repartition.objects.create(gpu=gpu, cluster_id=gpu.node.cluster_id, at=NOON - timedelta(minutes=minutes))
+    snapshots = Snapshots()
+
+    (node,) = take(snapshots).scenario.nodes
+    assert node.repartitioned == tuple(millis(NOON - timedelta(minutes=minutes)) for minutes in (59, 1))
+    assert load(json.dumps(spelt(take(snapshots).scenario))).nodes == (node,)
+    assert take(snapshots, NOON + timedelta(hours=2)).scenario.nodes[0].repartitioned == ()
+
+
+def test_the_packed_scenario_is_gzip() -> None:
+    busy_world()
+    packed = PlanRecord.objects.exclude(scenario=None).order_by("id").values_list("scenario", flat=True)[0]
+    assert json.loads(gzip.decompress(bytes(packed)))["jobs"]

@@ -1,0 +1,106 @@
+"""Jobs and the scheduler over HTTP: what the pages show, for programs."""
+
+from datetime import timedelta
+
+import pytest
+
+from scheduler.models import Checkpoint, Dependency, JobEvent, JobState, Lease, Promise
+from tests.builders import NOON, attempt, job, node, outlook, placement, plan
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def api(personas):
+    """Calls as a person: `api("viewer", "get", "/jobs", 200)`."""
+
+    def call(who, method, path, status, body=None, **headers):
+        send = getattr(personas.client(who), method)
+        more = {"headers": headers} if headers else {}
+        path = f"/api/v1{path}"
+        answer = send(path, body, content_type="application/json", **more) if body is not None else send(path, **more)
+        assert answer.status_code == status, answer.content
+        return answer.json()
+
+    return call
+
+
+@pytest.fixture
+def ours(personas):
+    return personas.nodes["acme/research/nlp"]
+
+
+def test_the_list_has_the_line_of_the_page_and_walks_by_tokens(api, ours):
+    for number in range(3):
+        outlook(
+            job(f"train-{number}", on=ours, submitted_at=NOON + timedelta(minutes=number)), "needs 8 GPUs; 5 are free", "more", predicted_start=NOON
+        )
+
+    first = api("viewer", "get", "/jobs?size=2", 200)
+
+    assert [row["name"] for row in first["items"]] == ["train-2", "train-1"]
+    assert first["items"][0]["now"] == {"text": "Needs 8 GPUs; 5 are free.", "at": "2026-11-20T12:00:00+00:00", "more": 1}
+    assert [row["name"] for row in api("viewer", "get", f"/jobs?size=2&after={first['next']}", 200)["items"]] == ["train-0"]
+    assert api("viewer", "get", "/jobs?phase=ended", 200)["items"] == []
+    assert api("viewer", "get", "/jobs?state=nonsense", 422)["errors"]
+
+
+def test_a_job_is_told_with_its_attempts_and_places(api, ours):
+    running = job("gang", on=ours, state=JobState.RUNNING, launch={"command": ["python", "train.py"]})
+    first = attempt(running, ended_at=NOON, outcome="preempted", cause="Gave way.")
+    saved = Checkpoint.objects.create(job=running, attempt=first, step=7, verified_at=NOON)
+    second = attempt(running, resumed_from=saved)
+    placement(running, node("alpha", gpus=2).gpus.get(index=1), worker=3, attempt=second)
+    Dependency.objects.create(job=running, on=job("before", on=ours, state=JobState.COMPLETED))
+
+    told = api("viewer", "get", f"/jobs/{running.public_id}", 200)
+
+    assert [(run["number"], run["outcome"], run["resumed_from_step"]) for run in told["attempts"]] == [(2, None, 7), (1, "preempted", None)]
+    assert told["attempts"][0]["workers"] == [
+        {"role": "worker", "index": 3, "node": "alpha", "gpu": 1, "gpu_milli": 1000, "mig": None, "leaving": False}
+    ]
+    assert told["nodes"] == ["alpha"]
+    assert len(told["waits_for"]) == 1
+    assert [(row["step"], row["state"]) for row in told["checkpoints"]] == [(7, "complete")]
+    assert told["launch"] is None, "what is started may hold secrets, however often people are told not to"
+    assert told["may_steer"] is False
+    assert api("team_lead", "get", f"/jobs/{running.public_id}", 200)["launch"] == {"command": ["python", "train.py"]}
+
+
+def test_why_has_every_reason_with_its_facts_and_no_other_teams_names(api, personas, ours):
+    theirs = job("secret", on=personas.nodes["acme/product/search"], state=JobState.RUNNING)
+    mine = job("mine", on=ours)
+    reasons = [{"code": "topology", "detail": f"{theirs.public_id} holds GPUs there", "held_by": theirs.public_id, "room": 3}]
+    outlook(mine, reasons=reasons, would_start_if={"change": "topology.required", "to": "spine"})
+    Promise.objects.create(job=mine, until=NOON, after=[theirs.public_id])
+
+    told = api("viewer", "get", f"/jobs/{mine.public_id}/why", 200)
+
+    assert told["reasons"] == [{"code": "topology", "detail": "another job holds GPUs there", "held_by": "another job", "room": 3}]
+    assert told["would_start_if"] == {"change": "topology.required", "to": "spine"}
+    assert told["promise"] == {"after": ["another job"], "until": "2026-11-20T12:00:00+00:00"}
+    assert api("operator", "get", f"/jobs/{mine.public_id}/why", 200)["reasons"] == reasons
+
+
+def test_events_come_the_latest_first_and_only_so_many(api, ours):
+    mine = job("mine", on=ours)
+    for minute in range(5):
+        JobEvent.objects.create(job=mine, at=NOON + timedelta(minutes=minute), to_state="queued", cause=f"cause {minute}")
+
+    assert [event["cause"] for event in api("viewer", "get", f"/jobs/{mine.public_id}/events?limit=2", 200)["items"]] == ["cause 4", "cause 3"]
+    api("viewer", "get", f"/jobs/{mine.public_id}/events?limit=0", 422)
+
+
+def test_the_scheduler_tells_programs_what_its_page_says(api, ours):
+    made = plan(decisions=[{"action": "start", "job": "j-1", "why": {"code": "fits"}}])
+    Lease.objects.create(name="tick", holder="w1", epoch=3, wanted=4, done=4)
+    job(on=ours)
+
+    told = api("operator", "get", "/scheduler", 200)
+
+    assert (told["state"], told["holder"], told["waiting"], told["unseen"]) == ("watching", "w1", 1, 0)
+    assert [row["phase"] for row in told["phases"]] == ["snapshot", "plan", "all"]
+    assert api("operator", "get", "/scheduler/plans", 200)["items"][0]["decided"] == 1
+    assert api("operator", "get", f"/scheduler/plans/{made.pk}", 200)["decisions"][0]["job"] == "j-1"
+    assert api("operator", "get", f"/scheduler/plans/{made.pk}/scenario", 200) == {"format": "gpufleet-scenario/1"}
+    api("operator", "get", "/scheduler/plans/99999999", 404)

@@ -1,0 +1,368 @@
+"""The pages of jobs and of the scheduler, as several kinds of people see them."""
+
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+
+from gpufleet.core.times import now
+from scheduler.models import (
+    Checkpoint,
+    CheckpointShard,
+    Dependency,
+    GpuMode,
+    JobEvent,
+    JobState,
+    Lease,
+    MigInstance,
+    Order,
+    Promise,
+)
+from tests.builders import NOON, attempt, cluster, gpu, job, mig_gpu, node, outlook, placement, plan
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def ours(personas):
+    return personas.nodes["acme/research/nlp"]
+
+
+@pytest.fixture
+def theirs(personas):
+    return personas.nodes["acme/product/search"]
+
+
+def text(client, address, status=200):
+    answer = client.get(address)
+    assert answer.status_code == status, address
+    return answer.content.decode()
+
+
+def page(client, of):
+    return text(client, reverse("job", args=[of.public_id]))
+
+
+def test_before_the_first_job_the_pages_say_what_comes(personas):
+    assert "No job has been submitted yet" in text(personas.client("viewer"), "/jobs/")
+    html = text(personas.client("operator"), "/scheduler/")
+    assert "No plan has been made yet" in html
+    assert "Not started yet" in html
+
+
+def test_a_waiting_job_says_in_its_row_why_it_waits(personas, ours):
+    waiting = job("big", on=ours)
+    outlook(waiting, "needs 8 H100 GPUs; 5 are free where it may run", "second", predicted_start=now() + timedelta(hours=2))
+
+    html = text(personas.client("viewer"), "/jobs/")
+
+    assert "Needs 8 H100 GPUs; 5 are free where it may run." in html
+    assert "+1 more" in html
+    assert "starts" in html
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"held_at": NOON}, "Held back by a person."),
+        ({"not_before": NOON + timedelta(days=900)}, "Not due yet."),
+        ({"retry_at": NOON + timedelta(days=900)}, "Backs off before it is tried again."),
+        ({"state": JobState.DRAFT}, "Not submitted yet."),
+        ({"state": JobState.RUNNING, "degraded_since": NOON}, "Some of its workers are lost."),
+        ({}, "Not looked at yet."),
+    ],
+)
+def test_what_the_plan_does_not_know_is_said_all_the_same(personas, ours, fields, said):
+    job(on=ours, **fields)
+
+    assert said in text(personas.client("viewer"), "/jobs/")
+
+
+def test_a_job_that_waits_for_others_says_for_how_many(personas, ours):
+    last = job("last", on=ours)
+    Dependency.objects.create(job=last, on=job("first", on=ours))
+    Dependency.objects.create(job=last, on=job("over", on=ours, state=JobState.COMPLETED))
+
+    assert "Waits for 1 job to end." in text(personas.client("viewer"), "/jobs/?q=last")
+
+
+def test_other_teams_are_not_named_where_they_stand_in_the_way(personas, ours, theirs):
+    secret = job("secret", on=theirs, state=JobState.RUNNING)
+    waiting = job("mine", on=ours)
+    outlook(waiting, f"above what they may count on: acme/product/search; {secret.public_id} holds GPUs there until later, acme/research may too")
+    Promise.objects.create(job=waiting, until=NOON, after=[secret.public_id], cause=f"fits once {secret.public_id} has gone")
+    JobEvent.objects.create(job=waiting, at=NOON, cause=f"taken back for acme/product/search and {secret.public_id}")
+
+    for address in ("/jobs/", reverse("job", args=[waiting.public_id])):
+        seen = text(personas.client("viewer"), address)
+        assert secret.public_id not in seen
+        assert "product" not in seen
+    html = page(personas.client("viewer"), waiting)
+    assert "another team" in html
+    assert "another job" in html
+    assert "acme/research may too" in html
+    assert "1 job of other teams leaves" in html
+    assert secret.public_id in page(personas.client("operator"), waiting)
+
+
+def test_jobs_of_other_subtrees_are_not_there(personas, ours, theirs):
+    mine, other = job("mine", on=ours), job("secret", on=theirs)
+
+    seen = text(personas.client("viewer"), "/jobs/")
+
+    assert "mine" in seen
+    assert "secret" not in seen
+    text(personas.client("viewer"), reverse("job", args=[other.public_id]), 404)
+    assert "secret" in text(personas.client("operator"), "/jobs/")
+    assert personas.client("stranger").get(reverse("job", args=[mine.public_id])).status_code == 403
+
+
+@pytest.fixture
+def busy(ours):
+    """A job in its second attempt, after an eviction, with a checkpoint and a whole one."""
+    one = node("alpha", gpus=4)
+    running = job(
+        "gang",
+        on=ours,
+        state=JobState.RUNNING,
+        gpus_milli=2000,
+        submitted_at=NOON,
+        evictions=1,
+        labels={"run": "<script>alert(1)</script>"},
+        spec={
+            "roles": [{"name": "worker", "min": 2, "max": 4, "gpus": 1, "cpus": 8}],
+            "gpu_types": ["H100-SXM-80GB"],
+            "topology": {"required": "leaf"},
+        },
+    )
+    first = attempt(running, ended_at=NOON + timedelta(hours=1), outcome="preempted", cause="Gave way.", running_at=NOON + timedelta(minutes=5))
+    second = attempt(running, started_at=NOON + timedelta(hours=2))
+    devices = list(one.gpus.order_by("index"))
+    placement(running, devices[1], worker=0, attempt=second)
+    placement(running, devices[2], worker=1, attempt=second, leaving_since=NOON)
+    whole = Checkpoint.objects.create(job=running, attempt=first, step=100, shards_expected=2, verified_at=NOON, location="/ckpt/100")
+    part = Checkpoint.objects.create(job=running, attempt=second, step=200, shards_expected=2)
+    for checkpoint, count in ((whole, 2), (part, 1)):
+        for number in range(count):
+            CheckpointShard.objects.create(checkpoint=checkpoint, number=number)
+    second.resumed_from = whole
+    second.save()
+    JobEvent.objects.create(job=running, at=NOON, to_state="queued", cause="Submitted.", actor_name="Sam")
+    JobEvent.objects.create(job=running, attempt=first, at=NOON, from_state="running", to_state="running", cause="Told to save its work.")
+    return running
+
+
+def test_the_page_of_a_running_job_shows_all_of_it(personas, busy):
+    html = page(personas.client("viewer"), busy)
+
+    for part in (
+        "alpha",
+        "worker 0–1",
+        "GPU 1–2",
+        "preempted",
+        "Gave way.",
+        "step 100",
+        "2 of 2",
+        "1 of 2",
+        "2 to 4 × 1 GPU, 8 CPUs",
+        "all within one leaf",
+    ):
+        assert part in html, part
+    assert "seat-held" in html and "seat-leaving" in html and "seat-rest" in html
+    assert "<strong>Note</strong>" in html and "by Sam" in html
+    assert "<script>alert(1)" not in html
+    assert "&lt;script&gt;alert(1)" in html
+    assert "Why it waits" not in html
+    assert html.count("from GPUs to all workers up") == 1
+
+
+def test_the_list_says_where_a_job_runs(personas, busy):
+    html = text(personas.client("viewer"), "/jobs/?phase=holding")
+
+    assert "alpha" in html
+    assert f'data-key="{busy.public_id}"' in html
+
+
+def test_a_part_of_a_gpu_is_told_as_such(personas, ours):
+    split = mig_gpu()
+    running = job("slice", on=ours, state=JobState.RUNNING, spec={"roles": [{"min": 1, "mig": "3g.40gb"}]})
+    placement(running, split, mig=MigInstance.objects.filter(gpu=split).first(), gpu_milli=500)
+    shared = job("shared", on=ours, state=JobState.RUNNING, spec={"roles": [{"gpu_share": 0.25}]})
+    placement(shared, gpu(mode=GpuMode.MPS), gpu_milli=250)
+
+    assert "3g.40gb on GPU 0" in page(personas.client("viewer"), running)
+    assert "0.25 of GPU 0" in page(personas.client("viewer"), shared)
+
+
+def test_time_is_told_as_waiting_starting_and_running():
+    from scheduler.presenters.jobs import life_of
+
+    done = job("done", state=JobState.COMPLETED, ended_at=NOON + timedelta(hours=4))
+    runs = [
+        attempt(done, started_at=NOON + timedelta(hours=1), running_at=NOON + timedelta(minutes=70), ended_at=NOON + timedelta(hours=2)),
+        attempt(done, started_at=NOON + timedelta(hours=3), running_at=None, ended_at=NOON + timedelta(hours=4)),
+    ]
+
+    life = life_of(done, runs, NOON + timedelta(days=9))
+
+    assert [(part.key, part.seconds / 60) for part in life.parts] == [("wait", 120), ("start", 70), ("run", 50)]
+    assert sum(part.width for part in life.parts) == 1000
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("phase=waiting", {"waits"}),
+        ("phase=holding", {"runs"}),
+        ("phase=ended", {"over"}),
+        ("phase=waiting&phase=ended", {"waits", "over"}),
+        ("state=running", {"runs"}),
+        ("class=inference", {"over"}),
+        ("team=acme/research", {"waits", "runs", "over"}),
+        ("team=acme/rese", set()),
+        ("owner=submitter", {"runs"}),
+        ("held=yes", {"waits"}),
+        ("q=uns", {"runs"}),
+        ("array=j-9", {"over"}),
+        ("from=2030-01-01", set()),
+    ],
+)
+def test_the_list_filters(personas, ours, query, expected):
+    job("waits", on=ours, held_at=NOON)
+    job("runs", on=ours, state=JobState.RUNNING, owner=personas.users["submitter"])
+    job("over", on=ours, state=JobState.COMPLETED, job_class="inference", array="j-9", array_index=3)
+
+    answer = personas.client("viewer").get(f"/jobs/?{query}")
+
+    assert {row.job.name for row in answer.context["page"].rows} == expected
+    assert not answer.context["page"].problems
+
+
+def test_every_heading_of_the_lists_sorts_both_ways(personas, ours):
+    from scheduler.job_lists import JOBS, PLANS
+
+    job("one", on=ours)
+    plan()
+    for table, address in ((JOBS, "/jobs/"), (PLANS, "/scheduler/")):
+        for column in table.columns:
+            for sort in [column.key, f"-{column.key}"] if column.sort else []:
+                answer = personas.client("operator").get(address, {"sort": sort})
+                assert answer.status_code == 200
+                assert not answer.context["page"].problems, sort
+
+
+BUDGETS = {"/jobs/": 12, "job": 22, "/scheduler/": 14}
+
+
+@pytest.mark.parametrize("address", BUDGETS)
+def test_pages_cost_the_same_for_few_and_for_many(personas, ours, busy, address):
+    place = reverse("job", args=[busy.public_id]) if address == "job" else address
+    person = personas.client("operator" if address == "/scheduler/" else "viewer")
+
+    def queries():
+        with CaptureQueriesContext(connection) as seen:
+            text(person, place)
+        return len(seen)
+
+    plan()
+    Dependency.objects.create(job=job("next", on=ours), on=busy)
+    queries()
+    few = queries()
+    for number in range(15):
+        waiting = job(f"waits-{number}", on=ours)
+        outlook(waiting, f"needs j-{number} to go")
+        placement(job(f"runs-{number}", on=ours, state=JobState.RUNNING), gpu(node(gpus=1)))
+        JobEvent.objects.create(job=busy, at=NOON, cause=f"for j-{number}")
+        Dependency.objects.create(job=waiting, on=busy)
+        plan()
+    assert queries() <= few + 1  # the first other job that a sentence names costs one
+    assert few <= BUDGETS[address]
+
+
+# The scheduler
+
+
+def test_the_page_tells_who_leads_and_what_is_late(personas):
+    moment = now()
+    lease = Lease.objects.create(name="tick", holder="worker-1", epoch=7, expires_at=moment + timedelta(seconds=3), wanted=9, done=9)
+    html = text(personas.client("operator"), "/scheduler/")
+    assert "Deciding" in html and "worker-1, epoch 7" in html
+
+    Lease.objects.filter(pk=lease.pk).update(expires_at=moment - timedelta(seconds=3))
+    assert "Watching" in text(personas.client("operator"), "/scheduler/")
+    Lease.objects.filter(pk=lease.pk).update(wanted=11)
+    assert "Watching" in text(personas.client("operator"), "/scheduler/"), "a wish of this moment is not late"
+    Lease.objects.filter(pk=lease.pk).update(expires_at=moment - timedelta(minutes=3))
+    html = text(personas.client("operator"), "/scheduler/")
+    assert "Overdue" in html and "2 changes wait for a plan" in html
+    Lease.objects.filter(pk=lease.pk).update(paused_at=moment, paused_by="Oona", paused_reason="New switches.")
+    html = text(personas.client("operator"), "/scheduler/")
+    assert "Paused by Oona" in html and "New switches." in html
+
+
+def test_orders_that_fail_are_told_with_what_the_back_end_said(personas):
+    Order.objects.create(cluster=cluster(), sequence=1, kind="stop", fault="no route to host", tries=3)
+    Order.objects.create(cluster=cluster(), sequence=2, kind="start", due_at=now() + timedelta(hours=1))
+
+    html = text(personas.client("operator"), "/scheduler/")
+
+    assert "no route to host" in html
+    assert "(1 failing)" in html
+
+
+def test_a_plan_tells_what_it_decided_and_why(personas, ours):
+    one, two = job("a", on=ours), job("b", on=ours)
+    made = plan(
+        decisions=[
+            {
+                "action": "evict",
+                "job": one.public_id,
+                "why": {"code": "reclaim", "for": two.public_id, "detail": "acme takes back 8 GPUs"},
+                "grace_s": 120,
+            },
+            {
+                "action": "start",
+                "job": two.public_id,
+                "after": [one.public_id],
+                "workers": [{"role": "worker", "index": 0, "node": "north/n1", "gpus": [0, 1]}],
+                "why": {"code": "fits", "detail": "first in the order"},
+            },
+            {"action": "repartition", "node": "north/n2", "gpu": 3, "instances": [], "why": {"code": "repartition", "detail": "for a slice"}},
+        ],
+        dropped=[{"action": "grow", "job": one.public_id, "why": {"code": "grow"}, "dropped": "the job moved on"}],
+        waiting=4,
+    )
+
+    html = text(personas.client("operator"), reverse("plan", args=[made.pk]))
+
+    for part in ("gives way", "Acme takes back 8 GPUs.", "1 worker on n1", "GPU 3 of north/n2", "The job moved on.", "with 4 jobs left waiting"):
+        assert part in html, part
+    listed = text(personas.client("operator"), "/scheduler/?decided=yes")
+    assert "plan 120 · " in listed, "where most of the time went, the longest first"
+    assert "snapshot 8 · plan 120" in html
+    assert "No plan matches" in text(personas.client("operator"), "/scheduler/?decided=no")
+    plan(at=now() + timedelta(minutes=1))
+    page = text(personas.client("operator"), "/scheduler/")
+    last = page[page.index("What it did last") : page.index("<h2>Plans")]
+    for part in (f"Plan {made.pk}", "gives way", "Acme takes back 8 GPUs.", two.public_id):
+        assert part in last, part
+
+
+def test_a_plan_that_broke_says_that_nothing_was_written(personas):
+    made = plan(fault="GPU 3 of north/n1 is held twice", scenario=None)
+
+    html = text(personas.client("operator"), reverse("plan", args=[made.pk]))
+
+    assert "Nothing of it was written: GPU 3 of north/n1 is held twice" in html
+    assert "scenario" not in html
+    text(personas.client("operator"), reverse("plan_scenario", args=[made.pk]), 404)
+    assert made.fault in text(personas.client("operator"), "/scheduler/?fault=yes")
+
+
+def test_the_scenario_of_a_plan_is_downloaded_as_it_was(personas):
+    answer = personas.client("operator").get(reverse("plan_scenario", args=[plan().pk]))
+
+    assert answer.json() == {"format": "gpufleet-scenario/1"}
+    assert "attachment" in answer["Content-Disposition"]

@@ -1,0 +1,164 @@
+"""Submitting over HTTP, once however often it is asked for; and what workers write."""
+
+import threading
+from datetime import timedelta
+
+import pytest
+from django.db import connections
+from django.test import Client
+
+from scheduler.backends.registry import backend_for
+from scheduler.models import Job, JobState, SubmissionKey
+from scheduler.services.tick import tick_run
+from tests.builders import NOON, cluster, job, node
+
+pytestmark = pytest.mark.django_db
+WISH = {"name": "train", "quota": "acme/research/nlp", "gpus": 1}
+
+
+@pytest.fixture
+def post(personas):
+    node(gpus=2)
+
+    def call(body, status, *, who="submitter", key="", query=""):
+        headers = {"Idempotency-Key": key} if key else {}
+        answer = personas.client(who).post(f"/api/v1/jobs{query}", body, content_type="application/json", headers=headers)
+        assert answer.status_code == status, answer.content
+        return answer.json()
+
+    return call
+
+
+def test_a_submitted_job_waits_and_is_its_callers(post, personas):
+    told = post(WISH | {"labels": {"run": "7"}, "launch": {"command": ["true"]}}, 201)
+
+    made = Job.objects.get(public_id=told["jobs"][0]["id"])
+    assert (made.state, made.owner, made.labels) == (JobState.QUEUED, personas.users["submitter"], {"run": "7"})
+    assert told["count"] == 1 and told["gpus_milli"] == 1000
+    assert made.launch["command"] == ["true"]
+
+
+def test_every_fault_is_told_at_its_path_and_nothing_is_written(post):
+    told = post({"name": "", "quota": "acme/research/nlp", "gpus": 1, "colour": "red", "launch": {"command": []}}, 422)
+
+    assert {error["path"] for error in told["errors"]} >= {"name", "colour", "launch.command"}
+    assert post(WISH | {"quota": "acme/product/search"}, 422)["errors"][0]["path"] == "quota"
+    assert post(WISH | {"gpu_types": ["Z9"]}, 422)["errors"][0]["path"] == "gpu_types"
+    post([1, 2], 422)
+    assert not Job.objects.exists()
+
+
+def test_a_dry_run_says_what_it_would_submit(post):
+    told = post(WISH | {"workers": 2, "array": {"size": 5}}, 200, query="?dry_run=true", key="k")
+
+    assert (told["count"], told["gpus_milli"], told["jobs"], told["dry_run"]) == (5, 10_000, [], True)
+    assert post(WISH | {"quota": "nowhere"}, 422, query="?dry_run=true")["errors"][0]["path"] == "quota"
+    assert not Job.objects.exists()
+    assert not SubmissionKey.objects.exists()
+
+
+def test_the_same_key_gives_the_same_jobs(post):
+    first = post(WISH | {"array": {"size": 3}}, 201, key="once")
+    again = post(WISH | {"array": {"size": 3}}, 200, key="once")
+
+    assert again["jobs"] == first["jobs"]
+    assert again["repeated"] is True
+    assert Job.objects.count() == 3
+    assert "used for another description" in post(WISH | {"name": "other"}, 409, key="once")["detail"]
+    post(WISH, 201, key="once", who="team_lead")  # a key is its caller's own
+    post(WISH, 422, key="x" * 101)
+
+
+def test_a_key_whose_submission_was_refused_may_be_used_again(post):
+    post(WISH | {"quota": "nowhere"}, 422, key="k")
+
+    post(WISH, 201, key="k")
+
+
+def test_a_batch_has_a_verdict_for_each(personas, post):
+    def batch(*wishes, status=200):
+        body = {"jobs": [{"key": key, "description": description} for key, description in wishes]}
+        answer = personas.client("submitter").post("/api/v1/submissions", body, content_type="application/json")
+        assert answer.status_code == status, answer.content
+        return answer.json().get("verdicts")
+
+    first = batch(("a", WISH), ("b", WISH | {"quota": "nowhere"}), ("", WISH | {"array": {"size": 2}}), ("c", WISH | {"gpus": -1}))
+    assert [len(verdict["jobs"]) for verdict in first] == [1, 0, 2, 0]
+    assert [[fault["path"] for fault in verdict["errors"]] for verdict in first] == [[], ["quota"], [], ["gpus"]]
+    assert Job.objects.count() == 3
+
+    again = batch(("a", WISH), ("b", WISH), ("d", WISH), ("c", WISH | {"gpus": -1}))
+    assert [verdict["repeated"] for verdict in again] == [True, False, False, False]
+    assert again[0]["jobs"] == first[0]["jobs"]
+    assert len(again[1]["jobs"]) == 1, "a key whose description was refused may be used again"
+    assert batch(("a", WISH | {"name": "x"}))[0]["errors"][0]["path"] == "key"
+    assert Job.objects.count() == 5
+    batch(("z", WISH), ("z", WISH), status=422)
+    batch(status=422)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_requests_with_one_key_at_the_same_time_make_one_job(personas):
+    node(gpus=1)
+    secret = personas.token("submitter", "submit")
+    statuses, go = [], threading.Barrier(4)
+
+    def ask():
+        go.wait()
+        answer = Client().post(
+            "/api/v1/jobs", WISH, content_type="application/json", headers={"Authorization": f"Bearer {secret}", "Idempotency-Key": "one"}
+        )
+        statuses.append((answer.status_code, answer.json()["jobs"][0]["id"]))
+        connections.close_all()
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+
+    assert sorted(status for status, _ in statuses) == [200, 200, 200, 201]
+    assert len({name for _, name in statuses}) == 1
+    assert Job.objects.count() == 1
+
+
+def test_what_workers_write_is_read_in_parts_and_from_the_end(post, personas):
+    home = cluster()
+    name = post(WISH | {"work_s": 30, "launch": {"simulated": {}}}, 201)["jobs"][0]["id"]
+    backends = {home.pk: backend_for(home)}
+    for second in range(0, 12, 2):
+        tick_run(holder="test", now=NOON + timedelta(days=400, seconds=second), backends=backends)
+    client = personas.client("submitter")
+
+    def read(**query):
+        answer = client.get(f"/api/v1/jobs/{name}/logs", query)
+        assert answer.status_code == 200, answer.content
+        return answer.json()
+
+    whole = read()
+    assert whole["text"] and whole["attempt"] == 1 and whole["role"] == "worker"
+    pieces, offset = "", 0
+    while part := read(offset=offset, limit=7)["text"]:
+        pieces += part
+        offset += len(part.encode())
+    assert pieces == whole["text"]
+    assert read(offset=-10)["text"] == whole["text"].encode()[-10:].decode(errors="ignore")
+    page = client.get(f"/jobs/{name}/log/").content.decode()
+    assert whole["text"].splitlines()[0].split()[-1] in page
+    file = client.get(f"/jobs/{name}/log/?format=text")
+    assert b"".join(file.streaming_content).decode() == whole["text"]
+    assert "data-log=" in client.get(f"/jobs/{name}/").content.decode()
+    assert personas.client("viewer").get(f"/jobs/{name}/log/").status_code == 403
+    assert "data-log=" not in personas.client("viewer").get(f"/jobs/{name}/").content.decode()
+    assert read(index=7)["note"] == "It has written nothing yet."
+    assert client.get(f"/api/v1/jobs/{name}/logs?attempt=9").status_code == 404
+    assert personas.client("viewer").get(f"/api/v1/jobs/{name}/logs").status_code == 403
+
+
+def test_a_job_without_a_run_has_no_log_and_says_so(personas):
+    waiting = job(on=personas.nodes["acme/research/nlp"])
+
+    told = personas.client("team_lead").get(f"/api/v1/jobs/{waiting.public_id}/logs").json()
+
+    assert told["note"] == "It has not been started yet."
+    assert told["ended"] is False

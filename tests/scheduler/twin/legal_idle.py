@@ -1,0 +1,167 @@
+"""Idle hands: nobody waits who could simply start, or to whom one legal victim would make room.
+
+Judged only where nothing keeps GPUs free on purpose, in the world after the plan: what it left undone, the next one would have to do.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from .legal_rights import gates, held_of, none_borrowed, preempt_protection, reclaim_protection, reclaim_violations, within_guarantee
+from .order import fork
+from .places import Occupancy, Undecided, gang_fits
+from .shares import below, borrowed_units, units_of
+from .world import ALL, Job, Worker, World
+
+Json = dict[str, Any]
+
+
+def idle_violations(world: World, plan: Json, final: World) -> list[str]:
+    """Waiting jobs with open gates that fit on GPUs idle before and after the plan, or that may evict one job in their way."""
+    passes = world.settings["passes"]
+    if world.windows or any(decision["action"] in ("reserve", "repartition") for decision in plan["decisions"]):
+        return []
+    taken = Occupancy(final)
+    for job in final.jobs.values():
+        taken.take(job, {*job.workers, *job.leaving, *_held_before(world, job.name)})
+    for name in sorted(set(world.jobs) - set(final.jobs)):
+        taken.take(world.jobs[name], _held_before(world, name))
+    found = []
+    for job in _asking(plan, final):
+        places = _places(taken, final, job)
+        if places and _would_leave_its_guarantee(final, job, places):
+            continue
+        if places is None:
+            found += _one_victim(world, final, taken, job)
+        elif passes is None or "allocate" in passes:  # else: who fits without victims does not start
+            found.append(f"{job.name} waits, but fits on {_spell(places)} and every gate is open")
+    return found
+
+
+def _would_leave_its_guarantee(world: World, job: Job, places: list[Worker]) -> bool:
+    """Whether a degraded gang stands inside its guarantee, would not with its missing workers, and another queue waits that could take all of it."""
+    if not job.workers or all(other.quota == job.quota or other.state != "queued" for other in world.jobs.values()):
+        return False
+    repaired = Job(**{**vars(job), "workers": (*job.workers, *places)})
+    then = world.with_job(repaired)
+    return any(none_borrowed(world, job, name) and not none_borrowed(then, repaired, name) for name in world.ancestry(job.quota))
+
+
+def _asking(plan: Json, final: World) -> Iterator[Job]:
+    """Who waits for a minimum, and is not held back by a date or an eviction."""
+    for entry in plan["waiting"]:
+        job = final.jobs.get(entry["job"])
+        if job is None or not job.missing or job.state not in ("queued", "running"):
+            continue
+        if job.last_evicted is None and (job.not_before or 0) <= 0:
+            yield job
+
+
+def _spell(places: Iterable[Worker]) -> str:
+    return ", ".join(f"{w.node}:{','.join(map(str, w.gpus))}" for w in places)
+
+
+def _held_before(world: World, name: str) -> Iterable[Worker]:
+    return (*world.jobs[name].workers, *world.jobs[name].leaving) if name in world.jobs else ()
+
+
+def _places(taken: Occupancy, world: World, job: Job) -> list[Worker] | None:
+    """Places inside one quota type where the gates let the gang in."""
+    for division in sorted({node.quota_type for node in world.nodes.values()}):
+        try:
+            found = gang_fits(taken, job, division=division, repair=job.state == "running")
+        except Undecided:
+            continue
+        if found and not gates(world, {"action": "start", "job": job.name, "workers": [spelt(w) for w in (*job.workers, *found)]}):
+            return found
+    return None
+
+
+def spelt(worker: Worker) -> Json:
+    """A worker as a plan writes it."""
+    raw: Json = {"role": worker.role, "index": worker.index, "node": worker.node, "gpus": list(worker.gpus)}
+    if worker.share is not None:
+        raw["gpu_share"] = worker.share / 1000
+    if worker.mig is not None:
+        raw["mig"] = [{"profile": profile, "start": start} for profile, start in worker.mig]
+    return raw
+
+
+def _one_victim(world: World, final: World, taken: Occupancy, job: Job) -> list[str]:
+    """Whether a single eviction that every rule allows would have served the job."""
+    if job.state != "queued" or -job.submitted < job.preemption_delay or len(final.divisions()) > 1:
+        return []
+    if final.settings["worth"].get(job.cls) is not None and not within_guarantee(final, job):
+        return []
+    for victim in sorted(final.jobs.values(), key=lambda other: other.name):
+        # What the plan itself touched, and what was evicted before, is left out: the next plan may see it in another light.
+        if victim.state != "running" or victim != world.jobs[victim.name] or victim.leaving or victim.preemptible is False:
+            continue
+        same_leaf = victim.quota == job.quota
+        name = "preempt" if same_leaf else "reclaim"
+        passes = final.settings["passes"]
+        if (passes is not None and name not in passes) or (same_leaf and not final.settings["preemption"]):
+            continue
+        places = _with_room(final, taken, job, victim) if _may_take(final, job, victim, same_leaf=same_leaf) else None
+        if places and (same_leaf or (_first_choice(final, job, victim) and not _unreclaimable(final, job, victim, places))):
+            if _higher_would_follow(final, taken, job, victim):
+                continue
+            return [f"{job.name} waits, but may {name} {victim.name} and start on {_spell(places)}"]
+    return []
+
+
+def _may_take(world: World, job: Job, victim: Job, *, same_leaf: bool) -> bool:
+    shield = preempt_protection(world, victim) if same_leaf else reclaim_protection(world, job, victim)
+    if shield and (victim.started is None or -victim.started < shield):
+        return False
+    if not same_leaf:
+        return True
+    if victim.preemptible == "when_borrowed":
+        borrowed = borrowed_units(world, victim.quota, world.divisions()[0])
+        if any((unit.job, unit.workers) not in borrowed for unit in units_of(world, victim, world.divisions()[0])):
+            return False
+    return victim.rank < job.rank
+
+
+def _first_choice(world: World, job: Job, victim: Job) -> bool:
+    """Whether nothing smaller beside it is taken first, after which its queue might stand at its line."""
+    pair = fork(world, job.quota, victim.quota)
+    others = [] if pair is None else [other for other in below(world, pair[1]) if other.name != victim.name and other.preemptible is not False]
+    return all(held_of(world, other, ALL) > held_of(world, victim, ALL) for other in others)
+
+
+def _gone(world: World, victim: Job) -> World:
+    return world.with_job(Job(**{**vars(victim), "state": "queued", "workers": (), "leaving": ()}))
+
+
+def _higher_would_follow(world: World, taken: Occupancy, job: Job, victim: Job) -> bool:
+    """Whether somebody of the same leaf who ranks higher waits, and could stand where this job and others that he may preempt do.
+
+    Then it would be evicted by the next plan, and a plan is a fixed point; nor has it a right to start while a higher one waits.
+    """
+    higher = [one for one in world.jobs.values() if one.quota == job.quota and one.rank > job.rank and one.state == "queued" and one.missing]
+    for one in higher:
+        lower = [other for other in below(world, job.quota) if other.rank < one.rank and other.preemptible is not False and other.name != victim.name]
+        then = world
+        for gone in (victim, *lower):
+            taken.free(gone, gone.workers)
+            then = _gone(then, gone)
+        places = _places(taken, then, one)
+        for gone in (victim, *lower):
+            taken.take(gone, gone.workers)
+        if places:
+            return True
+    return False
+
+
+def _with_room(world: World, taken: Occupancy, job: Job, victim: Job) -> list[Worker] | None:
+    taken.free(victim, victim.workers)
+    places = _places(taken, _gone(world, victim), job)
+    taken.take(victim, victim.workers)
+    return places
+
+
+def _unreclaimable(world: World, job: Job, victim: Job, places: list[Worker]) -> list[str]:
+    why = {"code": "reclaim", "for": job.name}
+    taking = {"action": "evict", "job": victim.name, "why": why}
+    serving = {"action": "start", "job": job.name, "workers": [spelt(worker) for worker in places], "after": [victim.name]}
+    return reclaim_violations(world, job, [taking], {"decisions": [taking, serving]})

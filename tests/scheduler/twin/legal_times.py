@@ -1,0 +1,116 @@
+"""Time: what a reservation was promised is free when it comes, and windows open on capacity that could be emptied for them."""
+
+from datetime import datetime
+from typing import Any
+
+from .legal_rights import held_of
+from .world import ALL, Job, World
+
+Json = dict[str, Any]
+
+
+def time_violations(world: World, plan: Json, final: World) -> list[str]:
+    return _reservations(world, plan, final) + _backfilled(world, plan) + _windows(world, plan, final)
+
+
+def when(world: World, text: str) -> int:
+    return round((datetime.fromisoformat(text) - world.now).total_seconds() * 1000)
+
+
+def end_of(world: World, job: Job, *, start: int) -> int | None:
+    """When the job is gone at the latest by what is known: limit, else estimate times the learned overrun; None: never."""
+    if job.limit is not None:
+        return max(0, start + job.limit)
+    if job.estimate is not None:
+        return max(0, start + round(job.estimate * world.settings["overrun"]))
+    return None
+
+
+def expected_end(world: World, job: Job, *, start: int) -> int | None:
+    """The sooner of limit and estimate: what a reservation may be built on."""
+    ends = [end for end in (end_of(world, job, start=start), None if job.estimate is None else start + job.estimate) if end is not None]
+    return max(0, min(ends)) if ends else None
+
+
+def may_yield(world: World, job: Job) -> bool:
+    """Backfilled work that can be off its place within the notice."""
+    return job.preemptible is not False and job.grace <= world.settings["backfill_notice_s"] * 1000
+
+
+def _reservations(world: World, plan: Json, final: World) -> list[str]:
+    """At the time of each reservation enough GPUs of its nodes are free by the estimates, or held by work that yields to it."""
+    found = []
+    promised = sorted(((when(world, d["at"]), d["job"], d) for d in plan["decisions"] if d["action"] == "reserve"), key=lambda row: row[:2])
+    for number, (at, name, decision) in enumerate(promised):
+        if at < 0:
+            found.append(f"reserve {name}: at a time that has passed")
+        job = world.jobs[name]
+        for node in sorted({raw["node"] for raw in decision["workers"]}):
+            wanted = sum(job.roles[raw["role"]].gpus for raw in decision["workers"] if raw["node"] == node)
+            kept = {w.key for w in job.workers} if job.holds else set()
+            wanted -= sum(job.roles[raw["role"]].gpus for raw in decision["workers"] if raw["node"] == node and (raw["role"], raw["index"]) in kept)
+            free, holders = _free_at(world, final, node, at, but=name)
+            for start, other, earlier in promised[:number]:
+                end = expected_end(world, world.jobs[other], start=start)
+                mine = sum(world.jobs[other].roles[raw["role"]].gpus for raw in earlier["workers"] if raw["node"] == node)
+                if mine and (end is None or end > at):
+                    free, holders = free - mine, [*holders, f"{other} (reserved)"]
+            if wanted > free:
+                found.append(f"reserve {name} at {decision['at']}: {wanted} GPUs of {node}, {free} are free then; held by {', '.join(holders)}")
+    return found
+
+
+def _free_at(before: World, world: World, node: str, at: int, *, but: str) -> tuple[int, list[str]]:
+    """Whole GPUs of a node that are free at a time to come, and who still holds some."""
+    held: set[int] = set()
+    holders = []
+    for job in world.jobs.values():
+        if not job.holds or job.name == but:
+            continue
+        gpus = {gpu for worker in job.workers if worker.node == node for gpu in worker.gpus}
+        # By the estimates of what ran before the plan: who is moved by it keeps his date.
+        started = before.jobs[job.name].started if job.last_moved == 0 else job.started
+        end = expected_end(world, job, start=started or 0)
+        if gpus and (end is None or end > at) and not (job.backfilled and may_yield(world, job)):
+            held |= gpus
+            holders.append(job.name)
+    return len(set(world.nodes[node].good_gpus()) - held), holders
+
+
+def _backfilled(world: World, plan: Json) -> list[str]:
+    """A start marked as backfilled ends by itself, or must be able to yield."""
+    marked = [world.jobs[d["job"]] for d in plan["decisions"] if d["action"] == "start" and d["backfilled"]]
+    return [
+        f"start {job.name}: marked backfilled, but it neither ends nor can be off its place in time"
+        for job in marked
+        if not may_yield(world, job) and end_of(world, job, start=0) is None
+    ]
+
+
+def _windows(world: World, plan: Json, final: World) -> list[str]:
+    """Before a window: what could still be there at its start and can't be put off may take at most capacity - n."""
+    started = {d["job"] for d in plan["decisions"] if d["action"] in ("start", "grow", "repair")}
+    found = []
+    for window in world.windows:
+        if not 0 < window.start <= world.settings["window_horizon_s"] * 1000 or window.level is not None:
+            continue
+        kind = window.gpu_type if window.gpu_type is not None else ALL
+        room = world.capacity(kind) - window.milli
+        stuck = [job for job in final.jobs.values() if _stuck(final, job, window.start, window.notice) and not _owner(final, job, window)]
+        total = sum(held_of(final, job, kind) for job in stuck)
+        fresh = sorted(job.name for job in stuck if job.name in started and held_of(final, job, kind))
+        if total > room and fresh:
+            found.append(f"window {window.name}: {total} milli of {kind} can't be off in time, {room} may; started: {', '.join(fresh)}")
+    return found
+
+
+def _owner(world: World, job: Job, window: Any) -> bool:
+    return job.cls == window.cls if window.quota is None else window.quota in world.ancestry(job.quota)
+
+
+def _stuck(world: World, job: Job, start: int, notice: int) -> bool:
+    """Whether the job could still be running then, and can't be evicted within the notice."""
+    if not job.holds:
+        return False
+    limit = None if job.limit is None else (job.started or 0) + job.limit
+    return (limit is None or limit > start) and (job.preemptible is False or job.grace > max(notice, 0))

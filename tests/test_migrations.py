@@ -1,0 +1,96 @@
+"""Migrations are one line per app, each can be undone, and nothing is left out of them."""
+
+import json
+import re
+import sqlite3
+from pathlib import Path
+
+import pytest
+from django.core.management import call_command
+from django.db.migrations.loader import MigrationLoader
+
+from tests.servers import Manage
+
+APPS = ("core", "quotas", "scheduler", "dashboards")
+
+# Takes back each of our migrations in turn, the newest first, and applies it again.
+STEP_BACK_AND_FORTH = """
+import json
+from django.db import connection
+from django.db.migrations.executor import MigrationExecutor
+
+def fresh():
+    return MigrationExecutor(connection)
+
+leaves = fresh().loader.graph.leaf_nodes()
+steps = sorted((key for key in fresh().loader.applied_migrations if key[0] in %r), key=lambda key: key[1], reverse=True)
+for app, name in steps:
+    before = [parent.key for parent in fresh().loader.graph.node_map[(app, name)].parents if parent.key[0] == app]
+    fresh().migrate(before or [(app, None)])
+    fresh().migrate(leaves)
+print(json.dumps({"steps": len(steps)}))
+"""
+
+
+def test_each_app_has_one_line_of_migrations_without_gaps_or_nameless_ones():
+    loader = MigrationLoader(None)
+    faults = []
+    for app in APPS:
+        names = sorted(name for label, name in loader.disk_migrations if label == app)
+        if [int(name[:4]) for name in names] != list(range(1, len(names) + 1)):
+            faults.append(f"{app}: numbers are not 1, 2, 3 …: {names}")
+        faults += [f"{app}.{name}: name it for its idea" for name in names if re.search(r"_auto_|_merge", name)]
+        if len(loader.graph.leaf_nodes(app)) != 1:
+            faults.append(f"{app}: more than one end: {loader.graph.leaf_nodes(app)}")
+
+    assert faults == []
+
+
+def test_every_operation_can_be_undone():
+    loader = MigrationLoader(None)
+    faults = [
+        f"{app}.{name}: {operation.describe()}"
+        for (app, name), migration in loader.disk_migrations.items()
+        if app in APPS
+        for operation in migration.operations
+        if not operation.reversible
+    ]
+
+    assert faults == []
+
+
+@pytest.mark.django_db
+def test_no_change_of_a_model_lacks_its_migration():
+    call_command("makemigrations", check=True, dry_run=True, verbosity=0)
+
+
+def _round_trip(manage: Manage) -> None:
+    told = manage.run("shell", "--verbosity", "0", "-c", STEP_BACK_AND_FORTH % (APPS,), seconds=300).stdout
+    assert json.loads(told)["steps"] >= len(APPS)
+
+
+def _sqlite_schema(path: Path) -> list[tuple[str, ...]]:
+    with sqlite3.connect(path) as file:
+        return sorted(file.execute("SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall())
+
+
+def test_each_migration_goes_back_and_forth_on_sqlite(tmp_path):
+    manage = Manage(tmp_path)
+    manage.run("migrate", "--verbosity", "0")
+    before = _sqlite_schema(tmp_path / "gpufleet.sqlite3")
+
+    _round_trip(manage)
+
+    assert _sqlite_schema(tmp_path / "gpufleet.sqlite3") == before
+
+
+@pytest.mark.postgres
+def test_each_migration_goes_back_and_forth_on_postgresql(tmp_path, postgres):
+    url = postgres.create_database()
+    manage = Manage(tmp_path, GPUFLEET_DATABASE_URL=url)
+    manage.run("migrate", "--verbosity", "0")
+    before = postgres.schema(url)
+
+    _round_trip(manage)
+
+    assert postgres.schema(url) == before

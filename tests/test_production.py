@@ -1,0 +1,234 @@
+"""The production profile as the manual starts it: PostgreSQL, Redis, two web processes, a worker, the scheduler's worker and beat."""
+
+import json
+import os
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+from websockets.sync.client import ClientConnection, connect
+
+from tests.servers import PROJECT, Manage, Postgres, Program, Redis, free_port, wait_until
+
+pytestmark = [pytest.mark.postgres, pytest.mark.redis, pytest.mark.xdist_group("production")]
+PASSWORD = "gpufleet-demo"
+# What the TLS proxy adds to a request.
+PROXIED = {"X-Forwarded-Proto": "https", "X-Forwarded-For": "192.0.2.7"}
+BEHIND = {"GPUFLEET_TRUSTED_PROXIES": "1", "GPUFLEET_PUBLIC_URL": "https://127.0.0.1", "GPUFLEET_ALLOWED_HOSTS": "127.0.0.1"}
+COMPOSE = yaml.safe_load((PROJECT / "compose.yaml").read_text())["services"]
+PUBLISH = """
+from django.db import transaction
+from gpufleet.core.live.feed import feed_publish
+from scheduler.models import Gpu
+with transaction.atomic():
+    print(feed_publish(changes={"gpus": [{"id": Gpu.objects.order_by("pk").values_list("pk", flat=True)[0]}]}))
+"""
+
+
+def children(pid: int) -> set[int]:
+    """The child processes that run a copy of the program, and not multiprocessing's helper."""
+    return {int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split() if _runs_python_code(int(child))}
+
+
+def _runs_python_code(pid: int) -> bool:
+    try:
+        return b"resource_tracker" not in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except FileNotFoundError:
+        return False
+
+
+class Production:
+    """All processes of one installation. The commands of the workers are those of compose.yaml."""
+
+    def __init__(self, folder: Path, postgres: Postgres, redis: Redis) -> None:
+        self.redis = redis
+        urls = {"GPUFLEET_DATABASE_URL": postgres.create_database(), "GPUFLEET_REDIS_URL": redis.url(3)}
+        self.manage = Manage(folder, GPUFLEET_PROFILE="production", GPUFLEET_SECRET_KEY="only-for-tests-" * 5, **urls, **BEHIND)
+        self.port = free_port()
+        self.origin = f"http://127.0.0.1:{self.port}"
+        self.programs: dict[str, Program] = {}
+
+    def start(self) -> None:
+        self.manage.run("migrate", "--verbosity", "0")
+        self.manage.run("seed_demo", "small", seconds=300)
+        options = ["--port", str(self.port), "--workers", "2", "--lifespan", "off", "--ws-per-message-deflate", "false"]
+        self.programs["web"] = self.manage.start("-m", "uvicorn", "gpufleet.asgi:application", *options, name="web")
+        for name in ("worker", "scheduler", "beat"):
+            self.start_again(name)
+        self.programs["web"].wait_for(self.answers, what="the web processes to answer")
+
+    def start_again(self, name: str) -> None:
+        command = ["2" if word == "4" else word for word in COMPOSE[name]["command"]]
+        assert command[0] == "celery"
+        self.programs[name] = self.manage.start("-m", *command, name=name)
+
+    def answers(self) -> bool:
+        try:
+            return httpx.get(f"{self.origin}/healthz", timeout=5, trust_env=False).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def findings(self) -> list[str]:
+        told = json.loads(self.manage.run("doctor", "--json", check=False).stdout)
+        return [finding["what"] for finding in told["findings"] if not finding["note"]]
+
+    def stop(self) -> None:
+        for program in reversed(self.programs.values()):
+            program.stop()
+
+
+@pytest.fixture(scope="module")
+def production(tmp_path_factory, postgres, redis_server) -> Iterator[Production]:
+    running = Production(tmp_path_factory.mktemp("production"), postgres, redis_server)
+    try:
+        running.start()
+        yield running
+    finally:
+        running.stop()
+
+
+class Person:
+    """Somebody's browser behind the TLS proxy, as far as cookies go."""
+
+    def __init__(self, origin: str) -> None:
+        self.http = httpx.Client(base_url=origin, headers=PROXIED, timeout=20, trust_env=False)
+        self.cookies: dict[str, str] = {}
+        self.flags: dict[str, str] = {}
+
+    def ask(self, method: str, path: str, **options: object) -> httpx.Response:
+        """One request. The cookies are for https only, which the client behind the proxy does not speak, so they are sent by hand."""
+        headers = {"Cookie": self.header(), "Referer": "https://127.0.0.1" + path, "Origin": "https://127.0.0.1"}
+        answer = self.http.request(method, path, headers=headers, **options)  # type: ignore[arg-type]
+        for line in answer.headers.get_list("set-cookie"):
+            name, value = line.split(";")[0].split("=", 1)
+            self.cookies[name], self.flags[name] = value.strip('"'), line
+        return answer
+
+    def header(self) -> str:
+        return "; ".join(f"{name}={value}" for name, value in self.cookies.items())
+
+    def sign_in(self, username: str) -> httpx.Response:
+        page = self.ask("GET", "/accounts/login/")
+        (token,) = set(re.findall(r'name="csrfmiddlewaretoken" value="([^"]+)"', page.text))
+        return self.ask("POST", "/accounts/login/", data={"csrfmiddlewaretoken": token, "login": username, "password": PASSWORD})
+
+    def socket(self) -> ClientConnection:
+        url = str(self.http.base_url).replace("http", "ws").rstrip("/") + "/ws/live/"
+        return connect(url, additional_headers={**PROXIED, "Cookie": self.header()}, origin="https://127.0.0.1", proxy=None)
+
+
+@pytest.fixture
+def oona(production) -> Person:
+    person = Person(production.origin)
+    assert person.sign_in("oona").status_code == 302
+    return person
+
+
+def next_about(socket: ClientConnection, topic: str, *, revision: int = 0, seconds: float = 10) -> dict:
+    """The next message that carries changes of a topic up to a revision or beyond. The demo writes too, so there may be earlier ones."""
+
+    def told() -> dict | None:
+        message = json.loads(socket.recv(timeout=seconds))
+        return message if message.get("topic") == topic and message.get("v", -1) >= revision else None
+
+    return wait_until(told, seconds=seconds)
+
+
+def subscribe(socket: ClientConnection, topic: str) -> None:
+    socket.send(json.dumps({"subscribe": topic, "since": 0}))
+    wait_until(lambda: json.loads(socket.recv(timeout=10)).get("topic") == topic, what=f"the answer to the subscription of {topic}")
+
+
+def test_people_sign_in_with_cookies_that_only_https_carries(oona):
+    assert "Secure" in oona.flags["sessionid"]
+    assert "HttpOnly" in oona.flags["sessionid"]
+    page = oona.ask("GET", "/")
+    assert page.status_code == 200
+    assert "max-age=31536000" in page.headers["strict-transport-security"]
+
+
+def test_plain_http_is_led_to_https(production):
+    answer = httpx.get(f"{production.origin}/", headers={"X-Forwarded-Proto": "http"}, trust_env=False)
+
+    assert answer.status_code == 301
+    assert answer.headers["location"].startswith("https://")
+
+
+def test_a_write_of_another_process_reaches_an_open_page(production, oona):
+    with oona.socket() as socket:
+        subscribe(socket, "gpus")
+        revision = int(production.manage.run("shell", "--verbosity", "0", "-c", PUBLISH).stdout)
+
+        assert next_about(socket, "gpus", revision=revision)["from"] < revision
+
+
+def test_a_page_of_another_site_gets_no_socket(production, oona):
+    url = f"{production.origin.replace('http', 'ws')}/ws/live/"
+
+    with pytest.raises(Exception, match="403"), connect(url, additional_headers={"Cookie": oona.header()}, origin="https://evil.example", proxy=None):
+        pass
+
+
+@pytest.mark.parametrize("path", ["/quotas/?q=%00", "/search/?q=a%00", "/overview/history?type=%00", "/nodes/?q=%00", "/live/gpus/snapshot?x=%00"])
+def test_a_character_that_the_database_has_not_is_no_fault_of_ours(oona, path):
+    assert oona.ask("GET", path).status_code in (200, 400)
+
+
+def test_a_value_that_the_database_has_not_is_refused_by_the_api(production):
+    quentin = Person(production.origin)
+    quentin.sign_in("quentin")
+    token = re.findall(r'name="csrf-token" content="([^"]+)"', quentin.ask("GET", "/").text)[0]
+    (top, *_) = quentin.ask("GET", "/api/v1/quotas").json()
+    quentin.http.headers["X-CSRFToken"] = token
+
+    answer = quentin.ask("POST", "/api/v1/quotas", json={"parent": top["id"], "name": "nul", "kind": "team", "title": "a\0b"})
+
+    assert answer.status_code == 422
+
+
+def test_the_doctor_finds_nothing(production):
+    wait_until(lambda: production.findings() == [], seconds=60, what="a clean bill of health")
+
+
+def test_a_web_process_that_is_killed_is_replaced(production):
+    web = production.programs["web"]
+    before = wait_until(lambda: len(children(web.pid)) == 2 and children(web.pid), what="two web processes")
+
+    os.kill(min(before), signal.SIGKILL)
+
+    wait_until(lambda: len(children(web.pid)) == 2 and children(web.pid) != before, seconds=30, what="a new web process")
+    wait_until(production.answers, what="an answer")
+
+
+def test_killed_workers_lose_nothing_and_new_ones_go_on(production):
+    for name in ("worker", "scheduler"):
+        program = production.programs[name]
+        for pid in [*children(program.pid), program.pid]:
+            os.kill(pid, signal.SIGKILL)
+        program.process.wait(10)
+    before = production.manage.run("shell", "--verbosity", "0", "-c", "from gpufleet.core.times import now; print(now().isoformat())").stdout.strip()
+
+    for name in ("worker", "scheduler"):
+        production.start_again(name)
+
+    ask = (
+        f"from gpufleet.core.models import Progress; print(Progress.objects.filter(name__startswith='heartbeat', reached_at__gt='{before}').count())"
+    )
+    wait_until(
+        lambda: production.manage.run("shell", "--verbosity", "0", "-c", ask).stdout.strip() == "2", seconds=90, what="both queues to be worked on"
+    )
+    assert production.findings() == []
+
+
+def test_an_emptied_redis_costs_no_session_and_no_update(production, oona):
+    production.redis.empty()
+
+    assert oona.ask("GET", "/").status_code == 200
+    with oona.socket() as socket:
+        subscribe(socket, "gpus")
+        production.manage.run("shell", "--verbosity", "0", "-c", PUBLISH)
+        assert next_about(socket, "gpus")["topic"] == "gpus"

@@ -1,0 +1,103 @@
+"""From `gpufleet submit` to real processes on virtual GPUs, over a console of one process, by nothing but its commands."""
+
+import json
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.scheduler.backends.test_local_end_to_end import TRAIN
+from tests.servers import PROJECT, Manage, Program, free_port, wait_until
+
+LOCAL = {"GPUFLEET_LOCAL": "on", "GPUFLEET_LOCAL_SAME_USER": "1", "GPUFLEET_VIRTUAL_GPUS": "4", "GPUFLEET_MIN_RUNTIME_S": "0"}
+PREPARE = """
+from datetime import timedelta
+from gpufleet.core.models import User
+from gpufleet.core.times import now
+from quotas.permissions import access_for_user
+from quotas.rules import NodeValues, Share
+from quotas.services.nodes import node_create
+from quotas.services.tokens import token_create
+boss = User.objects.get(username="boss")
+access = access_for_user(boss)
+def add(name, kind, parent):
+    values = NodeValues(kind, "", "", 1, 100, False, {"virtual": Share(4000, None)})
+    return node_create(access=access, parent=parent, name=name, values=values, now=now())
+add("team", "team", add("lab", "org", None))
+made = token_create(access=access, owner=boss, name="cli", scopes=["read", "submit"], node=None, expires_at=now() + timedelta(days=1), now=now())
+print("SECRET", made.secret)
+"""
+REPORT = """
+import json, os, urllib.request
+body = {"step": 7, "shard": 0, "shards": 1, "location": "s3://bucket/run/7"}
+headers = {"Authorization": "Bearer " + os.environ["GPUFLEET_TOKEN"], "Content-Type": "application/json"}
+asked = urllib.request.Request(os.environ["GPUFLEET_REPORT_URL"], data=json.dumps(body).encode(), headers=headers)
+print(urllib.request.build_opener(urllib.request.ProxyHandler({})).open(asked).read().decode())
+"""
+
+
+class Person:
+    """Somebody with a shell, the program and a token."""
+
+    def __init__(self, manage: Manage, url: str, secret: str, folder: Path) -> None:
+        self.env = {**manage.env, "GPUFLEET_URL": url, "GPUFLEET_TOKEN": secret, "GPUFLEET_CLIENT_DIR": str(folder), "NO_PROXY": "*"}
+
+    def says(self, *words: str) -> str:
+        done = subprocess.run(
+            [sys.executable, str(PROJECT / "manage.py"), *words], env=self.env, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def submits(self, name: str, *words: str, command: tuple[str, ...]) -> str:
+        told = json.loads(self.says("submit", "--name", name, "--quota", "lab/team", *words, "--json", "--", *command))
+        return str(told["jobs"][0]["id"])
+
+    def show(self, job: str) -> dict[str, Any]:
+        return dict(json.loads(self.says("show", job, "--json")))
+
+    def until(self, job: str, *states: str, seconds: float = 60) -> None:
+        wait_until(lambda: self.show(job)["state"] in states, seconds=seconds, what=f"{job} is {' or '.join(states)}")
+
+
+@pytest.fixture
+def console(tmp_path: Path) -> Iterator[tuple[Manage, Program, Person]]:
+    manage, port = Manage(tmp_path / "data", **LOCAL), free_port()
+    manage.run("migrate", "--verbosity", "0")
+    person = "from gpufleet.core.models import User; User.objects.create_superuser('boss', password='x')"
+    manage.run("shell", "--verbosity", "0", "-c", person)
+    manage.run("inventory", "discover", "--apply")
+    secret = manage.run("shell", "--verbosity", "0", "-c", PREPARE).stdout.split("SECRET ")[1].strip()
+    program = manage.start("manage.py", "up", "--port", str(port), name="up")
+    program.wait_for(lambda: "answers at" in program.output(), what="the console to say that it answers")
+    yield manage, program, Person(manage, f"http://127.0.0.1:{port}", secret, tmp_path / "client")
+    program.stop()
+
+
+def test_two_ranks_are_submitted_put_out_by_a_higher_class_saved_resumed_and_accounted(console: Any) -> None:
+    manage, _, person = console
+    train = person.submits("train", "--gpus", "1", "--workers", "2", command=(sys.executable, "-c", textwrap.dedent(TRAIN), "400"))
+    person.until(train, "running")
+    wait_until(lambda: "begins at step 0" in person.says("logs", train), seconds=30, what="its log is there while it runs")
+
+    urgent = person.submits("urgent", "--class", "interactive", "--gpus", "4", command=(sys.executable, "-c", "import time; time.sleep(1)"))
+    person.until(urgent, "completed")
+    person.until(train, "completed")
+
+    told = person.show(train)
+    assert [run["outcome"] for run in told["attempts"]] == ["completed", "preempted"]
+    (saved,) = told["checkpoints"]
+    assert (saved["state"], saved["shards"]) == ("complete", 2)
+    assert f"saved step {saved['step']}" in person.says("logs", train, "--attempt", "1")
+    assert f"begins at step {saved['step']}" in person.says("logs", train, "--attempt", "2")
+
+    reporting = person.submits("report", "--gpus", "1", command=(sys.executable, "-c", REPORT))
+    person.until(reporting, "completed", "failed")
+    assert '"complete": true' in person.says("logs", reporting)
+    assert person.show(reporting)["checkpoints"][0]["step"] == 7
+    # Among them: ledger, timeline and placements at every instant.
+    assert "no findings" in manage.run("doctor").stdout

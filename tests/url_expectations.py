@@ -1,0 +1,420 @@
+"""Who gets in where: one line for each address and method. `tests/test_url_matrix.py` fails when an address has none.
+
+    Expect("GET", "nodes/<slug:public_id>/", SEES, at=lambda w: {"public_id": w.node.public_id})
+
+The route is written as the URL configuration has it. `who` gets in; of the rest, those in `hidden` are told 404 (the row lies outside their
+subtrees), nobody signed in is sent to sign in (the API: 401), and everybody else gets 403. A write states a body that is good (`data`; the API's
+is sent as JSON): it must leave an entry in the audit log, unless `silent` says why it writes nothing.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import cached_property
+from typing import Any
+
+from gpufleet.core.models import AuditEntry
+from gpufleet.core.times import now
+from quotas.models import RoleBinding, ServiceToken
+from scheduler.models import Gpu, InventoryImport, Job, Lease, Node, PlanRecord
+from scheduler.services.imports import import_preview
+from tests import builders
+from tests.personas import PEOPLE, Personas
+
+SIGNED_IN = frozenset(PEOPLE) - {"anonymous"}
+ANYONE = frozenset(PEOPLE)
+NOBODY: frozenset[str] = frozenset()
+SUPER = frozenset({"superuser"})
+SEES = SIGNED_IN - {"stranger"}
+OPERATES = SUPER | {"operator"}
+EDITS = SUPER | {"quota_admin"}
+MANAGES = SUPER | {"quota_admin", "team_lead"}
+AUDITS = SUPER | {"operator", "quota_admin", "finance"}
+SUBMITS = SUPER | {"submitter", "team_lead"}
+STEERS = SUPER | {"submitter", "team_lead", "operator"}  # the submitter's own job
+FLEET = SUPER | {"operator", "finance"}  # a role on the root: they see every subtree
+
+TOKEN_SCOPES = ("read", "submit", "operate", "admin")
+
+
+@dataclass
+class World:
+    """What the addresses name. `team` is acme/research/nlp, where viewer, submitter and team lead live; `other` is out of their sight."""
+
+    personas: Personas
+
+    @cached_property
+    def team(self) -> Any:
+        return self.personas.nodes["acme/research/nlp"]
+
+    @cached_property
+    def other(self) -> Any:
+        return self.personas.nodes["acme/product/search"]
+
+    @cached_property
+    def archived(self) -> Any:
+        return builders.quota("old", parent=self.personas.nodes["acme/research"], archived_at=builders.NOON)
+
+    @cached_property
+    def empty(self) -> Any:
+        return builders.quota("empty", parent=self.personas.nodes["acme/research"])
+
+    @cached_property
+    def stranger(self) -> Any:
+        return self.personas.users["stranger"]
+
+    @cached_property
+    def binding(self) -> RoleBinding:
+        return RoleBinding.objects.get(user=self.personas.users["viewer"])
+
+    @cached_property
+    def token(self) -> ServiceToken:
+        self.personas.token("viewer", "read")
+        return ServiceToken.objects.get(owner=self.personas.users["viewer"])
+
+    @cached_property
+    def entry(self) -> AuditEntry:
+        return AuditEntry.objects.create(actor_name="test", via="system", action="t", object_kind="t", object_id="1", quota_path="acme/research")
+
+    @cached_property
+    def node(self) -> Node:
+        return builders.node(gpus=1)
+
+    @cached_property
+    def gpu(self) -> Gpu:
+        return self.node.gpus.get()
+
+    @cached_property
+    def job(self) -> Job:
+        """The submitter's own, waiting."""
+        return builders.job(on=self.team, owner=self.personas.users["submitter"])
+
+    @cached_property
+    def held_job(self) -> Job:
+        return builders.job(on=self.team, owner=self.personas.users["submitter"], held_at=builders.NOON)
+
+    def pause(self) -> dict[str, Any]:
+        Lease.objects.get_or_create(name="tick", defaults={"paused_at": builders.NOON, "paused_by": "Test", "paused_reason": "Test"})
+        return {}
+
+    @cached_property
+    def others_job(self) -> Job:
+        return builders.job(on=self.other)
+
+    @cached_property
+    def plan(self) -> PlanRecord:
+        return builders.plan()
+
+    @cached_property
+    def upload(self) -> InventoryImport:
+        access = self.personas.access("superuser")
+        preview = import_preview(access=access, text=HARDWARE, form="yaml", source="test", remove_missing=False, now=builders.NOON)
+        assert preview.upload is not None
+        return preview.upload
+
+
+@dataclass(frozen=True)
+class Expect:
+    method: str
+    route: str
+    who: frozenset[str]
+    at: Callable[[World], dict[str, Any]] = field(default=lambda world: {})
+    hidden: frozenset[str] = NOBODY
+    data: Callable[[World], dict[str, Any]] = field(default=lambda world: {})
+    silent: str = ""
+    lands: tuple[int, ...] = (200,)  # what a GET answers to those who get in
+    tokens: frozenset[str] = NOBODY  # API: scopes of a superuser's token that get in
+    case: str = ""
+
+    @property
+    def is_api(self) -> bool:
+        return self.route.startswith("api/")
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.route}{' ' + self.case if self.case else ''}"
+
+
+def _team(world: World) -> dict[str, Any]:
+    return {"public_id": world.team.public_id}
+
+
+def _node_form(world: World) -> dict[str, Any]:
+    return {"kind": "project", "weight": 1, "priority": 100, "revision": 1, "name": "fresh", "reason": "Test"}
+
+
+FIELDS: dict[str, Callable[[World], dict[str, Any]]] = {
+    "stranger": lambda w: {"public_id": w.stranger.public_id},
+    "hardware node": lambda w: {"public_id": w.node.public_id},
+    "empty": lambda w: {"public_id": w.empty.public_id},
+    "archived": lambda w: {"public_id": w.archived.public_id},
+    "token": lambda w: {"public_id": w.token.public_id},
+    "gpu": lambda w: {"public_id": w.gpu.public_id},
+    "job": lambda w: {"public_id": w.job.public_id},
+    "held job": lambda w: {"public_id": w.held_job.public_id},
+    "others' job": lambda w: {"public_id": w.others_job.public_id},
+    "upload": lambda w: {"public_id": w.upload.public_id},
+}
+HARDWARE = "clusters: [{name: fresh}]"
+
+PAGES = [
+    # the tree
+    Expect("GET", "quotas/", SEES),
+    Expect("GET", "quotas/new/", SUPER),
+    Expect("POST", "quotas/new/", SUPER, data=_node_form, silent="There is a top already, so it is refused."),
+    Expect("GET", "quotas/<str:public_id>/", SEES, _team),
+    Expect("GET", "quotas/<str:public_id>/", FLEET, lambda w: {"public_id": w.other.public_id}, hidden=SEES - FLEET, case="of another team"),
+    Expect("GET", "quotas/<str:public_id>/edit/", EDITS, _team),
+    Expect("POST", "quotas/<str:public_id>/edit/", EDITS, _team, data=lambda w: _node_form(w) | {"kind": "team", "title": "New"}),
+    Expect("GET", "quotas/<str:public_id>/new/", EDITS, _team),
+    Expect("POST", "quotas/<str:public_id>/new/", EDITS, _team, data=_node_form),
+    Expect(
+        "POST",
+        "quotas/<str:public_id>/new/",
+        SUPER,
+        lambda w: {"public_id": w.other.public_id},
+        hidden=frozenset({"quota_admin"}),
+        data=_node_form,
+        case="of another department",
+    ),
+    Expect("GET", "quotas/<str:public_id>/move/", EDITS, _team),
+    Expect(
+        "POST",
+        "quotas/<str:public_id>/move/",
+        EDITS,
+        _team,
+        data=lambda w: {"name": "language", "parent": w.team.parent.public_id, "revision": 1},
+    ),
+    Expect("GET", "quotas/<str:public_id>/archive/", EDITS, _team),
+    Expect("POST", "quotas/<str:public_id>/archive/", EDITS, lambda w: {"public_id": w.empty.public_id}, data=lambda w: {"revision": 1}),
+    Expect("POST", "quotas/<str:public_id>/restore/", EDITS, lambda w: {"public_id": w.archived.public_id}, data=lambda w: {"revision": 1}),
+    Expect("POST", "quotas/<str:public_id>/roles/", MANAGES, _team, data=lambda w: {"holder": "stranger", "role": "viewer"}),
+    Expect("GET", "quotas/<str:public_id>/roles/<int:pk>/end/", MANAGES, lambda w: _team(w) | {"pk": w.binding.pk}),
+    Expect("POST", "quotas/<str:public_id>/roles/<int:pk>/end/", MANAGES, lambda w: _team(w) | {"pk": w.binding.pk}),
+    # people
+    Expect("GET", "people/", MANAGES),
+    Expect("GET", "people/new/", SUPER),
+    Expect("POST", "people/new/", SUPER, data=lambda w: {"username": "new", "display_name": "New"}),
+    Expect("GET", "people/<str:public_id>/", MANAGES, FIELDS["stranger"]),
+    Expect("GET", "people/<str:public_id>/edit/", SUPER, FIELDS["stranger"]),
+    Expect("POST", "people/<str:public_id>/edit/", SUPER, FIELDS["stranger"], data=lambda w: {"display_name": "Other"}),
+    Expect("GET", "people/<str:public_id>/active/", SUPER, FIELDS["stranger"]),
+    Expect("POST", "people/<str:public_id>/active/", SUPER, FIELDS["stranger"]),
+    Expect("GET", "people/<str:public_id>/reset/", SUPER, FIELDS["stranger"]),
+    Expect("POST", "people/<str:public_id>/reset/", SUPER, FIELDS["stranger"]),
+    # one's own
+    Expect("GET", "profile/", SIGNED_IN),
+    Expect("GET", "tokens/", SIGNED_IN),
+    Expect("GET", "tokens/new/", SEES),
+    Expect("POST", "tokens/new/", SEES, data=lambda w: {"name": "t", "scopes": ["read"], "lifetime": "7"}),
+    Expect("GET", "tokens/<str:public_id>/revoke/", SUPER | {"viewer"}, lambda w: {"public_id": w.token.public_id}, hidden=SIGNED_IN),
+    Expect("POST", "tokens/<str:public_id>/revoke/", SUPER | {"viewer"}, lambda w: {"public_id": w.token.public_id}, hidden=SIGNED_IN),
+    # audit
+    Expect("GET", "audit/", AUDITS),
+    Expect("GET", "audit/<int:pk>/", AUDITS, lambda w: {"pk": w.entry.pk}),
+    # signing in and out
+    Expect("GET", "accounts/login/", ANYONE, lands=(200, 302)),
+    Expect("POST", "accounts/login/", ANYONE, data=lambda w: {"login": "viewer", "password": "wrong"}, silent="The superuser is in already."),
+    Expect("GET", "accounts/logout/", ANYONE, lands=(200, 302)),
+    Expect("POST", "accounts/logout/", ANYONE),
+    Expect("GET", "accounts/password/change/", SIGNED_IN),
+    Expect("POST", "accounts/password/change/", SIGNED_IN, silent="The old password is missing."),
+    Expect("GET", "accounts/password/first/<uidb64>/<token>/", ANYONE, lambda w: {"uidb64": "MQ", "token": "x-y"}),
+    Expect("POST", "accounts/password/first/<uidb64>/<token>/", ANYONE, lambda w: {"uidb64": "MQ", "token": "x-y"}, silent="The link is no good."),
+    # the shell
+    Expect("GET", "search/", SIGNED_IN),
+    Expect("GET", "search/suggest", SIGNED_IN),
+    Expect("POST", "clock", SIGNED_IN, data=lambda w: {"utc": "1"}),
+    Expect("GET", "healthz", ANYONE),
+    Expect("GET", "metrics", FLEET),
+    Expect("GET", "live/<slug:topic>/snapshot", SEES, lambda w: {"topic": "test-topic"}),
+    # overview and map
+    Expect("GET", "", SEES),
+    Expect("GET", "overview/history", SEES),
+    Expect("GET", "fleet/", SEES),
+    # jobs and the scheduler
+    Expect("GET", "jobs/", SEES),
+    Expect("GET", "jobs/<slug:public_id>/", SEES, FIELDS["job"]),
+    Expect("GET", "jobs/<slug:public_id>/", FLEET, FIELDS["others' job"], hidden=SEES - FLEET, case="of another team"),
+    Expect("GET", "jobs/<slug:public_id>/log/", STEERS, FIELDS["job"]),
+    Expect("GET", "jobs/<slug:public_id>/cancel/", STEERS, FIELDS["job"]),
+    Expect("POST", "jobs/<slug:public_id>/cancel/", STEERS, FIELDS["job"], data=lambda w: {"reason": "Test"}),
+    Expect("POST", "jobs/<slug:public_id>/hold/", STEERS, FIELDS["job"], data=lambda w: {"reason": "Test"}),
+    Expect("POST", "jobs/<slug:public_id>/release/", STEERS, FIELDS["held job"], data=lambda w: {"reason": "Test"}),
+    Expect("GET", "scheduler/", FLEET),
+    Expect("POST", "scheduler/pause/", OPERATES, data=lambda w: {"reason": "Test"}),
+    Expect("POST", "scheduler/resume/", OPERATES, lambda w: w.pause(), data=lambda w: {"reason": "Test"}),
+    Expect("GET", "scheduler/scenario", FLEET),
+    Expect("GET", "scheduler/plans/<int:pk>/", FLEET, lambda w: {"pk": w.plan.pk}),
+    Expect("GET", "scheduler/plans/<int:pk>/scenario", FLEET, lambda w: {"pk": w.plan.pk}),
+    # hardware
+    Expect("GET", "clusters/", SEES),
+    Expect("GET", "clusters/<slug:name>/", SEES, lambda w: {"name": w.node.cluster.name}),
+    Expect("GET", "nodes/", SEES),
+    Expect("GET", "nodes/<slug:public_id>/", SEES, FIELDS["hardware node"]),
+    Expect("POST", "nodes/<slug:public_id>/health/", OPERATES, FIELDS["hardware node"], data=lambda w: {"to": "draining", "reason": "Test"}),
+    Expect("POST", "nodes/<slug:public_id>/spare/", OPERATES, FIELDS["hardware node"], data=lambda w: {"spare": "yes", "reason": "Test"}),
+    Expect("GET", "gpus/", SEES),
+    Expect("GET", "gpus/catalogue/", SEES),
+    Expect("GET", "gpus/<slug:public_id>/", SEES, FIELDS["gpu"]),
+    Expect("POST", "gpus/<slug:public_id>/health/", OPERATES, FIELDS["gpu"], data=lambda w: {"to": "suspect", "reason": "Test"}),
+    Expect("GET", "gpus/<slug:public_id>/geometry/", OPERATES, FIELDS["gpu"]),
+    Expect(
+        "POST", "gpus/<slug:public_id>/geometry/", OPERATES, FIELDS["gpu"], data=lambda w: {"mode": "mig", "layout": "3g.40gb@0", "reason": "Test"}
+    ),
+    Expect("GET", "inventory/import/", OPERATES),
+    Expect("POST", "inventory/import/", OPERATES, data=lambda w: {"text": HARDWARE}, silent="A preview changes nothing."),
+    Expect("GET", "inventory/import/<slug:public_id>/", OPERATES, FIELDS["upload"]),
+    Expect("POST", "inventory/import/<slug:public_id>/", OPERATES, FIELDS["upload"]),
+    Expect("GET", "inventory/discover/", OPERATES),
+    Expect("POST", "inventory/discover/", OPERATES, silent="A look at the machine changes nothing."),
+]
+
+ALL_SCOPES = frozenset(TOKEN_SCOPES)
+OPERATING = frozenset({"operate"})
+STEERING = frozenset({"submit", "operate"})
+SPLIT = {"mode": "mig", "instances": [{"profile": "3g.40gb", "start": 0}], "reason": "Test"}
+ADMIN = frozenset({"admin"})
+
+
+def _node_json(world: World) -> dict[str, Any]:
+    return {"kind": "project", "name": "fresh", "revision": 1, "shares": {}}
+
+
+def _move_json(world: World) -> dict[str, Any]:
+    return {"name": "language", "parent": world.team.parent.public_id, "revision": 1}
+
+
+def _job_json(world: World) -> dict[str, Any]:
+    builders.gpu_type()
+    return {"name": "train", "quota": world.team.path, "gpus": 1}
+
+
+def _token_json(world: World) -> dict[str, Any]:
+    return {"name": "made by a program", "scopes": ["admin"], "expires_at": (now() + timedelta(hours=1)).isoformat()}
+
+
+API = [
+    Expect("GET", "api/v1/me", SIGNED_IN, tokens=ALL_SCOPES),
+    Expect("GET", "api/v1/openapi.json", SIGNED_IN, tokens=ALL_SCOPES),
+    Expect("GET", "api/v1/docs", SIGNED_IN, tokens=ALL_SCOPES),
+    Expect("GET", "api/v1/clusters", SEES, tokens=ALL_SCOPES),
+    Expect("GET", "api/v1/clusters/<name>", SEES, lambda w: {"name": w.node.cluster.name}, tokens=ALL_SCOPES),
+    Expect("GET", "api/v1/nodes", SEES, tokens=ALL_SCOPES),
+    Expect("GET", "api/v1/nodes/<public_id>", SEES, FIELDS["hardware node"], tokens=ALL_SCOPES),
+    Expect("GET", "api/v1/nodes/<public_id>/history", SEES, FIELDS["hardware node"], tokens=ALL_SCOPES),
+    Expect(
+        "POST",
+        "api/v1/nodes/<public_id>/health",
+        OPERATES,
+        FIELDS["hardware node"],
+        data=lambda w: {"to": "down", "reason": "Test"},
+        tokens=OPERATING,
+    ),
+    Expect(
+        "POST",
+        "api/v1/nodes/<public_id>/spare",
+        OPERATES,
+        FIELDS["hardware node"],
+        data=lambda w: {"spare": True, "reason": "Test"},
+        tokens=OPERATING,
+    ),
+    Expect("GET", "api/v1/gpus", SEES, tokens=ALL_SCOPES),
+    Expect("GET", "api/v1/gpus/<public_id>", SEES, FIELDS["gpu"], tokens=ALL_SCOPES),
+    Expect("GET", "api/v1/gpus/<public_id>/history", SEES, FIELDS["gpu"], tokens=ALL_SCOPES),
+    Expect("POST", "api/v1/gpus/<public_id>/health", OPERATES, FIELDS["gpu"], data=lambda w: {"to": "down", "reason": "Test"}, tokens=OPERATING),
+    Expect("PUT", "api/v1/gpus/<public_id>/geometry", OPERATES, FIELDS["gpu"], data=lambda w: SPLIT, tokens=OPERATING),
+    Expect("GET", "api/v1/mig/boards", SEES, tokens=ALL_SCOPES),
+    Expect(
+        "POST",
+        "api/v1/inventory/imports",
+        OPERATES,
+        data=lambda w: {"format": "yaml", "text": HARDWARE},
+        silent="A preview changes nothing.",
+        tokens=OPERATING,
+    ),
+    Expect("GET", "api/v1/inventory/imports/<public_id>", OPERATES, FIELDS["upload"], tokens=OPERATING),
+    Expect(
+        "POST",
+        "api/v1/checkpoints",
+        NOBODY,
+        data=lambda w: {"step": 1, "shard": 0, "shards": 1, "location": "/c/1"},
+        silent="Only ranks of a running attempt get in, with its token.",
+    ),
+    Expect("POST", "api/v1/inventory/imports/<public_id>/apply", OPERATES, FIELDS["upload"], tokens=OPERATING),
+    Expect(
+        "POST",
+        "api/v1/inventory/discovery",
+        OPERATES,
+        data=lambda w: {"cluster": "local"},
+        silent="A look at the machine changes nothing.",
+        tokens=OPERATING,
+    ),
+    Expect("GET", "api/v1/jobs", SEES, tokens=ALL_SCOPES),
+    Expect("POST", "api/v1/jobs", SUBMITS, data=_job_json, tokens=frozenset({"submit"})),
+    Expect("POST", "api/v1/submissions", SUBMITS, data=lambda w: {"jobs": [{"description": _job_json(w)}]}, tokens=frozenset({"submit"})),
+    Expect("GET", "api/v1/jobs/{public_id}/logs", STEERS, FIELDS["job"], tokens=STEERING),
+    Expect("GET", "api/v1/jobs/{public_id}", SEES, FIELDS["job"], tokens=ALL_SCOPES),
+    Expect("GET", "api/v1/jobs/{public_id}", FLEET, FIELDS["others' job"], hidden=SEES - FLEET, tokens=ALL_SCOPES, case="of another team"),
+    Expect("GET", "api/v1/jobs/{public_id}/why", SEES, FIELDS["job"], tokens=ALL_SCOPES),
+    Expect("GET", "api/v1/jobs/{public_id}/events", SEES, FIELDS["job"], tokens=ALL_SCOPES),
+    Expect("POST", "api/v1/jobs/{public_id}/cancel", STEERS, FIELDS["job"], data=lambda w: {"reason": "Test"}, tokens=STEERING),
+    Expect("POST", "api/v1/jobs/{public_id}/hold", STEERS, FIELDS["job"], data=lambda w: {"reason": "Test"}, tokens=STEERING),
+    Expect("POST", "api/v1/jobs/{public_id}/release", STEERS, FIELDS["held job"], data=lambda w: {"reason": "Test"}, tokens=STEERING),
+    Expect("POST", "api/v1/scheduler/pause", OPERATES, data=lambda w: {"reason": "Test"}, tokens=OPERATING),
+    Expect("POST", "api/v1/scheduler/resume", OPERATES, lambda w: w.pause(), data=lambda w: {"reason": "Test"}, tokens=OPERATING),
+    Expect("GET", "api/v1/scheduler", FLEET, tokens=ALL_SCOPES),
+    Expect("GET", "api/v1/scheduler/scenario", FLEET, tokens=ALL_SCOPES),
+    Expect("GET", "api/v1/scheduler/plans", FLEET, tokens=ALL_SCOPES),
+    Expect("GET", "api/v1/scheduler/plans/{pk}", FLEET, lambda w: {"pk": w.plan.pk}, tokens=ALL_SCOPES),
+    Expect("GET", "api/v1/scheduler/plans/{pk}/scenario", FLEET, lambda w: {"pk": w.plan.pk}, tokens=ALL_SCOPES),
+    Expect("GET", "api/v1/fleet/summary", SEES, tokens=ALL_SCOPES),
+    Expect("GET", "api/v1/fleet/history", SEES, tokens=ALL_SCOPES),
+    Expect("GET", "api/v1/fleet/map", SEES, tokens=ALL_SCOPES),
+    Expect("GET", "api/v1/quotas", SEES, tokens=ALL_SCOPES),
+    Expect("POST", "api/v1/quotas", EDITS, data=lambda w: _node_json(w) | {"parent": w.team.public_id}, tokens=ADMIN),
+    Expect("GET", "api/v1/quotas/{public_id}", SEES, _team, tokens=ALL_SCOPES),
+    Expect("PUT", "api/v1/quotas/{public_id}", EDITS, _team, data=lambda w: _node_json(w) | {"kind": "team"}, tokens=ADMIN),
+    Expect("POST", "api/v1/quotas/{public_id}/move", EDITS, _team, data=_move_json, tokens=ADMIN),
+    Expect("POST", "api/v1/quotas/{public_id}/archive", EDITS, FIELDS["empty"], data=lambda w: {"revision": 1}, tokens=ADMIN),
+    Expect("POST", "api/v1/quotas/{public_id}/restore", EDITS, FIELDS["archived"], data=lambda w: {"revision": 1}, tokens=ADMIN),
+    Expect("GET", "api/v1/quotas/{public_id}/roles", SEES, _team, tokens=ALL_SCOPES),
+    # A token hands out no role that can do more than the token itself.
+    Expect("POST", "api/v1/quotas/{public_id}/roles", MANAGES, _team, data=lambda w: {"role": "viewer", "username": "stranger"}, tokens=ADMIN),
+    Expect("DELETE", "api/v1/roles/{role_id}", MANAGES, lambda w: {"role_id": w.binding.pk}, tokens=ADMIN),
+    Expect("GET", "api/v1/group-rules", MANAGES, tokens=ADMIN),
+    Expect("GET", "api/v1/people", MANAGES, tokens=ADMIN),
+    Expect("POST", "api/v1/people", SUPER, data=lambda w: {"username": "new", "display_name": "New"}, tokens=ADMIN),
+    Expect("GET", "api/v1/people/{public_id}", MANAGES, FIELDS["stranger"], tokens=ADMIN),
+    Expect("PUT", "api/v1/people/{public_id}", SUPER, FIELDS["stranger"], data=lambda w: {"display_name": "Other"}, tokens=ADMIN),
+    Expect("POST", "api/v1/people/{public_id}/deactivate", SUPER, FIELDS["stranger"], tokens=ADMIN),
+    Expect("POST", "api/v1/people/{public_id}/activate", SUPER, FIELDS["stranger"], tokens=ADMIN),
+    Expect("POST", "api/v1/people/{public_id}/reset", SUPER, FIELDS["stranger"], tokens=ADMIN),
+    Expect("PUT", "api/v1/me/clock", SIGNED_IN, data=lambda w: {"utc": True}),
+    Expect("GET", "api/v1/tokens", SIGNED_IN, tokens=ALL_SCOPES),
+    Expect("POST", "api/v1/tokens", SEES, data=_token_json, tokens=ADMIN),
+    Expect("DELETE", "api/v1/tokens/{public_id}", SUPER | {"viewer"}, FIELDS["token"], hidden=SIGNED_IN, tokens=ADMIN),
+    Expect("GET", "api/v1/audit", AUDITS, tokens=frozenset({"read"})),
+    Expect("GET", "api/v1/audit/{entry_id}", AUDITS, lambda w: {"entry_id": w.entry.pk}, tokens=frozenset({"read"})),
+]
+
+# Addresses that exist for allauth's sake, or only while single sign-on is configured: 404 for all.
+NOT_THERE = (
+    "api/v1/",
+    "accounts/oidc/<slug:provider_id>/login/",
+    "accounts/oidc/<slug:provider_id>/login/callback/",
+    "accounts/signup/",
+    "accounts/inactive/",
+    "accounts/password/set/",
+    "accounts/password/reset/",
+    "accounts/reauthenticate/",
+    "accounts/email/",
+    "accounts/3rdparty/",
+    "accounts/3rdparty/signup/",
+    "accounts/3rdparty/login/cancelled/",
+    "accounts/3rdparty/login/error/",
+)
+
+EXPECTED = [*PAGES, *API]
+
+# The websocket of all live pages: who stays connected. The rest is told why it closes; each topic asks again for its own capability.
+SOCKETS = {"ws/live/": SEES}
