@@ -17,6 +17,8 @@ BIN := .venv/bin
 # Tools that read the settings must not make a data folder in passing.
 TOOL_ENV := GPUFLEET_DATA_DIR=build/tools
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+# What the long tests draw afresh is drawn from the tree that they test: new for every commit, the same when one commit is tested again.
+SOAK_SEED ?= $(shell printf '%d' "0x$$(git rev-parse --quiet --verify 'HEAD^{tree}' 2>/dev/null | cut -c1-8)" 2>/dev/null)
 
 .PHONY: help setup setup-tests run test soak check fix lock
 
@@ -33,8 +35,9 @@ run: setup ## the console with a live demo fleet (PORT=8000 HOST=127.0.0.1 DATA=
 test: setup-tests ## the whole suite (TESTS=path for a part of it)
 	@HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-ci} $(PYTEST) $(TESTS)
 
-soak: setup-tests ## the long tests: kills, storms, the full browser matrices
-	@HYPOTHESIS_PROFILE=soak $(PYTEST) -m soak $(TESTS)
+soak: setup-tests ## the long tests: kills, storms, the full browser matrices (SOAK_SEED=number draws others than this commit's)
+	@echo 'SOAK_SEED=$(SOAK_SEED)'
+	@HYPOTHESIS_PROFILE=soak SOAK_SEED=$(SOAK_SEED) $(PYTEST) -m soak --hypothesis-seed=$(SOAK_SEED) $(TESTS)
 
 check: setup-tests ## style, types, templates, migrations, docs
 	@mkdir -p build

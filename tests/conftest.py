@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["tests.servers", "tests.browser.harness", "tests.personas"]
 
-# ci: the same examples on every machine, so that a red build is somebody's change. soak: new examples every night.
+# ci: the same examples on every machine, so that a red build is somebody's change. soak: new examples for every commit (Makefile).
 _calm = [HealthCheck.too_slow, HealthCheck.data_too_large]
 settings.register_profile("ci", max_examples=60, deadline=None, derandomize=True, suppress_health_check=_calm, print_blob=True)
 settings.register_profile("dev", max_examples=25, deadline=None, suppress_health_check=_calm)
