@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic_core import PydanticCustomError
 
 from scheduler.policy import DEFAULT_GRACE_SECONDS
 
@@ -15,9 +16,15 @@ MOST_ELEMENTS = 10_000
 LONGEST_SECONDS = 366 * 86_400
 Seconds = Annotated[float, Field(ge=0, le=LONGEST_SECONDS, allow_inf_nan=False)]
 Name = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=120)]
-Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,99}$")]
-Variable = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}$")]
+WORD, VARIABLE = r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,99}$", r"^[A-Za-z_][A-Za-z0-9_]{0,99}$"
+Word = Annotated[str, StringConstraints(pattern=WORD)]
+Variable = Annotated[str, StringConstraints(pattern=VARIABLE)]
 Text = Annotated[str, StringConstraints(max_length=4000)]
+
+
+def broken_rule(field: str, message: str) -> PydanticCustomError:
+    """A rule between several keys, told at the one that is to be changed."""
+    return PydanticCustomError("rule", message, {"field": field})
 
 
 class Part(BaseModel):
@@ -73,7 +80,7 @@ class Launch(Part):
     @model_validator(mode="after")
     def one_of_both(self) -> "Launch":
         if self.command is not None and self.shell is not None:
-            raise ValueError("State command or shell, not both.")
+            raise broken_rule("shell", "State command or shell, not both.")
         return self
 
 
@@ -86,7 +93,7 @@ class Array(Part):
     @model_validator(mode="after")
     def one_of_both(self) -> "Array":
         if (self.size is None) == (self.values is None):
-            raise ValueError("State either size or values.")
+            raise broken_rule("values" if self.size else "size", "State either size or values.")
         return self
 
     @property
@@ -141,11 +148,11 @@ class JobDescription(Part):
     @model_validator(mode="after")
     def whole(self) -> "JobDescription":
         if (self.roles is None) == (self.gpus is None):
-            raise ValueError("State roles, or gpus and workers for a single one.")
+            raise broken_rule("gpus", "State roles, or gpus and workers for a single one.")
         if self.roles is not None and self.workers is not None:
-            raise ValueError("workers goes with gpus; roles say it with min and max.")
+            raise broken_rule("workers", "workers goes with gpus; roles say it with min and max.")
         if self.deadline is not None and self.not_before is not None and self.deadline <= self.not_before:
-            raise ValueError("The deadline must lie after not_before.")
+            raise broken_rule("deadline", "The deadline must lie after not_before.")
         return self
 
     def due_after(self, moment: datetime) -> bool:

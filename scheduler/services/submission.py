@@ -11,7 +11,6 @@ from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.db import transaction
-from pydantic import ValidationError as SchemaError
 
 from gpufleet.core.audit import Actor, audit_record
 from gpufleet.core.ids import public_id, public_ids
@@ -21,6 +20,7 @@ from quotas.permissions import Access, Can
 from scheduler.backends.base import Facts
 from scheduler.engine.mig import board_of
 from scheduler.engine.values import Kind, Role
+from scheduler.job_reading import Faults, read_description
 from scheduler.job_schema import JobDescription
 from scheduler.models import Dependency, GpuType, Job, JobEvent, JobState, MigInstance
 from scheduler.services.lease import lease_want
@@ -29,7 +29,6 @@ from scheduler.snapshots.jobs import Kinds, kind_document
 
 MOST_AT_ONCE = 10_000
 BATCH = 1000
-Faults = dict[str, list[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +93,16 @@ class _Checker:
         self._quotas: dict[str, tuple[QuotaNode | None, str]] = {}
 
     def check(self, raw: Mapping[str, Any]) -> tuple[Checked | None, Faults]:
-        try:
-            description = JobDescription.model_validate(raw)
-        except SchemaError as error:
-            return None, _schema_faults(error)
+        read = read_description(raw)
+        if read.rest is None:
+            return None, read.faults
+        checked, further = self._check(read.rest)
+        if read.description is not None:
+            return checked, further
+        # What else is wrong is told in the same round.
+        return None, read.faults | {path: messages for path, messages in further.items() if read.is_new(path)}
+
+    def _check(self, description: JobDescription) -> tuple[Checked | None, Faults]:
         faults: dict[str, list[str]] = defaultdict(list)
         quota, fault = self._quota(description.quota)
         if fault:
@@ -206,17 +211,6 @@ def _facts_now() -> dict[int, Facts]:
     from scheduler.backends.registry import backends_all
 
     return {cluster: backend.facts for cluster, backend in backends_all().items()}
-
-
-def _schema_faults(error: SchemaError) -> Faults:
-    found: dict[str, list[str]] = defaultdict(list)
-    for fault in error.errors(include_url=False, include_context=False):
-        path = ""
-        for step in fault["loc"]:
-            path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else str(step)
-        message = fault["msg"].removeprefix("Value error, ")
-        found[path or "description"].append(message)
-    return dict(found)
 
 
 def _write(checked: Sequence[Checked], access: Access, now: datetime, actor: Actor, news: News) -> list[Job]:

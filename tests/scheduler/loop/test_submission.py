@@ -5,9 +5,12 @@ from typing import Any
 
 import pytest
 from django.core.exceptions import ValidationError
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpufleet.core.models import AuditEntry
 from quotas.permissions import Access, access_for_user
+from scheduler.job_reading import read_description
 from scheduler.job_schema import Array, JobDescription, Launch, Placing, RoleForm, Saving
 from scheduler.models import Dependency, Job, JobState
 from scheduler.services.submission import submission_create, submissions_check, submissions_create
@@ -17,6 +20,25 @@ from tests.scheduler.loop.worlds import Loop, leaf, state, submit, wishes
 from tests.servers import PROJECT
 
 pytestmark = pytest.mark.django_db
+KEYS = (
+    "name",
+    "quota",
+    "class",
+    "gpus",
+    "workers",
+    "roles",
+    "topology",
+    "launch",
+    "env",
+    "array",
+    "size",
+    "values",
+    "after",
+    "job",
+    "if",
+    "min",
+    "x y",
+)
 
 
 def submitter(path: str = "") -> Access:
@@ -71,16 +93,57 @@ def test_every_fault_is_told_at_its_path() -> None:
         "deadline": ["It lies in the past."],
         "after[0].job": ["There is no job j-1."],
     }
-    assert list(faults(gpus=4, gpuz=1, roles=[{"gpus": -1}])) == ["roles[0].gpus", "gpuz"]
-    assert faults() == {"description": ["State roles, or gpus and workers for a single one."]}
+    assert list(faults(gpus=4, gpuz=1, roles=[{"gpus": -1}])) == ["roles[0].gpus", "gpuz", "gpus"]
+    assert faults() == {"gpus": ["State roles, or gpus and workers for a single one."]}
     assert list(faults(roles=[{"gpus": 2, "min": 2, "max": 5, "step": 2}, {"name": "x", "gpus": 1, "mig": "1g.10gb"}])) == [
         "roles[0].max",
         "roles[1]",
     ]
     assert list(faults(gpus=8, topology={"required": "row"})) == ["topology.required"]
-    assert list(faults(gpus=1, launch={"command": ["x"], "shell": "x"})) == ["launch"]
+    assert list(faults(gpus=1, launch={"command": ["x"], "shell": "x"})) == ["launch.shell"]
     assert list(faults(gpus=1, not_before="2026-11-20T13:00:00")) == ["not_before"]  # a time needs its zone
     assert list(faults(gpus=1, grace_s=float("nan"))) == ["grace_s"]
+
+
+def test_what_the_schema_refuses_hides_nothing_else() -> None:
+    """One round: values of the wrong kind, unknown keys, rules between keys, and what only the fleet, the tree or the engine know."""
+    found = faults(
+        gpus=65,
+        gpuz=1,
+        quota="acme/nowhere",
+        gpu_types=["B900"],
+        topology={"required": "row"},
+        deadline=NOON - timedelta(hours=1),
+        launch={"command": ["x"], "shell": "x", "workdir": "data"},
+        after=[{"job": "j-1"}],
+    )
+    assert found == {
+        "gpus": ["At most 64."],
+        "gpuz": ["There is no key gpuz here; gpus was perhaps meant."],
+        "launch.workdir": ["An absolute path is wanted; it begins with /."],
+        "launch.shell": ["State command or shell, not both."],
+        "quota": ["There is no quota acme/nowhere."],
+        "gpu_types": ["The fleet knows no B900; it knows none yet."],
+        "topology.required": found["topology.required"],
+        "deadline": ["It lies in the past."],
+        "after[0].job": ["There is no job j-1."],
+    }
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 99) | st.floats() | st.text("ab [].0", max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=5),
+    max_leaves=25,
+)
+
+
+@given(JSON)
+def test_whatever_is_sent_is_read_or_its_faults_are_told(raw: Any) -> None:
+    read = read_description(raw)
+
+    assert (read.description is None) == bool(read.faults)
+    assert read.description is None or read.rest is read.description
+    assert read.rest is not None or not isinstance(raw, dict), "what is left can always be checked further"
 
 
 def test_who_may_not_submit_there_is_told_no_more_than_he_sees() -> None:

@@ -1,0 +1,184 @@
+"""Reading a description so that every fault of it is told in one round, and what is good of it can still be checked further.
+
+A value that is wrong is taken out, and the rest is read again, until nothing is left to complain about. What remains is no description to submit; it
+is there so that the engine, the tree and the back-ends can say at once what they would object to as well.
+"""
+
+import copy
+import difflib
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError as SchemaError
+
+from scheduler.job_schema import VARIABLE, WORD, JobDescription
+
+Faults = dict[str, list[str]]
+Step = int | str
+MOST_ROUNDS = 60
+# Put where something is missing, so that the rest can be checked. What is told of them is not passed on.
+STAND_INS: dict[tuple[Step, ...], Any] = {("name",): "job", ("quota",): "none", ("gpus",): 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A description, or its faults by path. `rest` is what can be checked further; None where there is nothing."""
+
+    description: JobDescription | None
+    faults: Faults
+    rest: JobDescription | None
+
+    def is_new(self, path: str) -> bool:
+        """Whether a fault found later at a path is one of its own, not a consequence of what was taken out."""
+        return not any(_is_about(path, known) for known in self.faults)
+
+
+def read_description(raw: Any) -> Read:
+    try:
+        description = JobDescription.model_validate(raw)
+        return Read(description, {}, description)
+    except SchemaError as error:
+        first = error
+    faults: dict[str, list[str]] = defaultdict(list)
+    if not isinstance(raw, Mapping):
+        return Read(None, {"description": ["It describes no job: keys with values are wanted."]}, None)
+    rest: Any = copy.deepcopy(dict(raw))
+    error_now: SchemaError | None = first
+    for _ in range(MOST_ROUNDS):
+        if error_now is None:
+            break
+        found = [_told(fault) for fault in error_now.errors(include_url=False)]
+        for steps, message in found:
+            path = spelt(steps) or "description"
+            if not any(_is_about(path, known) for known in faults if known != path):
+                faults[path].append(message)
+        for steps, _ in sorted(found, key=lambda one: [str(step) for step in one[0]], reverse=True):
+            _take_out(rest, steps)
+        try:
+            return Read(None, dict(faults), JobDescription.model_validate(rest))
+        except SchemaError as error:
+            error_now = error
+    return Read(None, dict(faults), None)
+
+
+def spelt(steps: Sequence[Step]) -> str:
+    """`roles[0].gpus`."""
+    path = ""
+    for step in steps:
+        path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else str(step)
+    return path
+
+
+def _is_about(path: str, known: str) -> bool:
+    """Whether one of two paths holds the other."""
+    longer, shorter = (path, known) if len(path) > len(known) else (known, path)
+    return longer == shorter or (longer.startswith(shorter) and longer[len(shorter)] in ".[")
+
+
+def _told(fault: Any) -> tuple[tuple[Step, ...], str]:
+    """Where it is, and what is wrong, in words for people."""
+    steps: tuple[Step, ...] = tuple(fault["loc"])
+    context = fault.get("ctx") or {}
+    kind = fault["type"]
+    if kind == "rule":
+        return (*steps, context["field"]), fault["msg"]
+    # What a union tried is no key of the description.
+    steps = tuple(step for step in steps if isinstance(step, int) or ("[" not in step and step not in ("bool", "literal")))
+    steps = tuple(step for place, step in enumerate(steps) if not (step == "[key]" and place))
+    if kind == "missing":
+        return steps, "It is missing."
+    if kind == "extra_forbidden":
+        return steps, f"There is no key {steps[-1]} here{_nearest(steps)}."
+    return steps, _said(kind, context) or f"{fault['msg'].removeprefix('Value error, ').rstrip('.')}."
+
+
+WORDS: dict[str, str | dict[str, str]] = {
+    "string_pattern_mismatch": {
+        WORD: "Letters, digits and . _ / - are allowed; it begins with a letter or a digit.",
+        VARIABLE: "A variable's name has letters, digits and _, and begins with no digit.",
+        "^/": "An absolute path is wanted; it begins with /.",
+    },
+    "greater_than_equal": "At least {ge}.",
+    "greater_than": "More than {gt}.",
+    "less_than_equal": "At most {le}.",
+    "string_too_short": "It is empty.",
+    "string_too_long": "At most {max_length} characters.",
+    "too_short": "At least {min_length}.",
+    "too_long": "At most {max_length}.",
+    "literal_error": "{expected} is wanted.",
+    "string_type": "A text is wanted; in YAML, quote it.",
+    "finite_number": "A finite number is wanted.",
+    "timezone_aware": "The time needs its zone, such as 2026-11-20T09:00:00Z.",
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "A whole number is wanted."),
+    **dict.fromkeys(("float_type", "float_parsing"), "A number is wanted."),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false is wanted."),
+    **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "Keys with values are wanted."),
+    "list_type": "A list is wanted.",
+    **dict.fromkeys(("datetime_type", "datetime_parsing", "datetime_from_date_parsing"), "A time is wanted, such as 2026-11-20T09:00:00Z."),
+}
+
+
+def _said(kind: str, context: Mapping[str, Any]) -> str:
+    words = WORDS.get(kind, "")
+    return words.format(**context) if isinstance(words, str) else words.get(context.get("pattern", ""), "")
+
+
+def _nearest(steps: Sequence[Step]) -> str:
+    """The key that was perhaps meant."""
+    keys = _keys_at(steps[:-1])
+    meant = difflib.get_close_matches(str(steps[-1]), keys, 1, 0.7)
+    return f"; {meant[0]} was perhaps meant" if meant else ""
+
+
+def _keys_at(steps: Sequence[Step]) -> list[str]:
+    schema: Any = _SCHEMA
+    for step in steps:
+        schema = _resolved(schema)
+        schema = schema.get("items", {}) if isinstance(step, int) else schema.get("properties", {}).get(step, {})
+    return list(_resolved(schema).get("properties", {}))
+
+
+_SCHEMA = JobDescription.model_json_schema()
+
+
+def _resolved(schema: Any) -> Any:
+    """Behind references, and behind "or null"."""
+    for choice in schema.get("anyOf", ()):
+        if choice.get("type") != "null":
+            schema = choice
+            break
+    if "$ref" in schema:
+        return _resolved(_SCHEMA["$defs"][schema["$ref"].rpartition("/")[2]])
+    return schema
+
+
+def _take_out(rest: Any, steps: Sequence[Step]) -> None:
+    """Remove what a fault is about: the key, or the whole list where an element of it is wrong."""
+    if tuple(steps) in STAND_INS:
+        if steps[0] == "gpus":
+            for key in ("gpus", "workers", "roles"):
+                rest.pop(key, None)
+        rest[steps[0]] = STAND_INS[tuple(steps)]
+        return
+    holder, above = rest, []
+    for step in steps[:-1]:
+        above.append((holder, step))
+        try:
+            holder = holder[step]
+        except (KeyError, IndexError, TypeError):
+            break  # taken out already
+    last = steps[-1] if steps else ""
+    if isinstance(holder, dict) and last in holder:
+        del holder[last]
+        return
+    # An element of a list, or a key that something needs: the nearest thing with a name goes.
+    while above:
+        holder, step = above.pop()
+        if isinstance(holder, dict) and step in holder:
+            del holder[step]
+            break
+    if "roles" not in rest and "gpus" not in rest:
+        rest["gpus"] = STAND_INS["gpus",]
+        rest.pop("workers", None)
