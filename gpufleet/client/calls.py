@@ -38,9 +38,9 @@ class Console:
     def get(self, path: str, **query: Any) -> Any:
         return self._call("GET", path, query)
 
-    def post(self, path: str, body: Any = None, *, key: str = "", **query: Any) -> Any:
-        """A write. With an idempotency key it may be repeated: the console does it once and answers the same again."""
-        return self._call("POST", path, query, body if body is not None else {}, key)
+    def post(self, path: str, body: Any = None, *, key: str = "", repeatable: bool = False, **query: Any) -> Any:
+        """A write. With an idempotency key, or keys of its own within, it may be repeated: the console does it once and answers the same again."""
+        return self._call("POST", path, query, body if body is not None else {}, key, repeatable)
 
     def pages(self, path: str, limit: int, **query: Any) -> Iterator[dict[str, Any]]:
         """The rows of a list, page by page, at most `limit`."""
@@ -53,8 +53,8 @@ class Console:
             if not after:
                 return
 
-    def _call(self, method: str, path: str, query: Mapping[str, Any], body: Any = None, key: str = "") -> Any:
-        repeatable = method == "GET" or bool(key)
+    def _call(self, method: str, path: str, query: Mapping[str, Any], body: Any = None, key: str = "", repeatable: bool = False) -> Any:
+        repeatable = repeatable or method == "GET" or bool(key)
         for number in range(TRIES):
             last = number == TRIES - 1 or not repeatable
             try:

@@ -22,6 +22,7 @@ from gpufleet.client.words import ago, coloured, exact, gpus, logged, plain, tab
 ENDED = ("completed", "failed", "cancelled")
 LOOK_AGAIN_SECONDS = 1.0
 LOG_PART = 65_536
+MOST_IN_A_BATCH = 500
 
 Command = Callable[[Sequence[str]], int]
 
@@ -119,20 +120,38 @@ def submit(arguments: Sequence[str]) -> int:
     if not asked.file and not asked.name:
         parser.error("name a file, or describe the job with --name and the other flags")
     found = [described(document, asked, command) for document in (documents(asked.file) if asked.file else [{}])]
-    console, results = _console(), []
-    for number, description in enumerate(found):
-        key = f"{asked.key}-{number}" if asked.key and len(found) > 1 else asked.key or uuid.uuid4().hex
-        results.append(console.post("/jobs", description, key="" if asked.dry_run else key, dry_run=asked.dry_run or None))
-    jobs = [job for result in results for job in result["jobs"]]
+    console = _console()
+    verdicts = _sent(console, found, asked.key, dry_run=asked.dry_run)
+    jobs = [job for verdict in verdicts for job in verdict["jobs"]]
+    refused = [(number, verdict["errors"]) for number, verdict in enumerate(verdicts, 1) if verdict["errors"]]
     if asked.json:
-        _print_json({"jobs": jobs})
+        _print_json({"jobs": jobs, "verdicts": verdicts})
     elif asked.dry_run:
-        for result in results:
-            print(f"Valid: would submit {result['count']} job{'s' if result['count'] != 1 else ''} of {gpus(result['gpus_milli'])} GPUs.")
+        for verdict in verdicts:
+            if not verdict["errors"]:
+                print(f"Valid: would submit {verdict['count']} job{'s' if verdict['count'] != 1 else ''} of {gpus(verdict['gpus_milli'])} GPUs.")
     else:
         for job in jobs:
             print(f"{job['id']}  {plain(job['name'])}  {coloured(job['state'])}")
-    return _wait_for(console, [job["id"] for job in jobs]) if asked.wait and not asked.dry_run else DONE
+    for number, errors in refused:
+        print(f"Document {number} was refused:", file=sys.stderr)
+        for error in errors:
+            print(f"  {plain(error['path'])}: {plain(error['message'])}", file=sys.stderr)
+    ended = _wait_for(console, [job["id"] for job in jobs]) if asked.wait and not asked.dry_run else DONE
+    return REFUSED if refused else ended
+
+
+def _sent(console: Console, found: Sequence[dict[str, Any]], key: str, *, dry_run: bool) -> list[dict[str, Any]]:
+    """A verdict for each description. A single one is a request of its own; of several, one that is refused keeps none of the others back."""
+    name = key or uuid.uuid4().hex
+    if len(found) == 1:
+        told = console.post("/jobs", found[0], key="" if dry_run else name, dry_run=dry_run or None)
+        return [{**told, "errors": []}]
+    verdicts = []
+    for first in range(0, len(found), MOST_IN_A_BATCH):
+        wishes = [{"key": f"{name}-{first + number}", "description": one} for number, one in enumerate(found[first : first + MOST_IN_A_BATCH])]
+        verdicts += console.post("/submissions", {"jobs": wishes}, repeatable=True, dry_run=dry_run or None)["verdicts"]
+    return verdicts
 
 
 def _wait_for(console: Console, jobs: Sequence[str]) -> int:

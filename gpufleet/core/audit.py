@@ -1,6 +1,6 @@
 """Who acts, and the log of what they did. Every service that writes takes an `Actor` and records an entry in the same transaction."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -9,6 +9,7 @@ from gpufleet.core.times import now
 
 # What every table keeps of an actor's name.
 NAME_LENGTH = 160
+MANY = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,34 @@ def audit_record(
     after: Mapping[str, Any] | None = None,
     reason: str = "",
 ) -> AuditEntry:
-    """Write one entry. With both sides given only the fields that differ are kept, and a write that changed nothing still says that it happened.
+    """Write one entry, as `audit_entry` makes it."""
+    entry = audit_entry(
+        actor=actor, action=action, kind=kind, object_id=object_id, quota=quota, quota_path=quota_path, before=before, after=after, reason=reason
+    )
+    entry.save(force_insert=True)
+    return entry
+
+
+def audit_write(*, entries: Sequence[AuditEntry]) -> None:
+    """Write many entries of one request in one statement."""
+    AuditEntry.objects.bulk_create(entries, batch_size=MANY)
+
+
+def audit_entry(
+    *,
+    actor: Actor,
+    action: str,
+    kind: str,
+    object_id: str,
+    quota: Subtree | None = None,
+    quota_path: str | None = None,
+    before: Mapping[str, Any] | None = None,
+    after: Mapping[str, Any] | None = None,
+    reason: str = "",
+) -> AuditEntry:
+    """An entry that is yet to be written.
+
+    With both sides given only the fields that differ are kept, and a write that changed nothing still says that it happened.
 
     `quota` is the node whose subtree it concerns. Its key is kept beside its path, so that the entry stays where it belongs when the node is moved
     or renamed. `quota_path` says another path than the node has now.
@@ -55,7 +83,7 @@ def audit_record(
         changed = [key for key in {**before, **after} if before.get(key) != after.get(key)]
         before = {key: before.get(key) for key in changed}
         after = {key: after.get(key) for key in changed}
-    return AuditEntry.objects.create(
+    return AuditEntry(
         at=now(),
         actor=actor.user,
         actor_name=actor.name,

@@ -14,6 +14,7 @@ from gpufleet.core.times import now
 from gpufleet.web import Access, Can, access_of
 from scheduler.api.lists import answered, inlined, listed, parameters_of
 from scheduler.job_lists import JOBS
+from scheduler.job_reading import Faults
 from scheduler.job_schema import JobDescription
 from scheduler.models import Attempt, Job, JobEvent
 from scheduler.presenters.jobs import JobLine, job_lines, line_of
@@ -34,9 +35,9 @@ from scheduler.selectors.jobs import (
     must_steer,
 )
 from scheduler.selectors.logs import MOST_BYTES, job_log
-from scheduler.services.repeats import Verdict, submission_once, submissions_each
+from scheduler.services.repeats import Verdict, submission_once, submissions_dry, submissions_each
 from scheduler.services.steering import job_cancel, job_hold_back, job_release_hold
-from scheduler.services.submission import submissions_check
+from scheduler.services.submission import Checked, submissions_check
 
 router = Router(tags=["Jobs"])
 
@@ -308,9 +309,8 @@ def job_submit(
     access.must_somewhere(Can.SUBMIT)
     if asked.dry_run:
         (checked,) = submissions_check(access=access, descriptions=[body], now=now())
-        array = checked.description.array
-        count = array.count if array else 1
-        return answered({"jobs": [], "count": count, "gpus_milli": count * checked.gpus_milli, "dry_run": True, "repeated": False})
+        milli = checked.count * checked.gpus_milli
+        return answered({"jobs": [], "count": checked.count, "gpus_milli": milli, "dry_run": True, "repeated": False})
     done = submission_once(access=access, description=body, key=key, now=now())
     told = [{"id": job.public_id, "name": job.name, "state": job.state} for job in done.jobs]
     milli = sum(job.gpus_milli for job in done.jobs)
@@ -320,8 +320,8 @@ def job_submit(
 
 
 class WishIn(Schema):
-    key: str = Field("", max_length=100, description="As the header Idempotency-Key of a single submission.")
-    description: dict[str, Any]
+    key: str = Field("", description="As the header Idempotency-Key of a single submission: at most 100 printable characters.")
+    description: Any = Field(description="A job, as `POST /jobs` takes it.")
 
 
 class BatchIn(Schema):
@@ -334,29 +334,66 @@ class FaultOut(Schema):
 
 
 class VerdictOut(Schema):
-    """`errors` is empty for what was submitted."""
+    """`errors` is empty for what was submitted, or would be. A dry run lists no jobs and counts what it would submit."""
 
     jobs: list[SubmittedJob]
     errors: list[FaultOut]
     repeated: bool
+    count: int
+    gpus_milli: int
 
 
 class BatchOut(Schema):
     verdicts: list[VerdictOut]
 
 
-@router.post("/submissions", response=BatchOut, url_name="job_batch", summary="Submit many jobs in one request")
-def job_batch(request: HttpRequest, body: BatchIn) -> HttpResponse:
-    """Up to 500 descriptions, each with its own key and verdict: one that is refused keeps none of the others back."""
-    wishes = [(wish.key, wish.description) for wish in body.jobs]
-    verdicts = submissions_each(access=access_of(request), wishes=wishes, now=now())
+BATCH_EXAMPLE = {
+    "two jobs": {
+        "summary": "Two jobs, each under a key of its own",
+        "value": {
+            "jobs": [
+                {"key": "sweep-7-a", "description": {"name": "a", "quota": "acme/research/nlp", "gpus": 1}},
+                {"key": "sweep-7-b", "description": {"name": "b", "quota": "acme/research/nlp", "gpus": 2}},
+            ]
+        },
+    }
+}
+
+
+@router.post(
+    "/submissions",
+    response=BatchOut,
+    url_name="job_batch",
+    openapi_extra={"requestBody": {"content": {"application/json": {"examples": BATCH_EXAMPLE}}}},
+    summary="Submit many jobs in one request",
+)
+def job_batch(request: HttpRequest, asked: Query[SubmitQuery], body: BatchIn) -> HttpResponse:
+    """Up to 500 descriptions, each with its own key and verdict in their order: one that is refused keeps none of the others back.
+
+    Repeated after a time-out, those with a key that had been submitted are told again and made only once.
+    """
+    access = access_of(request)
+    if asked.dry_run:
+        judged = submissions_dry(access=access, wishes=[wish.description for wish in body.jobs], now=now())
+        return answered({"verdicts": [_judged(one) for one in judged]})
+    verdicts = submissions_each(access=access, wishes=[(wish.key, wish.description) for wish in body.jobs], now=now())
     return answered({"verdicts": [_verdict(verdict) for verdict in verdicts]})
 
 
 def _verdict(verdict: Verdict) -> dict[str, Any]:
-    errors = [{"path": path, "message": message} for path, messages in (verdict.faults or {}).items() for message in messages]
     jobs = [{"id": job.public_id, "name": job.name, "state": job.state} for job in verdict.jobs]
-    return {"jobs": jobs, "errors": errors, "repeated": verdict.repeated}
+    milli = sum(job.gpus_milli for job in verdict.jobs)
+    return {"jobs": jobs, "errors": _errors(verdict.faults or {}), "repeated": verdict.repeated, "count": len(jobs), "gpus_milli": milli}
+
+
+def _judged(one: Checked | Faults) -> dict[str, Any]:
+    good = isinstance(one, Checked)
+    count, milli = (one.count, one.count * one.gpus_milli) if isinstance(one, Checked) else (0, 0)
+    return {"jobs": [], "errors": [] if good else _errors(one), "repeated": False, "count": count, "gpus_milli": milli}
+
+
+def _errors(faults: Any) -> list[dict[str, str]]:
+    return [{"path": path, "message": message} for path, messages in faults.items() for message in messages]
 
 
 class SteerIn(Schema):

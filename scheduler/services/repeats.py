@@ -1,7 +1,6 @@
 """Submitting once, however often it is asked for: a caller names its submission, and a second request by that name gets the first one's jobs."""
 
 import hashlib
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,11 +12,12 @@ from django.db import transaction
 
 from gpufleet.core.faults import Conflict
 from quotas.permissions import Access, Can
+from scheduler.job_reading import Faults
+from scheduler.job_storable import unstorable
 from scheduler.models import Job, SubmissionKey
-from scheduler.services.submission import submission_create, submissions_create
+from scheduler.services.submission import Checked, submission_create, submissions_judge, submissions_write
 
 KEY_LENGTH = 100
-_PLACE = re.compile(r"\[(\d+)\]\.?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +31,10 @@ def submission_once(*, access: Access, description: Mapping[str, Any], key: str,
     user = access.actor.user
     if user is None or not access.can_somewhere(Can.SUBMIT):
         raise PermissionDenied("It needs a role that may submit, and a token with the scope submit.")
-    if not key:
+    if wrong := _key_faults(key, 0, 0):
+        raise ValidationError({"Idempotency-Key": wrong})
+    if not key or unstorable(description):
         return Submitted(submission_create(access=access, description=description, now=now, actor=access.actor))
-    if len(key) > KEY_LENGTH or not key.isprintable():
-        raise ValidationError({"Idempotency-Key": f"At most {KEY_LENGTH} printable characters."})
     digest = _digest(description)
     with transaction.atomic():
         # A second request at the same time waits here for the first one's end, and then finds its row.
@@ -48,9 +48,8 @@ def submission_once(*, access: Access, description: Mapping[str, Any], key: str,
 
 def _again(row: SubmissionKey, digest: str, access: Access) -> Submitted:
     if row.digest != digest:
-        raise Conflict(f"The key {row.key} was used for another description. Take a fresh one.")
-    found = Job.objects.filter(access.visible(Can.SEE, "quota__path"), public_id__in=row.jobs)
-    return Submitted(list(found.order_by("id")), repeated=True)
+        raise Conflict(_taken(row))
+    return Submitted(list(_repeated({0: row}, access)[0].jobs), repeated=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,78 +61,77 @@ class Verdict:
     repeated: bool = False
 
 
-def submissions_each(*, access: Access, wishes: Sequence[tuple[str, Mapping[str, Any]]], now: datetime) -> list[Verdict]:
+def submissions_each(*, access: Access, wishes: Sequence[tuple[str, Any]], now: datetime) -> list[Verdict]:
     """Submit many descriptions, each under its own key (or none) and with its own verdict: one that is refused keeps none of the others back."""
     user = access.actor.user
     if user is None or not access.can_somewhere(Can.SUBMIT):
         raise PermissionDenied("It needs a role that may submit, and a token with the scope submit.")
-    keys = [key for key, _ in wishes if key]
-    if len(set(keys)) != len(keys):
-        raise ValidationError({"jobs": "A key is named twice."})
     verdicts: dict[int, Verdict] = {}
+    digests: dict[int, str] = {}
+    named: dict[str, int] = {}
+    for place, (key, wish) in enumerate(wishes):
+        if wrong := _key_faults(key, named.setdefault(key, place) if key else place, place):
+            verdicts[place] = Verdict(faults={"key": [wrong]})
+        elif key and not unstorable(wish):  # which is refused, and leaves no key behind
+            digests[place] = _digest(wish)
     with transaction.atomic():
-        fresh = [SubmissionKey(user=user, key=key, digest=_digest(wish), at=now) for key, wish in wishes if key]
         # In the order of keys, so that two batches that share some wait for each other in one order.
-        SubmissionKey.objects.bulk_create(sorted(fresh, key=lambda row: row.key), ignore_conflicts=True)
-        known = {row.key: row for row in SubmissionKey.objects.select_for_update().filter(user=user, key__in=keys)}
-        open_places = []
-        for place, (key, wish) in enumerate(wishes):
-            row = known.get(key)
-            if row is None or (not row.jobs and row.digest == _digest(wish)):
-                open_places.append(place)
-            elif row.digest != _digest(wish):
-                verdicts[place] = Verdict(faults={"key": [f"The key {key} was used for another description. Take a fresh one."]})
-            else:
-                again = _again(row, row.digest, access)
-                verdicts[place] = Verdict(tuple(again.jobs), repeated=True)
+        fresh = sorted((SubmissionKey(user=user, key=wishes[place][0], digest=digest, at=now) for place, digest in digests.items()), key=_key_of)
+        SubmissionKey.objects.bulk_create(fresh, ignore_conflicts=True)
+        rows = {row.key: row for row in SubmissionKey.objects.select_for_update().filter(user=user, key__among=[row.key for row in fresh])}
+        used = {place: rows[wishes[place][0]] for place in digests}
+        verdicts |= _repeated({place: row for place, row in used.items() if row.digest == digests[place] and row.jobs}, access)
+        for place, row in used.items():
+            if row.digest != digests[place]:
+                verdicts[place] = Verdict(faults={"key": [_taken(row)]})
+        open_places = [place for place in range(len(wishes)) if place not in verdicts]
         made = _made(access, [(place, wishes[place][1]) for place in open_places], now)
-        refused = [wishes[place][0] for place, verdict in made.items() if verdict.faults]
-        SubmissionKey.objects.filter(user=user, key__in=[key for key in refused if key], jobs=[]).delete()
-        used = [known[wishes[place][0]] for place, verdict in made.items() if verdict.jobs and wishes[place][0]]
-        for row, verdict in zip(used, (made[place] for place in made if made[place].jobs and wishes[place][0]), strict=True):
+        refused = [used[place].pk for place, verdict in made.items() if verdict.faults and place in used]
+        SubmissionKey.objects.filter(pk__among=refused).delete()
+        kept = [used[place] for place, verdict in made.items() if verdict.jobs and place in used]
+        for row, verdict in zip(kept, (verdict for place, verdict in made.items() if verdict.jobs and place in used), strict=True):
             row.jobs = [job.public_id for job in verdict.jobs]
-        SubmissionKey.objects.bulk_update(used, ["jobs"], batch_size=100)
+        SubmissionKey.objects.bulk_update(kept, ["jobs"], batch_size=100)
     return [verdicts.get(place) or made[place] for place in range(len(wishes))]
 
 
-def _made(access: Access, wishes: Sequence[tuple[int, Mapping[str, Any]]], now: datetime) -> dict[int, Verdict]:
+def _key_of(row: SubmissionKey) -> str:
+    return row.key
+
+
+def _key_faults(key: str, first: int, place: int) -> str:
+    if len(key) > KEY_LENGTH or not key.isprintable():
+        return f"At most {KEY_LENGTH} printable characters."
+    return f"It names number {first} of this request, too." if first != place else ""
+
+
+def _taken(row: SubmissionKey) -> str:
+    return f"The key {row.key} was used for another description. Take a fresh one."
+
+
+def _repeated(rows: Mapping[int, SubmissionKey], access: Access) -> dict[int, Verdict]:
+    """Verdicts of wishes that were submitted before, by place: the same jobs again, as far as they may be seen now."""
+    named = [name for row in rows.values() for name in row.jobs]
+    found = Job.objects.filter(access.visible(Can.SEE, "quota__path"), public_id__among=named).defer("spec", "launch")
+    jobs = {job.public_id: job for job in found}
+    return {place: Verdict(tuple(jobs[name] for name in row.jobs if name in jobs), repeated=True) for place, row in rows.items()}
+
+
+def _made(access: Access, wishes: Sequence[tuple[int, Any]], now: datetime) -> dict[int, Verdict]:
     """Those that hold are submitted together, those that do not are left out with their faults."""
-    verdicts: dict[int, Verdict] = {}
-    good = list(wishes)
-    while good:
-        try:
-            jobs = submissions_create(access=access, descriptions=[wish for _, wish in good], now=now, actor=access.actor)
-        except ValidationError as fault:
-            wrong = _by_place(fault, len(good))
-            verdicts |= {good[index][0]: Verdict(faults=faults) for index, faults in wrong.items()}
-            good = [one for index, one in enumerate(good) if index not in wrong]
-            continue
-        counts = [_count(wish) for _, wish in good]
-        rows = iter(jobs)
-        for (place, _), count in zip(good, counts, strict=True):
-            verdicts[place] = Verdict(tuple(next(rows) for _ in range(count)))
-        break
-    return verdicts
+    judged = submissions_judge(access=access, descriptions=[wish for _, wish in wishes], now=now)
+    good = [one for one in judged if isinstance(one, Checked)]
+    jobs = iter(submissions_write(checked=good, access=access, now=now, actor=access.actor))
+    return {
+        place: Verdict(tuple(next(jobs) for _ in range(one.count))) if isinstance(one, Checked) else Verdict(faults=one)
+        for (place, _), one in zip(wishes, judged, strict=True)
+    }
 
 
-def _count(wish: Mapping[str, Any]) -> int:
-    array = wish.get("array")
-    if not array:
-        return 1
-    return int(array["size"]) if array.get("size") is not None else len(array["values"])
-
-
-def _by_place(fault: ValidationError, count: int) -> dict[int, dict[str, list[str]]]:
-    """Faults by the description that they are about. What is about none of them is about all."""
-    found: dict[int, dict[str, list[str]]] = {}
-    for path, messages in fault.message_dict.items():
-        named = _PLACE.match(path) if count > 1 else None
-        if named:
-            found.setdefault(int(named[1]), {})[path[named.end() :] or "description"] = messages
-        else:
-            for index in range(count):
-                found.setdefault(index, {})[path] = messages
-    return found
+def submissions_dry(*, access: Access, wishes: Sequence[Any], now: datetime) -> list[Checked | Faults]:
+    """What submitting each of them would come to; nothing is written."""
+    access.must_somewhere(Can.SUBMIT)
+    return submissions_judge(access=access, descriptions=wishes, now=now)
 
 
 def _digest(description: Mapping[str, Any]) -> str:

@@ -12,8 +12,8 @@ from typing import Any
 from django.core.exceptions import ValidationError
 from django.db import transaction
 
-from gpufleet.core.audit import Actor, audit_record
-from gpufleet.core.ids import public_id, public_ids
+from gpufleet.core.audit import Actor, audit_entry, audit_write
+from gpufleet.core.ids import public_ids
 from gpufleet.core.live.news import News
 from quotas.models import QuotaNode
 from quotas.permissions import Access, Can
@@ -22,6 +22,7 @@ from scheduler.engine.mig import board_of
 from scheduler.engine.values import Kind, Role
 from scheduler.job_reading import Faults, read_description
 from scheduler.job_schema import JobDescription
+from scheduler.job_storable import TOO_DEEP, text_is_storable, unstorable
 from scheduler.models import Dependency, GpuType, Job, JobEvent, JobState, MigInstance
 from scheduler.services.lease import lease_want
 from scheduler.snapshots.fleet import topology_now
@@ -41,6 +42,11 @@ class Checked:
     gpus_milli: int
     after: tuple[tuple[int, bool], ...]  # jobs, and whether only their success will do
 
+    @property
+    def count(self) -> int:
+        """How many jobs it is."""
+        return self.description.array.count if self.description.array else 1
+
 
 def submission_create(*, access: Access, description: Mapping[str, Any], now: datetime, actor: Actor) -> list[Job]:
     """Submit a job, or all elements of an array. A `ValidationError` names every fault by its path."""
@@ -49,7 +55,13 @@ def submission_create(*, access: Access, description: Mapping[str, Any], now: da
 
 def submissions_create(*, access: Access, descriptions: Sequence[Mapping[str, Any]], now: datetime, actor: Actor) -> list[Job]:
     """Submit many, all or none."""
-    checked = submissions_check(access=access, descriptions=descriptions, now=now)
+    return submissions_write(checked=submissions_check(access=access, descriptions=descriptions, now=now), access=access, now=now, actor=actor)
+
+
+def submissions_write(*, checked: Sequence[Checked], access: Access, now: datetime, actor: Actor) -> list[Job]:
+    """The jobs of descriptions that were checked, in their order; those of an array follow each other."""
+    if not checked:
+        return []
     news = News()
     with transaction.atomic():
         jobs = _write(checked, access, now, actor, news)
@@ -61,20 +73,31 @@ def submissions_create(*, access: Access, descriptions: Sequence[Mapping[str, An
 
 def submissions_check(*, access: Access, descriptions: Sequence[Mapping[str, Any]], now: datetime) -> list[Checked]:
     """What submitting would check, and nothing written. With several descriptions paths begin with the place in the list."""
-    checker = _Checker(access, now)
     found: list[Checked] = []
     faults: Faults = {}
-    for place, raw in enumerate(descriptions):
-        checked, wrong = checker.check(raw)
-        prefix = f"[{place}]" if len(descriptions) > 1 else ""
-        faults |= {_joined(prefix, path): messages for path, messages in wrong.items()}
-        if checked is not None:
-            found.append(checked)
-    if sum(one.description.array.count if one.description.array else 1 for one in found) > MOST_AT_ONCE:
-        faults["array"] = [f"At most {MOST_AT_ONCE} jobs at once."]
+    for place, judged in enumerate(submissions_judge(access=access, descriptions=descriptions, now=now)):
+        if isinstance(judged, Checked):
+            found.append(judged)
+        else:
+            prefix = f"[{place}]" if len(descriptions) > 1 else ""
+            faults |= {_joined(prefix, path): messages for path, messages in judged.items()}
     if faults:
         raise ValidationError(faults)
     return found
+
+
+def submissions_judge(*, access: Access, descriptions: Sequence[Any], now: datetime) -> list[Checked | Faults]:
+    """What each of many descriptions would come to by itself: what may be submitted, or its faults. What they have in common is read once."""
+    checker = _Checker(access, now, descriptions)
+    judged: list[Checked | Faults] = []
+    room = MOST_AT_ONCE
+    for raw in descriptions:
+        checked, wrong = checker.check(raw)
+        if checked is not None and checked.count > room:
+            checked, wrong = None, {"array": [f"At most {MOST_AT_ONCE} jobs at once; send it in a request of its own."]}
+        room -= checked.count if checked is not None else 0
+        judged.append(checked if checked is not None else wrong)
+    return judged
 
 
 def _joined(prefix: str, path: str) -> str:
@@ -84,18 +107,31 @@ def _joined(prefix: str, path: str) -> str:
 class _Checker:
     """Checks descriptions one after the other; what they have in common is read once."""
 
-    def __init__(self, access: Access, now: datetime) -> None:
+    def __init__(self, access: Access, now: datetime, descriptions: Sequence[Any]) -> None:
         self.access = access
         self.now = now
+        self.known = self._named_jobs(descriptions)
         self.kinds = Kinds(topology_now())
         self.types = {kind.name: kind for kind in GpuType.objects.all()}
         self.facts = _facts_now()
         self._quotas: dict[str, tuple[QuotaNode | None, str]] = {}
 
-    def check(self, raw: Mapping[str, Any]) -> tuple[Checked | None, Faults]:
+    def _named_jobs(self, descriptions: Sequence[Any]) -> dict[str, int]:
+        """Keys of the jobs after which any of the descriptions is to come, as far as the reader may see them."""
+        lists = [raw["after"] for raw in descriptions if isinstance(raw, Mapping) and isinstance(raw.get("after"), list)]
+        named = {one["job"] for after in lists for one in after if isinstance(one, Mapping) and text_is_storable(one.get("job"))}
+        if not named:
+            return {}
+        visible = Job.objects.filter(self.access.visible(Can.SEE, "quota__path"), public_id__among=named)
+        return dict(visible.values_list("public_id", "id"))
+
+    def check(self, raw: Any) -> tuple[Checked | None, Faults]:
+        wrong = unstorable(raw)
+        if any(TOO_DEEP in messages for messages in wrong.values()):
+            return None, wrong
         read = read_description(raw)
-        if read.rest is None:
-            return None, read.faults
+        if wrong or read.rest is None:
+            return None, read.faults | wrong
         checked, further = self._check(read.rest)
         if read.description is not None:
             return checked, further
@@ -176,8 +212,7 @@ class _Checker:
         if not description.after:
             return ()
         named = [one.job for one in description.after]
-        visible = Job.objects.filter(self.access.visible(Can.SEE, "quota__path"), public_id__in=named)
-        keys = dict(visible.values_list("public_id", "id"))
+        keys = self.known
         for place, name in enumerate(named):
             if name not in keys:
                 faults[f"after[{place}].job"].append(f"There is no job {name}.")
@@ -215,10 +250,12 @@ def _facts_now() -> dict[int, Facts]:
 
 def _write(checked: Sequence[Checked], access: Access, now: datetime, actor: Actor, news: News) -> list[Job]:
     rows: list[tuple[Checked, Job]] = []
-    counts = [one.description.array.count if one.description.array else 1 for one in checked]
+    counts = [one.count for one in checked]
     names = iter(public_ids("j", sum(counts)))
+    arrays = sum(one.description.array is not None for one in checked)
+    array_names = iter(public_ids("a", arrays) if arrays else ())
     for one, count in zip(checked, counts, strict=True):
-        array = public_id("a") if one.description.array else ""
+        array = next(array_names) if one.description.array else ""
         rows.extend((one, _job(one, next(names), array, place, access, now)) for place in range(count))
     jobs = Job.objects.bulk_create([job for _, job in rows], batch_size=BATCH)
     JobEvent.objects.bulk_create(
@@ -227,13 +264,14 @@ def _write(checked: Sequence[Checked], access: Access, now: datetime, actor: Act
     Dependency.objects.bulk_create(
         [Dependency(job=job, on_id=on, if_completed=completed) for one, job in rows for on, completed in one.after], batch_size=BATCH
     )
-    place = 0
+    place, entries = 0, []
     for one, count in zip(checked, counts, strict=True):
         first, last = rows[place][1], rows[place + count - 1][1]
         place += count
         after = {"name": one.description.name, "class": one.description.job_class, "gpus_milli": one.gpus_milli, "state": first.state}
         after |= {"array": first.array, "last": last.public_id} if count > 1 else {}
-        audit_record(actor=actor, action="job.create", kind="job", object_id=first.public_id, quota=one.quota, after=after)
+        entries.append(audit_entry(actor=actor, action="job.create", kind="job", object_id=first.public_id, quota=one.quota, after=after))
+    audit_write(entries=entries)
     news.add("jobs", *(job.pk for job in jobs))
     news.add("overview", 1)
     return jobs

@@ -4,9 +4,11 @@ import threading
 from datetime import timedelta
 
 import pytest
-from django.db import connections
+from django.db import connection, connections
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 
+from gpufleet.core.models import AuditEntry
 from scheduler.backends.registry import backend_for
 from scheduler.models import Job, JobState, SubmissionKey
 from scheduler.services.tick import tick_run
@@ -93,8 +95,89 @@ def test_a_batch_has_a_verdict_for_each(personas, post):
     assert len(again[1]["jobs"]) == 1, "a key whose description was refused may be used again"
     assert batch(("a", WISH | {"name": "x"}))[0]["errors"][0]["path"] == "key"
     assert Job.objects.count() == 5
-    batch(("z", WISH), ("z", WISH), status=422)
+    twice = batch(("z", WISH), ("z", WISH))
+    assert [len(verdict["jobs"]) for verdict in twice] == [1, 0]
+    assert twice[1]["errors"][0]["path"] == "key"
+    assert Job.objects.count() == 6
     batch(status=422)
+
+
+@pytest.fixture
+def batch(personas):
+    node(gpus=2)
+
+    def call(*wishes, query="", who="submitter"):
+        answer = personas.client(who).post(f"/api/v1/submissions{query}", {"jobs": list(wishes)}, content_type="application/json")
+        assert answer.status_code == 200, answer.content
+        return answer.json()["verdicts"]
+
+    return call
+
+
+SPOILERS = [
+    ("text", "description"),
+    (None, "description"),
+    ([WISH], "description"),
+    (WISH | {"name": "a\0b"}, "name"),
+    (WISH | {"launch": {"simulated": {"deep": "a\0b"}}}, "launch.simulated.deep"),
+    (WISH | {"launch": {"simulated": {"a\0b": 1}}}, "launch.simulated"),
+    (WISH | {"launch": {"simulated": {"half": "\ud800"}}}, "launch.simulated.half"),
+    (WISH | {"launch": {"simulated": {"huge": 10**30}}}, "launch.simulated.huge"),
+    (WISH | {"needs": {"x": float("inf")}}, "needs.x"),
+    (WISH | {"after": [{"job": "j-999999"}, 7]}, "after[1]"),
+    (WISH | {"after": "j-1"}, "after"),
+    (WISH | {"array": {"size": 9_999}}, "array"),
+]
+
+
+@pytest.mark.parametrize(("spoiler", "path"), SPOILERS, ids=[path for _, path in SPOILERS])
+def test_one_that_is_no_job_at_all_keeps_none_of_the_others_back(batch, spoiler, path):
+    found = batch(
+        {"description": WISH | {"array": {"size": 2}}},
+        {"key": "k", "description": spoiler},
+        {"key": "x" * 101, "description": WISH},
+        {"description": WISH},
+    )
+
+    assert [len(verdict["jobs"]) for verdict in found] == [2, 0, 0, 1]
+    assert path in {error["path"] for error in found[1]["errors"]}
+    assert found[2]["errors"][0]["path"] == "key"
+    assert Job.objects.count() == 3
+    assert not SubmissionKey.objects.exists(), "what was refused may be sent again by its key"
+
+
+def test_what_can_not_be_written_down_is_told_at_its_path_in_a_single_submission_too(post):
+    for spoiler, path in SPOILERS[3:10]:
+        told = post(spoiler, 422, key="k")
+        assert path in {error["path"] for error in told["errors"]}
+
+
+def test_a_dry_run_of_many_counts_and_names_faults_and_writes_nothing(batch):
+    found = batch({"key": "a", "description": WISH | {"workers": 2, "array": {"size": 5}}}, {"description": {"gpus": "x"}}, query="?dry_run=true")
+
+    assert [(verdict["count"], verdict["gpus_milli"], verdict["jobs"]) for verdict in found] == [(5, 10_000, []), (0, 0, [])]
+    assert {error["path"] for error in found[1]["errors"]} >= {"name", "quota", "gpus"}
+    assert not Job.objects.exists() and not SubmissionKey.objects.exists()
+
+
+def test_a_job_of_a_batch_costs_no_query_of_its_own(personas, batch):
+    first = batch({"description": WISH})[0]["jobs"][0]["id"]
+
+    def queries(count, turn):
+        wishes = [{"key": f"{turn}-{number}", "description": WISH | {"after": [{"job": first}], "array": {"size": 1}}} for number in range(count)]
+        with CaptureQueriesContext(connection) as fresh:
+            batch(*wishes)
+        with CaptureQueriesContext(connection) as again:
+            assert all(verdict["repeated"] for verdict in batch(*wishes))
+        return len(fresh), len(again)
+
+    queries(1, "warm")
+    few, many = queries(5, "few"), queries(90, "many")
+
+    assert few[0] <= 30 and few[1] <= 15
+    assert many[0] <= few[0] + 5, "SQLite takes long lists of rows in a few parts"
+    assert many[1] == few[1]
+    assert AuditEntry.objects.filter(action="job.create").count() == 1 + 1 + 5 + 90
 
 
 @pytest.mark.django_db(transaction=True)
@@ -120,6 +203,31 @@ def test_requests_with_one_key_at_the_same_time_make_one_job(personas):
     assert sorted(status for status, _ in statuses) == [200, 200, 200, 201]
     assert len({name for _, name in statuses}) == 1
     assert Job.objects.count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_batches_that_share_keys_at_the_same_time_make_each_job_once(personas):
+    """In opposite orders, as two programs that both try again would send them."""
+    node(gpus=1)
+    secret = personas.token("submitter", "submit")
+    answers, go = [], threading.Barrier(3)
+    wishes = [{"key": f"k{number}", "description": WISH | {"name": f"job {number}"}} for number in range(20)]
+
+    def ask(mine):
+        go.wait()
+        answer = Client().post("/api/v1/submissions", {"jobs": mine}, content_type="application/json", headers={"Authorization": f"Bearer {secret}"})
+        answers.append((answer.status_code, {job["name"]: job["id"] for verdict in answer.json()["verdicts"] for job in verdict["jobs"]}))
+        connections.close_all()
+
+    threads = [threading.Thread(target=ask, args=(mine,)) for mine in (wishes[:15], wishes[::-1], wishes[5:])]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+
+    assert [status for status, _ in answers] == [200] * 3
+    assert Job.objects.count() == 20
+    assert {(name, key) for _, told in answers for name, key in told.items()} == set(Job.objects.values_list("name", "public_id"))
 
 
 def test_what_workers_write_is_read_in_parts_and_from_the_end(post, personas):

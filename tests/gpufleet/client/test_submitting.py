@@ -139,6 +139,46 @@ def test_an_answer_that_is_lost_makes_no_second_job(run, monkeypatch):
     assert Job.objects.count() == 1
 
 
+def test_a_file_with_a_bad_document_submits_the_others_and_names_it(run, tmp_path):
+    (tmp_path / "jobs.yaml").write_text(f"{FILE}---\nname: third\nquota: {TEAM}\ngpus: 1\ncolour: red\n")
+
+    status, out, err = run("submit", str(tmp_path / "jobs.yaml"), **SUBMIT)
+
+    assert status == 5
+    assert out.count("queued") == 2 and Job.objects.count() == 2
+    assert "Document 3 was refused" in err and "colour:" in err
+    status, out, err = run("submit", str(tmp_path / "jobs.yaml"), "--dry-run", **SUBMIT)
+    assert (status, out.count("Valid:")) == (5, 2)
+    assert Job.objects.count() == 2
+
+
+def test_many_documents_are_few_requests_that_are_safe_to_repeat(run, tmp_path, monkeypatch):
+    from gpufleet.client.calls import Console
+
+    monkeypatch.setattr("gpufleet.client.calls.AGAIN_AFTER", (0, 0, 0))
+    monkeypatch.setattr("gpufleet.client.commands.MOST_IN_A_BATCH", 4)
+    once, asked = Console._once, []
+
+    def losing(self, method, path, *words):
+        answer = once(self, method, path, *words)
+        asked.append(path)
+        if len(asked) % 2:
+            raise urllib.error.URLError("connection reset")
+        return answer
+
+    monkeypatch.setattr(Console, "_once", losing)
+    (tmp_path / "jobs.yaml").write_text("---".join(f"\nname: job-{number}\nquota: {TEAM}\ngpus: 1\n" for number in range(10)))
+
+    status, out, _ = run("submit", str(tmp_path / "jobs.yaml"), "--key", "sweep", "--json", **SUBMIT)
+
+    assert status == 0
+    assert asked == ["/submissions"] * 6
+    assert [job["name"] for job in json.loads(out)["jobs"]] == [f"job-{number}" for number in range(10)]
+    assert Job.objects.count() == 10
+    assert run("submit", str(tmp_path / "jobs.yaml"), "--key", "sweep", **SUBMIT)[0] == 0
+    assert Job.objects.count() == 10
+
+
 def test_a_job_is_followed_to_its_end(run, monkeypatch):
     """Submitted, started by the loop on the simulated back-end, its log printed as it grows, and waited for."""
     home, moment = cluster(), [now()]
