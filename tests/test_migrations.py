@@ -65,7 +65,7 @@ def test_no_change_of_a_model_lacks_its_migration():
 
 
 def _round_trip(manage: Manage) -> None:
-    told = manage.run("shell", "--verbosity", "0", "-c", STEP_BACK_AND_FORTH % (APPS,), seconds=300).stdout
+    told = manage.run("shell", "--verbosity", "0", "-c", STEP_BACK_AND_FORTH % (APPS,), seconds=1200).stdout
     assert json.loads(told)["steps"] >= len(APPS)
 
 

@@ -64,7 +64,7 @@ def test_a_new_state_stands_in_its_row_without_a_reload(visit, live_console, job
 
     live_console.do(job_transition, job=jobs[1], to=JobState.RESERVED, now=now(), cause="promised")
 
-    expect(row).to_contain_text("Reserved", timeout=1_500)
+    expect(row).to_contain_text("Reserved")
     assert page.evaluate("window.sameDocument") is True
 
 
@@ -90,13 +90,13 @@ def test_rows_come_by_themselves_but_never_under_the_pointer(visit, live_console
     live_console.do(submit, "newcomer", jobs[0])
 
     button = page.locator("[data-apply]")
-    expect(button).to_be_visible(timeout=5_000)
+    expect(button).to_be_visible()
     assert names(page) == before, "nothing moved under the pointer"
     button.press("Enter")  # a click would take the pointer off the table, and then the rows come by themselves
     expect(page.locator("#table-jobs tbody tr").first).to_contain_text("newcomer")
     page.mouse.move(0, 0)
     live_console.do(submit, "second", jobs[0])
-    expect(page.locator("#table-jobs tbody tr").first).to_contain_text("second", timeout=5_000)
+    expect(page.locator("#table-jobs tbody tr").first).to_contain_text("second")
 
 
 def test_the_page_of_a_job_follows_it(visit, live_console, jobs):
@@ -105,7 +105,7 @@ def test_the_page_of_a_job_follows_it(visit, live_console, jobs):
 
     live_console.do(job_transition, job=jobs[0], to=JobState.CANCELLED, now=now(), cause="Not needed any more.")
 
-    expect(page.locator(".page-head")).to_contain_text("Cancelled", timeout=1_500)
+    expect(page.locator(".page-head")).to_contain_text("Cancelled")
     expect(page.locator('[data-part="why"]')).to_be_hidden()
     expect(page.locator(".timeline")).to_contain_text("Not needed any more.")
 
@@ -116,7 +116,7 @@ def test_what_the_pointer_is_on_waits_until_it_leaves(visit, live_console, jobs)
 
     live_console.do(job_transition, job=jobs[0], to=JobState.CANCELLED, now=now(), cause="Not needed any more.")
 
-    expect(page.locator("[data-apply]")).to_have_text("1 change – apply", timeout=2_000)
+    expect(page.locator("[data-apply]")).to_have_text("1 change – apply")
     expect(page.locator(".timeline")).not_to_contain_text("Not needed")
     page.mouse.move(0, 0)
     expect(page.locator(".timeline")).to_contain_text("Not needed")
@@ -133,7 +133,7 @@ def test_while_paused_nothing_moves_and_going_on_catches_up(visit, live_console,
 
     page.get_by_role("button", name="Pause live updates").click()
 
-    expect(page.locator("#table-jobs tbody tr").first).to_contain_text("newcomer", timeout=5_000)
+    expect(page.locator("#table-jobs tbody tr").first).to_contain_text("newcomer")
     expect(page.locator(f'tr[data-key="{jobs[1].public_id}"]')).to_contain_text("Reserved")
 
 
@@ -176,7 +176,7 @@ def test_the_log_grows_on_the_page_and_stays_text(visit, live_console, jobs):
     visitor = visit(f"/jobs/{writes.public_id}/")
     log = visitor.page.locator("[data-log-text]")
 
-    expect(log).not_to_be_empty(timeout=10_000)
+    expect(log).not_to_be_empty()
     assert log.evaluate("node => node.children.length") == 0
     assert [*visitor.watch.faults, *visitor.axe()] == []
     visitor.open(f"/jobs/{writes.public_id}/log/")

@@ -16,7 +16,7 @@ from gpufleet.core.models import User
 from gpufleet.core.times import now
 from scheduler.models import Gpu, Health, JobState, Node
 from tests import builders
-from tests.browser.harness import LiveConsole, Visitor
+from tests.browser.harness import PATIENCE_MS, LiveConsole, Visitor
 from tests.dashboards.worlds import gpus_of, minutes, readings
 from tests.servers import wait_until
 
@@ -76,14 +76,14 @@ def figure(page: Page, name: str) -> Any:
     return page.locator(f'.headline [data-f="{name}"]')
 
 
-def test_a_write_is_on_the_page_within_a_second(visit, live_console, fleet):
+def test_a_write_is_on_the_page_without_a_reload(visit, live_console, fleet):
     page = visit("/").page
-    page.wait_for_selector(".plot-container")  # reading plotly keeps the browser busy for a second
+    page.wait_for_selector(".plot-container")
+    page.evaluate("window.sameDocument = true")
     for number in (1, 2, 3):
-        written = time.monotonic()
         live_console.do(hold, fleet[number])
-        expect(figure(page, "held_note")).to_have_text(f"{number + 1} of 16 GPUs", timeout=1000)
-        assert time.monotonic() - written < 1.2
+        expect(figure(page, "held_note")).to_have_text(f"{number + 1} of 16 GPUs")
+    assert page.evaluate("window.sameDocument") is True
 
 
 def test_script_and_server_write_the_same_texts(visit, live_console, fleet):
@@ -205,7 +205,7 @@ def test_a_lost_change_is_noticed_at_the_next_one_and_the_snapshot_heals_it(visi
     expect(page.locator("[data-rows=sick] tr")).to_have_count(1)
 
 
-def wait_for(page: Page, check: Callable[[], Any], seconds: float = 10) -> None:
+def wait_for(page: Page, check: Callable[[], Any], seconds: float = PATIENCE_MS / 1000) -> None:
     deadline = time.monotonic() + seconds
     while not check():
         assert time.monotonic() < deadline
@@ -354,16 +354,14 @@ def test_the_map_follows_readings_holders_and_health(visit, live_console, fleet)
     page.locator(".map-grid").focus()
     page.keyboard.press("Home")
 
-    written = time.monotonic()
     live_console.do(read, dict.fromkeys(fleet, 33))
-    expect(spoken(page)).to_contain_text("33% SM", timeout=1000)
-    assert time.monotonic() - written < 1.2
+    expect(spoken(page)).to_contain_text("33% SM")
     live_console.do(fall_ill, fleet[0].node, Health.DRAINING)
-    expect(spoken(page)).to_contain_text("draining", timeout=1000)
+    expect(spoken(page)).to_contain_text("draining")
     page.keyboard.press("ArrowRight")
     expect(spoken(page)).to_contain_text("free")
     live_console.do(hold, fleet[1])
-    expect(spoken(page)).to_contain_text("acme", timeout=2000)
+    expect(spoken(page)).to_contain_text("acme")
 
 
 def test_a_gpu_that_comes_is_drawn(visit, live_console, fleet):

@@ -47,7 +47,7 @@ def test_the_palette_goes_to_a_node_by_keyboard_alone(root: Visitor):
     assert field.get_attribute("aria-activedescendant") == option.get_attribute("id")
     root.page.keyboard.press("Enter")
 
-    expect(root.page.get_by_role("heading", level=1)).to_have_text(name, timeout=15_000)
+    expect(root.page.get_by_role("heading", level=1)).to_have_text(name)
     assert root.watch.faults == []
 
 
