@@ -14,8 +14,9 @@ from django.db.models import Count, Min
 from dashboards.models import NO_READING, FleetSample, TelemetryFrame
 from gpufleet.core.ranking import natural
 from gpufleet.core.times import millis
-from quotas.models import NodeKind, QuotaNode, Rate
+from quotas.models import NodeKind, QuotaNode
 from quotas.permissions import Access, Can
+from quotas.selectors.rates import rates_now
 from scheduler.models import IN_SERVICE, Domain, Gpu, Health, Job, JobState, Node, Placement, TopologyLevel
 
 # An older frame says nothing about now: its GPUs count as without a reading.
@@ -158,12 +159,6 @@ def owners_named(access: Access) -> dict[int, Owner | None]:
         above = ("/".join(steps[:depth]) for depth in range(len(steps), 0, -1))
         named[pk] = next((teams[step] for step in above if step in teams), Owner(pk, title or name))
     return named
-
-
-def rates_now(*, now: datetime) -> dict[str, int]:
-    """What one GPU hour of each type costs now, in micro-units."""
-    rows = Rate.objects.filter(valid_from__lte=now).order_by("valid_from").values_list("gpu_type", "micros_per_gpu_hour")
-    return dict(rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """What production schedules by: the operator's settings as the engine and the loop read them, in this one place."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from django.conf import settings
@@ -19,6 +19,11 @@ class Policy:
     starts_per_second: int
     start_timeout: timedelta
     limit_warning: timedelta
+
+
+def without_splitting(engine: Settings) -> Settings:
+    """For a fleet on which nobody can split GPUs anew."""
+    return replace(engine, passes=tuple(name for name in engine.passes if name != "repartition"))
 
 
 def policy() -> Policy:

@@ -1,6 +1,7 @@
 """Fixtures that every test may use."""
 
 import os
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -29,8 +30,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(autouse=True)
 def _nothing_left_over() -> Iterator[None]:
-    """Each test has its own channel layer (its queues belong to one event loop) and an empty cache (sign-in rate limits live there)."""
+    """Each test has its own channel layer (its queues belong to one event loop), an empty cache (sign-in rate limits live there), and no fleet."""
     channel_layers.backends.clear()
     cache.clear()
+    if fitting := sys.modules.get("scheduler.services.fitting"):
+        fitting.GROUNDS.forget()
     yield
     channel_layers.backends.clear()

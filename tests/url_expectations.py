@@ -351,6 +351,7 @@ API = [
     ),
     Expect("GET", "api/v1/jobs", SEES, tokens=ALL_SCOPES),
     Expect("POST", "api/v1/jobs", SUBMITS, data=_job_json, tokens=frozenset({"submit"})),
+    Expect("POST", "api/v1/fit", SUBMITS, data=_job_json, tokens=frozenset({"submit"}), silent="It only asks."),
     Expect("POST", "api/v1/submissions", SUBMITS, data=lambda w: {"jobs": [{"description": _job_json(w)}]}, tokens=frozenset({"submit"})),
     Expect("GET", "api/v1/jobs/{public_id}/logs", STEERS, FIELDS["job"], tokens=STEERING),
     Expect("GET", "api/v1/jobs/{public_id}", SEES, FIELDS["job"], tokens=ALL_SCOPES),

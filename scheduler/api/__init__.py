@@ -2,11 +2,12 @@
 
 from ninja import Router
 
-from scheduler.api import checkpoints, hardware, imports, jobs, loop
+from scheduler.api import checkpoints, fitting, hardware, imports, jobs, loop
 
 router = Router()
 router.add_router("", hardware.router)
 router.add_router("", imports.router)
 router.add_router("", checkpoints.router)
 router.add_router("", jobs.router)
+router.add_router("", fitting.router)
 router.add_router("", loop.router)

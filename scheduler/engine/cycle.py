@@ -31,13 +31,19 @@ def make_plan(scenario: Scenario, kept: Kept | None = None) -> Plan:
 
     `kept` only saves time: with it or without it the plan is the same.
     """
-    cycle = Cycle(scenario, kept)
-    runs = [run for name, run in RUNS.items() if name in scenario.settings.passes and name != "grow"]
-    _settle(cycle, runs)
+    cycle = settled(scenario, kept)
     plan = conclude(cycle)
     if kept is not None:
         kept.keep(cycle)
     return plan
+
+
+def settled(scenario: Scenario, kept: Kept | None = None) -> Cycle:
+    """The last state of a plan, when no pass adds anything any more."""
+    cycle = Cycle(scenario, kept)
+    runs = [run for name, run in RUNS.items() if name in scenario.settings.passes and name != "grow"]
+    _settle(cycle, runs)
+    return cycle
 
 
 def _settle(cycle: Cycle, runs: Sequence[Run]) -> None:

@@ -1,6 +1,6 @@
 """When a waiting job will probably start, and the smallest change that would start it now."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +18,33 @@ from .windows import NEVER
 Advice = tuple[str, Any] | None
 
 
+def in_turn(cycle: Cycle, test: Callable[[Work], bool]) -> Iterator[tuple[Work, tuple[int, ...]]]:
+    """Who waits, in the order of queues, with the types that it tries in that round. Nobody is served meanwhile, so the order stays."""
+    for choice, division in cycle.rounds():
+        queues = cycle.queues(division, choice, test)
+
+        def milli(work: Work, choice: int = choice) -> int:
+            return cycle.cluster.wants_milli(work.kind, work.missing(), cycle.tried_types(work, choice)[0])
+
+        order = QueueOrder(cycle.tree, division, queues, milli)
+        while (work := order.best()) is not None:
+            order.drop(work.home)
+            yield work, cycle.tried_types(work, choice)
+
+
+def earliest_of(cycle: Cycle, work: Work, types: tuple[int, ...], ahead: Lookahead, rehearsal: Rehearsal | None) -> Date | None:
+    """The earliest date in one of the types."""
+    best: Date | None = None
+    for quota_type in types:
+        milli = cycle.cluster.wants_milli(work.kind, work.missing(), quota_type)
+        if work.fixed and cycle.tree.fixed_gate(work.home, quota_type, milli, NEVER) is not None:
+            continue  # nothing that ends by itself is sure to make room inside a guarantee
+        found = cycle.book.earliest(ahead, work, quota_type, rehearsal)
+        if found is not None and (best is None or found.at < best.at):
+            best = found
+    return best
+
+
 class Forecast:
     """Predicted starts by a job's place: of the reserved ones, or of everyone who waits."""
 
@@ -26,15 +53,16 @@ class Forecast:
         self.mode = cycle.settings.forecast
         self.advises_all = self.mode == "all"
         self.predicted: dict[int, int] = {}
+        self.dates: list[tuple[Work, Date, int]] = []  # of those without a reservation, in their order, with how long they will stand there
         self._advice: dict[tuple[int, ...], Advice] = {}
         if self.mode == "none":
             return
         if self.mode == "all":
-            self._everyone()
+            self.everyone()
         else:
             self.predicted = {entry.work.order: cycle.now + entry.at for entry in cycle.book.entries}
 
-    def _everyone(self) -> None:
+    def everyone(self) -> None:
         """Reserve for every waiting job in the order of queues; later ones find what earlier ones leave."""
         cycle = self.cycle
         book = cycle.book
@@ -43,31 +71,17 @@ class Forecast:
             self.predicted[entry.work.order] = cycle.now + entry.at
             ahead.reserve(entry.at, entry.length, entry.places)
         rehearsal = book.rehearsal(ahead)
-        for choice, division in cycle.rounds():
-            queues = cycle.queues(division, choice, lambda work: work.order not in self.predicted)
-
-            def milli(work: Work, choice: int = choice) -> int:
-                return cycle.cluster.wants_milli(work.kind, work.missing(), cycle.tried_types(work, choice)[0])
-
-            order = QueueOrder(cycle.tree, division, queues, milli)
-            while (work := order.best()) is not None:
-                order.drop(work.home)
-                self._predict(work, cycle.tried_types(work, choice), ahead, rehearsal)
+        for work, types in in_turn(cycle, lambda work: work.order not in self.predicted):
+            self._predict(work, types, ahead, rehearsal)
 
     def _predict(self, work: Work, types: tuple[int, ...], ahead: Lookahead, rehearsal: Rehearsal) -> None:
         cycle = self.cycle
         book = cycle.book
-        best: Date | None = None
-        for quota_type in types:
-            milli = cycle.cluster.wants_milli(work.kind, work.missing(), quota_type)
-            if work.fixed and cycle.tree.fixed_gate(work.home, quota_type, milli, NEVER) is not None:
-                continue  # nothing that ends by itself is sure to make room inside a guarantee
-            found = book.earliest(ahead, work, quota_type, rehearsal)
-            if found is not None and (best is None or found.at < best.at):
-                best = found
+        best = earliest_of(cycle, work, types, ahead, rehearsal)
         if best is None:
             return
         length = book.length(work)
+        self.dates.append((work, best, length))
         ahead.reserve(best.at, length, [*best.places, *newly_shared(best.seats, rehearsal, best.at, length)])
         if book.hosts_bind or best.seats:
             rehearsal.add(best.at, length, book.seats_of(work, best))

@@ -34,6 +34,12 @@ class Lookahead:
                 free.append(free[-1] + count)
         self.tables: dict[int, Table] = {}
 
+    def copy(self) -> "Lookahead":
+        """One that may be changed while this one stays."""
+        copy = Lookahead(self.grid, self.now, [], [])
+        copy.times, copy.free = [list(times) for times in self.times], [list(free) for free in self.free]
+        return copy
+
     def table(self, count: int) -> "Table":
         table = self.tables.get(count)
         if table is None:

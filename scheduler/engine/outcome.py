@@ -24,7 +24,7 @@ def conclude(cycle: Cycle) -> Plan:
     """The plan of a cycle whose passes have nothing left to add."""
     check(cycle)
     forecast = Forecast(cycle)
-    decisions = _decisions(cycle)
+    decisions = decisions_of(cycle)
     decisions.extend(_reserved(cycle, forecast))
     telling = _telling(cycle, forecast)
     changed = telling.changed_places(cycle.tree)
@@ -89,7 +89,8 @@ def action_of(work: Work) -> str | None:
 _STAGE = {"evict": 0, "shrink": 1, "move": 2, "start": 4, "repair": 4, "grow": 5}
 
 
-def _decisions(cycle: Cycle) -> list[Decision]:
+def decisions_of(cycle: Cycle) -> list[Decision]:
+    """What the plan does to jobs and boards, in the order in which it is carried out."""
     works = sorted(set(cycle.cluster.journal), key=lambda work: work.order)
     changed = [(action, work) for work in works if work.seats is not work.first_seats and (action := action_of(work)) is not None]
     owners = Owners(cycle)

@@ -23,7 +23,7 @@ from scheduler.engine.plan import Plan
 from scheduler.engine.spelling import Speller
 from scheduler.models import Job, Outlook, PlanRecord
 from scheduler.models import Lease as LeaseRow
-from scheduler.policy import Policy, policy
+from scheduler.policy import Policy, policy, without_splitting
 from scheduler.services.applying import Applied, plan_apply
 from scheduler.services.lease import TICK, Fenced, Lease, lease_done, lease_kept, lease_release, lease_take
 from scheduler.services.outlooks import outlooks_write, told_by
@@ -138,7 +138,7 @@ class _Tick:
         self.clock = clock
         self.engine = chosen.engine
         if backends and not any(backend.facts.creates_mig for backend in backends.values()):
-            self.engine = replace(self.engine, passes=tuple(name for name in self.engine.passes if name != "repartition"))
+            self.engine = without_splitting(self.engine)
         self.phases = Phases()
 
     def run(self, force: bool) -> TickResult:

@@ -83,6 +83,12 @@ class Snapshots:
         )
         return Snapshot(scenario, {known.job.name: known.row for known in jobs}, fleet, tree, left_out, self.kept)
 
+    @property
+    def kinds(self) -> Kinds:
+        """Those of the last snapshot: what jobs ask for is known by identity to all that is planned from it."""
+        assert self._kinds is not None, "none was taken"
+        return self._kinds
+
     def _fleet_of(self, rows: tuple[Any, ...]) -> FleetView:
         if self._fleet is None or self._fleet.rows != rows:
             fleet = fleet_view(rows)

@@ -1,0 +1,73 @@
+"""Asking before submitting, over HTTP."""
+
+from datetime import datetime
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from ninja import Body, Query, Router, Schema
+from pydantic import Field
+
+from gpufleet.core.times import now
+from gpufleet.web import Can, access_of
+from scheduler.api.jobs import SUBMISSION, ReasonOut
+from scheduler.api.lists import answered
+from scheduler.presenters.fitting import fit_facts
+from scheduler.services.fitting import fit_of
+
+router = Router(tags=["Jobs"])
+
+
+class PlaceOut(Schema):
+    node: str
+    gpus: int
+
+
+class ChangeOut(Schema):
+    """`to` is null where the key is better left out."""
+
+    path: str
+    to: Any
+    at: datetime
+    now: bool
+    text: str
+
+
+class FitOut(Schema):
+    """`verdict`: now, soon (once others have left), later, held, never or unknown. `earliest` and `latest` are the range around `at`.
+
+    `as_of` is the moment of the fleet that was looked at. Money is null for those who may not see costs, and where there is no rate or no length.
+    """
+
+    verdict: str
+    at: datetime | None
+    earliest: datetime | None
+    latest: datetime | None
+    as_of: datetime
+    reasons: list[ReasonOut]
+    waits_for: list[str]
+    places: list[PlaceOut]
+    gpu_type: str | None
+    gpus_milli: int
+    count: int
+    quota: str
+    guaranteed: bool
+    quota_text: str
+    preemptible: str
+    takers_text: str
+    others: list[str]
+    run_s: int | None
+    cost_micros: int | None
+    limit_cost_micros: int | None
+    changes: list[ChangeOut]
+
+
+class FitQuery(Schema):
+    changes: bool = Field(True, description="Whether to look for changes that start it sooner.")
+
+
+@router.post("/fit", response=FitOut, url_name="job_fit", openapi_extra=SUBMISSION, summary="Whether, when and where a job would start")
+def job_fit(request: HttpRequest, asked: Query[FitQuery], body: Body[dict[str, Any]]) -> HttpResponse:
+    """Nothing is submitted. The description is checked as a submission is; of an array the first job is looked at."""
+    access = access_of(request)
+    access.must_somewhere(Can.SUBMIT)
+    return answered(fit_facts(fit_of(access=access, description=body, now=now(), changes=asked.changes), access))

@@ -1,0 +1,210 @@
+"""What would happen to a job if it were submitted now: tried on the fleet of one moment, again and again, without changing it.
+
+The fleet is planned once as it stands. A trial adds the job and plans on from there, which takes up nothing but the job (see
+`kept`), and says what the plan does with it and, on its account, to others. A job that would wait gets its date from the
+look-ahead of those that are served before it: their reservations were made once as well, and are picked up from the nearest of
+a few copies.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from .blockers import Blockers
+from .cluster import Work
+from .cycle import settled
+from .forecast import Forecast, earliest_of, in_turn
+from .invariants import check
+from .kept import Kept
+from .lookahead import Lookahead
+from .outcome import decisions_of
+from .plan import Decision, Stand
+from .reasons import Reason
+from .rehearsal import newly_shared
+from .reservations import Date
+from .state import Cycle
+from .tree import Division
+from .values import Job, Scenario, Settings
+from .windows import NEVER
+
+NAME = "this job"
+COPY_EVERY = 128  # reservations from one copy of the look-ahead to the next
+
+
+class Level(NamedTuple):
+    """A node of the tree on the way up from the job's own, in milli-GPU, before the job has anything."""
+
+    quota: str
+    used: int
+    guaranteed: int | None  # None: unlimited
+    limit: int | None
+    fair: int
+
+
+class Trial(NamedTuple):
+    at: int | None  # the start, in milliseconds from now; None: nobody can say
+    never: bool  # even the empty fleet, or a limit, refuses it
+    reasons: tuple[Reason, ...]  # why not at once
+    stands: tuple[Stand, ...]  # its workers, where it starts at once or when others have left
+    nodes: tuple[tuple[str, int], ...]  # (node, GPUs) where it starts later
+    after: tuple[str, ...]  # who has to leave first
+    others: tuple[Decision, ...]  # what happens to other jobs on its account
+    backfilled: bool
+    quota_type: str
+    milli: int
+    levels: tuple[Level, ...]  # from its leaf up
+    guaranteed: bool  # within the guarantees on the whole way up
+    claimants: tuple[str, ...]  # where borrowed: who has guaranteed GPUs left unused and could take them back
+    length: int  # how long it is planned for, in milliseconds
+
+
+class Ground:
+    """The fleet of one moment. One trial at a time."""
+
+    def __init__(self, scenario: Scenario, kept: Kept | None = None) -> None:
+        settings: Settings = replace(scenario.settings, forecast="none")
+        self.scenario = replace(scenario, settings=settings)
+        self.kept = kept if kept is not None else Kept()
+        cycle = settled(self.scenario, self.kept)
+        check(cycle)
+        self._decided = {(decision.action, decision.job) for decision in decisions_of(cycle)}
+        self._line = Line(cycle)
+        self.kept.keep(cycle)
+
+    def trial(self, job: Job, *, dated: bool = True) -> Trial:
+        """What becomes of a job that waits from now on. Its name must be nobody else's. Finding the date of one that does not start takes longest."""
+        job = replace(job, not_before=None, submitted=self.scenario.now)
+        cycle = settled(replace(self.scenario, jobs=(*self.scenario.jobs, job)), self.kept)
+        try:
+            check(cycle)
+            work = next(work for work in reversed(cycle.cluster.works) if work.job is job)
+            return self._told(cycle, work, dated)
+        finally:
+            self.kept.keep(cycle)
+
+    def _told(self, cycle: Cycle, work: Work, dated: bool) -> Trial:
+        decisions = decisions_of(cycle)
+        others = tuple(one for one in decisions if one.job != work.job.name and (one.action, one.job) not in self._decided)
+        if work.seats:
+            own = next(one for one in decisions if one.job == work.job.name)
+            wait = max((one.grace_ms for one in others if one.action == "evict"), default=0)
+            return self._at(cycle, work, work.quota_type, wait, (), stands=own.workers, after=own.after, others=others, backfilled=own.backfilled)
+        reasons = Blockers(cycle).of(work)
+        never = work.order in cycle.static
+        quota_type = next(iter(work.types or work.form.types), 0)
+        if never or not dated:
+            return self._at(cycle, work, quota_type, None, reasons, never=never)
+        found = next((entry.date for entry in cycle.book.entries if entry.work is work), None) or self._line.date(cycle, work)
+        if found is None:
+            return self._at(cycle, work, quota_type, None, reasons)
+        nodes = tuple((cycle.grid.nodes[node].name, count) for node, count in sorted(found.places))
+        return self._at(cycle, work, quota_type, found.at, reasons, nodes=nodes)
+
+    def _at(
+        self,
+        cycle: Cycle,
+        work: Work,
+        quota_type: int,
+        at: int | None,
+        reasons: tuple[Reason, ...],
+        *,
+        never: bool = False,
+        stands: tuple[Stand, ...] = (),
+        nodes: tuple[tuple[str, int], ...] = (),
+        after: tuple[str, ...] = (),
+        others: tuple[Decision, ...] = (),
+        backfilled: bool = False,
+    ) -> Trial:
+        if not cycle.grid.types:
+            return Trial(at, never, reasons, stands, nodes, after, others, backfilled, "", 0, (), False, (), 0)
+        tree = cycle.tree
+        division = tree.divisions[tree.division_of[quota_type]]
+        held = work.milli if work.seats else 0
+        milli = held or cycle.least_milli(work.kind, quota_type)
+        levels = tuple(
+            Level(tree.names[place], division.used[place] - held, division.guaranteed[place], tree.limit_for(division, place), division.fair[place])
+            for place in tree.path[work.home]
+        )
+        within = all(level.guaranteed is None or level.used + milli <= level.guaranteed for level in levels)
+        claimants = () if within else _claimants(cycle, work, division)
+        length = min(cycle.duration(work), NEVER)
+        kind = cycle.grid.types[quota_type]
+        return Trial(at, never, reasons, stands, nodes, after, others, backfilled, kind, milli, levels, within, claimants, length)
+
+
+def _claimants(cycle: Cycle, work: Work, division: Division) -> tuple[str, ...]:
+    """Queues beside the job's path that have GPUs guaranteed and unused, those that have most first."""
+    tree = cycle.tree
+    found = []
+    for place in tree.path[work.home]:
+        for sibling in tree.children[tree.parent[place]]:
+            promised = division.guaranteed[sibling]
+            left = division.capacity - division.used[sibling] if promised is None else promised - division.used[sibling]
+            if sibling != place and left > 0 and tree.quotas[sibling] is not None:
+                found.append((-left, tree.names[sibling]))
+    return tuple(name for _, name in sorted(found))
+
+
+class Line:
+    """Those that wait in the order in which they are served, each with the place that is kept for it in the look-ahead."""
+
+    def __init__(self, cycle: Cycle) -> None:
+        forecast = Forecast(cycle)
+        book = cycle.book
+        ahead = book.fresh_lookahead()
+        if any(True for _ in cycle.waiting()):
+            forecast.everyone()
+            for entry in book.entries:
+                ahead.reserve(entry.at, entry.length, entry.places)
+        self.reserved = {entry.work.job.name for entry in book.entries}
+        self.dates = [(work.job.name, date, length) for work, date, length in forecast.dates]
+        self.seats = [tuple(book.seats_of(work, date)) for work, date, _ in forecast.dates] if book.hosts_bind else []
+        self.copies: list[Lookahead] = []
+        rehearsal = book.rehearsal(ahead)
+        self.shared = [newly_shared(date.seats, rehearsal, date.at, length) for _, date, length in self.dates]
+        for place, (_, date, length) in enumerate(self.dates):
+            if place % COPY_EVERY == 0:
+                self.copies.append(ahead.copy())
+            ahead.reserve(date.at, length, [*date.places, *self.shared[place]])
+        self.last = ahead
+
+    def date(self, cycle: Cycle, work: Work) -> Date | None:
+        """When a job that the plan lets wait could start behind those that are served before it."""
+        if "allocate" not in cycle.settings.passes and "backfill" not in cycle.settings.passes:
+            return None
+        best: Date | None = None
+        before: set[str] = set()
+        for other, types in in_turn(cycle, lambda one: one.job.name not in self.reserved or one is work):
+            if other is not work:
+                before.add(other.job.name)
+                continue
+            ahead, count = self._ahead(before)
+            rehearsal = None
+            if not work.form.plain or cycle.book.hosts_bind:
+                rehearsal = cycle.book.rehearsal(ahead)
+                for place in range(min(count, len(self.seats))):
+                    rehearsal.add(self.dates[place][1].at, self.dates[place][2], self.seats[place])
+            best = earliest_of(cycle, work, types, ahead, rehearsal)
+            if best is not None:
+                break
+        return best
+
+    def _ahead(self, before: set[str]) -> tuple[Lookahead, int]:
+        """The look-ahead behind so many of the line as are served before."""
+        count = sum(1 for name, *_ in self.dates if name in before)
+        if count >= len(self.dates):
+            return self.last.copy(), count
+        first = count // COPY_EVERY
+        ahead = self.copies[first].copy()
+        for place in range(first * COPY_EVERY, count):
+            _, date, length = self.dates[place]
+            ahead.reserve(date.at, length, [*date.places, *self.shared[place]])
+        return ahead, count
+
+
+def unlike(jobs: Sequence[Job], name: str = NAME) -> str:
+    """A name that none of the jobs has."""
+    taken = {job.name for job in jobs}
+    while name in taken:
+        name += "'"
+    return name

@@ -1,0 +1,223 @@
+"""Whether, when and where a job would start, in words. What is said of other teams names them only where the reader may see them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from gpufleet.core.templatetags.shell import gpus, plural
+from quotas.permissions import Access
+from scheduler.engine.fleet import bits_of
+from scheduler.presenters.jobs import CELL, GAP, Cell, sentence
+from scheduler.selectors.discretion import Discretion
+from scheduler.services.fitting import Change, Fit
+
+NODES_SHOWN = 12
+CLAIMANTS_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A node with the GPUs that it would hold there."""
+
+    node: str
+    cells: tuple[Cell, ...]
+    devices: str
+
+    @property
+    def width(self) -> int:
+        return max(0, len(self.cells) * (CELL + GAP) - GAP)
+
+
+@dataclass(frozen=True, slots=True)
+class Better:
+    """One change that starts it sooner. `path` and `value` are what the form takes over."""
+
+    path: str
+    value: str
+    text: str
+    at: datetime
+    now: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FitView:
+    fit: Fit
+    tone: str
+    icon: str
+    heading: str
+    reasons: tuple[tuple[str, str], ...]  # sentence and code
+    places: tuple[Place, ...]
+    more_places: int
+    quota: str
+    takers: str  # who could put it out
+    others: tuple[str, ...]  # what it does to others
+    better: tuple[Better, ...]
+
+
+LOOKS = {
+    "now": ("good", "play", "Starts now"),
+    "soon": ("good", "clock", "Starts once others have left"),
+    "later": ("move", "clock", "Starts later"),
+    "held": ("rest", "pause", "Waits until it is let go"),
+    "never": ("bad", "cross", "Never starts like this"),
+    "unknown": ("warn", "question", "Nobody can say when it starts"),
+}
+
+
+def fit_view(fit: Fit, access: Access, sizes: Mapping[str, int]) -> FitView:
+    """`sizes` says how many GPUs a node has, by its name with its cluster."""
+    said = [*fit.reasons, *fit.claimants, *(one.job for one in fit.others), *fit.after]
+    told = Discretion(access, said)
+    tone, icon, heading = LOOKS[fit.verdict]
+    places = _places(fit, sizes)
+    return FitView(
+        fit=fit,
+        tone=tone,
+        icon=icon,
+        heading=heading,
+        reasons=tuple((sentence(told.text(str(one.get("detail", "")))), str(one.get("code", ""))) for one in fit.reasons),
+        places=tuple(places[:NODES_SHOWN]),
+        more_places=max(0, len(places) - NODES_SHOWN),
+        quota=_quota(fit),
+        takers=_takers(fit, told),
+        others=_others(fit, told),
+        better=tuple(_better(change) for change in fit.changes),
+    )
+
+
+def node_names(fit: Fit) -> list[str]:
+    """Of the nodes that its picture shows."""
+    return list(dict.fromkeys([*(stand.node for stand in fit.stands), *(name for name, _ in fit.nodes)]))[:NODES_SHOWN]
+
+
+def _places(fit: Fit, sizes: Mapping[str, int]) -> list[Place]:
+    masks: dict[str, int] = {}
+    for stand in fit.stands:
+        masks[stand.node] = masks.get(stand.node, 0) | stand.gpus
+    if masks:
+        return [_place(node, list(bits_of(mask)), sizes) for node, mask in masks.items()]
+    found = []
+    for node, count in fit.nodes:
+        cells = tuple(Cell(number * (CELL + GAP), "held" if number < count else "rest", f"GPU {number}") for number in range(sizes.get(node, count)))
+        found.append(Place(_plain(node), cells, plural(count, "GPU")))
+    return found
+
+
+def _place(node: str, held: list[int], sizes: Mapping[str, int]) -> Place:
+    size = max(sizes.get(node, 0), max(held, default=-1) + 1)
+    cells = tuple(Cell(number * (CELL + GAP), "held" if number in held else "rest", f"GPU {number}") for number in range(size))
+    return Place(_plain(node), cells, f"GPU {', '.join(map(str, held))}" if held else "no GPU")
+
+
+def _plain(node: str) -> str:
+    """A node's own name: the engine puts its cluster in front."""
+    return node.rpartition("/")[2]
+
+
+def _quota(fit: Fit) -> str:
+    if not fit.levels:
+        return ""
+    own = fit.levels[0]
+    after = own.used + fit.gpus_milli
+    if own.guaranteed is None:
+        return f"{fit.quota} may use as much of {fit.gpu_type} as it likes."
+    share = f"{gpus(after)} of {gpus(own.guaranteed)} guaranteed {fit.gpu_type} GPUs of {fit.quota} would be in use"
+    if fit.guaranteed:
+        return f"Guaranteed: {share}."
+    tight = next((level for level in fit.levels if level.guaranteed is not None and level.used + fit.gpus_milli > level.guaranteed), own)
+    where = "" if tight is own else f", and {tight.quota} is at its guarantee of {gpus(tight.guaranteed or 0)}"
+    return f"Borrowed: {share}{where}."
+
+
+def _takers(fit: Fit, told: Discretion) -> str:
+    if fit.preemptible == "no":
+        return "Nothing puts it out: it is not preemptible."
+    if fit.guaranteed:
+        if fit.preemptible == "when_borrowed":
+            return "Nothing puts it out while it is within the guarantee."
+        return "Only a job of its own queue with a higher class or priority could put it out."
+    named = list(dict.fromkeys(told.text(name) for name in fit.claimants))
+    shown = ", ".join(named[:CLAIMANTS_SHOWN]) + (f" and {len(named) - CLAIMANTS_SHOWN} more" if len(named) > CLAIMANTS_SHOWN else "")
+    back = f"{shown} could take it back: guaranteed GPUs of theirs lie idle." if named else "No queue has guaranteed GPUs left to claim now."
+    return back if fit.preemptible == "when_borrowed" else f"{back} So could a job of its own queue with a higher class or priority."
+
+
+VERBS = {
+    "evict": "is put out",
+    "shrink": "gives some GPUs back",
+    "move": "is moved",
+    "start": "starts elsewhere",
+    "grow": "grows",
+    "repair": "is repaired",
+}
+
+
+def _others(fit: Fit, told: Discretion) -> tuple[str, ...]:
+    counts: dict[str, int] = {}
+    for one in fit.others:
+        if one.action in VERBS and one.job:
+            text = f"{told.text(one.job)} {VERBS[one.action]}"
+            counts[text] = counts.get(text, 0) + 1
+    if any(one.action == "repartition" for one in fit.others):
+        counts["A GPU is split anew for it"] = 1
+    return tuple(f"{sentence(text)[:-1]}{f' ({count} times)' if count > 1 else ''}." for text, count in counts.items())
+
+
+def _better(change: Change) -> Better:
+    return Better(change.path, _field_value(change.to), _said(change), change.at, change.now)
+
+
+def _field_value(value: Any) -> str:
+    """As a form's field has it."""
+    if value is None:
+        return ""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _said(change: Change) -> str:
+    key = change.path.rpartition(".")[2].partition("[")[0]
+    if change.to is None:
+        return {"gpu_types": "On any GPU type", "required": "Anywhere, not in one domain"}.get(key, f"Without {change.path}")
+    if key in ("workers", "min"):
+        return f"With {plural(int(change.to), 'worker')}{' at least' if key == 'min' else ''}"
+    if key == "gpus":
+        return f"With {plural(int(change.to), 'GPU')} each"
+    if key == "preemptible":
+        return "As preemptible work"
+    if key == "limit_s":
+        return f"Ended after {_length(int(change.to))}"
+    return f"With {change.path}: {change.to}"
+
+
+def _length(seconds: int) -> str:
+    hours, minutes = divmod(seconds // 60, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min"
+
+
+def fit_facts(fit: Fit, access: Access) -> dict[str, Any]:
+    """The same for programs."""
+    view = fit_view(fit, access, {})
+    return {
+        "verdict": fit.verdict,
+        "at": fit.at,
+        "earliest": fit.earliest,
+        "latest": fit.latest,
+        "as_of": fit.as_of,
+        "reasons": [{"code": code, "detail": detail} for detail, code in view.reasons],
+        "waits_for": list(fit.waits_for),
+        "places": [{"node": place.node, "gpus": sum(cell.state == "held" for cell in place.cells)} for place in _places(fit, {})],
+        "gpu_type": fit.gpu_type or None,
+        "gpus_milli": fit.gpus_milli,
+        "count": fit.count,
+        "quota": fit.quota,
+        "guaranteed": fit.guaranteed,
+        "quota_text": view.quota,
+        "preemptible": fit.preemptible,
+        "takers_text": view.takers,
+        "others": list(view.others),
+        "run_s": fit.run_seconds,
+        "cost_micros": fit.cost_micros,
+        "limit_cost_micros": fit.limit_cost_micros,
+        "changes": [{"path": one.path, "to": one.to, "at": one.at, "now": one.now, "text": _said(one)} for one in fit.changes],
+    }

@@ -1,0 +1,374 @@
+"""Whether, when and where a job would start, asked before it is submitted (UI-3).
+
+Each process that is asked keeps the fleet of a moment (`Ground`), made from the database as the loop's snapshot is, and tries
+descriptions on it. It is made anew beside the requests: who asks while that goes on is answered from the one before, which is
+seconds old and says so. Nothing is written.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.db import connection
+
+from gpufleet.core.money import cost_micros
+from gpufleet.core.times import millis
+from quotas.permissions import Access, Can
+from quotas.selectors.rates import rates_now
+from scheduler.backends.registry import backends_all
+from scheduler.engine.plan import Decision, Stand
+from scheduler.engine.trial import Ground, Level, Trial, unlike
+from scheduler.engine.values import QUEUED, Job
+from scheduler.job_schema import JobDescription
+from scheduler.models import Lease as LeaseRow
+from scheduler.policy import policy, without_splitting
+from scheduler.services.lease import TICK
+from scheduler.services.submission import Checked, submissions_check, submissions_judge
+from scheduler.snapshots import Snapshots
+from scheduler.snapshots.jobs import kind_document
+
+# As long as nothing was decided since, a ground serves so long; after a decision it is made anew as soon as this.
+FRESH, FRESH_QUIET = timedelta(seconds=5), timedelta(seconds=60)
+# Older than this, who asks waits for a new one.
+STALE = timedelta(minutes=5)
+# What was typed is remembered by what is kept from ground to ground; after so much of it all is begun anew.
+MOST_KINDS = 2000
+MOST_CHANGES = 3
+MOST_DATED = 4
+# A start so far away may come this much sooner or later, in parts of the wait, and at least so much.
+SOONER, LATER, LEAST = 0.2, 0.3, timedelta(minutes=1)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+FOREVER_MS = 10 * 366 * 86_400_000
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A key of the description with another value, and what it would bring."""
+
+    path: str
+    to: Any
+    at: datetime
+    now: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """What would become of a job.
+
+    `verdict`: now, soon (when others have left), later, held (until somebody or something lets it go), never, or unknown.
+    """
+
+    verdict: str
+    at: datetime | None
+    earliest: datetime | None
+    latest: datetime | None
+    as_of: datetime
+    reasons: tuple[dict[str, Any], ...]
+    stands: tuple[Stand, ...]
+    nodes: tuple[tuple[str, int], ...]
+    after: tuple[str, ...]
+    others: tuple[Decision, ...]
+    backfilled: bool
+    quota: str
+    gpu_type: str
+    gpus_milli: int
+    count: int
+    levels: tuple[Level, ...]
+    guaranteed: bool
+    claimants: tuple[str, ...]
+    preemptible: str
+    run_seconds: int | None
+    cost_micros: int | None  # of one job, for those who may see costs
+    limit_cost_micros: int | None
+    changes: tuple[Change, ...]
+    waits_for: tuple[str, ...]  # what holds it whatever the fleet has
+
+
+@dataclass(slots=True)
+class _Side:
+    """A ground with all that it is made anew from."""
+
+    snapshots: Snapshots
+    ground: Ground | None = None
+    taken_at: datetime = EPOCH
+    decided: int = -1
+    kinds: int = 0
+
+
+class Grounds:
+    """The process's own: one that is asked, one that is made anew meanwhile."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        self._serving: _Side | None = None
+        self._spare: _Side | None = None
+        self._making = threading.Lock()
+        self._swap = threading.Lock()
+        self._trying = threading.Lock()
+
+    def trial(self, make: Callable[[_Side], Job], now: datetime, *, dated: bool) -> tuple[Trial, datetime]:
+        """One trial and of which moment it is. Trials take a few hundredths of a second, one after the other."""
+        side = self._side(now)
+        with self._trying:
+            assert side.ground is not None
+            return side.ground.trial(make(side), dated=dated), side.taken_at
+
+    def _side(self, now: datetime) -> _Side:
+        side = self._serving
+        if side is None or not timedelta(0) <= now - side.taken_at < STALE:
+            with self._making:
+                side = self._serving
+                if side is None or not timedelta(0) <= now - side.taken_at < STALE:
+                    side = self._make(now)
+            return side
+        if self._is_old(side, now) and self._making.acquire(blocking=False):
+            threading.Thread(target=self._make_beside, args=(now,), name="fit-ground", daemon=True).start()
+        return side
+
+    def _is_old(self, side: _Side, now: datetime) -> bool:
+        age = now - side.taken_at
+        if age < FRESH:
+            return False
+        return age >= FRESH_QUIET or decided_now() != side.decided
+
+    def _make_beside(self, now: datetime) -> None:
+        try:
+            self._make(now)
+        except Exception:
+            log.exception("The fleet could not be read for trials; the last one serves on")
+        finally:
+            self._making.release()
+            connection.close()
+
+    def _make(self, now: datetime) -> _Side:
+        side = self._spare
+        if side is None or side.kinds > MOST_KINDS:
+            side = _Side(Snapshots())
+        chosen = policy()
+        facts = [backend.facts for backend in backends_all().values()]
+        engine = chosen.engine if not facts or any(one.creates_mig for one in facts) else without_splitting(chosen.engine)
+        side.decided = decided_now()
+        snapshot = side.snapshots.take(settings=engine, now=now, start_timeout=chosen.start_timeout)
+        side.ground, side.taken_at = Ground(snapshot.scenario, snapshot.kept), now
+        with self._trying:  # whoever still tries on the old one ends first
+            self._spare, self._serving = self._serving, side
+        return side
+
+
+GROUNDS = Grounds()
+
+
+def decided_now() -> int:
+    """How many events the loop's plans have seen."""
+    return LeaseRow.objects.filter(name=TICK).values_list("done", flat=True).first() or 0
+
+
+def fit_of(*, access: Access, description: Mapping[str, Any], now: datetime, changes: bool = True) -> Fit:
+    """What would become of a job that holds all rules. A `ValidationError` names every fault, as a submission does."""
+    (checked,) = submissions_check(access=access, descriptions=[description], now=now)
+    return fit_checked(access=access, checked=checked, raw=description, now=now, changes=changes)
+
+
+def fit_checked(*, access: Access, checked: Checked, raw: Mapping[str, Any], now: datetime, changes: bool = True) -> Fit:
+    found, as_of = _tried(checked, now)
+    said = checked.description
+    at = _moment(found, as_of, now)
+    held = _held(said, now)
+    start = max(at, said.not_before) if at is not None and said.not_before is not None else at
+    better = _changes(access, checked, raw, found, now) if changes and not held and (at is None or at > now) else ()
+    run = said.estimate_s or said.limit_s
+    costs = rates_now(now=now).get(found.quota_type) if access.can(Can.SEE_COSTS, checked.quota.path) else None
+    return Fit(
+        verdict=_verdict(found, held, start, now),
+        at=start,
+        earliest=None if start is None else max(start - _slack(start, now, SOONER), now, said.not_before or now),
+        latest=None if start is None else start + _slack(start, now, LATER),
+        as_of=as_of,
+        reasons=tuple(reason.as_json() for reason in found.reasons),
+        stands=found.stands,
+        nodes=found.nodes,
+        after=found.after,
+        others=found.others,
+        backfilled=found.backfilled,
+        quota=checked.quota.path,
+        gpu_type=found.quota_type,
+        gpus_milli=found.milli or checked.gpus_milli,
+        count=said.array.count if said.array else 1,
+        levels=found.levels,
+        guaranteed=found.guaranteed,
+        claimants=found.claimants,
+        preemptible=said.preemptible_column,
+        run_seconds=run,
+        cost_micros=_cost(found.milli, run, costs),
+        limit_cost_micros=_cost(found.milli, said.limit_s, costs),
+        changes=better,
+        waits_for=held,
+    )
+
+
+def _tried(checked: Checked, now: datetime, *, dated: bool = True) -> tuple[Trial, datetime]:
+    return GROUNDS.trial(lambda side: _job(checked, side), now, dated=dated)
+
+
+def _job(checked: Checked, side: _Side) -> Job:
+    """The job as the engine has it, of a kind that the ground knows and keeps."""
+    said = checked.description
+    kinds = side.snapshots.kinds
+    kind = kinds.kind(kind_document(said.spec, said.job_class, said.priority, said.preemptible_column, checked.gpus_milli))
+    saving = kinds.saving(said.spec)
+    if isinstance(kind, str) or isinstance(saving, str):
+        raise ValidationError({"description": [kind if isinstance(kind, str) else str(saving)]})
+    side.kinds += 1
+    assert side.ground is not None
+    scenario = side.ground.scenario
+    return Job(
+        name=unlike(scenario.jobs),
+        quota=checked.quota.path,
+        kind=kind,
+        submitted=scenario.now,
+        estimate_ms=None if said.estimate_s is None else 1000 * said.estimate_s,
+        limit_ms=None if said.limit_s is None else 1000 * said.limit_s,
+        deadline=None if said.deadline is None else millis(said.deadline),
+        not_before=None,
+        checkpoint=saving[0],
+        movable=saving[1],
+        work_ms=None,
+        run=QUEUED,
+    )
+
+
+def _moment(found: Trial, as_of: datetime, now: datetime) -> datetime | None:
+    if found.at is None or found.at > FOREVER_MS:
+        return None
+    return max(now, as_of + timedelta(milliseconds=found.at)) if found.at else now
+
+
+def _held(said: JobDescription, now: datetime) -> tuple[str, ...]:
+    """What keeps it back whatever the fleet has."""
+    held = []
+    if said.draft:
+        held.append("It is a draft: it is not in the queue.")
+    if said.hold:
+        held.append("It is held until somebody lets it go.")
+    if said.after:
+        held.append(f"It waits for {', '.join(one.job for one in said.after[:4])}{' and more' if len(said.after) > 4 else ''}.")
+    return tuple(held)
+
+
+def _verdict(found: Trial, held: tuple[str, ...], start: datetime | None, now: datetime) -> str:
+    if found.never:
+        return "never"
+    if held:
+        return "held"
+    if start is None:
+        return "unknown"
+    if start <= now:
+        return "now"
+    return "soon" if found.stands and not found.reasons and start - now < timedelta(hours=1) else "later"
+
+
+def _slack(start: datetime, now: datetime, part: float) -> timedelta:
+    wait = start - now
+    return max(wait * part, LEAST) if wait > LEAST else timedelta(0)
+
+
+def _cost(milli: int, seconds: int | None, rate: int | None) -> int | None:
+    return None if seconds is None or rate is None else cost_micros(gpu_milli=milli, millis=1000 * seconds, micros_per_gpu_hour=rate)
+
+
+# What would start it sooner
+
+
+def _changes(access: Access, checked: Checked, raw: Mapping[str, Any], found: Trial, now: datetime) -> tuple[Change, ...]:
+    """The gentlest changes that start it at once; where there are fewer than three, those that start it sooner."""
+    known: dict[str, Change] = {}
+    later: list[tuple[str, Any, Checked]] = []
+    candidates = list(_candidates(checked.description))
+    alone = {key: value for key, value in raw.items() if key != "array"}
+    judged = submissions_judge(access=access, descriptions=[changed(alone, path, value) for path, value in candidates], now=now)
+    for (path, value), other in zip(candidates, judged, strict=True):
+        if len(known) >= MOST_CHANGES:
+            break
+        if path in known or not isinstance(other, Checked):
+            continue
+        tried, as_of = _tried(other, now, dated=False)
+        if tried.at is not None:
+            at = _moment(tried, as_of, now) or now
+            known[path] = Change(path, value, at, at <= now)
+        elif not any(one == path for one, _, _ in later):
+            later.append((path, value, other))
+    base = found.at
+    for path, value, other in later[:MOST_DATED]:
+        if len(known) >= MOST_CHANGES or path in known:
+            continue
+        tried, as_of = _tried(other, now)
+        at_then = _moment(tried, as_of, now)
+        # A minute sooner is worth nobody's while.
+        if at_then is not None and (base is None or (tried.at or 0) + 60_000 < base * 0.9):
+            known[path] = Change(path, value, at_then, False)
+    return tuple(sorted(known.values(), key=lambda change: (not change.now, change.at, change.path)))
+
+
+def changed(raw: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
+    """A description with another value at a path such as `topology.required` or `roles[0].min`; None takes the key out."""
+    steps: list[str | int] = []
+    for word in path.split("."):
+        name, _, rest = word.partition("[")
+        steps.append(name)
+        steps += [int(number.rstrip("]")) for number in rest.split("[") if number]
+    return _changed(raw, steps, value)
+
+
+def _changed(raw: Any, steps: list[str | int], value: Any) -> Any:
+    first, rest = steps[0], steps[1:]
+    if isinstance(first, int):
+        return [_changed(item, rest, value) if place == first else item for place, item in enumerate(raw)]
+    copy = dict(raw or {})
+    if rest:
+        copy[first] = _changed(copy.get(first) or ([] if isinstance(rest[0], int) else {}), rest, value)
+    elif value is None:
+        copy.pop(first, None)
+    else:
+        copy[first] = value
+    return copy
+
+
+def _candidates(said: JobDescription) -> Iterator[tuple[str, Any]]:
+    """What could be asked for instead, the gentlest first. Several values of one key go from the nearest on."""
+    if said.gpu_types:
+        yield "gpu_types", None
+    topology = said.topology
+    if topology is not None and topology.required:
+        yield "topology.required", None
+    if said.preemptible_column != "yes":
+        yield "preemptible", True
+    if said.roles is None:
+        workers, gpus = said.workers or 1, said.gpus or 0
+        yield from (("workers", count) for count in _fewer(workers))
+        if workers == 1:
+            yield from (("gpus", count) for count in (gpus // 2, gpus // 4) if count)
+    else:
+        role = said.roles[0]
+        if role.gpu_types:
+            yield "roles[0].gpu_types", None
+        if role.topology is not None and role.topology.required:
+            yield "roles[0].topology.required", None
+        most = role.max or role.min
+        yield from (("roles[0].min", count) for count in _fewer(role.min) if (most - count) % role.step == 0)
+        if role.min == 1 and role.gpus:
+            yield from (("roles[0].gpus", count) for count in (role.gpus // 2, role.gpus // 4) if count)
+    longest = said.limit_s or said.estimate_s
+    if longest and longest >= 1200:
+        yield ("limit_s", longest // 2)
+
+
+def _fewer(workers: int) -> list[int]:
+    """Some numbers below, the largest first."""
+    return sorted({workers - 1, workers * 3 // 4, workers // 2, workers // 4, 1} & set(range(1, workers)), reverse=True)

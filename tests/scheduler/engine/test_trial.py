@@ -1,0 +1,99 @@
+"""A trial says what the plan would say if the job were submitted, and leaves nothing behind."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from scheduler.engine.cycle import make_plan
+from scheduler.engine.scenario import parse
+from scheduler.engine.trial import NAME, Ground, Trial, unlike
+from scheduler.engine.values import QUEUED, Job, Scenario
+from tests.scheduler.twin.strategies import scenario_random
+
+from .scenes import H100, at, job, node, quota, running, scene
+
+
+def wish(scenario: Scenario, like: Job) -> Job:
+    return replace(like, name=unlike(scenario.jobs), submitted=scenario.now, run=QUEUED, not_before=None)
+
+
+def compared(scenario: Scenario, tried: Job, found: Trial) -> tuple[int | None, int | None]:
+    """Both dates, after everything else was found to be the same."""
+    forecast = replace(scenario.settings, forecast="all")
+    plan = make_plan(replace(scenario, settings=forecast, jobs=(*scenario.jobs, tried)))
+    start = next((one for one in plan.decisions if one.job == tried.name and one.action == "start"), None)
+    if start is not None:
+        assert found.stands == start.workers
+        assert found.after == start.after
+        assert not found.reasons
+        return found.at, found.at
+    waiting = next(one for one in plan.waiting if one.job == tried.name)
+    told = tuple(one for one in waiting.reasons if one.code != "deadline")
+    assert found.reasons == told
+    assert not found.stands
+    predicted = waiting.predicted_start
+    return None if found.at is None else scenario.now + found.at, predicted
+
+
+@pytest.mark.parametrize("first", range(0, 240, 40))
+def test_a_trial_is_what_the_plan_would_say(first: int) -> None:
+    """The date may differ where the job's request changes the shares, and so the order, of others: that is seldom."""
+    dates = alike = 0
+    for seed in range(first, first + 40):
+        scenario = parse(scenario_random(seed))
+        if not scenario.jobs or any(one.not_before for one in scenario.jobs):
+            continue
+        chance = random.Random(seed)
+        ground = Ground(scenario)
+        before = make_plan(scenario)
+        for like in chance.sample(scenario.jobs, min(3, len(scenario.jobs))):
+            tried = wish(scenario, like)
+            one, other = compared(scenario, tried, ground.trial(tried))
+            dates += 1
+            alike += one == other
+        assert make_plan(scenario) == before
+    assert alike >= 0.9 * dates, f"{alike} of {dates}"
+
+
+def test_trials_do_not_see_each_other() -> None:
+    scenario = parse(scene([node("n1"), node("n2")], [quota("q", 16)], [running("r", [at("n1", *range(8))], "q", limit_s=3600, started=-600)]))
+    ground = Ground(scenario)
+    large = parse(scene([node("n1")], [quota("q")], [job("a", "q", gpus=8, workers=2, limit_s=600)])).jobs[0]
+    small = parse(scene([node("n1")], [quota("q")], [job("a", "q", gpus=8, limit_s=600)])).jobs[0]
+    seen = [(ground.trial(replace(one, name=NAME)).at, one is small) for one in (large, small, large, small)]
+
+    assert seen == [(3_000_000, False), (0, True), (3_000_000, False), (0, True)]
+
+
+def test_it_says_under_which_quota_and_who_could_take_it_back() -> None:
+    quotas = [quota("org", 16), quota("org/a", 8, parent="org"), quota("org/b", 8, parent="org")]
+    scenario = parse(scene([node("n1"), node("n2")], quotas, [running("r", [at("n1", *range(8))], "org/a", started=-600)]))
+    found = Ground(scenario).trial(parse(scene([node("n1")], quotas, [job("this", "org/a", gpus=8)])).jobs[0])
+
+    assert found.at == 0
+    assert not found.guaranteed
+    assert found.claimants == ("org/b",)
+    assert [(level.quota, level.used, level.guaranteed) for level in found.levels] == [("org/a", 8000, 8000), ("org", 8000, 16_000)]
+
+
+def test_what_can_never_run_says_so() -> None:
+    scenario = parse(scene([node("n1")], [quota("q", 8, limit=4)], []))
+    never = parse(scene([node("n1")], [quota("q")], [job("a", "q", gpus=8, workers=3)])).jobs[0]
+    limited = parse(scene([node("n1")], [quota("q")], [job("a", "q", gpus=8)])).jobs[0]
+    ground = Ground(scenario)
+
+    assert (ground.trial(never).never, [one.code for one in ground.trial(never).reasons]) == (True, ["empty_fleet"])
+    assert (ground.trial(limited).never, [one.code for one in ground.trial(limited).reasons]) == (True, ["limit"])
+    assert ground.trial(limited).quota_type == H100
+
+
+def test_whom_it_would_put_out_is_told() -> None:
+    quotas = [quota("org", 8), quota("org/a", 0, parent="org"), quota("org/b", 8, parent="org")]
+    scenario = parse(scene([node("n1")], quotas, [running("r", [at("n1", *range(8))], "org/a", started=-6000)]))
+    found = Ground(scenario).trial(parse(scene([node("n1")], quotas, [job("this", "org/b", gpus=8)])).jobs[0])
+
+    assert [(one.action, one.job) for one in found.others] == [("evict", "r")]
+    assert found.after == ("r",)
+    assert found.at == found.others[0].grace_ms
+    assert found.guaranteed

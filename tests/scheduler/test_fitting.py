@@ -1,0 +1,174 @@
+"""What one is told before submitting: when, where, under which quota, at what cost, and what would start it sooner."""
+
+import threading
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.core.exceptions import ValidationError
+
+from gpufleet.core.times import now
+from quotas.models import QuotaShare, Rate
+from quotas.permissions import Access
+from scheduler.models import Job
+from scheduler.presenters.fitting import fit_view
+from scheduler.services import fitting
+from scheduler.services.fitting import Fit, changed, fit_of
+from tests import builders
+from tests.builders import NOON
+from tests.scheduler.loop.worlds import H100, Loop, submit
+
+pytestmark = pytest.mark.django_db
+PATH = "acme/research/nlp"
+
+
+def promise(personas: Any, path: str, guaranteed: int, limit: int | None = None) -> None:
+    QuotaShare.objects.create(
+        node=personas.nodes[path], gpu_type=H100, guaranteed_milli=1000 * guaranteed, limit_milli=None if limit is None else 1000 * limit
+    )
+
+
+def fit(access: Access, at: Any = NOON, **description: Any) -> Fit:
+    fitting.GROUNDS.forget()
+    return fit_of(access=access, description={"name": "train", "quota": PATH, "gpus": 8} | description, now=at)
+
+
+@pytest.fixture
+def two_nodes(personas: Any) -> Any:
+    builders.node("n1", gpus=8)
+    builders.node("n2", gpus=8)
+    for path, share in (("acme", 16), ("acme/research", 8), ("acme/product", 8), ("acme/research/nlp", 8), ("acme/product/search", 8)):
+        promise(personas, path, share)
+    return personas
+
+
+def run(personas: Any, path: str, **fields: Any) -> Job:
+    """A job that runs on eight GPUs since noon."""
+    loop = Loop()
+    made = submit(personas.nodes[path], gpus=8, **fields)
+    loop.tick()
+    loop.up(made)
+    return made
+
+
+def test_what_fits_starts_now_in_its_guarantee_and_is_shown_where(two_nodes):
+    found = fit(two_nodes.access("submitter"))
+
+    assert (found.verdict, found.at, found.guaranteed, found.gpus_milli) == ("now", NOON, True, 8000)
+    assert len(found.stands) == 1
+    view = fit_view(found, two_nodes.access("submitter"), {found.stands[0].node: 8})
+    assert view.quota == f"Guaranteed: 8 of 8 guaranteed {H100} GPUs of {PATH} would be in use."
+    assert [(place.node, place.devices, sum(cell.state == "held" for cell in place.cells)) for place in view.places] == [
+        ("n1", "GPU 0, 1, 2, 3, 4, 5, 6, 7", 8)
+    ]
+    assert not found.changes
+    assert not Job.objects.exists()
+
+
+def test_beyond_the_guarantee_it_is_told_who_could_take_it_back_and_names_nobody_unseen(two_nodes):
+    run(two_nodes, PATH, limit_seconds=7200)
+
+    found = fit(two_nodes.access("submitter"), gpus=8)
+
+    assert (found.verdict, found.guaranteed) == ("now", False)
+    assert fit_view(found, two_nodes.access("operator"), {}).takers.startswith("acme/product could take it back")
+    assert fit_view(found, two_nodes.access("submitter"), {}).takers.startswith("another team could take it back")
+    assert fit_view(found, two_nodes.access("submitter"), {}).quota.startswith("Borrowed: 16 of 8 guaranteed")
+
+
+def test_what_has_to_wait_is_told_until_when_and_what_would_start_it_sooner(two_nodes):
+    run(two_nodes, PATH, limit_seconds=7200)
+
+    found = fit(two_nodes.access("submitter"), workers=2, limit_s=600)
+
+    assert (found.verdict, found.at) == ("later", NOON + timedelta(seconds=7200))
+    assert (found.earliest, found.latest) == (NOON + timedelta(seconds=5760), NOON + timedelta(seconds=9360))
+    assert [reason["code"] for reason in found.reasons] == ["capacity", "share"]
+    assert [(one.path, one.to, one.now) for one in found.changes] == [("workers", 1, True)]
+    assert found.nodes and not found.stands
+
+
+def test_not_before_a_hold_and_jobs_ahead_keep_it_whatever_is_free(two_nodes):
+    other = builders.job(on=two_nodes.nodes[PATH])
+    later = NOON + timedelta(hours=3)
+
+    assert (fit(two_nodes.access("submitter"), not_before=later.isoformat()).at) == later
+    assert fit(two_nodes.access("submitter"), hold=True).waits_for == ("It is held until somebody lets it go.",)
+    held = fit(two_nodes.access("submitter"), after=[{"job": other.public_id}])
+    assert (held.verdict, held.waits_for) == ("held", (f"It waits for {other.public_id}.",))
+
+
+def test_what_can_never_start_says_why(two_nodes):
+    found = fit(two_nodes.access("submitter"), workers=40)
+
+    assert (found.verdict, found.at) == ("never", None)
+    assert [reason["code"] for reason in found.reasons] == ["empty_fleet"]
+    assert [(one.path, one.to, one.now) for one in found.changes] == [("workers", 1, True)]
+
+
+def test_the_cost_is_for_those_who_see_costs(two_nodes):
+    Rate.objects.create(gpu_type=H100, valid_from=NOON - timedelta(days=1), micros_per_gpu_hour=2_000_000)
+    wish = {"estimate_s": 1800, "limit_s": 3600, "array": {"size": 5}}
+
+    lead = fit(two_nodes.access("team_lead"), **wish)
+    assert (lead.cost_micros, lead.limit_cost_micros, lead.count) == (8_000_000, 16_000_000, 5)
+    assert fit(two_nodes.access("submitter"), **wish).cost_micros is None
+    assert fit(two_nodes.access("team_lead")).cost_micros is None, "without a length there is no sum"
+
+
+def test_faults_and_rights_are_those_of_a_submission(two_nodes):
+    with pytest.raises(ValidationError) as refused:
+        fit(two_nodes.access("submitter"), gpus=99, gpu_types=["B900"], quota="acme/product/search")
+    assert set(refused.value.message_dict) == {"gpus", "gpu_types", "quota"}
+    with pytest.raises(ValidationError, match="You may not submit"):
+        fit(two_nodes.access("viewer"))
+
+
+def test_over_http_it_is_the_same_and_writes_nothing(two_nodes):
+    client = two_nodes.client("submitter")
+    answer = client.post("/api/v1/fit", {"name": "a", "quota": PATH, "gpus": 4}, content_type="application/json")
+
+    assert answer.status_code == 200, answer.content
+    told = answer.json()
+    assert (told["verdict"], told["places"], told["guaranteed"]) == ("now", [{"node": "n1", "gpus": 4}], True)
+    assert client.post("/api/v1/fit", {"name": "a"}, content_type="application/json").status_code == 422
+    assert not Job.objects.exists()
+
+
+def test_a_value_is_changed_at_its_path_and_nowhere_else():
+    raw = {"roles": [{"min": 4}, {"min": 1}], "topology": {"required": "leaf", "preferred": "node"}, "gpus": 1}
+
+    assert changed(raw, "roles[0].min", 2) == raw | {"roles": [{"min": 2}, {"min": 1}]}
+    assert changed(raw, "topology.required", None) == raw | {"topology": {"preferred": "node"}}
+    assert changed({}, "checkpoint.interval_s", 5) == {"checkpoint": {"interval_s": 5}}
+
+
+def test_an_old_fleet_serves_on_while_it_is_read_anew(two_nodes, monkeypatch):
+    """Who asks never waits for the reading, unless what is there is minutes old."""
+    access = two_nodes.access("submitter")
+    wish = {"name": "a", "quota": PATH, "gpus": 8}
+    fitting.GROUNDS.forget()
+    first = fit_of(access=access, description=wish, now=NOON)
+    asked = []
+    monkeypatch.setattr(threading.Thread, "start", lambda thread: asked.append(thread.name))  # as if it took long
+
+    submit(two_nodes.nodes[PATH])  # asks the loop for a plan, but none was made yet
+    assert fit_of(access=access, description=wish, now=NOON + timedelta(seconds=10)).as_of == first.as_of
+    assert not asked
+    Loop().after(seconds=20).tick()
+    assert fit_of(access=access, description=wish, now=NOON + timedelta(seconds=30)).as_of == first.as_of
+    assert fit_of(access=access, description=wish, now=NOON + timedelta(seconds=31)).as_of == first.as_of
+    assert asked == ["fit-ground"], "one reading at a time"
+    fitting.GROUNDS.forget()
+    assert fit_of(access=access, description=wish, now=NOON + timedelta(seconds=32)).as_of == NOON + timedelta(seconds=32)
+
+
+def test_grounds_take_turns_and_see_what_is_new(two_nodes):
+    access = two_nodes.access("submitter")
+    for minute in range(0, 40, 6):
+        moment = now() + timedelta(minutes=minute)
+        found = fit_of(access=access, description={"name": "a", "quota": PATH, "gpus": 8, "workers": 2}, now=moment)
+        assert (found.verdict == "now") == (minute == 0), minute
+        if not minute:
+            job = run(two_nodes, "acme/product/search")
+            assert job.pk
