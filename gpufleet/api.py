@@ -12,12 +12,13 @@ from ninja.errors import AuthenticationError, Throttled
 from ninja.openapi.docs import DocsBase
 from ninja.operation import Operation
 from ninja.security import HttpBearer, SessionAuth
-from ninja.throttling import AnonRateThrottle, AuthRateThrottle
+from ninja.throttling import AnonRateThrottle
 
 from dashboards.api import router as dashboards_router
 from gpufleet import __version__
 from gpufleet.core.models import User
 from gpufleet.core.times import now
+from gpufleet.limits import CallerLimit
 from gpufleet.navigation import access_of
 from gpufleet.problems import answer, problem, problems_install
 from quotas.api import router as quotas_router
@@ -93,7 +94,7 @@ api = Api(
     docs=ReadableDocs(),
     docs_decorator=_for_callers,
     auth=[TOKEN, BrowserAuth()],
-    throttle=[AuthRateThrottle("600/m")],
+    throttle=[CallerLimit()],
 )
 problems_install(api)
 

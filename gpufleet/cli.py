@@ -16,6 +16,7 @@ PLAIN_COMMANDS: dict[str, str] = {
     "simulate": "scheduler.cli:simulate",
     "storm": "gpufleet.storm.command:main",
     "bench": "gpufleet.bench:main",
+    "bench api": "gpufleet.bench.api:main",
     "bench console": "gpufleet.bench.console:main",
     "bench engine": "scheduler.cli:bench_engine",
     "bench loop": "gpufleet.bench.loop:main",

@@ -1,5 +1,6 @@
 """Every error of the API in one form: problem+json (RFC 9457) with a path for each bad field and the id of the request."""
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -70,7 +71,7 @@ def _unexpected(request: HttpRequest, fault: Exception) -> HttpResponse:
 def _throttled(request: HttpRequest, fault: Throttled) -> HttpResponse:
     response = problem(request, 429, "Wait a little, then try again.")
     if fault.wait:
-        response["Retry-After"] = str(fault.wait)
+        response["Retry-After"] = str(math.ceil(fault.wait))
     return response
 
 

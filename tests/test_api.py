@@ -1,12 +1,14 @@
 """The API's frame: who asks, how faults look, and its documentation."""
 
 import json
+import threading
 
 import pytest
-from django.test import Client
+from django.test import Client, RequestFactory
 from ninja import Router
 
 from gpufleet.api import api
+from gpufleet.limits import CallerLimit
 from quotas.models import ServiceToken
 from tests.personas import Personas
 
@@ -45,6 +47,42 @@ def test_guessing_tokens_is_slowed_down_and_does_not_lock_out_the_right_one(pers
 
     assert statuses == [401] * 20 + [429] * 2
     assert Client().get("/api/v1/me", headers=_bearer(personas.token("viewer", "read"))).status_code == 200
+
+
+def test_a_caller_who_asks_too_often_is_told_how_long_to_wait(personas: Personas, settings, monkeypatch):
+    settings.API_REQUESTS_PER_MINUTE = 3
+    moment = [1_800_000_012.5]  # 12.5 s into a minute
+    monkeypatch.setattr("gpufleet.limits.time.time", lambda: moment[0])
+    mine, others = _bearer(personas.token("viewer", "read")), _bearer(personas.token("viewer", "read"))
+
+    answers = [Client().get("/api/v1/me", headers=mine) for _ in range(5)]
+
+    assert [answer.status_code for answer in answers] == [200, 200, 200, 429, 429]
+    assert answers[-1]["Retry-After"] == "48"
+    assert answers[-1]["Content-Type"] == "application/problem+json"
+    assert Client().get("/api/v1/me", headers=others).status_code == 200, "each token is counted by itself"
+    moment[0] += 48
+    assert Client().get("/api/v1/me", headers=mine).status_code == 200
+
+
+def test_requests_at_the_same_time_are_all_counted(settings):
+    """One object serves every thread: what one thread counts must not be written under another's name."""
+    settings.API_REQUESTS_PER_MINUTE = 60
+    limit, allowed, go = CallerLimit(), [], threading.Barrier(8)
+
+    def ask(number):
+        request = RequestFactory().get("/")
+        request.auth = f"caller {number % 2}"
+        go.wait()
+        allowed.extend((number % 2, limit.allow_request(request)) for _ in range(25))
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert [sum(good for caller, good in allowed if caller == wanted) for wanted in (0, 1)] == [60, 60]
 
 
 @pytest.mark.parametrize("path", ["/api/v1/nowhere", "/api/v1/quotas/q-999999"])

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 KINDS = {
+    "api": "submissions by the hundred, and lists over a hundred thousand jobs",
     "console": "pages, live updates and start times of the console",
     "engine": "the scheduler's planning",
     "loop": "ticks, submissions, live pages and an idle console",

@@ -69,9 +69,9 @@ class Installation:
         self.manage = Manage(folder, **self.settings)
         self.manage.run("migrate", "--verbosity", "0", seconds=600)
 
-    def ask(self, call: str, *, seconds: float = 900) -> Any:
-        """The answer of a function of `scheduler.benchmarks.loop`."""
-        code = f"from scheduler.benchmarks.loop import MEASURES as m; {call}"
+    def ask(self, call: str, *, seconds: float = 900, module: str = "loop") -> Any:
+        """The answer of a function of `scheduler.benchmarks.loop`, or of another module there."""
+        code = f"from scheduler.benchmarks.{module} import MEASURES as m; {call}"
         done = self.manage.run("shell", "--verbosity", "0", "-c", code, seconds=seconds)
         return json.loads(done.stdout.strip().splitlines()[-1])
 
@@ -81,8 +81,7 @@ class Installation:
         programs: list[Program] = []
         try:
             if self.is_production:
-                web = ["--port", str(self.port), "--workers", "2", "--lifespan", "off", "--no-access-log", "--ws-per-message-deflate", "false"]
-                programs.append(self.manage.start("-m", "uvicorn", "gpufleet.asgi:application", *web, name="web"))
+                programs.append(self._web_started())
                 for name, words in CELERY.items():
                     programs.append(self.manage.start("-m", "celery", "--app", "gpufleet.celery", *words, "--loglevel", "WARNING", name=name))
             else:
@@ -93,6 +92,20 @@ class Installation:
         finally:
             for program in reversed(programs):
                 program.stop(signal.SIGTERM)
+
+    @contextlib.contextmanager
+    def web(self) -> Iterator[Program]:
+        """The web server alone: what a page costs when nothing else happens."""
+        program = self._web_started()
+        try:
+            program.wait_for(Browser(self.origin).is_answered, seconds=60, what="the web server to answer")
+            yield program
+        finally:
+            program.stop(signal.SIGTERM)
+
+    def _web_started(self) -> Program:
+        options = ["--port", str(self.port), "--workers", "2", "--lifespan", "off", "--no-access-log", "--ws-per-message-deflate", "false"]
+        return self.manage.start("-m", "uvicorn", "gpufleet.asgi:application", *options, name="web")
 
     def session(self, token: str) -> requests.Session:
         session = requests.Session()

@@ -8,9 +8,10 @@ from typing import Any
 
 import orjson
 from django.core.exceptions import PermissionDenied, ValidationError
-from django.db import transaction
+from django.db import connection, transaction
 
 from gpufleet.core.faults import Conflict
+from gpufleet.core.times import MomentField
 from quotas.permissions import Access, Can
 from scheduler.job_reading import Faults
 from scheduler.job_storable import unstorable
@@ -37,13 +38,24 @@ def submission_once(*, access: Access, description: Mapping[str, Any], key: str,
         return Submitted(submission_create(access=access, description=description, now=now, actor=access.actor))
     digest = _digest(description)
     with transaction.atomic():
-        # A second request at the same time waits here for the first one's end, and then finds its row.
-        row, fresh = SubmissionKey.objects.get_or_create(user=user, key=key, defaults={"digest": digest, "at": now})
-        if not fresh:
-            return _again(row, digest, access)
+        taken = _key_take(user.pk, key, digest, now)
+        if taken is None:
+            return _again(SubmissionKey.objects.get(user=user, key=key), digest, access)
         jobs = submission_create(access=access, description=description, now=now, actor=access.actor)
-        SubmissionKey.objects.filter(pk=row.pk).update(jobs=[job.public_id for job in jobs])
+        SubmissionKey.objects.filter(pk=taken).update(jobs=[job.public_id for job in jobs])
     return Submitted(jobs)
+
+
+def _key_take(user: int, key: str, digest: str, now: datetime) -> int | None:
+    """The row of a key that nobody has used yet; None: it has been. A second request at the same time waits here for the first one's end."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO submission_key (user_id, key, digest, jobs, at) VALUES (%s, %s, %s, '[]', %s)"
+            " ON CONFLICT (user_id, key) DO NOTHING RETURNING id",
+            [user, key, digest, MomentField().get_db_prep_value(now, connection)],
+        )
+        row = cursor.fetchone()
+    return row[0] if row else None
 
 
 def _again(row: SubmissionKey, digest: str, access: Access) -> Submitted:

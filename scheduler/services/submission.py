@@ -11,6 +11,7 @@ from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.db import transaction
+from django.db.models import Exists, OuterRef
 
 from gpufleet.core.audit import Actor, audit_entry, audit_write
 from gpufleet.core.ids import public_ids
@@ -63,7 +64,7 @@ def submissions_write(*, checked: Sequence[Checked], access: Access, now: dateti
     if not checked:
         return []
     news = News()
-    with transaction.atomic():
+    with transaction.atomic(savepoint=False):
         jobs = _write(checked, access, now, actor, news)
         news.publish()
         if any(job.state == JobState.QUEUED for job in jobs):
@@ -160,12 +161,13 @@ class _Checker:
         return self._quotas[path]
 
     def _find_quota(self, path: str) -> tuple[QuotaNode | None, str]:
-        node = QuotaNode.objects.filter(path=path, archived_at__isnull=True).first()
+        below = QuotaNode.objects.filter(parent=OuterRef("pk"), archived_at__isnull=True)
+        node = QuotaNode.objects.filter(path=path, archived_at__isnull=True).annotate(divided=Exists(below)).order_by().first()
         if node is None or not self.access.can(Can.SEE, path):
             return None, f"There is no quota {path}."
         if not self.access.can(Can.SUBMIT, path):
             return None, f"You may not submit to {path}."
-        if QuotaNode.objects.filter(parent=node, archived_at__isnull=True).exists():
+        if node.divided:
             return None, f"{path} has quotas below it; jobs belong to one of those."
         return node, ""
 
