@@ -56,10 +56,14 @@ def _moments(scenario: Json, plan: Json, asker: str, first: World) -> Iterator[W
     """Worlds in which the search for an asker may have begun.
 
     A plan stands in the order in which it is carried out, which need not be that in which it was decided. So whoever was served
-    may have been served before, one after the other, and a reclaim is legal if it was in one of these worlds.
+    may have been served before, one after the other, and a reclaim is legal if it was in one of these worlds. Stale gangs are
+    ended before anybody searches.
     """
-    yield first
     current = copy.deepcopy(scenario)
+    stale = [decision for decision in plan["decisions"] if (decision.get("why") or {}).get("code") == "stale"]
+    for decision in stale:
+        apply_decision(current, decision)
+    yield read(current) if stale else first
     line = [str(d["job"]) for d in plan["decisions"] if d["action"] in ("start", "repair", "grow") and d["job"] != asker]
     for served in line:
         for decision in plan["decisions"]:
