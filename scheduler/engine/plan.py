@@ -71,7 +71,7 @@ class Decision(NamedTuple):
         result["workers"] = [worker.as_json() for worker in self.workers]
         if self.action in ("start", "repair", "move", "grow"):
             result["after"] = list(self.after)
-        if self.action == "start":
+        if self.action == "start" or (self.action == "move" and self.backfilled):
             result["backfilled"] = self.backfilled
         result["why"] = why
         return result

@@ -438,11 +438,8 @@ class Book:
         return work.kind.grace_ms <= self.cycle.settings.backfill_notice_ms
 
     def yields(self, work: Work) -> bool:
-        """Whether it may run in a gap that ends before it does.
-
-        Whoever was put out by this plan is moved, and a move says nothing of gaps: he must find a place that delays nobody.
-        """
-        return work.kind.preemptible is Preemptible.ALWAYS and self._quick(work) and not work.evicted
+        """Whether it may run in a gap that ends before it does."""
+        return work.kind.preemptible is Preemptible.ALWAYS and self._quick(work)
 
     def banned(self, work: Work, quota_type: int, milli: int) -> int:
         """Nodes on which a worker would certainly delay a reservation, as a bit set."""

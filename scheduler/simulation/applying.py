@@ -45,7 +45,7 @@ def changed(job: Job, decision: Decision, now: int) -> Job:
     if decision.action == "start":
         run = Run("running", now, now, None, workers, (), decision.backfilled, None, run.last_evicted, run.last_moved, run.evictions)
     elif decision.action == "move":
-        run = replace(run, workers=workers, started=now, last_moved=now, backfilled=False)
+        run = replace(run, workers=workers, started=now, last_moved=now, backfilled=decision.backfilled)
     elif decision.action == "repair":
         run = replace(run, workers=workers, degraded_since=None)
     else:

@@ -283,7 +283,7 @@ class World:
             self.totals.moves += 1
             self._interrupt(name)
             gone[name] = self.now
-            run = replace(job.run, workers=workers, started=self.now, last_moved=self.now, backfilled=False)
+            run = replace(job.run, workers=workers, started=self.now, last_moved=self.now, backfilled=decision.backfilled)
             self.active[name] = replace(job, run=run)
             self._form(name, free_at + self._restore(job))
             return
