@@ -33,6 +33,7 @@ class Takings:
     def __init__(self, cycle: Changing) -> None:
         self.cycle = cycle
         self._before: dict[int, Mark] = {}  # the state before a job was served
+        self._movers: dict[int, int] = {}  # for whom a job was moved
         self._later: set[int] = set()
         self._lost: dict[int, int] = {}  # how often a job lost its place again
         self._tried: dict[int, Mark] = {}  # when it last tried once more: as long as nothing has changed since, it would only lose again
@@ -41,7 +42,7 @@ class Takings:
         """The plan begins anew."""
         for order in sorted(self._tried):
             self.cycle.cluster.works[order].firm = False
-        for known in (self._before, self._later, self._lost, self._tried):
+        for known in (self._before, self._movers, self._later, self._lost, self._tried):
             known.clear()
 
     def holds_back(self, work: Work) -> bool:
@@ -60,6 +61,13 @@ class Takings:
         """A degraded gang got its missing workers. Who takes the whole of it afterwards must have a right to it without them."""
         self._before.setdefault(work.order, before)
 
+    def moved(self, work: Work, before: Mark, moved: Iterable[Work]) -> None:
+        """A job got a place because others were moved. Who puts one of them out undoes that as well: it was moved for nothing."""
+        self._before.setdefault(work.order, before)
+        for one in moved:
+            self._before.setdefault(one.order, before)
+            self._movers[one.order] = work.order
+
     def served(self, work: Work, before: Mark, losers: Iterable[Work], *, upset: bool) -> None:
         """A job got a place at the cost of others. Who loses here what it got in the same way takes its victims back with it.
 
@@ -72,10 +80,11 @@ class Takings:
                 self._before.setdefault(work.order, before)
             return
         earliest = min(self._before[order] for order in ousted)
-        for order in ousted:
+        for order in dict.fromkeys(self._movers.get(order, order) for order in ousted):
             self._later.add(order)
             self._lost[order] = self._lost.get(order, 0) + 1
         self._before = {order: mark for order, mark in self._before.items() if mark < earliest}
+        self._movers = {order: mover for order, mover in self._movers.items() if order in self._before}
         self.cycle.cluster.undo(earliest)
         self.cycle.changed()
         raise TakenBack

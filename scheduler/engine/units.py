@@ -31,7 +31,10 @@ class Unit:
         self.index = index  # of its highest worker: a lower one is kept longest
         self.leaf = work.charged_leaf
         self._key: Key | None = None
-        if work.evicted or not work.first_seats:
+        if work.moved:
+            self.fresh = False
+            self.lost, self.began = lost_since(work.job, milli, now, begun=now), now  # as the next plan would see it
+        elif work.evicted or not work.first_seats:
             self.fresh = not work.firm  # nobody has begun to work here, and nothing says that it is to stay
             self.lost, self.began = 0, now if work.firm else begin_of(work.job, now)
         else:
@@ -58,7 +61,7 @@ class Unit:
 
 def stands_by_plan(work: Work) -> bool:
     """Whether nobody has begun to work where it stands, and nothing says that it is to stay there."""
-    return (work.evicted or not work.first_seats) and not work.firm
+    return (work.evicted or not work.first_seats) and not work.firm and not work.moved
 
 
 def lost_work(work: Work, milli: int, now: int) -> int:
@@ -73,9 +76,10 @@ def begin_of(job: Job, now: int) -> int:
     return run.started if run.started is not None else (run.since if run.since is not None else now)
 
 
-def lost_since(job: Job, milli: int, now: int) -> int:
+def lost_since(job: Job, milli: int, now: int, begun: int | None = None) -> int:
+    """The same from its start on, or from a later begin."""
     checkpoint = job.checkpoint
-    since = job.run.started
+    since = job.run.started if begun is None else begun
     if since is None:
         return 0
     extra = 0
@@ -112,7 +116,7 @@ class Units:
         self._of_work: dict[int, list[Unit]] = {}
         self._by_leaf: dict[int, list[Unit]] = {}
         self._rows: dict[int, int] | None = None  # by order, as long as the columns alone are known
-        works = [work for work in cluster.works if work.seats and not work.moved and not work.stale]
+        works = [work for work in cluster.works if work.seats and not work.stale]
         if any(form.elastic or form.parted for form in cluster.forms.values()):
             self._make([unit for work in works for unit in self._of(work)])
             for unit in self.all:
@@ -225,7 +229,7 @@ class Units:
                 _remove(self._leaves[unit.leaf], unit)
                 self._count(unit, -1)
                 self._touch(unit.leaf)
-            if work.seats and not work.moved and not work.stale:
+            if work.seats and not work.stale:
                 units = self.of_work[order] = self._of(work)
                 for unit in units:
                     insort(self.all, unit, key=_key)
@@ -238,13 +242,13 @@ class Units:
         if self._rows is not None:
             assert self._columns is not None
             row = self._rows.get(work.order)
-            if row is None or not work.seats or work.moved or work.stale:
-                return row is None and not (work.seats and not work.moved and not work.stale)
+            if row is None or not work.seats or work.stale:
+                return row is None and not (work.seats and not work.stale)
             columns = self._columns
             same = columns.leaf[row] == work.charged_leaf and columns.fresh[row] == stands_by_plan(work)
             return bool(same) and columns.held_by[row] == work.seats
         units = self.of_work.get(work.order)
-        if not work.seats or work.moved or work.stale:
+        if not work.seats or work.stale:
             return not units
         if not units or units[-1].leaf != work.charged_leaf or units[-1].fresh != stands_by_plan(work):
             return False
@@ -257,7 +261,7 @@ class Units:
         for order, work in works.items():
             gone = self.of_work.pop(order, ())
             come: list[Unit] = []
-            if work.seats and not work.moved and not work.stale:
+            if work.seats and not work.stale:
                 come = self.of_work[order] = self._of(work)
             for units, sign in ((gone, -1), (come, 1)):
                 for unit in units:
@@ -390,8 +394,11 @@ def columns_of(works: Sequence[Work], usable: Sequence[int], now: int) -> Column
     runs = [work.job.run for work in works]
     if any(anew) or any(work.job.checkpoint is not None for work in works):
         fresh = [stands_by_plan(work) for work in works]
-        began = [now if again and work.firm else begin_of(work.job, now) for again, work in zip(anew, works, strict=True)]
-        lost = [0 if again else lost_since(work.job, work.milli, now) for again, work in zip(anew, works, strict=True)]
+        began = [now if work.moved or (again and work.firm) else begin_of(work.job, now) for again, work in zip(anew, works, strict=True)]
+        lost = [
+            lost_since(work.job, work.milli, now, begun=now) if work.moved else 0 if again else lost_since(work.job, work.milli, now)
+            for again, work in zip(anew, works, strict=True)
+        ]
     else:
         fresh = anew
         started = [now if run.started is None else run.started for run in runs]

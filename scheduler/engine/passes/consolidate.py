@@ -38,11 +38,17 @@ def may_consolidate(cycle: Cycle, work: Work, quota_type: int) -> bool:
         return False
     if not work.seats and cycle.refused.get(("consolidate", cycle.shape_of(work.kind), quota_type)) == cycle.placed:
         return False
-    if any(role.parted for role in work.kind.roles) or _moves_for(cycle, work) <= 0:
+    if any(role.parted for role in work.kind.roles) or _moves_for(cycle, work) <= 0 or _just_put_out(cycle, work):
         return False
     if work.kind.preemptible is Preemptible.ALWAYS:
         return True
     return cycle.tree.within_guarantee(work.charged_leaf if work.seats else work.home, quota_type, milli)
+
+
+def _just_put_out(cycle: Cycle, work: Work) -> bool:
+    """Whether a plan of this very moment has put it out: then two jobs would change places, which is a circle in one plan or in two."""
+    evicted = work.job.run.last_evicted
+    return evicted is not None and evicted >= cycle.now
 
 
 def _moves_for(cycle: Cycle, work: Work) -> int:
@@ -208,7 +214,7 @@ def _carry_out(cycle: Cycle, work: Work, quota_type: int, target: Target, moved:
             cluster.spend_moves(len(moved))
         attempt.keep()
     cycle.changed()
-    cycle.takings.served(work, before, (), upset=True)
+    cycle.takings.moved(work, before, moved)
     return True
 
 
