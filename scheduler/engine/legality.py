@@ -40,6 +40,8 @@ class Reclaim:
         self.leaf = leaf
         self.milli = milli
         self.division: Division = cycle.tree.divisions[cycle.tree.division_of[quota_type]]
+        own = work.charged_leaf if work.seats else work.home
+        self.barred = -1 if leaf == own else own  # in a window's name, too, a job takes nothing from its own queue
         self.even: Reason | None = None  # why nothing may be taken from somebody who is above his line
         self.sources = self._sources()
         self.sparing = tuple(place for place, _, _ in self.sources if self._rests_on_usage(place))
@@ -82,7 +84,7 @@ class Reclaim:
     @property
     def signature(self) -> Signature:
         """Searches with the same sources find the same victims."""
-        return (self.quota_type, *self.sources, *self.sparing)
+        return (self.quota_type, self.barred, *self.sources, *self.sparing)
 
     def units(self, large: int, *, surplus_only: bool = False, fresh_first: bool = True) -> Ranked:
         """Everything that may be taken from the sources, in the order in which it is tried."""
@@ -93,6 +95,8 @@ class Reclaim:
             below = self._below(place, large, surplus_only)
             if place in self.sparing:
                 below = [pair for pair in below if not self._came_in_this_step(pair[1].work)]
+            if place <= self.barred < self.tree.end[place]:
+                below = [pair for pair in below if pair[1].leaf != self.barred]
             ranked.extend(below)
         if not fresh_first:
             return as_if_running(ranked)
@@ -130,7 +134,7 @@ class Reclaim:
         borrowed = np.zeros(len(columns.units), dtype=np.bool_)
         for place, _, _ in self.sources:
             end = tree.end[place]
-            here = (columns.leaf >= place) & (columns.leaf < end) & (columns.quota_type == self.quota_type)
+            here = (columns.leaf >= place) & (columns.leaf < end) & (columns.leaf != self.barred) & (columns.quota_type == self.quota_type)
             if surplus_only:
                 here &= columns.surplus
             outside = columns.borrowed(place, end, division.types, division.guaranteed[place])
@@ -235,7 +239,7 @@ class Reclaim:
 
 def rules_of(cycle: Cycle, work: Work, quota_type: int, leaf: int, milli: int) -> Reclaim:
     """The rules for a job of a leaf: for the same amount the same, as long as nothing changes."""
-    key = ("rules", leaf, quota_type, milli)
+    key = ("rules", leaf, quota_type, milli, work.home if cycle.cluster.windows.lasting else -1)
     rules: Reclaim | None = cycle.memo(key)
     if rules is None:
         rules = cycle.remember(key, Reclaim(cycle, work, quota_type, leaf, milli))

@@ -379,15 +379,15 @@ class Cycle:
         types = self.types_of(work)
         return types[choice : choice + 1] if self.tree.by_type else types
 
-    def leaves_of(self, work: Work, quota_type: int) -> list[int]:
-        """Where it may be charged: its own leaf, then a window of its class."""
+    def leaves_of(self, work: Work, quota_type: int, since: int | None = None) -> list[int]:
+        """Where it may be charged: its own leaf, then a window of its class; or those from one of them on."""
         leaves = [work.charged_leaf if work.seats else work.home]
         if not work.seats:
             type_name = self.grid.types[quota_type]
             for window in self.cluster.windows.lasting:
                 if window.class_rank == work.kind.class_rank and window.gpu_type == type_name:
                     leaves += [self.tree.position[f"window:{window.name}"]]
-        return leaves
+        return leaves if since is None else leaves[leaves.index(since) :]
 
     def limits_of(self, leaf: int) -> tuple[int, ...]:
         """The nodes above a leaf that have a limit: what must leave there can differ from leaf to leaf."""

@@ -180,7 +180,15 @@ def place_in(cycle: Cycle, work: Work, quota_type: int, low: int, high: int, ban
 
 
 def take_cheaply(
-    cycle: Cycle, work: Work, quota_type: int, ranked: Ranked, legal: Legal, why: Callable[[Found], Reason], guard: Guard, alike: tuple[object, ...]
+    cycle: Cycle,
+    work: Work,
+    quota_type: int,
+    ranked: Ranked,
+    legal: Legal,
+    why: Callable[[Found], Reason],
+    guard: Guard,
+    alike: tuple[object, ...],
+    claim: int,
 ) -> bool:
     """Take what is needed from others than those for whom somebody stopped running in this plan, if that can be done.
 
@@ -193,7 +201,7 @@ def take_cheaply(
     others = [pair for pair in ranked if not dear(pair[1].work)]
     if len(others) == len(ranked):
         return False
-    return take_units(cycle, work, quota_type, others, legal, why, guard, (*alike, "others")) is None
+    return take_units(cycle, work, quota_type, others, legal, why, guard, (*alike, "others"), claim) is None
 
 
 def take_units(
@@ -205,8 +213,11 @@ def take_units(
     why: Callable[[Found], Reason],
     guard: Guard | None = None,
     alike: tuple[object, ...] | None = None,
+    claim: int | None = None,
 ) -> Reason | None:
     """Take what must be taken and start the job there. None: done; else why not, and nothing was taken.
+
+    `claim` is the leaf in whose name it is taken: it is charged there, not in one before it that has no right to it.
 
     `alike` names what the search depends on: jobs for which it is equal find the same sets, and differ in what guard and gates say.
     """
@@ -221,7 +232,7 @@ def take_units(
         return NOTHING
     refused: Reason | None = None
     for one in found:
-        refused = try_set(cycle, work, quota_type, one, why, guard)
+        refused = try_set(cycle, work, quota_type, one, why, guard, claim)
         if refused is None:
             return None
     return refused
@@ -247,7 +258,9 @@ def _sets(cycle: Cycle, work: Work, quota_type: int, ranked: Ranked, legal: Lega
     return found
 
 
-def try_set(cycle: Cycle, work: Work, quota_type: int, found: Found, why: Callable[[Found], Reason], guard: Guard | None) -> Reason | None:
+def try_set(
+    cycle: Cycle, work: Work, quota_type: int, found: Found, why: Callable[[Found], Reason], guard: Guard | None, claim: int | None = None
+) -> Reason | None:
     """Carry out one set if guard, gates and placement agree."""
     if guard is not None:
         refused = guard(found)
@@ -263,7 +276,7 @@ def try_set(cycle: Cycle, work: Work, quota_type: int, found: Found, why: Callab
         release(cycle, found.units, code, work.job.name)
         refused = None
         leaf = work.home
-        for leaf in cycle.leaves_of(work, quota_type):
+        for leaf in cycle.leaves_of(work, quota_type, since=claim):
             refused = cycle.gate(work, leaf, quota_type, milli)
             if refused is None:
                 break

@@ -177,15 +177,15 @@ def _reclaim(cycle: Cycle, work: Work, quota_type: int, leaf: int) -> Reason | N
     if small is None:
         small = cycle.remember((*listed, large), no_larger(ranked, large))
     alike = (rules.signature, work.form.shape, cycle.limits_of(leaf))
-    if take_cheaply(cycle, work, quota_type, small, rules.legal, why, rules.guard, alike):
+    if take_cheaply(cycle, work, quota_type, small, rules.legal, why, rules.guard, alike, leaf):
         return None
-    refused = take_units(cycle, work, quota_type, small, rules.legal, why, rules.guard, (*alike, "small"))
+    refused = take_units(cycle, work, quota_type, small, rules.legal, why, rules.guard, (*alike, "small"), leaf)
     if refused is NOTHING and len(small) < len(ranked):
-        refused = take_units(cycle, work, quota_type, rules.units(large), rules.legal, why, rules.guard, (*alike, "all"))
+        refused = take_units(cycle, work, quota_type, rules.units(large), rules.legal, why, rules.guard, (*alike, "all"), leaf)
     if refused is not None and has_fresh(ranked):
         later = rules.units(large, fresh_first=False)
         for name, units in (("later small", no_larger(later, large)), ("later", later)):
-            again = take_units(cycle, work, quota_type, units, rules.legal, why, rules.guard, (*alike, name))
+            again = take_units(cycle, work, quota_type, units, rules.legal, why, rules.guard, (*alike, name), leaf)
             if again is None:
                 return None
             if again is not NOTHING:

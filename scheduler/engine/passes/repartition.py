@@ -80,6 +80,7 @@ class Rights:
     ranked: Ranked
     legal: Legal
     guard: Guard
+    leaf: int  # in whose name it is taken
 
 
 class Anew:
@@ -92,6 +93,7 @@ class Anew:
         self.budget = budget
         self.milli = request(cycle, work, quota_type)
         self.large = max(8000, 2 * self.milli)
+        self.claim: int | None = None  # the leaf in whose name it takes from others
         grid = cycle.grid
         self.allowed = any(budget[pool] > 0 and of_type == quota_type for pool, of_type in zip(grid.pool_of, grid.type_of, strict=True))
 
@@ -114,7 +116,7 @@ class Anew:
 
     def over_evictable(self) -> Reason | None:
         for rights in self._rights():
-            ranked = rights.ranked
+            ranked, self.claim = rights.ranked, rights.leaf
             if self._take_least(ranked, rights) or (has_fresh(ranked) and self._take_least(as_if_running(ranked), rights)):
                 return None
         return NO_SPLIT
@@ -129,7 +131,7 @@ class Anew:
         leaf = claimant(cycle, work, quota_type) if "reclaim" in cycle.settings.passes else None
         if leaf is not None:
             rules = Reclaim(cycle, work, quota_type, leaf, self.milli)
-            yield Rights("reclaim", rules.units(self.large), rules.legal, rules.guard)
+            yield Rights("reclaim", rules.units(self.large), rules.legal, rules.guard, leaf)
         if "preempt" in cycle.settings.passes:
             own = work.charged_leaf if work.seats else work.home
 
@@ -140,7 +142,7 @@ class Anew:
                 beyond = grows_beyond_share(cycle, own, quota_type, self.milli, found)
                 return beyond or worth(cycle, work, own, quota_type, self.milli, found)
 
-            yield Rights("preempt", ranked_units(cycle, work, quota_type, own, self.large), legal, guard)
+            yield Rights("preempt", ranked_units(cycle, work, quota_type, own, self.large), legal, guard, own)
 
     def _take(self, ranked: Ranked, rights: Rights) -> Reason | None:
         """Evict the least that makes room together with instances split anew. None: done."""
@@ -193,7 +195,7 @@ class Anew:
         """Places with GPUs split anew, and the leaf that is charged; or why not."""
         cycle, work = self.cycle, self.work
         refused, leaf = None, work.home
-        for leaf in cycle.leaves_of(work, self.quota_type):
+        for leaf in cycle.leaves_of(work, self.quota_type, since=self.claim):
             refused = cycle.gate(work, leaf, self.quota_type, self.milli)
             if refused is None:
                 break

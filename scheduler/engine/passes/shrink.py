@@ -65,7 +65,7 @@ def shrink(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
             return rules.guard(found)
         return grows_beyond_share(cycle, leaf, quota_type, milli, found) or worth(cycle, work, leaf, quota_type, milli, found)
 
-    return take_units(cycle, work, quota_type, ranked, legal, why, guard)
+    return take_units(cycle, work, quota_type, ranked, legal, why, guard, claim=claim)
 
 
 __all__ = ["run", "shrink"]
