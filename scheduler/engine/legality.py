@@ -259,6 +259,13 @@ def worth(cycle: Cycle, work: Work, leaf: int, quota_type: int, milli: int, foun
     return reason("worth", detail, lost_gpu_s=lost / 1000, allowed_gpu_s=most / 1000)
 
 
+def beyond_share(cycle: Cycle, leaf: int, quota_type: int, milli: int) -> int:
+    """What must leave a leaf at least so that so much more does not take it further beyond a share."""
+    tree = cycle.tree
+    division = tree.divisions[tree.division_of[quota_type]]
+    return min(milli, max(0, *(division.used[place] + milli - division.fair[place] for place in tree.path[leaf])))
+
+
 def grows_beyond_share(cycle: Cycle, leaf: int, quota_type: int, milli: int, found: Found) -> Reason | None:
     """Evicting inside a leaf must not take the leaf further beyond its share: others would take it back at once, and so on for ever."""
     tree = cycle.tree

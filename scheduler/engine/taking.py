@@ -15,8 +15,13 @@ from .victims import Found, Legal, Ranked, Target, search
 Guard = Callable[[Found], Reason | None]
 
 
-def targets(cycle: Cycle, work: Work, quota_type: int, domains: Sequence[int] | None = None, *, counted: bool = True) -> list[Target]:
-    """The slices in which the job could be placed, each with how to tell whether it fits there."""
+Short = tuple[tuple[int, int, int], ...]  # (first, end, milli-GPU): what must leave below nodes of the tree
+
+
+def targets(
+    cycle: Cycle, work: Work, quota_type: int, domains: Sequence[int] | None = None, *, counted: bool = True, more: Short = ()
+) -> list[Target]:
+    """The slices in which the job could be placed, each with how to tell whether it fits there; and what more must leave wherever it is."""
     kind = work.kind
     grid = cycle.grid
     wants = work.missing()
@@ -27,7 +32,7 @@ def targets(cycle: Cycle, work: Work, quota_type: int, domains: Sequence[int] | 
         if work.seats:
             domains = [level.domain_of(work.seats[0].node)]
         slices = [level.slice_of(domain) for domain in (range(len(level)) if domains is None else domains)]
-    short = at_limits(cycle, work, quota_type)
+    short = at_limits(cycle, work, quota_type) + more
     if work.form.plain and counted:
         place, ranks = wants[0]
         role = kind.roles[place]
@@ -48,7 +53,7 @@ def targets(cycle: Cycle, work: Work, quota_type: int, domains: Sequence[int] | 
     return found
 
 
-def at_limits(cycle: Cycle, work: Work, quota_type: int) -> tuple[tuple[int, int, int], ...]:
+def at_limits(cycle: Cycle, work: Work, quota_type: int) -> Short:
     """What must leave below which nodes of the tree so that their limits admit the job."""
     tree = cycle.tree
     milli = cycle.cluster.wants_milli(work.kind, work.missing(), quota_type)
@@ -214,6 +219,7 @@ def take_units(
     guard: Guard | None = None,
     alike: tuple[object, ...] | None = None,
     claim: int | None = None,
+    more: Short = (),
 ) -> Reason | None:
     """Take what must be taken and start the job there. None: done; else why not, and nothing was taken.
 
@@ -225,7 +231,7 @@ def take_units(
         return NOTHING
     found: list[Found] | None = cycle.memo(("found", alike)) if alike is not None and not work.seats else None
     if found is None:
-        found = _sets(cycle, work, quota_type, ranked, legal)
+        found = _sets(cycle, work, quota_type, ranked, legal, more)
         if alike is not None and not work.seats:
             cycle.remember(("found", alike), found)
     if not found:
@@ -238,16 +244,16 @@ def take_units(
     return refused
 
 
-def _sets(cycle: Cycle, work: Work, quota_type: int, ranked: Ranked, legal: Legal) -> list[Found]:
+def _sets(cycle: Cycle, work: Work, quota_type: int, ranked: Ranked, legal: Legal, more: Short) -> list[Found]:
     """The sets that would make room, one per domain, the least first."""
     found = []
     units = cycle.units()
     # Who shares a GPU frees it only together with all others on it, which no count by node shows.
     counted = not units.parted
-    domains = hopeful_domains(cycle, work, quota_type, ranked)
+    domains = None if more else hopeful_domains(cycle, work, quota_type, ranked)
     if domains is not None and not domains:
         return []
-    for target in targets(cycle, work, quota_type, domains, counted=counted):
+    for target in targets(cycle, work, quota_type, domains, counted=counted, more=more):
         if len(ranked) >= 64 and not could_hold(cycle, target):
             continue
         one = search(cycle.cluster, ranked, legal, target, units)

@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 
 from ..cluster import Work
-from ..legality import grows_beyond_share, worth
+from ..legality import beyond_share, grows_beyond_share, worth
 from ..reasons import Reason, reason
 from ..state import Cycle
 from ..taking import NOTHING, at_limits, fits_already, take_units
@@ -139,11 +139,20 @@ def preempt(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
     def guard(found: Found) -> Reason | None:
         return grows_beyond_share(cycle, leaf, quota_type, milli, found) or worth(cycle, work, leaf, quota_type, milli, found)
 
+    def take_from(ranked: Ranked) -> Reason | None:
+        refused = take_units(cycle, work, quota_type, ranked, legal, why, guard)
+        if refused is None or refused.code != "share":
+            return refused
+        # The least that makes room needs idle GPUs beside it; more, or others, may need none.
+        more = ((leaf, leaf + 1, beyond_share(cycle, leaf, quota_type, milli)),)
+        again = take_units(cycle, work, quota_type, ranked, legal, why, guard, more=more)
+        return refused if again is NOTHING else again
+
     def take(ranked: Ranked) -> Reason | None:
         small = no_larger(ranked, large)
-        refused = take_units(cycle, work, quota_type, small, legal, why, guard)
-        if refused is NOTHING and len(small) < len(ranked):
-            refused = take_units(cycle, work, quota_type, ranked, legal, why, guard)
+        refused = take_from(small)
+        if (refused is NOTHING or (refused is not None and refused.code == "share")) and len(small) < len(ranked):
+            refused = take_from(ranked)
         return refused
 
     refused = take(ranked)

@@ -27,11 +27,11 @@ def right_violations(scenario: Json, plan: Json) -> list[str]:
             found += gates(world, decision)
         if action == "start":
             found += _may_start(world, decision)
+        away = {d["job"] for d in plan["decisions"] if d["action"] == "move"}
         if action == "move" and why.get("code") == "consolidate":
             moves.append(decision["job"])
-            found += _consolidated(world, decision)
+            found += _consolidated(world, decision, away)
         if action in TAKES:
-            away = {d["job"] for d in plan["decisions"] if d["action"] == "move"}
             faults = _taken(world, decision, away)
             if faults and why.get("code") == "preempt":
                 # What stands inside a guarantee depends on who was served before, as for a reclaim below.
@@ -315,7 +315,12 @@ def within_guarantee(world: World, job: Job) -> bool:
     return False
 
 
-def _consolidated(world: World, decision: Json) -> list[str]:
+def _put_out(world: World, job: Job) -> World:
+    """Who was put out and finds another place asks meanwhile like one who waits."""
+    return world.with_job(Job(**{**vars(job), "state": "queued", "workers": (), "leaving": ()}))
+
+
+def _consolidated(world: World, decision: Json, away: set[str]) -> list[str]:
     """Moved to make a block: a preemptible job that can be restarted, for a preemptible one that waits for its minimum."""
     job = world.jobs[decision["job"]]
     asker = world.jobs.get((decision.get("why") or {}).get("for", ""))
@@ -326,6 +331,9 @@ def _consolidated(world: World, decision: Json) -> list[str]:
         found.append(f"move {job.name}: it can't be checkpointed")
     if asker is None:
         return [*found, f"move {job.name}: for nobody"]
+    if asker.name in away:
+        world = _put_out(world, asker)
+        asker = world.jobs[asker.name]
     if asker.preemptible is False and not within_guarantee(world, asker):
         # Inside its guarantee it may have others moved by the rules of reclaim.
         found.append(f"move {job.name}: for {asker.name}, which is not preemptible")
@@ -355,8 +363,8 @@ def reclaim_violations(world: World, asker: Job, group: list[Json], plan: Json) 
     places = [raw["node"] for raw in served["workers"] if raw["gpus"]]
     division = world.division_of(places[0]) if places else world.divisions()[0]
     kind = world.nodes[places[0]].quota_type if places else division
-    if served["action"] == "move":  # was put out himself, and asks like one who waits
-        world = world.with_job(Job(**{**vars(asker), "state": "queued", "workers": (), "leaving": ()}))
+    if served["action"] == "move":
+        world = _put_out(world, asker)
         asker = world.jobs[asker.name]
     need = least(world, asker, kind)
     if asker.holds and not asker.missing:
