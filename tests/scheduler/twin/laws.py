@@ -167,13 +167,15 @@ def the_plan_adds_up(scenario: Json) -> list[str]:
 
 
 def advice_is_true(scenario: Json) -> list[str]:
-    """The change that is said to start a job now does start it, in a plan of the scenario with that change."""
+    """The change that is said to start a job now does start it: who reads that, and makes the change, does so when the plan is carried out."""
     found = []
-    for entry in plan_of(scenario)["waiting"]:
+    plan = plan_of(scenario)
+    then = apply_plan(scenario, plan)
+    for entry in plan["waiting"]:
         change = entry["would_start_if"]
         if change is None:
             continue
-        other = _with_change(scenario, entry["job"], change)
+        other = _with_change(then, entry["job"], change)
         if not any(d["action"] == "start" and d["job"] == entry["job"] for d in plan_of(other)["decisions"]):
             found.append(f"{entry['job']} would start with {change['change']} = {change['to']}, and does not")
     return found
