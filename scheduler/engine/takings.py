@@ -2,8 +2,8 @@
 
 Its victims gave way to nobody then, and whoever took the place may have no right to them. So everything since is undone, the
 victims are back, and the new job has to find victims of its own. The one that lost its place tries again when nobody else can do
-anything more, and what it gets then is safe for its minimum run time, as the next plan would see it; if it loses that as well, it
-waits until something has changed.
+anything more, and what it gets then is safe for its minimum run time, as the next plan would see it. After a few such losses nothing is
+undone any more: the plan goes on as the next one would, to which those victims are history.
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from typing import Protocol
 from .cluster import Cluster, Work
 
 Mark = tuple[int, int]
-MOST_LOSSES = 4  # of one job in one plan; what is still moving then is for the next one
+MOST_LOSSES = 4  # of one job in one plan that are undone; after twice as many it waits for the next one
 
 
 class TakenBack(Exception):
@@ -79,8 +79,14 @@ class Takings:
             if upset:
                 self._before.setdefault(work.order, before)
             return
+        lost = list(dict.fromkeys(self._movers.get(order, order) for order in ousted))
+        if all(self._lost.get(order, 0) >= MOST_LOSSES for order in lost):
+            self._lose_for_good(ousted, lost)
+            if upset:
+                self._before.setdefault(work.order, before)
+            return
         earliest = min(self._before[order] for order in ousted)
-        for order in dict.fromkeys(self._movers.get(order, order) for order in ousted):
+        for order in lost:
             self._later.add(order)
             self._lost[order] = self._lost.get(order, 0) + 1
         self._before = {order: mark for order, mark in self._before.items() if mark < earliest}
@@ -89,10 +95,19 @@ class Takings:
         self.cycle.changed()
         raise TakenBack
 
+    def _lose_for_good(self, ousted: Iterable[int], lost: Iterable[int]) -> None:
+        """Who lost his place so often loses it as he would in the next plan: his victims have left, and he looks for another place at once."""
+        for order in ousted:
+            del self._before[order]
+        for order in lost:
+            self._lost[order] += 1
+            if self._lost[order] >= 2 * MOST_LOSSES:
+                self._later.add(order)
+
     def second_chance(self) -> bool:
         """Nobody else can do anything more: let those try again who were held back. False where there is nobody."""
         cluster, here = self.cycle.cluster, self.cycle.cluster.mark()
-        again = sorted(order for order in self._later if self._lost[order] < MOST_LOSSES and self._tried.get(order) != here)
+        again = sorted(order for order in self._later if self._lost[order] <= MOST_LOSSES and self._tried.get(order) != here)
         for order in again:
             cluster.works[order].firm = True
             self._tried[order] = here
