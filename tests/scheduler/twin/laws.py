@@ -99,9 +99,7 @@ def backfill_is_harmless(scenario: Json) -> list[str]:
     (served, dates), (others, earlier) = _dates(then), _dates(_set_aside(then))
     if served != others:
         return []
-    return [
-        f"{job} is reserved at {at} ms, without the backfilled jobs at {earlier[job]}" for job, at in dates.items() if earlier.get(job, at) < at
-    ]
+    return [f"{job} is reserved at {at} ms, without the backfilled jobs at {earlier[job]}" for job, at in dates.items() if earlier.get(job, at) < at]
 
 
 def _dates(scenario: Json) -> tuple[set[str], dict[str, int]]:
