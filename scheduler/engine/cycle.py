@@ -35,6 +35,8 @@ def make_plan(scenario: Scenario, kept: Kept | None = None) -> Plan:
     plan = conclude(cycle)
     if kept is not None:
         kept.keep(cycle)
+    # Its parts know it, and it knows the fleet: without this, the fleet of each plan would stay until the garbage collector comes by.
+    vars(cycle).clear()
     return plan
 
 

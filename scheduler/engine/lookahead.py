@@ -172,7 +172,8 @@ class Table:
     """The gaps in which at least `count` GPUs of a node are free: (start, end) by node, padded with empty ones."""
 
     def __init__(self, ahead: Lookahead, count: int) -> None:
-        self.ahead = ahead
+        # Not the look-ahead itself: what knows each other is gone only when the garbage collector comes by.
+        self.times, self.free = ahead.times, ahead.free
         self.count = count
         rows = [self._gaps(node) for node in range(ahead.grid.size)]
         self.width = max(2, *(len(row) for row in rows)) if rows else 2
@@ -184,7 +185,7 @@ class Table:
                 self.end[node, column] = end
 
     def _gaps(self, node: int) -> list[tuple[int, int]]:
-        times, free, count = self.ahead.times[node], self.ahead.free[node], self.count
+        times, free, count = self.times[node], self.free[node], self.count
         if len(times) == 1:
             return [(0, END)] if free[0] >= count else []
         gaps = []

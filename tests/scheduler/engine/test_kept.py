@@ -1,5 +1,6 @@
 """A plan made with what the plan before handed on equals the plan made from scratch, byte for byte, whatever happened in between."""
 
+import gc
 import json
 import random
 from dataclasses import replace
@@ -10,10 +11,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scheduler.benchmarks import cases
+from scheduler.engine.cluster import Cluster
 from scheduler.engine.cycle import make_plan
 from scheduler.engine.kept import Kept
+from scheduler.engine.lookahead import Lookahead
 from scheduler.engine.plan import Plan
 from scheduler.engine.scenario import parse
+from scheduler.engine.state import Cycle
 from scheduler.engine.values import QUEUED, Job, Scenario
 from scheduler.simulation.applying import carried_out
 from scheduler.simulation.world import World
@@ -136,3 +140,23 @@ def test_a_plan_that_goes_on_is_not_made_from_scratch():
     before = kept.taken()
     assert before is not None
     assert before.difference(later) is not None
+
+
+def test_a_plan_that_begins_anew_leaves_nothing_of_the_one_before():
+    """What is gone only when the garbage collector comes by is a whole fleet a plan, and the tick in which it comes takes twice as long."""
+    scenario, kept = parse(cases.steady(1, 20, 200)), Kept()
+    gc.collect()
+    others = {id(each) for each in states()}
+    gc.disable()
+    try:
+        for _ in range(3):
+            make_plan(scenario, kept)
+            scenario = replace(scenario, quotas=tuple(replace(quota, weight=quota.weight + 1) for quota in scenario.quotas))
+        alive = [type(each).__name__ for each in states() if id(each) not in others]
+    finally:
+        gc.enable()
+    assert sorted(alive) == ["Cluster", "Lookahead"]
+
+
+def states() -> list[object]:
+    return [each for each in gc.get_objects() if isinstance(each, Cluster | Cycle | Lookahead)]
