@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from django.db import transaction
 from django.db.models import Min
 
+from gpufleet.core.bulk import rows_fetch
 from gpufleet.core.times import millis
 from scheduler.backends.simulated import Mark, moment_of
 from scheduler.models import SimulatedRun
@@ -114,7 +115,7 @@ class DatabaseTurn:
 
     def marks(self) -> dict[str, Mark]:
         rows = SimulatedRun.objects.filter(cluster_id=self.cluster_id).order_by()
-        return {key: tuple(mark) for key, *mark in rows.values_list("attempt_key", "sequence", "due_at", "ended_at")}
+        return {row[0]: row for row in rows_fetch(rows.values_list("attempt_key", "sequence", "due_at", "ended_at"))}
 
     def due(self, now: int) -> Sequence[Life]:
         return self._read(due_at__lte=moment_of(now))

@@ -15,6 +15,7 @@ from django.db import transaction
 from gpufleet.core.live.news import News
 from scheduler.backends.base import SeenCheckpoint
 from scheduler.models import Attempt, Checkpoint, CheckpointShard, Job
+from scheduler.services.runs import OfJob
 from scheduler.services.tokens import token_digest
 
 KEPT = 3  # complete ones a job
@@ -71,7 +72,7 @@ def shard_report(
     return Checkpoint.objects.get(attempt=attempt, step=step)
 
 
-def told_of(attempt: Attempt, seen: SeenCheckpoint) -> Told:
+def told_of(attempt: OfJob, seen: SeenCheckpoint) -> Told:
     shards = tuple(Shard(number) for number in seen.shards)
     return Told(attempt.pk, attempt.job_id, seen.step, seen.location[:LOCATION_LENGTH], seen.shards_expected, shards)
 

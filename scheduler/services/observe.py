@@ -9,10 +9,12 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from django.db import transaction
 from django.db.models import Exists, Max, OuterRef
 
+from gpufleet.core.bulk import rows_fetch
 from gpufleet.core.live.news import News
 from scheduler.backends.base import Backend, BackendError, RunState, SeenRun, attempt_key
 from scheduler.backends.registry import Backends
@@ -28,8 +30,18 @@ log = logging.getLogger(__name__)
 # A back-end that leaves out a run once may be mistaken. So long it has to be gone before its GPUs are given to others.
 MISSING_FOR = timedelta(seconds=45)
 STRAY_SEQUENCE = 1 << 30
-# What is looked at of each attempt that a back-end tells of.
-SEEN = ("job_id", "number", "sequence", "running_at", "ended_at", "job__public_id", "job__state", "job__degraded_since")
+
+
+class _Known(NamedTuple):
+    """What is looked at of an attempt that a back-end tells of."""
+
+    pk: int
+    job_id: int
+    sequence: int
+    state: str  # of its job
+    is_running: bool
+    is_over: bool
+    is_short: bool  # of workers
 
 
 @dataclass(slots=True)
@@ -75,15 +87,13 @@ def runs_observe(*, backends: Mapping[int, Backend], now: datetime, full: bool |
 
 def _take_in(found: Observed, backend: Backend, cluster: int, seen: Sequence[SeenRun], now: datetime, news: News) -> None:
     attempts = _attempts(seen)
-    known = [(run, attempt) for run in seen if (attempt := attempts.get(run.key)) is not None and attempt.ended_at is None]
+    known = [(run, attempt) for run in seen if (attempt := attempts.get(run.key)) is not None and not attempt.is_over]
     found.seen += len(seen)
     _tell_checkpoints(found, known, now, news)
     # Also one that has ended already: so short that nobody saw it run, or it ended while it was asked to leave.
-    up = [attempt.pk for run, attempt in known if attempt.running_at is None and run.started_at is not None and run.state == RunState.RUNNING]
+    up = [attempt.pk for run, attempt in known if not attempt.is_running and run.started_at is not None and run.state == RunState.RUNNING]
     up += [
-        attempt.pk
-        for run, attempt in known
-        if attempt.running_at is not None and attempt.job.state == JobState.DEGRADED and attempt.job.degraded_since is None and _is_whole(run)
+        attempt.pk for run, attempt in known if attempt.is_running and attempt.state == JobState.DEGRADED and not attempt.is_short and _is_whole(run)
     ]
     ends = [Ended(attempt.pk, run.exit_code, run.why, run.node_lost) for run, attempt in known if run.state == RunState.ENDED]
     if up or ends:
@@ -94,24 +104,28 @@ def _take_in(found: Observed, backend: Backend, cluster: int, seen: Sequence[See
     _look_at_workers(found, here, cluster, now, news)
     if not backend.facts.pins_gpus:
         _adopt_gpus(here, cluster, now)
-    _strays(found, backend, [run for run in seen if (known_as := attempts.get(run.key)) is None or known_as.ended_at is not None], now)
+    _strays(found, backend, [run for run in seen if (known_as := attempts.get(run.key)) is None or known_as.is_over], now)
     done = [run.key for run in seen if run.state == RunState.ENDED]
     if done:
         # After the commit of their ends: whoever is killed in between is told once more.
         backend.forget(keys=done, now=now)
 
 
-def _attempts(seen: Sequence[SeenRun]) -> dict[str, Attempt]:
-    """Attempts by key, each with its job, for runs that the scheduler has ever begun."""
+def _attempts(seen: Sequence[SeenRun]) -> dict[str, _Known]:
+    """Attempts by key, for runs that the scheduler has ever begun."""
     wanted = {run.key for run in seen}
     jobs = {key.rpartition(".")[0] for key in wanted}
     numbers = {int(number) for key in wanted if (number := key.rpartition(".")[2]).isdigit()}
-    rows = Attempt.objects.filter(job__public_id__among=jobs, number__among=numbers).select_related("job").only(*SEEN)
-    found = {attempt_key(job=row.job.public_id, attempt=row.number): row for row in rows}
+    which = Attempt.objects.filter(job__public_id__among=jobs, number__among=numbers).order_by()
+    columns = ("job__public_id", "number", "pk", "job_id", "sequence", "job__state", "running_at", "ended_at", "job__degraded_since")
+    found = {}
+    for job, number, *known, running_at, ended_at, degraded_since in rows_fetch(which.values_list(*columns)):
+        times = (moment is not None for moment in (running_at, ended_at, degraded_since))
+        found[attempt_key(job=job, attempt=number)] = _Known(*known, *times)
     return {key: row for key, row in found.items() if key in wanted}
 
 
-def _tell_checkpoints(found: Observed, known: Sequence[tuple[SeenRun, Attempt]], now: datetime, news: News) -> None:
+def _tell_checkpoints(found: Observed, known: Sequence[tuple[SeenRun, _Known]], now: datetime, news: News) -> None:
     # A back-end tells the last few again and again; only what is further than what is known is written.
     whole = Checkpoint.objects.filter(attempt__among=[attempt.pk for run, attempt in known if run.checkpoints], verified_at__isnull=False)
     reached = dict(whole.order_by().values("attempt").annotate(step=Max("step")).values_list("attempt", "step"))
@@ -123,7 +137,7 @@ def _is_whole(run: SeenRun) -> bool:
     return run.state == RunState.RUNNING and all(worker.state == RunState.RUNNING for worker in run.workers)
 
 
-def _look_at_workers(found: Observed, here: Sequence[tuple[SeenRun, Attempt]], cluster: int, now: datetime, news: News) -> None:
+def _look_at_workers(found: Observed, here: Sequence[tuple[SeenRun, _Known]], cluster: int, now: datetime, news: News) -> None:
     """Workers that should be there and are not: those that were asked to go have left, the others are lost."""
     held = _workers_held([attempt.pk for _, attempt in here], cluster)
     for run, attempt in here:
@@ -157,15 +171,16 @@ def _workers_held(attempts: Sequence[int], cluster: int) -> dict[int, Workers]:
     A worker that moves inside its gang is told by its new place.
     """
     found: dict[int, Workers] = defaultdict(lambda: (set(), set(), set()))
-    rows = Placement.objects.filter(attempt__among=attempts, until__isnull=True, node__cluster=cluster)
-    for attempt, role, worker, since, joining in rows.values_list("attempt_id", "role", "worker", "leaving_since", "joining"):
+    # A row a worker: it may hold several GPUs.
+    rows = Placement.objects.filter(attempt__among=attempts, until__isnull=True, node__cluster=cluster).order_by().distinct()
+    for attempt, role, worker, since, joining in rows_fetch(rows.values_list("attempt_id", "role", "worker", "leaving_since", "joining")):
         found[attempt][since is not None].add((role, worker))
         if joining and since is None:
             found[attempt][2].add((role, worker))
     return found
 
 
-def _adopt_gpus(here: Sequence[tuple[SeenRun, Attempt]], cluster: int, now: datetime) -> None:
+def _adopt_gpus(here: Sequence[tuple[SeenRun, _Known]], cluster: int, now: datetime) -> None:
     """A back-end that chooses the GPUs of a node itself has the last word on which they are."""
     for run, attempt in here:
         if not _sits_elsewhere(run, attempt, cluster):
@@ -179,7 +194,7 @@ def _adopt_gpus(here: Sequence[tuple[SeenRun, Attempt]], cluster: int, now: date
                     continue
                 rows = list(
                     Placement.objects.select_for_update(of=("self",))
-                    .filter(attempt=attempt, role=seat.role, worker=seat.index, node__name=seat.node, node__cluster=cluster, until__isnull=True)
+                    .filter(attempt=attempt.pk, role=seat.role, worker=seat.index, node__name=seat.node, node__cluster=cluster, until__isnull=True)
                     .select_related("gpu")
                     .order_by("gpu__index")
                 )
@@ -193,16 +208,16 @@ def _adopt_gpus(here: Sequence[tuple[SeenRun, Attempt]], cluster: int, now: date
                 by_index = {gpu.index: gpu for gpu in gpus.values()}
                 wrong = [row for row in rows if row.gpu is not None and row.gpu.index not in seat.gpus]
                 for row, index in zip(wrong, free, strict=True):
-                    taken = Placement.objects.filter(gpu=by_index[index], until__isnull=True).exclude(attempt=attempt).exists()
+                    taken = Placement.objects.filter(gpu=by_index[index], until__isnull=True).exclude(attempt=attempt.pk).exists()
                     if not taken and row.gpu_id is not None:
                         touched += [row.gpu_id, by_index[index].pk]
                         _take_seat(row, by_index[index], moment)
             usage_follow(attempts=[attempt.pk] if touched else [], gpus=touched, at=moment)
 
 
-def _sits_elsewhere(run: SeenRun, attempt: Attempt, cluster: int) -> bool:
+def _sits_elsewhere(run: SeenRun, attempt: _Known, cluster: int) -> bool:
     """Whether any worker uses other GPUs than those that are written down. Looked at first, as it hardly ever is so."""
-    rows = Placement.objects.filter(attempt=attempt, node__cluster=cluster, until__isnull=True, gpu__isnull=False)
+    rows = Placement.objects.filter(attempt=attempt.pk, node__cluster=cluster, until__isnull=True, gpu__isnull=False)
     written: dict[tuple[str, int], set[int]] = defaultdict(set)
     for role, index, gpu in rows.values_list("role", "worker", "gpu__index"):
         written[role, index].add(gpu)
@@ -238,7 +253,7 @@ def _miss(found: Observed, cluster: int, backend: Backend, seen: set[str], now: 
     begun = Order.objects.filter(attempt=OuterRef("pk"), kind=OrderKind.START, cluster=cluster, done_at__isnull=False)
     unsent = Order.objects.filter(attempt=OuterRef("pk"), kind=OrderKind.START, cluster=cluster, done_at__isnull=True)
     rows = Attempt.objects.filter(Exists(begun), ~Exists(unsent), ended_at__isnull=True).values_list("pk", "job__public_id", "number")
-    gone = {key: pk for pk, job, number in rows if (key := attempt_key(job=job, attempt=number)) not in seen}
+    gone = {key: pk for pk, job, number in rows_fetch(rows) if (key := attempt_key(job=job, attempt=number)) not in seen}
     if missing is not None:
         for key in [key for key in missing if key in seen]:
             del missing[key]

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Protocol
 
 from django.db import transaction
 
@@ -40,6 +41,16 @@ class Ended:
     exit_code: int | None
     why: str = ""
     node_lost: bool = False
+
+
+class OfJob(Protocol):
+    """An attempt, by its key and its job's."""
+
+    @property
+    def pk(self) -> int: ...
+
+    @property
+    def job_id(self) -> int: ...
 
 
 def grace_of(job: Job) -> float:
@@ -215,7 +226,7 @@ def _finish(
     steps.end(job, attempt, to, outcome, cause, held, degraded_since=None, **columns)
 
 
-def workers_up(*, attempt: Attempt, workers: Iterable[tuple[str, int]], now: datetime, news: News | None = None) -> int:
+def workers_up(*, attempt: OfJob, workers: Iterable[tuple[str, int]], now: datetime, news: News | None = None) -> int:
     """Workers that were added to a run are up: until now they were starting, whatever the others did. Said twice it changes nothing."""
     own = news or News()
     wanted = set(workers)
@@ -227,24 +238,24 @@ def workers_up(*, attempt: Attempt, workers: Iterable[tuple[str, int]], now: dat
             return 0
         steps.arrive(here)
         count = len({(one.role, one.worker) for one in here})
-        steps.note(job, f"{count} added {'worker is' if count == 1 else 'workers are'} up.", attempt=attempt)
+        steps.note(job, f"{count} added {'worker is' if count == 1 else 'workers are'} up.", attempt=open_attempts([job.pk]).get(job.pk))
         steps.write(own)
         if news is None:
             own.publish()
     return len(here)
 
 
-def workers_left(*, attempt: Attempt, workers: Iterable[tuple[str, int]], now: datetime, news: News | None = None) -> int:
+def workers_left(*, attempt: OfJob, workers: Iterable[tuple[str, int]], now: datetime, news: News | None = None) -> int:
     """Workers of a gang that shrinks have gone: what they held is free."""
     return _workers_gone(attempt, workers, now, news, leaving=True, cause="")
 
 
-def workers_lost(*, attempt: Attempt, workers: Iterable[tuple[str, int]], now: datetime, cause: str, news: News | None = None) -> int:
+def workers_lost(*, attempt: OfJob, workers: Iterable[tuple[str, int]], now: datetime, cause: str, news: News | None = None) -> int:
     """Workers of a gang are gone without having been asked. The rest stays and the job is degraded until it is repaired, or stale."""
     return _workers_gone(attempt, workers, now, news, leaving=False, cause=cause)
 
 
-def _workers_gone(attempt: Attempt, workers: Iterable[tuple[str, int]], now: datetime, news: News | None, *, leaving: bool, cause: str) -> int:
+def _workers_gone(attempt: OfJob, workers: Iterable[tuple[str, int]], now: datetime, news: News | None, *, leaving: bool, cause: str) -> int:
     own = news or News()
     wanted = set(workers)
     with transaction.atomic():

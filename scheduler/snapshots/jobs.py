@@ -2,13 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import orjson
-from django.db import connection
-from django.db.models import Exists, Max, OuterRef, Q, QuerySet
+from django.db.models import Exists, Max, OuterRef, Q
 
+from gpufleet.core.bulk import moment_read, rows_fetch
 from gpufleet.core.times import millis
 from scheduler.engine.reading import Fault, Faults
 from scheduler.engine.scenario_jobs import JobReader
@@ -61,22 +61,14 @@ def due_filter(now: datetime) -> Q:
     return Q(state__in=WAITING, held_at__isnull=True) & due & ~Q(unmet_dependencies())
 
 
-def fetched(query: QuerySet[Any, Any]) -> list[Row]:
-    """Rows as the database's driver gives them: thousands of times that nobody looks at need not become Python's. `moment` reads them."""
-    sql, params = query.query.sql_with_params()
-    with connection.cursor() as cursor:
-        cursor.execute(sql, params)
-        return cursor.fetchall()
-
-
 def job_rows(now: datetime, known: Mapping[int, Row]) -> list[Row]:
     """The rows of all jobs that are to be planned. Those whose revision is known are not read again: whoever changes a job raises it."""
     running = JobRow.objects.filter(state__in=(*HOLDING, JobState.RESERVED)).order_by()
     waiting = JobRow.objects.filter(due_filter(now)).order_by()
-    seen = [row for query in (running, waiting) for row in fetched(query.values_list("id", "revision"))]
+    seen = [row for query in (running, waiting) for row in rows_fetch(query.values_list("id", "revision"))]
     rows = {key: known[key] for key, revision in seen if key in known and known[key][REVISION] == revision}
     if missing := [key for key, _ in seen if key not in rows]:
-        rows.update((row[ID], row) for row in fetched(JobRow.objects.filter(pk__among=missing).order_by().values_list(*COLUMNS)))
+        rows.update((row[ID], row) for row in rows_fetch(JobRow.objects.filter(pk__among=missing).order_by().values_list(*COLUMNS)))
     return [rows[key] for key, _ in seen]
 
 
@@ -87,20 +79,20 @@ def standing_rows() -> Standing:
     """By job: its open attempt, what it holds, what it is promised (and where), and its newest whole checkpoint."""
     open_attempts = Attempt.objects.filter(ended_at__isnull=True).order_by()
     columns = ("job_id", "started_at", "running_at", "stop_to", "stop_asked_at", "stop_until", "backfilled", "reclaimed_at")
-    attempts = {row[0]: row for row in fetched(open_attempts.values_list(*columns))}
+    attempts = {row[0]: row for row in rows_fetch(open_attempts.values_list(*columns))}
     held: dict[int, list[Row]] = defaultdict(list)
     placements = Placement.objects.filter(until__isnull=True).order_by("id")
-    for row in fetched(placements.values_list("job_id", "role", "worker", "node_id", "gpu_id", "mig_id", "gpu_milli", "leaving_since")):
+    for row in rows_fetch(placements.values_list("job_id", "role", "worker", "node_id", "gpu_id", "mig_id", "gpu_milli", "leaving_since")):
         held[row[0]].append(row)
     made = PromiseRow.objects.order_by().values_list("job_id", "kind", "made_at", "until", "backfilled", "reclaimed_at")
-    promises = {row[0]: row for row in fetched(made)}
+    promises = {row[0]: row for row in rows_fetch(made)}
     seats: dict[int, list[Row]] = defaultdict(list)
     if promises:
         rows = PromisedSeat.objects.order_by("id")
         for seat in rows.values_list("promise__job_id", "role", "worker", "node_id", "gpu_id", "mig_id", "gpu_milli"):
             seats[seat[0]].append((*seat, None))
     whole = Checkpoint.objects.filter(verified_at__isnull=False, removed_at__isnull=True, job__state__in=HOLDING)
-    saved = dict(whole.order_by().values("job").annotate(last=Max("verified_at")).values_list("job", "last"))
+    saved = dict(rows_fetch(whole.order_by().values("job").annotate(last=Max("verified_at")).values_list("job", "last")))
     return attempts, held, promises, seats, saved
 
 
@@ -218,12 +210,9 @@ def _worker(
 
 
 def moment(value: Any) -> int | None:
-    """A time of a row in milliseconds, as whichever driver gave it."""
-    if value is None:
-        return None
-    if isinstance(value, str):
-        value = datetime.fromisoformat(value)
-    return millis(value if value.tzinfo else value.replace(tzinfo=UTC))
+    """A time of a row in milliseconds."""
+    read = moment_read(value)
+    return None if read is None else millis(read)
 
 
 def run_of(
