@@ -5,8 +5,9 @@ from datetime import UTC, datetime
 import pytest
 from django.db import IntegrityError, transaction
 
-from gpufleet.core.bulk import rows_insert
-from scheduler.models import Attempt, Gpu, JobEvent, Placement
+from gpufleet.core.bulk import moment_read, rows_fetch, rows_insert
+from gpufleet.core.times import whole_millis
+from scheduler.models import Attempt, Gpu, Job, JobEvent, Placement
 from tests import builders
 
 pytestmark = pytest.mark.django_db
@@ -65,3 +66,16 @@ def test_among_finds_what_in_finds() -> None:
 def test_among_nothing_is_nobody_and_no_statement(django_assert_num_queries) -> None:  # type: ignore[no-untyped-def]
     with django_assert_num_queries(0):
         assert not list(Attempt.objects.filter(pk__among=[]))
+
+
+def test_moments_that_were_fetched_are_read_as_they_were_written() -> None:
+    job = builders.job()
+    for at in (NOON, NOON.replace(microsecond=0), NOON.replace(microsecond=120_000)):
+        Job.objects.filter(pk=job.pk).update(submitted_at=at)
+        [(pk, submitted, ended)] = rows_fetch(Job.objects.filter(pk=job.pk).values_list("pk", "submitted_at", "ended_at"))
+        assert (pk, moment_read(submitted), moment_read(ended)) == (job.pk, whole_millis(at), None)
+
+
+def test_nothing_to_fetch_is_no_statement(django_assert_num_queries) -> None:  # type: ignore[no-untyped-def]
+    with django_assert_num_queries(0):
+        assert rows_fetch(Job.objects.filter(pk__among=[]).values_list("pk")) == []
