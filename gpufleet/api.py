@@ -16,6 +16,7 @@ from ninja.throttling import AnonRateThrottle
 
 from dashboards.api import router as dashboards_router
 from gpufleet import __version__
+from gpufleet.api_schema import with_problems
 from gpufleet.core.models import User
 from gpufleet.core.times import now
 from gpufleet.limits import CallerLimit
@@ -83,6 +84,10 @@ class Api(NinjaAPI):
     def get_openapi_operation_id(self, operation: Operation) -> str:
         """The function's own name: it does not change when a file is split, so generated clients don't either."""
         return operation.view_func.__name__
+
+    def get_openapi_schema(self, **kwargs: Any) -> Any:
+        """With what every operation may answer when it refuses."""
+        return with_problems(super().get_openapi_schema(**kwargs))
 
 
 TOKEN = TokenAuth()

@@ -14,7 +14,7 @@ from ninja import NinjaAPI
 from ninja.errors import AuthenticationError, HttpError, Throttled
 from ninja.errors import ValidationError as RequestError
 
-from gpufleet.core.faults import Conflict
+from gpufleet.core.faults import Conflict, Stale
 
 log = structlog.get_logger(__name__)
 
@@ -25,6 +25,7 @@ TITLES = {
     404: "There is no such thing here",
     405: "This address does not take that method",
     409: "Somebody else changed this",
+    412: "It has changed since you read it",
     422: "Some values are not right",
     429: "Too many requests",
     500: "Something broke on our side",
@@ -90,6 +91,10 @@ def answer(request: HttpRequest, fault: Any) -> HttpResponse:
             return problem(request, 403, str(fault) or "It needs a role or a token scope that you don't have here.")
         case Http404() | ObjectDoesNotExist():
             return problem(request, 404, "It may have been removed, or it belongs to a team that you can't see.")
+        case Stale():
+            stale = problem(request, 412, str(fault))
+            stale["ETag"] = f'"{fault.revision}"'
+            return stale
         case Conflict():
             return problem(request, 409, str(fault) or "Read it again, then decide anew. Nothing was changed.")
         case Throttled():

@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from django.core.exceptions import ValidationError
 from pydantic import ValidationError as SchemaError
 
-from scheduler.job_schema import VARIABLE, WORD, JobDescription
+from scheduler.job_schema import VARIABLE, WORD, JobChange, JobDescription
 
 Faults = dict[str, list[str]]
 Step = int | str
@@ -61,6 +62,18 @@ def read_description(raw: Any) -> Read:
         except SchemaError as error:
             error_now = error
     return Read(None, dict(faults), None)
+
+
+def change_read(raw: Any) -> JobChange:
+    """What is to be changed of a job; a Django `ValidationError` names every fault by its path."""
+    try:
+        return JobChange.model_validate(raw)
+    except SchemaError as error:
+        faults: dict[str, list[str]] = defaultdict(list)
+        for fault in error.errors(include_url=False):
+            steps, message = _told(fault)
+            faults[spelt(steps) or "description"].append(message)
+        raise ValidationError(dict(faults)) from error
 
 
 def spelt(steps: Sequence[Step]) -> str:

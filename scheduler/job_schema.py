@@ -108,6 +108,29 @@ class After(Part):
     condition: Literal["completed", "ended"] = Field(default="completed", alias="if", description="Only if it completed, or in any way.")
 
 
+class Range(Part):
+    """How many workers of a role."""
+
+    min: int = Field(ge=0, le=100_000)
+    max: int | None = Field(default=None, ge=1, le=100_000, description="More than `min`: elastic. Null: as many as `min`.")
+
+
+class JobChange(Part):
+    """What may be changed of a job that was submitted. What is not named stays as it is; null takes a limit or a time away."""
+
+    name: Name = "job"
+    priority: int = Field(default=50, ge=-1000, le=1000)
+    estimate_s: int | None = Field(default=None, ge=1, le=LONGEST_SECONDS)
+    limit_s: int | None = Field(default=None, ge=1, le=LONGEST_SECONDS, description="Counted from the start of the run that goes on.")
+    not_before: AwareDatetime | None = None
+    deadline: AwareDatetime | None = None
+    retries: int = Field(default=0, ge=0, le=1000)
+    labels: dict[Word, Text] = Field(default_factory=dict, max_length=50, description="All of them as they shall be.")
+    cost_centre: Annotated[str, StringConstraints(max_length=40)] = ""
+    workers: dict[Word, Range] | None = Field(default=None, max_length=20, description="The range of each role that is named.")
+    reason: Annotated[str, StringConstraints(max_length=280)] = Field(default="", description="Kept in the job's history and in the audit log.")
+
+
 class JobDescription(Part):
     """A job as it is submitted."""
 

@@ -16,7 +16,7 @@ from typing import Any
 from gpufleet.core.models import AuditEntry
 from gpufleet.core.times import now
 from quotas.models import RoleBinding, ServiceToken
-from scheduler.models import Gpu, InventoryImport, Job, Lease, Node, PlanRecord
+from scheduler.models import Gpu, InventoryImport, Job, JobState, Lease, Node, PlanRecord
 from scheduler.services.imports import import_preview
 from tests import builders
 from tests.personas import PEOPLE, Personas
@@ -90,6 +90,12 @@ class World:
         return builders.job(on=self.team, owner=self.personas.users["submitter"])
 
     @cached_property
+    def running_job(self) -> Job:
+        found = builders.job(on=self.team, owner=self.personas.users["submitter"], state=JobState.RUNNING)
+        builders.placement(found, self.gpu)
+        return found
+
+    @cached_property
     def held_job(self) -> Job:
         return builders.job(on=self.team, owner=self.personas.users["submitter"], held_at=builders.NOON)
 
@@ -150,6 +156,7 @@ FIELDS: dict[str, Callable[[World], dict[str, Any]]] = {
     "token": lambda w: {"public_id": w.token.public_id},
     "gpu": lambda w: {"public_id": w.gpu.public_id},
     "job": lambda w: {"public_id": w.job.public_id},
+    "running job": lambda w: {"public_id": w.running_job.public_id},
     "held job": lambda w: {"public_id": w.held_job.public_id},
     "others' job": lambda w: {"public_id": w.others_job.public_id},
     "upload": lambda w: {"public_id": w.upload.public_id},
@@ -361,6 +368,11 @@ API = [
     Expect("POST", "api/v1/jobs/{public_id}/cancel", STEERS, FIELDS["job"], data=lambda w: {"reason": "Test"}, tokens=STEERING),
     Expect("POST", "api/v1/jobs/{public_id}/hold", STEERS, FIELDS["job"], data=lambda w: {"reason": "Test"}, tokens=STEERING),
     Expect("POST", "api/v1/jobs/{public_id}/release", STEERS, FIELDS["held job"], data=lambda w: {"reason": "Test"}, tokens=STEERING),
+    Expect("PATCH", "api/v1/jobs/{public_id}", STEERS, FIELDS["job"], data=lambda w: {"priority": 60}, tokens=STEERING),
+    Expect("POST", "api/v1/jobs/{public_id}/checkpoint", STEERS, FIELDS["running job"], data=lambda w: {"reason": "Test"}, tokens=STEERING),
+    Expect("POST", "api/v1/jobs/{public_id}/restart", STEERS, FIELDS["running job"], data=lambda w: {"reason": "Test"}, tokens=STEERING),
+    Expect("GET", "api/v1/jobs/{public_id}/description", STEERS, FIELDS["job"], tokens=STEERING),
+    Expect("POST", "api/v1/jobs/{public_id}/clone", SUBMITS, FIELDS["job"], data=lambda w: {"changes": {}}, tokens=frozenset({"submit"})),
     Expect("POST", "api/v1/scheduler/pause", OPERATES, data=lambda w: {"reason": "Test"}, tokens=OPERATING),
     Expect("POST", "api/v1/scheduler/resume", OPERATES, lambda w: w.pause(), data=lambda w: {"reason": "Test"}, tokens=OPERATING),
     Expect("GET", "api/v1/scheduler", FLEET, tokens=ALL_SCOPES),

@@ -5,3 +5,11 @@
 
 class Conflict(Exception):
     """Somebody else changed the row since it was read. Nothing was written; read it again and decide anew."""
+
+
+class Stale(Conflict):
+    """The caller named the revision that he had read, and the row has another one by now."""
+
+    def __init__(self, message: str, revision: int) -> None:
+        super().__init__(message)
+        self.revision = revision

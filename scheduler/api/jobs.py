@@ -10,12 +10,14 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Body, Header, Query, Router, Schema
 from pydantic import Field
 
+from gpufleet.core.etags import revision_wanted, stamped
 from gpufleet.core.times import now
 from gpufleet.web import Access, Can, access_of
 from scheduler.api.lists import answered, inlined, listed, parameters_of
 from scheduler.job_lists import JOBS
-from scheduler.job_reading import Faults
-from scheduler.job_schema import JobDescription
+from scheduler.job_reading import Faults, change_read
+from scheduler.job_schema import JobChange, JobDescription
+from scheduler.job_writing import description_of
 from scheduler.models import Attempt, Job, JobEvent
 from scheduler.presenters.jobs import JobLine, job_lines, line_of
 from scheduler.selectors.discretion import Discretion
@@ -35,7 +37,8 @@ from scheduler.selectors.jobs import (
     must_steer,
 )
 from scheduler.selectors.logs import MOST_BYTES, job_log
-from scheduler.services.repeats import Verdict, submission_once, submissions_dry, submissions_each
+from scheduler.services.edits import job_clone, job_edit, job_restart, job_save_now
+from scheduler.services.repeats import Submitted, Verdict, submission_once, submissions_dry, submissions_each
 from scheduler.services.steering import job_cancel, job_hold_back, job_release_hold
 from scheduler.services.submission import Checked, submissions_check
 
@@ -173,6 +176,35 @@ class EventsQuery(Schema):
     limit: int = Field(100, ge=1, le=1000, description="How many, the latest first.")
 
 
+IF_MATCH: dict[str, Any] = {
+    "parameters": [
+        {
+            "in": "header",
+            "name": "If-Match",
+            "description": "The `ETag` of the job as it was read: nothing is written if it has changed since.",
+            "required": False,
+            "schema": {"type": "string", "pattern": '^("[0-9]{1,18}"|[*])$'},
+        }
+    ]
+}
+CHANGE: dict[str, Any] = {
+    "requestBody": {
+        "content": {
+            "application/json": {
+                "schema": inlined(JobChange.model_json_schema()),
+                "examples": {
+                    "urgent": {
+                        "summary": "More urgent, up to eight workers",
+                        "value": {"priority": 80, "workers": {"worker": {"min": 2, "max": 8}}},
+                    }
+                },
+            }
+        },
+        "required": True,
+    }
+}
+
+
 @router.get("/jobs", response=JobsOut, url_name="jobs", openapi_extra=parameters_of(JOBS), summary="Jobs")
 def jobs(request: HttpRequest) -> HttpResponse:
     access = access_of(request)
@@ -181,8 +213,10 @@ def jobs(request: HttpRequest) -> HttpResponse:
 
 @router.get("/jobs/{public_id}", response=JobDetailOut, url_name="job", summary="A job with its attempts, places and checkpoints")
 def job(request: HttpRequest, public_id: str) -> HttpResponse:
+    """Its `ETag` names the revision: sent as `If-Match` with a write, the write is done only if nothing has changed since (412 otherwise)."""
     access = access_of(request)
-    return answered(job_detail(access, job_for(access, public_id)))
+    found = job_for(access, public_id)
+    return stamped(answered(job_detail(access, found)), found.revision)
 
 
 @router.get("/jobs/{public_id}/why", response=WhyOut, url_name="job_why", summary="Why a job waits")
@@ -311,7 +345,10 @@ def job_submit(
         (checked,) = submissions_check(access=access, descriptions=[body], now=now())
         milli = checked.count * checked.gpus_milli
         return answered({"jobs": [], "count": checked.count, "gpus_milli": milli, "dry_run": True, "repeated": False})
-    done = submission_once(access=access, description=body, key=key, now=now())
+    return _submitted(submission_once(access=access, description=body, key=key, now=now()))
+
+
+def _submitted(done: Submitted) -> HttpResponse:
     told = [{"id": job.public_id, "name": job.name, "state": job.state} for job in done.jobs]
     milli = sum(job.gpus_milli for job in done.jobs)
     answer = answered({"jobs": told, "count": len(told), "gpus_milli": milli, "dry_run": False, "repeated": done.repeated})
@@ -400,27 +437,87 @@ class SteerIn(Schema):
     reason: str = Field("", max_length=280, description="Kept in the job's history and in the audit log.")
 
 
-@router.post("/jobs/{public_id}/cancel", response=JobOut, url_name="job_cancel", summary="End a job for good")
+@router.post("/jobs/{public_id}/cancel", response=JobOut, url_name="job_cancel", openapi_extra=IF_MATCH, summary="End a job for good")
 def job_end(request: HttpRequest, public_id: str, body: SteerIn) -> HttpResponse:
     """What waits is cancelled at once; what runs is told to save its work and is cancelled when it has gone, at the latest after its grace."""
     return _steered(request, public_id, job_cancel, body)
 
 
-@router.post("/jobs/{public_id}/hold", response=JobOut, url_name="job_hold", summary="Hold a waiting job back")
+@router.post("/jobs/{public_id}/hold", response=JobOut, url_name="job_hold", openapi_extra=IF_MATCH, summary="Hold a waiting job back")
 def job_held(request: HttpRequest, public_id: str, body: SteerIn) -> HttpResponse:
     """It keeps its place in the queue and is not started. 409 for a job that has its GPUs."""
     return _steered(request, public_id, job_hold_back, body)
 
 
-@router.post("/jobs/{public_id}/release", response=JobOut, url_name="job_release", summary="Let a held job go")
+@router.post("/jobs/{public_id}/release", response=JobOut, url_name="job_release", openapi_extra=IF_MATCH, summary="Let a held job go")
 def job_released(request: HttpRequest, public_id: str, body: SteerIn) -> HttpResponse:
     return _steered(request, public_id, job_release_hold, body)
 
 
+@router.post(
+    "/jobs/{public_id}/checkpoint", response=JobOut, url_name="job_checkpoint", openapi_extra=IF_MATCH, summary="Let a job save its work now"
+)
+def job_save(request: HttpRequest, public_id: str, body: SteerIn) -> HttpResponse:
+    """It is told to, and goes on. 409 for a job that does not run."""
+    return _steered(request, public_id, job_save_now, body)
+
+
+@router.post(
+    "/jobs/{public_id}/restart", response={200: JobOut, 201: JobOut}, url_name="job_restart", openapi_extra=IF_MATCH, summary="Start a job anew"
+)
+def job_again(request: HttpRequest, public_id: str, body: SteerIn, key: Annotated[str, Header("", alias="Idempotency-Key")]) -> HttpResponse:
+    """What runs saves its work, leaves its GPUs and waits for its next start. Of what has ended the same is submitted as a new job (201).
+
+    409 for a job that waits already.
+    """
+    access = access_of(request)
+    found = job_for(access, public_id)
+    begun = job_restart(access=access, job=found, reason=body.reason, now=now(), key=key, revision=revision_wanted(request))
+    return _told_of(access, begun.public_id, status=200 if begun.pk == found.pk else 201)
+
+
+class CloneIn(Schema):
+    changes: dict[str, Any] = Field(default_factory=dict, description="Keys of the description with other values; null takes a key away.")
+
+
+@router.get("/jobs/{public_id}/description", response=dict[str, Any], url_name="job_description", summary="A job as it could be submitted again")
+def job_said(request: HttpRequest, public_id: str) -> HttpResponse:
+    """For those who may steer the job, as it says what is started."""
+    access = access_of(request)
+    found = job_for(access, public_id)
+    must_steer(access, found)
+    return answered(description_of(found, now()))
+
+
+@router.post("/jobs/{public_id}/clone", response={201: SubmittedOut, 200: SubmittedOut}, url_name="job_clone", summary="Submit the same again")
+def job_copy(request: HttpRequest, public_id: str, body: CloneIn, key: Annotated[str, Header("", alias="Idempotency-Key")]) -> HttpResponse:
+    """With some keys of the description changed. With an `Idempotency-Key` as often as you like, and once in effect."""
+    access = access_of(request)
+    access.must_somewhere(Can.SUBMIT)
+    return _submitted(job_clone(access=access, job=job_for(access, public_id), changes=body.changes, key=key, now=now()))
+
+
+@router.patch("/jobs/{public_id}", response=JobOut, url_name="job", openapi_extra=IF_MATCH | CHANGE, summary="Change a job")
+def job_change(request: HttpRequest, public_id: str, body: Body[dict[str, Any]]) -> HttpResponse:
+    """Priority, limits, times, labels, the range of an elastic job; what is not named stays. With `If-Match` only if nothing has changed."""
+    access = access_of(request)
+    found = job_for(access, public_id)
+    change = change_read(body)
+    job_edit(access=access, job=found, change=change, now=now(), revision=revision_wanted(request))
+    return _told_of(access, public_id)
+
+
 def _steered(request: HttpRequest, public_id: str, service: Callable[..., Job], body: SteerIn) -> HttpResponse:
     access = access_of(request)
-    service(access=access, job=job_for(access, public_id), reason=body.reason, now=now())
-    return answered(job_brief(access, job_for(access, public_id)))
+    service(access=access, job=job_for(access, public_id), reason=body.reason, now=now(), revision=revision_wanted(request))
+    return _told_of(access, public_id)
+
+
+def _told_of(access: Access, public_id: str, status: int = 200) -> HttpResponse:
+    found = job_for(access, public_id)
+    answer = stamped(answered(job_brief(access, found)), found.revision)
+    answer.status_code = status
+    return answer
 
 
 def job_brief(access: Access, found: Job) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from scheduler.models import ENDED, HOLDING, Attempt, Job, JobEvent, JobState, P
 from scheduler.services.holds import WHOLE_MILLI, Seat, placements_insert, seats_faults
 from scheduler.services.lease import lease_want
 from scheduler.services.runs import Clusters, Stop, attempt_ended, attempt_running, stop_ask
-from scheduler.services.steps import CAUSE_LENGTH, IllegalTransition, Steps, jobs_locked, open_attempts
+from scheduler.services.steps import CAUSE_LENGTH, IllegalTransition, Steps, jobs_locked, open_attempts, unchanged_or_stale
 from scheduler.services.usage import usage_follow, usage_moment
 from scheduler.transitions import FIRST, OUTCOMES, gives_back, may_become, takes_gpus
 
@@ -195,10 +195,13 @@ def job_stop(
     actor: Actor = SYSTEM,
     grace_seconds: float | None = None,
     news: News | None = None,
+    revision: int | None = None,
+    only_holding: bool = False,
 ) -> Job:
     """End a job, or take it off its GPUs: one that waits is `to` at once, one that runs is asked to leave and is `to` when it has.
 
-    A job that has ended is a `Conflict`. One that is leaving already only changes where it goes if `to` ends it for good.
+    A job that has ended is a `Conflict`, with a revision also one that changed since (`Stale`), with `only_holding` one that waits.
+    One that is leaving already only changes where it goes if `to` ends it for good.
     """
     own = news or News()
     with transaction.atomic():
@@ -206,6 +209,9 @@ def job_stop(
         fresh = jobs_locked([job.pk])[job.pk]
         if fresh.state in ENDED:
             raise Conflict(f"{fresh.public_id} has ended already.")
+        unchanged_or_stale(fresh, revision)
+        if only_holding and fresh.state not in HOLDING:
+            raise Conflict(f"{fresh.public_id} holds nothing by now.")
         attempt = open_attempts([fresh.pk]).get(fresh.pk)
         if attempt is not None and fresh.state in HOLDING:
             asked = stop_ask(steps, fresh, attempt, Clusters([attempt]).of(attempt), Stop(fresh.pk, to, outcome, cause, grace_seconds))
@@ -221,22 +227,23 @@ def job_stop(
     return fresh
 
 
-def job_hold(*, job: Job, now: datetime, actor: Actor = SYSTEM, cause: str = "") -> Job:
+def job_hold(*, job: Job, now: datetime, actor: Actor = SYSTEM, cause: str = "", revision: int | None = None) -> Job:
     """Hold a waiting job back: it keeps its place in the queue and is not started. What runs is not touched."""
-    return _set_hold(job, now, now, actor, cause or "Held back.")
+    return _set_hold(job, now, now, actor, cause or "Held back.", revision)
 
 
-def job_let_go(*, job: Job, now: datetime, actor: Actor = SYSTEM, cause: str = "") -> Job:
-    return _set_hold(job, None, now, actor, cause or "Let go.")
+def job_let_go(*, job: Job, now: datetime, actor: Actor = SYSTEM, cause: str = "", revision: int | None = None) -> Job:
+    return _set_hold(job, None, now, actor, cause or "Let go.", revision)
 
 
-def _set_hold(job: Job, held_at: datetime | None, now: datetime, actor: Actor, cause: str) -> Job:
+def _set_hold(job: Job, held_at: datetime | None, now: datetime, actor: Actor, cause: str, revision: int | None) -> Job:
     news = News()
     with transaction.atomic():
         steps = Steps(now=now, actor=actor)
         fresh = jobs_locked([job.pk])[job.pk]
         if fresh.state in ENDED:
             raise Conflict(f"{fresh.public_id} has ended already.")
+        unchanged_or_stale(fresh, revision)
         if (fresh.held_at is None) == (held_at is None):
             return fresh
         steps.note(fresh, cause, held_at=held_at)

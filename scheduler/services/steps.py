@@ -14,7 +14,7 @@ from django.db.models import F, Max
 
 from gpufleet.core.audit import SYSTEM, Actor, audit_record
 from gpufleet.core.bulk import rows_insert
-from gpufleet.core.faults import Conflict
+from gpufleet.core.faults import Conflict, Stale
 from gpufleet.core.live.news import News
 from scheduler.models import ENDED, Attempt, Job, JobEvent, Order, OrderKind, Placement, Promise, PromisedSeat
 from scheduler.services.holds import Seat, placements_insert
@@ -37,6 +37,12 @@ def jobs_locked(keys: Iterable[int]) -> dict[int, Job]:
     assert connection.in_atomic_block, "a lock only holds inside a transaction"
     rows = Job.objects.select_for_update().filter(pk__among=set(keys)).order_by("pk").defer("labels", "launch")
     return {job.pk: job for job in rows}
+
+
+def unchanged_or_stale(job: Job, revision: int | None) -> None:
+    """A caller who says which revision he read writes only on that one."""
+    if revision is not None and job.revision != revision:
+        raise Stale(f"{job.public_id} is at revision {job.revision} by now, not {revision}: read it again, then decide anew.", job.revision)
 
 
 def open_attempts(keys: Iterable[int]) -> dict[int, Attempt]:
