@@ -82,7 +82,7 @@ class Asking:
             self.queues.setdefault(work.home, []).append(work)
         for leaf in {leaf for leaf, _ in joined} | {work.home for work in degraded}:
             cycle.put_in_order(self.queues.get(leaf, []))
-            self._touch(leaf)
+            self._touch(cycle, leaf)
         for work in self.blocked:
             static[work.order] = cycle.alike(work)[0]
         return static
@@ -122,7 +122,7 @@ class Asking:
         if work.first_seats:
             if work.degraded:
                 self.queues[work.home].remove(work)
-                self._touch(work.home)
+                self._touch(cycle, work.home)
         elif work in self.held:
             del self.held[work]
         elif work in self.blocked:
@@ -132,7 +132,7 @@ class Asking:
             self._want(cycle, work, -1)
             self.count(work, -1)
             self.queues[work.home].remove(work)
-            self._touch(work.home)
+            self._touch(cycle, work.home)
 
     def _ask(self, cycle: Surroundings, work: Work, times: int) -> None:
         asked, division_of = self.asked, cycle.tree.division_of
@@ -142,7 +142,8 @@ class Asking:
                 key = leaf, division_of[quota_type]
                 asked[key] = asked.get(key, 0) + milli
 
-    def _touch(self, leaf: int) -> None:
+    def _touch(self, cycle: Surroundings, leaf: int) -> None:
+        cycle.tree.stirred.append(leaf)
         self.version[leaf] = self.version.get(leaf, 0) + 1
 
     def count(self, work: Work, times: int) -> None:

@@ -10,6 +10,7 @@ all that it decided is taken back, and the next one takes up only the jobs that 
 - `Telling`: the reasons of each waiting job. They come from the numbers of the tree around its leaf and from the room for its shape:
   both are compared by value with those of the plan before, and where they are the same so are the reasons. Whoever has something of his
   own to tell (a note, a date, a delay), or had it in the plan before, is told anew;
+- `Standing`: who stands below which leaf, and what follows from that whatever the time;
 - `First`: who held what when the plan began, against which the last word on a plan checks what it has changed;
 - `Units`: as long as time stands still, for what an eviction would lose depends on the moment.
 
@@ -17,7 +18,7 @@ Each of them is valid only behind the plan that it was made by, on the same node
 somebody is leaving or a window is stated, the first state is made anew, and all of it with it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from .fleet import Seat
@@ -31,7 +32,9 @@ if TYPE_CHECKING:
     from .cluster import Cluster, Work
     from .invariants import First
     from .reservations import Prospect
+    from .standing import Standing
     from .state import Cycle
+    from .stirring import Sift, Stirred, WholeOrder
     from .telling import Telling
     from .units import Units
 
@@ -56,6 +59,9 @@ class Kept:
         self.telling: Telling | None = None
         self.prospect: Prospect | None = None
         self.first: First | None = None
+        self.standing: Standing | None = None
+        self.sifts: dict[str, Sift] = {}
+        self.whole: WholeOrder | None = None
         self.units: tuple[Units, int, Settings, list[Work]] | None = None  # and of which moment, by which settings, and who was changed since
         self._cluster: Cluster | None = None
 
@@ -68,6 +74,18 @@ class Kept:
         """The state of a plan that is made, for the next one to go on from."""
         cycle.rest()
         self._cluster = cycle.cluster
+
+    def forget(self) -> None:
+        """The first state is made anew, and what was derived from the one before is worth nothing."""
+        self.prospect = self.units = self.first = self.standing = self.whole = None
+        self.sifts = {}
+
+    def readers(self) -> "Iterator[Stirred]":
+        """Who looks only at what has changed."""
+        for sift in self.sifts.values():
+            yield sift.stirred
+        if self.whole is not None:
+            yield self.whole.stirred
 
     def tree(self, scenario: Scenario, grid: Grid, windows: Sequence[Window]) -> Tree:
         """The tree with nothing charged to it yet."""

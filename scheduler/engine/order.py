@@ -21,6 +21,7 @@ class QueueOrder:
         self.division = division
         self.milli = milli
         self.queues = queues
+        self.dropped: set[int] = set()  # leaves that were gone along since the order was last made or renewed
         self.at = dict.fromkeys(queues, 0)
         size = len(tree.names)
         self.heaps: list[list[tuple[Key, int, int, int]]] = [[] for _ in range(size)]
@@ -44,11 +45,31 @@ class QueueOrder:
                 heaps[parents[place]].append((key_of(place, self.division, asks[best]), 0, place, best))
         heapify(heaps[0])
 
+    def renew(self, stirred: Iterable[int]) -> None:
+        """Begin again at the head of every queue; keys are other ones at most on the paths of the nodes that were stirred."""
+        tree, division, parents, key_of = self.tree, self.division, self.tree.parent, self.tree.key
+        for leaf in self.dropped:
+            self.at[leaf] = 0
+        places = {place for at in (*stirred, *self.dropped) for place in tree.path[at]}
+        self.dropped.clear()
+        for place in sorted(places, reverse=True):  # children stand behind their parents
+            self.version[place] += 1
+            best: int | None = self._top(place)
+            if best is None and (head := self.head(place)) is not None:
+                best = place
+                self.asks[place] = self.milli(head)
+            if best is not None:
+                heap = self.heaps[parents[place]]
+                heappush(heap, (key_of(place, division, self.asks[best]), self.version[place], place, best))
+                if len(heap) > 64 + 4 * len(tree.children[parents[place]]):
+                    heap[:] = [entry for entry in heap if self.version[entry[2]] == entry[1]]
+                    heapify(heap)
+
     def head(self, leaf: int) -> Work | None:
         queue = self.queues.get(leaf)
         if queue is None:
             return None
-        at = self.at[leaf]
+        at = self.at.get(leaf, 0)
         return queue[at] if at < len(queue) else None
 
     def best(self) -> Work | None:
@@ -67,7 +88,8 @@ class QueueOrder:
 
     def drop(self, leaf: int, onward: Callable[[Sequence[Work], int], int] | None = None) -> None:
         """The head of a leaf was served or refused; go on to the next one, from where `onward` finds it."""
-        at = self.at[leaf] + 1
+        at = self.at.get(leaf, 0) + 1
+        self.dropped.add(leaf)
         self.at[leaf] = at if onward is None else onward(self.queues[leaf], at)
         self.refresh(leaf)
 

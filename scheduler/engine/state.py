@@ -1,7 +1,8 @@
 """The state of one plan in the making, shared by the passes: who waits, what was computed about it, and how a job is placed."""
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
@@ -18,13 +19,22 @@ from .placement import Placer, bits_of_large
 from .reading import spell_instant
 from .reasons import Reason, reason
 from .reservations import Book
+from .standing import Standing
+from .stirring import Sift, Stirred, WholeOrder
 from .takings import Takings
 from .tree import Division
 from .units import Units
 from .values import ByClass, Kind, Scenario
 from .windows import NEVER
 
-Sieve = Callable[[int, list[Work]], list[Work]]
+
+@dataclass(frozen=True, slots=True)
+class Sieve:
+    """Finds in a queue what is worth trying. Beside the leaf itself it goes by nothing but `as_of`, where no window is owed to a class."""
+
+    name: str
+    as_of: object
+    through: Callable[[int, list[Work]], list[Work]]
 
 
 # Whose turn it is: who stays within his fair share; everyone; or everyone as long as nobody starts in vain.
@@ -74,8 +84,10 @@ class Cycle:
             prospect = self.cluster.kept.prospect
             if prospect is not None:
                 prospect.changed.update(dict.fromkeys(self.cluster.come, True) | dict.fromkeys(self.cluster.gone, False))
+            if self.cluster.kept.standing is not None:
+                self.cluster.kept.standing.go_on(self.cluster)
         else:
-            self.cluster.kept.prospect = self.cluster.kept.units = self.cluster.kept.first = None
+            self.cluster.kept.forget()
             self.asking = self.cluster.kept.asking = Asking()
             self.static = self.asking.change(self, (), self.cluster.works)
         self.leaf_queues = self.asking.queues
@@ -112,6 +124,13 @@ class Cycle:
         if kept.prospect is not None:
             kept.prospect.changed.update(dict.fromkeys(changed, True))
         kept.units = None if self._units is None else (self._units, self.now, self.settings, changed)
+        if kept.standing is not None:
+            kept.standing.rest(changed)
+        self.tree.stirred += [work.home for work in changed]
+        for reader in kept.readers():
+            reader.catch_up()
+            reader.begin()
+        self.tree.stirred.clear()
 
     def rank_in_queue(self, work: Work) -> tuple[bool, int, int, int]:
         """The order of jobs in a queue: a window of the class is owed, class and number, age, name."""
@@ -325,12 +344,7 @@ class Cycle:
 
     def waiting_in(self, leaf: int) -> list[Work]:
         """Who waits in a leaf, in its order: with no place, or with fewer workers than its minimum."""
-        journal = self.cluster.journal
-        if len(journal) > self._read:
-            for work in journal[self._read :]:
-                self._waiting.pop(work.home, None)
-                self._stirred.add(work.home)
-            self._read = len(journal)
+        self._follow()
         known = self._waiting.get(leaf)
         if known is None:
             known = self.leaf_queues.get(leaf, [])
@@ -339,17 +353,69 @@ class Cycle:
             self._waiting[leaf] = known
         return known
 
+    def _follow(self) -> None:
+        journal = self.cluster.journal
+        if len(journal) > self._read:
+            for work in journal[self._read :]:
+                self._waiting.pop(work.home, None)
+                self._stirred.add(work.home)
+            self._read = len(journal)
+
+    @property
+    def by_leaf(self) -> bool:
+        """Whether the numbers of a leaf and its path tell all about its queue: one division, and no window."""
+        return len(self.tree.divisions) == 1 and not self.tree.by_type and not self.cluster.windows.lasting
+
+    def stirred(self, reader: Stirred) -> set[int]:
+        """The nodes of the tree that a reader has to look at again. What this plan has stirred is never known for long."""
+        self._ask_again()
+        self._follow()
+        return reader.take() | self._stirred
+
+    def whole_order(self, milli: Callable[[Work], int]) -> QueueOrder:
+        """The order of all who wait, from the head of each queue, where there is one division."""
+        kept = self.cluster.kept
+        if kept.whole is None:
+            kept.whole = WholeOrder(QueueOrder(self.tree, self.tree.divisions[0], {}, milli), Stirred(self.tree), {})
+        order, reader, queues = kept.whole
+        stirred = self.stirred(reader)
+        for leaf in stirred:
+            queues[leaf] = self.waiting_in(leaf) if leaf in self.leaf_queues else []
+        order.milli, order.queues = milli, queues
+        order.renew(stirred)
+        return order
+
+    def _sifted(self, sieve: Sieve) -> dict[int, list[Work]]:
+        """By leaf what the sieve lets through."""
+        sift = self.cluster.kept.sifts.get(sieve.name)
+        if sift is None:
+            sift = self.cluster.kept.sifts[sieve.name] = Sift(self.tree)
+        leaves: Iterable[int] = self.stirred(sift.stirred)
+        if sift.as_of != sieve.as_of:
+            sift.as_of, leaves = sieve.as_of, [*self.leaf_queues]
+        for leaf in leaves:
+            queue = self.waiting_in(leaf) if leaf in self.leaf_queues else []
+            chosen = sieve.through(leaf, queue) if queue else []
+            if chosen:
+                sift.found[leaf] = chosen
+            else:
+                sift.found.pop(leaf, None)
+        return sift.found
+
     def queues(
         self, division: Division, choice: int, test: Callable[[Work], bool] | None = None, sieve: Sieve | None = None
     ) -> dict[int, list[Work]]:
         """Waiting jobs by leaf that try a type of the division as n-th choice; all that pass the test pass the sieve, too."""
+        if sieve is not None and test is not None and self.by_leaf:
+            chosen_of = {leaf: [work for work in chosen if test(work)] for leaf, chosen in self._sifted(sieve).items()}
+            return {leaf: chosen for leaf, chosen in chosen_of.items() if chosen}
         self._ask_again()
         found: dict[int, list[Work]] = {}
         by_type = self.tree.by_type
         for leaf in self.leaf_queues:
             chosen = self.waiting_in(leaf)
             if sieve is not None and chosen:
-                chosen = sieve(leaf, chosen)
+                chosen = sieve.through(leaf, chosen)
             if by_type:
                 chosen = [work for work in chosen if self._chosen_type(work, choice) in division.types]
             if test is not None:
@@ -403,6 +469,13 @@ class Cycle:
         if self.capacity_soon.view is not view:
             self.capacity_soon = Capacity(self.cluster, view)
         return self.capacity_soon
+
+    @property
+    def standing(self) -> Standing:
+        kept = self.cluster.kept
+        if kept.standing is None:
+            kept.standing = Standing(self.cluster)
+        return kept.standing
 
     def units(self) -> Units:
         if self._units is None:

@@ -63,6 +63,7 @@ class Tree:
         self._divided: dict[tuple[str, int, int], tuple[int, list[int], list[int]]] = {}
         self._settled: dict[int, tuple[int, list[int]]] = {}  # pool and requests of a group as it was divided last
         self.version = 0
+        self.stirred: list[int] = []  # nodes whose numbers have changed, in order; below zero: fixed work below a node of the top
 
     def clear(self, scenario: Scenario) -> None:
         """Forget what was used and asked for, as before the first charge."""
@@ -189,9 +190,11 @@ class Tree:
         path = self.path[leaf]
         for place in path:
             used[place] += milli
+        self.stirred.append(leaf)
         if fixed:
             for place in path:
                 division.fixed[place] += milli
+            self.stirred.append(-path[-1])
         if self.used_by_type is not None:
             by_type = self.used_by_type[quota_type]
             for place in path:
@@ -259,12 +262,15 @@ class Tree:
             limits = [self.limit_for(division, place) for place in members]
             wants = [requested[place] if limit is None else min(limit, requested[place]) for place, limit in zip(members, limits, strict=True)]
             for place, limit, part in zip(members, limits, self._parts(division, parent, pool, wants), strict=True):
-                fair[place] = part
                 promised = division.guaranteed[place]
                 counts_on = INFINITE if promised is None else max(promised, part)
                 if limit is not None:
                     counts_on = min(counts_on, limit)
-                division.counts_on[place] = division.capacity if counts_on == INFINITE else counts_on
+                if counts_on == INFINITE:
+                    counts_on = division.capacity
+                if part != fair[place] or counts_on != division.counts_on[place]:
+                    fair[place], division.counts_on[place] = part, counts_on
+                    self.stirred.append(place)
                 if self.children[place]:
                     groups.append((place, part))
 

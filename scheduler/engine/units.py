@@ -2,7 +2,7 @@
 
 from bisect import bisect_left, insort
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -50,11 +50,6 @@ class Unit:
         return self._key
 
     @property
-    def most_freed(self) -> int:
-        """Milli-GPU that may become idle with it: whoever leaves a part of a GPU may leave the whole."""
-        return sum(1000 * len(seat.parts) for seat in self.seats) + self.milli if self.work.form.parted else self.milli
-
-    @property
     def level(self) -> tuple[int, int]:
         return self.work.form.level
 
@@ -92,14 +87,6 @@ def lost_since(job: Job, milli: int, now: int, begun: int | None = None) -> int:
 
 def _key(unit: Unit) -> Key:
     return unit.key
-
-
-class Lowest(NamedTuple):
-    """What preemptible work of a leaf holds: its lowest class and number, the sum, and GPUs by node."""
-
-    level: tuple[int, int]
-    milli: int
-    on_node: dict[int, int]
 
 
 class Units:
@@ -334,21 +321,6 @@ class Units:
     def keep(self, key: tuple[object, ...], place: int, value: T) -> T:
         self._kept[key] = (self._changed.get(place, 0), value)
         return value
-
-    def lowest(self, leaf: int) -> Lowest | None:
-        """What could be taken inside a leaf at the very most; None where nothing of it is ever preemptible."""
-        known: tuple[Lowest | None] | None = self.kept(("lowest", leaf), leaf)
-        return known[0] if known is not None else self.keep(("lowest", leaf), leaf, (self._new_lowest(leaf),))[0]
-
-    def _new_lowest(self, leaf: int) -> Lowest | None:
-        units = [unit for unit in self.of_leaf(leaf) if unit.work.kind.preemptible is not Preemptible.NEVER]
-        if not units:
-            return None
-        on_node: dict[int, int] = {}
-        for unit in units:
-            for seat in unit.seats:
-                on_node[seat.node] = on_node.get(seat.node, 0) + seat.mask.bit_count() + len(seat.parts)
-        return Lowest(min(unit.work.form.level for unit in units), sum(unit.most_freed for unit in units), on_node)
 
     def borrowed(self, place: int, division: Division) -> frozenset[Unit]:
         """The units that do not stand inside the guarantee of a node of the tree."""

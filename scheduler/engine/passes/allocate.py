@@ -65,14 +65,7 @@ class Walk:
 
     def run(self) -> None:
         cycle = self.cycle
-        queues = cycle.queues(self.division, self.choice, None)
-        for leaf in list(queues):
-            queues[leaf] = self._from_first_hopeful(queues[leaf])
-            if not queues[leaf]:
-                del queues[leaf]
-        if not queues:
-            return
-        order = QueueOrder(cycle.tree, self.division, queues, self.milli)
+        order = cycle.whole_order(self.milli) if self._all_hopeful() else self._order()
         while (work := order.best()) is not None:
             if self._over():
                 return
@@ -83,6 +76,21 @@ class Walk:
             order.drop(work.home, self.onward)
             if cycle.placed != placed:
                 cycle.follow(order, charged, work.home)
+
+    def _all_hopeful(self) -> bool:
+        """Whether every queue is to be looked at from its head: there is room in the book for whoever may be first."""
+        book = self.book
+        if not self.keep or self.by_right or not self.only_type or not self.cycle.by_leaf:
+            return False
+        return book.room_for_more(0) and not book.entries and not book.blocked_within
+
+    def _order(self) -> QueueOrder:
+        queues = self.cycle.queues(self.division, self.choice, None)
+        for leaf in list(queues):
+            queues[leaf] = self._from_first_hopeful(queues[leaf])
+            if not queues[leaf]:
+                del queues[leaf]
+        return QueueOrder(self.cycle.tree, self.division, queues, self.milli)
 
     def _over(self) -> bool:
         """Whether no shape that is waited for fits, and no more places are kept: then nothing comes of the rest of the walk."""

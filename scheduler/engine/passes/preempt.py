@@ -7,7 +7,7 @@ import numpy as np
 from ..cluster import Work
 from ..legality import beyond_share, grows_beyond_share, worth
 from ..reasons import Reason, reason
-from ..state import Cycle
+from ..state import Cycle, Sieve
 from ..taking import NOTHING, at_limits, fits_already, take_units
 from ..tree import Division
 from ..units import Unit
@@ -18,27 +18,28 @@ from .reclaim import beyond_guarantee, request, walk
 
 
 def run(cycle: Cycle) -> None:
-    walk(cycle, partial(may_preempt, cycle), preempt, lambda leaf, queue: high_enough(cycle, leaf, queue))
+    idle = [cycle.idle_milli(quota_type) for quota_type in range(len(cycle.grid.types))]
+    walk(cycle, partial(may_preempt, cycle), preempt, Sieve("preempt", idle, partial(high_enough, cycle)))
 
 
 def high_enough(cycle: Cycle, leaf: int, queue: list[Work]) -> list[Work]:
     """Those above the lowest that runs in a leaf, as far as all of it together with what is idle could be enough."""
     least = cycle.least_level
     queue = cycle.above(queue, least)
-    lowest = cycle.units().lowest(leaf) if queue else None
+    lowest = cycle.standing.lowest(leaf) if queue else None
     if lowest is None:
         return []
     idle = [cycle.idle_milli(quota_type) for quota_type in range(len(cycle.grid.types))]
     level, most = lowest.level, lowest.milli + sum(idle)
     asked = cycle.as_it_waits(leaf, idle)
-    known = None if asked is None else cycle.units().kept(("high", leaf), leaf)
+    known = None if asked is None else cycle.standing.kept(("high", leaf), leaf)
     if known is not None and known[0] == asked:
         found: list[Work] = known[1]
         return found
     high = [work for work in cycle.above(queue, level) if work.form.lowest <= most or work.seats]
     if asked is not None:  # what decides about them is known until something of it changes
         high = [work for work in high if work.seats or any(may_preempt(cycle, work, quota_type) for quota_type in work.types)]
-        cycle.units().keep(("high", leaf), leaf, (asked, high))
+        cycle.standing.keep(("high", leaf), leaf, (asked, high))
     return high
 
 
@@ -46,7 +47,7 @@ def may_preempt(cycle: Cycle, work: Work, quota_type: int) -> bool:
     """The cheap half: what is lower in the leaf would be enough, in sum and beside the share that is left."""
     leaf = work.charged_leaf if work.seats else work.home
     milli = request(cycle, work, quota_type)
-    lower = freeable_below(cycle, leaf, quota_type, work.form.level)
+    lower = cycle.standing.freeable_below(leaf, quota_type, work.form.level)
     if not lower or lower + cycle.idle_milli(quota_type) < milli:
         return False
     if work.fixed and beyond_guarantee(cycle, work, leaf, quota_type, milli):
@@ -62,24 +63,10 @@ def room_for_a_worker(cycle: Cycle, work: Work, quota_type: int, leaf: int) -> b
     if work.seats or not work.form.plain or not work.form.roles[0].gpus:
         return True
     gpus, free = work.form.roles[0].gpus, cycle.fleet.soon.count
-    lowest = cycle.units().lowest(leaf)
+    lowest = cycle.standing.lowest(leaf)
     if lowest is None or any(free[node] + count >= gpus for node, count in lowest.on_node.items()):
         return True
     return bool(at_limits(cycle, work, quota_type))
-
-
-def freeable_below(cycle: Cycle, leaf: int, quota_type: int, level: tuple[int, int]) -> int:
-    """Milli-GPU that may become idle without the preemptible work of a leaf below a class and number."""
-    key = ("lower", leaf, quota_type, level)
-    known = cycle.memo(key)
-    if known is None:
-        known = sum(
-            unit.most_freed
-            for unit in cycle.units().of_leaf(leaf)
-            if unit.work.quota_type == quota_type and unit.work.form.level < level and unit.work.kind.preemptible is not Preemptible.NEVER
-        )
-        cycle.remember(key, known)
-    return int(known)
 
 
 def ranked_units(cycle: Cycle, work: Work, quota_type: int, leaf: int, large: int) -> Ranked:

@@ -19,7 +19,7 @@ Test = Callable[[Work, int], bool]
 
 
 def run(cycle: Cycle) -> None:
-    walk(cycle, partial(may_reclaim, cycle), reclaim, lambda leaf, queue: small_enough(cycle, leaf, queue))
+    walk(cycle, partial(may_reclaim, cycle), reclaim, Sieve("reclaim", None, partial(small_enough, cycle)))
 
 
 def small_enough(cycle: Cycle, leaf: int, queue: list[Work]) -> list[Work]:

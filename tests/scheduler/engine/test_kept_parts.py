@@ -1,0 +1,69 @@
+"""What is followed job by job and leaf by leaf is what would be found by looking at everything."""
+
+import random
+
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from scheduler.engine.order import QueueOrder
+from scheduler.engine.reasons import reason
+from scheduler.engine.scenario import parse
+from scheduler.engine.standing import Standing
+from scheduler.engine.state import Cycle
+from tests.scheduler.twin.strategies import scenario_random
+
+A_WHY = reason("reclaim", "a trial")
+drawn = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+
+
+def stir(cycle: Cycle, chance: random.Random) -> None:
+    """Put somebody out, or take back what was done so far."""
+    cluster = cycle.cluster
+    standing = [work for work in cluster.works if work.seats]
+    if standing and chance.random() < 0.8:
+        one = chance.choice(standing)
+        some = one.seats[-1:] if chance.random() < 0.3 else one.seats
+        cluster.unseat(one, some, A_WHY, None)
+        one.moved = not one.seats and chance.random() < 0.2
+    else:
+        cluster.undo((0, 0))
+    cycle.changed()
+
+
+def served(order: QueueOrder, most: int = 1 << 30) -> list[str]:
+    names: list[str] = []
+    while len(names) < most and (work := order.best()) is not None:
+        names.append(work.job.name)
+        order.drop(work.home)
+    return names
+
+
+@drawn
+@given(st.integers(0, 10**6), st.sampled_from(["small", "medium"]))
+def test_what_stands_below_a_leaf_is_followed(seed: int, size: str):
+    cycle, chance = Cycle(parse(scenario_random(seed, size))), random.Random(seed)
+    leaves = [place for place in range(1, len(cycle.tree.names)) if not cycle.tree.children[place]]
+    for _ in range(6):
+        anew = Standing(cycle.cluster)
+        for leaf in leaves:
+            assert cycle.standing.lowest(leaf) == anew.lowest(leaf)
+            for form in cycle.cluster.forms.values():
+                for quota_type in form.types:
+                    assert cycle.standing.freeable_below(leaf, quota_type, form.level) == anew.freeable_below(leaf, quota_type, form.level)
+        stir(cycle, chance)
+
+
+@drawn
+@given(st.integers(0, 10**6), st.sampled_from(["small", "medium"]))
+def test_an_order_that_goes_on_is_that_made_anew(seed: int, size: str):
+    cycle, chance = Cycle(parse(scenario_random(seed, size))), random.Random(seed)
+    assume(cycle.by_leaf)
+
+    def milli(work):
+        return cycle.cluster.wants_milli(work.kind, work.missing(), cycle.types_of(work)[0])
+
+    for _ in range(6):
+        fresh = QueueOrder(cycle.tree, cycle.tree.divisions[0], cycle.queues(cycle.tree.divisions[0], 0), milli)
+        assert served(cycle.whole_order(milli)) == served(fresh)
+        served(cycle.whole_order(milli), most=chance.randrange(4))
+        stir(cycle, chance)
