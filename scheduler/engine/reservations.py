@@ -73,14 +73,41 @@ class Held(NamedTuple):
 NOWHERE = Held(0, ())
 
 
-class Prospect:
-    """A look-ahead without reservations, to go on from in the next plan."""
+class Known(NamedTuple):
+    """What came of a blocked job that asked for a place in a type: from when on it is kept, where and how; or no date at all."""
 
-    def __init__(self, settings: Settings, ahead: Lookahead, held: dict[Work, Held], ends_now: bool) -> None:
+    work: Work
+    quota_type: int
+    instant: int
+    date: Date | None
+
+
+class Walked:
+    """What came of those who asked one after the other: the same again, as long as they ask in the same order and all else is as it was."""
+
+    def __init__(self, known: list[Known] | None = None, *, reserved: bool = False) -> None:
+        self.known = known or []
+        self.at = 0  # who is to ask next
+        self.reserved = reserved  # whether the look-ahead holds the places already, of all who are still to ask
+
+    def rest(self) -> list[Known]:
+        return self.known[self.at :]
+
+    def next(self) -> Known | None:
+        return self.known[self.at] if self.at < len(self.known) else None
+
+
+class Prospect:
+    """A look-ahead to go on from in the next plan, and what was reserved on it by a plan that had changed nothing yet."""
+
+    def __init__(self, settings: Settings, ahead: Lookahead, held: dict[Work, Held], ends_now: bool, walked: Walked) -> None:
         self.settings = settings
         self.ends_now = ends_now  # whether somebody's time was up when it was made, or would have been
         self.ahead = ahead
         self.held = held
+        self.walked = walked
+        self.same = True  # whether everyone stands who stood then, and nobody else
+        self.decided = False  # whether a plan since then has let somebody stand elsewhere, or not at all
         self.changed: dict[Work, bool] = {}  # jobs that may stand otherwise by now, and whether they are still there
 
 
@@ -112,13 +139,30 @@ class Book:
         self._held: dict[Work, Held] = {}
         self._hosts_bind: bool | None = None
         self._tenants: dict[tuple[int, int], dict[Work, int]] = {}  # of GPUs in parts: until when, by job
+        self._walked = Walked()  # by the walk before, or by the plan before
+        self._asked: list[Known] = []  # who has asked since the book was cleared
+        self._repeatable = True  # whether all of them would be told the same again once things are as they were when they asked
+        self._strayed: dict[Work, Held] = {}  # who stands otherwise than at that time, and how he stood
+        self._at_start = True  # whether they asked as the plan began, before it had changed anything
+        self._at_first: list[Known] = []  # who asked first of all then
 
     def clear(self) -> None:
-        """Forget what was reserved; the look-ahead stays and goes on to follow what changes."""
+        """Forget what was reserved; the look-ahead stays and goes on to follow what changes.
+
+        Where the next walk will be told the same again, it goes on to hold what was reserved.
+        """
+        self._let_go()
         if self._ahead is not None:
-            for entry in self.entries:
-                if not entry.served:
-                    self._ahead.reserve(entry.at, entry.length, [(node, -count) for node, count in entry.places])
+            self._follow(self._ahead)
+            if self._strayed:
+                self._begin_otherwise()
+            if not self._repeatable:
+                for entry in self.entries:
+                    if not entry.served:
+                        self._give_back(self._ahead, entry.at, entry.length, entry.places)
+        self._note_first()
+        self._walked = Walked(self._asked, reserved=True) if self._repeatable else Walked()
+        self._asked, self._repeatable = [], True
         self.entries.clear()
         self.per_type.clear()
         self.blocked_within.clear()
@@ -128,13 +172,42 @@ class Book:
 
     @property
     def ahead(self) -> Lookahead:
-        """The look-ahead as of this moment."""
-        return self._renew()
+        """The look-ahead as of this moment, with the places that are kept by now."""
+        ahead = self._renew()
+        self._let_go()
+        return ahead
+
+    def _give_back(self, ahead: Lookahead, at: int, length: int, places: Sequence[tuple[int, int]]) -> None:
+        ahead.reserve(at, length, [(node, -count) for node, count in places])
+
+    def _let_go(self) -> None:
+        """Nobody will be told what he was told the last time."""
+        if self._walked.reserved and self._ahead is not None:
+            for known in self._walked.rest():
+                if known.date is not None:
+                    self._give_back(self._ahead, known.instant - self._ahead.now, self.length(known.work), known.date.places)
+        self._walked = Walked()
+
+    def _begin_otherwise(self) -> None:
+        """Who asks from now on does so as others stand by now: what was told before need not be so again."""
+        self._let_go()
+        self._note_first()
+        self._repeatable = not self._asked and self._repeatable
+        self._at_start = False
+        self._strayed.clear()
+
+    def _note_first(self) -> None:
+        if self._at_start and self._repeatable and self._asked:
+            self._at_first = [*self._asked]
 
     def _renew(self) -> Lookahead:
         cluster = self.cycle.cluster
         if self._ahead is None or (not self.entries and self._geometry != [*cluster.geometry]):
             self._tenants, self._geometry = {}, [*cluster.geometry]
+            self._walked = Walked()
+            self._strayed.clear()
+            self._at_start = all(work.seats is work.first_seats for work in cluster.journal)
+            self._repeatable = not self._asked and self._repeatable
             prospect, cluster.kept.prospect = cluster.kept.prospect, None
             if prospect is not None and prospect.settings == self.cycle.settings and len(prospect.changed) <= MANY:
                 self._ahead = self._go_on(prospect)
@@ -154,12 +227,19 @@ class Book:
         ahead.pass_time(now)
         self._held = held
         changed = prospect.changed | dict.fromkeys(self.cycle.cluster.journal, True)
+        again = prospect.same and self._at_start
         if later:
+            again = again and not prospect.decided and all(known.instant > now for known in prospect.walked.known)
             for work, stay in held.items():
                 if stay.until < END and (stay.until <= now or work.job.run.started is None):
                     changed.setdefault(work, True)  # its time was up, or is counted from now on
+                    again = False
+        self._ahead, self._walked = ahead, prospect.walked
+        if not again:
+            self._let_go()
         for work, there in changed.items():
             self._move(ahead, work, self._held_by(work) if there else NOWHERE)
+        self._strayed.clear()
         if later:
             self._ends_now = self._anyone_ends()
         else:
@@ -173,9 +253,14 @@ class Book:
         """What the next plan can go on from, with all reservations taken back; only where GPUs are held whole."""
         if self._ahead is None or self._tenants or self._geometry:
             return None
-        self._renew()
-        self.clear()
-        return Prospect(self.cycle.settings, self._ahead, self._held, self._ends_now)
+        ahead = self._renew()
+        self._let_go()
+        walked = Walked(self._asked, reserved=True)
+        if self._strayed or not self._repeatable or not self._at_start:
+            self._note_first()
+            walked, self._repeatable = Walked(self._at_first), False
+            self.clear()
+        return Prospect(self.cycle.settings, ahead, self._held, self._ends_now, walked)
 
     def fresh_lookahead(self) -> Lookahead:
         return self._lookahead({}, {})
@@ -243,6 +328,8 @@ class Book:
     def _move(self, ahead: Lookahead, work: Work, new: Held) -> None:
         old = self._held.get(work, NOWHERE)
         if old != new:
+            if self._strayed.setdefault(work, old) == new:
+                del self._strayed[work]  # back again
             self._hold(ahead, work, old, -1)
             self._hold(ahead, work, new, 1)
             if new.seats:
@@ -365,25 +452,54 @@ class Book:
     def add(self, work: Work, types: Sequence[int], *, only_now: bool = False) -> Entry | None:
         """Keep the earliest place for a blocked job in one of these types; None where there is no date (or only a later one): nothing is kept."""
         self._asked_at.setdefault(work.order, len(self.entries))
+        repeatable = len(types) == 1 and not only_now and self._counted(work)
+        if repeatable:
+            self._renew()
+            if self._strayed:
+                self._begin_otherwise()
+        again = self._told_again(work, types[0]) if repeatable else None
         found: Date | None = None
         quota_type = types[0]
-        for each in types:
-            date = self._date(work, each, only_now=only_now)
-            if date is not None and (found is None or date.at < found.at):
-                found, quota_type = date, each
+        if again is not None:
+            found = again.date and Date(again.instant - self.cycle.now, again.date.places, ())
+            if found is None:
+                self.per_type[quota_type] = self.per_type.get(quota_type, 0) + 1
+        else:
+            for each in types:
+                date = self._date(work, each, only_now=only_now)
+                if date is not None and (found is None or date.at < found.at):
+                    found, quota_type = date, each
+        if repeatable:
+            self._asked.append(Known(work, quota_type, END if found is None else self.cycle.now + found.at, found))
+        else:
+            self._repeatable = False
         if found is None:
             return None
         self.per_type[quota_type] = self.per_type.get(quota_type, 0) + 1
         at, places, _ = found
         length = self.length(work)
+        if again is None or not self._walked.reserved:
+            self._renew().reserve(at, length, places)
         tree = self.cycle.tree
         guaranteed = tree.within_guarantee(work.home, quota_type, self.cycle.least_milli(work.kind, quota_type))
         entry = Entry(work, quota_type, at, length, places, guaranteed, len(self.entries), found)
         self.entries.append(entry)
-        self.ahead.reserve(at, length, places)
         for node, _ in places:
             self.nodes.setdefault(node, []).append(entry)
         return entry
+
+    def _counted(self, work: Work) -> bool:
+        """Whether its date is a matter of counting GPUs over time, and so the same as long as nobody stands otherwise."""
+        role = work.form.roles[0]
+        return work.form.plain and not work.seats and not (self.hosts_bind and (role.cpus or role.host_memory_mib))
+
+    def _told_again(self, work: Work, quota_type: int) -> Known | None:
+        """What it was told when it asked the last time, if all who asked before it were told the same as then."""
+        known = self._walked.next()
+        if known is None or known.work is not work or known.quota_type != quota_type:
+            return None
+        self._walked.at += 1
+        return known
 
     def _date(self, work: Work, quota_type: int, *, only_now: bool) -> Date | None:
         """The earliest in one type. Who asked without a date counts there as one that has a reservation."""
