@@ -65,6 +65,10 @@ class QueueOrder:
                     heap[:] = [entry for entry in heap if self.version[entry[2]] == entry[1]]
                     heapify(heap)
 
+    def rest(self) -> None:
+        """Hold nothing of the plan that has gone along it."""
+        self.milli = _nobody_asks
+
     def head(self, leaf: int) -> Work | None:
         queue = self.queues.get(leaf)
         if queue is None:
@@ -119,3 +123,7 @@ class QueueOrder:
         """New keys on the paths of leaves that use more or less than before, whether or not anyone of them waits here."""
         for leaf in sorted(set(charged)):
             self.refresh(leaf)
+
+
+def _nobody_asks(work: Work) -> int:
+    raise AssertionError("an order of queues is renewed before it is gone along")

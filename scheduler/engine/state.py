@@ -131,6 +131,8 @@ class Cycle:
         if kept.standing is not None:
             kept.standing.rest(changed)
         self.tree.stirred += [work.home for work in changed]
+        if kept.whole is not None:
+            kept.whole.order.rest()
         for reader in kept.readers():
             reader.catch_up()
             reader.begin()

@@ -9,6 +9,7 @@ from scheduler.engine.cluster import Work
 from scheduler.engine.cycle import RUNS
 from scheduler.engine.order import QueueOrder
 from scheduler.engine.scenario import parse
+from scheduler.engine.standing import Standing
 from scheduler.engine.state import Cycle
 from scheduler.engine.taking import fits_already, hopeful_domains, targets
 from scheduler.engine.takings import TakenBack
@@ -81,14 +82,14 @@ def test_an_order_that_follows_what_was_charged_is_that_of_all_keys_anew(seed: i
 def test_sums_over_units_are_those_of_units_made_anew(seed: int, passes: int):
     cycle = after_some_passes(seed, 2)
     before = cycle.units()
-    _ = before.freeable, [before.lowest(leaf) for leaf in range(len(cycle.tree.names))]
+    _ = before.freeable, [cycle.standing.lowest(leaf) for leaf in range(len(cycle.tree.names))]
     for name in list(RUNS)[2 : 2 + passes]:
         try:
             RUNS[name](cycle)
         except TakenBack:
             break
     kept = cycle.units()
-    anew = type(kept)(cycle.cluster)
+    anew, standing = type(kept)(cycle.cluster), Standing(cycle.cluster)
 
     def told(units: Any) -> list[Any]:
         return [(unit.work.job.name, unit.seats, unit.milli, unit.surplus, unit.leaf) for unit in units]
@@ -99,6 +100,6 @@ def test_sums_over_units_are_those_of_units_made_anew(seed: int, passes: int):
     assert kept.freeable.tolist() == anew.freeable.tolist()
     for place in range(1, len(cycle.tree.names)):
         if not cycle.tree.children[place]:
-            assert kept.lowest(place) == anew.lowest(place)
+            assert cycle.standing.lowest(place) == standing.lowest(place)
         for division in cycle.tree.divisions:
             assert sorted(told(kept.borrowed(place, division)), key=str) == sorted(told(anew.borrowed(place, division)), key=str)
