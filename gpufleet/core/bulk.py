@@ -12,6 +12,8 @@ from django.core.exceptions import EmptyResultSet
 from django.db import connection, models
 from django.db.models import Lookup, QuerySet
 
+from gpufleet.core.prepared import Given, times_as_text
+
 
 def rows_insert(model: type[models.Model], names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Insert rows given as values in the order of `names` (attributes such as `job_id`). Other columns get their default; keys are not told."""
@@ -50,10 +52,7 @@ def rows_fetch(query: QuerySet[Any, Any]) -> list[tuple[Any, ...]]:
     except EmptyResultSet:
         return []
     with connection.cursor() as cursor:
-        if connection.vendor == "postgresql":
-            from psycopg.types.string import TextLoader
-
-            cursor.adapters.register_loader("timestamptz", TextLoader)
+        times_as_text(cursor)
         cursor.execute(sql, params)
         return cursor.fetchall()
 
@@ -87,16 +86,18 @@ class Among(Lookup):
     prepare_rhs = False
 
     def as_sql(self, compiler: Any, connection: Any) -> tuple[str, tuple[Any, ...]]:
-        return self._with("{} IN (SELECT value FROM json_each(%s))", json.dumps(self._keys()), compiler, connection)
+        return self._with("{} IN (SELECT value FROM json_each(%s))", self._keys(json.dumps), compiler, connection)
 
     def as_postgresql(self, compiler: Any, connection: Any) -> tuple[str, tuple[Any, ...]]:
         kind = self.lhs.output_field.db_type(connection)
-        return self._with(f"{{}} = ANY(%s::{kind}[])", self._keys(), compiler, connection)
+        return self._with(f"{{}} = ANY(%s::{kind}[])", self._keys(list), compiler, connection)
 
-    def _keys(self) -> list[Any]:
+    def _keys(self, convert: Callable[[list[Any]], Any]) -> Any:
+        if isinstance(self.rhs, Given):
+            return self.rhs.among(convert)
         if not (keys := list(self.rhs)):
             raise EmptyResultSet
-        return keys
+        return convert(keys)
 
     def _with(self, form: str, keys: Any, compiler: Any, connection: Any) -> tuple[str, tuple[Any, ...]]:
         column, params = self.process_lhs(compiler, connection)

@@ -19,9 +19,18 @@ from typing import Any
 from celery import current_app
 from django.db import OperationalError, connection, transaction
 
+from gpufleet.core.prepared import Prepared, PreparedUpdate
 from gpufleet.core.times import MomentField
 from scheduler.models import Lease as LeaseRow
 
+HELD = Prepared(lambda name, epoch: LeaseRow.objects.select_for_update().filter(name=name, epoch=epoch).values_list("pk", flat=True))
+TAKEN = Prepared[LeaseRow](lambda name, epoch: LeaseRow.objects.filter(name=name, epoch=epoch))
+DONE = PreparedUpdate(
+    lambda name, epoch, wanted, wake: (
+        LeaseRow.objects.filter(name=name, epoch=epoch, done__lte=wanted),
+        {"done": wanted, "next_wake_at": wake},
+    )
+)
 TICK = "tick"
 FORECAST = "forecast"
 # A holder that is killed is replaced after so long; one that is at it for longer renews it meanwhile.
@@ -55,8 +64,7 @@ class Lease:
     def still_ours_or_raise(self) -> None:
         """In the transaction that writes: holds the row until its end, so nobody can take over before we have committed."""
         assert connection.in_atomic_block, "a fence only holds inside the transaction it protects"
-        held = LeaseRow.objects.select_for_update().filter(name=self.name, epoch=self.epoch)
-        if not list(held.values_list("pk", flat=True)):
+        if not HELD(self.name, self.epoch):
             raise Fenced(f"The lease {self.name} was taken over from {self.holder}.")
 
 
@@ -74,7 +82,7 @@ def lease_take(*, name: str, holder: str, now: datetime, ttl: float = LEASE_SECO
         # Held by somebody, or taken for the first time ever.
         made = LeaseRow.objects.filter(name=name).exists() or not LeaseRow.objects.bulk_create([LeaseRow(name=name)], ignore_conflicts=True)
         return None if made else lease_take(name=name, holder=holder, now=now, ttl=ttl)
-    row = LeaseRow.objects.filter(name=name, epoch=taken[0]).first()
+    row = TAKEN.first(name, taken[0])
     if row is None:
         return None  # taken over between the two statements
     return Lease(name, holder, row.epoch, row.wanted, row.done, row.next_wake_at, row.paused_at is not None)
@@ -128,8 +136,7 @@ def _kept(lease: Lease, clock: Callable[[], datetime]) -> bool:
 
 def lease_done(*, lease: Lease, next_wake_at: datetime | None) -> None:
     """Note that a plan has seen every wish up to the lease's, in the transaction that writes the plan down."""
-    ours = LeaseRow.objects.filter(name=lease.name, epoch=lease.epoch, done__lte=lease.wanted)
-    if not ours.update(done=lease.wanted, next_wake_at=next_wake_at):
+    if not DONE(lease.name, lease.epoch, lease.wanted, next_wake_at):
         lease.still_ours_or_raise()
 
 

@@ -4,11 +4,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.db import transaction
-from django.db.models import Exists, Max, OuterRef
+from django.db.models import Exists, OuterRef
 
 from gpufleet.core.live.news import News
+from gpufleet.core.prepared import Prepared
 from scheduler.backends.base import attempt_key
 from scheduler.measures import WAITED
 from scheduler.models import HOLDING, Job, JobState, Node, Order, OrderKind, Placement, Promise, PromisedSeat
@@ -22,6 +24,26 @@ from scheduler.services.tokens import attempt_token, token_digest
 
 # How much longer than the grace of those who leave a promise holds: what a back-end may take to say that they are gone.
 SLACK = timedelta(seconds=120)
+
+SITTING = Placement.objects.filter(until__isnull=True)
+PROMISES: Prepared[tuple[int, int]] = Prepared(lambda: Promise.objects.order_by("id").values_list("id", "job_id"))
+LAPSED: Prepared[int] = Prepared(lambda at: Promise.objects.filter(until__lte=at).values_list("job_id", flat=True))
+WHOLE_BLOCKED: Prepared[int] = Prepared(
+    lambda: PromisedSeat.objects.filter(Exists(SITTING.filter(gpu=OuterRef("gpu"))), gpu_milli=WHOLE_MILLI).values_list("promise_id", flat=True)
+)
+PART_BLOCKED: Prepared[int] = Prepared(
+    lambda: PromisedSeat.objects.filter(Exists(SITTING.filter(mig=OuterRef("mig"))), mig__isnull=False).values_list("promise_id", flat=True)
+)
+SEATS: Prepared[tuple[Any, ...]] = Prepared(
+    lambda promises: (
+        PromisedSeat.objects.filter(promise__among=promises)
+        .order_by("id")
+        .values_list("promise_id", "node_id", "gpu_id", "worker", "role", "gpu_milli", "mig_id")
+    )
+)
+CLUSTERS = Prepared(lambda nodes: Node.objects.filter(pk__among=nodes).values_list("pk", "cluster_id"))
+STARTS = Order.objects.filter(kind=OrderKind.START, done_at__isnull=True)
+LAST_START: Prepared[datetime] = Prepared(lambda now: STARTS.filter(due_at__gt=now).order_by("-due_at").values_list("due_at", flat=True)[:1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +69,9 @@ class Starter:
         self.attempts = open_attempts(keys)
         self._numbers = next_numbers(keys - self.attempts.keys())
         self._resume = newest_complete(keys)
-        self._clusters = dict(Node.objects.filter(pk__among={seat.node_id for seat in seats}).values_list("pk", "cluster_id"))
+        self._clusters = dict(CLUSTERS({seat.node_id for seat in seats}))
         self._gap = timedelta(seconds=1) / policy().starts_per_second
-        pending = Order.objects.filter(kind=OrderKind.START, done_at__isnull=True, due_at__gt=steps.now)
-        last = pending.aggregate(last=Max("due_at"))["last"]
+        last = LAST_START.first(steps.now)
         self._next = last + self._gap if last else steps.now
         self._waited: list[tuple[str, float]] = []
 
@@ -170,17 +191,15 @@ def promises_take(*, now: datetime, news: News | None = None) -> int:
 
 def _hopeful() -> list[int]:
     """Jobs whose promise could be taken: nobody sits on a whole GPU or an instance of it. Most promises wait, and are not looked at any closer."""
-    sitting = Placement.objects.filter(until__isnull=True)
-    whole = PromisedSeat.objects.filter(Exists(sitting.filter(gpu=OuterRef("gpu"))), gpu_milli=WHOLE_MILLI)
-    part = PromisedSeat.objects.filter(Exists(sitting.filter(mig=OuterRef("mig"))), mig__isnull=False)
-    blocked = {*whole.values_list("promise_id", flat=True), *part.values_list("promise_id", flat=True)}
-    return [job for promise, job in Promise.objects.order_by("id").values_list("id", "job_id") if promise not in blocked]
+    promises = PROMISES()
+    blocked = {*WHOLE_BLOCKED(), *PART_BLOCKED()} if promises else set()
+    return [job for promise, job in promises if promise not in blocked]
 
 
 def _promised_seats(promises: Iterable[Promise]) -> Mapping[int, list[Seat]]:
     found: dict[int, list[Seat]] = defaultdict(list)
-    for row in PromisedSeat.objects.filter(promise__among=[promise.pk for promise in promises]).order_by("id"):
-        found[row.promise_id].append(Seat(row.node_id, row.gpu_id, row.worker, row.role, row.gpu_milli, row.mig_id))
+    for promise, *seat in SEATS([promise.pk for promise in promises]):
+        found[promise].append(Seat(*seat))
     return found
 
 
@@ -194,11 +213,11 @@ def _may_take(job: Job, promise: Promise) -> bool:
 def promises_lapse(*, now: datetime, news: News | None = None) -> int:
     """Give up what could not be taken in time: somebody did not leave. The job waits again, and the next plan knows better."""
     own = news or News()
-    if not Promise.objects.filter(until__lte=now).exists():
+    if not LAPSED(now):
         return 0
     with transaction.atomic():
         steps = Steps(now=now)
-        jobs = jobs_locked(Promise.objects.filter(until__lte=now).values_list("job_id", flat=True))
+        jobs = jobs_locked(LAPSED(now))
         late = list(Promise.objects.filter(job__among=jobs, until__lte=now).order_by("id"))
         for promise in late:
             _give_up(steps, jobs[promise.job_id], promise, "The GPUs that it was promised were not given back in time.")

@@ -16,6 +16,7 @@ from functools import cache
 from django.db import transaction
 
 from gpufleet.core.live.news import News
+from gpufleet.core.prepared import Prepared
 from scheduler.backends.base import Backend
 from scheduler.engine.cycle import make_plan
 from scheduler.engine.invariants import InvariantBroken
@@ -42,6 +43,9 @@ MOST_ASIDE_A_TICK = 5
 AFTER_FAULT = timedelta(seconds=30)
 MOST_DROP_DELAY = timedelta(seconds=30)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+LEASE: Prepared[tuple[int, int, datetime | None, datetime | None]] = Prepared(
+    lambda: LeaseRow.objects.filter(name=TICK).values_list("wanted", "done", "paused_at", "next_wake_at")
+)
 log = logging.getLogger(__name__)
 
 
@@ -181,16 +185,18 @@ class _Tick:
 
     def _due(self, force: bool) -> bool:
         """Whether a plan is wanted. Read anew, as what was just observed may have asked for one."""
-        row = LeaseRow.objects.get(name=TICK)
-        self.lease = replace(self.lease, wanted=row.wanted, done=row.done)
-        if row.paused_at is not None:
+        row = LEASE.first()
+        assert row is not None, "its row was taken"
+        wanted, done, paused_at, next_wake_at = row
+        self.lease = replace(self.lease, wanted=wanted, done=done)
+        if paused_at is not None:
             return False
-        return force or row.wanted > row.done or (row.next_wake_at is not None and row.next_wake_at <= self.now)
+        return force or wanted > done or (next_wake_at is not None and next_wake_at <= self.now)
 
     def _next_at(self) -> datetime | None:
         times = [timers_next(now=self.now, policy=self.policy)]
         times += [backend.next_event_at(now=self.now) for backend in self.backends.values()]
-        times.append(LeaseRow.objects.values_list("next_wake_at", flat=True).get(name=TICK))
+        times += [next_wake_at for _, _, _, next_wake_at in LEASE()]
         return min((at for at in times if at is not None and at > self.now), default=None)
 
     # Deciding

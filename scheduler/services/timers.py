@@ -3,13 +3,15 @@
 Each looks for what is past its time and acts on it once; doing it again changes nothing.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.db import transaction
-from django.db.models import Exists, Min, OuterRef, Q
+from django.db.models import Exists, OuterRef, QuerySet
 
 from gpufleet.core.live.news import News
+from gpufleet.core.prepared import Prepared
 from scheduler.backends.base import Signal
 from scheduler.models import HOLDING, Attempt, Dependency, Job, JobState, Order, OrderKind, Promise
 from scheduler.policy import Policy
@@ -22,6 +24,53 @@ WAITING = (JobState.QUEUED, JobState.PREEMPTED)
 NOT_STARTED = (JobState.DRAFT, *WAITING, JobState.RESERVED)
 # A handful at a time: whatever is left over is found by the next look.
 MOST = 1000
+
+# Each of these is asked in every tick, and nearly always finds nothing.
+OPEN = Attempt.objects.filter(ended_at__isnull=True)
+LATE_STARTS: Prepared[int] = Prepared(
+    lambda at: OPEN.filter(running_at__isnull=True, stop_to="", started_at__lte=at).order_by("id").values_list("job_id", flat=True)[:MOST]
+)
+OVERDUE_STOPS: Prepared[int] = Prepared(
+    lambda at: OPEN.filter(stop_until__lte=at).exclude(orders__kind=OrderKind.STOP).order_by("id").values_list("job_id", flat=True)[:MOST]
+)
+LIMITED: Prepared[tuple[int, datetime | None, int | None, datetime | None]] = Prepared(
+    lambda: (
+        OPEN.filter(stop_to="", job__state__in=HOLDING, running_at__isnull=False, job__limit_seconds__isnull=False)
+        .order_by("id")
+        .values_list("job_id", "running_at", "job__limit_seconds", "warned_at")
+    )
+)
+PAST_DEADLINE: Prepared[int] = Prepared(
+    lambda at: (
+        Job.objects.filter(deadline__lte=at, ended_at__isnull=True)
+        .exclude(state__in=(JobState.DRAFT, *HOLDING))
+        .order_by("id")
+        .values_list("id", flat=True)[:MOST]
+    )
+)
+UNMET = Dependency.objects.filter(job=OuterRef("pk"), if_completed=True, on__state__in=(JobState.FAILED, JobState.CANCELLED))
+UNMEETABLE: Prepared[int] = Prepared(
+    lambda: Job.objects.filter(Exists(UNMET), state__in=NOT_STARTED).order_by("id").values_list("id", flat=True)[:MOST]
+)
+
+
+def _first(which: QuerySet[Any], column: str) -> QuerySet[Any, Any]:
+    return which.filter(**{f"{column}__isnull": False}).order_by(column).values_list(column, flat=True)[:1]
+
+
+FIRST_START = Prepared[datetime](lambda: _first(OPEN.filter(running_at__isnull=True, stop_to=""), "started_at"))
+NEXT_STOP = Prepared[datetime](lambda now: _first(OPEN.filter(stop_until__gt=now), "stop_until"))
+NEXT_PROMISE = Prepared[datetime](lambda: _first(Promise.objects.all(), "until"))
+NEXT_DEADLINE = Prepared[datetime](lambda now: _first(Job.objects.filter(ended_at__isnull=True, deadline__gt=now), "deadline"))
+NEXT_ORDER = Prepared[datetime](lambda now: _first(Order.objects.filter(done_at__isnull=True, due_at__gt=now), "due_at"))
+
+
+def _next_demand(column: str) -> Prepared[datetime]:
+    # Whether each waits, a look at that time finds out: a condition on the state would have a database go through all that do.
+    return Prepared(lambda now: _first(Job.objects.filter(**{"ended_at__isnull": True, f"{column}__gt": now}), column))
+
+
+NEXT_DEMAND = [_next_demand(column) for column in ("not_before", "retry_at", "set_aside_until")]
 
 
 def timers_run(*, now: datetime, policy: Policy, news: News) -> int:
@@ -38,8 +87,7 @@ def timers_run(*, now: datetime, policy: Policy, news: News) -> int:
 
 def starts_give_up(*, now: datetime, timeout: timedelta, news: News) -> int:
     """A run that is not up in time gives its GPUs back and waits again."""
-    late = Attempt.objects.filter(ended_at__isnull=True, running_at__isnull=True, stop_to="", started_at__lte=now - timeout)
-    jobs = list(late.order_by("id").values_list("job_id", flat=True)[:MOST])
+    jobs = LATE_STARTS(now - timeout)
     cause = f"It was not running {timeout.total_seconds():g} s after it got its GPUs."
     stops = [Stop(job, JobState.QUEUED, "lost", cause) for job in jobs]
     return attempts_stop(stops=stops, now=now, news=news) if stops else 0
@@ -47,8 +95,7 @@ def starts_give_up(*, now: datetime, timeout: timedelta, news: News) -> int:
 
 def stops_force(*, now: datetime, news: News) -> int:
     """Whoever has not left when the grace is over is ended by force. Said once: a back-end is asked again by its orders."""
-    overdue = Attempt.objects.filter(ended_at__isnull=True, stop_until__lte=now).exclude(orders__kind=OrderKind.STOP)
-    keys = list(overdue.order_by("id").values_list("job_id", flat=True)[:MOST])
+    keys = OVERDUE_STOPS(now)
     if not keys:
         return 0
     with transaction.atomic():
@@ -81,9 +128,7 @@ def limits_enforce(*, now: datetime, warning: timedelta, news: News) -> int:
 
 def _limited(warning: timedelta) -> Iterator[tuple[int, int, datetime, datetime | None]]:
     """Jobs that run under a limit: how long it is, when it ends, and when the warning is due if none was given."""
-    runs = Attempt.objects.filter(ended_at__isnull=True, stop_to="", job__state__in=HOLDING).order_by("id")
-    rows = runs.filter(running_at__isnull=False, job__limit_seconds__isnull=False)
-    for job, running_at, limit, warned_at in rows.values_list("job_id", "running_at", "job__limit_seconds", "warned_at"):
+    for job, running_at, limit, warned_at in LIMITED():
         if running_at is not None and limit is not None:
             end = running_at + timedelta(seconds=limit)
             yield job, limit, end, end - min(warning, timedelta(seconds=limit) / 2) if warned_at is None else None
@@ -109,18 +154,12 @@ def deadlines_enforce(*, now: datetime, news: News) -> int:
     def said(job: Job) -> str:
         return f"It had not started by its deadline, {job.deadline:%Y-%m-%d %H:%M:%S} UTC."
 
-    past = Q(deadline__lte=now, ended_at__isnull=True) & ~Q(state__in=(JobState.DRAFT, *HOLDING))
-    return _end_waiting(past, JobState.FAILED, said, now, news)
-
-
-def _unmeetable() -> Exists:
-    unmet = Dependency.objects.filter(job=OuterRef("pk"), if_completed=True, on__state__in=(JobState.FAILED, JobState.CANCELLED))
-    return Exists(unmet)
+    return _end_waiting(PAST_DEADLINE(now), JobState.FAILED, said, now, news)
 
 
 def dependencies_settle(*, now: datetime, news: News) -> int:
     """A job that was to follow another one's success, and can't any more, is cancelled with that reason. Those behind it are next."""
-    return _end_waiting(Q(_unmeetable(), state__in=NOT_STARTED), JobState.CANCELLED, _blocker_of, now, news)
+    return _end_waiting(UNMEETABLE(), JobState.CANCELLED, _blocker_of, now, news)
 
 
 def _blocker_of(job: Job) -> str:
@@ -131,8 +170,7 @@ def _blocker_of(job: Job) -> str:
     return f"{other.on.public_id}, on which it depends, {'failed' if other.on.state == JobState.FAILED else 'was cancelled'}."
 
 
-def _end_waiting(which: Q, to: str, cause: Callable[[Job], str], now: datetime, news: News) -> int:
-    keys = list(Job.objects.filter(which).order_by("id").values_list("id", flat=True)[:MOST])
+def _end_waiting(keys: Sequence[int], to: str, cause: Callable[[Job], str], now: datetime, news: News) -> int:
     if not keys:
         return 0
     with transaction.atomic():
@@ -150,22 +188,19 @@ def _end_waiting(which: Q, to: str, cause: Callable[[Job], str], now: datetime, 
 def timers_next(*, now: datetime, policy: Policy) -> datetime | None:
     """When time alone brings about something next, of what can be known now. What becomes demand is known to the plan: `demand_next`."""
     limits = [at for _, _, *both in _limited(policy.limit_warning) for at in both]
-    starting = Attempt.objects.filter(ended_at__isnull=True, running_at__isnull=True, stop_to="").aggregate(at=Min("started_at"))["at"]
-    stopping = Attempt.objects.filter(ended_at__isnull=True, stop_until__gt=now)
+    starting = FIRST_START.first()
     times = [
         *limits,
         starting + policy.start_timeout if starting else None,
-        stopping.aggregate(at=Min("stop_until"))["at"],
-        Promise.objects.aggregate(at=Min("until"))["at"],
-        Job.objects.filter(ended_at__isnull=True, deadline__gt=now).aggregate(at=Min("deadline"))["at"],
-        Order.objects.filter(done_at__isnull=True, due_at__gt=now).aggregate(at=Min("due_at"))["at"],
+        NEXT_STOP.first(now),
+        NEXT_PROMISE.first(),
+        NEXT_DEADLINE.first(now),
+        NEXT_ORDER.first(now),
     ]
     return min((at for at in times if at is not None and at > now), default=None)
 
 
 def demand_next(*, now: datetime) -> datetime | None:
     """When a job that waits for its time becomes demand: the next plan is due then."""
-    # Whether each waits, a look at that time finds out: a condition on the state would have a database go through all that do.
-    alive = Job.objects.filter(ended_at__isnull=True)
-    times = (alive.filter(**{f"{column}__gt": now}).aggregate(at=Min(column))["at"] for column in ("not_before", "retry_at", "set_aside_until"))
+    times = [question.first(now) for question in NEXT_DEMAND]
     return min((at for at in times if at is not None), default=None)

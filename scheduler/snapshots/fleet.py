@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from gpufleet.core.prepared import Prepared
 from gpufleet.core.times import millis
 from scheduler.engine.values import MigInstance as Slice
 from scheduler.engine.values import Node, Topology
@@ -21,6 +22,42 @@ RATE_COUNTS = timedelta(hours=1)
 LEVEL = ("cluster_id", "id", "name", "bandwidth_gbps", "oversubscription_centi", "is_rail_level")
 
 Rows = tuple[Any, ...]
+
+CLUSTERS = Prepared(lambda: Cluster.objects.order_by("id").values_list("id", "name"))
+LEVELS = Prepared(lambda: TopologyLevel.objects.order_by("cluster_id", "depth").values_list(*LEVEL))
+DOMAINS = Prepared(lambda: Domain.objects.order_by("id").values_list("id", "parent_id", "level_id", "name"))
+NODES = Prepared(
+    lambda: (
+        NodeRow.objects.filter(removed_at__isnull=True)
+        .order_by("id")
+        .values_list(
+            "id",
+            "cluster_id",
+            "name",
+            "gpu_type_id",
+            "domain_id",
+            "island",
+            "cpus",
+            "host_memory_mib",
+            "pcie_gbps",
+            "nvme_gbps",
+            "labels",
+            "spare",
+            "health",
+            "pool__name",
+            "gpu_type__hbm_gbps",
+        )
+    )
+)
+GPUS = Prepared(
+    lambda: (
+        Gpu.objects.filter(removed_at__isnull=True)
+        .order_by("id")
+        .values_list("id", "node_id", "index", "gpu_type_id", "memory_mib", "mode", "island", "health")
+    )
+)
+SLICES = Prepared(lambda: MigInstance.objects.filter(removed_at__isnull=True).order_by("id").values_list("id", "gpu_id", "profile", "start"))
+SPLITS = Prepared(lambda after, until: Repartition.objects.filter(at__gt=after, at__lte=until).order_by("at", "id").values_list("gpu__node_id", "at"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,44 +88,12 @@ class FleetView:
 
 def fleet_rows(now: datetime) -> Rows:
     """All that a fleet view is made from, to be compared with the last time's."""
-    return (
-        list(Cluster.objects.order_by("id").values_list("id", "name")),
-        list(TopologyLevel.objects.order_by("cluster_id", "depth").values_list(*LEVEL)),
-        list(Domain.objects.order_by("id").values_list("id", "parent_id", "level_id", "name")),
-        list(
-            NodeRow.objects.filter(removed_at__isnull=True)
-            .order_by("id")
-            .values_list(
-                "id",
-                "cluster_id",
-                "name",
-                "gpu_type_id",
-                "domain_id",
-                "island",
-                "cpus",
-                "host_memory_mib",
-                "pcie_gbps",
-                "nvme_gbps",
-                "labels",
-                "spare",
-                "health",
-                "pool__name",
-                "gpu_type__hbm_gbps",
-            )
-        ),
-        list(
-            Gpu.objects.filter(removed_at__isnull=True)
-            .order_by("id")
-            .values_list("id", "node_id", "index", "gpu_type_id", "memory_mib", "mode", "island", "health")
-        ),
-        list(MigInstance.objects.filter(removed_at__isnull=True).order_by("id").values_list("id", "gpu_id", "profile", "start")),
-        list(Repartition.objects.filter(at__gt=now - RATE_COUNTS, at__lte=now).order_by("at", "id").values_list("gpu__node_id", "at")),
-    )
+    return CLUSTERS(), LEVELS(), DOMAINS(), NODES(), GPUS(), SLICES(), SPLITS(now - RATE_COUNTS, now)
 
 
 def topology_now() -> Topology:
     """The levels that jobs may name."""
-    return _topology(list(TopologyLevel.objects.order_by("cluster_id", "depth").values_list(*LEVEL)))
+    return _topology(LEVELS())
 
 
 def fleet_view(rows: Rows) -> FleetView:

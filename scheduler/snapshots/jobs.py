@@ -8,7 +8,8 @@ from typing import Any
 import orjson
 from django.db.models import Exists, Max, OuterRef, Q
 
-from gpufleet.core.bulk import moment_read, rows_fetch
+from gpufleet.core.bulk import moment_read
+from gpufleet.core.prepared import Prepared
 from gpufleet.core.times import millis
 from scheduler.engine.reading import Fault, Faults
 from scheduler.engine.scenario_jobs import JobReader
@@ -61,14 +62,45 @@ def due_filter(now: datetime) -> Q:
     return Q(state__in=WAITING, held_at__isnull=True) & due & ~Q(unmet_dependencies())
 
 
+# Most are read as the database's driver gives them: thousands of times that nobody looks at need not become Python's. `moment` reads them.
+RUNNING = Prepared(lambda: JobRow.objects.filter(state__in=(*HOLDING, JobState.RESERVED)).order_by().values_list("id", "revision"))
+DUE = Prepared(lambda now: JobRow.objects.filter(due_filter(now)).order_by().values_list("id", "revision"))
+JOBS = Prepared(lambda keys: JobRow.objects.filter(pk__among=keys).order_by().values_list(*COLUMNS))
+OPEN_ATTEMPTS = Prepared(
+    lambda: (
+        Attempt.objects.filter(ended_at__isnull=True)
+        .order_by()
+        .values_list("job_id", "started_at", "running_at", "stop_to", "stop_asked_at", "stop_until", "backfilled", "reclaimed_at")
+    )
+)
+HELD = Prepared(
+    lambda: (
+        Placement.objects.filter(until__isnull=True)
+        .order_by("id")
+        .values_list("job_id", "role", "worker", "node_id", "gpu_id", "mig_id", "gpu_milli", "leaving_since")
+    )
+)
+PROMISES = Prepared(lambda: PromiseRow.objects.order_by().values_list("job_id", "kind", "made_at", "until", "backfilled", "reclaimed_at"))
+PROMISED_SEATS = Prepared(
+    lambda: PromisedSeat.objects.order_by("id").values_list("promise__job_id", "role", "worker", "node_id", "gpu_id", "mig_id", "gpu_milli")
+)
+SAVED = Prepared(
+    lambda: (
+        Checkpoint.objects.filter(verified_at__isnull=False, removed_at__isnull=True, job__state__in=HOLDING)
+        .order_by()
+        .values("job")
+        .annotate(last=Max("verified_at"))
+        .values_list("job", "last")
+    )
+)
+
+
 def job_rows(now: datetime, known: Mapping[int, Row]) -> list[Row]:
     """The rows of all jobs that are to be planned. Those whose revision is known are not read again: whoever changes a job raises it."""
-    running = JobRow.objects.filter(state__in=(*HOLDING, JobState.RESERVED)).order_by()
-    waiting = JobRow.objects.filter(due_filter(now)).order_by()
-    seen = [row for query in (running, waiting) for row in rows_fetch(query.values_list("id", "revision"))]
+    seen = [*RUNNING(), *DUE(now)]
     rows = {key: known[key] for key, revision in seen if key in known and known[key][REVISION] == revision}
     if missing := [key for key, _ in seen if key not in rows]:
-        rows.update((row[ID], row) for row in rows_fetch(JobRow.objects.filter(pk__among=missing).order_by().values_list(*COLUMNS)))
+        rows.update((row[ID], row) for row in JOBS.raw(missing))
     return [rows[key] for key, _ in seen]
 
 
@@ -77,23 +109,16 @@ Standing = tuple[dict[int, Row], dict[int, list[Row]], dict[int, Row], dict[int,
 
 def standing_rows() -> Standing:
     """By job: its open attempt, what it holds, what it is promised (and where), and its newest whole checkpoint."""
-    open_attempts = Attempt.objects.filter(ended_at__isnull=True).order_by()
-    columns = ("job_id", "started_at", "running_at", "stop_to", "stop_asked_at", "stop_until", "backfilled", "reclaimed_at")
-    attempts = {row[0]: row for row in rows_fetch(open_attempts.values_list(*columns))}
+    attempts = {row[0]: row for row in OPEN_ATTEMPTS.raw()}
     held: dict[int, list[Row]] = defaultdict(list)
-    placements = Placement.objects.filter(until__isnull=True).order_by("id")
-    for row in rows_fetch(placements.values_list("job_id", "role", "worker", "node_id", "gpu_id", "mig_id", "gpu_milli", "leaving_since")):
+    for row in HELD.raw():
         held[row[0]].append(row)
-    made = PromiseRow.objects.order_by().values_list("job_id", "kind", "made_at", "until", "backfilled", "reclaimed_at")
-    promises = {row[0]: row for row in rows_fetch(made)}
+    promises = {row[0]: row for row in PROMISES.raw()}
     seats: dict[int, list[Row]] = defaultdict(list)
     if promises:
-        rows = PromisedSeat.objects.order_by("id")
-        for seat in rows.values_list("promise__job_id", "role", "worker", "node_id", "gpu_id", "mig_id", "gpu_milli"):
+        for seat in PROMISED_SEATS():
             seats[seat[0]].append((*seat, None))
-    whole = Checkpoint.objects.filter(verified_at__isnull=False, removed_at__isnull=True, job__state__in=HOLDING)
-    saved = dict(rows_fetch(whole.order_by().values("job").annotate(last=Max("verified_at")).values_list("job", "last")))
-    return attempts, held, promises, seats, saved
+    return attempts, held, promises, seats, dict(SAVED.raw())
 
 
 def kind_document(spec: Mapping[str, Any], job_class: str, priority: int, preemptible: str, gpus_milli: int) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from gpufleet.core.moment import one_moment
+from gpufleet.core.prepared import Prepared
 from gpufleet.core.times import millis
 from scheduler.engine.kept import Kept
 from scheduler.engine.values import Job, Kind, Scenario, Settings
@@ -14,6 +15,8 @@ from scheduler.snapshots import jobs as rows_of
 from scheduler.snapshots.fleet import FleetView, fleet_rows, fleet_view
 from scheduler.snapshots.jobs import Kinds, Row, Standing, Unreadable, job_of, job_rows, kind_document, run_of, standing_rows, workers_of
 from scheduler.snapshots.tree import Past, TreeView, archived_nodes, inner_nodes, past_usage, tree_rows, tree_view
+
+ASKED = Prepared(lambda keys: JobModel.objects.filter(pk__among=keys).order_by().values_list("id", "spec", "gpus_milli"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +124,7 @@ class Snapshots:
         assert self._kinds is not None
         asks = self._asks
         fresh = {row[rows_of.ID]: row for row in rows if asks.get(row[rows_of.ID], (0,))[0] != row[rows_of.REVISION]}
-        for key, spec, milli in JobModel.objects.filter(pk__among=fresh).order_by().values_list("id", "spec", "gpus_milli"):
+        for key, spec, milli in ASKED(fresh):
             row = fresh[key]
             asks[key] = (row[rows_of.REVISION], self._read_ask(spec, milli, row))
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from gpufleet.core.prepared import Prepared
 from gpufleet.core.times import millis
 from quotas.models import QuotaNode, QuotaShare
 from scheduler.engine.values import Amount, Fairness, Quota
@@ -14,6 +15,13 @@ from scheduler.models import UsageStep
 # Jobs belong to leaves. What sits on an inner node of the tree is shown as a leaf of its own below it, with nothing guaranteed.
 OWN = "-"
 MILLION = 1_000_000
+NODES = Prepared(
+    lambda: QuotaNode.objects.order_by("id").values_list("id", "parent_id", "path", "weight", "priority", "created_at", "archived_at", "revision")
+)
+SHARES = Prepared(
+    lambda: QuotaShare.objects.order_by("id").values_list("node_id", "gpu_type", "guaranteed_milli", "limit_milli", "weight", "priority")
+)
+REVISIONS: Prepared[tuple[int, int]] = Prepared(lambda: QuotaNode.objects.filter(archived_at__isnull=True).values_list("id", "revision"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,16 +33,12 @@ class TreeView:
 
 
 def tree_rows(capacity: Mapping[str, int]) -> tuple[Any, ...]:
-    nodes = list(
-        QuotaNode.objects.order_by("id").values_list("id", "parent_id", "path", "weight", "priority", "created_at", "archived_at", "revision")
-    )
-    shares = list(QuotaShare.objects.order_by("id").values_list("node_id", "gpu_type", "guaranteed_milli", "limit_milli", "weight", "priority"))
-    return nodes, shares, tuple(sorted(capacity.items()))
+    return NODES(), SHARES(), tuple(sorted(capacity.items()))
 
 
 def tree_revision() -> tuple[int, int, int]:
     """What moves on whenever the tree changes: every write of a node raises its revision."""
-    revisions = list(QuotaNode.objects.filter(archived_at__isnull=True).values_list("id", "revision"))
+    revisions = REVISIONS()
     return len(revisions), sum(revision for _, revision in revisions), max((key for key, _ in revisions), default=0)
 
 

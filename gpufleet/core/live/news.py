@@ -14,5 +14,6 @@ class News:
 
     def publish(self) -> None:
         """In the transaction that made the changes, after the last of them."""
-        feed_publish(changes={topic: [{"id": key} for key in keys] for topic, keys in self._keys.items()})
+        if self._keys:
+            feed_publish(changes={topic: [{"id": key} for key in keys] for topic, keys in self._keys.items()})
         self._keys.clear()

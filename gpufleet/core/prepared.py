@@ -1,0 +1,220 @@
+"""Questions that are asked many times a second: their SQL is made once, and then only filled in.
+
+Making a statement takes the ORM ten times as long as a small database takes to answer it, which was most of what a quiet tick did. What is asked,
+and what comes back, is the same as from the query set itself: rows, single values, dictionaries or objects.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+from django.core.exceptions import EmptyResultSet
+from django.db import DEFAULT_DB_ALIAS, connection, transaction
+from django.db.models import Expression, QuerySet
+from django.db.models.query import FlatValuesListIterable, ValuesIterable, ValuesListIterable, get_related_populators
+from django.db.models.sql import UpdateQuery
+
+from gpufleet.core.times import whole_millis
+
+Row = TypeVar("Row")
+
+
+def times_as_text(cursor: Any) -> None:
+    """Of what this cursor fetches, times stay as the driver spells them."""
+    if connection.vendor == "postgresql":
+        from psycopg.types.string import TextLoader
+
+        cursor.adapters.register_loader("timestamptz", TextLoader)
+
+
+class Given(Expression):
+    """The place of a value in a question. `void` stands for no keys at all, where a list of keys is given."""
+
+    def __init__(self, place: int, void: bool = False) -> None:
+        super().__init__()
+        self.place, self.void = place, void
+
+    def as_sql(self, compiler: Any, connection: Any) -> tuple[str, tuple[Any, ...]]:
+        return "%s", (self,)
+
+    def among(self, convert: Callable[[list[Any]], Any]) -> "Keys":
+        if self.void:
+            raise EmptyResultSet
+        return Keys(self.place, convert)
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The place of a list of keys."""
+
+    place: int
+    convert: Callable[[list[Any]], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Statement:
+    sql: str
+    params: tuple[Any, ...]
+    pointless: tuple[int, ...]  # lists of keys without which nothing can be found
+    read: Callable[[list[Any]], list[Any]]
+    locks: bool = False
+
+    def filled(self, given: list[Any]) -> list[Any]:
+        return [_value(param, given) for param in self.params]
+
+
+def _value(param: Any, given: list[Any]) -> Any:
+    if isinstance(param, Keys):
+        return param.convert(given[param.place])
+    if not isinstance(param, Given):
+        return param
+    value = given[param.place]
+    return connection.ops.adapt_datetimefield_value(whole_millis(value)) if isinstance(value, datetime) else value
+
+
+class _Prepared:
+    def __init__(self, make: Callable[..., Any]) -> None:
+        self._make = make
+        self._statements: dict[str, _Statement] = {}  # by kind of database
+
+    def _statement(self) -> _Statement:
+        known = self._statements.get(connection.vendor)
+        if known is None:
+            known = self._statements[connection.vendor] = self._prepare()
+        return known
+
+    def _prepare(self) -> _Statement:
+        count = self._make.__code__.co_argcount
+        compiler, sql, params = self._compiled([Given(place) for place in range(count)])
+        lists = sorted({param.place for param in params if isinstance(param, Keys)})
+        pointless = []
+        for empty in lists:
+            try:
+                self._compiled([Given(place, void=place == empty) for place in range(count)])
+            except EmptyResultSet:
+                pointless.append(empty)
+        return _Statement(sql, tuple(params), tuple(pointless), self._reader(compiler), bool(compiler.query.select_for_update))
+
+    def _compiled(self, given: list[Given]) -> tuple[Any, str, tuple[Any, ...]]:
+        raise NotImplementedError
+
+    def _reader(self, compiler: Any) -> Callable[[list[Any]], list[Any]]:
+        return list
+
+    def _given(self, statement: _Statement, given: tuple[Any, ...]) -> list[Any] | None:
+        """What is to be filled in; None where that can find nothing."""
+        values: list[Any] = [list(each) if isinstance(each, Iterable) and not isinstance(each, str) else each for each in given]
+        return None if any(not values[place] for place in statement.pointless) else statement.filled(values)
+
+
+class Prepared(_Prepared, Generic[Row]):
+    """A query set that is made once, from a function of the values that are given later. Keys are given as lists, `pk__among=keys`."""
+
+    def __init__(self, make: Callable[..., QuerySet[Any, Row]]) -> None:
+        super().__init__(make)
+
+    def __call__(self, *given: Any) -> list[Row]:
+        statement = self._statement()
+        values = self._given(statement, given)
+        if values is None:
+            return []
+        assert not statement.locks or connection.in_atomic_block, "a lock only holds inside a transaction"
+        with connection.cursor() as cursor:
+            cursor.execute(statement.sql, values)
+            return statement.read(cursor.fetchall())
+
+    def raw(self, *given: Any) -> list[tuple[Any, ...]]:
+        """Rows as the driver gives them, times as it spells them: thousands that nobody looks at need not become Python's."""
+        statement = self._statement()
+        values = self._given(statement, given)
+        if values is None:
+            return []
+        with connection.cursor() as cursor:
+            times_as_text(cursor)
+            cursor.execute(statement.sql, values)
+            found: list[tuple[Any, ...]] = cursor.fetchall()
+            return found
+
+    def first(self, *given: Any) -> Row | None:
+        return next(iter(self(*given)), None)
+
+    def _compiled(self, given: list[Given]) -> tuple[Any, str, tuple[Any, ...]]:
+        queryset = self._make(*given)
+        compiler = queryset.query.get_compiler(DEFAULT_DB_ALIAS)
+        sql, params = compiler.as_sql()
+        compiler.shape = queryset._iterable_class
+        return compiler, sql, tuple(params)
+
+    def _reader(self, compiler: Any) -> Callable[[list[Any]], list[Any]]:
+        expressions = [each for each, _, _ in compiler.select[: compiler.col_count]]
+        assert not compiler.has_composite_fields(expressions), "columns that are several are not prepared"
+        converters = tuple((place, tuple(convert), expression) for place, (convert, expression) in compiler.get_converters(expressions).items())
+        width, extra = compiler.col_count, compiler.has_extra_select
+
+        def converted(rows: list[Any]) -> list[Any]:
+            if extra:
+                rows = [row[:width] for row in rows]
+            if not converters:
+                return rows
+            found = [list(row) for row in rows]
+            for place, convert, expression in converters:
+                for one in convert:
+                    for row in found:
+                        row[place] = one(row[place], expression, connection)
+            return found
+
+        shape = compiler.shape
+        if shape is FlatValuesListIterable:
+            return lambda rows: [row[0] for row in converted(rows)]
+        if shape is ValuesListIterable:
+            return (lambda rows: [tuple(row) for row in converted(rows)]) if converters else converted
+        if shape is ValuesIterable:
+            names = list(compiler.query.selected or compiler.query.values_select)
+            return lambda rows: [dict(zip(names, row, strict=True)) for row in converted(rows)]
+        return _objects(compiler, converted)
+
+
+def _objects(compiler: Any, converted: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:
+    info, select = compiler.klass_info, compiler.select
+    assert not compiler.annotation_col_map, "annotated objects are not prepared"
+    begin, end = info["select_fields"][0], info["select_fields"][-1] + 1
+    names = [each.target.attname for each, _, _ in select[begin:end]]
+    populators = get_related_populators(info, select, DEFAULT_DB_ALIAS)  # type: ignore[call-arg]  # the stubs are of the next version
+    make = info["model"].from_db
+
+    def read(rows: list[Any]) -> list[Any]:
+        found = []
+        for row in converted(rows):
+            one = make(DEFAULT_DB_ALIAS, names, row[begin:end])
+            for populator in populators:
+                populator.populate(row, one)
+            found.append(one)
+        return found
+
+    return read
+
+
+class PreparedUpdate(_Prepared):
+    """An UPDATE that is made once: from a function of the values that are given later to the query set and its new values."""
+
+    def __init__(self, make: Callable[..., tuple[QuerySet[Any, Any], dict[str, Any]]]) -> None:
+        super().__init__(make)
+
+    def __call__(self, *given: Any) -> int:
+        """How many rows there were."""
+        statement = self._statement()
+        values = self._given(statement, given)
+        if values is None:
+            return 0
+        with transaction.mark_for_rollback_on_error(using=DEFAULT_DB_ALIAS), connection.cursor() as cursor:
+            cursor.execute(statement.sql, values)
+            return int(cursor.rowcount)
+
+    def _compiled(self, given: list[Given]) -> tuple[Any, str, tuple[Any, ...]]:
+        queryset, values = self._make(*given)
+        query = queryset.query.chain(UpdateQuery)
+        query.add_update_values(values)
+        compiler = query.get_compiler(DEFAULT_DB_ALIAS)
+        sql, params = compiler.as_sql()
+        return compiler, sql, tuple(params)
