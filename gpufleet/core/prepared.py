@@ -74,8 +74,9 @@ def _value(param: Any, given: list[Any]) -> Any:
 
 
 class _Prepared:
-    def __init__(self, make: Callable[..., Any]) -> None:
+    def __init__(self, make: Callable[..., Any], count: int | None = None) -> None:
         self._make = make
+        self._count = make.__code__.co_argcount if count is None else count
         self._statements: dict[str, _Statement] = {}  # by kind of database
 
     def _statement(self) -> _Statement:
@@ -85,13 +86,12 @@ class _Prepared:
         return known
 
     def _prepare(self) -> _Statement:
-        count = self._make.__code__.co_argcount
-        compiler, sql, params = self._compiled([Given(place) for place in range(count)])
+        compiler, sql, params = self._compiled([Given(place) for place in range(self._count)])
         lists = sorted({param.place for param in params if isinstance(param, Keys)})
         pointless = []
         for empty in lists:
             try:
-                self._compiled([Given(place, void=place == empty) for place in range(count)])
+                self._compiled([Given(place, void=place == empty) for place in range(self._count)])
             except EmptyResultSet:
                 pointless.append(empty)
         return _Statement(sql, tuple(params), tuple(pointless), self._reader(compiler), bool(compiler.query.select_for_update))
@@ -198,8 +198,9 @@ def _objects(compiler: Any, converted: Callable[[list[Any]], list[Any]]) -> Call
 class PreparedUpdate(_Prepared):
     """An UPDATE that is made once: from a function of the values that are given later to the query set and its new values."""
 
-    def __init__(self, make: Callable[..., tuple[QuerySet[Any, Any], dict[str, Any]]]) -> None:
-        super().__init__(make)
+    def __init__(self, make: Callable[..., tuple[QuerySet[Any, Any], dict[str, Any]]], count: int | None = None) -> None:
+        """`count` says how many values are given, where the function itself takes any number."""
+        super().__init__(make, count)
 
     def __call__(self, *given: Any) -> int:
         """How many rows there were."""

@@ -14,6 +14,7 @@ from django.db import connection, transaction
 from django.db.models import Sum
 
 from gpufleet.core.bulk import rows_insert
+from gpufleet.core.prepared import Prepared, PreparedUpdate
 from gpufleet.core.times import millis, whole_millis
 from quotas.lineup import GUARANTEED, Key, Promised, Weight, Worker, above, all_inside, share_classes
 from quotas.models import LedgerClock, LedgerEntry, QuotaNode, QuotaShare
@@ -63,7 +64,31 @@ class _Entry:
 
 
 _SAID = (*_FACTS, "share_class", "quota_path", "cost_centre")
+_LINE = ("attempt", "role", "worker", "gpu_type", "surplus", "quota_path", "gpu_milli", "preemptible", "job_class", "priority", "began_at", "job")
 _facts_of = attrgetter(*_FACTS)
+
+LOCKED_CLOCK = Prepared[LedgerClock](lambda: LedgerClock.objects.select_for_update().filter(pk=1))
+SET_CLOCK = PreparedUpdate(lambda now: (LedgerClock.objects.filter(pk=1), {"at": now}))
+OPEN = LedgerEntry.objects.filter(until__isnull=True)
+OPEN_ENTRIES: Prepared[tuple[Any, ...]] = Prepared(lambda: OPEN.order_by("id").values_list("id", *_SAID))
+OPEN_ENTRIES_OF: Prepared[tuple[Any, ...]] = Prepared(lambda attempts: OPEN.filter(attempt__among=attempts).order_by("id").values_list("id", *_SAID))
+CLOSE_ENTRIES = PreparedUpdate(lambda keys, at: (OPEN.filter(pk__among=keys), {"until": at}))
+OPEN_LINE: Prepared[tuple[Any, ...]] = Prepared(lambda types: OPEN.filter(gpu_type__among=types).values_list(*_LINE))
+OTHERS_HOLD: Prepared[tuple[Any, ...]] = Prepared(
+    lambda types, own: (
+        OPEN.filter(gpu_type__among=types)
+        .exclude(attempt__among=own)
+        .order_by()
+        .values("quota_path", "gpu_type")
+        .annotate(milli=Sum("gpu_milli"))
+        .values_list("quota_path", "gpu_type", "milli")
+    )
+)
+PATHS: Prepared[tuple[int, str]] = Prepared(lambda keys: QuotaNode.objects.filter(pk__among=keys).values_list("pk", "path"))
+COST_CENTRES: Prepared[tuple[str, str]] = Prepared(lambda paths: QuotaNode.objects.filter(path__among=paths).values_list("path", "cost_centre"))
+SHARES: Prepared[tuple[str, str, int | None]] = Prepared(
+    lambda paths: QuotaShare.objects.filter(node__path__among=paths).values_list("node__path", "gpu_type", "guaranteed_milli")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +106,7 @@ def ledger_moment(*, now: datetime) -> Moment:
     """
     assert connection.in_atomic_block, "the moment holds until the end of its transaction"
     now = whole_millis(now)
-    clock = LedgerClock.objects.select_for_update().filter(pk=1).first()
+    clock = LOCKED_CLOCK.first()
     first = False
     if clock is None:
         fresh = LedgerClock(pk=1, at=now, began_at=now, decided_at=now)
@@ -89,7 +114,7 @@ def ledger_moment(*, now: datetime) -> Moment:
         clock = LedgerClock.objects.select_for_update().get(pk=1)
         first = clock.at == now
     if clock.at < now:
-        LedgerClock.objects.filter(pk=1).update(at=now)
+        SET_CLOCK(now)
         clock.at = now
     return Moment(clock.at, first, _hour(clock.at) > clock.decided_at, tuple(clock.wanted_types))
 
@@ -104,7 +129,7 @@ def ledger_follow(*, attempts: Collection[int], held: Sequence[Held], at: dateti
     What did not change goes on. A worker that goes on in another phase keeps its class; where an attempt gains or loses workers, the classes of all
     its workers are decided anew.
     """
-    open_entries = _open_entries(attempt__among=attempts)
+    open_entries = _by_key(OPEN_ENTRIES_OF(attempts))
     wanted = {worker.key: worker for worker in held}
     assert len(wanted) == len(held), "a worker holds one amount of a type"
     before, after = _keys_by_attempt(open_entries), _keys_by_attempt(wanted)
@@ -126,7 +151,7 @@ def ledger_follow(*, attempts: Collection[int], held: Sequence[Held], at: dateti
 def ledger_redecide(*, at: datetime) -> int:
     """Line up all that runs again, by the tree as it is: at each full hour, and when the tree has changed. Returns how many entries were split."""
     LedgerClock.objects.filter(pk=1).update(decided_at=at)
-    entries = _open_entries()
+    entries = _by_key(OPEN_ENTRIES())
     places = _Places.of(entry.worker.quota_id for _, entry in entries.values())
     line = [_worker(entry.worker, places.path[entry.worker.quota_id]) for _, entry in entries.values()]
     classes = share_classes(line, _promises(line))
@@ -160,8 +185,7 @@ def ledger_hour(*, now: datetime) -> int:
         return ledger_redecide(at=moment.at) if moment.hour_is_due else 0
 
 
-def _open_entries(**which: Any) -> dict[Key, tuple[int, _Entry]]:
-    rows = LedgerEntry.objects.filter(until__isnull=True, **which).order_by("id").values_list("id", *_SAID)
+def _by_key(rows: Iterable[tuple[Any, ...]]) -> dict[Key, tuple[int, _Entry]]:
     found = ((pk, _Entry(Held(*said[: len(_FACTS)]), *said[len(_FACTS) :])) for pk, *said in rows)
     return {entry.worker.key: (pk, entry) for pk, entry in found}
 
@@ -182,9 +206,9 @@ class _Places:
 
     @classmethod
     def of(cls, keys: Iterable[int]) -> "_Places":
-        path = dict(QuotaNode.objects.filter(pk__in=set(keys)).values_list("pk", "path"))
+        path = dict(PATHS(set(keys)))
         nodes = {upper for place in path.values() for upper in above(place)}
-        centres = dict(QuotaNode.objects.filter(path__in=nodes).values_list("path", "cost_centre"))
+        centres = dict(COST_CENTRES(nodes))
         nearest = {key: next((centres[upper] for upper in reversed(above(place)) if centres.get(upper)), "") for key, place in path.items()}
         return cls(path, nearest)
 
@@ -195,7 +219,7 @@ def _entry(worker: Held, places: _Places, share_class: str) -> _Entry:
 
 def _write(ended: Sequence[int], fresh: Sequence[_Entry], at: datetime) -> None:
     if ended:
-        closed = LedgerEntry.objects.filter(pk__among=ended, until__isnull=True).update(until=at)
+        closed = CLOSE_ENTRIES(ended, at)
         assert closed == len(ended), "an entry was closed by somebody else although the ledger was held"
     rows = ((*_facts_of(entry.worker), entry.share_class, entry.quota_path, entry.cost_centre, at) for entry in fresh)
     rows_insert(LedgerEntry, (*_SAID, "since"), rows)
@@ -215,22 +239,18 @@ def _worker(worker: Held, path: str) -> Worker:
     )
 
 
-_LINE = ("attempt", "role", "worker", "gpu_type", "surplus", "quota_path", "gpu_milli", "preemptible", "job_class", "priority", "began_at", "job")
-
-
 def _classes_beside_others(attempts: Collection[int], held: Sequence[Held], places: _Places) -> dict[Key, str]:
     """The classes of these workers in line with all that runs. The others' columns alone are read, and only where somebody may stand outside: this is
     done whenever something starts."""
     asked = [_worker(worker, places.path[worker.quota_id]) for worker in held]
     own = set(attempts)
-    entries = LedgerEntry.objects.filter(until__isnull=True, gpu_type__in={worker.gpu_type for worker in held})
-    sums = entries.exclude(attempt__among=own).order_by().values("quota_path", "gpu_type").annotate(milli=Sum("gpu_milli"))
+    types = {worker.gpu_type for worker in held}
     promises = _promises(asked)
-    if all_inside(asked, (Weight(row["quota_path"], row["gpu_type"], row["milli"]) for row in sums), promises):
+    if all_inside(asked, (Weight(*row) for row in OTHERS_HOLD(types, own)), promises):
         return {worker.key: GUARANTEED for worker in asked}
     line = [
         Worker((attempt, role, index, gpu_type), surplus, path, milli, preemptible, job_class, priority, millis(began), job)
-        for attempt, role, index, gpu_type, surplus, path, milli, preemptible, job_class, priority, began, job in entries.values_list(*_LINE)
+        for attempt, role, index, gpu_type, surplus, path, milli, preemptible, job_class, priority, began, job in OPEN_LINE(types)
         if attempt not in own
     ]
     return share_classes([*line, *asked], promises, asked)
@@ -239,6 +259,5 @@ def _classes_beside_others(attempts: Collection[int], held: Sequence[Held], plac
 def _promises(workers: Iterable[Worker]) -> dict[tuple[str, str], Promised]:
     """What is promised where these stand, and above."""
     paths = {upper for path in {worker.path for worker in workers} for upper in above(path)}
-    shares = QuotaShare.objects.filter(node__path__in=paths).values_list("node__path", "gpu_type", "guaranteed_milli")
     # Windows are not stored yet, so nobody stands on one.
-    return {(path, gpu_type): Promised(milli) for path, gpu_type, milli in shares}
+    return {(path, gpu_type): Promised(milli) for path, gpu_type, milli in SHARES(paths)}

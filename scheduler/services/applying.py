@@ -11,12 +11,13 @@ from datetime import datetime
 from django.db import transaction
 
 from gpufleet.core.live.news import News
+from gpufleet.core.prepared import Prepared
 from scheduler.backends.base import Facts
 from scheduler.engine.fleet import bits_of
 from scheduler.engine.mig import board_of
 from scheduler.engine.plan import Decision, Plan, Stand
 from scheduler.models import HOLDING, Attempt, Job, JobState, OrderKind, Placement, Promise, PromisedSeat
-from scheduler.services.holds import WHOLE_MILLI, Seat, open_of, seats_faults
+from scheduler.services.holds import OPEN_OF, WHOLE_MILLI, Seat, seats_faults
 from scheduler.services.lease import Lease
 from scheduler.services.promises import SLACK, Grant, Starter, promise_make, promised_seats, workers_in
 from scheduler.services.runs import Clusters, Stop, by_attempt, stop_ask
@@ -32,6 +33,12 @@ TREE_CHANGED = "The quota tree has changed since the snapshot."
 HARDWARE_CHANGED = "A GPU or node of it is no longer in the fleet."
 NO_ROOM = "A decision that it depends on was dropped."
 IN_VAIN = "The job that it makes room for does not start."
+PROMISES = Prepared[Promise](lambda jobs: Promise.objects.filter(job__among=jobs))
+STOPPING_UNTIL: Prepared[datetime | None] = Prepared(
+    lambda jobs: Attempt.objects.filter(job__public_id__among=jobs, ended_at__isnull=True, stop_until__isnull=False).values_list(
+        "stop_until", flat=True
+    )
+)
 KINDS = {"start": Promise.Kind.START, "move": Promise.Kind.MOVE, "repair": Promise.Kind.REPAIR, "grow": Promise.Kind.GROW}
 
 
@@ -86,8 +93,8 @@ class _Applying:
         self.jobs = {job.public_id: job for job in jobs_locked(named).values()}
         keys = [job.pk for job in self.jobs.values()]
         self.attempts = open_attempts(keys)
-        self.held = by_attempt(open_of([attempt.pk for attempt in self.attempts.values()]))
-        self.promises = {promise.job_id: promise for promise in Promise.objects.filter(job__among=keys)}
+        self.held = by_attempt(OPEN_OF([attempt.pk for attempt in self.attempts.values()]))
+        self.promises = {promise.job_id: promise for promise in PROMISES(keys)}
         self.clusters = Clusters(self.attempts.values())
         self.splitter = Splitter(self.fleet, self.steps)
         self.items = [_Item(decision, self.jobs.get(decision.job or "")) for decision in decisions]
@@ -350,8 +357,7 @@ class _Applying:
     def _count_leavers(self, live: Iterable[_Item]) -> None:
         """Until when promises of this plan hold."""
         names = {name for item in live for name in item.decision.after}
-        stopping = Attempt.objects.filter(job__public_id__among=names, ended_at__isnull=True, stop_until__isnull=False)
-        ends = [*stopping.values_list("stop_until", flat=True), *(attempt.stop_until for attempt in self.attempts.values())]
+        ends = [*STOPPING_UNTIL(names), *(attempt.stop_until for attempt in self.attempts.values())]
         self.latest = max((end for end in ends if end is not None), default=self.now)
 
     def _promise(self, item: _Item) -> None:

@@ -13,6 +13,7 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 
 from gpufleet.core.live.news import News
+from gpufleet.core.prepared import Prepared
 from scheduler.backends.base import SeenCheckpoint
 from scheduler.models import Attempt, Checkpoint, CheckpointShard, Job
 from scheduler.services.runs import OfJob
@@ -21,6 +22,13 @@ from scheduler.services.tokens import token_digest
 KEPT = 3  # complete ones a job
 MOST_SHARDS = 100_000
 LOCATION_LENGTH = 500
+COMPLETE: Prepared[tuple[int, int]] = Prepared(
+    lambda jobs: (
+        Checkpoint.objects.filter(job__among=jobs, verified_at__isnull=False, removed_at__isnull=True)
+        .order_by("verified_at", "step", "id")
+        .values_list("job_id", "id")
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,5 +159,4 @@ def _prune(jobs: Iterable[int]) -> None:
 
 def newest_complete(jobs: Iterable[int]) -> dict[int, int]:
     """What each job resumes from: the key of its newest checkpoint that counts."""
-    rows = Checkpoint.objects.filter(job__among=set(jobs), verified_at__isnull=False, removed_at__isnull=True)
-    return dict(rows.order_by("verified_at", "step", "id").values_list("job_id", "id"))
+    return dict(COMPLETE(set(jobs)))

@@ -8,9 +8,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.db import transaction
 
+from gpufleet.core.prepared import Prepared, PreparedUpdate
 from scheduler.backends.base import (
     Backend,
     BackendError,
@@ -33,6 +35,29 @@ MOST = 400  # orders in one call; the rest has its turn in the next
 FAULT_LENGTH = 300
 LONGEST_PAUSE = timedelta(seconds=60)
 
+UNDONE = Order.objects.filter(done_at__isnull=True)
+DUE = Prepared[Order](lambda now: UNDONE.filter(due_at__lte=now).order_by("due_at", "id")[:MOST])
+SENT = PreparedUpdate(lambda keys, at: (Order.objects.filter(pk__among=keys), {"done_at": at, "fault": ""}))
+OVERTAKEN = PreparedUpdate(lambda keys, at: (UNDONE.filter(pk__among=keys), {"done_at": at, "fault": "Overtaken: the run was to end."}))
+# What a job is needs reading only where it begins: `STARTING`.
+WAITING = Prepared[Order](
+    lambda attempts: (
+        UNDONE.filter(attempt__among=attempts)
+        .select_related("attempt__job")
+        .order_by("sequence")
+        .defer("attempt__job__spec", "attempt__job__launch", "attempt__job__labels")
+    )
+)
+STARTING = Prepared[Attempt](lambda attempts: Attempt.objects.filter(pk__among=attempts).select_related("job__owner", "resumed_from"))
+SET_TOKEN = PreparedUpdate(lambda attempt, digest: (Attempt.objects.filter(pk=attempt, ended_at__isnull=True), {"token_digest": digest}))
+SEATS: Prepared[tuple[Any, ...]] = Prepared(
+    lambda attempts: (
+        Placement.objects.filter(attempt__among=attempts, until__isnull=True, leaving_since__isnull=True)
+        .order_by("attempt_id", "role", "worker", "gpu__index", "id")
+        .values_list("attempt_id", "node__cluster_id", "role", "worker", "node__name", "gpu__index", "gpu__uuid", "mig__uuid", "gpu_milli")
+    )
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Dispatched:
@@ -44,7 +69,7 @@ class Dispatched:
 
 def orders_dispatch(*, backends: Mapping[int, Backend], now: datetime, clock: Callable[[], datetime] | None = None) -> Dispatched:
     """Send every order that is due and whose turn it is. `clock` tells when each back-end had taken its own; without one that is `now`."""
-    due = list(Order.objects.filter(done_at__isnull=True, due_at__lte=now).order_by("due_at", "id")[:MOST])
+    due = DUE(now)
     if not due:
         return Dispatched()
     ready = _whose_turn_it_is(due, now)
@@ -71,7 +96,7 @@ def orders_dispatch(*, backends: Mapping[int, Backend], now: datetime, clock: Ca
             tally.count(CALL_FAULTS, cluster, order.kind)
     with transaction.atomic():
         for at, keys in sent.items():
-            Order.objects.filter(pk__among=keys).update(done_at=at, fault="")
+            SENT(keys, at)
         for order, fault in failed:
             _put_off(order, fault, now)
     for order, fault in refused:
@@ -82,10 +107,8 @@ def orders_dispatch(*, backends: Mapping[int, Backend], now: datetime, clock: Ca
 def _whose_turn_it_is(due: Sequence[Order], now: datetime) -> list[Order]:
     """Of each attempt the oldest order that still matters. Being told to end makes all that was to be told before pointless."""
     attempts = {order.attempt_id for order in due if order.attempt_id is not None}
-    waiting = Order.objects.filter(attempt__among=attempts, done_at__isnull=True).select_related("attempt__job").order_by("sequence")
     by_run: dict[tuple[int, int], list[Order]] = defaultdict(list)
-    # What a job is needs reading only where it begins: `_StartOrders`.
-    for order in waiting.defer("attempt__job__spec", "attempt__job__launch", "attempt__job__labels"):
+    for order in WAITING(attempts):
         by_run[order.attempt_id or 0, order.cluster_id].append(order)
     ready = [order for order in due if order.attempt_id is None]
     pointless: list[int] = []
@@ -103,7 +126,7 @@ def _whose_turn_it_is(due: Sequence[Order], now: datetime) -> list[Order]:
             orders = [order for order in orders if order.sequence >= last.sequence]
         if orders and orders[0].due_at <= now:
             ready.append(orders[0])
-    Order.objects.filter(pk__among=pointless, done_at__isnull=True).update(done_at=now, fault="Overtaken: the run was to end.")
+    OVERTAKEN(pointless, now)
     ready.sort(key=lambda order: (order.due_at, order.pk))
     return ready
 
@@ -188,13 +211,8 @@ def worker_seats(attempt: int, cluster: int) -> list[WorkerSeat]:
 
 def seats_of(attempts: Sequence[int]) -> dict[tuple[int, int], list[WorkerSeat]]:
     """By attempt and cluster, in the order of roles and ranks."""
-    rows = (
-        Placement.objects.filter(attempt__among=attempts, until__isnull=True, leaving_since__isnull=True)
-        .order_by("attempt_id", "role", "worker", "gpu__index", "id")
-        .values_list("attempt_id", "node__cluster_id", "role", "worker", "node__name", "gpu__index", "gpu__uuid", "mig__uuid", "gpu_milli")
-    )
     found: dict[tuple[int, int], dict[tuple[str, int, str], list[tuple[int | None, str, str, int]]]] = defaultdict(dict)
-    for attempt, cluster, role, worker, node, index, uuid, mig, milli in rows:
+    for attempt, cluster, role, worker, node, index, uuid, mig, milli in SEATS(attempts):
         found[attempt, cluster].setdefault((role, worker, node), []).append((index, uuid or "", mig or "", milli))
     return {
         place: [
@@ -217,8 +235,7 @@ class _StartOrders:
     """What the runs that are to begin are to know, read together."""
 
     def __init__(self, attempts: Sequence[int]) -> None:
-        rows = Attempt.objects.filter(pk__among=attempts).select_related("job__owner", "resumed_from")
-        self._attempts = {attempt.pk: attempt for attempt in rows}
+        self._attempts = {attempt.pk: attempt for attempt in STARTING(attempts)}
         self._seats = seats_of(attempts)
         fresh = []
         for attempt in self._attempts.values():
@@ -228,7 +245,7 @@ class _StartOrders:
                 fresh.append(attempt)
         for attempt in fresh:
             # Before the back-end is told: a rank may report before this call has come back.
-            Attempt.objects.filter(pk=attempt.pk, ended_at__isnull=True).update(token_digest=attempt.token_digest)
+            SET_TOKEN(attempt.pk, attempt.token_digest)
 
     def of(self, attempt: Attempt, sequence: int, cluster: int) -> StartOrder | None:
         """None: it holds nothing any more, so there is nothing to begin."""

@@ -12,6 +12,7 @@ from typing import TypeVar
 from django.db.models import QuerySet
 
 from gpufleet.core.bulk import rows_insert
+from gpufleet.core.prepared import Prepared
 from scheduler.models import IN_SERVICE, Attempt, Gpu, GpuMode, MigInstance, Node, Placement, PromisedSeat
 
 WHOLE_MILLI = 1000
@@ -21,6 +22,18 @@ SPLIT = "A GPU of the plan has been split differently meanwhile."
 TAKEN = "A GPU of the plan has been taken meanwhile."
 PROMISED = "A GPU of the plan is promised to another job."
 UNHEALTHY = "A GPU of the plan is no longer in service."
+
+SITTING: Prepared[tuple[int, int | None, int]] = Prepared(
+    lambda gpus: Placement.objects.filter(gpu__among=gpus, until__isnull=True).values_list("gpu_id", "mig_id", "gpu_milli")
+)
+PROMISED_ON: Prepared[tuple[int, int, int | None, int]] = Prepared(
+    lambda gpus: PromisedSeat.objects.filter(gpu__among=gpus).order_by("id").values_list("gpu_id", "promise__job_id", "mig_id", "gpu_milli")
+)
+LOCKED_NODES = Prepared(
+    lambda nodes: Node.objects.select_for_update().filter(pk__among=nodes).order_by("pk").values_list("pk", "removed_at", "health")
+)
+GPUS = Prepared(lambda gpus: Gpu.objects.filter(pk__among=gpus, removed_at__isnull=True).values_list("pk", "node_id", "mode", "health"))
+OPEN_OF = Prepared[Placement](lambda attempts: open_of(attempts))
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -53,7 +66,7 @@ def seats_faults(
     gpus = {seat.gpu_id for seat in seats if seat.gpu_id is not None}
     held: dict[int, int] = defaultdict(int)
     slices: set[int] = set()
-    for gpu, mig, milli in Placement.objects.filter(gpu__among=gpus, until__isnull=True).values_list("gpu_id", "mig_id", "gpu_milli"):
+    for gpu, mig, milli in SITTING(gpus):
         held[gpu] += milli
         if mig is not None:
             slices.add(mig)
@@ -88,10 +101,8 @@ def _with(held: Mapping[int, int], group: Iterable[Seat]) -> dict[int, int]:
 def _promised(gpus: Iterable[int]) -> dict[int, list[tuple[int, int | None, int]]]:
     """(job, MIG instance, milli) of what is promised, by GPU."""
     found: dict[int, list[tuple[int, int | None, int]]] = defaultdict(list)
-    rows = PromisedSeat.objects.filter(gpu__among=gpus).order_by("id").values_list("gpu_id", "promise__job_id", "mig_id", "gpu_milli")
-    for gpu, job, mig, milli in rows:
-        if gpu is not None:
-            found[gpu].append((job, mig, milli))
+    for gpu, job, mig, milli in PROMISED_ON(gpus):
+        found[gpu].append((job, mig, milli))
     return found
 
 
@@ -109,10 +120,9 @@ class _Devices:
 
     def __init__(self, seats: Sequence[Seat], serving_only: bool) -> None:
         self.serving_only = serving_only
-        locked = Node.objects.select_for_update().filter(pk__among={seat.node_id for seat in seats}).order_by("pk")
-        self.nodes = {pk: (removed, health) for pk, removed, health in locked.values_list("pk", "removed_at", "health")}
-        gpus = Gpu.objects.filter(pk__among={seat.gpu_id for seat in seats if seat.gpu_id is not None}, removed_at__isnull=True)
-        self.gpus = {pk: (node, mode, health) for pk, node, mode, health in gpus.values_list("pk", "node_id", "mode", "health")}
+        self.nodes = {pk: (removed, health) for pk, removed, health in LOCKED_NODES({seat.node_id for seat in seats})}
+        gpus = GPUS({seat.gpu_id for seat in seats if seat.gpu_id is not None})
+        self.gpus = {pk: (node, mode, health) for pk, node, mode, health in gpus}
         wanted = {seat.mig_id for seat in seats if seat.mig_id is not None}
         live = MigInstance.objects.filter(pk__in=wanted, removed_at__isnull=True) if wanted else MigInstance.objects.none()
         self.slices = dict(live.values_list("pk", "gpu_id"))

@@ -31,6 +31,10 @@ DONE = PreparedUpdate(
         {"done": wanted, "next_wake_at": wake},
     )
 )
+RELEASE = PreparedUpdate(lambda name, epoch, at: (LeaseRow.objects.filter(name=name, epoch=epoch), {"expires_at": at}))
+WISHES: Prepared[tuple[int, int, datetime | None]] = Prepared(
+    lambda name: LeaseRow.objects.filter(name=name).values_list("wanted", "done", "paused_at")
+)
 TICK = "tick"
 FORECAST = "forecast"
 # A holder that is killed is replaced after so long; one that is at it for longer renews it meanwhile.
@@ -142,8 +146,8 @@ def lease_done(*, lease: Lease, next_wake_at: datetime | None) -> None:
 
 def lease_release(*, lease: Lease, now: datetime) -> bool:
     """Give it back. True: somebody asked for a plan meanwhile, so the caller looks again at once. A lease that was lost is left alone."""
-    LeaseRow.objects.filter(name=lease.name, epoch=lease.epoch).update(expires_at=now)
-    row = LeaseRow.objects.filter(name=lease.name).values_list("wanted", "done", "paused_at").first()
+    RELEASE(lease.name, lease.epoch, now)
+    row = WISHES.first(lease.name)
     return row is not None and row[0] > row[1] and row[2] is None
 
 

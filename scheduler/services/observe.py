@@ -9,13 +9,13 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from django.db import transaction
 from django.db.models import Exists, Max, OuterRef
 
-from gpufleet.core.bulk import rows_fetch
 from gpufleet.core.live.news import News
+from gpufleet.core.prepared import Prepared
 from scheduler.backends.base import Backend, BackendError, RunState, SeenRun, attempt_key
 from scheduler.backends.registry import Backends
 from scheduler.measures import CALL, CALL_FAULTS
@@ -42,6 +42,39 @@ class _Known(NamedTuple):
     is_running: bool
     is_over: bool
     is_short: bool  # of workers
+
+
+SEEN = ("job__public_id", "number", "pk", "job_id", "sequence", "job__state", "running_at", "ended_at", "job__degraded_since")
+ATTEMPTS: Prepared[tuple[Any, ...]] = Prepared(
+    lambda jobs, numbers: Attempt.objects.filter(job__public_id__among=jobs, number__among=numbers).order_by().values_list(*SEEN)
+)
+REACHED: Prepared[tuple[int, int]] = Prepared(
+    lambda attempts: (
+        Checkpoint.objects.filter(attempt__among=attempts, verified_at__isnull=False)
+        .order_by()
+        .values("attempt")
+        .annotate(step=Max("step"))
+        .values_list("attempt", "step")
+    )
+)
+# A row a worker: it may hold several GPUs.
+WORKERS: Prepared[tuple[Any, ...]] = Prepared(
+    lambda attempts, cluster: (
+        Placement.objects.filter(attempt__among=attempts, until__isnull=True, node__cluster=cluster)
+        .order_by()
+        .distinct()
+        .values_list("attempt_id", "role", "worker", "leaving_since", "joining")
+    )
+)
+STARTS = Order.objects.filter(attempt=OuterRef("pk"), kind=OrderKind.START)
+# Open attempts that a back-end was told to begin.
+BEGUN: Prepared[tuple[int, str, int]] = Prepared(
+    lambda cluster: Attempt.objects.filter(
+        Exists(STARTS.filter(cluster=cluster, done_at__isnull=False)),
+        ~Exists(STARTS.filter(cluster=cluster, done_at__isnull=True)),
+        ended_at__isnull=True,
+    ).values_list("pk", "job__public_id", "number")
+)
 
 
 @dataclass(slots=True)
@@ -116,10 +149,8 @@ def _attempts(seen: Sequence[SeenRun]) -> dict[str, _Known]:
     wanted = {run.key for run in seen}
     jobs = {key.rpartition(".")[0] for key in wanted}
     numbers = {int(number) for key in wanted if (number := key.rpartition(".")[2]).isdigit()}
-    which = Attempt.objects.filter(job__public_id__among=jobs, number__among=numbers).order_by()
-    columns = ("job__public_id", "number", "pk", "job_id", "sequence", "job__state", "running_at", "ended_at", "job__degraded_since")
     found = {}
-    for job, number, *known, running_at, ended_at, degraded_since in rows_fetch(which.values_list(*columns)):
+    for job, number, *known, running_at, ended_at, degraded_since in ATTEMPTS.raw(jobs, numbers):
         times = (moment is not None for moment in (running_at, ended_at, degraded_since))
         found[attempt_key(job=job, attempt=number)] = _Known(*known, *times)
     return {key: row for key, row in found.items() if key in wanted}
@@ -127,8 +158,7 @@ def _attempts(seen: Sequence[SeenRun]) -> dict[str, _Known]:
 
 def _tell_checkpoints(found: Observed, known: Sequence[tuple[SeenRun, _Known]], now: datetime, news: News) -> None:
     # A back-end tells the last few again and again; only what is further than what is known is written.
-    whole = Checkpoint.objects.filter(attempt__among=[attempt.pk for run, attempt in known if run.checkpoints], verified_at__isnull=False)
-    reached = dict(whole.order_by().values("attempt").annotate(step=Max("step")).values_list("attempt", "step"))
+    reached = dict(REACHED([attempt.pk for run, attempt in known if run.checkpoints]))
     told: list[Told] = [told_of(attempt, one) for run, attempt in known for one in run.checkpoints if one.step > reached.get(attempt.pk, -1)]
     found.checkpoints += checkpoints_tell(told=told, now=now, news=news)
 
@@ -171,9 +201,7 @@ def _workers_held(attempts: Sequence[int], cluster: int) -> dict[int, Workers]:
     A worker that moves inside its gang is told by its new place.
     """
     found: dict[int, Workers] = defaultdict(lambda: (set(), set(), set()))
-    # A row a worker: it may hold several GPUs.
-    rows = Placement.objects.filter(attempt__among=attempts, until__isnull=True, node__cluster=cluster).order_by().distinct()
-    for attempt, role, worker, since, joining in rows_fetch(rows.values_list("attempt_id", "role", "worker", "leaving_since", "joining")):
+    for attempt, role, worker, since, joining in WORKERS.raw(attempts, cluster):
         found[attempt][since is not None].add((role, worker))
         if joining and since is None:
             found[attempt][2].add((role, worker))
@@ -250,10 +278,7 @@ def _strays(found: Observed, backend: Backend, runs: Sequence[SeenRun], now: dat
 
 def _miss(found: Observed, cluster: int, backend: Backend, seen: set[str], now: datetime, missing: dict[str, datetime] | None, news: News) -> None:
     """Attempts that were begun and of which their back-end knows nothing, for long enough: they are lost, and kept away if they come back."""
-    begun = Order.objects.filter(attempt=OuterRef("pk"), kind=OrderKind.START, cluster=cluster, done_at__isnull=False)
-    unsent = Order.objects.filter(attempt=OuterRef("pk"), kind=OrderKind.START, cluster=cluster, done_at__isnull=True)
-    rows = Attempt.objects.filter(Exists(begun), ~Exists(unsent), ended_at__isnull=True).values_list("pk", "job__public_id", "number")
-    gone = {key: pk for pk, job, number in rows_fetch(rows) if (key := attempt_key(job=job, attempt=number)) not in seen}
+    gone = {key: pk for pk, job, number in BEGUN.raw(cluster) if (key := attempt_key(job=job, attempt=number)) not in seen}
     if missing is not None:
         for key in [key for key in missing if key in seen]:
             del missing[key]

@@ -8,6 +8,7 @@ from django.db import transaction
 from django.db.models import Exists, OuterRef, Q
 
 from gpufleet.core.live.news import News
+from gpufleet.core.prepared import Prepared
 from scheduler.engine.plan import Waiting
 from scheduler.models import ENDED, Dependency, Job, JobState, Outlook
 from scheduler.snapshots import Snapshot
@@ -15,6 +16,7 @@ from scheduler.snapshots.jobs import due_filter
 
 WAITING = (JobState.QUEUED, JobState.PREEMPTED)
 BATCH = 500
+ALIVE: Prepared[int] = Prepared(lambda jobs: Job.objects.filter(pk__among=jobs).values_list("pk", flat=True))
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -24,7 +26,7 @@ def outlooks_write(*, told: Mapping[int, tuple[Any, ...]], now: datetime, foreca
     fields = ["at", "reasons", *(["predicted_start", "would_start_if", "forecast_at"] if forecast else [])]
     with transaction.atomic():
         # A job may be gone by now: it was deleted, or a test's transaction was rolled back.
-        alive = set(Job.objects.filter(pk__among=told).values_list("pk", flat=True))
+        alive = set(ALIVE(told))
         rows = [
             Outlook(job_id=key, at=now, reasons=reasons, predicted_start=start, would_start_if=change, forecast_at=now if forecast else None)
             for key, (reasons, start, change) in told.items()

@@ -13,13 +13,22 @@ from django.db import transaction
 
 from gpufleet.core.audit import SYSTEM, Actor
 from gpufleet.core.live.news import News
+from gpufleet.core.prepared import Prepared
 from scheduler.backends.base import Signal
 from scheduler.models import ENDED, HOLDING, Attempt, Job, JobState, OrderKind, Placement, Promise
 from scheduler.policy import DEFAULT_GRACE_SECONDS
-from scheduler.services.holds import open_of
+from scheduler.services.holds import OPEN_OF, open_of
 from scheduler.services.lease import lease_want
 from scheduler.services.retries import retry_delay
 from scheduler.services.steps import Steps, jobs_locked, open_attempts
+
+CLUSTERS_OF: Prepared[tuple[int, int]] = Prepared(
+    lambda attempts: (
+        Placement.objects.filter(attempt__among=attempts).order_by("node__cluster_id").values_list("attempt_id", "node__cluster_id").distinct()
+    )
+)
+JOBS_OF: Prepared[int] = Prepared(lambda attempts: Attempt.objects.filter(pk__among=attempts, ended_at__isnull=True).values_list("job_id", flat=True))
+PROMISED: Prepared[int] = Prepared(lambda jobs: Promise.objects.filter(job__among=jobs).values_list("job_id", flat=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +78,8 @@ class Clusters:
     """Which back-ends an attempt's orders go to, looked up once for many attempts."""
 
     def __init__(self, attempts: Iterable[Attempt]) -> None:
-        rows = Placement.objects.filter(attempt__among=[attempt.pk for attempt in attempts]).order_by("node__cluster_id")
         self._of: dict[int, list[int]] = defaultdict(list)
-        for attempt, cluster in rows.values_list("attempt_id", "node__cluster_id").distinct():
+        for attempt, cluster in CLUSTERS_OF([attempt.pk for attempt in attempts]):
             self._of[attempt].append(cluster)
 
     def of(self, attempt: Attempt) -> Sequence[int]:
@@ -156,12 +164,12 @@ def attempts_seen(*, up: Sequence[int], ends: Sequence[Ended], now: datetime, ne
     with transaction.atomic():
         steps = Steps(now=now)
         told = [*up, *(end.attempt_id for end in ends)]
-        jobs = jobs_locked(Attempt.objects.filter(pk__among=told, ended_at__isnull=True).values_list("job_id", flat=True))
+        jobs = jobs_locked(JOBS_OF(told))
         attempts = {attempt.pk: attempt for attempt in open_attempts(jobs).values()}
         moved = sum(_came_up(steps, jobs[attempts[key].job_id], attempts[key]) for key in dict.fromkeys(up) if key in attempts)
         over = {end.attempt_id: end for end in reversed(ends) if end.attempt_id in attempts}
-        held = by_attempt(open_of(over))
-        promised = set(Promise.objects.filter(job__among=[attempts[key].job_id for key in over]).values_list("job_id", flat=True))
+        held = by_attempt(OPEN_OF(over))
+        promised = set(PROMISED([attempts[key].job_id for key in over]))
         for key, end in reversed(over.items()):
             attempt = attempts[key]
             _end(steps, jobs[attempt.job_id], attempt, end, held.get(key, []), attempt.job_id in promised)

@@ -7,6 +7,7 @@ Several steps of one job are one change of its row and an event each.
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import cache
 from typing import Any
 
 from django.db import connection, models
@@ -16,6 +17,7 @@ from gpufleet.core.audit import SYSTEM, Actor, audit_record
 from gpufleet.core.bulk import rows_insert
 from gpufleet.core.faults import Conflict, Stale
 from gpufleet.core.live.news import News
+from gpufleet.core.prepared import Prepared, PreparedUpdate
 from scheduler.models import ENDED, Attempt, Job, JobEvent, Order, OrderKind, Placement, Promise, PromisedSeat
 from scheduler.services.holds import Seat, placements_insert
 from scheduler.services.story import Event, steps_tell
@@ -28,6 +30,18 @@ EVENT_COLUMNS = ("job_id", "attempt_id", "at", "from_state", "to_state", "cause"
 ORDER_COLUMNS = ("attempt_id", "cluster_id", "sequence", "kind", "payload", "made_at", "due_at")
 
 
+LOCKED = Prepared[Job](lambda keys: Job.objects.select_for_update().filter(pk__among=keys).order_by("pk").defer("labels", "launch"))
+OPEN_ATTEMPTS = Prepared[Attempt](lambda jobs: Attempt.objects.filter(job__among=jobs, ended_at__isnull=True))
+LAST_NUMBERS: Prepared[tuple[int, int]] = Prepared(
+    lambda jobs: Attempt.objects.filter(job__among=jobs).order_by().values("job").annotate(last=Max("number")).values_list("job", "last")
+)
+PROMISED: Prepared[int] = Prepared(lambda jobs: Promise.objects.filter(job__among=jobs).values_list("pk", flat=True))
+PROMISED_GPUS: Prepared[int | None] = Prepared(lambda jobs: PromisedSeat.objects.filter(promise__job__among=jobs).values_list("gpu_id", flat=True))
+CLOSE = PreparedUpdate(lambda keys, at: (Placement.objects.filter(pk__among=keys), {"until": at}))
+LEAVE = PreparedUpdate(lambda keys, at: (Placement.objects.filter(pk__among=keys), {"leaving_since": at}))
+ARRIVE = PreparedUpdate(lambda keys: (Placement.objects.filter(pk__among=keys), {"joining": False}))
+
+
 class IllegalTransition(Exception):
     """The caller asked for a step that the state machine does not have. A bug in the caller, never something that a person did."""
 
@@ -35,8 +49,7 @@ class IllegalTransition(Exception):
 def jobs_locked(keys: Iterable[int]) -> dict[int, Job]:
     """Jobs by key, held until the end of the transaction; in the order of keys, so that two callers never wait for each other in a ring."""
     assert connection.in_atomic_block, "a lock only holds inside a transaction"
-    rows = Job.objects.select_for_update().filter(pk__among=set(keys)).order_by("pk").defer("labels", "launch")
-    return {job.pk: job for job in rows}
+    return {job.pk: job for job in LOCKED(set(keys))}
 
 
 def unchanged_or_stale(job: Job, revision: int | None) -> None:
@@ -47,7 +60,7 @@ def unchanged_or_stale(job: Job, revision: int | None) -> None:
 
 def open_attempts(keys: Iterable[int]) -> dict[int, Attempt]:
     """The open attempt of each job that has one. An attempt is only changed by who holds its job."""
-    return {attempt.job_id: attempt for attempt in Attempt.objects.filter(job__among=set(keys), ended_at__isnull=True)}
+    return {attempt.job_id: attempt for attempt in OPEN_ATTEMPTS(set(keys))}
 
 
 class Steps:
@@ -168,14 +181,12 @@ class Steps:
         """All of it, in the caller's transaction. Closed before opened, so that a seat may pass from one job to another in one step."""
         assert connection.in_atomic_block, "steps are written whole or not at all"
         if self._promises_gone:
-            self.touch(PromisedSeat.objects.filter(promise__job__among=self._promises_gone).values_list("gpu_id", flat=True))
-            Promise.objects.filter(job__among=self._promises_gone).delete()
-        if self._closed:
-            Placement.objects.filter(pk__among=self._closed).update(until=self.now)
-        if self._leaving:
-            Placement.objects.filter(pk__among=self._leaving).update(leaving_since=self.now)
-        if self._arrived:
-            Placement.objects.filter(pk__among=self._arrived).update(joining=False)
+            self.touch(PROMISED_GPUS(self._promises_gone))
+            if PROMISED(self._promises_gone):
+                Promise.objects.filter(job__among=self._promises_gone).delete()
+        CLOSE(self._closed, self.now)
+        LEAVE(self._leaving, self.now)
+        ARRIVE(self._arrived)
         grouped_update(Attempt, self._attempt_columns)
         Attempt.objects.bulk_create(self._new_attempts, batch_size=BATCH)
         self._write_jobs()
@@ -205,8 +216,8 @@ class Steps:
         for key, columns in self._job_columns.items():
             groups[self._first[key][0], self.jobs[key].revision - self._first[key][1], *sorted(columns.items())].append(key)
         for (state, steps, *values), keys in groups.items():
-            changed = Job.objects.filter(pk__among=keys, state=state).update(**dict(values), revision=F("revision") + steps)
-            if changed != len(keys):
+            change = _job_update(tuple(name for name, _ in values))
+            if change(keys, state, steps, *(value for _, value in values)) != len(keys):
                 raise Conflict("A job has moved on meanwhile.")
 
     def _tell(self, news: News) -> None:
@@ -225,11 +236,31 @@ def grouped_update(model: type[models.Model], columns: Mapping[int, Mapping[str,
         if values:
             groups[tuple(sorted(values.items()))].append(key)
     for values_of_group, keys in groups.items():
-        model._default_manager.filter(pk__among=keys).update(**dict(values_of_group))
+        _update(model, tuple(name for name, _ in values_of_group))(keys, *(value for _, value in values_of_group))
+
+
+@cache
+def _update(model: type[models.Model], names: tuple[str, ...]) -> PreparedUpdate:
+    """Of these columns, by keys; the values follow in their order."""
+    return PreparedUpdate(
+        lambda keys, *values: (model._default_manager.filter(pk__among=keys), dict(zip(names, values, strict=True))), 1 + len(names)
+    )
+
+
+@cache
+def _job_update(names: tuple[str, ...]) -> PreparedUpdate:
+    """As `_update`, of jobs that are in one state still, and so many revisions on."""
+    return PreparedUpdate(
+        lambda keys, state, steps, *values: (
+            Job.objects.filter(pk__among=keys, state=state),
+            dict(zip(names, values, strict=True)) | {"revision": F("revision") + steps},
+        ),
+        3 + len(names),
+    )
 
 
 def next_numbers(jobs: Iterable[int]) -> dict[int, int]:
     """The number of the next attempt of each job."""
     keys = set(jobs)
-    last = dict(Attempt.objects.filter(job__among=keys).order_by().values("job").annotate(last=Max("number")).values_list("job", "last"))
+    last = dict(LAST_NUMBERS(keys))
     return {key: last.get(key, 0) + 1 for key in keys}

@@ -15,6 +15,7 @@ from django.db import transaction
 from django.db.models import Q
 
 from gpufleet.core.bulk import rows_insert
+from gpufleet.core.prepared import Prepared, PreparedUpdate
 from quotas.models import LedgerClock, Phase
 from quotas.services.ledger import Held, ledger_follow, ledger_moment, ledger_redecide
 from scheduler.models import USES, Attempt, CapacityEntry, Gpu, Health, Job, JobState, Placement, PromisedSeat
@@ -71,17 +72,34 @@ _SEAT = (
     "gpu__gpu_type_id",
     "mig__profile",
     "node__name",
+    "node__cluster__name",
 )
+RUNS: Prepared[dict[str, Any]] = Prepared(
+    lambda attempts: Attempt.objects.filter(pk__among=attempts, ended_at__isnull=True).values(*_ATTEMPT, *(f"job__{name}" for name in _JOB))
+)
+SEATS: Prepared[dict[str, Any]] = Prepared(
+    lambda attempts: Placement.objects.filter(attempt__among=attempts, until__isnull=True, gpu__isnull=False).order_by("id").values(*_SEAT)
+)
+DEVICES = Prepared(
+    lambda gpus: Gpu.objects.filter(pk__among=gpus).values_list("pk", "gpu_type_id", "health", "node__health", "removed_at", "created_at")
+)
+OPEN_ENTRIES = Prepared(lambda gpus: CapacityEntry.objects.filter(gpu__among=gpus, until__isnull=True).values_list("id", "gpu_id", *COLUMNS))
+CLOSE_ENTRIES = PreparedUpdate(lambda keys, at: (CapacityEntry.objects.filter(pk__among=keys, until__isnull=True), {"until": at}))
+HELD_ON: Prepared[tuple[Any, ...]] = Prepared(
+    lambda gpus: Placement.objects.filter(gpu__among=gpus, until__isnull=True).values_list(
+        "gpu_id", "gpu_milli", "leaving_since", "joining", "job__state", "attempt__running_at", "attempt__stop_asked_at"
+    )
+)
+PROMISED_ON: Prepared[tuple[int, int]] = Prepared(lambda gpus: PromisedSeat.objects.filter(gpu__among=gpus).values_list("gpu_id", "gpu_milli"))
+CLOCK = Prepared[LedgerClock](lambda: LedgerClock.objects.filter(pk=1))
 
 
 def _seats_of(attempts: Collection[int]) -> list[dict[str, Any]]:
-    seats = Placement.objects.filter(attempt__among=attempts, until__isnull=True, gpu__isnull=False).order_by("id")
-    return list(seats.values(*_SEAT, "node__name", "node__cluster__name"))
+    return SEATS(attempts)
 
 
 def _held_by(attempts: Collection[int], seats: Iterable[dict[str, Any]]) -> list[Held]:
-    open_attempts = Attempt.objects.filter(pk__among=attempts, ended_at__isnull=True)
-    runs = {row["id"]: row for row in open_attempts.values(*_ATTEMPT, *(f"job__{name}" for name in _JOB))}
+    runs = {row["id"]: row for row in RUNS(attempts)}
     workers: dict[tuple[int, str, int, str], list[dict[str, Any]]] = defaultdict(list)
     for seat in seats:
         workers[seat["attempt_id"], seat["role"], seat["worker"], seat["gpu__gpu_type_id"]].append(seat)
@@ -141,7 +159,11 @@ def _minimum(spec: Mapping[str, Any], role: str) -> int | None:
 def timeline_follow(*, gpus: Iterable[int], at: datetime) -> int:
     """Make the open entries of these GPUs say what each is good for now. Returns how many entries began."""
     keys = sorted(set(gpus))
-    return _timeline_follow(keys, LedgerClock.objects.get(pk=1), at) if keys else 0
+    if not keys:
+        return 0
+    clock = CLOCK.first()
+    assert clock is not None, "its moment was taken"
+    return _timeline_follow(keys, clock, at)
 
 
 def timeline_review(*, now: datetime) -> int:
@@ -175,11 +197,10 @@ class _Device:
 
 
 def _timeline_follow(keys: list[int], clock: LedgerClock, at: datetime) -> int:
-    rows = Gpu.objects.filter(pk__among=keys).values_list("pk", "gpu_type_id", "health", "node__health", "removed_at", "created_at")
-    devices = {key: _Device(gpu_type, (health, above), removed, created) for key, gpu_type, health, above, removed, created in rows}
+    devices = {key: _Device(gpu_type, (health, above), removed, created) for key, gpu_type, health, above, removed, created in DEVICES(keys)}
     held = _held_on(keys)
     promised = _promised_on(keys)
-    present = {row[1]: row for row in CapacityEntry.objects.filter(gpu__among=keys, until__isnull=True).values_list("id", "gpu_id", *COLUMNS)}
+    present = {row[1]: row for row in OPEN_ENTRIES(keys)}
     known = set(present)
     if new := devices.keys() - known:
         known.update(CapacityEntry.objects.filter(gpu__among=new).values_list("gpu_id", flat=True))
@@ -193,7 +214,7 @@ def _timeline_follow(keys: list[int], clock: LedgerClock, at: datetime) -> int:
             since = at if key in known else min(at, max(device.created_at, clock.began_at))
             fresh.append((key, since, *uses))
     if ended:
-        closed = CapacityEntry.objects.filter(pk__among=ended, until__isnull=True).update(until=at)
+        closed = CLOSE_ENTRIES(ended, at)
         assert closed == len(ended), "an entry was closed by somebody else although the ledger was held"
     rows_insert(CapacityEntry, ("gpu_id", "since", *COLUMNS), fresh)
     return len(fresh)
@@ -202,19 +223,14 @@ def _timeline_follow(keys: list[int], clock: LedgerClock, at: datetime) -> int:
 def _held_on(gpus: list[int]) -> dict[int, dict[str, int]]:
     """Thousandths that work holds, by GPU and phase."""
     found: dict[int, dict[str, int]] = defaultdict(lambda: defaultdict(int))
-    rows = Placement.objects.filter(gpu__among=gpus, until__isnull=True).values_list(
-        "gpu_id", "gpu_milli", "leaving_since", "joining", "job__state", "attempt__running_at", "attempt__stop_asked_at"
-    )
-    for gpu, milli, leaving, joining, state, running, asked in rows:
-        assert gpu is not None
+    for gpu, milli, leaving, joining, state, running, asked in HELD_ON(gpus):
         found[gpu][phase_of(state=state, running_at=running, stop_asked_at=asked, leaving_since=leaving, joining=joining)] += milli
     return found
 
 
 def _promised_on(gpus: list[int]) -> dict[int, int]:
     found: dict[int, int] = defaultdict(int)
-    for gpu, milli in PromisedSeat.objects.filter(gpu__among=gpus).values_list("gpu_id", "gpu_milli"):
-        assert gpu is not None
+    for gpu, milli in PROMISED_ON(gpus):
         found[gpu] += milli
     return found
 

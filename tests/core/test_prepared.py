@@ -107,7 +107,9 @@ def test_a_lock_is_taken_inside_of_a_transaction_only() -> None:
 
 
 def test_an_update_changes_what_the_query_set_would(jobs: list[Job]) -> None:
-    change = PreparedUpdate(lambda keys, at, cause: (Attempt.objects.filter(job__among=keys, ended_at__isnull=True), {"ended_at": at, "cause": cause}))
+    change = PreparedUpdate(
+        lambda keys, at, cause: (Attempt.objects.filter(job__among=keys, ended_at__isnull=True), {"ended_at": at, "cause": cause})
+    )
 
     assert change([jobs[0].pk, jobs[1].pk, jobs[3].pk], SOON, "over") == 2
     assert change([], SOON, "over") == 0

@@ -7,6 +7,7 @@ from asgiref.sync import async_to_sync
 from channels.layers import get_channel_layer
 from django.db import connection, transaction
 
+from gpufleet.core.bulk import rows_insert
 from gpufleet.core.models import Change
 from gpufleet.core.times import now
 
@@ -29,9 +30,8 @@ def feed_publish(*, changes: Mapping[str, Sequence[Mapping[str, Any]]]) -> int:
             )
             (newest,) = cursor.fetchone()
         moment = now()
-        Change.objects.bulk_create(
-            Change(rev=newest - len(topics) + number, at=moment, topic=topic, rows=list(rows)) for number, (topic, rows) in enumerate(topics, 1)
-        )
+        first = newest - len(topics) + 1
+        rows_insert(Change, ("rev", "at", "topic", "rows"), ((rev, moment, topic, list(rows)) for rev, (topic, rows) in enumerate(topics, first)))
         # Robust: what was committed is told as done, also where the channel layer is away.
         transaction.on_commit(lambda: feed_hint(newest), robust=True)
     return int(newest)
