@@ -15,6 +15,11 @@ class LocalChannelLayer(InMemoryChannelLayer):
 
     home: asyncio.AbstractEventLoop | None = None
 
+    @property
+    def is_listened_to(self) -> bool:
+        """False in a process that never opened a channel: a command, or a storm."""
+        return self.home is not None
+
     async def new_channel(self, prefix: str = "specific.") -> str:
         running = asyncio.get_running_loop()
         if self.home is None or self.home.is_closed():

@@ -15,7 +15,7 @@ from django.utils import timezone
 from gpufleet.asgi import application
 from gpufleet.core.live import consumer as consumers
 from gpufleet.core.live import topics as registry
-from gpufleet.core.live.feed import feed_publish
+from gpufleet.core.live.feed import feed_hint, feed_publish
 from gpufleet.core.live.topics import topic_register
 from gpufleet.layers import LocalChannelLayer
 from quotas.models import RoleBinding
@@ -203,10 +203,14 @@ async def test_a_socket_that_can_not_be_checked_is_not_left_open(personas, monke
 
 
 def test_a_write_is_done_also_where_nobody_can_be_told(personas, monkeypatch):
+    asked = []
+
     def away(layer: Any, group: str, message: Any) -> None:
+        asked.append(group)
         raise ConnectionError("no channel layer")
 
     monkeypatch.setattr(LocalChannelLayer, "group_send", away)
+    monkeypatch.setattr(LocalChannelLayer, "is_listened_to", True)
     node = personas.nodes["acme/research"]
 
     sent = {"title": "Science", "cost_centre": "", "kind": "department", "weight": 1, "priority": 100, "revision": node.revision}
@@ -215,6 +219,7 @@ def test_a_write_is_done_also_where_nobody_can_be_told(personas, monkeypatch):
     assert answer.status_code == 302
     node.refresh_from_db()
     assert node.title == "Science"
+    assert asked
 
 
 @pytest.mark.parametrize(("name", "status"), [("viewer", 200), ("stranger", 403), ("anonymous", 302)])
@@ -242,3 +247,12 @@ def test_a_large_snapshot_is_packed_for_those_who_take_it(personas):
 
     assert packed["Content-Encoding"] == "gzip"
     assert len(packed.content) < len(plain.content) / 2
+
+
+def test_a_process_in_which_nobody_listens_tells_nobody(personas, monkeypatch):
+    told = []
+    monkeypatch.setattr(LocalChannelLayer, "group_send", lambda layer, group, message: told.append(group))
+    monkeypatch.setattr(LocalChannelLayer, "is_listened_to", False)
+    feed_hint(1)
+
+    assert told == []

@@ -65,13 +65,13 @@ def _pass(seed: int, arguments: argparse.Namespace) -> int:
     from gpufleet.storm.safety import Unsafe
     from gpufleet.storm.world import World
 
-    began = time.perf_counter()
+    began, processor = time.perf_counter(), time.process_time()
     try:
         report = World(seed=seed, days=arguments.days, tell=_say if arguments.story else None).run()
     except Unsafe as fault:
         print(fault)
         return 1
-    show(report, time.perf_counter() - began, print, as_json=arguments.json)
+    show(report, time.perf_counter() - began, time.process_time() - processor, print, as_json=arguments.json)
     return 2 if report.thin_days else 0
 
 
@@ -104,11 +104,12 @@ def _say(line: str) -> None:
     print(line, flush=True)
 
 
-def show(report: "Report", seconds: float, say: Callable[[str], None], *, as_json: bool) -> None:
+def show(report: "Report", seconds: float, processor: float, say: Callable[[str], None], *, as_json: bool) -> None:
     if as_json:
-        say(json.dumps({**asdict(report), "digest": f"{report.digest:016x}", "wall_s": round(seconds, 1)}))
+        say(json.dumps({**asdict(report), "digest": f"{report.digest:016x}", "wall_s": round(seconds, 1), "processor_s": round(processor, 1)}))
         return
-    say(f"seed {report.seed}: {report.days} days in {seconds:.1f} s, nothing unsafe and nothing stuck; story {report.digest:016x}")
+    took = f"{seconds:.1f} s ({processor:.1f} s of the processor)"
+    say(f"seed {report.seed}: {report.days} days in {took}, nothing unsafe and nothing stuck; story {report.digest:016x}")
     say(f"  {report.jobs} submissions ({report.completed} completed by the end), {report.evictions} evictions, {report.ticks} ticks")
     faults = ", ".join(f"{kind} {times}" for kind, times in report.faults.items())
     say(f"  {sum(report.faults.values())} faults of {report.kinds} kinds on {report.nodes} nodes, {report.struck} struck: {faults}")
