@@ -70,7 +70,7 @@ class Occupancy:
                 self.faults.add((*path, "mig"), f"GPU {gpu} of {node.name}: {message}")
             existing = [Instance(one.start, one.profile) for one in node.mig if one.gpu == gpu]
             mine = next(Instance(start, profile) for at, profile, start in worker.mig if at == gpu)
-            if node.split >> gpu & 1 and mine not in existing and not promised:
+            if mine not in existing and not promised:
                 self.faults.add((*path, "mig"), f"GPU {gpu} of {node.name} has no instance {mine.profile} at {mine.start}")
         elif node.split >> gpu & 1 and not promised:
             self.faults.add((*path, "gpus"), f"GPU {gpu} of {node.name} is in MIG mode and can't be shared otherwise")

@@ -66,6 +66,16 @@ def twice(name: str) -> Callable[[Json], Path]:
     return break_it
 
 
+def _on_an_instance(where: str, gpu: int) -> Callable[[Json], Path]:
+    """Let a job run on a MIG instance that the node does not have."""
+
+    def break_it(document: Json) -> Path:
+        document["jobs"][4].update(state="running", started=-60, workers=[at(where, gpu, mig={"profile": "1g.10gb", "start": 0})])
+        return ("jobs", 4, "workers", 0, "mig")
+
+    return break_it
+
+
 NAN = float("nan")
 BREAKS: dict[str, Callable[[Json], Path]] = {
     "format of another time": put("format", value="gpufleet-scenario/9"),
@@ -121,6 +131,8 @@ BREAKS: dict[str, Callable[[Json], Path]] = {
     "a worker of an unknown role": put("jobs", 1, "workers", 0, "role", value="boss"),
     "two placements on one GPU": put("jobs", 2, "workers", 0, value=at("n1", 1)),
     "a placement on a split GPU": put("jobs", 2, "workers", 0, value=at("n1", 7)),
+    "an instance on a GPU that is not split": _on_an_instance("n1", 6),
+    "an instance that its split GPU does not have": _on_an_instance("n1", 7),
     "one GPU twice": put("jobs", 1, "workers", 0, "gpus", value=[0, 0]),
     "a time that is none": put("jobs", 0, "submitted", value="yesterday"),
     "a list where an object belongs": put("jobs", 0, "checkpoint", value=[1]),
