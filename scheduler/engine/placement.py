@@ -402,10 +402,11 @@ class Placer:
         anew = sum(1 for rank, part in chosen if part.mode == "mig" and rank[0] > 0 and (node, part.gpu) not in self.new_splits)
         return anew > self.budget.get(self.grid.pool_of[node], 0)
 
-    def _stays(self, node: int, gpu: int, mode: str) -> bool:
+    def _stays(self, node: int, gpu: int, mode: str, trust: str = "") -> bool:
         """Whether a GPU is still to be shared like this when those have left who are leaving.
 
-        By then it may be promised whole to somebody, or be split in another way: then the place is only to be had later.
+        By then it may be promised whole to somebody, be split in another way, or belong to another domain of trust: then the place is only to be
+        had later.
         """
         soon = self.fleet.soon
         if self.view is soon:
@@ -413,7 +414,7 @@ class Placer:
         later = soon.splits.get((node, gpu))
         if later is None:
             return bool(soon.free[node] >> gpu & 1) and (mode != "mig" or (node, gpu) not in self.view.splits)
-        if later.mode != mode:
+        if later.mode != mode or (mode != "mig" and later.trust != trust):
             return False
         now = self.view.splits.get((node, gpu))
         return mode != "mig" or now is None or set(later.taken) <= set(now.taken) <= set(later.instances)
@@ -421,7 +422,7 @@ class Placer:
     def _shares_on(self, node: int, milli: int, trust: str) -> list[tuple[tuple[int, ...], Part]]:
         options: list[tuple[tuple[int, ...], Part]] = []
         for gpu in range(self.grid.nodes[node].gpus):
-            if not self._stays(node, gpu, self.kind.sharing):
+            if not self._stays(node, gpu, self.kind.sharing, trust):
                 continue
             split = self.view.splits.get((node, gpu))
             part = Part(gpu, milli, self.kind.sharing, trust)
