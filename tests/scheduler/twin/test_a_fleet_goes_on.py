@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from .builders import job, node, quota
+from .laws import LAWS
 from .legal import check_plan
 from .planner import plan_of
-from .replay import apply_in_transit, apply_plan
+from .replay import apply_decision, apply_in_transit, apply_plan
 
 Json = dict[str, Any]
 LEAVES = ("a", "b/c", "b/d")
@@ -25,6 +26,7 @@ class Fleet(RuleBasedStateMachine):
         self.world: Json = {}
         self.born = 0
         self.told: Json = {}
+        self.layouts: list[Json] = []  # decided, and waiting for somebody to leave
 
     @initialize(spine=st.booleans(), split=st.booleans())
     def begin(self, spine: bool, split: bool) -> None:
@@ -110,16 +112,23 @@ class Fleet(RuleBasedStateMachine):
             if one.get("limit_s") and one.get("state") == "running" and -one["started"] >= one["limit_s"]:
                 self.world["jobs"].remove(one)
             one["leaving"] = []
-        stopping = {other["name"] for other in self.world["jobs"] if other.get("state") == "stopping"}
+        if any(other.get("state") == "stopping" for other in self.world["jobs"]):
+            return
+        for decision in self.layouts:
+            apply_decision(self.world, decision)
+        self.layouts.clear()
         for one in self.world["jobs"]:
-            if one.get("state") == "reserved" and not stopping:
+            if one.get("state") == "reserved":
                 one.update(state="running", started=0, until=None)
 
-    @rule(at_once=st.booleans())
-    def plan(self, at_once: bool) -> None:
+    @rule(at_once=st.booleans(), law=st.sampled_from(sorted(LAWS.keys() - {"legal"})))
+    def plan(self, at_once: bool, law: str) -> None:
         self.told = plan_of(self.world)
         assert check_plan(self.world, self.told) == []
+        assert LAWS[law](self.world) == [], law
         self.world = apply_plan(self.world, self.told) if at_once else apply_in_transit(self.world, self.told)
+        if not at_once:
+            self.layouts += [one for one in self.told["decisions"] if one["action"] == "repartition" and one["after"]]
 
     @invariant()
     def the_present_is_possible(self) -> None:
