@@ -18,7 +18,7 @@ class Lowest(NamedTuple):
 
 
 class Standing:
-    """Jobs that stand and may be asked to leave, by the leaf that is charged. Who was moved by this plan is not asked again."""
+    """Jobs that stand and may be asked to leave, by the leaf that is charged."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -53,7 +53,7 @@ class Standing:
             self._read = len(journal)
 
     def _look(self, work: Work) -> None:
-        if not work.seats or work.moved or work.stale:
+        if not work.seats or work.stale:
             self._forget(work)
             return
         now = (work.charged_leaf, work.seats)

@@ -9,11 +9,12 @@ from scheduler.engine.cluster import Work
 from scheduler.engine.cycle import RUNS
 from scheduler.engine.order import QueueOrder
 from scheduler.engine.scenario import parse
-from scheduler.engine.standing import Standing
+from scheduler.engine.standing import Lowest, Standing
 from scheduler.engine.state import Cycle
 from scheduler.engine.taking import fits_already, hopeful_domains, targets
 from scheduler.engine.takings import TakenBack
 from scheduler.engine.units import Unit
+from scheduler.engine.values import Preemptible
 from scheduler.engine.victims import by_category, category, search
 from tests.scheduler.twin.strategies import scenario_random
 
@@ -100,6 +101,19 @@ def test_sums_over_units_are_those_of_units_made_anew(seed: int, passes: int):
     assert kept.freeable.tolist() == anew.freeable.tolist()
     for place in range(1, len(cycle.tree.names)):
         if not cycle.tree.children[place]:
-            assert cycle.standing.lowest(place) == standing.lowest(place)
+            assert cycle.standing.lowest(place) == standing.lowest(place) == lowest_of(anew.of_leaf(place))
         for division in cycle.tree.divisions:
             assert sorted(told(kept.borrowed(place, division)), key=str) == sorted(told(anew.borrowed(place, division)), key=str)
+
+
+def lowest_of(units: list[Unit]) -> Lowest | None:
+    """By the units themselves: the least class and number, what could come free, and GPUs by node."""
+    preemptible = [unit for unit in units if unit.work.kind.preemptible is not Preemptible.NEVER]
+    if not preemptible:
+        return None
+    milli, on_node = 0, dict[int, int]()
+    for unit in preemptible:
+        milli += unit.milli + sum(1000 * len(seat.parts) for seat in unit.seats)
+        for seat in unit.seats:
+            on_node[seat.node] = on_node.get(seat.node, 0) + seat.mask.bit_count() + len(seat.parts)
+    return Lowest(min(unit.level for unit in preemptible), milli, on_node)

@@ -10,6 +10,8 @@ from scheduler.engine.reasons import reason
 from scheduler.engine.scenario import parse
 from scheduler.engine.standing import Standing
 from scheduler.engine.state import Cycle
+from scheduler.engine.units import Units
+from tests.scheduler.engine.test_bounds import lowest_of
 from tests.scheduler.twin.strategies import scenario_random
 
 A_WHY = reason("reclaim", "a trial")
@@ -23,8 +25,11 @@ def stir(cycle: Cycle, chance: random.Random) -> None:
     if standing and chance.random() < 0.8:
         one = chance.choice(standing)
         some = one.seats[-1:] if chance.random() < 0.3 else one.seats
+        leaf, quota_type = one.charged_leaf, one.quota_type
         cluster.unseat(one, some, A_WHY, None)
-        one.moved = not one.seats and chance.random() < 0.2
+        if chance.random() < 0.3:  # or is moved, to where it stood
+            cluster.seat(one, some, quota_type, leaf, A_WHY, taken=False)
+            one.moved = True
     else:
         cluster.undo((0, 0))
     cycle.changed()
@@ -44,9 +49,9 @@ def test_what_stands_below_a_leaf_is_followed(seed: int, size: str):
     cycle, chance = Cycle(parse(scenario_random(seed, size))), random.Random(seed)
     leaves = [place for place in range(1, len(cycle.tree.names)) if not cycle.tree.children[place]]
     for _ in range(6):
-        anew = Standing(cycle.cluster)
+        anew, units = Standing(cycle.cluster), Units(cycle.cluster)
         for leaf in leaves:
-            assert cycle.standing.lowest(leaf) == anew.lowest(leaf)
+            assert cycle.standing.lowest(leaf) == anew.lowest(leaf) == lowest_of(units.of_leaf(leaf))
             for form in cycle.cluster.forms.values():
                 for quota_type in form.types:
                     assert cycle.standing.freeable_below(leaf, quota_type, form.level) == anew.freeable_below(leaf, quota_type, form.level)
