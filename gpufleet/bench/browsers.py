@@ -4,9 +4,10 @@ import asyncio
 import os
 import re
 import statistics
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -132,6 +133,133 @@ class Follower:
                 self.versions[missed] = await asyncio.to_thread(browser.version_of, missed)
                 self.snapshots += 1
                 await self._subscribe(socket, missed)
+
+
+class Allowance:
+    """So many at once, and then one each so often (static/js/parts.js)."""
+
+    def __init__(self, most: int, seconds: float) -> None:
+        self.most, self.seconds = most, seconds
+        self.credit, self.at = float(most), time.time()
+
+    def next(self) -> float:
+        moment = time.time()
+        self.credit = min(self.most, self.credit + (moment - self.at) / self.seconds)
+        self.at = moment
+        return moment if self.credit >= 1 else moment + (1 - self.credit) * self.seconds
+
+    def take(self) -> None:
+        self.credit -= 1
+
+
+@dataclass
+class Question:
+    """What the page of jobs asks for: some rows and the order, or all of itself."""
+
+    allowed: Allowance
+    most_open: int
+    at: float = float("inf")
+    asked_at: float = 0.0
+    open: set[asyncio.Task[None]] = field(default_factory=set)
+    timer: asyncio.TimerHandle | None = None
+
+
+class ListPage:
+    """One page that shows the list of jobs and does what static/js/parts.js does, but for the drawing: it notes when each job has left the queue."""
+
+    PARTS = ("told", "asked", "answered")
+    GAP, LATER, MOST_ROWS, STRANGERS = 0.15, 3.0, 50, 40
+
+    def __init__(self, browser: Browser) -> None:
+        self.browser = browser
+        # By job: when its row was asked for and when the answer came that showed it out of the queue; and all that the page was told, and when.
+        self.shown: dict[str, tuple[float, float]] = {}
+        self.heard: list[tuple[float, set[str]]] = []
+        self._keys: set[str] = set()
+        self._wanted: dict[str, None] = {}
+        self._strangers: dict[str, None] = {}
+        self._some = Question(Allowance(8, 0.25), most_open=3)
+        self._whole = Question(Allowance(4, 1.0), most_open=1)
+
+    def follow(self, stop: threading.Event) -> None:
+        asyncio.run(self._follow(stop))
+
+    def way_of(self, job: str, committed: float) -> dict[str, float]:
+        """Seconds from a commit until the page was told, from there until it asked for what it then showed, and until that was there."""
+        asked, answered = self.shown[job]
+        # A whole list may bring what the page was not told of yet.
+        told = min(next((at for at, keys in self.heard if at >= committed and job in keys), asked), max(asked, committed))
+        asked = max(asked, told)
+        return dict(zip(self.PARTS, (max(0.0, told - committed), asked - told, max(0.0, answered - asked)), strict=True))
+
+    async def _follow(self, stop: threading.Event) -> None:
+        async with self.browser.connect() as socket:
+            await socket.send(orjson.dumps({"subscribe": "jobs", "since": self.browser.version_of("jobs")}).decode())
+            self._ask(self._whole, time.time())
+            while not stop.is_set():
+                with suppress(TimeoutError):
+                    message = orjson.loads(await asyncio.wait_for(socket.recv(), 0.2))
+                    if message.get("topic") == "jobs" and "v" in message:
+                        self._hear([key for key, _ in message["rows"]])
+        for question in (self._some, self._whole):
+            question.at = float("inf")
+            await asyncio.gather(*question.open)
+
+    def _hear(self, keys: list[str]) -> None:
+        self.heard.append((time.time(), set(keys)))
+        known = [key for key in keys if key in self._keys]
+        if len(self._wanted) + len(known) > self.MOST_ROWS:
+            self._ask(self._whole, self._whole.allowed.next())
+            return
+        self._wanted |= dict.fromkeys(known)
+        strangers = self._strangers | dict.fromkeys(key for key in keys if key not in self._keys)
+        self._strangers = dict.fromkeys(list(strangers)[-self.STRANGERS :])
+        self._ask(self._some, time.time() if known else self._some.allowed.next())
+        self._ask(self._whole, time.time() + self.LATER)
+
+    def _ask(self, question: Question, at: float) -> None:
+        question.at = min(question.at, at)
+        self._plan()
+
+    def _plan(self) -> None:
+        for question in (self._some, self._whole):
+            if question.timer is not None:
+                question.timer.cancel()
+            if question.at < float("inf") and len(question.open) < question.most_open:
+                wait = max(question.at, question.asked_at + self.GAP) - time.time()
+                question.timer = asyncio.get_running_loop().call_later(max(0.0, wait), self._go, question)
+
+    def _go(self, question: Question) -> None:
+        question.at, question.asked_at = float("inf"), time.time()
+        address = f"{self.browser.origin}/jobs/"
+        if question is self._whole or not self._wanted:
+            question.allowed.take()
+        if question is self._some:
+            address += f"?rows={','.join(self._wanted | self._strangers)}"
+            self._wanted, self._strangers = {}, {}
+        task = asyncio.create_task(self._answer(question, address))
+        question.open.add(task)
+
+    async def _answer(self, question: Question, address: str) -> None:
+        asked = time.time()
+        html = (await asyncio.to_thread(self.browser.session.get, address, timeout=30)).text
+        answered = time.time()
+        rows = {row.partition('"')[0]: row for row in html.split('data-key="')[1:]}
+        for key, row in rows.items():
+            if 'data-status="queued"' not in row and 'data-status="reserved"' not in row:
+                self.shown.setdefault(key, (asked, answered))
+        order = re.search(r'data-order="([^"]*)"', html)
+        keys = set(order[1].split(",")) if order else set(rows)
+        unknown = keys - self._keys - rows.keys()
+        if unknown:
+            self._wanted |= dict.fromkeys(unknown)
+            self._some.at = time.time()
+        else:
+            self._keys = keys
+        task = asyncio.current_task()
+        assert task is not None
+        question.open.discard(task)
+        self._plan()
 
 
 def cpu_seconds(pid: int) -> float:

@@ -5,7 +5,6 @@ consoles. Every case makes its own world in a temporary folder, so that nothing 
 """
 
 import argparse
-import asyncio
 import contextlib
 import json
 import shutil
@@ -18,12 +17,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import orjson
 import psycopg
 import requests
 
 from gpufleet.bench import percentile, show, timing
-from gpufleet.bench.browsers import Browser, family_cpu_seconds, processor_use
+from gpufleet.bench.browsers import Browser, ListPage, family_cpu_seconds, processor_use
 from gpufleet.throwaway import Manage, Missing, Postgres, Program, Redis, free_port, wait_until
 
 CASES = ("tick-sqlite", "tick-postgres", "submit-sqlite", "submit-postgres", "live", "idle", "replay", "replay-protected")
@@ -195,16 +193,16 @@ def settle(place: Installation, session: requests.Session) -> None:
 
 
 def measure_live(place: Installation) -> dict[str, Any]:
-    """From a decision's commit to a page that shows the job's new state: a message over the socket, and the list that it makes a page ask for."""
+    """From a decision's commit to a page that shows the job's new state: a message over the socket, and the rows that it makes a page ask for."""
     world = place.ask("m['steady']()", seconds=1800)
     with place.up():
         browser = Browser(place.origin)
         browser.sign_in("root")
         session = place.session(world["tokens"][0])
         settle(place, session)
-        shown: dict[str, float] = {}
+        page = ListPage(browser)
         stop = threading.Event()
-        watcher = threading.Thread(target=watch_list, args=(browser, shown, stop))
+        watcher = threading.Thread(target=page.follow, args=(stop,))
         watcher.start()
         time.sleep(1)
         names = []
@@ -216,55 +214,11 @@ def measure_live(place: Installation) -> dict[str, Any]:
         stop.set()
         watcher.join()
         told = place.ask(f"m['told']({names!r})")
-    waits = [max(0.0, shown[name] - told[name]["committed"]) for name in names if name in shown and told[name]["committed"]]
-    return timing("live", [waits or [float("inf")]], jobs=len(names), never_shown=len(names) - len(waits))
-
-
-def watch_list(browser: Browser, shown: dict[str, float], stop: threading.Event) -> None:
-    """What the page of jobs does (static/js/parts.js): follow the topic, and ask for the rows that changed, or for the list when a row is new."""
-    states: dict[str, bool] = {}
-    gap, most, every, later = 0.15, 4, 1.0, 3.0
-
-    def ask(rows: set[str] | None) -> None:
-        only = f"&rows={','.join(sorted(rows))}" if rows else ""
-        html = browser.session.get(f"{browser.origin}/jobs/?{only}", timeout=30).text
-        moment = time.time()
-        found = {row.partition('"')[0]: row for row in html.split('data-key="')[1:]}
-        if not rows:
-            states.clear()
-        for key, row in found.items():
-            states[key] = 'data-status="queued"' not in row and 'data-status="reserved"' not in row
-            if states[key]:
-                shown.setdefault(key, moment)
-
-    async def follow() -> None:
-        wanted: set[str] = set()
-        whole_at, asked_at = float("inf"), 0.0
-        credit, credit_at = float(most), time.time()
-        async with browser.connect() as socket:
-            await socket.send(orjson.dumps({"subscribe": "jobs", "since": browser.version_of("jobs")}).decode())
-            await asyncio.to_thread(ask, None)
-            while not stop.is_set():
-                due = max(asked_at + gap, 0.0 if wanted else whole_at)
-                with contextlib.suppress(TimeoutError):
-                    message = orjson.loads(await asyncio.wait_for(socket.recv(), min(0.2, max(0.001, due - time.time()))))
-                    if message.get("topic") == "jobs" and "v" in message:
-                        keys = {key for key, _ in message["rows"]}
-                        wanted |= keys & states.keys()
-                        moment = time.time()
-                        credit, credit_at = min(most, credit + (moment - credit_at) / every), moment
-                        soon = moment if credit >= 1 else moment + (1 - credit) * every
-                        whole_at = min(whole_at, moment + later if keys and keys <= states.keys() else soon)
-                moment = time.time()
-                if moment < asked_at + gap or not (wanted or whole_at <= moment):
-                    continue
-                rows = None if whole_at <= moment else wanted
-                if rows is None:
-                    credit, whole_at = credit - 1, float("inf")
-                wanted, asked_at = set(), moment
-                await asyncio.to_thread(ask, rows)
-
-    asyncio.run(follow())
+    ways = [page.way_of(name, told[name]["committed"]) for name in names if name in page.shown and told[name]["committed"]]
+    spent = {part: [way[part] for way in ways] for part in ListPage.PARTS} if ways else {}
+    parts = {part: {"median": round(percentile(spent[part], 0.5) * 1000), "p95": round(percentile(spent[part], 0.95) * 1000)} for part in spent}
+    waits = [sum(way.values()) for way in ways]
+    return timing("live", [waits or [float("inf")]], jobs=len(names), never_shown=len(names) - len(waits), parts_ms=parts)
 
 
 def measure_idle(place: Installation) -> dict[str, Any]:

@@ -12,7 +12,7 @@ All of a list's state is in its address. What the address says wrongly is named 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -87,7 +87,7 @@ class Table:
     `search` are the fields that the search box looks through. `empty` is what an empty installation shows instead of rows; its button is for those
     for whom the page says `can_add`. `libraries` are the template libraries that cells use. `presented` turns a page's rows into what cells and the
     file read, in a fixed number of queries; where that depends on the reader it is given to `page` or `respond` instead. `row_key` is the path of
-    what tells a row from all others, for lists that a script keeps up to date, and `row_field` the model's field of it.
+    what tells a row from all others, for lists that a script keeps up to date, and `row_field` the model's field of it: such lists answer `?rows=`.
     """
 
     name: str
@@ -136,6 +136,12 @@ class Table:
         presented: Presenter | None = None,
     ) -> "Page":
         """The page that the address asks for. One query, one more to count where more rows match, and those of filters and presenter."""
+        page = self._asked(parameters, queryset, sizes=sizes, size=size, presented=presented)
+        page.slice = self._slice(page)
+        return page
+
+    def _asked(self, parameters: QueryDict, queryset: QuerySet[Any, Any], *, sizes: Sequence[int], size: int, presented: Presenter | None) -> "Page":
+        """What the address asks for, before any row is read."""
         problems: list[str] = []
         bound = [item.bind(parameters.getlist(item.key)) for item in self.filters]
         problems += [item.problem for item in bound if item.problem]
@@ -152,7 +158,6 @@ class Table:
             rows_of = rows_of.filter(search_condition(query, self.search))
         page = Page(self, parameters, bound, query, sort, order, _size(parameters, sizes, size, problems), problems, rows_of, sizes)
         page.presented = presented or self.presented
-        page.slice = self._slice(page)
         return page
 
     def respond(
@@ -164,9 +169,12 @@ class Table:
         *,
         presented: Presenter | None = None,
     ) -> HttpResponseBase:
-        """The list as a page, as its own region where htmx asks for that, as a file with `?format=csv`, or only the rows that `?rows=` names."""
-        if self.row_field and request.GET.get("rows"):
-            return self._named(request, queryset, presented)
+        """The list as a page, as its own region where htmx asks for that, as a file with `?format=csv`, or only the rows that `?rows=` names.
+
+        A value of the context that can be called is only called where the whole page is wanted; `version` is the revision that the page shows.
+        """
+        if self.row_field and "rows" in request.GET:
+            return self._named(request, queryset, presented, (context or {}).get("version", 0))
         page = self.page(request.GET, queryset, presented=presented)
         if request.GET.get("format") == "csv":
             columns = [column for column in self.columns if column.in_file]
@@ -181,14 +189,21 @@ class Table:
         patch_vary_headers(answer, ["HX-Request", "HX-Target"])
         return answer
 
-    def _named(self, request: HttpRequest, queryset: QuerySet[Any, Any], presented: Presenter | None) -> HttpResponse:
-        """The named rows, as far as the list's filters let them through: for a page that was told that they have changed."""
-        parameters = request.GET.copy()
-        keys = [key for key in str(parameters["rows"]).split(",")[:MOST_NAMED] if key.isprintable()]
-        for name in ("after", "before"):
-            parameters.pop(name, None)
-        page = self.page(parameters, queryset.filter(**{f"{self.row_field}__in": keys}), presented=presented)
-        return HttpResponse(format_html("<table><tbody>{}</tbody></table>", page.body))
+    def _named(self, request: HttpRequest, queryset: QuerySet[Any, Any], presented: Presenter | None, version: int) -> HttpResponse:
+        """For a page that was told of changes: the keys of all rows that it should show now, in order, and those rows of it that are named.
+
+        A new row comes and one that left goes at the cost of a few rows, however long the page is.
+        """
+        page = self._asked(request.GET, queryset, sizes=SIZES, size=DEFAULT_SIZE, presented=presented)
+        every = page.queryset
+        page.queryset = every.values(self.row_field)
+        page.slice = self._slice(page)
+        keys = [str(row[self.row_field]) for row in page.slice.rows]
+        named = set(request.GET["rows"].split(",")[:MOST_NAMED]).intersection(keys)
+        found = {str(getattr(row, self.row_field)): row for row in every.filter(**{f"{self.row_field}__in": named})} if named else {}
+        page.slice = replace(page.slice, rows=[found[key] for key in keys if key in found])
+        answer = format_html('<table data-version="{}" data-order="{}"><tbody>{}</tbody></table>', version, ",".join(keys), page.body)
+        return HttpResponse(answer)
 
     def _order(self, asked: str, problems: list[str]) -> tuple[str, list[Key]]:
         sortable = {column.key: column for column in self.columns if column.sort}

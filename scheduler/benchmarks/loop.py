@@ -12,7 +12,7 @@ from typing import Any
 from django.db import connection
 
 from gpufleet.core.ids import public_id, public_ids
-from gpufleet.core.models import User
+from gpufleet.core.models import Change, User
 from gpufleet.core.times import now
 from quotas.models import NodeKind, QuotaNode, QuotaShare
 from quotas.permissions import access_for_user
@@ -44,8 +44,6 @@ NODES, FREE_NODES, GPUS = 500, 20, 8
 RUNNING, QUEUED = 1_000, 5_000
 LONG_S = 30 * 86_400
 CHUNK = 500
-# Phases of a tick that lie before its decision is committed.
-UNTIL_COMMIT = ("observe", "timers", "promises", "snapshot", "plan", "apply")
 
 
 def say(value: Any) -> None:
@@ -232,13 +230,14 @@ def told(names: Sequence[str]) -> None:
 
 
 def committed() -> dict[str, float]:
-    """When the decision about each job was committed: the moment of its plan and what the plan took until then."""
+    """When the decision about each job was written down for the live pages, in the last moment before its commit: as far as changes are kept."""
+    moments = {row["id"]: at.timestamp() for at, rows in Change.objects.filter(topic="plans").values_list("at", "rows") for row in rows}
+    plans = PlanRecord.objects.filter(pk__in=list(moments)).order_by("-at", "-id").values_list("pk", "decisions")
     found: dict[str, float] = {}
-    for at, phases, decisions in PlanRecord.objects.order_by("-at", "-id").values_list("at", "phases", "decisions")[:2000]:
-        end = at.timestamp() + sum(phases.get(name, 0) for name in UNTIL_COMMIT) / 1000
+    for plan, decisions in plans:
         for decision in decisions:
             if decision.get("job"):
-                found.setdefault(decision["job"], end)
+                found.setdefault(decision["job"], moments[plan])
     return found
 
 

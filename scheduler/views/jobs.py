@@ -67,7 +67,7 @@ def job_list(request: HttpRequest) -> HttpResponseBase:
     context = {
         "heading": "Jobs",
         "version": version,
-        "tabs": _tabs(access, request.GET.getlist("phase")),
+        "tabs": partial(_tabs, access, request.GET.getlist("phase")),
     }
     return JOBS.respond(request, jobs_listed(access), "scheduler/job_list.html", context, presented=partial(job_lines_now, access))
 

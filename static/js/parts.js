@@ -6,24 +6,40 @@
 // `data-only` names the one row that the page is about; without it every change of the topic counts. `data-list` is the id of a list's region: its rows are
 // matched by `data-key`, texts change where they stand, rows that come, go or move wait. Everything else is a `data-part`; one with `data-part-quiet`
 // never moves anything and is changed at once.
+//
+// A list with `data-named-rows` is asked for its order and the rows that changed (`?rows=`), which costs little; all of it follows a little later, for
+// its other parts. The two do not wait for each other, and answers may overtake each other: what is older than what stands there is left alone.
 (() => {
   "use strict";
 
   const { live, shell } = window.gpufleet;
   const script = document.currentScript;
   const { topic, only, list: listId } = script.dataset;
-  // Rows that are shown are asked for alone, which costs little. The whole page is asked for a few times at once, and then once a second.
   const GAP_MS = 150;
-  const WHOLE = { most: 4, everyMs: 1000, laterMs: 3000, rows: 50 };
+  // Of rows that are not shown only the last are asked for by name: ids grow, so a new row is among them. The order that comes with them tells the rest.
+  const ROWS = { most: 50, strangers: 40, open: 3 };
+  const LATER_MS = 3000;
   const button = document.querySelector("[data-apply]");
 
-  let timer = 0;
-  let asking = false;
-  let askedAt = 0;
-  let wanted = new Set();
-  let wholeAt = Infinity;
-  let credit = WHOLE.most;
-  let creditAt = Date.now();
+  // So many at once, and then one each so often.
+  function allowance(most, everyMs) {
+    let credit = most;
+    let at = Date.now();
+    return {
+      next() {
+        const moment = Date.now();
+        credit = Math.min(most, credit + (moment - at) / everyMs);
+        at = moment;
+        return credit >= 1 ? moment : moment + (1 - credit) * everyMs;
+      },
+      take() {
+        credit -= 1;
+      },
+    };
+  }
+
+  const whole = { at: Infinity, askedAt: 0, timer: 0, open: 0, allowed: allowance(4, 1000) };
+  const some = { at: Infinity, askedAt: 0, timer: 0, open: 0, allowed: allowance(8, 250), keys: new Set(), strangers: new Set() };
   let waiting = new Map();
 
   const held = (node) => node.matches(":hover") || node.contains(document.activeElement);
@@ -47,11 +63,17 @@
 
   const rowTemplate = document.createElement("template");
   rowTemplate.innerHTML = "<tr></tr>";
+  const versions = new WeakMap();
   let rows = null;
-  const rowOf = (key) => document.querySelector(`[data-key="${CSS.escape(key)}"]`);
+  let arranged = { version: 0, items: new Map() };
 
-  function fillRow(row, item) {
-    const cells = [...item.row.children];
+  const bodyOf = (page) => page.getElementById(listId)?.querySelector("tbody");
+  const rowsOf = (body) => new Map([...body.children].map((row) => [row.dataset.key, row]));
+
+  // An item without cells stays as it stands, and so does one that an older answer tells of.
+  function fillRow(row, { cells, version }) {
+    if (!cells || version < (versions.get(row) || 0)) return;
+    versions.set(row, version);
     if (row.children.length !== cells.length) {
       row.replaceChildren(...cells.map((cell) => document.importNode(cell, true)));
       for (const time of row.querySelectorAll("time[data-moment]")) shell.paintTime(time);
@@ -63,32 +85,54 @@
     });
   }
 
-  function updateRows(fresh) {
+  function fillShown(shown, items) {
+    for (const item of items) if (shown.has(item.key)) fillRow(shown.get(item.key), item);
+  }
+
+  function arrange(body, items, version) {
+    if (version < arranged.version) {
+      fillShown(rowsOf(body), items);
+      return;
+    }
+    arranged = { version, items: new Map(items.map((item) => [item.key, item])) };
+    if (!rows || rows.body !== body) rows = { body, update: live.list(body, { template: rowTemplate, fill: fillRow, button, key: (item) => item.key }) };
+    rows.update(items);
+  }
+
+  function updateRows(fresh, version) {
     const mine = document.getElementById(listId);
     const theirs = fresh.getElementById(listId);
     if (!mine || !theirs) return;
-    const body = mine.querySelector("tbody");
-    const freshBody = theirs.querySelector("tbody");
+    const body = bodyOf(document);
+    const freshBody = bodyOf(fresh);
     if (!body || !freshBody) {
       // From nothing to something, or back: nobody points at rows that are not there.
-      if (Boolean(body) !== Boolean(freshBody) && !held(mine)) mine.replaceWith(document.importNode(theirs, true));
+      if (Boolean(body) !== Boolean(freshBody) && version >= arranged.version && !held(mine)) mine.replaceWith(document.importNode(theirs, true));
       return;
     }
-    if (!rows || rows.body !== body) rows = { body, update: live.list(body, { template: rowTemplate, fill: fillRow, button, key: (item) => item.key }) };
-    rows.update([...freshBody.children].map((row) => ({ key: row.dataset.key, row })));
+    arrange(body, [...freshBody.children].map((row) => ({ key: row.dataset.key, cells: [...row.children], version })), version);
     const pager = mine.querySelector(".pager");
     const freshPager = theirs.querySelector(".pager");
     if (pager && freshPager && !held(pager)) put(pager, freshPager);
   }
 
-  function updateSome(fresh, asked) {
-    const found = fresh.querySelectorAll("tr[data-key]");
-    for (const row of found) {
-      const mine = rowOf(row.dataset.key);
-      if (mine) fillRow(mine, { row });
-    }
-    // A row that the list's filters let through no longer.
-    if (found.length < asked) askWhole(soon());
+  function updateSome(fresh, version) {
+    const body = bodyOf(document);
+    const keys = fresh.querySelector("[data-order]").dataset.order.split(",").filter(Boolean);
+    if (!body || !keys.length) return askWhole(whole.allowed.next());
+    const shown = rowsOf(body);
+    const told = rowsOf(fresh.querySelector("tbody"));
+    const items = keys.map((key) => {
+      if (told.has(key)) return { key, cells: [...told.get(key).children], version };
+      // A row that waits for the pointer to leave is known though it is not shown.
+      return shown.has(key) ? { key } : arranged.items.get(key) || { key };
+    });
+    const unknown = items.filter((item) => !item.cells && !shown.has(item.key));
+    if (!unknown.length) return arrange(body, items, version);
+    fillShown(shown, items);
+    if (unknown.length > ROWS.most) return askWhole(whole.allowed.next());
+    for (const { key } of unknown) some.keys.add(key);
+    return askSome(Date.now());
   }
 
   // ---- Parts ----
@@ -141,64 +185,90 @@
 
   // ---- When ----
 
-  async function ask() {
-    if (asking || live.still) return;
-    const whole = wholeAt <= Date.now();
-    if (!whole && !wanted.size) return again();
-    const address = new URL(location.href);
-    if (whole) {
-      credit -= 1;
-      wholeAt = Infinity;
-    } else address.searchParams.set("rows", [...wanted].join(","));
-    const asked = wanted.size;
-    wanted = new Set();
-    asking = true;
-    askedAt = Date.now();
+  // The answer as a document and the revision that it shows; nothing where there is none, or the page must not change or shows something else by now.
+  async function answerTo(address) {
+    const shown = location.href;
     try {
       const answer = await fetch(address, { headers: { Accept: "text/html" }, cache: "no-store" });
       if (answer.ok && !answer.redirected) {
         const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
-        if (!live.still) {
-          if (!whole) updateSome(fresh, asked);
-          else {
-            updateParts(fresh);
-            if (listId) updateRows(fresh);
-          }
-        }
-      }
+        if (!live.still && location.href === shown) return { fresh, version: Number(fresh.querySelector("[data-version]").dataset.version) };
+      } else if (answer.status < 500 && answer.status !== 429) return null;
     } catch {
-      // The network is away; live.js says so, and the next change asks again.
+      // The network is away; live.js says so.
     }
-    asking = false;
-    again();
+    // What it was asked for is not on the page yet.
+    askWhole(live.still || location.href !== shown ? Date.now() : Date.now() + LATER_MS);
+    return null;
   }
 
-  function again() {
-    clearTimeout(timer);
-    if (asking) return;
-    const at = Math.max(askedAt + GAP_MS, wanted.size ? 0 : wholeAt);
-    if (at < Infinity) timer = setTimeout(ask, Math.max(0, at - Date.now()));
+  async function ask(kind, address, use) {
+    kind.at = Infinity;
+    kind.askedAt = Date.now();
+    kind.open += 1;
+    const answer = await answerTo(address);
+    kind.open -= 1;
+    if (answer) use(answer.fresh, answer.version);
+    plan();
+  }
+
+  function askForWhole() {
+    whole.allowed.take();
+    ask(whole, location.href, (fresh, version) => {
+      updateParts(fresh);
+      if (listId) updateRows(fresh, version);
+    });
+  }
+
+  function askForSome() {
+    if (!some.keys.size) some.allowed.take();
+    const address = new URL(location.href);
+    address.searchParams.set("rows", [...new Set([...some.keys, ...some.strangers])].join(","));
+    some.keys.clear();
+    some.strangers.clear();
+    ask(some, address, updateSome);
+  }
+
+  // A page that stands still asks for nothing; what it owes is due when it goes on.
+  function plan() {
+    for (const [kind, most, go] of [[some, ROWS.open, askForSome], [whole, 1, askForWhole]]) {
+      clearTimeout(kind.timer);
+      if (kind.at < Infinity && kind.open < most && !live.still) kind.timer = setTimeout(go, Math.max(kind.at, kind.askedAt + GAP_MS) - Date.now());
+    }
   }
 
   function askWhole(at) {
-    wholeAt = Math.min(wholeAt, at);
-    again();
+    whole.at = Math.min(whole.at, at);
+    plan();
   }
 
-  function soon() {
-    const moment = Date.now();
-    credit = Math.min(WHOLE.most, credit + (moment - creditAt) / WHOLE.everyMs);
-    creditAt = moment;
-    return credit >= 1 ? moment : moment + (1 - credit) * WHOLE.everyMs;
+  function askSome(at) {
+    some.at = Math.min(some.at, at);
+    plan();
   }
+
+  document.addEventListener("live:pause", plan);
+  document.addEventListener("visibilitychange", plan);
 
   function changed(keys) {
     if (only && !keys.includes(only)) return;
-    const shown = listId ? keys.filter(rowOf) : [];
-    for (const key of shown) wanted.add(key);
-    const isEnough = shown.length && shown.length === keys.length && wanted.size <= WHOLE.rows;
-    // Other parts of the page, and the order of rows, may follow a little later.
-    askWhole(isEnough ? Date.now() + WHOLE.laterMs : soon());
+    const region = listId && document.getElementById(listId);
+    const body = listId && bodyOf(document);
+    if (!body || !("namedRows" in region.dataset)) {
+      askWhole(whole.allowed.next());
+      return;
+    }
+    const shown = rowsOf(body);
+    const known = keys.filter((key) => shown.has(key));
+    if (some.keys.size + known.length > ROWS.most) {
+      askWhole(whole.allowed.next());
+      return;
+    }
+    for (const key of known) some.keys.add(key);
+    some.strangers = new Set([...some.strangers, ...keys.filter((key) => !shown.has(key))].slice(-ROWS.strangers));
+    askSome(known.length ? Date.now() : some.allowed.next());
+    // Other parts of the page may follow a little later.
+    askWhole(Date.now() + LATER_MS);
   }
 
   live.follow(topic, {

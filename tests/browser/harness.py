@@ -25,6 +25,8 @@ from axe_playwright_python.sync_playwright import Axe
 from django.db import connections
 from playwright.sync_api import Browser, BrowserContext, Page, Playwright, Request, Response, expect, sync_playwright
 
+from gpufleet.core.live.hub import Listener
+from gpufleet.core.live.hub import _hubs as hubs
 from tests.servers import Manage, Program, accepts, free_port, required, wait_until
 
 DEMO_PASSWORD = "gpufleet-demo"
@@ -44,6 +46,11 @@ R = TypeVar("R")
 PATIENCE_MS = 15_000
 expect.set_options(timeout=PATIENCE_MS)
 THEMES = ("light", "dark")
+COUNT_MUTATIONS = """() => {
+  window.mutations = 0;
+  new MutationObserver((records) => { window.mutations += records.length; })
+    .observe(document.body, {subtree: true, childList: true, attributes: true, characterData: true});
+}"""
 WCAG = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}, "resultTypes": ["violations"]}
 
 
@@ -222,6 +229,11 @@ def live_console(transactional_db: None, browser: Browser) -> Iterator[LiveConso
     yield console
     console.close_windows()
     console.stop()
+
+
+def listeners() -> list[Listener]:
+    """The sockets of this process, with what their pages follow. A page says that it is live before it has joined its topic."""
+    return [listener for hub in list(hubs.values()) for listener in list(hub.listeners)]
 
 
 class Site(Console):

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import APIResponse, Browser, Page, Route, expect
 
 from gpufleet.core.audit import SYSTEM
 from gpufleet.core.models import User
@@ -16,7 +17,8 @@ from scheduler.services.jobs import job_create, job_hold, job_transition
 from scheduler.services.submission import submission_create
 from scheduler.services.tick import tick_run
 from tests import builders
-from tests.browser.harness import THEMES, LiveConsole, Visitor
+from tests.browser.harness import COUNT_MUTATIONS, THEMES, LiveConsole, Visitor, listeners
+from tests.servers import wait_until
 
 pytestmark = pytest.mark.browser
 PASSWORD = "correct horse battery"
@@ -43,6 +45,7 @@ def visit(live_console: LiveConsole, browser: Browser, jobs: list[Job]) -> Itera
         visitor.open(path)
         if live:
             expect(visitor.page.locator(".live-word")).to_have_text("Live")
+            wait_until(lambda: all(listener.topics for listener in listeners()), what="the page to have joined its topic")
         return visitor
 
     yield open_page
@@ -54,6 +57,16 @@ def submit(name: str, of: Job) -> Job:
 
 def names(page: Any) -> list[str]:
     return [text.split("\n")[0] for text in page.locator("#table-jobs tbody th").all_inner_texts()]
+
+
+def pause(page: Page) -> None:
+    page.get_by_role("button", name="Pause live updates").click()
+    expect(page.locator(".live-word")).to_have_text("Paused")
+
+
+def go_on(page: Page) -> None:
+    # It keeps its name and says by `aria-pressed` which way it stands.
+    page.get_by_role("button", name="Pause live updates").click()
 
 
 def test_a_new_state_stands_in_its_row_without_a_reload(visit, live_console, jobs):
@@ -79,7 +92,104 @@ def test_a_row_that_is_shown_is_asked_for_alone_and_one_that_left_the_list_goes(
 
     live_console.do(job_transition, job=jobs[1], to=JobState.CANCELLED, now=now(), cause="not needed")
     expect(page.locator(f'tr[data-key="{jobs[1].public_id}"]')).to_have_count(0)
-    assert asked[1:] == [f"?phase=waiting&rows={jobs[1].public_id}", "?phase=waiting"]
+    assert asked[1:] == [f"?phase=waiting&rows={jobs[1].public_id}"], "the list was asked for its order, not for all of itself"
+
+
+class Held:
+    """Answers that were made in time and come late: `some` are those to `?rows=`, the others are the whole list."""
+
+    def __init__(self, page: Page, *, some: bool) -> None:
+        self.answers: list[tuple[Route, APIResponse]] = []
+        self.holds = True
+        page.route(lambda url: urlsplit(url).path == "/jobs/" and ("rows=" in url) == some, self._hold)
+
+    def _hold(self, route: Route) -> None:
+        if self.holds:
+            self.answers.append((route, route.fetch()))
+        else:
+            route.continue_()
+
+    def wait(self, page: Page) -> None:
+        for _ in range(100):
+            if self.answers:
+                return
+            page.wait_for_timeout(50)
+        raise AssertionError("nothing was asked for")
+
+    def let_go(self) -> None:
+        self.holds = False
+        for route, answer in self.answers:
+            route.fulfill(response=answer)
+
+
+def test_new_rows_come_without_all_of_the_list(visit, live_console, jobs):
+    page = visit("/jobs/").page
+    before = names(page)
+    Held(page, some=False)
+
+    for number in range(6):
+        live_console.do(submit, f"newcomer-{number}", jobs[0])
+
+    expect(page.locator("#table-jobs tbody tr").first).to_contain_text("newcomer-5")
+    assert names(page) == [*(f"newcomer-{number}" for number in reversed(range(6))), *before]
+
+
+def test_a_row_neither_waits_for_the_whole_list_nor_goes_back_with_it(visit, live_console, jobs):
+    page = visit("/jobs/").page
+    pause(page)
+    live_console.do(submit, "first", jobs[0])
+    held = Held(page, some=False)
+    go_on(page)
+    held.wait(page)
+    row = page.locator(f'tr[data-key="{jobs[1].public_id}"]')
+
+    live_console.do(job_transition, job=jobs[1], to=JobState.RESERVED, now=now(), cause="promised")
+    live_console.do(submit, "second", jobs[0])
+
+    expect(row).to_contain_text("Reserved")
+    expect(page.locator("#table-jobs tbody tr").first).to_contain_text("second")
+    assert len(held.answers) == 1, "all of it is still under way"
+    row.evaluate("""row => {
+        window.went_back = false;
+        new MutationObserver(() => { window.went_back ||= row.innerText.includes("Queued") || !row.isConnected; })
+            .observe(document.querySelector("#table-jobs"), {subtree: true, childList: true, characterData: true});
+    }""")
+    held.let_go()
+    expect(page.locator(".tab-count").first).to_have_text("5")
+    assert page.evaluate("window.went_back") is False
+    assert names(page)[:2] == ["second", "first"]
+
+
+def test_what_was_under_way_when_the_page_was_paused_comes_when_it_goes_on(visit, live_console, jobs):
+    page = visit("/jobs/").page
+    held = Held(page, some=True)
+    live_console.do(job_transition, job=jobs[1], to=JobState.RESERVED, now=now(), cause="promised")
+    held.wait(page)
+    pause(page)
+    page.evaluate(COUNT_MUTATIONS)
+    with page.expect_response(lambda answer: "rows=" in answer.url):
+        held.let_go()
+    page.wait_for_timeout(3_500)  # longer than until the page would ask for all of itself
+    assert page.evaluate("window.mutations") == 0
+
+    go_on(page)
+
+    expect(page.locator(f'tr[data-key="{jobs[1].public_id}"]')).to_contain_text("Reserved")
+
+
+def test_a_question_that_failed_is_asked_again(visit, live_console, jobs):
+    page = visit("/jobs/").page
+    failed: list[str] = []
+
+    def fail(route: Route) -> None:
+        failed.append(route.request.url)
+        route.abort()
+
+    page.route(lambda url: "rows=" in url, fail)
+    live_console.do(job_transition, job=jobs[1], to=JobState.RESERVED, now=now(), cause="promised")
+
+    expect(page.locator(f'tr[data-key="{jobs[1].public_id}"]')).to_contain_text("Reserved")
+    assert failed
 
 
 def test_rows_come_by_themselves_but_never_under_the_pointer(visit, live_console, jobs):
@@ -125,13 +235,13 @@ def test_what_the_pointer_is_on_waits_until_it_leaves(visit, live_console, jobs)
 
 def test_while_paused_nothing_moves_and_going_on_catches_up(visit, live_console, jobs):
     page = visit("/jobs/").page
-    page.get_by_role("button", name="Pause live updates").click()
+    pause(page)
     live_console.do(submit, "newcomer", jobs[0])
     live_console.do(job_transition, job=jobs[1], to=JobState.RESERVED, now=now(), cause="promised")
     page.wait_for_timeout(1_500)
     assert "newcomer" not in " ".join(names(page))
 
-    page.get_by_role("button", name="Pause live updates").click()
+    go_on(page)
 
     expect(page.locator("#table-jobs tbody tr").first).to_contain_text("newcomer")
     expect(page.locator(f'tr[data-key="{jobs[1].public_id}"]')).to_contain_text("Reserved")

@@ -10,13 +10,11 @@ import pytest
 from playwright.sync_api import Browser, Page, WebSocketRoute, expect
 
 from gpufleet.core.live.feed import feed_publish
-from gpufleet.core.live.hub import Listener
-from gpufleet.core.live.hub import _hubs as hubs
 from gpufleet.core.models import User
 from gpufleet.core.times import now
 from scheduler.models import Gpu, Health, JobState, Node
 from tests import builders
-from tests.browser.harness import PATIENCE_MS, LiveConsole, Visitor
+from tests.browser.harness import COUNT_MUTATIONS, PATIENCE_MS, LiveConsole, Visitor, listeners
 from tests.dashboards.worlds import gpus_of, minutes, readings
 from tests.servers import wait_until
 
@@ -63,13 +61,6 @@ def fall_ill(node: Node, health: str = Health.DOWN) -> None:
 def read(percents: dict[Gpu, int | None]) -> None:
     readings(percents, at=now())
     feed_publish(changes={"telemetry": [{"id": gpu.node.cluster_id} for gpu in list(percents)[:1]]})
-
-
-COUNT_MUTATIONS = """() => {
-  window.mutations = 0;
-  new MutationObserver((records) => { window.mutations += records.length; })
-    .observe(document.body, {subtree: true, childList: true, attributes: true, characterData: true});
-}"""
 
 
 def figure(page: Page, name: str) -> Any:
@@ -151,10 +142,6 @@ def seen(page: Page, frames: list[str]) -> list[str]:
     """Every frame that the browser has taken in so far: they are told in order, but only while something is asked of the page."""
     page.evaluate("0")
     return frames
-
-
-def listeners() -> list[Listener]:
-    return [listener for hub in list(hubs.values()) for listener in list(hub.listeners)]
 
 
 def set_hidden(page: Page, hidden: bool) -> None:

@@ -143,19 +143,40 @@ def test_htmx_gets_the_region_alone_and_a_clean_address(nodes):
 
 
 @pytest.mark.parametrize(
-    ("address", "found"),
+    ("address", "found", "order"),
     [
-        ("rows=b1,a1", ["a1", "b1"]),
-        ("rows=b1,a1&health=down", ["a1"]),  # the other one is filtered out
-        ("rows=a1&after=nonsense", ["a1"]),
-        ("rows=nobody,a%00", []),
+        ("rows=b1,a1", ["a1", "b1"], "a1,a2,b1"),
+        ("rows=b1,a1&sort=-name", ["b1", "a1"], "b1,a2,a1"),
+        ("rows=b1,a1&health=down", ["a1"], "a1"),  # the other one is filtered out
+        ("rows=a1&after=nonsense", ["a1"], "a1,a2,b1"),
+        ("rows=nobody,a%00", [], "a1,a2,b1"),
+        ("rows=", [], "a1,a2,b1"),
+        ("rows=a1&q=zzz", [], ""),
     ],
 )
-def test_named_rows_come_alone_as_far_as_the_filters_let_them_through(nodes, address, found):
-    html = rendered(address, nodes).content.decode()
-    assert html.startswith("<table><tbody>")
+def test_named_rows_come_alone_with_the_order_of_all_that_the_page_shows(nodes, address, found, order):
+    html = rendered(address, nodes, version=7).content.decode()
+    assert html.startswith(f'<table data-version="7" data-order="{order}"><tbody>')
     assert re.findall('data-key="(.*?)"', html) == found
     assert "<script>" not in html
+
+
+def test_named_rows_are_those_of_the_very_page(nodes, django_assert_num_queries):
+    for number in range(30):
+        node(f"c{number:02}", of=nodes[0].cluster)
+    first = LIST.page(QueryDict("size=25"), nodes)
+    second = f"size=25&after={first.slice.after}"
+    with django_assert_num_queries(2):
+        html = rendered(f"rows=a1,c29&{second}", nodes).content.decode()
+    assert re.findall('data-key="(.*?)"', html) == ["c29"]
+    assert re.findall('data-order="(.*?)"', html) == [",".join(f"c{number:02}" for number in range(22, 30))]
+
+
+def test_what_only_the_whole_page_shows_is_not_worked_out_for_a_few_rows(nodes):
+    def told() -> str:
+        raise AssertionError("asked for")
+
+    assert "asked for" not in LIST.respond(RequestFactory().get("/nodes/?rows=a1"), nodes, "_table.html", {"tabs": told}).content.decode()
 
 
 def test_a_page_shows_rows_extent_and_links_and_escapes_what_was_typed(nodes):

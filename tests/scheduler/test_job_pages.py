@@ -116,6 +116,11 @@ def test_jobs_of_other_subtrees_are_not_there(personas, ours, theirs):
     assert "secret" not in seen
     text(personas.client("viewer"), reverse("job", args=[other.public_id]), 404)
     assert "secret" in text(personas.client("operator"), "/jobs/")
+    rows = f"/jobs/?rows={mine.public_id},{other.public_id}"
+    assert mine.public_id in text(personas.client("viewer"), rows)
+    assert other.public_id not in text(personas.client("viewer"), rows)
+    assert other.public_id in text(personas.client("operator"), rows)
+    assert personas.client("stranger").get(rows).status_code == 403
     assert personas.client("stranger").get(reverse("job", args=[mine.public_id])).status_code == 403
 
 
