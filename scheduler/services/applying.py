@@ -32,6 +32,7 @@ MOVED_ON = "Its job has moved on since the snapshot."
 TREE_CHANGED = "The quota tree has changed since the snapshot."
 HARDWARE_CHANGED = "A GPU or node of it is no longer in the fleet."
 NO_ROOM = "A decision that it depends on was dropped."
+NOT_SPLIT = "The back-end of its cluster can't split GPUs."
 IN_VAIN = "The job that it makes room for does not start."
 PROMISES = Prepared[Promise](lambda jobs: Promise.objects.filter(job__among=jobs))
 STOPPING_UNTIL: Prepared[datetime | None] = Prepared(
@@ -170,8 +171,13 @@ class _Applying:
     def _split(self) -> None:
         for item in self.items:
             if item.decision.action == "repartition" and not item.fault:
-                item.fault = self.splitter.fault(item.decision)
+                item.fault = self.splitter.fault(item.decision) if self._can_split(item.decision) else NOT_SPLIT
                 item.split = not item.fault
+
+    def _can_split(self, decision: Decision) -> bool:
+        """The engine is told what the whole fleet can do (`scheduler.services.tick`); here it is known where the GPU stands."""
+        cluster = self.fleet.clusters.get(self.fleet.node_ids.get(decision.node or "", 0), 0)
+        return self.facts.get(cluster, Facts()).creates_mig
 
     def _find_seats(self) -> None:
         for item in self.items:

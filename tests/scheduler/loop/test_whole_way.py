@@ -59,6 +59,21 @@ def test_a_gpu_is_only_split_anew_where_a_back_end_can_do_it(creates_mig: bool) 
     assert gpu.mode == ("whole" if creates_mig else "mig")
 
 
+def test_where_only_some_back_ends_split_gpus_no_other_is_asked_to() -> None:
+    other = builders.cluster("south")
+    gpu = builders.mig_gpu(builders.node(gpus=1, of=other))
+    fleet = Fleet()
+    fleet.backends[other.pk] = SimulatedBackend(MemoryStore(), facts=Facts(creates_mig=False))
+    fleet.backends[builders.cluster("north").pk] = SimulatedBackend(MemoryStore())
+    job = submit(gpus=1, spec={"work_s": 60})
+    result = fleet.tick()
+
+    assert (state(job), result.dropped > 0) == (JobState.QUEUED, True)
+    assert not Order.objects.exists()
+    gpu.refresh_from_db()
+    assert gpu.mode == "mig"
+
+
 def elastic(quota: Any, least: int, most: int, **fields: Any) -> Job:
     role = {"name": "worker", "min": least, "max": most, "gpus": 2}
     return submit(quota, gpus=2, workers=least, spec={"roles": [role], "work_s": 3600, "grace_s": 20}, **fields)
