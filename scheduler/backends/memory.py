@@ -104,9 +104,11 @@ class DatabaseTurn:
         return lives
 
     def fetch(self, keys: Sequence[str]) -> None:
-        if unknown := [key for key in keys if key not in self.lives]:
-            self._read(attempt_key__among=unknown)
-            for key in unknown:
+        unknown = [key for key in keys if key not in self.lives]
+        for first in range(0, len(unknown), BATCH):  # the first look reads all there is: the database is not to take that for a pause
+            part = unknown[first : first + BATCH]
+            self._read(attempt_key__among=part)
+            for key in part:
                 self.lives.setdefault(key, None)
 
     def get(self, key: str) -> Life | None:

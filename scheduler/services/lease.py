@@ -42,6 +42,8 @@ LEASE_SECONDS = 3.0
 RENEW_SECONDS = 1.0
 # Who is still at it after so long hangs, and another one may try.
 MOST_RENEWALS = 60
+# Who is stopped inside a transaction keeps its rows, and everybody else who wants them, waiting for so long; then the database ends his session.
+STOPPED_SECONDS = 5
 # A lease that ends further ahead than this was taken by a clock that has been set back since.
 SET_BACK = timedelta(minutes=10)
 TICK_TASK = "scheduler.tasks.tick"
@@ -136,6 +138,32 @@ def _kept(lease: Lease, clock: Callable[[], datetime]) -> bool:
     except OperationalError as fault:
         log.warning("The lease %s could not be renewed: %s", lease.name, fault)
         return True
+
+
+@contextmanager
+def session_bounded() -> Iterator[None]:
+    """PostgreSQL ends this session when nothing is asked inside a transaction for too long: who was stopped there holds nobody up for ever.
+
+    On SQLite there is one process, and whoever stops that has stopped everybody.
+    """
+    if connection.vendor != "postgresql" or connection.in_atomic_block:
+        yield
+        return
+    with connection.cursor() as cursor:
+        cursor.execute("SET idle_in_transaction_session_timeout = %s", [f"{STOPPED_SECONDS}s"])
+    try:
+        yield
+    finally:
+        if connection.errors_occurred and connection.connection is not None and not connection.is_usable():
+            connection.close()
+        if connection.connection is not None:
+            with connection.cursor() as cursor:
+                cursor.execute("RESET idle_in_transaction_session_timeout")
+
+
+def lease_lost(*, lease: Lease) -> bool:
+    """Whether somebody newer holds it."""
+    return not LeaseRow.objects.filter(name=lease.name, epoch=lease.epoch).exists()
 
 
 def lease_done(*, lease: Lease, next_wake_at: datetime | None) -> None:

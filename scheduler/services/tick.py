@@ -12,8 +12,9 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
+from itertools import takewhile
 
-from django.db import transaction
+from django.db import Error, connection, transaction
 
 from gpufleet.core.live.news import News
 from gpufleet.core.prepared import Prepared
@@ -26,7 +27,7 @@ from scheduler.models import Job, Outlook, PlanRecord
 from scheduler.models import Lease as LeaseRow
 from scheduler.policy import Policy, policy, without_splitting
 from scheduler.services.applying import Applied, plan_apply
-from scheduler.services.lease import TICK, Fenced, Lease, lease_done, lease_kept, lease_release, lease_take
+from scheduler.services.lease import TICK, Fenced, Lease, lease_done, lease_kept, lease_lost, lease_release, lease_take, session_bounded
 from scheduler.services.outlooks import outlooks_write, told_by
 from scheduler.services.past import past_usage_take, step_begin
 from scheduler.services.plans import QUIET, QUIET_SCENARIO, plan_record, scenario_packed
@@ -42,6 +43,8 @@ MOST_ASIDE_A_TICK = 5
 # After a plan that failed as a whole.
 AFTER_FAULT = timedelta(seconds=30)
 MOST_DROP_DELAY = timedelta(seconds=30)
+# What says that it was submitted so much later than now was so by a clock that is wrong.
+A_WRONG_CLOCK_MS = 60_000
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LEASE: Prepared[tuple[int, int, datetime | None, datetime | None]] = Prepared(
     lambda: LeaseRow.objects.filter(name=TICK).values_list("wanted", "done", "paused_at", "next_wake_at")
@@ -120,11 +123,14 @@ def tick_run(
         return TickResult(led=False)
     tick = _Tick(lease, now, backends, memory or Memory(), policy(), clock)
     try:
-        with within_tick(epoch=lease.epoch), lease_kept(lease=lease, clock=clock) if clock else nullcontext():
+        with session_bounded(), within_tick(epoch=lease.epoch), lease_kept(lease=lease, clock=clock) if clock else nullcontext():
             result = tick.run(force)
-    except Fenced as fenced:
-        log.warning("%s", fenced)
-        return TickResult(led=False, fault=str(fenced), phases=tick.phases.millis)
+    except (Fenced, Error) as fault:
+        # A session that the database ended while we were stopped: by then another one leads.
+        if not isinstance(fault, Fenced) and (connection.in_atomic_block or not lease_lost(lease=lease)):
+            raise
+        log.warning("%s", fault)
+        return TickResult(led=False, fault=str(fault), phases=tick.phases.millis)
     finally:
         again = lease_release(lease=lease, now=now)
     return replace(result, again=result.again or again)
@@ -135,7 +141,7 @@ class _Tick:
         self, lease: Lease, now: datetime, backends: Mapping[int, Backend], memory: Memory, chosen: Policy, clock: Callable[[], datetime] | None
     ) -> None:
         self.lease = lease
-        self.now = now
+        self.now = self.moment = now
         self.backends = backends
         self.memory = memory
         self.policy = chosen
@@ -176,7 +182,7 @@ class _Tick:
             return
         from scheduler.services.dispatch import orders_dispatch
 
-        orders_dispatch(backends=self.backends, now=self.now, clock=self.clock)
+        orders_dispatch(backends=self.backends, now=self.moment, clock=self.clock)
 
     def _timers(self) -> None:
         news = News()
@@ -237,7 +243,9 @@ class _Tick:
             if decisions:
                 plan_id = record.pk if record is not None else None
                 with within_plan(plan_id):
-                    applied = plan_apply(plan=plan, snapshot=snapshot, lease=self.lease, now=self.now, facts=facts, news=news, plan_id=plan_id)
+                    # The back-ends are told as of that moment, too: it is when their orders are due.
+                    self.moment = self._moment_of(plan, snapshot)
+                    applied = plan_apply(plan=plan, snapshot=snapshot, lease=self.lease, now=self.moment, facts=facts, news=news, plan_id=plan_id)
             wake = self._wake(plan, applied)
             if record is not None:
                 record.dropped = [decision.as_json() | {"dropped": why} for decision, why in applied.dropped]
@@ -260,6 +268,14 @@ class _Tick:
             plan_tell(plan=result.record_id, phases=self.phases.millis, **told)
 
         return result, tell
+
+    def _moment_of(self, plan: Plan, snapshot: Snapshot) -> datetime:
+        """The moment of what this plan does: no job begins before it was submitted, though the tick had begun by then."""
+        now = snapshot.scenario.now
+        newest = takewhile(lambda job: job.submitted > now, reversed(snapshot.scenario.jobs))
+        came = {job.name: job.submitted for job in newest if job.submitted <= now + A_WRONG_CLOCK_MS}
+        later = max((came[decision.job] for decision in plan.decisions if decision.job in came), default=None)
+        return self.now if later is None else EPOCH + timedelta(milliseconds=later)
 
     def _wake(self, plan: Plan, applied: Applied) -> datetime | None:
         """When to plan again though nobody asks. What was dropped is planned anew: at once, then at growing distances, should it stay so."""

@@ -282,6 +282,33 @@ with lease_kept(lease=held, clock=now):
     print("still holds", flush=True)
     time.sleep(600)
 """
+# Stopped when all its rows are written and none is committed; then it goes on, as a leader that finds another one leading.
+STOP_IN_APPLY = """
+import os, signal
+from scheduler.services import tick as module
+whole = module.plan_apply
+def stopped(**how):
+    applied = whole(**how)
+    module.plan_apply = whole
+    print("wrote", flush=True)
+    os.kill(os.getpid(), signal.SIGSTOP)
+    return applied
+module.plan_apply = stopped
+first = tick_run(holder="{name}", now=now(), backends={{}}, memory=memory)
+print("led" if first.led else "fenced off", flush=True)
+"""
+SESSION = """
+from django.db import connection
+from scheduler.services.lease import session_bounded
+def show():
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW idle_in_transaction_session_timeout")
+        print(cursor.fetchone()[0])
+for _ in range(2):
+    with session_bounded():
+        show()
+    show()
+"""
 SHELL = ("shell", "--verbosity", "0", "-c")
 LOOK = """
 from tests.invariants import fleet_faults
@@ -335,6 +362,40 @@ def judge_takeover(manage: Manage, address: str, sent: signal.Signals, programs:
         assert client.process.wait(60) == 0, client.output()
     with psycopg.connect(address, autocommit=True) as looking:
         wait_until(lambda: row_of(looking, "SELECT count(*) FROM attempt") == 23, seconds=60, what="both go on, and place every job once")
+
+
+@pytest.mark.postgres
+def test_the_session_of_a_tick_is_bounded_and_given_back_as_it_was(tmp_path: Any, postgres: Postgres) -> None:
+    manage = Manage(tmp_path, GPUFLEET_DATABASE_URL=postgres.create_database())
+    said = manage.run(*SHELL, SESSION).stdout.split()
+    assert said == ["5s", "0", "5s", "0"]
+
+
+@pytest.mark.postgres
+def test_a_leader_that_is_stopped_in_apply_holds_nobody_up_and_is_fenced_off_when_it_goes_on(tmp_path: Any, postgres: Postgres) -> None:
+    address = postgres.create_database()
+    manage = Manage(tmp_path, GPUFLEET_DATABASE_URL=address)
+    manage.run("migrate", "--verbosity", "0")
+    manage.run(*SHELL, SET_UP + SUBMIT.format(count=3))
+    programs: list[Program] = []
+    try:
+        leader = manage.start("manage.py", *SHELL, LEAD.format(name="first", first=STOP_IN_APPLY.format(name="first")), name="first")
+        programs.append(leader)
+        leader.wait_for(lambda: "wrote" in leader.output(), what="the leader has written its plan")
+        programs.append(manage.start("manage.py", *SHELL, LEAD.format(name="other", first=""), name="other"))
+        with psycopg.connect(address, autocommit=True) as looking:
+            wait_until(lambda: row_of(looking, "SELECT count(*) FROM attempt") == 3, seconds=60, what="another one leads")
+            leader.process.send_signal(signal.SIGCONT)
+            leader.wait_for(lambda: "fenced off" in leader.output(), what="the first one says that it does not lead")
+        # It is as good as new: with the other one gone it leads again.
+        programs[1].kill()
+        manage.run(*SHELL, SUBMIT.format(count=1))
+        with psycopg.connect(address, autocommit=True) as looking:
+            wait_until(lambda: row_of(looking, "SELECT count(*) FROM attempt") == 4, seconds=60, what="the first one leads again")
+    finally:
+        for program in programs:
+            program.kill()
+    assert manage.run(*SHELL, LOOK).stdout.split() == ["[]", "4", "4"]
 
 
 def row_of(looking: Any, query: str) -> Any:

@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import pytest
 
+from quotas.models import LedgerEntry
 from scheduler.models import Attempt, Job, JobEvent, JobState, Order, Outlook, Placement, PlanRecord, Promise
 from scheduler.services.jobs import job_hold, job_let_go, job_stop
 from scheduler.services.lease import lease_pause, lease_resume
@@ -268,3 +269,17 @@ def test_a_plan_is_recorded_with_what_it_did_and_how_long_it_took() -> None:
     assert (record.at, [decision["action"] for decision in record.decisions], record.dropped, record.fault) == (NOON, ["start"], [], "")
     assert {"snapshot", "plan", "apply"} <= record.phases.keys()
     assert JobEvent.objects.get(to_state="starting").detail == {"code": "fits", "plan": record.pk}
+
+
+def test_a_job_that_comes_while_the_tick_looks_begins_no_earlier_than_it_came() -> None:
+    """The tick's moment is its beginning; who submits in between is in its snapshot all the same."""
+    loop, came = Loop(), NOON + timedelta(milliseconds=700)
+    job = submit(leaf("team", 8), at=came)
+    builders.node(gpus=8)
+    loop.tick()
+
+    run = attempt_of(job)
+    assert run.started_at == came
+    assert set(job.placements.values_list("since", flat=True)) == {came}
+    assert set(Order.objects.filter(attempt=run).values_list("made_at", "due_at")) == {(came, came)}
+    assert set(LedgerEntry.objects.values_list("since", "began_at")) == {(came, came)}
