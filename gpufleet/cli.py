@@ -30,6 +30,12 @@ PLAIN_COMMANDS: dict[str, str] = {
     "cancel": "gpufleet.client.commands:cancel",
     "hold": "gpufleet.client.commands:hold",
     "release": "gpufleet.client.commands:release",
+    "checkpoint": "gpufleet.client.commands:checkpoint",
+    "restart": "gpufleet.client.commands:restart",
+    "fleet": "gpufleet.client.fleet:fleet",
+    "quota": "gpufleet.client.fleet:quota",
+    "top": "gpufleet.client.fleet:top",
+    "completion": "gpufleet.client.completion:completion",
 }
 
 

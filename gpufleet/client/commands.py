@@ -1,4 +1,4 @@
-"""`gpufleet login`, `submit`, `ls`, `show`, `why`, `logs`, `cancel`, `hold`, `release` and `scenario`."""
+"""`gpufleet login`, `submit`, `ls`, `show`, `why`, `logs`, `cancel`, `hold`, `release`, `checkpoint`, `restart` and `scenario`."""
 
 import argparse
 import getpass
@@ -32,7 +32,7 @@ class Arguments(argparse.ArgumentParser):
         raise ClientError(USAGE, f"{message[:1].upper()}{message[1:]}.", (self.format_usage().strip(),))
 
 
-def _ends_well(command: Command) -> Command:
+def ends_well(command: Command) -> Command:
     """Faults as one line on standard error and a documented exit status; a closed pipe and Ctrl-C end quietly."""
 
     @wraps(command)
@@ -53,7 +53,7 @@ def _ends_well(command: Command) -> Command:
     return run
 
 
-def _parser(name: str, text: str, *, jobs: str = "", as_json: bool = True) -> Arguments:
+def parser_of(name: str, text: str, *, jobs: str = "", as_json: bool = True) -> Arguments:
     parser = Arguments(prog=f"gpufleet {name}", description=text, allow_abbrev=False)
     if as_json:
         parser.add_argument("--json", action="store_true", help="what the API answers, for programs")
@@ -64,19 +64,19 @@ def _parser(name: str, text: str, *, jobs: str = "", as_json: bool = True) -> Ar
     return parser
 
 
-def _print_json(value: Any) -> int:
+def print_json(value: Any) -> int:
     print(json.dumps(value, indent=2, ensure_ascii=False))
     return DONE
 
 
-def _console() -> Console:
+def console_meant() -> Console:
     return Console(place_now())
 
 
-@_ends_well
+@ends_well
 def login(arguments: Sequence[str]) -> int:
     """Keep a console's address and a token for the commands that follow."""
-    parser = _parser("login", "Keep a console's address and a service token, which is asked for or read from standard input.", as_json=False)
+    parser = parser_of("login", "Keep a console's address and a service token, which is asked for or read from standard input.", as_json=False)
     parser.add_argument("url", nargs="?", help=f"such as https://console.example.org (default: {URL})")
     asked = parser.parse_args(arguments)
     url = clean_url(asked.url or os.environ.get(URL, ""))
@@ -92,9 +92,9 @@ def login(arguments: Sequence[str]) -> int:
     return DONE
 
 
-@_ends_well
+@ends_well
 def submit(arguments: Sequence[str]) -> int:
-    parser = _parser("submit", "Send jobs, from a YAML or JSON file (- reads standard input; several documents are several jobs), or from flags.")
+    parser = parser_of("submit", "Send jobs, from a YAML or JSON file (- reads standard input; several documents are several jobs), or from flags.")
     parser.add_argument("file", nargs="?", help="the description; flags change it")
     parser.add_argument("--dry-run", action="store_true", help="check it and say what would be submitted, without submitting")
     parser.add_argument("--wait", action="store_true", help="stay until every job has ended; the exit status says how")
@@ -120,12 +120,12 @@ def submit(arguments: Sequence[str]) -> int:
     if not asked.file and not asked.name:
         parser.error("name a file, or describe the job with --name and the other flags")
     found = [described(document, asked, command) for document in (documents(asked.file) if asked.file else [{}])]
-    console = _console()
+    console = console_meant()
     verdicts = _sent(console, found, asked.key, dry_run=asked.dry_run)
     jobs = [job for verdict in verdicts for job in verdict["jobs"]]
     refused = [(number, verdict["errors"]) for number, verdict in enumerate(verdicts, 1) if verdict["errors"]]
     if asked.json:
-        _print_json({"jobs": jobs, "verdicts": verdicts})
+        print_json({"jobs": jobs, "verdicts": verdicts})
     elif asked.dry_run:
         for verdict in verdicts:
             if not verdict["errors"]:
@@ -170,9 +170,9 @@ def _wait_for(console: Console, jobs: Sequence[str]) -> int:
     return JOB_FAILED if failed else DONE
 
 
-@_ends_well
+@ends_well
 def ls(arguments: Sequence[str]) -> int:
-    parser = _parser("ls", "List jobs that you may see, the newest first.")
+    parser = parser_of("ls", "List jobs that you may see, the newest first.")
     parser.add_argument("--phase", choices=("waiting", "holding", "ended"), action="append", help="may be repeated (default: waiting and holding)")
     parser.add_argument("--state", action="append", help="may be repeated")
     parser.add_argument("--team", help="path of a quota, with all below it")
@@ -181,26 +181,30 @@ def ls(arguments: Sequence[str]) -> int:
     parser.add_argument("--all", action="store_true", help="ended ones too")
     parser.add_argument("-q", "--search", default="", help="words in name or id")
     parser.add_argument("-n", "--limit", type=int, default=50, help="at most so many (default: 50)")
+    parser.add_argument("--ids", action="store_true", help="only the ids, one a line")
     asked = parser.parse_args(arguments)
-    console = _console()
+    console = console_meant()
     owner = console.get("/me")["username"] if asked.mine else asked.owner
     phase = asked.phase or ([] if asked.all or asked.state else ["waiting", "holding"])
     rows = list(console.pages("/jobs", asked.limit, phase=phase, state=asked.state, team=asked.team, owner=owner, q=asked.search))
     if asked.json:
-        return _print_json({"items": rows})
+        return print_json({"items": rows})
+    if asked.ids:
+        print("".join(f"{row['id']}\n" for row in rows), end="")
+        return DONE
     if not rows:
         print("No job matches.", file=sys.stderr)
         return DONE
     heads = ("JOB", "NAME", "STATE", "SINCE", "GPUS", "CLASS", "TEAM", "NOW")
     lines = [
-        (row["id"], plain(row["name"]), row["state"], ago(row["since"]), gpus(row["gpus_milli"]), row["class"], plain(row["quota"]), _now(row))
+        (row["id"], plain(row["name"]), row["state"], ago(row["since"]), gpus(row["gpus_milli"]), row["class"], plain(row["quota"]), now_of(row))
         for row in rows
     ]
     print("\n".join(table(heads, lines)))
     return DONE
 
 
-def _now(row: dict[str, Any]) -> str:
+def now_of(row: dict[str, Any]) -> str:
     now = row["now"]
     if now["text"]:
         more = f" (+{now['more']} more)" if now["more"] else ""
@@ -209,16 +213,16 @@ def _now(row: dict[str, Any]) -> str:
     return plain(", ".join(nodes[:3]) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else ""))
 
 
-@_ends_well
+@ends_well
 def show(arguments: Sequence[str]) -> int:
-    asked = _parser("show", "Show a job with its attempts and where its workers sit.", jobs="1").parse_args(arguments)
-    job = _console().get(f"/jobs/{asked.job}")
+    asked = parser_of("show", "Show a job with its attempts and where its workers sit.", jobs="1").parse_args(arguments)
+    job = console_meant().get(f"/jobs/{asked.job}")
     if asked.json:
-        return _print_json(job)
+        return print_json(job)
     print(f"{job['id']}  {plain(job['name'])}")
     facts = [
         ("State", f"{coloured(job['state'])} since {exact(job['since'])}"),
-        ("Now", _now(job)),
+        ("Now", now_of(job)),
         ("Team", f"{plain(job['quota'])}, by {plain(job['owner'] or '-')}"),
         ("Class", f"{job['class']}, priority {job['priority']}"),
         ("GPUs", gpus(job["gpus_milli"])),
@@ -243,12 +247,12 @@ def show(arguments: Sequence[str]) -> int:
     return DONE
 
 
-@_ends_well
+@ends_well
 def why(arguments: Sequence[str]) -> int:
-    asked = _parser("why", "Say why a job waits: all that stands in its way, and when it is expected to start.", jobs="1").parse_args(arguments)
-    told = _console().get(f"/jobs/{asked.job}/why")
+    asked = parser_of("why", "Say why a job waits: all that stands in its way, and when it is expected to start.", jobs="1").parse_args(arguments)
+    told = console_meant().get(f"/jobs/{asked.job}/why")
     if asked.json:
-        return _print_json(told)
+        return print_json(told)
     print(f"{told['id']} is {coloured(told['state'])}. {plain(told['now']['text'])}".rstrip())
     for reason in told["reasons"]:
         print(f"  {reason['code']}: {plain(reason['detail'])}")
@@ -264,16 +268,16 @@ def why(arguments: Sequence[str]) -> int:
     return DONE
 
 
-@_ends_well
+@ends_well
 def logs(arguments: Sequence[str]) -> int:
-    parser = _parser("logs", "Print what a worker of a job has written.", jobs="1", as_json=False)
+    parser = parser_of("logs", "Print what a worker of a job has written.", jobs="1", as_json=False)
     parser.add_argument("-f", "--follow", action="store_true", help="go on until the attempt has ended")
     parser.add_argument("--attempt", type=int, help="which attempt (default: the latest)")
     parser.add_argument("--role", help="which role (default: that of the first worker)")
     parser.add_argument("--index", type=int, default=0, help="which worker of the role (default: 0)")
     parser.add_argument("--tail", type=int, help="begin so many bytes before the end")
     asked = parser.parse_args(arguments)
-    console = _console()
+    console = console_meant()
     offset = -asked.tail if asked.tail else 0
     attempt = asked.attempt
     while True:
@@ -293,19 +297,19 @@ def logs(arguments: Sequence[str]) -> int:
         time.sleep(LOOK_AGAIN_SECONDS)
 
 
-@_ends_well
+@ends_well
 def scenario(arguments: Sequence[str]) -> int:
     """Files for `gpufleet plan` and `gpufleet simulate`."""
-    parser = _parser("scenario", "Print what a plan was made from, or would be made from now, as a file for gpufleet plan.", as_json=False)
+    parser = parser_of("scenario", "Print what a plan was made from, or would be made from now, as a file for gpufleet plan.", as_json=False)
     parser.add_argument("plan", nargs="?", type=int, metavar="PLAN", help="number of a plan, as the page Scheduler lists them (default: now)")
     parser.add_argument("--last", metavar="LENGTH", help="one line for each plan of so long whose scenario is kept, the oldest first: 3h, 20m")
     asked = parser.parse_args(arguments)
     if asked.last is None:
         path = "/scheduler/scenario" if asked.plan is None else f"/scheduler/plans/{asked.plan}/scenario"
-        return _print_line(_console().get(path))
+        return _print_line(console_meant().get(path))
     if asked.plan is not None:
         parser.error("name a plan, or say --last, not both")
-    console, since = _console(), time.time() - seconds(asked.last)
+    console, since = console_meant(), time.time() - seconds(asked.last)
     late = itertools.takewhile(lambda row: datetime.fromisoformat(row["at"]).timestamp() >= since, console.pages("/scheduler/plans", sys.maxsize))
     for row in reversed(list(late)):
         try:
@@ -322,12 +326,12 @@ def _print_line(value: Any) -> int:
 
 
 def _steer(name: str, text: str, said: str) -> Command:
-    @_ends_well
+    @ends_well
     def command(arguments: Sequence[str]) -> int:
-        parser = _parser(name, text, jobs="+")
+        parser = parser_of(name, text, jobs="+")
         parser.add_argument("--reason", default="", help="kept in the job's history and in the audit log")
         asked = parser.parse_args(arguments)
-        console, done, worst = _console(), [], DONE
+        console, done, worst = console_meant(), [], DONE
         for job in asked.jobs:
             try:
                 done.append(console.post(f"/jobs/{job}/{name}", {"reason": asked.reason}))
@@ -338,7 +342,7 @@ def _steer(name: str, text: str, said: str) -> Command:
                 worst = worst or fault.status
                 print(f"{job}: {plain(fault)}", file=sys.stderr)
         if asked.json:
-            _print_json({"jobs": done})
+            print_json({"jobs": done})
         else:
             for row in done:
                 print(f"{row['id']}  {coloured(row['state'])}  {said if row['state'] != 'cancelled' else ''}".rstrip())
@@ -350,3 +354,5 @@ def _steer(name: str, text: str, said: str) -> Command:
 cancel = _steer("cancel", "End jobs. What runs is told to save its work and has its grace.", "is being stopped")
 hold = _steer("hold", "Hold waiting jobs back; they keep their place in the queue.", "held back")
 release = _steer("release", "Let held jobs go.", "let go")
+checkpoint = _steer("checkpoint", "Have running jobs save their work now, and go on.", "asked to save its work")
+restart = _steer("restart", "Start jobs anew: what runs saves its work and waits again, what has ended is submitted once more.", "starts anew")

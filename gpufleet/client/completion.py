@@ -1,0 +1,75 @@
+"""`gpufleet completion bash|zsh|fish`: a script for the shell, from the very table of commands."""
+
+import argparse
+from collections.abc import Sequence
+
+from gpufleet.client import DONE
+from gpufleet.client.commands import Arguments, ends_well
+
+BASH = """_gpufleet() {{
+    local word="${{COMP_WORDS[COMP_CWORD]}}" command="${{COMP_WORDS[1]}}"
+    if [ "$COMP_CWORD" -eq 1 ]; then
+        COMPREPLY=($(compgen -W "{commands}" -- "$word"))
+        return
+    fi
+    case "$command" in
+{cases}
+    esac
+    case "$word" in
+        j-*|"") [ -n "$GPUFLEET_NO_JOBS" ] || case " {of_jobs} " in
+            *" $command "*) COMPREPLY+=($(compgen -W "$(gpufleet ls --ids 2>/dev/null)" -- "$word"));;
+        esac;;
+    esac
+    [ "${{#COMPREPLY[@]}}" -gt 0 ] || COMPREPLY=($(compgen -f -- "$word"))
+}}
+complete -F _gpufleet gpufleet
+"""
+ZSH = "autoload -U +X bashcompinit && bashcompinit\n"
+OF_JOBS = ("show", "why", "logs", "cancel", "hold", "release", "checkpoint", "restart")
+WORDS = {
+    "bench": "api console engine loop --json --case",
+    "completion": "bash zsh fish",
+    "fleet": "--json --nodes --limit",
+    "logs": "--follow --attempt --role --index --tail",
+    "ls": "--json --phase --state --team --owner --mine --all --search --limit --ids",
+    "plan": "--explain --jsonl",
+    "quota": "--json",
+    "submit": "--json --dry-run --wait --key --name --quota --class --priority --gpus --workers --type --mig --estimate --limit --label --env"
+    " --workdir --after",
+    "top": "--json --limit --team --once",
+    **dict.fromkeys(("cancel", "hold", "release", "checkpoint", "restart"), "--json --reason"),
+    **dict.fromkeys(("show", "why"), "--json"),
+}
+
+
+def commands() -> list[str]:
+    from gpufleet.cli import PLAIN_COMMANDS
+
+    return sorted({name.split()[0] for name in PLAIN_COMMANDS} | {"up", "doctor", "person", "inventory", "backup"})
+
+
+@ends_well
+def completion(arguments: Sequence[str]) -> int:
+    parser = Arguments(prog="gpufleet completion", description="Print what completes gpufleet's commands in a shell.", allow_abbrev=False)
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help='in ~/.bashrc: eval "$(gpufleet completion bash)"')
+    asked: argparse.Namespace = parser.parse_args(arguments)
+    print(_fish() if asked.shell == "fish" else (ZSH if asked.shell == "zsh" else "") + _bash(), end="")
+    return DONE
+
+
+def _bash() -> str:
+    cases = "\n".join(f'        {name}) COMPREPLY=($(compgen -W "{words}" -- "$word"));;' for name, words in sorted(WORDS.items()))
+    return BASH.format(commands=" ".join(commands()), cases=cases, of_jobs=" ".join(OF_JOBS))
+
+
+def _fish() -> str:
+    lines = ["complete -c gpufleet -f", f"complete -c gpufleet -n __fish_use_subcommand -a '{' '.join(commands())}'"]
+    for name, words in sorted(WORDS.items()):
+        seen = f"-n '__fish_seen_subcommand_from {name}'"
+        flags = [word.removeprefix("--") for word in words.split() if word.startswith("--")]
+        plain = [word for word in words.split() if not word.startswith("--")]
+        lines += [f"complete -c gpufleet {seen} -l {flag}" for flag in flags]
+        lines += [f"complete -c gpufleet {seen} -a '{' '.join(plain)}'"] if plain else []
+    lines.append(f"complete -c gpufleet -n '__fish_seen_subcommand_from {' '.join(OF_JOBS)}' -a '(gpufleet ls --ids 2>/dev/null)'")
+    lines.append("complete -c gpufleet -n '__fish_seen_subcommand_from submit plan simulate inventory' -F")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,134 @@
+"""`gpufleet fleet`, `quota` and `top`: what the fleet does, what teams are promised, and who uses most of it now."""
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from gpufleet.client import DONE, NOT_THERE, USAGE, ClientError
+from gpufleet.client.commands import console_meant, ends_well, now_of, parser_of, print_json
+from gpufleet.client.words import ago, gpus, is_terminal, plain, table
+
+REFRESH_SECONDS = 2.0
+CLEAR = "\x1b[H\x1b[2J"
+BAR = 20
+
+
+@ends_well
+def fleet(arguments: Sequence[str]) -> int:
+    parser = parser_of("fleet", "Show what is handed out and what computes, by GPU type; with --nodes the nodes that need attention, or all of them.")
+    parser.add_argument("--nodes", choices=("sick", "all"), help="list nodes instead: those that are not healthy, or all")
+    parser.add_argument("-n", "--limit", type=int, default=200, help="at most so many nodes (default: 200)")
+    asked = parser.parse_args(arguments)
+    if asked.nodes:
+        health = ["suspect", "draining", "down"] if asked.nodes == "sick" else None
+        rows = list(console_meant().pages("/nodes", asked.limit, health=health))
+        if asked.json:
+            return print_json({"items": rows})
+        lines = [(row["name"], row["cluster"], row["health"], str(row["gpus"]), row["gpu_type"] or "-") for row in rows]
+        print("\n".join(table(("NODE", "CLUSTER", "HEALTH", "GPUS", "TYPE"), [tuple(map(plain, line)) for line in lines])))
+        return DONE
+    told = console_meant().get("/fleet/summary")
+    if asked.json:
+        return print_json(told)
+    print("\n".join(_types(told)))
+    return DONE
+
+
+def _types(told: dict[str, Any]) -> list[str]:
+    heads = ("TYPE", "GPUS", "OUT", "HANDED OUT", "FREE", "COMPUTING", "IDLE HELD", "NO READING")
+    lines = [
+        (
+            plain(row["gpu_type"]),
+            str(row["gpus"]),
+            str(row["out_of_service"]),
+            f"{gpus(row['allocated_milli'])} {_part(row['allocated_milli'], row['capacity_milli'])}",
+            gpus(row["free_milli"]),
+            f"{gpus(row['active_milli'])} {_part(row['active_milli'], row['capacity_milli'])}",
+            gpus(row["idle_milli"]),
+            str(row["without_reading"]),
+        )
+        for row in told["types"]
+    ]
+    return table(heads, lines)
+
+
+def _part(milli: int, of: int) -> str:
+    return f"({100 * milli // of} %)" if of else "(-)"
+
+
+@ends_well
+def quota(arguments: Sequence[str]) -> int:
+    parser = parser_of("quota", "Show the quota tree: what each node is promised of each GPU type, and what it holds.")
+    parser.add_argument("path", nargs="?", help="only this node and what lies below it")
+    asked = parser.parse_args(arguments)
+    nodes = console_meant().get("/quotas")
+    if asked.path:
+        top = asked.path.strip("/")
+        nodes = [node for node in nodes if node["path"] == top or node["path"].startswith(f"{top}/")]
+        if not nodes:
+            raise ClientError(NOT_THERE, f"There is no quota {asked.path} that you may see.")
+    if asked.json:
+        return print_json({"items": nodes})
+    rows = [line for node in nodes for line in _shares(node)]
+    print("\n".join(table(("QUOTA", "TYPE", "PROMISED", "LIMIT", "HELD", "USE"), rows)))
+    return DONE
+
+
+def _shares(node: dict[str, Any]) -> list[tuple[str, ...]]:
+    name = plain(node["path"])
+    found: list[tuple[str, ...]] = []
+    for gpu_type, share in sorted(node["shares"].items()):
+        promised, limit, used = share["guaranteed_milli"], share["limit_milli"], share["used_milli"]
+        found.append(
+            (
+                name if not found else "",
+                plain(gpu_type),
+                "unlimited" if promised is None else gpus(promised),
+                "-" if limit is None else gpus(limit),
+                gpus(used),
+                _bar(used, promised),
+            )
+        )
+    return found or [(name, "-", "-", "-", "-", "")]
+
+
+def _bar(used: int, promised: int | None) -> str:
+    """What is held of what is promised; what is beyond it is borrowed."""
+    if not promised:
+        return "borrowed" if used and promised == 0 else ""
+    filled = min(BAR, BAR * used // promised)
+    borrowed = f" +{gpus(used - promised)} borrowed" if used > promised else ""
+    return "#" * filled + "." * (BAR - filled) + borrowed
+
+
+@ends_well
+def top(arguments: Sequence[str]) -> int:
+    parser = parser_of("top", "Show the jobs that hold most GPUs, and what waits; on a terminal again every two seconds until Ctrl-C.")
+    parser.add_argument("-n", "--limit", type=int, default=20, help="at most so many jobs (default: 20)")
+    parser.add_argument("--team", help="path of a quota, with all below it")
+    parser.add_argument("--once", action="store_true", help="once, also on a terminal")
+    asked = parser.parse_args(arguments)
+    if asked.limit < 1:
+        raise ClientError(USAGE, "-n: at least 1.")
+    place = console_meant()
+    while True:
+        holding = list(place.pages("/jobs", asked.limit, phase="holding", sort="-gpus", team=asked.team))
+        waiting = list(place.pages("/jobs", asked.limit, phase="waiting", sort="-gpus", team=asked.team))
+        summary = place.get("/fleet/summary")
+        if asked.json:
+            return print_json({"holding": holding, "waiting": waiting, "fleet": summary})
+        text = [*_types(summary), "", *_jobs("ON GPUS", holding), "", *_jobs("WAITING", waiting)]
+        again = is_terminal() and not asked.once
+        sys.stdout.write((CLEAR if again else "") + "\n".join(text) + "\n")
+        sys.stdout.flush()
+        if not again:
+            return DONE
+        time.sleep(REFRESH_SECONDS)
+
+
+def _jobs(title: str, rows: Sequence[dict[str, Any]]) -> list[str]:
+    lines = [
+        (row["id"], gpus(row["gpus_milli"]), row["state"], ago(row["since"]), plain(row["quota"]), plain(row["name"]), now_of(row)) for row in rows
+    ]
+    return table((title, "GPUS", "STATE", "SINCE", "TEAM", "NAME", "NOW"), lines)

@@ -1,0 +1,103 @@
+"""What the fleet does and what teams are promised, on the command line; and completion."""
+
+import json
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from gpufleet import cli
+from gpufleet.client import fleet as fleet_command
+from gpufleet.client.completion import OF_JOBS, WORDS, commands
+from quotas.models import QuotaShare
+from scheduler.models import JobState
+from tests.builders import job, node, placement
+
+pytestmark = pytest.mark.django_db(transaction=True)
+TEAM = "acme/research/nlp"
+
+
+@pytest.fixture
+def busy(personas):
+    sick = node("node-sick", gpus=2, health="draining")
+    QuotaShare.objects.create(node=personas.nodes[TEAM], gpu_type="H100-SXM-80GB", guaranteed_milli=4000)
+    held = job("held", on=personas.nodes[TEAM], state=JobState.RUNNING, gpus_milli=1000)
+    placement(held, node("node-well", gpus=2).gpus.first())
+    job("waits\x1b[31m", on=personas.nodes[TEAM], gpus_milli=8000)
+    return sick
+
+
+def test_the_fleet_by_type_and_its_sick_nodes(run, busy):
+    status, out, _ = run("fleet")
+    assert status == 0
+    assert re.search(r"H100-SXM-80GB +4 ", out)
+    assert json.loads(run("fleet", "--json")[1])["types"][0]["gpus"] == 4
+    out = run("fleet", "--nodes", "sick")[1]
+    assert "node-sick" in out and "draining" in out and "node-well" not in out
+    assert {row["name"] for row in json.loads(run("fleet", "--nodes", "all", "--json")[1])["items"]} == {"node-sick", "node-well"}
+
+
+def test_the_tree_with_what_is_promised_and_held(run, busy):
+    status, out, _ = run("quota", TEAM)
+
+    assert status == 0
+    (line,) = [line for line in out.splitlines() if line.startswith(TEAM)]
+    assert re.search(r"H100-SXM-80GB +4 +- +1 +#####\.{15}$", line)
+    assert {row["path"] for row in json.loads(run("quota", TEAM, "--json")[1])["items"]} == {TEAM}
+    assert run("quota", "acme/nowhere")[0] == 4
+
+
+def test_top_once_where_there_is_no_terminal(run, busy):
+    status, out, _ = run("top")
+
+    assert status == 0
+    assert out.index("held") < out.index("waits")
+    assert "\x1b" not in out, "neither colours nor what others wrote reach a terminal as commands"
+    assert {job["name"] for job in json.loads(run("top", "--json")[1])["holding"]} == {"held"}
+    assert run("top", "-n", "0")[0] == 2
+
+
+def test_top_on_a_terminal_goes_on_until_it_is_told_to_stop(run, busy, monkeypatch):
+    shown = []
+
+    def pause(_):
+        shown.append(1)
+        if len(shown) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(fleet_command, "is_terminal", lambda: True)
+    monkeypatch.setattr(fleet_command.time, "sleep", pause)
+
+    status, out, _ = run("top")
+
+    assert status == 130
+    assert out.count(fleet_command.CLEAR) == 2
+
+
+def test_ids_alone_for_programs(run, busy):
+    assert re.fullmatch(r"(j-\d+\n){2}", run("ls", "--ids")[1])
+
+
+def test_completion_knows_every_command_and_only_options_that_there_are(capsys):
+    assert set(WORDS) | set(OF_JOBS) <= set(commands())
+    for name, words in WORDS.items():
+        if name in ("bench", "plan", "completion"):
+            continue
+        with pytest.raises(SystemExit) as ended:
+            cli.main(["gpufleet", name, "--help"])
+        assert ended.value.code == 0
+        told = capsys.readouterr().out
+        assert [word for word in words.split() if word not in told] == []
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_a_script_that_the_shell_takes(capsys, shell):
+    assert cli.main(["gpufleet", "completion", shell]) == 0
+    script = capsys.readouterr().out
+    if shell == "bash" and shutil.which("bash"):
+        asked = f'{script}\nGPUFLEET_NO_JOBS=1; COMP_WORDS=(gpufleet qu); COMP_CWORD=1; _gpufleet; echo "${{COMPREPLY[@]}}"'
+        asked += '\nCOMP_WORDS=(gpufleet fleet --n); COMP_CWORD=2; _gpufleet; echo "${COMPREPLY[@]}"'
+        done = subprocess.run(["bash", "-c", asked], capture_output=True, text=True)
+        assert (done.stdout, done.stderr) == ("quota\n--nodes\n", "")
+    assert cli.main(["gpufleet", "completion", "tcsh"]) == 2
