@@ -9,6 +9,7 @@ from typing import Any
 from .legal_rights import gates, held_of, none_borrowed, preempt_protection, reclaim_protection, reclaim_violations, within_guarantee
 from .order import fork
 from .places import Occupancy, Undecided, gang_fits
+from .replay import spelt
 from .shares import below, borrowed_units, units_of
 from .world import ALL, Job, Worker, World
 
@@ -74,16 +75,6 @@ def _places(taken: Occupancy, world: World, job: Job) -> list[Worker] | None:
         if found and not gates(world, {"action": "start", "job": job.name, "workers": [spelt(w) for w in (*job.workers, *found)]}):
             return found
     return None
-
-
-def spelt(worker: Worker) -> Json:
-    """A worker as a plan writes it."""
-    raw: Json = {"role": worker.role, "index": worker.index, "node": worker.node, "gpus": list(worker.gpus)}
-    if worker.share is not None:
-        raw["gpu_share"] = worker.share / 1000
-    if worker.mig is not None:
-        raw["mig"] = [{"profile": profile, "start": start} for profile, start in worker.mig]
-    return raw
 
 
 def _one_victim(world: World, final: World, taken: Occupancy, job: Job) -> list[str]:

@@ -5,11 +5,10 @@ Judged where it is beyond doubt: one division, nobody leaves, nothing is kept fr
 
 from typing import Any
 
-from .legal_idle import spelt
 from .legal_rights import gates
 from .order import first_in_queue, need_of
 from .places import Occupancy, Undecided, gang_fits, occupancy
-from .replay import steps
+from .replay import spelt, steps
 from .shares import figures
 from .world import Job, World, read
 

@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 from .order import fork, queue_key, ratio, serves_first
-from .replay import apply_decision, steps
+from .replay import apply_decision, spelt, steps
 from .shares import Figures, Unit, borrowed_units, figures, guarantee_of, least, limit_of, units_of, window_milli
 from .world import ALL, CLASSES, Job, World, read, worker_of
 
@@ -358,6 +358,9 @@ def _removed(world: World, decision: Json, division: str) -> list[Unit]:
 def reclaim_violations(world: World, asker: Job, group: list[Json], plan: Json) -> list[str]:
     """Whether one reclaim was legal, from the world just before it: may it try, each unit, the whole plan, the order afterwards."""
     served = next((d for d in plan["decisions"] if d.get("job") == asker.name and "workers" in d), None)
+    back = served is None and asker.holds and not asker.missing  # was put out, and is back in the very place
+    if served is None and back:
+        served = {"action": "move", "workers": [spelt(worker) for worker in asker.workers]}
     if served is None:
         return [f"{', '.join(d['job'] for d in group)} taken for {asker.name}, which is not served"]
     places = [raw["node"] for raw in served["workers"] if raw["gpus"]]

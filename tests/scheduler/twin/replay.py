@@ -4,7 +4,7 @@ import copy
 from collections.abc import Iterator
 from typing import Any
 
-from .world import World, read
+from .world import Worker, World, read
 
 CHANGES = ("evict", "shrink", "start", "repair", "grow", "move")
 Json = dict[str, Any]
@@ -12,6 +12,16 @@ Json = dict[str, Any]
 
 def _job(scenario: Json, name: str) -> Json:
     return next(job for job in scenario["jobs"] if job["name"] == name)
+
+
+def spelt(worker: Worker) -> Json:
+    """A worker as a plan writes it."""
+    raw: Json = {"role": worker.role, "index": worker.index, "node": worker.node, "gpus": list(worker.gpus)}
+    if worker.share is not None:
+        raw["gpu_share"] = worker.share / 1000
+    if worker.mig is not None:
+        raw["mig"] = [{"profile": profile, "start": start} for profile, start in worker.mig]
+    return raw
 
 
 def apply_decision(scenario: Json, decision: Json) -> None:

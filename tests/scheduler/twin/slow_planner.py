@@ -6,10 +6,10 @@ Written from the semantics alone. Nothing is kept between two questions, and eve
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from .legal_idle import spelt
 from .legal_rights import gates
 from .order import Table, job_key, queue_key
 from .places import Occupancy, admits, gang_fits, occupancy, runs_on
+from .replay import spelt
 from .shares import figures, hopeless, least
 from .world import Job, Node, Role, Worker, World
 
