@@ -125,9 +125,16 @@ class Forecast:
         work.kind, work.form, work.types, work.fixed = kind, form, form.types, kind.preemptible is Preemptible.NEVER
         try:
             refused, types = cycle.static_reasons(work)
-            return not refused and any(could_start(cycle, work, quota_type) for quota_type in types)
+            return not refused and any(could_start(cycle, work, quota_type) for quota_type in types if not self._wanted_back(work, quota_type))
         finally:
             work.kind, work.form, work.types, work.fixed = kept
+
+    def _wanted_back(self, work: Work, quota_type: int) -> bool:
+        """Whether somebody whom this plan puts out waits for the type, not behind the job: what is free is kept for him from the next plan on."""
+        rank = self.cycle.rank_in_queue
+        return any(
+            not one.seats and quota_type in one.types and (one.home != work.home or rank(one) < rank(work)) for one in self.cycle.put_out_by_plan()
+        )
 
     def _room(self, work: Work, quota_type: int, level: int) -> int:
         kind = work.kind

@@ -1,7 +1,7 @@
 """The state of one plan in the making, shared by the passes: who waits, what was computed about it, and how a job is placed."""
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -327,6 +327,10 @@ class Cycle:
     def asked_again(self, work: Work) -> bool:
         """Whether it was put out by this plan and waits like everyone else."""
         return work.order in self._asking_again
+
+    def put_out_by_plan(self) -> Collection[Work]:
+        """Who waits like everyone else because this plan has put him out, or stands again."""
+        return self._asking_again.values()
 
     def anybody_waits(self) -> bool:
         self._ask_again()

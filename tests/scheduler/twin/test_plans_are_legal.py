@@ -43,10 +43,11 @@ ONCE_FAILED: dict[str, list[int]] = {
         500121,
         975567880848,
         975567881246,
+        214521426115,
     ],
     "backfill_is_harmless": [1507, 706839024329],
     "settles": [307, 536, 1086, 1153, 10523, 10674, 500372, 8000555, 88000083, 975567880233],
-    "advice_is_true": [975567880482],
+    "advice_is_true": [975567880482, 214521426069],
     "shares_are_right": [1202, 510825, 527645468251],
 }
 ONCE_FAILED_MEDIUM: dict[str, list[int]] = {
