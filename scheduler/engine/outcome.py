@@ -11,7 +11,7 @@ from .forecast import Forecast
 from .invariants import check
 from .metrics import measure
 from .mig import Instance
-from .plan import Decision, Plan, Share, Stand, Waiting
+from .plan import Decision, Plan, Share, Stand, Waiting, eviction
 from .reading import spell_instant
 from .reasons import Reason, reason
 from .state import Cycle
@@ -71,12 +71,12 @@ def stands(work: Work, cycle: Cycle) -> tuple[Stand, ...]:
 def action_of(work: Work) -> str | None:
     """What the plan does to a job: the difference between its first places and its last."""
     first, last = work.first_seats, work.seats
+    if not last:
+        return "evict" if first else None
     if first == last:
         return None
     if not first:
         return "start"
-    if not last:
-        return "evict"
     if work.evicted:
         return None if set(first) == set(last) else "move"
     if set(last) <= set(first):
@@ -93,8 +93,8 @@ def decisions_of(cycle: Cycle) -> list[Decision]:
     """What the plan does to jobs and boards, in the order in which it is carried out."""
     works = sorted(set(cycle.cluster.journal), key=lambda work: work.order)
     changed = [(action, work) for work in works if work.seats is not work.first_seats and (action := action_of(work)) is not None]
-    owners = Owners(cycle)
-    staged = []
+    owners = Owners(cycle, works)
+    staged = []  # with what they are sorted by: stage, when the job was given its place, and who it is
     befores = {work.order: owners.before(work) for action, work in changed if action not in ("evict", "shrink")}
     served = Served(cycle, befores, [work for _, work in changed])
     for action, work in changed:
@@ -103,7 +103,7 @@ def decisions_of(cycle: Cycle) -> list[Decision]:
             why, beneficiary = work.put_out_why or work.why, work.put_out_for
             if beneficiary not in served.served:
                 why, beneficiary = served.by(work, why, beneficiary)
-            decision = Decision("evict", why, work.job.name, beneficiary, (), (), False, work.kind.grace_ms)
+            decision = eviction(work.job.name, why, beneficiary, work.kind.grace_ms)
         else:
             why, beneficiary = work.why, None
             if action == "move":
@@ -119,21 +119,17 @@ def decisions_of(cycle: Cycle) -> list[Decision]:
                 after=befores.get(work.order, ()),
                 backfilled=work.backfilled,
             )
-        staged.append(((_STAGE[action], work.sequence, work.order), decision))
+        staged.append((_STAGE[action], work.sequence, work.order, decision))
     for key in sorted(cycle.cluster.geometry):
         split = cycle.fleet.soon.splits.get(key)
         holder = cycle.cluster.geometry[key]
         instances: tuple[Instance, ...] = split.instances if split is not None else ()
         node = cycle.grid.nodes[key[0]].name
         why = reason("repartition", f"GPU {key[1]} of {node} is split anew for {holder.job.name}")
-        staged.append(
-            (
-                (3, holder.sequence, key[0] * 64 + key[1]),
-                Decision("repartition", why, for_job=holder.job.name, after=owners.holding(*key), node=node, gpu=key[1], instances=instances),
-            )
-        )
-    staged.sort(key=itemgetter(0))
-    return in_order([decision for _, decision in staged])
+        decision = Decision("repartition", why, for_job=holder.job.name, after=owners.holding(*key), node=node, gpu=key[1], instances=instances)
+        staged.append((3, holder.sequence, key[0] * 64 + key[1], decision))
+    staged.sort(key=itemgetter(0, 1, 2))
+    return in_order([decision for _, _, _, decision in staged])
 
 
 def in_order(decisions: list[Decision]) -> list[Decision]:
@@ -141,15 +137,15 @@ def in_order(decisions: list[Decision]) -> list[Decision]:
 
     Who gives way may leave no place that is taken, but what a limit lacks.
     """
-    by_job: dict[str | None, Decision] = {decision.job: decision for decision in decisions if decision.job is not None}
     yielding: dict[str, list[str]] = {}
     for decision in decisions:
         if decision.action == "move" and decision.for_job is not None and decision.job is not None:  # others stand at the front already
             yielding.setdefault(decision.for_job, []).append(decision.job)
     at = next((place for place, decision in enumerate(decisions) if decision.after or decision.job in yielding), len(decisions))
-    done = decisions[:at]
-    state = dict.fromkeys(map(id, done), 2)  # 1: being looked at, 2: in the list
-    for decision in decisions[at:]:
+    done, rest = decisions[:at], decisions[at:]
+    by_job: dict[str | None, Decision] = {decision.job: decision for decision in rest if decision.job is not None}
+    state: dict[int, int] = {}  # 1: being looked at, 2: in the list
+    for decision in rest:
         if not decision.after and decision.job not in yielding:  # nothing to wait for
             if not state.get(id(decision)):
                 state[id(decision)] = 2
@@ -226,19 +222,25 @@ TAKING = ("reclaim", "preempt", "shrink", "consolidate", "reservation_due")
 class Owners:
     """Who stood where when the plan began, and has to be gone before somebody else can stand there."""
 
-    def __init__(self, cycle: Cycle) -> None:
+    def __init__(self, cycle: Cycle, touched: Sequence[Work]) -> None:
         self.cycle = cycle
-        self._held: dict[int, list[tuple[int, tuple[int, str]]]] | None = None
+        self.touched = touched  # all that this plan may have changed, in their order
+        self._held: dict[int, list[tuple[int, int, str]]] | None = None
 
-    def _index(self) -> dict[int, list[tuple[int, tuple[int, str]]]]:
-        """(GPUs, (place, job)) by node, of everything that leaves in this plan or is leaving already."""
+    def _index(self) -> dict[int, list[tuple[int, int, str]]]:
+        """(GPUs, place, job) by node, of everything that leaves in this plan or is leaving already."""
         if self._held is None:
-            self._held = {}
+            held = self._held = {}
             cluster = self.cycle.cluster
-            for work in sorted(set(cluster.journal), key=lambda work: work.order) if cluster.usual else cluster.works:
+            for work in self.touched if cluster.usual else cluster.works:
                 gone: Collection[Seat] = ()
                 run = work.job.run
                 if run is QUEUED:
+                    continue
+                if not work.seats and not run.leaving and not work.form.parted and work.state != "stopping":
+                    who = (work.order, work.job.name)
+                    for seat in work.first_seats:
+                        held.setdefault(seat.node, []).append((seat.mask, *who))
                     continue
                 if work.first_seats is not work.seats:
                     gone = set(work.first_seats) - set(work.seats) if work.seats else work.first_seats
@@ -250,20 +252,20 @@ class Owners:
                     mask = seat.mask
                     for part in seat.parts:
                         mask |= 1 << part.gpu
-                    self._held.setdefault(seat.node, []).append((mask, who))
+                    held.setdefault(seat.node, []).append((mask, *who))
         return self._held
 
     def holding(self, node: int, gpu: int) -> tuple[str, ...]:
         """Who has to leave a GPU before it can be split anew."""
-        found = {who for held, who in self._index().get(node, ()) if held >> gpu & 1}
-        return tuple(name for _, name in sorted(found))
+        found = {order: name for held, order, name in self._index().get(node, ()) if held >> gpu & 1}
+        return tuple([found[order] for order in sorted(found)])
 
     def before(self, work: Work) -> tuple[str, ...]:
         cycle = self.cycle
         if cycle.fleet.soon is cycle.fleet.now:
             return ()
         first = set(work.first_seats)
-        found: set[tuple[int, str]] = set()
+        found: dict[int, str] = {}
         for seat in work.seats:
             if seat in first:
                 continue
@@ -274,9 +276,9 @@ class Owners:
             if not crowded and not seat.parts and not mask & ~cycle.fleet.idle_at_start[seat.node]:
                 continue
             here = self._index().get(seat.node, ())
-            found.update([who for held, who in here if held & mask or crowded])
-        found.discard((work.order, work.job.name))
-        return tuple(name for _, name in sorted(found))
+            found.update([(order, name) for held, order, name in here if held & mask or crowded])
+        found.pop(work.order, None)
+        return tuple([found[order] for order in sorted(found)])
 
 
 def _reserved(cycle: Cycle, forecast: Forecast) -> list[Decision]:
@@ -304,7 +306,7 @@ def _waiting(cycle: Cycle, forecast: Forecast, telling: Telling, changed: Sequen
     works = cycle.cluster.works
     blockers = Blockers(cycle)
     if changed is None:
-        telling.entries = [_entry(cycle, forecast, blockers, work) for work in works]
+        telling.entries = [None if work.seats and not work.degraded else _entry(cycle, forecast, blockers, work) for work in works]
         telling.same_room(blockers.view)
     else:
         for work in _to_be_told(cycle, forecast, blockers, telling, changed):
@@ -380,19 +382,20 @@ def _next_wake(cycle: Cycle, telling: Telling) -> int | None:
     """The earliest instant at which a plan could differ although nothing happened."""
     now, cluster = cycle.now, cycle.cluster
     ahead = Ahead(cycle)
-    telling.untimed.update(dict.fromkeys(cluster.come))
     touched = dict.fromkeys((*cluster.journal, *(work for work in cycle.asking.open if work.degraded)))
-    for work in [*telling.untimed]:
-        if work not in touched:
-            del telling.untimed[work]
-            if mine := ahead.of(work):
-                telling.times[work] = mine
+    untimed = telling.untimed
+    untimed.update(dict.fromkeys(cluster.come))
+    telling.times.update((work, mine) for work in untimed if (mine := ahead.of(work)) and work not in touched)
+    telling.untimed = {work: None for work in touched if work in untimed}
     times = [at for work, mine in telling.times.items() if work not in touched for at in mine]
     times.extend(at for work in touched for at in ahead.of(work))
     times.extend(cluster.windows.times())
     times.extend(at + HOUR_MS for node in cycle.grid.nodes for at in node.repartitioned)
     times.extend(now + entry.at for entry in cycle.book.entries)
     return min((at for at in times if at > now), default=None)
+
+
+UNPROTECTED = (0, 0)
 
 
 class Ahead:
@@ -404,8 +407,15 @@ class Ahead:
         self.protections: dict[int, tuple[int, int]] = {}
 
     def of(self, work: Work) -> tuple[int, ...]:
-        if work.job.run is QUEUED and work.job.not_before is None and not work.form.delay and not self.waits_end:
-            return ()  # most jobs
+        job = work.job
+        run = job.run
+        if run is QUEUED:
+            if job.not_before is None and not work.form.delay and not self.waits_end:
+                return ()  # most jobs that wait
+        elif work.seats and run.until is None and run.reclaimed is None and not work.degraded:
+            spans = self.protections.get(work.charged_leaf) or self._spans(work.charged_leaf)
+            if run.started is None or spans == UNPROTECTED:
+                return ()  # most jobs that run
         return tuple(at for at in self._all(work) if at > self.cycle.now)
 
     def _all(self, work: Work) -> Iterator[int]:

@@ -77,6 +77,11 @@ class Decision(NamedTuple):
         return result
 
 
+def eviction(job: str, why: Reason, for_job: str | None, grace_ms: int) -> Decision:
+    """One of what may be thousands in a plan: made past the slow constructor of a named tuple."""
+    return tuple.__new__(Decision, ("evict", why, job, for_job, (), (), False, grace_ms, None, None, None, ()))
+
+
 class Waiting(NamedTuple):
     job: str
     reasons: tuple[Reason, ...]
