@@ -218,17 +218,11 @@ class Reclaim:
     def order(self, found: Found) -> Reason | None:
         """With the victims gone, the job must be served before every one of them that asks again."""
         tree, division = self.tree, self.division
-        seen: set[tuple[int, int]] = set()  # by leaf and form
-        for unit in found.units:
-            victim = unit.work
-            if unit.surplus or unit.leaf == self.leaf:
+        for leaf, victim in found.minima():
+            if leaf == self.leaf:
                 continue  # in one leaf class and number decide, and those were compared
-            alike = (unit.leaf, id(victim.form))
-            if alike in seen:
-                continue
-            seen.add(alike)
             least = self.cycle.least_milli(victim.kind, self.quota_type)
-            mine, theirs = tree.fork(self.leaf, unit.leaf)
+            mine, theirs = tree.fork(self.leaf, leaf)
             my_key = tree.key(mine, division, self.milli, self._within(mine, found.charged))
             their_key = tree.key(theirs, division, least, self._within(theirs, found.charged))
             if my_key > their_key:
@@ -252,7 +246,7 @@ def worth(cycle: Cycle, work: Work, leaf: int, quota_type: int, milli: int, foun
     most = cycle.settings.worth_gpu_ms.of(work.kind.class_rank)
     if most is None:
         return None
-    lost = sum(unit.lost for unit in found.units)
+    lost = found.lost
     if lost <= most or cycle.tree.within_guarantee(leaf, quota_type, milli):
         return None
     detail = f"{lost // 1000} GPU-seconds of others would be lost; the settings allow {most // 1000}"
@@ -270,7 +264,7 @@ def grows_beyond_share(cycle: Cycle, leaf: int, quota_type: int, milli: int, fou
     """Evicting inside a leaf must not take the leaf further beyond its share: others would take it back at once, and so on for ever."""
     tree = cycle.tree
     division = tree.divisions[tree.division_of[quota_type]]
-    freed = sum(unit.milli for unit in found.units)
+    freed = found.milli
     if milli <= freed:
         return None
     for place in tree.path[leaf]:

@@ -257,7 +257,7 @@ def _sets(cycle: Cycle, work: Work, quota_type: int, ranked: Ranked, legal: Lega
         if len(ranked) >= 64 and not could_hold(cycle, target):
             continue
         one = search(cycle.cluster, ranked, legal, target, units)
-        if one is not None and one.units:  # what fits without victims was held back for another reason
+        if one is not None and len(one):  # what fits without victims was held back for another reason
             found.append(one)
     if len(found) > 1:
         found.sort(key=Found.rank)
@@ -276,10 +276,14 @@ def try_set(
     milli = cluster.wants_milli(work.kind, work.missing(), quota_type)
     code = why(found)
     before = cluster.mark()
-    upset = any(unit.work.first_seats and not unit.work.evicted for unit in found.units)
-    in_vain = cycle.turn == IN_ORDER and any(unit.fresh and unit.leaf != work.charged_leaf for unit in found.units)
+    victims = found.works
+    upset = any(victim.first_seats and not victim.evicted for victim in victims)
+    in_vain = cycle.turn == IN_ORDER and found.takes_fresh_beside(work.charged_leaf)
     with cluster.attempt() as attempt:
-        release(cycle, found.units, code, work.job.name)
+        if found.surplus:
+            release(cycle, found.units, code, work.job.name)
+        else:
+            cluster.put_out_all(victims, code, work.job.name)
         refused = None
         leaf = work.home
         for leaf in cycle.leaves_of(work, quota_type, since=claim):
@@ -298,7 +302,7 @@ def try_set(
         crowded = cycle.book.delays(work, quota_type, milli, seats)
         if crowded:
             return cycle.book.held_back(crowded)
-        taken = {unit.work.job.name for unit in found.units}
+        taken = {victim.job.name for victim in victims}
         how_many = "1 job gives" if len(taken) == 1 else f"{len(taken)} jobs give"
         detail = f"{how_many} way: {', '.join(nsmallest(4, taken))}{' and others' if len(taken) > 4 else ''}"
         cluster.seat(work, seats, quota_type, leaf, reason(code.code, detail))
@@ -307,7 +311,7 @@ def try_set(
     cycle.changed()
     if in_vain:
         raise TakenInVain
-    cycle.takings.served(work, before, [unit.work for unit in found.units], upset=upset)
+    cycle.takings.served(work, before, victims, upset=upset)
     return None
 
 

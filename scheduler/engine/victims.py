@@ -4,14 +4,17 @@ A `Unit` is what is taken as one: a step of an elastic job's surplus, or the min
 in the order of semantics, passes over what is not legal, stops when the job fits and gives back what it did not need.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from heapq import heapify, heappop, heappush
 
-from .cluster import Cluster
+import numpy as np
+
+from .cluster import Cluster, Work
 from .grid import Ints
 from .units import Unit, Units
-from .wide import WideRanking, WideSearch, can_count
+from .wide import Columns, WideRanking, WideSearch, can_count, ints
 
 Ranked = Sequence[tuple[tuple[int, ...], "Unit"]] | WideRanking
 MOST_NODES = 16  # tried one by one for a job whose room can't be counted
@@ -35,26 +38,96 @@ class Target:
     short: tuple[tuple[int, int, int], ...] = ()  # (first, end, milli-GPU): what must leave below nodes of the tree that are at their limit
 
 
-@dataclass(slots=True)
 class Found:
-    units: list[Unit]
-    charged: dict[int, int]  # milli-GPU taken, by the node of the tree that answers for it
-    low: int
-    high: int
-    worst: tuple[int, ...] = ()
+    """Units that together make room in a slice of the fleet."""
+
+    def __init__(self, units: Sequence[Unit], charged: dict[int, int], low: int, high: int, worst: tuple[int, ...] = ()) -> None:
+        self.units = units
+        self.charged = charged  # milli-GPU taken, by the node of the tree that answers for it
+        self.low = low
+        self.high = high
+        self.worst = worst
+
+    def __len__(self) -> int:
+        return len(self.units)
+
+    @property
+    def works(self) -> list[Work]:
+        """The job of each unit."""
+        return [unit.work for unit in self.units]
+
+    @property
+    def milli(self) -> int:
+        return sum(unit.milli for unit in self.units)
+
+    @property
+    def lost(self) -> int:
+        return sum(unit.lost for unit in self.units)
+
+    @property
+    def surplus(self) -> bool:
+        """Whether it is the surplus of somebody that goes."""
+        return any(unit.surplus for unit in self.units)
+
+    def takes_fresh_beside(self, leaf: int) -> bool:
+        """Whether something goes that the plan has started in another leaf."""
+        return any(unit.fresh and unit.leaf != leaf for unit in self.units)
+
+    def minima(self) -> Iterable[tuple[int, Work]]:
+        """Leaf and job of the units that are a minimum, one for all of a leaf that ask for the same."""
+        distinct: dict[tuple[int, int], Work] = {}
+        for unit in self.units:
+            if not unit.surplus:
+                distinct.setdefault((unit.leaf, id(unit.work.form)), unit.work)
+        return [(leaf, work) for (leaf, _), work in distinct.items()]
 
     def rank(self) -> tuple[object, ...]:
         """How one set compares with that of another domain: the least is taken."""
-        oldest_first = sorted((-unit.work.job.submitted for unit in self.units), reverse=True)
-        names = sorted(unit.work.job.name for unit in self.units)
-        return (
-            self.worst,
-            sum(unit.milli for unit in self.units),
-            sum(unit.lost for unit in self.units),
-            oldest_first,
-            names,
-            self.low,
-        )
+        jobs = [work.job for work in self.works]
+        oldest_first = sorted((-job.submitted for job in jobs), reverse=True)
+        return (self.worst, self.milli, self.lost, oldest_first, sorted(job.name for job in jobs), self.low)
+
+
+class WideFound(Found):
+    """The same by columns, of jobs that are taken whole: units are made only for who asks for them one by one."""
+
+    def __init__(self, columns: Columns, rows: Ints, charged: dict[int, int], low: int, high: int, worst: tuple[int, ...]) -> None:
+        self.columns, self.rows = columns, rows
+        self.charged, self.low, self.high, self.worst = charged, low, high, worst
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @cached_property
+    def units(self) -> Sequence[Unit]:  # type: ignore[override]
+        units = self.columns.units
+        return [units[row] for row in self.rows.tolist()]
+
+    @cached_property
+    def works(self) -> list[Work]:
+        works = self.columns.works
+        return [works[row] for row in self.rows.tolist()]
+
+    @property
+    def milli(self) -> int:
+        return int(self.columns.milli[self.rows].sum())
+
+    @property
+    def lost(self) -> int:
+        return int(self.columns.lost[self.rows].sum())
+
+    @property
+    def surplus(self) -> bool:
+        return False
+
+    def takes_fresh_beside(self, leaf: int) -> bool:
+        return bool((self.columns.fresh[self.rows] & (self.columns.leaf[self.rows] != leaf)).any())
+
+    def minima(self) -> Iterable[tuple[int, Work]]:
+        leaf, kind = self.columns.leaf[self.rows], self.columns.kind[self.rows]
+        firsts = np.unique(leaf * (int(kind.max()) + 1) + kind, return_index=True)[1]
+        firsts.sort()
+        return [(int(leaf[at]), self.columns.works[self.rows[at]]) for at in firsts.tolist()]
 
 
 def category(unit: Unit, borrowed: bool, large: int) -> tuple[int, ...]:
@@ -123,6 +196,13 @@ def _wide_search(cluster: Cluster, ranked: WideRanking, legal: Legal, target: Ta
     places = WideSearch(cluster, ranked, target).find()
     if places is None:
         return None
+    columns = ranked.columns
+    rows = ranked.rows[ints(places)]
+    if places and not columns.any_surplus:
+        leaf, milli = columns.leaf[rows], columns.milli[rows]
+        parts = {first: int(milli[(leaf >= first) & (leaf < end)].sum()) for first, end, _, _ in ranked.bounds}
+        worst = ranked.category(places[int(ranked.code[ints(places)].argmax())])
+        return WideFound(columns, rows, {first: part for first, part in parts.items() if part}, target.low, target.high, worst)
     needed = ranked.units_at(places)
     top = _from_the_top(cluster, needed, legal, target, jobs)
     if top is None:

@@ -6,7 +6,6 @@ plain form.
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from heapq import heapify, heappop, heappush
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, overload
 
@@ -14,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .grid import Ints
-from .values import Preemptible
+from .values import Kind, Preemptible
 
 if TYPE_CHECKING:
     from .cluster import Cluster, Work
@@ -42,7 +41,7 @@ def neighbours_alike(keys: Sequence[npt.NDArray[Any]], order: Ints) -> Flags:
     return alike
 
 
-BY_UNIT = ("leaf", "milli", "lost", "began", "surplus", "fresh", "quota_type", "class_rank", "priority", "preemptible", "seats")
+BY_UNIT = ("leaf", "milli", "lost", "began", "surplus", "fresh", "quota_type", "kind", "class_rank", "priority", "preemptible", "seats")
 BY_SEAT = ("node", "held", "gpus")
 
 
@@ -79,13 +78,11 @@ class Columns:
     def _note_works(self, works: "Sequence[Work]") -> None:
         self.works = works
         self.quota_type = ints([work.quota_type for work in works])
-        forms: dict[int, int] = {}
-        kinds = [work.kind for work in works]
-        code = ints([forms.setdefault(id(kind), len(forms)) for kind in kinds])
-        distinct = {forms[id(kind)]: kind for kind in kinds}
-        self.class_rank = ints([distinct[at].class_rank for at in range(len(distinct))])[code]
-        self.priority = ints([distinct[at].priority for at in range(len(distinct))])[code]
-        self.preemptible = ints([distinct[at].preemptible for at in range(len(distinct))])[code]
+        codes: dict[Kind, int] = {}
+        self.kind = ints([codes.setdefault(work.kind, len(codes)) for work in works])
+        self.class_rank = ints([kind.class_rank for kind in codes])[self.kind]
+        self.priority = ints([kind.priority for kind in codes])[self.kind]
+        self.preemptible = ints([kind.preemptible for kind in codes])[self.kind]
 
     def _note_seats(self, held: "Sequence[tuple[Seat, ...]]", usable: Sequence[int]) -> None:
         self.held_by = held
@@ -101,6 +98,10 @@ class Columns:
         seats = self.held_by[row]
         index = self.units[row].index if self.surplus[row] else 0
         return self.works[row].job.name, -index, seats[0].role if seats else 0
+
+    @cached_property
+    def any_surplus(self) -> bool:
+        return bool(self.surplus.any())
 
     @cached_property
     def lists(self) -> tuple[list[int], list[int], list[int], list[int]]:
@@ -250,9 +251,10 @@ class WideRanking:
         return self._pairs
 
     def category(self, place: int) -> tuple[int, ...]:
-        unit = self.columns.units[self.rows[place]]
-        kind = unit.work.kind
-        return (not unit.fresh, not unit.surplus, not bool(self.borrowed[place]), unit.milli > self.large, kind.class_rank, kind.priority)
+        columns, row = self.columns, self.rows[place]
+        large = bool(columns.milli[row] > self.large)
+        kind = columns.works[row].kind
+        return (not columns.fresh[row], not columns.surplus[row], not self.borrowed[place], large, kind.class_rank, kind.priority)
 
     def units_at(self, places: Sequence[int]) -> list["Unit"]:
         units = self.columns.units
@@ -417,28 +419,56 @@ class WideSearch:
     # Clearing node by node
 
     def _collect_by_node(self) -> list[int] | None:
-        """Where only so much may be taken, it must not be taken here and there: clear the nodes that cost least, one worker's room at a time."""
-        shelves = Shelves(self)
-        heap = shelves.first_slots()
-        heapify(heap)
-        charged = [0] * len(self.ranking.bounds)
-        taken: dict[int, None] = {}
+        """Where only so much may be taken, it must not be taken here and there: clear the nodes that cost least, one worker's room at a time.
+
+        Where every unit stands on one node, that is done at once for all the room that may be made; what is left, one worker's room after the other.
+        """
         missing = self.target.count - self.room_before
-        room = Room(self)
-        while heap and room.gained < missing:
-            _, node, count = heappop(heap)
-            fresh = [at for at in shelves.units_on(node, count) if at not in taken]
+        if missing <= 0:
+            return []
+        shelves = Shelves(self)
+        done, at_once = self._cleared_at_once(shelves, missing) if shelves.apart else (0, [])
+        if int(shelves.gains[:done].sum()) >= missing:
+            return at_once
+        taken = dict.fromkeys(at_once)
+        charged = self._charged(ints(at_once))
+        room = Room(self, at_once)
+        blocked: set[int] = set()
+        for node, units in shelves.slots(done):
+            if room.gained >= missing:
+                break
+            if node in blocked:
+                continue
+            fresh = [at for at in units if at not in taken]
             trial = list(charged)
             if not self._all_legal(fresh, trial):
+                blocked.add(node)  # what comes behind it on this node needs it
                 continue
             charged = trial
             for at in fresh:
                 taken[at] = None
                 room.free_up(at, 1)
-            following = shelves.next_slot(node, count)
-            if following is not None:
-                heappush(heap, following)
         return list(taken) if room.gained >= missing else None
+
+    def _cleared_at_once(self, shelves: "Shelves", missing: int) -> tuple[int, list[int]]:
+        """From the cheapest on as many slots as are needed, or as may be taken one after the other; and their units."""
+        columns, rows = self.columns, self.ranking.rows[shelves.units]
+        leaf, milli = columns.leaf[rows], columns.milli[rows]
+        legal = np.zeros(len(rows), dtype=np.bool_)
+        for first, end, most, at_most in self.ranking.bounds:
+            here = np.flatnonzero((leaf >= first) & (leaf < end))
+            sums = np.cumsum(milli[here])
+            legal[here] = (sums - milli[here] < most) & (sums <= at_most)
+        enough = int(np.searchsorted(np.cumsum(shelves.gains), missing)) + 1
+        done = min(enough, int(shelves.slot[legal.argmin()]) if not legal.all() else enough)
+        taken: list[int] = shelves.units[: np.searchsorted(shelves.slot, done)].tolist()
+        return done, taken
+
+    def _charged(self, places: Ints) -> list[int]:
+        """What units come to below each of the nodes of the tree that answer for them."""
+        rows = self.ranking.rows[places]
+        leaf, milli = self.columns.leaf[rows], self.columns.milli[rows]
+        return [int(milli[(leaf >= first) & (leaf < end)].sum()) for first, end, _, _ in self.ranking.bounds]
 
     @cached_property
     def _listed(self) -> tuple[list[int], list[int]]:
@@ -462,8 +492,10 @@ class WideSearch:
 
     def _give_back(self, taken: list[int]) -> list[int]:
         """Last taken first, give back each unit without which the job still fits."""
-        room = Room(self, taken)
         missing = self.target.count - self.room_before
+        if not self.target.short and self._all_needed(taken, missing):
+            return taken
+        room = Room(self, taken)
         if not self.target.short:
             needed = [at for at in reversed(taken) if not room.spares(at, missing)]
             needed.reverse()
@@ -488,6 +520,18 @@ class WideSearch:
             needed.append(at)
         needed.reverse()
         return needed
+
+    def _all_needed(self, taken: list[int], missing: int) -> bool:
+        """Whether there is no more room than is needed, and each unit, holding one place, completes a worker's room there."""
+        columns, rows, gpus = self.columns, self.ranking.rows[ints(taken)], self.target.gpus
+        if (columns.seats[rows] != 1).any():
+            return False
+        seats = columns.first[rows]
+        node, freed = columns.node[seats], columns.gpus[seats]
+        free = self.free.copy()
+        np.add.at(free, node, freed)
+        gained = (free // gpus - self.free // gpus)[self.allowed].sum()
+        return bool(gained == missing and self.allowed[node].all() and (free[node] % gpus < freed).all())
 
 
 def running_sums(group: Ints, values: Ints) -> tuple[Ints, Ints]:
@@ -552,15 +596,15 @@ class Room:
         return self.gained >= missing
 
 
-Slot = tuple[tuple[int, int, int, int], int, int]  # cost, node, number of units
-
-
 class Shelves:
-    """The units of a ranking by the node they stand on, in their order, each once per node."""
+    """The units of a ranking by the node they stand on, and how they make room there for one worker after the other.
+
+    A slot is what makes room for one worker more than the units before it on the same node do; slots stand in the order of what their node
+    has cost with them.
+    """
 
     def __init__(self, search: WideSearch) -> None:
-        self.search = search
-        columns, ranking = search.columns, search.ranking
+        columns, ranking, gpus = search.columns, search.ranking, search.target.gpus
         place, seat = columns.entries(ranking.rows)
         node = columns.node[seat]
         inside = search.allowed[node]
@@ -570,55 +614,37 @@ class Shelves:
         if len(place) > 1:  # a unit with several workers on a node stands there once, with all their GPUs
             same = np.zeros(len(place), dtype=np.bool_)
             same[1:] = (place[1:] == place[:-1]) & (node[1:] == node[:-1])
-            group = np.cumsum(~same) - 1
-            sums = np.zeros(int(group[-1]) + 1, dtype=np.int64)
-            np.add.at(sums, group, freed)
-            place, node, freed = place[~same], node[~same], sums
+            if same.any():
+                group = np.cumsum(~same) - 1
+                sums = np.zeros(int(group[-1]) + 1, dtype=np.int64)
+                np.add.at(sums, group, freed)
+                place, node, freed = place[~same], node[~same], sums
+        self.apart = len(np.unique(place)) == len(place)  # whether each unit stands on one node
         rows = ranking.rows[place]
-        self.place, self.node, self.freed = place, node, freed
-        before, self.start = running_sums(node, freed)
-        self.freed_so_far = before + freed
-        self.milli = running_sums(node, columns.milli[rows])[0] + columns.milli[rows]
-        self.lost = running_sums(node, columns.lost[rows])[0] + columns.lost[rows]
-        self.code = ranking.code[place]
-        self._begin: dict[int, int] = {}
-        self._end: dict[int, int] = {}
+        before, start = running_sums(node, freed)
+        free = search.free[node]
+        room_before, room = (free + before) // gpus, (free + before + freed) // gpus
+        ends = np.flatnonzero(room > room_before)
+        begins = start[ends]
+        behind = node[ends[1:]] == node[ends[:-1]]
+        begins[1:][behind] = ends[:-1][behind] + 1
+        milli, lost = columns.milli[rows], columns.lost[rows]
+        milli += running_sums(node, milli)[0]
+        lost += running_sums(node, lost)[0]
+        order = np.lexsort((ends, lost[ends], milli[ends], ranking.code[place][ends]))  # at the end of the order: the node, and how many units
+        begins, ends = begins[order], ends[order]
+        self.node: Ints = node[ends]
+        self.gains: Ints = (room - room_before)[ends]  # workers more
+        counts = ends - begins + 1
+        self.slot: Ints = np.repeat(np.arange(len(ends)), counts)  # of every unit
+        self.first: Ints = np.cumsum(counts) - counts
+        self.units: Ints = place[np.arange(len(self.slot)) + (begins - self.first)[self.slot]]  # by place in the ranking, slot by slot
 
-    def first_slots(self) -> list[Slot]:
-        """For every node the fewest of its units that make room for one worker more than it has now."""
-        if not len(self.node):
-            return []
-        gpus = self.search.target.gpus
-        free = self.search.free[self.node]
-        makes = (free + self.freed_so_far) // gpus > free // gpus
-        hits = np.flatnonzero(makes)
-        begins = np.flatnonzero(np.concatenate(([True], self.node[1:] != self.node[:-1])))
-        nodes = self.node[begins].tolist()
-        self._begin = dict(zip(nodes, begins.tolist(), strict=True))
-        self._end = dict(zip(nodes, [*begins[1:].tolist(), len(self.node)], strict=True))
-        hit_nodes = self.node[hits]
-        first = np.ones(len(hits), dtype=np.bool_)
-        first[1:] = hit_nodes[1:] != hit_nodes[:-1]
-        found = hits[first]
-        counts = (found - self.start[found] + 1).tolist()
-        cost = zip(self.code[found].tolist(), self.milli[found].tolist(), self.lost[found].tolist(), self.node[found].tolist(), strict=True)
-        return [(each, each[3], count) for each, count in zip(cost, counts, strict=True)]
-
-    def next_slot(self, node: int, done: int) -> Slot | None:
-        """The same for one worker more than the first `done` units make room for."""
-        gpus = self.search.target.gpus
-        begin, end = self._begin[node], self._end[node]
-        if begin + done >= end:
-            return None
-        free = int(self.search.free[node])
-        goal = (free + int(self.freed_so_far[begin + done - 1])) // gpus + 1
-        behind = np.flatnonzero((free + self.freed_so_far[begin + done : end]) // gpus >= goal)
-        if not len(behind):
-            return None
-        at = begin + done + int(behind[0])
-        return (int(self.code[at]), int(self.milli[at]), int(self.lost[at]), node), node, at - begin + 1
-
-    def units_on(self, node: int, count: int) -> list[int]:
-        begin = self._begin[node]
-        found: list[int] = self.place[begin : begin + count].tolist()
-        return found
+    def slots(self, since: int) -> Iterator[tuple[int, list[int]]]:
+        """Node and units of every slot from one on."""
+        if since >= len(self.node):
+            return
+        begin = int(self.first[since])
+        units, firsts = self.units[begin:].tolist(), (self.first[since:] - begin).tolist()
+        for node, first, end in zip(self.node[since:].tolist(), firsts, [*firsts[1:], len(units)], strict=True):
+            yield node, units[first:end]
