@@ -438,6 +438,9 @@ class Cluster:
                     del self.geometry[entry[1]]
                 else:
                     self.geometry[entry[1]] = entry[2]
+            elif entry[0] == "out":
+                for work in reversed(entry[1]):
+                    self._put_back(work)
             else:
                 work = entry[1]
                 self.touched[work.order] = work
@@ -547,26 +550,43 @@ class Cluster:
         """Evict many jobs: places on one node, and what one leaf is charged, are given back in one step."""
         places: list[Seat] = []
         charges: dict[tuple[int, int, bool], int] = {}
-        for work in works:
-            if work.seats is not work.first_seats or work.form.parted:
-                self.unseat(work, work.seats, why, for_job)
-                continue
-            self._remember(work)
+        untouched = [work for work in works if work.seats is work.first_seats and work.why is None and not work.form.parted]
+        if len(untouched) < len(works):
+            for work in works:
+                if work.seats is not work.first_seats or work.why is not None or work.form.parted:
+                    self.unseat(work, work.seats, why, for_job)
+        if not untouched:
+            return
+        self.log.append(("out", untouched))
+        for work in untouched:
             places += work.seats
             key = (work.charged_leaf, work.quota_type, work.fixed)
             charges[key] = charges.get(key, 0) + work.milli
             work.seats = ()
             work.milli = 0
             work.backfilled = work.degraded = False
-            if not work.evicted:
-                work.put_out_why, work.put_out_for = why, for_job
             work.evicted = True
-            work.why, work.for_job = why, for_job
-            self.put_out.append(work)
-            self.ousted[work.order] = work
+            work.why = work.put_out_why = why
+            work.for_job = work.put_out_for = for_job
+        by_order = {work.order: work for work in untouched}
+        self.touched.update(by_order)
+        self.ousted.update(by_order)
+        self.journal += untouched
+        self.put_out += untouched
         self.fleet.free_all(places)
         for (leaf, quota_type, fixed), milli in charges.items():
             self._charge(leaf, quota_type, -milli, fixed)
+
+    def _put_back(self, work: Work) -> None:
+        """As before the first time that this plan put it out."""
+        self.touched[work.order] = work
+        self.journal.append(work)
+        work.seats = work.first_seats
+        work.milli = sum([seat.milli for seat in work.seats])
+        work.backfilled = work.job.run.backfilled
+        work.evicted = False
+        work.why = work.for_job = None
+        work.look_for_gaps()
 
     def spend_moves(self, count: int) -> None:
         self.log.append(("moves", count))

@@ -7,6 +7,7 @@ import numpy as np
 
 from .capacity import widest
 from .cluster import Work
+from .form import Form
 from .grid import Ints
 from .state import Cycle
 
@@ -47,21 +48,25 @@ def _against_queue(cycle: Cycle) -> int:
     types = np.array(cycle.grid.type_of, dtype=np.int64)
     capacity = cycle.capacity(cycle.fleet.soon)
     counts = {key: [form, count] for key, (form, count) in cycle.asking.alike.items() if count}
+    changed: dict[tuple[Form, int], int] = {}
     for work, sign in _changed(cycle):
-        counts.setdefault((work.form.shape, work.types[0]), [work.form, 0])[1] += sign
+        asked = (work.form, work.types[0])
+        changed[asked] = changed.get(asked, 0) + sign
+    for (form, quota_type), sign in changed.items():
+        counts.setdefault((form.shape, quota_type), [form, 0])[1] += sign
     for (_, quota_type), (form, count) in counts.items():
         kind = form.kind
         roles = [role for role in kind.roles if role.gpus and role.least]
         if not roles:
             continue
-        asked = (quota_type, kind.tolerates_suspect)
-        if asked not in idle_of:
-            idle_of[asked] = int((_room(cycle, suspect=kind.tolerates_suspect) * (types == quota_type)).sum())
+        place = (quota_type, kind.tolerates_suspect)
+        if place not in idle_of:
+            idle_of[place] = int((_room(cycle, suspect=kind.tolerates_suspect) * (types == quota_type)).sum())
         role = max(roles, key=lambda one: one.gpus)
         eligible = cycle.grid.eligible(kind, role, quota_type, suspect=kind.tolerates_suspect, spare=False)
         sums = capacity.sums(role, eligible, widest(cycle.cluster, kind))
         usable = int(sums[sums >= role.least].sum()) * role.gpus
-        total += count * max(0, idle_of[asked] - usable)
+        total += count * max(0, idle_of[place] - usable)
         weight += count
     return total // weight if weight else 0
 

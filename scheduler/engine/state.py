@@ -519,10 +519,12 @@ class Cycle:
 
     def _judge(self) -> None:
         """Whoever lost his place asks again only where he could start: there may be types without room for him, or limits below what he had."""
+        alike: dict[tuple[int, Form], tuple[tuple[Reason, ...], tuple[int, ...]]] = {}
         for work in self.cluster.put_out:
             if work.evicted and not work.seats and work.order not in self._judged:
                 self._judged.add(work.order)
-                blocked, types = self.alike(work)
+                key = (work.home, work.form)
+                blocked, types = alike.get(key) or alike.setdefault(key, self.alike(work))
                 if blocked:
                     self.static[work.order] = blocked
                 if types != work.types:
