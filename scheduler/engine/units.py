@@ -2,6 +2,7 @@
 
 from bisect import bisect_left, insort
 from collections.abc import Sequence
+from itertools import compress, count
 from typing import Any, TypeVar
 
 import numpy as np
@@ -362,21 +363,32 @@ class Units:
 
 def columns_of(works: Sequence[Work], usable: Sequence[int], now: int) -> Columns:
     """The columns of jobs that are one unit each, in the order in which they are tried."""
-    anew = [work.evicted or not work.first_seats for work in works]
-    runs = [work.job.run for work in works]
-    if any(anew) or any(work.job.checkpoint is not None for work in works):
+    anew = [work.evicted or work.moved or not work.first_seats for work in works]
+    jobs = [work.job for work in works]
+    runs = [job.run for job in jobs]
+    began = ints([run.started if run.started is not None else run.since if run.since is not None else now for run in runs])
+    # Since when work would be lost: who has not started loses none.
+    since = ints([now if run.started is None else run.started for run in runs])
+    beside = np.zeros(len(works), dtype=np.int64)  # what saving and restoring take
+    if any(job.checkpoint is not None for job in jobs):
+        points = [None if job.run.started is None else job.checkpoint for job in jobs]
+        saved = [0 if point is None or point.last is None else point.last for point in points]
+        since = np.where(np.array([point is not None and point.last is not None for point in points]), np.maximum(since, ints(saved)), since)
+        beside = ints([0 if point is None else point.save_ms + point.restore_ms for point in points])
+    milli = [work.milli for work in works]
+    spans = np.maximum(0, now - since) + beside
+    if max(milli, default=0) * int(spans.max(initial=0)) < 1 << 62:
+        lost = ints(milli) * spans // 1000
+    else:
+        lost = ints([each * span // 1000 for each, span in zip(milli, spans.tolist(), strict=True)])
+    if any(anew):
+        for row in compress(count(), anew):
+            unit = Unit(works[row], works[row].seats, milli[row], False, 0, now)
+            lost[row], began[row] = unit.lost, unit.began
         fresh = [stands_by_plan(work) for work in works]
-        began = [now if work.moved or (again and work.firm) else begin_of(work.job, now) for again, work in zip(anew, works, strict=True)]
-        lost = [
-            lost_since(work.job, work.milli, now, begun=now) if work.moved else 0 if again else lost_since(work.job, work.milli, now)
-            for again, work in zip(anew, works, strict=True)
-        ]
     else:
         fresh = anew
-        started = [now if run.started is None else run.started for run in runs]
-        began = [run.since if run.started is None and run.since is not None else at for run, at in zip(runs, started, strict=True)]
-        lost = (ints([work.milli for work in works]) * np.maximum(0, now - ints(started)) // 1000).tolist()
-    return Columns.of_works(works, usable, lost, began, fresh, _unit_of).in_order()
+    return Columns.of_works(works, usable, milli, lost, began, fresh, _unit_of).in_order()
 
 
 def _unit_of(columns: Columns, row: int) -> Unit:

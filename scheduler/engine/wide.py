@@ -6,8 +6,9 @@ plain form.
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
+from itertools import chain
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from .units import Unit
     from .victims import Target
 
+T = TypeVar("T")
 Flags = npt.NDArray[np.bool_]
 # (first leaf, end, milli-GPU, milli-GPU): so much may be taken below a node of the tree before the next unit is refused, and so much in all
 Bound = tuple[int, int, int, int]
@@ -39,6 +41,33 @@ def neighbours_alike(keys: Sequence[npt.NDArray[Any]], order: Ints) -> Flags:
         ordered = key[order]
         alike &= ordered[1:] == ordered[:-1]
     return alike
+
+
+def in_order_of(keys: Sequence[npt.NDArray[Any]]) -> Ints:
+    """Rows by these keys, the first of them deciding most; rows that are equal in all of them stay in their order.
+
+    What is the same in every row is left out, and only rows that are equal in the first key that is left are sorted by the others.
+    """
+    size = len(keys[0])
+    keys = [key for key in keys if size and (key != key[0]).any()]
+    if not keys:
+        return np.arange(size)
+    order = np.argsort(keys[0])
+    ordered = keys[0][order]
+    same = ordered[1:] == ordered[:-1]
+    if same.any():
+        tied = np.zeros(size, dtype=np.bool_)
+        tied[1:] |= same
+        tied[:-1] |= same
+        rows = order[tied]
+        order[tied] = rows[np.lexsort((rows, *[key[rows] for key in reversed(keys)]))]
+    return order
+
+
+def picked(values: Sequence[T], rows: Ints) -> list[T]:
+    """The values in these rows, in their order."""
+    found: list[T] = np.fromiter(values, dtype=object, count=len(values))[rows].tolist()
+    return found
 
 
 BY_UNIT = ("leaf", "milli", "lost", "began", "surplus", "fresh", "quota_type", "kind", "class_rank", "priority", "preemptible", "seats")
@@ -61,15 +90,15 @@ class Columns:
 
     @classmethod
     def of_works(
-        cls, works: "Sequence[Work]", usable: Sequence[int], lost: Sequence[int], began: Sequence[int], fresh: Sequence[bool], make: "Make"
+        cls, works: "Sequence[Work]", usable: Sequence[int], milli: Sequence[int], lost: Ints, began: Ints, fresh: Sequence[bool], make: "Make"
     ) -> "Columns":
         """Those of jobs that are one unit each; a unit is made when somebody asks for it."""
         new = cls.__new__(cls)
         new._note_seats([work.seats for work in works], usable)
         new._note_works(works)
         new.leaf = ints([work.charged_leaf for work in works])
-        new.milli = ints([work.milli for work in works])
-        new.lost, new.began = ints(lost), ints(began)
+        new.milli = ints(milli)
+        new.lost, new.began = lost, began
         new.surplus = np.zeros(len(works), dtype=np.bool_)
         new.fresh = np.array(fresh, dtype=np.bool_)
         new.units = Made(new, make)
@@ -86,17 +115,18 @@ class Columns:
 
     def _note_seats(self, held: "Sequence[tuple[Seat, ...]]", usable: Sequence[int]) -> None:
         self.held_by = held
-        self.seats = ints([len(each) for each in held])
-        seats = [seat for each in held for seat in each]
+        self.seats = ints(list(map(len, held)))
+        seats = [*chain.from_iterable(held)]
         self.first = np.cumsum(self.seats) - self.seats
-        self.node = ints([seat.node for seat in seats])
-        self.held = ints([seat.mask.bit_count() for seat in seats])
-        self.gpus = ints([(seat.mask & usable[seat.node]).bit_count() for seat in seats])
+        self.node = np.fromiter(map(attrgetter("node"), seats), dtype=np.int64, count=len(seats))
+        mask = np.fromiter(map(attrgetter("mask"), seats), dtype=np.uint64, count=len(seats))
+        self.held = np.bitwise_count(mask).astype(np.int64)
+        self.gpus = np.bitwise_count(mask & np.array(usable, dtype=np.uint64)[self.node]).astype(np.int64)
 
     def _tail(self, row: int) -> tuple[str, int, int]:
         """What tells two units apart that are alike in everything else."""
         seats = self.held_by[row]
-        index = self.units[row].index if self.surplus[row] else 0
+        index = self.units[row].index if self.any_surplus and self.surplus[row] else 0
         return self.works[row].job.name, -index, seats[0].role if seats else 0
 
     @cached_property
@@ -115,23 +145,24 @@ class Columns:
 
     def in_order(self) -> "Columns":
         """The same with the units in the order in which they are tried."""
-        keys = (-self.began, self.lost, self.priority, self.class_rank, ~self.surplus, ~self.fresh)
-        order = np.lexsort(keys)
+        keys = (~self.fresh, ~self.surplus, self.class_rank, self.priority, self.lost, -self.began)
+        order = in_order_of(keys)
         alike = np.flatnonzero(neighbours_alike(keys, order))
         if len(alike):  # names are compared only where nothing else tells two units apart
-            rows: list[int] = order.tolist()
-            apart = alike[1:] != alike[:-1] + 1
-            begins = alike[np.concatenate(([True], apart))].tolist()
-            ends = alike[np.concatenate((apart, [True]))].tolist()
-            for begin, end in zip(begins, ends, strict=True):
-                rows[begin : end + 2] = sorted(rows[begin : end + 2], key=self._tail)
-            order = ints(rows)
-        _, seats = self.entries(order)
+            tied = np.zeros(len(order), dtype=np.bool_)
+            tied[alike] = tied[alike + 1] = True
+            begins = tied.copy()
+            begins[alike + 1] = False  # of every group
+            rows = order[tied]
+            tails = [self._tail(row) for row in rows.tolist()]
+            rank = np.empty(len(rows), dtype=np.int64)
+            rank[sorted(range(len(rows)), key=tails.__getitem__)] = np.arange(len(rows))
+            order[tied] = rows[np.lexsort((rank, np.cumsum(begins)[tied]))]
+        seats = order if len(self.node) == len(order) and (self.seats == 1).all() else self.entries(order)[1]
         other = Columns.__new__(Columns)
-        rows_in_order: list[int] = order.tolist()
-        other.works = [self.works[row] for row in rows_in_order]
-        other.held_by = [self.held_by[row] for row in rows_in_order]
-        other.units = Made(other, self.units.make) if isinstance(self.units, Made) else [self.units[row] for row in rows_in_order]
+        other.works = picked(self.works, order)
+        other.held_by = picked(self.held_by, order)
+        other.units = Made(other, self.units.make) if isinstance(self.units, Made) else picked(self.units, order)
         for name in BY_UNIT:
             setattr(other, name, getattr(self, name)[order])
         for name in BY_SEAT:
@@ -149,8 +180,8 @@ class Columns:
 
     def protection_order(self, rows: Ints) -> Ints:
         """The rows as they are lined up at a guarantee: who stands inside it first."""
-        keys = (self.began[rows], -self.priority[rows], -self.class_rank[rows], self.preemptible[rows])
-        order = np.lexsort(keys)
+        keys = (self.preemptible[rows], -self.class_rank[rows], -self.priority[rows], self.began[rows])
+        order = in_order_of(keys)
         alike = neighbours_alike(keys, order)
         # Minima of the same standing and lost work come by name already, as the units themselves do.
         alike &= ~neighbours_alike((self.lost[rows], self.surplus[rows], self.fresh[rows]), order) | self.surplus[rows][order][1:]
@@ -158,7 +189,7 @@ class Columns:
             names = [(self.works[row].job.name, bool(self.surplus[row]), -self._tail(row)[1]) for row in rows.tolist()]
             rank = np.empty(len(rows), dtype=np.int64)
             rank[sorted(range(len(rows)), key=names.__getitem__)] = np.arange(len(rows))
-            order = np.lexsort((rank, *keys))
+            order = in_order_of((*keys, rank))
         return rows[order]
 
     def borrowed(self, first: int, end: int, types: Sequence[int], promised: int | None) -> Flags:
@@ -220,19 +251,17 @@ class WideRanking:
         self.bounds = tuple(bounds)
         self.large = large
         keys = (
-            columns.priority[rows],
-            columns.class_rank[rows],
-            columns.milli[rows] > large,
-            ~borrowed[rows],
-            ~columns.surplus[rows],
             ~columns.fresh[rows],
+            ~columns.surplus[rows],
+            ~borrowed[rows],
+            columns.milli[rows] > large,
+            columns.class_rank[rows],
+            columns.priority[rows],
         )
-        order = np.lexsort(keys)  # stable: within a category the order of units stays
+        order = in_order_of(keys)  # within a category the order of units stays
         self.rows: Ints = rows[order]
         changes = np.zeros(len(rows), dtype=np.bool_)
-        for key in keys:
-            ordered = key[order]
-            changes[1:] |= ordered[1:] != ordered[:-1]
+        changes[1:] = ~neighbours_alike(keys, order)
         self.code: Ints = np.cumsum(changes)
         self.borrowed: Flags = borrowed[self.rows]
         self._pairs: list[tuple[tuple[int, ...], Unit]] | None = None
