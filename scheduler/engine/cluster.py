@@ -11,7 +11,7 @@ from operator import is_not
 from typing import Any
 
 from .blocks import Blocks
-from .fleet import Attempt, Fleet, Part, Seat, bits_of
+from .fleet import NO_PARTS, Attempt, Fleet, Part, Seat, bits_of, new_seat
 from .form import Form, Wants
 from .kept import Kept
 from .mig import board_of
@@ -196,11 +196,7 @@ class Cluster:
         else:
             self.fleet = Fleet(self.grid)
             self.tree = kept.tree(scenario, self.grid, self.windows.lasting)
-            position = self.tree.position
-            forms, form_of = self.forms, self.form_of
-            self.works = [
-                Work(job, order, position[job.quota], forms.get(id(job.kind)) or form_of(job.kind)) for order, job in enumerate(scenario.jobs)
-            ]
+            self.works = []
         self.log: list[tuple[Any, ...]] = []
         self.geometry: dict[tuple[int, int], Work] = {}  # GPUs split anew by this plan, and for whom
         self.moves_left = 1 << 30 if self.settings.max_moves is None else self.settings.max_moves
@@ -214,6 +210,7 @@ class Cluster:
         self.ousted: dict[int, Work] = {}  # every job that lost all its places at some time, by its order
         self.freed = 0  # kept releases so far: until it moves on, what did not fit does not fit
         self._milli: dict[tuple[int, int], int] = {}
+        self.timed: list[Work] | None = None  # jobs with times of their own, or more to them than running; where all were taken up anew
         self.goes_on = between is not None  # from the state of the plan before
         self.gone: Sequence[Work] = ()  # since then
         self.come: Sequence[Work] = ()
@@ -236,35 +233,47 @@ class Cluster:
         fleet, tree = self.fleet, self.tree
         fleet.hold_geometry()
         leaving: list[Seat] = []
+        timed = self.timed = []
         known = self.kept.sitting
         index, type_of, hold = self.grid.index, self.grid.type_of, fleet.hold
         free, cpus, memory = fleet.now.free, fleet.now.cpus, fleet.now.memory
-        for work in self.works:
-            run = work.job.run
+        position, forms, form_of = tree.position, self.forms, self.form_of
+        works = self.works
+        held: dict[tuple[int, int, bool], int] = {}
+        for order, job in enumerate(self.scenario.jobs):
+            form = forms.get(id(job.kind)) or form_of(job.kind)
+            work = Work(job, order, position[job.quota], form)
+            works.append(work)
+            run = job.run
             if run is QUEUED:
                 continue
             workers = run.workers
             if run.leaving:
                 leaving.extend(self.seat_of(work, worker) for worker in run.leaving)
             if not workers:
+                timed.append(work)
                 continue
-            if len(workers) == 1 and work.state == "running" and not run.leaving and not work.form.parted:
+            if len(workers) == 1 and run.state == "running" and not run.leaving and not form.parted:
                 # The most usual by far: one worker with whole GPUs.
                 (worker,) = workers
-                role = work.form.roles[worker.role]
-                node = index[worker.node]
-                work.milli = role.gpus * 1000
-                place = Seat(worker.role, worker.index, node, worker.gpus, role.cpus, role.host_memory_mib, work.milli)
-                work.seats = work.first_seats = (place,)
+                role = form.roles[worker.role]
+                node, gpus = index[worker.node], worker.gpus
+                work.milli = milli = role.gpus * 1000
+                work.seats = work.first_seats = (new_seat((worker.role, worker.index, node, gpus, role.cpus, role.host_memory_mib, milli, NO_PARTS)),)
                 work.quota_type = type_of[node]
-                if len(work.form.roles) > 1:
+                if len(form.roles) > 1:
                     work.look_for_gaps()
                 else:
                     work.degraded = role.least > 1
-                free[node] &= ~worker.gpus
+                free[node] &= ~gpus
                 cpus[node] -= role.cpus
                 memory[node] -= role.host_memory_mib
+                key = (work.home, work.quota_type, form.fixed)
+                held[key] = held.get(key, 0) + milli
+                if run.until is not None or run.reclaimed is not None or work.degraded:
+                    timed.append(work)
                 continue
+            timed.append(work)
             sitting = known.get(work.job.name)
             if sitting is not None and sitting[0] is work.job:
                 seats = sitting[1]
@@ -273,6 +282,8 @@ class Cluster:
                     work.milli, work.quota_type = sitting[2], sitting[3]
                     work.look_for_gaps()
                     (fleet.promise if work.state == "reserved" or run.leaving else hold)(seats)
+                    key = (work.home, work.quota_type, form.fixed)
+                    held[key] = held.get(key, 0) + work.milli
                     continue
             else:
                 seats = tuple([self.seat_of(work, worker) for worker in workers])
@@ -283,14 +294,17 @@ class Cluster:
             self._note_amount(work)
             known[work.job.name] = (work.job, seats, work.milli, work.quota_type)
             (fleet.promise if work.state == "reserved" or run.leaving else hold)(seats)
+            key = (work.home, work.quota_type, form.fixed)
+            held[key] = held.get(key, 0) + work.milli
         self.usual = not leaving and not fleet.now.splits
         fleet.settle(leaving)
-        self.windows.claim(self)
-        held: dict[tuple[int, int, bool], int] = {}
-        for work in self.works:
-            if work.seats:
-                key = (work.charged_leaf, work.quota_type, work.fixed)
-                held[key] = held.get(key, 0) + work.milli
+        if self.windows.lasting:
+            self.windows.claim(self)
+            held = {}
+            for work in works:
+                if work.seats:
+                    key = (work.charged_leaf, work.quota_type, work.fixed)
+                    held[key] = held.get(key, 0) + work.milli
         for (leaf, quota_type, fixed), milli in held.items():
             tree.charge(leaf, quota_type, milli, fixed)
 

@@ -47,7 +47,7 @@ def _telling(cycle: Cycle, forecast: Forecast) -> Telling:
         kept.telling.forget(cluster.gone)
     else:
         kept.telling = Telling(cycle.settings)
-        kept.telling.untimed = dict.fromkeys(cluster.works)
+        kept.telling.untimed = dict.fromkeys(_may_wake(cycle))
     return kept.telling
 
 
@@ -376,6 +376,16 @@ def _share(tree: Tree, division: Division, place: int) -> Share:
     promised, used = division.guaranteed[place], division.used[place]
     borrowed = 0 if promised is None else max(0, used - promised)
     return Share(tree.names[place], division.name, division.fair[place], used, promised, borrowed)
+
+
+def _may_wake(cycle: Cycle) -> Iterable[Work]:
+    """All jobs because of which alone a later plan could differ, and perhaps others."""
+    cluster, settings = cycle.cluster, cycle.settings
+    protected = settings.preempt_min_runtime_ms or settings.reclaim_min_runtime_ms
+    protected = protected or any(quota.preempt_min_runtime_ms or quota.reclaim_min_runtime_ms for quota in cycle.scenario.quotas)
+    if cluster.timed is None or protected or settings.max_wait_ms != ByClass() or any(form.delay for form in cluster.forms.values()):
+        return cluster.works
+    return [*cluster.timed, *cycle.asking.held]
 
 
 def _next_wake(cycle: Cycle, telling: Telling) -> int | None:
