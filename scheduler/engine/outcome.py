@@ -1,17 +1,19 @@
 """From the last state back to a plan: what differs from the first one, who waits and why, and what comes next."""
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property
-from operator import itemgetter
+from operator import attrgetter
 
-from .blockers import Blockers
+from .blockers import Blockers, Reasons
 from .cluster import Work
 from .fleet import Seat
 from .forecast import Forecast
+from .form import Form
 from .invariants import check
 from .metrics import measure
 from .mig import Instance
-from .plan import Decision, Plan, Share, Stand, Waiting, eviction
+from .plan import Decision, Plan, Share, Stand, Waiting, eviction, new_waiting
 from .reading import spell_instant
 from .reasons import Reason, reason
 from .state import Cycle
@@ -91,7 +93,7 @@ _STAGE = {"evict": 0, "shrink": 1, "move": 2, "start": 4, "repair": 4, "grow": 5
 
 def decisions_of(cycle: Cycle) -> list[Decision]:
     """What the plan does to jobs and boards, in the order in which it is carried out."""
-    works = sorted(set(cycle.cluster.journal), key=lambda work: work.order)
+    works = sorted(set(cycle.cluster.journal), key=attrgetter("order"))
     changed = [(action, work) for work in works if work.seats is not work.first_seats and (action := action_of(work)) is not None]
     owners = Owners(cycle, works)
     staged = []  # with what they are sorted by: stage, when the job was given its place, and who it is
@@ -128,7 +130,7 @@ def decisions_of(cycle: Cycle) -> list[Decision]:
         why = reason("repartition", f"GPU {key[1]} of {node} is split anew for {holder.job.name}")
         decision = Decision("repartition", why, for_job=holder.job.name, after=owners.holding(*key), node=node, gpu=key[1], instances=instances)
         staged.append((3, holder.sequence, key[0] * 64 + key[1], decision))
-    staged.sort(key=itemgetter(0, 1, 2))
+    staged.sort()  # no two are equal in the first three
     return in_order([decision for _, _, _, decision in staged])
 
 
@@ -230,7 +232,7 @@ class Owners:
     def _index(self) -> dict[int, list[tuple[int, int, str]]]:
         """(GPUs, place, job) by node, of everything that leaves in this plan or is leaving already."""
         if self._held is None:
-            held = self._held = {}
+            held = self._held = defaultdict(list)
             cluster = self.cycle.cluster
             for work in self.touched if cluster.usual else cluster.works:
                 gone: Collection[Seat] = ()
@@ -238,9 +240,9 @@ class Owners:
                 if run is QUEUED:
                     continue
                 if not work.seats and not run.leaving and not work.form.parted and work.state != "stopping":
-                    who = (work.order, work.job.name)
+                    order, name = work.order, work.job.name
                     for seat in work.first_seats:
-                        held.setdefault(seat.node, []).append((seat.mask, *who))
+                        held[seat.node].append((seat.mask, order, name))
                     continue
                 if work.first_seats is not work.seats:
                     gone = set(work.first_seats) - set(work.seats) if work.seats else work.first_seats
@@ -252,7 +254,7 @@ class Owners:
                     mask = seat.mask
                     for part in seat.parts:
                         mask |= 1 << part.gpu
-                    held.setdefault(seat.node, []).append((mask, *who))
+                    held[seat.node].append((mask, *who))
         return self._held
 
     def holding(self, node: int, gpu: int) -> tuple[str, ...]:
@@ -266,16 +268,18 @@ class Owners:
             return ()
         first = set(work.first_seats)
         found: dict[int, str] = {}
+        index, idle = self._index(), cycle.fleet.idle_at_start
+        cpus, memory = cycle.fleet.now.cpus, cycle.fleet.now.memory
         for seat in work.seats:
             if seat in first:
                 continue
-            mask = seat.mask
-            crowded = cycle.fleet.now.cpus[seat.node] < 0 or cycle.fleet.now.memory[seat.node] < 0
+            node, mask = seat.node, seat.mask
+            crowded = cpus[node] < 0 or memory[node] < 0
             for part in seat.parts:
                 mask |= 1 << part.gpu
-            if not crowded and not seat.parts and not mask & ~cycle.fleet.idle_at_start[seat.node]:
+            if not crowded and not seat.parts and not mask & ~idle[node]:
                 continue
-            here = self._index().get(seat.node, ())
+            here = index.get(node, ())
             found.update([(order, name) for held, order, name in here if held & mask or crowded])
         found.pop(work.order, None)
         return tuple([found[order] for order in sorted(found)])
@@ -306,7 +310,7 @@ def _waiting(cycle: Cycle, forecast: Forecast, telling: Telling, changed: Sequen
     works = cycle.cluster.works
     blockers = Blockers(cycle)
     if changed is None:
-        telling.entries = [None if work.seats and not work.degraded else _entry(cycle, forecast, blockers, work) for work in works]
+        telling.entries = _entries(cycle, forecast, blockers, works)
         telling.same_room(blockers.view)
     else:
         for work in _to_be_told(cycle, forecast, blockers, telling, changed):
@@ -343,6 +347,27 @@ def _to_be_told(cycle: Cycle, forecast: Forecast, blockers: Blockers, telling: T
         if leaf not in leaves:
             anew.update(dict.fromkeys(work for work in queue if not work.seats and blockers.has_other_room(work, telling.rooms)))
     return anew
+
+
+def _entries(cycle: Cycle, forecast: Forecast, blockers: Blockers, works: Iterable[Work]) -> list[Waiting | None]:
+    """What is told of every job. Of whom there is nothing of his own to tell, his queue and what he asks for decide."""
+    own = {*cycle.static, *cycle.notes, *forecast.predicted}
+    shared: dict[tuple[int, Form], Reasons] = {}
+    entries: list[Waiting | None] = []
+    for work in works:
+        if work.seats and not work.degraded:
+            entries.append(None)
+            continue
+        form = work.form
+        if work.order in own or work.seats or work.stale or form.delay or forecast.advises_all or work.state == "stopping":
+            entries.append(_entry(cycle, forecast, blockers, work))
+            continue
+        key = (work.home, form)
+        reasons = shared.get(key)
+        if reasons is None:
+            reasons = shared[key] = blockers.of(work)
+        entries.append(new_waiting((work.job.name, reasons, None, None)))
+    return entries
 
 
 def _entry(cycle: Cycle, forecast: Forecast, blockers: Blockers, work: Work) -> Waiting | None:
@@ -419,10 +444,11 @@ class Ahead:
     def of(self, work: Work) -> tuple[int, ...]:
         job = work.job
         run = job.run
-        if run is QUEUED:
-            if job.not_before is None and not work.form.delay and not self.waits_end:
+        if run is QUEUED or not work.seats:
+            waits = run.until is None and run.last_evicted is None and job.not_before is None
+            if waits and not work.form.delay and not self.waits_end:
                 return ()  # most jobs that wait
-        elif work.seats and run.until is None and run.reclaimed is None and not work.degraded:
+        elif run.until is None and run.reclaimed is None and not work.degraded:
             spans = self.protections.get(work.charged_leaf) or self._spans(work.charged_leaf)
             if run.started is None or spans == UNPROTECTED:
                 return ()  # most jobs that run
