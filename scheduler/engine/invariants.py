@@ -1,12 +1,17 @@
 """The last word on a plan: what may never be, checked on the final state by rules that share nothing with the passes."""
 
 from collections.abc import Sequence
+from itertools import chain
+from operator import attrgetter
+
+import numpy as np
 
 from .cluster import Cluster, Work
 from .fleet import Seat
 from .mig import Instance, board_of, layout_faults
 from .state import Cycle
 from .tree import Division, Tree
+from .wide import ints
 
 
 class InvariantBroken(AssertionError):
@@ -28,12 +33,11 @@ def check(cycle: Cycle) -> None:
     if cluster.goes_on and not cycle.fleet.soon.splits:
         _check_changes(cycle, first or First(cluster))
         return
-    held = [0] * cycle.grid.size
+    settled = Settled(cluster)
+    held = settled.held()
     parts: dict[tuple[int, int], list[tuple[str, Seat]]] = {}
-    for work in cycle.cluster.works:
-        if not work.seats:
-            continue
-        if work.seats != work.first_seats:
+    for work in settled.others:
+        if work.seats and work.seats != work.first_seats:
             _whole_gang(work, cycle)
             _together(work, cycle)
         for seat in work.seats:
@@ -46,7 +50,57 @@ def check(cycle: Cycle) -> None:
             held[seat.node] |= seat.mask
     for (node, gpu), tenants in parts.items():
         _shared(cycle, node, gpu, tenants, held)
-    _quotas(cycle)
+    _quotas(cycle, settled)
+
+
+class Settled:
+    """Who stands on whole GPUs as he stood when the plan began, in columns: they are most of all. `others` are the rest."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.works: list[Work] = []
+        self.others: list[Work] = []
+        for work in cluster.works:
+            if work.seats is not work.first_seats or work.form.parted:
+                self.others.append(work)
+            elif work.seats:
+                self.works.append(work)
+        seats = [*chain.from_iterable([work.seats for work in self.works])]
+        self.node = np.fromiter(map(attrgetter("node"), seats), dtype=np.int64, count=len(seats))
+        self.mask = np.fromiter(map(attrgetter("mask"), seats), dtype=np.uint64, count=len(seats))
+        counts = ints([len(work.seats) for work in self.works])
+        self.milli = np.zeros(len(self.works), dtype=np.int64)
+        np.add.at(self.milli, np.repeat(np.arange(len(counts)), counts), np.fromiter(map(attrgetter("milli"), seats), np.int64, len(seats)))
+        self.first_type = ints(cluster.grid.type_of)[self.node[np.cumsum(counts) - counts]]
+        self.quota_type = ints([work.quota_type for work in self.works])
+        self.leaf = ints([work.charged_leaf for work in self.works])
+        self.home = ints([work.home for work in self.works])
+
+    def held(self) -> list[int]:
+        """The GPUs that they hold, by node."""
+        grid = self.cluster.grid
+        held = np.zeros(grid.size, dtype=np.uint64)
+        np.bitwise_or.at(held, self.node, self.mask)
+        masks: list[int] = held.tolist()
+        if np.bitwise_count(held).sum() == np.bitwise_count(self.mask).sum():
+            return masks
+        masks = [0] * grid.size  # somebody stands where another one does: who?
+        for work in self.works:
+            for seat in work.seats:
+                if masks[seat.node] & seat.mask:
+                    raise InvariantBroken(f"a GPU of {grid.nodes[seat.node].name} is held twice", work.job.name)
+                masks[seat.node] |= seat.mask
+        raise AssertionError("what is held twice has two holders")
+
+    def charged(self, division: Division) -> tuple[dict[int, int], dict[int, int]]:
+        """What they use of a division, by the leaf that is charged, and by their own."""
+        sums = []
+        for leaf, quota_type in ((self.leaf, self.quota_type), (self.home, self.first_type)):
+            here = np.isin(quota_type, division.types)
+            found = np.zeros(len(self.cluster.tree.names), dtype=np.int64)
+            np.add.at(found, leaf[here], self.milli[here])
+            sums.append({int(place): int(found[place]) for place in np.flatnonzero(found)})
+        return sums[0], sums[1]
 
 
 class First:
@@ -172,13 +226,12 @@ def _shared(cycle: Cycle, node: int, gpu: int, tenants: list[tuple[str, Seat]], 
         raise InvariantBroken(f"GPU {gpu} of {name} is shared across domains of trust", tenants[-1][0])
 
 
-def _quotas(cycle: Cycle) -> None:
+def _quotas(cycle: Cycle, settled: Settled) -> None:
     """A limit may be exceeded by what ran before it was lowered, never by more than that."""
     tree = cycle.tree
     for division in tree.divisions:
-        at_leaf: dict[int, int] = {}
-        at_home: dict[int, int] = {}
-        for work in cycle.cluster.works:
+        at_leaf, at_home = settled.charged(division)
+        for work in settled.others:
             seats, first = work.seats, work.first_seats
             if not seats and not first:
                 continue
