@@ -53,6 +53,7 @@ class Work:
     )
 
     def __init__(self, job: Job, order: int, home: int, form: Form) -> None:
+        run = job.run
         self.job = job
         self.form = form
         self.kind: Kind = form.kind
@@ -61,7 +62,7 @@ class Work:
         self.charged_leaf = home
         self.seats: tuple[Seat, ...] = ()
         self.first_seats: tuple[Seat, ...] = ()
-        self.state = job.run.state
+        self.state = run.state
         self.milli = 0
         self.fixed = form.fixed
         self.quota_type = -1
@@ -72,7 +73,7 @@ class Work:
         self.firm = False  # its place in this plan is as good as one that it had before
         self.stale = False
         self.barred = False
-        self.backfilled = job.run.backfilled
+        self.backfilled = run.backfilled
         self.why: Reason | None = None
         self.for_job: str | None = None
         self.put_out_why: Reason | None = None  # why it lost its first places, and to whom
@@ -247,33 +248,30 @@ class Cluster:
             run = job.run
             if run is QUEUED:
                 continue
-            workers = run.workers
-            if run.leaving:
-                leaving.extend(self.seat_of(work, worker) for worker in run.leaving)
-            if not workers:
-                timed.append(work)
-                continue
-            if len(workers) == 1 and run.state == "running" and not run.leaving and not form.parted:
+            workers, each = run.workers, form.each
+            if each is not None and len(workers) == 1 and run.state == "running" and not run.leaving:
                 # The most usual by far: one worker with whole GPUs.
                 (worker,) = workers
-                role = form.roles[worker.role]
                 node, gpus = index[worker.node], worker.gpus
-                work.milli = milli = role.gpus * 1000
-                work.seats = work.first_seats = (new_seat((worker.role, worker.index, node, gpus, role.cpus, role.host_memory_mib, milli, NO_PARTS)),)
-                work.quota_type = type_of[node]
-                if len(form.roles) > 1:
-                    work.look_for_gaps()
-                else:
-                    work.degraded = role.least > 1
+                milli, of_host, of_memory = each
+                work.seats = work.first_seats = (new_seat((0, worker.index, node, gpus, of_host, of_memory, milli, NO_PARTS)),)
+                work.milli = milli
+                work.quota_type = quota_type = type_of[node]
+                work.degraded = form.all_least > 1
                 free[node] &= ~gpus
-                cpus[node] -= role.cpus
-                memory[node] -= role.host_memory_mib
-                key = (work.home, work.quota_type, form.fixed)
+                if of_host or of_memory:
+                    cpus[node] -= of_host
+                    memory[node] -= of_memory
+                key = (work.home, quota_type, form.fixed)
                 held[key] = held.get(key, 0) + milli
                 if run.until is not None or run.reclaimed is not None or work.degraded:
                     timed.append(work)
                 continue
             timed.append(work)
+            if run.leaving:
+                leaving.extend(self.seat_of(work, worker) for worker in run.leaving)
+            if not workers:
+                continue
             sitting = known.get(work.job.name)
             if sitting is not None and sitting[0] is work.job:
                 seats = sitting[1]

@@ -13,6 +13,7 @@ class Form:
         "all_least",
         "block",
         "delay",
+        "each",
         "elastic",
         "fixed",
         "gpus_only",
@@ -40,6 +41,9 @@ class Form:
         # Whether counting idle GPUs is enough to tell where it fits: nothing of the host decides as well.
         self.gpus_only = len(kind.roles) == 1 and not kind.roles[0].cpus and not kind.roles[0].host_memory_mib
         self.parted = any(role.parted for role in kind.roles)
+        role = kind.roles[0] if len(kind.roles) == 1 and not self.parted else None
+        # What one worker takes of a node, where all of them are alike and hold whole GPUs: milli-GPU, processors, memory.
+        self.each = None if role is None else (role.gpus * 1000, role.cpus, role.host_memory_mib)
         self.delay = kind.preemption_delay_ms
         self.level = kind.level
         self.order = (-kind.class_rank, -kind.priority)

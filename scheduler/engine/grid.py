@@ -22,12 +22,16 @@ class Level:
 
     def __init__(self, name: str, keys: list[tuple[str, ...]]) -> None:
         self.name = name
-        starts = [place for place, key in enumerate(keys) if place == 0 or key != keys[place - 1]]
-        self.starts = starts
-        self.bounds = [*starts, len(keys)]
-        self.names = ["/".join(keys[start]) for start in starts]
-        self.starts_np = np.array(starts, dtype=np.int64)
-        self.sizes: Ints = np.array([end - start for start, end in pairwise(self.bounds)], dtype=np.int64)  # nodes per domain
+        self.starts = [0, *(place for place, (one, other) in enumerate(pairwise(keys), 1) if one != other)] if keys else []
+        self.bounds = [*self.starts, len(keys)]
+        self._keys = keys
+        self.starts_np = np.array(self.starts, dtype=np.int64)
+        bounds = np.array(self.bounds, dtype=np.int64)
+        self.sizes: Ints = bounds[1:] - bounds[:-1]  # nodes per domain
+
+    @cached_property
+    def names(self) -> list[str]:
+        return ["/".join(self._keys[start]) for start in self.starts]
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -54,7 +58,8 @@ class Grid:
         self.size = len(nodes)
         self.index = {node.name: place for place, node in enumerate(nodes)}
         self.level_names = scenario.topology.all_levels
-        self.levels = [Level(name, [node.path[: depth + 1] for node in nodes]) for depth, name in enumerate(self.level_names[:-1])]
+        paths = [node.path for node in nodes]
+        self.levels = [Level(name, [path[: depth + 1] for path in paths]) for depth, name in enumerate(self.level_names[:-1])]
         self.levels.append(Level("node", [(*node.path, node.island, node.name) for node in nodes]))
         self.level_index = {name: depth for depth, name in enumerate(self.level_names)}
         self.node_level = len(self.levels) - 1
@@ -71,7 +76,7 @@ class Grid:
         for place, node in enumerate(nodes):
             if not node.spare:
                 self.capacity[self.type_of[place]] += self.usable_count[place] * 1000
-        self.pool_of = [dict(node.labels).get("pool", "") for node in nodes]
+        self.pool_of = [dict(node.labels).get("pool", "") if node.labels else "" for node in nodes]
         self._capacities: dict[str, Ints] = {}
         self._eligible: dict[tuple[object, ...], Eligible] = {}
         self._by_role: dict[tuple[int, int, int, bool, bool], Eligible] = {}
