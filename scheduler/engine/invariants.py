@@ -95,11 +95,12 @@ class Settled:
     def charged(self, division: Division) -> tuple[dict[int, int], dict[int, int]]:
         """What they use of a division, by the leaf that is charged, and by their own."""
         sums = []
+        alone = len(self.cluster.tree.divisions) == 1
         for leaf, quota_type in ((self.leaf, self.quota_type), (self.home, self.first_type)):
-            here = np.isin(quota_type, division.types)
+            milli = self.milli if alone else np.where(np.isin(quota_type, division.types), self.milli, 0)
             found = np.zeros(len(self.cluster.tree.names), dtype=np.int64)
-            np.add.at(found, leaf[here], self.milli[here])
-            sums.append({int(place): int(found[place]) for place in np.flatnonzero(found)})
+            np.add.at(found, leaf, milli)
+            sums.append({place: used for place, used in enumerate(found.tolist()) if used})
         return sums[0], sums[1]
 
 
@@ -241,7 +242,7 @@ def _quotas(cycle: Cycle, settled: Settled) -> None:
                 at_leaf[work.charged_leaf] = at_leaf.get(work.charged_leaf, 0) + held
             if first and cycle.grid.type_of[first[0].node] in division.types:
                 if first is not seats or not held:
-                    held = sum([seat.milli for seat in first])
+                    held = first[0].milli if len(first) == 1 else sum([seat.milli for seat in first])
                 at_home[work.home] = at_home.get(work.home, 0) + held
         _within_books(tree, division, _summed(tree, at_leaf), _summed(tree, at_home))
 

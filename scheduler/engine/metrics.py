@@ -74,10 +74,10 @@ def _against_queue(cycle: Cycle) -> int:
 def _changed(cycle: Cycle) -> Iterator[tuple[Work, int]]:
     """Who of those that wait has a place by this plan (-1), and who of the others waits (1)."""
     for work in dict.fromkeys(cycle.cluster.journal):
-        if work.seats:
-            if not work.first_seats:
-                yield work, -1
-        elif work.first_seats and not work.stale and cycle.asked_again(work):
+        if work.seats and not work.first_seats:
+            yield work, -1
+    for work in cycle.asking_again():
+        if work.first_seats and not work.seats and not work.stale:
             yield work, 1
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from .capacity import widest
@@ -71,6 +72,7 @@ class Held(NamedTuple):
 
 
 NOWHERE = Held(0, ())
+new_held = partial(tuple.__new__, Held)  # of both fields at once, past the slow constructor
 
 
 class Known(NamedTuple):
@@ -277,7 +279,7 @@ class Book:
                 continue
             job = work.job
             if job.limit_ms is None and job.estimate_ms is None and not work.backfilled and not work.form.parted:
-                known[work] = Held(END, work.seats)  # nobody knows when it ends
+                known[work] = new_held((END, work.seats))  # nobody knows when it ends
                 continue
             held = known[work] = self._held_by(work)
             until = self._left(held)

@@ -324,9 +324,9 @@ class Cycle:
             return [work for work in queue if work.form.level > level]
         return queue[: bisect_left(queue, (-level[0], -level[1]), key=attrgetter("form.order"))]
 
-    def asked_again(self, work: Work) -> bool:
-        """Whether it was put out by this plan and waits like everyone else."""
-        return work.order in self._asking_again
+    def asking_again(self) -> Iterable[Work]:
+        """Who was put out at some time in this plan, and waited like everyone else then."""
+        return self._asking_again.values()
 
     def put_out_by_plan(self) -> Collection[Work]:
         """Who waits like everyone else because this plan has put him out, or stands again."""

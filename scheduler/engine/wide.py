@@ -64,6 +64,11 @@ def in_order_of(keys: Sequence[npt.NDArray[Any]]) -> Ints:
     return order
 
 
+def grouped(numbers: Ints, most: int) -> Ints:
+    """Rows by a number below `most`; those with the same stay in their order."""
+    return np.argsort(numbers.astype(np.uint16) if most < 1 << 16 else numbers, kind="stable")  # short numbers are sorted by counting
+
+
 def picked(values: Sequence[T], rows: Ints) -> list[T]:
     """The values in these rows, in their order."""
     found: list[T] = np.fromiter(values, dtype=object, count=len(values))[rows].tolist()
@@ -403,7 +408,7 @@ class WideSearch:
         node, freed = columns.node[seat], columns.gpus[seat]
         inside = self.allowed[node]
         place, node, freed = place[inside], node[inside], freed[inside]
-        order = np.argsort(node, kind="stable")
+        order = grouped(node, len(self.free))
         before = running_sums(node[order], freed[order])[0]
         free = self.free[node[order]]
         gained = (free + before + freed[order]) // gpus - (free + before) // gpus
@@ -638,7 +643,7 @@ class Shelves:
         node = columns.node[seat]
         inside = search.allowed[node]
         place, seat, node = place[inside], seat[inside], node[inside]
-        order = np.lexsort((place, node))
+        order = grouped(node, len(search.free))  # places ascend already
         place, node, freed = place[order], node[order], columns.gpus[seat][order]
         if len(place) > 1:  # a unit with several workers on a node stands there once, with all their GPUs
             same = np.zeros(len(place), dtype=np.bool_)
@@ -648,7 +653,7 @@ class Shelves:
                 sums = np.zeros(int(group[-1]) + 1, dtype=np.int64)
                 np.add.at(sums, group, freed)
                 place, node, freed = place[~same], node[~same], sums
-        self.apart = len(np.unique(place)) == len(place)  # whether each unit stands on one node
+        self.apart = not len(place) or int(np.bincount(place).max()) == 1  # whether each unit stands on one node
         rows = ranking.rows[place]
         before, start = running_sums(node, freed)
         free = search.free[node]
