@@ -158,6 +158,9 @@ class Work:
             self.degraded = len(roles) > 1 and any(self.count(place) < role.least for place, role in enumerate(roles))
 
 
+MANY = 256  # jobs that are compared in one step: those that are equal in all that they state are as good as the same
+
+
 def unusual(job: Job) -> bool:
     """Whether more than its own whole GPUs depends on where a job stands."""
     run = job.run
@@ -169,7 +172,10 @@ def unusual(job: Job) -> bool:
 def alike_at_both_ends(one: Sequence[Job], other: Sequence[Job]) -> tuple[int, int]:
     """How many jobs two lists have in common at their beginning and, behind what differs, at their end."""
     most = min(len(one), len(other))
-    first = next(compress(count(), map(is_not, one, other)), most)
+    first = 0
+    while first + MANY <= most and one[first : first + MANY] == other[first : first + MANY]:
+        first += MANY
+    first += next(compress(count(), map(is_not, one[first:], other[first:])), most - first)
     rest = most - first
     last = next(compress(count(), map(is_not, reversed(one), reversed(other))), rest)
     return first, min(rest, last)

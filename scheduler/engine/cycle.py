@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 
+from .invariants import prepare
 from .kept import Kept
 from .outcome import conclude
 from .passes import allocate, backfill, consolidate, grow, preempt, reclaim, repartition, shrink, stale
@@ -35,6 +36,7 @@ def make_plan(scenario: Scenario, kept: Kept | None = None) -> Plan:
     plan = conclude(cycle)
     if kept is not None:
         kept.keep(cycle)
+        prepare(cycle.cluster)
     # Its parts know it, and it knows the fleet: without this, the fleet of each plan would stay until the garbage collector comes by.
     vars(cycle).clear()
     return plan

@@ -104,6 +104,12 @@ class Settled:
         return sums[0], sums[1]
 
 
+def prepare(cluster: Cluster) -> None:
+    """Note at the end of a plan what the next one is checked against, where it can go on from this one."""
+    if cluster.kept.first is None and cluster.usual and not cluster.scenario.windows:
+        First(cluster)
+
+
 class First:
     """Where everyone stood as the plan began, and what was used then: a plan that goes on from another is checked against that."""
 
@@ -131,9 +137,10 @@ class First:
 
     def _use(self, cluster: Cluster, work: Work, sign: int) -> None:
         if work.first_seats:
-            division = _charged(cluster, work.first_seats)
+            used = self.used[_charged(cluster, work.first_seats)]
+            milli = sign * sum([seat.milli for seat in work.first_seats])
             for place in cluster.tree.path[work.home]:
-                self.used[division][place] += sign * sum(seat.milli for seat in work.first_seats)
+                used[place] += milli
 
 
 def _charged(cluster: Cluster, seats: Sequence[Seat]) -> int:

@@ -3,7 +3,7 @@
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from .asking import Asking
@@ -596,17 +596,14 @@ class Cycle:
         """For every node the jobs that could be moved off it, those with the most GPUs there first."""
         known = self.memo(("movable",))
         if known is None:
-            found: dict[int, dict[int, int]] = {}
+            found: dict[int, dict[Work, int]] = {}
             for work in self.cluster.works:
-                if work.movable:
+                if work.seats and work.movable:
                     for seat in work.seats:
                         here = found.setdefault(seat.node, {})
-                        here[work.order] = here.get(work.order, 0) + seat.mask.bit_count()
-            works = self.cluster.works
-            known = {
-                node: sorted(((count, works[order]) for order, count in here.items()), key=lambda pair: (-pair[0], pair[1].order))
-                for node, here in found.items()
-            }
+                        here[work] = here.get(work, 0) + seat.mask.bit_count()
+            # The works stand in their order, so those with equally many keep it.
+            known = {node: sorted(zip(here.values(), here, strict=True), key=itemgetter(0), reverse=True) for node, here in found.items()}
             self.remember(("movable",), known)
         return known
 

@@ -369,6 +369,8 @@ def _due(cycle: Cycle, work: Work, quota_type: int) -> None:
     """Backfilled work gives way to the holder of a reservation at its time, whatever the shares say."""
     if not cycle.has_backfilled or not may_evict(cycle, work) or cycle.takings.holds_back(work):
         return
+    if not any(other.quota_type == quota_type and other is not work and cycle.book.lent(other) for other in cycle.cluster.works):
+        return
     lent = [unit for unit in cycle.units().all if unit.work.quota_type == quota_type and unit.work is not work and cycle.book.lent(unit.work)]
     # Who stands before the holder in its own queue ran in no gap behind it.
     lent = [unit for unit in lent if unit.leaf != work.home or unit.level <= work.kind.level]

@@ -91,11 +91,11 @@ def _plan(cycle: Cycle, jobs: list[Work], low: int) -> Plan:
 
 def _counted(cycle: Cycle, work: Work, quota_type: int) -> list[tuple[Plan, Target]]:
     """The cheapest set of each domain, for jobs whose room is a matter of counting; the least first."""
-    on_node = cycle.movable_by_node()
+    on_node, most = cycle.movable_by_node(), _moves_for(cycle, work)
     plans = []
     for target in targets(cycle, work, quota_type):
-        plan = _cheapest(cycle, target, on_node)
-        if plan is not None and plan[0] <= _moves_for(cycle, work):
+        plan = _cheapest(cycle, target, on_node, most)
+        if plan is not None and plan[0] <= most:
             plans.append((plan, target))
     plans.sort(key=lambda pair: pair[0][:5])
     return plans
@@ -131,39 +131,53 @@ def _tried(cycle: Cycle, work: Work, quota_type: int) -> Iterator[tuple[Plan, Ta
             yield each
 
 
-def _cheapest(cycle: Cycle, target: Target, on_node: dict[int, list[tuple[int, Work]]]) -> Plan | None:
-    """The fewest jobs whose leaving makes enough room in one slice."""
+def _cheapest(cycle: Cycle, target: Target, on_node: dict[int, list[tuple[int, Work]]], most: int) -> Plan | None:
+    """The fewest jobs whose leaving makes enough room in one slice; None also where more would have to leave than may be moved."""
     soon = cycle.fleet.soon
     assert target.allowed is not None
     short = target.count - soon.slots_in(target.gpus, target.cpus, target.memory, target.allowed, target.low, target.high)
     if short <= 0:
         return None  # it would fit as it is, and was held back for another reason
-    options = []
+    sizes = []  # (jobs that have to leave, node, GPUs that they hold there)
     for node in range(target.low, target.high):
         here = on_node.get(node)
         if not here or not target.allowed[node]:
             continue
-        option = _cleared(cycle, node, here, target.gpus - soon.count[node] % target.gpus if target.gpus else 1)
-        if option is not None:
-            options.append(option)
-    options.sort(key=lambda option: option[:5])
-    if len(options) < short:
+        needed = target.gpus - soon.count[node] % target.gpus if target.gpus else 1
+        size = _fewest(here, needed)
+        if size:
+            sizes.append((size, node, needed))
+    if len(sizes) < short:
         return None
+    sizes.sort()
+    # What the jobs of a node would lose is weighed only where their number leaves a choice.
+    if short == 1 and sizes[0][0] > most:
+        return None
+    options = [_cleared(cycle, node, on_node[node], needed) for size, node, needed in sizes if size <= sizes[short - 1][0]]
+    options.sort(key=lambda option: option[:5])
     moved: dict[int, Work] = {}
     for option in options[:short]:
         moved.update((one.order, one) for one in option[5])
     return _plan(cycle, [moved[order] for order in sorted(moved)], target.low)
 
 
-def _cleared(cycle: Cycle, node: int, here: list[tuple[int, Work]], needed: int) -> Option | None:
-    """What it takes to clear so many GPUs of a node; looked at once while nothing changes."""
+def _fewest(here: list[tuple[int, Work]], needed: int) -> int:
+    """How many jobs of a node at least hold so many GPUs there, those with the most first; 0 where all together hold less."""
+    for size, (count, _) in enumerate(here, 1):
+        needed -= count
+        if needed <= 0:
+            return size
+    return 0
+
+
+def _cleared(cycle: Cycle, node: int, here: list[tuple[int, Work]], needed: int) -> Option:
+    """What it takes to clear so many GPUs of a node, where they can be cleared; looked at once while nothing changes."""
     key = ("cleared", node, needed)
-    known: tuple[Option | None] | None = cycle.memo(key)
+    known: Option | None = cycle.memo(key)
     if known is None:
         chosen = _off_node(cycle, here, needed)
-        found = (*_plan(cycle, chosen, 0)[:4], node, chosen) if chosen else None
-        known = cycle.remember(key, (found,))
-    return known[0]
+        known = cycle.remember(key, (*_plan(cycle, chosen, 0)[:4], node, chosen))
+    return known
 
 
 def _weight(cycle: Cycle, one: Work) -> tuple[int, int, str]:
