@@ -47,6 +47,6 @@ def feed_revision() -> int:
 def feed_hint(rev: int) -> None:
     """Tell every web process that there is news. Losing it costs part of a second, as the hubs look for themselves, too."""
     layer = get_channel_layer()
-    # A layer inside of this process knows whether anybody listens; asking it would begin a thread for nobody.
-    if getattr(layer, "is_listened_to", True):
+    # A layer inside of this process knows whether anybody listens; asking it would begin a thread for nobody. Redis' own may only be asked in a loop.
+    if not hasattr(type(layer), "is_listened_to") or layer.is_listened_to:
         async_to_sync(layer.group_send)(FEED_GROUP, {"type": "feed.news", "rev": rev})

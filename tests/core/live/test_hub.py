@@ -5,6 +5,7 @@ import time
 
 import orjson
 import pytest
+import redis
 from asgiref.sync import sync_to_async
 from channels.layers import channel_layers
 from django.test import override_settings
@@ -12,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpufleet.core.live import hub as hubs
-from gpufleet.core.live.feed import feed_publish, feed_revision
+from gpufleet.core.live.feed import feed_hint, feed_publish, feed_revision
 from gpufleet.core.live.hub import Hub, Listener, hub_of_this_process
 from gpufleet.core.live.reader import feed_news
 from gpufleet.core.live.topics import topic_register
@@ -345,3 +346,15 @@ def test_a_change_that_is_gone_is_noticed_wherever_it_stood():
 
     assert not feed_news(since=1).complete
     assert feed_news(since=3).complete
+
+
+@pytest.mark.redis
+def test_a_hint_goes_out_from_a_process_without_a_loop(redis_server):
+    """As from a worker of Celery: whoever waits on Redis hears of it, and the transaction's end is not the place to find out that nobody could."""
+    layers = {"default": {"BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer", "CONFIG": {"hosts": [redis_server.url()]}}}
+    with override_settings(CHANNEL_LAYERS=layers), redis.Redis.from_url(redis_server.url()) as client, client.pubsub() as heard:
+        heard.psubscribe("*")
+        assert heard.get_message(timeout=5)["type"] == "psubscribe"
+        feed_hint(41)
+        assert heard.get_message(timeout=5)["type"] == "pmessage"
+    channel_layers.backends.clear()
