@@ -62,6 +62,7 @@ PLACES: tuple[tuple[str, tuple[Place, ...]], ...] = (
         "Work",
         (
             Place("Jobs", "jobs", "job", "w"),
+            Place("Submit", "job_new", "plus", "u", needs=Can.SUBMIT),
             Place("Scheduler", "scheduler", "clock", "s", everywhere=True),
         ),
     ),
@@ -89,9 +90,13 @@ def navigation(request: HttpRequest) -> list[tuple[str, list[Link]]]:
     """The groups of places that this person may use. A person without any role has none."""
     access = access_of(request)
     groups = []
+    # Of two places that a page lies below only the nearer one is where it is.
+    here = max(
+        (reverse(place.url_name) for _, places in PLACES for place in places if _current(reverse(place.url_name), request.path)), key=len, default=""
+    )
     for title, places in PLACES:
         open_places = [(place, reverse(place.url_name)) for place in places if place.is_open_to(access)]
-        links = [Link(place.label, url, place.icon, place.key, _current(url, request.path)) for place, url in open_places]
+        links = [Link(place.label, url, place.icon, place.key, _current(url, request.path) if url == here else "") for place, url in open_places]
         if links:
             groups.append((title, links))
     return groups

@@ -167,6 +167,10 @@ class JobDescription(Part):
     after: list[After] = Field(default_factory=list, max_length=100)
     hold: bool = False
     draft: bool = False
+    template: Annotated[str, StringConstraints(max_length=600)] = Field(
+        default="",
+        description="What it begins with: a shipped template such as notebook, or one of a subtree: org/nlp:serve, or org/nlp:serve@3.",
+    )
 
     @model_validator(mode="after")
     def whole(self) -> "JobDescription":

@@ -18,6 +18,7 @@ from gpufleet.core.times import now
 from quotas.models import RoleBinding, ServiceToken
 from scheduler.models import Gpu, InventoryImport, Job, JobState, Lease, Node, PlanRecord
 from scheduler.services.imports import import_preview
+from scheduler.services.templates import template_save
 from tests import builders
 from tests.personas import PEOPLE, Personas
 
@@ -31,6 +32,7 @@ EDITS = SUPER | {"quota_admin"}
 MANAGES = SUPER | {"quota_admin", "team_lead"}
 AUDITS = SUPER | {"operator", "quota_admin", "finance"}
 SUBMITS = SUPER | {"submitter", "team_lead"}
+TEMPLATES = SUPER | {"operator", "quota_admin", "team_lead"}
 STEERS = SUPER | {"submitter", "team_lead", "operator"}  # the submitter's own job
 FLEET = SUPER | {"operator", "finance"}  # a role on the root: they see every subtree
 
@@ -112,6 +114,12 @@ class World:
         return builders.plan()
 
     @cached_property
+    def template(self) -> str:
+        access = self.personas.access("superuser")
+        template_save(access=access, node=self.team, name="shared", title="Shared", body={"gpus": 1}, now=builders.NOON)
+        return f"{self.team.path}:shared"
+
+    @cached_property
     def upload(self) -> InventoryImport:
         access = self.personas.access("superuser")
         preview = import_preview(access=access, text=HARDWARE, form="yaml", source="test", remove_missing=False, now=builders.NOON)
@@ -146,6 +154,11 @@ def _team(world: World) -> dict[str, Any]:
 
 def _node_form(world: World) -> dict[str, Any]:
     return {"kind": "project", "weight": 1, "priority": 100, "revision": 1, "name": "fresh", "reason": "Test"}
+
+
+def _job_form(world: World) -> dict[str, Any]:
+    builders.gpu_type()
+    return {"name": "train", "quota": world.team.path, "gpus": "1", "_from": "form"}
 
 
 FIELDS: dict[str, Callable[[World], dict[str, Any]]] = {
@@ -240,6 +253,15 @@ PAGES = [
     Expect("GET", "fleet/", SEES),
     # jobs and the scheduler
     Expect("GET", "jobs/", SEES),
+    Expect("GET", "jobs/new/", SUBMITS),
+    Expect("POST", "jobs/new/", SUBMITS, data=_job_form),
+    Expect("POST", "jobs/new/look", SUBMITS, data=_job_form, silent="It only asks."),
+    Expect("POST", "jobs/new/draft", SUBMITS, data=_job_form, silent="A draft starts nothing and is its owner's alone."),
+    Expect("POST", "jobs/new/draft/<slug:public_id>/delete/", SUBMITS, lambda w: {"public_id": "d-1"}, silent="The same."),
+    Expect("GET", "templates/", SEES),
+    Expect("GET", "templates/edit/", TEMPLATES),
+    Expect("POST", "templates/edit/", TEMPLATES, data=lambda w: {"node": w.team.path, "name": "own", "title": "Own", "body": "gpus: 1", "seen": "0"}),
+    Expect("POST", "templates/archive/", TEMPLATES, data=lambda w: {"ref": w.template}, hidden=NOBODY),
     Expect("GET", "jobs/<slug:public_id>/", SEES, FIELDS["job"]),
     Expect("GET", "jobs/<slug:public_id>/", FLEET, FIELDS["others' job"], hidden=SEES - FLEET, case="of another team"),
     Expect("GET", "jobs/<slug:public_id>/log/", STEERS, FIELDS["job"]),
@@ -294,6 +316,10 @@ def _move_json(world: World) -> dict[str, Any]:
 def _job_json(world: World) -> dict[str, Any]:
     builders.gpu_type()
     return {"name": "train", "quota": world.team.path, "gpus": 1}
+
+
+def _template_json(world: World) -> dict[str, Any]:
+    return {"quota": world.team.path, "name": "own", "title": "Own", "body": {"gpus": 1}}
 
 
 def _token_json(world: World) -> dict[str, Any]:
@@ -358,6 +384,10 @@ API = [
     ),
     Expect("GET", "api/v1/jobs", SEES, tokens=ALL_SCOPES),
     Expect("POST", "api/v1/jobs", SUBMITS, data=_job_json, tokens=frozenset({"submit"})),
+    Expect("GET", "api/v1/templates", SEES, tokens=ALL_SCOPES),
+    Expect("PUT", "api/v1/templates", TEMPLATES, data=_template_json, tokens=STEERING | frozenset({"admin"})),
+    Expect("POST", "api/v1/templates/archive", TEMPLATES, data=lambda w: {"ref": w.template}, tokens=STEERING | frozenset({"admin"})),
+    Expect("GET", "api/v1/templates/{path:ref}", SEES, lambda w: {"ref": w.template}, tokens=ALL_SCOPES),
     Expect("POST", "api/v1/fit", SUBMITS, data=_job_json, tokens=frozenset({"submit"}), silent="It only asks."),
     Expect("POST", "api/v1/submissions", SUBMITS, data=lambda w: {"jobs": [{"description": _job_json(w)}]}, tokens=frozenset({"submit"})),
     Expect("GET", "api/v1/jobs/{public_id}/logs", STEERS, FIELDS["job"], tokens=STEERING),

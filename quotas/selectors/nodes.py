@@ -1,6 +1,6 @@
 """Reading the quota tree. What lies outside the reader's subtrees does not exist for them."""
 
-from django.db.models import Q, QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.shortcuts import get_object_or_404
 
 from quotas.models import QuotaNode, Role, RoleBinding
@@ -36,3 +36,10 @@ def roles_on(node: QuotaNode) -> list[RoleBinding]:
     return sorted(
         bindings, key=lambda binding: (-binding.node.depth, order.index(Role(binding.role)), str(binding.user or binding.group), binding.pk)
     )
+
+
+def leaves_where(access: Access, capability: Can) -> list[str]:
+    """The paths of nodes with nothing below them, where a capability holds."""
+    inner = Exists(QuotaNode.objects.filter(parent=OuterRef("pk"), archived_at__isnull=True))
+    nodes = QuotaNode.objects.filter(~inner, access.visible(capability), archived_at__isnull=True)
+    return list(nodes.order_by("path").values_list("path", flat=True))

@@ -2,7 +2,7 @@
 
 from ninja import Router
 
-from scheduler.api import checkpoints, fitting, hardware, imports, jobs, loop
+from scheduler.api import checkpoints, fitting, hardware, imports, jobs, loop, templates
 
 router = Router()
 router.add_router("", hardware.router)
@@ -10,4 +10,5 @@ router.add_router("", imports.router)
 router.add_router("", checkpoints.router)
 router.add_router("", jobs.router)
 router.add_router("", fitting.router)
+router.add_router("", templates.router)
 router.add_router("", loop.router)

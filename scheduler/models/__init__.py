@@ -1,7 +1,8 @@
 """The scheduler's tables.
 
 What hardware there is (`inventory`), what runs on it (`jobs`), what was decided (`loop`), what was ordered (`execution`), what
-the hardware was good for (`timeline`), and what the scheduler counts of itself (`measures`).
+the hardware was good for (`timeline`), what the scheduler counts of itself (`measures`), and what
+people begin with when they submit (`templates`).
 """
 
 from scheduler.models.execution import Checkpoint, CheckpointShard, Order, OrderKind, SimulatedRun
@@ -25,6 +26,7 @@ from scheduler.models.jobs import ENDED, HOLDING, Attempt, Dependency, Job, JobC
 from scheduler.models.loop import Lease, Outlook, PlanRecord, Promise, PromisedSeat, Repartition
 from scheduler.models.measures import Measure
 from scheduler.models.repeats import SubmissionKey
+from scheduler.models.templates import JobDraft, JobTemplate, JobTemplateVersion
 from scheduler.models.timeline import USES, CapacityEntry, UsageStep
 
 __all__ = [
@@ -47,8 +49,11 @@ __all__ = [
     "InventoryImport",
     "Job",
     "JobClass",
+    "JobDraft",
     "JobEvent",
     "JobState",
+    "JobTemplate",
+    "JobTemplateVersion",
     "Lease",
     "Measure",
     "MigInstance",

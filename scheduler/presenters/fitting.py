@@ -139,8 +139,9 @@ def _takers(fit: Fit, told: Discretion) -> str:
         return "Only a job of its own queue with a higher class or priority could put it out."
     named = list(dict.fromkeys(told.text(name) for name in fit.claimants))
     shown = ", ".join(named[:CLAIMANTS_SHOWN]) + (f" and {len(named) - CLAIMANTS_SHOWN} more" if len(named) > CLAIMANTS_SHOWN else "")
-    back = f"{shown} could take it back: guaranteed GPUs of theirs lie idle." if named else "No queue has guaranteed GPUs left to claim now."
-    return back if fit.preemptible == "when_borrowed" else f"{back} So could a job of its own queue with a higher class or priority."
+    if not named:
+        return "No other queue has guaranteed GPUs left to claim; a job of its own queue with a higher class or priority could put it out."
+    return f"{shown} could take it back: guaranteed GPUs of theirs lie idle. So could a job of its own queue with a higher class or priority."
 
 
 VERBS = {

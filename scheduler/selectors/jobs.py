@@ -11,7 +11,8 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import Count, Prefetch, Q, QuerySet
 from django.http import Http404
 
-from quotas.permissions import Access, Can
+from quotas.permissions import Access, Can, is_within
+from quotas.selectors.nodes import leaves_where
 from scheduler.models import ENDED, HOLDING, Attempt, Checkpoint, CheckpointShard, Dependency, Job, JobEvent, JobState, Outlook, Placement, Promise
 from scheduler.selectors.discretion import Discretion
 
@@ -19,6 +20,7 @@ WAITING = (JobState.QUEUED, JobState.RESERVED, JobState.PREEMPTED)
 PHASES = {"waiting": WAITING, "holding": HOLDING, "ended": ENDED}
 EVENTS_SHOWN = 100
 NODES_SHOWN = 3
+MOST_PLACES = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,3 +206,10 @@ def job_state_counts(access: Access) -> dict[str, int]:
     live = Job.objects.filter(access.visible(Can.SEE, "quota__path"), state__in=(*WAITING, *HOLDING))
     by_state = dict(live.order_by().values_list("state").annotate(Count("pk")))
     return {phase: sum(by_state.get(state, 0) for state in PHASES[phase]) for phase in ("waiting", "holding")}
+
+
+def quota_last_used(access: Access, below: str) -> str:
+    """Where somebody submitted last, as long as he still may; else the first team where he may. Only within the subtree `below`."""
+    places = [path for path in leaves_where(access, Can.SUBMIT) if is_within(path, below)]
+    mine = Job.objects.filter(owner=access.actor.user, quota__path__in=places[:MOST_PLACES]).order_by("-id").values_list("quota__path", flat=True)
+    return mine.first() or (places[0] if places else "")

@@ -86,3 +86,10 @@ def health_counts() -> dict[str, int]:
 def node_is_taken() -> Q:
     """A condition on nodes: something runs there."""
     return Q(Exists(open_placements().filter(node=OuterRef("pk"))))
+
+
+def node_sizes(names: Sequence[str]) -> dict[str, int]:
+    """How many GPUs nodes have, by their names as the engine has them: with their cluster. One query."""
+    nodes = Node.objects.filter(name__in={name.rpartition("/")[2] for name in names}, removed_at__isnull=True)
+    rows = nodes.annotate(size=Count("gpus", Q(gpus__removed_at__isnull=True))).values_list("cluster__name", "name", "size")
+    return {f"{cluster}/{name}": size for cluster, name, size in rows}

@@ -17,14 +17,16 @@ from gpufleet.core.audit import Actor, audit_entry, audit_write
 from gpufleet.core.ids import public_ids
 from gpufleet.core.live.news import News
 from quotas.models import QuotaNode
-from quotas.permissions import Access, Can
+from quotas.permissions import Access, Can, is_within
 from scheduler.backends.base import Facts
 from scheduler.engine.mig import board_of
 from scheduler.engine.values import Kind, Role
 from scheduler.job_reading import Faults, read_description
 from scheduler.job_schema import JobDescription
 from scheduler.job_storable import TOO_DEEP, text_is_storable, unstorable
+from scheduler.job_templates import Template
 from scheduler.models import Dependency, GpuType, Job, JobEvent, JobState, MigInstance
+from scheduler.selectors.templates import template_named
 from scheduler.services.lease import lease_want
 from scheduler.snapshots.fleet import topology_now
 from scheduler.snapshots.jobs import Kinds, kind_document
@@ -115,6 +117,7 @@ class _Checker:
         self.kinds = Kinds(topology_now())
         self.types = {kind.name: kind for kind in GpuType.objects.all()}
         self.facts = _facts_now()
+        self._templates: dict[str, Template | None] = {}
         self._quotas: dict[str, tuple[QuotaNode | None, str]] = {}
 
     def _named_jobs(self, descriptions: Sequence[Any]) -> dict[str, int]:
@@ -130,14 +133,33 @@ class _Checker:
         wrong = unstorable(raw)
         if any(TOO_DEEP in messages for messages in wrong.values()):
             return None, wrong
+        raw, bound = self._with_template(raw)
         read = read_description(raw)
-        if wrong or read.rest is None:
+        if read.rest is None or (wrong and unstorable(read.rest.model_dump())):
             return None, read.faults | wrong
         checked, further = self._check(read.rest)
-        if read.description is not None:
+        if read.description is not None and not bound and not wrong:
             return checked, further
+        further = wrong | bound | further
         # What else is wrong is told in the same round.
         return None, read.faults | {path: messages for path, messages in further.items() if read.is_new(path)}
+
+    def _with_template(self, raw: Any) -> tuple[Any, Faults]:
+        """What the template says where the description says nothing, and what it forbids."""
+        named = raw.get("template") if isinstance(raw, Mapping) else None
+        if not named or not isinstance(named, str):
+            return raw, {}
+        if named not in self._templates:
+            self._templates[named] = template_named(self.access, named)
+        template = self._templates[named]
+        if template is None:
+            return raw, {"template": [f"There is no template {named}."]}
+        whole = template.completed(raw)
+        found = template.faults(whole)
+        quota = whole.get("quota")
+        if template.quota and isinstance(quota, str) and not is_within(quota, template.quota):
+            found["template"] = [f"It is for {template.quota} and what lies below."]
+        return whole, found
 
     def _check(self, description: JobDescription) -> tuple[Checked | None, Faults]:
         faults: dict[str, list[str]] = defaultdict(list)
@@ -261,7 +283,8 @@ def _write(checked: Sequence[Checked], access: Access, now: datetime, actor: Act
         rows.extend((one, _job(one, next(names), array, place, access, now)) for place in range(count))
     jobs = Job.objects.bulk_create([job for _, job in rows], batch_size=BATCH)
     JobEvent.objects.bulk_create(
-        [JobEvent(job=job, at=now, to_state=job.state, cause="Submitted.", actor_name=actor.name) for job in jobs], batch_size=BATCH
+        [JobEvent(job=job, at=now, to_state=job.state, cause=_cause(one.description), actor_name=actor.name) for one, job in rows],
+        batch_size=BATCH,
     )
     Dependency.objects.bulk_create(
         [Dependency(job=job, on_id=on, if_completed=completed) for one, job in rows for on, completed in one.after], batch_size=BATCH
@@ -277,6 +300,10 @@ def _write(checked: Sequence[Checked], access: Access, now: datetime, actor: Act
     news.add("jobs", *(job.pk for job in jobs))
     news.add("overview", 1)
     return jobs
+
+
+def _cause(description: JobDescription) -> str:
+    return f"Submitted by the template {description.template}."[:300] if description.template else "Submitted."
 
 
 def _job(checked: Checked, name: str, array: str, place: int, access: Access, now: datetime) -> Job:

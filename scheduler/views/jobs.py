@@ -68,6 +68,7 @@ def job_list(request: HttpRequest) -> HttpResponseBase:
         "heading": "Jobs",
         "version": version,
         "tabs": partial(_tabs, access, request.GET.getlist("phase")),
+        "may_submit": access.can_somewhere(Can.SUBMIT),
     }
     return JOBS.respond(request, jobs_listed(access), "scheduler/job_list.html", context, presented=partial(job_lines_now, access))
 
@@ -222,6 +223,7 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
         "shape": shape_of(job.spec),
         "types": types_of(job.spec),
         "may_steer": steers,
+        "may_submit": access.can_somewhere(Can.SUBMIT),
         "writers": job_writers(shown) if shown and steers else [],
         **extra,
     }

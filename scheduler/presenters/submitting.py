@@ -1,0 +1,125 @@
+"""The submission page: fields with their values and faults, the same job as YAML and as command lines, and what differs from where it began."""
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scheduler.job_fields import ROLE, SECTIONS, Field, differences, field_for_fault, roles_of, values_of
+from scheduler.job_reading import Faults
+from scheduler.job_yaml import Document
+from scheduler.models import Job
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A field as the page shows it. `was` is what it said where the job began, if that differs; `locked` by its template."""
+
+    field: Field
+    value: str
+    faults: tuple[str, ...]
+    was: str | None
+    locked: bool
+
+    @property
+    def described_by(self) -> str:
+        return " ".join([f"{self.field.id}-hint"] * bool(self.field.hint) + [f"{self.field.id}-fault"])
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    key: str
+    title: str
+    rows: tuple[Row, ...]
+    roles: tuple[tuple[Row, ...], ...]
+    is_open: bool
+
+
+def form_groups(
+    description: Mapping[str, Any], faults: Faults, began: Mapping[str, Any] | None, locked: Sequence[str], *, values: Mapping[str, str] | None = None
+) -> list[Group]:
+    """`values` are the texts as they were typed, where a form was sent."""
+    said = values if values is not None else values_of(description)
+    was = {path: before for path, before, _ in differences(began, description)} if began is not None else {}
+    at_fields = faults_by_field(faults)
+
+    def row(field: Field) -> Row:
+        return Row(field, said.get(field.path, ""), tuple(at_fields.get(field.path, ())), was.get(field.path), field.path in locked)
+
+    groups = []
+    for section in SECTIONS:
+        rows = tuple(row(field) for field in section.fields)
+        roles: tuple[tuple[Row, ...], ...] = ()
+        if section.key == "roles":
+            count = max(
+                1, len(roles_of(description)), 1 + max((int(path[6 : path.index("]")]) for path in said if path.startswith("roles[")), default=0)
+            )
+            roles = tuple(tuple(row(field.at(number)) for field in ROLE) for number in range(count))
+        used = [one for one in (*rows, *(one for role in roles for one in role)) if one.value or one.faults or one.was is not None]
+        groups.append(Group(section.key, section.title, rows, roles, section.is_open or bool(used)))
+    return groups
+
+
+def faults_by_field(faults: Faults) -> Faults:
+    found: Faults = {}
+    for path, messages in faults.items():
+        field = field_for_fault(path)
+        if field:
+            inner = "" if field == path else f"{path[len(field) :].lstrip('.')}: "
+            found.setdefault(field, []).extend(f"{inner}{message}" for message in messages)
+    return found
+
+
+def other_faults(faults: Faults, document: Document | None) -> list[str]:
+    """Those that have no field, with their line in the YAML."""
+    found = []
+    for path, messages in faults.items():
+        if field_for_fault(path):
+            continue
+        line = document.line(path) if document is not None else None
+        named = "" if path in ("description", "yaml") else f"{path}: "
+        found += [f"{f'Line {line}: ' if line and named else ''}{named}{message}" for message in messages]
+    return found
+
+
+def command_line(yaml: str) -> str:
+    """The same by `gpufleet submit`, which reads it from standard input."""
+    end = "JOB"
+    while end in yaml.splitlines():
+        end += "_"
+    return f"gpufleet submit - <<'{end}'\n{yaml}{end}"
+
+
+def curl_line(description: Mapping[str, Any], origin: str) -> str:
+    body = shlex.quote(json.dumps(description, ensure_ascii=False, default=str))
+    return f'curl -X POST {origin}/api/v1/jobs -H "Authorization: Bearer $TOKEN" -H "Content-Type: application/json" -d {body}'
+
+
+PLAIN_ROLE = {"name", "min", "gpus", "gpu_types"}
+PREEMPTIBLE: dict[str, bool | str] = {"yes": True, "no": False, "when_borrowed": "when_borrowed"}
+
+
+def description_of_job(job: Job, *, with_launch: bool) -> dict[str, Any]:
+    """How a job would be described to get the same one again. What only held for its own time (a deadline, jobs before it) is left out."""
+    spec: dict[str, Any] = dict(job.spec)
+    roles = spec.pop("roles", None) or []
+    name = job.name.removesuffix(f"[{job.array_index}]") if job.array_index is not None else job.name
+    found: dict[str, Any] = {"name": name, "quota": job.quota.path, "class": job.job_class}
+    if len(roles) == 1 and roles[0].keys() <= PLAIN_ROLE and roles[0].get("gpus") and roles[0].get("name", "worker") == "worker":
+        found |= {"gpus": roles[0]["gpus"], "workers": roles[0].get("min", 1)}
+        if roles[0].get("gpu_types"):
+            found["gpu_types"] = roles[0]["gpu_types"]
+    elif roles:
+        found["roles"] = roles
+    else:
+        found["gpus"] = max(1, -(-job.gpus_milli // 1000))
+    found |= {"priority": job.priority, "preemptible": PREEMPTIBLE.get(job.preemptible, True), **spec}
+    stated: dict[str, Any] = {"estimate_s": job.estimate_seconds, "limit_s": job.limit_seconds, "retries": job.retry_limit or None}
+    stated |= {"labels": dict(job.labels) or None, "cost_centre": job.cost_centre or None}
+    found |= {key: value for key, value in stated.items() if value is not None}
+    if with_launch and job.launch:
+        launch = dict(job.launch)
+        env = {key: value for key, value in launch.pop("env", {}).items() if key != "GPUFLEET_ARRAY_INDEX"}
+        found["launch"] = launch | ({"env": env} if env else {})
+    return found

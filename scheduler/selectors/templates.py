@@ -1,0 +1,80 @@
+"""Which templates somebody may use: the shipped ones, and those of nodes that lie above or below where he may submit, or that he sees."""
+
+from django.db.models import Max, Q
+from django.http import Http404
+
+from quotas.permissions import Access, Can, is_within
+from scheduler.job_templates import SHIPPED, SHIPPED_BY_REF, Template
+from scheduler.models import JobTemplate, JobTemplateVersion
+
+
+def templates_visible(access: Access) -> list[Template]:
+    """Those of subtrees first, by their names; then the shipped ones."""
+    versions = list(_latest(access))
+    return [*(_template(version) for version in versions), *SHIPPED]
+
+
+def template_named(access: Access, ref: str) -> Template | None:
+    """By what a description says: `name` for a shipped one, `path:name` for one of a subtree, `@3` behind for a version of it."""
+    if ref in SHIPPED_BY_REF:
+        return SHIPPED_BY_REF[ref]
+    named, _, number = ref.partition("@")
+    path, colon, name = named.rpartition(":")
+    if not colon or (number and not (number.isascii() and number.isdigit())):
+        return None
+    rows = JobTemplateVersion.objects.filter(template__node__path=path, template__name=name, template__archived_at__isnull=True)
+    rows = rows.filter(number=int(number)) if number else rows.order_by("-number")
+    version = rows.select_related("template__node").first()
+    return _template(version) if version is not None and _is_visible(access, path) else None
+
+
+def template_versions(access: Access, ref: str) -> list[JobTemplateVersion]:
+    """All versions of one of a subtree, the newest first. 404 for others."""
+    path, _, name = ref.partition("@")[0].rpartition(":")
+    if not path or not _is_visible(access, path):
+        raise Http404
+    found = JobTemplateVersion.objects.filter(template__node__path=path, template__name=name, template__archived_at__isnull=True)
+    versions = list(found.select_related("template__node").order_by("-number"))
+    if not versions:
+        raise Http404
+    return versions
+
+
+def may_edit_templates(access: Access, path: str) -> bool:
+    return access.can(Can.MANAGE_JOBS, path) or access.can(Can.EDIT_QUOTA, path)
+
+
+def template_places(access: Access) -> list[str]:
+    """Where somebody may put templates: the topmost nodes."""
+    return sorted({*access.paths(Can.MANAGE_JOBS), *access.paths(Can.EDIT_QUOTA)})
+
+
+def _is_visible(access: Access, path: str) -> bool:
+    return access.can(Can.SEE, path) or any(is_within(mine, path) for mine in access.paths(Can.SUBMIT))
+
+
+def _latest(access: Access) -> list[JobTemplateVersion]:
+    above = [mine[:end] for mine in access.paths(Can.SUBMIT) for end in [*(place for place, letter in enumerate(mine) if letter == "/"), len(mine)]]
+    seen = JobTemplate.objects.filter(access.visible(Can.SEE, "node__path") | Q(node__path__in=above), archived_at__isnull=True)
+    newest = seen.annotate(newest=Max("versions__number")).values_list("id", "newest")
+    wanted = dict(newest)
+    rows = (
+        JobTemplateVersion.objects.filter(template__in=wanted)
+        .select_related("template__node")
+        .order_by("title", "template__node__path", "template__name")
+    )
+    return [row for row in rows if wanted[row.template_id] == row.number]
+
+
+def _template(version: JobTemplateVersion) -> Template:
+    path = version.template.node.path
+    return Template(
+        ref=f"{path}:{version.template.name}",
+        title=version.title,
+        about=version.about,
+        quota=path,
+        version=version.number,
+        body=version.body,
+        locked=tuple(version.locked),
+        limits=version.limits,
+    )

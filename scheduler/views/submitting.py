@@ -1,0 +1,231 @@
+"""The submission page: a form, the same job as YAML, and what would become of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.template.loader import render_to_string
+from django.views.decorators.http import require_http_methods, require_POST
+
+from gpufleet.core.times import now
+from gpufleet.web import Access, Can, access_of, requires
+from quotas.selectors.nodes import leaves_where
+from scheduler.job_fields import description_of, differences, field_at, roles_of, values_of
+from scheduler.job_reading import Faults
+from scheduler.job_templates import Template
+from scheduler.job_yaml import Document, read_yaml, write_yaml
+from scheduler.models import GpuType, JobDraft
+from scheduler.presenters.fitting import FitView, fit_view, node_names
+from scheduler.presenters.submitting import command_line, curl_line, description_of_job, faults_by_field, form_groups, other_faults
+from scheduler.selectors.jobs import job_for, may_steer, quota_last_used
+from scheduler.selectors.nodes import node_sizes
+from scheduler.selectors.templates import template_named, templates_visible
+from scheduler.services.fitting import fit_checked
+from scheduler.services.submission import Checked, submission_create, submissions_judge
+from scheduler.services.templates import draft_delete, draft_save
+
+TEAMS_SHOWN = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a job begins with: nothing, a template, another job, or a draft. `compared`: whether the page shows what differs from it."""
+
+    description: dict[str, Any]
+    template: Template | None = None
+    clone: str = ""
+    draft: str = ""
+    text: str = ""  # of a draft that is no description
+    heading: str = "Submit a job"
+    compared: bool = False
+
+
+@dataclass(slots=True)
+class Sent:
+    """What the browser has of the job now."""
+
+    description: dict[str, Any]
+    values: dict[str, str] | None  # as typed
+    document: Document | None  # where the YAML was typed
+    yaml: str
+    faults: Faults
+    checked: Checked | None = None
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@requires(Can.SUBMIT)
+def job_new(request: HttpRequest) -> HttpResponse:
+    access = access_of(request)
+    start = _start(request, access)
+    if request.method != "POST":
+        return _page(request, access, start, _blank(start))
+    sent = _sent(request, access)
+    if sent.checked is None or "check" in request.POST or "add_role" in request.POST:
+        only_looks = "check" in request.POST or "add_role" in request.POST
+        return _page(request, access, start, sent, status=200 if only_looks else 422, looked=True)
+    try:
+        jobs = submission_create(access=access, description=sent.description, now=now(), actor=access.actor)
+    except ValidationError as fault:
+        sent.faults = fault.message_dict
+        return _page(request, access, start, sent, status=422, looked=True)
+    draft_delete(access=access, public=request.POST.get("_draft", ""))
+    first = jobs[0]
+    if len(jobs) > 1:
+        messages.success(request, f"{len(jobs):,} jobs are submitted, {first.public_id} to {jobs[-1].public_id}.")
+    else:
+        messages.success(request, f"{first.name} is {'kept as a draft' if first.state == 'draft' else 'submitted'}: {first.public_id}.")
+    return redirect("job", first.public_id)
+
+
+@require_POST
+@requires(Can.SUBMIT)
+def job_look(request: HttpRequest) -> HttpResponse:
+    """What the page shows while one types: the other form of the same job, every fault, and what would become of it. Nothing is written."""
+    access = access_of(request)
+    start, sent = _start(request, access), _sent(request, access)
+    began = start.description if start.compared else None
+    roles = max(1, len(roles_of(sent.description)))
+    told: dict[str, Any] = {
+        "yaml": sent.yaml,
+        "faults": faults_by_field(sent.faults),
+        "others": other_faults(sent.faults, sent.document),
+        "fit": render_to_string("scheduler/_fit.html", {"view": _fit(access, sent)}, request=request),
+        "command": command_line(sent.yaml),
+        "curl": curl_line(sent.description, f"{request.scheme}://{request.get_host()}"),
+        "differs": [{"path": path, "was": was, "is": value} for path, was, value in _differences(began, sent)],
+    }
+    if sent.document is not None:
+        told["values"] = values_of(sent.description)
+        if str(roles) != request.POST.get("_roles", "1"):
+            told["form"] = render_to_string("scheduler/_job_form.html", _form(access, start, sent), request=request)
+    return JsonResponse(told)
+
+
+def _differences(began: Mapping[str, Any] | None, sent: Sent) -> list[tuple[str, str, str]]:
+    return differences(began, sent.description) if began is not None else []
+
+
+@require_POST
+@requires(Can.SUBMIT)
+def job_draft_write(request: HttpRequest) -> HttpResponse:
+    """Keep what is typed, finished or not. It is its owner's alone and starts nothing."""
+    access = access_of(request)
+    sent = _sent(request, access, judged=False)
+    name = sent.description.get("name")
+    try:
+        named = name if isinstance(name, str) else ""
+        draft = draft_save(access=access, public=request.POST.get("_draft", ""), name=named, text=sent.yaml, now=now())
+    except ValidationError as fault:
+        return JsonResponse({"faults": fault.message_dict}, status=422)
+    return JsonResponse({"draft": draft.public_id})
+
+
+@require_POST
+@requires(Can.SUBMIT)
+def job_draft_delete(request: HttpRequest, public_id: str) -> HttpResponse:
+    draft_delete(access=access_of(request), public=public_id)
+    return redirect("job_new")
+
+
+def _start(request: HttpRequest, access: Access) -> Start:
+    asked, mark = (request.POST, "_") if request.method == "POST" else (request.GET, "")
+    template, clone, draft = asked.get(f"{mark}template", ""), asked.get(f"{mark}clone", ""), asked.get(f"{mark}draft", "")
+    if clone:
+        job = job_for(access, clone)
+        steers = may_steer(access, job)
+        heading = f"Submit {job.name} again"
+        return Start(description_of_job(job, with_launch=steers), clone=job.public_id, draft=draft, heading=heading, compared=True)
+    if template and (found := template_named(access, template)) is not None:
+        described = {**found.body, "template": found.ref}
+        described.setdefault("quota", quota_last_used(access, found.quota))
+        return Start(described, template=found, draft=draft, heading=f"Submit by {found.title}", compared=True)
+    if draft and request.method != "POST":
+        kept = get_object_or_404(JobDraft, user=access.actor.user, public_id=draft)
+        value = read_yaml(kept.text).value
+        described = value if isinstance(value, dict) else {}
+        return Start(described, template=_template_of(access, described), draft=kept.public_id, text=kept.text, heading="Go on with a draft")
+    return Start({"quota": quota_last_used(access, "")}, draft=draft)
+
+
+def _template_of(access: Access, description: Mapping[str, Any]) -> Template | None:
+    named = description.get("template")
+    return template_named(access, named) if isinstance(named, str) and named else None
+
+
+def _blank(start: Start) -> Sent:
+    document = read_yaml(start.text) if start.text else None
+    return Sent(start.description, None, document, start.text or write_yaml(start.description), {})
+
+
+def _sent(request: HttpRequest, access: Access, *, judged: bool = True) -> Sent:
+    if request.POST.get("_from") == "yaml":
+        text = request.POST.get("yaml", "").replace("\r\n", "\n")
+        document = read_yaml(text)
+        value = document.value
+        described = value if isinstance(value, dict) else {}
+        faults = dict(document.faults)
+        if not faults and not isinstance(value, dict):
+            faults["yaml"] = ["It describes no job: keys with values are wanted."]
+        sent = Sent(described, None, document, text, faults)
+        if "yaml" in faults:
+            return sent
+    else:
+        values = {path: text for path, text in request.POST.items() if isinstance(text, str) and field_at(path) is not None}
+        if "add_role" in request.POST:
+            values[f"roles[{len({path.partition(']')[0] for path in values if path.startswith('roles[')})}].name"] = "another"
+        described = description_of(values)
+        sent = Sent(described, values, None, write_yaml(described), {})
+    if judged:
+        (verdict,) = submissions_judge(access=access, descriptions=[sent.description], now=now())
+        if isinstance(verdict, Checked):
+            sent.checked = None if sent.faults else verdict
+        else:
+            sent.faults = {**verdict, **sent.faults}
+    return sent
+
+
+def _fit(access: Access, sent: Sent) -> FitView | None:
+    if sent.checked is None:
+        return None
+    whole = sent.description
+    if (template := _template_of(access, whole)) is not None:
+        whole = template.completed(whole)
+    fit = fit_checked(access=access, checked=sent.checked, raw=whole, now=now())
+    return fit_view(fit, access, node_sizes(node_names(fit)))
+
+
+def _form(access: Access, start: Start, sent: Sent) -> dict[str, Any]:
+    template = start.template or _template_of(access, sent.description)
+    began = start.description if start.compared else None
+    groups = form_groups(sent.description, sent.faults, began, template.locked if template else (), values=sent.values)
+    return {
+        "groups": groups,
+        "role_count": max(len(group.roles) for group in groups),
+        "teams": leaves_where(access, Can.SUBMIT)[:TEAMS_SHOWN],
+        "types": list(GpuType.objects.order_by("name").values_list("name", flat=True)),
+    }
+
+
+def _page(request: HttpRequest, access: Access, start: Start, sent: Sent, *, status: int = 200, looked: bool = False) -> HttpResponse:
+    if access.actor.user is None:
+        raise PermissionDenied
+    context = _form(access, start, sent) | {
+        "heading": start.heading,
+        "start": start,
+        "sent": sent,
+        "yaml": sent.yaml,
+        "others": other_faults(sent.faults, sent.document),
+        "count": sum(map(len, sent.faults.values())),
+        "looked": looked,
+        "view": _fit(access, sent) if looked else None,
+        "templates": templates_visible(access),
+        "drafts": JobDraft.objects.filter(user=access.actor.user).exclude(public_id=start.draft).order_by("-saved_at", "-id")[:8],
+        "command": command_line(sent.yaml),
+        "curl": curl_line(sent.description, f"{request.scheme}://{request.get_host()}"),
+        "is_yaml": sent.document is not None and bool(sent.faults),
+    }
+    return render(request, "scheduler/job_new.html", context, status=status)

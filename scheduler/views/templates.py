@@ -1,0 +1,130 @@
+"""Templates: which there are, and a page to write the next version of one."""
+
+from typing import Any
+
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
+
+from gpufleet.core.faults import Conflict
+from gpufleet.core.times import now
+from gpufleet.web import Can, access_of, requires
+from quotas.models import QuotaNode
+from scheduler.job_templates import Template
+from scheduler.job_yaml import read_yaml, write_yaml
+from scheduler.selectors.templates import may_edit_templates, template_named, template_places, template_versions, templates_visible
+from scheduler.services.templates import template_archive, template_save
+
+TYPED = ("node", "name", "title", "about", "body", "locked", "limits", "reason", "seen")
+
+
+@require_safe
+@requires(Can.SEE)
+def template_list(request: HttpRequest) -> HttpResponse:
+    access = access_of(request)
+    rows = [
+        {"template": one, "may_edit": bool(one.quota) and may_edit_templates(access, one.quota), "body": write_yaml(one.body)}
+        for one in templates_visible(access)
+    ]
+    context = {"rows": rows, "may_add": bool(template_places(access)), "may_submit": access.can_somewhere(Can.SUBMIT)}
+    return render(request, "scheduler/templates.html", context)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@requires(Can.SEE)
+def template_edit(request: HttpRequest) -> HttpResponse:
+    """A new template, a copy of another one (`like`), or the next version of one (`ref`)."""
+    access = access_of(request)
+    places = template_places(access)
+    if not places:
+        raise PermissionDenied
+    ref = request.GET.get("ref", "")
+    versions = template_versions(access, ref) if ref else []
+    if versions and not may_edit_templates(access, versions[0].template.node.path):
+        raise PermissionDenied
+    shown = template_named(access, ref or request.GET.get("like", ""))
+    if request.method != "POST":
+        return _edit(request, _typed(shown, places, bool(ref)), {}, versions, places)
+    typed = {
+        key: request.POST.get(key, "").replace("\r\n", "\n")
+        for key in ("node", "name", "title", "about", "body", "locked", "limits", "reason", "seen")
+    }
+    if versions:
+        typed |= {"node": versions[0].template.node.path, "name": versions[0].template.name}
+    node = QuotaNode.objects.filter(path=typed["node"], archived_at__isnull=True).first()
+    if node is None or not may_edit_templates(access, typed["node"]):
+        return _edit(request, typed, {"node": ["Choose one of the nodes where you may keep templates."]}, versions, places, status=422)
+    body, limits = read_yaml(typed["body"]), read_yaml(typed["limits"])
+    read = {"body": body.faults, "limits": limits.faults}
+    faults = {key: [message for said in wrong.values() for message in said] for key, wrong in read.items() if wrong}
+    if faults:
+        return _edit(request, typed, faults, versions, places, status=422)
+    seen = int(typed["seen"]) if typed["seen"].isascii() and typed["seen"].isdigit() else 0
+    try:
+        version = template_save(
+            access=access,
+            node=node,
+            name=typed["name"].strip(),
+            title=typed["title"],
+            about=typed["about"],
+            body=body.value if body.value is not None else {},
+            locked=typed["locked"].split(),
+            limits=limits.value or {},
+            seen=seen,
+            reason=typed["reason"],
+            now=now(),
+        )
+    except ValidationError as fault:
+        return _edit(request, typed, _by_field(fault.message_dict), versions, places, status=422)
+    except Conflict as fault:
+        return _edit(request, typed, {"all": [str(fault)]}, versions, places, status=409)
+    messages.success(request, f"{version.title} is saved as version {version.number}.")
+    return redirect("templates")
+
+
+@require_POST
+@requires(Can.SEE)
+def template_end(request: HttpRequest) -> HttpResponse:
+    access = access_of(request)
+    template = template_versions(access, request.POST.get("ref", ""))[0].template
+    try:
+        template_archive(access=access, template=template, reason=request.POST.get("reason", "")[:280], now=now())
+    except Conflict as fault:
+        messages.error(request, str(fault))
+    else:
+        messages.success(request, f"{template.name} is archived. Jobs that began with it are not touched.")
+    return redirect("templates")
+
+
+def _typed(shown: Template | None, places: list[str], edits: bool) -> dict[str, str]:
+    if shown is None:
+        return {"node": places[0], "seen": "0"}
+    return {
+        "node": shown.quota if edits else places[0],
+        "name": shown.ref.rpartition(":")[2] if edits else "",
+        "title": shown.title,
+        "about": shown.about,
+        "body": write_yaml(shown.body),
+        "locked": "\n".join(shown.locked),
+        "limits": write_yaml({path: dict(limit) for path, limit in shown.limits.items()}),
+        "seen": str(shown.version) if edits else "0",
+    }
+
+
+def _by_field(faults: dict[str, list[str]]) -> dict[str, list[str]]:
+    """Faults inside the description, the locks and the limits are told at those fields, with their path."""
+    found: dict[str, list[str]] = {}
+    for path, said in faults.items():
+        head, _, inner = path.partition(".")
+        found.setdefault(head, []).extend(f"{inner}: {message}" if inner else message for message in said)
+    return found
+
+
+def _edit(
+    request: HttpRequest, typed: dict[str, str], faults: dict[str, list[str]], versions: list[Any], places: list[str], *, status: int = 200
+) -> HttpResponse:
+    heading = f"{versions[0].title}: the next version" if versions else "A new template"
+    context = {"typed": typed, "faults": faults, "versions": versions, "places": places, "heading": heading}
+    return render(request, "scheduler/template_edit.html", context, status=status)

@@ -1,0 +1,183 @@
+// The submission page: the form and the YAML follow each other, faults stand at their fields, and what would become of the job is asked as one types.
+(() => {
+  "use strict";
+
+  const form = document.getElementById("job");
+  if (!form) return;
+  const TYPING_MS = 250;
+  const SAVE_MS = 2500;
+  const csrf = document.querySelector('meta[name="csrf-token"]').content;
+  const yaml = document.getElementById("yaml");
+  const fit = document.getElementById("fit");
+  const panel = fit.closest(".fit");
+  const holder = form.querySelector("[data-form]");
+  const touched = new Set();
+  const MISSING = ["It is missing.", "State roles, or gpus and workers for a single one.", "It is empty."];
+
+  let begun = form.hasAttribute("data-begun");
+  let asking = null;
+  let timer = 0;
+  let saver = 0;
+  let changed = false;
+
+  const field = (path) => [...form.elements].find((one) => one.name === path && one.closest("[data-path]"));
+  const from = (side) => { form.elements._from.value = side; };
+
+  function parsed(html) {
+    return new DOMParser().parseFromString(html, "text/html").body.childNodes;
+  }
+
+  function paragraphs(messages) {
+    return messages.map((message) => {
+      const line = document.createElement("p");
+      line.className = "error";
+      line.textContent = message;
+      return line;
+    });
+  }
+
+  // What is only not there yet is no fault before somebody was at it, or wanted to submit.
+  const shown = (path, messages) => messages.filter((message) => begun || touched.has(path) || !MISSING.includes(message));
+
+  function showFaults(told) {
+    let count = 0;
+    for (const box of form.querySelectorAll("[data-path]")) {
+      const path = box.dataset.path;
+      const messages = shown(path, told.faults[path] || []);
+      count += messages.length;
+      const place = box.querySelector("[data-faults]");
+      const text = messages.join("\n");
+      if (place.dataset.said !== text) {
+        place.dataset.said = text;
+        place.replaceChildren(...paragraphs(messages));
+      }
+      const input = box.querySelector("input, select, textarea");
+      if (messages.length) input.setAttribute("aria-invalid", "true");
+      else input.removeAttribute("aria-invalid");
+      if (messages.length) box.closest("details")?.setAttribute("open", "");
+      const was = told.differs.find((one) => one.path === path);
+      const before = box.querySelector("[data-was]");
+      before.hidden = !was;
+      before.textContent = was ? `was ${was.was || "empty"}` : "";
+    }
+    const others = form.querySelector("[data-others]");
+    count += told.others.length;
+    form.querySelector("[data-count]").textContent = count ? `${count} ${count === 1 ? "fault" : "faults"}, each told at its field.` : "";
+    form.querySelector("[data-other-list]").replaceChildren(...told.others.map((message) => Object.assign(document.createElement("li"), { textContent: message })));
+    others.hidden = !count;
+    return count;
+  }
+
+  function showFit(html, count) {
+    fit.replaceChildren(...parsed(html));
+    fit.querySelectorAll("time[data-moment]").forEach(window.gpufleet.shell.paintTime);
+    const verdict = fit.querySelector("[data-verdict]");
+    const said = verdict ? verdict.textContent.trim() : count ? `${count} ${count === 1 ? "fault" : "faults"}` : "";
+    const say = form.querySelector("[data-say]");
+    if (say.textContent !== said) say.textContent = said;
+  }
+
+  function take(told, side) {
+    if (side === "yaml" && told.form) holder.replaceChildren(...parsed(told.form));
+    else if (side === "yaml") {
+      for (const box of form.querySelectorAll("[data-path]")) {
+        const input = box.querySelector("input, select, textarea");
+        const value = told.values[box.dataset.path] || "";
+        if (input.value !== value) input.value = value;
+      }
+    } else if (yaml.value !== told.yaml) yaml.value = told.yaml;
+    form.querySelector("[data-command]").textContent = told.command;
+    form.querySelector("[data-curl]").textContent = told.curl;
+    showFit(told.fit, showFaults(told));
+  }
+
+  async function look(side) {
+    asking?.abort();
+    asking = new AbortController();
+    const mine = asking;
+    panel.setAttribute("aria-busy", "true");
+    try {
+      const answer = await fetch(form.dataset.look, {
+        method: "POST",
+        body: new FormData(form),
+        headers: { "X-CSRFToken": csrf, Accept: "application/json" },
+        signal: mine.signal,
+      });
+      if (!answer.ok) throw new Error(String(answer.status));
+      const told = await answer.json();
+      if (mine === asking) take(told, side);
+    } catch (fault) {
+      if (fault.name === "AbortError") return;
+      form.querySelector("[data-say]").textContent = "The console did not answer. What you see may be old.";
+    }
+    if (mine === asking) panel.removeAttribute("aria-busy");
+  }
+
+  function soon(side) {
+    from(side);
+    asking?.abort();
+    clearTimeout(timer);
+    timer = setTimeout(() => look(side), TYPING_MS);
+    changed = true;
+    clearTimeout(saver);
+    saver = setTimeout(save, SAVE_MS);
+  }
+
+  async function save() {
+    clearTimeout(saver);
+    if (!changed) return;
+    changed = false;
+    const note = form.querySelector("[data-saved]");
+    try {
+      const answer = await fetch(form.dataset.draft, { method: "POST", body: new FormData(form), headers: { "X-CSRFToken": csrf }, keepalive: true });
+      if (!answer.ok) throw new Error(String(answer.status));
+      form.elements._draft.value = (await answer.json()).draft;
+      note.textContent = "Draft saved";
+    } catch {
+      note.textContent = "Draft not saved";
+    }
+  }
+
+  form.addEventListener("input", (event) => {
+    if (event.target === yaml) return soon("yaml");
+    const box = event.target.closest("[data-path]");
+    if (!box) return;
+    touched.add(box.dataset.path);
+    soon("form");
+  });
+
+  fit.addEventListener("click", (event) => {
+    const button = event.target.closest("[data-change]");
+    if (!button) return;
+    const input = field(button.dataset.change);
+    if (!input) return;
+    input.value = button.dataset.value;
+    input.closest("details")?.setAttribute("open", "");
+    input.focus();
+    soon("form");
+  });
+
+  form.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
+      event.preventDefault();
+      form.requestSubmit(form.querySelector("[data-submit]"));
+    } else if (event.key === "Enter" && event.target.matches("input")) event.preventDefault();
+  });
+
+  form.addEventListener("submit", (event) => {
+    clearTimeout(timer);
+    clearTimeout(saver);
+    asking?.abort();
+    if (event.submitter?.name === "check") {
+      event.preventDefault();
+      begun = true;
+      look(form.elements._from.value);
+    }
+  });
+
+  document.addEventListener("visibilitychange", () => document.hidden && save());
+  if (begun) {
+    look(form.elements._from.value);
+    form.querySelector("[data-submit]").focus({ preventScroll: true });
+  }
+})();

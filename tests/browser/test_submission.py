@@ -1,0 +1,185 @@
+"""Submitting with hands on it: a preset in two clicks or by keyboard alone, what stands beside the form while one types, and no fault of axe."""
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from gpufleet.core.models import User
+from quotas.models import QuotaShare
+from scheduler.models import Job, JobDraft, JobState
+from tests import builders
+from tests.browser.harness import THEMES, LiveConsole, Visitor
+
+pytestmark = pytest.mark.browser
+PASSWORD = "correct horse battery"
+H100 = "H100-SXM-80GB"
+SHOTS = os.environ.get("TEST_SHOTS", "")  # a folder for pictures to look at
+
+
+@pytest.fixture
+def visit(live_console: LiveConsole, browser: Browser) -> Iterator[Callable[..., Visitor]]:
+    team = builders.quota("nlp", parent=builders.quota("research", parent=builders.quota()))
+    for node in (team, team.parent, team.parent.parent):
+        QuotaShare.objects.create(node=node, gpu_type=H100, guaranteed_milli=16_000)
+    for name in ("alpha", "beta"):
+        builders.node(name, gpus=8)
+    User.objects.create_superuser("root", "root@example.org", PASSWORD)
+
+    def open_page(path: str, **options: Any) -> Visitor:
+        visitor = live_console.visit(browser, "root", password=PASSWORD, **options)
+        visitor.open(path)
+        return visitor
+
+    yield open_page
+
+
+def shot(visitor: Visitor, name: str) -> None:
+    if SHOTS:
+        visitor.page.screenshot(path=Path(SHOTS) / f"{name}.png", full_page=True)
+
+
+def verdict(page: Any) -> Any:
+    return page.locator("#fit [data-verdict]")
+
+
+def test_a_preset_is_submitted_in_two_clicks_within_ten_seconds(visit):
+    visitor = visit("/jobs/new/")
+    page = visitor.page
+    began = time.monotonic()
+
+    page.get_by_role("link", name="Notebook").click()
+    page.get_by_role("button", name="Submit", exact=True).click()
+    expect(page.locator("h1")).to_have_text("notebook")
+
+    assert time.monotonic() - began < 10
+    made = Job.objects.get()
+    assert (made.name, made.job_class, made.state, made.quota.path) == ("notebook", "interactive", JobState.QUEUED, "acme/research/nlp")
+    assert visitor.watch.faults == []
+
+
+def test_a_preset_is_submitted_by_keyboard_alone(visit):
+    page = visit("/jobs/").page
+    began = time.monotonic()
+
+    page.keyboard.press("g")
+    page.keyboard.press("u")
+    page.wait_for_url("**/jobs/new/")
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        if "Fine-tune" in (page.evaluate("document.activeElement.textContent") or ""):
+            break
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/jobs/new/?template=fine-tune")
+    expect(page.locator("[data-submit]")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator("h1")).to_have_text("fine-tune")
+
+    assert time.monotonic() - began < 10
+    assert Job.objects.get().gpus_milli == 1000
+
+
+def test_as_one_types_yaml_fit_and_faults_follow(visit):
+    visitor = visit("/jobs/new/")
+    page = visitor.page
+    page.get_by_label("Name", exact=True).fill("train")
+    page.get_by_label("GPUs of each worker").fill("8")
+    expect(verdict(page)).to_have_text("Starts now")
+    expect(page.locator("#yaml")).to_have_value("name: train\nquota: acme/research/nlp\ngpus: 8\n")
+    expect(page.locator("#fit .places-picture")).to_contain_text("alpha")
+    shot(visitor, "now")
+
+    page.get_by_label("Workers", exact=True).fill("3")
+    expect(verdict(page)).to_have_text("Never starts like this")
+    better = page.get_by_role("button", name=re.compile("Use it.*With 2 workers"))
+    shot(visitor, "never")
+    better.click()
+    expect(verdict(page)).to_have_text("Starts now")
+    expect(page.get_by_label("Workers", exact=True)).to_have_value("2")
+
+    page.locator("#f-gpu-types").fill("Z9")
+    page.locator("#f-priority").fill("high")
+    fault = page.locator('[data-path="gpu_types"] .error')
+    expect(fault).to_have_text(f"The fleet knows no Z9; it knows {H100}.")
+    expect(page.locator('[data-path="priority"] .error')).to_have_text("A whole number is wanted.")
+    expect(page.locator("#f-priority")).to_have_attribute("aria-invalid", "true")
+    shot(visitor, "faults")
+    expect(page.locator("[data-saved]")).to_have_text("Draft saved", timeout=8_000)
+    assert JobDraft.objects.get().name == "train"
+    assert visitor.watch.faults == []
+
+
+def test_the_form_follows_the_yaml_and_grows_with_it(visit):
+    visitor = visit("/jobs/new/")
+    page = visitor.page
+    page.locator("#yaml").fill(
+        "name: a\nquota: acme/research/nlp\nroles:\n  - {name: head, gpus: 1}\n  - {name: worker, min: 2, gpus: 4}\ncolour: red\n"
+    )
+
+    expect(page.locator("[data-other-list]")).to_have_text("Line 6: colour: There is no key colour here.")
+    expect(page.locator('[name="roles[1].min"]')).to_have_value("2")
+    page.locator("#yaml").fill("name: a\nquota: acme/research/nlp\nroles:\n  - {name: head, gpus: 1}\n  - {name: worker, min: 2, gpus: 4}\n")
+    expect(verdict(page)).to_have_text("Starts now")
+    page.locator("[data-submit]").click()
+    expect(page.locator("h1")).to_have_text("a")
+    assert Job.objects.get().gpus_milli == 9000
+    assert visitor.watch.faults == []
+
+
+def test_an_answer_that_comes_late_is_not_shown(visit):
+    """A question that was overtaken is called off; what stands there is of the last one."""
+    page = visit("/jobs/new/").page
+    page.get_by_label("Name", exact=True).fill("train")
+    for gpus in "1234":
+        page.get_by_label("GPUs of each worker").fill(gpus)
+    expect(page.locator("#yaml")).to_have_value("name: train\nquota: acme/research/nlp\ngpus: 4\n")
+    expect(page.locator("#fit")).to_contain_text("4 of 16 guaranteed")
+
+
+def test_a_clone_marks_what_differs(visit):
+    team = builders.quota("nlp", parent=builders.quota("research", parent=builders.quota()))
+    first = builders.job("train", on=team, spec={"roles": [{"name": "worker", "min": 2, "gpus": 4}]}, gpus_milli=8000)
+    visitor = visit(f"/jobs/{first.public_id}/")
+    page = visitor.page
+    page.get_by_role("link", name="Clone").click()
+    expect(page.locator("h1")).to_have_text("Submit train again")
+    page.get_by_label("Workers", exact=True).fill("1")
+
+    expect(page.locator('[data-path="workers"] [data-was]')).to_have_text("was 2")
+    shot(visitor, "clone")
+    assert visitor.watch.faults == []
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("width", [1280, 390])
+def test_it_holds_up_to_axe_in_both_themes_and_on_a_phone(visit, theme, width):
+    visitor = visit("/jobs/new/?template=elastic-training", theme=theme, viewport={"width": width, "height": 900})
+    expect(visitor.page.locator("#fit .fit-verdict")).to_be_visible()
+    shot(visitor, f"template-{theme}-{width}")
+    found = visitor.axe()
+    visitor.page.locator("#yaml").fill("name: ''\ngpus: none\ncolour: red\n")
+    expect(visitor.page.locator("[data-other-list] li")).to_have_count(1)
+    visitor.page.evaluate("scrollTo(0, 0)")
+    shot(visitor, f"errors-{theme}-{width}")
+    found += visitor.axe()
+    visitor.open("/templates/")
+    shot(visitor, f"templates-{theme}-{width}")
+    found += visitor.axe()
+    visitor.open("/templates/edit/?like=notebook")
+    found += visitor.axe()
+
+    assert [*visitor.watch.faults, *found] == []
+    assert visitor.page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_it_works_without_scripts(visit):
+    page = visit("/jobs/new/?template=notebook", java_script_enabled=False).page
+    page.get_by_role("button", name="Check").click()
+    expect(page.locator("#fit")).to_contain_text("Starts now")
+    page.get_by_role("button", name="Submit", exact=True).click()
+    expect(page.locator("h1")).to_have_text("notebook")
