@@ -16,7 +16,7 @@ from scheduler.engine.scenario import parse
 from scheduler.engine.state import Cycle
 from scheduler.engine.units import Unit, Units, columns_of
 from scheduler.engine.victims import Target, has_fresh, no_larger, search
-from scheduler.engine.wide import BY_SEAT, BY_UNIT, Columns, Room, Shelves, WideRanking, WideSearch, running_sums
+from scheduler.engine.wide import BY_SEAT, BY_UNIT, Columns, Room, Shelves, WideRanking, WideSearch, passed_over, running_sums
 
 Json = dict[str, Any]
 drawn = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -269,6 +269,40 @@ def test_the_scenes_in_which_nodes_are_cleared_are_of_all_sorts():
             seen["at once" if enough else "in vain" if found._collect_by_node() is None else "at first" if done else "one by one"] += 1
 
     assert min(seen.values()) >= 5, seen
+
+
+@drawn
+@given(st.integers(0, 10**9))
+def test_who_may_be_taken_alone_and_after_others(seed: int):
+    cycle = cycle_of(seed)
+    chance = random.Random(seed)
+    _, wide, rules = rankings(cycle, 8000)
+    for target in targets(cycle, chance):
+        wide_search = WideSearch(cycle.cluster, wide, target)
+        units = wide.units_at(wide_search.places.tolist())
+        taken: dict[int, int] = {}
+        after_others = []
+        for unit in units:
+            place = rules.legal(unit, taken)
+            after_others.append(place is not None)
+            if place is not None:
+                taken[place] = taken.get(place, 0) + unit.milli
+
+        assert wide_search._legal_alone().tolist() == [rules.legal(unit, {}) is not None for unit in units]
+        assert wide_search._legal().tolist() == after_others
+
+
+@drawn
+@given(st.lists(st.sampled_from([125, 500, 1000, 2000, 4000, 8000]), max_size=30), st.integers(0, 20), st.integers(0, 20), st.integers(0, 20))
+def test_what_is_too_large_does_not_stop_those_behind_it(asked: list[int], used: int, line: int, floor: int):
+    """A queue gives as long as it is above its line, and keeps its floor."""
+    left = used * 1000
+    allowed = []
+    for milli in asked:
+        allowed.append(left > line * 1000 and left - milli >= floor * 1000)
+        left -= milli if allowed[-1] else 0
+
+    assert passed_over(asked, (used - line) * 1000, (used - floor) * 1000).tolist() == allowed
 
 
 @drawn
