@@ -100,7 +100,9 @@ class Cycle:
         # Whether a placement can change what others ask for, or may have: then shares are computed anew after each.
         several = len(self.tree.divisions) > 1 and any(limit is not None for limit in self.tree.limit_total)
         many = any(len(form.types) > 1 for form in forms) and any(len(work.types) > 1 for work in self.cluster.works)
-        self.several_types = several or many
+        # A part by memory is asked for as of the smallest GPU that the job accepts, also where only a larger one can hold it.
+        by_memory = any(len(form.types) > 1 and any(role.memory_mib is not None for role in form.roles) for form in forms)
+        self.several_types = several or many or by_memory
 
     def _request_all(self) -> None:
         """What is used and what is asked for as the plan begins, and the shares that follow."""
