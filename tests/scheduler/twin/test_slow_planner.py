@@ -1,5 +1,6 @@
 """The engine against a planner in plain loops, decision by decision: who starts and grows, how far, and on which nodes."""
 
+import random
 from typing import Any
 
 import pytest
@@ -34,3 +35,20 @@ def test_the_engine_serves_whom_the_slow_planner_serves(first: int):
         assert told(plan_of(scenario)) == slow, f"queue_random({seed})"
         served += len(slow)
     assert served > 100
+
+
+def test_the_same_are_served_as_far_where_gangs_require_a_level():
+    """Which of several equal nodes they take is another matter: the slow planner does not weigh what that breaks."""
+    gangs = 0
+    for seed in range(600):
+        scenario, rng = queue_random(seed), random.Random(seed)
+        for job in scenario["jobs"]:
+            if job.get("state") == "queued" and rng.random() < 0.4:
+                job["topology"] = {"required": rng.choice(["rack", "node"])}
+                gangs += 1
+        fast, slow = (
+            [(action, name, len(workers)) for action, name, workers in plan] for plan in (told(plan_of(scenario)), plan_slowly(read(scenario)))
+        )
+
+        assert fast == slow, f"queue_random({seed})"
+    assert gangs > 300
