@@ -14,7 +14,7 @@ from scheduler.services.forecasting import ForecastMemory, forecast_run
 from scheduler.services.lease import tick_call
 from scheduler.services.measuring import measures_write, tally
 from scheduler.services.plans import plans_forget
-from scheduler.services.tick import Memory, TickResult, collect_seldom, tick_run
+from scheduler.services.tick import Memory, TickResult, collect_meanwhile, collect_seldom, tick_run
 
 # Beat calls every second, so a call goes on for about so long while things are known to happen.
 A_CALL = timedelta(seconds=0.9)
@@ -86,6 +86,7 @@ def _ticks() -> int:
             return ticks
         if result.again:
             continue
+        collect_meanwhile()
         if result.next_at is None or moment >= began + A_CALL or result.next_at >= began + A_CALL:
             return ticks
         _called.wait(max(result.next_at - moment, SHORTEST_PAUSE).total_seconds())

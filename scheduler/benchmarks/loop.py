@@ -36,7 +36,7 @@ from scheduler.models import (
 )
 from scheduler.services.jobs import job_stop
 from scheduler.services.submission import submission_create, submissions_create
-from scheduler.services.tick import Memory, collect_seldom, tick_run
+from scheduler.services.tick import Memory, collect_meanwhile, collect_seldom, tick_run
 
 FULL, FREE = "H100-SXM-80GB", "A100-SXM-80GB"
 TEAMS = 10
@@ -184,6 +184,7 @@ def ticks(runs: int, of: int, warm_up: int = 5) -> None:
     decided = 0
     for number, victim in enumerate(running):
         moment += timedelta(seconds=2)
+        collect_meanwhile()  # as between any two ticks
         submission_create(access=access, description=wish(number), now=moment, actor=access.actor)
         job_stop(job=victim, to=JobState.CANCELLED, outcome="cancelled", cause="Bench.", now=moment, actor=access.actor, grace_seconds=0)
         moment += timedelta(seconds=1)

@@ -2,6 +2,7 @@
 
 import json
 from typing import Any
+from zlib import crc32
 
 from .fleet import bits_of
 from .plan import seconds
@@ -263,21 +264,37 @@ def _job(job: Job) -> dict[str, Any]:
     return document
 
 
+JOBS_A_BLOCK = 256
+
+
 class Speller:
     """Scenarios as bytes of JSON, one after the other. What is the same object as last time is not spelt again."""
 
     def __init__(self) -> None:
-        self._jobs: dict[str, tuple[Job, bytes]] = {}
+        self._jobs: dict[str, tuple[Job, bytes, bool]] = {}
         self._fixed: tuple[tuple[Any, ...], bytes] = ((), b"")
 
     def spell(self, scenario: Scenario) -> bytes:
-        jobs: dict[str, tuple[Job, bytes]] = {}
+        return b"".join(self.blocks(scenario))
+
+    def blocks(self, scenario: Scenario) -> list[bytes]:
+        """The document in parts, most of which are the same bytes as last time: a part ends where a job's name says so, not after so many jobs."""
+        jobs: dict[str, tuple[Job, bytes, bool]] = {}
+        head = {"format": "gpufleet-scenario/1", "now": spell_instant(scenario.now), "settings": _settings(scenario.settings)}
+        found, part = [_bytes(head)[:-1] + b",", self._rest(scenario) + b',"jobs":['], list[bytes]()
         for job in scenario.jobs:
             known = self._jobs.get(job.name)
-            jobs[job.name] = known if known is not None and known[0] is job else (job, _bytes(_job(job)))
+            if known is None or known[0] is not job:
+                known = (job, _bytes(_job(job)), not crc32(job.name.encode()) % JOBS_A_BLOCK)
+            jobs[job.name] = known
+            part.append(known[1])
+            if known[2]:
+                found.append(b",".join(part) + b",")
+                part.clear()
         self._jobs = jobs
-        head = {"format": "gpufleet-scenario/1", "now": spell_instant(scenario.now), "settings": _settings(scenario.settings)}
-        return b'%s,%s,"jobs":[%s]}' % (_bytes(head)[:-1], self._rest(scenario), b",".join([spelling for _, spelling in jobs.values()]))
+        if not part and jobs:
+            found[-1] = found[-1][:-1]
+        return [*found, b",".join(part) + b"]}"]
 
     def _rest(self, scenario: Scenario) -> bytes:
         """What changes seldom: nodes, quotas and what belongs to them."""

@@ -40,8 +40,18 @@ def plan_record(*, lease: Lease, plan: Plan | None, now: datetime, phases: Mappi
     )
 
 
-def scenario_packed(scenario: Scenario, speller: Speller) -> bytes:
-    return gzip.compress(speller.spell(scenario), compresslevel=1, mtime=0)
+class Packer:
+    """Scenarios as they are kept, one after the other. A part that was in the last one is not packed again."""
+
+    def __init__(self) -> None:
+        self._speller = Speller()
+        self._packed: dict[bytes, bytes] = {}
+
+    def pack(self, scenario: Scenario) -> bytes:
+        known = self._packed
+        # Members of one gzip file: together they unpack to the whole.
+        self._packed = {part: known.get(part) or gzip.compress(part, compresslevel=1, mtime=0) for part in self._speller.blocks(scenario)}
+        return b"".join(self._packed.values())
 
 
 def plan_export(*, record: PlanRecord) -> bytes:
