@@ -133,7 +133,8 @@ class Forecast:
         """Whether somebody whom this plan puts out waits for the type, not behind the job: what is free is kept for him from the next plan on."""
         rank = self.cycle.rank_in_queue
         return any(
-            not one.seats and quota_type in one.types and (one.home != work.home or rank(one) < rank(work)) for one in self.cycle.put_out_by_plan()
+            one.evicted and not one.seats and quota_type in one.types and (one.home != work.home or rank(one) < rank(work))
+            for one in self.cycle.put_out_by_plan()
         )
 
     def _room(self, work: Work, quota_type: int, level: int) -> int:

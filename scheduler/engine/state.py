@@ -331,8 +331,8 @@ class Cycle:
         return self._asking_again.values()
 
     def put_out_by_plan(self) -> Collection[Work]:
-        """Who waits like everyone else because this plan has put him out, or stands again."""
-        return self._asking_again.values()
+        """Who has lost all his places in this plan, even if he stands again or only waits from the next one on."""
+        return self.cluster.ousted.values()
 
     def anybody_waits(self) -> bool:
         self._ask_again()

@@ -47,7 +47,7 @@ ONCE_FAILED: dict[str, list[int]] = {
     ],
     "backfill_is_harmless": [1507, 706839024329],
     "settles": [307, 536, 1086, 1153, 10523, 10674, 500372, 8000555, 88000083, 975567880233],
-    "advice_is_true": [975567880482, 214521426069],
+    "advice_is_true": [975567880482, 214521426069, 431566031170],
     "shares_are_right": [1202, 510825, 527645468251, 431566031024],
 }
 ONCE_FAILED_MEDIUM: dict[str, list[int]] = {
