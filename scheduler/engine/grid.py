@@ -72,6 +72,8 @@ class Grid:
         self.types = sorted({node.quota_type for node in nodes})
         self.type_index = {name: place for place, name in enumerate(self.types)}
         self.type_of = [self.type_index[node.quota_type] for node in nodes]
+        self.on_type = [np.array([kind == index for kind in self.type_of], dtype=np.bool_) for index in range(len(self.types))]
+        self.gpus = sum(self.usable_count)
         self.capacity = [0] * len(self.types)  # milli-GPU by quota type; spares serve replacements only
         for place, node in enumerate(nodes):
             if not node.spare:

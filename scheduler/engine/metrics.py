@@ -3,8 +3,6 @@
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
 from .capacity import widest
 from .cluster import Work
 from .form import Form
@@ -16,14 +14,13 @@ def measure(cycle: Cycle) -> dict[str, Any]:
     grid = cycle.grid
     milli = sum(division.used[place] for division in cycle.tree.divisions for place in cycle.tree.children[0])
     result: dict[str, Any] = {
-        "gpus": sum(cycle.grid.usable_count),
+        "gpus": grid.gpus,
         "allocated": milli // 1000 if milli % 1000 == 0 else milli / 1000,
         "fragmented": _against_queue(cycle),
         "largest_gang": {},
     }
-    types = np.array(grid.type_of, dtype=np.int64)
     for index, name in enumerate(grid.types):
-        idle = _room(cycle, suspect=False) * (types == index)
+        idle = _room(cycle, suspect=False) * grid.on_type[index]
         result["largest_gang"][name] = {level.name: int(level.sums(idle).max()) if len(level) else 0 for level in grid.levels}
     if cycle.scenario.demand:
         result["fragmented_by_demand"] = _against_demand(cycle)
@@ -45,7 +42,6 @@ def _against_queue(cycle: Cycle) -> int:
     """Idle GPUs that a waiting job can't use, on average over the jobs that wait."""
     total = weight = 0
     idle_of: dict[tuple[int, bool], int] = {}
-    types = np.array(cycle.grid.type_of, dtype=np.int64)
     capacity = cycle.capacity(cycle.fleet.soon)
     counts = {key: [form, count] for key, (form, count) in cycle.asking.alike.items() if count}
     changed: dict[tuple[Form, int], int] = {}
@@ -61,7 +57,7 @@ def _against_queue(cycle: Cycle) -> int:
             continue
         place = (quota_type, kind.tolerates_suspect)
         if place not in idle_of:
-            idle_of[place] = int((_room(cycle, suspect=kind.tolerates_suspect) * (types == quota_type)).sum())
+            idle_of[place] = int((_room(cycle, suspect=kind.tolerates_suspect) * cycle.grid.on_type[quota_type]).sum())
         role = max(roles, key=lambda one: one.gpus)
         eligible = cycle.grid.eligible(kind, role, quota_type, suspect=kind.tolerates_suspect, spare=False)
         sums = capacity.sums(role, eligible, widest(cycle.cluster, kind))
