@@ -24,7 +24,7 @@ def main(argv: Sequence[str]) -> int:
     arguments = _arguments(argv)
     folder = Path(tempfile.mkdtemp(prefix="gpufleet-storm-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))  # noqa: S108
     try:
-        _prepare(folder)
+        _prepare(folder, arguments.usage_weight)
         if arguments.seeds == 1:
             return _pass(arguments.seed, arguments)
         found = [_in_a_process(seed, arguments) for seed in range(arguments.seed, arguments.seed + arguments.seeds)]
@@ -38,6 +38,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="what the storm is drawn from; the same seed is the same storm")
     parser.add_argument("--seeds", type=int, default=1, help="so many storms, from --seed on, each in a process of its own")
     parser.add_argument("--days", type=int, default=2, help="simulated days of bad weather; up to two days of calm follow")
+    parser.add_argument("--usage-weight", type=float, default=0.0, help="how much past usage counts, with a half-life of six hours")
     parser.add_argument("--story", action="store_true", help="tell everything as it happens")
     parser.add_argument("--json", action="store_true", help="the counts as one JSON object")
     return parser.parse_args(argv)
@@ -75,12 +76,14 @@ def _pass(seed: int, arguments: argparse.Namespace) -> int:
     return 2 if report.thin_days else 0
 
 
-def _prepare(folder: Path) -> None:
+def _prepare(folder: Path, usage_weight: float) -> None:
     """The product's own settings over an empty folder, whatever installation this machine has."""
     for name in [name for name in os.environ if name.startswith("GPUFLEET_")]:
         del os.environ[name]
     os.environ["GPUFLEET_DATA_DIR"] = str(folder)
     os.environ["GPUFLEET_LOG_LEVEL"] = "error"
+    # The usual half-life is longer than a storm.
+    os.environ["GPUFLEET_USAGE_WEIGHT"], os.environ["GPUFLEET_USAGE_HALF_LIFE_S"] = str(usage_weight), "21600"
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gpufleet.settings")
     import django
 

@@ -26,6 +26,7 @@ class Reaper:
     def __init__(self) -> None:
         self.dead = False
         self.kill_after: int | None = None  # writes and calls to back-ends
+        self.kill_after_order: int | None = None  # as `kill_after`, counted from the next order that a back-end is told
         self.fail_after: int | None = None  # statements
         self.wake_at: int | str = 0  # after so many statements outside of any transaction, or right after the snapshot
         self.wake: Callable[[], None] | None = None
@@ -44,7 +45,7 @@ class Reaper:
             self.dead = self._watching = False
 
     def calm(self) -> None:
-        self.kill_after = self.fail_after = self.wake = None
+        self.kill_after = self.kill_after_order = self.fail_after = self.wake = None
 
     @contextmanager
     def _resting(self) -> Iterator[None]:
@@ -89,6 +90,11 @@ class Reaper:
         assert other is not None
         with self._resting():
             other()
+
+    def order_told(self) -> None:
+        """A back-end has been told to do something: what the process does now is to write that down."""
+        if self._watching and self.kill_after_order is not None:
+            self.kill_after, self.kill_after_order = self.kill_after_order, None
 
     def step(self, where: str) -> None:
         """One write, or one call to a back-end: before each of them the process may die."""

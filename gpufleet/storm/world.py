@@ -48,6 +48,7 @@ STORY = 80
 LEAST_SUBMISSIONS, LEAST_EVICTIONS, LEAST_FAULTS, LEAST_KINDS, LEAST_NODES = 150, 30, 20, 8, 16
 FAULTS_A_DAY = {
     "killed tick": 8,
+    "killed after an order": 4,
     "killed submission": 2,
     "database error": 3,
     "two schedulers": 4,
@@ -65,6 +66,7 @@ FAULTS_A_DAY = {
     "scheduler paused": 1,
     "tree changed": 2,
 }
+ORDERS = ("start", "resize", "signal", "stop")
 # Nobody has to decide anything after these.
 QUIET = ("review", "full hour", "clock skew")
 
@@ -83,6 +85,8 @@ class Mortal:
         def call(*arguments: Any, **named: Any) -> Any:
             self._reaper.step(f"killed before the back-end was told: {name}")
             answer = found(*arguments, **named)
+            if name in ORDERS:
+                self._reaper.order_told()
             self._reaper.step(f"killed after the back-end was told: {name}")
             return answer
 
@@ -343,6 +347,9 @@ class World:
             case "killed tick" | "killed submission":
                 # Between any two writes: nearly all ticks write a few, some write many.
                 self.reaper.kill_after = 1 + int(rng.expovariate(1 / 12))
+            case "killed after an order":
+                # Between its being told and the note of that: another process tells it again.
+                self.reaper.kill_after_order = rng.randint(1, 5)
             case "database error":
                 self.reaper.fail_after = 1 + int(rng.expovariate(1 / 25))
             case "two schedulers" | "people in between":

@@ -17,7 +17,7 @@ from gpufleet.core.prepared import Prepared
 from scheduler.backends.base import Signal
 from scheduler.models import ENDED, HOLDING, Attempt, Job, JobState, OrderKind, Placement, Promise
 from scheduler.policy import DEFAULT_GRACE_SECONDS
-from scheduler.services.holds import OPEN_OF, open_of
+from scheduler.services.holds import OPEN_OF
 from scheduler.services.lease import lease_want
 from scheduler.services.retries import retry_delay
 from scheduler.services.steps import Steps, jobs_locked, open_attempts
@@ -241,7 +241,7 @@ def workers_up(*, attempt: OfJob, workers: Iterable[tuple[str, int]], now: datet
     with transaction.atomic():
         steps = Steps(now=now)
         job = jobs_locked([attempt.job_id])[attempt.job_id]
-        here = [one for one in open_of([attempt.pk]) if one.joining and (one.role, one.worker) in wanted]
+        here = [one for one in OPEN_OF([attempt.pk]) if one.joining and (one.role, one.worker) in wanted]
         if not here:
             return 0
         steps.arrive(here)
@@ -274,7 +274,7 @@ def _workers_gone(attempt: OfJob, workers: Iterable[tuple[str, int]], now: datet
             return 0
         gone = [
             placement
-            for placement in open_of([attempt.pk])
+            for placement in OPEN_OF([attempt.pk])
             if (placement.role, placement.worker) in wanted and (placement.leaving_since is not None) == leaving
         ]
         if not gone:
