@@ -32,7 +32,10 @@ class Template:
             body = {key: value for key, value in body.items() if key not in ("gpus", "workers") or key in self.locked}
         elif "gpus" in raw or "workers" in raw:
             body = {key: value for key, value in body.items() if key != "roles" or any(path.startswith("roles") for path in self.locked)}
-        return _merged(body, raw)
+        whole: dict[str, Any] = _merged(body, raw)
+        if "roles" in body and "roles" in raw:
+            whole["roles"] = _merged_roles(body["roles"], raw["roles"])
+        return whole
 
     def faults(self, raw: Mapping[str, Any]) -> Faults:
         """What a completed description changes that is locked, or takes beyond its bounds."""
@@ -61,21 +64,17 @@ def _beyond(value: Any, limit: Mapping[str, Any]) -> str:
 
 
 def _merged(body: Any, raw: Any) -> Any:
-    if isinstance(body, Mapping) and isinstance(raw, Mapping):
-        return {
-            key: _merged(body[key], raw[key]) if key in body and key in raw else raw.get(key, body.get(key))
-            for key in [*body, *(k for k in raw if k not in body)]
-        }
-    if _are_roles(body) and _are_roles(raw):
-        by_name = {role.get("name", "worker"): role for role in body}
-        return [_merged(by_name.get(role.get("name", "worker"), {}), role) for role in raw]
-    return raw
+    if not isinstance(body, Mapping) or not isinstance(raw, Mapping):
+        return raw
+    return {key: _merged(body[key], raw[key]) if key in body and key in raw else raw.get(key, body.get(key)) for key in dict.fromkeys([*body, *raw])}
 
 
-def _are_roles(value: Any) -> bool:
-    return (
-        isinstance(value, list) and bool(value) and all(isinstance(one, Mapping) and ("gpus" in one or "min" in one or "mig" in one) for one in value)
-    )
+def _merged_roles(body: Any, raw: Any) -> Any:
+    """Roles of the same name say the rest of each other."""
+    if not isinstance(body, list) or not isinstance(raw, list):
+        return raw
+    by_name = {role.get("name", "worker"): role for role in body}
+    return [_merged(by_name.get(str(role.get("name", "worker")), {}), role) if isinstance(role, Mapping) else role for role in raw]
 
 
 def _shown(value: Any) -> str:
