@@ -53,14 +53,14 @@ def with_problems(document: dict[str, Any]) -> dict[str, Any]:
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             answers = operation["responses"]
-            stated = [status for status in answers if int(status) >= 400]
-            answers |= {status: _answer(status) for status in (*stated, *_statuses(path, method, operation))}
+            stated = {int(status) for status in answers}  # some tell more than a problem does
+            answers |= {status: _answer(status) for status in _statuses(path, method, operation) if status not in stated}
     return document
 
 
 def _statuses(path: str, method: str, operation: Mapping[str, Any]) -> Iterator[int]:
     yield from ALWAYS
-    if "{" in path:
+    if "{" in path or method in WRITES:
         yield 404
     if method in WRITES:
         yield from (409, 413, 422)
@@ -72,7 +72,7 @@ def _statuses(path: str, method: str, operation: Mapping[str, Any]) -> Iterator[
 
 def _answer(status: int) -> dict[str, Any]:
     return {
-        "description": MEANINGS.get(status, "It failed"),
+        "description": MEANINGS[status],
         "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
     }
 

@@ -4,10 +4,10 @@ Names are those of the scenario format, so that a job reads the same when it is 
 the engine can judge (levels, profiles, combinations) is checked by the engine's own reader, in `scheduler.services.submission`.
 """
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
 from scheduler.policy import DEFAULT_GRACE_SECONDS
@@ -15,6 +15,17 @@ from scheduler.policy import DEFAULT_GRACE_SECONDS
 MOST_ELEMENTS = 10_000
 LONGEST_SECONDS = 366 * 86_400
 Seconds = Annotated[float, Field(ge=0, le=LONGEST_SECONDS, allow_inf_nan=False)]
+EARLIEST, LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
+
+
+def _within_reach(moment: datetime) -> datetime:
+    """Far enough from the ends of the calendar to be told in any time zone."""
+    if not EARLIEST <= moment <= LATEST:
+        raise ValueError("The year must be between 1970 and 8999.")
+    return moment
+
+
+Moment = Annotated[AwareDatetime, AfterValidator(_within_reach)]
 Name = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=120)]
 WORD, VARIABLE = r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,99}$", r"^[A-Za-z_][A-Za-z0-9_]{0,99}$"
 Word = Annotated[str, StringConstraints(pattern=WORD)]
@@ -122,8 +133,8 @@ class JobChange(Part):
     priority: int = Field(default=50, ge=-1000, le=1000)
     estimate_s: int | None = Field(default=None, ge=1, le=LONGEST_SECONDS)
     limit_s: int | None = Field(default=None, ge=1, le=LONGEST_SECONDS, description="Counted from the start of the run that goes on.")
-    not_before: AwareDatetime | None = None
-    deadline: AwareDatetime | None = None
+    not_before: Moment | None = None
+    deadline: Moment | None = None
     retries: int = Field(default=0, ge=0, le=1000)
     labels: dict[Word, Text] = Field(default_factory=dict, max_length=50, description="All of them as they shall be.")
     cost_centre: Annotated[str, StringConstraints(max_length=40)] = ""
@@ -157,8 +168,8 @@ class JobDescription(Part):
     work_s: Seconds | None = Field(default=None, description="For the simulated back-end: how long it computes.")
     estimate_s: int | None = Field(default=None, ge=1, le=LONGEST_SECONDS)
     limit_s: int | None = Field(default=None, ge=1, le=LONGEST_SECONDS, description="Ended after so long a run.")
-    not_before: AwareDatetime | None = None
-    deadline: AwareDatetime | None = Field(default=None, description="Not started by then, it has failed.")
+    not_before: Moment | None = None
+    deadline: Moment | None = Field(default=None, description="Not started by then, it has failed.")
     retries: int = Field(default=0, ge=0, le=1000)
     labels: dict[Word, Text] = Field(default_factory=dict, max_length=50)
     cost_centre: Annotated[str, StringConstraints(max_length=40)] = ""

@@ -93,6 +93,15 @@ def test_what_is_not_there_is_a_problem_too(personas: Personas, path: str):
     assert answer["Content-Type"] == "application/problem+json"
 
 
+def test_a_body_that_is_too_large_is_said_to_be(personas: Personas, settings):
+    settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 2000
+
+    answer = personas.client("submitter").post("/api/v1/submissions", {"jobs": [{"key": "x" * 3000}]}, content_type="application/json")
+
+    assert answer.status_code == 413
+    assert answer["Content-Type"] == "application/problem+json"
+
+
 def test_operation_ids_are_the_names_of_functions_and_unique(personas: Personas):
     document = personas.client("viewer").get("/api/v1/openapi.json").json()
     ids = [operation["operationId"] for methods in document["paths"].values() for operation in methods.values()]

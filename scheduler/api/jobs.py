@@ -205,13 +205,13 @@ CHANGE: dict[str, Any] = {
 }
 
 
-@router.get("/jobs", response=JobsOut, url_name="jobs", openapi_extra=parameters_of(JOBS), summary="Jobs")
+@router.get("/jobs", response=JobsOut, by_alias=True, url_name="jobs", openapi_extra=parameters_of(JOBS), summary="Jobs")
 def jobs(request: HttpRequest) -> HttpResponse:
     access = access_of(request)
     return listed(request, JOBS, jobs_listed(access), _line_row, partial(_lines, access))
 
 
-@router.get("/jobs/{public_id}", response=JobDetailOut, url_name="job", summary="A job with its attempts, places and checkpoints")
+@router.get("/jobs/{public_id}", response=JobDetailOut, by_alias=True, url_name="job", summary="A job with its attempts, places and checkpoints")
 def job(request: HttpRequest, public_id: str) -> HttpResponse:
     """Its `ETag` names the revision: sent as `If-Match` with a write, the write is done only if nothing has changed since (412 otherwise)."""
     access = access_of(request)
@@ -437,25 +437,30 @@ class SteerIn(Schema):
     reason: str = Field("", max_length=280, description="Kept in the job's history and in the audit log.")
 
 
-@router.post("/jobs/{public_id}/cancel", response=JobOut, url_name="job_cancel", openapi_extra=IF_MATCH, summary="End a job for good")
+@router.post("/jobs/{public_id}/cancel", response=JobOut, by_alias=True, url_name="job_cancel", openapi_extra=IF_MATCH, summary="End a job for good")
 def job_end(request: HttpRequest, public_id: str, body: SteerIn) -> HttpResponse:
     """What waits is cancelled at once; what runs is told to save its work and is cancelled when it has gone, at the latest after its grace."""
     return _steered(request, public_id, job_cancel, body)
 
 
-@router.post("/jobs/{public_id}/hold", response=JobOut, url_name="job_hold", openapi_extra=IF_MATCH, summary="Hold a waiting job back")
+@router.post("/jobs/{public_id}/hold", response=JobOut, by_alias=True, url_name="job_hold", openapi_extra=IF_MATCH, summary="Hold a waiting job back")
 def job_held(request: HttpRequest, public_id: str, body: SteerIn) -> HttpResponse:
     """It keeps its place in the queue and is not started. 409 for a job that has its GPUs."""
     return _steered(request, public_id, job_hold_back, body)
 
 
-@router.post("/jobs/{public_id}/release", response=JobOut, url_name="job_release", openapi_extra=IF_MATCH, summary="Let a held job go")
+@router.post("/jobs/{public_id}/release", response=JobOut, by_alias=True, url_name="job_release", openapi_extra=IF_MATCH, summary="Let a held job go")
 def job_released(request: HttpRequest, public_id: str, body: SteerIn) -> HttpResponse:
     return _steered(request, public_id, job_release_hold, body)
 
 
 @router.post(
-    "/jobs/{public_id}/checkpoint", response=JobOut, url_name="job_checkpoint", openapi_extra=IF_MATCH, summary="Let a job save its work now"
+    "/jobs/{public_id}/checkpoint",
+    response=JobOut,
+    by_alias=True,
+    url_name="job_checkpoint",
+    openapi_extra=IF_MATCH,
+    summary="Let a job save its work now",
 )
 def job_save(request: HttpRequest, public_id: str, body: SteerIn) -> HttpResponse:
     """It is told to, and goes on. 409 for a job that does not run."""
@@ -463,7 +468,12 @@ def job_save(request: HttpRequest, public_id: str, body: SteerIn) -> HttpRespons
 
 
 @router.post(
-    "/jobs/{public_id}/restart", response={200: JobOut, 201: JobOut}, url_name="job_restart", openapi_extra=IF_MATCH, summary="Start a job anew"
+    "/jobs/{public_id}/restart",
+    response={200: JobOut, 201: JobOut},
+    by_alias=True,
+    url_name="job_restart",
+    openapi_extra=IF_MATCH,
+    summary="Start a job anew",
 )
 def job_again(request: HttpRequest, public_id: str, body: SteerIn, key: Annotated[str, Header("", alias="Idempotency-Key")]) -> HttpResponse:
     """What runs saves its work, leaves its GPUs and waits for its next start. Of what has ended the same is submitted as a new job (201).
@@ -497,7 +507,7 @@ def job_copy(request: HttpRequest, public_id: str, body: CloneIn, key: Annotated
     return _submitted(job_clone(access=access, job=job_for(access, public_id), changes=body.changes, key=key, now=now()))
 
 
-@router.patch("/jobs/{public_id}", response=JobOut, url_name="job", openapi_extra=IF_MATCH | CHANGE, summary="Change a job")
+@router.patch("/jobs/{public_id}", response=JobOut, by_alias=True, url_name="job", openapi_extra=IF_MATCH | CHANGE, summary="Change a job")
 def job_change(request: HttpRequest, public_id: str, body: Body[dict[str, Any]]) -> HttpResponse:
     """Priority, limits, times, labels, the range of an elastic job; what is not named stays. With `If-Match` only if nothing has changed."""
     access = access_of(request)

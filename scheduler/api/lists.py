@@ -37,8 +37,9 @@ def parameters_of(table: Table) -> dict[str, Any]:
     found: list[dict[str, Any]] = []
     for item in table.filters:
         choices = item.choices if isinstance(item, Choice) and not callable(item.choices) else ()
-        allowed: dict[str, Any] = {"type": "string", **({"enum": [value for value, _ in choices]} if choices else {})}
+        allowed: dict[str, Any] = {"type": "string", **({"enum": [*(value for value, _ in choices), ""]} if choices else {})}
         if isinstance(item, Choice):
+            # An empty value says nothing, as in the forms of the pages.
             found.append(_parameter(item.key, f"{item.label}; may be repeated", {"type": "array", "items": allowed}))
         else:
             found.append(_parameter(item.key, item.label, allowed))

@@ -127,6 +127,8 @@ SPOILERS = [
     (WISH | {"after": [{"job": "j-999999"}, 7]}, "after[1]"),
     (WISH | {"after": "j-1"}, "after"),
     (WISH | {"array": {"size": 9_999}}, "array"),
+    (WISH | {"deadline": "9999-12-31T23:59:59-12:00"}, "deadline"),
+    (WISH | {"not_before": "0001-01-01T00:00:00+12:00"}, "not_before"),
 ]
 
 
