@@ -13,6 +13,7 @@ import os
 import shutil
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -234,6 +235,14 @@ def live_console(transactional_db: None, browser: Browser) -> Iterator[LiveConso
 def listeners() -> list[Listener]:
     """The sockets of this process, with what their pages follow. A page says that it is live before it has joined its topic."""
     return [listener for hub in list(hubs.values()) for listener in list(hub.listeners)]
+
+
+def wait_for(page: Page, check: Callable[[], Any], seconds: float = PATIENCE_MS / 1000) -> None:
+    """Until `check` holds, while the browser's events are taken in."""
+    deadline = time.monotonic() + seconds
+    while not check():
+        assert time.monotonic() < deadline
+        page.wait_for_timeout(20)
 
 
 class Site(Console):

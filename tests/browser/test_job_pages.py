@@ -17,8 +17,7 @@ from scheduler.services.jobs import job_create, job_hold, job_transition
 from scheduler.services.submission import submission_create
 from scheduler.services.tick import tick_run
 from tests import builders
-from tests.browser.harness import COUNT_MUTATIONS, THEMES, LiveConsole, Visitor, listeners
-from tests.servers import wait_until
+from tests.browser.harness import COUNT_MUTATIONS, THEMES, LiveConsole, Visitor, wait_for
 
 pytestmark = pytest.mark.browser
 PASSWORD = "correct horse battery"
@@ -42,10 +41,13 @@ def visit(live_console: LiveConsole, browser: Browser, jobs: list[Job]) -> Itera
 
     def open_page(path: str, *, live: bool = True, **options: Any) -> Visitor:
         visitor = live_console.visit(browser, "root", password=PASSWORD, **options)
+        frames: list[str] = []
+        visitor.page.on("websocket", lambda socket: socket.on("framereceived", lambda payload: frames.append(str(payload))))
         visitor.open(path)
         if live:
             expect(visitor.page.locator(".live-word")).to_have_text("Live")
-            wait_until(lambda: all(listener.topics for listener in listeners()), what="the page to have joined its topic")
+            # A heartbeat says "Live" as well. What changes before the page has joined its topic makes it ask for everything.
+            wait_for(visitor.page, lambda: any('"joined"' in frame for frame in frames))
         return visitor
 
     yield open_page
@@ -110,11 +112,7 @@ class Held:
             route.continue_()
 
     def wait(self, page: Page) -> None:
-        for _ in range(100):
-            if self.answers:
-                return
-            page.wait_for_timeout(50)
-        raise AssertionError("nothing was asked for")
+        wait_for(page, lambda: self.answers)
 
     def let_go(self) -> None:
         self.holds = False
@@ -124,6 +122,7 @@ class Held:
 
 def test_new_rows_come_without_all_of_the_list(visit, live_console, jobs):
     page = visit("/jobs/").page
+    page.mouse.move(0, 0)  # signing in may have left it where the list is now
     before = names(page)
     Held(page, some=False)
 

@@ -1,7 +1,6 @@
 """Live pages in a real browser: what arrives when, what must stand still, and what happens when something is lost."""
 
 import re
-import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -14,7 +13,7 @@ from gpufleet.core.models import User
 from gpufleet.core.times import now
 from scheduler.models import Gpu, Health, JobState, Node
 from tests import builders
-from tests.browser.harness import COUNT_MUTATIONS, PATIENCE_MS, LiveConsole, Visitor, listeners
+from tests.browser.harness import COUNT_MUTATIONS, LiveConsole, Visitor, listeners, wait_for
 from tests.dashboards.worlds import gpus_of, minutes, readings
 from tests.servers import wait_until
 
@@ -190,13 +189,6 @@ def test_a_lost_change_is_noticed_at_the_next_one_and_the_snapshot_heals_it(visi
 
     expect(figure(page, "held_note")).to_have_text("2 of 16 GPUs")
     expect(page.locator("[data-rows=sick] tr")).to_have_count(1)
-
-
-def wait_for(page: Page, check: Callable[[], Any], seconds: float = PATIENCE_MS / 1000) -> None:
-    deadline = time.monotonic() + seconds
-    while not check():
-        assert time.monotonic() < deadline
-        page.wait_for_timeout(20)
 
 
 def test_silence_is_said_and_ends_with_the_connection(visit, live_console, fleet):
