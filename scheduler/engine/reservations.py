@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import NamedTuple, Protocol
 
 from .capacity import widest
@@ -155,9 +156,12 @@ class Book:
         """
         self._let_go()
         if self._ahead is not None:
-            self._follow(self._ahead)
-            if self._strayed:
-                self._begin_otherwise()
+            if self._many_stray():
+                self._begin_otherwise()  # they are followed when somebody asks for the look-ahead again, if anyone does
+            else:
+                self._follow(self._ahead)
+                if self._strayed:
+                    self._begin_otherwise()
             if not self._repeatable:
                 for entry in self.entries:
                     if not entry.served:
@@ -189,6 +193,13 @@ class Book:
                 if known.date is not None:
                     self._give_back(self._ahead, known.instant - self._ahead.now, self.length(known.work), known.date.places)
         self._walked = Walked()
+
+    def _many_stray(self) -> bool:
+        """Whether of many jobs that may have changed since the look-ahead followed them somebody stands elsewhere."""
+        journal, held = self.cycle.cluster.journal, self._held
+        if len(journal) - self._read <= MANY:
+            return False
+        return any(work.seats != held.get(work, NOWHERE).seats for work in islice(journal, self._read, None))
 
     def _begin_otherwise(self) -> None:
         """Who asks from now on does so as others stand by now: what was told before need not be so again."""
