@@ -136,7 +136,10 @@ class Asking:
 
     def _ask(self, cycle: Surroundings, work: Work, times: int) -> None:
         asked, division_of = self.asked, cycle.tree.division_of
-        for quota_type in {division_of[quota_type]: quota_type for quota_type in reversed(work.types)}.values():
+        types = work.types
+        if len(types) > 1:
+            types = tuple({division_of[quota_type]: quota_type for quota_type in reversed(types)}.values())
+        for quota_type in types:
             milli = times * cycle.request_milli(work, quota_type)
             for leaf in cycle.leaves_of(work, quota_type):  # a window of its class is asked as well
                 key = leaf, division_of[quota_type]

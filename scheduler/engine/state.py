@@ -460,7 +460,7 @@ class Cycle:
     def leaves_of(self, work: Work, quota_type: int, since: int | None = None) -> list[int]:
         """Where it may be charged: its own leaf, then a window of its class; or those from one of them on."""
         leaves = [work.charged_leaf if work.seats else work.home]
-        if not work.seats:
+        if not work.seats and self.cluster.windows.lasting:
             type_name = self.grid.types[quota_type]
             for window in self.cluster.windows.lasting:
                 if window.class_rank == work.kind.class_rank and window.gpu_type == type_name:
