@@ -39,7 +39,8 @@ def check(cycle: Cycle) -> None:
     for work in settled.others:
         if work.seats and work.seats != work.first_seats:
             _whole_gang(work, cycle)
-            _together(work, cycle)
+            if len(work.seats) > 1:
+                _together(work, cycle)
         for seat in work.seats:
             if seat.parts:
                 for part in seat.parts:

@@ -13,7 +13,7 @@ from .form import Form
 from .invariants import check
 from .metrics import measure
 from .mig import Instance
-from .plan import Decision, Plan, Share, Stand, Waiting, eviction, new_waiting
+from .plan import Decision, Plan, Share, Stand, Waiting, eviction, new_stand, new_waiting, placing
 from .reading import spell_instant
 from .reasons import Reason, reason
 from .state import Cycle
@@ -57,7 +57,7 @@ def stand(work: Work, seat: Seat, cycle: Cycle) -> Stand:
     role = work.kind.roles[seat.role].name
     node = cycle.grid.nodes[seat.node].name
     if not seat.parts:
-        return Stand(role, seat.rank, node, seat.mask)
+        return new_stand((role, seat.rank, node, seat.mask, None, ()))
     mask = 0
     for part in seat.parts:
         mask |= 1 << part.gpu
@@ -112,15 +112,7 @@ def decisions_of(cycle: Cycle) -> list[Decision]:
                 why, beneficiary = served.by(work, work.put_out_why or work.why, work.put_out_for)
             elif action == "shrink":
                 why, beneficiary = served.by(work, work.why, work.for_job)
-            decision = Decision(
-                action,
-                why,
-                work.job.name,
-                beneficiary,
-                workers=stands(work, cycle),
-                after=befores.get(work.order, ()),
-                backfilled=work.backfilled,
-            )
+            decision = placing(action, why, work.job.name, beneficiary, stands(work, cycle), befores.get(work.order, ()), work.backfilled)
         staged.append((_STAGE[action], work.sequence, work.order, decision))
     for key in sorted(cycle.cluster.geometry):
         split = cycle.fleet.soon.splits.get(key)

@@ -13,12 +13,11 @@ from .reasons import Reason
 PLAN_FORMAT = "gpufleet-plan/1"
 
 
-@dataclass(frozen=True, slots=True)
-class Stand:
+class Stand(NamedTuple):
     """One worker's place as a plan writes it."""
 
     role: str
-    index: int
+    index: int  # type: ignore[assignment]  # nobody asks where in a place something stands
     node: str
     gpus: int
     share_milli: int | None = None
@@ -33,6 +32,9 @@ class Stand:
         elif self.mig:
             result["mig"] = [{"profile": profile, "start": start} for _, profile, start in self.mig]
         return result
+
+
+new_stand = partial(tuple.__new__, Stand)  # of all the fields at once, past the slow constructor
 
 
 class Decision(NamedTuple):
@@ -76,6 +78,13 @@ class Decision(NamedTuple):
             result["backfilled"] = self.backfilled
         result["why"] = why
         return result
+
+
+def placing(
+    action: str, why: Reason, job: str, for_job: str | None, workers: tuple[Stand, ...], after: tuple[str, ...], backfilled: bool
+) -> Decision:
+    """What gives a job places, or leaves it some of them; made like an eviction."""
+    return tuple.__new__(Decision, (action, why, job, for_job, workers, after, backfilled, 0, None, None, None, ()))
 
 
 def eviction(job: str, why: Reason, for_job: str | None, grace_ms: int) -> Decision:
