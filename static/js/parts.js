@@ -130,6 +130,10 @@
     const unknown = items.filter((item) => !item.cells && !shown.has(item.key));
     if (!unknown.length) return arrange(body, items, version);
     fillShown(shown, items);
+    // What was told of rows that can't come yet counts when the others are told, or two answers would wait for each other's rows for ever.
+    for (const item of items) {
+      if (item.cells && !shown.has(item.key) && version >= (arranged.items.get(item.key)?.version || 0)) arranged.items.set(item.key, item);
+    }
     if (unknown.length > ROWS.most) return askWhole(whole.allowed.next());
     for (const { key } of unknown) some.keys.add(key);
     return askSome(Date.now());

@@ -133,6 +133,25 @@ def test_new_rows_come_without_all_of_the_list(visit, live_console, jobs):
     assert names(page) == [*(f"newcomer-{number}" for number in reversed(range(6))), *before]
 
 
+def test_new_rows_that_are_told_one_at_a_time_come_all_the_same(visit, live_console, jobs):
+    page = visit("/jobs/").page
+    page.mouse.move(0, 0)
+    Held(page, some=False)
+    asked: list[str] = []
+
+    def only_one(route: Route) -> None:
+        asked.append(route.request.url)
+        route.continue_(url=route.request.url.split("%2C")[0])
+
+    page.route(lambda url: "rows=" in url, only_one)
+
+    for number in range(4):
+        live_console.do(submit, f"newcomer-{number}", jobs[0])
+
+    expect(page.locator("#table-jobs tbody tr").first).to_contain_text("newcomer-3")
+    assert any("%2C" in url for url in asked), "several were asked for at once"
+
+
 def test_a_row_neither_waits_for_the_whole_list_nor_goes_back_with_it(visit, live_console, jobs):
     page = visit("/jobs/").page
     pause(page)
