@@ -84,7 +84,7 @@ def _prepare(folder: Path, usage_weight: float) -> None:
     os.environ["GPUFLEET_LOG_LEVEL"] = "error"
     # The usual half-life is longer than a storm.
     os.environ["GPUFLEET_USAGE_WEIGHT"], os.environ["GPUFLEET_USAGE_HALF_LIFE_S"] = str(usage_weight), "21600"
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gpufleet.settings")
+    os.environ["DJANGO_SETTINGS_MODULE"] = "gpufleet.settings"  # a test that starts us has other ones in its environment
     import django
 
     django.setup()
