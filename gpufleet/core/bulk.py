@@ -11,6 +11,7 @@ from typing import Any
 from django.core.exceptions import EmptyResultSet
 from django.db import connection, models
 from django.db.models import Lookup, QuerySet
+from django.db.models.lookups import IContains
 
 from gpufleet.core.prepared import Given, times_as_text
 
@@ -104,6 +105,19 @@ class Among(Lookup):
         return form.format(column), (*params, keys)
 
 
+class Holds(IContains):
+    """`name__holds=word`: as `__icontains`, in the words for which PostgreSQL has statistics.
+
+    Not knowing how many names hold a word it reads and sorts all of them, where walking the list's own order meets a page of them at once.
+    """
+
+    lookup_name = "holds"
+
+    def get_rhs_op(self, connection: Any, rhs: str) -> str:
+        return f"ILIKE {rhs}" if connection.vendor == "postgresql" else str(connection.operators["icontains"] % rhs)
+
+
 def lookups_register() -> None:
+    models.Field.register_lookup(Holds)
     models.Field.register_lookup(Among)
     models.ForeignKey.register_lookup(Among)

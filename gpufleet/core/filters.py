@@ -151,7 +151,7 @@ def search_condition(text: str, paths: Sequence[str]) -> Q:
     for word in search_words(text):
         anywhere = Q()
         for path in paths:
-            anywhere |= Q(**{f"{path}__icontains": word})
+            anywhere |= Q(**{f"{path}__holds": word})
         condition &= anywhere
     return condition
 

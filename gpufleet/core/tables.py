@@ -35,6 +35,8 @@ __all__ = ["Choice", "Column", "Flag", "Moment", "Page", "Table", "Text"]
 SIZES = (25, 50, 100, 250, 500)
 DEFAULT_SIZE = 100
 COUNT_LIMIT = 10_000
+# No index knows which rows hold a word: as many rows are read as it takes to find so many.
+SEARCH_COUNT_LIMIT = 1_000
 MOST_NAMED = 100
 
 Presenter = Callable[[list[Any]], Sequence[Any]]
@@ -284,8 +286,12 @@ class Page:
             return None
         if not self.slice.after:
             return self.slice.last
-        count = self.queryset.order_by()[: COUNT_LIMIT + 1].count()
-        return count if count <= COUNT_LIMIT else None
+        count = self.queryset.order_by()[: self.count_limit + 1].count()
+        return count if count <= self.count_limit else None
+
+    @property
+    def count_limit(self) -> int:
+        return SEARCH_COUNT_LIMIT if self.query else COUNT_LIMIT
 
     @property
     def extent(self) -> str:
@@ -295,7 +301,7 @@ class Page:
         span = f"{self.slice.first:,}–{self.slice.last:,}" if len(self.slice.rows) > 1 else f"{self.slice.first:,}"
         plural = self.table.plural or f"{self.table.noun}s"
         if self.total is None:
-            return f"{span} of more than {COUNT_LIMIT:,} {plural}" if self.table.counted else f"{plural.capitalize()} {span}"
+            return f"{span} of more than {self.count_limit:,} {plural}" if self.table.counted else f"{plural.capitalize()} {span}"
         return f"{span} of {self.total:,} {self.table.noun if self.total == 1 else plural}"
 
     @property

@@ -6,11 +6,16 @@ The one door to a job: outside the reader's subtrees there is none.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from django.core.exceptions import PermissionDenied
-from django.db.models import Count, Prefetch, Q, QuerySet
+from django.db import DEFAULT_DB_ALIAS, connection
+from django.db.models import Count, Exists, F, OuterRef, Prefetch, Q, QuerySet, Subquery
 from django.http import Http404
 
+from gpufleet.core.models import User
+from gpufleet.core.prepared import Prepared
+from quotas.models import QuotaNode
 from quotas.permissions import Access, Can, is_within
 from quotas.selectors.nodes import leaves_where
 from scheduler.models import ENDED, HOLDING, Attempt, Checkpoint, CheckpointShard, Dependency, Job, JobEvent, JobState, Outlook, Placement, Promise
@@ -18,9 +23,13 @@ from scheduler.selectors.discretion import Discretion
 
 WAITING = (JobState.QUEUED, JobState.RESERVED, JobState.PREEMPTED)
 PHASES = {"waiting": WAITING, "holding": HOLDING, "ended": ENDED}
+COUNTED = ("waiting", "holding")
 EVENTS_SHOWN = 100
 NODES_SHOWN = 3
 MOST_PLACES = 500
+_QUOTA, _OWNER = Job._meta.get_field("quota"), Job._meta.get_field("owner")
+# Of a phase: how many more there are nobody wants to know, and counting them would take as long as there are jobs.
+MOST_COUNTED = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,52 +53,86 @@ def jobs_listed(access: Access) -> QuerySet[Job]:
     """The jobs of the subtrees where the reader may see."""
     access.must_somewhere(Can.SEE)
     visible = Job.objects.filter(access.visible(Can.SEE, "quota__path"))
-    return visible.select_related("quota", "owner", "outlook", "promise").defer("spec", "launch")
+    # Names only, as thousands of jobs belong to a few people and quotas: `job_rows` gives each of these to all of its jobs.
+    return visible.annotate(quota_named=F("quota__path"), owner_named=F("owner__username")).defer("spec", "launch")
+
+
+_later = Attempt.objects.filter(job=OuterRef("job"), number__gt=OuterRef("number"))
+LAST_ATTEMPTS = Prepared[Attempt](lambda keys: Attempt.objects.filter(~Exists(_later), job__among=keys))
+NODES: Prepared[tuple[int, str, str]] = Prepared(
+    lambda keys: (
+        Placement.objects.filter(job__among=keys, until__isnull=True)
+        .order_by("job_id", "node__name", "node__public_id")
+        .values_list("job_id", "node__public_id", "node__name")
+        .distinct()
+    )
+)
+# What the last plan said of each, what it was promised, and how many it waits for: in one question, as pages may ask few.
+_OUTLOOK = [column.attname for column in Outlook._meta.concrete_fields]
+_PROMISE = [column.attname for column in Promise._meta.concrete_fields]
+_open = Dependency.objects.filter(job=OuterRef("pk")).exclude(on__state__in=ENDED).order_by().values("job").annotate(n=Count("pk")).values("n")
+AHEAD: Prepared[tuple[Any, ...]] = Prepared(
+    lambda keys: Job.objects.filter(pk__among=keys).values_list(
+        "pk", *(f"outlook__{name}" for name in _OUTLOOK), *(f"promise__{name}" for name in _PROMISE), Subquery(_open)
+    )
+)
+
+
+def _ahead(jobs: Sequence[Job]) -> dict[int, tuple[Outlook | None, Promise | None, int]]:
+    found = {}
+    for key, *values, unmet in AHEAD([job.pk for job in jobs if job.state not in ENDED]):
+        outlook, promise = values[: len(_OUTLOOK)], values[len(_OUTLOOK) :]
+        found[key] = (
+            Outlook.from_db(DEFAULT_DB_ALIAS, _OUTLOOK, outlook) if outlook[0] is not None else None,
+            Promise.from_db(DEFAULT_DB_ALIAS, _PROMISE, promise) if promise[0] is not None else None,
+            unmet or 0,
+        )
+    return found
+
+
+def _share_names(jobs: Sequence[Job]) -> None:
+    """Give listed jobs of one quota or owner the same object of it, which knows its name."""
+    quotas: dict[int, QuotaNode] = {}
+    owners: dict[int, User] = {}
+    for job in jobs:
+        named = job.__dict__
+        if "quota_named" not in named:
+            continue  # it came by itself, with all of both
+        if job.quota_id not in quotas:
+            quotas[job.quota_id] = QuotaNode.from_db(DEFAULT_DB_ALIAS, ["id", "path"], [job.quota_id, named["quota_named"]])
+        _QUOTA.set_cached_value(job, quotas[job.quota_id])
+        if job.owner_id is not None:
+            if job.owner_id not in owners:
+                owners[job.owner_id] = User.from_db(DEFAULT_DB_ALIAS, ["id", "username"], [job.owner_id, named["owner_named"]])
+            _OWNER.set_cached_value(job, owners[job.owner_id])
 
 
 def job_rows(access: Access, jobs: Sequence[Job]) -> list[JobRow]:
-    """Listed jobs with what lists show beside them, in at most five queries."""
-    keys = [job.pk for job in jobs]
-    last: dict[int, Attempt] = {}
-    for attempt in Attempt.objects.filter(job__in=keys).order_by("job_id", "number"):
-        last[attempt.job_id] = attempt
+    """Jobs with what lists show beside them, in at most five queries."""
+    _share_names(jobs)
+    last = {attempt.job_id: attempt for attempt in LAST_ATTEMPTS([job.pk for job in jobs])}
     nodes: dict[int, dict[str, str]] = {}
-    held = Placement.objects.filter(job__in=keys, until__isnull=True).order_by("job_id", "node__name", "node_id")
-    for key, public_id, name in held.values_list("job_id", "node__public_id", "node__name").distinct():
+    for key, public_id, name in NODES([job.pk for job in jobs if job.state in HOLDING]):
         nodes.setdefault(key, {})[public_id] = name
-    unmet: dict[int, int] = {}
-    for key in Dependency.objects.filter(job__in=keys).exclude(on__state__in=ENDED).values_list("job_id", flat=True):
-        unmet[key] = unmet.get(key, 0) + 1
-    said = [text for job in jobs for text in _sentences(job, last.get(job.pk))]
+    ahead = _ahead(jobs)
+    rows = []
+    said: list[str] = []
+    for job in jobs:
+        outlook, promise, unmet = ahead.get(job.pk, (None, None, 0))
+        attempt = last.get(job.pk)
+        said += [str(outlook.reasons)] if outlook else []
+        said += [promise.cause, *promise.after] if promise else []
+        said += [attempt.cause, attempt.stop_cause] if attempt else []
+        rows.append((job, outlook, promise, attempt, tuple(nodes.get(job.pk, {}).items()), unmet))
     discretion = Discretion(access, said)
-    return [
-        JobRow(
-            job,
-            getattr(job, "outlook", None),
-            getattr(job, "promise", None),
-            last.get(job.pk),
-            tuple(nodes.get(job.pk, {}).items()),
-            unmet.get(job.pk, 0),
-            discretion,
-        )
-        for job in jobs
-    ]
-
-
-def _sentences(job: Job, attempt: Attempt | None) -> list[str]:
-    outlook: Outlook | None = getattr(job, "outlook", None)
-    promise: Promise | None = getattr(job, "promise", None)
-    found = [str(outlook.reasons)] if outlook else []
-    if promise:
-        found += [promise.cause, *promise.after]
-    return found + ([attempt.cause, attempt.stop_cause] if attempt else [])
+    return [JobRow(*row, discretion) for row in rows]
 
 
 def job_for(access: Access, public_id: str) -> Job:
     """One job, if it lies where the reader may see."""
     access.must_somewhere(Can.SEE)
     visible = Job.objects.filter(access.visible(Can.SEE, "quota__path"), public_id=public_id)
-    found = visible.select_related("quota", "owner", "outlook", "promise").first()
+    found = visible.select_related("quota", "owner").first()
     if found is None:
         raise Http404(f"There is no job {public_id}.")
     return found
@@ -202,10 +245,17 @@ def job_waited_for_by(access: Access, job: Job) -> list[Neighbour]:
 
 
 def job_state_counts(access: Access) -> dict[str, int]:
-    """How many jobs wait and how many hold something. Ended ones are not counted: there is no end of them."""
-    live = Job.objects.filter(access.visible(Can.SEE, "quota__path"), state__in=(*WAITING, *HOLDING))
-    by_state = dict(live.order_by().values_list("state").annotate(Count("pk")))
-    return {phase: sum(by_state.get(state, 0) for state in PHASES[phase]) for phase in ("waiting", "holding")}
+    """How many jobs wait and how many hold something, up to one more than `MOST_COUNTED`. Ended ones are not counted: there is no end of them."""
+    visible = Job.objects.filter(access.visible(Can.SEE, "quota__path")).order_by().values("pk")
+    counts: list[str] = []
+    params: list[Any] = []
+    for phase in COUNTED:
+        sql, given = visible.filter(state__in=PHASES[phase])[: MOST_COUNTED + 1].query.sql_with_params()
+        counts.append(f"(SELECT COUNT(*) FROM ({sql}) AS {phase})")  # noqa: S608 - made by the ORM
+        params += given
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT {', '.join(counts)}", params)
+        return dict(zip(COUNTED, cursor.fetchone(), strict=True))
 
 
 def quota_last_used(access: Access, below: str) -> str:

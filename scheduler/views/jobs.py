@@ -34,6 +34,7 @@ from scheduler.presenters.jobs import (
 )
 from scheduler.selectors.discretion import Discretion
 from scheduler.selectors.jobs import (
+    MOST_COUNTED,
     WAITING,
     attempt_sittings,
     job_attempts,
@@ -77,7 +78,9 @@ def _tabs(access: Access, asked: list[str]) -> list[dict[str, Any]]:
     counts = job_state_counts(access)
     found: list[dict[str, Any]] = [{"label": "All", "href": "?", "count": None, "current": not asked}]
     for key, label in PHASE_CHOICES:
-        found.append({"label": label, "href": f"?phase={key}", "count": counts.get(key), "current": asked == [key]})
+        count = counts.get(key)
+        told = None if count is None else f"{count:,}" if count <= MOST_COUNTED else f"{MOST_COUNTED:,}+"
+        found.append({"label": label, "href": f"?phase={key}", "count": told, "current": asked == [key]})
     return found
 
 

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 import pytest
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, connection, transaction
 
 from gpufleet.core.bulk import moment_read, rows_fetch, rows_insert
 from gpufleet.core.times import whole_millis
@@ -79,3 +79,22 @@ def test_moments_that_were_fetched_are_read_as_they_were_written() -> None:
 def test_nothing_to_fetch_is_no_statement(django_assert_num_queries) -> None:  # type: ignore[no-untyped-def]
     with django_assert_num_queries(0):
         assert rows_fetch(Job.objects.filter(pk__among=[]).values_list("pk")) == []
+
+
+@pytest.mark.parametrize("word", ["train", "TRAIN", "50%", "_", "a\\b", "'", "(", "j-", "nothing of it"])
+def test_holds_finds_what_icontains_finds(word: str) -> None:
+    for name in ("train-50%", "TRAINING", "a_b", "a\\b", "O'Neill (x)", "plain"):
+        builders.job(name)
+
+    assert set(Job.objects.filter(name__holds=word)) == set(Job.objects.filter(name__icontains=word))
+    assert set(Job.objects.filter(quota__path__holds="a")) == set(Job.objects.filter(quota__path__icontains="a"))
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="Only PostgreSQL has the choice.")
+def test_postgresql_knows_how_many_rows_hold_a_word() -> None:
+    """Where it only guesses, it sorts all rows that hold a common word instead of walking the list's own order."""
+    for number in range(300):
+        builders.job(f"train-{number}")
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE job")
+    assert "rows=300" in Job.objects.filter(name__holds="train").explain()

@@ -230,6 +230,15 @@ def test_counting_stops_at_a_limit_and_says_so(monkeypatch):
     assert LIST.page(QueryDict("size=25"), Node.objects.all()).extent == "1–25 of more than 40 nodes"
 
 
+def test_counting_what_a_search_finds_stops_sooner(monkeypatch):
+    monkeypatch.setattr("gpufleet.core.tables.SEARCH_COUNT_LIMIT", 30)
+    owner = cluster()
+    for number in range(42):
+        node(f"n{number:02}", of=owner)
+    assert LIST.page(QueryDict("size=25&q=n"), Node.objects.all()).extent == "1–25 of more than 30 nodes"
+    assert LIST.page(QueryDict("size=25"), Node.objects.all()).extent == "1–25 of 42 nodes"
+
+
 @pytest.mark.parametrize("count", [1, 20, 40])
 def test_queries_do_not_grow_with_rows(count, django_assert_num_queries):
     owner = cluster()

@@ -371,3 +371,44 @@ def test_the_scenario_of_a_plan_is_downloaded_as_it_was(personas):
 
     assert answer.json() == {"format": "gpufleet-scenario/1"}
     assert "attachment" in answer["Content-Disposition"]
+
+
+def test_tabs_count_no_further_than_anybody_reads(personas, ours, theirs, monkeypatch):
+    monkeypatch.setattr("scheduler.selectors.jobs.MOST_COUNTED", 2)
+    monkeypatch.setattr("scheduler.views.jobs.MOST_COUNTED", 2)
+    for _ in range(4):
+        job(on=ours)
+    job(on=ours, state=JobState.RUNNING)
+    for _ in range(3):
+        job(on=theirs, state=JobState.RUNNING)
+    viewer = personas.client("viewer")
+
+    with CaptureQueriesContext(connection) as asked:
+        html = text(viewer, "/jobs/")
+
+    assert 'Waiting <span class="tab-count">2+</span>' in html
+    assert 'On GPUs <span class="tab-count">1</span>' in html
+    assert len(asked) <= 12
+    # A count ends at a limit, or is one of the rows that are shown.
+    bounds = ("LIMIT", "json_each(", "ANY(")
+    assert [query["sql"] for query in asked if "COUNT(" in query["sql"] and not any(bound in query["sql"] for bound in bounds)] == []
+
+
+def test_a_row_is_told_by_its_last_attempt_and_what_lies_ahead(personas, ours):
+    owner = personas.users["viewer"]
+    ended = job("over", on=ours, owner=owner, state=JobState.FAILED, ended_at=NOON)
+    attempt(ended, ended_at=NOON, outcome="preempted", cause="Gave way.")
+    attempt(ended, ended_at=NOON, outcome="failed", cause="Exit code 3.")
+    promised = job("promised", on=ours, owner=owner, state=JobState.RESERVED)
+    Promise.objects.create(job=promised, until=NOON, after=[ended.public_id])
+    behind = job("behind", on=ours)
+    for on, done in ((ended, True), (promised, False), (job("third", on=ours), True)):
+        Dependency.objects.create(job=behind, on=on, if_completed=done)
+
+    html = text(personas.client("viewer"), "/jobs/")
+
+    assert "Exit code 3." in html
+    assert "Gave way." not in html
+    assert f"Has been promised the GPUs that {ended.public_id} leaves." in html
+    assert "Waits for 2 jobs to end." in html
+    assert html.count(f"<td>{owner.username}</td>") == 2
