@@ -5,45 +5,77 @@ The ORM's own ways look at each value several times, which was most of what a bu
 
 import json
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 
 from django.core.exceptions import EmptyResultSet
-from django.db import connection, models
+from django.db import DEFAULT_DB_ALIAS, connection, connections, models, transaction
 from django.db.models import Lookup, QuerySet
 from django.db.models.lookups import IContains
 
 from gpufleet.core.prepared import Given, times_as_text
 
 
-def rows_insert(model: type[models.Model], names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Insert rows given as values in the order of `names` (attributes such as `job_id`). Other columns get their default; keys are not told."""
-    named = [next(field for field in model._meta.concrete_fields if field.attname == name) for name in names]
-    rest = [field for field in model._meta.concrete_fields if field not in named and not field.primary_key and not field.null]
-    constants = [field.get_default() for field in rest]
-    fields = [*named, *rest]
-    # Numbers, words and bytes go as they are; only what the databases write differently is converted.
-    special = [(place, convert) for place, field in enumerate(fields) if (convert := _converter(field))]
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """How rows of certain columns are written: what the model fills in itself, and what the database writes differently."""
 
-    def values(row: Sequence[Any]) -> list[Any]:
-        found = [*row, *constants]
-        for place, convert in special:
-            found[place] = convert(found[place])
+    begin: str
+    columns: int
+    key: str
+    rest: tuple[Any, ...]
+    special: tuple[tuple[int, Any], ...]
+
+    def values(self, rows: Iterable[Sequence[Any]]) -> list[list[Any]]:
+        constants = [field.get_default() for field in self.rest]
+        # Numbers, words and bytes go as they are.
+        converters = [(place, _converter(field)) for place, field in self.special]
+        found = [[*row, *constants] for row in rows]
+        for place, convert in converters:
+            for row in found:
+                row[place] = convert(row[place])
         return found
 
-    given = [values(row) for row in rows]
+
+@cache
+def _form(model: type[models.Model], names: tuple[str, ...], vendor: str) -> _Form:
+    fields: dict[str, Any] = {field.attname: field for field in model._meta.concrete_fields}
+    rest = [field for name, field in fields.items() if name not in names and not field.primary_key and not field.null]
+    written = [*(fields[name] for name in names), *rest]
+    quoted = connection.ops.quote_name
+    columns = ", ".join(quoted(str(field.column)) for field in written)
+    special = tuple((place, field) for place, field in enumerate(written) if isinstance(field, models.JSONField | models.DateTimeField))
+    return _Form(f"{quoted(model._meta.db_table)} ({columns})", len(written), quoted(str(model._meta.pk.column)), tuple(rest), special)
+
+
+def rows_insert(model: type[models.Model], names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Insert rows given as values in the order of `names` (attributes such as `job_id`). Other columns get their default; keys are not told."""
+    database = connections[DEFAULT_DB_ALIAS]
+    form = _form(model, tuple(names), database.vendor)
+    given = form.values(rows)
     if not given:
         return
-    quoted = connection.ops.quote_name
-    table, columns = quoted(model._meta.db_table), ", ".join(quoted(str(field.column)) for field in fields)
-    with connection.cursor() as cursor:
-        if connection.vendor == "postgresql":
-            with connection.wrap_database_errors, cursor.copy(f"COPY {table} ({columns}) FROM STDIN") as copy:
+    with database.cursor() as cursor:
+        if database.vendor == "postgresql":
+            with database.wrap_database_errors, cursor.copy(f"COPY {form.begin} FROM STDIN") as copy:
                 for row in given:
                     copy.write_row(row)
         else:
-            marks = ", ".join(["%s"] * len(fields))
-            cursor.executemany(f"INSERT INTO {table} ({columns}) VALUES ({marks})", given)  # noqa: S608 - names from the models
+            marks = ", ".join(["%s"] * form.columns)
+            cursor.executemany(f"INSERT INTO {form.begin} VALUES ({marks})", given)  # noqa: S608 - names from the models
+
+
+def row_insert(model: type[models.Model], **values: Any) -> int:
+    """Insert one row given by attributes (such as `job_id`), and tell its key. Other columns get their default."""
+    database = connections[DEFAULT_DB_ALIAS]
+    form = _form(model, tuple(values), database.vendor)
+    marks = ", ".join(["%s"] * form.columns)
+    with transaction.mark_for_rollback_on_error(using=DEFAULT_DB_ALIAS), database.cursor() as cursor:
+        cursor.execute(f"INSERT INTO {form.begin} VALUES ({marks}) RETURNING {form.key}", form.values([tuple(values.values())])[0])  # noqa: S608
+        (key,) = cursor.fetchone()
+    return int(key)
 
 
 def rows_fetch(query: QuerySet[Any, Any]) -> list[tuple[Any, ...]]:
@@ -65,19 +97,17 @@ def moment_read(value: Any) -> datetime | None:
     return value if value is None or value.tzinfo else value.replace(tzinfo=UTC)
 
 
-def _converter(field: Any) -> Callable[[Any], Any] | None:
+def _converter(field: Any) -> Callable[[Any], Any]:
     if isinstance(field, models.JSONField):
         return lambda value: None if value is None else json.dumps(value, cls=field.encoder)
-    if isinstance(field, models.DateTimeField):
-        known: dict[Any, Any] = {None: None}  # many rows of one moment
+    known: dict[Any, Any] = {None: None}  # many rows of one moment
 
-        def convert(value: Any) -> Any:
-            if value not in known:
-                known[value] = field.get_db_prep_save(value, connection)
-            return known[value]
+    def convert(value: Any) -> Any:
+        if value not in known:
+            known[value] = field.get_db_prep_save(value, connection)
+        return known[value]
 
-        return convert
-    return None
+    return convert
 
 
 class Among(Lookup):

@@ -4,13 +4,13 @@ Making a statement takes the ORM ten times as long as a small database takes to 
 and what comes back, is the same as from the query set itself: rows, single values, dictionaries or objects.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 from django.core.exceptions import EmptyResultSet
-from django.db import DEFAULT_DB_ALIAS, connection, transaction
+from django.db import DEFAULT_DB_ALIAS, connection, connections, transaction
 from django.db.models import Expression, QuerySet
 from django.db.models.query import FlatValuesListIterable, ValuesIterable, ValuesListIterable, get_related_populators
 from django.db.models.sql import UpdateQuery
@@ -59,18 +59,23 @@ class _Statement:
     pointless: tuple[int, ...]  # lists of keys without which nothing can be found
     read: Callable[[list[Any]], list[Any]]
     locks: bool = False
+    # Which of the parameters are given, and from which place.
+    singles: tuple[tuple[int, int], ...] = ()
+    lists: tuple[tuple[int, Keys], ...] = ()
 
-    def filled(self, given: list[Any]) -> list[Any]:
-        return [_value(param, given) for param in self.params]
-
-
-def _value(param: Any, given: list[Any]) -> Any:
-    if isinstance(param, Keys):
-        return param.convert(given[param.place])
-    if not isinstance(param, Given):
-        return param
-    value = given[param.place]
-    return connection.ops.adapt_datetimefield_value(whole_millis(value)) if isinstance(value, datetime) else value
+    def filled(self, given: tuple[Any, ...], database: Any) -> list[Any] | None:
+        """The parameters with what is given; None where that can find nothing."""
+        found = list(self.params)
+        for place, source in self.singles:
+            value = given[source]
+            found[place] = database.ops.adapt_datetimefield_value(whole_millis(value)) if isinstance(value, datetime) else value
+        if self.lists:
+            keys = {each.place: list(given[each.place]) for _, each in self.lists}
+            if any(not keys[place] for place in self.pointless):
+                return None
+            for place, each in self.lists:
+                found[place] = each.convert(keys[each.place])
+        return found
 
 
 class _Prepared:
@@ -79,10 +84,10 @@ class _Prepared:
         self._count = make.__code__.co_argcount if count is None else count
         self._statements: dict[str, _Statement] = {}  # by kind of database
 
-    def _statement(self) -> _Statement:
-        known = self._statements.get(connection.vendor)
+    def _statement(self, vendor: str) -> _Statement:
+        known = self._statements.get(vendor)
         if known is None:
-            known = self._statements[connection.vendor] = self._prepare()
+            known = self._statements[vendor] = self._prepare()
         return known
 
     def _prepare(self) -> _Statement:
@@ -94,18 +99,21 @@ class _Prepared:
                 self._compiled([Given(place, void=place == empty) for place in range(self._count)])
             except EmptyResultSet:
                 pointless.append(empty)
-        return _Statement(sql, tuple(params), tuple(pointless), self._reader(compiler), bool(compiler.query.select_for_update))
+        return _Statement(
+            sql,
+            tuple(params),
+            tuple(pointless),
+            self._reader(compiler),
+            bool(compiler.query.select_for_update),
+            tuple((place, param.place) for place, param in enumerate(params) if isinstance(param, Given)),
+            tuple((place, param) for place, param in enumerate(params) if isinstance(param, Keys)),
+        )
 
     def _compiled(self, given: list[Given]) -> tuple[Any, str, tuple[Any, ...]]:
         raise NotImplementedError
 
     def _reader(self, compiler: Any) -> Callable[[list[Any]], list[Any]]:
         return list
-
-    def _given(self, statement: _Statement, given: tuple[Any, ...]) -> list[Any] | None:
-        """What is to be filled in; None where that can find nothing."""
-        values: list[Any] = [list(each) if isinstance(each, Iterable) and not isinstance(each, str) else each for each in given]
-        return None if any(not values[place] for place in statement.pointless) else statement.filled(values)
 
 
 class Prepared(_Prepared, Generic[Row]):
@@ -115,22 +123,24 @@ class Prepared(_Prepared, Generic[Row]):
         super().__init__(make)
 
     def __call__(self, *given: Any) -> list[Row]:
-        statement = self._statement()
-        values = self._given(statement, given)
+        database = connections[DEFAULT_DB_ALIAS]  # looked up once: the shared `connection` does so whenever it is named
+        statement = self._statement(database.vendor)
+        values = statement.filled(given, database)
         if values is None:
             return []
-        assert not statement.locks or connection.in_atomic_block, "a lock only holds inside a transaction"
-        with connection.cursor() as cursor:
+        assert not statement.locks or database.in_atomic_block, "a lock only holds inside a transaction"
+        with database.cursor() as cursor:
             cursor.execute(statement.sql, values)
             return statement.read(cursor.fetchall())
 
     def raw(self, *given: Any) -> list[tuple[Any, ...]]:
         """Rows as the driver gives them, times as it spells them: thousands that nobody looks at need not become Python's."""
-        statement = self._statement()
-        values = self._given(statement, given)
+        database = connections[DEFAULT_DB_ALIAS]
+        statement = self._statement(database.vendor)
+        values = statement.filled(given, database)
         if values is None:
             return []
-        with connection.cursor() as cursor:
+        with database.cursor() as cursor:
             times_as_text(cursor)
             cursor.execute(statement.sql, values)
             found: list[tuple[Any, ...]] = cursor.fetchall()
@@ -204,11 +214,12 @@ class PreparedUpdate(_Prepared):
 
     def __call__(self, *given: Any) -> int:
         """How many rows there were."""
-        statement = self._statement()
-        values = self._given(statement, given)
+        database = connections[DEFAULT_DB_ALIAS]
+        statement = self._statement(database.vendor)
+        values = statement.filled(given, database)
         if values is None:
             return 0
-        with transaction.mark_for_rollback_on_error(using=DEFAULT_DB_ALIAS), connection.cursor() as cursor:
+        with transaction.mark_for_rollback_on_error(using=DEFAULT_DB_ALIAS), database.cursor() as cursor:
             cursor.execute(statement.sql, values)
             return int(cursor.rowcount)
 

@@ -86,7 +86,11 @@ def _prepare(folder: Path, usage_weight: float) -> None:
     os.environ["GPUFLEET_USAGE_WEIGHT"], os.environ["GPUFLEET_USAGE_HALF_LIFE_S"] = str(usage_weight), "21600"
     os.environ["DJANGO_SETTINGS_MODULE"] = "gpufleet.settings"  # a test that starts us has other ones in its environment
     import django
+    from django.conf import settings
 
+    # Nobody else uses this database, and it ends with us: it needs neither locks nor durability.
+    pragmas = "journal_mode=MEMORY", "synchronous=OFF", "locking_mode=EXCLUSIVE", "cache_size=-65536", "temp_store=MEMORY"
+    settings.DATABASES["default"]["OPTIONS"]["init_command"] = ";".join(f"PRAGMA {pragma}" for pragma in pragmas)
     django.setup()
     # Calls for a tick go to a broker in memory, where nobody fetches them: the storm decides itself when somebody looks.
     import gpufleet.celery

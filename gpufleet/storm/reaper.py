@@ -6,6 +6,7 @@ process begins, so nothing that a `finally` would still do happens. The database
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 from django.db import OperationalError, connection
@@ -71,7 +72,7 @@ class Reaper:
             self.fail_after = None
             self.struck = f"the database failed at: {sql[:60]}"
             raise OperationalError("The storm has struck the database.")
-        if sql.lstrip().upper().startswith(WRITES):
+        if _writes(sql):
             self.step(f"killed before: {sql[:60]}")
 
     def _time_to_wake(self) -> bool:
@@ -108,6 +109,11 @@ class Reaper:
             self.kill_after = None
             self.dead, self.struck = True, where
             raise Killed(where)
+
+
+@cache
+def _writes(sql: str) -> bool:
+    return sql.lstrip().upper().startswith(WRITES)
 
 
 def _down(count: int | None) -> int | None:

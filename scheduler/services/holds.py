@@ -33,6 +33,9 @@ LOCKED_NODES = Prepared(
     lambda nodes: Node.objects.select_for_update().filter(pk__among=nodes).order_by("pk").values_list("pk", "removed_at", "health")
 )
 GPUS = Prepared(lambda gpus: Gpu.objects.filter(pk__among=gpus, removed_at__isnull=True).values_list("pk", "node_id", "mode", "health"))
+LIVE_INSTANCES: Prepared[tuple[int, int]] = Prepared(
+    lambda keys: MigInstance.objects.filter(pk__among=keys, removed_at__isnull=True).values_list("pk", "gpu_id")
+)
 OPEN_OF = Prepared[Placement](lambda attempts: open_of(attempts))
 
 Key = TypeVar("Key", bound=Hashable)
@@ -124,8 +127,7 @@ class _Devices:
         gpus = GPUS({seat.gpu_id for seat in seats if seat.gpu_id is not None})
         self.gpus = {pk: (node, mode, health) for pk, node, mode, health in gpus}
         wanted = {seat.mig_id for seat in seats if seat.mig_id is not None}
-        live = MigInstance.objects.filter(pk__in=wanted, removed_at__isnull=True) if wanted else MigInstance.objects.none()
-        self.slices = dict(live.values_list("pk", "gpu_id"))
+        self.slices = dict(LIVE_INSTANCES(wanted))
 
     def fault(self, seat: Seat) -> str:
         removed, health = self.nodes.get(seat.node_id, (True, ""))

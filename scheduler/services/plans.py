@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
+from gpufleet.core.bulk import row_insert
+from gpufleet.core.prepared import PreparedUpdate
 from scheduler.engine.cycle import make_plan
 from scheduler.engine.plan import Plan
 from scheduler.engine.scenario import load
@@ -20,6 +22,16 @@ SCENARIOS_KEPT = timedelta(hours=3)
 QUIET = timedelta(seconds=10)
 QUIET_SCENARIO = timedelta(seconds=60)
 FORGOTTEN_A_CALL = 500
+TOLD_FIRST = ("at", "epoch", "wanted", "phases", "decisions", "waiting", "metrics", "fault")
+FINISH = PreparedUpdate(
+    lambda key, phases, dropped, wake: (PlanRecord.objects.filter(pk=key), {"phases": phases, "dropped": dropped, "next_wake_at": wake})
+)
+FINISH_WITH_SCENARIO = PreparedUpdate(
+    lambda key, phases, dropped, wake, scenario: (
+        PlanRecord.objects.filter(pk=key),
+        {"phases": phases, "dropped": dropped, "next_wake_at": wake, "scenario": scenario},
+    )
+)
 
 
 class NotKept(Exception):
@@ -28,7 +40,7 @@ class NotKept(Exception):
 
 def plan_record(*, lease: Lease, plan: Plan | None, now: datetime, phases: Mapping[str, int], fault: str = "") -> PlanRecord:
     """A row for a plan that is about to be written down, or for one that must not be."""
-    return PlanRecord.objects.create(
+    record = PlanRecord(
         at=now,
         epoch=lease.epoch,
         wanted=lease.wanted,
@@ -38,6 +50,17 @@ def plan_record(*, lease: Lease, plan: Plan | None, now: datetime, phases: Mappi
         metrics=plan.metrics if plan is not None else {},
         fault=fault,
     )
+    record.pk = row_insert(PlanRecord, **{name: getattr(record, name) for name in TOLD_FIRST})
+    return record
+
+
+def plan_record_finish(*, record: PlanRecord) -> None:
+    """Write what became of the plan into its row: phases, what was dropped, when to look again, and the scenario where there is one."""
+    told = (record.pk, json.dumps(record.phases), json.dumps(record.dropped), record.next_wake_at)
+    if record.scenario is None:
+        FINISH(*told)
+    else:
+        FINISH_WITH_SCENARIO(*told, record.scenario)
 
 
 class Packer:

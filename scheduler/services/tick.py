@@ -29,7 +29,7 @@ from scheduler.services.applying import Applied, plan_apply
 from scheduler.services.lease import TICK, Fenced, Lease, lease_done, lease_kept, lease_lost, lease_release, lease_take, session_bounded
 from scheduler.services.outlooks import outlooks_write, told_by
 from scheduler.services.past import past_usage_take, step_begin
-from scheduler.services.plans import QUIET, QUIET_SCENARIO, Packer, plan_record
+from scheduler.services.plans import QUIET, QUIET_SCENARIO, Packer, plan_record, plan_record_finish
 from scheduler.services.promises import promises_take
 from scheduler.services.steps import Steps, jobs_locked
 from scheduler.services.story import plan_tell, within_plan, within_tick
@@ -309,7 +309,7 @@ class _Tick:
             record.scenario = self.memory.packer.pack(snapshot.scenario)
             self.memory.scenario_at = self.now
         record.phases = dict(self.phases.millis)
-        record.save(update_fields=["scenario", "phases", "dropped", "next_wake_at"])
+        plan_record_finish(record=record)
         self.memory.recorded_at = self.now
 
     def _tell(self, snapshot: Snapshot, plan: Plan, applied: Applied) -> None:
@@ -333,7 +333,7 @@ class _Tick:
         with transaction.atomic():
             record = plan_record(lease=self.lease, plan=None, now=self.now, phases=self.phases.millis, fault=fault)
             record.scenario, record.next_wake_at = packed, self.now + AFTER_FAULT
-            record.save(update_fields=["scenario", "next_wake_at"])
+            plan_record_finish(record=record)
             news = News()
             news.add("plans", record.pk)
             news.publish()

@@ -1,11 +1,13 @@
 """Rows and keys by the hundred: the same as the ORM's own ways, on either database."""
 
+import contextlib
 from datetime import UTC, datetime
 
 import pytest
 from django.db import IntegrityError, connection, transaction
+from django.db.transaction import TransactionManagementError
 
-from gpufleet.core.bulk import moment_read, rows_fetch, rows_insert
+from gpufleet.core.bulk import moment_read, row_insert, rows_fetch, rows_insert
 from gpufleet.core.times import whole_millis
 from scheduler.models import Attempt, Gpu, Job, JobEvent, Placement
 from tests import builders
@@ -25,6 +27,25 @@ def test_what_is_inserted_reads_as_if_the_orm_had_written_it() -> None:
     one, other = JobEvent.objects.filter(job=job).order_by("id").values(*EVENT)
     assert one == other
     assert other["at"] == NOON.replace(microsecond=123_000)
+
+
+def test_one_row_is_told_by_its_key() -> None:
+    job = builders.job()
+    detail = {"words": ["ä\t\n\\N", None], "n": 1.5}
+    key = row_insert(JobEvent, job_id=job.pk, at=NOON, to_state="failed", cause="A tab\t and 100 %.", detail=detail)
+
+    event = JobEvent.objects.get(pk=key)
+    assert (event.job_id, event.to_state, event.cause, event.detail) == (job.pk, "failed", "A tab\t and 100 %.", detail)
+    assert (event.at, event.actor_name, event.attempt_id) == (whole_millis(NOON), "gpufleet", None)
+
+
+def test_a_row_that_is_refused_spoils_its_transaction_as_any_other() -> None:
+    with transaction.atomic():
+        with contextlib.suppress(IntegrityError):
+            row_insert(JobEvent, job_id=None, at=NOON, to_state="failed")
+        with pytest.raises(TransactionManagementError):
+            Job.objects.exists()
+        transaction.set_rollback(True)
 
 
 def test_nothing_to_insert_is_no_statement(django_assert_num_queries) -> None:  # type: ignore[no-untyped-def]

@@ -10,6 +10,8 @@ from gpufleet.core.models import Progress
 from gpufleet.core.moment import one_moment
 from gpufleet.core.times import now
 
+only_sqlite = pytest.mark.skipif("connection.vendor != 'sqlite'", reason="about SQLite")
+
 
 def write(name: str) -> None:
     try:
@@ -58,6 +60,53 @@ def test_nothing_can_be_written_in_it_and_everything_after_it():
 
     Progress.objects.create(name="after it", reached_at=now())
     assert list(Progress.objects.values_list("name", flat=True)) == ["after it"]
+
+
+@only_sqlite
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "  delete from progress",
+        "CREATE TABLE made (id integer)",
+        "PRAGMA user_version = 7",
+        "WITH named AS (SELECT 'sly' AS name) INSERT INTO progress (name, reached_at) SELECT name, '2026-03-01' FROM named",
+    ],
+)
+def test_a_statement_that_writes_is_refused_however_it_begins(statement: str) -> None:
+    Progress.objects.create(name="before", reached_at=now())
+
+    with pytest.raises(DatabaseError, match="while only reading"), one_moment(), connection.cursor() as cursor:
+        cursor.execute(statement)
+
+    assert not connection.in_atomic_block
+    assert list(Progress.objects.values_list("name", flat=True)) == ["before"]
+
+
+@only_sqlite
+@pytest.mark.django_db(transaction=True)
+def test_many_rows_at_once_are_refused_as_well() -> None:
+    with pytest.raises(DatabaseError, match="while only reading"), one_moment(), connection.cursor() as cursor:
+        cursor.executemany("INSERT INTO progress (name, reached_at) VALUES (%s, '2026-03-01')", [("one",), ("two",)])
+
+    assert not Progress.objects.exists()
+
+
+@only_sqlite
+@pytest.mark.django_db(transaction=True)
+def test_it_does_not_have_the_statements_made_anew_that_sqlite_has_kept() -> None:
+    """Which every change of a pragma does."""
+    said: list[str] = []
+    with one_moment():
+        assert not Progress.objects.exists()
+    connection.connection.set_trace_callback(said.append)
+    try:
+        with one_moment():
+            assert not Progress.objects.exists()
+    finally:
+        connection.connection.set_trace_callback(None)
+
+    assert [line.split()[0] for line in said] == ["BEGIN", "SELECT", "COMMIT"]
 
 
 @pytest.mark.django_db(transaction=True)

@@ -1,12 +1,36 @@
-"""Emptying the database (`manage.py flush`, and the tests) although some tables refuse to lose rows."""
+"""Times read and spelt the short way, and emptying the database (`manage.py flush`, and the tests) although some tables refuse to lose rows."""
 
 from collections.abc import Iterable
+from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 from django.db.backends.sqlite3 import operations
+from django.utils.dateparse import parse_datetime
+
+LENGTH_OF_UTC = len("+00:00")
+
+
+@lru_cache(8192)
+def moment_of(text: str) -> datetime:
+    """A time as SQLite keeps it, which is UTC without saying so. Most are read again and again."""
+    found = parse_datetime(text)
+    if found is None:
+        raise ValueError(f"{text!r} is no time.")
+    return found.replace(tzinfo=UTC) if found.tzinfo is None else found
 
 
 class DatabaseOperations(operations.DatabaseOperations):
+    def adapt_datetimefield_value(self, value: Any) -> Any:
+        if isinstance(value, datetime) and value.tzinfo is UTC and self.connection.timezone is UTC:
+            return str(value)[:-LENGTH_OF_UTC]
+        return super().adapt_datetimefield_value(value)
+
+    def convert_datetimefield_value(self, value: Any, expression: Any, connection: Any) -> Any:
+        if isinstance(value, str) and self.connection.timezone is UTC:
+            return moment_of(value)
+        return super().convert_datetimefield_value(value, expression, connection)
+
     def sql_flush(self, style: Any, tables: Iterable[str], **options: Any) -> list[str]:
         """SQLite has no TRUNCATE, which passes by row triggers elsewhere. So they step aside while everything goes, in one transaction."""
         tables = list(tables)
