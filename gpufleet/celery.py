@@ -30,6 +30,7 @@ app.conf.beat_schedule = {
     "timeline-review": {"task": "gpufleet.tasks.timeline_review_step", "schedule": 60.0, "options": {"expires": 60}},
     "tick": {"task": "scheduler.tasks.tick", "schedule": 1.0, "options": {"expires": 1, "queue": "scheduler"}},
     "forecast": {"task": "scheduler.tasks.forecast", "schedule": 10.0, "options": {"expires": 10}},
+    "tell": {"task": "scheduler.tasks.tell", "schedule": 2.0, "options": {"expires": 2}},
     "plans-prune": {"task": "scheduler.tasks.plans_prune", "schedule": 60.0, "options": {"expires": 60}},
     "backends-tidy": {"task": "scheduler.tasks.backends_tidy", "schedule": 600.0, "options": {"expires": 600}},
     "retention-prune": {"task": "gpufleet.tasks.retention_prune_step", "schedule": 60.0, "options": {"expires": 60}},

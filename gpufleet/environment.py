@@ -4,6 +4,7 @@
 one line per fault that names the variable and what is allowed.
 """
 
+import ipaddress
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -71,6 +72,10 @@ def _number(least: float, most: float) -> Callable[[str], float]:
 
 def _words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def _networks(text: str) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
+    return tuple(ipaddress.ip_network(word) for word in _words(text))
 
 
 def _scopes(text: str) -> tuple[str, ...]:
@@ -144,6 +149,9 @@ VARIABLES = (
     Variable("GPUFLEET_STARTS_PER_S", "1 to 10000", _whole(1, 10_000), "50", "50"),
     Variable("GPUFLEET_START_TIMEOUT_S", "10 to 86400", _whole(10, 86_400), "600", "600"),
     Variable("GPUFLEET_LIMIT_WARNING_S", "0 to 86400", _whole(0, 86_400), "300", "300"),
+    Variable("GPUFLEET_WEBHOOK_NETWORKS", "networks such as 10.1.0.0/16 with commas between them, or empty", _networks, "", ""),
+    Variable("GPUFLEET_WEBHOOK_HTTP", "on or off", _switch, "off", "off"),
+    Variable("GPUFLEET_WEBHOOK_GIVE_UP_DAYS", "1 to 60", _whole(1, 60), "5", "5"),
     Variable("GPUFLEET_OIDC_ISSUER", "the provider's issuer URL, or empty: no single sign-on", _url("https", "http"), "", ""),
     Variable("GPUFLEET_OIDC_NAME", "what the sign-in button says", str, "Single sign-on", "Single sign-on"),
     Variable("GPUFLEET_OIDC_CLIENT_ID", "the client id that the provider gave", str, "", ""),

@@ -31,8 +31,11 @@ class Place:
     key: str = ""
     needs: Can = Can.SEE
     everywhere: bool = False
+    or_needs: Can | None = None
 
     def is_open_to(self, access: Access) -> bool:
+        if self.or_needs is not None and access.can_somewhere(self.or_needs):
+            return True
         return access.can_everywhere(self.needs) if self.everywhere else access.can_somewhere(self.needs)
 
 
@@ -72,6 +75,7 @@ PLACES: tuple[tuple[str, tuple[Place, ...]], ...] = (
         (
             Place("People", "people", "people", "p", needs=Can.MANAGE_PEOPLE),
             Place("Tokens", "tokens", "key", "t"),
+            Place("Webhooks", "webhooks", "link", "h", needs=Can.MANAGE_PEOPLE, or_needs=Can.OPERATE),
             Place("Audit log", "audit", "scroll", "a", needs=Can.SEE_AUDIT),
             Place("Import", "inventory_import", "upload", "i", needs=Can.OPERATE, everywhere=True),
             Place("Discovery", "inventory_discover", "radar", "d", needs=Can.OPERATE, everywhere=True),

@@ -239,6 +239,8 @@ SCHEDULER = {
 _LOCAL = ("LOCAL", "LOCAL_USER", "LOCAL_SAME_USER", "LOCAL_CHECKPOINTS", "LOCAL_LOGS_MIB", "LOCAL_CGROUP", "SECRETS_DIR", "SECRETS_ENV")
 LOCAL = {name: ENV[name] for name in _LOCAL}
 VIRTUAL_GPUS = ENV["VIRTUAL_GPUS"]
+# Where webhooks may lead, and when one that fails is given up; scheduler/outgoing.py holds every address against it.
+WEBHOOKS = {name: ENV[f"WEBHOOK_{name}"] for name in ("NETWORKS", "HTTP", "GIVE_UP_DAYS")}
 PUBLIC_URL = ENV["PUBLIC_URL"]
 # Where a console in one process listens, for what runs on the same machine; `gpufleet up` says so.
 OWN_URL = ""

@@ -96,6 +96,7 @@ KINDS = (
     ("import", "Import"),
     ("installation", "Installation"),
     ("job", "Job"),
+    ("webhook", "Webhook"),
     ("page", "Export"),
 )
 

@@ -5,7 +5,10 @@ from typing import Any
 from django import forms
 from django.core.validators import validate_slug
 
+from quotas.forms import NodeChoiceField
+from quotas.models import QuotaNode
 from scheduler.engine.mig import Instance
+from scheduler.happenings import LABELS, Happened
 from scheduler.imports.documents import FORMATS
 from scheduler.services.hardware import REASON_LENGTH
 
@@ -63,3 +66,31 @@ class ImportForm(forms.Form):
 
 class DiscoverForm(forms.Form):
     cluster = forms.CharField(required=False, max_length=60, validators=[validate_slug])
+
+
+class WebhookForm(forms.Form):
+    """`places` are the nodes that a new webhook may be for; one that is changed stays where it is."""
+
+    node = NodeChoiceField(QuotaNode.objects.none(), label="Jobs of", help_text="It is told of all jobs of this node and below it.")
+    name = forms.CharField(max_length=80, help_text="What it tells, so that people know what stops when it is removed.")
+    url = forms.CharField(
+        max_length=500,
+        label="Address",
+        help_text="Where messages are sent, such as https://hooks.example.org/gpufleet.",
+        widget=forms.URLInput(attrs={"autocomplete": "off"}),
+    )
+    kinds = forms.MultipleChoiceField(
+        choices=[(kind.value, f"{LABELS[kind]} ({kind.value})") for kind in Happened],
+        label="Tell it when",
+        widget=forms.CheckboxSelectMultiple,
+        initial=[Happened.FAILED.value, Happened.PREEMPTED.value],
+    )
+    reason = forms.CharField(max_length=500, required=False, help_text="Kept in the audit log with your name.")
+    revision = forms.IntegerField(widget=forms.HiddenInput, required=False)
+
+    def __init__(self, *arguments: Any, places: Any = None, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        if places is None:
+            del self.fields["node"]
+        else:
+            self.fields["node"].queryset = places  # type: ignore[attr-defined]

@@ -35,5 +35,8 @@ CALL = Timed("gpufleet_backend_call_seconds", "How long a back-end took to answe
 CALL_FAULTS = Counted("gpufleet_backend_faults", "Calls that a back-end failed or refused.", ("cluster", "call"))
 ORDERS = (*MILLISECONDS, *WAITS[2:5])
 ORDER = Timed("gpufleet_backend_order_seconds", "From an order being due to the back-end having done it.", ("cluster", "kind"), ORDERS)
+SENDS = (*MILLISECONDS, 10.0)
+DELIVERIES = Counted("gpufleet_webhook_tries", "Tries to deliver to a webhook: delivered, failed (tried again later), given_up.", ("outcome",))
+DELIVERY = Timed("gpufleet_webhook_try_seconds", "How long a try to deliver to a webhook took.", (), SENDS)
 
-MEASURES = (TICK, PHASE, PLANS, DECISIONS, CONFLICTS, WAITED, CALL, CALL_FAULTS, ORDER)
+MEASURES = (TICK, PHASE, PLANS, DECISIONS, CONFLICTS, WAITED, CALL, CALL_FAULTS, ORDER, DELIVERIES, DELIVERY)

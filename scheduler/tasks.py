@@ -1,6 +1,7 @@
 """What beat and the services ask of the scheduler. A late or doubled call is harmless: the lease lets one through, and that one looks."""
 
 import os
+import random
 import socket
 import threading
 import time
@@ -10,9 +11,11 @@ from celery import shared_task
 
 from gpufleet.core.times import now
 from scheduler.measures import CONFLICTS, DECISIONS, PHASE, PLANS, TICK
+from scheduler.services.delivering import deliveries_turn
 from scheduler.services.forecasting import ForecastMemory, forecast_run
 from scheduler.services.lease import tick_call
 from scheduler.services.measuring import measures_write, tally
+from scheduler.services.outbox import outbox_turn
 from scheduler.services.plans import plans_forget
 from scheduler.services.tick import Memory, TickResult, collect_meanwhile, collect_seldom, tick_run
 
@@ -27,6 +30,8 @@ _called = threading.Event()
 _memory = Memory()
 _forecast_guard = threading.Lock()
 _forecasts = ForecastMemory.empty()
+_tell_guard = threading.Lock()
+_chance = random.SystemRandom()
 
 
 def holder() -> str:
@@ -113,3 +118,19 @@ def backends_tidy() -> int:
 @shared_task
 def plans_prune() -> int:
     return plans_forget(now=now())
+
+
+@shared_task
+def tell() -> int:
+    """Make what happened into messages, and send those that are due. One call of a process at a time; another process takes other messages."""
+    if not _tell_guard.acquire(blocking=False):
+        return 0
+    try:
+        while outbox_turn(now=now()):
+            pass
+        tried = deliveries_turn(clock=now, rng=_chance)
+        if tried:
+            measures_write()
+        return tried
+    finally:
+        _tell_guard.release()

@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from scheduler.views import clusters, gpus, imports, jobs, loop, nodes, submitting, templates
+from scheduler.views import clusters, gpus, imports, jobs, loop, nodes, submitting, templates, webhooks
 
 urlpatterns = [
     path("jobs/", jobs.job_list, name="jobs"),
@@ -35,6 +35,16 @@ urlpatterns = [
     path("gpus/<slug:public_id>/", gpus.gpu_page, name="gpu"),
     path("gpus/<slug:public_id>/health/", gpus.gpu_health, name="gpu_health"),
     path("gpus/<slug:public_id>/geometry/", gpus.gpu_geometry, name="gpu_geometry"),
+    path("webhooks/", webhooks.webhook_list, name="webhooks"),
+    path("webhooks/new/", webhooks.webhook_new, name="webhook_new"),
+    path("webhooks/<slug:public_id>/", webhooks.webhook_page, name="webhook"),
+    path("webhooks/<slug:public_id>/edit/", webhooks.webhook_edit, name="webhook_edit"),
+    path("webhooks/<slug:public_id>/switch/", webhooks.webhook_switch, name="webhook_switch"),
+    path("webhooks/<slug:public_id>/secret/", webhooks.webhook_secret_page, name="webhook_secret"),
+    path("webhooks/<slug:public_id>/remove/", webhooks.webhook_remove_page, name="webhook_remove"),
+    path("webhooks/<slug:public_id>/test/", webhooks.webhook_test_write, name="webhook_test"),
+    path("webhooks/<slug:public_id>/<slug:delivery>/", webhooks.delivery_page, name="delivery"),
+    path("webhooks/<slug:public_id>/<slug:delivery>/again/", webhooks.delivery_repeat_write, name="delivery_repeat"),
     path("inventory/import/", imports.inventory_import, name="inventory_import"),
     path("inventory/import/<slug:public_id>/", imports.inventory_preview, name="inventory_preview"),
     path("inventory/discover/", imports.inventory_discover, name="inventory_discover"),

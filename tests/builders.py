@@ -14,6 +14,8 @@ from scheduler.models import (
     HOLDING,
     Attempt,
     Cluster,
+    Delivery,
+    DeliveryState,
     Domain,
     Gpu,
     GpuMode,
@@ -29,7 +31,9 @@ from scheduler.models import (
     PlanRecord,
     Pool,
     TopologyLevel,
+    Webhook,
 )
+from scheduler.services.webhooks import fingerprint_of, secret_of
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 _numbers = itertools.count(1)
@@ -160,3 +164,24 @@ def plan(**fields: Any) -> PlanRecord:
     """A plan that was made at noon and decided nothing; its scenario is kept."""
     packed = gzip.compress(b'{"format": "gpufleet-scenario/1"}')
     return PlanRecord.objects.create(**({"at": NOON, "epoch": 1, "phases": {"snapshot": 8, "plan": 120.5}, "scenario": packed} | fields))
+
+
+def webhook(on: QuotaNode | None = None, **fields: Any) -> Webhook:
+    """Told of everything that fails below a node."""
+    made = Webhook(
+        **(
+            {"public_id": public_id("w"), "name": "Chat", "url": "https://hooks.example.org/x", "kinds": ["job.failed"], "author_name": "Test"}
+            | {"node": on or quota(), "salt": "salt", "created_at": NOON}
+            | fields
+        )
+    )
+    made.fingerprint = fingerprint_of(secret_of(made))
+    made.save()
+    return made
+
+
+def delivery(to: Webhook, **fields: Any) -> Delivery:
+    """Delivered at noon."""
+    defaults: dict[str, Any] = {"public_id": f"dl-{next(_numbers)}", "event": "e-1", "kind": "job.failed", "body": '{"kind": "job.failed"}'}
+    defaults |= {"state": DeliveryState.DELIVERED, "made_at": NOON, "due_at": NOON, "done_at": NOON, "attempts": 1, "status": 200, "duration_ms": 12}
+    return Delivery.objects.create(hook=to, **(defaults | fields))

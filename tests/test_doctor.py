@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+from datetime import timedelta
 
 import pytest
 from django.db import connection
@@ -9,7 +10,7 @@ from django.db import connection
 from gpufleet.core.models import Change, Feed, Sequence
 from gpufleet.core.times import now
 from gpufleet.doctor import Finding, Report, examine, some
-from scheduler.models import JobState
+from scheduler.models import Happening, JobState
 from tests import builders
 from tests.servers import Manage
 
@@ -126,6 +127,21 @@ def test_rows_that_disagree_are_found(spoil, told):
     spoil()
 
     assert any(told in finding for finding in findings("records"))
+
+
+@pytest.mark.django_db
+def test_messages_that_are_stuck_are_found():
+    ago = now() - timedelta(minutes=11)
+    hook = builders.webhook()
+    builders.delivery(hook, state="waiting", done_at=None, made_at=ago, due_at=ago)
+    failing = builders.webhook(failing_since=ago)
+    builders.delivery(failing, state="waiting", done_at=None, made_at=ago, due_at=ago)
+    Happening.objects.create(kind="job.failed", at=ago, job=1, revision=1, to_state="failed", actor_name="gpufleet")
+
+    told = findings("clockwork")
+
+    assert any("was not made into messages" in finding for finding in told)
+    assert any("1 messages to webhooks are due for more than 10 minutes" in finding for finding in told), "those of one that fails wait on purpose"
 
 
 @pytest.mark.django_db

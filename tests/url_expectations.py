@@ -16,7 +16,7 @@ from typing import Any
 from gpufleet.core.models import AuditEntry
 from gpufleet.core.times import now
 from quotas.models import RoleBinding, ServiceToken
-from scheduler.models import Gpu, InventoryImport, Job, JobState, Lease, Node, PlanRecord
+from scheduler.models import Delivery, Gpu, InventoryImport, Job, JobState, Lease, Node, PlanRecord, Webhook
 from scheduler.services.imports import import_preview
 from scheduler.services.templates import template_save
 from tests import builders
@@ -32,6 +32,7 @@ EDITS = SUPER | {"quota_admin"}
 MANAGES = SUPER | {"quota_admin", "team_lead"}
 AUDITS = SUPER | {"operator", "quota_admin", "finance"}
 SUBMITS = SUPER | {"submitter", "team_lead"}
+HOOKS = SUPER | {"operator", "quota_admin", "team_lead"}
 TEMPLATES = SUPER | {"operator", "quota_admin", "team_lead"}
 STEERS = SUPER | {"submitter", "team_lead", "operator"}  # the submitter's own job
 FLEET = SUPER | {"operator", "finance"}  # a role on the root: they see every subtree
@@ -120,6 +121,22 @@ class World:
         return f"{self.team.path}:shared"
 
     @cached_property
+    def webhook(self) -> Webhook:
+        return builders.webhook(self.team)
+
+    @cached_property
+    def others_webhook(self) -> Webhook:
+        return builders.webhook(self.other)
+
+    @cached_property
+    def delivery(self) -> Delivery:
+        return builders.delivery(self.webhook)
+
+    @property
+    def delivered(self) -> dict[str, Any]:
+        return {"public_id": self.webhook.public_id, "delivery_id": self.delivery.public_id}
+
+    @cached_property
     def upload(self) -> InventoryImport:
         access = self.personas.access("superuser")
         preview = import_preview(access=access, text=HARDWARE, form="yaml", source="test", remove_missing=False, now=builders.NOON)
@@ -161,6 +178,10 @@ def _job_form(world: World) -> dict[str, Any]:
     return {"name": "train", "quota": world.team.path, "gpus": "1", "_from": "form"}
 
 
+def _hook_json(world: World) -> dict[str, Any]:
+    return {"quota": world.team.path, "name": "Chat", "url": "https://hooks.example.org/x", "kinds": ["job.failed"]}
+
+
 FIELDS: dict[str, Callable[[World], dict[str, Any]]] = {
     "stranger": lambda w: {"public_id": w.stranger.public_id},
     "hardware node": lambda w: {"public_id": w.node.public_id},
@@ -172,6 +193,8 @@ FIELDS: dict[str, Callable[[World], dict[str, Any]]] = {
     "running job": lambda w: {"public_id": w.running_job.public_id},
     "held job": lambda w: {"public_id": w.held_job.public_id},
     "others' job": lambda w: {"public_id": w.others_job.public_id},
+    "webhook": lambda w: {"public_id": w.webhook.public_id},
+    "others' webhook": lambda w: {"public_id": w.others_webhook.public_id},
     "upload": lambda w: {"public_id": w.upload.public_id},
 }
 HARDWARE = "clusters: [{name: fresh}]"
@@ -275,6 +298,22 @@ PAGES = [
     Expect("GET", "scheduler/scenario", FLEET),
     Expect("GET", "scheduler/plans/<int:pk>/", FLEET, lambda w: {"pk": w.plan.pk}),
     Expect("GET", "scheduler/plans/<int:pk>/scenario", FLEET, lambda w: {"pk": w.plan.pk}),
+    # webhooks
+    Expect("GET", "webhooks/", HOOKS),
+    Expect("GET", "webhooks/new/", HOOKS),
+    Expect("POST", "webhooks/new/", HOOKS, data=lambda w: _hook_json(w) | {"node": w.team.public_id}),
+    Expect("GET", "webhooks/<slug:public_id>/", HOOKS, FIELDS["webhook"]),
+    Expect("GET", "webhooks/<slug:public_id>/", FLEET - {"finance"}, FIELDS["others' webhook"], hidden=HOOKS - FLEET, case="of another team"),
+    Expect("GET", "webhooks/<slug:public_id>/edit/", HOOKS, FIELDS["webhook"]),
+    Expect("POST", "webhooks/<slug:public_id>/edit/", HOOKS, FIELDS["webhook"], data=lambda w: _hook_json(w) | {"revision": 1}),
+    Expect("POST", "webhooks/<slug:public_id>/switch/", HOOKS, FIELDS["webhook"], data=lambda w: {"to": "paused"}),
+    Expect("GET", "webhooks/<slug:public_id>/secret/", HOOKS, FIELDS["webhook"]),
+    Expect("POST", "webhooks/<slug:public_id>/secret/", HOOKS, FIELDS["webhook"]),
+    Expect("GET", "webhooks/<slug:public_id>/remove/", HOOKS, FIELDS["webhook"]),
+    Expect("POST", "webhooks/<slug:public_id>/remove/", HOOKS, FIELDS["webhook"]),
+    Expect("POST", "webhooks/<slug:public_id>/test/", HOOKS, FIELDS["webhook"]),
+    Expect("GET", "webhooks/<slug:public_id>/<slug:delivery>/", HOOKS, lambda w: FIELDS["webhook"](w) | {"delivery": w.delivery.public_id}),
+    Expect("POST", "webhooks/<slug:public_id>/<slug:delivery>/again/", HOOKS, lambda w: FIELDS["webhook"](w) | {"delivery": w.delivery.public_id}),
     # hardware
     Expect("GET", "clusters/", SEES),
     Expect("GET", "clusters/<slug:name>/", SEES, lambda w: {"name": w.node.cluster.name}),
@@ -300,6 +339,7 @@ PAGES = [
 
 ALL_SCOPES = frozenset(TOKEN_SCOPES)
 OPERATING = frozenset({"operate"})
+HOOKING = frozenset({"operate", "admin"})
 STEERING = frozenset({"submit", "operate"})
 SPLIT = {"mode": "mig", "instances": [{"profile": "3g.40gb", "start": 0}], "reason": "Test"}
 ADMIN = frozenset({"admin"})
@@ -403,6 +443,19 @@ API = [
     Expect("POST", "api/v1/jobs/{public_id}/restart", STEERS, FIELDS["running job"], data=lambda w: {"reason": "Test"}, tokens=STEERING),
     Expect("GET", "api/v1/jobs/{public_id}/description", STEERS, FIELDS["job"], tokens=STEERING),
     Expect("POST", "api/v1/jobs/{public_id}/clone", SUBMITS, FIELDS["job"], data=lambda w: {"changes": {}}, tokens=frozenset({"submit"})),
+    Expect("GET", "api/v1/webhooks", HOOKS, tokens=HOOKING),
+    Expect("POST", "api/v1/webhooks", HOOKS, data=_hook_json, tokens=HOOKING),
+    Expect("GET", "api/v1/webhooks/{public_id}", HOOKS, FIELDS["webhook"], tokens=HOOKING),
+    Expect(
+        "GET", "api/v1/webhooks/{public_id}", SUPER | {"operator"}, FIELDS["others' webhook"], HOOKS - FLEET, tokens=HOOKING, case="of another team"
+    ),
+    Expect("PATCH", "api/v1/webhooks/{public_id}", HOOKS, FIELDS["webhook"], data=lambda w: {"state": "paused"}, tokens=HOOKING),
+    Expect("DELETE", "api/v1/webhooks/{public_id}", HOOKS, FIELDS["webhook"], tokens=HOOKING),
+    Expect("POST", "api/v1/webhooks/{public_id}/secret", HOOKS, FIELDS["webhook"], data=lambda w: {"reason": "Test"}, tokens=HOOKING),
+    Expect("POST", "api/v1/webhooks/{public_id}/test", HOOKS, FIELDS["webhook"], tokens=HOOKING),
+    Expect("GET", "api/v1/webhooks/{public_id}/deliveries", HOOKS, FIELDS["webhook"], tokens=HOOKING),
+    Expect("GET", "api/v1/webhooks/{public_id}/deliveries/{delivery_id}", HOOKS, lambda w: w.delivered, tokens=HOOKING),
+    Expect("POST", "api/v1/webhooks/{public_id}/deliveries/{delivery_id}/redeliver", HOOKS, lambda w: w.delivered, tokens=HOOKING),
     Expect("POST", "api/v1/scheduler/pause", OPERATES, data=lambda w: {"reason": "Test"}, tokens=OPERATING),
     Expect("POST", "api/v1/scheduler/resume", OPERATES, lambda w: w.pause(), data=lambda w: {"reason": "Test"}, tokens=OPERATING),
     Expect("GET", "api/v1/scheduler", FLEET, tokens=ALL_SCOPES),

@@ -13,10 +13,12 @@ from django.conf import settings
 from gpufleet.core.models import Progress
 from gpufleet.core.tasks import HEARTBEAT_QUEUES, heartbeat_name
 from gpufleet.core.times import now
-from gpufleet.doctor import Finding
+from gpufleet.doctor import Finding, some
+from scheduler.models import Delivery, DeliveryState, Happening, Webhook, WebhookState
 
 OLDEST_REDIS = (6, 0)
 ANSWER_SECONDS = 5
+MESSAGES_LATE = timedelta(minutes=10)
 LONGEST_SILENCE = timedelta(seconds=60)
 
 
@@ -85,4 +87,34 @@ def worker_and_clock() -> Iterator[Finding]:
             )
 
 
-CHECKS = {"Redis answers": redis_answers, "the channel layer carries": channel_layer_carries, "worker and clock": worker_and_clock}
+def messages_go_out() -> Iterator[Finding]:
+    """What happened becomes messages within seconds, and messages that are due are tried."""
+    moment = now()
+    oldest = Happening.objects.order_by("pk").values_list("at", flat=True).first()
+    if oldest is not None and moment - oldest > LONGEST_SILENCE:
+        yield Finding(
+            f"What happened since {oldest:%Y-%m-%d %H:%M:%S} UTC was not made into messages.",
+            "Nobody is told of it: no webhook, nor any person.",
+            "Check the worker of the queue default and its log. Nothing was lost: it is told once the worker runs.",
+        )
+    late = Delivery.objects.filter(state=DeliveryState.WAITING, due_at__lt=moment - MESSAGES_LATE, hook__state=WebhookState.ACTIVE)
+    count = late.filter(hook__removed_at__isnull=True, hook__failing_since__isnull=True).count()
+    if count:
+        yield Finding(
+            f"{count:,} messages to webhooks are due for more than {MESSAGES_LATE.total_seconds() / 60:g} minutes and were not sent.",
+            "Receivers are told late; what waits a day is given up.",
+            "Check the worker of the queue default; with very many messages, start another one.",
+        )
+    off = list(Webhook.objects.filter(state=WebhookState.DISABLED, removed_at__isnull=True).order_by("pk").values_list("name", flat=True)[:50])
+    if off:
+        yield Finding(
+            f"Webhooks were switched off after days of failing: {some(off)}.", "They are told nothing.", "Resume or remove them.", note=True
+        )
+
+
+CHECKS = {
+    "messages go out": messages_go_out,
+    "Redis answers": redis_answers,
+    "the channel layer carries": channel_layer_carries,
+    "worker and clock": worker_and_clock,
+}

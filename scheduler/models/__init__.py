@@ -1,8 +1,8 @@
 """The scheduler's tables.
 
 What hardware there is (`inventory`), what runs on it (`jobs`), what was decided (`loop`), what was ordered (`execution`), what
-the hardware was good for (`timeline`), what the scheduler counts of itself (`measures`), and what
-people begin with when they submit (`templates`).
+the hardware was good for (`timeline`), what the scheduler counts of itself (`measures`), what
+people begin with when they submit (`templates`), and what others are told (`notices`).
 """
 
 from scheduler.models.execution import Checkpoint, CheckpointShard, Order, OrderKind, SimulatedRun
@@ -25,6 +25,7 @@ from scheduler.models.inventory import (
 from scheduler.models.jobs import ENDED, HOLDING, Attempt, Dependency, Job, JobClass, JobEvent, JobState, Placement
 from scheduler.models.loop import Lease, Outlook, PlanRecord, Promise, PromisedSeat, Repartition
 from scheduler.models.measures import Measure
+from scheduler.models.notices import Delivery, DeliveryState, Happening, Webhook, WebhookState
 from scheduler.models.repeats import SubmissionKey
 from scheduler.models.templates import JobDraft, JobTemplate, JobTemplateVersion
 from scheduler.models.timeline import USES, CapacityEntry, UsageStep
@@ -39,11 +40,14 @@ __all__ = [
     "Checkpoint",
     "CheckpointShard",
     "Cluster",
+    "Delivery",
+    "DeliveryState",
     "Dependency",
     "Domain",
     "Gpu",
     "GpuMode",
     "GpuType",
+    "Happening",
     "Health",
     "InventoryEvent",
     "InventoryImport",
@@ -72,4 +76,6 @@ __all__ = [
     "SubmissionKey",
     "TopologyLevel",
     "UsageStep",
+    "Webhook",
+    "WebhookState",
 ]

@@ -20,8 +20,10 @@ from quotas.models import QuotaNode
 from scheduler.models import ENDED, HOLDING, Attempt, Job, JobEvent, JobState, Placement
 from scheduler.services.holds import WHOLE_MILLI, Seat, placements_insert, seats_faults
 from scheduler.services.lease import lease_want
+from scheduler.services.outbox import happenings_write
 from scheduler.services.runs import Clusters, Stop, attempt_ended, attempt_running, stop_ask
 from scheduler.services.steps import CAUSE_LENGTH, IllegalTransition, Steps, jobs_locked, open_attempts, unchanged_or_stale
+from scheduler.services.story import Event
 from scheduler.services.usage import usage_follow, usage_moment
 from scheduler.transitions import FIRST, OUTCOMES, gives_back, may_become, takes_gpus
 
@@ -86,6 +88,7 @@ def job_create(
             launch=dict(launch or {}),
         )
         JobEvent.objects.create(job=job, at=now, to_state=state, cause=cause[:CAUSE_LENGTH], actor_name=actor.name)
+        happenings_write(events=[Event(job, None, now, "", state, cause[:CAUSE_LENGTH], actor.name, {}, job.revision)], actor=actor)
         if actor.user is not None:
             after = {"name": name, "class": job_class, "gpus_milli": gpus_milli, "state": state}
             audit_record(actor=actor, action="job.create", kind="job", object_id=job.public_id, quota=quota, after=after)
@@ -271,6 +274,8 @@ def _move(job: Job, to: str, now: datetime, cause: str, actor: Actor, attempt: A
     JobEvent.objects.create(
         job=job, attempt=attempt, at=now, from_state=job.state, to_state=to, cause=cause[:CAUSE_LENGTH], actor_name=actor.name, detail=detail or {}
     )
+    told = Event(job, attempt, now, job.state, to, cause[:CAUSE_LENGTH], actor.name, {}, job.revision + 1)
+    happenings_write(events=[told], actor=actor)
     if actor.user is not None:
         before, after = {"state": job.state}, {"state": to}
         audit_record(actor=actor, action="job.state", kind="job", object_id=job.public_id, quota=job.quota, before=before, after=after, reason=cause)

@@ -20,6 +20,7 @@ from gpufleet.core.live.news import News
 from gpufleet.core.prepared import Prepared, PreparedUpdate
 from scheduler.models import ENDED, Attempt, Job, JobEvent, Order, OrderKind, Placement, Promise, PromisedSeat
 from scheduler.services.holds import Seat, placements_insert
+from scheduler.services.outbox import happenings_write
 from scheduler.services.story import Event, steps_tell
 from scheduler.services.usage import usage_follow, usage_moment
 from scheduler.transitions import OUTCOMES, may_become
@@ -96,9 +97,11 @@ class Steps:
         self._audit.append((job, before, to, cause))
         self.change(job, state=to, state_since=self.now, ended_at=self.now if to in ENDED else None, **columns)
 
-    def note(self, job: Job, cause: str, *, attempt: Attempt | None = None, detail: Mapping[str, Any] | None = None, **columns: Any) -> None:
-        """Something that happened to a job without a new state."""
-        self._event(job, job.state, job.state, cause, attempt, detail)
+    def note(
+        self, job: Job, cause: str, *, attempt: Attempt | None = None, detail: Mapping[str, Any] | None = None, told: str = "", **columns: Any
+    ) -> None:
+        """Something that happened to a job without a new state. `told` is what others are told it was; most notes they are not."""
+        self._event(job, job.state, job.state, cause, attempt, detail, told)
         self.change(job, **columns)
 
     def change(self, job: Job, **columns: Any) -> None:
@@ -109,8 +112,9 @@ class Steps:
             setattr(job, name, value)
         self._job_columns[job.pk].update(columns)
 
-    def _event(self, job: Job, before: str, to: str, cause: str, attempt: Attempt | None, detail: Mapping[str, Any] | None) -> None:
-        self._events.append(Event(job, attempt, self.now, before, to, cause[:CAUSE_LENGTH], self.actor.name, dict(detail or {})))
+    def _event(self, job: Job, before: str, to: str, cause: str, attempt: Attempt | None, detail: Mapping[str, Any] | None, told: str = "") -> None:
+        event = Event(job, attempt, self.now, before, to, cause[:CAUSE_LENGTH], self.actor.name, dict(detail or {}), job.revision + 1, told)
+        self._events.append(event)
 
     # Attempts and what they hold
 
@@ -192,6 +196,7 @@ class Steps:
         self._write_jobs()
         placements_insert(self._opened, self.now)
         rows_insert(JobEvent, EVENT_COLUMNS, (event.row for event in self._events))
+        happenings_write(events=self._events, actor=self.actor)
         rows_insert(Order, ORDER_COLUMNS, ((attempt.pk, *order) for attempt, order in self._orders))
         if self.actor.user is not None:
             for job, before, to, cause in self._audit:

@@ -33,6 +33,8 @@ class Event:
     cause: str
     by: str
     detail: dict[str, Any]
+    revision: int = 0  # the job's, after it
+    told: str = ""  # what others are told of it, where its states alone don't say (`scheduler.happenings`)
 
     @property
     def row(self) -> tuple[Any, ...]:

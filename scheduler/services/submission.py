@@ -21,6 +21,7 @@ from quotas.permissions import Access, Can, is_within
 from scheduler.backends.base import Facts
 from scheduler.engine.mig import board_of
 from scheduler.engine.values import Kind, Role
+from scheduler.happenings import Happened
 from scheduler.job_reading import Faults, read_description
 from scheduler.job_schema import JobDescription
 from scheduler.job_storable import TOO_DEEP, text_is_storable, unstorable
@@ -28,6 +29,8 @@ from scheduler.job_templates import Template
 from scheduler.models import Dependency, GpuType, Job, JobEvent, JobState, MigInstance
 from scheduler.selectors.templates import template_named
 from scheduler.services.lease import lease_want
+from scheduler.services.outbox import happening_wanted, happenings_write
+from scheduler.services.story import Event
 from scheduler.snapshots.fleet import topology_now
 from scheduler.snapshots.jobs import Kinds, kind_document
 
@@ -286,6 +289,9 @@ def _write(checked: Sequence[Checked], access: Access, now: datetime, actor: Act
         [JobEvent(job=job, at=now, to_state=job.state, cause=_cause(one.description), actor_name=actor.name) for one, job in rows],
         batch_size=BATCH,
     )
+    if happening_wanted(Happened.SUBMITTED):
+        told = (Event(job, None, now, "", job.state, _cause(one.description), actor.name, {}, job.revision) for one, job in rows)
+        happenings_write(events=told, actor=actor)
     Dependency.objects.bulk_create(
         [Dependency(job=job, on_id=on, if_completed=completed) for one, job in rows for on, completed in one.after], batch_size=BATCH
     )

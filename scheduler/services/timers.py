@@ -13,6 +13,7 @@ from django.db.models import Exists, OuterRef, QuerySet
 from gpufleet.core.live.news import News
 from gpufleet.core.prepared import Prepared
 from scheduler.backends.base import Signal
+from scheduler.happenings import Happened
 from scheduler.models import HOLDING, Attempt, Dependency, Job, JobState, Order, OrderKind, Promise
 from scheduler.policy import Policy
 from scheduler.services.lease import lease_want
@@ -142,7 +143,7 @@ def _warn(keys: Iterable[int], now: datetime, news: News) -> None:
         clusters = Clusters(attempts)
         for attempt in attempts:
             steps.attempt(attempt, warned_at=steps.now)
-            steps.note(jobs[attempt.job_id], "It was told that its time limit is near.", attempt=attempt)
+            steps.note(jobs[attempt.job_id], "It was told that its time limit is near.", attempt=attempt, told=Happened.NEAR_LIMIT)
             for cluster in clusters.of(attempt):
                 steps.order(attempt, OrderKind.SIGNAL, cluster, {"signal": Signal.WARN.value})
         steps.write(news)

@@ -82,6 +82,11 @@ LOOKS: dict[str, Look] = {
     "changed": Look("move", "pencil", "Changed"),
     "unchanged": Look("rest", "circle", "Unchanged"),
     "unknown": Look("rest", "question", "Unknown"),
+    "waiting": Look("rest", "clock", "Waiting"),
+    "delivered": Look("good", "check", "Delivered"),
+    "parked": Look("bad", "cross", "Given up"),
+    "failing": Look("warn", "alert", "Failing"),
+    "disabled": Look("bad", "stop", "Switched off"),
     "over": Look("warn", "alert", "Over"),
 }
 

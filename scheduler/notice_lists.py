@@ -1,0 +1,67 @@
+"""The lists of webhooks and of what they were sent, stated once for pages, files and the API."""
+
+from gpufleet.core.tables import Choice, Column, Moment, Table, Text
+from scheduler.happenings import LABELS, TEST, Happened
+from scheduler.models import DeliveryState, WebhookState
+
+KIND_CHOICES = tuple((kind.value, kind.value) for kind in Happened)
+DELIVERY_KINDS = (*KIND_CHOICES, (TEST, LABELS[TEST]))
+
+WEBHOOKS = Table(
+    name="webhooks",
+    noun="webhook",
+    columns=(
+        Column("name", "Name", sort="name", cell="""<a href="{% url 'webhook' row.public_id %}">{{ row.name }}</a>"""),
+        Column("id", "Id", "public_id", on_page=False),
+        Column("node", "Jobs of", "node.path", sort="node__path", cell="{{ row.node.path|path }}"),
+        Column("url", "Address", "url", cell="<code>{{ row.url|truncatechars:60 }}</code>"),
+        Column("kinds", "Told of", lambda row: " ".join(row.kinds), cell="scheduler/_hook_kinds.html"),
+        Column("state", "State", "state", sort="state", cell="scheduler/_hook_state.html"),
+        Column("author", "Made by", "author_name", sort="author_name"),
+        Column("made", "Made", "created_at", sort="created_at", most_first=True, cell="{{ row.created_at|moment }}"),
+    ),
+    default_sort="name",
+    search=("name", "url", "node__path", "public_id"),
+    search_label="Search webhooks",
+    filters=(Choice("state", "State", WebhookState.choices),),
+    empty="There are no webhooks yet. One tells a chat, a pager or a program what happens to jobs.",
+    empty_href="/webhooks/new/",
+    empty_action="New webhook",
+)
+
+DELIVERIES = Table(
+    name="deliveries",
+    noun="delivery",
+    plural="deliveries",
+    columns=(
+        Column(
+            "made",
+            "Made",
+            "made_at",
+            sort="id",
+            most_first=True,
+            cell="""<a href="{% url 'delivery' row.hook.public_id row.public_id %}">
+            {{ row.made_at|moment }}</a>""",
+        ),
+        Column("id", "Id", "public_id", on_page=False),
+        Column("event", "Event", "event", on_page=False),
+        Column("kind", "What", "kind"),
+        Column("job", "Job", "job", cell="{% if row.job %}<a href=\"{% url 'job' row.job %}\">{{ row.job }}</a>{% else %}–{% endif %}"),
+        Column("state", "State", "state", sort="state", cell="{% status row.state row.get_state_display %}"),
+        Column("status", "Answer", "status", numeric=True),
+        Column("duration", "Took (ms)", "duration_ms", numeric=True),
+        Column("attempts", "Tries", "attempts", numeric=True),
+        Column("fault", "Fault", "fault", cell="{{ row.fault|truncatechars:80|default:'–' }}"),
+    ),
+    default_sort="-made",
+    search=("event", "job", "public_id"),
+    search_label="Search deliveries",
+    filters=(
+        Choice("state", "State", DeliveryState.choices),
+        Choice("kind", "What", DELIVERY_KINDS),
+        Text("job", "Job", "job", lookup="iexact"),
+        Moment("from", "From", "made_at"),
+        Moment("to", "To", "made_at", until=True),
+    ),
+    empty="Nothing was sent yet.",
+)

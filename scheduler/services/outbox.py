@@ -1,0 +1,119 @@
+"""The outbox: what happened is written with the step itself, and made into messages afterwards. Nothing is lost between the two (docs/adr/0008)."""
+
+import json
+import secrets
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+from django.conf import settings
+from django.db import connection, transaction
+
+from gpufleet.core.audit import Actor
+from gpufleet.core.bulk import rows_insert
+from gpufleet.core.prepared import Prepared
+from gpufleet.core.times import millis
+from quotas.permissions import is_within
+from scheduler.happenings import PAYLOAD_VERSION, TOLD
+from scheduler.models import Delivery, Happening, Job, Webhook, WebhookState
+from scheduler.services.story import Event
+
+COLUMNS = ("kind", "at", "job", "revision", "owner", "actor", "actor_name", "from_state", "to_state", "cause", "attempt")
+AT_ONCE = 500
+BATCH = 500
+
+ACTIVE = Webhook.objects.filter(state=WebhookState.ACTIVE, removed_at__isnull=True)
+KINDS_WANTED: Prepared[list[str]] = Prepared(lambda: ACTIVE.filter(node__isnull=False).values_list("kinds", flat=True))
+
+
+def happening_wanted(kind: str) -> bool:
+    """Whether anybody wants to be told of this kind: for those who would make thousands of events only to tell of them."""
+    return kind in _wanted()
+
+
+def _wanted() -> set[str]:
+    return {kind for kinds in KINDS_WANTED() for kind in kinds}
+
+
+def happenings_write(*, events: Iterable[Event], actor: Actor) -> None:
+    """Put what others want to be told into the outbox, in the caller's transaction. Where nobody listens nothing is written."""
+    found = [(event, kind) for event in events if (kind := event.told or TOLD.get((event.before, event.after)))]
+    if not found:
+        return
+    wanted = _wanted()
+    if not wanted:
+        return
+    by = actor.user.pk if actor.user is not None else None
+    rows_insert(Happening, COLUMNS, (_row(event, kind, by) for event, kind in found if kind in wanted))
+
+
+def _row(event: Event, kind: str, by: int | None) -> tuple[Any, ...]:
+    job, attempt = event.job, event.attempt.number if event.attempt is not None else None
+    return kind, event.at, job.pk, event.revision, job.owner_id, by, event.by, event.before, event.after, event.cause, attempt
+
+
+def outbox_turn(*, now: datetime, most: int = AT_ONCE) -> int:
+    """Make the oldest happenings into messages. Returns how many there were. They leave the outbox in the same transaction."""
+    with transaction.atomic():
+        waiting = Happening.objects.order_by("pk").select_for_update(skip_locked=connection.features.has_select_for_update_skip_locked)
+        rows = list(waiting[:most])
+        if not rows:
+            return 0
+        jobs = {
+            job.pk: job for job in Job.objects.filter(pk__among={row.job for row in rows}).select_related("quota", "owner").defer("spec", "launch")
+        }
+        hooks = list(ACTIVE.filter(node__isnull=False).select_related("node").order_by("pk"))
+        Delivery.objects.bulk_create(_deliveries(rows, jobs, hooks, now), batch_size=BATCH)
+        Happening.objects.filter(pk__among=[row.pk for row in rows]).delete()
+    return len(rows)
+
+
+def _deliveries(rows: Iterable[Happening], jobs: dict[int, Job], hooks: Sequence[Webhook], now: datetime) -> list[Delivery]:
+    found = []
+    for row in rows:
+        job = jobs.get(row.job)
+        if job is None:
+            continue
+        body = ""
+        for hook in hooks:
+            if hook.node is not None and row.kind in hook.kinds and is_within(job.quota.path, hook.node.path):
+                body = body or payload(row, job)
+                found.append(delivery_of(hook, event=f"e-{row.pk}", kind=row.kind, job=job.public_id, body=body, now=now))
+    return found
+
+
+def delivery_of(hook: Webhook, *, event: str, kind: str, job: str, body: str, now: datetime, again_of: Delivery | None = None) -> Delivery:
+    public = f"dl-{secrets.token_hex(12)}"
+    return Delivery(hook=hook, public_id=public, event=event, kind=kind, job=job, body=body, made_at=now, due_at=now, again_of=again_of)
+
+
+def payload(row: Happening, job: Job) -> str:
+    """What receivers read (docs/operate/webhooks.md). The job is as it was when the message was made; all else, when it happened."""
+    said = {
+        "version": PAYLOAD_VERSION,
+        "id": f"e-{row.pk}",
+        "kind": row.kind,
+        "at": moment(row.at),
+        "console": settings.PUBLIC_URL.rstrip("/"),
+        "job": {
+            "id": job.public_id,
+            "name": job.name,
+            "quota": job.quota.path,
+            "owner": job.owner.username if job.owner is not None else None,
+            "class": job.job_class,
+            "gpus_milli": job.gpus_milli,
+            "labels": job.labels,
+        },
+        "revision": row.revision,
+        "attempt": row.attempt,
+        "from": row.from_state or None,
+        "to": row.to_state,
+        "cause": row.cause,
+        "by": row.actor_name,
+    }
+    return json.dumps(said, ensure_ascii=False, separators=(",", ":"))
+
+
+def moment(at: datetime) -> str:
+    """As the API writes times."""
+    return f"{datetime.fromtimestamp(millis(at) // 1000, tz=at.tzinfo):%Y-%m-%dT%H:%M:%S}.{millis(at) % 1000:03d}Z"
