@@ -29,11 +29,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(autouse=True)
-def _nothing_left_over() -> Iterator[None]:
+def _nothing_left_over(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Each test has its own channel layer (its queues belong to one event loop), an empty cache (sign-in rate limits live there), and no fleet."""
     channel_layers.backends.clear()
     cache.clear()
-    if fitting := sys.modules.get("scheduler.services.fitting"):
+    if "db" in request.fixturenames or "scheduler.services.fitting" in sys.modules:
+        from scheduler.services import fitting
+
         fitting.GROUNDS.forget()
+        # A thread would not see what a test's transaction holds: the fleet is read in the thread of whoever asks.
+        monkeypatch.setattr(fitting.Grounds, "_beside", fitting.Grounds._make_and_tell)
     yield
     channel_layers.backends.clear()

@@ -5,22 +5,29 @@ Every case starts its own console over a temporary folder and a fresh large demo
 
 import argparse
 import contextlib
+import itertools
+import random
+import re
 import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpufleet.bench import show, timing
-from gpufleet.bench.browsers import Browser, watch_map
-from gpufleet.throwaway import Manage, Missing, Postgres, Program, free_port
+from gpufleet.bench import percentile, show, timing
+from gpufleet.bench.browsers import Browser, family_cpu_seconds, watch_map
+from gpufleet.bench.loop import PROXIED, Installation, settle
+from gpufleet.throwaway import Manage, Missing, Postgres, Program, Redis, free_port
 
 PAGES = {"overview": "/", "fleet-map": "/fleet/", "node-list": "/nodes/", "fleet-snapshot": "/live/gpus/snapshot"}
 WARM_UP, REQUESTS, RUNS = 20, 200, 3
 CLIENTS = 100
+FITS, FIT_CASES = 100, ("fit-cold", "fit-quiet", "fit-loop")
+READ_SECONDS = 180
 WRITES = 15
 # Prints when each change was committed; the browser in this process says when it heard of it. One machine, one clock.
 WRITER = f"""
@@ -116,6 +123,140 @@ def measure_live(console: Console, wanted: Callable[[str], bool], *, long: bool)
             yield {"case": "map-100-clients", **watch_map(browser, program.pid, clients=CLIENTS, seconds=300 if long else 30)}
 
 
+class Panel(Browser):
+    """The page on which one submits, as it asks after every pause in typing."""
+
+    def __init__(self, place: Installation) -> None:
+        super().__init__(place.origin)
+        self.session.headers.update({**PROXIED, "Referer": f"https://127.0.0.1:{place.port}/"})
+        self.session.cookies.set("sessionid", place.ask("m['signed_in']()", module="fitting"))
+        self.draw = random.Random(11)  # noqa: S311 (the same jobs every time)
+        self.verdicts: dict[str, int] = {}
+
+    def begin(self) -> None:
+        page = self.session.get(f"{self.origin}/jobs/new/", timeout=60)
+        found = re.search(r'name="csrf-token" content="([^"]+)"', page.text)
+        self.session.headers["X-CSRFToken"] = found[1] if found else ""
+        self.session.cookies.set("csrftoken", page.cookies["csrftoken"])
+
+    def ask(self) -> float:
+        """Seconds of one answer about a job of any shape."""
+        workers, gpus = self.draw.choice(((1, 1), (1, 2), (1, 4), (1, 8), (2, 8), (4, 8), (8, 8), (16, 8)))
+        hours = self.draw.randrange(1, 12)
+        typed = {
+            "name": "mine",
+            "quota": f"org/team-{self.draw.randrange(10)}",
+            "priority": self.draw.choice((0, 10, 50)),  # behind nearly all who wait, among them, or before them
+            "gpus": gpus,
+            "workers": workers,
+            "limit_s": f"{hours}h",
+            "_from": "form",
+        }
+        began = time.perf_counter()
+        answer = self.session.post(f"{self.origin}/jobs/new/look", data=typed, timeout=120)
+        took = time.perf_counter() - began
+        answer.raise_for_status()
+        told = answer.json()
+        if told["faults"] or told["others"]:
+            raise RuntimeError(f"refused: {told['faults'] or told['others']}")
+        shown = re.search(r'data-verdict="(\w+)"', told["fit"])
+        verdict = shown[1] if shown else "reading"
+        self.verdicts[verdict] = self.verdicts.get(verdict, 0) + 1
+        return took
+
+
+def measure_fits(place: Installation, wanted: Callable[[str], bool]) -> Iterator[dict[str, Any]]:
+    """The panel of the submission page, with 5,000 waiting jobs: while a fresh process reads them, which no plan has seen; beside the loop; alone."""
+    world = place.ask("m['crowded']()", seconds=1800, module="fitting")
+    if wanted("fit-cold"):
+        with place.web() as program:
+            yield measure_cold_fit(place, Panel(place), program, world)
+    token = world["tokens"][0]
+    with place.up() as programs:
+        settle(place, place.session(token))
+        if wanted("fit-loop"):
+            panel = Panel(place)
+            with churning(place, token):
+                yield measure_warm_fit("fit-loop", panel, programs[0], world)
+    if wanted("fit-quiet"):
+        with place.web() as program:
+            yield measure_warm_fit("fit-quiet", Panel(place), program, world)
+
+
+def measure_cold_fit(place: Installation, panel: Panel, program: Program, world: dict[str, Any]) -> dict[str, Any]:
+    """Answers, and those to another request beside them, until both web processes have read the fleet."""
+    panel.begin()
+    other = place.session(world["tokens"][0])
+    took: list[float] = []
+    beside: list[float] = []
+    stop = threading.Event()
+
+    def ask_others() -> None:
+        while not stop.wait(0.05):
+            began = time.perf_counter()
+            other.get(f"{place.origin}/api/v1/jobs?size=20", timeout=120).raise_for_status()
+            beside.append(time.perf_counter() - began)
+
+    thread = threading.Thread(target=ask_others)
+    thread.start()
+    began, read, before = time.perf_counter(), 0.0, family_cpu_seconds(program.pid)
+    answered = 0
+    try:
+        while answered < 10 and time.perf_counter() - began < READ_SECONDS:
+            reading = panel.verdicts.get("reading", 0)
+            took.append(panel.ask())
+            answered = 0 if panel.verdicts.get("reading", 0) > reading else answered + 1
+            read = time.perf_counter() - began if answered <= 1 else read
+            stop.wait(0.1)
+    finally:
+        stop.set()
+        thread.join()
+    cpu = family_cpu_seconds(program.pid) - before
+    more = {
+        "other_p95_ms": round(percentile(beside, 0.95) * 1000, 1),
+        "read_s": round(read, 1),
+        "web_cpu_s": round(cpu, 1),
+        "verdicts": panel.verdicts,
+    }
+    return timing("fit-cold", [took], max_ms=round(max(took) * 1000, 1), **more)
+
+
+def measure_warm_fit(case: str, panel: Panel, program: Program, world: dict[str, Any]) -> dict[str, Any]:
+    panel.begin()
+    for _ in range(10 * WARM_UP):
+        panel.ask()
+        if sum(panel.verdicts.values()) - panel.verdicts.get("reading", 0) >= WARM_UP:
+            break
+        time.sleep(0.25)
+    panel.verdicts.clear()
+    before = family_cpu_seconds(program.pid)
+    took = [panel.ask() for _ in range(FITS)]
+    cpu = family_cpu_seconds(program.pid) - before
+    more = {"requests": FITS, "web_cpu_ms": round(1000 * cpu / FITS, 1), "queued": world["queued"], "running": world["running"]}
+    return timing(case, [took], p99_ms=round(percentile(took, 0.99) * 1000, 1), verdicts=panel.verdicts, **more)
+
+
+@contextlib.contextmanager
+def churning(place: Installation, token: str) -> Iterator[None]:
+    """Two jobs a second are submitted, so that the loop goes on planning."""
+    stop = threading.Event()
+    session = place.session(token)
+
+    def submit() -> None:
+        for number in itertools.count():
+            if stop.wait(0.5):
+                return
+            place.submit(session, {"name": f"churn-{number}", "quota": f"org/team-{number % 10}", "gpus": 1, "estimate_s": 3600, "work_s": 600})
+
+    thread = threading.Thread(target=submit)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
 def heard_at(heard: Sequence[tuple[int, float]], revision: int) -> float:
     """When a browser that follows first knew of a revision."""
     return next((moment for version, moment in heard if version >= revision), float("inf"))
@@ -135,8 +276,22 @@ def run(wanted: Callable[[str], bool], *, long: bool) -> Iterator[dict[str, Any]
                 with contextlib.closing(server):
                     yield from measure_pages(Console(folder / "postgresql", server.create_database()), "postgresql", wanted)
         yield from measure_live(Console(folder / "live"), wanted, long=long)
+        if any(wanted(case) for case in FIT_CASES):
+            yield from run_fits(folder / "fit", wanted)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def run_fits(folder: Path, wanted: Callable[[str], bool]) -> Iterator[dict[str, Any]]:
+    with contextlib.ExitStack() as servers:
+        try:
+            postgres = servers.enter_context(contextlib.closing(Postgres()))
+            redis = Redis()
+            servers.callback(redis.stop)
+        except Missing as missing:
+            print(f"left out: {missing}", file=sys.stderr)
+            return
+        yield from measure_fits(Installation(folder, postgres, redis, GPUFLEET_API_REQUESTS_PER_MINUTE="1000000"), wanted)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -149,9 +304,15 @@ def main(arguments: Sequence[str]) -> int:
     def wanted(case: str) -> bool:
         return not given.case or any(case.startswith(name) for name in given.case)
 
-    cases = list(run(wanted, long=given.long))
+    cases = []
+    for case in run(wanted, long=given.long):
+        cases.append(case)
+        if not given.json:
+            show([case], as_json=False)
+            sys.stdout.flush()
     if not cases:
         print(f"There is no case that begins with {' or '.join(given.case)}.", file=sys.stderr)
         return 2
-    show(cases, as_json=given.json)
+    if given.json:
+        show(cases, as_json=True)
     return 0

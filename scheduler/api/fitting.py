@@ -12,7 +12,7 @@ from gpufleet.web import Can, access_of
 from scheduler.api.jobs import SUBMISSION, ReasonOut
 from scheduler.api.lists import answered
 from scheduler.presenters.fitting import fit_facts
-from scheduler.services.fitting import fit_of
+from scheduler.services.fitting import AGAIN_SECONDS, fit_of
 
 router = Router(tags=["Jobs"])
 
@@ -61,13 +61,35 @@ class FitOut(Schema):
     changes: list[ChangeOut]
 
 
+class FitReadingOut(Schema):
+    """The fleet is being read: the first time, or after nobody asked for minutes. Ask again after `retry_after_s`."""
+
+    detail: str
+    retry_after_s: int
+
+
 class FitQuery(Schema):
     changes: bool = Field(True, description="Whether to look for changes that start it sooner.")
 
 
-@router.post("/fit", response=FitOut, url_name="job_fit", openapi_extra=SUBMISSION, summary="Whether, when and where a job would start")
+@router.post(
+    "/fit",
+    response={200: FitOut, 202: FitReadingOut},
+    url_name="job_fit",
+    openapi_extra=SUBMISSION,
+    summary="Whether, when and where a job would start",
+)
 def job_fit(request: HttpRequest, asked: Query[FitQuery], body: Body[dict[str, Any]]) -> HttpResponse:
-    """Nothing is submitted. The description is checked as a submission is; of an array the first job is looked at."""
+    """Nothing is submitted. The description is checked as a submission is; of an array the first job is looked at.
+
+    202 says that the console is still reading the fleet, which takes some seconds where thousands of jobs wait: ask again, as `Retry-After` says.
+    """
     access = access_of(request)
     access.must_somewhere(Can.SUBMIT)
-    return answered(fit_facts(fit_of(access=access, description=body, now=now(), changes=asked.changes), access))
+    fit = fit_of(access=access, description=body, now=now(), changes=asked.changes)
+    if fit is None:
+        answer = answered({"detail": "The fleet is being read. Ask again in a moment.", "retry_after_s": AGAIN_SECONDS})
+        answer.status_code = 202
+        answer["Retry-After"] = str(AGAIN_SECONDS)
+        return answer
+    return answered(fit_facts(fit, access))

@@ -1,6 +1,6 @@
 """When a waiting job will probably start, and the smallest change that would start it now."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from .passes.allocate import could_start
 from .rehearsal import Rehearsal, newly_shared
 from .reservations import Date
 from .state import Cycle
+from .tree import Division
 from .values import Kind, Preemptible
 from .windows import NEVER
 
@@ -21,15 +22,20 @@ Advice = tuple[str, Any] | None
 def in_turn(cycle: Cycle, test: Callable[[Work], bool]) -> Iterator[tuple[Work, tuple[int, ...]]]:
     """Who waits, in the order of queues, with the types that it tries in that round. Nobody is served meanwhile, so the order stays."""
     for choice, division in cycle.rounds():
-        queues = cycle.queues(division, choice, test)
-
-        def milli(work: Work, choice: int = choice) -> int:
-            return cycle.cluster.wants_milli(work.kind, work.missing(), cycle.tried_types(work, choice)[0])
-
-        order = QueueOrder(cycle.tree, division, queues, milli)
-        while (work := order.best()) is not None:
-            order.drop(work.home)
+        for work in serving(cycle, choice, division, cycle.queues(division, choice, test)):
             yield work, cycle.tried_types(work, choice)
+
+
+def serving(cycle: Cycle, choice: int, division: Division, queues: Mapping[int, Sequence[Work]]) -> Iterator[Work]:
+    """One round of it."""
+
+    def milli(work: Work) -> int:
+        return cycle.cluster.wants_milli(work.kind, work.missing(), cycle.tried_types(work, choice)[0])
+
+    order = QueueOrder(cycle.tree, division, queues, milli)
+    while (work := order.best()) is not None:
+        order.drop(work.home)
+        yield work
 
 
 def earliest_of(cycle: Cycle, work: Work, types: tuple[int, ...], ahead: Lookahead, rehearsal: Rehearsal | None) -> Date | None:

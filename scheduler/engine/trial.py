@@ -6,6 +6,7 @@ look-ahead of those that are served before it: their reservations were made once
 a few copies.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -13,7 +14,7 @@ from typing import NamedTuple
 from .blockers import Blockers
 from .cluster import Work
 from .cycle import settled
-from .forecast import Forecast, earliest_of, in_turn
+from .forecast import Forecast, earliest_of, serving
 from .invariants import check
 from .kept import Kept
 from .lookahead import Lookahead
@@ -145,6 +146,32 @@ def _claimants(cycle: Cycle, work: Work, division: Division) -> tuple[str, ...]:
     return tuple(name for _, name in sorted(found))
 
 
+class Walk(NamedTuple):
+    """A round of the line: whose turn it was, step by step, and what that followed from."""
+
+    shares: tuple[tuple[int, ...], ...]
+    waits: dict[int, list[str]]
+    leaves: list[int]
+    names: list[str]
+
+    def headed(self, leaf: int, number: int) -> int:
+        """After how many steps so many of a leaf have had their turn."""
+        steps = -1
+        for _ in range(number):
+            steps = self.leaves.index(leaf, steps + 1)
+        return steps + 1
+
+
+def shares_of(division: Division) -> tuple[tuple[int, ...], ...]:
+    """All that the order of queues depends on, beside who waits."""
+    return tuple(division.used), tuple(division.fair), tuple(division.counts_on)
+
+
+def names_in(queues: dict[int, list[Work]], besides: Work | None) -> dict[int, list[str]]:
+    named = {leaf: [work.job.name for work in queue if work is not besides] for leaf, queue in queues.items()}
+    return {leaf: names for leaf, names in named.items() if names}
+
+
 class Line:
     """Those that wait in the order in which they are served, each with the place that is kept for it in the look-ahead."""
 
@@ -167,27 +194,58 @@ class Line:
                 self.copies.append(ahead.copy())
             ahead.reserve(date.at, length, [*date.places, *self.shared[place]])
         self.last = ahead
+        self.walks = {(choice, division.name): self._walk(cycle, choice, division) for choice, division in cycle.rounds()}
+
+    def _walk(self, cycle: Cycle, choice: int, division: Division) -> "Walk":
+        queues = self._queues(cycle, choice, division, None)
+        works = list(serving(cycle, choice, division, queues))
+        return Walk(shares_of(division), names_in(queues, None), [work.home for work in works], [work.job.name for work in works])
 
     def date(self, cycle: Cycle, work: Work) -> Date | None:
         """When a job that the plan lets wait could start behind those that are served before it."""
         if "allocate" not in cycle.settings.passes and "backfill" not in cycle.settings.passes:
             return None
-        best: Date | None = None
         before: set[str] = set()
-        for other, types in in_turn(cycle, lambda one: one.job.name not in self.reserved or one is work):
-            if other is not work:
-                before.add(other.job.name)
-                continue
-            ahead, count = self._ahead(before)
-            rehearsal = None
-            if not work.form.plain or cycle.book.hosts_bind:
-                rehearsal = cycle.book.rehearsal(ahead)
-                for place in range(min(count, len(self.seats))):
-                    rehearsal.add(self.dates[place][1].at, self.dates[place][2], self.seats[place])
-            best = earliest_of(cycle, work, types, ahead, rehearsal)
-            if best is not None:
+        for choice, division in cycle.rounds():
+            queues = self._queues(cycle, choice, division, work)
+            if work in queues.get(work.home, ()):
+                before.update(self._before(cycle, choice, division, queues, work))
+                found = self._behind(cycle, work, cycle.tried_types(work, choice), before)
+                if found is not None:
+                    return found
+            before.update(other.job.name for queue in queues.values() for other in queue if other is not work)
+        return None
+
+    def _queues(self, cycle: Cycle, choice: int, division: Division, work: Work | None) -> dict[int, list[Work]]:
+        return cycle.queues(division, choice, lambda one: one is work or one.job.name not in self.reserved)
+
+    def _before(self, cycle: Cycle, choice: int, division: Division, queues: dict[int, list[Work]], work: Work) -> list[str]:
+        """Who is served before the job in one round.
+
+        Nobody is served meanwhile, so where the shares are those of the line, everyone goes in the order of the line until the job heads its queue.
+        """
+        known = self.walks.get((choice, division.name))
+        place = queues[work.home].index(work)
+        names: list[str] = []
+        if known is not None and place and known.shares == shares_of(division) and known.waits == names_in(queues, work):
+            steps = known.headed(work.home, place)
+            names = known.names[:steps]
+            gone = Counter(known.leaves[:steps])
+            queues = {leaf: rest for leaf, queue in queues.items() if (rest := queue[gone[leaf] :])}
+        for other in serving(cycle, choice, division, queues):
+            if other is work:
                 break
-        return best
+            names.append(other.job.name)
+        return names
+
+    def _behind(self, cycle: Cycle, work: Work, types: tuple[int, ...], before: set[str]) -> Date | None:
+        ahead, count = self._ahead(before)
+        rehearsal = None
+        if not work.form.plain or cycle.book.hosts_bind:
+            rehearsal = cycle.book.rehearsal(ahead)
+            for place in range(min(count, len(self.seats))):
+                rehearsal.add(self.dates[place][1].at, self.dates[place][2], self.seats[place])
+        return earliest_of(cycle, work, types, ahead, rehearsal)
 
     def _ahead(self, before: set[str]) -> tuple[Lookahead, int]:
         """The look-ahead behind so many of the line as are served before."""

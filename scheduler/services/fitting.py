@@ -1,8 +1,8 @@
 """Whether, when and where a job would start, asked before it is submitted (UI-3).
 
 Each process that is asked keeps the fleet of a moment (`Ground`), made from the database as the loop's snapshot is, and tries
-descriptions on it. It is made anew beside the requests: who asks while that goes on is answered from the one before, which is
-seconds old and says so. Nothing is written.
+descriptions on it. It is made beside the requests, also the first time: who asks while that goes on is answered from the one
+before, which is seconds old and says so, or, where there is none, is asked to come again in a moment. Nothing is written.
 """
 
 import logging
@@ -33,8 +33,11 @@ from scheduler.snapshots.jobs import kind_document
 
 # As long as nothing was decided since, a ground serves so long; after a decision it is made anew as soon as this.
 FRESH, FRESH_QUIET = timedelta(seconds=5), timedelta(seconds=60)
-# Older than this, who asks waits for a new one.
+# An older one says nothing any more.
 STALE = timedelta(minutes=5)
+# Small fleets are read within this: who asks first is then answered at once.
+PATIENCE_SECONDS = 0.25
+AGAIN_SECONDS = 1
 # What was typed is remembered by what is kept from ground to ground; after so much of it all is begun anew.
 MOST_KINDS = 2000
 MOST_CHANGES = 3
@@ -110,27 +113,37 @@ class Grounds:
         self._serving: _Side | None = None
         self._spare: _Side | None = None
         self._making = threading.Lock()
-        self._swap = threading.Lock()
         self._trying = threading.Lock()
+        self._made = threading.Event()  # set whenever no reading is under way
+        self._fault: Exception | None = None
 
-    def trial(self, make: Callable[[_Side], Job], now: datetime, *, dated: bool) -> tuple[Trial, datetime]:
-        """One trial and of which moment it is. Trials take a few hundredths of a second, one after the other."""
-        side = self._side(now)
+    def trial(self, make: Callable[[_Side], Job], now: datetime, *, dated: bool) -> tuple[Trial, datetime] | None:
+        """One trial and of which moment it is; None: the fleet is being read. Trials take a few hundredths of a second, one after the other."""
+        self._see_to_it(now)
         with self._trying:
+            side = self._serving  # under the lock: the one that is made anew is never the one that is tried on
+            if side is None or not _serves(side, now):
+                return None
             assert side.ground is not None
             return side.ground.trial(make(side), dated=dated), side.taken_at
 
-    def _side(self, now: datetime) -> _Side:
+    def read(self, now: datetime) -> None:
+        """Read the fleet at once, in the caller's own thread."""
+        with self._making:
+            self._make(now)
+
+    def _see_to_it(self, now: datetime) -> None:
+        """Have the fleet read where what is there is too old or nothing is there; wait a little for it in the latter case."""
         side = self._serving
-        if side is None or not timedelta(0) <= now - side.taken_at < STALE:
-            with self._making:
-                side = self._serving
-                if side is None or not timedelta(0) <= now - side.taken_at < STALE:
-                    side = self._make(now)
-            return side
-        if self._is_old(side, now) and self._making.acquire(blocking=False):
-            threading.Thread(target=self._make_beside, args=(now,), name="fit-ground", daemon=True).start()
-        return side
+        serves = side is not None and _serves(side, now)
+        if not serves and self._fault is not None:
+            fault, self._fault = self._fault, None
+            raise fault  # whoever asks next has it tried again
+        if (not serves or (side is not None and self._is_old(side, now))) and self._making.acquire(blocking=False):
+            self._made.clear()
+            self._beside(now)
+        if not serves:
+            self._made.wait(PATIENCE_SECONDS)
 
     def _is_old(self, side: _Side, now: datetime) -> bool:
         age = now - side.taken_at
@@ -138,16 +151,26 @@ class Grounds:
             return False
         return age >= FRESH_QUIET or decided_now() != side.decided
 
-    def _make_beside(self, now: datetime) -> None:
+    def _beside(self, now: datetime) -> None:
+        threading.Thread(target=self._make_in_thread, args=(now,), name="fit-ground", daemon=True).start()
+
+    def _make_in_thread(self, now: datetime) -> None:
         try:
-            self._make(now)
-        except Exception:
-            log.exception("The fleet could not be read for trials; the last one serves on")
+            self._make_and_tell(now)
         finally:
-            self._making.release()
             connection.close()
 
-    def _make(self, now: datetime) -> _Side:
+    def _make_and_tell(self, now: datetime) -> None:
+        try:
+            self._make(now)
+        except Exception as fault:
+            log.exception("The fleet could not be read for trials; the last one serves on")
+            self._fault = fault
+        finally:
+            self._making.release()
+            self._made.set()
+
+    def _make(self, now: datetime) -> None:
         side = self._spare
         if side is None or side.kinds > MOST_KINDS:
             side = _Side(Snapshots())
@@ -159,7 +182,11 @@ class Grounds:
         side.ground, side.taken_at = Ground(snapshot.scenario, snapshot.kept), now
         with self._trying:  # whoever still tries on the old one ends first
             self._spare, self._serving = self._serving, side
-        return side
+        self._fault = None
+
+
+def _serves(side: _Side, now: datetime) -> bool:
+    return timedelta(0) <= now - side.taken_at < STALE
 
 
 GROUNDS = Grounds()
@@ -170,14 +197,20 @@ def decided_now() -> int:
     return LeaseRow.objects.filter(name=TICK).values_list("done", flat=True).first() or 0
 
 
-def fit_of(*, access: Access, description: Mapping[str, Any], now: datetime, changes: bool = True) -> Fit:
-    """What would become of a job that holds all rules. A `ValidationError` names every fault, as a submission does."""
+def fit_of(*, access: Access, description: Mapping[str, Any], now: datetime, changes: bool = True) -> Fit | None:
+    """What would become of a job that holds all rules; None while the fleet is still being read.
+
+    A `ValidationError` names every fault, as a submission does.
+    """
     (checked,) = submissions_check(access=access, descriptions=[description], now=now)
     return fit_checked(access=access, checked=checked, raw=description, now=now, changes=changes)
 
 
-def fit_checked(*, access: Access, checked: Checked, raw: Mapping[str, Any], now: datetime, changes: bool = True) -> Fit:
-    found, as_of = _tried(checked, now)
+def fit_checked(*, access: Access, checked: Checked, raw: Mapping[str, Any], now: datetime, changes: bool = True) -> Fit | None:
+    tried = _tried(checked, now)
+    if tried is None:
+        return None
+    found, as_of = tried
     said = checked.description
     at = _moment(found, as_of, now)
     held = _held(said, now)
@@ -213,7 +246,7 @@ def fit_checked(*, access: Access, checked: Checked, raw: Mapping[str, Any], now
     )
 
 
-def _tried(checked: Checked, now: datetime, *, dated: bool = True) -> tuple[Trial, datetime]:
+def _tried(checked: Checked, now: datetime, *, dated: bool = True) -> tuple[Trial, datetime] | None:
     return GROUNDS.trial(lambda side: _job(checked, side), now, dated=dated)
 
 
@@ -298,7 +331,10 @@ def _changes(access: Access, checked: Checked, raw: Mapping[str, Any], found: Tr
             break
         if path in known or not isinstance(other, Checked):
             continue
-        tried, as_of = _tried(other, now, dated=False)
+        answer = _tried(other, now, dated=False)
+        if answer is None:
+            break
+        tried, as_of = answer
         if tried.at is not None:
             at = _moment(tried, as_of, now) or now
             known[path] = Change(path, value, at, at <= now)
@@ -308,7 +344,10 @@ def _changes(access: Access, checked: Checked, raw: Mapping[str, Any], found: Tr
     for path, value, other in later[:MOST_DATED]:
         if len(known) >= MOST_CHANGES or path in known:
             continue
-        tried, as_of = _tried(other, now)
+        answer = _tried(other, now)
+        if answer is None:
+            break
+        tried, as_of = answer
         at_then = _moment(tried, as_of, now)
         # A minute sooner is worth nobody's while.
         if at_then is not None and (base is None or (tried.at or 0) + 60_000 < base * 0.9):

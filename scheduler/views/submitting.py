@@ -19,12 +19,12 @@ from scheduler.job_reading import Faults
 from scheduler.job_templates import Template
 from scheduler.job_yaml import Document, read_yaml, write_yaml
 from scheduler.models import GpuType, JobDraft
-from scheduler.presenters.fitting import FitView, fit_view, node_names
+from scheduler.presenters.fitting import fit_view, node_names
 from scheduler.presenters.submitting import command_line, curl_line, description_of_job, faults_by_field, form_groups, other_faults
 from scheduler.selectors.jobs import job_for, may_steer, quota_last_used
 from scheduler.selectors.nodes import node_sizes
 from scheduler.selectors.templates import template_named, templates_visible
-from scheduler.services.fitting import fit_checked
+from scheduler.services.fitting import AGAIN_SECONDS, fit_checked
 from scheduler.services.submission import Checked, submission_create, submissions_judge
 from scheduler.services.templates import draft_delete, draft_save
 
@@ -93,7 +93,7 @@ def job_look(request: HttpRequest) -> HttpResponse:
         "yaml": sent.yaml,
         "faults": faults_by_field(sent.faults),
         "others": other_faults(sent.faults, sent.document),
-        "fit": render_to_string("scheduler/_fit.html", {"view": _fit(access, sent)}, request=request),
+        "fit": render_to_string("scheduler/_fit.html", _fit(access, sent), request=request),
         "command": command_line(sent.yaml),
         "curl": curl_line(sent.description, f"{request.scheme}://{request.get_host()}"),
         "differs": [{"path": path, "was": was, "is": value} for path, was, value in _differences(began, sent)],
@@ -188,14 +188,17 @@ def _sent(request: HttpRequest, access: Access, *, judged: bool = True) -> Sent:
     return sent
 
 
-def _fit(access: Access, sent: Sent) -> FitView | None:
+def _fit(access: Access, sent: Sent) -> dict[str, Any]:
+    """What the panel shows; while the fleet is being read it says so and asks again by itself."""
     if sent.checked is None:
-        return None
+        return {"view": None}
     whole = sent.description
     if (template := _template_of(access, whole)) is not None:
         whole = template.completed(whole)
     fit = fit_checked(access=access, checked=sent.checked, raw=whole, now=now())
-    return fit_view(fit, access, node_sizes(node_names(fit)))
+    if fit is None:
+        return {"view": None, "again_ms": 1000 * AGAIN_SECONDS}
+    return {"view": fit_view(fit, access, node_sizes(node_names(fit)))}
 
 
 def _form(access: Access, start: Start, sent: Sent) -> dict[str, Any]:
@@ -221,7 +224,7 @@ def _page(request: HttpRequest, access: Access, start: Start, sent: Sent, *, sta
         "others": other_faults(sent.faults, sent.document),
         "count": sum(map(len, sent.faults.values())),
         "looked": looked,
-        "view": _fit(access, sent) if looked else None,
+        **(_fit(access, sent) if looked else {}),
         "templates": templates_visible(access),
         "drafts": JobDraft.objects.filter(user=access.actor.user).exclude(public_id=start.draft).order_by("-saved_at", "-id")[:8],
         "command": command_line(sent.yaml),

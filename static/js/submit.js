@@ -71,6 +71,11 @@
   function showFit(html, count) {
     fit.replaceChildren(...parsed(html));
     fit.querySelectorAll("time[data-moment]").forEach(window.gpufleet.shell.paintTime);
+    const again = fit.querySelector("[data-again]");
+    if (again) {
+      clearTimeout(timer);
+      timer = setTimeout(() => look(form.elements._from.value), Number(again.dataset.again));
+    }
     const verdict = fit.querySelector("[data-verdict]");
     const said = verdict ? verdict.textContent.trim() : count ? `${count} ${count === 1 ? "fault" : "faults"}` : "";
     const say = form.querySelector("[data-say]");

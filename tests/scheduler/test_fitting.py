@@ -1,6 +1,5 @@
 """What one is told before submitting: when, where, under which quota, at what cost, and what would start it sooner."""
 
-import threading
 from datetime import timedelta
 from typing import Any
 
@@ -30,7 +29,13 @@ def promise(personas: Any, path: str, guaranteed: int, limit: int | None = None)
 
 def fit(access: Access, at: Any = NOON, **description: Any) -> Fit:
     fitting.GROUNDS.forget()
-    return fit_of(access=access, description={"name": "train", "quota": PATH, "gpus": 8} | description, now=at)
+    return told(access, {"name": "train", "quota": PATH, "gpus": 8} | description, at)
+
+
+def told(access: Access, description: dict[str, Any], at: Any) -> Fit:
+    found = fit_of(access=access, description=description, now=at)
+    assert found is not None, "it is read within the patience"
+    return found
 
 
 @pytest.fixture
@@ -144,30 +149,59 @@ def test_a_value_is_changed_at_its_path_and_nowhere_else():
 
 
 def test_an_old_fleet_serves_on_while_it_is_read_anew(two_nodes, monkeypatch):
-    """Who asks never waits for the reading, unless what is there is minutes old."""
+    """Who asks never waits for the reading, and what is minutes old is told to nobody."""
     access = two_nodes.access("submitter")
     wish = {"name": "a", "quota": PATH, "gpus": 8}
-    fitting.GROUNDS.forget()
-    first = fit_of(access=access, description=wish, now=NOON)
+    first = told(access, wish, NOON)
     asked = []
-    monkeypatch.setattr(threading.Thread, "start", lambda thread: asked.append(thread.name))  # as if it took long
+    monkeypatch.setattr(fitting.Grounds, "_beside", lambda grounds, at: asked.append(at))  # as if it took long
+    monkeypatch.setattr(fitting, "PATIENCE_SECONDS", 0.01)
 
     submit(two_nodes.nodes[PATH])  # asks the loop for a plan, but none was made yet
-    assert fit_of(access=access, description=wish, now=NOON + timedelta(seconds=10)).as_of == first.as_of
+    assert told(access, wish, NOON + timedelta(seconds=10)).as_of == first.as_of
     assert not asked
     Loop().after(seconds=20).tick()
-    assert fit_of(access=access, description=wish, now=NOON + timedelta(seconds=30)).as_of == first.as_of
-    assert fit_of(access=access, description=wish, now=NOON + timedelta(seconds=31)).as_of == first.as_of
-    assert asked == ["fit-ground"], "one reading at a time"
-    fitting.GROUNDS.forget()
-    assert fit_of(access=access, description=wish, now=NOON + timedelta(seconds=32)).as_of == NOON + timedelta(seconds=32)
+    assert told(access, wish, NOON + timedelta(seconds=30)).as_of == first.as_of
+    assert told(access, wish, NOON + timedelta(seconds=31)).as_of == first.as_of
+    assert asked == [NOON + timedelta(seconds=30)], "one reading at a time"
+    assert fit_of(access=access, description=wish, now=NOON + timedelta(minutes=6)) is None
+
+
+def test_while_a_fleet_is_read_for_the_first_time_one_is_asked_to_come_again(two_nodes, monkeypatch):
+    client = two_nodes.client("submitter")
+    readings = []
+    monkeypatch.setattr(fitting.Grounds, "_beside", lambda grounds, at: readings.append(at))
+    monkeypatch.setattr(fitting, "PATIENCE_SECONDS", 0.01)
+    wish = {"name": "a", "quota": PATH, "gpus": 4}
+
+    for _ in range(2):
+        answer = client.post("/api/v1/fit", wish, content_type="application/json")
+        assert (answer.status_code, answer["Retry-After"], answer.json()["retry_after_s"]) == (202, "1", 1)
+    assert len(readings) == 1
+    page = client.post("/jobs/new/look", wish | {"_from": "form"})
+    assert 'data-again="1000"' in page.json()["fit"]
+    assert client.post("/api/v1/fit", {"name": "a"}, content_type="application/json").status_code == 422, "faults are told at once"
+
+    fitting.GROUNDS._make_and_tell(readings[0])
+    assert client.post("/api/v1/fit", wish, content_type="application/json").status_code == 200
+
+
+def test_a_fleet_that_can_not_be_read_is_told_once_and_tried_again(two_nodes, monkeypatch):
+    access = two_nodes.access("submitter")
+    wish = {"name": "a", "quota": PATH, "gpus": 4}
+    with monkeypatch.context() as broken:
+        broken.setattr(fitting, "policy", lambda: 1 // 0)
+        assert fit_of(access=access, description=wish, now=NOON) is None
+        with pytest.raises(ZeroDivisionError):
+            fit_of(access=access, description=wish, now=NOON)
+    assert told(access, wish, NOON).verdict == "now"
 
 
 def test_grounds_take_turns_and_see_what_is_new(two_nodes):
     access = two_nodes.access("submitter")
     for minute in range(0, 40, 6):
         moment = now() + timedelta(minutes=minute)
-        found = fit_of(access=access, description={"name": "a", "quota": PATH, "gpus": 8, "workers": 2}, now=moment)
+        found = told(access, {"name": "a", "quota": PATH, "gpus": 8, "workers": 2}, moment)
         assert (found.verdict == "now") == (minute == 0), minute
         if not minute:
             job = run(two_nodes, "acme/product/search")
