@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 from django.core.exceptions import EmptyResultSet
 from django.db import DEFAULT_DB_ALIAS, connection, connections, models, transaction
@@ -16,6 +16,8 @@ from django.db.models import Lookup, QuerySet
 from django.db.models.lookups import IContains
 
 from gpufleet.core.prepared import Given, times_as_text
+
+Row = TypeVar("Row", bound=models.Model)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,14 @@ def row_insert(model: type[models.Model], **values: Any) -> int:
     return int(key)
 
 
+def row_made(instance: Row) -> Row:
+    """Insert a new instance as it is, past the ORM's own way with its hooks, and give it its key."""
+    values = {field.attname: getattr(instance, field.attname) for field in instance._meta.concrete_fields if not field.primary_key}
+    instance.pk = row_insert(type(instance), **values)
+    instance._state.adding, instance._state.db = False, DEFAULT_DB_ALIAS
+    return instance
+
+
 def rows_fetch(query: QuerySet[Any, Any]) -> list[tuple[Any, ...]]:
     """Rows as the driver gives them, times as it spells them (`moment_read`): thousands that nobody looks at need not become Python's."""
     try:
@@ -110,6 +120,11 @@ def _converter(field: Any) -> Callable[[Any], Any]:
     return convert
 
 
+def _spelt(keys: list[Any]) -> str:
+    """As JSON, which Python's own spelling of whole numbers is as well and sooner made."""
+    return repr(keys) if {type(key) for key in keys} == {int} else json.dumps(keys)
+
+
 class Among(Lookup):
     """`pk__among=keys`: as `__in`, for numbers and words, as one parameter however many there are."""
 
@@ -117,7 +132,7 @@ class Among(Lookup):
     prepare_rhs = False
 
     def as_sql(self, compiler: Any, connection: Any) -> tuple[str, tuple[Any, ...]]:
-        return self._with("{} IN (SELECT value FROM json_each(%s))", self._keys(json.dumps), compiler, connection)
+        return self._with("{} IN (SELECT value FROM json_each(%s))", self._keys(_spelt), compiler, connection)
 
     def as_postgresql(self, compiler: Any, connection: Any) -> tuple[str, tuple[Any, ...]]:
         kind = self.lhs.output_field.db_type(connection)

@@ -13,7 +13,7 @@ from django.core.exceptions import EmptyResultSet
 from django.db import DEFAULT_DB_ALIAS, connection, connections, transaction
 from django.db.models import Expression, QuerySet
 from django.db.models.query import FlatValuesListIterable, ValuesIterable, ValuesListIterable, get_related_populators
-from django.db.models.sql import UpdateQuery
+from django.db.models.sql import DeleteQuery, UpdateQuery
 
 from gpufleet.core.times import whole_millis
 
@@ -205,13 +205,7 @@ def _objects(compiler: Any, converted: Callable[[list[Any]], list[Any]]) -> Call
     return read
 
 
-class PreparedUpdate(_Prepared):
-    """An UPDATE that is made once: from a function of the values that are given later to the query set and its new values."""
-
-    def __init__(self, make: Callable[..., tuple[QuerySet[Any, Any], dict[str, Any]]], count: int | None = None) -> None:
-        """`count` says how many values are given, where the function itself takes any number."""
-        super().__init__(make, count)
-
+class _PreparedWrite(_Prepared):
     def __call__(self, *given: Any) -> int:
         """How many rows there were."""
         database = connections[DEFAULT_DB_ALIAS]
@@ -223,10 +217,27 @@ class PreparedUpdate(_Prepared):
             cursor.execute(statement.sql, values)
             return int(cursor.rowcount)
 
+
+class PreparedUpdate(_PreparedWrite):
+    """An UPDATE that is made once: from a function of the values that are given later to the query set and its new values."""
+
+    def __init__(self, make: Callable[..., tuple[QuerySet[Any, Any], dict[str, Any]]], count: int | None = None) -> None:
+        """`count` says how many values are given, where the function itself takes any number."""
+        super().__init__(make, count)
+
     def _compiled(self, given: list[Given]) -> tuple[Any, str, tuple[Any, ...]]:
         queryset, values = self._make(*given)
         query = queryset.query.chain(UpdateQuery)
         query.add_update_values(values)
         compiler = query.get_compiler(DEFAULT_DB_ALIAS)
+        sql, params = compiler.as_sql()
+        return compiler, sql, tuple(params)
+
+
+class PreparedDelete(_PreparedWrite):
+    """A DELETE that is made once. What refers to the rows is not looked for: the caller deletes that first."""
+
+    def _compiled(self, given: list[Given]) -> tuple[Any, str, tuple[Any, ...]]:
+        compiler = self._make(*given).query.chain(DeleteQuery).get_compiler(DEFAULT_DB_ALIAS)
         sql, params = compiler.as_sql()
         return compiler, sql, tuple(params)

@@ -59,13 +59,13 @@ class Reaper:
 
     def _statement(self, execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
         if self._watching:
-            self._before(sql)
+            self._before(sql, context["connection"])
         return execute(sql, params, many, context)
 
-    def _before(self, sql: str) -> None:
+    def _before(self, sql: str, database: Any) -> None:
         if self.dead:
             raise Killed(self.struck)
-        if not connection.in_atomic_block and self.wake is not None and self._time_to_wake():
+        if self.wake is not None and not database.in_atomic_block and self._time_to_wake():
             self._wake()
         self.fail_after = _down(self.fail_after)
         if self.fail_after == 0:

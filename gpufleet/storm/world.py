@@ -509,9 +509,8 @@ class World:
 
     def lives(self) -> list[Life]:
         """What truly runs, by now."""
-        with self.store.turn() as turn:
-            lives = list(turn.every())
-        return [life for life in lives if life.ended_at is None or life.ended_at > millis(self.clock)]
+        now = millis(self.clock)
+        return [life for _, life in sorted(self.store.lives.items()) if life.ended_at is None or life.ended_at > now]
 
     def _look(self) -> None:
         self._steps += 1

@@ -19,7 +19,7 @@ from scheduler.engine.plan import Decision, Plan, Stand
 from scheduler.models import HOLDING, Attempt, Job, JobState, OrderKind, Placement, Promise, PromisedSeat
 from scheduler.services.holds import OPEN_OF, WHOLE_MILLI, Seat, seats_faults
 from scheduler.services.lease import Lease
-from scheduler.services.promises import SLACK, Grant, Starter, promise_make, promised_seats, workers_in
+from scheduler.services.promises import SLACK, Grant, Starter, promise_make, promised_seats_insert, workers_in
 from scheduler.services.runs import Clusters, Stop, by_attempt, stop_ask
 from scheduler.services.splitting import Splitter
 from scheduler.services.steps import Steps, jobs_locked, open_attempts
@@ -407,7 +407,7 @@ def _widen(promise: Promise, grant: Grant, after: Sequence[str], until: datetime
     """More workers for a run that is promised some already."""
     known = dict.fromkeys([*promise.after, *after])
     Promise.objects.filter(pk=promise.pk).update(after=list(known), until=max(promise.until, until), reclaimed_at=grant.reclaimed_at)
-    PromisedSeat.objects.bulk_create(promised_seats(promise, grant.seats))
+    promised_seats_insert(promise, grant.seats)
 
 
 def _seat_of(placement: Placement) -> Seat:

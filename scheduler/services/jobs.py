@@ -12,10 +12,12 @@ from typing import Any
 from django.db import IntegrityError, transaction
 
 from gpufleet.core.audit import SYSTEM, Actor, audit_record
+from gpufleet.core.bulk import row_made
 from gpufleet.core.faults import Conflict
 from gpufleet.core.ids import public_id
 from gpufleet.core.live.news import News
 from gpufleet.core.models import User
+from gpufleet.core.times import whole_millis
 from quotas.models import QuotaNode
 from scheduler.models import ENDED, HOLDING, Attempt, Job, JobEvent, JobState, Placement
 from scheduler.services.holds import WHOLE_MILLI, Seat, placements_insert, seats_faults
@@ -68,26 +70,28 @@ def job_create(
     if state not in FIRST:
         raise IllegalTransition(f"A job begins as a draft or queued, not {state}.")
     with transaction.atomic():
-        job = Job.objects.create(
-            public_id=public_id("j"),
-            name=name,
-            quota=quota,
-            owner=owner,
-            job_class=job_class,
-            priority=priority,
-            preemptible=preemptible,
-            state=state,
-            state_since=now,
-            submitted_at=now,
-            spec=dict(spec),
-            gpus_milli=gpus_milli,
-            labels=dict(labels or {}),
-            cost_centre=cost_centre,
-            estimate_seconds=estimate_seconds,
-            limit_seconds=limit_seconds,
-            launch=dict(launch or {}),
+        job = row_made(
+            Job(
+                public_id=public_id("j"),
+                name=name,
+                quota=quota,
+                owner=owner,
+                job_class=job_class,
+                priority=priority,
+                preemptible=preemptible,
+                state=state,
+                state_since=whole_millis(now),
+                submitted_at=whole_millis(now),
+                spec=dict(spec),
+                gpus_milli=gpus_milli,
+                labels=dict(labels or {}),
+                cost_centre=cost_centre,
+                estimate_seconds=estimate_seconds,
+                limit_seconds=limit_seconds,
+                launch=dict(launch or {}),
+            )
         )
-        JobEvent.objects.create(job=job, at=now, to_state=state, cause=cause[:CAUSE_LENGTH], actor_name=actor.name)
+        row_made(JobEvent(job=job, at=now, to_state=state, cause=cause[:CAUSE_LENGTH], actor_name=actor.name))
         happenings_write(events=[Event(job, None, now, "", state, cause[:CAUSE_LENGTH], actor.name, {}, job.revision)], actor=actor)
         if actor.user is not None:
             after = {"name": name, "class": job_class, "gpus_milli": gpus_milli, "state": state}

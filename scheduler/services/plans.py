@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from gpufleet.core.bulk import row_insert
+from gpufleet.core.bulk import row_made
 from gpufleet.core.prepared import PreparedUpdate
 from scheduler.engine.cycle import make_plan
 from scheduler.engine.plan import Plan
@@ -22,7 +22,6 @@ SCENARIOS_KEPT = timedelta(hours=3)
 QUIET = timedelta(seconds=10)
 QUIET_SCENARIO = timedelta(seconds=60)
 FORGOTTEN_A_CALL = 500
-TOLD_FIRST = ("at", "epoch", "wanted", "phases", "decisions", "waiting", "metrics", "fault")
 FINISH = PreparedUpdate(
     lambda key, phases, dropped, wake: (PlanRecord.objects.filter(pk=key), {"phases": phases, "dropped": dropped, "next_wake_at": wake})
 )
@@ -40,18 +39,18 @@ class NotKept(Exception):
 
 def plan_record(*, lease: Lease, plan: Plan | None, now: datetime, phases: Mapping[str, int], fault: str = "") -> PlanRecord:
     """A row for a plan that is about to be written down, or for one that must not be."""
-    record = PlanRecord(
-        at=now,
-        epoch=lease.epoch,
-        wanted=lease.wanted,
-        phases=dict(phases),
-        decisions=[decision.as_json() for decision in plan.decisions] if plan is not None else [],
-        waiting=len(plan.waiting) if plan is not None else 0,
-        metrics=plan.metrics if plan is not None else {},
-        fault=fault,
+    return row_made(
+        PlanRecord(
+            at=now,
+            epoch=lease.epoch,
+            wanted=lease.wanted,
+            phases=dict(phases),
+            decisions=[decision.as_json() for decision in plan.decisions] if plan is not None else [],
+            waiting=len(plan.waiting) if plan is not None else 0,
+            metrics=plan.metrics if plan is not None else {},
+            fault=fault,
+        )
     )
-    record.pk = row_insert(PlanRecord, **{name: getattr(record, name) for name in TOLD_FIRST})
-    return record
 
 
 def plan_record_finish(*, record: PlanRecord) -> None:

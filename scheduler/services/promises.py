@@ -9,6 +9,7 @@ from typing import Any
 from django.db import transaction
 from django.db.models import Exists, OuterRef
 
+from gpufleet.core.bulk import row_made, rows_insert
 from gpufleet.core.live.news import News
 from gpufleet.core.prepared import Prepared
 from scheduler.backends.base import attempt_key
@@ -27,6 +28,7 @@ SLACK = timedelta(seconds=120)
 
 SITTING = Placement.objects.filter(until__isnull=True)
 PROMISES: Prepared[tuple[int, int]] = Prepared(lambda: Promise.objects.order_by("id").values_list("id", "job_id"))
+PROMISES_OF = Prepared[Promise](lambda jobs: Promise.objects.filter(job__among=jobs).order_by("id"))
 LAPSED: Prepared[int] = Prepared(lambda at: Promise.objects.filter(until__lte=at).values_list("job_id", flat=True))
 WHOLE_BLOCKED: Prepared[int] = Prepared(
     lambda: PromisedSeat.objects.filter(Exists(SITTING.filter(gpu=OuterRef("gpu"))), gpu_milli=WHOLE_MILLI).values_list("promise_id", flat=True)
@@ -128,35 +130,30 @@ def workers_in(seats: Iterable[Seat]) -> list[list[object]]:
 
 def promise_make(*, grant: Grant, after: Sequence[str], until: datetime, now: datetime, back_to: str, plan_id: int | None = None) -> Promise:
     """Keep seats for a job until those who sit there have left. The job's own step is the caller's."""
-    promise = Promise.objects.create(
-        job=grant.job,
-        kind=grant.kind,
-        made_at=now,
-        until=until,
-        after=list(after),
-        plan_id=plan_id,
-        cause=grant.cause[:300],
-        backfilled=grant.backfilled,
-        reclaimed_at=grant.reclaimed_at,
-        back_to=back_to,
+    promise = row_made(
+        Promise(
+            job=grant.job,
+            kind=grant.kind,
+            made_at=now,
+            until=until,
+            after=list(after),
+            plan_id=plan_id,
+            cause=grant.cause[:300],
+            backfilled=grant.backfilled,
+            reclaimed_at=grant.reclaimed_at,
+            back_to=back_to,
+        )
     )
-    PromisedSeat.objects.bulk_create(promised_seats(promise, grant.seats))
+    promised_seats_insert(promise, grant.seats)
     return promise
 
 
-def promised_seats(promise: Promise, seats: Iterable[Seat]) -> list[PromisedSeat]:
-    return [
-        PromisedSeat(
-            promise=promise,
-            role=seat.role,
-            worker=seat.worker,
-            node_id=seat.node_id,
-            gpu_id=seat.gpu_id,
-            mig_id=seat.mig_id,
-            gpu_milli=seat.gpu_milli,
-        )
-        for seat in seats
-    ]
+def promised_seats_insert(promise: Promise, seats: Iterable[Seat]) -> None:
+    rows_insert(
+        PromisedSeat,
+        ("promise_id", "role", "worker", "node_id", "gpu_id", "mig_id", "gpu_milli"),
+        ((promise.pk, seat.role, seat.worker, seat.node_id, seat.gpu_id, seat.mig_id, seat.gpu_milli) for seat in seats),
+    )
 
 
 def promises_take(*, now: datetime, news: News | None = None) -> int:
@@ -167,7 +164,7 @@ def promises_take(*, now: datetime, news: News | None = None) -> int:
     with transaction.atomic():
         steps = Steps(now=now)
         jobs = jobs_locked(_hopeful())
-        promises = {promise.job_id: promise for promise in Promise.objects.filter(job__among=jobs).order_by("id")}
+        promises = {promise.job_id: promise for promise in PROMISES_OF(jobs)}
         seats = _promised_seats(promises.values())
         ready = {key: seats[promise.pk] for key, promise in promises.items() if _may_take(jobs[key], promise)}
         broken, busy = seats_faults(wanted=ready, own={key: key for key in ready})
@@ -218,7 +215,7 @@ def promises_lapse(*, now: datetime, news: News | None = None) -> int:
     with transaction.atomic():
         steps = Steps(now=now)
         jobs = jobs_locked(LAPSED(now))
-        late = list(Promise.objects.filter(job__among=jobs, until__lte=now).order_by("id"))
+        late = [promise for promise in PROMISES_OF(jobs) if promise.until <= now]
         for promise in late:
             _give_up(steps, jobs[promise.job_id], promise, "The GPUs that it was promised were not given back in time.")
         steps.write(own)

@@ -14,10 +14,10 @@ from django.db import connection, models
 from django.db.models import F, Max
 
 from gpufleet.core.audit import SYSTEM, Actor, audit_record
-from gpufleet.core.bulk import rows_insert
+from gpufleet.core.bulk import row_made, rows_insert
 from gpufleet.core.faults import Conflict, Stale
 from gpufleet.core.live.news import News
-from gpufleet.core.prepared import Prepared, PreparedUpdate
+from gpufleet.core.prepared import Prepared, PreparedDelete, PreparedUpdate
 from scheduler.models import ENDED, Attempt, Job, JobEvent, Order, OrderKind, Placement, Promise, PromisedSeat
 from scheduler.services.holds import Seat, placements_insert
 from scheduler.services.outbox import happenings_write
@@ -27,6 +27,7 @@ from scheduler.transitions import OUTCOMES, may_become
 
 CAUSE_LENGTH = 300
 BATCH = 1000
+FEW = 8  # rows that are sooner written one by one
 EVENT_COLUMNS = ("job_id", "attempt_id", "at", "from_state", "to_state", "cause", "actor_name", "detail")
 ORDER_COLUMNS = ("attempt_id", "cluster_id", "sequence", "kind", "payload", "made_at", "due_at")
 
@@ -38,6 +39,8 @@ LAST_NUMBERS: Prepared[tuple[int, int]] = Prepared(
 )
 PROMISED: Prepared[int] = Prepared(lambda jobs: Promise.objects.filter(job__among=jobs).values_list("pk", flat=True))
 PROMISED_GPUS: Prepared[int | None] = Prepared(lambda jobs: PromisedSeat.objects.filter(promise__job__among=jobs).values_list("gpu_id", flat=True))
+SEATS_GONE = PreparedDelete(lambda promises: PromisedSeat.objects.filter(promise__among=promises))
+PROMISES_GONE = PreparedDelete(lambda promises: Promise.objects.filter(pk__among=promises))
 CLOSE = PreparedUpdate(lambda keys, at: (Placement.objects.filter(pk__among=keys), {"until": at}))
 LEAVE = PreparedUpdate(lambda keys, at: (Placement.objects.filter(pk__among=keys), {"leaving_since": at}))
 ARRIVE = PreparedUpdate(lambda keys: (Placement.objects.filter(pk__among=keys), {"joining": False}))
@@ -186,13 +189,13 @@ class Steps:
         assert connection.in_atomic_block, "steps are written whole or not at all"
         if self._promises_gone:
             self.touch(PROMISED_GPUS(self._promises_gone))
-            if PROMISED(self._promises_gone):
-                Promise.objects.filter(job__among=self._promises_gone).delete()
+            SEATS_GONE(promised := PROMISED(self._promises_gone))
+            PROMISES_GONE(promised)
         CLOSE(self._closed, self.now)
         LEAVE(self._leaving, self.now)
         ARRIVE(self._arrived)
         grouped_update(Attempt, self._attempt_columns)
-        Attempt.objects.bulk_create(self._new_attempts, batch_size=BATCH)
+        self._write_attempts()
         self._write_jobs()
         placements_insert(self._opened, self.now)
         rows_insert(JobEvent, EVENT_COLUMNS, (event.row for event in self._events))
@@ -215,6 +218,13 @@ class Steps:
             usage_follow(attempts=attempts, gpus={*self._touched, *self._gpus}, at=self.now)
         self._tell(news)
         steps_tell(events=self._events)
+
+    def _write_attempts(self) -> None:
+        if len(self._new_attempts) > FEW:
+            Attempt.objects.bulk_create(self._new_attempts, batch_size=BATCH)
+            return
+        for attempt in self._new_attempts:
+            row_made(attempt)
 
     def _write_jobs(self) -> None:
         groups: dict[tuple[Any, ...], list[int]] = defaultdict(list)

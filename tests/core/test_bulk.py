@@ -7,7 +7,7 @@ import pytest
 from django.db import IntegrityError, connection, transaction
 from django.db.transaction import TransactionManagementError
 
-from gpufleet.core.bulk import moment_read, row_insert, rows_fetch, rows_insert
+from gpufleet.core.bulk import moment_read, row_insert, row_made, rows_fetch, rows_insert
 from gpufleet.core.times import whole_millis
 from scheduler.models import Attempt, Gpu, Job, JobEvent, Placement
 from tests import builders
@@ -37,6 +37,20 @@ def test_one_row_is_told_by_its_key() -> None:
     event = JobEvent.objects.get(pk=key)
     assert (event.job_id, event.to_state, event.cause, event.detail) == (job.pk, "failed", "A tab\t and 100 %.", detail)
     assert (event.at, event.actor_name, event.attempt_id) == (whole_millis(NOON), "gpufleet", None)
+
+
+def test_a_new_instance_is_the_row_that_was_made_of_it() -> None:
+    job = builders.job()
+    made = row_made(JobEvent(job=job, at=whole_millis(NOON), to_state="failed", detail={"n": [1, None]}))
+
+    assert made.pk is not None
+    assert not made._state.adding
+    kept = JobEvent.objects.get(pk=made.pk)
+    for field in JobEvent._meta.concrete_fields:
+        assert getattr(kept, field.attname) == getattr(made, field.attname), field
+    made.cause = "Changed."
+    made.save()
+    assert JobEvent.objects.get(pk=made.pk).cause == "Changed."
 
 
 def test_a_row_that_is_refused_spoils_its_transaction_as_any_other() -> None:

@@ -10,7 +10,7 @@ from django.db.models import Exists, Max, OuterRef, Q
 from django.test.utils import CaptureQueriesContext
 
 from gpufleet.core.models import Sequence
-from gpufleet.core.prepared import Prepared, PreparedUpdate
+from gpufleet.core.prepared import Prepared, PreparedDelete, PreparedUpdate
 from scheduler.models import Attempt, Job, Order, OrderKind
 from tests import builders
 
@@ -139,3 +139,13 @@ def test_an_update_that_fails_spoils_its_transaction_as_any_other(db: None) -> N
 def test_annotated_objects_are_refused(db: None) -> None:
     with pytest.raises(AssertionError):
         Prepared(lambda key: Job.objects.filter(pk=key).annotate(last=Max("attempts__number")))(1)
+
+
+def test_a_delete_takes_what_the_query_set_finds(jobs: list[Job]) -> None:
+    gone = PreparedDelete(lambda keys, kind: Order.objects.filter(attempt__among=keys, kind=kind))
+    first, second, third = Attempt.objects.order_by("id")
+
+    assert gone([], OrderKind.START) == 0
+    assert gone([first.pk, third.pk], OrderKind.STOP) == 0
+    assert gone([first.pk, third.pk], OrderKind.START) == 2
+    assert list(Order.objects.values_list("attempt_id", flat=True)) == [second.pk]

@@ -9,11 +9,13 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from django.db import OperationalError, transaction
 from django.db.backends.sqlite3 import base
+from django.utils.dateparse import parse_datetime
 
 from gpufleet.core.sqlite.operations import DatabaseOperations
 
@@ -70,6 +72,16 @@ class FairLock:
 
 
 _locks: dict[str, FairLock] = {}
+
+
+@lru_cache(8192)
+def _moment_read(text: bytes) -> datetime | None:
+    """A column of times as the driver gives it, which is without its zone. Most are read again and again."""
+    return parse_datetime(text.decode())
+
+
+for _kind in ("datetime", "timestamp"):
+    sqlite3.register_converter(_kind, _moment_read)
 
 
 @lru_cache(1024)

@@ -27,8 +27,11 @@ class DatabaseOperations(operations.DatabaseOperations):
         return super().adapt_datetimefield_value(value)
 
     def convert_datetimefield_value(self, value: Any, expression: Any, connection: Any) -> Any:
-        if isinstance(value, str) and self.connection.timezone is UTC:
-            return moment_of(value)
+        if self.connection.timezone is UTC:
+            if isinstance(value, datetime):
+                return value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+            if isinstance(value, str):
+                return moment_of(value)
         return super().convert_datetimefield_value(value, expression, connection)
 
     def sql_flush(self, style: Any, tables: Iterable[str], **options: Any) -> list[str]:
