@@ -3,22 +3,23 @@
 import os
 from typing import Any
 
-from django.core.asgi import get_asgi_application
+import django
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gpufleet.settings")
 
 
 def _assembled() -> Any:
-    pages = get_asgi_application()
+    django.setup(set_prefix=False)
     # Only now, as the line above loads the apps that these need.
     from channels.routing import ProtocolTypeRouter
     from django.conf import settings
 
     from gpufleet.core.assets import StaticServer
     from gpufleet.core.bodies import BodyLimit
+    from gpufleet.handler import PagesHandler
     from gpufleet.live import websockets
 
-    return StaticServer(ProtocolTypeRouter({"http": BodyLimit(pages, settings.LARGEST_REQUEST), "websocket": websockets}))
+    return StaticServer(ProtocolTypeRouter({"http": BodyLimit(PagesHandler(), settings.LARGEST_REQUEST), "websocket": websockets}))
 
 
 application = _assembled()

@@ -1,9 +1,22 @@
-"""The channel layer of the one-process console."""
+"""Channel layers: that of the one-process console, and Redis' with a way to it for those who are in no event loop."""
 
 import asyncio
 from typing import Any
 
 from channels.layers import InMemoryChannelLayer
+from channels_redis.pubsub import RedisPubSubChannelLayer
+
+from gpufleet.core.kept_redis import kept_redis
+
+
+class SharedChannelLayer(RedisPubSubChannelLayer):
+    """Channels' layer on Redis. It keeps its connections with an event loop, and a request's thread has none of its own."""
+
+    def group_send_now(self, group: str, message: dict[str, Any]) -> None:
+        """As `group_send`, from a thread without a loop."""
+        client = kept_redis()
+        assert client is not None, "this layer is only used where there is a Redis"
+        client.publish(f"{self._kwargs.get('prefix', 'asgi')}__group__{group}", self.serialize(message))
 
 
 class LocalChannelLayer(InMemoryChannelLayer):

@@ -132,9 +132,10 @@ def _sqlite(path: Path) -> dict[str, Any]:
 
 DATABASES = {"default": _postgresql(ENV["DATABASE_URL"]) if ENV["DATABASE_URL"] else _sqlite(DATA_DIR / "gpufleet.sqlite3")}
 
-if ENV["REDIS_URL"]:
+REDIS_URL: str = ENV["REDIS_URL"] or ""
+if REDIS_URL:
     CACHES = {"default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": ENV["REDIS_URL"], "KEY_PREFIX": "gpufleet"}}
-    CHANNEL_LAYERS = {"default": {"BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer", "CONFIG": {"hosts": [ENV["REDIS_URL"]]}}}
+    CHANNEL_LAYERS = {"default": {"BACKEND": "gpufleet.layers.SharedChannelLayer", "CONFIG": {"hosts": [ENV["REDIS_URL"]]}}}
     CELERY_BROKER_URL = ENV["REDIS_URL"]
 else:
     # Limits count here. Were it small, guesses under many names would push out the count of the one that is aimed at.

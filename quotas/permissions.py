@@ -13,6 +13,7 @@ from django.db.models import Q, QuerySet
 
 from gpufleet.core.audit import Actor
 from gpufleet.core.models import User
+from gpufleet.core.prepared import Prepared
 from quotas.models import QuotaNode, Role, RoleBinding
 
 
@@ -112,6 +113,13 @@ def is_within(path: str, ancestor: str) -> bool:
     return not ancestor or path == ancestor or path.startswith(ancestor + "/")
 
 
+BINDINGS: Prepared[tuple[str, str]] = Prepared(
+    lambda user: (
+        RoleBinding.objects.filter(user_id=user, node__archived_at__isnull=True).order_by("node__path", "role").values_list("node__path", "role")
+    )
+)
+
+
 def access_for_user(user: User, *, via: str = "session", request_id: str = "") -> Access:
     """What a person may do, in one query. An inactive or anonymous person may do nothing."""
     actor = Actor(user=user if user.is_authenticated else None, name=str(user), via=via, request_id=request_id)
@@ -119,8 +127,7 @@ def access_for_user(user: User, *, via: str = "session", request_id: str = "") -
         return Access(actor, ())
     if user.is_superuser:
         return Access(actor, (Grant("", ROLE_CAPABILITIES[Role.SUPERUSER]),))
-    bindings = RoleBinding.objects.filter(user=user, node__archived_at__isnull=True).order_by("node__path", "role").values_list("node__path", "role")
-    return Access(actor, tuple(Grant(path, ROLE_CAPABILITIES[role]) for path, role in bindings))
+    return Access(actor, tuple(Grant(path, ROLE_CAPABILITIES[role]) for path, role in BINDINGS(user.pk)))
 
 
 def exceeds(theirs: Access, mine: Access) -> bool:

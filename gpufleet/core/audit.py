@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from gpufleet.core.bulk import objects_insert
 from gpufleet.core.models import AuditEntry, User
 from gpufleet.core.times import now
 
 # What every table keeps of an actor's name.
 NAME_LENGTH = 160
-MANY = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def audit_record(
 
 def audit_write(*, entries: Sequence[AuditEntry]) -> None:
     """Write many entries of one request in one statement."""
-    AuditEntry.objects.bulk_create(entries, batch_size=MANY)
+    objects_insert(entries)
 
 
 def audit_entry(

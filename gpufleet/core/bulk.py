@@ -18,6 +18,9 @@ from django.db.models.lookups import IContains
 from gpufleet.core.prepared import Given, times_as_text
 
 Row = TypeVar("Row", bound=models.Model)
+# Fewer rows than it takes to make copying worth its beginning and end.
+FEW = 3
+MOST_PARAMS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +28,7 @@ class _Form:
     """How rows of certain columns are written: what the model fills in itself, and what the database writes differently."""
 
     begin: str
-    columns: int
+    marks: str
     key: str
     rest: tuple[Any, ...]
     special: tuple[tuple[int, Any], ...]
@@ -49,7 +52,8 @@ def _form(model: type[models.Model], names: tuple[str, ...], vendor: str) -> _Fo
     quoted = connection.ops.quote_name
     columns = ", ".join(quoted(str(field.column)) for field in written)
     special = tuple((place, field) for place, field in enumerate(written) if isinstance(field, models.JSONField | models.DateTimeField))
-    return _Form(f"{quoted(model._meta.db_table)} ({columns})", len(written), quoted(str(model._meta.pk.column)), tuple(rest), special)
+    marks = f"({', '.join(['%s'] * len(written))})"
+    return _Form(f"{quoted(model._meta.db_table)} ({columns})", marks, quoted(str(model._meta.pk.column)), tuple(rest), special)
 
 
 def rows_insert(model: type[models.Model], names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
@@ -60,22 +64,23 @@ def rows_insert(model: type[models.Model], names: Sequence[str], rows: Iterable[
     if not given:
         return
     with database.cursor() as cursor:
-        if database.vendor == "postgresql":
+        if len(given) <= FEW:
+            several = ", ".join([form.marks] * len(given))
+            cursor.execute(f"INSERT INTO {form.begin} VALUES {several}", [value for row in given for value in row])  # noqa: S608 - names from the models
+        elif database.vendor == "postgresql":
             with database.wrap_database_errors, cursor.copy(f"COPY {form.begin} FROM STDIN") as copy:
                 for row in given:
                     copy.write_row(row)
         else:
-            marks = ", ".join(["%s"] * form.columns)
-            cursor.executemany(f"INSERT INTO {form.begin} VALUES ({marks})", given)  # noqa: S608 - names from the models
+            cursor.executemany(f"INSERT INTO {form.begin} VALUES {form.marks}", given)  # noqa: S608 - names from the models
 
 
 def row_insert(model: type[models.Model], **values: Any) -> int:
     """Insert one row given by attributes (such as `job_id`), and tell its key. Other columns get their default."""
     database = connections[DEFAULT_DB_ALIAS]
     form = _form(model, tuple(values), database.vendor)
-    marks = ", ".join(["%s"] * form.columns)
     with transaction.mark_for_rollback_on_error(using=DEFAULT_DB_ALIAS), database.cursor() as cursor:
-        cursor.execute(f"INSERT INTO {form.begin} VALUES ({marks}) RETURNING {form.key}", form.values([tuple(values.values())])[0])  # noqa: S608
+        cursor.execute(f"INSERT INTO {form.begin} VALUES {form.marks} RETURNING {form.key}", form.values([tuple(values.values())])[0])  # noqa: S608
         (key,) = cursor.fetchone()
     return int(key)
 
@@ -86,6 +91,30 @@ def row_made(instance: Row) -> Row:
     instance.pk = row_insert(type(instance), **values)
     instance._state.adding, instance._state.db = False, DEFAULT_DB_ALIAS
     return instance
+
+
+def objects_insert(objects: Sequence[models.Model]) -> None:
+    """As `bulk_create`: insert new objects of one model, which then know their keys."""
+    if not objects:
+        return
+    database = connections[DEFAULT_DB_ALIAS]
+    model = type(objects[0])
+    fields = [field for field in model._meta.concrete_fields if not field.primary_key]
+    names = tuple(field.attname for field in fields)
+    times = [field for field in fields if isinstance(field, models.DateTimeField)]
+    form = _form(model, names, database.vendor)
+    most = max(1, (database.features.max_query_params or MOST_PARAMS) // len(fields))
+    with transaction.atomic(savepoint=False), database.cursor() as cursor:
+        for first in range(0, len(objects), most):
+            some = objects[first : first + most]
+            for one in some:
+                for field in times:
+                    field.pre_save(one, True)
+            values = [value for row in form.values([[getattr(one, name) for name in names] for one in some]) for value in row]
+            rows = ", ".join([form.marks] * len(some))
+            cursor.execute(f"INSERT INTO {form.begin} VALUES {rows} RETURNING {form.key}", values)  # noqa: S608 - names from the models
+            for one, (key,) in zip(some, cursor.fetchall(), strict=True):
+                one.pk, one._state.adding, one._state.db = key, False, DEFAULT_DB_ALIAS
 
 
 def rows_fetch(query: QuerySet[Any, Any]) -> list[tuple[Any, ...]]:

@@ -14,6 +14,7 @@ from django.db import transaction
 from gpufleet.core.audit import NAME_LENGTH, Actor, audit_record
 from gpufleet.core.ids import public_id
 from gpufleet.core.models import User
+from gpufleet.core.prepared import Prepared
 from quotas.models import QuotaNode, ServiceToken
 from quotas.permissions import Access, Can, access_for_user, is_within
 
@@ -40,6 +41,9 @@ SCOPE_CAPABILITIES: dict[str, frozenset[Can]] = {
     Scope.OPERATE: frozenset({Can.SEE, Can.OPERATE, Can.MANAGE_JOBS}),
     Scope.ADMIN: frozenset({Can.SEE, Can.EDIT_QUOTA, Can.MANAGE_PEOPLE, Can.ADMINISTER}),
 }
+
+
+BY_PREFIX = Prepared[ServiceToken](lambda prefix: ServiceToken.objects.select_related("owner", "node").filter(prefix=prefix))
 
 
 class TokenRefused(Exception):
@@ -176,7 +180,7 @@ def _beyond(maker: ServiceToken, scopes: list[str], node: QuotaNode | None, expi
 def token_access(*, secret: str, now: datetime, request_id: str = "") -> Access:
     """What the holder of this secret may do: the owner's roles as they are now, cut down to the token's scopes and subtree."""
     prefix = secret.split("_")[1] if secret.count("_") >= 2 else ""
-    token = ServiceToken.objects.select_related("owner", "node").filter(prefix=prefix).first()
+    token = BY_PREFIX.first(prefix)
     # A hash is compared also where there is no such token, so the time taken does not tell which prefixes exist.
     matches = hmac.compare_digest(token.digest if token else _digest(""), _digest(secret))
     if token is None or not matches:

@@ -11,6 +11,7 @@ from threading import Lock
 from django.conf import settings
 
 from gpufleet.core.models import Installation, User
+from gpufleet.core.prepared import Prepared
 from gpufleet.core.times import now
 from scheduler.backends.base import Backend, BackendError
 from scheduler.backends.local import LocalBackend, Rules
@@ -19,6 +20,7 @@ from scheduler.backends.simulated import SimulatedBackend
 from scheduler.models import Cluster, Node
 
 FULL_LOOK = timedelta(seconds=30)
+CLUSTERS = Prepared[Cluster](lambda: Cluster.objects.order_by("pk"))
 SIMULATED, LOCAL = "simulated", "local"
 SECRET = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
@@ -71,7 +73,7 @@ _lock = Lock()
 def backends_all() -> Backends:
     """The back-ends of all clusters. A cluster with one that does not exist here is left out; whoever needs it is told by `backend_for`."""
     with _lock:
-        for cluster in Cluster.objects.order_by("pk"):
+        for cluster in CLUSTERS():
             with suppress(UnknownBackend):
                 _ours.provide(cluster)
         return _ours

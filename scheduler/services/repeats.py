@@ -1,6 +1,7 @@
 """Submitting once, however often it is asked for: a caller names its submission, and a second request by that name gets the first one's jobs."""
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,6 +12,7 @@ from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import connection, transaction
 
 from gpufleet.core.faults import Conflict
+from gpufleet.core.prepared import PreparedUpdate
 from gpufleet.core.times import MomentField
 from quotas.permissions import Access, Can
 from scheduler.job_reading import Faults
@@ -19,6 +21,7 @@ from scheduler.models import Job, SubmissionKey
 from scheduler.services.submission import Checked, submission_create, submissions_judge, submissions_write
 
 KEY_LENGTH = 100
+KEY_USED = PreparedUpdate(lambda key, jobs: (SubmissionKey.objects.filter(pk=key), {"jobs": jobs}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,7 @@ def submission_once(*, access: Access, description: Mapping[str, Any], key: str,
         if taken is None:
             return _again(SubmissionKey.objects.get(user=user, key=key), digest, access)
         jobs = submission_create(access=access, description=description, now=now, actor=access.actor)
-        SubmissionKey.objects.filter(pk=taken).update(jobs=[job.public_id for job in jobs])
+        KEY_USED(taken, json.dumps([job.public_id for job in jobs]))
     return Submitted(jobs)
 
 

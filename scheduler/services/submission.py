@@ -10,12 +10,14 @@ from datetime import datetime
 from typing import Any
 
 from django.core.exceptions import ValidationError
-from django.db import transaction
+from django.db import DEFAULT_DB_ALIAS, transaction
 from django.db.models import Exists, OuterRef
 
 from gpufleet.core.audit import Actor, audit_entry, audit_write
+from gpufleet.core.bulk import objects_insert, rows_insert
 from gpufleet.core.ids import public_ids
 from gpufleet.core.live.news import News
+from gpufleet.core.prepared import Prepared
 from quotas.models import QuotaNode
 from quotas.permissions import Access, Can, is_within
 from scheduler.backends.base import Facts
@@ -35,7 +37,12 @@ from scheduler.snapshots.fleet import topology_now
 from scheduler.snapshots.jobs import Kinds, kind_document
 
 MOST_AT_ONCE = 10_000
-BATCH = 1000
+TYPES = Prepared[GpuType](lambda: GpuType.objects.all())
+_NODE = [column.attname for column in QuotaNode._meta.concrete_fields]
+_below = QuotaNode.objects.filter(parent=OuterRef("pk"), archived_at__isnull=True)
+NODE_AND_DIVIDED: Prepared[tuple[Any, ...]] = Prepared(
+    lambda path: QuotaNode.objects.filter(path=path, archived_at__isnull=True).order_by().values_list(*_NODE, Exists(_below))
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +125,7 @@ class _Checker:
         self.now = now
         self.known = self._named_jobs(descriptions)
         self.kinds = Kinds(topology_now())
-        self.types = {kind.name: kind for kind in GpuType.objects.all()}
+        self.types = {kind.name: kind for kind in TYPES()}
         self.facts = _facts_now()
         self._templates: dict[str, Template | None] = {}
         self._quotas: dict[str, tuple[QuotaNode | None, str]] = {}
@@ -186,15 +193,15 @@ class _Checker:
         return self._quotas[path]
 
     def _find_quota(self, path: str) -> tuple[QuotaNode | None, str]:
-        below = QuotaNode.objects.filter(parent=OuterRef("pk"), archived_at__isnull=True)
-        node = QuotaNode.objects.filter(path=path, archived_at__isnull=True).annotate(divided=Exists(below)).order_by().first()
-        if node is None or not self.access.can(Can.SEE, path):
+        found = NODE_AND_DIVIDED.first(path)
+        if found is None or not self.access.can(Can.SEE, path):
             return None, f"There is no quota {path}."
         if not self.access.can(Can.SUBMIT, path):
             return None, f"You may not submit to {path}."
-        if node.divided:
+        *values, divided = found
+        if divided:
             return None, f"{path} has quotas below it; jobs belong to one of those."
-        return node, ""
+        return QuotaNode.from_db(DEFAULT_DB_ALIAS, _NODE, values), ""
 
     def _check_types(self, description: JobDescription, faults: dict[str, list[str]]) -> None:
         named = [("gpu_types", description.gpu_types or [])]
@@ -284,17 +291,14 @@ def _write(checked: Sequence[Checked], access: Access, now: datetime, actor: Act
     for one, count in zip(checked, counts, strict=True):
         array = next(array_names) if one.description.array else ""
         rows.extend((one, _job(one, next(names), array, place, access, now)) for place in range(count))
-    jobs = Job.objects.bulk_create([job for _, job in rows], batch_size=BATCH)
-    JobEvent.objects.bulk_create(
-        [JobEvent(job=job, at=now, to_state=job.state, cause=_cause(one.description), actor_name=actor.name) for one, job in rows],
-        batch_size=BATCH,
-    )
+    jobs = [job for _, job in rows]
+    objects_insert(jobs)
+    events = ((job.pk, now, job.state, _cause(one.description), actor.name) for one, job in rows)
+    rows_insert(JobEvent, ("job_id", "at", "to_state", "cause", "actor_name"), events)
     if happening_wanted(Happened.SUBMITTED):
         told = (Event(job, None, now, "", job.state, _cause(one.description), actor.name, {}, job.revision) for one, job in rows)
         happenings_write(events=told, actor=actor)
-    Dependency.objects.bulk_create(
-        [Dependency(job=job, on_id=on, if_completed=completed) for one, job in rows for on, completed in one.after], batch_size=BATCH
-    )
+    rows_insert(Dependency, ("job_id", "on_id", "if_completed"), ((job.pk, on, completed) for one, job in rows for on, completed in one.after))
     place, entries = 0, []
     for one, count in zip(checked, counts, strict=True):
         first, last = rows[place][1], rows[place + count - 1][1]

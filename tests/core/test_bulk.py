@@ -7,7 +7,7 @@ import pytest
 from django.db import IntegrityError, connection, transaction
 from django.db.transaction import TransactionManagementError
 
-from gpufleet.core.bulk import moment_read, row_insert, row_made, rows_fetch, rows_insert
+from gpufleet.core.bulk import moment_read, objects_insert, row_insert, row_made, rows_fetch, rows_insert
 from gpufleet.core.times import whole_millis
 from scheduler.models import Attempt, Gpu, Job, JobEvent, Placement
 from tests import builders
@@ -85,6 +85,42 @@ def test_a_column_that_is_not_named_gets_its_default() -> None:
 
     event = JobEvent.objects.get(job=job, to_state="failed")
     assert (event.attempt_id, event.actor_name, event.detail) == (None, "gpufleet", {})
+
+
+@pytest.mark.parametrize("count", [1, 4, 2500])
+def test_objects_are_inserted_as_the_orm_would(count: int) -> None:
+    quota = builders.quota()
+    ahead = NOON.replace(microsecond=999_999)
+
+    def make(name: str) -> list[Job]:
+        odd = {"labels": {"ä\\N": [None, "\t'"]}, "not_before": ahead, "owner": None, "quota": quota, "job_class": "batch"}
+        return [Job(public_id=f"{name}-{number}", name=f"{name[:1]} {number}", **odd) for number in range(count)]
+
+    ours, theirs = make("j"), Job.objects.bulk_create(make("k"), batch_size=500)
+    objects_insert(ours)
+
+    columns = [
+        column.attname for column in Job._meta.concrete_fields if column.attname not in ("id", "public_id", "name", "state_since", "submitted_at")
+    ]
+    assert list(Job.objects.filter(public_id__startswith="j-").order_by("id").values_list(*columns)) == list(
+        Job.objects.filter(public_id__startswith="k-").order_by("id").values_list(*columns)
+    )
+    assert {job.pk: job.public_id for job in ours} == dict(Job.objects.filter(public_id__startswith="j-").values_list("id", "public_id"))
+    assert not any(job._state.adding for job in ours)
+    assert ours[0].not_before == theirs[0].not_before == Job.objects.get(pk=ours[0].pk).not_before
+
+
+def test_no_objects_are_no_statement(django_assert_num_queries) -> None:  # type: ignore[no-untyped-def]
+    with django_assert_num_queries(0):
+        objects_insert([])
+
+
+@pytest.mark.parametrize("count", [1, 3, 4])
+def test_few_rows_and_many_are_inserted_alike(count: int) -> None:
+    job = builders.job()
+    JobEvent.objects.filter(job=job).delete()
+    rows_insert(JobEvent, EVENT, [(job.pk, None, NOON, "", "queued", f"'{number}\\", "Ada", {"n": number}) for number in range(count)])
+    assert list(JobEvent.objects.order_by("id").values_list("cause", "detail")) == [(f"'{number}\\", {"n": number}) for number in range(count)]
 
 
 def test_among_finds_what_in_finds() -> None:

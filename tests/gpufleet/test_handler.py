@@ -1,0 +1,58 @@
+"""The way of a request from the web server's loop to a view and back."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from asgiref.sync import SyncToAsync
+from asgiref.testing import ApplicationCommunicator
+
+from gpufleet.handler import PagesHandler
+from tests import builders
+from tests.personas import Personas
+
+
+async def answered(path: str, cookie: str = "", query: bytes = b"") -> tuple[int, dict[bytes, bytes], bytes]:
+    headers = [(b"host", b"testserver"), (b"cookie", cookie.encode())]
+    scope = {"type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "query_string": query, "headers": headers}
+    talk = ApplicationCommunicator(PagesHandler(), {**scope, "server": ("testserver", 80), "http_version": "1.1", "scheme": "http"})
+    await talk.send_input({"type": "http.request", "body": b""})
+    begin = await talk.receive_output(30)
+    body, more = b"", True
+    while more:
+        message = await talk.receive_output(30)
+        body, more = body + message.get("body", b""), message.get("more_body", False)
+    await talk.wait(30)
+    return begin["status"], dict(begin["headers"]), body
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_request_goes_to_a_thread_once(personas: Personas, monkeypatch: pytest.MonkeyPatch) -> None:
+    cookie = f"sessionid={personas.client('viewer').cookies['sessionid'].value}"
+    changes: list[str] = []
+    called = SyncToAsync.__call__
+
+    async def counted(self: Any, *args: Any, **named: Any) -> Any:
+        changes.append(getattr(self.func, "__qualname__", str(self.func)))
+        return await called(self, *args, **named)
+
+    asyncio.run(answered("/jobs/", cookie))
+    monkeypatch.setattr(SyncToAsync, "__call__", counted)
+    status, headers, body = asyncio.run(answered("/jobs/", cookie))
+
+    assert status == 200
+    assert b"</html>" in body
+    assert b"X-Request-Id" in headers
+    assert len(changes) <= 4, f"the beginning, the request itself, its end: {changes}"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_is_refused_is_told_and_what_is_streamed_arrives(personas: Personas) -> None:
+    status, _, body = asyncio.run(answered("/api/v1/jobs"))
+    assert (status, b'"status": 401' in body) == (401, True)
+    cookie = f"sessionid={personas.client('viewer').cookies['sessionid'].value}"
+    assert asyncio.run(answered("/nothing/of/it", cookie))[0] == 404
+    builders.job("exported", on=personas.nodes["acme/research/nlp"])
+    status, headers, body = asyncio.run(answered("/jobs/", cookie, b"format=csv"))
+    assert (status, headers[b"Content-Type"][:8]) == (200, b"text/csv")
+    assert b"exported" in body
