@@ -7,21 +7,23 @@ import logging
 import multiprocessing
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
     from gpufleet.storm.world import Report
 
 
 def main(argv: Sequence[str]) -> int:
-    """0: nothing was found. 1: something was, and its story is told. 2: the storm was too calm to prove anything."""
+    """0: nothing was found. 1: something was, and its story is told. 2: the storm was too calm to prove anything. 143: ended by somebody."""
     arguments = _arguments(argv)
+    signal.signal(signal.SIGTERM, _ended)
     folder = Path(tempfile.mkdtemp(prefix="gpufleet-storm-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))  # noqa: S108
     try:
         _prepare(folder, arguments.usage_weight)
@@ -58,8 +60,19 @@ def _in_a_process(seed: int, arguments: argparse.Namespace) -> int:
     shutil.copy(empty, database)
     process = multiprocessing.get_context("fork").Process(target=lambda: sys.exit(_pass(seed, arguments)))
     process.start()
-    process.join()
+    try:
+        process.join()
+    finally:
+        # Only where we are ended ourselves it is still at it.
+        process.terminate()
+        process.join()
     return process.exitcode if process.exitcode in (0, 2) else 1
+
+
+def _ended(number: int, _: object) -> NoReturn:
+    """Whoever is ended still tidies up, and is not kept from it by being told twice."""
+    signal.signal(number, signal.SIG_IGN)
+    raise SystemExit(128 + number)
 
 
 def _pass(seed: int, arguments: argparse.Namespace) -> int:

@@ -5,11 +5,13 @@ import json
 import logging
 import os
 import random
+import re
 import secrets
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -81,6 +83,30 @@ def test_storms_in_which_past_usage_counts_settle(seed: int) -> None:
 @pytest.mark.soak
 def test_the_same_seed_is_the_same_storm() -> None:
     assert survived(3, 1)["digest"] == survived(3, 1)["digest"]
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_a_storm_that_is_ended_leaves_nothing_behind(seeds: int) -> None:
+    command = [sys.executable, "manage.py", "storm", "--story", "--seeds", str(seeds)]
+    with subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline(), "it is under way"
+        children = [int(child) for child in Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()]
+        at_it = children[0] if seeds > 1 else parent.pid
+        [folder] = {Path(found.group()) for file in open_files(at_it) if (found := re.match(r".*/gpufleet-storm-[^/]+", file))}
+        assert folder.is_dir()
+
+        parent.terminate()
+        parent.communicate(timeout=60)
+
+    assert parent.returncode == 143
+    assert not folder.exists()
+    assert len(children) == (seeds > 1)
+    assert not any(Path(f"/proc/{child}").exists() for child in children)
+
+
+def open_files(process: int) -> list[str]:
+    return [str(file.readlink()) for file in Path(f"/proc/{process}/fd").iterdir()]
 
 
 @pytest.fixture
