@@ -109,7 +109,8 @@ def _postgresql(url: str) -> dict[str, Any]:
         "ENGINE": "django.db.backends.postgresql",
         **known,
         "CONN_MAX_AGE": 0,
-        "OPTIONS": {**parts, "pool": {"min_size": 2, "max_size": 16}},
+        # What is asked again and again stays prepared (gpufleet.core.prepared); the ORM's own statements are never.
+        "OPTIONS": {**parts, "prepare_threshold": 2, "pool": {"min_size": 2, "max_size": 16}},
     }
 
 

@@ -27,6 +27,8 @@ class Timed:
 
 TICK = Timed("gpufleet_tick_seconds", "How long ticks took: looking at everything, deciding, writing down, telling the back-ends.")
 PHASE = Timed("gpufleet_tick_phase_seconds", "How long each part of a tick took.", ("phase",))
+# The parts of a tick in their order.
+PHASES = ("observe", "timers", "promises", "snapshot", "plan", "apply", "dispatch", "record", "ahead")
 PLANS = Counted("gpufleet_plans", "Plans by what became of them: carried_out, nothing (to do), or failed (nothing was written).", ("outcome",))
 DECISIONS = Counted("gpufleet_plan_decisions", "Decisions that were written down.")
 CONFLICTS = Counted("gpufleet_plan_conflicts", "Decisions that were dropped because a row had changed since the snapshot.")

@@ -2,12 +2,18 @@
 
 Making a statement takes the ORM ten times as long as a small database takes to answer it, which was most of what a quiet tick did. What is asked,
 and what comes back, is the same as from the query set itself: rows, single values, dictionaries or objects.
+
+PostgreSQL keeps them prepared, too, and is asked several at a time (`together`): reading and planning them anew, and waiting for each answer before
+the next question, took it longer than to answer.
 """
 
+import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, TypeVar
+from weakref import WeakKeyDictionary
 
 from django.core.exceptions import EmptyResultSet
 from django.db import DEFAULT_DB_ALIAS, connection, connections, transaction
@@ -18,6 +24,38 @@ from django.db.models.sql import DeleteQuery, UpdateQuery
 from gpufleet.core.times import whole_millis
 
 Row = TypeVar("Row")
+# How long PostgreSQL may keep a plan: one that was made while a table was empty is a bad one soon after.
+PLAN_SECONDS = 30.0
+# A tick asks some three hundred different questions, some with lists of small and of large numbers. As usual, the longest unused goes.
+MOST_PREPARED = 1000
+# Since when a connection has kept its plans.
+_PLANNED: WeakKeyDictionary[Any, float] = WeakKeyDictionary()
+
+
+def prepared_cursor(database: Any) -> Any:
+    """A cursor whose statements PostgreSQL prepares and keeps; elsewhere any. The driver keeps them by itself on SQLite.
+
+    What is logged goes the usual way, as only there the driver can say what it has sent.
+    """
+    if database.vendor != "postgresql" or database.queries_logged:
+        return database.cursor()
+    from django.db.backends.postgresql.base import ServerBindingCursor
+
+    database.ensure_connection()
+    driver = database.connection
+    if driver.prepared_max != MOST_PREPARED:
+        driver.prepared_max = MOST_PREPARED
+    with database.wrap_database_errors:
+        _plans_renewed(driver)
+        return database._prepare_cursor(ServerBindingCursor(driver))  # type: ignore[call-arg]  # as its `cursor()` ends
+
+
+def _plans_renewed(driver: Any) -> None:
+    """Let go of plans that are old by now, unless answers are still on their way."""
+    moment = time.monotonic()
+    if moment - _PLANNED.setdefault(driver, moment) > PLAN_SECONDS and not driver.pgconn.pipeline_status:
+        _PLANNED[driver] = moment
+        driver.execute("DISCARD PLANS")
 
 
 def times_as_text(cursor: Any) -> None:
@@ -116,6 +154,51 @@ class _Prepared:
         return list
 
 
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A prepared question with what is filled in (None: it can find nothing), and how its rows are read, if they are."""
+
+    database: Any
+    statement: _Statement
+    values: list[Any] | None
+    read: Callable[[list[Any]], list[Any]] | None
+
+    def answer(self) -> list[Any]:
+        if self.values is None:
+            return []
+        with prepared_cursor(self.database) as cursor:
+            self.ask(cursor)
+            return self.rows(cursor)
+
+    def ask(self, cursor: Any) -> None:
+        assert not self.statement.locks or self.database.in_atomic_block, "a lock only holds inside a transaction"
+        if self.read is None:
+            times_as_text(cursor)
+        cursor.execute(self.statement.sql, self.values)
+
+    def rows(self, cursor: Any) -> list[Any]:
+        found: list[Any] = cursor.fetchall()
+        return found if self.read is None else self.read(found)
+
+
+def together(*questions: Question) -> list[list[Any]]:
+    """The answers to all of them, in order. PostgreSQL gets every question at once and works on the next while an answer is read here."""
+    database = connections[DEFAULT_DB_ALIAS]
+    if database.vendor != "postgresql" or database.queries_logged or len(questions) < 2:
+        return [question.answer() for question in questions]
+    prepared_cursor(database).close()  # there is a connection now, and its plans are young
+    with ExitStack() as stack:
+        stack.enter_context(database.wrap_database_errors)
+        stack.enter_context(database.connection.pipeline())
+        asked = []
+        for question in questions:
+            cursor = stack.enter_context(prepared_cursor(database)) if question.values is not None else None
+            if cursor is not None:
+                question.ask(cursor)
+            asked.append((question, cursor))
+        return [[] if cursor is None else question.rows(cursor) for question, cursor in asked]
+
+
 class Prepared(_Prepared, Generic[Row]):
     """A query set that is made once, from a function of the values that are given later. Keys are given as lists, `pk__among=keys`."""
 
@@ -123,28 +206,22 @@ class Prepared(_Prepared, Generic[Row]):
         super().__init__(make)
 
     def __call__(self, *given: Any) -> list[Row]:
-        database = connections[DEFAULT_DB_ALIAS]  # looked up once: the shared `connection` does so whenever it is named
-        statement = self._statement(database.vendor)
-        values = statement.filled(given, database)
-        if values is None:
-            return []
-        assert not statement.locks or database.in_atomic_block, "a lock only holds inside a transaction"
-        with database.cursor() as cursor:
-            cursor.execute(statement.sql, values)
-            return statement.read(cursor.fetchall())
+        return self.asking(*given).answer()
 
     def raw(self, *given: Any) -> list[tuple[Any, ...]]:
         """Rows as the driver gives them, times as it spells them: thousands that nobody looks at need not become Python's."""
+        return self.asking_raw(*given).answer()
+
+    def asking(self, *given: Any) -> "Question":
+        """To be asked `together` with others."""
+        database = connections[DEFAULT_DB_ALIAS]  # looked up once: the shared `connection` does so whenever it is named
+        statement = self._statement(database.vendor)
+        return Question(database, statement, statement.filled(given, database), statement.read)
+
+    def asking_raw(self, *given: Any) -> "Question":
         database = connections[DEFAULT_DB_ALIAS]
         statement = self._statement(database.vendor)
-        values = statement.filled(given, database)
-        if values is None:
-            return []
-        with database.cursor() as cursor:
-            times_as_text(cursor)
-            cursor.execute(statement.sql, values)
-            found: list[tuple[Any, ...]] = cursor.fetchall()
-            return found
+        return Question(database, statement, statement.filled(given, database), None)
 
     def first(self, *given: Any) -> Row | None:
         return next(iter(self(*given)), None)
@@ -213,7 +290,7 @@ class _PreparedWrite(_Prepared):
         values = statement.filled(given, database)
         if values is None:
             return 0
-        with transaction.mark_for_rollback_on_error(using=DEFAULT_DB_ALIAS), database.cursor() as cursor:
+        with transaction.mark_for_rollback_on_error(using=DEFAULT_DB_ALIAS), prepared_cursor(database) as cursor:
             cursor.execute(statement.sql, values)
             return int(cursor.rowcount)
 

@@ -14,7 +14,7 @@ from django.db import connection, transaction
 from django.db.models import Sum
 
 from gpufleet.core.bulk import rows_insert
-from gpufleet.core.prepared import Prepared, PreparedUpdate
+from gpufleet.core.prepared import Prepared, PreparedUpdate, Question, together
 from gpufleet.core.times import millis, whole_millis
 from quotas.lineup import GUARANTEED, Key, Promised, Weight, Worker, above, all_inside, share_classes
 from quotas.models import LedgerClock, LedgerEntry, QuotaNode, QuotaShare
@@ -129,12 +129,13 @@ def ledger_follow(*, attempts: Collection[int], held: Sequence[Held], at: dateti
     What did not change goes on. A worker that goes on in another phase keeps its class; where an attempt gains or loses workers, the classes of all
     its workers are decided anew.
     """
-    open_entries = _by_key(OPEN_ENTRIES_OF(attempts))
+    entries, paths = together(OPEN_ENTRIES_OF.asking(attempts), PATHS.asking({worker.quota_id for worker in held}))
+    open_entries = _by_key(entries)
     wanted = {worker.key: worker for worker in held}
     assert len(wanted) == len(held), "a worker holds one amount of a type"
     before, after = _keys_by_attempt(open_entries), _keys_by_attempt(wanted)
     deciding = {attempt for attempt, keys in after.items() if before.get(attempt) != keys}
-    places = _Places.of(worker.quota_id for worker in held)
+    places = _Places.at(dict(paths))
     classes = _classes_beside_others(attempts, held, places) if deciding else {}
     fresh, ended = [], [pk for key, (pk, _) in open_entries.items() if key not in wanted]
     for key, worker in wanted.items():
@@ -206,7 +207,10 @@ class _Places:
 
     @classmethod
     def of(cls, keys: Iterable[int]) -> "_Places":
-        path = dict(PATHS(set(keys)))
+        return cls.at(dict(PATHS(set(keys))))
+
+    @classmethod
+    def at(cls, path: dict[int, str]) -> "_Places":
         nodes = {upper for place in path.values() for upper in above(place)}
         centres = dict(COST_CENTRES(nodes))
         nearest = {key: next((centres[upper] for upper in reversed(above(place)) if centres.get(upper)), "") for key, place in path.items()}
@@ -245,8 +249,9 @@ def _classes_beside_others(attempts: Collection[int], held: Sequence[Held], plac
     asked = [_worker(worker, places.path[worker.quota_id]) for worker in held]
     own = set(attempts)
     types = {worker.gpu_type for worker in held}
-    promises = _promises(asked)
-    if all_inside(asked, (Weight(*row) for row in OTHERS_HOLD(types, own)), promises):
+    shares, others = together(_shares_asked(asked), OTHERS_HOLD.asking(types, own))
+    promises = _promised(shares)
+    if all_inside(asked, (Weight(*row) for row in others), promises):
         return {worker.key: GUARANTEED for worker in asked}
     line = [
         Worker((attempt, role, index, gpu_type), surplus, path, milli, preemptible, job_class, priority, millis(began), job)
@@ -258,6 +263,13 @@ def _classes_beside_others(attempts: Collection[int], held: Sequence[Held], plac
 
 def _promises(workers: Iterable[Worker]) -> dict[tuple[str, str], Promised]:
     """What is promised where these stand, and above."""
-    paths = {upper for path in {worker.path for worker in workers} for upper in above(path)}
+    return _promised(_shares_asked(workers).answer())
+
+
+def _shares_asked(workers: Iterable[Worker]) -> Question:
+    return SHARES.asking({upper for path in {worker.path for worker in workers} for upper in above(path)})
+
+
+def _promised(shares: Iterable[tuple[str, str, int | None]]) -> dict[tuple[str, str], Promised]:
     # Windows are not stored yet, so nobody stands on one.
-    return {(path, gpu_type): Promised(milli) for path, gpu_type, milli in SHARES(paths)}
+    return {(path, gpu_type): Promised(milli) for path, gpu_type, milli in shares}

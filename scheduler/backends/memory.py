@@ -1,17 +1,33 @@
 """The simulated back-end's memory in the database. Its rows belong to it alone: nothing else reads or writes them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
 
 from django.db import transaction
-from django.db.models import Min
+from django.db.models import QuerySet
 
 from gpufleet.core.bulk import rows_fetch
+from gpufleet.core.prepared import Prepared
 from gpufleet.core.times import millis
 from scheduler.backends.simulated import Mark, moment_of
 from scheduler.models import SimulatedRun
 from scheduler.simulation.progress import Life, Phase
 
 BATCH = 500
+
+
+def _locked(cluster: Any, **which: Any) -> QuerySet[Any, tuple[int, str, Any]]:
+    runs = SimulatedRun.objects.select_for_update().filter(cluster_id=cluster, **which)
+    return runs.order_by("attempt_key").values_list("pk", "attempt_key", "state")
+
+
+KNOWN = Prepared(lambda cluster, keys: _locked(cluster, attempt_key__among=keys))
+DUE = Prepared(lambda cluster, at: _locked(cluster, due_at__lte=at))
+GOING_ON = Prepared(lambda cluster: _locked(cluster, ended_at__isnull=True))
+NEXT = Prepared[datetime | None](
+    lambda cluster: SimulatedRun.objects.filter(cluster_id=cluster, due_at__isnull=False).order_by("due_at").values_list("due_at", flat=True)[:1]
+)
 
 
 def _row(cluster_id: int, life: Life, due: int | None) -> SimulatedRun:
@@ -66,7 +82,7 @@ class DatabaseStore:
         return DatabaseTurn(self.cluster_id)
 
     def next_due(self) -> int | None:
-        due = SimulatedRun.objects.filter(cluster_id=self.cluster_id).aggregate(first=Min("due_at"))["first"]
+        due = NEXT.first(self.cluster_id)
         return None if due is None else millis(due)
 
 
@@ -93,10 +109,9 @@ class DatabaseTurn:
             raise
         self.atomic.__exit__(*fault)  # type: ignore[arg-type]
 
-    def _read(self, **which: object) -> list[Life]:
-        found = SimulatedRun.objects.select_for_update().filter(cluster_id=self.cluster_id, **which).order_by("attempt_key")
+    def _read(self, rows: Iterable[tuple[int, str, Any]]) -> list[Life]:
         lives = []
-        for pk, key, state in found.values_list("pk", "attempt_key", "state"):
+        for pk, key, state in rows:
             if key not in self.lives:
                 self.rows[key], self.lives[key] = pk, Life.read(state)
             if (life := self.lives[key]) is not None:
@@ -107,7 +122,7 @@ class DatabaseTurn:
         unknown = [key for key in keys if key not in self.lives]
         for first in range(0, len(unknown), BATCH):  # the first look reads all there is: the database is not to take that for a pause
             part = unknown[first : first + BATCH]
-            self._read(attempt_key__among=part)
+            self._read(KNOWN(self.cluster_id, part))
             for key in part:
                 self.lives.setdefault(key, None)
 
@@ -120,10 +135,10 @@ class DatabaseTurn:
         return {row[0]: row for row in rows_fetch(rows.values_list("attempt_key", "sequence", "due_at", "ended_at"))}
 
     def due(self, now: int) -> Sequence[Life]:
-        return self._read(due_at__lte=moment_of(now))
+        return self._read(DUE(self.cluster_id, moment_of(now)))
 
     def on_node(self, node: str) -> Sequence[Life]:
-        lives = self._read(ended_at__isnull=True)
+        lives = self._read(GOING_ON(self.cluster_id))
         return [life for life in lives if life.phase != Phase.ENDED and any(member.node == node for member in life.members)]
 
     def put(self, life: Life, due: int | None) -> None:

@@ -10,6 +10,7 @@ from django.http import Http404
 
 from quotas.permissions import Access, Can
 from scheduler.engine.spelling import Speller
+from scheduler.measures import PHASES
 from scheduler.models import HOLDING, Cluster, Job, Lease, Order, PlanRecord
 from scheduler.policy import policy
 from scheduler.selectors.jobs import WAITING
@@ -129,14 +130,15 @@ def plan_unpacked(packed: bytes) -> bytes:
 
 
 def phase_times(plans: int = MEASURED) -> tuple[int, dict[str, Spread]]:
-    """How many milliseconds each phase of the last plans took, and of how many plans. `all` is the sum of a plan's phases."""
+    """How many milliseconds each phase of the last plans took, and of how many plans. `all`, the last, is the sum of a plan's phases."""
     rows = list(PlanRecord.objects.order_by("-at", "-id").values_list("phases", flat=True)[:plans])
-    by_phase: dict[str, list[float]] = {}
+    # In a tick's order, as a database gives the names in one of its own.
+    by_phase: dict[str, list[float]] = {name: [] for name in PHASES}
     for phases in rows:
         for name, value in phases.items():
             by_phase.setdefault(str(name), []).append(float(value))
-        by_phase.setdefault("all", []).append(float(sum(phases.values())))
-    return len(rows), {name: spread(values) for name, values in by_phase.items()}
+    by_phase["all"] = [float(sum(phases.values())) for phases in rows]
+    return len(rows), {name: spread(values) for name, values in by_phase.items() if values}
 
 
 @dataclass(frozen=True, slots=True)

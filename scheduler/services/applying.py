@@ -11,7 +11,7 @@ from datetime import datetime
 from django.db import transaction
 
 from gpufleet.core.live.news import News
-from gpufleet.core.prepared import Prepared
+from gpufleet.core.prepared import Prepared, together
 from scheduler.backends.base import Facts
 from scheduler.engine.fleet import bits_of
 from scheduler.engine.mig import board_of
@@ -22,7 +22,7 @@ from scheduler.services.lease import Lease
 from scheduler.services.promises import SLACK, Grant, Starter, promise_make, promised_seats_insert, workers_in
 from scheduler.services.runs import Clusters, Stop, by_attempt, stop_ask
 from scheduler.services.splitting import Splitter
-from scheduler.services.steps import Steps, jobs_locked, open_attempts
+from scheduler.services.steps import LOCKED, OPEN_ATTEMPTS, Steps
 from scheduler.snapshots import Snapshot
 from scheduler.snapshots.tree import tree_revision
 
@@ -91,11 +91,12 @@ class _Applying:
         self.plan_id = plan_id
         seen = (snapshot.jobs.get(decision.job or "") for decision in decisions)
         named = {row.id for row in seen if row is not None}
-        self.jobs = {job.public_id: job for job in jobs_locked(named).values()}
-        keys = [job.pk for job in self.jobs.values()]
-        self.attempts = open_attempts(keys)
-        self.held = by_attempt(OPEN_OF([attempt.pk for attempt in self.attempts.values()]))
-        self.promises = {promise.job_id: promise for promise in PROMISES(keys)}
+        # Jobs are locked first: what is asked behind that is true until the end of the transaction.
+        jobs, attempts, promises = together(LOCKED.asking(named), OPEN_ATTEMPTS.asking(named), PROMISES.asking(named))
+        self.jobs: dict[str, Job] = {job.public_id: job for job in jobs}
+        self.attempts: dict[int, Attempt] = {attempt.job_id: attempt for attempt in attempts}
+        self.held = by_attempt(OPEN_OF(attempt.pk for attempt in attempts))
+        self.promises: dict[int, Promise] = {promise.job_id: promise for promise in promises}
         self.clusters = Clusters(self.attempts.values())
         self.splitter = Splitter(self.fleet, self.steps)
         self.items = [_Item(decision, self.jobs.get(decision.job or "")) for decision in decisions]

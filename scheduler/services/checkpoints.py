@@ -155,8 +155,3 @@ def _prune(jobs: Iterable[int]) -> None:
         elif verified is not None:
             kept[job].append(pk)
     Checkpoint.objects.filter(pk__among=gone, resumed_by__isnull=True).delete()
-
-
-def newest_complete(jobs: Iterable[int]) -> dict[int, int]:
-    """What each job resumes from: the key of its newest checkpoint that counts."""
-    return dict(COMPLETE(set(jobs)))

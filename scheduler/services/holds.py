@@ -7,12 +7,12 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from django.db.models import QuerySet
 
 from gpufleet.core.bulk import rows_insert
-from gpufleet.core.prepared import Prepared
+from gpufleet.core.prepared import Prepared, together
 from scheduler.models import IN_SERVICE, Attempt, Gpu, GpuMode, MigInstance, Node, Placement, PromisedSeat
 
 WHOLE_MILLI = 1000
@@ -65,15 +65,19 @@ def seats_faults(
     seats = [seat for group in wanted.values() for seat in group]
     if not seats:
         return {}, {}
-    devices = _Devices(seats, serving_only)
     gpus = {seat.gpu_id for seat in seats if seat.gpu_id is not None}
+    # Nodes are locked first: what is asked behind that is true until the end of the transaction.
+    nodes, present, sitting, promises = together(
+        LOCKED_NODES.asking({seat.node_id for seat in seats}), GPUS.asking(gpus), SITTING.asking(gpus), PROMISED_ON.asking(gpus)
+    )
+    devices = _Devices(nodes, present, seats, serving_only)
     held: dict[int, int] = defaultdict(int)
     slices: set[int] = set()
-    for gpu, mig, milli in SITTING(gpus):
+    for gpu, mig, milli in sitting:
         held[gpu] += milli
         if mig is not None:
             slices.add(mig)
-    promised = _promised(gpus)
+    promised = _promised(promises)
     broken: dict[Key, str] = {}
     busy: dict[Key, str] = {}
     for key, group in wanted.items():
@@ -101,10 +105,10 @@ def _with(held: Mapping[int, int], group: Iterable[Seat]) -> dict[int, int]:
     return sums
 
 
-def _promised(gpus: Iterable[int]) -> dict[int, list[tuple[int, int | None, int]]]:
+def _promised(rows: Iterable[tuple[int, int, int | None, int]]) -> dict[int, list[tuple[int, int | None, int]]]:
     """(job, MIG instance, milli) of what is promised, by GPU."""
     found: dict[int, list[tuple[int, int | None, int]]] = defaultdict(list)
-    for gpu, job, mig, milli in PROMISED_ON(gpus):
+    for gpu, job, mig, milli in rows:
         found[gpu].append((job, mig, milli))
     return found
 
@@ -119,12 +123,11 @@ def _others_promise(seat: Seat, promised: Mapping[int, Sequence[tuple[int, int |
 
 
 class _Devices:
-    """The nodes, GPUs and instances behind some seats, with their nodes locked in the order of keys."""
+    """The nodes, GPUs and instances behind some seats."""
 
-    def __init__(self, seats: Sequence[Seat], serving_only: bool) -> None:
+    def __init__(self, nodes: Iterable[Any], gpus: Iterable[Any], seats: Sequence[Seat], serving_only: bool) -> None:
         self.serving_only = serving_only
-        self.nodes = {pk: (removed, health) for pk, removed, health in LOCKED_NODES({seat.node_id for seat in seats})}
-        gpus = GPUS({seat.gpu_id for seat in seats if seat.gpu_id is not None})
+        self.nodes = {pk: (removed, health) for pk, removed, health in nodes}
         self.gpus = {pk: (node, mode, health) for pk, node, mode, health in gpus}
         wanted = {seat.mig_id for seat in seats if seat.mig_id is not None}
         self.slices = dict(LIVE_INSTANCES(wanted))

@@ -11,16 +11,16 @@ from django.db.models import Exists, OuterRef
 
 from gpufleet.core.bulk import row_made, rows_insert
 from gpufleet.core.live.news import News
-from gpufleet.core.prepared import Prepared
+from gpufleet.core.prepared import Prepared, together
 from scheduler.backends.base import attempt_key
 from scheduler.measures import WAITED
-from scheduler.models import HOLDING, Job, JobState, Node, Order, OrderKind, Placement, Promise, PromisedSeat
+from scheduler.models import HOLDING, Attempt, Job, JobState, Node, Order, OrderKind, Placement, Promise, PromisedSeat
 from scheduler.policy import policy
-from scheduler.services.checkpoints import newest_complete
+from scheduler.services.checkpoints import COMPLETE
 from scheduler.services.holds import WHOLE_MILLI, Seat, seats_faults
 from scheduler.services.lease import lease_want
 from scheduler.services.measuring import tally
-from scheduler.services.steps import Steps, jobs_locked, next_numbers, open_attempts
+from scheduler.services.steps import LAST_NUMBERS, OPEN_ATTEMPTS, Steps, jobs_locked
 from scheduler.services.tokens import attempt_token, token_digest
 
 # How much longer than the grace of those who leave a promise holds: what a back-end may take to say that they are gone.
@@ -67,14 +67,16 @@ class Starter:
 
     def __init__(self, steps: Steps, jobs: Iterable[int], seats: Iterable[Seat]) -> None:
         self.steps = steps
-        keys = set(jobs)
-        self.attempts = open_attempts(keys)
-        self._numbers = next_numbers(keys - self.attempts.keys())
-        self._resume = newest_complete(keys)
-        self._clusters = dict(CLUSTERS({seat.node_id for seat in seats}))
+        keys, nodes = set(jobs), {seat.node_id for seat in seats}
+        attempts, numbers, newest, clusters, starts = together(
+            OPEN_ATTEMPTS.asking(keys), LAST_NUMBERS.asking(keys), COMPLETE.asking(keys), CLUSTERS.asking(nodes), LAST_START.asking(steps.now)
+        )
+        self.attempts: dict[int, Attempt] = {attempt.job_id: attempt for attempt in attempts}
+        self._last_numbers: dict[int, int] = dict(numbers)
+        self._resume: dict[int, int] = dict(newest)
+        self._clusters: dict[int, int] = dict(clusters)
         self._gap = timedelta(seconds=1) / policy().starts_per_second
-        last = LAST_START.first(steps.now)
-        self._next = last + self._gap if last else steps.now
+        self._next: datetime = starts[0] + self._gap if starts else steps.now
         self._waited: list[tuple[str, float]] = []
 
     def grant(self, grant: Grant) -> None:
@@ -85,7 +87,7 @@ class Starter:
 
     def _start(self, grant: Grant) -> None:
         steps, job = self.steps, grant.job
-        number = self._numbers[job.pk]
+        number = self._last_numbers.get(job.pk, 0) + 1
         token = attempt_token(attempt_key(job=job.public_id, attempt=number))
         facts = {"backfilled": grant.backfilled, "reclaimed_at": grant.reclaimed_at, "resumed_from_id": self._resume.get(job.pk)}
         attempt = steps.begin(job, number, token_digest=token_digest(token), **facts)
@@ -159,11 +161,11 @@ def promised_seats_insert(promise: Promise, seats: Iterable[Seat]) -> None:
 def promises_take(*, now: datetime, news: News | None = None) -> int:
     """Start what was promised GPUs that are free by now, each gang whole. One on hardware that has gone is given up. Returns how many started."""
     own = news or News()
-    if not _hopeful():
+    if not (hopeful := _hopeful()):
         return 0
     with transaction.atomic():
         steps = Steps(now=now)
-        jobs = jobs_locked(_hopeful())
+        jobs = jobs_locked(hopeful)
         promises = {promise.job_id: promise for promise in PROMISES_OF(jobs)}
         seats = _promised_seats(promises.values())
         ready = {key: seats[promise.pk] for key, promise in promises.items() if _may_take(jobs[key], promise)}
@@ -188,8 +190,8 @@ def promises_take(*, now: datetime, news: News | None = None) -> int:
 
 def _hopeful() -> list[int]:
     """Jobs whose promise could be taken: nobody sits on a whole GPU or an instance of it. Most promises wait, and are not looked at any closer."""
-    promises = PROMISES()
-    blocked = {*WHOLE_BLOCKED(), *PART_BLOCKED()} if promises else set()
+    promises, whole, parts = together(PROMISES.asking(), WHOLE_BLOCKED.asking(), PART_BLOCKED.asking())
+    blocked = {*whole, *parts}
     return [job for promise, job in promises if promise not in blocked]
 
 

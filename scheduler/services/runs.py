@@ -13,14 +13,14 @@ from django.db import transaction
 
 from gpufleet.core.audit import SYSTEM, Actor
 from gpufleet.core.live.news import News
-from gpufleet.core.prepared import Prepared
+from gpufleet.core.prepared import Prepared, together
 from scheduler.backends.base import Signal
 from scheduler.models import ENDED, HOLDING, Attempt, Job, JobState, OrderKind, Placement, Promise
 from scheduler.policy import DEFAULT_GRACE_SECONDS
 from scheduler.services.holds import OPEN_OF
 from scheduler.services.lease import lease_want
 from scheduler.services.retries import retry_delay
-from scheduler.services.steps import Steps, jobs_locked, open_attempts
+from scheduler.services.steps import LOCKED, OPEN_ATTEMPTS, Steps, jobs_locked, open_attempts
 
 CLUSTERS_OF: Prepared[tuple[int, int]] = Prepared(
     lambda attempts: (
@@ -116,8 +116,10 @@ def attempts_stop(*, stops: Sequence[Stop], now: datetime, actor: Actor = SYSTEM
     own = news or News()
     with transaction.atomic():
         steps = Steps(now=now, actor=actor)
-        jobs = jobs_locked(stop.job_id for stop in stops)
-        attempts = open_attempts(jobs)
+        keys = {stop.job_id for stop in stops}
+        locked, opened = together(LOCKED.asking(keys), OPEN_ATTEMPTS.asking(keys))
+        jobs: dict[int, Job] = {job.pk: job for job in locked}
+        attempts: dict[int, Attempt] = {attempt.job_id: attempt for attempt in opened}
         clusters = Clusters(attempts.values())
         asked = 0
         for stop in stops:
@@ -164,12 +166,16 @@ def attempts_seen(*, up: Sequence[int], ends: Sequence[Ended], now: datetime, ne
     with transaction.atomic():
         steps = Steps(now=now)
         told = [*up, *(end.attempt_id for end in ends)]
-        jobs = jobs_locked(JOBS_OF(told))
-        attempts = {attempt.pk: attempt for attempt in open_attempts(jobs).values()}
+        keys = set(JOBS_OF(told))
+        # Jobs are locked first: what is asked behind that is true until the end of the transaction.
+        locked, opened, held_rows, promised_rows = together(
+            LOCKED.asking(keys), OPEN_ATTEMPTS.asking(keys), OPEN_OF.asking({end.attempt_id for end in ends}), PROMISED.asking(keys)
+        )
+        jobs: dict[int, Job] = {job.pk: job for job in locked}
+        attempts: dict[int, Attempt] = {attempt.pk: attempt for attempt in opened}
         moved = sum(_came_up(steps, jobs[attempts[key].job_id], attempts[key]) for key in dict.fromkeys(up) if key in attempts)
         over = {end.attempt_id: end for end in reversed(ends) if end.attempt_id in attempts}
-        held = by_attempt(OPEN_OF(over))
-        promised = set(PROMISED([attempts[key].job_id for key in over]))
+        held, promised = by_attempt(held_rows), set(promised_rows)
         for key, end in reversed(over.items()):
             attempt = attempts[key]
             _end(steps, jobs[attempt.job_id], attempt, end, held.get(key, []), attempt.job_id in promised)

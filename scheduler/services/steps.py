@@ -272,10 +272,3 @@ def _job_update(names: tuple[str, ...]) -> PreparedUpdate:
         ),
         3 + len(names),
     )
-
-
-def next_numbers(jobs: Iterable[int]) -> dict[int, int]:
-    """The number of the next attempt of each job."""
-    keys = set(jobs)
-    last = dict(LAST_NUMBERS(keys))
-    return {key: last.get(key, 0) + 1 for key in keys}

@@ -5,19 +5,20 @@ Each looks for what is past its time and acts on it once; doing it again changes
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
+from itertools import chain
 from typing import Any
 
 from django.db import transaction
 from django.db.models import Exists, OuterRef, QuerySet
 
 from gpufleet.core.live.news import News
-from gpufleet.core.prepared import Prepared
+from gpufleet.core.prepared import Prepared, together
 from scheduler.backends.base import Signal
 from scheduler.happenings import Happened
 from scheduler.models import HOLDING, Attempt, Dependency, Job, JobState, Order, OrderKind, Promise
 from scheduler.policy import Policy
 from scheduler.services.lease import lease_want
-from scheduler.services.promises import promises_lapse
+from scheduler.services.promises import LAPSED, promises_lapse
 from scheduler.services.runs import Clusters, Stop, attempts_stop
 from scheduler.services.steps import Steps, jobs_locked, open_attempts
 
@@ -76,6 +77,8 @@ NEXT_DEMAND = [_next_demand(column) for column in ("not_before", "retry_at", "se
 
 def timers_run(*, now: datetime, policy: Policy, news: News) -> int:
     """Everything that is due. Returns how many jobs it touched."""
+    if not _anything_is_due(now, policy):
+        return 0
     return (
         promises_lapse(now=now, news=news)
         + starts_give_up(now=now, timeout=policy.start_timeout, news=news)
@@ -84,6 +87,19 @@ def timers_run(*, now: datetime, policy: Policy, news: News) -> int:
         + deadlines_enforce(now=now, news=news)
         + dependencies_settle(now=now, news=news)
     )
+
+
+def _anything_is_due(now: datetime, policy: Policy) -> bool:
+    """All questions below at once: nearly always nothing is, and then none of them is asked again."""
+    limited, *due = together(
+        LIMITED.asking(),
+        LAPSED.asking(now),
+        LATE_STARTS.asking(now - policy.start_timeout),
+        OVERDUE_STOPS.asking(now),
+        PAST_DEADLINE.asking(now),
+        UNMEETABLE.asking(),
+    )
+    return any(due) or any(end <= now or (warn_at is not None and warn_at <= now) for _, _, end, warn_at in _limited(limited, policy.limit_warning))
 
 
 def starts_give_up(*, now: datetime, timeout: timedelta, news: News) -> int:
@@ -117,7 +133,7 @@ def stops_force(*, now: datetime, news: News) -> int:
 def limits_enforce(*, now: datetime, warning: timedelta, news: News) -> int:
     """Time limits: a warning shortly before, then the run is asked to leave and its job has failed."""
     over, near = [], []
-    for job, limit, end, warn_at in _limited(warning):
+    for job, limit, end, warn_at in _limited(LIMITED(), warning):
         if end <= now:
             over.append(Stop(job, JobState.FAILED, "failed", f"Its time limit of {limit} s is over."))
         elif warn_at is not None and warn_at <= now:
@@ -127,9 +143,11 @@ def limits_enforce(*, now: datetime, warning: timedelta, news: News) -> int:
     return len(near) + (attempts_stop(stops=over[:MOST], now=now, news=news) if over else 0)
 
 
-def _limited(warning: timedelta) -> Iterator[tuple[int, int, datetime, datetime | None]]:
+def _limited(
+    rows: Iterable[tuple[int, datetime | None, int | None, datetime | None]], warning: timedelta
+) -> Iterator[tuple[int, int, datetime, datetime | None]]:
     """Jobs that run under a limit: how long it is, when it ends, and when the warning is due if none was given."""
-    for job, running_at, limit, warned_at in LIMITED():
+    for job, running_at, limit, warned_at in rows:
         if running_at is not None and limit is not None:
             end = running_at + timedelta(seconds=limit)
             yield job, limit, end, end - min(warning, timedelta(seconds=limit) / 2) if warned_at is None else None
@@ -188,20 +206,14 @@ def _end_waiting(keys: Sequence[int], to: str, cause: Callable[[Job], str], now:
 
 def timers_next(*, now: datetime, policy: Policy) -> datetime | None:
     """When time alone brings about something next, of what can be known now. What becomes demand is known to the plan: `demand_next`."""
-    limits = [at for _, _, *both in _limited(policy.limit_warning) for at in both]
-    starting = FIRST_START.first()
-    times = [
-        *limits,
-        starting + policy.start_timeout if starting else None,
-        NEXT_STOP.first(now),
-        NEXT_PROMISE.first(),
-        NEXT_DEADLINE.first(now),
-        NEXT_ORDER.first(now),
-    ]
+    limited, starting, *others = together(
+        LIMITED.asking(), FIRST_START.asking(), NEXT_STOP.asking(now), NEXT_PROMISE.asking(), NEXT_DEADLINE.asking(now), NEXT_ORDER.asking(now)
+    )
+    limits = [at for _, _, *both in _limited(limited, policy.limit_warning) for at in both]
+    times = [*limits, *(at + policy.start_timeout for at in starting), *chain.from_iterable(others)]
     return min((at for at in times if at is not None and at > now), default=None)
 
 
 def demand_next(*, now: datetime) -> datetime | None:
     """When a job that waits for its time becomes demand: the next plan is due then."""
-    times = [question.first(now) for question in NEXT_DEMAND]
-    return min((at for at in times if at is not None), default=None)
+    return min(chain.from_iterable(together(*(question.asking(now) for question in NEXT_DEMAND))), default=None)

@@ -15,7 +15,7 @@ from django.db import transaction
 from django.db.models import Q
 
 from gpufleet.core.bulk import rows_insert
-from gpufleet.core.prepared import Prepared, PreparedUpdate
+from gpufleet.core.prepared import Prepared, PreparedUpdate, together
 from quotas.models import LedgerClock, Phase
 from quotas.services.ledger import Held, ledger_follow, ledger_moment, ledger_redecide
 from scheduler.models import USES, Attempt, CapacityEntry, Gpu, Health, Job, JobState, Placement, PromisedSeat
@@ -43,8 +43,8 @@ def usage_follow(*, attempts: Collection[int], gpus: Iterable[int] = (), at: dat
     """Write down what these attempts hold now, and what has become of its GPUs; `gpus` names those that were let go, and further ones."""
     touched = set(gpus)
     if attempts:
-        seats = _seats_of(attempts)
-        ledger_follow(attempts=attempts, held=_held_by(attempts, seats), at=at)
+        runs, seats = together(RUNS.asking(attempts), SEATS.asking(attempts))
+        ledger_follow(attempts=attempts, held=_held_by(runs, seats), at=at)
         touched.update(seat["gpu_id"] for seat in seats)
     timeline_follow(gpus=touched, at=at)
 
@@ -94,12 +94,8 @@ PROMISED_ON: Prepared[tuple[int, int]] = Prepared(lambda gpus: PromisedSeat.obje
 CLOCK = Prepared[LedgerClock](lambda: LedgerClock.objects.filter(pk=1))
 
 
-def _seats_of(attempts: Collection[int]) -> list[dict[str, Any]]:
-    return SEATS(attempts)
-
-
-def _held_by(attempts: Collection[int], seats: Iterable[dict[str, Any]]) -> list[Held]:
-    runs = {row["id"]: row for row in RUNS(attempts)}
+def _held_by(rows: Iterable[dict[str, Any]], seats: Iterable[dict[str, Any]]) -> list[Held]:
+    runs = {row["id"]: row for row in rows}
     workers: dict[tuple[int, str, int, str], list[dict[str, Any]]] = defaultdict(list)
     for seat in seats:
         workers[seat["attempt_id"], seat["role"], seat["worker"], seat["gpu__gpu_type_id"]].append(seat)
@@ -159,11 +155,7 @@ def _minimum(spec: Mapping[str, Any], role: str) -> int | None:
 def timeline_follow(*, gpus: Iterable[int], at: datetime) -> int:
     """Make the open entries of these GPUs say what each is good for now. Returns how many entries began."""
     keys = sorted(set(gpus))
-    if not keys:
-        return 0
-    clock = CLOCK.first()
-    assert clock is not None, "its moment was taken"
-    return _timeline_follow(keys, clock, at)
+    return _timeline_follow(keys, at) if keys else 0
 
 
 def timeline_review(*, now: datetime) -> int:
@@ -196,11 +188,16 @@ class _Device:
     created_at: datetime
 
 
-def _timeline_follow(keys: list[int], clock: LedgerClock, at: datetime) -> int:
-    devices = {key: _Device(gpu_type, (health, above), removed, created) for key, gpu_type, health, above, removed, created in DEVICES(keys)}
-    held = _held_on(keys)
-    promised = _promised_on(keys)
-    present = {row[1]: row for row in OPEN_ENTRIES(keys)}
+def _timeline_follow(keys: list[int], at: datetime) -> int:
+    rows, held_rows, promised_rows, entries, clocks = together(
+        *(question.asking(keys) for question in (DEVICES, HELD_ON, PROMISED_ON, OPEN_ENTRIES)), CLOCK.asking()
+    )
+    assert clocks, "its moment was taken"
+    clock: LedgerClock = clocks[0]
+    devices = {key: _Device(gpu_type, (health, above), removed, created) for key, gpu_type, health, above, removed, created in rows}
+    held = _held_on(held_rows)
+    promised = _promised_on(promised_rows)
+    present = {row[1]: row for row in entries}
     known = set(present)
     if new := devices.keys() - known:
         known.update(CapacityEntry.objects.filter(gpu__among=new).values_list("gpu_id", flat=True))
@@ -220,17 +217,17 @@ def _timeline_follow(keys: list[int], clock: LedgerClock, at: datetime) -> int:
     return len(fresh)
 
 
-def _held_on(gpus: list[int]) -> dict[int, dict[str, int]]:
+def _held_on(rows: Iterable[tuple[Any, ...]]) -> dict[int, dict[str, int]]:
     """Thousandths that work holds, by GPU and phase."""
     found: dict[int, dict[str, int]] = defaultdict(lambda: defaultdict(int))
-    for gpu, milli, leaving, joining, state, running, asked in HELD_ON(gpus):
+    for gpu, milli, leaving, joining, state, running, asked in rows:
         found[gpu][phase_of(state=state, running_at=running, stop_asked_at=asked, leaving_since=leaving, joining=joining)] += milli
     return found
 
 
-def _promised_on(gpus: list[int]) -> dict[int, int]:
+def _promised_on(rows: Iterable[tuple[int, int]]) -> dict[int, int]:
     found: dict[int, int] = defaultdict(int)
-    for gpu, milli in PROMISED_ON(gpus):
+    for gpu, milli in rows:
         found[gpu] += milli
     return found
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from gpufleet.core.prepared import Prepared
+from gpufleet.core.prepared import Prepared, Question
 from gpufleet.core.times import millis
 from scheduler.engine.values import MigInstance as Slice
 from scheduler.engine.values import Node, Topology
@@ -86,9 +86,9 @@ class FleetView:
         return replace(self, nodes=nodes, blocked=dict(blocked))
 
 
-def fleet_rows(now: datetime) -> Rows:
-    """All that a fleet view is made from, to be compared with the last time's."""
-    return CLUSTERS(), LEVELS(), DOMAINS(), NODES(), GPUS(), SLICES(), SPLITS(now - RATE_COUNTS, now)
+def fleet_asked(now: datetime) -> list[Question]:
+    """All that a fleet view is made from; the answers are compared with the last time's."""
+    return [*(question.asking() for question in (CLUSTERS, LEVELS, DOMAINS, NODES, GPUS, SLICES)), SPLITS.asking(now - RATE_COUNTS, now)]
 
 
 def topology_now() -> Topology:

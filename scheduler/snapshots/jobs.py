@@ -9,7 +9,7 @@ import orjson
 from django.db.models import Exists, Max, OuterRef, Q
 
 from gpufleet.core.bulk import moment_read
-from gpufleet.core.prepared import Prepared
+from gpufleet.core.prepared import Prepared, Question
 from gpufleet.core.times import millis
 from scheduler.engine.reading import Fault, Faults
 from scheduler.engine.scenario_jobs import JobReader
@@ -95,30 +95,35 @@ SAVED = Prepared(
 )
 
 
-def job_rows(now: datetime, known: Mapping[int, Row]) -> list[Row]:
-    """The rows of all jobs that are to be planned. Those whose revision is known are not read again: whoever changes a job raises it."""
-    seen = [*RUNNING(), *DUE(now)]
-    rows = {key: known[key] for key, revision in seen if key in known and known[key][REVISION] == revision}
-    if missing := [key for key, _ in seen if key not in rows]:
-        rows.update((row[ID], row) for row in JOBS.raw(missing))
-    return [rows[key] for key, _ in seen]
+def jobs_asked(now: datetime) -> list[Question]:
+    """The jobs that are to be planned, with their revisions: those that hold or are promised something, and those that are demand."""
+    return [RUNNING.asking(), DUE.asking(now)]
+
+
+def job_rows(seen: Sequence[tuple[int, int]], known: Mapping[int, Row]) -> tuple[dict[int, Row], list[Row]]:
+    """The rows of these jobs, and those of them that are new. What is known at its revision is not read again: whoever changes a job raises it."""
+    rows = {key: row for key, revision in seen if (row := known.get(key)) is not None and row[REVISION] == revision}
+    fresh = JOBS.raw([key for key, _ in seen if key not in rows]) if len(rows) < len(seen) else []
+    rows.update((row[ID], row) for row in fresh)
+    return rows, fresh
 
 
 Standing = tuple[dict[int, Row], dict[int, list[Row]], dict[int, Row], dict[int, list[Row]], dict[int, Any]]
 
 
-def standing_rows() -> Standing:
+def standing_asked() -> list[Question]:
+    return [OPEN_ATTEMPTS.asking_raw(), HELD.asking_raw(), PROMISES.asking_raw(), PROMISED_SEATS.asking(), SAVED.asking_raw()]
+
+
+def standing_of(attempts: list[Row], held: list[Row], promises: list[Row], seats: list[Row], saved: list[Row]) -> Standing:
     """By job: its open attempt, what it holds, what it is promised (and where), and its newest whole checkpoint."""
-    attempts = {row[0]: row for row in OPEN_ATTEMPTS.raw()}
-    held: dict[int, list[Row]] = defaultdict(list)
-    for row in HELD.raw():
-        held[row[0]].append(row)
-    promises = {row[0]: row for row in PROMISES.raw()}
-    seats: dict[int, list[Row]] = defaultdict(list)
-    if promises:
-        for seat in PROMISED_SEATS():
-            seats[seat[0]].append((*seat, None))
-    return attempts, held, promises, seats, dict(SAVED.raw())
+    holds: dict[int, list[Row]] = defaultdict(list)
+    for row in held:
+        holds[row[0]].append(row)
+    promised: dict[int, list[Row]] = defaultdict(list)
+    for seat in seats:
+        promised[seat[0]].append((*seat, None))
+    return {row[0]: row for row in attempts}, holds, {row[0]: row for row in promises}, promised, {row[0]: row[1] for row in saved}
 
 
 def kind_document(spec: Mapping[str, Any], job_class: str, priority: int, preemptible: str, gpus_milli: int) -> dict[str, Any]:

@@ -1,20 +1,34 @@
 """Taking a snapshot: read the rows of one moment, reuse what is unchanged, and leave out what can't be planned."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import chain, islice
 from typing import Any
 
 from gpufleet.core.moment import one_moment
-from gpufleet.core.prepared import Prepared
+from gpufleet.core.prepared import Prepared, together
 from gpufleet.core.times import millis
 from scheduler.engine.kept import Kept
 from scheduler.engine.values import Job, Kind, Scenario, Settings
 from scheduler.models import Job as JobModel
 from scheduler.snapshots import jobs as rows_of
-from scheduler.snapshots.fleet import FleetView, fleet_rows, fleet_view
-from scheduler.snapshots.jobs import Kinds, Row, Standing, Unreadable, job_of, job_rows, kind_document, run_of, standing_rows, workers_of
-from scheduler.snapshots.tree import Past, TreeView, archived_nodes, inner_nodes, past_usage, tree_rows, tree_view
+from scheduler.snapshots.fleet import FleetView, fleet_asked, fleet_view
+from scheduler.snapshots.jobs import (
+    Kinds,
+    Row,
+    Standing,
+    Unreadable,
+    job_of,
+    job_rows,
+    jobs_asked,
+    kind_document,
+    run_of,
+    standing_asked,
+    standing_of,
+    workers_of,
+)
+from scheduler.snapshots.tree import Past, TreeView, archived_nodes, inner_nodes, past_usage, tree_asked, tree_view
 
 ASKED = Prepared(lambda keys: JobModel.objects.filter(pk__among=keys).order_by().values_list("id", "spec", "gpus_milli"))
 
@@ -65,13 +79,15 @@ class Snapshots:
 
     def take(self, *, settings: Settings, now: datetime, start_timeout: timedelta) -> Snapshot:
         with one_moment():
-            fleet_raw, rows, standing = fleet_rows(now), job_rows(now, self._rows), standing_rows()
+            fleet_raw, tree_raw, seen, standing = _asked(now)
             fleet = self._fleet_of(fleet_raw)
-            tree_raw = tree_rows(fleet.capacity_milli)
             self._past = past_usage(now, settings.fairness, self._past)
-            self._ask(rows)
-        self._rows = {row[rows_of.ID]: row for row in rows}
-        tree = self._tree_of(tree_raw, {row[rows_of.QUOTA] for row in rows})
+            known, fresh = job_rows(seen, self._rows)
+            rows = known.values()
+            # All of them where what was known is of another topology.
+            self._ask(fresh if self._asks else rows)
+        self._rows = known
+        tree = self._tree_of((*tree_raw, tuple(sorted(fleet.capacity_milli.items()))), {row[rows_of.QUOTA] for row in rows})
         jobs, left_out, blocked = self._jobs(rows, standing, fleet, tree, now, start_timeout)
         fleet = self._without(fleet, blocked)
         scenario = Scenario(
@@ -120,12 +136,12 @@ class Snapshots:
     # Jobs
 
     def _ask(self, rows: Iterable[Row]) -> None:
-        """What each job asks for, read where it is new or its revision has moved on."""
+        """What each job asks for, read where its revision has moved on."""
         assert self._kinds is not None
         asks = self._asks
-        fresh = {row[rows_of.ID]: row for row in rows if asks.get(row[rows_of.ID], (0,))[0] != row[rows_of.REVISION]}
-        for key, spec, milli in ASKED(fresh):
-            row = fresh[key]
+        wanted = {row[rows_of.ID]: row for row in rows if asks.get(row[rows_of.ID], (0,))[0] != row[rows_of.REVISION]}
+        for key, spec, milli in ASKED(wanted) if wanted else ():
+            row = wanted[key]
             asks[key] = (row[rows_of.REVISION], self._read_ask(spec, milli, row))
 
     def _read_ask(self, spec: Any, milli: int, row: Row) -> tuple[Kind, Any, bool] | str:
@@ -140,7 +156,7 @@ class Snapshots:
         return saving if isinstance(saving, str) else (kind, *saving)
 
     def _jobs(
-        self, rows: list[Row], standing: Standing, fleet: FleetView, tree: TreeView, now: datetime, start_timeout: timedelta
+        self, rows: Collection[Row], standing: Standing, fleet: FleetView, tree: TreeView, now: datetime, start_timeout: timedelta
     ) -> tuple[list[_Known], dict[str, str], dict[int, int]]:
         attempts, held, promises, seats, saved = standing
         known_before, known_now = self._known, {}
@@ -183,6 +199,14 @@ class Snapshots:
             raise Unreadable("it holds nothing")
         job = job_of(row, tree.paths[row[rows_of.QUOTA]], kind, saving, movable, last, run)
         return _Known(source, job, JobRow(row[rows_of.ID], row[rows_of.STATE], row[rows_of.REVISION], row[rows_of.QUOTA]))
+
+
+def _asked(now: datetime) -> tuple[tuple[Any, ...], tuple[Any, ...], list[Any], Standing]:
+    """Fleet, tree, jobs with their revisions, and where they stand, in one go."""
+    fleet, tree, jobs, standing = fleet_asked(now), tree_asked(), jobs_asked(now), standing_asked()
+    answers = iter(together(*fleet, *tree, *jobs, *standing))
+    fleet_raw, tree_raw, seen, rows = (tuple(islice(answers, len(asked))) for asked in (fleet, tree, jobs, standing))
+    return fleet_raw, tree_raw, list(chain(*seen)), standing_of(*rows)
 
 
 def _block(blocked: dict[int, int], seats: Iterable[Row], fleet: FleetView) -> None:

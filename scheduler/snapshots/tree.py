@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from gpufleet.core.prepared import Prepared
+from gpufleet.core.prepared import Prepared, Question
 from gpufleet.core.times import millis
 from quotas.models import QuotaNode, QuotaShare
 from scheduler.engine.values import Amount, Fairness, Quota
@@ -32,8 +32,9 @@ class TreeView:
     paths: Mapping[int, str]  # of the leaf that a job of this node belongs to
 
 
-def tree_rows(capacity: Mapping[str, int]) -> tuple[Any, ...]:
-    return NODES(), SHARES(), tuple(sorted(capacity.items()))
+def tree_asked() -> list[Question]:
+    """Nodes and shares, of which a tree view is made."""
+    return [NODES.asking(), SHARES.asking()]
 
 
 def tree_revision() -> tuple[int, int, int]:

@@ -1,16 +1,19 @@
 """A prepared question finds what its query set finds, whatever is given, and is made once."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from django.db import IntegrityError, connection, transaction
-from django.db.models import Exists, Max, OuterRef, Q
+from django.db import DatabaseError, IntegrityError, connection, transaction
+from django.db.models import Exists, Func, Max, OuterRef, Q, Value
 from django.test.utils import CaptureQueriesContext
 
+from gpufleet.core.bulk import moment_read
 from gpufleet.core.models import Sequence
-from gpufleet.core.prepared import Prepared, PreparedDelete, PreparedUpdate
+from gpufleet.core.prepared import Prepared, PreparedDelete, PreparedUpdate, together
+from quotas.models import QuotaNode
 from scheduler.models import Attempt, Job, Order, OrderKind
 from tests import builders
 
@@ -66,6 +69,41 @@ def test_it_finds_what_the_query_set_finds(make: Callable[[Any, Any], Any], jobs
     for some in (keys, keys[1:2], [], set(keys[:2]), dict.fromkeys(keys[2:])):
         for at in (NOON, SOON, NOON + timedelta(days=400)):
             assert seen(question(some, at)) == seen(make(list(some), at))
+
+
+@pytest.mark.parametrize("logged", [False, True])
+def test_many_that_are_asked_together_are_each_answered_as_alone(logged: bool, jobs: list[Job]) -> None:
+    keys = [job.pk for job in jobs]
+    asked = [(make, some) for make in QUESTIONS for some in (keys, keys[1:2], [])]
+    alone = [seen(make(some, SOON)) for make, some in asked]
+    with CaptureQueriesContext(connection) if logged else nullcontext():
+        answers = together(*(Prepared(make).asking(some, SOON) for make, some in asked))
+    assert [seen(answer) for answer in answers] == alone
+    raw = Prepared(lambda keys: Attempt.objects.filter(job__among=keys).order_by("id").values_list("id", "started_at"))
+    (told,) = together(raw.asking_raw(keys))
+    assert [(key, moment_read(at)) for key, at in told] == raw(keys)
+    assert together() == []
+
+
+@pytest.mark.django_db(transaction=True)
+def test_one_question_that_fails_is_told_and_the_connection_goes_on() -> None:
+    names = Prepared(lambda: QuotaNode.objects.values_list("name", flat=True))
+    broken = Prepared(lambda: QuotaNode.objects.values_list(Func(Value("x"), function="no_such_function"), flat=True))
+    builders.quota("team")
+
+    for _ in range(3):
+        with pytest.raises(DatabaseError, match="no_such_function"):
+            together(names.asking(), broken.asking(), names.asking())
+        assert together(names.asking(), names.asking()) == [["team"], ["team"]]
+
+
+def test_what_is_asked_often_goes_on_seeing_what_is_new(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the database keeps its plans, and lets go of them."""
+    monkeypatch.setattr("gpufleet.core.prepared.PLAN_SECONDS", 0.0)
+    question = Prepared(lambda name: Job.objects.filter(name__gte=name).order_by("name").values_list("name", flat=True))
+    for number in range(10, 25):
+        builders.job(f"job-{number}", on=jobs[0].quota)
+        assert len(question("job-1")) == len(together(question.asking("job-1"), question.asking("job-9"))[0]) == number - 10 + 1 + 3
 
 
 def test_it_is_made_once(jobs: list[Job]) -> None:

@@ -12,7 +12,7 @@ from django.test import Client
 
 from scheduler.backends.manifests import checkpoints_in
 from scheduler.models import Attempt, Checkpoint, CheckpointShard, JobState
-from scheduler.services.checkpoints import KEPT, Shard, Told, checkpoints_tell, newest_complete, shard_report
+from scheduler.services.checkpoints import COMPLETE, KEPT, Shard, Told, checkpoints_tell, shard_report
 from scheduler.services.tokens import attempt_token, token_digest
 from tests import builders
 from tests.builders import NOON
@@ -32,11 +32,11 @@ def report(attempt: Attempt, shard: int, *, step: int = 10, shards: int = 3, loc
 def test_it_counts_when_the_last_shard_has_come(order: tuple[int, ...]) -> None:
     attempt = attempt_with_token()
     for number in order:
-        assert not newest_complete([attempt.job_id])
+        assert not COMPLETE([attempt.job_id])
         for _ in range(2):
             row = report(attempt, number)
     assert (row.verified_at, row.shards.count()) == (NOON, 3)
-    assert newest_complete([attempt.job_id]) == {attempt.job_id: row.pk}
+    assert dict(COMPLETE([attempt.job_id])) == {attempt.job_id: row.pk}
 
 
 @pytest.mark.django_db
@@ -59,7 +59,7 @@ def test_the_furthest_complete_one_is_resumed_and_few_are_kept() -> None:
         told = Told(attempt.pk, attempt.job_id, step, f"/c/{step}", 2, (Shard(0), *([Shard(1)] if step != 7 else [])))
         checkpoints_tell(told=[told], now=NOON + timedelta(minutes=step))
 
-    assert Checkpoint.objects.get(pk=newest_complete([attempt.job_id])[attempt.job_id]).step == 6
+    assert Checkpoint.objects.get(pk=dict(COMPLETE([attempt.job_id]))[attempt.job_id]).step == 6
     assert list(Checkpoint.objects.order_by("step").values_list("step", flat=True)) == [4, 5, 6, 7][-KEPT - 1 :]
 
 
