@@ -20,7 +20,7 @@ from celery import current_app
 from django.db import OperationalError, connection, transaction
 
 from gpufleet.core.prepared import Prepared, PreparedUpdate
-from gpufleet.core.times import MomentField
+from gpufleet.core.times import whole_millis
 from scheduler.models import Lease as LeaseRow
 
 HELD = Prepared(lambda name, epoch: LeaseRow.objects.select_for_update().filter(name=name, epoch=epoch).values_list("pk", flat=True))
@@ -203,7 +203,7 @@ def tick_call() -> None:
 
 def _stored(moment: datetime) -> Any:
     """A moment as the database's own driver takes it in raw SQL."""
-    return MomentField().get_db_prep_value(moment, connection)
+    return connection.ops.adapt_datetimefield_value(whole_millis(moment))
 
 
 def lease_pause(*, name: str = TICK, by: str, reason: str, now: datetime) -> None:
