@@ -78,6 +78,14 @@ def _networks(text: str) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network,
     return tuple(ipaddress.ip_network(word) for word in _words(text))
 
 
+def _mail_url(text: str) -> str:
+    if text:
+        parts = urlsplit(text)
+        if parts.scheme not in ("smtp", "smtps") or not parts.hostname or parts.path.strip("/") or parts.port == 0:
+            raise ValueError
+    return text
+
+
 def _scopes(text: str) -> tuple[str, ...]:
     scopes = _words(text)
     if "openid" not in scopes:
@@ -152,6 +160,8 @@ VARIABLES = (
     Variable("GPUFLEET_WEBHOOK_NETWORKS", "networks such as 10.1.0.0/16 with commas between them, or empty", _networks, "", ""),
     Variable("GPUFLEET_WEBHOOK_HTTP", "on or off", _switch, "off", "off"),
     Variable("GPUFLEET_WEBHOOK_GIVE_UP_DAYS", "1 to 60", _whole(1, 60), "5", "5"),
+    Variable("GPUFLEET_EMAIL_URL", "smtp://user:password@host:587 or smtps://…, or empty: no mail is sent", _mail_url, "", "", secret=True),
+    Variable("GPUFLEET_EMAIL_FROM", "the address that mails come from", str, "gpufleet@localhost", "gpufleet@localhost"),
     Variable("GPUFLEET_OIDC_ISSUER", "the provider's issuer URL, or empty: no single sign-on", _url("https", "http"), "", ""),
     Variable("GPUFLEET_OIDC_NAME", "what the sign-in button says", str, "Single sign-on", "Single sign-on"),
     Variable("GPUFLEET_OIDC_CLIENT_ID", "the client id that the provider gave", str, "", ""),

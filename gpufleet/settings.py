@@ -6,6 +6,7 @@ import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from csp.constants import NONE, SELF
 from psycopg.conninfo import conninfo_to_dict
@@ -244,6 +245,16 @@ VIRTUAL_GPUS = ENV["VIRTUAL_GPUS"]
 # Where webhooks may lead, and when one that fails is given up; scheduler/outgoing.py holds every address against it.
 WEBHOOKS = {name: ENV[f"WEBHOOK_{name}"] for name in ("NETWORKS", "HTTP", "GIVE_UP_DAYS")}
 PUBLIC_URL = ENV["PUBLIC_URL"]
+_MAIL = urlsplit(ENV["EMAIL_URL"])
+EMAIL_HOST = _MAIL.hostname or ""
+EMAIL_PORT = _MAIL.port or (465 if _MAIL.scheme == "smtps" else 587)
+EMAIL_HOST_USER = unquote(_MAIL.username or "")
+EMAIL_HOST_PASSWORD = unquote(_MAIL.password or "")
+EMAIL_USE_SSL = _MAIL.scheme == "smtps"
+# Not to this machine: mail to a relay on it goes over no wire.
+EMAIL_USE_TLS = _MAIL.scheme == "smtp" and EMAIL_HOST not in ("localhost", "127.0.0.1", "::1")
+EMAIL_TIMEOUT = 10
+DEFAULT_FROM_EMAIL = SERVER_EMAIL = ENV["EMAIL_FROM"]
 # Where a console in one process listens, for what runs on the same machine; `gpufleet up` says so.
 OWN_URL = ""
 

@@ -71,7 +71,7 @@ class DiscoverForm(forms.Form):
 class WebhookForm(forms.Form):
     """`places` are the nodes that a new webhook may be for; one that is changed stays where it is."""
 
-    node = NodeChoiceField(QuotaNode.objects.none(), label="Jobs of", help_text="It is told of all jobs of this node and below it.")
+    node = NodeChoiceField(QuotaNode.objects.none(), label="Jobs of", empty_label=None, help_text="It is told of all jobs of this node and below it.")
     name = forms.CharField(max_length=80, help_text="What it tells, so that people know what stops when it is removed.")
     url = forms.CharField(
         max_length=500,

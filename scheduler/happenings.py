@@ -24,6 +24,8 @@ class Happened(StrEnum):
 
 # A delivery that somebody asked for, to see whether it arrives. No hook chooses it.
 TEST = "test"
+# What one person's own webhook is sent.
+NOTICES = "notices"
 
 LABELS: dict[str, str] = {
     Happened.SUBMITTED: "A job was submitted",
@@ -37,6 +39,7 @@ LABELS: dict[str, str] = {
     Happened.FAILED: "It failed",
     Happened.CANCELLED: "It was cancelled",
     TEST: "Test",
+    NOTICES: "Notices",
 }
 _ENDS = {JobState.COMPLETED: Happened.COMPLETED, JobState.FAILED: Happened.FAILED, JobState.CANCELLED: Happened.CANCELLED}
 _LEAVES = {JobState.PREEMPTED: Happened.PREEMPTED, JobState.QUEUED: Happened.REQUEUED, JobState.RESERVED: Happened.MOVED}

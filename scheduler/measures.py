@@ -40,5 +40,6 @@ ORDER = Timed("gpufleet_backend_order_seconds", "From an order being due to the 
 SENDS = (*MILLISECONDS, 10.0)
 DELIVERIES = Counted("gpufleet_webhook_tries", "Tries to deliver to a webhook: delivered, failed (tried again later), given_up.", ("outcome",))
 DELIVERY = Timed("gpufleet_webhook_try_seconds", "How long a try to deliver to a webhook took.", (), SENDS)
+MAILS = Counted("gpufleet_notice_mails", "Mails with notices: sent, or failed (tried again later).", ("outcome",))
 
-MEASURES = (TICK, PHASE, PLANS, DECISIONS, CONFLICTS, WAITED, CALL, CALL_FAULTS, ORDER, DELIVERIES, DELIVERY)
+MEASURES = (TICK, PHASE, PLANS, DECISIONS, CONFLICTS, WAITED, CALL, CALL_FAULTS, ORDER, DELIVERIES, DELIVERY, MAILS)

@@ -1,8 +1,11 @@
 """The lists of webhooks and of what they were sent, stated once for pages, files and the API."""
 
-from gpufleet.core.tables import Choice, Column, Moment, Table, Text
+from django.db.models import Q
+
+from gpufleet.core.tables import Choice, Column, Flag, Moment, Table, Text
 from scheduler.happenings import LABELS, TEST, Happened
-from scheduler.models import DeliveryState, WebhookState
+from scheduler.models import DeliveryState, SendingState, WebhookState
+from scheduler.services.notices import KIND_LABELS, WAY_LABELS, Way
 
 KIND_CHOICES = tuple((kind.value, kind.value) for kind in Happened)
 DELIVERY_KINDS = (*KIND_CHOICES, (TEST, LABELS[TEST]))
@@ -64,4 +67,48 @@ DELIVERIES = Table(
         Moment("to", "To", "made_at", until=True),
     ),
     empty="Nothing was sent yet.",
+)
+
+NOTICE_KINDS = tuple(KIND_LABELS.items())
+NOTICES = Table(
+    name="notices",
+    noun="notification",
+    columns=(
+        Column("at", "When", "at", sort="id", most_first=True, cell="{{ row.at|moment }}"),
+        Column("title", "What", "title", cell="scheduler/_notice.html"),
+        Column("text", "Why", "text", cell="{{ row.text|default:'–' }}"),
+        Column("kind", "Kind", "kind", on_page=False),
+        Column("job", "Job", "job", cell="{% if row.job %}<a href=\"{% url 'job' row.job %}\">{{ row.job }}</a>{% else %}–{% endif %}"),
+        Column("count", "Jobs", "count", numeric=True, hint="How many it stands for"),
+        Column("read", "Read", "read_at", cell="scheduler/_notice_read.html"),
+    ),
+    default_sort="-at",
+    search=("title", "text", "job"),
+    search_label="Search notifications",
+    filters=(
+        Flag("unread", "Unread", Q(read_at__isnull=True), yes="Unread", no="Read"),
+        Choice("kind", "Kind", NOTICE_KINDS),
+        Moment("from", "From", "at"),
+        Moment("to", "To", "at", until=True),
+    ),
+    empty="You were told nothing yet. What happens to your jobs, and to those that you follow, is told here.",
+)
+
+SENDINGS = Table(
+    name="sendings",
+    noun="message",
+    columns=(
+        Column("made", "Made", "made_at", sort="id", most_first=True, cell="{{ row.made_at|moment }}"),
+        Column("title", "What", "notice.title"),
+        Column("way", "Way", "way"),
+        Column("state", "State", "state", sort="state", cell="{% status row.state row.get_state_display %}"),
+        Column("attempts", "Tries", "attempts", numeric=True),
+        Column("fault", "Fault", "fault", cell="{{ row.fault|default:'–' }}"),
+    ),
+    default_sort="-made",
+    filters=(
+        Choice("state", "State", SendingState.choices),
+        Choice("way", "Way", ((Way.EMAIL.value, WAY_LABELS[Way.EMAIL]), (Way.WEBHOOK.value, WAY_LABELS[Way.WEBHOOK]))),
+    ),
+    empty="Nothing was sent by e-mail or to a webhook of yours.",
 )

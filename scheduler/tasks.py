@@ -17,6 +17,7 @@ from scheduler.services.lease import tick_call
 from scheduler.services.measuring import measures_write, tally
 from scheduler.services.outbox import outbox_turn
 from scheduler.services.plans import plans_forget
+from scheduler.services.sending import sendings_turn
 from scheduler.services.tick import Memory, TickResult, collect_meanwhile, collect_seldom, tick_run
 
 # Beat calls every second, so a call goes on for about so long while things are known to happen.
@@ -128,7 +129,7 @@ def tell() -> int:
     try:
         while outbox_turn(now=now()):
             pass
-        tried = deliveries_turn(clock=now, rng=_chance)
+        tried = sendings_turn(clock=now, rng=_chance) + deliveries_turn(clock=now, rng=_chance)
         if tried:
             measures_write()
         return tried

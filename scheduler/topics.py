@@ -6,6 +6,7 @@ from typing import Any
 from gpufleet.core.live.topics import topic_register
 from quotas.permissions import Access, Can
 from scheduler.models import Job
+from scheduler.selectors.notices import bell_mark, bell_of
 
 # A state is to be seen well within half a second of the decision; pages gather by themselves what comes faster than they can draw.
 JOBS_WINDOW_SECONDS = 0.1
@@ -22,6 +23,16 @@ def plans_load(ids: Sequence[int]) -> list[list[Any]]:
     return [[key] for key in ids]
 
 
+def bells_load(ids: Sequence[int]) -> list[list[Any]]:
+    """Whose bell rang, by a mark that only that person's own page knows."""
+    return [[bell_mark(user)] for user in ids]
+
+
+def bells_snapshot(access: Access, query: Mapping[str, str]) -> dict[str, Any]:
+    assert access.actor.user is not None
+    return {"rows": [], **bell_of(access.actor.user)}
+
+
 def nothing_more(access: Access, query: Mapping[str, str]) -> dict[str, Any]:
     """Pages of these topics ask for themselves; of a snapshot they only need its revision."""
     return {"rows": []}
@@ -29,4 +40,5 @@ def nothing_more(access: Access, query: Mapping[str, str]) -> dict[str, Any]:
 
 def topics_register() -> None:
     topic_register("jobs", Can.SEE, jobs_load, nothing_more, window_seconds=JOBS_WINDOW_SECONDS)
+    topic_register("bells", Can.SEE, bells_load, bells_snapshot)
     topic_register("plans", Can.SEE, plans_load, nothing_more, window_seconds=PLANS_WINDOW_SECONDS)

@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from scheduler.views import clusters, gpus, imports, jobs, loop, nodes, submitting, templates, webhooks
+from scheduler.views import clusters, gpus, imports, jobs, loop, nodes, notices, submitting, templates, webhooks
 
 urlpatterns = [
     path("jobs/", jobs.job_list, name="jobs"),
@@ -15,6 +15,13 @@ urlpatterns = [
     path("jobs/<slug:public_id>/cancel/", jobs.job_cancel_page, name="job_cancel"),
     path("jobs/<slug:public_id>/hold/", jobs.job_hold_write, name="job_hold"),
     path("jobs/<slug:public_id>/release/", jobs.job_release_write, name="job_release"),
+    path("jobs/<slug:public_id>/follow/", notices.job_follow_write, name="job_follow"),
+    path("notifications/", notices.notice_list, name="notices"),
+    path("notifications/unread", notices.notices_unread, name="notices_unread"),
+    path("notifications/read/", notices.notices_mark, name="notices_mark"),
+    path("notifications/settings/", notices.notice_settings, name="notice_settings"),
+    path("notifications/test/", notices.notices_try, name="notices_test"),
+    path("notifications/webhook/", notices.own_webhook_write, name="own_webhook"),
     path("templates/", templates.template_list, name="templates"),
     path("templates/edit/", templates.template_edit, name="template_edit"),
     path("templates/archive/", templates.template_end, name="template_end"),

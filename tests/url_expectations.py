@@ -298,6 +298,15 @@ PAGES = [
     Expect("GET", "scheduler/scenario", FLEET),
     Expect("GET", "scheduler/plans/<int:pk>/", FLEET, lambda w: {"pk": w.plan.pk}),
     Expect("GET", "scheduler/plans/<int:pk>/scenario", FLEET, lambda w: {"pk": w.plan.pk}),
+    # what one is told
+    Expect("POST", "jobs/<slug:public_id>/follow/", SEES, FIELDS["job"], data=lambda w: {"to": "yes"}),
+    Expect("GET", "notifications/", SIGNED_IN),
+    Expect("GET", "notifications/unread", SIGNED_IN),
+    Expect("POST", "notifications/read/", SIGNED_IN, data=lambda w: {"all": "1"}, silent="What one has read changes nothing for anybody."),
+    Expect("GET", "notifications/settings/", SIGNED_IN),
+    Expect("POST", "notifications/settings/", SIGNED_IN, data=lambda w: {"ways-failed": "console", "zone": "UTC", "quiet_rule": "hold"}),
+    Expect("POST", "notifications/test/", SIGNED_IN),
+    Expect("POST", "notifications/webhook/", SIGNED_IN, data=lambda w: {"url": "https://hooks.example.org/x"}),
     # webhooks
     Expect("GET", "webhooks/", HOOKS),
     Expect("GET", "webhooks/new/", HOOKS),
@@ -339,6 +348,7 @@ PAGES = [
 
 ALL_SCOPES = frozenset(TOKEN_SCOPES)
 OPERATING = frozenset({"operate"})
+WRITING = ALL_SCOPES - {"read"}
 HOOKING = frozenset({"operate", "admin"})
 STEERING = frozenset({"submit", "operate"})
 SPLIT = {"mode": "mig", "instances": [{"profile": "3g.40gb", "start": 0}], "reason": "Test"}
@@ -443,6 +453,16 @@ API = [
     Expect("POST", "api/v1/jobs/{public_id}/restart", STEERS, FIELDS["running job"], data=lambda w: {"reason": "Test"}, tokens=STEERING),
     Expect("GET", "api/v1/jobs/{public_id}/description", STEERS, FIELDS["job"], tokens=STEERING),
     Expect("POST", "api/v1/jobs/{public_id}/clone", SUBMITS, FIELDS["job"], data=lambda w: {"changes": {}}, tokens=frozenset({"submit"})),
+    Expect("GET", "api/v1/me/notices", SIGNED_IN, tokens=ALL_SCOPES),
+    Expect("POST", "api/v1/me/notices/read", SIGNED_IN, data=lambda w: {}, tokens=WRITING, silent="What one has read changes nothing for anybody."),
+    Expect("GET", "api/v1/me/notices/choices", SIGNED_IN, tokens=ALL_SCOPES),
+    Expect("PUT", "api/v1/me/notices/choices", SIGNED_IN, data=lambda w: {"ways": {"failed": ["console"]}}, tokens=WRITING),
+    Expect("PUT", "api/v1/me/notices/webhook", SIGNED_IN, data=lambda w: {"url": "https://hooks.example.org/x"}, tokens=WRITING),
+    Expect("DELETE", "api/v1/me/notices/webhook", SIGNED_IN, tokens=WRITING, silent="There is none."),
+    Expect("POST", "api/v1/me/notices/test", SIGNED_IN, tokens=WRITING),
+    Expect("GET", "api/v1/me/notices/log", SIGNED_IN, tokens=ALL_SCOPES),
+    Expect("PUT", "api/v1/jobs/{public_id}/follow", SEES, FIELDS["job"], tokens=WRITING),
+    Expect("DELETE", "api/v1/jobs/{public_id}/follow", SEES, FIELDS["job"], tokens=WRITING, silent="It is not followed."),
     Expect("GET", "api/v1/webhooks", HOOKS, tokens=HOOKING),
     Expect("POST", "api/v1/webhooks", HOOKS, data=_hook_json, tokens=HOOKING),
     Expect("GET", "api/v1/webhooks/{public_id}", HOOKS, FIELDS["webhook"], tokens=HOOKING),

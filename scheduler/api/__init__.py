@@ -2,7 +2,7 @@
 
 from ninja import Router
 
-from scheduler.api import checkpoints, fitting, hardware, imports, jobs, loop, templates, webhooks
+from scheduler.api import checkpoints, fitting, hardware, imports, jobs, loop, notices, templates, webhooks
 
 router = Router()
 router.add_router("", hardware.router)
@@ -13,3 +13,4 @@ router.add_router("", fitting.router)
 router.add_router("", templates.router)
 router.add_router("", loop.router)
 router.add_router("", webhooks.router)
+router.add_router("", notices.router)

@@ -25,7 +25,18 @@ from scheduler.models.inventory import (
 from scheduler.models.jobs import ENDED, HOLDING, Attempt, Dependency, Job, JobClass, JobEvent, JobState, Placement
 from scheduler.models.loop import Lease, Outlook, PlanRecord, Promise, PromisedSeat, Repartition
 from scheduler.models.measures import Measure
-from scheduler.models.notices import Delivery, DeliveryState, Happening, Webhook, WebhookState
+from scheduler.models.notices import (
+    Delivery,
+    DeliveryState,
+    Happening,
+    JobFollow,
+    Notice,
+    NoticeChoices,
+    Sending,
+    SendingState,
+    Webhook,
+    WebhookState,
+)
 from scheduler.models.repeats import SubmissionKey
 from scheduler.models.templates import JobDraft, JobTemplate, JobTemplateVersion
 from scheduler.models.timeline import USES, CapacityEntry, UsageStep
@@ -55,6 +66,7 @@ __all__ = [
     "JobClass",
     "JobDraft",
     "JobEvent",
+    "JobFollow",
     "JobState",
     "JobTemplate",
     "JobTemplateVersion",
@@ -63,6 +75,8 @@ __all__ = [
     "MigInstance",
     "Nic",
     "Node",
+    "Notice",
+    "NoticeChoices",
     "Order",
     "OrderKind",
     "Outlook",
@@ -72,6 +86,8 @@ __all__ = [
     "Promise",
     "PromisedSeat",
     "Repartition",
+    "Sending",
+    "SendingState",
     "SimulatedRun",
     "SubmissionKey",
     "TopologyLevel",

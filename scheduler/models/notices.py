@@ -121,3 +121,99 @@ class Delivery(models.Model):
 
     def __str__(self) -> str:
         return f"{self.public_id} {self.kind}"
+
+
+class NoticeChoices(models.Model):
+    """What a person wants to be told of, and how. Who has no row is told in the console of everything."""
+
+    user = models.OneToOneField(User, primary_key=True, on_delete=models.CASCADE, related_name="notice_choices")
+    ways = models.JSONField(default=dict, help_text="By kind: console, email, webhook.")
+    zone = models.CharField(max_length=60, default="UTC")
+    quiet_from = models.PositiveSmallIntegerField(null=True, blank=True, help_text="Minutes after midnight, in the zone.")
+    quiet_until = models.PositiveSmallIntegerField(null=True, blank=True)
+    quiet_rule = models.CharField(max_length=4, default="hold", help_text="hold or drop: what becomes of e-mail and webhook in quiet hours.")
+    urgent = models.JSONField(default=list, help_text="Kinds that quiet hours do not keep back.")
+    revision = models.PositiveIntegerField(default=1)
+
+    class Meta:
+        db_table = "notice_choices"
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(quiet_from__isnull=True, quiet_until__isnull=True) | Q(quiet_from__lt=1440, quiet_until__lt=1440),
+                name="notice_quiet_hours_are_whole",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"choices of {self.user_id}"
+
+
+class JobFollow(models.Model):
+    """Somebody wants to be told of a job that is not his own."""
+
+    job = models.ForeignKey("scheduler.Job", on_delete=models.CASCADE, related_name="followers")
+    user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="followed")
+    since = MomentField(default=now)
+
+    class Meta:
+        db_table = "job_follow"
+        constraints = [models.UniqueConstraint(fields=["job", "user"], name="job_follow_once")]
+
+    def __str__(self) -> str:
+        return f"{self.user_id} follows {self.job_id}"
+
+
+class Notice(models.Model):
+    """What one person is told, of one job or of many at once. `in_console` ones are in the list behind the bell."""
+
+    user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="notices")
+    kind = models.CharField(max_length=12)
+    at = MomentField()
+    title = models.CharField(max_length=200)
+    text = models.CharField(max_length=500, blank=True)
+    job = models.CharField(max_length=24, blank=True, help_text="The public id of the job, where it is one.")
+    count = models.PositiveIntegerField(default=1, help_text="How many happenings it stands for.")
+    in_console = models.BooleanField(default=True)
+    read_at = MomentField(null=True, blank=True)
+
+    class Meta:
+        db_table = "notice"
+        indexes = [
+            models.Index(fields=["user", "-id"], name="notice_user"),
+            models.Index(fields=["user"], name="notice_unread", condition=Q(read_at__isnull=True, in_console=True)),
+            models.Index(fields=["at"], name="notice_at"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} for {self.user_id}: {self.title}"
+
+
+class SendingState(models.TextChoices):
+    WAITING = "waiting", "Waiting"
+    SENT = "delivered", "Sent"
+    FAILED = "parked", "Given up"
+    DROPPED = "dropped", "Quiet hours"
+
+
+class Sending(models.Model):
+    """A notice on its way by e-mail or to the person's own webhook. Those of one way that are due together go out as one."""
+
+    notice = models.ForeignKey(Notice, on_delete=models.CASCADE, related_name="sendings")
+    user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="+")
+    way = models.CharField(max_length=8)
+    state = models.CharField(max_length=10, choices=SendingState.choices, default=SendingState.WAITING)
+    made_at = MomentField(default=now)
+    due_at = MomentField()
+    attempts = models.PositiveIntegerField(default=0)
+    done_at = MomentField(null=True, blank=True)
+    fault = models.CharField(max_length=300, blank=True)
+
+    class Meta:
+        db_table = "sending"
+        indexes = [
+            models.Index(fields=["due_at", "id"], name="sending_due", condition=Q(state="waiting")),
+            models.Index(fields=["user", "-id"], name="sending_user"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.way} of notice {self.notice_id}: {self.state}"

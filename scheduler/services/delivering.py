@@ -21,6 +21,7 @@ from scheduler.measures import DELIVERIES, DELIVERY
 from scheduler.models import Delivery, DeliveryState, Webhook, WebhookState
 from scheduler.outgoing import Outcome, Rules, post, signature
 from scheduler.services.measuring import tally
+from scheduler.services.notices import notice_tell
 from scheduler.services.webhooks import fingerprint_of, secret_of
 
 # How long a claim holds: well above what one round can take.
@@ -137,7 +138,7 @@ def deliveries_settle(*, done: Sequence[tuple[Claimed, Outcome]], now: datetime,
 
 def _judge(key: int, outcomes: Iterable[Outcome], now: datetime) -> None:
     """What its last tries say of a hook. One that only fails for days is switched off."""
-    hook = Webhook.objects.select_for_update(of=("self",)).select_related("node").get(pk=key)
+    hook = Webhook.objects.select_for_update(of=("self",)).select_related("node", "person", "author").get(pk=key)
     if any(outcome.taken for outcome in outcomes):
         if hook.failing_since is not None:
             Webhook.objects.filter(pk=key).update(failing_since=None)
@@ -158,6 +159,10 @@ def _judge(key: int, outcomes: Iterable[Outcome], now: datetime) -> None:
             after={"state": WebhookState.DISABLED.value},
             reason=f"It has only failed for {days} days.",
         )
+        told = hook.person or hook.author
+        if told is not None:
+            text = f"It has only failed since {since:%Y-%m-%d %H:%M} UTC. Repair the receiver, send a test, then resume it."
+            notice_tell(user=told, title=f"The webhook {hook.name} was switched off", text=text, now=now)
 
 
 def deliveries_park(*, now: datetime) -> int:

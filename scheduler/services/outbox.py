@@ -9,13 +9,16 @@ from typing import Any
 from django.conf import settings
 from django.db import connection, transaction
 
-from gpufleet.core.audit import Actor
+from gpufleet.core.audit import SYSTEM, Actor
 from gpufleet.core.bulk import rows_insert
+from gpufleet.core.live.news import News
 from gpufleet.core.prepared import Prepared
 from gpufleet.core.times import millis
-from quotas.permissions import is_within
+from quotas.permissions import Access, Can, Grant, is_within
 from scheduler.happenings import PAYLOAD_VERSION, TOLD
-from scheduler.models import Delivery, Happening, Job, Webhook, WebhookState
+from scheduler.models import Delivery, Happening, Job, JobFollow, NoticeChoices, Webhook, WebhookState
+from scheduler.selectors.discretion import Discretion
+from scheduler.services.notices import KIND_OF, notices_make
 from scheduler.services.story import Event
 
 COLUMNS = ("kind", "at", "job", "revision", "owner", "actor", "actor_name", "from_state", "to_state", "cause", "attempt")
@@ -24,6 +27,11 @@ BATCH = 500
 
 ACTIVE = Webhook.objects.filter(state=WebhookState.ACTIVE, removed_at__isnull=True)
 KINDS_WANTED: Prepared[list[str]] = Prepared(lambda: ACTIVE.filter(node__isnull=False).values_list("kinds", flat=True))
+
+CHOSEN: Prepared[tuple[int, dict[str, list[str]]]] = Prepared(
+    lambda users: NoticeChoices.objects.filter(user__among=users).values_list("user_id", "ways")
+)
+FOLLOWED: Prepared[int] = Prepared(lambda jobs: JobFollow.objects.filter(job__among=jobs).values_list("job_id", flat=True))
 
 
 def happening_wanted(kind: str) -> bool:
@@ -41,10 +49,29 @@ def happenings_write(*, events: Iterable[Event], actor: Actor) -> None:
     if not found:
         return
     wanted = _wanted()
-    if not wanted:
+    kept = [one for one in found if one[1] in wanted]
+    if len(kept) < len(found):
+        kept += _of_people([one for one in found if one[1] not in wanted])
+    if not kept:
         return
     by = actor.user.pk if actor.user is not None else None
-    rows_insert(Happening, COLUMNS, (_row(event, kind, by) for event, kind in found if kind in wanted))
+    rows_insert(Happening, COLUMNS, (_row(event, kind, by) for event, kind in kept))
+
+
+def _of_people(found: list[tuple[Event, str]]) -> list[tuple[Event, str]]:
+    """Those of jobs whose owner, or somebody who follows them, wants to be told of the kind."""
+    found = [(event, kind) for event, kind in found if kind in KIND_OF]
+    chosen = dict(CHOSEN({event.job.owner_id for event, _ in found if event.job.owner_id is not None}))
+    kept: list[tuple[Event, str]] = []
+    rest: list[tuple[Event, str]] = []
+    for event, kind in found:
+        owner = event.job.owner_id
+        wants = owner is not None and (owner not in chosen or chosen[owner].get(KIND_OF[kind]))
+        (kept if wants else rest).append((event, kind))
+    if rest:
+        followed = set(FOLLOWED({event.job.pk for event, _ in rest}))
+        kept += [(event, kind) for event, kind in rest if event.job.pk in followed]
+    return kept
 
 
 def _row(event: Event, kind: str, by: int | None) -> tuple[Any, ...]:
@@ -64,22 +91,27 @@ def outbox_turn(*, now: datetime, most: int = AT_ONCE) -> int:
         }
         hooks = list(ACTIVE.filter(node__isnull=False).select_related("node").order_by("pk"))
         Delivery.objects.bulk_create(_deliveries(rows, jobs, hooks, now), batch_size=BATCH)
+        news = News()
+        notices_make(rows=rows, jobs=jobs, now=now, news=news)
         Happening.objects.filter(pk__among=[row.pk for row in rows]).delete()
+        news.publish()
     return len(rows)
 
 
-def _deliveries(rows: Iterable[Happening], jobs: dict[int, Job], hooks: Sequence[Webhook], now: datetime) -> list[Delivery]:
+def _deliveries(rows: Sequence[Happening], jobs: dict[int, Job], hooks: Sequence[Webhook], now: datetime) -> list[Delivery]:
     found = []
-    for row in rows:
-        job = jobs.get(row.job)
-        if job is None:
-            continue
-        body = ""
-        for hook in hooks:
-            if hook.node is not None and row.kind in hook.kinds and is_within(job.quota.path, hook.node.path):
-                body = body or payload(row, job)
-                found.append(delivery_of(hook, event=f"e-{row.pk}", kind=row.kind, job=job.public_id, body=body, now=now))
-    return found
+    for hook in hooks:
+        node = hook.node
+        assert node is not None
+        told = [(row, jobs[row.job]) for row in rows if row.kind in hook.kinds and row.job in jobs and is_within(jobs[row.job].quota.path, node.path)]
+        # Who receives it knows what one sees there who sees that subtree alone: causes name jobs and teams of the whole fleet.
+        receiver = Access(SYSTEM, (Grant(node.path, frozenset({Can.SEE})),))
+        discretion = Discretion(receiver, [row.cause for row, _ in told]) if told else None
+        for row, job in told:
+            assert discretion is not None
+            body = payload(row, job, discretion.text(row.cause))
+            found.append(delivery_of(hook, event=f"e-{row.pk}", kind=row.kind, job=job.public_id, body=body, now=now))
+    return sorted(found, key=lambda delivery: int(delivery.event.removeprefix("e-")))
 
 
 def delivery_of(hook: Webhook, *, event: str, kind: str, job: str, body: str, now: datetime, again_of: Delivery | None = None) -> Delivery:
@@ -87,7 +119,7 @@ def delivery_of(hook: Webhook, *, event: str, kind: str, job: str, body: str, no
     return Delivery(hook=hook, public_id=public, event=event, kind=kind, job=job, body=body, made_at=now, due_at=now, again_of=again_of)
 
 
-def payload(row: Happening, job: Job) -> str:
+def payload(row: Happening, job: Job, cause: str) -> str:
     """What receivers read (docs/operate/webhooks.md). The job is as it was when the message was made; all else, when it happened."""
     said = {
         "version": PAYLOAD_VERSION,
@@ -108,7 +140,7 @@ def payload(row: Happening, job: Job) -> str:
         "attempt": row.attempt,
         "from": row.from_state or None,
         "to": row.to_state,
-        "cause": row.cause,
+        "cause": cause,
         "by": row.actor_name,
     }
     return json.dumps(said, ensure_ascii=False, separators=(",", ":"))

@@ -16,18 +16,21 @@ from django.utils.crypto import salted_hmac
 from gpufleet.core.audit import audit_record
 from gpufleet.core.faults import Conflict, Stale
 from gpufleet.core.ids import public_id
+from gpufleet.core.models import User
 from quotas.models import QuotaNode
 from quotas.permissions import Access
 from scheduler.happenings import PAYLOAD_VERSION, TEST, Happened
 from scheduler.models import Delivery, Webhook, WebhookState
 from scheduler.outgoing import Refused, Rules, target_of
 from scheduler.selectors.webhooks import may_manage_hooks
+from scheduler.services.notices import own_hook
 from scheduler.services.outbox import delivery_of, moment
 
 MOST_A_NODE = 20
 NAME_LENGTH = 80
 REASON_LENGTH = 500
 MARK = "whs"
+OWN_NAME = "Own notices"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,8 @@ def hook_change(
         faults = _faults(
             name if name is not None else hook.name, url if url is not None else hook.url, kinds if kinds is not None else hook.kinds, reason
         )
+        if hook.person is not None:
+            faults.pop("kinds", None)  # a person says by his own choices of what he is told
         if url is None:
             faults.pop("url", None)  # what was allowed when it was typed in is looked at again when it is sent to
         if state is not None and state not in (WebhookState.ACTIVE, WebhookState.PAUSED):
@@ -123,6 +128,35 @@ def hook_secret(*, access: Access, hook: Webhook, seen: int | None = None, reaso
         hook.save(update_fields=["salt", "fingerprint", "revision"])
         _record(access, "webhook.secret", hook, before=before, after={"fingerprint": hook.fingerprint}, reason=reason)
     return NewSecret(hook, secret)
+
+
+def own_hook_save(*, access: Access, url: str, now: datetime) -> NewSecret | None:
+    """Where a person's own notices are sent. With a secret where there was none before; changing the address keeps the one there is."""
+    user = access.actor.user
+    if user is None:
+        raise PermissionDenied
+    faults = _faults(OWN_NAME, url, list(Happened), "")
+    if faults:
+        raise ValidationError(faults)
+    with transaction.atomic():
+        User.objects.select_for_update().get(pk=user.pk)
+        hook = own_hook(user)
+        if hook is not None:
+            hook_change(access=access, hook=hook, url=url, state=WebhookState.ACTIVE, now=now)
+            return None
+        author = {"author": user, "author_name": access.actor.name}
+        hook = Webhook(public_id=public_id("w"), name=OWN_NAME, person=user, url=url.strip(), created_at=now, **author)
+        secret = _new_secret(hook)
+        hook.save(force_insert=True)
+        _record(access, "webhook.create", hook, after=_facts(hook))
+    return NewSecret(hook, secret)
+
+
+def own_hook_remove(*, access: Access, now: datetime) -> bool:
+    hook = own_hook(access.actor.user) if access.actor.user is not None else None
+    if hook is not None:
+        hook_remove(access=access, hook=hook, now=now)
+    return hook is not None
 
 
 def hook_remove(*, access: Access, hook: Webhook, reason: str = "", now: datetime) -> None:

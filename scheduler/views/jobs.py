@@ -50,6 +50,7 @@ from scheduler.selectors.jobs import (
     must_steer,
 )
 from scheduler.selectors.logs import MOST_BYTES, job_log, job_writers
+from scheduler.selectors.notices import follows_job
 from scheduler.services.steering import job_cancel, job_hold_back, job_release_hold
 from scheduler.views.nodes import messages_by_field
 
@@ -227,6 +228,8 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
         "types": types_of(job.spec),
         "may_steer": steers,
         "may_submit": access.can_somewhere(Can.SUBMIT),
+        "may_follow": job.owner_id != (access.actor.user.pk if access.actor.user else None) and job.state not in ENDED,
+        "follows": partial(follows_job, access, job),
         "writers": job_writers(shown) if shown and steers else [],
         **extra,
     }

@@ -85,6 +85,7 @@ LOOKS: dict[str, Look] = {
     "waiting": Look("rest", "clock", "Waiting"),
     "delivered": Look("good", "check", "Delivered"),
     "parked": Look("bad", "cross", "Given up"),
+    "dropped": Look("rest", "pause", "Left out"),
     "failing": Look("warn", "alert", "Failing"),
     "disabled": Look("bad", "stop", "Switched off"),
     "over": Look("warn", "alert", "Over"),

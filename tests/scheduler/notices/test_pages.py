@@ -1,0 +1,176 @@
+"""The pages of webhooks and notices, as their people see them; what strangers wrote stays inert."""
+
+import pytest
+
+from gpufleet.core.models import AuditEntry
+from scheduler.models import Delivery, Notice, NoticeChoices, Webhook
+from tests import builders
+from tests.builders import NOON
+
+pytestmark = pytest.mark.django_db
+TEAM = "acme/research/nlp"
+SCRIPT = "<script>alert(1)</script>"
+
+
+@pytest.fixture
+def lead(personas):
+    return personas.client("team_lead")
+
+
+def test_webhooks_are_listed_in_every_state(personas, lead):
+    node = personas.nodes[TEAM]
+    builders.webhook(node, name="Fine")
+    builders.webhook(node, name="Ill", failing_since=NOON)
+    builders.webhook(node, name="Off", state="disabled", failing_since=NOON, disabled_at=NOON, kinds=["job.failed"] * 4)
+
+    page = lead.get("/webhooks/").content.decode()
+
+    assert all(word in page for word in ("Fine", "Failing", "Switched off", "4 kinds of events"))
+    assert "Fine" in lead.get("/webhooks/?format=csv").getvalue().decode()
+
+
+def test_a_secret_is_shown_once(personas, lead):
+    facts = {"node": personas.nodes[TEAM].public_id, "name": "Chat", "url": "https://hooks.example.org/x", "kinds": ["job.failed"]}
+
+    made = lead.post("/webhooks/new/", facts)
+
+    assert "whs_" in made.content.decode()
+    assert made["Cache-Control"] == "no-store"
+    hook = Webhook.objects.get()
+    pages = [f"/webhooks/{hook.public_id}/", f"/webhooks/{hook.public_id}/edit/", "/webhooks/", "/webhooks/?format=csv"]
+    assert not any("whs_" in lead.get(page).content.decode() for page in pages if "csv" not in page)
+
+
+def test_what_a_receiver_answered_is_only_text(personas, lead):
+    hook = builders.webhook(personas.nodes[TEAM], name=SCRIPT)
+    delivery = builders.delivery(hook, excerpt=SCRIPT, fault=SCRIPT, body='{"a": "' + SCRIPT + '"}')
+
+    for path in ("/webhooks/", f"/webhooks/{hook.public_id}/", f"/webhooks/{hook.public_id}/{delivery.public_id}/"):
+        page = lead.get(path).content.decode()
+        assert SCRIPT not in page
+        assert "&lt;script&gt;" in page
+
+
+def test_a_form_keeps_what_was_typed_and_says_what_is_wrong(personas, lead):
+    facts = {"node": personas.nodes[TEAM].public_id, "name": "Chat", "url": "https://192.168.0.1/x", "kinds": ["job.failed"]}
+
+    answer = lead.post("/webhooks/new/", facts)
+
+    assert answer.status_code == 422
+    page = answer.content.decode()
+    assert "192.168.0.1 is no public address" in page
+    assert 'value="https://192.168.0.1/x"' in page
+
+
+def test_a_change_over_another_one_is_refused(personas, lead):
+    hook = builders.webhook(personas.nodes[TEAM], revision=2)
+
+    answer = lead.post(f"/webhooks/{hook.public_id}/edit/", {"name": "Other", "url": hook.url, "kinds": ["job.failed"], "revision": 1})
+
+    assert answer.status_code == 409
+    assert Webhook.objects.get().name == "Chat"
+
+
+def test_a_message_is_sent_again_by_a_button(personas, lead):
+    hook = builders.webhook(personas.nodes[TEAM])
+    first = builders.delivery(hook)
+
+    answer = lead.post(f"/webhooks/{hook.public_id}/{first.public_id}/again/", follow=True)
+
+    assert "It is on its way again" in answer.content.decode()
+    assert Delivery.objects.get(again_of=first).state == "waiting"
+
+
+# Notices
+
+
+def told(user, count=1, **fields):
+    return [Notice.objects.create(**({"user": user, "kind": "failed", "at": NOON, "title": f"train-{n} failed"} | fields)) for n in range(count)]
+
+
+def test_the_list_is_ones_own_and_marks_what_was_read(personas):
+    sam = personas.users["submitter"]
+    first, second = told(sam, 2, text=SCRIPT, job="j-1")
+    (other,) = told(personas.users["viewer"], title="secret of others")
+    client = personas.client("submitter")
+
+    page = client.get("/notifications/").content.decode()
+    assert "train-0 failed" in page
+    assert "secret of others" not in page
+    assert SCRIPT not in page
+    assert client.get("/notifications/unread").json()["count"] == 2
+
+    client.post("/notifications/read/", {"id": [first.pk]})
+    client.post("/notifications/read/", {"id": [other.pk]})
+    assert client.get("/notifications/unread").json()["count"] == 1
+    client.post("/notifications/read/", {"all": "1"})
+    assert client.get("/notifications/unread").json()["count"] == 0
+    second.refresh_from_db()
+    other.refresh_from_db()
+    assert (second.read_at is not None, other.read_at) == (True, None)
+
+
+def test_a_bell_does_not_count_for_ever(personas, django_assert_max_num_queries):
+    Notice.objects.bulk_create(Notice(user=personas.users["submitter"], kind="failed", at=NOON, title="x") for _ in range(300))
+    client = personas.client("submitter")
+
+    assert client.get("/notifications/unread").json()["count"] == 100
+    with django_assert_max_num_queries(6):
+        client.get("/notifications/unread")
+
+
+def test_choices_are_kept_and_faults_are_named(personas, settings):
+    settings.EMAIL_HOST = ""
+    client = personas.client("submitter")
+    good = {
+        "ways-failed": ["console"],
+        "urgent": ["failed"],
+        "zone": "Europe/Berlin",
+        "quiet_from": "22:00",
+        "quiet_until": "07:00",
+        "quiet_rule": "drop",
+    }
+
+    assert client.post("/notifications/settings/", good | {"seen": "0"}).status_code == 302
+    row = NoticeChoices.objects.get()
+    assert (row.ways["failed"], row.ways["started"], row.quiet_from, row.quiet_until, row.urgent) == (["console"], [], 1320, 420, ["failed"])
+    assert AuditEntry.objects.filter(action="notices.choose").count() == 1
+    page = client.get("/notifications/settings/").content.decode()
+    assert 'value="22:00"' in page
+    assert "this console sends no mail" in page
+
+    assert client.post("/notifications/settings/", good | {"seen": "0"}).status_code == 409
+    bad = client.post("/notifications/settings/", good | {"seen": "1", "quiet_from": "25:00", "zone": "Mars/Olympus", "ways-failed": ["email"]})
+    assert bad.status_code == 422
+    assert "Write a time such as 22:00" in bad.content.decode()
+    bad = client.post("/notifications/settings/", good | {"seen": "1", "zone": "Mars/Olympus", "ways-failed": ["email"]})
+    assert "Name a time zone" in bad.content.decode()
+    assert "E-mail can&#x27;t be chosen" in bad.content.decode()
+
+
+def test_ones_own_webhook_shows_its_secret_once_and_can_be_removed(personas):
+    client = personas.client("submitter")
+
+    made = client.post("/notifications/webhook/", {"url": "https://hooks.example.org/me"})
+    assert "whs_" in made.content.decode()
+    moved = client.post("/notifications/webhook/", {"url": "https://hooks.example.org/other"}, follow=True)
+    assert "whs_" not in moved.content.decode()
+    assert "hooks.example.org/other" in moved.content.decode()
+    bad = client.post("/notifications/webhook/", {"url": "https://10.0.0.1/"})
+    assert "no public address" in bad.content.decode()
+
+    client.post("/notifications/webhook/", {"remove": "1", "url": ""})
+    assert Webhook.objects.filter(removed_at__isnull=True).count() == 0
+
+
+def test_a_job_is_followed_from_its_page(personas):
+    job = builders.job(on=personas.nodes[TEAM], owner=personas.users["submitter"])
+    client = personas.client("viewer")
+
+    assert "Follow" in client.get(f"/jobs/{job.public_id}/").content.decode()
+    client.post(f"/jobs/{job.public_id}/follow/", {"to": "yes"})
+    assert "Unfollow" in client.get(f"/jobs/{job.public_id}/").content.decode()
+    client.post(f"/jobs/{job.public_id}/follow/", {"to": "no"})
+
+    assert job.followers.count() == 0
+    assert "Follow" not in personas.client("submitter").get(f"/jobs/{job.public_id}/").content.decode(), "the owner is told anyway"
