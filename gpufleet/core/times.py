@@ -8,7 +8,8 @@ from django.utils import timezone
 
 
 def whole_millis(moment: datetime) -> datetime:
-    return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
+    rest = moment.microsecond % 1000
+    return moment.replace(microsecond=moment.microsecond - rest) if rest else moment
 
 
 def now() -> datetime:

@@ -20,10 +20,16 @@ def moment_of(text: str) -> datetime:
     return found.replace(tzinfo=UTC) if found.tzinfo is None else found
 
 
+@lru_cache(1024)
+def _spelt(moment: datetime) -> str:
+    """A tick says the same few times again and again."""
+    return str(moment)[:-LENGTH_OF_UTC]
+
+
 class DatabaseOperations(operations.DatabaseOperations):
     def adapt_datetimefield_value(self, value: Any) -> Any:
         if isinstance(value, datetime) and value.tzinfo is UTC and self.connection.timezone is UTC:
-            return str(value)[:-LENGTH_OF_UTC]
+            return _spelt(value)
         return super().adapt_datetimefield_value(value)
 
     def convert_datetimefield_value(self, value: Any, expression: Any, connection: Any) -> Any:
