@@ -441,6 +441,7 @@ API = [
     Expect("POST", "api/v1/fit", SUBMITS, data=_job_json, tokens=frozenset({"submit"}), silent="It only asks."),
     Expect("POST", "api/v1/submissions", SUBMITS, data=lambda w: {"jobs": [{"description": _job_json(w)}]}, tokens=frozenset({"submit"})),
     Expect("GET", "api/v1/jobs/{public_id}/logs", STEERS, FIELDS["job"], tokens=STEERING),
+    Expect("GET", "api/v1/jobs/{public_id}/logs/stream", STEERS, FIELDS["job"], tokens=STEERING),
     Expect("GET", "api/v1/jobs/{public_id}", SEES, FIELDS["job"], tokens=ALL_SCOPES),
     Expect("GET", "api/v1/jobs/{public_id}", FLEET, FIELDS["others' job"], hidden=SEES - FLEET, tokens=ALL_SCOPES, case="of another team"),
     Expect("GET", "api/v1/jobs/{public_id}/why", SEES, FIELDS["job"], tokens=ALL_SCOPES),

@@ -1,5 +1,6 @@
 """Calls to the console's API. What is safe to repeat is repeated when the network or the console stumbles."""
 
+import http.client
 import json
 import time
 import urllib.error
@@ -42,6 +43,38 @@ class Console:
         """A write. With an idempotency key, or keys of its own within, it may be repeated: the console does it once and answers the same again."""
         return self._call("POST", path, query, body if body is not None else {}, key, repeatable)
 
+    def events(self, path: str, **query: Any) -> Iterator[tuple[str, Any]]:
+        """Kinds and values of a stream of Server-Sent Events, to its event `end`. It goes on where it was when an answer is over."""
+        last, idle = "", 0
+        while True:
+            kind, data, came = "", [], False
+            try:
+                with self._opened("GET", path, query, headers={"Accept": "text/event-stream", **({"Last-Event-ID": last} if last else {})}) as answer:
+                    for line in answer:
+                        name, _, value = line.decode().rstrip("\n").partition(": ")
+                        if name == "event":
+                            kind = value
+                        elif name == "id":
+                            last = value
+                        elif name == "data":
+                            data.append(value)
+                        elif not name and data:
+                            came = True
+                            yield kind, json.loads("".join(data))
+                            if kind == "end":
+                                return
+                            kind, data = "", []
+            except urllib.error.HTTPError as fault:
+                if fault.code not in BUSY or idle >= TRIES:
+                    raise _told(fault, self.place) from fault
+            except (OSError, http.client.HTTPException) as fault:
+                if idle >= TRIES:
+                    raise ClientError(AWAY, f"{self.place.url} does not answer: {getattr(fault, 'reason', fault)}.") from fault
+            else:
+                came = True
+            idle = 0 if came else idle + 1
+            self.pause(AGAIN_AFTER[min(idle, len(AGAIN_AFTER) - 1)])
+
     def pages(self, path: str, limit: int, **query: Any) -> Iterator[dict[str, Any]]:
         """The rows of a list, page by page, at most `limit`."""
         after = ""
@@ -72,21 +105,23 @@ class Console:
         raise AssertionError("the last try either answers or raises")
 
     def _once(self, method: str, path: str, query: Mapping[str, Any], body: Any, key: str) -> Any:
-        asked = urllib.parse.urlencode({name: value for name, value in query.items() if value not in (None, "", [], False)}, doseq=True)
-        address = f"{self.place.url}/api/v1{path}{'?' + asked if asked else ''}"
-        headers = {"Authorization": f"Bearer {self.place.token}", "Accept": "application/json", "User-Agent": f"gpufleet/{__version__}"}
-        if key:
-            headers["Idempotency-Key"] = key
-        data = None
-        if body is not None:
-            data, headers["Content-Type"] = json.dumps(body).encode(), "application/json"
-        request = urllib.request.Request(address, data=data, method=method, headers=headers)  # noqa: S310 - http or https, by `clean_url`
-        with self._opener.open(request, timeout=SECONDS) as answer:
+        headers = {"Accept": "application/json"} | ({"Idempotency-Key": key} if key else {})
+        with self._opened(method, path, query, body, headers) as answer:
             text = answer.read()
         try:
             return json.loads(text)
         except ValueError as fault:
             raise ClientError(AWAY, f"{self.place.url} does not answer like a gpufleet console.") from fault
+
+    def _opened(self, method: str, path: str, query: Mapping[str, Any], body: Any = None, headers: Mapping[str, str] | None = None) -> Any:
+        asked = urllib.parse.urlencode({name: value for name, value in query.items() if value not in (None, "", [], False)}, doseq=True)
+        address = f"{self.place.url}/api/v1{path}{'?' + asked if asked else ''}"
+        sent = {"Authorization": f"Bearer {self.place.token}", "User-Agent": f"gpufleet/{__version__}", **(headers or {})}
+        data = None
+        if body is not None:
+            data, sent["Content-Type"] = json.dumps(body).encode(), "application/json"
+        request = urllib.request.Request(address, data=data, method=method, headers=sent)  # noqa: S310 - http or https, by `clean_url`
+        return self._opener.open(request, timeout=SECONDS)
 
 
 def _told(fault: urllib.error.HTTPError, place: Place) -> ClientError:

@@ -280,6 +280,8 @@ def logs(arguments: Sequence[str]) -> int:
     console = console_meant()
     offset = -asked.tail if asked.tail else 0
     attempt = asked.attempt
+    if asked.follow:
+        return _follow(console, asked.job, attempt=attempt, role=asked.role, index=asked.index, offset=offset)
     while True:
         query = {"attempt": attempt, "role": asked.role, "index": asked.index, "offset": offset, "limit": LOG_PART}
         part = console.get(f"/jobs/{asked.job}/logs", **query)
@@ -290,11 +292,20 @@ def logs(arguments: Sequence[str]) -> int:
         offset = part["next_offset"]
         if moved and part["text"]:
             continue
-        if part["ended"] or not asked.follow:
-            if part["note"] and offset <= 0:
-                print(plain(part["note"]), file=sys.stderr)
-            return DONE
-        time.sleep(LOOK_AGAIN_SECONDS)
+        if part["note"] and offset <= 0:
+            print(plain(part["note"]), file=sys.stderr)
+        return DONE
+
+
+def _follow(console: Console, job: str, **query: Any) -> int:
+    for kind, part in console.events(f"/jobs/{job}/logs/stream", **query):
+        if kind:
+            continue  # the end, or what a newer console tells besides
+        sys.stdout.write(logged(part["text"]))
+        sys.stdout.flush()
+        if part["note"]:
+            print(plain(part["note"]), file=sys.stderr)
+    return DONE
 
 
 @ends_well

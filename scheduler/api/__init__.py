@@ -2,13 +2,14 @@
 
 from ninja import Router
 
-from scheduler.api import checkpoints, fitting, hardware, imports, jobs, loop, notices, templates, webhooks
+from scheduler.api import checkpoints, fitting, hardware, imports, jobs, log_stream, loop, notices, templates, webhooks
 
 router = Router()
 router.add_router("", hardware.router)
 router.add_router("", imports.router)
 router.add_router("", checkpoints.router)
 router.add_router("", jobs.router)
+router.add_router("", log_stream.router)
 router.add_router("", fitting.router)
 router.add_router("", templates.router)
 router.add_router("", loop.router)

@@ -8,57 +8,91 @@
   const text = panel.querySelector("[data-log-text]");
   const note = panel.querySelector("[data-log-note]");
   const writer = panel.querySelector("[data-log-writer]");
+  const find = panel.querySelector("[data-log-find]");
+  const found = panel.querySelector("[data-log-found]");
   const EVERY_MS = 1000;
   const SELDOM_MS = 5000;
   const TAIL_BYTES = 16384;
   const KEPT = 400000;
 
   let offset = -TAIL_BYTES;
-  let timer = 0;
-  let turn = 0;
+  let source = null;
+  let ended = false;
+  let tryAt = 0;
+  let whole = "";
 
   const atEnd = () => text.scrollHeight - text.scrollTop - text.clientHeight < 24;
+
+  function show() {
+    const wanted = find.value.trim().toLowerCase();
+    if (!wanted) {
+      text.replaceChildren(document.createTextNode(whole));
+      live.setText(found, "");
+      return;
+    }
+    const lines = whole.split("\n").filter((line) => line.toLowerCase().includes(wanted));
+    text.replaceChildren(document.createTextNode(lines.join("\n")));
+    live.setText(found, lines.length === 1 ? "1 line" : `${lines.length} lines`);
+  }
 
   function add(more) {
     if (!more) return;
     const follow = atEnd();
+    whole += more;
+    const cut = whole.length > KEPT;
+    if (cut) whole = whole.slice(whole.indexOf("\n", whole.length - KEPT) + 1);
     // Text nodes only: whatever a job writes stays text.
-    text.append(document.createTextNode(more));
-    while (text.textContent.length > KEPT && text.firstChild !== text.lastChild) text.firstChild.remove();
+    if (cut || find.value.trim()) show();
+    else text.append(document.createTextNode(more));
     if (follow) text.scrollTop = text.scrollHeight;
   }
 
-  function again(milliseconds) {
-    clearTimeout(timer);
-    timer = setTimeout(ask, milliseconds);
+  function close() {
+    if (source) source.close();
+    source = null;
   }
 
-  async function ask() {
-    if (live.still) return again(EVERY_MS);
-    const mine = turn;
+  function open() {
     const [role, index] = writer.value.split("|");
     const query = new URLSearchParams({ attempt: panel.dataset.attempt, role, index, offset: String(offset) });
-    let part = null;
-    try {
-      const answer = await fetch(`/api/v1/jobs/${panel.dataset.log}/logs?${query}`, { headers: { Accept: "application/json" }, cache: "no-store" });
-      if (answer.ok) part = await answer.json();
-    } catch {
-      // The network is away: asked again below.
-    }
-    if (mine !== turn) return;
-    if (!part) return again(SELDOM_MS);
-    if (live.still) return again(EVERY_MS);
-    add(part.text);
-    offset = part.text || offset >= 0 ? part.next_offset : offset;
-    live.setText(note, text.textContent ? "" : part.note || "It has written nothing yet.");
-    if (!part.ended) again(part.text ? EVERY_MS : Math.min(SELDOM_MS, 2 * EVERY_MS));
+    const mine = new EventSource(`/api/v1/jobs/${panel.dataset.log}/logs/stream?${query}`);
+    source = mine;
+    mine.addEventListener("message", (event) => {
+      if (mine !== source) return;
+      const part = JSON.parse(event.data);
+      if (part.text) offset = part.next_offset;
+      add(part.text);
+      live.setText(note, whole ? "" : part.note || "It has written nothing yet.");
+    });
+    mine.addEventListener("end", () => {
+      if (mine !== source) return;
+      ended = true;
+      close();
+      if (!whole && !note.textContent) live.setText(note, "It has written nothing.");
+    });
+    mine.addEventListener("error", () => {
+      // The browser comes back by itself after an answer that is over; from one that was refused it does not.
+      if (mine !== source || mine.readyState !== EventSource.CLOSED) return;
+      close();
+      tryAt = Date.now() + SELDOM_MS;
+    });
+  }
+
+  function look() {
+    if (live.still) close();
+    else if (!source && !ended && Date.now() >= tryAt) open();
   }
 
   writer.addEventListener("change", () => {
-    turn += 1;
+    close();
     offset = -TAIL_BYTES;
-    text.replaceChildren();
-    ask();
+    ended = false;
+    whole = "";
+    tryAt = 0;
+    show();
+    look();
   });
-  ask();
+  find.addEventListener("input", show);
+  setInterval(look, EVERY_MS);
+  look();
 })();

@@ -6,7 +6,9 @@ from datetime import timedelta
 
 import pytest
 
+from gpufleet.client.calls import Console
 from gpufleet.client.description import seconds
+from gpufleet.client.place import place_now
 from gpufleet.core.times import now
 from scheduler.backends.registry import backend_for
 from scheduler.models import Job, JobState
@@ -193,7 +195,7 @@ def test_a_job_is_followed_to_its_end(run, monkeypatch):
     name = only_job().public_id
     step()
     assert only_job().state == JobState.STARTING
-    monkeypatch.setattr("gpufleet.client.commands.time.sleep", lambda _: step(200))
+    monkeypatch.setattr("gpufleet.client.commands.console_meant", lambda: Console(place_now(), pause=lambda _: step(200)))
     assert "Not submitted" not in run("why", name, **SUBMIT)[1]
 
     status, out, _ = run("logs", name, "-f", **SUBMIT)

@@ -1,0 +1,158 @@
+"""A worker's log as Server-Sent Events: what is there, then what is added, to its end."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import orjson
+from channels.db import DatabaseSyncToAsync
+from django.core.handlers.asgi import ASGIRequest
+from django.http import HttpRequest, StreamingHttpResponse
+from ninja import Field, Header, Query, Router, Schema
+from ninja.errors import Throttled
+
+from gpufleet.web import access_of
+from scheduler.models import Job
+from scheduler.selectors.jobs import job_for, must_steer
+from scheduler.selectors.logs import MOST_BYTES, job_log
+
+router = Router(tags=["Jobs"])
+
+# Who reads on comes back by itself, is asked anew who he is, and never holds up a web server that is to stop for longer.
+STREAM_SECONDS = 30.0
+AGAIN_MS = 500
+# Asked often while it writes, seldom while it does not.
+SOON_SECONDS, SELDOM_SECONDS = 0.25, 2.0
+PART_BYTES = 64 * 1024
+# Of one process: each asks the database and a back-end a few times a second.
+MOST_STREAMS = 100
+BUSY_SECONDS = 5
+_open = threading.BoundedSemaphore(MOST_STREAMS)
+_readers = ThreadPoolExecutor(max_workers=4, thread_name_prefix="log-stream")
+
+
+class Followed:
+    """One reader's place in one log. `step` looks once; it is read again only when what it told has been taken."""
+
+    def __init__(self, job: Job, *, attempt: int | None, role: str, index: int, offset: int) -> None:
+        self.job, self.attempt, self.role, self.index, self.offset = job, attempt, role, index, offset
+        self.note = ""
+        self.ended = False
+
+    def step(self) -> tuple[bytes, bool]:
+        """The events that are to be sent now, and whether any text was among them."""
+        if self.attempt is None:
+            self.job.refresh_from_db(fields=["ended_at"])
+        part = job_log(self.job, attempt=self.attempt, role=self.role, index=self.index, offset=self.offset, limit=PART_BYTES)
+        told = b""
+        if part.attempt:
+            self.attempt, self.role = part.attempt, part.role
+        if part.text:
+            self.offset = part.next_offset
+        if part.text or part.note != self.note:
+            told = self._event("", asdict(part))
+        self.note = part.note
+        if part.ended:
+            self.ended = True
+            told += self._event("end", {"attempt": part.attempt, "next_offset": max(0, self.offset)})
+        return told, bool(part.text)
+
+    def _event(self, kind: str, value: dict[str, Any]) -> bytes:
+        # As JSON in one line, whatever a job writes stays data: an event ends where a line is empty.
+        name = f"event: {kind}\n".encode() if kind else b""
+        place = f"id: {self.attempt}:{self.offset}\n".encode() if self.attempt and self.offset >= 0 else b""
+        return name + place + b"data: " + orjson.dumps(value) + b"\n\n"
+
+
+class Stream:
+    """The body of an answer. It holds one of the process's streams until it is closed."""
+
+    def __init__(self, followed: Followed, first: bytes, room: threading.Semaphore) -> None:
+        self.followed, self.first = followed, first
+        self._room: threading.Semaphore | None = room
+
+    def close(self) -> None:
+        room, self._room = self._room, None
+        if room is not None:
+            room.release()
+
+    # Whose reader went while the answer was made is never closed.
+    __del__ = close
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield self.first
+        step = DatabaseSyncToAsync(self.followed.step, thread_sensitive=False, executor=_readers)
+        loop = asyncio.get_running_loop()
+        until, wait = loop.time() + STREAM_SECONDS, SOON_SECONDS
+        while not self.followed.ended and loop.time() < until:
+            told, more = await step()
+            # A comment now and then: who has gone is only noticed when something is sent.
+            yield told or b":\n\n"
+            wait = SOON_SECONDS if more else min(SELDOM_SECONDS, 2 * wait)
+            if not more and not self.followed.ended:
+                await asyncio.sleep(wait)
+
+
+class PresentStream(Stream):
+    """The same where no loop follows it: what is there now, and no more. Its reader comes back by himself."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield self.first
+        more = True
+        while more and not self.followed.ended:
+            told, more = self.followed.step()
+            yield told
+
+
+class StreamQuery(Schema):
+    attempt: int | None = Field(None, ge=1, le=2**31 - 1, description="Default: the latest; of a job that waits, the one that comes.")
+    role: str = Field("", max_length=40, description="Default: that of the first worker.")
+    index: int = Field(0, ge=0, le=2**31 - 1, description="Which worker of the role.")
+    offset: int = Field(0, ge=-MOST_BYTES, le=2**53, description="In bytes; a negative one counts from the end.")
+
+
+EVENTS: dict[str, Any] = {
+    "responses": {
+        200: {
+            "description": "Events: parts of the log as `GET …/logs` has them, then `end`",
+            "content": {
+                "text/event-stream": {
+                    "schema": {"type": "string"},
+                    "example": 'id: 1:6\ndata: {"attempt":1,"role":"worker","index":0,"text":"step 1","next_offset":6,"ended":false,"note":""}\n\n',
+                }
+            },
+        }
+    }
+}
+
+
+@router.get("/jobs/{public_id}/logs/stream", url_name="job_log_stream", openapi_extra=EVENTS, summary="Follow what a worker of a job writes")
+def job_output_stream(
+    request: HttpRequest,
+    public_id: str,
+    asked: Query[StreamQuery],
+    last: Annotated[str, Header("", alias="Last-Event-ID", pattern="^([0-9]{1,9}:[0-9]{1,15})?$")],
+) -> StreamingHttpResponse:
+    """Server-Sent Events. Each holds a part of the log in `data`, as `GET …/logs` answers it; the event `end` says that nothing will be added.
+
+    An answer lasts half a minute: ask again with the last event's id as `Last-Event-ID`, as browsers do by themselves, and nothing is lost or told
+    twice. Text goes only to those who may steer the job.
+    """
+    access = access_of(request)
+    found = job_for(access, public_id)
+    must_steer(access, found)
+    attempt, offset = asked.attempt, asked.offset
+    if last:
+        attempt, offset = (int(part) for part in last.split(":"))
+    followed = Followed(found, attempt=attempt, role=asked.role, index=asked.index, offset=offset)
+    told, _ = followed.step()  # what can't be told is refused, which it can't be once an answer has begun
+    room = _open
+    if not room.acquire(blocking=False):
+        raise Throttled(wait=BUSY_SECONDS)
+    kind = Stream if isinstance(request, ASGIRequest) else PresentStream
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    body = kind(followed, f"retry: {AGAIN_MS}\n\n".encode() + told, room)
+    return StreamingHttpResponse(body, content_type="text/event-stream", headers=headers)
