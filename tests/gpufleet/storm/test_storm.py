@@ -19,6 +19,7 @@ from django.db import OperationalError, connection, transaction
 
 from gpufleet.core.audit import SYSTEM
 from gpufleet.core.models import Sequence
+from gpufleet.core.prepared import Prepared
 from gpufleet.storm.reaper import Killed, Reaper
 from gpufleet.storm.safety import Unsafe
 from gpufleet.storm.world import FAULTS_A_DAY, START, World
@@ -160,7 +161,8 @@ class TestPlantedBugs:
         assert "is held twice" in found({})
 
     def test_a_hold_that_is_closed_twice(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(runs, "OPEN_OF", lambda attempts: list(Placement.objects.filter(attempt__among=attempts).order_by("id")))
+        ever = Prepared[Placement](lambda attempts: Placement.objects.filter(attempt__among=attempts).order_by("id"))
+        monkeypatch.setattr(runs, "OPEN_OF", ever)
 
         assert "differ" in found({"node lost": 20})
 
