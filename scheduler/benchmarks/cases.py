@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 Scenario = dict[str, Any]
-TYPE = "H100-SXM-80GB"
+TYPE, SMALLER_TYPE = "H100-SXM-80GB", "A100-SXM-40GB"
 NOW = "2026-11-20T09:00:00Z"
 # Workers and GPUs per worker: most jobs are small, a few hold most of the GPUs.
 MIX = ((0.45, 1, 1), (0.2, 1, 2), (0.13, 1, 4), (0.14, 1, 8), (0.05, 2, 8), (0.02, 4, 8), (0.01, 8, 8))
@@ -129,6 +129,29 @@ def steady(seed: int, nodes: int = 500, jobs: int = 6000) -> Scenario:
     chance = random.Random(seed)
     machines, quotas = fleet(nodes), tree(8 * nodes)
     return scenario(machines, quotas, queued(chance, leaves(quotas), jobs, MIX))
+
+
+def mixed(seed: int, nodes: int = 300, jobs: int = 400) -> Scenario:
+    """Two types of GPU, three queues, shared GPUs and elastic jobs, nine tenths full and far from its fixed point: much gives way in one plan."""
+    chance = random.Random(seed)
+    machines, names = fleet(nodes), ["a", "b", "c"]
+    for place, node in enumerate(machines):
+        if place % 2:
+            node |= {"gpu_type": SMALLER_TYPE, "gpu_memory_gb": 40}
+    running = packed(chance, machines, names, 6 * nodes, MIX, fill=0.9)
+    waiting = queued(chance, names, jobs, MIX)
+    for one in waiting:
+        (role,) = one["roles"]
+        role["gpu_types"] = chance.choice(([TYPE], [SMALLER_TYPE], [TYPE, SMALLER_TYPE]))
+        if chance.random() < 0.2:
+            one["sharing"], role["gpu_share"] = "mps", 0.5
+            del role["gpus"]
+        elif role["max"] == 1 and chance.random() < 0.2:
+            role["max"] = chance.choice((2, 4, 8))
+    for place, name in enumerate(names[1:]):
+        gang = job(chance, f"g-{place}", name, nodes // 10, 8, 1000)
+        waiting.append(gang | {"topology": {"required": "zone"}, "class": "batch", "priority": 50})
+    return scenario(machines, [{"name": name, "guaranteed": 8 * nodes // 3} for name in names], running + waiting)
 
 
 def steady_refused(seed: int) -> Scenario:

@@ -38,6 +38,7 @@ DRAWS: dict[str, Draw] = {
     "wide": cases.wide,
     "lookahead": cases.lookahead,
     "lookahead-deep": cases.lookahead_deep,
+    "mixed": cases.mixed,
 }
 
 

@@ -88,6 +88,15 @@ class Grid:
         return sorted({name for name, _ in self._pairs})
 
     @cached_property
+    def makes(self) -> list[int]:
+        """The nodes of each make of GPU as a bit set: parts of whole GPUs are the same on all of them."""
+        makes: dict[tuple[str, int], int] = {}
+        for place, node in enumerate(self.nodes):
+            make = (node.gpu_type, node.gpu_memory_mib)
+            makes[make] = makes.get(make, 0) | 1 << place
+        return [*makes.values()]
+
+    @cached_property
     def hosts(self) -> list[tuple[int, int, int]]:
         """The different sizes of nodes: GPUs, processors, memory."""
         return sorted({(node.gpus, node.cpus, node.host_memory_mib) for node in self.nodes})

@@ -10,7 +10,7 @@ from .state import Cycle
 from .tree import INFINITE, Division
 from .units import Key, Unit
 from .values import Preemptible
-from .victims import Found, Ranked, as_if_running, by_category, category
+from .victims import Found, Ranked, as_if_running, in_categories
 from .wide import Columns, WideRanking
 
 Signature = tuple[object, ...]
@@ -111,20 +111,14 @@ class Reclaim:
         known: list[Pair] | None = units.kept(key, place)
         if known is not None:
             return known
-        found = []
         outside = units.borrowed(place, self.division)
-        until = self._protected_from(place)
-        for unit in units.below(place):
-            if unit.work.quota_type != self.quota_type or (surplus_only and not unit.surplus):
-                continue
-            borrowed = unit in outside
-            preemptible = unit.work.kind.preemptible
-            if preemptible is Preemptible.NEVER or (preemptible is Preemptible.WHEN_BORROWED and not borrowed):
-                continue
-            if not unit.surplus and not unit.fresh and unit.began > until:
-                continue
-            found.append((category(unit, borrowed, large), unit))
-        found.sort(key=by_category)  # stable: within a category the order of units stays
+        until, quota_type = self._protected_from(place), self.quota_type
+        asked = (
+            unit
+            for unit in units.below(place)
+            if unit.work.quota_type == quota_type and (unit.surplus or (not surplus_only and (unit.fresh or unit.began <= until)))
+        )
+        found = in_categories(asked, outside, large)
         return units.keep(key, place, found)
 
     def _wide_units(self, columns: Columns, large: int, surplus_only: bool) -> WideRanking:

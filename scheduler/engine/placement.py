@@ -3,7 +3,7 @@
 A placement is all or nothing: what was taken for the first workers is given back when the last one finds no room.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from .mig import BOARDS, Instance, board_of, room_for
 from .values import Kind, Placing, Role
 
 Slice = tuple[int, int]
+Offer = tuple[tuple[int, ...], int, tuple[Part, ...]]  # its rank, which ends in the node; the node; and the parts
 
 
 class Placer:
@@ -334,15 +335,8 @@ class Placer:
     def _fill_parts(self, place: int, role: Role, ranks: Sequence[int], low: int, high: int) -> list[Seat] | None:
         seats = []
         bits = self.eligible(role).bits & ~self.banned & span_bits(low, high)
-        nodes = bits_of_large(bits)
         for rank in ranks:
-            best: tuple[tuple[int, ...], int, tuple[Part, ...]] | None = None
-            for node in nodes:
-                if self.view.cpus[node] < role.cpus or self.view.memory[node] < role.host_memory_mib:
-                    continue
-                found = self._parts_on(node, role)
-                if found is not None and (best is None or found[0] < best[0]):
-                    best = (found[0], node, found[1])
+            best = self._best_parts(role, bits)
             if best is None:
                 return None
             _, node, parts = best
@@ -352,6 +346,47 @@ class Placer:
             self.fleet.take(seat)
             seats.append(seat)
         return seats
+
+    def _best_parts(self, role: Role, bits: int) -> Offer | None:
+        """Where one worker finds the best parts.
+
+        Of the nodes on which nothing is to be joined those of one make differ only in how many whole GPUs they have left, so the first of the
+        fullest stands for all of them; and they come behind every node on which all is to be had on GPUs that are split already.
+        """
+        joined_to = [node for node in sorted(self._nodes_to_join(role)) if bits >> node & 1]
+        best = min((offer for node in joined_to if (offer := self._offer(node, role)) is not None), default=None)
+        if (best is not None and not best[0][0]) or (self.kind.sharing == "mig" and not any(left > 0 for left in self.budget.values())):
+            return best
+        for node in joined_to:
+            bits &= ~(1 << node)
+        buckets = self.view.by_count()
+        for make in self.grid.makes:
+            fullest = (node for nodes in buckets[1:] for node in ascending(nodes & bits & make))
+            offer = next((offer for node in fullest if (offer := self._offer(node, role)) is not None), None)
+            if offer is not None and (best is None or offer < best):
+                best = offer
+        return best
+
+    def _nodes_to_join(self, role: Role) -> set[int]:
+        """All nodes with a GPU that is split already and has something left for the role; there may be more."""
+        splits = self.view.splits
+        if self.kind.sharing == "mig":
+            may_split = any(left > 0 for left in self.budget.values())
+            found = {node for (node, _), split in splits.items() if split.mode == "mig" and (may_split or split.tenants < len(split.instances))}
+            return found.union(node for node, _ in self.new_splits)
+        mode, trust, nodes = self.kind.sharing, self.cluster.trust_of(self.work), self.grid.nodes
+        return {
+            node
+            for (node, _), split in splits.items()
+            if split.mode == mode and split.trust == trust and split.used + part_milli(role, nodes[node].gpu_memory_mib) <= 1000
+        }
+
+    def _offer(self, node: int, role: Role) -> Offer | None:
+        """The best parts on one node, where its host has enough for the worker."""
+        if self.view.cpus[node] < role.cpus or self.view.memory[node] < role.host_memory_mib:
+            return None
+        found = self._parts_on(node, role)
+        return None if found is None else (found[0], node, found[1])
 
     def _note_new_split(self, node: int, part: Part) -> None:
         if part.mode != "mig":
@@ -379,13 +414,10 @@ class Placer:
         """The best parts on one node for one worker: on GPUs that are split already, the fullest first."""
         options: list[tuple[tuple[int, ...], Part]] = []
         kind = self.kind
-        memory = self.grid.nodes[node].gpu_memory_mib
         if kind.sharing == "mig":
             options = self._instances_on(node, role)
         else:
-            milli = role.share_milli if role.share_milli is not None else 0
-            if role.memory_mib is not None:
-                milli = max(1, 1000 * role.memory_mib // memory) if memory else 1001
+            milli = part_milli(role, self.grid.nodes[node].gpu_memory_mib)
             trust = self.cluster.trust_of(self.work)
             if milli <= 1000:
                 options = self._shares_on(node, milli, trust)
@@ -480,6 +512,20 @@ class Placer:
                 if starts:
                     return (1 + step + (2 if split is None else 0), charge, 0), Part(gpu, charge, "mig", "", name, starts[0])
         return None
+
+
+def part_milli(role: Role, memory: int) -> int:
+    """What a share of a GPU with so much memory comes to; more than there is where it can't hold it."""
+    if role.memory_mib is None:
+        return role.share_milli if role.share_milli is not None else 0
+    return max(1, 1000 * role.memory_mib // memory) if memory else 1001
+
+
+def ascending(mask: int) -> Iterator[int]:
+    """Positions of the set bits of a wide bit set, for who may not want them all."""
+    while mask:
+        yield (mask & -mask).bit_length() - 1
+        mask &= mask - 1
 
 
 def bits_of_large(mask: int) -> list[int]:

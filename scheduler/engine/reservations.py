@@ -141,6 +141,8 @@ class Book:
         self._geometry: list[tuple[int, int]] = []
         self._held: dict[Work, Held] = {}
         self._hosts_bind: bool | None = None
+        self._rehearsed: Rehearsal | None = None
+        self._rehearsed_read = 0  # so much of the cluster's journal is in it
         self._tenants: dict[tuple[int, int], dict[Work, int]] = {}  # of GPUs in parts: until when, by job
         self._walked = Walked()  # by the walk before, or by the plan before
         self._asked: list[Known] = []  # who has asked since the book was cleared
@@ -396,11 +398,11 @@ class Book:
         if work.form.plain and not work.seats:
             if not self.hosts_bind or not (role.cpus or role.host_memory_mib):
                 return bound
-            rehearsal = rehearsal or self.rehearsal(ahead)
+            rehearsal = rehearsal or self._own_rehearsal(ahead)
             counts = [(node, count // role.gpus) for node, count in bound.places]
             if rehearsal.hosts_suffice((role.cpus, role.host_memory_mib), counts, bound.at, length):
                 return bound
-        rehearsal = rehearsal or self.rehearsal(ahead)
+        rehearsal = rehearsal or self._own_rehearsal(ahead)
         found = rehearsal.earliest(work, quota_type, bound.at, length)
         if found is None:
             return None
@@ -441,12 +443,36 @@ class Book:
 
     def rehearsal(self, ahead: Lookahead) -> Rehearsal:
         """The fleet of this moment and what is reserved on it, to try jobs on it later."""
-        held = ((work, self._held_by(work)) for work in self.cycle.cluster.works if work.seats)
-        rehearsal = Rehearsal(self.cycle.cluster, ahead, (Stay(0, left, one.seats) for _, one in held if (left := self._left(one))))
+        rehearsal = self._bare_rehearsal(ahead)
+        self._add_reserved(rehearsal)
+        return rehearsal
+
+    def _bare_rehearsal(self, ahead: Lookahead) -> Rehearsal:
+        works = self.cycle.cluster.works
+        return Rehearsal(self.cycle.cluster, ahead, ((work, stay) for work in works if work.seats and (stay := self._stay(work)) is not None))
+
+    def _stay(self, work: Work) -> Stay | None:
+        left = self._left(self._held_by(work))
+        return Stay(0, left, work.seats) if work.seats and left else None
+
+    def _add_reserved(self, rehearsal: Rehearsal) -> None:
         for entry in self.entries:
             if not entry.served:
                 rehearsal.add(entry.at, entry.length, self.seats_of(entry.work, entry.date))
-        return rehearsal
+
+    def _own_rehearsal(self, ahead: Lookahead) -> Rehearsal:
+        """The same for who asks for a reservation; it follows what changes from one to the next."""
+        journal = self.cycle.cluster.journal
+        if self._rehearsed is None:
+            self._rehearsed = self._bare_rehearsal(ahead)
+        else:
+            self._rehearsed.ahead = ahead
+            self._rehearsed.clear()
+            for work in dict.fromkeys(journal[self._rehearsed_read :]):
+                self._rehearsed.move(work, self._stay(work))
+        self._rehearsed_read = len(journal)
+        self._add_reserved(self._rehearsed)
+        return self._rehearsed
 
     def seats_of(self, work: Work, date: Date) -> Sequence[Seat]:
         """Where workers stand at a date: as they were placed, or one by one on the nodes that were counted."""

@@ -1,20 +1,63 @@
 """Who stands below each leaf of the tree, and what follows from that whatever the time: it goes on from plan to plan, job by job."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from .cluster import Cluster, Work
+from .fleet import Seat
 from .values import Preemptible
 
 T = TypeVar("T")
+Level = tuple[int, int]
 
 
 class Lowest(NamedTuple):
     """What preemptible work of a leaf holds: its lowest class and number, the sum, and GPUs by node."""
 
-    level: tuple[int, int]
+    level: Level
     milli: int
-    on_node: dict[int, int]
+    on_node: Mapping[int, int]
+
+
+class Stands(NamedTuple):
+    """A job where it stands, and what it counts for there."""
+
+    leaf: int  # that is charged
+    seats: tuple[Seat, ...]
+    milli: int
+    quota_type: int
+    level: Level
+
+
+class Sums:
+    """What preemptible work of a leaf comes to, kept up to date while jobs come and go."""
+
+    def __init__(self, there: Iterable[Stands]) -> None:
+        self.on_node: dict[int, int] = {}
+        self._workers: dict[int, int] = {}  # by node; one without GPUs counts for nothing there, but what it takes of the host may help
+        self._by_level: dict[tuple[int, Level], list[int]] = {}  # by quota type, class and number: jobs, milli-GPU
+        for one in there:
+            self.change(one, 1)
+
+    def change(self, one: Stands, sign: int) -> None:
+        """A job comes (1) or goes (-1)."""
+        on_node, workers = self.on_node, self._workers
+        for seat in one.seats:
+            node = seat.node
+            on_node[node] = on_node.get(node, 0) + sign * (seat.mask.bit_count() + len(seat.parts))
+            workers[node] = workers.get(node, 0) + sign
+            if not workers[node]:
+                del workers[node], on_node[node]
+        sums = self._by_level.setdefault((one.quota_type, one.level), [0, 0])
+        sums[0] += sign
+        sums[1] += sign * one.milli
+
+    def lowest(self) -> Lowest | None:
+        levels = [level for (_, level), (count, _) in self._by_level.items() if count]
+        return Lowest(min(levels), sum(milli for _, milli in self._by_level.values()), self.on_node) if levels else None
+
+    def below(self, quota_type: int, level: Level) -> int:
+        return sum(milli for (kind, each), (_, milli) in self._by_level.items() if kind == quota_type and each < level)
 
 
 class Standing:
@@ -23,8 +66,9 @@ class Standing:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self._read = len(cluster.journal)  # so much of it is known
-        self._stands: dict[Work, tuple[int, tuple[object, ...]]] = {}  # charged leaf and seats
-        self._below: dict[int, dict[Work, None]] = {}
+        self._stands: dict[Work, Stands] = {}
+        self._below: dict[int, dict[Work, None]] = {}  # the preemptible ones, by leaf
+        self._sums: dict[int, Sums] = {}  # of the leaves about which that was asked
         self._version: dict[int, int] = {}  # how often what stands below a leaf has changed
         self._kept: dict[tuple[object, ...], tuple[int, Any]] = {}
         for work in cluster.works:
@@ -56,18 +100,26 @@ class Standing:
         if not work.seats or work.stale:
             self._forget(work)
             return
-        now = (work.charged_leaf, work.seats)
-        if self._stands.get(work) != now:
+        known = self._stands.get(work)
+        if known is None or known.seats != work.seats or known.leaf != work.charged_leaf:
             self._forget(work)
-            self._stands[work] = now
-            self._below.setdefault(work.charged_leaf, {})[work] = None
-            self._touch(work.charged_leaf)
+            leaf = work.charged_leaf
+            now = self._stands[work] = Stands(leaf, work.seats, most_freed(work), work.quota_type, work.form.level)
+            if work.kind.preemptible is not Preemptible.NEVER:
+                self._below.setdefault(leaf, {})[work] = None
+                if leaf in self._sums:
+                    self._sums[leaf].change(now, 1)
+            self._touch(leaf)
 
     def _forget(self, work: Work) -> None:
         known = self._stands.pop(work, None)
         if known is not None:
-            del self._below[known[0]][work]
-            self._touch(known[0])
+            below = self._below.get(known.leaf, {})
+            if work in below:
+                del below[work]
+                if known.leaf in self._sums:
+                    self._sums[known.leaf].change(known, -1)
+            self._touch(known.leaf)
 
     def _touch(self, leaf: int) -> None:
         self._version[leaf] = self._version.get(leaf, 0) + 1
@@ -87,29 +139,19 @@ class Standing:
     def lowest(self, leaf: int) -> Lowest | None:
         """What could be taken inside a leaf at the very most; None where nothing of it is ever preemptible."""
         known: tuple[Lowest | None] | None = self.kept(("lowest", leaf), leaf)
-        return known[0] if known is not None else self.keep(("lowest", leaf), leaf, (self._new_lowest(leaf),))[0]
+        return known[0] if known is not None else self.keep(("lowest", leaf), leaf, (self._sums_of(leaf).lowest(),))[0]
 
-    def _new_lowest(self, leaf: int) -> Lowest | None:
-        works = self._preemptible(leaf)
-        if not works:
-            return None
-        on_node: dict[int, int] = {}
-        for work in works:
-            for seat in work.seats:
-                on_node[seat.node] = on_node.get(seat.node, 0) + seat.mask.bit_count() + len(seat.parts)
-        return Lowest(min(work.form.level for work in works), sum(map(most_freed, works)), on_node)
+    def _sums_of(self, leaf: int) -> Sums:
+        known = self._sums.get(leaf)
+        if known is None:
+            known = self._sums[leaf] = Sums(self._stands[work] for work in self._below.get(leaf, ()))
+        return known
 
-    def freeable_below(self, leaf: int, quota_type: int, level: tuple[int, int]) -> int:
+    def freeable_below(self, leaf: int, quota_type: int, level: Level) -> int:
         """Milli-GPU that may become idle without the preemptible work of a leaf below a class and number."""
         key = ("lower", leaf, quota_type, level)
         known: int | None = self.kept(key, leaf)
-        if known is None:
-            lower = (work for work in self._preemptible(leaf) if work.quota_type == quota_type and work.form.level < level)
-            known = self.keep(key, leaf, sum(map(most_freed, lower)))
-        return known
-
-    def _preemptible(self, leaf: int) -> list[Work]:
-        return [work for work in self._below.get(leaf, ()) if work.kind.preemptible is not Preemptible.NEVER]
+        return self.keep(key, leaf, self._sums_of(leaf).below(quota_type, level)) if known is None else known
 
 
 def most_freed(work: Work) -> int:

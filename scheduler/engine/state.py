@@ -37,6 +37,7 @@ class Sieve:
     through: Callable[[int, list[Work]], list[Work]]
 
 
+NOTHING_ASKED: dict[tuple[int, int], int] = {}
 # Whose turn it is: who stays within his fair share; everyone; or everyone as long as nobody starts in vain.
 FAIR, ANYONE, IN_ORDER = range(3)
 
@@ -70,6 +71,9 @@ class Cycle:
         self._waiting: dict[int, list[Work]] = {}  # of which wait now, as far as that was asked since it last changed
         self._stirred: set[int] = set()  # leaves of which a job may have been changed
         self._read = 0  # how much of the cluster's journal it knows
+        self._asks: dict[int, dict[tuple[int, int], int]] = {}  # what each job asks for, by leaf and division, where shares follow each placement
+        self._asked: dict[tuple[int, int], int] = {}  # all of them together
+        self._asks_read = -1  # so much of the journal is in them
         self.refused: dict[tuple[Any, ...], int] = {}  # what a search refused, and in which state
         self._owed = {window.class_rank for window in self.cluster.windows.lasting if window.class_rank is not None}
         forms = self.cluster.forms.values()
@@ -572,14 +576,23 @@ class Cycle:
 
     def share_anew(self) -> None:
         """A job that accepts several types found a place in one and asks for nothing in the others."""
-        requests: dict[tuple[int, int], int] = {}
+        journal = self.cluster.journal
+        asks, requests = self._asks, self._asked
+        for work in self.cluster.works if self._asks_read < 0 else dict.fromkeys(journal[self._asks_read :]):
+            for key, milli in asks.pop(work.order, NOTHING_ASKED).items():
+                requests[key] -= milli
+            now: dict[tuple[int, int], int] = {}
+            if work.seats:
+                self._request_running(work, now)
+            elif work.order not in self.static and (work.state != "stopping" or work.asks_again):
+                self._request(work, now)
+            if now:
+                asks[work.order] = now
+                for key, milli in now.items():
+                    requests[key] = requests.get(key, 0) + milli
+        self._asks_read = len(journal)
         for division in self.tree.divisions:
             division.requested = list(division.used)
-        for work in self.cluster.works:
-            if work.seats:
-                self._request_running(work, requests)
-            elif work.order not in self.static and (work.state != "stopping" or work.asks_again):
-                self._request(work, requests)
         for (leaf, index), milli in requests.items():
             self.tree.request(leaf, index, milli)
         self.tree.share()

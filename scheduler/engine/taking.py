@@ -11,6 +11,7 @@ from .state import IN_ORDER, Cycle
 from .takings import TakenInVain
 from .units import Unit
 from .victims import Found, Legal, Ranked, Target, search
+from .wide import WideRanking
 
 Guard = Callable[[Found], Reason | None]
 
@@ -40,17 +41,60 @@ def targets(
         flags = None if eligible.full else eligible.flags
         return [Target(low, high, len(ranks), role.gpus, role.cpus, role.host_memory_mib, eligible.array, flags, short=short) for low, high in slices]
     found = []
+    counts = work.form.plain and not work.seats and work.form.roles[0].gpus > 0
     for low, high in slices:
 
         def fits(units: Sequence[Unit], low: int = low, high: int = high) -> bool:
             if any(sum(unit.milli for unit in units if first <= unit.leaf < end) < milli for first, end, milli in short):
                 return False
+            if counts:
+                return room_without(cycle, units, work, quota_type, low, high) >= work.form.all_least
             with cycle.cluster.attempt():
                 release(cycle, units, reason("reclaim", "a trial"), None)
                 return place_in(cycle, work, quota_type, low, high) is not None
 
         found.append(Target(low, high, fits=fits, short=short))
     return found
+
+
+def room_without(cycle: Cycle, units: Sequence[Unit], work: Work, quota_type: int, low: int, high: int) -> int:
+    """How many workers of a plain job fit into a slice of the fleet with the units gone, where GPUs are shared in parts, too.
+
+    A shared GPU comes free when its last tenant leaves; one that is split into instances stays so.
+    """
+    role, kind = work.form.roles[0], work.kind
+    gpus, cpus, memory = role.gpus, role.cpus, role.host_memory_mib
+    eligible = work.form.eligible(cycle.grid, 0, quota_type, suspect=kind.tolerates_suspect, spare=False)
+    soon, usable, flags = cycle.fleet.soon, cycle.grid.usable, eligible.flags
+    whole = {unit.work.order for unit in units if not unit.surplus}
+    leave: dict[int, list[int]] = {}  # GPUs, processors, memory by node
+    tenants: dict[tuple[int, int], int] = {}
+    for unit in units:
+        if unit.surplus and unit.work.order in whole:
+            continue
+        for seat in unit.seats if unit.surplus else unit.work.seats:
+            node = seat.node
+            if not low <= node < high or not flags[node]:
+                continue
+            known = leave.setdefault(node, [0, 0, 0])
+            known[0] += (seat.mask & usable[node]).bit_count()
+            known[1] += seat.cpus
+            known[2] += seat.memory
+            for part in seat.parts:
+                key = (node, part.gpu)
+                left = tenants[key] = tenants.get(key, 0) + 1
+                split = soon.splits.get(key)
+                if split is not None and split.mode != "mig" and split.tenants == left:
+                    known[0] += usable[node] >> part.gpu & 1
+    room = soon.slots_in(gpus, cpus, memory, eligible.array, low, high)
+    for node, (more_gpus, more_cpus, more_memory) in leave.items():
+        here = (soon.count[node] + more_gpus) // gpus
+        if cpus:
+            here = min(here, max(0, soon.cpus[node] + more_cpus) // cpus)
+        if memory:
+            here = min(here, max(0, soon.memory[node] + more_memory) // memory)
+        room += here - soon.room_on(node, gpus, cpus, memory)
+    return room
 
 
 def at_limits(cycle: Cycle, work: Work, quota_type: int) -> Short:
@@ -253,15 +297,34 @@ def _sets(cycle: Cycle, work: Work, quota_type: int, ranked: Ranked, legal: Lega
     domains = None if more else hopeful_domains(cycle, work, quota_type, ranked)
     if domains is not None and not domains:
         return []
-    for target in targets(cycle, work, quota_type, domains, counted=counted, more=more):
+    slices = targets(cycle, work, quota_type, domains, counted=counted, more=more)
+    here = _by_slice(ranked, slices, cycle.grid.size)
+    for target, inside in zip(slices, here, strict=True):
         if len(ranked) >= 64 and not could_hold(cycle, target):
             continue
-        one = search(cycle.cluster, ranked, legal, target, units)
+        one = search(cycle.cluster, inside, legal, target, units)
         if one is not None and len(one):  # what fits without victims was held back for another reason
             found.append(one)
     if len(found) > 1:
         found.sort(key=Found.rank)
     return found
+
+
+def _by_slice(ranked: Ranked, slices: Sequence[Target], size: int) -> list[Ranked]:
+    """What stands in each of the slices, in its order. Where something must leave wherever it is, that is everything."""
+    if len(slices) < 2 or isinstance(ranked, WideRanking) or any(target.short for target in slices):
+        return [ranked] * len(slices)
+    slice_of = [-1] * size
+    for number, target in enumerate(slices):
+        slice_of[target.low : target.high] = [number] * (target.high - target.low)
+    here: list[list[tuple[tuple[int, ...], Unit]]] = [[] for _ in slices]
+    for pair in ranked:
+        seats = pair[1].seats
+        numbers = (slice_of[seats[0].node],) if len(seats) == 1 else dict.fromkeys(slice_of[seat.node] for seat in seats)
+        for number in numbers:
+            if number >= 0:
+                here[number].append(pair)
+    return [*here]
 
 
 def try_set(

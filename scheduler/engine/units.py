@@ -1,8 +1,9 @@
 """Who could give something back: the minimum of a gang, or a step of an elastic job's surplus, in the order in which it is tried."""
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
-from itertools import compress, count
+from itertools import accumulate, compress, count
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,6 +16,7 @@ from .values import Job, Preemptible
 from .wide import WIDE, Columns, ints
 
 Key = tuple[bool, bool, int, int, int, int, str, int, int]
+Protection = tuple[int, int, int, int, str, bool, int]
 
 T = TypeVar("T")
 
@@ -22,7 +24,7 @@ T = TypeVar("T")
 class Unit:
     """What is taken as one, with its place in the order in which units are tried."""
 
-    __slots__ = ("_key", "began", "fresh", "index", "leaf", "lost", "milli", "seats", "surplus", "work")
+    __slots__ = ("_key", "_protection", "began", "fresh", "index", "leaf", "lost", "milli", "seats", "surplus", "work")
 
     def __init__(self, work: Work, seats: tuple[Seat, ...], milli: int, surplus: bool, index: int, now: int) -> None:
         self.work = work
@@ -32,6 +34,7 @@ class Unit:
         self.index = index  # of its highest worker: a lower one is kept longest
         self.leaf = work.charged_leaf
         self._key: Key | None = None
+        self._protection: Protection | None = None
         if work.moved:
             self.fresh = False
             self.lost, self.began = lost_since(work.job, milli, now, begun=now), now  # as the next plan would see it
@@ -49,6 +52,15 @@ class Unit:
             name, role = self.work.job.name, self.seats[0].role if self.seats else 0
             self._key = (not self.fresh, not self.surplus, kind.class_rank, kind.priority, self.lost, -self.began, name, -self.index, role)
         return self._key
+
+    @property
+    def protection(self) -> Protection:
+        """Its place where work is lined up at a guarantee."""
+        if self._protection is None:
+            kind, name = self.work.kind, self.work.job.name
+            rank = _PROTECTION[kind.preemptible]
+            self._protection = (rank, -kind.class_rank, -kind.priority, self.began, name, self.surplus, self.index)
+        return self._protection
 
     @property
     def level(self) -> tuple[int, int]:
@@ -336,14 +348,9 @@ class Units:
         members = [unit for unit in self.below(place) if unit.work.quota_type in division.types]
         if promised <= 0:
             return frozenset(members)
-        members.sort(key=_protection_order)
-        total = 0
-        outside = []
-        for unit in members:
-            total += unit.milli
-            if total > promised:
-                outside.append(unit)
-        return frozenset(outside)
+        members.sort(key=attrgetter("protection"))
+        sums = [*accumulate(map(attrgetter("milli"), members))]
+        return frozenset(members[bisect_right(sums, promised) :])
 
     @property
     def freeable(self) -> Ints:
@@ -397,7 +404,7 @@ def _unit_of(columns: Columns, row: int) -> Unit:
     unit.work, unit.seats = columns.works[row], columns.held_by[row]
     leaf, milli, lost, began, fresh = columns.by_unit
     unit.leaf, unit.milli, unit.lost, unit.began, unit.fresh = leaf[row], milli[row], lost[row], began[row], fresh[row]
-    unit.surplus, unit.index, unit._key = False, 0, None
+    unit.surplus, unit.index, unit._key, unit._protection = False, 0, None, None
     return unit
 
 
@@ -413,16 +420,3 @@ def _remove(units: list[Unit], unit: Unit) -> None:
 
 
 _PROTECTION = {Preemptible.NEVER: 0, Preemptible.WHEN_BORROWED: 1, Preemptible.ALWAYS: 2}
-
-
-def _protection_order(unit: Unit) -> tuple[int, int, int, int, str, bool, int]:
-    kind = unit.work.kind
-    return (
-        _PROTECTION[kind.preemptible],
-        -kind.class_rank,
-        -kind.priority,
-        unit.began,
-        unit.work.job.name,
-        unit.surplus,
-        unit.index,
-    )

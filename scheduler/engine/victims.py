@@ -4,18 +4,22 @@ A `Unit` is what is taken as one: a step of an elastic job's surplus, or the min
 in the order of semantics, passes over what is not legal, stops when the job fits and gives back what it did not need.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from heapq import heapify, heappop, heappush
+from typing import TypeVar
 
 import numpy as np
 
 from .cluster import Cluster, Work
+from .form import Form
 from .grid import Ints
 from .units import Unit, Units
+from .values import Preemptible
 from .wide import Columns, WideRanking, WideSearch, can_count, ints
 
+T = TypeVar("T")
 Ranked = Sequence[tuple[tuple[int, ...], "Unit"]] | WideRanking
 MOST_NODES = 16  # tried one by one for a job whose room can't be counted
 Legal = Callable[["Unit", dict[int, int]], int | None]  # the node that is charged with it, None where it may not be taken
@@ -136,6 +140,26 @@ def category(unit: Unit, borrowed: bool, large: int) -> tuple[int, ...]:
     return (not unit.fresh, not unit.surplus, not borrowed, unit.milli > large, kind.class_rank, kind.priority)
 
 
+def in_categories(units: Iterable[Unit], outside: Collection[Unit], large: int) -> list[tuple[tuple[int, ...], Unit]]:
+    """Those of the units that may give way, by their category; within one the order stays. `outside` holds those that are borrowed."""
+    here: dict[tuple[int, ...], list[tuple[tuple[int, ...], Unit]]] = {}
+    alike: dict[tuple[Form, bool, bool, bool, bool], tuple[tuple[int, ...], list[tuple[tuple[int, ...], Unit]]] | None] = {}
+    for unit in units:
+        borrowed = unit in outside
+        form = unit.work.form
+        same = (form, unit.fresh, unit.surplus, borrowed, unit.milli > large)
+        if same not in alike:
+            preemptible = form.kind.preemptible
+            alike[same] = None
+            if preemptible is Preemptible.ALWAYS or (preemptible is Preemptible.WHEN_BORROWED and borrowed):
+                rank = category(unit, borrowed, large)
+                alike[same] = (rank, here.setdefault(rank, []))
+        known = alike[same]
+        if known is not None:
+            known[1].append((known[0], unit))
+    return [pair for rank in sorted(here) for pair in here[rank]]
+
+
 def no_larger(ranked: Ranked, most: int) -> Ranked:
     """Those of the units that are not larger."""
     if isinstance(ranked, WideRanking):
@@ -155,10 +179,6 @@ def as_if_running(ranked: Ranked) -> list[tuple[tuple[int, ...], Unit]]:
     plain = [((1, *rank[1:]), unit) for rank, unit in ranked]
     plain.sort(key=lambda pair: (pair[0], pair[1].key[1:]))
     return plain
-
-
-def by_category(ranked: tuple[tuple[int, ...], Unit]) -> tuple[int, ...]:
-    return ranked[0]
 
 
 def search(cluster: Cluster, ranked: Ranked, legal: Legal, target: Target, jobs: Units) -> Found | None:
@@ -299,11 +319,13 @@ class Counter:
             state[0] += sign * (seat.mask & self.usable[node]).bit_count()
             room = state[0] // gpus if gpus else 10**6
             if cpus:
-                state[1] += sign * seat.cpus
-                room = min(room, max(0, state[1]) // cpus)
+                left = state[1] = state[1] + sign * seat.cpus
+                if left < room * cpus:
+                    room = left // cpus if left > 0 else 0
             if memory:
-                state[2] += sign * seat.memory
-                room = min(room, max(0, state[2]) // memory)
+                left = state[2] = state[2] + sign * seat.memory
+                if left < room * memory:
+                    room = left // memory if left > 0 else 0
             self.total += room - state[3]
             state[3] = room
 
@@ -315,6 +337,9 @@ class Counter:
 def _useful(unit: Unit, target: Target) -> bool:
     """Whether a unit stands where the job could run: the rest would be taken in vain."""
     low, high, flags = target.low, target.high, target.flags
+    if len(unit.seats) == 1:
+        node = unit.seats[0].node
+        return low <= node < high and (flags is None or flags[node] != 0)
     if flags is None:
         return any(low <= seat.node < high for seat in unit.seats)
     return any(low <= seat.node < high and flags[seat.node] for seat in unit.seats)
@@ -352,6 +377,25 @@ def _collect(cluster: Cluster, units: Sequence[tuple[tuple[int, ...], Unit]], le
     if target.fits is None:
         return None
     return _shortest(taken, target.fits) or (_collect_on_one_node(units, legal, target) if refused else None)
+
+
+def fewest(taken: Sequence[T], fits: Callable[[Sequence[T]], bool]) -> list[T]:
+    """What is left if each unit without which the job still fits is given back, last taken first.
+
+    More room never hurts, so as many as can go together go one after the other as well, and are found by doubling and halving.
+    """
+    kept, end = list(taken), len(taken)  # what stands from `end` on is needed
+    while end:
+        gone, bad, step = 0, end + 1, 1  # so many before `end` can go, so many can't
+        while bad - gone > 1:
+            tried = min(gone + step, (gone + bad) // 2 if bad <= end else end)
+            if fits([*kept[: end - tried], *kept[end:]]):
+                gone, step = tried, 2 * step
+            else:
+                bad, step = tried, 1 << 60
+        del kept[end - gone : end]
+        end = max(0, end - gone - 1)
+    return kept
 
 
 def _shortest(taken: list[Unit], fits: Callable[[Sequence[Unit]], bool]) -> list[Unit] | None:
@@ -482,13 +526,8 @@ def _smallest_single(cluster: Cluster, units: Sequence[tuple[tuple[int, ...], Un
 
 def _give_back(cluster: Cluster, taken: list[Unit], target: Target) -> list[Unit]:
     """Last taken first, give back each unit without which the job still fits."""
-    kept = list(taken)
     if target.fits is not None:
-        for unit in reversed(taken):
-            rest = [other for other in kept if other is not unit]
-            if target.fits(rest):
-                kept = rest
-        return kept
+        return fewest(taken, target.fits)
     counter = Counter(cluster, target)
     for unit in taken:
         counter.change(unit, 1)

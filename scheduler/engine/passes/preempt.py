@@ -12,7 +12,7 @@ from ..taking import NOTHING, at_limits, fits_already, take_units
 from ..tree import Division
 from ..units import Unit
 from ..values import Preemptible
-from ..victims import Found, Ranked, as_if_running, by_category, category, has_fresh, no_larger
+from ..victims import Found, Ranked, as_if_running, has_fresh, in_categories, no_larger
 from ..wide import UNBOUNDED, Columns, WideRanking
 from .reclaim import beyond_guarantee, request, walk
 
@@ -78,19 +78,12 @@ def ranked_units(cycle: Cycle, work: Work, quota_type: int, leaf: int, large: in
     if units.wide([leaf]):
         return _wide_units(units.columns, level, quota_type, leaf, division, until, large)
     outside = units.borrowed(leaf, division)
-    ranked = []
-    for unit in units.of_leaf(leaf):
-        if unit.work.quota_type != quota_type or unit.work.form.level >= level:
-            continue
-        borrowed = unit in outside
-        preemptible = unit.work.kind.preemptible
-        if preemptible is Preemptible.NEVER or (preemptible is Preemptible.WHEN_BORROWED and not borrowed):
-            continue
-        if not unit.surplus and not unit.fresh and unit.began > until:
-            continue
-        ranked.append((category(unit, borrowed, large), unit))
-    ranked.sort(key=by_category)  # stable: within a category the order of units stays
-    return ranked
+    lower = (
+        unit
+        for unit in units.of_leaf(leaf)
+        if unit.work.quota_type == quota_type and unit.work.form.level < level and (unit.surplus or unit.fresh or unit.began <= until)
+    )
+    return in_categories(lower, outside, large)
 
 
 def _wide_units(columns: Columns, level: tuple[int, int], quota_type: int, leaf: int, division: Division, until: int, large: int) -> WideRanking:

@@ -1,5 +1,6 @@
 """The cheap bounds that spare searches, against the searches they spare: what a bound rules out, no search may find."""
 
+from operator import itemgetter
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
@@ -15,7 +16,7 @@ from scheduler.engine.taking import fits_already, hopeful_domains, targets
 from scheduler.engine.takings import TakenBack
 from scheduler.engine.units import Unit
 from scheduler.engine.values import Preemptible
-from scheduler.engine.victims import by_category, category, search
+from scheduler.engine.victims import category, search
 from tests.scheduler.twin.strategies import scenario_random
 
 
@@ -31,7 +32,7 @@ def after_some_passes(seed: int, passes: int) -> Cycle:
 
 def everything(cycle: Cycle, work: Work, quota_type: int) -> list[tuple[tuple[int, ...], Unit]]:
     units = [unit for unit in cycle.units().all if unit.work is not work and unit.work.quota_type == quota_type]
-    return sorted(((category(unit, False, 1 << 60), unit) for unit in units), key=by_category)
+    return sorted(((category(unit, False, 1 << 60), unit) for unit in units), key=itemgetter(0))
 
 
 @settings(max_examples=120, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))

@@ -1,0 +1,133 @@
+"""What is asked very often where many GPUs are shared in parts, held against the plain way of answering it."""
+
+from collections.abc import Sequence
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from scheduler.engine import rehearsal as rehearsal_module
+from scheduler.engine.cycle import RUNS, make_plan
+from scheduler.engine.placement import Placer
+from scheduler.engine.reasons import reason
+from scheduler.engine.scenario import parse
+from scheduler.engine.standing import Standing
+from scheduler.engine.state import Cycle
+from scheduler.engine.taking import place_in, release, room_without
+from scheduler.engine.takings import TakenBack, TakenInVain
+from scheduler.engine.values import Role
+from scheduler.engine.victims import fewest
+from tests.scheduler.twin.strategies import scenario_random
+
+searched = settings(max_examples=120, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+seeds = st.integers(0, 10**6)
+
+
+def after_some_passes(seed: int, passes: int) -> Cycle:
+    cycle = Cycle(parse(scenario_random(seed, "small")))
+    for name in list(RUNS)[:passes]:
+        try:
+            RUNS[name](cycle)
+        except (TakenBack, TakenInVain):
+            break
+    return cycle
+
+
+@searched
+@given(st.lists(st.integers(0, 9), max_size=40), st.integers(0, 60), st.integers(0, 20))
+def test_units_are_given_back_as_one_after_the_other(sizes: list[int], wanted: int, least: int):
+    """Many at once, where the job goes by sums and by how large the largest is: more never hurts in either."""
+
+    def fits(units: Sequence[tuple[int, int]]) -> bool:
+        return sum(size for _, size in units) >= wanted and max((size for _, size in units), default=0) >= min(least, 9)
+
+    units = list(enumerate(sizes))
+    kept = list(units)
+    for unit in reversed(units):
+        rest = [other for other in kept if other != unit]
+        if fits(rest):
+            kept = rest
+
+    assert fewest(units, fits) == kept
+
+
+@searched
+@given(seeds, st.integers(0, 6), st.data())
+def test_room_without_some_units_is_what_a_trial_finds(seed: int, passes: int, data: st.DataObject):
+    cycle = after_some_passes(seed, passes)
+    units = cycle.units().all
+    for work in [work for work in cycle.waiting() if work.form.plain and not work.seats and work.form.roles[0].gpus][:4]:
+        if work.form.width >= 0 and len(cycle.grid.levels[work.form.width]) > 1:
+            continue
+        for quota_type in work.types:
+            others = [unit for unit in units if unit.work is not work]
+            gone = data.draw(st.lists(st.sampled_from(others), unique_by=id, max_size=12)) if others else []
+            counted = room_without(cycle, gone, work, quota_type, 0, cycle.grid.size) >= work.form.all_least
+            with cycle.cluster.attempt():
+                release(cycle, gone, reason("reclaim", "a trial"), None)
+                tried = place_in(cycle, work, quota_type, 0, cycle.grid.size) is not None
+
+            assert counted == tried, (work.job.name, [unit.work.job.name for unit in gone])
+
+
+@searched
+@given(seeds, st.integers(0, 9))
+def test_the_best_parts_are_those_of_a_look_at_every_node(seed: int, passes: int):
+    cycle = after_some_passes(seed, passes)
+    for work in [work for work in cycle.waiting() if work.form.parted and not work.seats]:
+        for quota_type in work.types:
+            for view in cycle.views():
+                for left in (0, 2):
+                    placer = Placer(cycle.cluster, work, quota_type, view, budget=dict.fromkeys(cycle.grid.pool_of, left))
+                    for role in work.kind.roles:
+                        if role.parted:
+                            bits = placer.eligible(role).bits
+                            assert placer._best_parts(role, bits) == at_every_node(placer, role, bits, cycle.grid.size)
+
+
+def at_every_node(placer: Placer, role: Role, bits: int, size: int):
+    offers = [offer for node in range(size) if bits >> node & 1 and (offer := placer._offer(node, role)) is not None]
+    return min(offers, default=None)
+
+
+@searched
+@given(seeds)
+def test_dates_of_parts_are_those_of_a_look_at_every_node(seed: int):
+    scenario = parse(scenario_random(seed, "small"))
+    known = rehearsal_module._one_part
+    sooner = make_plan(scenario).as_json()
+    rehearsal_module._one_part = lambda work, grid: False
+    try:
+        assert make_plan(scenario).as_json() == sooner
+    finally:
+        rehearsal_module._one_part = known
+
+
+@searched
+@given(seeds, st.integers(1, 9))
+def test_what_stands_below_a_leaf_is_summed_up_as_anew(seed: int, passes: int):
+    cycle = Cycle(parse(scenario_random(seed, "small")))
+    asked = [(leaf, kind, form.level) for leaf in cycle.leaf_queues for form in cycle.cluster.forms.values() for kind in form.types]
+    for leaf, kind, level in asked:
+        cycle.standing.lowest(leaf)
+        cycle.standing.freeable_below(leaf, kind, level)
+    for name in list(RUNS)[:passes]:
+        try:
+            RUNS[name](cycle)
+        except (TakenBack, TakenInVain):
+            break
+    anew = Standing(cycle.cluster)
+    for leaf, kind, level in asked:
+        assert cycle.standing.lowest(leaf) == anew.lowest(leaf)
+        assert cycle.standing.freeable_below(leaf, kind, level) == anew.freeable_below(leaf, kind, level)
+
+
+@searched
+@given(seeds, st.integers(1, 9))
+def test_what_is_asked_for_follows_placements_as_if_counted_anew(seed: int, passes: int):
+    cycle = after_some_passes(seed, passes)
+    cycle.share_anew()
+    followed = [list(division.requested) for division in cycle.tree.divisions]
+    cycle._asks, cycle._asked, cycle._asks_read = {}, {}, -1
+    cycle.share_anew()
+
+    assert [division.requested for division in cycle.tree.divisions] == followed
