@@ -103,8 +103,9 @@ class Rehearsal:
         return split.union(np.flatnonzero(whole.any(axis=1)).tolist())
 
     def _come_free(self, work: Work, before: int, moment: int, leaving: Sequence[Stay]) -> set[int]:
-        """The nodes on which somebody leaves at a moment, or more GPUs are whole than at the one before."""
+        """The nodes on which somebody leaves at a moment, or more GPUs are whole or shared than at the one before."""
         found = {seat.node for stay in leaving for seat in stay.seats}
+        found.update(seat.node for stay in self._coming if before < stay.start <= moment for seat in stay.seats)
         for count in range(1, work.form.roles[0].devices + 1):
             table = self.ahead.table(count)
             found.update(np.flatnonzero(((table.start > before) & (table.start <= moment)).any(axis=1)).tolist())
@@ -169,13 +170,17 @@ class Rehearsal:
             if split.mode == "mig" and key[0] in busy:
                 view.splits[key] = Split("mig", instances=split.instances)
         for node in busy:
-            for _, _, seat in self.on(node, moment, until):
+            for start, _, seat in self.on(node, moment, until):
                 busy[node] |= seat.mask
                 view.cpus[node] -= seat.cpus
                 view.memory[node] -= seat.memory
                 for part in seat.parts:
                     key = (node, part.gpu)
+                    if start > moment:  # whoever joined it at once would be alone there at first, and nobody has kept the whole of it for that
+                        busy[node] |= 1 << part.gpu
                     view.splits[key] = joined(view.splits.get(key), part)
+        for node, gpu in [key for key in view.splits if busy[key[0]] >> key[1] & 1]:
+            del view.splits[node, gpu]  # held as a whole, too, at some time
         for node, gpu in view.splits:
             busy[node] |= 1 << gpu
         for node, held in busy.items():

@@ -131,3 +131,33 @@ def test_what_is_asked_for_follows_placements_as_if_counted_anew(seed: int, pass
     cycle.share_anew()
 
     assert [division.requested for division in cycle.tree.divisions] == followed
+
+
+def test_nobody_is_told_to_share_a_gpu_before_it_is_shared():
+    """The second would join the first an hour from now; until then the GPU is held as a whole."""
+    node = {"name": "n1", "gpu_type": "H100-SXM-80GB", "gpus": 1}
+    share = {"quota": "a", "sharing": "mps", "limit_s": 7200, "roles": [{"name": "worker", "min": 1, "max": 1, "gpu_share": 0.5}]}
+    running = {
+        "name": "whole",
+        "quota": "a",
+        "submitted": -60,
+        "limit_s": 3600,
+        "preemptible": False,
+        "roles": [{"name": "worker", "min": 1, "max": 1, "gpus": 1}],
+        "state": "running",
+        "since": 0,
+        "started": 0,
+        "workers": [{"role": "worker", "index": 0, "node": "n1", "gpus": [0]}],
+    }
+    jobs = [running, *({"name": name, "submitted": -50 + at} | share for at, name in enumerate(("first", "second")))]
+    scenario = {
+        "format": "gpufleet-scenario/1",
+        "now": "2026-11-20T09:00:00Z",
+        "nodes": [node],
+        "quotas": [{"name": "a", "guaranteed": 1}],
+        "jobs": jobs,
+    }
+
+    told = {one["job"]: one["predicted_start"] for one in make_plan(parse(scenario)).as_json()["waiting"]}
+
+    assert told == {"first": "2026-11-20T10:00:00Z", "second": "2026-11-20T10:00:00Z"}
