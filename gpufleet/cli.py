@@ -20,6 +20,7 @@ PLAIN_COMMANDS: dict[str, str] = {
     "bench console": "gpufleet.bench.console:main",
     "bench engine": "scheduler.cli:bench_engine",
     "bench loop": "gpufleet.bench.loop:main",
+    "bench predictions": "gpufleet.bench.predictions:main",
     "scenario": "gpufleet.client.commands:scenario",
     "login": "gpufleet.client.commands:login",
     "submit": "gpufleet.client.commands:submit",

@@ -37,6 +37,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("scheduler.InventoryImport", timedelta(days=7), "created_at", "A preview that nobody applied is out of date.", {"applied_at": None}),
     Kind("scheduler.InventoryImport", timedelta(days=400), "applied_at", "As for inventory events: what was imported."),
     Kind("scheduler.PlanRecord", timedelta(days=7), "at", "Long enough to ask why a week's decision was taken; its scenario goes after three hours."),
+    Kind("scheduler.Prediction", timedelta(days=90), "at", "Ranges of foreseen starts are learnt from the newest; a quarter can be looked back on."),
     Kind("scheduler.Order", timedelta(days=7), "done_at", "What a back-end has done; as for plans."),
     Kind("scheduler.Repartition", timedelta(days=7), "at", "The rate per pool counts the last hour; as for plans."),
     Kind("scheduler.UsageStep", timedelta(days=7), "at", "Only the newest is gone on from; as for plans."),

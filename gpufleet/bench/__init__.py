@@ -15,12 +15,13 @@ KINDS = {
     "console": "pages, live updates and start times of the console",
     "engine": "the scheduler's planning",
     "loop": "ticks, submissions, live pages and an idle console",
+    "predictions": "foreseen starts against starts, over simulated weeks",
 }
 
 
 def main(arguments: Sequence[str]) -> int:
     """`gpufleet bench` without a kind, or with one that there is not."""
-    lines = ["usage: gpufleet bench KIND [--json] [--case NAME] [--long]", *(f"  {kind:9} {text}" for kind, text in KINDS.items())]
+    lines = ["usage: gpufleet bench KIND [--json] [--case NAME] [--long]", *(f"  {kind:11} {text}" for kind, text in KINDS.items())]
     asks_for_help = bool(arguments) and arguments[0] in {"-h", "--help"}
     print("\n".join(lines), file=sys.stdout if asks_for_help else sys.stderr)
     return 0 if asks_for_help else 2

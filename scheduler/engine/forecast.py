@@ -1,6 +1,7 @@
 """When a waiting job will probably start, and the smallest change that would start it now."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -20,22 +21,37 @@ Advice = tuple[str, Any] | None
 
 
 def in_turn(cycle: Cycle, test: Callable[[Work], bool]) -> Iterator[tuple[Work, tuple[int, ...]]]:
-    """Who waits, in the order of queues, with the types that it tries in that round. Nobody is served meanwhile, so the order stays."""
+    """Who waits, in the order in which queues are served when room comes, with the types that it tries in that round."""
     for choice, division in cycle.rounds():
-        for work in serving(cycle, choice, division, cycle.queues(division, choice, test)):
+        for work, _ in serving(cycle, choice, division, cycle.queues(division, choice, test)):
             yield work, cycle.tried_types(work, choice)
 
 
-def serving(cycle: Cycle, choice: int, division: Division, queues: Mapping[int, Sequence[Work]]) -> Iterator[Work]:
-    """One round of it."""
+def serving(
+    cycle: Cycle, choice: int, division: Division, queues: Mapping[int, Sequence[Work]], gone: Iterable[tuple[int, int]] = ()
+) -> Iterator[tuple[Work, int]]:
+    """One round of it, each with the milli-GPU that it asks for. What is foreseen for a queue counts as used by it, so that queues take turns.
+
+    `gone` are those who had their turn already, by leaf and milli-GPU.
+    """
+    then = copy(division)
+    then.used = [*division.used]
+
+    def charge(leaf: int, asked: int) -> None:
+        for place in cycle.tree.path[leaf]:
+            then.used[place] += asked
 
     def milli(work: Work) -> int:
         return cycle.cluster.wants_milli(work.kind, work.missing(), cycle.tried_types(work, choice)[0])
 
-    order = QueueOrder(cycle.tree, division, queues, milli)
+    for leaf, asked in gone:
+        charge(leaf, asked)
+    order = QueueOrder(cycle.tree, then, queues, milli)
     while (work := order.best()) is not None:
+        asked = order.asks[work.home]
+        charge(work.home, asked)
         order.drop(work.home)
-        yield work
+        yield work, asked
 
 
 def earliest_of(cycle: Cycle, work: Work, types: tuple[int, ...], ahead: Lookahead, rehearsal: Rehearsal | None) -> Date | None:

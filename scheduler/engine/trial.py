@@ -153,6 +153,7 @@ class Walk(NamedTuple):
     waits: dict[int, list[str]]
     leaves: list[int]
     names: list[str]
+    asked: list[int]  # milli-GPU
 
     def headed(self, leaf: int, number: int) -> int:
         """After how many steps so many of a leaf have had their turn."""
@@ -198,8 +199,9 @@ class Line:
 
     def _walk(self, cycle: Cycle, choice: int, division: Division) -> "Walk":
         queues = self._queues(cycle, choice, division, None)
-        works = list(serving(cycle, choice, division, queues))
-        return Walk(shares_of(division), names_in(queues, None), [work.home for work in works], [work.job.name for work in works])
+        turns = list(serving(cycle, choice, division, queues))
+        leaves, names = [work.home for work, _ in turns], [work.job.name for work, _ in turns]
+        return Walk(shares_of(division), names_in(queues, None), leaves, names, [asked for _, asked in turns])
 
     def date(self, cycle: Cycle, work: Work) -> Date | None:
         """When a job that the plan lets wait could start behind those that are served before it."""
@@ -222,17 +224,19 @@ class Line:
     def _before(self, cycle: Cycle, choice: int, division: Division, queues: dict[int, list[Work]], work: Work) -> list[str]:
         """Who is served before the job in one round.
 
-        Nobody is served meanwhile, so where the shares are those of the line, everyone goes in the order of the line until the job heads its queue.
+        Where the shares are those of the line, everyone goes in the order of the line until the job heads its queue.
         """
         known = self.walks.get((choice, division.name))
         place = queues[work.home].index(work)
         names: list[str] = []
+        turns: list[tuple[int, int]] = []
         if known is not None and place and known.shares == shares_of(division) and known.waits == names_in(queues, work):
             steps = known.headed(work.home, place)
             names = known.names[:steps]
             gone = Counter(known.leaves[:steps])
+            turns = list(zip(known.leaves[:steps], known.asked[:steps], strict=True))
             queues = {leaf: rest for leaf, queue in queues.items() if (rest := queue[gone[leaf] :])}
-        for other in serving(cycle, choice, division, queues):
+        for other, _ in serving(cycle, choice, division, queues, turns):
             if other is work:
                 break
             names.append(other.job.name)

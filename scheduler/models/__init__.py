@@ -23,7 +23,7 @@ from scheduler.models.inventory import (
     TopologyLevel,
 )
 from scheduler.models.jobs import ENDED, HOLDING, Attempt, Dependency, Job, JobClass, JobEvent, JobState, Placement
-from scheduler.models.loop import Lease, Outlook, PlanRecord, Promise, PromisedSeat, Repartition
+from scheduler.models.loop import Lease, Outlook, PlanRecord, Prediction, Promise, PromisedSeat, Repartition
 from scheduler.models.measures import Measure
 from scheduler.models.notices import (
     Delivery,
@@ -83,6 +83,7 @@ __all__ = [
     "Placement",
     "PlanRecord",
     "Pool",
+    "Prediction",
     "Promise",
     "PromisedSeat",
     "Repartition",

@@ -120,6 +120,29 @@ class Outlook(models.Model):
         return f"outlook of {self.job_id}"
 
 
+class Prediction(models.Model):
+    """What a job was told first about its start, and when it started: what later ranges are learnt from."""
+
+    job = models.OneToOneField(Job, on_delete=models.CASCADE, related_name="prediction")
+    at = MomentField(help_text="When it was told.")
+    foreseen = MomentField(help_text="The start by the forecast alone.")
+    earliest = MomentField()
+    expected = MomentField(help_text="The start that it was told, between the earliest and the latest.")
+    latest = MomentField()
+    started_at = MomentField(null=True, blank=True)
+
+    class Meta:
+        db_table = "prediction"
+        indexes = [
+            models.Index(fields=["-started_at", "-id"], name="prediction_started"),
+            models.Index(fields=["at"], name="prediction_at"),
+            models.Index(fields=["job"], name="prediction_open", condition=Q(started_at__isnull=True)),
+        ]
+
+    def __str__(self) -> str:
+        return f"prediction of {self.job_id}"
+
+
 class Repartition(models.Model):
     """A GPU that was split anew by a plan: what the rate per pool counts."""
 

@@ -8,7 +8,7 @@ before, which is seconds old and says so, or, where there is none, is asked to c
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -23,9 +23,11 @@ from scheduler.backends.registry import backends_all
 from scheduler.engine.plan import Decision, Stand
 from scheduler.engine.trial import Ground, Level, Trial, unlike
 from scheduler.engine.values import QUEUED, Job
+from scheduler.foresight import Foresight, ruled
 from scheduler.job_schema import JobDescription
 from scheduler.models import Lease as LeaseRow
 from scheduler.policy import policy, without_splitting
+from scheduler.selectors.predictions import foresight_now
 from scheduler.services.lease import TICK
 from scheduler.services.submission import Checked, submissions_check, submissions_judge
 from scheduler.snapshots import Snapshots
@@ -42,8 +44,7 @@ AGAIN_SECONDS = 1
 MOST_KINDS = 2000
 MOST_CHANGES = 3
 MOST_DATED = 4
-# A start so far away may come this much sooner or later, in parts of the wait, and at least so much.
-SOONER, LATER, LEAST = 0.2, 0.3, timedelta(minutes=1)
+MILLISECOND = timedelta(milliseconds=1)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 FOREVER_MS = 10 * 366 * 86_400_000
 log = logging.getLogger(__name__)
@@ -101,6 +102,7 @@ class _Side:
     taken_at: datetime = EPOCH
     decided: int = -1
     kinds: int = 0
+    foresight: Foresight = field(default_factory=Foresight)
 
 
 class Grounds:
@@ -126,6 +128,10 @@ class Grounds:
                 return None
             assert side.ground is not None
             return side.ground.trial(make(side), dated=dated), side.taken_at
+
+    def foresight(self) -> Foresight:
+        side = self._serving
+        return Foresight() if side is None else side.foresight
 
     def read(self, now: datetime) -> None:
         """Read the fleet at once, in the caller's own thread."""
@@ -179,7 +185,7 @@ class Grounds:
         engine = chosen.engine if not facts or any(one.creates_mig for one in facts) else without_splitting(chosen.engine)
         side.decided = decided_now()
         snapshot = side.snapshots.take(settings=engine, now=now, start_timeout=chosen.start_timeout)
-        side.ground, side.taken_at = Ground(snapshot.scenario, snapshot.kept), now
+        side.ground, side.taken_at, side.foresight = Ground(snapshot.scenario, snapshot.kept), now, foresight_now()
         with self._trying:  # whoever still tries on the old one ends first
             self._spare, self._serving = self._serving, side
         self._fault = None
@@ -214,6 +220,9 @@ def fit_checked(*, access: Access, checked: Checked, raw: Mapping[str, Any], now
     said = checked.description
     at = _moment(found, as_of, now)
     held = _held(said, now)
+    range_ = None if at is None else _range(found, at, now)
+    if range_ is not None:
+        at = range_[1]
     start = max(at, said.not_before) if at is not None and said.not_before is not None else at
     better = _changes(access, checked, raw, found, now) if changes and not held and (at is None or at > now) else ()
     run = said.estimate_s or said.limit_s
@@ -221,8 +230,8 @@ def fit_checked(*, access: Access, checked: Checked, raw: Mapping[str, Any], now
     return Fit(
         verdict=_verdict(found, held, start, now),
         at=start,
-        earliest=None if start is None else max(start - _slack(start, now, SOONER), now, said.not_before or now),
-        latest=None if start is None else start + _slack(start, now, LATER),
+        earliest=None if range_ is None else max(range_[0], now, said.not_before or now),
+        latest=None if range_ is None else max(range_[2], now, said.not_before or now),
         as_of=as_of,
         reasons=tuple(reason.as_json() for reason in found.reasons),
         stands=found.stands,
@@ -307,9 +316,11 @@ def _verdict(found: Trial, held: tuple[str, ...], start: datetime | None, now: d
     return "soon" if found.stands and not found.reasons and start - now < timedelta(hours=1) else "later"
 
 
-def _slack(start: datetime, now: datetime, part: float) -> timedelta:
-    wait = start - now
-    return max(wait * part, LEAST) if wait > LEAST else timedelta(0)
+def _range(found: Trial, at: datetime, now: datetime) -> tuple[datetime, datetime, datetime]:
+    """The earliest, the expected and the latest start. Who starts now, or once others have left after their grace, is told no history."""
+    wait = (at - now) // MILLISECOND
+    sure = ruled(wait) if found.stands or not wait else GROUNDS.foresight().foreseen(wait)
+    return now + MILLISECOND * sure.earliest, now + MILLISECOND * sure.at, now + MILLISECOND * sure.latest
 
 
 def _cost(milli: int, seconds: int | None, rate: int | None) -> int | None:

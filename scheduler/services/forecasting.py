@@ -11,8 +11,10 @@ from scheduler.engine.cycle import make_plan
 from scheduler.models import Lease as LeaseRow
 from scheduler.models import Outlook
 from scheduler.policy import policy
+from scheduler.selectors.predictions import foresight_now
 from scheduler.services.lease import FORECAST, TICK, Fenced, Lease, lease_done, lease_release, lease_take
 from scheduler.services.outlooks import outlooks_write, told_by, told_undue
+from scheduler.services.predictions import predictions_close, predictions_keep
 from scheduler.snapshots import Snapshots
 
 EVERY = timedelta(seconds=10)
@@ -64,9 +66,13 @@ def _forecast(lease: Lease, now: datetime, memory: ForecastMemory, force: bool) 
     news = {key: said for key, said in told.items() if memory.told.get(key) != said}
     # A part at a time: thousands at once would keep the submissions and the ticks of SQLite waiting.
     keys = list(news)
+    predictions_close()
+    foresight = foresight_now()
     for first in range(0, len(keys), AT_ONCE):
         with transaction.atomic():
-            outlooks_write(told={key: news[key] for key in keys[first : first + AT_ONCE]}, now=now, forecast=True)
+            part = {key: news[key] for key in keys[first : first + AT_ONCE]}
+            outlooks_write(told=part, now=now, forecast=True)
+            predictions_keep(told=part, foresight=foresight, now=now)
             lease.still_ours_or_raise()
     with transaction.atomic():
         lease_done(lease=replace(lease, wanted=planned), next_wake_at=now + EVERY)

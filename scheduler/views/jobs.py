@@ -51,10 +51,12 @@ from scheduler.selectors.jobs import (
 )
 from scheduler.selectors.logs import MOST_BYTES, job_log, job_writers
 from scheduler.selectors.notices import follows_job
+from scheduler.selectors.predictions import prediction_of, predictions_score
 from scheduler.services.steering import job_cancel, job_hold_back, job_release_hold
 from scheduler.views.nodes import messages_by_field
 
 LOG_TAIL = 64 * 1024
+SCORED = 500  # predictions that a job is told of
 
 
 def job_lines_now(access: Access, jobs: list[Job]) -> list[JobLine]:
@@ -215,6 +217,8 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
         "blockers": blockers(row.outlook, discretion),
         "would_start_if": would_start_if(row.outlook, discretion),
         "outlook": row.outlook,
+        "told": prediction_of(job) if job.state in WAITING else None,
+        "predicted": predictions_score(now=moment, most=SCORED) if job.state in WAITING else None,
         "promise": row.promise,
         "promised": promised(row.promise, discretion) if row.promise else "",
         "runs": runs_of(attempts, discretion, moment),

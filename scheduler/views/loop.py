@@ -29,6 +29,7 @@ from scheduler.selectors.loop import (
     plans_listed,
     scenario_now,
 )
+from scheduler.selectors.predictions import predictions_score
 from scheduler.services.steering import scheduler_pause, scheduler_resume
 
 DECISIONS_SHOWN = 8
@@ -84,6 +85,7 @@ def _page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpRespo
         "decisions": decision_lines(decided[:DECISIONS_SHOWN]),
         "more_decisions": max(0, len(decided) - DECISIONS_SHOWN),
         "orders": orders_open(moment),
+        "predicted": predictions_score(now=moment),
         "may_operate": access.can_everywhere(Can.OPERATE),
         **extra,
     }

@@ -1,0 +1,175 @@
+"""A week of a fleet from a seed, for `gpufleet bench predictions`: what each job was told when it was submitted, and when it started.
+
+Five teams share 128 GPUs. They submit by day more than by night, four fifths of their jobs in sweeps; what a job takes is its estimate times a
+lognormal factor, one in ten fails early, and each day a node is lost for some hours with all that runs on it. Jobs state estimates and no limits, as
+a limit would be all that the scheduler goes by. The engine plans at every event as in production.
+"""
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from scheduler.engine.cycle import make_plan
+from scheduler.engine.kept import Kept
+from scheduler.engine.plan import Plan
+from scheduler.engine.scenario import parse
+from scheduler.engine.values import QUEUED, Scenario
+from scheduler.simulation.world import World
+
+TYPE = "H100-SXM-80GB"
+DAYS, NODES, GPUS, TEAMS = 7, 16, 8, 5
+DAY_S = 86_400
+LOAD = 0.9  # of the fleet, over the week
+SWEEPS, SWEEP = 0.8, (20, 80)  # part of all jobs that come in sweeps, and of how many
+SHAPES = ((0.45, 1, 1), (0.2, 1, 2), (0.13, 1, 4), (0.14, 1, 8), (0.05, 2, 8), (0.03, 4, 8))
+SHORTEST_S, LONGEST_S = 1200, 6 * 3600
+SPREAD, FAILS = 0.5, 0.1
+GRACE_S = 300
+START = "2026-11-02T00:00:00Z"
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    node: str
+    since: int  # seconds from the start
+    seconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a job that could not start at once was told when it was submitted, in milliseconds since the start, and what came of it."""
+
+    job: str
+    at: int
+    start: int
+    gpus: int
+    priority: int
+    started: int | None
+
+
+def week(seed: int, *, load: float = LOAD, nodes: int = NODES, days: int = DAYS) -> tuple[Scenario, list[Outage]]:
+    draw = random.Random(seed)
+    jobs: list[dict[str, Any]] = []
+    at = 0.0
+    wanted = load * nodes * GPUS * days * DAY_S
+    # An estimate's mean by its log-uniform draw, and what the lognormal factor and early failures make of it.
+    mean = (LONGEST_S - SHORTEST_S) / math.log(LONGEST_S / SHORTEST_S) * math.exp(SPREAD**2 / 2) * (1 - FAILS / 2)
+    each = mean * sum(share * workers * gpus for share, workers, gpus in SHAPES)
+    together = sum(SWEEP) / 2
+    times = wanted / each / ((1 - SWEEPS) + SWEEPS) * ((1 - SWEEPS) + SWEEPS / together) / (days * DAY_S)
+    while (at := at + draw.expovariate(2.2 * times)) < days * DAY_S:
+        if draw.random() * 2.2 < _by_day(at):
+            _submit(draw, jobs, round(at))
+    asked = sum(job["work_s"] * role["min"] * role["gpus"] for job in jobs for role in job["roles"])
+    for job in jobs:  # the load is as it was said, whatever was drawn
+        job["estimate_s"], job["work_s"] = (max(1, round(job[key] * wanted / asked)) for key in ("estimate_s", "work_s"))
+    names = [f"n{number:03d}" for number in range(nodes)]
+    document = {
+        "format": "gpufleet-scenario/1",
+        "now": START,
+        "settings": {"forecast": "none", "preempt_min_runtime_s": 300, "reclaim_min_runtime_s": 300},
+        "topology": {"levels": ["leaf"]},
+        "nodes": [{"name": name, "gpu_type": TYPE, "gpus": GPUS, "path": {"leaf": f"l{number // 8}"}} for number, name in enumerate(names)],
+        "quotas": [{"name": f"t{team}", "guaranteed": nodes * GPUS // TEAMS} for team in range(TEAMS)],
+        "jobs": jobs,
+    }
+    outages = [Outage(draw.choice(names), int((day + draw.random()) * DAY_S), draw.randrange(1, 6) * 3600) for day in range(days)]
+    return parse(document), outages
+
+
+def _by_day(at: float) -> float:
+    """How much is submitted at a time of the day, beside the mean."""
+    hour = at % DAY_S / 3600
+    return 0.4 + (1.8 * math.sin(math.pi * (hour - 7) / 13) if 7 < hour < 20 else 0)
+
+
+def _submit(draw: random.Random, jobs: list[dict[str, Any]], at: int) -> None:
+    share = draw.random()
+    for part, workers, gpus in SHAPES:  # noqa: B007 (the last one takes what is left by rounding)
+        share -= part
+        if share < 0:
+            break
+    alone = (1 - SWEEPS) / ((1 - SWEEPS) + SWEEPS / (sum(SWEEP) / 2))
+    estimate = round(math.exp(draw.uniform(math.log(SHORTEST_S), math.log(LONGEST_S))))
+    team = draw.randrange(TEAMS)
+    for _ in range(1 if draw.random() < alone else draw.randint(*SWEEP)):
+        work = estimate * draw.lognormvariate(0, SPREAD) * (draw.random() if draw.random() < FAILS else 1)
+        jobs.append(
+            {
+                "name": f"j{len(jobs):06d}",
+                "quota": f"t{team}",
+                "submitted": at,
+                "roles": [{"name": "worker", "min": workers, "gpus": gpus}],
+                "estimate_s": estimate,
+                "work_s": work,
+                "checkpoint": {"interval_s": 1800, "save_s": 30, "restore_s": 60},
+                "grace_s": GRACE_S,
+            }
+        )
+
+
+class Watched(World):
+    """The world, with nodes that are lost, and with what every job that has to wait is told when it comes."""
+
+    def __init__(self, scenario: Scenario, outages: Sequence[Outage]) -> None:
+        self.asked: set[str] = set()
+        self.told: dict[str, tuple[int, int]] = {}  # by job: when, and what start
+        self._plans, self._forecasts = Kept(), Kept()
+        super().__init__(scenario, self._decide)
+        for outage in outages:
+            self._at(scenario.now + 1000 * outage.since, "lost", outage.node, 0)
+            self._at(scenario.now + 1000 * (outage.since + outage.seconds), "back", outage.node, 0)
+
+    def _decide(self, scenario: Scenario) -> Plan:
+        plan = make_plan(scenario, self._plans)
+        fresh = {job.name for job in scenario.jobs if job.name not in self.asked}
+        if fresh:
+            self.asked |= fresh
+            if fresh - {decision.job for decision in plan.decisions if decision.action == "start"}:
+                foreseen = make_plan(replace(scenario, settings=replace(scenario.settings, forecast="all")), self._forecasts)
+                for one in foreseen.waiting:
+                    if one.job in fresh and one.predicted_start is not None:
+                        self.told[one.job] = (scenario.now, one.predicted_start)
+        return plan
+
+    def _happen(self, what: str, name: str, version: int) -> bool:
+        if what not in ("lost", "back"):
+            return super()._happen(what, name, version)
+        self.nodes[name] = replace(self.nodes[name], health="down" if what == "lost" else "healthy")
+        self._split = True  # nodes are other ones from now on
+        for job in [job for job in self.active.values() if what == "lost" and any(worker.node == name for worker in job.run.workers)]:
+            self._interrupt(job.name)
+            life = self.lives[job.name]
+            life.progress.rate = 0
+            life.version += 1
+            self.active[job.name] = replace(job, run=replace(QUEUED, evictions=job.run.evictions))
+        return True
+
+    def story(self) -> list[Told]:
+        """In the order of submission."""
+        begin = self.template.now
+        found = []
+        for name, (at, start) in self.told.items():
+            life = self.lives[name]
+            started = None if life.first_start is None else life.first_start - begin
+            found.append(Told(name, at - begin, start - begin, life.least, life.job.kind.priority, started))
+        return found
+
+
+def played(seed: int, **sizes: Any) -> tuple[list[Told], dict[str, Any]]:
+    scenario, outages = week(seed, **sizes)
+    world = Watched(scenario, outages)
+    world.run()
+    lives = world.lives.values()
+    waits = sorted((life.first_start or life.arrived) - life.arrived for life in lives)
+    week_ms = sizes.get("days", DAYS) * DAY_S * 1000
+    offered = sum(life.work // 1_000_000 * life.least for life in lives) / (world.capacity * week_ms)
+    return world.story(), {
+        "jobs": len(lives),
+        "events": world.totals.events,
+        "load": round(offered, 3),
+        "evictions": world.totals.preemptions,
+        "started_at_once": sum(wait < 60_000 for wait in waits),
+    }

@@ -1,0 +1,128 @@
+"""What jobs were told about their start, held against the start: written down, learnt from and shown."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from gpufleet.core.times import now
+from scheduler.foresight import LEAST, Foresight
+from scheduler.models import Attempt, Job, JobState, Prediction
+from scheduler.selectors.predictions import foresight_now, predictions_score
+from scheduler.services import fitting
+from scheduler.services.fitting import fit_of
+from scheduler.services.forecasting import forecast_run
+from scheduler.services.predictions import predictions_close, predictions_keep
+from tests import builders
+from tests.builders import NOON
+
+from .worlds import Loop, leaf, submit
+
+pytestmark = pytest.mark.django_db
+
+
+def seen(*, minutes: int, waited: int, count: int = LEAST) -> None:
+    """So many jobs that were told a start so many minutes ahead, and waited so many; they have started within the last hours."""
+    at = now() - timedelta(hours=5)
+    for number in range(count):
+        job = builders.job()
+        begin = at + timedelta(seconds=number)
+        started = begin + timedelta(minutes=waited)
+        told = begin + timedelta(minutes=minutes)
+        Prediction.objects.create(
+            job=job,
+            at=begin,
+            foreseen=told,
+            earliest=told - timedelta(minutes=10),
+            expected=told,
+            latest=told + timedelta(minutes=20),
+            started_at=started,
+        )
+
+
+def test_what_a_job_is_told_first_is_kept_and_its_start_is_written_beside_it() -> None:
+    builders.node(gpus=8)
+    quota = leaf("team", 8)
+    loop = Loop()
+    running = submit(quota, gpus=8, limit_seconds=3600)
+    loop.tick()
+    loop.up(running)
+    waiting = submit(quota, gpus=8, at=loop.now, limit_seconds=600)
+    loop.after(seconds=5).tick()
+
+    forecast_run(holder="one", now=loop.now)
+    told = Prediction.objects.get()
+    assert (told.job_id, told.at, told.foreseen, told.started_at) == (waiting.pk, loop.now, NOON + timedelta(hours=1), None)
+    assert told.earliest < told.expected == told.foreseen < told.latest
+    forecast_run(holder="one", now=loop.now + timedelta(minutes=5), force=True)
+    assert Prediction.objects.get().at == told.at, "only what it was told first"
+
+    loop.after(minutes=30).over(running)
+    loop.tick()
+    forecast_run(holder="one", now=loop.now + timedelta(minutes=1), force=True)
+    assert Prediction.objects.get().started_at == Attempt.objects.get(job=waiting).started_at == loop.now
+    assert predictions_close() == 0
+
+
+def test_who_has_run_before_or_was_told_no_start_is_not_held_to_one() -> None:
+    once, never, waits = builders.job(), builders.job(), builders.job()
+    Attempt.objects.create(job=once, number=1, started_at=NOON, ended_at=NOON, outcome="preempted")
+    Job.objects.update(state=JobState.QUEUED)
+    later = NOON + timedelta(hours=1)
+    told = {once.pk: ([], later, None), never.pk: ([], None, None), waits.pk: ([], later, None)}
+
+    assert predictions_keep(told=told, foresight=Foresight(), now=NOON) == 1
+    assert Prediction.objects.get().job == waits
+    assert predictions_keep(told=told, foresight=Foresight(), now=NOON + timedelta(minutes=1)) == 0
+
+
+def test_ranges_are_learnt_from_the_history() -> None:
+    assert foresight_now().foreseen(3_600_000).known == 0
+    seen(minutes=60, waited=30)
+
+    found = foresight_now().foreseen(3_600_000)
+
+    assert found.known == LEAST
+    assert (found.earliest, found.at, found.latest) == (1_800_000,) * 3, "all of them waited half an hour"
+    score = predictions_score(now=now())
+    assert score is not None
+    assert (score.starts, score.inside, score.error_seconds, score.wait_seconds, score.width_seconds) == (LEAST, 0, 1800, 1800, 1800)
+    assert predictions_score(now=now() + timedelta(days=9)) is None
+
+
+def test_the_scheduler_page_and_the_page_of_a_job_say_how_good_they_were(personas: Any) -> None:
+    client = personas.client("operator")
+    assert "No job that was told a start" in client.get("/scheduler/").content.decode()
+    seen(minutes=60, waited=70, count=5)
+    job = builders.job(on=personas.nodes["acme/research/nlp"])
+    Job.objects.filter(pk=job.pk).update(state=JobState.QUEUED, ended_at=None)
+    later = now() + timedelta(hours=2)
+    predictions_keep(told={job.pk: ([], later, None)}, foresight=Foresight(), now=now())
+
+    page = client.get("/scheduler/").content.decode()
+    assert "How good foreseen starts were" in page
+    assert "5 starts" in page
+    own = personas.client("submitter").get(f"/jobs/{job.public_id}/").content.decode()
+    assert "First it was told" in own
+    assert "Of the last 5 starts foreseen so, 100 % lay inside their range" in own
+
+
+def test_the_panel_tells_the_range_that_is_learnt(personas: Any) -> None:
+    builders.node(gpus=8)
+    quota = personas.nodes["acme/research/nlp"]
+    loop = Loop()
+    loop.now = now()
+    running = submit(quota, gpus=8, at=loop.now, limit_seconds=3600)
+    loop.tick()
+    loop.up(running)
+    seen(minutes=60, waited=30)
+    fitting.GROUNDS.forget()
+
+    found = fit_of(access=personas.access("submitter"), description={"name": "a", "quota": quota.path, "gpus": 8, "limit_s": 600}, now=loop.now)
+
+    assert found is not None
+    assert found.at is not None
+    assert timedelta(minutes=29) < found.at - loop.now < timedelta(minutes=31)
+    assert found.earliest is not None
+    assert found.latest is not None
+    assert found.earliest <= found.at <= found.latest
