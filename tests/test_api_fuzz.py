@@ -25,6 +25,7 @@ from tests.personas import Personas  # noqa: E402
 
 QUIET = [HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much, HealthCheck.too_slow, HealthCheck.data_too_large]
 EXAMPLES = int(os.environ.get("TEST_API_EXAMPLES", "40"))
+TURNS, STEPS = int(os.environ.get("TEST_API_TURNS", "60")), 10
 SCOPES = ("read", "submit", "operate", "admin")
 
 
@@ -72,3 +73,27 @@ def test_no_request_finds_a_fault(case, caller):
 @settings(max_examples=EXAMPLES, deadline=None, phases=[Phase.explicit, Phase.generate], suppress_health_check=QUIET)
 def test_thousands_of_requests_find_no_fault(case, caller):
     case.call_and_validate(headers=caller, excluded_checks=NOT_PROMISED)
+
+
+@pytest.mark.soak
+@pytest.mark.django_db
+def test_requests_that_follow_from_answers_find_no_fault(caller):
+    """What one operation told (ids, revisions, places in lists) is sent to others, in turns that nobody thought of."""
+
+    asked: dict[str, int] = {}
+
+    class Turns(SCHEMA.as_state_machine()):  # type: ignore[misc]
+        def get_call_kwargs(self, case):
+            return {"headers": caller}
+
+        def validate_response(self, response, case, **named):
+            asked[case.operation.label] = asked.get(case.operation.label, 0) + 1
+            case.validate_response(response, headers=caller, excluded_checks=NOT_PROMISED)
+
+    Turns.run(
+        settings=settings(
+            max_examples=TURNS, stateful_step_count=STEPS, deadline=None, phases=[Phase.explicit, Phase.generate], suppress_health_check=QUIET
+        )
+    )
+    assert sum(asked.values()) >= TURNS
+    assert len(asked) > 10, f"nothing follows from anything: {asked}"

@@ -1,8 +1,12 @@
 """How much a request may send. Django under ASGI keeps a whole body on the disk before anybody is asked who they are."""
 
+import json
+import uuid
 from typing import Any
 
 TOO_LARGE = 413
+TITLE = "The request is too large"
+MORE = "This is more than gpufleet takes in one request."
 
 
 class BodyLimit:
@@ -17,7 +21,7 @@ class BodyLimit:
             await self.app(scope, receive, send)
             return
         if _announced(scope) > self.most:
-            await _refuse(send)
+            await _refuse(scope, send)
             return
         read = 0
         answered = False
@@ -36,7 +40,7 @@ class BodyLimit:
 
         await self.app(scope, counted, noted)
         if read > self.most and not answered:
-            await _refuse(send)
+            await _refuse(scope, send)
 
 
 def _announced(scope: Any) -> int:
@@ -44,7 +48,14 @@ def _announced(scope: Any) -> int:
     return int(text) if text.isdigit() else 0
 
 
-async def _refuse(send: Any) -> None:
-    headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close")]
-    await send({"type": "http.response.start", "status": TOO_LARGE, "headers": headers})
-    await send({"type": "http.response.body", "body": b"This is more than gpufleet takes in one request.\n"})
+async def _refuse(scope: Any, send: Any) -> None:
+    kind, body = b"text/plain; charset=utf-8", f"{MORE}\n".encode()
+    headers = [(b"connection", b"close")]
+    if scope["path"].startswith("/api/"):
+        # Nothing of Django has run, so it is made here what gpufleet.problems makes of every other fault.
+        request_id = uuid.uuid4().hex
+        problem = {"type": "about:blank", "title": TITLE, "status": TOO_LARGE, "detail": MORE, "request_id": request_id}
+        kind, body = b"application/problem+json", json.dumps(problem).encode()
+        headers.append((b"x-request-id", request_id.encode()))
+    await send({"type": "http.response.start", "status": TOO_LARGE, "headers": [(b"content-type", kind), *headers]})
+    await send({"type": "http.response.body", "body": body})

@@ -1,5 +1,6 @@
 """Nobody fills the disk by sending: large bodies are turned away before anything keeps them."""
 
+import json
 from typing import Any
 
 import pytest
@@ -7,13 +8,13 @@ from asgiref.testing import ApplicationCommunicator
 
 from gpufleet.asgi import application
 from gpufleet.core.bodies import BodyLimit
+from gpufleet.problems import TITLES
 
 MEBI = 1024 * 1024
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def posting(*headers: tuple[bytes, bytes]) -> dict[str, Any]:
-    path = "/accounts/login/"
+def posting(*headers: tuple[bytes, bytes], path: str = "/accounts/login/") -> dict[str, Any]:
     place = {"path": path, "raw_path": path.encode(), "query_string": b"", "root_path": "", "scheme": "http"}
     return {"type": "http", "method": "POST", **place, "headers": [(b"host", b"localhost"), *headers], "client": ("127.0.0.1", 1)}
 
@@ -22,6 +23,18 @@ async def test_a_body_that_is_announced_too_large_is_not_read():
     caller = ApplicationCommunicator(application, posting((b"content-length", b"99999999999")))
 
     assert (await caller.receive_output(5))["status"] == 413
+    await caller.wait(5)
+
+
+async def test_a_program_is_told_in_the_form_of_all_faults():
+    caller = ApplicationCommunicator(application, posting((b"content-length", b"99999999999"), path="/api/v1/jobs"))
+
+    begin, rest = await caller.receive_output(5), await caller.receive_output(5)
+    headers, told = dict(begin["headers"]), json.loads(rest["body"])
+
+    assert (begin["status"], headers[b"content-type"]) == (413, b"application/problem+json")
+    assert (told["status"], told["title"]) == (413, TITLES[413])
+    assert told["request_id"].encode() == headers[b"x-request-id"]
     await caller.wait(5)
 
 

@@ -1,0 +1,113 @@
+"""What people, jobs and machines write stays text wherever it is shown: markup, scripts, formulas and terminal commands in every free text field.
+
+The rows are those of the matrix of addresses, and every address that answers a reader is read.
+"""
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+
+import pytest
+from django.apps import apps
+from django.db import models
+
+from scheduler.models import Delivery, Job, Outlook, PlanRecord
+from tests import builders
+from tests.personas import Personas
+from tests.test_url_matrix import _address
+from tests.url_expectations import EXPECTED, World
+
+HOSTILE = """=1+1"'><script>alert(1)</script><img src=x onerror=alert(1)>{{ 7|add:42 }}\x1b[2J$(id)"""
+# Raw, each of these would be obeyed by a browser; 49 is what a template would make of it.
+OBEYED = ("<script>alert", "<img src=x", "\"'><", "=1+149")
+# Names by which rows are found, and words that the program itself chooses.
+NOT_FREE = set(
+    "path prefix digest token_digest key password array body backend group holder location username email uuid url".split()  # noqa: SIM905
+)
+READ = [expect for expect in EXPECTED if expect.method == "GET" and "superuser" in expect.who]
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def free_fields(model: type[models.Model]) -> list[models.Field]:  # type: ignore[type-arg]
+    """Texts of people, of jobs and of machines: no keys, and nothing that is one of a few words."""
+    return [
+        column
+        for column in model._meta.concrete_fields
+        if isinstance(column, models.CharField | models.TextField)
+        and not isinstance(column, models.SlugField)
+        and not (column.choices or column.unique or column.primary_key)
+        and column.name not in NOT_FREE
+        and (column.max_length or 1000) >= 60
+    ]
+
+
+@pytest.fixture
+def hostile(personas: Personas) -> Iterator[World]:
+    """A world in which whoever could write something wrote this."""
+    world = World(personas)
+    for expect in READ:
+        _address(expect, world)
+    builders.outlook(builders.job(on=world.team), HOSTILE)
+    written = 0
+    for model in apps.get_models():
+        if model._meta.app_label in ("core", "quotas", "scheduler") and model._meta.db_table not in ("audit_entry", "change"):
+            values = {column.name: HOSTILE[: column.max_length] for column in free_fields(model)}
+            written += model._default_manager.update(**values) * len(values) if values else 0  # type: ignore[attr-defined]
+    assert written > 40
+    Job.objects.update(labels={HOSTILE: HOSTILE}, launch={"command": [HOSTILE], "env": {"X": HOSTILE}}, cost_centre=HOSTILE[:40])
+    Outlook.objects.update(reasons=[{"code": "topology", "detail": HOSTILE}], would_start_if={"change": HOSTILE, "to": [HOSTILE]})
+    PlanRecord.objects.update(decisions=[{"action": "start", "job": "j-1", "workers": [], "why": {"code": "fits", "detail": HOSTILE}}])
+    Delivery.objects.update(body=json.dumps({"cause": HOSTILE}))
+    yield world
+
+
+@pytest.mark.django_db
+def test_no_page_file_or_answer_obeys_what_it_shows(hostile: World) -> None:
+    reader = hostile.personas.client("superuser")
+    shown, faults = 0, []
+    for expect in READ:
+        address = _address(expect, hostile)
+        for query in ("", "?format=csv") if not expect.is_api else ("",):
+            answer = reader.get(address + query)
+            body = (b"".join(answer) if answer.streaming else answer.content).decode(errors="replace")
+            shown += "script>alert" in body or "script&gt;alert" in body
+            faults += [f"{address}{query}: {fault}" for fault in obeyed(answer.headers.get("Content-Type", ""), body, answer)]
+    assert faults == []
+    assert shown > 15, "what was written is shown in many places, or this looks at nothing"
+
+
+def obeyed(kind: str, body: str, answer: object) -> list[str]:
+    if kind.startswith("text/html"):
+        return [f"holds {word}" for word in OBEYED if word in body]
+    if kind.startswith("text/csv"):
+        cells = [cell for row in csv.reader(io.StringIO(body, newline="")) for cell in row]
+        return [f"begins with a formula: {cell[:20]}" for cell in cells if cell.startswith(FORMULA) and not _is_number(cell)]
+    if "json" in kind:
+        json.loads(body)
+        return [] if answer.headers["X-Content-Type-Options"] == "nosniff" else ["may be taken for a page"]  # type: ignore[attr-defined]
+    return []
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+@pytest.mark.django_db(transaction=True)
+def test_no_terminal_obeys_what_it_prints(hostile: World, live_server, monkeypatch, tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]
+    from gpufleet.cli import main
+
+    monkeypatch.setenv("GPUFLEET_CLIENT_DIR", str(tmp_path))
+    monkeypatch.setenv("GPUFLEET_URL", live_server.url)
+    monkeypatch.setenv("NO_PROXY", "*")
+    monkeypatch.setenv("GPUFLEET_TOKEN", hostile.personas.token("superuser", "read", "operate"))
+
+    for words in (("ls", "--all"), ("show", hostile.job.public_id), ("why", hostile.job.public_id), ("quota",), ("fleet",)):
+        main(["gpufleet", *words])
+        printed = capsys.readouterr()
+        assert printed.out
+        assert "\x1b" not in printed.out + printed.err, words
