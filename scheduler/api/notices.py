@@ -131,7 +131,7 @@ def notice_choices(request: HttpRequest) -> HttpResponse:
 
 @router.put("/me/notices/choices", response=ChoicesOut, url_name="notice_choices", summary="Choose what I want to be told of, and how")
 def notice_choices_put(request: HttpRequest, body: ChoicesIn) -> HttpResponse:
-    """All choices at once. 412 if they were changed since `seen`."""
+    """All choices at once. 409 if they were changed since `seen`."""
     access = _writer(request)
     return answered(_choices(access, notices_choose(access=access, **body.dict())))
 

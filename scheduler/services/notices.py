@@ -14,7 +14,7 @@ from django.db import transaction
 from django.db.models import Max
 
 from gpufleet.core.audit import audit_record
-from gpufleet.core.faults import Stale
+from gpufleet.core.faults import Conflict
 from gpufleet.core.live.news import News
 from gpufleet.core.models import User
 from quotas.permissions import Access, Can, access_for_user
@@ -129,7 +129,7 @@ def notices_choose(
         User.objects.select_for_update().get(pk=user.pk)
         row = NoticeChoices.objects.filter(user=user).first()
         if seen is not None and seen != (row.revision if row else 0):
-            raise Stale("The choices were changed meanwhile: read them again, then decide anew.", row.revision if row else 0)
+            raise Conflict("The choices were changed meanwhile: read them again, then decide anew.")
         before = _facts(row) if row else None
         row = row or NoticeChoices(user=user, revision=0)
         row.ways = {kind.value: [way.value for way in Way if way in ways.get(kind, ())] for kind in Kind}
