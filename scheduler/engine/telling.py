@@ -28,14 +28,14 @@ class Telling:
         self.own: dict[Work, None] = {}  # of whom the last plan told something that came from itself alone
         self.times: dict[Work, tuple[int, ...]] = {}  # instants to come at which a plan could differ because of a job as it stands at first
         self.untimed: dict[Work, None] = {}  # of whom these are not known yet
-        self._books: list[Books] = []
+        self._books: list[Books] | None = None
         self._room: tuple[list[int], list[int], list[int]] = ([], [], [])
 
     def changed_places(self, tree: Tree) -> list[int] | None:
         """Nodes of the tree whose numbers are not those of the plan before; None: there are none to compare. These count from now on."""
         books: list[Books] = [(list(each.used), list(each.fixed), list(each.fair), list(each.counts_on)) for each in tree.divisions]
         before, self._books = self._books, books
-        if len(before) != len(books):
+        if before is None or len(before) != len(books):
             return None
         changed: set[int] = set()
         for old, new in zip(before, books, strict=True):

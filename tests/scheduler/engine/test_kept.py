@@ -21,6 +21,7 @@ from scheduler.engine.state import Cycle
 from scheduler.engine.values import QUEUED, Job, Scenario
 from scheduler.simulation.applying import carried_out
 from scheduler.simulation.world import World
+from tests.scheduler.engine.scenes import job, quota, scene
 from tests.scheduler.twin.strategies import scenario_random
 
 EVENTS = ("submit", "submit", "cancel", "finish", "later", "later", "apply", "apply", "nothing", "lose", "node", "quota", "stop", "setting")
@@ -128,6 +129,17 @@ def test_a_whole_simulation_is_the_same_with_and_without_what_is_kept(seed: int)
         return [(name, life.first_start, life.ended, life.evictions, life.lost) for name, life in sorted(world.lives.items())]
 
     assert story(kept) == story(scratch)
+
+
+@pytest.mark.parametrize("guaranteed", [0, {"H100": 8}], ids=["of all types", "by type"])
+@pytest.mark.parametrize("waiting", [0, 1])
+def test_so_it_is_where_there_is_no_hardware_yet(waiting: int, guaranteed: Any):
+    """Teams may submit before the first node is in, and a last node may go."""
+    many = parse(scene([], [quota("q", guaranteed)], [job(f"job-{number}", gpus=8) for number in range(4)]))
+    kept = Kept()
+    for count in (waiting, 2, 1, 4):
+        some = replace(many, jobs=many.jobs[:count])
+        assert written(make_plan(some, kept)) == written(make_plan(some))
 
 
 def test_a_plan_that_goes_on_is_not_made_from_scratch():
