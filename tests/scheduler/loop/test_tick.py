@@ -1,11 +1,25 @@
 """The way of a job through the loop: decided, started, put out, promised, resumed, moved on by time. Every clock is an argument."""
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
+from django.db import connection
 
 from quotas.models import LedgerEntry
-from scheduler.models import Attempt, Job, JobEvent, JobState, Order, Outlook, Placement, PlanRecord, Promise
+from scheduler.models import (
+    Attempt,
+    CapacityEntry,
+    Checkpoint,
+    Job,
+    JobEvent,
+    JobState,
+    Order,
+    Outlook,
+    Placement,
+    PlanRecord,
+    Promise,
+)
 from scheduler.services.jobs import job_hold, job_let_go, job_stop
 from scheduler.services.lease import lease_pause, lease_resume
 from tests import builders
@@ -269,6 +283,34 @@ def test_a_plan_is_recorded_with_what_it_did_and_how_long_it_took() -> None:
     assert (record.at, [decision["action"] for decision in record.decisions], record.dropped, record.fault) == (NOON, ["start"], [], "")
     assert {"snapshot", "plan", "apply"} <= record.phases.keys()
     assert JobEvent.objects.get(to_state="starting").detail == {"code": "fits", "plan": record.pk}
+
+
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="PostgreSQL goes through what is small, whatever is asked")
+def test_no_question_goes_through_history() -> None:
+    """Jobs, attempts and what was written about them are kept for months; what a tick costs is to depend on what is there now."""
+    asked: dict[str, Any] = {}
+
+    def note(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        if not many and sql.lstrip()[:6] in ("SELECT", "UPDATE", "DELETE"):
+            asked[sql] = params
+        return execute(sql, params, many, context)
+
+    builders.node(gpus=8)
+    low, high, loop = leaf("low"), leaf("high", 8), Loop()
+    with connection.execute_wrapper(note):
+        victim = submit(low, gpus=4, workers=2)
+        loop.tick()
+        loop.up(victim)
+        submit(high, gpus=8)
+        loop.after(seconds=60).tick()
+        loop.after(hours=1).tick()
+    kept = {model._meta.db_table for model in (Job, Attempt, Placement, JobEvent, LedgerEntry, CapacityEntry, Order, Checkpoint, PlanRecord, Outlook)}
+    with connection.cursor() as cursor:
+        for sql, params in asked.items():
+            cursor.execute(f"EXPLAIN QUERY PLAN {sql}", params)
+            for *_, step in cursor.fetchall():
+                words = step.split()
+                assert words[0] != "SCAN" or "USING" in words or words[1] not in kept, f"{step} for {sql}"
 
 
 def test_a_job_that_comes_while_the_tick_looks_begins_no_earlier_than_it_came() -> None:
