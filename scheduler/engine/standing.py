@@ -9,6 +9,7 @@ from .values import Preemptible
 
 T = TypeVar("T")
 Level = tuple[int, int]
+Counted = tuple[tuple[Seat, ...], int, int, Level]  # where a job stood, milli-GPU, quota type, class and number
 
 
 class Lowest(NamedTuple):
@@ -19,38 +20,39 @@ class Lowest(NamedTuple):
     on_node: Mapping[int, int]
 
 
-class Stands(NamedTuple):
-    """A job where it stands, and what it counts for there."""
-
-    leaf: int  # that is charged
-    seats: tuple[Seat, ...]
-    milli: int
-    quota_type: int
-    level: Level
-
-
 class Sums:
     """What preemptible work of a leaf comes to, kept up to date while jobs come and go."""
 
-    def __init__(self, there: Iterable[Stands]) -> None:
+    def __init__(self, works: Iterable[Work]) -> None:
+        self._known: dict[Work, Counted] = {}
         self.on_node: dict[int, int] = {}
         self._workers: dict[int, int] = {}  # by node; one without GPUs counts for nothing there, but what it takes of the host may help
         self._by_level: dict[tuple[int, Level], list[int]] = {}  # by quota type, class and number: jobs, milli-GPU
-        for one in there:
-            self.change(one, 1)
+        for work in works:
+            self.come(work)
 
-    def change(self, one: Stands, sign: int) -> None:
-        """A job comes (1) or goes (-1)."""
+    def come(self, work: Work) -> None:
+        if work.kind.preemptible is not Preemptible.NEVER:
+            counted = self._known[work] = (work.seats, most_freed(work), work.quota_type, work.form.level)
+            self._change(counted, 1)
+
+    def go(self, work: Work) -> None:
+        counted = self._known.pop(work, None)
+        if counted is not None:
+            self._change(counted, -1)
+
+    def _change(self, counted: Counted, sign: int) -> None:
+        seats, milli, quota_type, level = counted
         on_node, workers = self.on_node, self._workers
-        for seat in one.seats:
+        for seat in seats:
             node = seat.node
             on_node[node] = on_node.get(node, 0) + sign * (seat.mask.bit_count() + len(seat.parts))
             workers[node] = workers.get(node, 0) + sign
             if not workers[node]:
                 del workers[node], on_node[node]
-        sums = self._by_level.setdefault((one.quota_type, one.level), [0, 0])
+        sums = self._by_level.setdefault((quota_type, level), [0, 0])
         sums[0] += sign
-        sums[1] += sign * one.milli
+        sums[1] += sign * milli
 
     def lowest(self) -> Lowest | None:
         levels = [level for (_, level), (count, _) in self._by_level.items() if count]
@@ -66,8 +68,8 @@ class Standing:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self._read = len(cluster.journal)  # so much of it is known
-        self._stands: dict[Work, Stands] = {}
-        self._below: dict[int, dict[Work, None]] = {}  # the preemptible ones, by leaf
+        self._stands: dict[Work, tuple[int, tuple[object, ...]]] = {}  # charged leaf and seats
+        self._below: dict[int, dict[Work, None]] = {}
         self._sums: dict[int, Sums] = {}  # of the leaves about which that was asked
         self._version: dict[int, int] = {}  # how often what stands below a leaf has changed
         self._kept: dict[tuple[object, ...], tuple[int, Any]] = {}
@@ -100,26 +102,24 @@ class Standing:
         if not work.seats or work.stale:
             self._forget(work)
             return
-        known = self._stands.get(work)
-        if known is None or known.seats != work.seats or known.leaf != work.charged_leaf:
+        now = (work.charged_leaf, work.seats)
+        if self._stands.get(work) != now:
             self._forget(work)
             leaf = work.charged_leaf
-            now = self._stands[work] = Stands(leaf, work.seats, most_freed(work), work.quota_type, work.form.level)
-            if work.kind.preemptible is not Preemptible.NEVER:
-                self._below.setdefault(leaf, {})[work] = None
-                if leaf in self._sums:
-                    self._sums[leaf].change(now, 1)
+            self._stands[work] = now
+            self._below.setdefault(leaf, {})[work] = None
+            if leaf in self._sums:
+                self._sums[leaf].come(work)
             self._touch(leaf)
 
     def _forget(self, work: Work) -> None:
         known = self._stands.pop(work, None)
         if known is not None:
-            below = self._below.get(known.leaf, {})
-            if work in below:
-                del below[work]
-                if known.leaf in self._sums:
-                    self._sums[known.leaf].change(known, -1)
-            self._touch(known.leaf)
+            leaf = known[0]
+            del self._below[leaf][work]
+            if leaf in self._sums:
+                self._sums[leaf].go(work)
+            self._touch(leaf)
 
     def _touch(self, leaf: int) -> None:
         self._version[leaf] = self._version.get(leaf, 0) + 1
@@ -144,7 +144,7 @@ class Standing:
     def _sums_of(self, leaf: int) -> Sums:
         known = self._sums.get(leaf)
         if known is None:
-            known = self._sums[leaf] = Sums(self._stands[work] for work in self._below.get(leaf, ()))
+            known = self._sums[leaf] = Sums(self._below.get(leaf, ()))
         return known
 
     def freeable_below(self, leaf: int, quota_type: int, level: Level) -> int:
