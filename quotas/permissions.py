@@ -103,7 +103,7 @@ class Access:
         condition = Q(pk__in=[])
         for path in self.paths(capability):
             if not path:
-                return Q()
+                return ~Q(pk__in=[])  # every row; an empty condition would be lost beside others
             condition |= Q(**{column: path}) | Q(**{f"{column}__startswith": path + "/"})
         return condition
 

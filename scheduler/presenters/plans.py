@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpufleet.core.templatetags.shell import plural
+from scheduler.measures import PHASES
 from scheduler.models import PlanRecord
 from scheduler.presenters.jobs import sentence
 
@@ -50,8 +51,9 @@ def total_ms(plan: PlanRecord) -> float:
 
 def phases_text(phases: Mapping[str, Any], most: int | None = None) -> str:
     """Milliseconds by phase: all in their order, or the longest so many."""
-    longest = sorted(phases, key=lambda name: -float(phases[name]))[:most]
-    return " · ".join(f"{name.replace('_', ' ')} {float(phases[name]):,.0f}" for name in (phases if most is None else longest))
+    # A database gives the names in an order of its own.
+    names = [name for name in PHASES if name in phases] if most is None else sorted(phases, key=lambda name: -float(phases[name]))[:most]
+    return " · ".join(f"{name} {float(phases[name]):,.0f}" for name in names)
 
 
 @dataclass(frozen=True, slots=True)

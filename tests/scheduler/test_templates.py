@@ -47,7 +47,8 @@ def test_a_template_serves_its_subtree_and_is_seen_by_those_who_submit_there(per
     assert refs(personas, "submitter") == ["acme/research:wide", f"{TEAM}:serve"], "that of a node above, where he sees nothing else, too"
     assert refs(personas, "viewer") == [f"{TEAM}:serve"]
     assert refs(personas, "stranger") == []
-    assert set(refs(personas, "operator")) == {"acme/research:wide", "acme/product/search:theirs", f"{TEAM}:serve"}
+    for everywhere in ("operator", "superuser"):
+        assert set(refs(personas, everywhere)) == {"acme/research:wide", "acme/product/search:theirs", f"{TEAM}:serve"}
     assert template_named(personas.access("submitter"), "acme/product/search:theirs") is None
     assert [one.ref for one in templates_visible(personas.access("submitter"))][2:] == [one.ref for one in SHIPPED]
 
