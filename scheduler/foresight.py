@@ -77,10 +77,10 @@ class Foresight:
 
 
 def ruled(told: int) -> Foreseen:
-    """The range where nothing is known yet."""
-    if told <= MINUTE:
-        return Foreseen(told, told, told, 0)
-    return Foreseen(round(told - max(SOONER * told, MINUTE)), told, round(told + max(LATER * told, MINUTE)), 0)
+    """The range where nothing is known yet; who starts at once does so."""
+    if not told:
+        return Foreseen(0, 0, 0, 0)
+    return Foreseen(max(0, round(told - max(SOONER * told, MINUTE))), told, round(told + max(LATER * told, MINUTE)), 0)
 
 
 def horizon(told: int) -> int:

@@ -2,8 +2,9 @@
 
 import json
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from itertools import chain
 from typing import Any
 
 from django.conf import settings
@@ -12,7 +13,7 @@ from django.db import connection, transaction
 from gpufleet.core.audit import SYSTEM, Actor
 from gpufleet.core.bulk import rows_insert
 from gpufleet.core.live.news import News
-from gpufleet.core.prepared import Prepared
+from gpufleet.core.prepared import Prepared, together
 from gpufleet.core.times import millis
 from quotas.permissions import Access, Can, Grant, is_within
 from scheduler.happenings import PAYLOAD_VERSION, TOLD
@@ -36,11 +37,7 @@ FOLLOWED: Prepared[int] = Prepared(lambda jobs: JobFollow.objects.filter(job__am
 
 def happening_wanted(kind: str) -> bool:
     """Whether anybody wants to be told of this kind: for those who would make thousands of events only to tell of them."""
-    return kind in _wanted()
-
-
-def _wanted() -> set[str]:
-    return {kind for kinds in KINDS_WANTED() for kind in kinds}
+    return any(kind in kinds for kinds in KINDS_WANTED())
 
 
 def happenings_write(*, events: Iterable[Event], actor: Actor) -> None:
@@ -48,20 +45,21 @@ def happenings_write(*, events: Iterable[Event], actor: Actor) -> None:
     found = [(event, kind) for event in events if (kind := event.told or TOLD.get((event.before, event.after)))]
     if not found:
         return
-    wanted = _wanted()
+    owners = {event.job.owner_id for event, _ in found if event.job.owner_id is not None}
+    hooks, choices = together(KINDS_WANTED.asking(), CHOSEN.asking(owners))
+    wanted = set(chain.from_iterable(hooks))
     kept = [one for one in found if one[1] in wanted]
     if len(kept) < len(found):
-        kept += _of_people([one for one in found if one[1] not in wanted])
+        kept += _of_people([one for one in found if one[1] not in wanted], dict(choices))
     if not kept:
         return
     by = actor.user.pk if actor.user is not None else None
     rows_insert(Happening, COLUMNS, (_row(event, kind, by) for event, kind in kept))
 
 
-def _of_people(found: list[tuple[Event, str]]) -> list[tuple[Event, str]]:
+def _of_people(found: list[tuple[Event, str]], chosen: Mapping[int, dict[str, list[str]]]) -> list[tuple[Event, str]]:
     """Those of jobs whose owner, or somebody who follows them, wants to be told of the kind."""
     found = [(event, kind) for event, kind in found if kind in KIND_OF]
-    chosen = dict(CHOSEN({event.job.owner_id for event, _ in found if event.job.owner_id is not None}))
     kept: list[tuple[Event, str]] = []
     rest: list[tuple[Event, str]] = []
     for event, kind in found:

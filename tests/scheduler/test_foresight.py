@@ -46,7 +46,8 @@ def test_before_there_is_a_history_a_rule_tells(history: list[Outcome], told: in
     found = Foresight(history).foreseen(told)
 
     assert (found, found.known) == (ruled(told), 0)
-    assert found.latest - found.earliest <= max(2 * MINUTE, 9 * told // 4 + 1)
+    assert told - found.earliest <= max(MINUTE, 3 * told // 4 + 1)
+    assert found.latest - told <= max(MINUTE, 3 * told // 2 + 1)
 
 
 @pytest.mark.parametrize("seed", range(12))
