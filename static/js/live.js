@@ -47,7 +47,9 @@
     show();
     mine.onopen = () => {
       openedAt = Date.now();
-      for (const name of topics.keys()) join(name);
+      // The tab may have been hidden, or the page paused, while the socket was on its way.
+      if (still()) say({ hidden: true });
+      else for (const name of topics.keys()) join(name);
     };
     mine.onmessage = (event) => {
       if (mine !== socket) return;
@@ -436,8 +438,9 @@
           place.hidden = false;
           if (banner) banner.replaceChildren(bannerText, bannerAge);
         }
-        if (socket && socket.readyState === WebSocket.OPEN) join(name);
-        else connect();
+        // A page that is still joins all its topics when it comes back.
+        if (!socket || socket.readyState !== WebSocket.OPEN) connect();
+        else if (!still()) join(name);
         return topic;
       },
       list,

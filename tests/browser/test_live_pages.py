@@ -6,7 +6,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, WebSocketRoute, expect
+from django.urls import reverse
+from playwright.sync_api import Browser, Page, Route, WebSocketRoute, expect
 
 from gpufleet.core.live.feed import feed_publish
 from gpufleet.core.models import User
@@ -121,7 +122,7 @@ def test_a_hidden_tab_is_sent_nothing_and_catches_up_on_return(visit, live_conso
     page.on("websocket", lambda socket: socket.on("framereceived", lambda payload: frames.append(str(payload))))
     page.reload()
     # A heartbeat says "Live" as well, so the answer to the page's request to follow the topic may still be under way.
-    wait_until(lambda: any('"joined"' in frame for frame in seen(page, frames)), what="the page to have joined its topic")
+    wait_until(lambda: any('"overview","joined"' in frame for frame in seen(page, frames)), what="the page to have joined its topic")
     set_hidden(page, True)
     wait_until(lambda: all(listener.hidden for listener in listeners()), what="the server to know that the tab is hidden")
     seen(page, frames).clear()
@@ -137,10 +138,55 @@ def test_a_hidden_tab_is_sent_nothing_and_catches_up_on_return(visit, live_conso
     expect(figure(page, "held_note")).to_have_text("6 of 16 GPUs")
 
 
+def test_a_part_that_comes_late_does_not_wake_a_hidden_tab(visit, live_console, fleet):
+    """The bell asks for its count before it follows its topic."""
+    visitor = visit("/")
+    page = visitor.page
+    held_up: list[Route] = []
+    said: list[str] = []
+    page.on("websocket", lambda socket: socket.on("framesent", lambda payload: said.append(str(payload))))
+    page.route(f"**{reverse('notices_unread')}", lambda route: held_up.append(route))
+    page.reload()
+    wait_until(lambda: any("overview" in listener.topics for listener in listeners()), what="the page to follow its topic")
+    wait_for(page, lambda: held_up)
+    set_hidden(page, True)
+    wait_until(lambda: all(listener.hidden for listener in listeners()), what="the server to know that the tab is hidden")
+
+    held_up[0].fulfill(json={"count": 7, "mark": "", "version": 0})
+    expect(page.locator("[data-bell] .bell-count")).to_have_text("7")
+    assert not [one for one in seen(page, said) if "bells" in one]
+    assert all(listener.hidden for listener in listeners())
+
+    set_hidden(page, False)
+    wait_until(lambda: any({"overview", "bells"} <= listener.topics for listener in listeners()), what="the page to follow both again")
+
+
+def test_a_tab_that_is_hidden_while_it_connects_is_sent_nothing(visit, live_console, fleet):
+    visitor = visit("/")
+    page = visitor.page
+    page.add_init_script(HIDDEN_AS_IT_CONNECTS)
+    page.reload()
+
+    wait_until(lambda: listeners() and all(listener.hidden for listener in listeners()), what="the server to know that the tab is hidden")
+    set_hidden(page, False)
+    wait_until(lambda: any("overview" in listener.topics for listener in listeners()), what="the page to follow its topic")
+
+
 def seen(page: Page, frames: list[str]) -> list[str]:
     """Every frame that the browser has taken in so far: they are told in order, but only while something is asked of the page."""
     page.evaluate("0")
     return frames
+
+
+HIDDEN_AS_IT_CONNECTS = """
+    window.WebSocket = class extends WebSocket {
+        constructor(...address) {
+            super(...address);
+            Object.defineProperty(document, "hidden", {configurable: true, get: () => true});
+            document.dispatchEvent(new Event("visibilitychange"));
+        }
+    };
+"""
 
 
 def set_hidden(page: Page, hidden: bool) -> None:
