@@ -16,7 +16,7 @@ def ledger_faults() -> list[str]:
 
 
 def seat_faults() -> list[str]:
-    """No GPU is promised twice, whole or in parts, and a split GPU is only held by its slices."""
+    """No GPU is promised twice, whole or in parts, and a split GPU is only held by its slices, which are there."""
     held: Counter[int] = Counter()
     slices: Counter[int] = Counter()
     faults = []
@@ -26,6 +26,8 @@ def seat_faults() -> list[str]:
             slices[mig] += 1
         if (mode == "mig") != (mig is not None):
             faults.append(f"GPU {gpu} in mode {mode} is held by {'a slice' if mig else 'a whole worker'}")
+    gone = Placement.objects.filter(until__isnull=True, mig__removed_at__isnull=False)
+    faults += [f"slice {key} is held and gone" for key in gone.values_list("mig_id", flat=True)]
     faults += [f"GPU {gpu} is held {milli} milli" for gpu, milli in held.items() if milli > 1000]
     faults += [f"slice {key} is held {count} times" for key, count in slices.items() if count > 1]
     return faults

@@ -67,6 +67,7 @@ class _Item:
     seats: list[Seat] = field(default_factory=list)  # that its job does not hold yet
     waits: bool = False  # somebody still sits there
     split: bool = False  # its GPU is split by now, whoever uses it
+    later: bool = False  # a GPU of it can only be split once those who leave are gone: then it is decided anew
 
 
 def plan_apply(
@@ -114,7 +115,7 @@ class _Applying:
         self._drop_dependents()
         self._write(news)
         return Applied(
-            tuple(item.decision for item in self.items if not item.fault and not item.moot),
+            tuple(item.decision for item in self.items if not item.fault and not item.moot and not item.later),
             tuple((item.decision, item.fault) for item in self.items if item.fault),
         )
 
@@ -171,9 +172,20 @@ class _Applying:
 
     def _split(self) -> None:
         for item in self.items:
-            if item.decision.action == "repartition" and not item.fault:
-                item.fault = self.splitter.fault(item.decision) if self._can_split(item.decision) else NOT_SPLIT
-                item.split = not item.fault
+            if item.decision.action != "repartition" or item.fault:
+                continue
+            if not self._can_split(item.decision):
+                item.fault = NOT_SPLIT
+                continue
+            fault, sitting = self.splitter.split(item.decision)
+            item.split = not fault
+            item.later = bool(sitting) and sitting <= self._leaving(sitting)
+            item.fault = "" if item.later else fault
+
+    def _leaving(self, jobs: Iterable[int]) -> set[int]:
+        """Those of these jobs that give way by this plan, or are on their way out already."""
+        gives_way = {item.job.pk for item in self.items if item.job is not None and item.decision.action == "evict" and not item.fault}
+        return gives_way | set(Job.objects.filter(pk__in=jobs, state=JobState.CHECKPOINTING).values_list("pk", flat=True))
 
     def _can_split(self, decision: Decision) -> bool:
         """The engine is told what the whole fleet can do (`scheduler.services.tick`); here it is known where the GPU stands."""
@@ -181,8 +193,17 @@ class _Applying:
         return self.facts.get(cluster, Facts()).creates_mig
 
     def _find_seats(self) -> None:
+        not_yet = {(item.decision.node, item.decision.gpu) for item in self.items if item.later}
+        refused = {(item.decision.node, item.decision.gpu) for item in self.items if item.decision.action == "repartition" and item.fault}
         for item in self.items:
             if item.decision.action not in GETTING or item.fault:
+                continue
+            places = {(stand.node, gpu) for stand in item.decision.workers for gpu in bits_of(stand.gpus)}
+            if not places.isdisjoint(refused):
+                item.fault = NO_ROOM
+                continue
+            if not places.isdisjoint(not_yet):
+                item.later = True
                 continue
             has = self._workers_of(item)
             try:
@@ -254,7 +275,7 @@ class _Applying:
     # Writing
 
     def _write(self, news: News) -> None:
-        live = [item for item in self.items if not item.fault and not item.moot]
+        live = [item for item in self.items if not item.fault and not item.moot and not item.later]
         getting = [item for item in live if item.decision.action in GETTING]
         self.splitter.write([item.decision for item in live if item.decision.action == "repartition"], news)
         for item in live:

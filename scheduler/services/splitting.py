@@ -1,6 +1,8 @@
-"""Splitting GPUs anew as a plan decided: only GPUs on which nobody sits and which nobody was promised."""
+"""Splitting GPUs anew as a plan decided: instances that stay keep their tenants; those that go have none, and nobody was promised them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+from django.db.models import Q
 
 from gpufleet.core.audit import SYSTEM
 from gpufleet.core.ids import public_ids
@@ -25,34 +27,41 @@ class Splitter:
         self.now = steps.now
         self._made: dict[tuple[int, str, int], MigInstance] = {}
 
-    def fault(self, decision: Decision) -> str:
-        """Why this GPU can't be split so now, or nothing: then its instances exist."""
+    def split(self, decision: Decision) -> tuple[str, frozenset[int]]:
+        """Why this GPU can't be split so now, and the jobs that sit where it has to be empty; or nothing, and its instances exist."""
         assert decision.node is not None
         assert decision.gpu is not None
         key = self.fleet.gpu_ids.get((self.fleet.node_ids.get(decision.node, 0), decision.gpu))
         gpu = Gpu.objects.select_for_update().filter(pk=key, removed_at__isnull=True).first() if key else None
         if gpu is None:
-            return CHANGED
-        present = {(one.profile, one.start) for one in MigInstance.objects.filter(gpu=gpu, removed_at__isnull=True)}
-        seen = {(profile, start) for (owner, profile, start) in self.fleet.slice_ids if owner == gpu.pk}
-        if present != seen:
-            return CHANGED
-        if Placement.objects.filter(gpu=gpu, until__isnull=True).exists() or PromisedSeat.objects.filter(gpu=gpu).exists():
-            return NOT_EMPTY
-        self._split(gpu, decision.instances)
-        return ""
+            return CHANGED, frozenset()
+        present = {(one.profile, one.start): one for one in MigInstance.objects.filter(gpu=gpu, removed_at__isnull=True)}
+        if present.keys() != {(profile, start) for (owner, profile, start) in self.fleet.slice_ids if owner == gpu.pk}:
+            return CHANGED, frozenset()
+        wanted = {(one.profile, one.start) for one in decision.instances}
+        kept = {key: row for key, row in present.items() if key in wanted}
+        staying = Q(mig__in=[row.pk for row in kept.values()])
+        in_the_way = Placement.objects.filter(gpu=gpu, until__isnull=True).exclude(staying).values_list("job_id", flat=True)
+        promised = PromisedSeat.objects.filter(gpu=gpu).exclude(staying).values_list("promise__job_id", flat=True)
+        sitting = frozenset(in_the_way.union(promised))
+        if sitting:
+            return NOT_EMPTY, sitting
+        self._split(gpu, decision.instances, kept)
+        return "", frozenset()
 
     def slice_id(self, gpu: int, profile: str, start: int) -> int:
         """The key of an instance that a decision of this plan made; a KeyError where there is none."""
         return self._made[gpu, profile, start].pk
 
-    def _split(self, gpu: Gpu, instances: Sequence[Instance]) -> None:
+    def _split(self, gpu: Gpu, instances: Sequence[Instance], kept: Mapping[tuple[str, int], MigInstance]) -> None:
         board = board_of(gpu.gpu_type_id)
         sizes = {profile.name: profile.memory for profile in board.profiles} if board is not None else {}
-        MigInstance.objects.filter(gpu=gpu, removed_at__isnull=True).update(removed_at=self.now)
+        staying = [row.pk for row in kept.values()]
+        MigInstance.objects.filter(gpu=gpu, removed_at__isnull=True).exclude(pk__in=staying).update(removed_at=self.now)
+        new = [one for one in instances if (one.profile, one.start) not in kept]
         rows = [
             MigInstance(public_id=public, gpu=gpu, profile=one.profile, start=one.start, size=sizes[one.profile], created_at=self.now)
-            for public, one in zip(public_ids("m", len(instances)) if instances else [], instances, strict=True)
+            for public, one in zip(public_ids("m", len(new)) if new else [], new, strict=True)
         ]
         MigInstance.objects.bulk_create(rows)
         self._made |= {(gpu.pk, row.profile, row.start): row for row in rows}

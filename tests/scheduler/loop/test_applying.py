@@ -242,6 +242,54 @@ def test_a_gpu_is_split_for_a_waiting_part_and_its_back_end_told_first() -> None
     assert not fleet_faults()
 
 
+def part(profile: str, milli: int, quota: QuotaNode, at: Any = NOON) -> Job:
+    return submit(quota, spec={"roles": [{"mig": profile}], "sharing": "mig"}, gpus_milli=milli, at=at)
+
+
+def test_a_gpu_is_split_anew_beside_those_who_use_it() -> None:
+    gpu = builders.mig_gpu(builders.node(gpus=1), [("3g.40gb", 0, 4), ("3g.40gb", 4, 4)])
+    quota, loop = leaf("team", 8), Loop()
+    first = part("3g.40gb", 500, quota)
+    loop.tick()
+    loop.up(first)
+    used = Placement.objects.get(job=first).mig
+    others = [part("1g.10gb", 125, quota, at=loop.now) for _ in range(2)]
+    result = loop.after(seconds=5).tick()
+
+    assert used is not None
+    assert ([state(job) for job in others], result.dropped) == ([JobState.STARTING] * 2, 0)
+    here = MigInstance.objects.filter(gpu=gpu, removed_at__isnull=True)
+    assert here.get(pk=used.pk).start == used.start
+    assert here.filter(profile="1g.10gb").count() >= 2
+    assert not fleet_faults()
+
+
+def test_who_sits_on_instances_that_go_leaves_before_the_gpu_is_split_anew() -> None:
+    """Nothing is dropped over it, so nothing is planned again and again meanwhile."""
+    gpu = builders.mig_gpu(builders.node(gpus=1))
+    lender, borrower = leaf("lender", 1), leaf("borrower")
+    loop = Loop()
+    tenants = [part("3g.40gb", 500, borrower) for _ in range(2)]
+    loop.tick()
+    for tenant in tenants:
+        loop.up(tenant)
+    owner = submit(lender, gpus=1, at=loop.after(hours=1).now)
+
+    result = loop.tick()
+    assert (result.dropped, result.again) == (0, False)
+    assert [state(job) for job in (*tenants, owner)] == [JobState.CHECKPOINTING, JobState.CHECKPOINTING, JobState.QUEUED]
+    loop.over(tenants[0], exit_code=143)
+    result = loop.after(seconds=2).tick()
+    assert (result.dropped, state(owner)) == (0, JobState.QUEUED)
+    loop.over(tenants[1], exit_code=143)
+    loop.after(seconds=2).tick()
+
+    gpu.refresh_from_db()
+    assert (gpu.mode, state(owner)) == (GpuMode.WHOLE, JobState.STARTING)
+    assert not MigInstance.objects.filter(gpu=gpu, removed_at__isnull=True).exists()
+    assert not fleet_faults()
+
+
 def test_a_job_that_moves_leaves_first_and_resumes_at_its_promised_place() -> None:
     """Two halves of two nodes are idle; the one job that may move makes a whole node."""
     left, right = builders.node(gpus=8), builders.node(gpus=8)
