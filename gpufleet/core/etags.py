@@ -1,10 +1,23 @@
 """Which revision of a row a caller has read: `ETag` in answers, `If-Match` on writes (RFC 9110)."""
 
 import re
+from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
 
+# For the API's description of an operation that minds it.
+IF_MATCH: dict[str, Any] = {
+    "parameters": [
+        {
+            "in": "header",
+            "name": "If-Match",
+            "description": "The `ETag` of what was read: nothing is written if it has changed since.",
+            "required": False,
+            "schema": {"type": "string", "pattern": '^("[0-9]{1,18}"|[*])$'},
+        }
+    ]
+}
 _TAG = re.compile(r'(?:W/)?"(\d{1,18})"')
 
 

@@ -1,11 +1,16 @@
 """The quota tree for programs. The same selectors and services as the pages, so the same rules."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 
-from django.http import HttpRequest
+from django.core.exceptions import ValidationError
+from django.http import HttpRequest, HttpResponse
 from ninja import Router, Schema, Status
 from pydantic import Field
 
+from gpufleet.core.etags import IF_MATCH, revision_wanted, stamped
+from gpufleet.core.faults import Conflict, Stale
 from gpufleet.core.times import now
 from gpufleet.navigation import access_of
 from quotas.models import QuotaNode
@@ -17,6 +22,7 @@ from quotas.services.nodes import node_archive, node_create, node_move, node_res
 from scheduler.selectors.usage import held_by_quota
 
 router = Router(tags=["Quotas"])
+REVISION = "The one that was read; an older one is answered with 409. Not needed where `If-Match` says it."
 
 
 class ShareIn(Schema):
@@ -51,18 +57,18 @@ class NodeNew(NodeIn):
 
 
 class NodeChange(NodeIn):
-    revision: int = Field(description="The one that was read; an older one is answered with 409.")
+    revision: int | None = Field(None, description=REVISION)
 
 
 class NodeMove(Schema):
     parent: str | None
     name: str
-    revision: int
+    revision: int | None = Field(None, description=REVISION)
     reason: str = Field("", max_length=500)
 
 
 class NodeEnd(Schema):
-    revision: int
+    revision: int | None = Field(None, description=REVISION)
     reason: str = Field("", max_length=500)
 
 
@@ -117,11 +123,27 @@ def _shares(node: QuotaNode, used: dict[str, int]) -> dict[str, ShareOut]:
     }
 
 
-def _one(request: HttpRequest, public_id: str) -> NodeOut:
+def _one(request: HttpRequest, answer: HttpResponse, public_id: str) -> NodeOut:
     node = node_for(access_of(request), public_id)
+    stamped(answer, node.revision)
     below = QuotaNode.objects.filter(path__startswith=node.path + "/")
     sums = summed({node.pk: node.path, **dict(below.values_list("pk", "path"))}, held_by_quota())
     return _out([node], sums)[0]
+
+
+@contextmanager
+def _revision_read(request: HttpRequest, node: QuotaNode, said: int | None) -> Iterator[int]:
+    """The revision on which alone is written: that of `If-Match` (else 412), or the body's (else 409); one of both has to be there."""
+    wanted = revision_wanted(request)
+    if wanted is not None:
+        yield wanted
+        return
+    if said is None and "If-Match" not in request.headers:
+        raise ValidationError({"revision": "Say which revision you have read, here or as If-Match."})
+    try:
+        yield node.revision if said is None else said
+    except Stale as fault:
+        raise Conflict(str(fault)) from fault
 
 
 @router.get("/quotas", response=list[NodeOut], summary="The quota tree")
@@ -134,53 +156,58 @@ def quota_list(request: HttpRequest, q: str = "", archived: bool = False) -> lis
 
 
 @router.post("/quotas", response={201: NodeOut}, summary="Add a node")
-def quota_create(request: HttpRequest, payload: NodeNew) -> Status[NodeOut]:
+def quota_create(request: HttpRequest, response: HttpResponse, payload: NodeNew) -> Status[NodeOut]:
     access = access_of(request)
     access.must_somewhere(Can.EDIT_QUOTA)
     parent = node_for(access, payload.parent, Can.EDIT_QUOTA) if payload.parent else None
     node = node_create(access=access, parent=parent, name=payload.name, values=payload.values(), reason=payload.reason, now=now())
-    return Status(201, _one(request, node.public_id))
+    return Status(201, _one(request, response, node.public_id))
 
 
 @router.get("/quotas/{public_id}", response=NodeOut, summary="One node")
-def quota_get(request: HttpRequest, public_id: str) -> NodeOut:
+def quota_get(request: HttpRequest, response: HttpResponse, public_id: str) -> NodeOut:
+    """Its `ETag` names the revision: sent as `If-Match` with a write, the write is done only if nothing has changed since (412 otherwise)."""
     access_of(request).must_somewhere(Can.SEE)
-    return _one(request, public_id)
+    return _one(request, response, public_id)
 
 
-@router.put("/quotas/{public_id}", response=NodeOut, summary="Change a node")
-def quota_update(request: HttpRequest, public_id: str, payload: NodeChange) -> NodeOut:
+@router.put("/quotas/{public_id}", response=NodeOut, openapi_extra=IF_MATCH, summary="Change a node")
+def quota_update(request: HttpRequest, response: HttpResponse, public_id: str, payload: NodeChange) -> NodeOut:
     """The whole node as it shall be. What it is promised is decided by those who may edit the node above it."""
     access = access_of(request)
     access.must_somewhere(Can.EDIT_QUOTA)
     node = node_for(access, public_id, Can.EDIT_QUOTA)
-    node_update(access=access, node=node, values=payload.values(), revision=payload.revision, reason=payload.reason, now=now())
-    return _one(request, public_id)
+    with _revision_read(request, node, payload.revision) as revision:
+        node_update(access=access, node=node, values=payload.values(), revision=revision, reason=payload.reason, now=now())
+    return _one(request, response, public_id)
 
 
-@router.post("/quotas/{public_id}/move", response=NodeOut, summary="Move or rename a node")
-def quota_move(request: HttpRequest, public_id: str, payload: NodeMove) -> NodeOut:
+@router.post("/quotas/{public_id}/move", response=NodeOut, openapi_extra=IF_MATCH, summary="Move or rename a node")
+def quota_move(request: HttpRequest, response: HttpResponse, public_id: str, payload: NodeMove) -> NodeOut:
     access = access_of(request)
     access.must_somewhere(Can.EDIT_QUOTA)
     node = node_for(access, public_id, Can.EDIT_QUOTA)
     parent = node_for(access, payload.parent, Can.EDIT_QUOTA) if payload.parent else None
-    node_move(access=access, node=node, parent=parent, name=payload.name, revision=payload.revision, reason=payload.reason, now=now())
-    return _one(request, public_id)
+    with _revision_read(request, node, payload.revision) as revision:
+        node_move(access=access, node=node, parent=parent, name=payload.name, revision=revision, reason=payload.reason, now=now())
+    return _one(request, response, public_id)
 
 
-@router.post("/quotas/{public_id}/archive", response=NodeOut, summary="Archive a node")
-def quota_archive(request: HttpRequest, public_id: str, payload: NodeEnd) -> NodeOut:
+@router.post("/quotas/{public_id}/archive", response=NodeOut, openapi_extra=IF_MATCH, summary="Archive a node")
+def quota_archive(request: HttpRequest, response: HttpResponse, public_id: str, payload: NodeEnd) -> NodeOut:
     access = access_of(request)
     access.must_somewhere(Can.EDIT_QUOTA)
     node = node_for(access, public_id, Can.EDIT_QUOTA)
-    node_archive(access=access, node=node, revision=payload.revision, reason=payload.reason, now=now())
-    return _one(request, public_id)
+    with _revision_read(request, node, payload.revision) as revision:
+        node_archive(access=access, node=node, revision=revision, reason=payload.reason, now=now())
+    return _one(request, response, public_id)
 
 
-@router.post("/quotas/{public_id}/restore", response=NodeOut, summary="Restore an archived node")
-def quota_restore(request: HttpRequest, public_id: str, payload: NodeEnd) -> NodeOut:
+@router.post("/quotas/{public_id}/restore", response=NodeOut, openapi_extra=IF_MATCH, summary="Restore an archived node")
+def quota_restore(request: HttpRequest, response: HttpResponse, public_id: str, payload: NodeEnd) -> NodeOut:
     access = access_of(request)
     access.must_somewhere(Can.EDIT_QUOTA)
     node = node_for(access, public_id, Can.EDIT_QUOTA)
-    node_restore(access=access, node=node, revision=payload.revision, reason=payload.reason)
-    return _one(request, public_id)
+    with _revision_read(request, node, payload.revision) as revision:
+        node_restore(access=access, node=node, revision=revision, reason=payload.reason)
+    return _one(request, response, public_id)

@@ -13,7 +13,7 @@ from django.db.models import F, Value
 from django.db.models.functions import Concat, Substr
 
 from gpufleet.core.audit import audit_record
-from gpufleet.core.faults import Conflict
+from gpufleet.core.faults import Conflict, Stale
 from gpufleet.core.ids import public_id
 from gpufleet.core.live.feed import feed_publish
 from quotas.models import QuotaNode, QuotaShare
@@ -209,7 +209,9 @@ def _fresh(node: QuotaNode | None) -> QuotaNode | None:
 
 def _fresh_at(node: QuotaNode, revision: int, *, archived: bool = False) -> QuotaNode:
     fresh = QuotaNode.objects.select_related("parent").get(pk=node.pk)
-    if fresh.revision != revision or (fresh.archived_at is not None) != archived:
+    if fresh.revision != revision:
+        raise Stale(CHANGED_MEANWHILE, fresh.revision)
+    if (fresh.archived_at is not None) != archived:
         raise Conflict(CHANGED_MEANWHILE)
     return fresh
 

@@ -10,7 +10,7 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Body, Header, Query, Router, Schema
 from pydantic import Field
 
-from gpufleet.core.etags import revision_wanted, stamped
+from gpufleet.core.etags import IF_MATCH, revision_wanted, stamped
 from gpufleet.core.times import now
 from gpufleet.web import Access, Can, access_of
 from scheduler.api.lists import answered, inlined, listed, parameters_of
@@ -176,17 +176,6 @@ class EventsQuery(Schema):
     limit: int = Field(100, ge=1, le=1000, description="How many, the latest first.")
 
 
-IF_MATCH: dict[str, Any] = {
-    "parameters": [
-        {
-            "in": "header",
-            "name": "If-Match",
-            "description": "The `ETag` of the job as it was read: nothing is written if it has changed since.",
-            "required": False,
-            "schema": {"type": "string", "pattern": '^("[0-9]{1,18}"|[*])$'},
-        }
-    ]
-}
 CHANGE: dict[str, Any] = {
     "requestBody": {
         "content": {

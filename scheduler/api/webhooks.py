@@ -8,7 +8,7 @@ from django.shortcuts import get_object_or_404
 from ninja import Router, Schema, Status
 from pydantic import Field
 
-from gpufleet.core.etags import revision_wanted, stamped
+from gpufleet.core.etags import IF_MATCH, revision_wanted, stamped
 from gpufleet.core.times import now
 from gpufleet.web import access_of
 from scheduler.api.lists import answered, listed, parameters_of
@@ -18,7 +18,6 @@ from scheduler.selectors.webhooks import delivery_for, hook_deliveries, hook_for
 from scheduler.services.webhooks import NewSecret, delivery_repeat, hook_change, hook_create, hook_remove, hook_secret, hook_test
 
 router = Router(tags=["Webhooks"])
-IF_MATCH = {"parameters": [{"in": "header", "name": "If-Match", "required": False, "schema": {"type": "string"}}]}
 
 
 class WebhookOut(Schema):

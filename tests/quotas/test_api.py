@@ -84,6 +84,39 @@ def test_an_old_revision_is_a_conflict(root: Client, personas: Personas):
     assert _send(root, "put", path, body).status_code == 409
 
 
+def test_a_write_on_an_etag_that_is_gone_is_refused_with_the_new_one(root: Client, personas: Personas):
+    path = f"/api/v1/quotas/{personas.nodes['acme/research/nlp'].public_id}"
+    tag = root.get(path)["ETag"]
+    assert tag == '"1"'
+    written = _send(root, "put", path, {"kind": "team", "title": "Words"}, **{"If-Match": tag})
+    assert (written.status_code, written["ETag"], written.json()["revision"]) == (200, '"2"', 2)
+
+    writes = [
+        ("put", "", {"kind": "team", "title": "Sentences"}),
+        ("post", "/move", {"parent": personas.nodes["acme/product"].public_id, "name": "nlp"}),
+        ("post", "/archive", {}),
+        ("post", "/restore", {}),
+    ]
+    for method, below, body in writes:
+        for said in ({}, {"revision": 2}):  # the header counts, whatever the body says
+            refused = _send(root, method, path + below, body | said, **{"If-Match": tag})
+            assert (refused.status_code, refused["ETag"]) == (412, '"2"'), below
+        nothing_said = _send(root, method, path + below, body)
+        assert (nothing_said.status_code, nothing_said.json()["errors"][0]["path"]) == (422, "revision"), below
+        assert _send(root, method, path + below, body, **{"If-Match": "nonsense"}).json()["errors"][0]["path"] == "If-Match"
+    found = QuotaNode.objects.get(path="acme/research/nlp")
+    assert (found.title, found.revision, found.archived_at) == ("Words", 2, None)
+    assert _send(root, "put", path, {"kind": "team", "title": "Sentences"}, **{"If-Match": "*"}).json()["title"] == "Sentences"
+    moved = _send(root, "post", path + "/move", {"parent": personas.nodes["acme/product"].public_id, "name": "nlp"}, **{"If-Match": '"3"'})
+    assert (moved.json()["path"], moved["ETag"]) == ("acme/product/nlp", '"4"')
+
+
+def test_a_new_node_comes_with_its_etag(root: Client, personas: Personas):
+    made = _send(root, "post", "/api/v1/quotas", {"parent": personas.nodes["acme"].public_id, "name": "ops", "kind": "department"})
+
+    assert (made.status_code, made["ETag"]) == (201, '"1"')
+
+
 def test_what_others_own_does_not_exist(personas: Personas):
     answer = personas.client("viewer").get(f"/api/v1/quotas/{personas.nodes['acme/product'].public_id}")
 
