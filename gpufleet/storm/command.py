@@ -41,6 +41,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=1, help="so many storms, from --seed on, each in a process of its own")
     parser.add_argument("--days", type=int, default=2, help="simulated days of bad weather; up to two days of calm follow")
     parser.add_argument("--usage-weight", type=float, default=0.0, help="how much past usage counts, with a half-life of six hours")
+    parser.add_argument("--parts", type=float, default=0.0, help="how many of the small jobs ask for an instance or a share of a GPU, of 1")
     parser.add_argument("--story", action="store_true", help="tell everything as it happens")
     parser.add_argument("--json", action="store_true", help="the counts as one JSON object")
     return parser.parse_args(argv)
@@ -81,7 +82,7 @@ def _pass(seed: int, arguments: argparse.Namespace) -> int:
 
     began, processor = time.perf_counter(), time.process_time()
     try:
-        report = World(seed=seed, days=arguments.days, tell=_say if arguments.story else None).run()
+        report = World(seed=seed, days=arguments.days, parts=arguments.parts, tell=_say if arguments.story else None).run()
     except Unsafe as fault:
         print(fault)
         return 1

@@ -13,6 +13,7 @@ from scheduler.models import Cluster, Domain, Gpu, GpuType, JobClass, Node, Topo
 
 NODES, GPUS_PER_NODE, LEAVES = 16, 4, 4
 TYPE = "H100-SXM-80GB"
+SLICES = {"1g.10gb": 1, "2g.20gb": 2, "3g.40gb": 4, "4g.40gb": 4, "7g.80gb": 8}  # of the eight that a GPU's memory has
 TEAMS = {"nlp": 24, "vision": 20, "robots": 12}
 EVERYTHING = Access(actor=SYSTEM, grants=(Grant("", frozenset(Can)),))
 
@@ -90,3 +91,18 @@ def job_drawn(rng: Random, *, large: bool) -> dict[str, Any]:
         "limit_seconds": work * rng.choice([2, 3]) + 600 if rng.random() < 0.5 else None,
         "retry_limit": rng.choice([0, 1, 3]),
     }
+
+
+def part_drawn(rng: Random, facts: dict[str, Any]) -> dict[str, Any]:
+    """The same job, but each worker asks for a part of one GPU: an instance, or a share."""
+    workers = rng.choice([1, 1, 2, 3])
+    role: dict[str, Any] = {"name": "worker", "min": workers}
+    if rng.random() < 0.7:
+        profile = rng.choice(list(SLICES))
+        how, milli = {"mig": profile}, 125 * SLICES[profile]
+    else:
+        milli = rng.choice([250, 500])
+        how = {"gpu_share": milli / 1000}
+    spec = {name: value for name, value in facts["spec"].items() if name != "topology"}
+    spec |= {"roles": [role | how], "sharing": "mig" if "mig" in how else rng.choice(["mps", "timeslice"])}
+    return facts | {"spec": spec, "gpus_milli": milli * workers}

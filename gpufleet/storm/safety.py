@@ -24,6 +24,20 @@ SEATS = """
     LEFT JOIN capacity_entry AS listed ON listed.gpu_id = gpu.id AND listed.until IS NULL
     WHERE held.milli > 1000 OR coalesce(held.milli, 0) <> coalesce(listed.used_milli + listed.starting_milli, 0)
 """
+# Instances that are held and gone, or held twice; GPUs that are held in another way than they are split; instances that lie over one another.
+SLICES = """
+    SELECT 'instance ' || held.mig_id || ' is held ' || count(*) || ' times and gone: ' || (max(slice.removed_at) IS NOT NULL)
+    FROM placement AS held JOIN mig_instance AS slice ON slice.id = held.mig_id
+    WHERE held.until IS NULL GROUP BY held.mig_id HAVING count(*) > 1 OR max(slice.removed_at) IS NOT NULL
+    UNION ALL
+    SELECT 'GPU ' || gpu.id || ' is in mode ' || gpu.mode || ' and held by ' || coalesce('instance ' || held.mig_id, 'a worker without one')
+    FROM placement AS held JOIN gpu ON gpu.id = held.gpu_id
+    WHERE held.until IS NULL AND (gpu.mode = 'mig') <> (held.mig_id IS NOT NULL)
+    UNION ALL
+    SELECT 'instances ' || one.id || ' and ' || other.id || ' lie over one another'
+    FROM mig_instance AS one JOIN mig_instance AS other ON other.gpu_id = one.gpu_id AND other.id > one.id
+    WHERE one.removed_at IS NULL AND other.removed_at IS NULL AND one.start < other.start + other.size AND other.start < one.start + one.size
+"""
 # Jobs that have not ended, or that hold something all the same.
 GANGS = """
     SELECT job.public_id, job.state, job.gpus_milli, job.degraded_since,
@@ -59,10 +73,12 @@ class Gang(NamedTuple):
     held: int
 
 
-def present_faults(lives: list[Life]) -> Iterator[str]:
+def present_faults(lives: list[Life], *, parts: bool) -> Iterator[str]:
     """About what is now. Asked after every event, so each question is one that the database answers at once."""
     with connection.cursor() as cursor:
         yield from _seats(_rows(cursor, SEATS))
+        if parts:
+            yield from (said for (said,) in _rows(cursor, SLICES))
         gangs = [Gang(*row) for row in _rows(cursor, GANGS)]
         yield from _gangs(gangs)
         for attempt, role, worker, milli in _rows(cursor, RECORDS):
@@ -109,8 +125,8 @@ def _gangs(gangs: list[Gang]) -> Iterator[str]:
 
 
 def _truth(lives: list[Life], open_attempts: set[str]) -> Iterator[str]:
-    """What truly runs: no GPU twice, and nothing that the scheduler did not begin or has given up."""
-    users: dict[tuple[str, int], list[str]] = defaultdict(list)
+    """What truly runs: no GPU beyond what it has, no instance twice, and nothing that the scheduler did not begin or has given up."""
+    users: dict[tuple[str, int], list[tuple[int, str]]] = defaultdict(list)
     for life in lives:
         if life.phase == Phase.ENDED:
             continue
@@ -119,8 +135,10 @@ def _truth(lives: list[Life], open_attempts: set[str]) -> Iterator[str]:
         for member in life.members:
             if not member.lost:
                 for gpu in member.gpus:
-                    users[member.node, gpu].append(life.key)
-    yield from (f"GPU {gpu} of {node} is used by {' and '.join(keys)} at once" for (node, gpu), keys in users.items() if len(keys) > 1)
+                    users[member.node, gpu].append((member.milli, life.key))
+    for (node, gpu), there in users.items():
+        if len(there) > 1 and sum(milli for milli, _ in there) > 1000:
+            yield f"GPU {gpu} of {node} is used by {' and '.join(key for _, key in there)} at once"
 
 
 @dataclass

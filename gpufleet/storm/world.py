@@ -18,7 +18,7 @@ from django.utils import timezone
 from gpufleet.core.audit import SYSTEM
 from gpufleet.core.faults import Conflict
 from gpufleet.core.times import millis, whole_millis
-from gpufleet.storm.fleet import EVERYTHING, TEAMS, TYPE, Fleet, fleet_make, job_drawn
+from gpufleet.storm.fleet import EVERYTHING, TEAMS, TYPE, Fleet, fleet_make, job_drawn, part_drawn
 from gpufleet.storm.reaper import AFTER_SNAPSHOT, Killed, Reaper
 from gpufleet.storm.safety import Plans, Unsafe, history_faults, present_faults, stuck_jobs
 from quotas.models import QuotaNode
@@ -149,14 +149,20 @@ class World:
         *,
         seed: int,
         days: int = 2,
+        parts: float = 0.0,
         faults: Mapping[str, int] = FAULTS_A_DAY,
         look_back_every: int = STEPS_BETWEEN_LOOKS_BACK,
         tell: Callable[[str], None] | None = None,
     ) -> None:
-        """`faults` says how often each kind strikes on a day; a storm that is to find something says more of it, and looks back more often."""
+        """`parts` is how many of the small jobs ask for parts of GPUs.
+
+        `faults` says how often each kind strikes on a day; a storm that is to find something says more of it, and looks back more often.
+        """
         self._look_back_every = look_back_every
         self.seed, self.days, self._faults_a_day = seed, days, faults
         self.rng = Random(seed)  # noqa: S311
+        # Drawn apart, so that a storm without parts is the one that it would be if there were none.
+        self._parts, self._parts_rng = parts, Random(f"parts of {seed}")  # noqa: S311
         self.clock = START
         self.end = START + timedelta(days=days)
         self.reaper = Reaper()
@@ -289,7 +295,7 @@ class World:
         return whole_millis(self.clock)
 
     def _submit(self, large: bool, count: int, team: int, not_before: datetime | None = None) -> None:
-        drawn = [job_drawn(self.rng, large=large) for _ in range(count)]
+        drawn = [self._in_parts(job_drawn(self.rng, large=large), large) for _ in range(count)]
         quota = self.fleet.teams[team]
         with self.reaper.watching():
             try:
@@ -304,6 +310,9 @@ class World:
                 self._struck += 1
                 self.tell(f"submission of {quota.name}: {fault}")
                 self.after("submit again", lambda: self._submit(large, count, team, not_before), seconds=3)
+
+    def _in_parts(self, facts: dict[str, Any], large: bool) -> dict[str, Any]:
+        return part_drawn(self._parts_rng, facts) if not large and self._parts_rng.random() < self._parts else facts
 
     def _hand_in(self, quota: QuotaNode, facts: dict[str, Any], not_before: datetime | None) -> str:
         """One job, all of it in one transaction as the submission service does."""
@@ -516,7 +525,7 @@ class World:
         self._steps += 1
         if connection.in_atomic_block:
             raise Unsafe("a transaction was left open")
-        faults = list(present_faults(self.lives()))
+        faults = list(present_faults(self.lives(), parts=self._parts > 0))
         faults += self._plans.faults()
         if self._steps % self._look_back_every == 0:
             self._look_back()

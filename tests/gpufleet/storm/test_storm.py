@@ -31,6 +31,7 @@ from scheduler.services.applying import _Applying
 from scheduler.services.dispatch import orders_dispatch
 from scheduler.services.jobs import job_create, job_hold, job_stop
 from scheduler.services.lease import Lease
+from scheduler.services.splitting import Splitter
 from scheduler.services.steps import Steps
 from tests.servers import PROJECT
 
@@ -82,6 +83,12 @@ def test_storms_in_which_past_usage_counts_settle(seed: int) -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.parametrize("seed", range(14, 18))
+def test_storms_over_gpus_in_parts_settle(seed: int) -> None:
+    survived(seed, 1, "--parts", 0.4)
+
+
+@pytest.mark.soak
 def test_the_same_seed_is_the_same_storm() -> None:
     assert survived(3, 1)["digest"] == survived(3, 1)["digest"]
 
@@ -130,11 +137,11 @@ def test_a_job_that_was_held_back_and_cancelled_is_not_let_go_after_the_storm() 
     assert world.run().jobs == 1
 
 
-def found(faults: dict[str, int], days: int = 2) -> str:
+def found(faults: dict[str, int], days: int = 2, parts: float = 0.0) -> str:
     """What the storm says about the program as it is now. The test fails if that takes too long, or if there is nothing to say."""
     began = time.process_time()  # of this process alone, as other tests run beside it
     with pytest.raises(Unsafe) as unsafe:
-        World(seed=5, days=days, faults=dict(FAULTS_A_DAY) | faults, look_back_every=20).run()
+        World(seed=5, days=days, parts=parts, faults=dict(FAULTS_A_DAY) | faults, look_back_every=20).run()
     assert time.process_time() - began <= FOUND_WITHIN_SECONDS
     return str(unsafe.value)
 
@@ -165,6 +172,12 @@ class TestPlantedBugs:
         monkeypatch.setattr(runs, "OPEN_OF", ever)
 
         assert "differ" in found({"node lost": 20})
+
+    def test_a_split_that_takes_instances_away_from_their_tenants(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        split = Splitter._split
+        monkeypatch.setattr(Splitter, "_split", lambda self, gpu, instances, kept: split(self, gpu, instances, {}))
+
+        assert "held 1 times and gone" in found({}, parts=0.6)
 
     def test_a_back_end_that_is_told_before_the_commit(self, monkeypatch: pytest.MonkeyPatch) -> None:
         told: list[Backends] = []
