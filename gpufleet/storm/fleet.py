@@ -99,10 +99,10 @@ def part_drawn(rng: Random, facts: dict[str, Any]) -> dict[str, Any]:
     role: dict[str, Any] = {"name": "worker", "min": workers}
     if rng.random() < 0.7:
         profile = rng.choice(list(SLICES))
-        how, milli = {"mig": profile}, 125 * SLICES[profile]
+        role["mig"], milli = profile, 125 * SLICES[profile]
     else:
         milli = rng.choice([250, 500])
-        how = {"gpu_share": milli / 1000}
+        role["gpu_share"] = milli / 1000
     spec = {name: value for name, value in facts["spec"].items() if name != "topology"}
-    spec |= {"roles": [role | how], "sharing": "mig" if "mig" in how else rng.choice(["mps", "timeslice"])}
+    spec |= {"roles": [role], "sharing": "mig" if "mig" in role else rng.choice(["mps", "timeslice"])}
     return facts | {"spec": spec, "gpus_milli": milli * workers}
