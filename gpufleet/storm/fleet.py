@@ -104,5 +104,6 @@ def part_drawn(rng: Random, facts: dict[str, Any]) -> dict[str, Any]:
         milli = rng.choice([250, 500])
         role["gpu_share"] = milli / 1000
     spec = {name: value for name, value in facts["spec"].items() if name != "topology"}
-    spec |= {"roles": [role], "sharing": "mig" if "mig" in role else rng.choice(["mps", "timeslice"])}
+    shared = rng.choice(["mps", "timeslice"]) if facts["job_class"] == JobClass.INTERACTIVE else "mps"  # only people take turns
+    spec |= {"roles": [role], "sharing": "mig" if "mig" in role else shared}
     return facts | {"spec": spec, "gpus_milli": milli * workers}
