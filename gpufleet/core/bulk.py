@@ -180,7 +180,7 @@ class Among(Lookup):
 
 
 class Holds(IContains):
-    """`name__holds=word`: as `__icontains`, in the words for which PostgreSQL has statistics.
+    """`name__holds=word`: as `__icontains`, in the words for which PostgreSQL has statistics, and an index of jobs' names (`job_words`).
 
     Not knowing how many names hold a word it reads and sorts all of them, where walking the list's own order meets a page of them at once.
     """

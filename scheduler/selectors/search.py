@@ -33,6 +33,6 @@ def clusters_search(access: Access, text: str, *, limit: int) -> Sequence[Cluste
 
 def jobs_search(access: Access, text: str, *, limit: int) -> Sequence[Job]:
     """Jobs that wait or run, of the subtrees where the reader may see; ended ones by their id alone, as there is no end of them."""
-    named = Q(name__icontains=text) & ~Q(state__in=ENDED) | Q(public_id__iexact=text)
+    named = Q(name__holds=text) & ~Q(state__in=ENDED) | Q(public_id__iexact=text)
     jobs = Job.objects.filter(access.visible(Can.SEE, "quota__path"), named).select_related("quota")
     return list(jobs.order_by("-submitted_at", "-id")[:limit])
