@@ -27,6 +27,8 @@ PAGES = {"overview": "/", "fleet-map": "/fleet/", "node-list": "/nodes/", "fleet
 WARM_UP, REQUESTS, RUNS = 20, 200, 3
 CLIENTS = 100
 FITS, FIT_CASES = 100, ("fit-cold", "fit-quiet", "fit-loop")
+# On a busy machine answers take seconds: what was measured until then is told, with how often it was asked.
+FIT_SECONDS = 120
 READ_SECONDS = 180
 WRITES = 15
 # Prints when each change was committed; the browser in this process says when it heard of it. One machine, one clock.
@@ -223,16 +225,17 @@ def measure_cold_fit(place: Installation, panel: Panel, program: Program, world:
 
 def measure_warm_fit(case: str, panel: Panel, program: Program, world: dict[str, Any]) -> dict[str, Any]:
     panel.begin()
-    for _ in range(10 * WARM_UP):
+    limit = time.monotonic() + FIT_SECONDS
+    while sum(panel.verdicts.values()) - panel.verdicts.get("reading", 0) < WARM_UP and time.monotonic() < limit:
         panel.ask()
-        if sum(panel.verdicts.values()) - panel.verdicts.get("reading", 0) >= WARM_UP:
-            break
         time.sleep(0.25)
     panel.verdicts.clear()
-    before = family_cpu_seconds(program.pid)
-    took = [panel.ask() for _ in range(FITS)]
+    before, limit = family_cpu_seconds(program.pid), time.monotonic() + FIT_SECONDS
+    took: list[float] = []
+    while len(took) < FITS and time.monotonic() < limit:
+        took.append(panel.ask())
     cpu = family_cpu_seconds(program.pid) - before
-    more = {"requests": FITS, "web_cpu_ms": round(1000 * cpu / FITS, 1), "queued": world["queued"], "running": world["running"]}
+    more = {"requests": len(took), "web_cpu_ms": round(1000 * cpu / len(took), 1), "queued": world["queued"], "running": world["running"]}
     return timing(case, [took], p99_ms=round(percentile(took, 0.99) * 1000, 1), verdicts=panel.verdicts, **more)
 
 

@@ -7,6 +7,7 @@ before, which is seconds old and says so, or, where there is none, is asked to c
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -35,6 +36,8 @@ from scheduler.snapshots.jobs import kind_document
 
 # As long as nothing was decided since, a ground serves so long; after a decision it is made anew as soon as this.
 FRESH, FRESH_QUIET = timedelta(seconds=5), timedelta(seconds=60)
+# Making one takes at most such a part of the time: it computes beside the answers of its process, which wait for it in turns.
+MOST_OF_THE_TIME = 0.1
 # An older one says nothing any more.
 STALE = timedelta(minutes=5)
 # Small fleets are read within this: who asks first is then answered at once.
@@ -100,6 +103,8 @@ class _Side:
     snapshots: Snapshots
     ground: Ground | None = None
     taken_at: datetime = EPOCH
+    took: timedelta = timedelta(0)
+    looked_at: datetime = EPOCH  # when it was last compared with what was decided
     decided: int = -1
     kinds: int = 0
     foresight: Foresight = field(default_factory=Foresight)
@@ -153,9 +158,13 @@ class Grounds:
 
     def _is_old(self, side: _Side, now: datetime) -> bool:
         age = now - side.taken_at
-        if age < FRESH:
+        if age >= FRESH_QUIET:
+            return True
+        # One answer tries many descriptions at one moment.
+        if side.looked_at == now or age < max(FRESH, side.took / MOST_OF_THE_TIME):
             return False
-        return age >= FRESH_QUIET or decided_now() != side.decided
+        side.looked_at = now
+        return decided_now() != side.decided
 
     def _beside(self, now: datetime) -> None:
         threading.Thread(target=self._make_in_thread, args=(now,), name="fit-ground", daemon=True).start()
@@ -183,9 +192,11 @@ class Grounds:
         chosen = policy()
         facts = [backend.facts for backend in backends_all().values()]
         engine = chosen.engine if not facts or any(one.creates_mig for one in facts) else without_splitting(chosen.engine)
+        began = time.monotonic()
         side.decided = decided_now()
         snapshot = side.snapshots.take(settings=engine, now=now, start_timeout=chosen.start_timeout)
         side.ground, side.taken_at, side.foresight = Ground(snapshot.scenario, snapshot.kept), now, foresight_now()
+        side.took = timedelta(seconds=time.monotonic() - began)
         with self._trying:  # whoever still tries on the old one ends first
             self._spare, self._serving = self._serving, side
         self._fault = None

@@ -167,6 +167,29 @@ def test_an_old_fleet_serves_on_while_it_is_read_anew(two_nodes, monkeypatch):
     assert fit_of(access=access, description=wish, now=NOON + timedelta(minutes=6)) is None
 
 
+def test_a_fleet_that_takes_long_to_read_is_read_less_often(two_nodes, monkeypatch):
+    """Reading computes beside the answers of its process, so it may take a tenth of the time, and the question whether it must is asked once an answer."""
+    access = two_nodes.access("submitter")
+    wish = {"name": "a", "quota": PATH, "gpus": 8, "workers": 4}  # more than there is, so that changes are tried as well
+    told(access, wish, NOON)
+    asked = []
+    questions = []
+    monkeypatch.setattr(fitting.Grounds, "_beside", lambda grounds, at: asked.append(at))
+    decided = fitting.decided_now
+    monkeypatch.setattr(fitting, "decided_now", lambda: questions.append(1) or decided())
+    fitting.GROUNDS._serving.took = timedelta(seconds=3)
+    submit(two_nodes.nodes[PATH])
+    Loop().after(seconds=1).tick()
+
+    for second in (6, 29):
+        told(access, wish, NOON + timedelta(seconds=second))
+    assert not asked
+    assert not questions
+    told(access, wish, NOON + timedelta(seconds=30))
+    assert asked == [NOON + timedelta(seconds=30)]
+    assert len(questions) == 1
+
+
 def test_while_a_fleet_is_read_for_the_first_time_one_is_asked_to_come_again(two_nodes, monkeypatch):
     client = two_nodes.client("submitter")
     readings = []
