@@ -168,7 +168,7 @@ def test_an_old_fleet_serves_on_while_it_is_read_anew(two_nodes, monkeypatch):
 
 
 def test_a_fleet_that_takes_long_to_read_is_read_less_often(two_nodes, monkeypatch):
-    """Reading computes beside the answers of its process, so it may take a tenth of the time, and the question whether it must is asked once an answer."""
+    """Reading computes beside the answers of its process, so it may take a tenth of the time; whether it must is asked once an answer."""
     access = two_nodes.access("submitter")
     wish = {"name": "a", "quota": PATH, "gpus": 8, "workers": 4}  # more than there is, so that changes are tried as well
     told(access, wish, NOON)
