@@ -64,7 +64,7 @@ class Victims(Production):
     def leader(self) -> str | None:
         """The scheduler in whose tick we are."""
         rows = self.ask("SELECT split_part(holder, ':', 2) FROM scheduler_lease WHERE name = 'tick' AND expires_at > now()")
-        return next((name for name in SCHEDULERS for (pid,) in rows if int(str(pid)) in children(self.programs[name].pid)), None)
+        return next((name for name in SCHEDULERS for (pid,) in rows if int(str(pid)) == self.programs[name].pid), None)
 
     def kill(self, name: str) -> None:
         """The process and all its own, at once, as a machine that loses power does."""

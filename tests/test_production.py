@@ -4,12 +4,16 @@ import json
 import os
 import re
 import signal
+import statistics
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import psycopg
 import pytest
 import yaml
+from celery import Celery
 from websockets.sync.client import ClientConnection, connect
 
 from tests.servers import PROJECT, Manage, Postgres, Program, Redis, free_port, wait_until
@@ -232,3 +236,36 @@ def test_an_emptied_redis_costs_no_session_and_no_update(production, oona):
         subscribe(socket, "gpus")
         production.manage.run("shell", "--verbosity", "0", "-c", PUBLISH)
         assert next_about(socket, "gpus")["topic"] == "gpus"
+
+
+def test_a_call_wakes_a_scheduler_that_waits_for_what_is_due(tmp_path, postgres, redis_server):
+    """It sleeps inside a task until the next thing is due. The worker of compose.yaml has to hear a call meanwhile."""
+    alone = Production(tmp_path, postgres, redis_server)
+    alone.manage.env["GPUFLEET_REDIS_URL"] = redis_server.url(5)
+    alone.manage.run("migrate", "--verbosity", "0")
+    calls = Celery(broker=redis_server.url(5))
+    with psycopg.connect(alone.manage.env["GPUFLEET_DATABASE_URL"], autocommit=True) as connection:
+
+        def looked() -> int:
+            return connection.execute("SELECT coalesce(max(epoch), 0) FROM scheduler_lease WHERE expires_at <= now()").fetchone()[0]
+
+        def seconds_of_a_call() -> float:
+            before, began = looked(), time.monotonic()
+            calls.send_task("scheduler.tasks.tick", queue="scheduler", ignore_result=True)
+            wait_until(lambda: looked() > before, what="a look")
+            return time.monotonic() - began
+
+        try:
+            alone.start_again("scheduler")
+            seconds_of_a_call()
+            taken = []
+            for _ in range(5):
+                connection.execute("UPDATE scheduler_lease SET next_wake_at = now() + interval '0.8 s'")
+                seconds_of_a_call()  # since then it waits
+                taken.append(seconds_of_a_call())
+                connection.execute("UPDATE scheduler_lease SET next_wake_at = NULL")
+                seconds_of_a_call()
+        finally:
+            calls.close()
+            alone.stop()
+    assert statistics.median(taken) < 0.4, taken

@@ -33,7 +33,7 @@ PROXIED = {"X-Forwarded-Proto": "https", "X-Forwarded-For": "192.0.2.7"}
 # As compose.yaml starts them, with fewer processes, as the machine is smaller.
 CELERY = {
     "worker": ["worker", "--queues", "default", "--concurrency", "2", "--hostname", "worker@%h"],
-    "scheduler": ["worker", "--queues", "scheduler", "--concurrency", "1", "--hostname", "scheduler@%h"],
+    "scheduler": ["worker", "--queues", "scheduler", "--pool", "threads", "--concurrency", "2", "--hostname", "scheduler@%h"],
     "beat": ["beat", "--pidfile", ""],
 }
 # The replay: for each of 30 queues (count, GPUs, every so many seconds, running so long, priority).
