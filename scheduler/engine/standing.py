@@ -1,6 +1,6 @@
 """Who stands below each leaf of the tree, and what follows from that whatever the time: it goes on from plan to plan, job by job."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from .cluster import Cluster, Work
@@ -9,15 +9,14 @@ from .values import Preemptible
 
 T = TypeVar("T")
 Level = tuple[int, int]
-Counted = tuple[tuple[Seat, ...], int, int, Level]  # where a job stood, milli-GPU, quota type, class and number
+Counted = tuple[tuple[Seat, ...], int, tuple[int, Level]]  # where a job stood, milli-GPU, and quota type with class and number
 
 
 class Lowest(NamedTuple):
-    """What preemptible work of a leaf holds: its lowest class and number, the sum, and GPUs by node."""
+    """What preemptible work of a leaf holds: its lowest class and number, and the sum."""
 
     level: Level
     milli: int
-    on_node: Mapping[int, int]
 
 
 class Sums:
@@ -25,15 +24,15 @@ class Sums:
 
     def __init__(self, works: Iterable[Work]) -> None:
         self._known: dict[Work, Counted] = {}
-        self.on_node: dict[int, int] = {}
-        self._workers: dict[int, int] = {}  # by node; one without GPUs counts for nothing there, but what it takes of the host may help
         self._by_level: dict[tuple[int, Level], list[int]] = {}  # by quota type, class and number: jobs, milli-GPU
+        self._on_node: dict[int, list[int]] | None = None  # by node, once that was asked: GPUs and workers
         for work in works:
             self.come(work)
 
     def come(self, work: Work) -> None:
-        if work.kind.preemptible is not Preemptible.NEVER:
-            counted = self._known[work] = (work.seats, most_freed(work), work.quota_type, work.form.level)
+        form = work.form
+        if form.kind.preemptible is not Preemptible.NEVER:
+            counted = self._known[work] = (work.seats, most_freed(work), (work.quota_type, form.level))
             self._change(counted, 1)
 
     def go(self, work: Work) -> None:
@@ -42,24 +41,36 @@ class Sums:
             self._change(counted, -1)
 
     def _change(self, counted: Counted, sign: int) -> None:
-        seats, milli, quota_type, level = counted
-        on_node, workers = self.on_node, self._workers
-        for seat in seats:
-            node = seat.node
-            on_node[node] = on_node.get(node, 0) + sign * (seat.mask.bit_count() + len(seat.parts))
-            workers[node] = workers.get(node, 0) + sign
-            if not workers[node]:
-                del workers[node], on_node[node]
-        sums = self._by_level.setdefault((quota_type, level), [0, 0])
+        seats, milli, key = counted
+        sums = self._by_level.get(key) or self._by_level.setdefault(key, [0, 0])
         sums[0] += sign
         sums[1] += sign * milli
+        if self._on_node is not None:
+            count_on_nodes(self._on_node, seats, sign)
 
     def lowest(self) -> Lowest | None:
         levels = [level for (_, level), (count, _) in self._by_level.items() if count]
-        return Lowest(min(levels), sum(milli for _, milli in self._by_level.values()), self.on_node) if levels else None
+        return Lowest(min(levels), sum(milli for _, milli in self._by_level.values())) if levels else None
 
     def below(self, quota_type: int, level: Level) -> int:
         return sum(milli for (kind, each), (_, milli) in self._by_level.items() if kind == quota_type and each < level)
+
+    def on_node(self) -> Mapping[int, Sequence[int]]:
+        """GPUs and workers by node. A worker without GPUs counts for nothing there, but what it takes of the host may help."""
+        if self._on_node is None:
+            self._on_node = {}
+            for seats, _, _ in self._known.values():
+                count_on_nodes(self._on_node, seats, 1)
+        return self._on_node
+
+
+def count_on_nodes(on_node: dict[int, list[int]], seats: Iterable[Seat], sign: int) -> None:
+    for seat in seats:
+        known = on_node.setdefault(seat.node, [0, 0])
+        known[0] += sign * (seat.mask.bit_count() + len(seat.parts))
+        known[1] += sign
+        if not known[1]:
+            del on_node[seat.node]
 
 
 class Standing:
@@ -140,6 +151,11 @@ class Standing:
         """What could be taken inside a leaf at the very most; None where nothing of it is ever preemptible."""
         known: tuple[Lowest | None] | None = self.kept(("lowest", leaf), leaf)
         return known[0] if known is not None else self.keep(("lowest", leaf), leaf, (self._sums_of(leaf).lowest(),))[0]
+
+    def on_node(self, leaf: int) -> Mapping[int, Sequence[int]]:
+        """GPUs and workers of preemptible work of a leaf, by node."""
+        self._follow()
+        return self._sums_of(leaf).on_node()
 
     def _sums_of(self, leaf: int) -> Sums:
         known = self._sums.get(leaf)

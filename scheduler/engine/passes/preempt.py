@@ -63,8 +63,8 @@ def room_for_a_worker(cycle: Cycle, work: Work, quota_type: int, leaf: int) -> b
     if work.seats or not work.form.plain or not work.form.roles[0].gpus:
         return True
     gpus, free = work.form.roles[0].gpus, cycle.fleet.soon.count
-    lowest = cycle.standing.lowest(leaf)
-    if lowest is None or any(free[node] + count >= gpus for node, count in lowest.on_node.items()):
+    on_node = cycle.standing.on_node(leaf)
+    if not on_node or any(free[node] + count >= gpus for node, (count, _) in on_node.items()):
         return True
     return bool(at_limits(cycle, work, quota_type))
 
