@@ -249,7 +249,8 @@ class Cluster:
         held: dict[tuple[int, int, bool], int] = {}
         for order, job in enumerate(self.scenario.jobs):
             form = forms.get(id(job.kind)) or form_of(job.kind)
-            work = Work(job, order, position[job.quota], form)
+            home = position[job.quota]
+            work = Work(job, order, home, form)
             works.append(work)
             run = job.run
             if run is QUEUED:
@@ -263,13 +264,14 @@ class Cluster:
                 work.seats = work.first_seats = (new_seat((0, worker.index, node, gpus, of_host, of_memory, milli, NO_PARTS)),)
                 work.milli = milli
                 work.quota_type = quota_type = type_of[node]
-                work.degraded = form.all_least > 1
                 free[node] &= ~gpus
                 if of_host or of_memory:
                     cpus[node] -= of_host
                     memory[node] -= of_memory
-                key = (work.home, quota_type, form.fixed)
+                key = (home, quota_type, form.fixed)
                 held[key] = held.get(key, 0) + milli
+                if form.all_least > 1:
+                    work.degraded = True
                 if run.until is not None or run.reclaimed is not None or work.degraded:
                     timed.append(work)
                 continue

@@ -55,27 +55,22 @@ def check(cycle: Cycle) -> None:
 
 
 class Settled:
-    """Who stands on whole GPUs as he stood when the plan began, in columns: they are most of all. `others` are the rest."""
+    """In columns who stands on whole GPUs as he stood when the plan began, and who has left them: they are most of all. `others` are the rest."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self.works: list[Work] = []
-        self.others: list[Work] = []
-        for work in cluster.works:
-            if work.seats is not work.first_seats or work.form.parted:
-                self.others.append(work)
-            elif work.seats:
-                self.works.append(work)
-        seats = [*chain.from_iterable([work.seats for work in self.works])]
-        self.node = np.fromiter(map(attrgetter("node"), seats), dtype=np.int64, count=len(seats))
-        self.mask = np.fromiter(map(attrgetter("mask"), seats), dtype=np.uint64, count=len(seats))
-        counts = ints([len(work.seats) for work in self.works])
-        self.milli = np.zeros(len(self.works), dtype=np.int64)
-        np.add.at(self.milli, np.repeat(np.arange(len(counts)), counts), np.fromiter(map(attrgetter("milli"), seats), np.int64, len(seats)))
-        self.first_type = ints(cluster.grid.type_of)[self.node[np.cumsum(counts) - counts]]
-        self.quota_type = ints([work.quota_type for work in self.works])
-        self.leaf = ints([work.charged_leaf for work in self.works])
-        self.home = ints([work.home for work in self.works])
+        parted = any(form.parted for form in cluster.forms.values())
+        usual = [work for work in cluster.works if not work.form.parted] if parted else cluster.works
+        changed = [work for work in usual if work.seats is not work.first_seats]
+        gone = [work for work in changed if not work.seats]
+        self.works = [work for work in usual if work.seats and work.seats is work.first_seats]
+        self.others = [work for work in changed if work.seats] + ([work for work in cluster.works if work.form.parted] if parted else [])
+        there, left = Stood(cluster, self.works), Stood(cluster, gone)
+        self.node, self.mask = there.node, there.mask
+        # What they use, by the leaf that is charged, and what was used as the plan began, by their own.
+        self._used = (ints([work.charged_leaf for work in self.works]), ints([work.quota_type for work in self.works]), there.milli)
+        home = ints([work.home for work in chain(self.works, gone)])
+        self._used_before = (home, np.concatenate((there.first_type, left.first_type)), np.concatenate((there.milli, left.milli)))
 
     def held(self) -> list[int]:
         """The GPUs that they hold, by node."""
@@ -94,15 +89,28 @@ class Settled:
         raise AssertionError("what is held twice has two holders")
 
     def charged(self, division: Division) -> tuple[dict[int, int], dict[int, int]]:
-        """What they use of a division, by the leaf that is charged, and by their own."""
+        """What they use of a division, by the leaf that is charged, and what they used of it, by their own."""
         sums = []
         alone = len(self.cluster.tree.divisions) == 1
-        for leaf, quota_type in ((self.leaf, self.quota_type), (self.home, self.first_type)):
-            milli = self.milli if alone else np.where(np.isin(quota_type, division.types), self.milli, 0)
+        for leaf, quota_type, milli in (self._used, self._used_before):
             found = np.zeros(len(self.cluster.tree.names), dtype=np.int64)
-            np.add.at(found, leaf, milli)
+            np.add.at(found, leaf, milli if alone else np.where(np.isin(quota_type, division.types), milli, 0))
             sums.append({place: used for place, used in enumerate(found.tolist()) if used})
         return sums[0], sums[1]
+
+
+class Stood:
+    """Where jobs stood when the plan began: node and GPUs by worker, milli-GPU and the type of the first worker by job."""
+
+    def __init__(self, cluster: Cluster, works: Sequence[Work]) -> None:
+        held = [work.first_seats for work in works]
+        seats = [*chain.from_iterable(held)]
+        self.node = np.fromiter(map(attrgetter("node"), seats), dtype=np.int64, count=len(seats))
+        self.mask = np.fromiter(map(attrgetter("mask"), seats), dtype=np.uint64, count=len(seats))
+        counts = ints([*map(len, held)])
+        self.milli = np.zeros(len(works), dtype=np.int64)
+        np.add.at(self.milli, np.repeat(np.arange(len(counts)), counts), np.fromiter(map(attrgetter("milli"), seats), np.int64, len(seats)))
+        self.first_type = ints(cluster.grid.type_of)[self.node[np.cumsum(counts) - counts]]
 
 
 def prepare(cluster: Cluster) -> None:

@@ -13,7 +13,7 @@ from .form import Form
 from .invariants import check
 from .metrics import measure
 from .mig import Instance
-from .plan import Decision, Plan, Share, Stand, Waiting, eviction, new_stand, new_waiting, placing
+from .plan import Decision, Plan, Share, Stand, Waiting, new_decision, new_stand, new_waiting, placing
 from .reading import spell_instant
 from .reasons import Reason, reason
 from .state import Cycle
@@ -94,18 +94,23 @@ _STAGE = {"evict": 0, "shrink": 1, "move": 2, "start": 4, "repair": 4, "grow": 5
 def decisions_of(cycle: Cycle) -> list[Decision]:
     """What the plan does to jobs and boards, in the order in which it is carried out."""
     works = sorted(set(cycle.cluster.journal), key=attrgetter("order"))
-    changed = [(action, work) for work in works if work.seats is not work.first_seats and (action := action_of(work)) is not None]
+    gone = []  # who leaves and was never given another place: they come first of all, in their order
+    changed = []
+    for work in works:
+        if not work.seats and not work.sequence:
+            if work.first_seats:
+                gone.append(work)
+        elif work.seats is not work.first_seats and (action := action_of(work)) is not None:
+            changed.append((action, work))
     owners = Owners(cycle, works)
-    staged = []  # with what they are sorted by: stage, when the job was given its place, and who it is
     befores = {work.order: owners.before(work) for action, work in changed if action not in ("evict", "shrink")}
     served = Served(cycle, befores, [work for _, work in changed])
+    leaving = [_eviction(served, work) for work in gone]
+    staged = []  # with what they are sorted by: stage, when the job was given its place, and who it is
     for action, work in changed:
         assert work.why is not None
         if action == "evict":
-            why, beneficiary = work.put_out_why or work.why, work.put_out_for
-            if beneficiary not in served.served:
-                why, beneficiary = served.by(work, why, beneficiary)
-            decision = eviction(work.job.name, why, beneficiary, work.kind.grace_ms)
+            decision = _eviction(served, work)
         else:
             why, beneficiary = work.why, None
             if action == "move":
@@ -123,7 +128,15 @@ def decisions_of(cycle: Cycle) -> list[Decision]:
         decision = Decision("repartition", why, for_job=holder.job.name, after=owners.holding(*key), node=node, gpu=key[1], instances=instances)
         staged.append((3, holder.sequence, key[0] * 64 + key[1], decision))
     staged.sort()  # no two are equal in the first three
-    return in_order([decision for _, _, _, decision in staged])
+    return in_order([*leaving, *[decision for _, _, _, decision in staged]])
+
+
+def _eviction(served: "Served", work: Work) -> Decision:
+    why, beneficiary = work.put_out_why or work.why, work.put_out_for
+    assert why is not None
+    if beneficiary not in served.served:
+        why, beneficiary = served.by(work, why, beneficiary)
+    return new_decision(("evict", why, work.job.name, beneficiary, (), (), False, work.kind.grace_ms, None, None, None, ()))
 
 
 def in_order(decisions: list[Decision]) -> list[Decision]:
@@ -219,10 +232,10 @@ class Owners:
     def __init__(self, cycle: Cycle, touched: Sequence[Work]) -> None:
         self.cycle = cycle
         self.touched = touched  # all that this plan may have changed, in their order
-        self._held: dict[int, list[tuple[int, int, str]]] | None = None
+        self._held: dict[int, list[tuple[int, int]]] | None = None
 
-    def _index(self) -> dict[int, list[tuple[int, int, str]]]:
-        """(GPUs, place, job) by node, of everything that leaves in this plan or is leaving already."""
+    def _index(self) -> dict[int, list[tuple[int, int]]]:
+        """(GPUs, place of the job) by node, of everything that leaves in this plan or is leaving already."""
         if self._held is None:
             held = self._held = defaultdict(list)
             cluster = self.cycle.cluster
@@ -231,35 +244,33 @@ class Owners:
                 run = work.job.run
                 if run is QUEUED:
                     continue
+                order = work.order
                 if not work.seats and not run.leaving and not work.form.parted and work.state != "stopping":
-                    order, name = work.order, work.job.name
                     for seat in work.first_seats:
-                        held[seat.node].append((seat.mask, order, name))
+                        held[seat.node].append((seat.mask, order))
                     continue
                 if work.first_seats is not work.seats:
                     gone = set(work.first_seats) - set(work.seats) if work.seats else work.first_seats
                 passing = [*run.leaving, *(run.workers if work.state == "stopping" else ())]
                 if passing:
                     gone = {*gone, *(self.cycle.cluster.seat_of(work, worker) for worker in passing)}
-                who = (work.order, work.job.name)
                 for seat in gone:
                     mask = seat.mask
                     for part in seat.parts:
                         mask |= 1 << part.gpu
-                    held[seat.node].append((mask, *who))
+                    held[seat.node].append((mask, order))
         return self._held
 
     def holding(self, node: int, gpu: int) -> tuple[str, ...]:
         """Who has to leave a GPU before it can be split anew."""
-        found = {order: name for held, order, name in self._index().get(node, ()) if held >> gpu & 1}
-        return tuple([found[order] for order in sorted(found)])
+        return self._names({order for held, order in self._index().get(node, ()) if held >> gpu & 1})
 
     def before(self, work: Work) -> tuple[str, ...]:
         cycle = self.cycle
         if cycle.fleet.soon is cycle.fleet.now:
             return ()
         first = set(work.first_seats)
-        found: dict[int, str] = {}
+        found: set[int] = set()
         index, idle = self._index(), cycle.fleet.idle_at_start
         cpus, memory = cycle.fleet.now.cpus, cycle.fleet.now.memory
         for seat in work.seats:
@@ -272,9 +283,13 @@ class Owners:
             if not crowded and not seat.parts and not mask & ~idle[node]:
                 continue
             here = index.get(node, ())
-            found.update([(order, name) for held, order, name in here if held & mask or crowded])
-        found.pop(work.order, None)
-        return tuple([found[order] for order in sorted(found)])
+            found.update([order for held, order in here if held & mask or crowded])
+        found.discard(work.order)
+        return self._names(found)
+
+    def _names(self, orders: Iterable[int]) -> tuple[str, ...]:
+        works = self.cycle.cluster.works
+        return tuple([works[order].job.name for order in sorted(orders)])
 
 
 def _reserved(cycle: Cycle, forecast: Forecast) -> list[Decision]:
@@ -345,20 +360,20 @@ def _entries(cycle: Cycle, forecast: Forecast, blockers: Blockers, works: Iterab
     """What is told of every job. Of whom there is nothing of his own to tell, his queue and what he asks for decide."""
     own = {*cycle.static, *cycle.notes, *forecast.predicted}
     shared: dict[tuple[int, Form], Reasons] = {}
-    entries: list[Waiting | None] = []
-    for work in works:
+    works = [*works]
+    entries: list[Waiting | None] = [None] * len(works)
+    for place, work in enumerate(works):
         if work.seats and not work.degraded:
-            entries.append(None)
             continue
         form = work.form
         if work.order in own or work.seats or work.stale or form.delay or forecast.advises_all or work.state == "stopping":
-            entries.append(_entry(cycle, forecast, blockers, work))
+            entries[place] = _entry(cycle, forecast, blockers, work)
             continue
         key = (work.home, form)
         reasons = shared.get(key)
         if reasons is None:
             reasons = shared[key] = blockers.of(work)
-        entries.append(new_waiting((work.job.name, reasons, None, None)))
+        entries[place] = new_waiting((work.job.name, reasons, None, None))
     return entries
 
 

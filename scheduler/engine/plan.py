@@ -80,16 +80,14 @@ class Decision(NamedTuple):
         return result
 
 
+new_decision = partial(tuple.__new__, Decision)  # of all the fields at once: there may be thousands in a plan
+
+
 def placing(
     action: str, why: Reason, job: str, for_job: str | None, workers: tuple[Stand, ...], after: tuple[str, ...], backfilled: bool
 ) -> Decision:
-    """What gives a job places, or leaves it some of them; made like an eviction."""
-    return tuple.__new__(Decision, (action, why, job, for_job, workers, after, backfilled, 0, None, None, None, ()))
-
-
-def eviction(job: str, why: Reason, for_job: str | None, grace_ms: int) -> Decision:
-    """One of what may be thousands in a plan: made past the slow constructor of a named tuple."""
-    return tuple.__new__(Decision, ("evict", why, job, for_job, (), (), False, grace_ms, None, None, None, ()))
+    """What gives a job places, or leaves it some of them."""
+    return new_decision((action, why, job, for_job, workers, after, backfilled, 0, None, None, None, ()))
 
 
 class Waiting(NamedTuple):

@@ -288,11 +288,12 @@ class Book:
         releases: list[tuple[int, int, int]] = []
         usable, now = cycle.grid.usable, cycle.now
         for work in cycle.cluster.works:
-            if not work.seats:
+            seats = work.seats
+            if not seats:
                 continue
             job = work.job
             if job.limit_ms is None and job.estimate_ms is None and not work.backfilled and not work.form.parted:
-                known[work] = new_held((END, work.seats))  # nobody knows when it ends
+                known[work] = new_held((END, seats))  # nobody knows when it ends
                 continue
             held = known[work] = self._held_by(work)
             until = self._left(held)

@@ -2,7 +2,7 @@
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
-from itertools import accumulate, compress, count
+from itertools import accumulate
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -115,7 +115,8 @@ class Units:
         self._all: list[Unit] = []
         self._of_work: dict[int, list[Unit]] = {}
         self._by_leaf: dict[int, list[Unit]] = {}
-        self._rows: dict[int, int] | None = None  # by order, as long as the columns alone are known
+        self._alone = False  # whether the columns alone are known
+        self._rows: dict[int, int] | None = None  # of them, by order
         works = [work for work in cluster.works if work.seats and not work.stale]
         if any(form.elastic or form.parted for form in cluster.forms.values()):
             self._make([unit for work in works for unit in self._of(work)])
@@ -124,8 +125,8 @@ class Units:
         elif len(works) < WIDE:
             self._make([Unit(work, work.seats, work.milli, False, 0, cluster.now) for work in works])
         else:
-            self._columns = columns_of(works, cluster.grid.usable, cluster.now)
-            self._rows = {work.order: row for row, work in enumerate(self._columns.works)}
+            self._columns = columns_of(works, cluster.grid.usable, cluster.now, changed=bool(cluster.journal))
+            self._alone = True
 
     def _make(self, units: list[Unit]) -> None:
         self._put_in_order(units)
@@ -141,9 +142,9 @@ class Units:
 
     def _one_by_one(self) -> None:
         """Go on with units where columns were enough so far."""
-        if self._rows is not None:
+        if self._alone:
             assert self._columns is not None
-            self._rows = None
+            self._alone, self._rows = False, None
             self._all = list(self._columns.units)
             self._group()
 
@@ -182,7 +183,7 @@ class Units:
     def wide(self, places: Sequence[int]) -> bool:
         """Whether so many units stand below these nodes of the tree that looking at them by columns pays."""
         tree = self.cluster.tree
-        if self._rows is not None:
+        if self._alone:
             assert self._columns is not None
             leaf = self._columns.leaf
             count = sum(int(((leaf >= place) & (leaf < tree.end[place])).sum()) for place in places)
@@ -239,8 +240,10 @@ class Units:
 
     def _is_known(self, work: Work) -> bool:
         """Whether its units are still those that were made of it."""
-        if self._rows is not None:
+        if self._alone:
             assert self._columns is not None
+            if self._rows is None:
+                self._rows = {each.order: row for row, each in enumerate(self._columns.works)}
             row = self._rows.get(work.order)
             if row is None or not work.seats or work.stale:
                 return row is None and not (work.seats and not work.stale)
@@ -368,17 +371,19 @@ class Units:
         return self._freeable
 
 
-def columns_of(works: Sequence[Work], usable: Sequence[int], now: int) -> Columns:
-    """The columns of jobs that are one unit each, in the order in which they are tried."""
-    anew = [work.evicted or work.moved or not work.first_seats for work in works]
-    jobs = [work.job for work in works]
-    runs = [job.run for job in jobs]
-    began = ints([run.started if run.started is not None else run.since if run.since is not None else now for run in runs])
-    # Since when work would be lost: who has not started loses none.
-    since = ints([now if run.started is None else run.started for run in runs])
+def columns_of(works: Sequence[Work], usable: Sequence[int], now: int, *, changed: bool = True) -> Columns:
+    """The columns of jobs that are one unit each, in the order in which they are tried; whether the plan may have changed any of them."""
+    runs = [work.job.run for work in works]
+    started = [run.started for run in runs]
+    if None in started:
+        began = ints([run.started if run.started is not None else run.since if run.since is not None else now for run in runs])
+        since = ints([now if each is None else each for each in started])  # who has not started loses no work
+    else:
+        began = since = np.array(started, dtype=np.int64)
     beside = np.zeros(len(works), dtype=np.int64)  # what saving and restoring take
-    if any(job.checkpoint is not None for job in jobs):
-        points = [None if job.run.started is None else job.checkpoint for job in jobs]
+    points = [work.job.checkpoint for work in works]
+    if points.count(None) < len(points):
+        points = [None if each is None else point for each, point in zip(started, points, strict=True)]
         saved = [0 if point is None or point.last is None else point.last for point in points]
         since = np.where(np.array([point is not None and point.last is not None for point in points]), np.maximum(since, ints(saved)), since)
         beside = ints([0 if point is None else point.save_ms + point.restore_ms for point in points])
@@ -388,13 +393,11 @@ def columns_of(works: Sequence[Work], usable: Sequence[int], now: int) -> Column
         lost = ints(milli) * spans // 1000
     else:
         lost = ints([each * span // 1000 for each, span in zip(milli, spans.tolist(), strict=True)])
-    if any(anew):
-        for row in compress(count(), anew):
-            unit = Unit(works[row], works[row].seats, milli[row], False, 0, now)
-            lost[row], began[row] = unit.lost, unit.began
-        fresh = [stands_by_plan(work) for work in works]
-    else:
-        fresh = anew
+    fresh = [False] * len(works)
+    for row, work in enumerate(works) if changed else ():
+        if work.evicted or work.moved or not work.first_seats:
+            unit = Unit(work, work.seats, milli[row], False, 0, now)
+            lost[row], began[row], fresh[row] = unit.lost, unit.began, unit.fresh
     return Columns.of_works(works, usable, milli, lost, began, fresh, _unit_of).in_order()
 
 

@@ -52,10 +52,9 @@ def in_order_of(keys: Sequence[npt.NDArray[Any]]) -> Ints:
     keys = [key for key in keys if size and (key != key[0]).any()]
     if not keys:
         return np.arange(size)
-    order = np.argsort(keys[0])
-    ordered = keys[0][order]
-    same = ordered[1:] == ordered[:-1]
-    if same.any():
+    order = np.argsort(keys[0], kind="stable")
+    same = neighbours_alike(keys[:1], order)
+    if same.any() and not neighbours_alike(keys[1:], order)[same].all():
         tied = np.zeros(size, dtype=np.bool_)
         tied[1:] |= same
         tied[:-1] |= same
@@ -134,6 +133,13 @@ class Columns:
         index = self.units[row].index if self.any_surplus and self.surplus[row] else 0
         return self.works[row].job.name, -index, seats[0].role if seats else 0
 
+    def _by_name(self, rows: Ints, before: Ints) -> bool:
+        """Whether rows surely stand by name behind those before them: so do whole jobs that were submitted at once, in their order."""
+        if self.any_surplus:
+            return False
+        order, submitted = ints([work.order for work in self.works]), ints([work.job.submitted for work in self.works])
+        return bool((order[rows] > order[before]).all() and (submitted[rows] == submitted[before]).all())
+
     @cached_property
     def any_surplus(self) -> bool:
         return bool(self.surplus.any())
@@ -159,10 +165,11 @@ class Columns:
             begins = tied.copy()
             begins[alike + 1] = False  # of every group
             rows = order[tied]
-            tails = [self._tail(row) for row in rows.tolist()]
-            rank = np.empty(len(rows), dtype=np.int64)
-            rank[sorted(range(len(rows)), key=tails.__getitem__)] = np.arange(len(rows))
-            order[tied] = rows[np.lexsort((rank, np.cumsum(begins)[tied]))]
+            if not self._by_name(rows[1:][~begins[tied][1:]], rows[:-1][~begins[tied][1:]]):
+                tails = [self._tail(row) for row in rows.tolist()]
+                rank = np.empty(len(rows), dtype=np.int64)
+                rank[sorted(range(len(rows)), key=tails.__getitem__)] = np.arange(len(rows))
+                order[tied] = rows[np.lexsort((rank, np.cumsum(begins)[tied]))]
         seats = order if len(self.node) == len(order) and (self.seats == 1).all() else self.entries(order)[1]
         other = Columns.__new__(Columns)
         other.works = picked(self.works, order)
