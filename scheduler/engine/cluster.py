@@ -523,8 +523,12 @@ class Cluster:
         if not taken:
             for seat in seats:
                 self.fleet.take(seat)
-        milli = sum(seat.milli for seat in seats)
-        work.seats = tuple(sorted((*work.seats, *seats)))
+        if len(seats) == 1 and not work.seats:
+            milli = seats[0].milli
+            work.seats = tuple(seats)
+        else:
+            milli = sum([seat.milli for seat in seats])
+            work.seats = tuple(sorted((*work.seats, *seats)))
         work.milli += milli
         work.quota_type = quota_type
         work.charged_leaf = leaf

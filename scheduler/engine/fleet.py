@@ -340,12 +340,11 @@ class Fleet:
                 self.undo(mark)
 
     def take(self, seat: Seat) -> None:
-        node, mask = seat.node, seat.mask
-        now, soon = self.now, self.soon
-        if seat.parts:
+        _, _, node, mask, cpus, memory, _, parts = seat
+        if parts:
             self._take_parts(seat)
-        if mask or seat.cpus or seat.memory:
-            self._do(node, mask & now.free[node], mask & soon.free[node], -seat.cpus, -seat.memory, -seat.cpus, -seat.memory)
+        if mask or cpus or memory:
+            self._do(node, mask & self.now.free[node], mask & self.soon.free[node], -cpus, -memory, -cpus, -memory)
 
     def release(self, seat: Seat, *, fresh: bool) -> None:
         """Give a place back. A fresh one was never stood on, so it is idle again at once; another is only being freed."""

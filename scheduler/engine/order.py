@@ -1,12 +1,12 @@
 """Who is served next: a heap per inner node of the tree, in which only the path of what changed gets a new key."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, heapreplace
 
 from .cluster import Work
 from .tree import Division, Tree
 
-Key = tuple[int | str, ...]
+Key = tuple[int, ...]
 
 
 class QueueOrder:
@@ -109,9 +109,14 @@ class QueueOrder:
         place = leaf
         while place > 0:
             parent = parents[place]
-            version[place] += 1
+            heap = self.heaps[parent]
+            now = version[place] = version[place] + 1
             if best is not None:
-                heappush(self.heaps[parent], (key_of(place, division, asks[best]), version[place], place, best))
+                entry = (key_of(place, division, asks[best]), now, place, best)
+                if heap and heap[0][2] == place:  # mostly the best of all has been served
+                    heapreplace(heap, entry)
+                else:
+                    heappush(heap, entry)
             place = parent
             best = self._top(place)
 

@@ -75,10 +75,10 @@ def action_of(work: Work) -> str | None:
     first, last = work.first_seats, work.seats
     if not last:
         return "evict" if first else None
-    if first == last:
-        return None
     if not first:
         return "start"
+    if first == last:
+        return None
     if work.evicted:
         return None if set(first) == set(last) else "move"
     if set(last) <= set(first):
@@ -103,7 +103,9 @@ def decisions_of(cycle: Cycle) -> list[Decision]:
         elif work.seats is not work.first_seats and (action := action_of(work)) is not None:
             changed.append((action, work))
     owners = Owners(cycle, works)
-    befores = {work.order: owners.before(work) for action, work in changed if action not in ("evict", "shrink")}
+    befores = {}
+    if cycle.fleet.soon is not cycle.fleet.now:  # else nobody leaves
+        befores = {work.order: owners.before(work) for action, work in changed if action not in ("evict", "shrink")}
     served = Served(cycle, befores, [work for _, work in changed])
     leaving = [_eviction(served, work) for work in gone]
     staged = []  # with what they are sorted by: stage, when the job was given its place, and who it is
@@ -267,8 +269,6 @@ class Owners:
 
     def before(self, work: Work) -> tuple[str, ...]:
         cycle = self.cycle
-        if cycle.fleet.soon is cycle.fleet.now:
-            return ()
         first = set(work.first_seats)
         found: set[int] = set()
         index, idle = self._index(), cycle.fleet.idle_at_start

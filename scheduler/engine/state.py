@@ -10,7 +10,7 @@ from .asking import Asking
 from .blocks import Blocks, usual_blocks
 from .capacity import Capacity, could_fit, plain
 from .cluster import Cluster, Work
-from .fleet import Fleet, Seat, View, lowest
+from .fleet import NO_PARTS, Fleet, Seat, View, lowest, new_seat
 from .form import Form
 from .impossible import never_fits
 from .kept import Kept
@@ -718,14 +718,14 @@ class Cycle:
             if blocks and candidates & (candidates - 1):
                 for node in blocks.least_broken(view, gpus, bits_of_large(candidates)):
                     if free_cpus[node] >= cpus and free_memory[node] >= memory:
-                        seat = Seat(0, 0, node, lowest(view.free[node], gpus), cpus, memory, gpus * 1000)
+                        seat = new_seat((0, 0, node, lowest(view.free[node], gpus), cpus, memory, gpus * 1000, NO_PARTS))
                         self.fleet.take(seat)
                         return (seat,)
                 continue
             while candidates:
                 node = (candidates & -candidates).bit_length() - 1
                 if free_cpus[node] >= cpus and free_memory[node] >= memory:
-                    seat = Seat(0, 0, node, lowest(view.free[node], gpus), cpus, memory, gpus * 1000)
+                    seat = new_seat((0, 0, node, lowest(view.free[node], gpus), cpus, memory, gpus * 1000, NO_PARTS))
                     self.fleet.take(seat)
                     return (seat,)
                 candidates &= candidates - 1

@@ -97,6 +97,9 @@ class Tree:
         for place in range(len(self.names) - 1, -1, -1):
             self.end[place] = max([place + 1, *(self.end[child] for child in self.children[place])])
         self.position = {name: place for place, name in enumerate(self.names) if place}
+        self.age = [0] * len(self.names)  # place by (created, name), no two the same
+        for rank, place in enumerate(sorted(range(len(self.names)), key=lambda place: (self.created[place], self.names[place]))):
+            self.age[place] = rank
         self.window_at = {self.position[WINDOW_MARK + window.name]: window for window in self.class_windows}
         self.path: list[tuple[int, ...]] = [()]
         for place in range(1, len(self.names)):
@@ -354,7 +357,7 @@ class Tree:
 
     # Order
 
-    def key(self, place: int, division: Division, milli: int, less: int = 0) -> tuple[int | str, ...]:
+    def key(self, place: int, division: Division, milli: int, less: int = 0) -> tuple[int, ...]:
         """Where a node stands among its siblings with its best job asking for `milli`; the least key is served first.
 
         `less` is what the node would no longer use.
@@ -376,8 +379,7 @@ class Tree:
             ratio_with,
             ratio,
             base,
-            self.created[place],
-            self.names[place],
+            self.age[place],
         )
 
     def below(self, ancestor: int, place: int) -> bool:

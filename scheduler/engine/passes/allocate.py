@@ -16,7 +16,7 @@ from ..state import FAIR, Cycle
 from ..taking import take_units
 from ..tree import Division
 from ..units import Unit
-from .reclaim import TAKEN_AGAIN, may_evict
+from .reclaim import TAKEN_AGAIN, may_evict, request
 
 
 def run(cycle: Cycle) -> None:
@@ -147,14 +147,7 @@ class Walk:
         return self.cycle.has_turn(work, quota_type, self.milli(work))
 
     def milli(self, work: Work) -> int:
-        if not work.seats:
-            quota_type = work.types[self.choice]
-            known = work.form.least.get(quota_type)
-            return self.cycle.least_milli(work.kind, quota_type) if known is None else known
-        quota_type = self.cycle.tried_types(work, self.choice)[0]
-        if work.seats:
-            return self.cycle.cluster.wants_milli(work.kind, work.missing(), quota_type)
-        return self.cycle.least_milli(work.kind, quota_type)
+        return request(self.cycle, work, self.cycle.tried_types(work, self.choice)[0] if work.seats else work.types[self.choice])
 
     def may_fit(self, work: Work, quota_type: int) -> bool:
         if self.by_right and not self._has_right(work, quota_type):
@@ -181,6 +174,8 @@ class Walk:
             if self.by_right and not self._has_right(work, quota_type):
                 continue
             if self.keep and self.book.room_for_more(quota_type):
+                if not work.evicted and quota_type not in self.book.blocked_within:
+                    return False
                 within = self.division.used[work.home] + self.milli(work) <= self.division.fair[work.home]
                 blocked = quota_type in self.book.blocked_within
                 # For whom this plan has put out a place is kept only if he can have it now.
@@ -228,7 +223,7 @@ def try_start(cycle: Cycle, work: Work, quota_type: int) -> str:
 
 def _try_start(cycle: Cycle, work: Work, quota_type: int) -> str:
     cluster = cycle.cluster
-    milli = cluster.wants_milli(work.kind, work.missing(), quota_type) if work.seats else cycle.least_milli(work.kind, quota_type)
+    milli = request(cycle, work, quota_type)
     leaf, refused = _charged_leaf(cycle, work, quota_type, milli)
     banned = 0
     if refused is None and cluster.windows.upcoming:
@@ -289,10 +284,10 @@ def _charged_leaf(cycle: Cycle, work: Work, quota_type: int, milli: int) -> tupl
 
 def fit_any(cycle: Cycle, work: Work, quota_type: int, banned: int) -> tuple[Seat, ...] | None:
     for view in cycle.views():
-        mark = cycle.cluster.mark()
+        mark = cycle.cluster.mark() if work.evicted else None  # nobody else can stand in a circle
         seats = cycle.fit(work, quota_type, view, banned)
         if seats is not None:
-            if not cycle.cluster.in_a_circle(work, seats):
+            if mark is None or not cycle.cluster.in_a_circle(work, seats):
                 return seats
             cycle.cluster.undo(mark)
     return None

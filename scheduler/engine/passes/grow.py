@@ -213,7 +213,7 @@ class Growth:
         tree = self.cycle.tree
         division = tree.divisions[tree.division_of[self.quota_type]]
 
-        def key(place: int, milli: int) -> tuple[int | str, ...]:
+        def key(place: int, milli: int) -> tuple[int, ...]:
             gone = sum(unit.milli for unit in found.units if tree.below(place, unit.leaf))
             return tree.key(place, division, milli, gone)
 
