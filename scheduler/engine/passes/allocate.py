@@ -127,12 +127,11 @@ class Walk:
 
     def _beyond_the_hopeless(self, queue: Sequence[Work], at: int) -> int:
         """The same from a job on that is hopeless. Nothing changes meanwhile, so of those that are alike one tells for all."""
-        refused: set[tuple[int, bool, int | None, int | None]] = set()
+        refused: set[object] = set()
         for place in range(at, len(queue)):
             work = queue[place]
-            job = work.job
-            alike = (id(work.form), True, job.limit_ms, job.estimate_ms) if work.evicted else (id(work.form), False, None, None)
-            if work.seats or alike not in refused:
+            alike = (work.form, work.job.limit_ms, work.job.estimate_ms) if work.evicted else work.form
+            if alike not in refused or work.seats:
                 if not self.hopeless(work):
                     return place
                 refused.add(alike)
