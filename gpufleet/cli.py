@@ -28,6 +28,7 @@ PLAIN_COMMANDS: dict[str, str] = {
     "show": "gpufleet.client.commands:show",
     "why": "gpufleet.client.commands:why",
     "logs": "gpufleet.client.commands:logs",
+    "enqueue": "gpufleet.client.commands:enqueue",
     "cancel": "gpufleet.client.commands:cancel",
     "hold": "gpufleet.client.commands:hold",
     "release": "gpufleet.client.commands:release",

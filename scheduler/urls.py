@@ -15,6 +15,7 @@ urlpatterns = [
     path("jobs/<slug:public_id>/cancel/", jobs.job_cancel_page, name="job_cancel"),
     path("jobs/<slug:public_id>/hold/", jobs.job_hold_write, name="job_hold"),
     path("jobs/<slug:public_id>/release/", jobs.job_release_write, name="job_release"),
+    path("jobs/<slug:public_id>/enqueue/", jobs.job_enqueue_write, name="job_enqueue"),
     path("jobs/<slug:public_id>/follow/", notices.job_follow_write, name="job_follow"),
     path("notifications/", notices.notice_list, name="notices"),
     path("notifications/unread", notices.notices_unread, name="notices_unread"),

@@ -99,6 +99,10 @@ class World:
         return found
 
     @cached_property
+    def draft_job(self) -> Job:
+        return builders.job(on=self.team, owner=self.personas.users["submitter"], state=JobState.DRAFT)
+
+    @cached_property
     def held_job(self) -> Job:
         return builders.job(on=self.team, owner=self.personas.users["submitter"], held_at=builders.NOON)
 
@@ -191,6 +195,7 @@ FIELDS: dict[str, Callable[[World], dict[str, Any]]] = {
     "gpu": lambda w: {"public_id": w.gpu.public_id},
     "job": lambda w: {"public_id": w.job.public_id},
     "running job": lambda w: {"public_id": w.running_job.public_id},
+    "draft job": lambda w: {"public_id": w.draft_job.public_id},
     "held job": lambda w: {"public_id": w.held_job.public_id},
     "others' job": lambda w: {"public_id": w.others_job.public_id},
     "webhook": lambda w: {"public_id": w.webhook.public_id},
@@ -290,6 +295,7 @@ PAGES = [
     Expect("GET", "jobs/<slug:public_id>/log/", STEERS, FIELDS["job"]),
     Expect("GET", "jobs/<slug:public_id>/cancel/", STEERS, FIELDS["job"]),
     Expect("POST", "jobs/<slug:public_id>/cancel/", STEERS, FIELDS["job"], data=lambda w: {"reason": "Test"}),
+    Expect("POST", "jobs/<slug:public_id>/enqueue/", STEERS, FIELDS["draft job"]),
     Expect("POST", "jobs/<slug:public_id>/hold/", STEERS, FIELDS["job"], data=lambda w: {"reason": "Test"}),
     Expect("POST", "jobs/<slug:public_id>/release/", STEERS, FIELDS["held job"], data=lambda w: {"reason": "Test"}),
     Expect("GET", "scheduler/", FLEET),
@@ -447,6 +453,7 @@ API = [
     Expect("GET", "api/v1/jobs/{public_id}/why", SEES, FIELDS["job"], tokens=ALL_SCOPES),
     Expect("GET", "api/v1/jobs/{public_id}/events", SEES, FIELDS["job"], tokens=ALL_SCOPES),
     Expect("POST", "api/v1/jobs/{public_id}/cancel", STEERS, FIELDS["job"], data=lambda w: {"reason": "Test"}, tokens=STEERING),
+    Expect("POST", "api/v1/jobs/{public_id}/enqueue", STEERS, FIELDS["draft job"], data=lambda w: {"reason": "Test"}, tokens=STEERING),
     Expect("POST", "api/v1/jobs/{public_id}/hold", STEERS, FIELDS["job"], data=lambda w: {"reason": "Test"}, tokens=STEERING),
     Expect("POST", "api/v1/jobs/{public_id}/release", STEERS, FIELDS["held job"], data=lambda w: {"reason": "Test"}, tokens=STEERING),
     Expect("PATCH", "api/v1/jobs/{public_id}", STEERS, FIELDS["job"], data=lambda w: {"priority": 60}, tokens=STEERING),

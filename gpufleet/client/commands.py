@@ -1,4 +1,4 @@
-"""`gpufleet login`, `submit`, `ls`, `show`, `why`, `logs`, `cancel`, `hold`, `release`, `checkpoint`, `restart` and `scenario`."""
+"""`gpufleet login`, `submit`, `ls`, `show`, `why`, `logs`, `enqueue`, `cancel`, `hold`, `release`, `checkpoint`, `restart` and `scenario`."""
 
 import argparse
 import getpass
@@ -96,6 +96,7 @@ def login(arguments: Sequence[str]) -> int:
 def submit(arguments: Sequence[str]) -> int:
     parser = parser_of("submit", "Send jobs, from a YAML or JSON file (- reads standard input; several documents are several jobs), or from flags.")
     parser.add_argument("file", nargs="?", help="the description; flags change it")
+    parser.add_argument("--draft", action="store_true", help="keep it as a draft, which gpufleet enqueue submits")
     parser.add_argument("--dry-run", action="store_true", help="check it and say what would be submitted, without submitting")
     parser.add_argument("--wait", action="store_true", help="stay until every job has ended; the exit status says how")
     parser.add_argument("--key", default="", help="idempotency key: the same key never submits twice (default: a fresh one)")
@@ -351,7 +352,7 @@ def _steer(name: str, text: str, said: str) -> Command:
                 if fault.status not in (REFUSED, NOT_THERE):
                     raise
                 worst = worst or fault.status
-                print(f"{job}: {plain(fault)}", file=sys.stderr)
+                print("\n".join((f"{job}: {plain(fault)}", *(f"  {plain(detail)}" for detail in fault.details))), file=sys.stderr)
         if asked.json:
             print_json({"jobs": done})
         else:
@@ -362,6 +363,7 @@ def _steer(name: str, text: str, said: str) -> Command:
     return command
 
 
+enqueue = _steer("enqueue", "Put drafts in the queue. They are checked as submissions are.", "submitted")
 cancel = _steer("cancel", "End jobs. What runs is told to save its work and has its grace.", "is being stopped")
 hold = _steer("hold", "Hold waiting jobs back; they keep their place in the queue.", "held back")
 release = _steer("release", "Let held jobs go.", "let go")

@@ -25,7 +25,7 @@ BASH = """_gpufleet() {{
 complete -F _gpufleet gpufleet
 """
 ZSH = "autoload -U +X bashcompinit && bashcompinit\n"
-OF_JOBS = ("show", "why", "logs", "cancel", "hold", "release", "checkpoint", "restart")
+OF_JOBS = ("show", "why", "logs", "cancel", "hold", "release", "checkpoint", "restart", "enqueue")
 WORDS = {
     "bench": "api console engine loop --json --case",
     "completion": "bash zsh fish",
@@ -34,10 +34,10 @@ WORDS = {
     "ls": "--json --phase --state --team --owner --mine --all --search --limit --ids",
     "plan": "--explain --jsonl",
     "quota": "--json",
-    "submit": "--json --dry-run --wait --key --name --quota --class --priority --gpus --workers --type --mig --estimate --limit --label --env"
+    "submit": "--json --draft --dry-run --wait --key --name --quota --class --priority --gpus --workers --type --mig --estimate --limit --label --env"
     " --workdir --after",
     "top": "--json --limit --team --once",
-    **dict.fromkeys(("cancel", "hold", "release", "checkpoint", "restart"), "--json --reason"),
+    **dict.fromkeys(("enqueue", "cancel", "hold", "release", "checkpoint", "restart"), "--json --reason"),
     **dict.fromkeys(("show", "why"), "--json"),
 }
 

@@ -52,6 +52,8 @@ def described(document: dict[str, Any], asked: argparse.Namespace, command: Sequ
     found |= {key: value for key, value in stated.items() if value is not None}
     lengths = {"estimate_s": asked.estimate, "limit_s": asked.limit}
     found |= {key: seconds(length) for key, length in lengths.items() if length is not None}
+    if asked.draft:
+        found["draft"] = True
     if asked.labels:
         found["labels"] = {**found.get("labels", {}), **_pairs(asked.labels, "--label")}
     if asked.after:

@@ -37,7 +37,7 @@ from scheduler.selectors.jobs import (
     must_steer,
 )
 from scheduler.selectors.logs import MOST_BYTES, job_log
-from scheduler.services.edits import job_clone, job_edit, job_restart, job_save_now
+from scheduler.services.edits import job_clone, job_edit, job_enqueue, job_restart, job_save_now
 from scheduler.services.repeats import Submitted, Verdict, submission_once, submissions_dry, submissions_each
 from scheduler.services.steering import job_cancel, job_hold_back, job_release_hold
 from scheduler.services.submission import Checked, submissions_check
@@ -441,6 +441,19 @@ def job_held(request: HttpRequest, public_id: str, body: SteerIn) -> HttpRespons
 @router.post("/jobs/{public_id}/release", response=JobOut, by_alias=True, url_name="job_release", openapi_extra=IF_MATCH, summary="Let a held job go")
 def job_released(request: HttpRequest, public_id: str, body: SteerIn) -> HttpResponse:
     return _steered(request, public_id, job_release_hold, body)
+
+
+@router.post(
+    "/jobs/{public_id}/enqueue",
+    response=JobOut,
+    by_alias=True,
+    url_name="job_enqueue",
+    openapi_extra=IF_MATCH,
+    summary="Put a draft in the queue",
+)
+def job_queued(request: HttpRequest, public_id: str, body: SteerIn) -> HttpResponse:
+    """It is checked as a submission is, and counts as submitted now. 409 for a job that is no draft."""
+    return _steered(request, public_id, job_enqueue, body)
 
 
 @router.post(

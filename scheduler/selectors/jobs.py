@@ -258,6 +258,12 @@ def job_state_counts(access: Access) -> dict[str, int]:
         return dict(zip(COUNTED, cursor.fetchone(), strict=True))
 
 
+def drafts_of(access: Access, limit: int = 8) -> list[Job]:
+    """The reader's own drafts that he may submit, the newest first."""
+    mine = Job.objects.filter(access.visible(Can.SUBMIT, "quota__path"), owner=access.actor.user, state=JobState.DRAFT)
+    return list(mine.defer("spec", "launch").order_by("-id")[:limit])
+
+
 def quota_last_used(access: Access, below: str) -> str:
     """Where somebody submitted last, as long as he still may; else the first team where he may. Only within the subtree `below`."""
     places = [path for path in leaves_where(access, Can.SUBMIT) if is_within(path, below)]

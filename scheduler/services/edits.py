@@ -1,4 +1,4 @@
-"""Changing a job that was submitted, starting it anew, and having it save its work now: by those who may steer it."""
+"""Changing a job, putting a draft in the queue, starting anew, and having work saved now: by those who may steer the job."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -24,6 +24,7 @@ from scheduler.services.repeats import Submitted, submission_once
 from scheduler.services.runs import Clusters
 from scheduler.services.steering import reason_given
 from scheduler.services.steps import Steps, jobs_locked, open_attempts, unchanged_or_stale
+from scheduler.services.submission import submissions_check
 from scheduler.snapshots.fleet import topology_now
 from scheduler.snapshots.jobs import Kinds, kind_document
 
@@ -149,6 +150,27 @@ def _least_milli(job: Job, spec: Mapping[str, Any]) -> int:
     if len(before) == 1 and (least := next(iter(before.values()))):
         return job.gpus_milli // least * next(iter(after.values()))
     return job.gpus_milli
+
+
+def job_enqueue(*, access: Access, job: Job, reason: str, now: datetime, revision: int | None = None) -> Job:
+    """Put a draft in the queue, from now on and behind those who wait: what it says has to hold today as that of any submission."""
+    must_steer(access, job)
+    cause = reason_given(reason, "Submitted.")
+    news = News()
+    with transaction.atomic():
+        steps = Steps(now=now, actor=access.actor)
+        fresh = jobs_locked([job.pk])[job.pk]
+        unchanged_or_stale(fresh, revision)
+        if fresh.state != JobState.DRAFT:
+            raise Conflict(f"{fresh.public_id} is no draft; it was submitted already.")
+        if fresh.deadline is not None and fresh.deadline <= now:
+            raise ValidationError({"deadline": "It lies in the past."})
+        (checked,) = submissions_check(access=access, descriptions=[description_of(fresh, now)], now=now)
+        steps.move(fresh, JobState.QUEUED, cause, submitted_at=steps.now, gpus_milli=checked.gpus_milli)
+        steps.write(news)
+        news.publish()
+        lease_want()
+    return fresh
 
 
 def job_save_now(*, access: Access, job: Job, reason: str, now: datetime, revision: int | None = None) -> Job:

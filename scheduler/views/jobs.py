@@ -17,7 +17,7 @@ from gpufleet.core.live.feed import feed_revision
 from gpufleet.core.times import now
 from gpufleet.web import Access, Can, access_of, requires
 from scheduler.job_lists import JOBS, PHASE_CHOICES
-from scheduler.models import ENDED, HOLDING, Job, Node
+from scheduler.models import ENDED, HOLDING, Job, JobState, Node
 from scheduler.presenters.jobs import (
     JobLine,
     blockers,
@@ -52,6 +52,7 @@ from scheduler.selectors.jobs import (
 from scheduler.selectors.logs import MOST_BYTES, job_log, job_writers
 from scheduler.selectors.notices import follows_job
 from scheduler.selectors.predictions import prediction_of, predictions_score
+from scheduler.services.edits import job_enqueue
 from scheduler.services.steering import job_cancel, job_hold_back, job_release_hold
 from scheduler.views.nodes import messages_by_field
 
@@ -178,17 +179,29 @@ def job_release_write(request: HttpRequest, public_id: str) -> HttpResponse:
     return _steer(request, public_id, job_release_hold, "{} may start again.")
 
 
+@require_POST
+@requires(Can.SEE)
+def job_enqueue_write(request: HttpRequest, public_id: str) -> HttpResponse:
+    return _steer(request, public_id, job_enqueue, "{} is submitted.")
+
+
 def _steer(request: HttpRequest, public_id: str, service: Callable[..., Job], said: str) -> HttpResponse:
     access = access_of(request)
     job = job_for(access, public_id)
     try:
         service(access=access, job=job, reason=request.POST.get("reason", ""), now=now())
     except ValidationError as fault:
-        return _page(request, job, status=422, faults=fault.messages)
+        return _page(request, job, status=422, faults=list(_worded(fault)))
     except Conflict as fault:
         return _page(request, job_for(access, public_id), status=409, faults=[str(fault)])
     messages.success(request, said.format(job.name))
     return redirect("job", public_id)
+
+
+def _worded(fault: ValidationError) -> Iterator[str]:
+    """Each fault with the key of the description that it is about."""
+    for path, told in messages_by_field(fault).items():
+        yield from (message if path in ("all", "reason") else f"{path}: {message}" for message in told)
 
 
 def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) -> HttpResponse:
@@ -212,6 +225,7 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
         "line": line_of(row, moment),
         "life": life_of(job, attempts, moment),
         "waits": job.state in WAITING,
+        "is_draft": job.state == JobState.DRAFT,
         "holds": job.state in HOLDING,
         "ended": job.state in ENDED,
         "blockers": blockers(row.outlook, discretion),

@@ -21,7 +21,7 @@ from scheduler.job_yaml import Document, read_yaml, write_yaml
 from scheduler.models import GpuType, JobDraft
 from scheduler.presenters.fitting import fit_view, node_names
 from scheduler.presenters.submitting import command_line, curl_line, description_of_job, faults_by_field, form_groups, other_faults
-from scheduler.selectors.jobs import job_for, may_steer, quota_last_used
+from scheduler.selectors.jobs import drafts_of, job_for, may_steer, quota_last_used
 from scheduler.selectors.nodes import node_sizes
 from scheduler.selectors.templates import template_named, templates_visible
 from scheduler.services.fitting import AGAIN_SECONDS, fit_checked
@@ -67,15 +67,19 @@ def job_new(request: HttpRequest) -> HttpResponse:
     if sent.checked is None or "check" in request.POST or "add_role" in request.POST:
         only_looks = "check" in request.POST or "add_role" in request.POST
         return _page(request, access, start, sent, status=200 if only_looks else 422, looked=True)
+    said = {**sent.description, "draft": True} if "keep" in request.POST else sent.description
     try:
-        jobs = submission_create(access=access, description=sent.description, now=now(), actor=access.actor)
+        jobs = submission_create(access=access, description=said, now=now(), actor=access.actor)
     except ValidationError as fault:
         sent.faults = fault.message_dict
         return _page(request, access, start, sent, status=422, looked=True)
     draft_delete(access=access, public=request.POST.get("_draft", ""))
     first = jobs[0]
     if len(jobs) > 1:
-        messages.success(request, f"{len(jobs):,} jobs are submitted, {first.public_id} to {jobs[-1].public_id}.")
+        messages.success(
+            request,
+            f"{len(jobs):,} jobs are {'kept as drafts' if first.state == 'draft' else 'submitted'}, {first.public_id} to {jobs[-1].public_id}.",
+        )
     else:
         messages.success(request, f"{first.name} is {'kept as a draft' if first.state == 'draft' else 'submitted'}: {first.public_id}.")
     return redirect("job", first.public_id)
@@ -227,6 +231,7 @@ def _page(request: HttpRequest, access: Access, start: Start, sent: Sent, *, sta
         **(_fit(access, sent) if looked else {}),
         "templates": templates_visible(access),
         "drafts": JobDraft.objects.filter(user=access.actor.user).exclude(public_id=start.draft).order_by("-saved_at", "-id")[:8],
+        "draft_jobs": drafts_of(access),
         "command": command_line(sent.yaml),
         "curl": curl_line(sent.description, f"{request.scheme}://{request.get_host()}"),
         "is_yaml": sent.document is not None and bool(sent.faults),

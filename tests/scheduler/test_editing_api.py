@@ -47,6 +47,46 @@ def running(personas, workers=2):
     return found
 
 
+@pytest.fixture
+def draft(personas, mine):
+    """A draft of yesterday, as the submitter made it."""
+    wish = {"name": "later", "quota": TEAM, "gpus": 2, "labels": {"run": "2"}, "draft": True, "after": [{"job": mine.public_id}]}
+    access = personas.access("submitter")
+    (found,) = submission_create(access=access, description=wish, now=now() - timedelta(days=1), actor=access.actor)
+    return found
+
+
+def test_a_draft_is_put_in_the_queue_as_submitted_now(ask, draft, mine):
+    before = now()
+    told = ask("POST", "/enqueue", {"reason": "Data is there."}, 200, of=draft, **{"If-Match": '"1"'})
+
+    found = Job.objects.get(pk=draft.pk)
+    assert (told.json()["state"], told["ETag"], found.state, found.revision) == ("queued", '"2"', JobState.QUEUED, 2)
+    assert found.submitted_at >= before and found.state_since == found.submitted_at
+    assert (found.gpus_milli, found.labels, found.dependencies.get().on) == (2000, {"run": "2"}, mine)
+    event = JobEvent.objects.filter(job=draft).latest("id")
+    assert (event.from_state, event.to_state, event.cause, event.actor_name) == ("draft", "queued", "Data is there.", "Submitter")
+    entry = AuditEntry.objects.get(action="job.state")
+    assert (entry.object_id, entry.before, entry.after) == (draft.public_id, {"state": "draft"}, {"state": "queued"})
+    assert "no draft" in ask("POST", "/enqueue", {}, 409, of=draft).json()["detail"]
+    assert "no draft" in ask("POST", "/enqueue", {}, 409).json()["detail"]
+
+
+def test_a_draft_has_to_hold_on_the_day_on_which_it_is_submitted(ask, draft, personas):
+    Job.objects.filter(pk=draft.pk).update(deadline=now() - timedelta(minutes=1))
+    assert ask("POST", "/enqueue", {}, 422, of=draft).json()["errors"][0]["path"] == "deadline"
+    Job.objects.filter(pk=draft.pk).update(deadline=None, spec=draft.spec | {"gpu_types": ["Z1"]})
+    assert ask("POST", "/enqueue", {}, 422, of=draft).json()["errors"][0]["path"] == "gpu_types"
+    page = personas.client("submitter").post(f"/jobs/{draft.public_id}/enqueue/")
+    assert (page.status_code, "gpu_types: The fleet knows no Z1" in page.content.decode()) == (422, True)
+    Job.objects.filter(pk=draft.pk).update(spec=draft.spec)
+    ask("POST", "/enqueue", {}, 403, of=draft, who="viewer")
+    ask("POST", "/enqueue", {}, 403, of=draft, who="stranger")
+    ask("POST", "/enqueue", {}, 412, of=draft, **{"If-Match": '"7"'})
+    found = Job.objects.get(pk=draft.pk)
+    assert (found.state, found.revision, JobEvent.objects.filter(job=draft).count()) == (JobState.DRAFT, 1, 1)
+
+
 def test_only_what_is_named_changes_and_it_is_written_down(ask, mine):
     told = ask("PATCH", "", {"priority": 80, "limit_s": 3600, "labels": {"run": "2"}, "reason": "Urgent."}, 200).json()
 

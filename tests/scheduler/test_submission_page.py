@@ -227,6 +227,27 @@ def test_a_draft_is_kept_for_its_owner_alone_and_goes_when_it_is_submitted(perso
     assert JobDraft.objects.filter(user=personas.users["submitter"]).count() == 20
 
 
+def test_a_job_is_kept_as_a_draft_and_submitted_by_a_button(personas, look):
+    builders.node(gpus=4)
+    client = personas.client("submitter")
+    wish = {"name": "whole", "quota": PATH, "gpus": "1", "_from": "form"}
+    assert client.post("/jobs/new/", wish | {"gpus": "none", "keep": "1"}).status_code == 422
+    assert client.post("/jobs/new/", wish | {"keep": "1"}).status_code == 302
+    kept = Job.objects.get()
+    assert kept.state == JobState.DRAFT
+
+    listed = client.get("/jobs/new/").content.decode()
+    assert f"/jobs/{kept.public_id}/enqueue/" in listed
+    assert kept.public_id not in personas.client("team_lead").get("/jobs/new/").content.decode(), "a draft of somebody else is on its page alone"
+    page = client.get(f"/jobs/{kept.public_id}/").content.decode()
+    assert f"/jobs/{kept.public_id}/enqueue/" in page and "Not submitted yet." in page
+    assert f"/jobs/{kept.public_id}/enqueue/" not in personas.client("viewer").get(f"/jobs/{kept.public_id}/").content.decode()
+    assert client.post(f"/jobs/{kept.public_id}/enqueue/").status_code == 302
+    assert Job.objects.get().state == JobState.QUEUED
+    assert f"/jobs/{kept.public_id}/enqueue/" not in client.get(f"/jobs/{kept.public_id}/").content.decode()
+    assert client.post(f"/jobs/{kept.public_id}/enqueue/").status_code == 409
+
+
 def test_a_clone_is_the_same_again_and_shows_what_differs(personas, look):
     client = personas.client("submitter")
     wish = {"name": "train", "quota": PATH, "gpus": "2", "workers": "3", "launch.command": "python train.py", "labels": "run=7", "_from": "form"}

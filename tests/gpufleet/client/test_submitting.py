@@ -66,6 +66,19 @@ def test_flags_describe_a_job_or_change_the_files(run, tmp_path):
     assert (elastic.priority, elastic.spec["roles"][0]["min"], elastic.spec["roles"][0]["max"]) == (70, 1, 4)
 
 
+def test_a_draft_is_kept_and_put_in_the_queue_later(run):
+    assert run("submit", "--name", "later", "--quota", TEAM, "--gpus", "1", "--draft", **SUBMIT)[0] == 0
+    draft = only_job()
+    assert draft.state == "draft"
+
+    status, out, _ = run("enqueue", draft.public_id, **SUBMIT)
+
+    assert (status, only_job().state) == (0, "queued")
+    assert f"{draft.public_id}  queued  submitted" in out
+    status, _, err = run("enqueue", draft.public_id, **SUBMIT)
+    assert status == 5 and "no draft" in err
+
+
 def test_times_and_dates_in_a_file_need_no_quotes(run, tmp_path):
     due = now().replace(microsecond=0) + timedelta(days=1)
     (tmp_path / "job.yaml").write_text(f"""
