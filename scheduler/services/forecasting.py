@@ -13,7 +13,7 @@ from scheduler.models import Outlook
 from scheduler.policy import policy
 from scheduler.selectors.predictions import foresight_now
 from scheduler.services.lease import FORECAST, TICK, Fenced, Lease, lease_done, lease_release, lease_take
-from scheduler.services.outlooks import outlooks_write, told_by, told_undue
+from scheduler.services.outlooks import outlooks_write, told_by, told_left_out, told_undue
 from scheduler.services.predictions import predictions_close, predictions_keep
 from scheduler.snapshots import Snapshots
 
@@ -62,7 +62,7 @@ def _forecast(lease: Lease, now: datetime, memory: ForecastMemory, force: bool) 
     if planned == lease.done and not stale and not force:
         return 0
     snapshot = memory.snapshots.take(settings=replace(chosen.engine, forecast="all"), now=now, start_timeout=chosen.start_timeout)
-    told = told_by(make_plan(snapshot.scenario, snapshot.kept).waiting, snapshot) | told_undue(now=now)
+    told = told_by(make_plan(snapshot.scenario, snapshot.kept).waiting, snapshot) | told_left_out(snapshot) | told_undue(now=now)
     news = {key: said for key, said in told.items() if memory.told.get(key) != said}
     # A part at a time: thousands at once would keep the submissions and the ticks of SQLite waiting.
     keys = list(news)

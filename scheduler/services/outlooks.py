@@ -56,6 +56,12 @@ def told_by(waiting: Iterable[Waiting], snapshot: Snapshot) -> dict[int, tuple[A
     return found
 
 
+def told_left_out(snapshot: Snapshot) -> dict[int, tuple[Any, ...]]:
+    """Waiting jobs that the engine was not shown as something about them is wrong: nobody but an operator can help them."""
+    waiting = [one for one in snapshot.left_out.values() if one.state in WAITING]
+    return {one.id: ([{"code": "aside", "detail": f"left out of every plan: {one.why}"}], None, None) for one in waiting}
+
+
 def told_undue(*, now: datetime) -> dict[int, tuple[Any, ...]]:
     """Waiting jobs that the engine is not shown, and why: held by a person, not due, or behind another job."""
     rows = Job.objects.filter(state__in=WAITING).exclude(due_filter(now)).order_by("id")

@@ -27,7 +27,7 @@ from scheduler.models import Lease as LeaseRow
 from scheduler.policy import Policy, policy, without_splitting
 from scheduler.services.applying import Applied, plan_apply
 from scheduler.services.lease import TICK, Fenced, Lease, lease_done, lease_kept, lease_lost, lease_release, lease_take, session_bounded
-from scheduler.services.outlooks import outlooks_write, told_by
+from scheduler.services.outlooks import outlooks_write, told_by, told_left_out
 from scheduler.services.past import past_usage_take, step_begin
 from scheduler.services.plans import QUIET, QUIET_SCENARIO, Packer, plan_record, plan_record_finish
 from scheduler.services.promises import promises_take
@@ -318,6 +318,7 @@ class _Tick:
         if memory.told is None:
             memory.told = set(Outlook.objects.values_list("job_id", flat=True))
         told = told_by((one for one in plan.waiting if snapshot.jobs[one.job].id not in memory.told), snapshot)
+        told |= {key: said for key, said in told_left_out(snapshot).items() if key not in memory.told}
         if told:
             outlooks_write(told=told, now=self.now, forecast=False)
             memory.told.update(told)

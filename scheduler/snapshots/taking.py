@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import chain, islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpufleet.core.moment import one_moment
 from gpufleet.core.prepared import Prepared, together
@@ -43,13 +43,21 @@ class JobRow:
     quota_id: int
 
 
+class LeftOut(NamedTuple):
+    """A job that the engine was not shown, and why."""
+
+    id: int
+    state: str
+    why: str
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     scenario: Scenario
     jobs: Mapping[str, JobRow]
     fleet: FleetView
     tree: TreeView
-    left_out: Mapping[str, str]  # jobs that the engine was not shown, and why
+    left_out: Mapping[str, LeftOut]
     kept: Kept
 
 
@@ -157,10 +165,10 @@ class Snapshots:
 
     def _jobs(
         self, rows: Collection[Row], standing: Standing, fleet: FleetView, tree: TreeView, now: datetime, start_timeout: timedelta
-    ) -> tuple[list[_Known], dict[str, str], dict[int, int]]:
+    ) -> tuple[list[_Known], dict[str, LeftOut], dict[int, int]]:
         attempts, held, promises, seats, saved = standing
         known_before, known_now = self._known, {}
-        left_out: dict[str, str] = {}
+        left_out: dict[str, LeftOut] = {}
         blocked: dict[int, int] = {}
         moment = millis(now)
         for row in rows:
@@ -177,7 +185,7 @@ class Snapshots:
                         raise Unreadable("the engine's own check failed over it; it is tried again later")
                     known = self._job(source, fleet, tree, start_timeout)
                 except Unreadable as fault:
-                    left_out[row[rows_of.NAME]] = str(fault)
+                    left_out[row[rows_of.NAME]] = LeftOut(key, row[rows_of.STATE], str(fault))
                     _block(blocked, (*(held.get(key) or ()), *(seats.get(key) or ())), fleet)
                     continue
             known_now[key] = known

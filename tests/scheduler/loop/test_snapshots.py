@@ -11,8 +11,9 @@ from scheduler.cli import spell
 from scheduler.engine.cycle import make_plan
 from scheduler.engine.scenario import load
 from scheduler.engine.spelling import Speller, spelt
-from scheduler.models import Checkpoint, Gpu, Job, JobState, PlanRecord, Repartition
+from scheduler.models import Checkpoint, Gpu, Job, JobState, Outlook, PlanRecord, Repartition
 from scheduler.policy import policy
+from scheduler.services.forecasting import forecast_run
 from scheduler.services.jobs import Seat, job_start, job_stop, job_transition
 from scheduler.services.plans import NotKept, plan_export, plan_replay, plans_forget
 from scheduler.snapshots import Snapshot, Snapshots
@@ -141,10 +142,24 @@ def test_a_job_that_cant_be_read_keeps_its_gpus_to_itself() -> None:
     small = submit(gpus=4)
     snapshot = take()
 
-    assert "colour" in snapshot.left_out[odd.public_id]
+    assert "colour" in snapshot.left_out[odd.public_id].why
     assert snapshot.scenario.nodes[0].unhealthy == 0b111100
     Loop().tick()
     assert (Job.objects.get(pk=late.pk).state, Job.objects.get(pk=small.pk).state) == ("queued", "starting")
+
+
+def test_a_waiting_job_that_cant_be_read_says_so() -> None:
+    builders.node(gpus=8)
+    odd = submit(gpus=4)
+    Job.objects.filter(pk=odd.pk).update(spec={"roles": [{"gpus": 4, "colour": "blue"}]})
+    Loop().tick()
+
+    def said() -> list[tuple[str, bool]]:
+        return [(one["code"], "colour" in one["detail"]) for one in Outlook.objects.get(job=odd).reasons]
+
+    assert said() == [("aside", True)]
+    forecast_run(holder="one", now=NOON, force=True)
+    assert said() == [("aside", True)]
 
 
 def test_levels_of_several_clusters_become_one_list_and_paths_are_whole() -> None:
