@@ -110,6 +110,7 @@ class _Applying:
         self._drop_dependents()
         self._split()
         self._find_seats()
+        self._put_off_dependents()
         self._drop_dependents()
         self._check_seats()
         self._drop_dependents()
@@ -183,8 +184,9 @@ class _Applying:
             item.fault = "" if item.later else fault
 
     def _leaving(self, jobs: Iterable[int]) -> set[int]:
-        """Those of these jobs that give way by this plan, or are on their way out already."""
-        gives_way = {item.job.pk for item in self.items if item.job is not None and item.decision.action == "evict" and not item.fault}
+        """Those of these jobs that go by this plan, or are on their way out already."""
+        goes = ("evict", "move")
+        gives_way = {item.job.pk for item in self.items if item.job is not None and item.decision.action in goes and not item.fault}
         return gives_way | set(Job.objects.filter(pk__in=jobs, state=JobState.CHECKPOINTING).values_list("pk", flat=True))
 
     def _can_split(self, decision: Decision) -> bool:
@@ -211,6 +213,19 @@ class _Applying:
                 item.seats = [seat for stand in new for seat in self._seats(stand)]
             except KeyError:
                 item.fault = HARDWARE_CHANGED
+
+    def _put_off_dependents(self) -> None:
+        """Who moves later stands where it stood, so whoever was to come after it comes later, too."""
+        waits_for: set[str | None] = {item.decision.job for item in self.items if item.later and item.decision.job is not None}
+        while waits_for:
+            put_off = [
+                item
+                for item in self.items
+                if not (item.fault or item.moot or item.split or item.later) and not waits_for.isdisjoint(item.decision.after)
+            ]
+            for item in put_off:
+                item.later, item.seats = True, []
+            waits_for = {item.decision.job for item in put_off}
 
     def _workers_of(self, item: _Item) -> set[tuple[str, int]]:
         """The workers that stay where they are: all of a run that is joined, none of one that starts or moves."""

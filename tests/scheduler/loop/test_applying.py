@@ -6,13 +6,19 @@ from typing import Any
 import pytest
 from django.db import connection
 
+from gpufleet.core.live.news import News
 from quotas.models import QuotaNode
+from scheduler.engine.plan import Decision, Plan, Stand
+from scheduler.engine.reasons import reason
 from scheduler.models import Attempt, Gpu, GpuMode, Job, JobEvent, JobState, MigInstance, Node, Order, Placement, PlanRecord, Promise, Repartition
+from scheduler.services.applying import plan_apply
 from scheduler.services.jobs import job_stop
+from scheduler.services.lease import lease_take
 from tests import builders
 from tests.builders import NOON
 from tests.invariants import fleet_faults
 from tests.scheduler.loop.test_lease import interrupted
+from tests.scheduler.loop.test_snapshots import take
 from tests.scheduler.loop.worlds import Loop, attempt_of, gpus_of, leaf, state, submit
 from tests.scheduler.test_jobs import Blown, Fuse
 
@@ -288,6 +294,34 @@ def test_who_sits_on_instances_that_go_leaves_before_the_gpu_is_split_anew() -> 
     assert (gpu.mode, state(owner)) == (GpuMode.WHOLE, JobState.STARTING)
     assert not MigInstance.objects.filter(gpu=gpu, removed_at__isnull=True).exists()
     assert not fleet_faults()
+
+
+def test_nobody_is_promised_the_place_of_a_job_that_can_only_move_later() -> None:
+    """It moves to a GPU that has to be split anew first, once its tenant is gone."""
+    here, there = builders.node("here", gpus=1), builders.mig_gpu(builders.node("there", gpus=1)).node
+    quota, loop = leaf("team", 8), Loop()
+    tenant, mover = part("3g.40gb", 500, quota), submit(quota)
+    loop.tick()
+    for job in (tenant, mover):
+        loop.up(job)
+    winner = submit(quota)
+    snapshot = take(now=loop.now)
+    why = reason("reclaim", "as the test says")
+    old, new = (Stand("worker", 0, f"{node.cluster.name}/{node.name}", 1) for node in (here, there))
+    decisions = (
+        Decision("evict", why, tenant.public_id, mover.public_id),
+        Decision("move", why, mover.public_id, workers=(new,), after=(tenant.public_id,)),
+        Decision("repartition", why, for_job=mover.public_id, after=(tenant.public_id,), node=new.node, gpu=0),
+        Decision("start", why, winner.public_id, workers=(old,), after=(mover.public_id,)),
+    )
+    lease = lease_take(name="tick", holder=loop.holder, now=loop.now)
+    assert lease is not None
+    plan = Plan(snapshot.scenario.now, decisions, (), (), None)
+    applied = plan_apply(plan=plan, snapshot=snapshot, lease=lease, now=loop.now, facts={}, news=News())
+
+    assert ([decision.action for decision in applied.done], applied.dropped) == (["evict"], ())
+    assert [state(job) for job in (tenant, mover, winner)] == [JobState.CHECKPOINTING, JobState.RUNNING, JobState.QUEUED]
+    assert not Promise.objects.exists()
 
 
 def test_a_job_that_moves_leaves_first_and_resumes_at_its_promised_place() -> None:
