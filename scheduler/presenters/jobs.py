@@ -351,8 +351,8 @@ BAR = 1000
 
 
 def life_of(job: Job, attempts: Sequence[Attempt], now: datetime) -> Life:
-    """Every attempt has its start and its run; what is not in any was waiting."""
-    end = job.ended_at or now
+    """Every attempt has its start and its run; what is not in any was waiting. A draft does not wait."""
+    end = job.ended_at or (job.submitted_at if job.state == JobState.DRAFT else now)
     total = max(timedelta(0), end - job.submitted_at)
     spent = {"start": timedelta(0), "run": timedelta(0)}
     for attempt in attempts:

@@ -313,7 +313,8 @@ def _write(checked: Sequence[Checked], access: Access, now: datetime, actor: Act
 
 
 def _cause(description: JobDescription) -> str:
-    return f"Submitted by the template {description.template}."[:300] if description.template else "Submitted."
+    done = "Kept as a draft" if description.draft else "Submitted"
+    return f"{done} by the template {description.template}."[:300] if description.template else f"{done}."
 
 
 def _job(checked: Checked, name: str, array: str, place: int, access: Access, now: datetime) -> Job:

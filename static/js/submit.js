@@ -19,6 +19,7 @@
   let timer = 0;
   let saver = 0;
   let changed = false;
+  let saving = null;
 
   const field = (path) => [...form.elements].find((one) => one.name === path && one.closest("[data-path]"));
   const from = (side) => { form.elements._from.value = side; };
@@ -128,10 +129,14 @@
     saver = setTimeout(save, SAVE_MS);
   }
 
-  async function save() {
+  function save() {
     clearTimeout(saver);
     if (!changed) return;
     changed = false;
+    saving = send().finally(() => (saving = null));
+  }
+
+  async function send() {
     const note = form.querySelector("[data-saved]");
     try {
       const answer = await fetch(form.dataset.draft, { method: "POST", body: new FormData(form), headers: { "X-CSRFToken": csrf }, keepalive: true });
@@ -172,12 +177,19 @@
   form.addEventListener("submit", (event) => {
     clearTimeout(timer);
     clearTimeout(saver);
+    if (saving && event.submitter?.name !== "check") {
+      // What is submitted is no draft any more, so the console has to be told which one it was.
+      event.preventDefault();
+      const by = event.submitter;
+      saving.then(() => form.requestSubmit(by));
+      return;
+    }
     asking?.abort();
     if (event.submitter?.name === "check") {
       event.preventDefault();
       begun = true;
       look(form.elements._from.value);
-    }
+    } else changed = false; // leaving the page would keep it as unfinished
   });
 
   document.addEventListener("visibilitychange", () => document.hidden && save());

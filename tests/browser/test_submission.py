@@ -63,6 +63,26 @@ def test_a_preset_is_submitted_in_two_clicks_within_ten_seconds(visit):
     assert visitor.watch.faults == []
 
 
+@pytest.mark.parametrize("saved", [False, True], ids=["typed", "saved"])
+def test_what_is_submitted_leaves_no_unfinished_draft(visit, saved):
+    visitor = visit("/jobs/new/")
+    page = visitor.page
+    page.get_by_label("Name", exact=True).fill("whole")
+    page.get_by_label("GPUs of each worker").fill("1")
+    if saved:
+        expect(page.locator("[data-saved]")).to_have_text("Draft saved", timeout=20_000)
+        assert JobDraft.objects.count() == 1
+    page.get_by_role("button", name="Keep as a draft").click()
+    expect(page.locator("h1")).to_have_text("whole")
+    page.get_by_role("button", name="Submit", exact=True).click()
+    expect(page.locator(".page-sub")).to_contain_text("Queued")
+
+    page.goto(page.url.rsplit("/jobs/", 1)[0] + "/jobs/new/")
+    expect(page.get_by_role("heading", name="Submit a job")).to_be_visible()
+    assert (JobDraft.objects.count(), Job.objects.get().state) == (0, JobState.QUEUED)
+    assert visitor.watch.faults == []
+
+
 def test_a_preset_is_submitted_by_keyboard_alone(visit):
     page = visit("/jobs/").page
     began = time.monotonic()

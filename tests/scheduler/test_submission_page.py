@@ -6,7 +6,7 @@ from django.urls import reverse
 from scheduler.job_fields import PLAIN, ROLE_BY_KEY, description_of, values_of
 from scheduler.job_schema import Array, JobDescription, Launch, Placing, RoleForm, Saving
 from scheduler.job_templates import SHIPPED
-from scheduler.models import Job, JobDraft, JobState
+from scheduler.models import Job, JobDraft, JobEvent, JobState
 from tests import builders
 
 pytestmark = pytest.mark.django_db
@@ -241,6 +241,8 @@ def test_a_job_is_kept_as_a_draft_and_submitted_by_a_button(personas, look):
     assert kept.public_id not in personas.client("team_lead").get("/jobs/new/").content.decode(), "a draft of somebody else is on its page alone"
     page = client.get(f"/jobs/{kept.public_id}/").content.decode()
     assert f"/jobs/{kept.public_id}/enqueue/" in page and "Not submitted yet." in page
+    assert "Kept as a draft." in page and "<dt>Made</dt>" in page and "Submitted" not in page
+    assert JobEvent.objects.get().cause == "Kept as a draft."
     assert f"/jobs/{kept.public_id}/enqueue/" not in personas.client("viewer").get(f"/jobs/{kept.public_id}/").content.decode()
     assert client.post(f"/jobs/{kept.public_id}/enqueue/").status_code == 302
     assert Job.objects.get().state == JobState.QUEUED
