@@ -229,8 +229,6 @@ def instant(value: Any) -> int:
         if moment.utcoffset():
             raise Bad(f"must be in UTC (end in Z): {short(value)}")
         moment = moment.replace(tzinfo=UTC)
-    if not moment.microsecond:
-        return int(moment.timestamp()) * 1000  # a whole number of seconds, exact as a float
     since = moment - _EPOCH
     return since.days * 86_400_000 + since.seconds * 1000 + since.microseconds // 1000
 

@@ -8,6 +8,7 @@ import json
 import marshal
 from collections.abc import Sequence
 from contextlib import suppress
+from operator import attrgetter
 from typing import Any
 
 from .mig import Instance, board_of, layout_faults
@@ -33,6 +34,7 @@ from .reading import (
 from .scenario_jobs import JobReader
 from .scenario_quotas import read_quotas, read_windows
 from .scenario_written import GivenTwice, written
+from .unfrozen import maker
 from .values import ANY_TYPE, CLASSES, PASSES, ByClass, Demand, Fairness, MigInstance, Node, Scenario, Settings, Topology
 
 FORMAT = "gpufleet-scenario/1"
@@ -271,6 +273,7 @@ def _raw_list(value: Any) -> list[Any]:
     return value
 
 
+_made_node = maker(Node)
 _labels = table_of(text)
 _attributes = table_of(scaled(1_000_000, most=1_000_000))
 _NODE = {
@@ -317,7 +320,7 @@ def read_nodes(rows: list[Any], topology: Topology, faults: Faults, now: int = 0
         if other != node.path:
             faults.add((*path, "island"), f"island {short(node.island)} reaches over {'/'.join(other)} and {'/'.join(node.path)}")
         nodes.append(node)
-    nodes.sort(key=lambda node: (node.path, node.island, node.name))
+    nodes.sort(key=attrgetter("path", "island", "name"))
     return tuple(nodes)
 
 
@@ -361,7 +364,7 @@ def _node(fields: dict[str, Any], raw: dict[str, Any], path: tuple[str | int, ..
     mig, split = _read_mig(fields["mig"], fields["gpu_type"], gpus, (*path, "mig"), faults)
     if len(faults.found) > before:
         return None
-    return Node(
+    return _made_node(
         name=fields["name"],
         gpu_type=fields["gpu_type"],
         quota_type=fields["quota_type"] or fields["gpu_type"],

@@ -5,6 +5,7 @@ Everything that is alike in many jobs is read once and shared as a `Kind`; the r
 
 import marshal
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any
 
 from .mig import board_of
@@ -27,6 +28,7 @@ from .reading import (
 )
 from .scenario_places import Occupancy
 from .scenario_written import UNSET, Moment, UnsetType, WrittenCheckpoint, WrittenJob, WrittenWorker, kind_key, plain
+from .unfrozen import maker
 from .values import (
     CLASS_RANK,
     CLASSES,
@@ -119,6 +121,7 @@ _ALL_KEYS = _OWN_KEYS | frozenset(_SHARED_KEYS)
 _WORKER_KEYS = frozenset({"role", "index", "node", "gpus", "gpu_share", "gpu_memory_gb", "mig"})
 
 
+_job, _run, _placed, _checkpoint = maker(Job), maker(Run), maker(Placed), maker(Checkpoint)
 HOLDING = frozenset({"reserved", "starting", "running"})
 NOTHING_TOLD = (UNSET,) * len(_RUN_KEYS)
 
@@ -189,7 +192,7 @@ class JobReader:
                 self.faults.add((*path, "name"), f"{short(job.name)} is the name of another job")
             names.add(job.name)
             jobs.append(job)
-        jobs.sort(key=lambda job: (job.submitted, job.name))
+        jobs.sort(key=attrgetter("submitted", "name"))
         return tuple(jobs)
 
     # Most jobs are written as others are, and sound
@@ -210,7 +213,7 @@ class JobReader:
             submitted, estimate, limit = row.submitted, row.estimate_s, row.limit_s
             deadline, not_before, work = row.deadline, row.not_before, row.work_s
             moment = self.instant
-            return Job(
+            return _job(
                 name,
                 quota,
                 kind,
@@ -235,7 +238,7 @@ class JobReader:
             save, restore = (0 if length is UNSET else _seconds(length) for length in lengths[1:])
             known = self.without_last[lengths] = Checkpoint(interval, None, save, restore)
         last = row.last
-        return known if last is None or last is UNSET else Checkpoint(known.interval_ms, self.instant(last), known.save_ms, known.restore_ms)
+        return known if last is None or last is UNSET else _checkpoint(known.interval_ms, self.instant(last), known.save_ms, known.restore_ms)
 
     def swift_run(self, row: WrittenJob, kind: Kind, name: str) -> Run:
         """Where a job stands. Nothing is noted as held before all of it is known to be sound."""
@@ -259,7 +262,7 @@ class JobReader:
         later = (self.moment_of(row.degraded_since), self.moment_of(row.last_evicted), self.moment_of(row.last_moved))
         reclaimed = self.moment_of(row.reclaimed)
         workers = self.swift_workers(row.workers, kind, name) if holds else ()
-        return Run(state, *times, workers, (), row.backfilled is True, *later, evictions, reclaimed)
+        return _run(state, *times, workers, (), row.backfilled is True, *later, evictions, reclaimed)
 
     def moment_of(self, value: Moment) -> int | None:
         return None if value is None or value is UNSET else self.instant(value)
@@ -292,7 +295,7 @@ class JobReader:
             if mask.bit_count() != gpus or mask & held:
                 raise Doubtful
             masks[node.name] = held | mask
-            placed.append(Placed(0, index, node.name, mask))
+            placed.append(_placed(0, index, node.name, mask, None, ()))
         for worker in placed:
             self.held.hold(worker.node, worker.gpus, name)
         return tuple(placed)

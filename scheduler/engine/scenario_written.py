@@ -118,8 +118,8 @@ def keys_written(text: bytes) -> int:
     if b"\\" in text:
         return NOT_PLAIN
     letters = np.frombuffer(text, dtype=np.uint8)
-    before = letters[np.flatnonzero(letters == ord(":")) - 1]
-    return NOT_PLAIN if (before <= ord(" ")).any() else int(np.count_nonzero(before == ord('"')))
+    before, colons = letters[:-1], letters[1:] == ord(":")
+    return NOT_PLAIN if (colons & (before <= ord(" "))).any() else int(np.count_nonzero(colons & (before == ord('"'))))
 
 
 class GivenTwice(Exception):

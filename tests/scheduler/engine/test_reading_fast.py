@@ -2,7 +2,9 @@
 
 import copy
 import json
+import pickle
 from collections.abc import Callable
+from dataclasses import FrozenInstanceError, fields, replace
 from typing import Any
 
 import pytest
@@ -14,7 +16,8 @@ from scheduler.engine.reading import ScenarioError, instant
 from scheduler.engine.scenario import load, parse
 from scheduler.engine.scenario_jobs import JobReader
 from scheduler.engine.spelling import spelt
-from scheduler.engine.values import Scenario
+from scheduler.engine.unfrozen import maker
+from scheduler.engine.values import QUEUED, Checkpoint, Placed, Scenario
 from tests.scheduler.twin.strategies import scenario_random
 
 JUNK: list[Any] = [None, True, -1, 0, 1, 1.0, 0.5, 1e300, 10**30, "", "x" * 300, "\u0000", [], [[]], {}, {"a": 1}, [None], [True], "n1", float("nan")]
@@ -133,3 +136,15 @@ def test_most_jobs_are_read_in_the_short_way(seed: int, monkeypatch: pytest.Monk
     monkeypatch.setattr(JobReader, "job", lambda self, raw, path: read.append(path) or slow(self, raw, path))
     scenario = load(text)
     assert len(read) < len(scenario.jobs) / 2
+
+
+@pytest.mark.parametrize("usual", [QUEUED, Placed(0, 1, "n1", 3), Checkpoint(None, 5, 1, 2)])
+def test_values_made_by_the_thousand_are_as_their_class_makes_them(usual: Any):
+    made = maker(type(usual))(*[getattr(usual, field.name) for field in fields(usual)])
+
+    assert type(made) is type(usual)
+    assert made == usual == pickle.loads(pickle.dumps(made)) == replace(made)
+    assert hash(made) == hash(usual)
+    for field in fields(usual):
+        with pytest.raises(FrozenInstanceError):
+            setattr(made, field.name, None)
