@@ -11,6 +11,7 @@ from .legality import Reclaim, rules_of
 from .plan import names
 from .reading import spell_instant
 from .reasons import Reason, gpus, reason
+from .seating import fit
 from .state import Cycle
 from .values import Kind, Role
 from .windows import NEVER
@@ -233,7 +234,7 @@ class Blockers:
 
     def _fits(self, work: Work, quota_type: int) -> bool:
         with self.cycle.cluster.attempt():
-            return self.cycle.fit(work, quota_type, self.view) is not None
+            return fit(self.cycle, work, quota_type, self.view) is not None
 
     def _no_part(self, role: Role, kind: Kind, type_name: str) -> Reason:
         if kind.sharing == "mig":

@@ -146,7 +146,7 @@ class Forecast:
         form = cycle.cluster.form_of(kind)
         work.kind, work.form, work.types, work.fixed = kind, form, form.types, kind.preemptible is Preemptible.NEVER
         try:
-            refused, types = cycle.static_reasons(work)
+            refused, types = cycle.verdicts.of(work)
             return not refused and any(could_start(cycle, work, quota_type) for quota_type in types if not self._wanted_back(work, quota_type))
         finally:
             work.kind, work.form, work.types, work.fixed = kept

@@ -1,23 +1,23 @@
-"""The state of one plan in the making, shared by the passes: who waits, what was computed about it, and how a job is placed."""
+"""The state of one plan in the making, shared by the passes: who waits, and what was computed about it."""
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from operator import attrgetter, itemgetter
 from typing import Any
 
 from .asking import Asking
 from .blocks import Blocks, usual_blocks
-from .capacity import Capacity, could_fit, plain
+from .capacity import Capacity
 from .cluster import Cluster, Work
-from .fleet import NO_PARTS, Fleet, Seat, View, lowest, new_seat
+from .fleet import View
 from .form import Form
-from .impossible import never_fits
+from .impossible import Verdict, Verdicts
 from .kept import Kept
 from .order import QueueOrder
-from .placement import Placer, bits_of_large
 from .reading import spell_instant
 from .reasons import Reason, reason
+from .requests import Requests
 from .reservations import Book
 from .standing import Standing
 from .stirring import Sift, Stirred, WholeOrder
@@ -37,7 +37,6 @@ class Sieve:
     through: Callable[[int, list[Work]], list[Work]]
 
 
-NOTHING_ASKED: dict[tuple[int, int], int] = {}
 # Whose turn it is: who stays within his fair share; everyone; or everyone as long as nobody starts in vain.
 FAIR, ANYONE, IN_ORDER = range(3)
 
@@ -60,20 +59,16 @@ class Cycle:
         self.takings = Takings(self)
         self.turn = IN_ORDER
         self.placed = 0  # kept changes; a sweep that leaves it alone was the last one
-        self._static: dict[tuple[int, int, tuple[int, ...]], tuple[tuple[Reason, ...], tuple[int, ...]]] = {}
+        self.verdicts = Verdicts(self.cluster, self.least_milli)
         self._judged: set[int] = set()  # jobs that lost their places, and of which is known where they ask again
         self._asking_again: dict[int, Work] = {}
         self.gave_way: set[int] = set()  # jobs whose surplus went to another's growth: they do not grow in the same plan
         self._memo: dict[tuple[Any, ...], Any] = {}
         self._units: Units | None = None
-        self._empty = self.cluster.kept.fits_empty
         self._orders: dict[int, int] = {}
         self._waiting: dict[int, list[Work]] = {}  # of which wait now, as far as that was asked since it last changed
         self._stirred: set[int] = set()  # leaves of which a job may have been changed
         self._read = 0  # how much of the cluster's journal it knows
-        self._asks: dict[int, dict[tuple[int, int], int]] = {}  # what each job asks for, by leaf and division, where shares follow each placement
-        self._asked: dict[tuple[int, int], int] = {}  # all of them together
-        self._asks_read = -1  # so much of the journal is in them
         self.refused: dict[tuple[Any, ...], int] = {}  # what a search refused, and in which state
         self._owed = {window.class_rank for window in self.cluster.windows.lasting if window.class_rank is not None}
         forms = self.cluster.forms.values()
@@ -100,26 +95,14 @@ class Cycle:
         self.has_backfilled = self.asking.backfilled > 0
         demand = [(part.share, part.gpus, part.workers, part.required) for part in scenario.demand]
         self.cluster.blocks = Blocks(self.grid, self.asking.blocks(), usual_blocks(self.grid, demand))
-        self._request_all()
+        self.requests = Requests(self)
+        self.requests.begin()
         # Whether a placement can change what others ask for, or may have: then shares are computed anew after each.
         several = len(self.tree.divisions) > 1 and any(limit is not None for limit in self.tree.limit_total)
         many = any(len(form.types) > 1 for form in forms) and any(len(work.types) > 1 for work in self.cluster.works)
         # A part by memory is asked for as of the smallest GPU that the job accepts, also where only a larger one can hold it.
         by_memory = any(len(form.types) > 1 and any(role.memory_mib is not None for role in form.roles) for form in forms)
         self.several_types = several or many or by_memory
-
-    def _request_all(self) -> None:
-        """What is used and what is asked for as the plan begins, and the shares that follow."""
-        for division in self.tree.divisions:
-            division.requested = list(division.used)
-        for (leaf, index), milli in self.asking.asked.items():
-            self.tree.request(leaf, index, milli)
-        requests: dict[tuple[int, int], int] = {}
-        for work in self.asking.open:
-            self._request_running(work, requests)
-        for (leaf, index), milli in requests.items():
-            self.tree.request(leaf, index, milli)
-        self.tree.share()
 
     def rest(self) -> None:
         """Take back all that was decided: the next plan begins with what the scenario says."""
@@ -182,23 +165,6 @@ class Cycle:
                 for work in works:
                     insort(queue, work, key=self.rank_in_queue)
 
-    def _request(self, work: Work, requests: dict[tuple[int, int], int]) -> None:
-        seen = set()
-        for quota_type in work.types:
-            index = self.tree.division_of[quota_type]
-            if index not in seen:
-                seen.add(index)
-                milli = self.request_milli(work, quota_type)
-                for leaf in self.leaves_of(work, quota_type):  # a window of its class is asked as well
-                    requests[leaf, index] = requests.get((leaf, index), 0) + milli
-
-    def _request_running(self, work: Work, requests: dict[tuple[int, int], int]) -> None:
-        if work.form.elastic or work.degraded:
-            more = self.most_milli(work.kind, work.quota_type) - work.milli
-            if more > 0:
-                key = (work.charged_leaf, self.tree.division_of[work.quota_type])
-                requests[key] = requests.get(key, 0) + more
-
     def least_milli(self, kind: Kind, quota_type: int) -> int:
         form = self.cluster.form_of(kind)
         known = form.least.get(quota_type)
@@ -224,76 +190,8 @@ class Cycle:
             work.form.request[quota_type] = known
         return known
 
-    def alike(self, work: Work) -> tuple[tuple[Reason, ...], tuple[int, ...]]:
-        """The same as `static_reasons`, worked out once for all jobs that are alike in it."""
-        same = (work.home, work.form.shape, work.form.types)
-        known = self._static.get(same)
-        if known is None:
-            known = self._static[same] = self.static_reasons(work)
-        return known
-
-    def static_reasons(self, work: Work) -> tuple[tuple[Reason, ...], tuple[int, ...]]:
-        """Why jobs like this count in no request, refused even by the empty fleet or their limits; else the types that they can have."""
-        if not work.form.types:
-            return (self._no_type(work),), ()
-        fitting = tuple(quota_type for quota_type in work.form.types if self.fits_empty(work, quota_type))
-        if not fitting:
-            return (never_fits(self.cluster, self.empty_capacity, work),), ()
-        within = tuple(quota_type for quota_type in fitting if self._within_limits(work, quota_type))
-        if not within:
-            refused = self.tree.limit_gate(work.home, fitting[0], self.least_milli(work.kind, fitting[0]))
-            return (refused or reason("limit", "the job alone is larger than a limit above it"),), ()
-        return (), within
-
-    def _within_limits(self, work: Work, quota_type: int) -> bool:
-        tree = self.tree
-        milli = self.least_milli(work.kind, quota_type)
-        for place in tree.path[work.home]:
-            total = tree.limit_total[place]
-            caps = tree.limit_by_type[place]
-            if (total is not None and milli > total) or (caps is not None and milli > caps.get(quota_type, milli)):
-                return False
-        return True
-
-    def _no_type(self, work: Work) -> Reason:
-        asked = sorted({name for role in work.kind.roles for name in role.gpu_types})
-        there = sorted({node.gpu_type for node in self.scenario.nodes})
-        slow = sorted(name for name, speed in work.kind.throughput if speed == 0)
-        detail = f"asks for {', '.join(asked) or 'any type'}"
-        if slow:
-            detail += f", can't run on {', '.join(slow)}"
-        return reason("no_type", f"{detail}; the fleet has {', '.join(there) or 'no nodes'}")
-
-    def fits_empty(self, work: Work, quota_type: int) -> bool:
-        """Whether the minimum would fit if nothing else ran."""
-        key = (work.form.shape, quota_type)
-        known = self._empty.get(key)
-        if known is None:
-            known = self._empty[key] = self._fits_empty(work, quota_type)
-        return known
-
-    def _fits_empty(self, work: Work, quota_type: int) -> bool:
-        kind = work.kind
-        if not could_fit(self.cluster, self.empty_capacity, work.form, quota_type, suspect=kind.tolerates_suspect):
-            return False
-        if plain(self.cluster, kind):
-            return True
-        cluster, real = self.cluster, self.cluster.fleet
-        empty = Fleet(self.grid)
-        empty.settle()
-        cluster.fleet = empty
-        try:
-            bare = Work(work.job, work.order, work.home, work.form)
-            placer = Placer(cluster, bare, quota_type, empty.now, suspect=kind.tolerates_suspect, budget=dict.fromkeys(self.grid.pool_of, 1 << 30))
-            return placer.place(bare.missing()) is not None
-        finally:
-            cluster.fleet = real
-
-    @property
-    def empty_capacity(self) -> Capacity:
-        if not hasattr(self, "_empty_capacity"):
-            self._empty_capacity = Capacity(self.cluster, View(self.grid))
-        return self._empty_capacity
+    def alike(self, work: Work) -> Verdict:
+        return self.verdicts.alike(work)
 
     def shape_of(self, kind: Kind) -> int:
         """Kinds that need the same room share a number."""
@@ -521,11 +419,11 @@ class Cycle:
         if self.cluster.put_out:
             self._judge()
         if self.several_types:
-            self.share_anew()
+            self.requests.follow()
 
     def _judge(self) -> None:
         """Whoever lost his place asks again only where he could start: there may be types without room for him, or limits below what he had."""
-        alike: dict[tuple[int, Form], tuple[tuple[Reason, ...], tuple[int, ...]]] = {}
+        alike: dict[tuple[int, Form], Verdict] = {}
         for work in self.cluster.put_out:
             if work.evicted and not work.seats and work.order not in self._judged:
                 self._judged.add(work.order)
@@ -573,29 +471,6 @@ class Cycle:
     def remember(self, key: tuple[Any, ...], value: Any) -> Any:
         self._memo[key] = value
         return value
-
-    def share_anew(self) -> None:
-        """A job that accepts several types found a place in one and asks for nothing in the others."""
-        journal = self.cluster.journal
-        asks, requests = self._asks, self._asked
-        for work in self.cluster.works if self._asks_read < 0 else dict.fromkeys(journal[self._asks_read :]):
-            for key, milli in asks.pop(work.order, NOTHING_ASKED).items():
-                requests[key] -= milli
-            now: dict[tuple[int, int], int] = {}
-            if work.seats:
-                self._request_running(work, now)
-            elif work.order not in self.static and (work.state != "stopping" or work.asks_again):
-                self._request(work, now)
-            if now:
-                asks[work.order] = now
-                for key, milli in now.items():
-                    requests[key] = requests.get(key, 0) + milli
-        self._asks_read = len(journal)
-        for division in self.tree.divisions:
-            division.requested = list(division.used)
-        for (leaf, index), milli in requests.items():
-            self.tree.request(leaf, index, milli)
-        self.tree.share()
 
     def idle_milli(self, quota_type: int) -> int:
         """Whole idle GPUs of a type, in milli-GPU."""
@@ -673,60 +548,3 @@ class Cycle:
             f"was evicted {work.job.run.evictions} times, last a short while ago; until {at} it starts only inside its guarantee",
             until=at,
         )
-
-    # Placing
-
-    def fit(self, work: Work, quota_type: int, view: View, banned: int = 0, budget: Mapping[str, int] | None = None) -> tuple[Any, ...] | None:
-        """Take places for what is missing of a job; the seats, or None and nothing taken."""
-        form = work.form
-        if form.sole and not work.seats and not form.kind.tolerates_suspect and not self.grid.narrow_islands:
-            return self._fit_one(work, quota_type, view, banned)
-        wants = work.missing()
-        repairing = bool(work.seats)
-        tries = [(False, False)]
-        if work.kind.tolerates_suspect:
-            tries.append((True, False))
-        if repairing:
-            tries.append((work.kind.tolerates_suspect, True))
-        for suspect, spare in tries:
-            if not repairing and not could_fit(self.cluster, self.capacity(view), work.form, quota_type, suspect=suspect):
-                continue
-            placer = Placer(self.cluster, work, quota_type, view, banned=banned, suspect=suspect, spare=spare, budget=budget)
-            seats = placer.place(wants)
-            if seats is not None:
-                for key in placer.new_splits:
-                    self.cluster.split_anew(work, key)
-                return seats
-        return None
-
-    def _fit_one(self, work: Work, quota_type: int, view: View, banned: int) -> tuple[Seat] | None:
-        """The same for a job of one worker that may stand on any node: the tightest node, by the lowest set bit."""
-        role = work.form.roles[0]
-        bits = work.form.eligible(self.grid, 0, quota_type, suspect=False, spare=False).bits
-        if banned:
-            bits &= ~banned
-        buckets = view.by_count()
-        cpus, memory, gpus = role.cpus, role.host_memory_mib, role.gpus
-        free_cpus, free_memory = view.cpus, view.memory
-        spread = self.settings.placement == "spread"
-        blocks = self.cluster.blocks
-        for count in range(len(buckets) - 1, gpus - 1, -1) if spread else range(gpus, len(buckets)):
-            candidates = buckets[count]
-            if not candidates:
-                continue
-            candidates &= bits
-            if blocks and candidates & (candidates - 1):
-                for node in blocks.least_broken(view, gpus, bits_of_large(candidates)):
-                    if free_cpus[node] >= cpus and free_memory[node] >= memory:
-                        seat = new_seat((0, 0, node, lowest(view.free[node], gpus), cpus, memory, gpus * 1000, NO_PARTS))
-                        self.fleet.take(seat)
-                        return (seat,)
-                continue
-            while candidates:
-                node = (candidates & -candidates).bit_length() - 1
-                if free_cpus[node] >= cpus and free_memory[node] >= memory:
-                    seat = new_seat((0, 0, node, lowest(view.free[node], gpus), cpus, memory, gpus * 1000, NO_PARTS))
-                    self.fleet.take(seat)
-                    return (seat,)
-                candidates &= candidates - 1
-        return None

@@ -12,6 +12,7 @@ from ..form import Form
 from ..legality import Reclaim
 from ..order import QueueOrder
 from ..reasons import Reason, reason
+from ..seating import fit
 from ..state import FAIR, Cycle
 from ..taking import take_units
 from ..tree import Division
@@ -284,7 +285,7 @@ def _charged_leaf(cycle: Cycle, work: Work, quota_type: int, milli: int) -> tupl
 def fit_any(cycle: Cycle, work: Work, quota_type: int, banned: int) -> tuple[Seat, ...] | None:
     for view in cycle.views():
         mark = cycle.cluster.mark() if work.evicted else None  # nobody else can stand in a circle
-        seats = cycle.fit(work, quota_type, view, banned)
+        seats = fit(cycle, work, quota_type, view, banned)
         if seats is not None:
             if mark is None or not cycle.cluster.in_a_circle(work, seats):
                 return seats

@@ -15,6 +15,7 @@ from ..legality import Reclaim
 from ..order import QueueOrder
 from ..placement import Placer
 from ..reasons import Reason, gpus, reason
+from ..seating import fit
 from ..state import Cycle
 from ..taking import release
 from ..tree import Division
@@ -246,4 +247,4 @@ class Growth:
         if all(cycle.gate(work, leaf, self.quota_type, milli) is not None for leaf in cycle.leaves_of(work, self.quota_type)):
             return False
         with cycle.cluster.attempt():
-            return cycle.fit(work, self.quota_type, cycle.fleet.soon) is not None
+            return fit(cycle, work, self.quota_type, cycle.fleet.soon) is not None

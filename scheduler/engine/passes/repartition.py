@@ -12,6 +12,7 @@ from ..fleet import Seat, Split, View
 from ..grid import span_bits
 from ..legality import Reclaim, grows_beyond_share, worth
 from ..reasons import Reason, gpus, reason
+from ..seating import fit
 from ..state import Cycle
 from ..taking import Guard, Ranked, release, targets
 from ..units import Unit
@@ -215,11 +216,11 @@ class Anew:
 
     def _fit(self, view: View, banned: int) -> tuple[Seat, ...] | None:
         if self.work.kind.sharing == "mig":
-            return self.cycle.fit(self.work, self.quota_type, view, banned, self.budget)
+            return fit(self.cycle, self.work, self.quota_type, view, banned, self.budget)
         for keys in self._joinable(view, banned):
             mark = self.cycle.cluster.mark()
             joined = self._join(view, keys)
-            seats = self.cycle.fit(self.work, self.quota_type, view, banned)
+            seats = fit(self.cycle, self.work, self.quota_type, view, banned)
             if seats is not None:
                 self._split_back(joined)
                 return seats

@@ -9,6 +9,7 @@ from scheduler.engine import rehearsal as rehearsal_module
 from scheduler.engine.cycle import RUNS, make_plan
 from scheduler.engine.placement import Placer
 from scheduler.engine.reasons import reason
+from scheduler.engine.requests import Requests
 from scheduler.engine.scenario import parse
 from scheduler.engine.standing import Standing
 from scheduler.engine.state import Cycle
@@ -125,10 +126,10 @@ def test_what_stands_below_a_leaf_is_summed_up_as_anew(seed: int, passes: int):
 @given(seeds, st.integers(1, 9))
 def test_what_is_asked_for_follows_placements_as_if_counted_anew(seed: int, passes: int):
     cycle = after_some_passes(seed, passes)
-    cycle.share_anew()
+    cycle.requests.follow()
     followed = [list(division.requested) for division in cycle.tree.divisions]
-    cycle._asks, cycle._asked, cycle._asks_read = {}, {}, -1
-    cycle.share_anew()
+    cycle.requests = Requests(cycle)
+    cycle.requests.follow()
 
     assert [division.requested for division in cycle.tree.divisions] == followed
 

@@ -1,0 +1,85 @@
+"""What everyone asks for, by leaf and division, and the shares that follow; also where they follow each placement."""
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from .asking import Asking
+from .cluster import Cluster, Work
+from .reasons import Reason
+from .values import Kind
+
+Amounts = dict[tuple[int, int], int]  # milli-GPU by leaf and division
+NOTHING: Mapping[tuple[int, int], int] = {}
+
+
+class Surroundings(Protocol):
+    """What the plan in the making knows of a job."""
+
+    cluster: Cluster
+    asking: Asking
+    static: dict[int, tuple[Reason, ...]]
+
+    def most_milli(self, kind: Kind, quota_type: int) -> int: ...
+
+    def request_milli(self, work: Work, quota_type: int) -> int: ...
+
+    def leaves_of(self, work: Work, quota_type: int) -> list[int]: ...
+
+
+class Requests:
+    def __init__(self, cycle: Surroundings) -> None:
+        self.cycle = cycle
+        self.tree = cycle.cluster.tree
+        self._by_job: dict[int, Amounts] = {}  # where shares follow each placement
+        self._all: Amounts = {}  # of all of them together
+        self._read = -1  # so much of the cluster's journal is in them
+
+    def begin(self) -> None:
+        """What is used and what is asked for as the plan begins, and the shares that follow."""
+        asking = self.cycle.asking
+        running: Amounts = {}
+        for work in asking.open:
+            self._of_running(work, running)
+        self._share([*asking.asked.items(), *running.items()])
+
+    def follow(self) -> None:
+        """A job that accepts several types found a place in one and asks for nothing in the others."""
+        cycle, journal = self.cycle, self.cycle.cluster.journal
+        for work in cycle.cluster.works if self._read < 0 else dict.fromkeys(journal[self._read :]):
+            for key, milli in self._by_job.pop(work.order, NOTHING).items():
+                self._all[key] -= milli
+            now: Amounts = {}
+            if work.seats:
+                self._of_running(work, now)
+            elif work.order not in cycle.static and (work.state != "stopping" or work.asks_again):
+                self._of_waiting(work, now)
+            if now:
+                self._by_job[work.order] = now
+                for key, milli in now.items():
+                    self._all[key] = self._all.get(key, 0) + milli
+        self._read = len(journal)
+        self._share(self._all.items())
+
+    def _share(self, amounts: Iterable[tuple[tuple[int, int], int]]) -> None:
+        for division in self.tree.divisions:
+            division.requested = list(division.used)
+        for (leaf, index), milli in amounts:
+            self.tree.request(leaf, index, milli)
+        self.tree.share()
+
+    def _of_waiting(self, work: Work, amounts: Amounts) -> None:
+        seen = set()
+        for quota_type in work.types:
+            index = self.tree.division_of[quota_type]
+            if index not in seen:
+                seen.add(index)
+                milli = self.cycle.request_milli(work, quota_type)
+                for leaf in self.cycle.leaves_of(work, quota_type):  # a window of its class is asked as well
+                    amounts[leaf, index] = amounts.get((leaf, index), 0) + milli
+
+    def _of_running(self, work: Work, amounts: Amounts) -> None:
+        if work.form.elastic or work.degraded:
+            more = self.cycle.most_milli(work.kind, work.quota_type) - work.milli
+            if more > 0:
+                key = (work.charged_leaf, self.tree.division_of[work.quota_type])
+                amounts[key] = amounts.get(key, 0) + more
