@@ -54,6 +54,7 @@ class Access:
 
     actor: Actor
     grants: tuple[Grant, ...]
+    within: str = ""  # the subtree that a token was cut down to
 
     def can(self, capability: Can, path: str) -> bool:
         """Whether the capability holds on the node at `path`."""
@@ -96,7 +97,7 @@ class Access:
             inner = path if is_within(path, grant.path) else grant.path if is_within(grant.path, path) else None
             if inner is not None:
                 narrow.append(Grant(inner, grant.capabilities & kept))
-        return Access(actor, tuple(narrow))
+        return Access(actor, tuple(narrow), path)
 
     def visible(self, capability: Can, column: str = "path") -> Q:
         """A filter for rows whose quota path (in `column`) lies where the capability holds."""

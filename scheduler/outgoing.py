@@ -8,14 +8,17 @@ import hashlib
 import hmac
 import http.client
 import ipaddress
+import queue
 import socket
 import ssl
 import threading
 import time
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 from urllib.parse import urlsplit
 
 from django.conf import settings
@@ -27,6 +30,9 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 URL_LENGTH = 500
 CONNECT_SECONDS = 5.0
+LOOK_UP_SECONDS = 5.0
+CUT_AGAIN_SECONDS = 0.1
+MOST_ADDRESSES = 4
 WHOLE_SECONDS = 10.0
 READ_BYTES = 2048
 EXCERPT_LENGTH = 500
@@ -123,16 +129,33 @@ def _literal(host: str) -> Address | None:
 
 def addresses_of(target: Target, rules: Rules) -> list[Address]:
     """Every address of the host, all of them allowed; `Refused` where one is not."""
-    try:
-        found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):
-        raise Refused(f"The host {target.host} was not found.") from None
+    found = _looked_up(target)
     addresses = list(dict.fromkeys(ipaddress.ip_address(str(sockaddr[0])) for *_, sockaddr in found))
     for address in addresses:
         _must_be_allowed(address, rules)
     if not addresses:
         raise Refused(f"The host {target.host} has no address.")
     return addresses
+
+
+def _looked_up(target: Target) -> list[Any]:
+    """What the name service says, within a bound of our own: the system's may be minutes, and can't be set for one question."""
+    said: queue.SimpleQueue[list[Any] | Exception] = queue.SimpleQueue()
+
+    def ask() -> None:
+        try:
+            said.put(socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM))
+        except (OSError, UnicodeError) as error:
+            said.put(error)
+
+    threading.Thread(target=ask, daemon=True, name="look-up").start()
+    try:
+        found = said.get(timeout=LOOK_UP_SECONDS)
+    except queue.Empty:
+        raise Refused(f"The host {target.host} was not found within {LOOK_UP_SECONDS:g} s.") from None
+    if isinstance(found, Exception):
+        raise Refused(f"The host {target.host} was not found.") from None
+    return found
 
 
 def _must_be_allowed(address: Address, rules: Rules) -> None:
@@ -182,20 +205,20 @@ def _is_public_carrier(address: Address) -> bool:
 class _Plain(http.client.HTTPConnection):
     """To an address, not to a name."""
 
-    def __init__(self, address: Address, target: Target) -> None:
-        super().__init__(str(address), target.port, timeout=CONNECT_SECONDS)
+    def __init__(self, address: Address, target: Target, seconds: float) -> None:
+        super().__init__(str(address), target.port, timeout=seconds)
 
 
 class _Secure(http.client.HTTPSConnection):
     """To an address; the certificate must be that of the name."""
 
-    def __init__(self, address: Address, target: Target) -> None:
+    def __init__(self, address: Address, target: Target, seconds: float) -> None:
         self._context_of_target = ssl.create_default_context()
-        super().__init__(str(address), target.port, timeout=CONNECT_SECONDS, context=self._context_of_target)
+        super().__init__(str(address), target.port, timeout=seconds, context=self._context_of_target)
         self._name = target.host
 
     def connect(self) -> None:
-        plain = socket.create_connection((self.host, self.port), CONNECT_SECONDS)
+        plain = socket.create_connection((self.host, self.port), self.timeout)
         try:
             # The handshake comes second, so that what ends a slow one finds the socket.
             self.sock = self._context_of_target.wrap_socket(plain, server_hostname=self._name, do_handshake_on_connect=False)
@@ -223,13 +246,12 @@ def post(url: str, body: bytes, headers: Mapping[str, str], rules: Rules) -> Out
 def _exchange(target: Target, addresses: list[Address], body: bytes, headers: Mapping[str, str], end: float) -> tuple[int, bytes]:
     """With the first of the addresses that takes a connection."""
     last: OSError | None = None
-    for address in addresses:
-        connection = _Secure(address, target) if target.secure else _Plain(address, target)
-        # The connection's own time-out begins anew with every byte; this one does not.
-        watch = threading.Timer(max(0.0, end - time.monotonic()), _cut, (connection,))
-        watch.daemon = True
-        watch.start()
-        try:
+    for address in addresses[:MOST_ADDRESSES]:
+        left = end - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        connection = (_Secure if target.secure else _Plain)(address, target, min(CONNECT_SECONDS, left))
+        with _cut_at(end, connection) as cut:
             try:
                 connection.connect()
             except OSError as error:
@@ -237,11 +259,32 @@ def _exchange(target: Target, addresses: list[Address], body: bytes, headers: Ma
                 continue
             connection.request("POST", target.path, body, {"Host": target.named, "Connection": "close", **headers})
             answer = connection.getresponse()
-            return answer.status, answer.read(READ_BYTES)
-        finally:
-            watch.cancel()
-            connection.close()
+            excerpt = answer.read(READ_BYTES)
+            # What was cut in the middle of its heads reads like an answer that ended there.
+            if cut.is_set():
+                raise TimeoutError
+            return answer.status, excerpt
     raise last or OSError("it has no address")
+
+
+@contextmanager
+def _cut_at(end: float, connection: http.client.HTTPConnection) -> Iterator[threading.Event]:
+    """The connection's own time-out begins anew with every byte; this end does not move, and holds for a socket that is only just made as well."""
+    over, cut = threading.Event(), threading.Event()
+
+    def watch() -> None:
+        if not over.wait(max(0.0, end - time.monotonic())):
+            cut.set()
+            _cut(connection)
+            while not over.wait(CUT_AGAIN_SECONDS):
+                _cut(connection)
+
+    threading.Thread(target=watch, daemon=True, name="cut").start()
+    try:
+        yield cut
+    finally:
+        over.set()
+        connection.close()
 
 
 def _cut(connection: http.client.HTTPConnection) -> None:
@@ -275,8 +318,8 @@ def _fault_of(status: int) -> str:
 def inert(answer: bytes) -> str:
     """The beginning of what a stranger wrote, fit to be kept and shown: no control characters, no marks that turn text round."""
     text = answer.decode("utf-8", "replace")
-    kept = (" " if letter in "\r\n\t" else letter for letter in text)
-    return "".join(letter for letter in kept if unicodedata.category(letter) not in ("Cc", "Cf", "Co", "Cs", "Zl", "Zp"))[:EXCERPT_LENGTH].strip()
+    spaced = (" " if letter.isspace() else letter for letter in text)
+    return "".join(letter for letter in spaced if letter.isprintable())[:EXCERPT_LENGTH].strip()
 
 
 def signature(secret: str, body: bytes, at: datetime) -> str:

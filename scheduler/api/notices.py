@@ -14,7 +14,7 @@ from scheduler.api.lists import answered, listed, parameters_of
 from scheduler.models import Notice, Sending
 from scheduler.notice_lists import NOTICES, SENDINGS
 from scheduler.selectors.jobs import job_for
-from scheduler.selectors.notices import choices_row, must_write_own, notices_of, sendings_of
+from scheduler.selectors.notices import choices_row, must_be_signed_in, must_be_whole, must_write_own, notices_of, sendings_of
 from scheduler.services.notices import Choices, choices_of, job_follow, notice_test, notices_choose, notices_read, own_hook
 from scheduler.services.webhooks import own_hook_remove, own_hook_save
 
@@ -113,32 +113,32 @@ class FollowOut(Schema):
 
 @router.get("/me/notices", response=NoticesOut, url_name="notices", openapi_extra=parameters_of(NOTICES), summary="What I was told in the console")
 def notices(request: HttpRequest) -> HttpResponse:
-    return listed(request, NOTICES, notices_of(access_of(request)), _notice)
+    return listed(request, NOTICES, notices_of(_person(request)), _notice)
 
 
 @router.post("/me/notices/read", response=ReadOut, url_name="notices_read", summary="Mark my notices as read")
 def notices_mark(request: HttpRequest, body: ReadIn) -> HttpResponse:
-    access = _writer(request)
+    access = _own_writer(request)
     keys = [key for key in body.ids if 0 < key < 2**63] if body.ids is not None else None
     return answered({"read": notices_read(access=access, keys=keys, now=now())})
 
 
 @router.get("/me/notices/choices", response=ChoicesOut, url_name="notice_choices", summary="What I want to be told of, and how")
 def notice_choices(request: HttpRequest) -> HttpResponse:
-    access = access_of(request)
+    access = _person(request)
     return answered(_choices(access, choices_of(choices_row(access))))
 
 
 @router.put("/me/notices/choices", response=ChoicesOut, url_name="notice_choices", summary="Choose what I want to be told of, and how")
 def notice_choices_put(request: HttpRequest, body: ChoicesIn) -> HttpResponse:
     """All choices at once. 409 if they were changed since `seen`."""
-    access = _writer(request)
+    access = _own_writer(request)
     return answered(_choices(access, notices_choose(access=access, **body.dict())))
 
 
 @router.put("/me/notices/webhook", response=OwnHookOut, url_name="own_webhook", summary="Where my own notices are sent")
 def own_webhook_put(request: HttpRequest, body: OwnHookIn) -> HttpResponse:
-    access = _writer(request)
+    access = _signed_in(request)
     new = own_hook_save(access=access, url=body.url, now=now())
     assert access.actor.user is not None
     hook = own_hook(access.actor.user)
@@ -150,18 +150,18 @@ def own_webhook_put(request: HttpRequest, body: OwnHookIn) -> HttpResponse:
 
 @router.delete("/me/notices/webhook", response={204: None}, url_name="own_webhook", summary="Send my own notices nowhere")
 def own_webhook_delete(request: HttpRequest) -> Status[None]:
-    own_hook_remove(access=_writer(request), now=now())
+    own_hook_remove(access=_signed_in(request), now=now())
     return Status(204, None)
 
 
 @router.post("/me/notices/test", response=TestOut, url_name="notices_test", summary="Send me a test by every way that I use")
 def notices_try(request: HttpRequest) -> HttpResponse:
-    return answered({"ways": sorted(notice_test(access=_writer(request), now=now()))})
+    return answered({"ways": sorted(notice_test(access=_own_writer(request), now=now()))})
 
 
 @router.get("/me/notices/log", response=SendingsOut, url_name="notices_log", openapi_extra=parameters_of(SENDINGS), summary="How they were sent")
 def notices_log(request: HttpRequest) -> HttpResponse:
-    return listed(request, SENDINGS, sendings_of(access_of(request)), _sending)
+    return listed(request, SENDINGS, sendings_of(_person(request)), _sending)
 
 
 @router.put("/jobs/{public_id}/follow", response=FollowOut, url_name="job_follow", summary="Be told of a job as its owner is")
@@ -179,6 +179,23 @@ def _follow(request: HttpRequest, public_id: str, *, follows: bool) -> HttpRespo
     access.must_somewhere(Can.SEE)
     job_follow(access=access, job=job_for(access, public_id), follows=follows, now=now())
     return answered({"job": public_id, "follows": follows})
+
+
+def _own_writer(request: HttpRequest) -> Access:
+    must_write_own(access_of(request))
+    return _person(request)
+
+
+def _person(request: HttpRequest) -> Access:
+    access = access_of(request)
+    must_be_whole(access)
+    return access
+
+
+def _signed_in(request: HttpRequest) -> Access:
+    access = access_of(request)
+    must_be_signed_in(access)
+    return access
 
 
 def _writer(request: HttpRequest) -> Access:

@@ -27,6 +27,8 @@ def sendings_of(access: Access) -> QuerySet[Sending]:
 
 
 def own_deliveries(access: Access) -> QuerySet[Delivery]:
+    if access.actor.user is None:
+        return Delivery.objects.none()
     return Delivery.objects.filter(hook__person=access.actor.user, hook__removed_at__isnull=True).order_by("-pk")
 
 
@@ -50,6 +52,18 @@ def choices_row(access: Access) -> NoticeChoices | None:
 
 def follows_job(access: Access, job: Job) -> bool:
     return access.actor.user is not None and JobFollow.objects.filter(user=access.actor.user, job=job).exists()
+
+
+def must_be_whole(access: Access) -> None:
+    """What a person is told is of all that he may see, so a token for a part of the tree learns none of it."""
+    if access.within:
+        raise PermissionDenied(f"This token is for {access.within} alone, and notices are of everything that its owner sees.")
+
+
+def must_be_signed_in(access: Access) -> None:
+    """Where one's notices go is said by nobody else: a token that is lost would have them sent elsewhere."""
+    if access.actor.via != "session":
+        raise PermissionDenied("Only a person who is signed in says where the own notices go.")
 
 
 def must_write_own(access: Access) -> None:

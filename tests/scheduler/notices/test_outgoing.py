@@ -1,14 +1,16 @@
 """Where messages may go, and that one goes to the address that was checked and to no other."""
 
+import contextlib
 import hashlib
 import hmac
 import ipaddress
+import itertools
 import socket
 import threading
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scheduler import outgoing
@@ -139,7 +141,6 @@ def test_the_connection_goes_to_the_address_that_was_checked(receiver, monkeypat
         ip = "127.0.0.1" if len(asked) == 1 else "127.0.0.2"
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (ip, port))]
 
-    real = socket.create_connection
     connected = []
     monkeypatch.setattr(outgoing.socket, "getaddrinfo", lambda host, port, *rest, **more: lookup(host, port))
     monkeypatch.setattr(outgoing.socket, "create_connection", lambda where, *rest, **more: connected.append(where) or straight(where))
@@ -149,7 +150,6 @@ def test_the_connection_goes_to_the_address_that_was_checked(receiver, monkeypat
         made.connect(where)
         return made
 
-    assert real is not None
     done = post(f"http://hooks.example.org:{receiver.port}/x", b"{}", {}, HOME)
 
     assert done.taken, done
@@ -188,22 +188,83 @@ def test_of_a_long_answer_only_the_beginning_is_read_and_kept(receiver):
     assert len(done.excerpt) <= 500
 
 
-def test_who_sends_his_answer_drop_by_drop_is_cut_off(receiver, monkeypatch):
+@pytest.fixture
+def dripping():
+    """Takes connections and answers one byte after the other, each in time, for as long as anybody listens."""
+    over = threading.Event()
+    served = socket.create_server(("127.0.0.1", 0))
+
+    def serve():
+        with contextlib.suppress(OSError):
+            while True:
+                taken, _ = served.accept()
+                with taken, contextlib.suppress(OSError):
+                    for byte in itertools.chain(b"HTTP/1.1 200 OK\r\nX: ", itertools.repeat(ord("a"))):
+                        taken.sendall(bytes([byte]))
+                        if over.wait(0.02):
+                            return
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    yield served.getsockname()[1]
+    over.set()
+    served.close()
+
+
+def test_who_sends_his_answer_drop_by_drop_is_cut_off(dripping, monkeypatch):
     """Each byte in time, the whole never: the bound is on all of it."""
     monkeypatch.setattr(outgoing, "WHOLE_SECONDS", 0.3)
-    released = threading.Event()
 
-    def drip():
-        released.wait(30)
-
-    receiver.before = drip
-    try:
-        done = post(receiver.url, b"{}", {}, HOME)
-    finally:
-        released.set()
+    done = post(f"http://127.0.0.1:{dripping}/", b"{}", {}, HOME)
 
     assert "within 0.3 s" in done.fault
     assert done.duration_ms < 5000
+
+
+def test_a_connection_that_is_made_at_the_last_moment_is_cut_off_as_well(dripping, monkeypatch):
+    """The end came while there was no socket yet that could be cut."""
+    monkeypatch.setattr(outgoing, "WHOLE_SECONDS", 0.3)
+    connect = socket.create_connection
+
+    def late(where, *rest, **more):
+        threading.Event().wait(0.5)
+        return connect(where, *rest, **more)
+
+    monkeypatch.setattr(outgoing.socket, "create_connection", late)
+
+    done = post(f"http://127.0.0.1:{dripping}/", b"{}", {}, HOME)
+
+    assert "within 0.3 s" in done.fault
+    assert done.duration_ms < 5000
+
+
+def test_a_name_service_that_says_nothing_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(outgoing, "LOOK_UP_SECONDS", 0.2)
+    released = threading.Event()
+    monkeypatch.setattr(outgoing.socket, "getaddrinfo", lambda *_, **__: released.wait(30))
+    try:
+        done = post("http://hooks.example.org/", b"{}", {}, OPEN)
+    finally:
+        released.set()
+
+    assert done.fault == "The host hooks.example.org was not found within 0.2 s."
+
+
+def test_only_so_many_addresses_of_a_host_are_tried_and_none_after_the_end(monkeypatch):
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (f"127.0.0.{number}", 80)) for number in range(1, 40)]
+    tried = []
+    monkeypatch.setattr(outgoing.socket, "getaddrinfo", lambda *_, **__: found)
+
+    def refuse(where, *_):
+        tried.append(where)
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(outgoing.socket, "create_connection", refuse)
+    assert "could not be reached" in post("http://hooks.example.org/", b"{}", {}, HOME).fault
+    assert len(tried) == outgoing.MOST_ADDRESSES
+    monkeypatch.setattr(outgoing, "WHOLE_SECONDS", 0)
+    assert "no whole answer" in post("http://hooks.example.org/", b"{}", {}, HOME).fault
+    assert len(tried) == outgoing.MOST_ADDRESSES
 
 
 def test_nobody_there_is_an_outcome():
@@ -216,6 +277,7 @@ def test_nobody_there_is_an_outcome():
 
 
 @given(st.binary(max_size=600))
+@example("a\u07b2b\u00a0c\u2028d\u202ee".encode())  # unassigned, spaces of other kinds, a mark that turns text round
 def test_what_strangers_answer_is_inert(answer):
     text = inert(answer)
 
