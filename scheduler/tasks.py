@@ -1,5 +1,6 @@
 """What beat and the services ask of the scheduler. A late or doubled call is harmless: the lease lets one through, and that one looks."""
 
+import logging
 import os
 import random
 import socket
@@ -15,7 +16,7 @@ from scheduler.services.delivering import deliveries_turn
 from scheduler.services.forecasting import ForecastMemory, forecast_run
 from scheduler.services.lease import tick_call
 from scheduler.services.measuring import measures_write, tally
-from scheduler.services.outbox import outbox_turn
+from scheduler.services.outbox import outbox_turns
 from scheduler.services.plans import plans_forget
 from scheduler.services.sending import sendings_turn
 from scheduler.services.tick import Memory, TickResult, collect_meanwhile, collect_seldom, tick_run
@@ -26,6 +27,7 @@ LONGEST_CALL = timedelta(seconds=5)
 SHORTEST_PAUSE = timedelta(milliseconds=5)
 COUNTS_WRITTEN_EVERY = 10.0
 
+log = logging.getLogger(__name__)
 _guard = threading.Lock()
 _called = threading.Event()
 _memory = Memory()
@@ -123,13 +125,26 @@ def plans_prune() -> int:
 
 @shared_task
 def tell() -> int:
-    """Make what happened into messages, and send those that are due. One call of a process at a time; another process takes other messages."""
+    """Make what happened into messages, and send those that are due. One call of a process at a time; another process takes other messages.
+
+    What is wrong with one of the three parts keeps neither of the others from its turn.
+    """
     if not _tell_guard.acquire(blocking=False):
         return 0
+    tried = 0
     try:
-        while outbox_turn(now=now()):
-            pass
-        tried = sendings_turn(clock=now, rng=_chance) + deliveries_turn(clock=now, rng=_chance)
+        try:
+            outbox_turns(clock=now)
+        except Exception:
+            log.exception("What happened could not be made into messages. It is kept, and tried again.")
+        try:
+            tried += sendings_turn(clock=now, rng=_chance)
+        except Exception:
+            log.exception("Notices could not be sent by e-mail or handed over to people's webhooks. They are kept, and tried again.")
+        try:
+            tried += deliveries_turn(clock=now, rng=_chance)
+        except Exception:
+            log.exception("Messages could not be sent to webhooks. They are kept, and tried again.")
         if tried:
             measures_write()
         return tried

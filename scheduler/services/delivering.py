@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.db import connection, transaction
-from django.db.models import Exists, OuterRef, Q
+from django.db.models import F, OuterRef, Q, Subquery
 
 from gpufleet.core.audit import SYSTEM, audit_record
 from scheduler.happenings import TEST
@@ -22,6 +22,7 @@ from scheduler.models import Delivery, DeliveryState, Webhook, WebhookState
 from scheduler.outgoing import Outcome, Rules, post, signature
 from scheduler.services.measuring import tally
 from scheduler.services.notices import notice_tell
+from scheduler.services.outbox import A_TURN
 from scheduler.services.webhooks import fingerprint_of, secret_of
 
 # How long a claim holds: well above what one round can take.
@@ -34,7 +35,6 @@ GIVE_UP = timedelta(hours=24)
 AT_ONCE = 8
 AT_ONCE_A_HOOK = 4
 HOOKS_A_ROUND = 50
-A_TURN = timedelta(seconds=10)
 PARKED_AT_ONCE = 1000
 
 Send = Callable[[str, bytes, dict[str, str], Rules], Outcome]
@@ -73,7 +73,10 @@ def deliveries_claim(*, now: datetime) -> list[Claimed]:
     sendable = due.filter(hook=OuterRef("pk")).filter(Q(kind=TEST) | Q(hook__state=WebhookState.ACTIVE))
     found: list[Claimed] = []
     with transaction.atomic():
-        hooks = list(Webhook.objects.filter(Exists(sendable), removed_at__isnull=True).order_by("failing_since", "pk")[:HOOKS_A_ROUND])
+        waiting = Webhook.objects.filter(removed_at__isnull=True).annotate(oldest=Subquery(sendable.order_by("due_at").values("due_at")[:1]))
+        # Those that don't fail go first: NULLs, which PostgreSQL sorts last by itself. Then whoever has waited longest.
+        order = (F("failing_since").asc(nulls_first=True), "oldest", "pk")
+        hooks = list(waiting.filter(oldest__isnull=False).order_by(*order)[:HOOKS_A_ROUND])
         locked = connection.features.has_select_for_update_skip_locked
         for hook in hooks:
             rows = due.filter(hook=hook) if hook.state == WebhookState.ACTIVE else due.filter(hook=hook, kind=TEST)

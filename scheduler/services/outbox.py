@@ -2,8 +2,8 @@
 
 import json
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from itertools import chain
 from typing import Any
 
@@ -24,6 +24,8 @@ from scheduler.services.story import Event
 
 COLUMNS = ("kind", "at", "job", "revision", "owner", "actor", "actor_name", "from_state", "to_state", "cause", "attempt")
 AT_ONCE = 500
+# For so long at most a call makes messages, mails them, or sends them: each of the three has its turn, however much there is of another.
+A_TURN = timedelta(seconds=10)
 BATCH = 500
 
 ACTIVE = Webhook.objects.filter(state=WebhookState.ACTIVE, removed_at__isnull=True)
@@ -75,6 +77,14 @@ def _of_people(found: list[tuple[Event, str]], chosen: Mapping[int, dict[str, li
 def _row(event: Event, kind: str, by: int | None) -> tuple[Any, ...]:
     job, attempt = event.job, event.attempt.number if event.attempt is not None else None
     return kind, event.at, job.pk, event.revision, job.owner_id, by, event.by, event.before, event.after, event.cause, attempt
+
+
+def outbox_turns(*, clock: Callable[[], datetime]) -> int:
+    """Make what happened into messages, for some seconds at most. Returns how many happenings there were."""
+    began, made = clock(), 0
+    while clock() - began < A_TURN and (some := outbox_turn(now=clock())):
+        made += some
+    return made
 
 
 def outbox_turn(*, now: datetime, most: int = AT_ONCE) -> int:

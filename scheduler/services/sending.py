@@ -17,10 +17,10 @@ from scheduler.happenings import NOTICES, PAYLOAD_VERSION
 from scheduler.measures import MAILS
 from scheduler.models import Delivery, Notice, Sending, SendingState, Webhook
 from scheduler.outgoing import FAULT_LENGTH, inert
-from scheduler.services.delivering import A_TURN, CLAIM, GIVE_UP, pause_after
+from scheduler.services.delivering import CLAIM, GIVE_UP, pause_after
 from scheduler.services.measuring import tally
 from scheduler.services.notices import BETWEEN_MAILS, KIND_LABELS, Way, own_hook
-from scheduler.services.outbox import delivery_of, moment
+from scheduler.services.outbox import A_TURN, delivery_of, moment
 
 PEOPLE_A_TURN = 20
 MOST_TOGETHER = 1000
