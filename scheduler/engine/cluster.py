@@ -134,8 +134,8 @@ class Work:
 
     @property
     def movable(self) -> bool:
-        """Running, preemptible, not said to be without a checkpoint, and not touched by this plan yet."""
-        if not self.seats or self.fresh or self.evicted or self.moved or self.state != "running" or self.degraded:
+        """Running or about to run by this plan, preemptible, not said to be without a checkpoint, and not put out or moved by this plan."""
+        if not self.seats or self.evicted or self.moved or self.degraded or (self.state != "running" and not self.fresh):
             return False
         return self.kind.preemptible is Preemptible.ALWAYS and self.job.movable
 

@@ -13,7 +13,7 @@ from ..placement import Placer
 from ..reasons import Reason, reason
 from ..state import Cycle
 from ..taking import Target, place_in, targets
-from ..units import lost_work
+from ..units import lost_since, lost_work
 from ..values import Preemptible
 from .reclaim import request, walk
 
@@ -184,7 +184,11 @@ def _weight(cycle: Cycle, one: Work) -> tuple[int, int, str]:
     """How one job compares with another: least lost, then the younger one, then names."""
     key = ("weight", one.order)
     known: tuple[int, int, str] | None = cycle.memo(key)
-    return known if known is not None else cycle.remember(key, (lost_work(one, one.milli, cycle.now), -one.job.submitted, one.job.name))
+    if known is None:
+        # Who starts in this plan loses nothing yet; he is weighed as the next plan would see him, so that it finds nothing left to move.
+        lost = lost_since(one.job, one.milli, cycle.now, begun=cycle.now) if one.fresh else lost_work(one, one.milli, cycle.now)
+        known = cycle.remember(key, (lost, -one.job.submitted, one.job.name))
+    return known
 
 
 def _off_node(cycle: Cycle, here: list[tuple[int, Work]], needed: int) -> list[Work]:
@@ -210,19 +214,21 @@ def _carry_out(cycle: Cycle, work: Work, quota_type: int, target: Target, moved:
         kept_clear, banned = cluster.windows.gate(cluster, work, quota_type, milli)
         if kept_clear is not None:
             return False
-        leaves = [(one, one.charged_leaf, one.quota_type, one.missing_like_now()) for one in moved]
+        leaves = [(one, one.charged_leaf, one.quota_type, one.missing_like_now(), one.why if one.fresh else why) for one in moved]
         for one in moved:
             cluster.unseat(one, one.seats, why, work.job.name)
         seats = place_in(cycle, work, quota_type, target.low, target.high, banned)
         if seats is None or cluster.in_a_circle(work, seats) or cycle.book.delays(work, quota_type, milli, seats):
             return False
         leaf = work.charged_leaf if work.seats else work.home
-        cluster.seat(work, seats, quota_type, leaf, reason("consolidate", f"{len(moved)} jobs are moved to make a block"))
-        for one, leaf, old_type, wants in leaves:
+        running = sum(not one.fresh for one in moved)
+        detail = f"{running} jobs are moved to make a block" if running else "others start elsewhere, which makes a block"
+        cluster.seat(work, seats, quota_type, leaf, reason("consolidate", detail))
+        for one, leaf, old_type, wants, its_why in leaves:
             places = _elsewhere(cycle, one, old_type, wants)
             if places is None:
                 return False
-            cluster.seat(one, places, old_type, leaf, why)
+            cluster.seat(one, places, old_type, leaf, its_why or why)
             one.moved = True
         if not cycle.overdue(work):
             cluster.spend_moves(len(moved))
