@@ -190,7 +190,10 @@ def promises_take(*, now: datetime, news: News | None = None) -> int:
 
 def _hopeful() -> list[int]:
     """Jobs whose promise could be taken: nobody sits on a whole GPU or an instance of it. Most promises wait, and are not looked at any closer."""
-    promises, whole, parts = together(PROMISES.asking(), WHOLE_BLOCKED.asking(), PART_BLOCKED.asking())
+    promises = PROMISES()
+    if not promises:
+        return []
+    whole, parts = together(WHOLE_BLOCKED.asking(), PART_BLOCKED.asking())
     blocked = {*whole, *parts}
     return [job for promise, job in promises if promise not in blocked]
 

@@ -8,6 +8,7 @@ from django.db import DatabaseError, connection, connections, transaction
 
 from gpufleet.core.models import Progress
 from gpufleet.core.moment import one_moment
+from gpufleet.core.prepared import PreparedUpdate
 from gpufleet.core.times import now
 
 only_sqlite = pytest.mark.skipif("connection.vendor != 'sqlite'", reason="about SQLite")
@@ -90,6 +91,18 @@ def test_many_rows_at_once_are_refused_as_well() -> None:
         cursor.executemany("INSERT INTO progress (name, reached_at) VALUES (%s, '2026-03-01')", [("one",), ("two",)])
 
     assert not Progress.objects.exists()
+
+
+@only_sqlite
+@pytest.mark.django_db(transaction=True)
+def test_a_prepared_statement_that_writes_is_refused_as_well() -> None:
+    change = PreparedUpdate(lambda name: (Progress.objects.all(), {"name": name}))
+    Progress.objects.create(name="before", reached_at=now())
+
+    with pytest.raises(DatabaseError, match="while only reading"), one_moment():
+        change("after")
+
+    assert list(Progress.objects.values_list("name", flat=True)) == ["before"]
 
 
 @only_sqlite

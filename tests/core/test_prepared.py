@@ -1,11 +1,13 @@
 """A prepared question finds what its query set finds, whatever is given, and is made once."""
 
+import asyncio
 from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from django.core.exceptions import SynchronousOnlyOperation
 from django.db import DatabaseError, IntegrityError, connection, transaction
 from django.db.models import Exists, Func, Max, OuterRef, Q, Value
 from django.test.utils import CaptureQueriesContext
@@ -187,3 +189,36 @@ def test_a_delete_takes_what_the_query_set_finds(jobs: list[Job]) -> None:
     assert gone([first.pk, third.pk], OrderKind.STOP) == 0
     assert gone([first.pk, third.pk], OrderKind.START) == 2
     assert list(Order.objects.values_list("attempt_id", flat=True)) == [second.pk]
+
+
+def test_who_watches_statements_sees_these_too(jobs: list[Job]) -> None:
+    question = Prepared(lambda name: Job.objects.filter(name=name).values_list("pk", flat=True))
+    change = PreparedUpdate(lambda key, name: (Job.objects.filter(pk=key), {"name": name}))
+    seen_by: list[str] = []
+
+    def watch(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        seen_by.append(sql.split()[0])
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(watch):
+        assert question(jobs[0].name) == [jobs[0].pk]
+        assert change(jobs[0].pk, "other") == 1
+    assert seen_by == ["SELECT", "UPDATE"]
+
+
+def test_nothing_is_asked_in_a_transaction_that_is_spoilt(db: None) -> None:
+    names = Prepared(lambda: QuotaNode.objects.values_list("name", flat=True))
+    with transaction.atomic():
+        transaction.set_rollback(True)
+        with pytest.raises(transaction.TransactionManagementError):
+            names()
+
+
+def test_nothing_is_asked_on_an_event_loop(db: None) -> None:
+    names = Prepared(lambda: QuotaNode.objects.values_list("name", flat=True))
+
+    async def ask() -> None:
+        names()
+
+    with pytest.raises(SynchronousOnlyOperation):
+        asyncio.run(ask())
