@@ -84,6 +84,7 @@ JOBS = Table(
     empty="No job has been submitted yet. Send one with gpufleet submit, or with POST /api/v1/jobs.",
     row_key="job.public_id",
     row_field="public_id",
+    lines=True,
 )
 
 PLANS = Table(

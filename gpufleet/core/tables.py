@@ -90,6 +90,7 @@ class Table:
     for whom the page says `can_add`. `libraries` are the template libraries that cells use. `presented` turns a page's rows into what cells and the
     file read, in a fixed number of queries; where that depends on the reader it is given to `page` or `respond` instead. `row_key` is the path of
     what tells a row from all others, for lists that a script keeps up to date, and `row_field` the model's field of it: such lists answer `?rows=`.
+    With `lines` a row is a few lines on a narrow screen; a style sheet places its cells by their class `c-key`.
     """
 
     name: str
@@ -108,6 +109,7 @@ class Table:
     presented: Presenter | None = None
     row_key: str = ""
     row_field: str = ""
+    lines: bool = False
 
     def __post_init__(self) -> None:
         for column in self.columns:
@@ -122,11 +124,17 @@ class Table:
     def body(self) -> Template:
         """All rows as one template, compiled once: a cell costs no template of its own. The first cell names its row."""
         first, *rest = self.shown
-        cells = f'<th scope="row">{first.source}</th>'
-        cells += "".join(f"<td{' class=num' if column.numeric else ''}>{column.source}</td>" for column in rest)
+        cells = f'<th scope="row"{self._marks(first, "rowheader")}>{first.source}</th>'
+        cells += "".join(f"<td{self._marks(column, 'cell')}>{column.source}</td>" for column in rest)
         loads = "".join(f"{{% load {library} %}}" for library in self.libraries)
         key = f' data-key="{{{{ row.{self.row_key} }}}}"' if self.row_key else ""
-        return Engine.get_default().from_string(f"{loads}{{% for row in rows %}}<tr{key}>{cells}</tr>{{% endfor %}}")
+        role = ' role="row"' if self.lines else ""
+        return Engine.get_default().from_string(f"{loads}{{% for row in rows %}}<tr{key}{role}>{cells}</tr>{{% endfor %}}")
+
+    def _marks(self, column: Column, role: str) -> str:
+        """Class and role of a cell. What is laid out otherwise than as a table says itself that it is one: browsers may forget it."""
+        names = [*(["num"] if column.numeric else []), *([f"c-{column.key}"] if self.lines else [])]
+        return (f' class="{" ".join(names)}"' if names else "") + (f' role="{role}"' if self.lines else "")
 
     def page(
         self,

@@ -47,7 +47,7 @@ def visit(live_console: LiveConsole, browser: Browser, jobs: list[Job]) -> Itera
         if live:
             expect(visitor.page.locator(".live-word")).to_have_text("Live")
             # A heartbeat says "Live" as well. What changes before the page has joined its topic makes it ask for everything.
-            wait_for(visitor.page, lambda: any('"joined"' in frame for frame in frames))
+            wait_for(visitor.page, lambda: any('"joined"' in frame and '"bells"' not in frame for frame in frames))
         return visitor
 
     yield open_page
@@ -95,6 +95,19 @@ def test_a_row_that_is_shown_is_asked_for_alone_and_one_that_left_the_list_goes(
     live_console.do(job_transition, job=jobs[1], to=JobState.CANCELLED, now=now(), cause="not needed")
     expect(page.locator(f'tr[data-key="{jobs[1].public_id}"]')).to_have_count(0)
     assert asked[1:] == [f"?phase=waiting&rows={jobs[1].public_id}"], "the list was asked for its order, not for all of itself"
+
+
+def test_on_a_phone_the_reason_stands_in_sight(visit, jobs):
+    page = visit("/jobs/?phase=waiting", viewport={"width": 390, "height": 844}).page
+    table = page.get_by_role("table")
+    row = table.get_by_role("row").filter(has_text=jobs[0].public_id)
+
+    box = row.locator(".job-line").bounding_box()
+    assert box is not None
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= 390
+    expect(row.get_by_role("cell")).to_have_count(7)
+    expect(table.get_by_role("columnheader")).to_have_count(8)
 
 
 class Held:
