@@ -10,7 +10,7 @@ from django.db import connection
 from gpufleet.core.models import Change, Feed, Sequence
 from gpufleet.core.times import now
 from gpufleet.doctor import Finding, Report, examine, some
-from scheduler.models import Happening, JobState
+from scheduler.models import Happening, JobState, Notice, Sending
 from tests import builders
 from tests.servers import Manage
 
@@ -141,7 +141,41 @@ def test_messages_that_are_stuck_are_found():
     told = findings("clockwork")
 
     assert any("was not made into messages" in finding for finding in told)
-    assert any("1 messages to webhooks are due for more than 10 minutes" in finding for finding in told), "those of one that fails wait on purpose"
+    assert any("1 messages to webhooks (Chat) are due for more than 10 minutes" in finding for finding in told), (
+        "those of one that fails wait on purpose"
+    )
+
+
+@pytest.mark.django_db
+def test_mails_that_are_stuck_are_named(personas):
+    ago = now() - timedelta(minutes=11)
+
+    def sending(who, **fields):
+        notice = Notice.objects.create(user=personas.users[who], kind="failed", at=ago, title="It failed")
+        return Sending.objects.create(notice=notice, user=notice.user, **({"way": "email", "due_at": now() + timedelta(hours=1)} | fields))
+
+    sending("viewer", attempts=2, fault="SMTPServerDisconnected: gone")
+    sending("viewer", state="parked", done_at=now() - timedelta(days=2), fault="SMTPRecipientsRefused: old")
+    sending("viewer", way="webhook", due_at=ago)
+    assert not [finding for finding in findings("clockwork") if "mail" in finding]
+
+    sending("submitter", due_at=ago)
+    sending("team_lead", attempts=3, fault="ConnectionRefusedError: nobody there")
+    sending("operator", state="parked", done_at=now(), fault="SMTPRecipientsRefused: no such person")
+    told = [finding for finding in findings("clockwork") if "mail" in finding]
+
+    assert ["1 notices by e-mail are due" in told[0], "E-mails to operator, team_lead could not be sent" in told[1]] == [True, True]
+    assert "no such person" in told[1]
+
+
+@pytest.mark.django_db
+def test_webhooks_that_fail_for_hours_are_a_note():
+    builders.webhook(name="Chat", failing_since=now() - timedelta(minutes=61))
+    builders.webhook(name="New", public_id="w-new", failing_since=now() - timedelta(minutes=50))
+
+    notes = [finding.what for _, finding in examine(["clockwork"]).findings if finding.note]
+
+    assert any("more than an hour: Chat." in note for note in notes)
 
 
 @pytest.mark.django_db

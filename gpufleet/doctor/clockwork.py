@@ -9,16 +9,21 @@ import redis
 from asgiref.sync import async_to_sync
 from channels.layers import get_channel_layer
 from django.conf import settings
+from django.db.models import Q
 
 from gpufleet.core.models import Progress
 from gpufleet.core.tasks import HEARTBEAT_QUEUES, heartbeat_name
 from gpufleet.core.times import now
 from gpufleet.doctor import Finding, some
-from scheduler.models import Delivery, DeliveryState, Happening, Webhook, WebhookState
+from scheduler.models import Delivery, DeliveryState, Happening, Sending, SendingState, Webhook, WebhookState
+from scheduler.services.notices import Way
 
 OLDEST_REDIS = (6, 0)
 ANSWER_SECONDS = 5
 MESSAGES_LATE = timedelta(minutes=10)
+FAILING_LONG = timedelta(hours=1)
+# The first tries of a mail server that restarts fail as well.
+TRIED_OFTEN = 3
 LONGEST_SILENCE = timedelta(seconds=60)
 
 
@@ -98,12 +103,22 @@ def messages_go_out() -> Iterator[Finding]:
             "Check the worker of the queue default and its log. Nothing was lost: it is told once the worker runs.",
         )
     late = Delivery.objects.filter(state=DeliveryState.WAITING, due_at__lt=moment - MESSAGES_LATE, hook__state=WebhookState.ACTIVE)
-    count = late.filter(hook__removed_at__isnull=True, hook__failing_since__isnull=True).count()
+    late = late.filter(hook__removed_at__isnull=True, hook__failing_since__isnull=True)
+    count = late.count()
     if count:
+        names = list(late.order_by("hook__name").values_list("hook__name", flat=True).distinct()[:50])
         yield Finding(
-            f"{count:,} messages to webhooks are due for more than {MESSAGES_LATE.total_seconds() / 60:g} minutes and were not sent.",
+            f"{count:,} messages to webhooks ({some(names)}) are due for more than {MESSAGES_LATE.total_seconds() / 60:g} minutes and were not sent.",
             "Receivers are told late; what waits a day is given up.",
             "Check the worker of the queue default; with very many messages, start another one.",
+        )
+    failing = Webhook.objects.filter(state=WebhookState.ACTIVE, removed_at__isnull=True, failing_since__lt=moment - FAILING_LONG).order_by("pk")
+    if names := list(failing.values_list("name", flat=True)[:50]):
+        yield Finding(
+            f"Webhooks have only failed for more than an hour: {some(names)}.",
+            "Their messages wait, each for a day at most; after days of failing a webhook is switched off.",
+            "The log on the page of the webhook has what its receiver answered.",
+            note=True,
         )
     off = list(Webhook.objects.filter(state=WebhookState.DISABLED, removed_at__isnull=True).order_by("pk").values_list("name", flat=True)[:50])
     if off:
@@ -112,8 +127,31 @@ def messages_go_out() -> Iterator[Finding]:
         )
 
 
+def mails_go_out() -> Iterator[Finding]:
+    """Notices by e-mail that are due are sent, and the mail server takes them."""
+    moment = now()
+    waiting = Sending.objects.filter(way=Way.EMAIL, state=SendingState.WAITING)
+    late = waiting.filter(due_at__lt=moment - MESSAGES_LATE).count()
+    if late:
+        yield Finding(
+            f"{late:,} notices by e-mail are due for more than {MESSAGES_LATE.total_seconds() / 60:g} minutes and were not sent.",
+            "People are told late; what waits a day is given up.",
+            "Check the worker of the queue default and its log.",
+        )
+    failed = Q(state=SendingState.WAITING, attempts__gte=TRIED_OFTEN) | Q(state=SendingState.FAILED, done_at__gt=moment - timedelta(days=1))
+    refused = Sending.objects.filter(failed, way=Way.EMAIL).exclude(fault="")
+    if people := list(refused.order_by("user__username").values_list("user__username", flat=True).distinct()[:50]):
+        fault = refused.order_by("-pk").values_list("fault", flat=True).first()
+        yield Finding(
+            f"E-mails to {some(people)} could not be sent. The last time: {fault}",
+            "They are tried again for a day, then given up. In the console the notices are there.",
+            "Check the mail server of GPUFLEET_EMAIL_URL, and the addresses of those people.",
+        )
+
+
 CHECKS = {
     "messages go out": messages_go_out,
+    "mails go out": mails_go_out,
     "Redis answers": redis_answers,
     "the channel layer carries": channel_layer_carries,
     "worker and clock": worker_and_clock,
