@@ -2,9 +2,11 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated, Any
 
 import orjson
@@ -27,11 +29,37 @@ AGAIN_MS = 500
 # Asked often while it writes, seldom while it does not.
 SOON_SECONDS, SELDOM_SECONDS = 0.25, 2.0
 PART_BYTES = 64 * 1024
-# Of one process: each asks the database and a back-end a few times a second.
+# Of one process, and of each caller: each asks the database and a back-end a few times a second.
 MOST_STREAMS = 100
+MOST_STREAMS_EACH = 20
 BUSY_SECONDS = 5
-_open = threading.BoundedSemaphore(MOST_STREAMS)
 _readers = ThreadPoolExecutor(max_workers=4, thread_name_prefix="log-stream")
+
+
+class Places:
+    """How many streams are open, of all and of each caller, so that nobody takes them from everybody else."""
+
+    def __init__(self, most: int = MOST_STREAMS, each: int = MOST_STREAMS_EACH) -> None:
+        self.most, self.each = most, each
+        self._taken: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def take(self, caller: str) -> Callable[[], None] | None:
+        """What gives the place back; None where there is none."""
+        with self._lock:
+            if self._taken.total() >= self.most or self._taken[caller] >= self.each:
+                return None
+            self._taken[caller] += 1
+        return partial(self._give_back, caller)
+
+    def _give_back(self, caller: str) -> None:
+        with self._lock:
+            self._taken[caller] -= 1
+            if not self._taken[caller]:
+                del self._taken[caller]
+
+
+_places = Places()
 
 
 class Followed:
@@ -70,14 +98,14 @@ class Followed:
 class Stream:
     """The body of an answer. It holds one of the process's streams until it is closed."""
 
-    def __init__(self, followed: Followed, first: bytes, room: threading.Semaphore) -> None:
+    def __init__(self, followed: Followed, first: bytes, give_back: Callable[[], None]) -> None:
         self.followed, self.first = followed, first
-        self._room: threading.Semaphore | None = room
+        self._give_back: Callable[[], None] | None = give_back
 
     def close(self) -> None:
-        room, self._room = self._room, None
-        if room is not None:
-            room.release()
+        give_back, self._give_back = self._give_back, None
+        if give_back is not None:
+            give_back()
 
     # Whose reader went while the answer was made is never closed.
     __del__ = close
@@ -134,7 +162,7 @@ def job_output_stream(
     request: HttpRequest,
     public_id: str,
     asked: Query[StreamQuery],
-    last: Annotated[str, Header("", alias="Last-Event-ID", pattern="^([0-9]{1,9}:[0-9]{1,15})?$")],
+    last: Annotated[str, Header("", alias="Last-Event-ID", pattern="^([1-9][0-9]{0,8}:[0-9]{1,15})?$")],
 ) -> StreamingHttpResponse:
     """Server-Sent Events. Each holds a part of the log in `data`, as `GET …/logs` answers it; the event `end` says that nothing will be added.
 
@@ -149,10 +177,10 @@ def job_output_stream(
         attempt, offset = (int(part) for part in last.split(":"))
     followed = Followed(found, attempt=attempt, role=asked.role, index=asked.index, offset=offset)
     told, _ = followed.step()  # what can't be told is refused, which it can't be once an answer has begun
-    room = _open
-    if not room.acquire(blocking=False):
+    give_back = _places.take(f"{access.actor.via} {access.actor.user and access.actor.user.pk}")
+    if give_back is None:
         raise Throttled(wait=BUSY_SECONDS)
     kind = Stream if isinstance(request, ASGIRequest) else PresentStream
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    body = kind(followed, f"retry: {AGAIN_MS}\n\n".encode() + told, room)
+    body = kind(followed, f"retry: {AGAIN_MS}\n\n".encode() + told, give_back)
     return StreamingHttpResponse(body, content_type="text/event-stream", headers=headers)

@@ -117,12 +117,14 @@ class TestWhatIsThere:
         self.ask(personas, "submitter", theirs, status=404)
         assert writing.asked == asked
 
-    @pytest.mark.parametrize("last", ["1", "x:1", "1:-1", "1:1:1", f"1:{10**20}"])
+    @pytest.mark.parametrize("last", ["1", "x:1", "0:5", "1:-1", "1:1:1", f"1:{10**20}"])
     def test_an_id_that_is_none_is_refused(self, personas: Personas, writing: Writing, last: str) -> None:
-        self.ask(personas, "submitter", running(personas), last=last, status=422)
+        address = f"/api/v1/jobs/{running(personas).public_id}/logs/stream"
+        answer = personas.client("submitter").get(address, headers={"Last-Event-ID": last})
+        assert (answer.status_code, [fault["path"] for fault in answer.json()["errors"]]) == (422, ["Last-Event-ID"])
 
     def test_a_stream_that_is_over_makes_room(self, personas: Personas, writing: Writing, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(log_stream, "_open", threading.BoundedSemaphore(2))
+        monkeypatch.setattr(log_stream, "_places", log_stream.Places(most=3, each=2))
         of = running(personas)
         address = f"/api/v1/jobs/{of.public_id}/logs/stream"
         client = personas.client("submitter")
@@ -130,6 +132,10 @@ class TestWhatIsThere:
         refused = client.get(address)
         assert refused.status_code == 429
         assert refused["Retry-After"] == "5"
+        others = personas.client("operator").get(address)
+        assert others.status_code == 200, "one caller leaves room for the others"
+        assert personas.client("superuser").get(address).status_code == 429, "all of them together have an end as well"
+        assert b"".join(others)
         assert b"".join(first)
         assert client.get(address).status_code == 200
         assert b"".join(second)
@@ -201,7 +207,9 @@ def test_who_comes_back_misses_nothing(console: LiveConsole, personas: Personas,
 
 
 def test_who_has_gone_is_read_for_no_longer(console: LiveConsole, personas: Personas, writing: Writing, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_stream, "_open", threading.BoundedSemaphore(1))
+    monkeypatch.setattr(log_stream, "_places", log_stream.Places(most=1))
+    monkeypatch.setattr(log_stream, "SOON_SECONDS", 0.01)
+    monkeypatch.setattr(log_stream, "SELDOM_SECONDS", 0.01)
     of, token = running(personas), personas.token("submitter", "submit")
     address = f"{console.origin}/api/v1/jobs/{of.public_id}/logs/stream"
     writing.text = "x\n"
@@ -209,11 +217,17 @@ def test_who_has_gone_is_read_for_no_longer(console: LiveConsole, personas: Pers
     wait_until(lambda: reader.text, what="it to be told")
     reader.leave = True
 
-    def answered() -> bool:
-        with httpx.stream("GET", address, headers=reader.headers, timeout=30, trust_env=False) as answer:
-            return answer.status_code == 200
+    def free() -> bool:
+        give_back = log_stream._places.take("somebody else")
+        if give_back is not None:
+            give_back()
+        return give_back is not None
 
-    wait_until(answered, what="its place to be free")
+    wait_until(free, what="its place to be free")
+    asked = writing.asked
+    for _ in range(3):
+        assert httpx.get(f"{console.origin}/api/v1/me", headers=reader.headers, trust_env=False, timeout=30).status_code == 200
+    assert writing.asked == asked
 
 
 def test_a_log_begins_with_the_run(console: LiveConsole, personas: Personas, writing: Writing) -> None:
