@@ -5,9 +5,9 @@ at least once, and receivers tell repeats by its id. One that fails waits longer
 """
 
 import random
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -36,6 +36,7 @@ AT_ONCE = 8
 AT_ONCE_A_HOOK = 4
 HOOKS_A_ROUND = 50
 PARKED_AT_ONCE = 1000
+NOBODY: Mapping[int, int] = {}
 
 Send = Callable[[str, bytes, dict[str, str], Rules], Outcome]
 
@@ -54,21 +55,25 @@ def deliveries_turn(*, clock: Callable[[], datetime], rng: random.Random, send: 
     began = clock()
     deliveries_park(now=began)
     tried = 0
+    under_way: dict[Future[Outcome], Claimed] = {}
     with ThreadPoolExecutor(max_workers=AT_ONCE, thread_name_prefix="webhook") as threads:
-        while clock() - began < A_TURN:
-            claimed = deliveries_claim(now=clock())
-            if not claimed:
-                break
+        while True:
             now = clock()
-            # A thread only sends: what is written, this one writes.
-            outcomes = list(threads.map(lambda one, at=now: _send(one, at, send), claimed))
-            deliveries_settle(done=list(zip(claimed, outcomes, strict=True)), now=clock(), rng=rng)
-            tried += len(claimed)
-    return tried
+            if now - began < A_TURN:
+                busy = Counter(one.hook.pk for one in under_way.values())
+                for one in deliveries_claim(now=now, most=AT_ONCE - len(under_way), busy=busy):
+                    under_way[threads.submit(_send, one, now, send)] = one
+            if not under_way:
+                return tried
+            # A thread only sends: what is written, this one writes. Whoever is slow keeps his own place from the others, and no other one.
+            ended = wait(under_way, return_when=FIRST_COMPLETED).done
+            done = [(under_way.pop(each), each.result()) for each in list(under_way) if each in ended]
+            deliveries_settle(done=done, now=clock(), rng=rng)
+            tried += len(done)
 
 
-def deliveries_claim(*, now: datetime) -> list[Claimed]:
-    """A few messages that are due, of each hook the oldest; of a hook that fails only one."""
+def deliveries_claim(*, now: datetime, most: int = AT_ONCE, busy: Mapping[int, int] = NOBODY) -> list[Claimed]:
+    """A few messages that are due, of each hook the oldest; of a hook that fails only one. `busy` says how many of a hook are under way."""
     due = Delivery.objects.filter(state=DeliveryState.WAITING, due_at__lte=now)
     sendable = due.filter(hook=OuterRef("pk")).filter(Q(kind=TEST) | Q(hook__state=WebhookState.ACTIVE))
     found: list[Claimed] = []
@@ -80,10 +85,10 @@ def deliveries_claim(*, now: datetime) -> list[Claimed]:
         locked = connection.features.has_select_for_update_skip_locked
         for hook in hooks:
             rows = due.filter(hook=hook) if hook.state == WebhookState.ACTIVE else due.filter(hook=hook, kind=TEST)
-            share = 1 if hook.failing_since is not None else AT_ONCE_A_HOOK
-            oldest = rows.order_by("due_at", "pk").select_for_update(skip_locked=locked)[: min(share, 2 * AT_ONCE - len(found))]
+            share = (1 if hook.failing_since is not None else AT_ONCE_A_HOOK) - busy.get(hook.pk, 0)
+            oldest = rows.order_by("due_at", "pk").select_for_update(skip_locked=locked)[: max(0, min(share, most - len(found)))]
             found.extend(Claimed(row, hook, row.attempts + 1) for row in oldest)
-            if len(found) >= 2 * AT_ONCE:
+            if len(found) >= most:
                 break
         for one in found:
             Delivery.objects.filter(pk=one.delivery.pk).update(attempts=one.attempt, due_at=now + CLAIM, tried_at=now)

@@ -4,6 +4,7 @@ import hashlib
 import hmac
 import json
 import random
+import threading
 from datetime import timedelta
 from itertools import pairwise
 
@@ -20,6 +21,7 @@ from scheduler.models import Delivery, Happening, JobState, Webhook, WebhookStat
 from scheduler.outgoing import Outcome
 from scheduler.selectors.webhooks import hook_places, hooks_managed
 from scheduler.services.delivering import (
+    AT_ONCE,
     AT_ONCE_A_HOOK,
     CLAIM,
     GIVE_UP,
@@ -147,6 +149,20 @@ def test_the_secret_is_nowhere_in_the_database(hook):
     assert new.secret not in str(list(AuditEntry.objects.values()))
 
 
+def test_the_audit_log_names_the_host_of_an_address_and_no_more(personas, hook):
+    """Its readers are more than those who may see the address."""
+    made = hook(url="https://hooks.example.org:8443/T0/secret?key=word").hook
+    hook_change(access=personas.access("team_lead"), hook=made, url="https://hooks.example.org:8443/T0/another", now=NOON)
+    hook_remove(access=personas.access("team_lead"), hook=made, now=NOON)
+
+    entries = list(AuditEntry.objects.filter(object_kind="webhook").order_by("pk").values("before", "after"))
+    assert not any(word in str(entries) for word in ("T0", "secret", "word", "another"))
+    told = entries[0]["after"]["address"]
+    assert told.startswith("https://hooks.example.org:8443 (")
+    assert entries[1]["before"]["address"] == told
+    assert entries[1]["after"]["address"] not in (None, told), "it is told that it is another one"
+
+
 def test_a_change_needs_the_revision_that_was_read(personas, hook):
     made = hook().hook
     hook_change(access=personas.access("team_lead"), hook=made, name="Pager", seen=1, now=NOON)
@@ -160,7 +176,7 @@ def test_a_change_needs_the_revision_that_was_read(personas, hook):
 # The outbox
 
 
-def test_nothing_is_written_where_nobody_listens(personas, hook, django_assert_num_queries):
+def test_nothing_is_written_where_nobody_listens(personas, hook):
     submitted(personas)
     assert Happening.objects.count() == 0
 
@@ -306,7 +322,7 @@ def test_who_dies_between_sending_and_writing_it_down_sends_again_under_the_same
     assert Delivery.objects.get().state == "delivered"
 
 
-def test_what_two_claim_at_once_each_has_for_himself(personas, hook):
+def test_what_one_has_claimed_nobody_else_is_given(personas, hook):
     hook()
     for _ in range(3):
         submitted(personas)
@@ -405,6 +421,32 @@ def test_one_slow_hook_leaves_room_for_the_others(personas, hook):
     claimed = deliveries_claim(now=NOON)
 
     assert {one.hook.pk: sum(other.hook == one.hook for other in claimed) for one in claimed} == {slow.hook.pk: 4, quick.hook.pk: 4}
+
+
+def test_a_receiver_that_does_not_answer_keeps_only_its_own_place(personas, hook):
+    """The others are sent all they have while one is waited for, not a few each time that it has answered."""
+    hook(name="Slow", url="https://slow.example.org/")
+    submitted(personas)
+    outbox_turn(now=NOON)
+    hook("operator", "acme/research", name="Quick")
+    for _ in range(2 * AT_ONCE):
+        submitted(personas)
+    outbox_turn(now=NOON)
+    Delivery.objects.filter(hook__name="Slow").exclude(event=Delivery.objects.earliest("pk").event).delete()
+    others, all_sent, waited = [], threading.Event(), []
+
+    def send(url, *_):
+        if "slow" in url:
+            waited.append(all_sent.wait(20))
+        else:
+            others.append(url)
+            if len(others) == 2 * AT_ONCE:
+                all_sent.set()
+        return GOOD
+
+    assert deliveries_turn(clock=Clock(), rng=random.Random(1), send=send) == 2 * AT_ONCE + 1
+    assert waited == [True]
+    assert not Delivery.objects.exclude(state="delivered").exists()
 
 
 def test_a_test_goes_out_also_where_it_is_paused(personas, hook, turn):
