@@ -211,7 +211,7 @@ def _notice(one: Notice) -> dict[str, Any]:
 
 def _sending(one: Sending) -> dict[str, Any]:
     plain = {name: getattr(one, name) for name in ("way", "state", "attempts", "made_at", "done_at", "fault")}
-    due = one.due_at if one.done_at is None else None
+    due = one.due_at if one.done_at is None and one.delivery_id is None else None
     return {"id": one.pk, "notice": one.notice_id, "title": one.notice.title, "due_at": due} | plain
 
 

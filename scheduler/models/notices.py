@@ -205,6 +205,10 @@ class Sending(models.Model):
     made_at = MomentField(default=now)
     due_at = MomentField()
     attempts = models.PositiveIntegerField(default=0)
+    tried_since = MomentField(null=True, blank=True, help_text="When it was due for the first time and somebody took it up.")
+    delivery = models.ForeignKey(
+        Delivery, null=True, blank=True, on_delete=models.SET_NULL, related_name="sendings", help_text="The message to a webhook that it is part of."
+    )
     done_at = MomentField(null=True, blank=True)
     fault = models.CharField(max_length=300, blank=True)
 

@@ -16,9 +16,9 @@ from django.db import connection, transaction
 from django.db.models import F, OuterRef, Q, Subquery
 
 from gpufleet.core.audit import SYSTEM, audit_record
-from scheduler.happenings import TEST
+from scheduler.happenings import NOTICES, TEST
 from scheduler.measures import DELIVERIES, DELIVERY
-from scheduler.models import Delivery, DeliveryState, Webhook, WebhookState
+from scheduler.models import Delivery, DeliveryState, Sending, SendingState, Webhook, WebhookState
 from scheduler.outgoing import Outcome, Rules, post, signature
 from scheduler.services.measuring import tally
 from scheduler.services.notices import notice_tell
@@ -37,6 +37,14 @@ AT_ONCE_A_HOOK = 4
 HOOKS_A_ROUND = 50
 PARKED_AT_ONCE = 1000
 NOBODY: Mapping[int, int] = {}
+
+# Why nobody tried a message for a day.
+UNTRIED: dict[str, str] = {
+    "removed": "It was not sent: the webhook was removed.",
+    WebhookState.PAUSED: "It was not sent for a day: the webhook is paused.",
+    WebhookState.DISABLED: "It was not sent for a day: the webhook is switched off.",
+    WebhookState.ACTIVE: "It was not sent for a day: nobody got round to it. Is a worker of the queue default running?",
+}
 
 Send = Callable[[str, bytes, dict[str, str], Rules], Outcome]
 
@@ -131,17 +139,28 @@ def deliveries_settle(*, done: Sequence[tuple[Claimed, Outcome]], now: datetime,
                 "excerpt": outcome.excerpt,
             }
             rows = Delivery.objects.filter(pk=one.delivery.pk, state=DeliveryState.WAITING)
+            given_up = not outcome.taken and now - one.delivery.made_at >= GIVE_UP
             if outcome.taken:
                 rows.update(**columns, state=DeliveryState.DELIVERED, done_at=now)
-            elif now - one.delivery.made_at >= GIVE_UP:
+            elif given_up:
                 rows.filter(attempts=one.attempt).update(**columns, state=DeliveryState.PARKED, done_at=now)
             else:
                 rows.filter(attempts=one.attempt).update(**columns, due_at=now + pause_after(one.attempt, rng))
-            given_up = not outcome.taken and now - one.delivery.made_at >= GIVE_UP
             tally.count(DELIVERIES, "delivered" if outcome.taken else "given_up" if given_up else "failed")
             tally.time(DELIVERY, seconds=outcome.duration_ms / 1000)
+        _sendings_follow([one.delivery.pk for one, _ in done if one.delivery.kind == NOTICES], now)
         for key, outcomes in sorted(by_hook.items()):
             _judge(key, outcomes, now)
+
+
+def _sendings_follow(keys: Sequence[int], now: datetime) -> None:
+    """What became of messages became of the notices in them."""
+    if not keys:
+        return
+    waiting = Sending.objects.filter(state=SendingState.WAITING, delivery__in=keys)
+    waiting.filter(delivery__state=DeliveryState.DELIVERED).update(state=SendingState.SENT, done_at=now, fault="")
+    said = Subquery(Delivery.objects.filter(pk=OuterRef("delivery")).values("fault")[:1])
+    waiting.filter(delivery__state=DeliveryState.PARKED).update(state=SendingState.FAILED, done_at=now, fault=said)
 
 
 def _judge(key: int, outcomes: Iterable[Outcome], now: datetime) -> None:
@@ -169,17 +188,27 @@ def _judge(key: int, outcomes: Iterable[Outcome], now: datetime) -> None:
         )
         told = hook.person or hook.author
         if told is not None:
-            text = f"It has only failed since {since:%Y-%m-%d %H:%M} UTC. Repair the receiver, send a test, then resume it."
-            notice_tell(user=told, title=f"The webhook {hook.name} was switched off", text=text, now=now)
+            title, remedy = f"The webhook {hook.name} was switched off", "send a test, then resume it."
+            if hook.person is not None:
+                title, remedy = "Your own webhook was switched off", "then press Change at your own webhook in your notification settings."
+            text = f"It has only failed since {since:%Y-%m-%d %H:%M} UTC. Repair the receiver, {remedy}"
+            notice_tell(user=told, title=title, text=text, now=now)
 
 
 def deliveries_park(*, now: datetime) -> int:
     """Give up what waited for a day, whether or not it was tried: for a hook that is paused, switched off or removed nobody tries."""
     old = Delivery.objects.filter(state=DeliveryState.WAITING, made_at__lte=now - GIVE_UP, due_at__lte=now)
-    keys = list(old.order_by("made_at").values_list("pk", flat=True)[:PARKED_AT_ONCE])
-    if not keys:
-        return 0
-    waiting = Delivery.objects.filter(pk__in=keys, state=DeliveryState.WAITING, due_at__lte=now)
-    gone = waiting.update(state=DeliveryState.PARKED, done_at=now)
+    facts = ("pk", "fault", "hook__state", "hook__removed_at")
+    reasons: dict[str, list[int]] = defaultdict(list)
+    rows = list(old.order_by("made_at").values_list(*facts)[:PARKED_AT_ONCE])
+    for key, fault, state, removed in rows:
+        # What was tried has its reason already: the last answer.
+        reasons["" if fault else UNTRIED["removed" if removed is not None else state]].append(key)
+    gone = 0
+    with transaction.atomic():
+        for reason, keys in reasons.items():
+            waiting = Delivery.objects.filter(pk__in=keys, state=DeliveryState.WAITING, due_at__lte=now)
+            gone += waiting.update(state=DeliveryState.PARKED, done_at=now, **({"fault": reason} if reason else {}))
+        _sendings_follow([key for key, *_ in rows], now)
     tally.count(DELIVERIES, "given_up", n=gone)
     return gone

@@ -2,9 +2,9 @@
 
 import json
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from smtplib import SMTPException
 from typing import Any
 
@@ -15,9 +15,9 @@ from django.template.loader import render_to_string
 
 from scheduler.happenings import NOTICES, PAYLOAD_VERSION
 from scheduler.measures import MAILS
-from scheduler.models import Delivery, Notice, Sending, SendingState, Webhook
+from scheduler.models import Delivery, Notice, Sending, SendingState, Webhook, WebhookState
 from scheduler.outgoing import FAULT_LENGTH, inert
-from scheduler.services.delivering import CLAIM, GIVE_UP, pause_after
+from scheduler.services.delivering import GIVE_UP, pause_after
 from scheduler.services.measuring import tally
 from scheduler.services.notices import BETWEEN_MAILS, KIND_LABELS, Way, own_hook
 from scheduler.services.outbox import A_TURN, delivery_of, moment
@@ -25,6 +25,11 @@ from scheduler.services.outbox import A_TURN, delivery_of, moment
 PEOPLE_A_TURN = 20
 MOST_TOGETHER = 1000
 SHOWN_IN_A_MAIL = 50
+# How long a claim holds. A mail takes a dozen exchanges with its server, and connecting may be tried at several addresses: each of them may take
+# EMAIL_TIMEOUT, and whoever is still at it must not be thought dead.
+CLAIM = timedelta(minutes=5)
+NO_HOOK = "There is no webhook of your own any more."
+HOOK_OFF = "Your own webhook is switched off, as it had only failed for days. Press Change there to use it again."
 
 
 def sendings_turn(*, clock: Callable[[], datetime], rng: random.Random) -> int:
@@ -42,22 +47,24 @@ def sendings_turn(*, clock: Callable[[], datetime], rng: random.Random) -> int:
 
 def _claim(way: str, *, now: datetime) -> list[Sending]:
     """All that is due to one person by one way, moved on so that nobody else takes it meanwhile."""
-    due = Sending.objects.filter(way=way, state=SendingState.WAITING, due_at__lte=now)
+    due = Sending.objects.filter(way=way, state=SendingState.WAITING, delivery__isnull=True, due_at__lte=now)
     with transaction.atomic():
-        first = due.order_by("due_at", "pk").first()
-        if first is None:
+        oldest = due.order_by("due_at", "pk").first()
+        if oldest is None:
             return []
         locked = connection.features.has_select_for_update_skip_locked
-        own = due.filter(user=first.user_id).order_by("pk").select_for_update(of=("self",), skip_locked=locked)
+        own = due.filter(user=oldest.user_id).order_by("pk").select_for_update(of=("self",), skip_locked=locked)
         rows = list(own.select_related("notice", "user")[:MOST_TOGETHER])
         for row in rows:
             row.attempts += 1
+            row.tried_since = row.tried_since or now
         keys = [row.pk for row in rows]
         for attempts in {row.attempts for row in rows}:
             same = [row.pk for row in rows if row.attempts == attempts]
-            Sending.objects.filter(pk__among=same).update(attempts=attempts, due_at=now + CLAIM)
+            first = {"tried_since": now} if attempts == 1 else {}
+            Sending.objects.filter(pk__among=same).update(attempts=attempts, due_at=now + CLAIM, **first)
         # What comes after this is gathered for the next one.
-        later = Sending.objects.filter(way=way, user=first.user_id, state=SendingState.WAITING, due_at__lt=now + BETWEEN_MAILS)
+        later = Sending.objects.filter(way=way, user=oldest.user_id, state=SendingState.WAITING, due_at__lt=now + BETWEEN_MAILS)
         if way == Way.EMAIL:
             later.exclude(pk__in=keys[:MOST_TOGETHER]).update(due_at=now + BETWEEN_MAILS)
     return rows
@@ -76,15 +83,23 @@ def _mail(rows: Sequence[Sending], *, now: datetime, rng: random.Random) -> None
     except (OSError, SMTPException, ValueError) as error:
         fault = inert(f"{type(error).__name__}: {error}".encode())[:FAULT_LENGTH]
     tally.count(MAILS, "failed" if fault else "sent")
-    settled = {row.pk: row for row in rows}
+    # Whoever comes late, after somebody else has claimed them anew, only tells of success.
+    waiting = Sending.objects.filter(state=SendingState.WAITING)
+    again = now + pause_after(max(row.attempts for row in rows), rng)
+    alike: dict[tuple[int, bool], list[int]] = defaultdict(list)
+    for row in rows:
+        # The day of trying begins with the first try: quiet hours or a worker that was away may have come before it.
+        alike[row.attempts, now - (row.tried_since or now) >= GIVE_UP].append(row.pk)
     with transaction.atomic():
         if not fault:
-            Sending.objects.filter(pk__among=list(settled)).update(state=SendingState.SENT, done_at=now, fault="")
+            waiting.filter(pk__among=[row.pk for row in rows]).update(state=SendingState.SENT, done_at=now, fault="")
             return
-        over = [key for key, row in settled.items() if now - max(row.made_at, row.notice.at) >= GIVE_UP]
-        Sending.objects.filter(pk__in=over).update(state=SendingState.FAILED, done_at=now, fault=fault)
-        again = now + pause_after(max(row.attempts for row in rows), rng)
-        Sending.objects.filter(pk__in=set(settled) - set(over)).update(due_at=again, fault=fault)
+        for (attempts, over), keys in alike.items():
+            ours = waiting.filter(pk__among=keys, attempts=attempts)
+            if over:
+                ours.update(state=SendingState.FAILED, done_at=now, fault=fault)
+            else:
+                ours.update(due_at=again, fault=fault)
 
 
 def mail_of(address: str, name: str, notices: Sequence[Notice]) -> EmailMultiAlternatives:
@@ -121,13 +136,14 @@ def _to_webhooks(*, now: datetime) -> int:
             break
         hook = own_hook(rows[0].user)
         with transaction.atomic():
-            keys = [row.pk for row in rows]
-            if hook is None:
-                fault = "There is no webhook of your own any more."
-                Sending.objects.filter(pk__among=keys, state=SendingState.WAITING).update(state=SendingState.FAILED, done_at=now, fault=fault)
+            ours = Sending.objects.filter(pk__among=[row.pk for row in rows], state=SendingState.WAITING)
+            if hook is None or hook.state != WebhookState.ACTIVE:
+                ours.update(state=SendingState.FAILED, done_at=now, fault=NO_HOOK if hook is None else HOOK_OFF)
             else:
-                message_of(hook, rows, now).save(force_insert=True)
-                Sending.objects.filter(pk__among=keys, state=SendingState.WAITING).update(state=SendingState.SENT, done_at=now)
+                message = message_of(hook, rows, now)
+                message.save(force_insert=True)
+                # They are sent when the message is, and given up when it is.
+                ours.update(delivery=message, due_at=now + GIVE_UP)
         tried += len(rows)
     return tried
 

@@ -17,7 +17,10 @@ from gpufleet.core.live.news import News
 from gpufleet.core.models import Change
 from quotas.models import RoleBinding
 from scheduler.models import Delivery, Happening, JobFollow, JobState, Notice, NoticeChoices, Sending, Webhook
+from scheduler.outgoing import Outcome
 from scheduler.quiet import QuietHours
+from scheduler.services import sending
+from scheduler.services.delivering import GIVE_UP, deliveries_park, deliveries_turn
 from scheduler.services.notices import Kind, Way, job_follow, notice_test, notices_choose, notices_read
 from scheduler.services.outbox import outbox_turn
 from scheduler.services.sending import sendings_turn
@@ -199,12 +202,9 @@ def test_thousands_of_happenings_are_few_mails(personas, mine, choose):
     assert Sending.objects.exclude(state="delivered").count() == 0
 
 
-def test_a_mail_that_fails_is_tried_again_and_given_up_after_a_day(personas, mine, choose, monkeypatch):
+def test_a_mail_that_fails_is_tried_again(personas, mine, choose, monkeypatch):
     choose(ways={"failed": ["email"]})
     end(running(mine, personas.nodes[TEAM]))
-
-    def refuse(self, *_, **__):
-        raise ConnectionRefusedError("nobody there")
 
     with monkeypatch.context() as patch:
         patch.setattr("django.core.mail.EmailMultiAlternatives.send", refuse)
@@ -218,6 +218,59 @@ def test_a_mail_that_fails_is_tried_again_and_given_up_after_a_day(personas, min
 
     assert len(mail.outbox) == 1
     assert Sending.objects.get().state == "delivered"
+
+
+def refuse(self, *_, **__):
+    raise ConnectionRefusedError("nobody there")
+
+
+def tried_until_given_up(at):
+    """Send whenever it is due. Returns the first and the last of those times."""
+    first = row = None
+    while row is None or row.state == "waiting":
+        sent(at)
+        row, last = Sending.objects.get(), at
+        first, at = first or at, row.due_at
+    assert row.state == "parked"
+    return first, last
+
+
+def test_a_mail_that_nobody_takes_is_given_up_a_day_after_its_first_try(personas, mine, choose, monkeypatch):
+    """Not a day after it was made: quiet hours may have held it back for most of that."""
+    monkeypatch.setattr("django.core.mail.EmailMultiAlternatives.send", refuse)
+    choose(ways={"failed": ["email"]}, zone="UTC", quiet_from=12 * 60, quiet_until=11 * 60)
+    end(running(mine, personas.nodes[TEAM]))
+    assert Sending.objects.get().due_at == NOON + timedelta(hours=23)
+
+    first, last = tried_until_given_up(NOON + timedelta(hours=23))
+
+    assert first == NOON + timedelta(hours=23)
+    assert timedelta(days=1) <= last - first < timedelta(days=1, minutes=80)
+    assert "nobody there" in Sending.objects.get().fault
+
+
+def test_who_is_late_with_a_mail_does_not_undo_what_another_wrote(personas, mine, choose):
+    choose(ways={"failed": ["email"]})
+    end(running(mine, personas.nodes[TEAM]))
+    at = NOON + timedelta(minutes=1)
+    slow = sending._claim(Way.EMAIL, now=at)
+    later = at + sending.CLAIM
+    quick = sending._claim(Way.EMAIL, now=later)
+
+    mine.email = ""
+    slow[0].user.email = ""  # so that it fails
+    sending._mail(slow, now=later, rng=random.Random(1))
+    row = Sending.objects.get()
+    assert (row.state, row.fault, row.due_at) == ("waiting", "", later + sending.CLAIM), "the other one is at it"
+
+    sending._mail(quick, now=later, rng=random.Random(1))
+    sending._mail(slow, now=later, rng=random.Random(1))
+    assert Sending.objects.get().state == "delivered"
+
+
+def test_a_claim_outlasts_the_slowest_mail_server(settings):
+    """Connect to some addresses, greeting, EHLO twice, STARTTLS, sign in in three, sender, receiver, DATA, text, QUIT: each within the time-out."""
+    assert sending.CLAIM.total_seconds() >= 20 * settings.EMAIL_TIMEOUT
 
 
 def test_a_mail_header_takes_no_line_of_a_job_name(personas, mine, choose):
@@ -247,7 +300,7 @@ def test_who_dies_while_mailing_sends_again(personas, mine, choose, monkeypatch)
         patch.setattr("scheduler.services.sending.mail_of", die)
         sent(at)
 
-    assert len(sent(at + timedelta(minutes=2))) == 1
+    assert len(sent(at + sending.CLAIM)) == 1
 
 
 # One's own webhook
@@ -278,6 +331,87 @@ def test_without_a_webhook_it_is_said_that_it_did_not_go_out(personas, mine, cho
     row = Sending.objects.get()
     assert row.state == "parked"
     assert "no webhook" in row.fault
+
+
+@pytest.fixture
+def own(personas, mine, choose):
+    """The submitter's webhook, and one notice on its way to it."""
+    hook = builders.webhook(node=None, person=mine, kinds=[], name="Own notices")
+    choose(ways={"failed": ["webhook"]})
+    end(running(mine, personas.nodes[TEAM]))
+    return hook
+
+
+def answered(fault, at=NOON):
+    outcome = Outcome(500 if fault else 200, 1, fault)
+    return deliveries_turn(clock=lambda: at, rng=random.Random(1), send=lambda *_: outcome)
+
+
+def test_to_a_webhook_it_has_gone_out_when_the_receiver_has_taken_it(own):
+    sent()
+    answered("It answered 500.")
+    assert Sending.objects.get().state == "waiting"
+
+    later = NOON + timedelta(minutes=1)
+    sent(later)
+    assert Delivery.objects.count() == 1, "it is handed over once"
+    answered("", later)
+
+    row = Sending.objects.get()
+    assert (row.state, row.done_at, row.fault) == ("delivered", later, "")
+
+
+def test_what_no_receiver_takes_is_given_up_with_its_message(own):
+    sent()
+    answered("It answered 500.")
+    answered("It answered 501.", NOON + GIVE_UP - timedelta(seconds=1))
+    deliveries_park(now=NOON + GIVE_UP + timedelta(hours=2))
+
+    row = Sending.objects.get()
+    assert (row.state, row.fault) == ("parked", "It answered 501.")
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({"state": "paused"}, "paused"),
+        ({"state": "disabled", "disabled_at": NOON}, "switched off"),
+        ({"removed_at": NOON}, "removed"),
+        ({}, "worker"),
+    ],
+)
+def test_what_nobody_tried_is_given_up_with_the_reason(own, facts, said):
+    sent()
+    Webhook.objects.filter(pk=own.pk).update(**facts)
+
+    assert deliveries_park(now=NOON + GIVE_UP) == 1
+
+    assert said in Delivery.objects.get().fault
+    assert Sending.objects.get().fault == Delivery.objects.get().fault
+
+
+def test_while_ones_own_webhook_is_switched_off_nothing_is_said_to_have_gone_out(own):
+    Webhook.objects.filter(pk=own.pk).update(state="disabled", disabled_at=NOON)
+
+    sent()
+
+    row = Sending.objects.get()
+    assert row.state == "parked"
+    assert "switched off" in row.fault
+    assert Delivery.objects.count() == 0
+
+
+def test_who_has_a_webhook_of_his_own_is_told_what_he_can_do_when_it_was_switched_off(own, mine):
+    """It has no page with a test and a switch, as those of a team have."""
+    sent()
+    Webhook.objects.filter(pk=own.pk).update(failing_since=NOON - timedelta(days=5))
+
+    answered("It answered 500.")
+
+    notice = Notice.objects.get(user=mine, kind="own")
+    assert notice.title == "Your own webhook was switched off"
+    assert "press Change" in notice.text
+    assert "resume" not in notice.text
 
 
 # Quiet hours
@@ -391,9 +525,6 @@ def test_a_test_goes_every_way_that_is_used_whatever_the_hour(personas, mine, ch
 
 
 def test_the_author_of_a_webhook_that_was_switched_off_is_told(personas, monkeypatch):
-    from scheduler.outgoing import Outcome
-    from scheduler.services.delivering import deliveries_turn
-
     lead = personas.users["team_lead"]
     hook = builders.webhook(personas.nodes[TEAM], author=lead, failing_since=NOON - timedelta(days=5))
     builders.delivery(hook, state="waiting", done_at=None)
