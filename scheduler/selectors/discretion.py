@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Any
 
 from quotas.models import QuotaNode
@@ -14,29 +15,46 @@ _JOB = re.compile(r"\bj-\d+\b")
 _PATH = re.compile(r"(?<![\w./-])[\w-]+(?:/[\w.-]*[\w-])*(?![\w/-])")
 
 
-class Discretion:
-    """Takes the names out of sentences that their reader may not know. Two queries at most, whatever the number of sentences."""
+class Names:
+    """Which jobs and quotas there are among those that sentences name: read once for all readers, and only when one is to be kept from something."""
 
-    def __init__(self, access: Access, texts: Iterable[Any]) -> None:
-        paths = access.paths(Can.SEE)
-        self._sees_all = "" in paths
-        self._hidden_paths: frozenset[str] = frozenset()
-        self._hidden_jobs: frozenset[str] = frozenset()
-        if self._sees_all:
-            return
-        named = {found for text in texts for found in _JOB.findall(str(text))}
-        if named:
-            visible = Job.objects.filter(access.visible(Can.SEE, "quota__path"), public_id__in=named).values_list("public_id", flat=True)
-            self._hidden_jobs = frozenset(named) - set(visible)
-        known = QuotaNode.objects.values_list("path", flat=True)
+    def __init__(self, texts: Iterable[Any]) -> None:
+        self.named = frozenset(found for text in texts for found in _JOB.findall(str(text)))
+
+    @cached_property
+    def jobs(self) -> dict[str, str]:
+        """Where the jobs lie, by their public ids."""
+        return dict(Job.objects.filter(public_id__in=self.named).values_list("public_id", "quota__path")) if self.named else {}
+
+    @cached_property
+    def paths(self) -> frozenset[str]:
+        return frozenset(QuotaNode.objects.values_list("path", flat=True))
+
+
+class Discretion:
+    """Takes the names out of sentences that their reader may not know. Two queries at most, whatever the number of sentences, and none that
+    another one with the same `Names` has asked."""
+
+    def __init__(self, access: Access, texts: Iterable[Any] | Names) -> None:
+        self._mine = access.paths(Can.SEE)
+        self._sees_all = "" in self._mine
+        self._names = texts if isinstance(texts, Names) else Names(() if self._sees_all else texts)
+
+    def _hides_job(self, job: str) -> bool:
+        if job not in self._names.named:
+            return False
+        path = self._names.jobs.get(job)
+        return path is None or not any(is_within(path, mine) for mine in self._mine)
+
+    def _hides_path(self, path: str) -> bool:
         # Who sees a node knows what it is called up to the top.
-        self._hidden_paths = frozenset(path for path in known if not any(is_within(path, mine) or is_within(mine, path) for mine in paths))
+        return path in self._names.paths and not any(is_within(path, mine) or is_within(mine, path) for mine in self._mine)
 
     def text(self, text: str) -> str:
         if self._sees_all:
             return text
-        text = _JOB.sub(lambda found: ANOTHER_JOB if found[0] in self._hidden_jobs else found[0], text)
-        return _PATH.sub(lambda found: ANOTHER_TEAM if found[0] in self._hidden_paths else found[0], text)
+        text = _JOB.sub(lambda found: ANOTHER_JOB if self._hides_job(found[0]) else found[0], text)
+        return _PATH.sub(lambda found: ANOTHER_TEAM if self._hides_path(found[0]) else found[0], text)
 
     def value(self, value: Any) -> Any:
         """The same for plain data, such as the facts of a reason."""

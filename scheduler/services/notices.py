@@ -17,11 +17,11 @@ from gpufleet.core.audit import audit_record
 from gpufleet.core.faults import Conflict
 from gpufleet.core.live.news import News
 from gpufleet.core.models import User
-from quotas.permissions import Access, Can, access_for_user
+from quotas.permissions import Access, Can, accesses_for_users
 from scheduler.happenings import Happened
 from scheduler.models import Happening, Job, JobFollow, Notice, NoticeChoices, Sending, SendingState, Webhook
 from scheduler.quiet import A_DAY, QuietHours
-from scheduler.selectors.discretion import Discretion
+from scheduler.selectors.discretion import Discretion, Names
 
 # Of one kind, so many of a turn are told one by one; more of them as one.
 SINGLY = 5
@@ -190,7 +190,7 @@ def _self(access: Access) -> User:
 # Made from what happened
 
 
-def notices_make(*, rows: Iterable[Happening], jobs: Mapping[int, Job], now: datetime, news: News) -> int:
+def notices_make(*, rows: Iterable[Happening], jobs: Mapping[int, Job], names: Names, now: datetime, news: News) -> int:
     """Tell owners and followers of these happenings, in the caller's transaction. Returns how many notices that were."""
     told: dict[tuple[int, Kind], list[tuple[Happening, Job]]] = defaultdict(list)
     followers: dict[int, list[int]] = defaultdict(list)
@@ -205,7 +205,7 @@ def notices_make(*, rows: Iterable[Happening], jobs: Mapping[int, Job], now: dat
                 told[user, kind].append((row, job))
     found = User.objects.filter(pk__in={user for user, _ in told}, is_active=True).select_related("notice_choices")
     people = {user.pk: user for user in found}
-    sees = {key: access_for_user(user) for key, user in people.items()}
+    sees = accesses_for_users(people.values())
     followed_by = {user for following in followers.values() for user in following}
     for (user, kind), each in told.items():
         follows = user in followed_by and user in sees
@@ -214,8 +214,7 @@ def notices_make(*, rows: Iterable[Happening], jobs: Mapping[int, Job], now: dat
     made: list[Notice] = []
     for (key, kind), each in sorted(told.items()):
         if each and key in people and choices_for(people[key]).ways[kind]:
-            # Causes name jobs and teams of the whole fleet; a person is told of those that he sees.
-            made += _notices(people[key], kind, each, Discretion(sees[key], [row.cause for row, _ in each[:SINGLY]]))
+            made += _notices(people[key], kind, each, Discretion(sees[key], names))
     made.sort(key=lambda notice: notice.at)
     _write(made, people, now, news)
     return len(made)

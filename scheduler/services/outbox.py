@@ -18,7 +18,7 @@ from gpufleet.core.times import millis
 from quotas.permissions import Access, Can, Grant, is_within
 from scheduler.happenings import PAYLOAD_VERSION, TOLD
 from scheduler.models import Delivery, Happening, Job, JobFollow, NoticeChoices, Webhook, WebhookState
-from scheduler.selectors.discretion import Discretion
+from scheduler.selectors.discretion import Discretion, Names
 from scheduler.services.notices import KIND_OF, notices_make
 from scheduler.services.story import Event
 
@@ -98,25 +98,25 @@ def outbox_turn(*, now: datetime, most: int = AT_ONCE) -> int:
             job.pk: job for job in Job.objects.filter(pk__among={row.job for row in rows}).select_related("quota", "owner").defer("spec", "launch")
         }
         hooks = list(ACTIVE.filter(node__isnull=False).select_related("node").order_by("pk"))
-        Delivery.objects.bulk_create(_deliveries(rows, jobs, hooks, now), batch_size=BATCH)
+        # Causes name jobs and teams of the whole fleet: who is told reads of those that he may see.
+        names = Names(row.cause for row in rows)
+        Delivery.objects.bulk_create(_deliveries(rows, jobs, hooks, names, now), batch_size=BATCH)
         news = News()
-        notices_make(rows=rows, jobs=jobs, now=now, news=news)
+        notices_make(rows=rows, jobs=jobs, names=names, now=now, news=news)
         Happening.objects.filter(pk__among=[row.pk for row in rows]).delete()
         news.publish()
     return len(rows)
 
 
-def _deliveries(rows: Sequence[Happening], jobs: dict[int, Job], hooks: Sequence[Webhook], now: datetime) -> list[Delivery]:
+def _deliveries(rows: Sequence[Happening], jobs: dict[int, Job], hooks: Sequence[Webhook], names: Names, now: datetime) -> list[Delivery]:
     found = []
     for hook in hooks:
         node = hook.node
         assert node is not None
         told = [(row, jobs[row.job]) for row in rows if row.kind in hook.kinds and row.job in jobs and is_within(jobs[row.job].quota.path, node.path)]
-        # Who receives it knows what one sees there who sees that subtree alone: causes name jobs and teams of the whole fleet.
-        receiver = Access(SYSTEM, (Grant(node.path, frozenset({Can.SEE})),))
-        discretion = Discretion(receiver, [row.cause for row, _ in told]) if told else None
+        # Who receives it knows what one sees there who sees that subtree alone.
+        discretion = Discretion(Access(SYSTEM, (Grant(node.path, frozenset({Can.SEE})),)), names)
         for row, job in told:
-            assert discretion is not None
             body = payload(row, job, discretion.text(row.cause))
             found.append(delivery_of(hook, event=f"e-{row.pk}", kind=row.kind, job=job.public_id, body=body, now=now))
     return sorted(found, key=lambda delivery: int(delivery.event.removeprefix("e-")))

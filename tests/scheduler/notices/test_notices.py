@@ -8,7 +8,8 @@ from zoneinfo import ZoneInfo
 import pytest
 from django.core import mail
 from django.core.exceptions import ValidationError
-from django.db import transaction
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,8 +26,10 @@ from scheduler.services.notices import Kind, Way, job_follow, notice_test, notic
 from scheduler.services.outbox import outbox_turn
 from scheduler.services.sending import sendings_turn
 from scheduler.services.steps import Steps, jobs_locked
+from scheduler.services.webhooks import own_hook_remove
 from tests import builders
 from tests.builders import NOON
+from tests.personas import person
 
 pytestmark = pytest.mark.django_db
 TEAM = "acme/research/nlp"
@@ -129,6 +132,40 @@ def test_causes_name_no_job_and_no_team_that_the_reader_does_not_see(personas):
     told = "It made room for another job of another team."
     assert Notice.objects.get().text == told
     assert json.loads(Delivery.objects.get(hook=hook).body)["cause"] == told
+
+
+def test_many_people_and_hooks_cost_no_more_questions_than_few(personas):
+    """Neither what each may do nor what the causes name is asked for each of them."""
+    team, other = personas.nodes[TEAM], personas.nodes["acme/product/search"]
+
+    def questions(people):
+        for number in range(people):
+            user = person(f"one-of-{people}-{number}", role="viewer", node=team)
+            builders.webhook(team)
+            jobs = running(user, team, 2)
+            with transaction.atomic():
+                steps = Steps(now=NOON)
+                for job, to in zip(jobs_locked([job.pk for job in jobs]).values(), (JobState.FAILED, JobState.COMPLETED), strict=True):
+                    steps.move(job, to, f"It made room for {builders.job(on=other).public_id} of {other.path}.")
+                steps.write(News())
+        with CaptureQueriesContext(connection) as asked:
+            assert outbox_turn(now=NOON) == 2 * people
+        return sum(one["sql"].startswith("SELECT") for one in asked.captured_queries)
+
+    questions(1)
+    few = questions(2)
+    assert questions(9) == few
+    assert set(Notice.objects.values_list("text", flat=True)) == {"It made room for another job of another team."}
+
+
+def test_nothing_is_asked_about_names_where_everybody_sees_all(personas):
+    jobs = running(personas.users["superuser"], personas.nodes[TEAM])
+
+    with CaptureQueriesContext(connection) as asked:
+        end(jobs, cause="It made room for j-1 of acme/product/search.")
+
+    assert Notice.objects.get().text == "It made room for j-1 of acme/product/search."
+    assert not [one for one in asked.captured_queries if one["sql"].startswith('SELECT "quota_node"."path"')]
 
 
 def test_following_ends(personas):
