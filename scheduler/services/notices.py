@@ -67,6 +67,7 @@ KIND_LABELS: dict[str, str] = {
     Kind.NEAR_LIMIT: "A job's time limit is near",
 }
 WAY_LABELS = {Way.CONSOLE: "Console", Way.EMAIL: "E-mail", Way.WEBHOOK: "Own webhook"}
+QUIET_RULES = {"hold": "Hold it back and send it as one when they are over", "drop": "Leave it out"}
 _ONE = {
     Happened.STARTED: "{} runs",
     Happened.PREEMPTED: "{} was preempted",
@@ -141,6 +142,21 @@ def notices_choose(
     return choices_of(row)
 
 
+def way_leave(*, access: Access, way: Way) -> None:
+    """Take a way out of a person's choices that leads nowhere any more."""
+    user = _self(access)
+    with transaction.atomic():
+        User.objects.select_for_update().get(pk=user.pk)
+        row = NoticeChoices.objects.filter(user=user).first()
+        if row is None or not any(way in chosen for chosen in row.ways.values()):
+            return
+        before = _facts(row)
+        row.ways = {kind: [one for one in chosen if one != way] for kind, chosen in row.ways.items()}
+        row.revision += 1
+        row.save(update_fields=["ways", "revision"])
+        audit_record(actor=access.actor, action="notices.choose", kind="person", object_id=user.public_id, before=before, after=_facts(row))
+
+
 def _facts(row: NoticeChoices) -> dict[str, Any]:
     return {name: getattr(row, name) for name in ("ways", "zone", "quiet_from", "quiet_until", "quiet_rule", "urgent")}
 
@@ -163,6 +179,8 @@ def _choice_faults(
         elif Way.EMAIL in chosen and not (mail_is_on() and user.email):
             why = "you have no address" if mail_is_on() else "this console sends no mail (GPUFLEET_EMAIL_URL)"
             found[f"ways.{kind}"] = [f"E-mail can't be chosen: {why}."]
+        elif Way.WEBHOOK in chosen and own_hook(user) is None:
+            found[f"ways.{kind}"] = ["Your own webhook can't be chosen: you have named none."]
     try:
         ZoneInfo(zone)
     except (ValueError, OSError, KeyError):
@@ -174,8 +192,8 @@ def _choice_faults(
             found[name] = ["A time of the day is wanted."]
     if quiet_from is not None and quiet_from == quiet_until and not found:
         found["quiet_until"] = ["It must differ from the beginning. To be told nothing at all, choose no way."]
-    if quiet_rule not in ("hold", "drop"):
-        found["quiet_rule"] = ["hold or drop is wanted."]
+    if quiet_rule not in QUIET_RULES:
+        found["quiet_rule"] = ["Choose {}.".format(" or ".join(f"“{label}” ({rule})" for rule, label in QUIET_RULES.items()))]
     if not set(urgent) <= set(Kind):
         found["urgent"] = [f"The kinds are {', '.join(Kind)}."]
     return found

@@ -24,7 +24,7 @@ from scheduler.happenings import PAYLOAD_VERSION, TEST, Happened
 from scheduler.models import Delivery, Webhook, WebhookState
 from scheduler.outgoing import Refused, Rules, target_of
 from scheduler.selectors.webhooks import may_manage_hooks
-from scheduler.services.notices import own_hook
+from scheduler.services.notices import Way, own_hook, way_leave
 from scheduler.services.outbox import delivery_of, moment
 
 MOST_A_NODE = 20
@@ -154,10 +154,14 @@ def own_hook_save(*, access: Access, url: str, now: datetime) -> NewSecret | Non
 
 
 def own_hook_remove(*, access: Access, now: datetime) -> bool:
+    """Nothing is sent there any more, and nothing is chosen to be."""
     hook = own_hook(access.actor.user) if access.actor.user is not None else None
-    if hook is not None:
+    if hook is None:
+        return False
+    with transaction.atomic():
+        way_leave(access=access, way=Way.WEBHOOK)
         hook_remove(access=access, hook=hook, now=now)
-    return hook is not None
+    return True
 
 
 def hook_remove(*, access: Access, hook: Webhook, reason: str = "", now: datetime) -> None:
@@ -172,7 +176,7 @@ def hook_remove(*, access: Access, hook: Webhook, reason: str = "", now: datetim
 
 
 def hook_test(*, access: Access, hook: Webhook, now: datetime) -> Delivery:
-    """A message that says only that it is a test. It goes out also where the webhook is paused or switched off."""
+    """A message that says only that it is a test. It goes out also where the webhook is paused or switched off, once, and one at a time."""
     _must_manage_hook(access, hook)
     event = f"t-{secrets.token_hex(6)}"
     said = {
@@ -198,7 +202,10 @@ def delivery_repeat(*, access: Access, delivery: Delivery, now: datetime) -> Del
 def _send(access: Access, action: str, delivery: Delivery) -> Delivery:
     with transaction.atomic():
         hook = _locked(delivery.hook, None)
-        if Delivery.objects.filter(hook=hook, state="waiting", kind=delivery.kind, event=delivery.event).exists():
+        waiting = Delivery.objects.filter(hook=hook, state="waiting", kind=delivery.kind)
+        if delivery.kind == TEST and waiting.exists():
+            raise Conflict("A test is on its way already: see what becomes of it before the next.")
+        if waiting.filter(event=delivery.event).exists():
             raise Conflict("It is on its way already.")
         delivery.save(force_insert=True)
         _record(access, action, hook, after={"delivery": delivery.public_id, "event": delivery.event})

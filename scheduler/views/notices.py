@@ -20,6 +20,7 @@ from scheduler.selectors.jobs import job_for
 from scheduler.selectors.notices import LOG_SHOWN, bell_of, choices_row, notices_of, own_deliveries, sendings_of, unread_count
 from scheduler.services.notices import (
     KIND_LABELS,
+    QUIET_RULES,
     WAY_LABELS,
     Choices,
     Kind,
@@ -103,8 +104,8 @@ def notice_settings(request: HttpRequest) -> HttpResponse:
 
 def _read(request: HttpRequest) -> dict[str, Any]:
     plain = {name: request.POST.get(name, "").strip()[:100] for name in ("zone", "quiet_from", "quiet_until", "quiet_rule", "seen")}
-    ways = {kind.value: [way for way in request.POST.getlist(f"ways-{kind.value}") if way in set(Way)] for kind in Kind}
-    return plain | {"ways": ways, "urgent": [kind for kind in request.POST.getlist("urgent") if kind in set(Kind)]}
+    sent = {name.removeprefix("ways-"): request.POST.getlist(name) for name in request.POST if name.startswith("ways-")}
+    return plain | {"ways": {kind.value: [] for kind in Kind} | sent, "urgent": request.POST.getlist("urgent")}
 
 
 def _minutes(text: str) -> int | None:
@@ -126,7 +127,7 @@ def _typed(chosen: Choices) -> dict[str, Any]:
     }
 
 
-def _settings(request: HttpRequest, typed: dict[str, Any], faults: dict[str, Any] | None = None, *, status: int = 200) -> HttpResponse:
+def _settings(request: HttpRequest, typed: dict[str, Any], faults: dict[str, list[str]] | None = None, *, status: int = 200) -> HttpResponse:
     access, user, found = access_of(request), _person(request), faults or {}
     can_mail = mail_is_on() and bool(user.email)
     hook = own_hook(user)
@@ -148,16 +149,19 @@ def _settings(request: HttpRequest, typed: dict[str, Any], faults: dict[str, Any
         }
         for kind in Kind
     ]
+    # Of kinds that have no row there is nowhere else to say what is wrong.
+    rest = [fault for name, said in found.items() if name.startswith("ways.") and name.removeprefix("ways.") not in set(Kind) for fault in said]
     context = {
         "typed": typed,
-        "faults": found,
+        "faults": found | {"all": [*found.get("all", []), *rest]},
+        "quiet_rules": QUIET_RULES,
         "rows": rows,
         "ways": list(WAY_LABELS.values()),
         "zones": sorted(zone for zone in available_timezones() if "/" in zone and not zone.startswith(("Etc/", "posix", "right"))),
         "address": user.email if can_mail else "",
         "mail_is_on": mail_is_on(),
         "hook": hook,
-        "sendings": sendings_of(access)[:LOG_SHOWN],
+        "sendings": [(one, WAY_LABELS[Way(one.way)]) for one in sendings_of(access)[:LOG_SHOWN]],
         "deliveries": own_deliveries(access)[:LOG_SHOWN] if hook else [],
     }
     return render(request, "scheduler/notice_settings.html", context, status=status)
@@ -168,7 +172,9 @@ def _settings(request: HttpRequest, typed: dict[str, Any], faults: dict[str, Any
 def notices_try(request: HttpRequest) -> HttpResponse:
     ways = notice_test(access=access_of(request), now=now())
     named = ", ".join(WAY_LABELS[Way(way)].lower() for way in sorted(ways))
-    messages.success(request, f"A test is on its way: {named}. What becomes of it is in the log below.")
+    # The bell is rung at once; only what leaves the console has a log.
+    log = "" if set(ways) == {Way.CONSOLE} else " What becomes of it is in the log below."
+    messages.success(request, f"A test is on its way: {named}.{log}")
     return redirect("notice_settings")
 
 

@@ -134,7 +134,11 @@ def webhook_remove_page(request: HttpRequest, public_id: str) -> HttpResponse:
 @requires()
 def webhook_test_write(request: HttpRequest, public_id: str) -> HttpResponse:
     hook = _hook(request, public_id)
-    sent = hook_test(access=access_of(request), hook=hook, now=now())
+    try:
+        sent = hook_test(access=access_of(request), hook=hook, now=now())
+    except Conflict as fault:
+        messages.error(request, str(fault))
+        return redirect("webhook", public_id)
     messages.success(request, "A test is on its way: this page says what becomes of it.")
     return redirect("delivery", hook.public_id, sent.public_id)
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from gpufleet.core.audit import SYSTEM
 from gpufleet.core.live.news import News
-from gpufleet.core.models import Change
+from gpufleet.core.models import AuditEntry, Change
 from quotas.models import RoleBinding
 from scheduler.models import Delivery, Happening, JobFollow, JobState, Notice, NoticeChoices, Sending, Webhook
 from scheduler.outgoing import Outcome
@@ -359,17 +359,6 @@ def test_ones_own_webhook_gets_all_that_is_due_as_one_message(personas, mine, ch
     assert [(one["kind"], one["title"]) for one in said["notices"]] == [("failed", "train-0 failed"), ("finished", "train-1 completed")]
 
 
-def test_without_a_webhook_it_is_said_that_it_did_not_go_out(personas, mine, choose):
-    choose(ways={"failed": ["webhook"]})
-    end(running(mine, personas.nodes[TEAM]))
-
-    sent()
-
-    row = Sending.objects.get()
-    assert row.state == "parked"
-    assert "no webhook" in row.fault
-
-
 @pytest.fixture
 def own(personas, mine, choose):
     """The submitter's webhook, and one notice on its way to it."""
@@ -377,6 +366,16 @@ def own(personas, mine, choose):
     choose(ways={"failed": ["webhook"]})
     end(running(mine, personas.nodes[TEAM]))
     return hook
+
+
+def test_without_a_webhook_it_is_said_that_it_did_not_go_out(own):
+    Webhook.objects.filter(pk=own.pk).update(removed_at=NOON)
+
+    sent()
+
+    row = Sending.objects.get()
+    assert row.state == "parked"
+    assert "no webhook" in row.fault
 
 
 def answered(fault, at=NOON):
@@ -530,15 +529,37 @@ def test_every_fault_of_a_choice_is_named(personas):
     with pytest.raises(ValidationError) as caught:
         notices_choose(
             access=personas.access("submitter"),
-            ways={"failed": ["email"], "started": ["pigeon"], "bored": []},
+            ways={"failed": ["email"], "finished": ["webhook"], "started": ["pigeon"], "bored": []},
             zone="../etc/passwd",
             quiet_from=60,
             quiet_rule="shout",
             urgent=["bored"],
         )
 
-    assert set(caught.value.message_dict) == {"ways.failed", "ways.started", "ways.bored", "zone", "quiet_until", "quiet_rule", "urgent"}
+    assert set(caught.value.message_dict) == {
+        "ways.failed",
+        "ways.finished",
+        "ways.started",
+        "ways.bored",
+        "zone",
+        "quiet_until",
+        "quiet_rule",
+        "urgent",
+    }
+    assert "you have named none" in caught.value.message_dict["ways.finished"][0]
     assert NoticeChoices.objects.count() == 0
+
+
+def test_with_ones_own_webhook_its_way_goes_from_the_choices(personas, mine, choose):
+    builders.webhook(node=None, person=mine, kinds=[])
+    choose(ways={"failed": ["console", "webhook"], "finished": ["webhook"]})
+
+    assert own_hook_remove(access=personas.access("submitter"), now=NOON)
+
+    row = NoticeChoices.objects.get()
+    assert (row.ways["failed"], row.ways["finished"], row.revision) == (["console"], [], 2)
+    assert AuditEntry.objects.filter(action="notices.choose").count() == 2
+    assert not own_hook_remove(access=personas.access("submitter"), now=NOON)
 
 
 def test_reading_is_ones_own(personas):

@@ -1,9 +1,11 @@
 """The pages of webhooks and notices, as their people see them; what strangers wrote stays inert."""
 
+from html import unescape
+
 import pytest
 
 from gpufleet.core.models import AuditEntry
-from scheduler.models import Delivery, Notice, NoticeChoices, Webhook
+from scheduler.models import Delivery, Notice, NoticeChoices, Sending, Webhook
 from tests import builders
 from tests.builders import NOON
 
@@ -146,6 +148,53 @@ def test_choices_are_kept_and_faults_are_named(personas, settings):
     bad = client.post("/notifications/settings/", good | {"seen": "1", "zone": "Mars/Olympus", "ways-failed": ["email"]})
     assert "Name a time zone" in bad.content.decode()
     assert "E-mail can&#x27;t be chosen" in bad.content.decode()
+
+
+def test_every_fault_of_the_choices_is_on_the_page_in_its_own_words(personas):
+    sent = {"zone": "UTC", "quiet_rule": "shout", "urgent": ["bored"], "ways-failed": ["pigeon"], "ways-bored": ["console"], "seen": "0"}
+
+    answer = personas.client("submitter").post("/notifications/settings/", sent)
+
+    page = unescape(answer.content.decode())
+    assert answer.status_code == 422
+    assert "Choose “Hold it back and send it as one when they are over” (hold) or “Leave it out” (drop)." in page
+    assert "The kinds are started" in page
+    assert "The ways are console" in page
+    assert "There is no such kind" in page
+    assert NoticeChoices.objects.count() == 0
+
+
+def test_the_log_names_ways_as_the_choices_do(personas):
+    sam = personas.users["submitter"]
+    for way in ("email", "webhook"):
+        Sending.objects.create(notice=told(sam)[0], user=sam, way=way, due_at=NOON)
+
+    page = personas.client("submitter").get("/notifications/settings/").content.decode()
+
+    assert "<td>E-mail</td>" in page
+    assert "<td>Own webhook</td>" in page
+
+
+def test_of_a_test_in_the_console_no_log_is_promised(personas, settings):
+    settings.EMAIL_HOST = "mail.example.org"
+    client, sam = personas.client("submitter"), personas.users["submitter"]
+
+    page = client.post("/notifications/test/", follow=True).content.decode()
+    assert "A test is on its way: console." in page
+    assert "in the log below" not in page
+
+    NoticeChoices.objects.create(user=sam, ways={"failed": ["email"]})
+    assert "in the log below" in client.post("/notifications/test/", follow=True).content.decode()
+
+
+def test_a_second_test_of_a_webhook_is_refused_while_one_waits(personas, lead):
+    hook = builders.webhook(personas.nodes[TEAM])
+    lead.post(f"/webhooks/{hook.public_id}/test/")
+
+    answer = lead.post(f"/webhooks/{hook.public_id}/test/", follow=True)
+
+    assert "A test is on its way already" in answer.content.decode()
+    assert Delivery.objects.count() == 1
 
 
 def test_ones_own_webhook_shows_its_secret_once_and_can_be_removed(personas):

@@ -455,11 +455,24 @@ def test_a_test_goes_out_also_where_it_is_paused(personas, hook, turn):
     hook_change(access=access, hook=made, state="paused", now=NOON)
 
     hook_test(access=access, hook=made, now=NOON)
-    hook_test(access=access, hook=made, now=NOON)
     sent = turn()
 
-    assert [json.loads(body)["kind"] for _, body, _ in sent] == ["test", "test"]
-    assert AuditEntry.objects.filter(action="webhook.test").count() == 2
+    assert [json.loads(body)["kind"] for _, body, _ in sent] == ["test"]
+    assert AuditEntry.objects.filter(action="webhook.test").count() == 1
+
+
+def test_tests_go_out_one_at_a_time_and_each_is_tried_once(personas, hook, turn):
+    made, access = hook().hook, personas.access("team_lead")
+    hook_test(access=access, hook=made, now=NOON)
+    with pytest.raises(Conflict, match="on its way already"):
+        hook_test(access=access, hook=made, now=NOON)
+    hook_test(access=access, hook=hook(name="Another").hook, now=NOON)
+
+    assert len(turn(BAD)) == 2
+    assert turn(BAD, NOON + timedelta(hours=2)) == []
+    assert set(Delivery.objects.values_list("state", "fault")) == {("parked", BAD.fault)}
+    hook_test(access=access, hook=made, now=NOON)
+    assert len(turn()) == 1
 
 
 def test_a_message_sent_again_has_an_id_of_its_own_and_the_same_event(personas, hook, turn):
