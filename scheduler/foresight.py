@@ -1,38 +1,40 @@
-"""How sure a foreseen start is, learnt from what became of earlier ones.
+"""How sure a foreseen start is: the spread of starts over futures, corrected by what became of earlier ones.
 
-A forecast goes by estimates and knows nobody who has not come yet. How far starts come from what was told is kept as the ratio of the two waits, by
-how far ahead was looked. The range around a start is the shortest that held most of the last ratios there (a split conformal interval over a sliding
-window), and its middle is moved to their median. Where too little is known, neighbours help out, and before there is any history a rule does.
+The queue is played forward over many futures (`scheduler.simulation.futures`), which tells a middle and a spread. What no future knows, such as
+which node is lost, and what is played coarser than it will be planned, shows in how far starts came from that, counted in spreads: the range is the
+shortest that held most of the last ones so (a split conformal interval over a sliding window), and its middle is moved to their median. Where
+futures were too much to play, a forecast by estimates with a wide spread stands for them.
 
 Values in, values out: the console hands over its own history, `gpufleet bench predictions` that of a simulated week.
 """
 
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from math import ceil, exp, log
+from math import ceil
 from statistics import median
 from typing import NamedTuple
 
+from scheduler.simulation.futures import Waits
+
 MINUTE = 60_000
 HOUR = 60 * MINUTE
-# How far ahead: waits up to so long are of one kind.
-HORIZONS = (10 * MINUTE, 30 * MINUTE, HOUR, 2 * HOUR, 4 * HOUR, 8 * HOUR, 16 * HOUR)
-# So many of the newest ratios of a kind count, and from so few on they are believed.
+# So many of the newest count, and from so few on they are believed.
 WINDOW, LEAST = 400, 40
 # What a range promises: four fifths of starts. It holds somewhat more of the past ones, and more or less of them as fewer or more than aimed at
 # were inside lately: the next week is not the last one.
-PROMISED, HELD, MOST_HELD = 0.8, 0.85, 0.98
-LATELY, AIM, CORRECTED = 150, 0.83, 1.5
-# Without history: so much sooner and later, in parts of the wait. Simulated weeks hold about four fifths of starts so.
-SOONER, LATER = 0.75, 1.5
-# Waits are compared as if all were this much longer: nobody minds whether it was one second or thirty.
-FLOOR = MINUTE
+PROMISED, HELD, MOST_HELD = 0.8, 0.85, 0.97
+LATELY, AIM, CORRECTED = 150, 0.83, 1.0
+# Without history: so many spreads sooner and later than the middle.
+RULED = 0.8
+# A part of the wait counts as spread besides what futures show, and a minute: nobody minds whether it was one second or thirty.
+UNSURE, FLOOR = 0.1, MINUTE
+# Of a start that is told by estimates alone, in parts of the wait.
+SOONER, LATER = 0.75, 1.0
 
 
 class Outcome(NamedTuple):
-    """A wait that was told and the wait that came of it, in milliseconds, and whether that was inside the range that was told with it."""
+    """What was foreseen and the wait that came of it, in milliseconds, and whether that was inside the range that was told."""
 
-    told: int
+    foreseen: Waits
     waited: int
     inside: bool
 
@@ -47,7 +49,7 @@ class Foreseen(NamedTuple):
 
 
 class Band(NamedTuple):
-    """Of the logarithm of observed over told: from, middle, to, and how many it was made from."""
+    """From, middle, to, in spreads from the middle that was foreseen, and how many outcomes it was made from."""
 
     low: float
     middle: float
@@ -55,52 +57,43 @@ class Band(NamedTuple):
     known: int
 
 
+RULE = Band(-RULED, 0, RULED, 0)
+
+
 class Foresight:
     """What a history of outcomes, the oldest first, says about waits to come."""
 
     def __init__(self, history: Iterable[Outcome] = ()) -> None:
-        kinds: list[list[float]] = [[] for _ in range(len(HORIZONS) + 1)]
         known = list(history)
-        for outcome in known:
-            kinds[horizon(outcome.told)].append(ratio(outcome))
-        newest = [kind[-WINDOW:] for kind in kinds]
         held = _held([outcome.inside for outcome in known[-LATELY:]])
-        self._bands = [_band(_with_neighbours(newest, place), held) for place in range(len(newest))]
+        self.band = _band([missed(outcome) for outcome in known[-WINDOW:]], held)
 
-    def foreseen(self, told: int) -> Foreseen:
-        """The range around a wait that a forecast tells."""
-        band = self._bands[horizon(told)]
-        if band is None:
-            return ruled(told)
-        earliest, at, latest = (max(0, round((told + FLOOR) * exp(value) - FLOOR)) for value in band[:3])
-        return Foreseen(earliest, at, latest, band.known)
-
-
-def ruled(told: int) -> Foreseen:
-    """The range where nothing is known yet; who starts at once does so."""
-    if not told:
-        return Foreseen(0, 0, 0, 0)
-    return Foreseen(max(0, round(told - max(SOONER * told, MINUTE))), told, round(told + max(LATER * told, MINUTE)), 0)
+    def foreseen(self, waits: Waits) -> Foreseen:
+        """The range around what was foreseen. Who starts at once does so."""
+        if not waits.high:
+            return Foreseen(0, 0, 0, 0)
+        one = spread(waits)
+        earliest, at, latest = (max(0, round(waits.middle + one * value)) for value in self.band[:3])
+        return Foreseen(earliest, at, latest, self.band.known)
 
 
-def horizon(told: int) -> int:
-    return bisect_right(HORIZONS, told)
+def ruled(waits: Waits) -> Foreseen:
+    """The range where nothing is known yet."""
+    return Foresight().foreseen(waits)
 
 
-def ratio(outcome: Outcome) -> float:
-    return log((max(0, outcome.waited) + FLOOR) / (max(0, outcome.told) + FLOOR))
+def estimated(wait: int) -> Waits:
+    """What stands for futures where only a forecast by estimates is known."""
+    return Waits(round(wait * (1 - SOONER)), wait, round(wait * (1 + LATER)))
 
 
-def _with_neighbours(kinds: Sequence[Sequence[float]], place: int) -> list[float]:
-    """Those of a kind; where they are too few, of the kinds beside it as well, the nearest first."""
-    found = list(kinds[place])
-    for away in range(1, len(kinds)):
-        if len(found) >= LEAST:
-            break
-        for other in (place - away, place + away):
-            if 0 <= other < len(kinds):
-                found.extend(kinds[other])
-    return found
+def spread(waits: Waits) -> float:
+    return waits.high - waits.low + UNSURE * waits.middle + FLOOR
+
+
+def missed(outcome: Outcome) -> float:
+    """By how many spreads a start came later than the middle."""
+    return (max(0, outcome.waited) - outcome.foreseen.middle) / spread(outcome.foreseen)
 
 
 def _held(lately: Sequence[bool]) -> float:
@@ -110,13 +103,13 @@ def _held(lately: Sequence[bool]) -> float:
     return min(MOST_HELD, max(PROMISED, HELD + CORRECTED * (AIM - sum(lately) / len(lately))))
 
 
-def _band(ratios: Sequence[float], part: float) -> Band | None:
-    """The shortest interval that holds enough of them, as lengths of waits and not as logarithms."""
-    if len(ratios) < LEAST:
-        return None
-    ordered = sorted(ratios)
+def _band(values: Sequence[float], part: float) -> Band:
+    """The shortest interval that holds enough of them."""
+    if len(values) < LEAST:
+        return RULE
+    ordered = sorted(values)
     held = min(len(ordered), ceil((len(ordered) + 1) * part))
-    first = min(range(len(ordered) - held + 1), key=lambda place: exp(ordered[place + held - 1]) - exp(ordered[place]))
+    first = min(range(len(ordered) - held + 1), key=lambda place: ordered[place + held - 1] - ordered[place])
     low, high = ordered[first], ordered[first + held - 1]
     return Band(low, min(max(median(ordered), low), high), high, len(ordered))
 

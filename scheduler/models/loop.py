@@ -125,7 +125,9 @@ class Prediction(models.Model):
 
     job = models.OneToOneField(Job, on_delete=models.CASCADE, related_name="prediction")
     at = MomentField(help_text="When it was told.")
-    foreseen = MomentField(help_text="The start by the forecast alone.")
+    foreseen = MomentField(help_text="The start in the middle of the futures that were played, or by estimates alone.")
+    soonest = MomentField(null=True, blank=True, help_text="One future in ten had it start sooner.")
+    longest = MomentField(null=True, blank=True, help_text="One future in ten had it start later.")
     earliest = MomentField()
     expected = MomentField(help_text="The start that it was told, between the earliest and the latest.")
     latest = MomentField()

@@ -1,24 +1,66 @@
 """How good foreseen starts were, and what is learnt from it."""
 
+from collections.abc import Iterator
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
-from scheduler.foresight import HORIZONS, WINDOW, Foresight, Outcome, Ranged, Score, score
-from scheduler.models import Job, Prediction
+from gpufleet.core.times import millis
+from scheduler.engine.values import Job as EngineJob
+from scheduler.foresight import WINDOW, Foresight, Outcome, Ranged, Score, score
+from scheduler.models import Attempt, Job, Prediction
+from scheduler.simulation.futures import Past, Waits, past_of
+from scheduler.snapshots.jobs import Kinds, kind_document
 
 LOOKED_BACK = timedelta(days=7)
-MOST = WINDOW * (len(HORIZONS) + 1)
+MOST = 4000  # starts that are scored
+MOST_LASTED, MOST_SUBMITTED = 2000, 4000  # run times that are learnt from, and submissions
+RECALLED_EVERY = timedelta(minutes=5)
 MILLISECOND = timedelta(milliseconds=1)
-COLUMNS = ("at", "foreseen", "earliest", "expected", "latest", "started_at")
+COLUMNS = ("at", "earliest", "expected", "latest", "started_at")
 
 
 def foresight_now() -> Foresight:
     """What the console's own history says about waits to come."""
-    rows = Prediction.objects.filter(started_at__isnull=False).order_by("-started_at", "-id").values_list(*COLUMNS)[:MOST]
+    rows = Prediction.objects.filter(started_at__isnull=False, soonest__isnull=False, longest__isnull=False).order_by("-started_at", "-id")
+    known = rows.values_list("soonest", "foreseen", "longest", *COLUMNS)[:WINDOW]
     return Foresight(
-        Outcome((foreseen - at) // MILLISECOND, (started - at) // MILLISECOND, earliest <= started <= latest)
-        for at, foreseen, earliest, _, latest, started in reversed(rows)
-        if started is not None
+        Outcome(Waits(*((moment - at) // MILLISECOND for moment in futures)), (started - at) // MILLISECOND, earliest <= started <= latest)
+        for *futures, at, earliest, _, latest, started in reversed(known)
     )
+
+
+class Recalled(NamedTuple):
+    """The past as of a moment, in the kinds of the snapshots that are planned from."""
+
+    past: Past
+    kinds: Kinds
+    at: datetime
+
+
+def past_recalled(known: Recalled | None, *, kinds: Kinds, now: datetime) -> Recalled:
+    """How long jobs took and who was submitted, read anew every few minutes."""
+    if known is not None and known.kinds is kinds and timedelta(0) <= now - known.at < RECALLED_EVERY:
+        return known
+    return Recalled(past_of(_lasted(), _submitted(kinds, now)), kinds, now)
+
+
+def _lasted() -> Iterator[tuple[str, int, int]]:
+    """Of the newest that ended in their first attempt, by themselves."""
+    ended = Attempt.objects.filter(outcome__in=("completed", "failed"), number=1, ended_at__isnull=False, running_at__isnull=False).order_by("-id")
+    columns = ("job__quota__path", "job__estimate_seconds", "job__limit_seconds", "running_at", "ended_at")
+    for quota, estimate, limit, since, until in ended.values_list(*columns)[:MOST_LASTED]:
+        yield quota, 1000 * (estimate or limit or 0), (until - since) // MILLISECOND
+
+
+def _submitted(kinds: Kinds, now: datetime) -> Iterator[EngineJob]:
+    """The newest, as the engine would have had them."""
+    newest = Job.objects.filter(submitted_at__gt=now - LOOKED_BACK).order_by("-submitted_at", "-id")
+    columns = ("quota__path", "spec", "job_class", "priority", "preemptible", "gpus_milli", "submitted_at", "estimate_seconds", "limit_seconds")
+    for quota, spec, job_class, priority, preemptible, milli, at, estimate, limit in newest.values_list(*columns)[:MOST_SUBMITTED]:
+        kind = kinds.kind(kind_document(spec, job_class, priority, preemptible, milli))
+        if not isinstance(kind, str):  # what can't be read now is not expected again
+            lengths = {"estimate_ms": estimate and 1000 * estimate, "limit_ms": limit and 1000 * limit}
+            yield EngineJob(name="", quota=quota, kind=kind, submitted=millis(at), **lengths)
 
 
 def predictions_score(*, now: datetime, most: int = MOST) -> Score | None:
@@ -27,7 +69,7 @@ def predictions_score(*, now: datetime, most: int = MOST) -> Score | None:
     return score(
         [
             Ranged(*((moment - at) // MILLISECOND for moment in (earliest, expected, latest, started)))
-            for at, _, earliest, expected, latest, started in rows
+            for at, earliest, expected, latest, started in rows
             if started is not None
         ]
     )

@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -24,13 +24,14 @@ from scheduler.backends.registry import backends_all
 from scheduler.engine.plan import Decision, Stand
 from scheduler.engine.trial import Ground, Level, Trial, unlike
 from scheduler.engine.values import QUEUED, Job
-from scheduler.foresight import Foresight, ruled
+from scheduler.foresight import Foreseen, Foresight, estimated, ruled
 from scheduler.job_schema import JobDescription
 from scheduler.models import Lease as LeaseRow
 from scheduler.policy import policy, without_splitting
-from scheduler.selectors.predictions import foresight_now
+from scheduler.selectors.predictions import Recalled, foresight_now, past_recalled
 from scheduler.services.lease import TICK
 from scheduler.services.submission import Checked, submissions_check, submissions_judge
+from scheduler.simulation.futures import Stage, waits_foreseen
 from scheduler.snapshots import Snapshots
 from scheduler.snapshots.jobs import kind_document
 
@@ -46,6 +47,7 @@ AGAIN_SECONDS = 1
 # What was typed is remembered by what is kept from ground to ground; after so much of it all is begun anew.
 MOST_KINDS = 2000
 MOST_CHANGES = 3
+MOST_STEPS = 20_000  # of futures, while somebody waits for the answer
 MOST_DATED = 4
 MILLISECOND = timedelta(milliseconds=1)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -108,6 +110,7 @@ class _Side:
     decided: int = -1
     kinds: int = 0
     foresight: Foresight = field(default_factory=Foresight)
+    past: Recalled | None = None
 
 
 class Grounds:
@@ -134,9 +137,16 @@ class Grounds:
             assert side.ground is not None
             return side.ground.trial(make(side), dated=dated), side.taken_at
 
-    def foresight(self) -> Foresight:
-        side = self._serving
-        return Foresight() if side is None else side.foresight
+    def foreseen(self, make: Callable[[_Side], Job], wait: int) -> Foreseen:
+        """The range around a start that a trial found: by futures, where few enough jobs are there to play them while somebody waits."""
+        with self._trying:
+            side = self._serving
+            if side is None or side.ground is None or side.past is None:
+                return ruled(estimated(wait))
+            job = make(side)
+            stage = Stage(replace(side.ground.scenario, jobs=(*side.ground.scenario.jobs, job)), side.past.past)
+            played = waits_foreseen(stage, {job.name}, seed=millis(side.taken_at), most_steps=MOST_STEPS)
+            return side.foresight.foreseen(played.get(job.name) or estimated(wait))
 
     def read(self, now: datetime) -> None:
         """Read the fleet at once, in the caller's own thread."""
@@ -196,6 +206,7 @@ class Grounds:
         side.decided = decided_now()
         snapshot = side.snapshots.take(settings=engine, now=now, start_timeout=chosen.start_timeout)
         side.ground, side.taken_at, side.foresight = Ground(snapshot.scenario, snapshot.kept), now, foresight_now()
+        side.past = past_recalled(side.past, kinds=side.snapshots.kinds, now=now)
         side.took = timedelta(seconds=time.monotonic() - began)
         with self._trying:  # whoever still tries on the old one ends first
             self._spare, self._serving = self._serving, side
@@ -231,7 +242,7 @@ def fit_checked(*, access: Access, checked: Checked, raw: Mapping[str, Any], now
     said = checked.description
     at = _moment(found, as_of, now)
     held = _held(said, now)
-    range_ = None if at is None else _range(found, at, now)
+    range_ = None if at is None else _range(checked, found, at, now)
     if range_ is not None:
         at = range_[1]
     start = max(at, said.not_before) if at is not None and said.not_before is not None else at
@@ -327,10 +338,10 @@ def _verdict(found: Trial, held: tuple[str, ...], start: datetime | None, now: d
     return "soon" if found.stands and not found.reasons and start - now < timedelta(hours=1) else "later"
 
 
-def _range(found: Trial, at: datetime, now: datetime) -> tuple[datetime, datetime, datetime]:
+def _range(checked: Checked, found: Trial, at: datetime, now: datetime) -> tuple[datetime, datetime, datetime]:
     """The earliest, the expected and the latest start. Who starts now, or once others have left after their grace, is told no history."""
     wait = (at - now) // MILLISECOND
-    sure = ruled(wait) if found.stands or not wait else GROUNDS.foresight().foreseen(wait)
+    sure = ruled(estimated(wait)) if found.stands or not wait else GROUNDS.foreseen(lambda side: _job(checked, side), wait)
     return now + MILLISECOND * sure.earliest, now + MILLISECOND * sure.at, now + MILLISECOND * sure.latest
 
 

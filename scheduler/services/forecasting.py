@@ -11,10 +11,10 @@ from scheduler.engine.cycle import make_plan
 from scheduler.models import Lease as LeaseRow
 from scheduler.models import Outlook
 from scheduler.policy import policy
-from scheduler.selectors.predictions import foresight_now
+from scheduler.selectors.predictions import Recalled, foresight_now, past_recalled
 from scheduler.services.lease import FORECAST, TICK, Fenced, Lease, lease_done, lease_release, lease_take
 from scheduler.services.outlooks import outlooks_write, told_by, told_left_out, told_undue
-from scheduler.services.predictions import predictions_close, predictions_keep
+from scheduler.services.predictions import predictions_close, predictions_foresee, predictions_keep
 from scheduler.snapshots import Snapshots
 
 EVERY = timedelta(seconds=10)
@@ -31,6 +31,7 @@ class ForecastMemory:
 
     snapshots: Snapshots
     told: dict[int, tuple[Any, ...]]
+    past: Recalled | None = None
 
     @classmethod
     def empty(cls) -> "ForecastMemory":
@@ -68,11 +69,14 @@ def _forecast(lease: Lease, now: datetime, memory: ForecastMemory, force: bool) 
     keys = list(news)
     predictions_close()
     foresight = foresight_now()
+    starts = {key: start for key, (_, start, _) in news.items() if start is not None}
+    memory.past = past_recalled(memory.past, kinds=memory.snapshots.kinds, now=now)
+    foreseen = predictions_foresee(starts=starts, scenario=snapshot.scenario, past=memory.past.past, now=now)
     for first in range(0, len(keys), AT_ONCE):
         with transaction.atomic():
             part = {key: news[key] for key in keys[first : first + AT_ONCE]}
             outlooks_write(told=part, now=now, forecast=True)
-            predictions_keep(told=part, foresight=foresight, now=now)
+            predictions_keep(foreseen={key: foreseen[key] for key in part if key in foreseen}, foresight=foresight, now=now)
             lease.still_ours_or_raise()
     with transaction.atomic():
         lease_done(lease=replace(lease, wanted=planned), next_wake_at=now + EVERY)

@@ -1,18 +1,21 @@
 """What jobs were told about their start, held against the start: written down, learnt from and shown."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 
-from gpufleet.core.times import now
-from scheduler.foresight import LEAST, Foresight
+from gpufleet.core.times import millis, now
+from scheduler.engine.values import Settings
+from scheduler.foresight import LEAST, Foresight, estimated
 from scheduler.models import Attempt, Job, JobState, Prediction
-from scheduler.selectors.predictions import foresight_now, predictions_score
+from scheduler.selectors.predictions import foresight_now, past_recalled, predictions_score
 from scheduler.services import fitting
-from scheduler.services.fitting import fit_of
+from scheduler.services.fitting import Fit, fit_of
 from scheduler.services.forecasting import forecast_run
-from scheduler.services.predictions import predictions_close, predictions_keep
+from scheduler.services.predictions import predictions_close, predictions_foresee, predictions_keep
+from scheduler.simulation.futures import Past, Waits
+from scheduler.snapshots import Snapshots
 from tests import builders
 from tests.builders import NOON
 
@@ -33,6 +36,8 @@ def seen(*, minutes: int, waited: int, count: int = LEAST) -> None:
             job=job,
             at=begin,
             foreseen=told,
+            soonest=told - timedelta(minutes=minutes / 4),
+            longest=told + timedelta(minutes=minutes / 4),
             earliest=told - timedelta(minutes=10),
             expected=told,
             latest=told + timedelta(minutes=20),
@@ -52,7 +57,10 @@ def test_what_a_job_is_told_first_is_kept_and_its_start_is_written_beside_it() -
 
     forecast_run(holder="one", now=loop.now)
     told = Prediction.objects.get()
-    assert (told.job_id, told.at, told.foreseen, told.started_at) == (waiting.pk, loop.now, NOON + timedelta(hours=1), None)
+    assert (told.job_id, told.at, told.started_at) == (waiting.pk, loop.now, None)
+    assert told.soonest is not None
+    assert told.longest is not None
+    assert loop.now < told.soonest < told.foreseen < told.longest <= NOON + timedelta(hours=1), "by its limit the other one has ended"
     assert told.earliest < told.expected == told.foreseen < told.latest
     forecast_run(holder="one", now=loop.now + timedelta(minutes=5), force=True)
     assert Prediction.objects.get().at == told.at, "only what it was told first"
@@ -69,18 +77,26 @@ def test_who_has_run_before_or_was_told_no_start_is_not_held_to_one() -> None:
     Attempt.objects.create(job=once, number=1, started_at=NOON, ended_at=NOON, outcome="preempted")
     Job.objects.update(state=JobState.QUEUED)
     later = NOON + timedelta(hours=1)
-    told = {once.pk: ([], later, None), never.pk: ([], None, None), waits.pk: ([], later, None)}
+    scenario = Snapshots().take(settings=Settings(), now=NOON, start_timeout=timedelta(minutes=5)).scenario
 
-    assert predictions_keep(told=told, foresight=Foresight(), now=NOON) == 1
-    assert Prediction.objects.get().job == waits
-    assert predictions_keep(told=told, foresight=Foresight(), now=NOON + timedelta(minutes=1)) == 0
+    def keep(at: datetime) -> int:
+        foreseen = predictions_foresee(starts={once.pk: later, waits.pk: later}, scenario=scenario, past=Past(), now=at)
+        return predictions_keep(foreseen=foreseen, foresight=Foresight(), now=at)
+
+    assert keep(NOON) == 1
+    told = Prediction.objects.get()
+    assert told.job == waits
+    assert (told.foreseen, told.soonest, told.longest) == (later, NOON + timedelta(minutes=15), NOON + timedelta(hours=2)), "by the forecast alone"
+    assert keep(NOON + timedelta(minutes=1)) == 0
+    assert not Prediction.objects.filter(job=never).exists()
 
 
 def test_ranges_are_learnt_from_the_history() -> None:
-    assert foresight_now().foreseen(3_600_000).known == 0
+    hour = Waits(2_700_000, 3_600_000, 4_500_000)
+    assert foresight_now().foreseen(hour).known == 0
     seen(minutes=60, waited=30)
 
-    found = foresight_now().foreseen(3_600_000)
+    found = foresight_now().foreseen(hour)
 
     assert found.known == LEAST
     assert (found.earliest, found.at, found.latest) == (1_800_000,) * 3, "all of them waited half an hour"
@@ -97,7 +113,7 @@ def test_the_scheduler_page_and_the_page_of_a_job_say_how_good_they_were(persona
     job = builders.job(on=personas.nodes["acme/research/nlp"])
     Job.objects.filter(pk=job.pk).update(state=JobState.QUEUED, ended_at=None)
     later = now() + timedelta(hours=2)
-    predictions_keep(told={job.pk: ([], later, None)}, foresight=Foresight(), now=now())
+    predictions_keep(foreseen={job.pk: estimated((later - now()) // timedelta(milliseconds=1))}, foresight=Foresight(), now=now())
 
     page = client.get("/scheduler/").content.decode()
     assert "How good foreseen starts were" in page
@@ -107,7 +123,8 @@ def test_the_scheduler_page_and_the_page_of_a_job_say_how_good_they_were(persona
     assert "Of the last 5 starts foreseen so, 100 % lay inside their range" in own
 
 
-def test_the_panel_tells_the_range_that_is_learnt(personas: Any) -> None:
+def test_the_panel_tells_what_is_kept_once_the_job_is_submitted(personas: Any) -> None:
+    """Also the range that is learnt: here everyone waited half an hour less than was foreseen."""
     builders.node(gpus=8)
     quota = personas.nodes["acme/research/nlp"]
     loop = Loop()
@@ -115,14 +132,41 @@ def test_the_panel_tells_the_range_that_is_learnt(personas: Any) -> None:
     running = submit(quota, gpus=8, at=loop.now, limit_seconds=3600)
     loop.tick()
     loop.up(running)
+
+    def panel() -> Fit:
+        fitting.GROUNDS.forget()
+        found = fit_of(access=personas.access("submitter"), description={"name": "a", "quota": quota.path, "gpus": 8, "limit_s": 600}, now=loop.now)
+        assert found is not None
+        return found
+
+    unlearnt = panel()
     seen(minutes=60, waited=30)
-    fitting.GROUNDS.forget()
-
-    found = fit_of(access=personas.access("submitter"), description={"name": "a", "quota": quota.path, "gpus": 8, "limit_s": 600}, now=loop.now)
-
-    assert found is not None
+    found = panel()
+    assert unlearnt.at is not None
     assert found.at is not None
-    assert timedelta(minutes=29) < found.at - loop.now < timedelta(minutes=31)
-    assert found.earliest is not None
-    assert found.latest is not None
-    assert found.earliest <= found.at <= found.latest
+    assert found.at < unlearnt.at
+
+    waiting = submit(quota, gpus=8, at=loop.now, limit_seconds=600)
+    forecast_run(holder="one", now=loop.now, force=True)
+
+    kept = Prediction.objects.get(job=waiting)
+    assert (kept.earliest, kept.expected, kept.latest) == (found.earliest, found.at, found.latest)
+
+
+def test_who_ran_and_who_was_submitted_is_recalled(personas: Any) -> None:
+    """Only what ended by itself says how long jobs take; the past is read anew after minutes."""
+    node = personas.nodes["acme/research/nlp"]
+    taken = Snapshots()
+    taken.take(settings=Settings(), now=NOON, start_timeout=timedelta(minutes=5))
+    for number, outcome in enumerate(("completed", "failed", "preempted")):
+        job = builders.job(on=node)
+        Job.objects.filter(pk=job.pk).update(estimate_seconds=3600, submitted_at=NOON - timedelta(hours=3 - number))
+        since = NOON - timedelta(hours=2)
+        Attempt.objects.create(job=job, number=1, started_at=since, running_at=since, ended_at=NOON - timedelta(hours=1, minutes=30), outcome=outcome)
+
+    recalled = past_recalled(None, kinds=taken.kinds, now=NOON)
+
+    assert recalled.past.own == {node.path: (0.5, 0.5)}
+    assert [job.submitted for job in recalled.past.submitted[node.path]] == [millis(NOON - timedelta(hours=hours)) for hours in (3, 2, 1)]
+    assert past_recalled(recalled, kinds=taken.kinds, now=NOON + timedelta(minutes=1)) is recalled
+    assert past_recalled(recalled, kinds=taken.kinds, now=NOON + timedelta(minutes=6)) is not recalled

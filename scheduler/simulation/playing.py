@@ -1,0 +1,521 @@
+"""One future of a queue, event by event, on counts of free GPUs by node. See `futures`."""
+
+from bisect import insort
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+from scheduler.engine.grid import Grid
+from scheduler.engine.tree import Division, Tree
+from scheduler.engine.values import Settings
+
+Demand = tuple[tuple[int, int], ...]  # (GPUs, workers), the largest workers first
+Alike = tuple[tuple[int, ...], Demand]  # who needs the same room: types and demand
+MOVE_MS = 60_000  # what saving and loading takes of who is moved or put out
+TRIED_NODES = 8  # that are looked at for moves, those with most free GPUs first
+LARGE_GPUS = 8
+
+
+class One:
+    """A job in one future."""
+
+    __slots__ = (
+        *("name", "leaf", "demand", "types", "milli", "order", "stated", "gives_way", "fixed", "alike"),
+        *("takes", "asked", "seats", "since", "ends", "version"),
+    )
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        leaf: int,
+        demand: Demand,
+        types: tuple[int, ...],
+        milli: int,
+        order: tuple[int, int, int],
+        stated: int,
+        gives_way: bool,
+        fixed: bool,
+    ) -> None:
+        self.name, self.leaf, self.demand, self.types, self.milli, self.order = name, leaf, demand, types, milli, order
+        self.stated, self.gives_way, self.fixed = stated, gives_way, fixed
+        self.alike: Alike = (types, demand)
+        self.rest()
+
+    def rest(self) -> None:
+        """As before a future begins."""
+        self.takes = 0  # milliseconds that it will run once it stands
+        self.asked = False  # whether its first start is of interest
+        self.seats: list[tuple[int, int]] = []  # (node, GPUs)
+        self.since = self.ends = self.version = 0
+
+
+class Kept(NamedTuple):
+    """Room that is kept for who is blocked: from an instant on, GPUs by node, for so long."""
+
+    at: int
+    nodes: dict[int, int]
+    length: int
+    within: bool  # its guarantee
+
+
+class Playing:
+    def __init__(self, grid: Grid, tree: Tree, settings: Settings, now: int) -> None:
+        self.grid, self.tree, self.settings, self.now = grid, tree, settings, now
+        self.free = [0 if node.spare else count for node, count in zip(grid.nodes, grid.usable_count, strict=True)]
+        self.most = max(self.free, default=0)
+        self.nodes_by_free: list[list[set[int]]] = [[set() for _ in range(self.most + 1)] for _ in grid.types]
+        for node, count in enumerate(self.free):
+            self.nodes_by_free[grid.type_of[node]][count].add(node)
+        self.on: list[dict[One, int]] = [{} for _ in self.free]  # who stands on a node, with how many GPUs
+        self.standing: dict[int, dict[One, None]] = {}  # by leaf
+        self.queues: dict[int, dict[Alike, list[One]]] = {}  # by leaf and what they need
+        self.timers: list[tuple[int, int, One, int]] = []
+        self.starts: dict[str, int] = {}
+        self.asked = 0  # of those that have not started yet
+        self._coming: Iterator[tuple[int, One]] = iter(())
+        self._next: tuple[int, One] | None = None
+        self._serial = 0
+        self._forks: dict[tuple[int, int], tuple[int, int]] = {}
+
+    # What stands and what waits
+
+    def _give(self, node: int, gpus: int) -> None:
+        by_free, have = self.nodes_by_free[self.grid.type_of[node]], self.free[node]
+        by_free[max(0, have)].discard(node)
+        self.free[node] = have + gpus
+        by_free[max(0, have + gpus)].add(node)
+
+    def division(self, one: One) -> Division:
+        return self.tree.divisions[self.tree.division_of[self._type(one)]]
+
+    def _type(self, one: One) -> int:
+        """Where it is charged: as of what it stands on, or would ask for first."""
+        return self.grid.type_of[one.seats[0][0]] if one.seats else one.types[0]
+
+    def _ask(self, one: One, milli: int) -> None:
+        for index in {self.tree.division_of[kind] for kind in one.types}:
+            self.tree.request(one.leaf, index, milli)
+
+    def stand(self, one: One, seats: list[tuple[int, int]], since: int, until: int) -> None:
+        one.seats, one.since, one.ends = seats, since, max(until, self.now + 1)
+        one.version += 1
+        for node, gpus in seats:
+            self._give(node, -gpus)
+            self.on[node][one] = self.on[node].get(one, 0) + gpus
+        if seats:
+            self._charge(one, 1)
+        self.standing.setdefault(one.leaf, {})[one] = None
+        self._until_end(one)
+
+    def _charge(self, one: One, sign: int) -> None:
+        kind = self._type(one)
+        milli = sign * 1000 * sum(gpus for _, gpus in one.seats)
+        self.tree.charge(one.leaf, kind, milli, one.fixed)
+        self.tree.request(one.leaf, self.tree.division_of[kind], milli)
+
+    def _until_end(self, one: One) -> None:
+        self._serial += 1
+        heappush(self.timers, (one.ends, self._serial, one, one.version))
+
+    def _leave(self, one: One) -> None:
+        if one.seats:
+            self._charge(one, -1)
+        for node, gpus in one.seats:
+            self._give(node, gpus)
+            self.on[node].pop(one, None)
+        del self.standing[one.leaf][one]
+        one.seats = []
+        one.version += 1
+
+    def wait_all(self, works: Sequence[One]) -> None:
+        asked: dict[tuple[int, tuple[int, ...]], int] = {}
+        for one in works:
+            self.queues.setdefault(one.leaf, {}).setdefault(one.alike, []).append(one)
+            asked[one.leaf, one.types] = asked.get((one.leaf, one.types), 0) + one.milli
+            self.asked += one.asked
+        for queue in self.queues.values():
+            for alike in queue.values():
+                alike.sort(key=_order)
+        for (leaf, types), milli in asked.items():
+            for index in {self.tree.division_of[kind] for kind in types}:
+                self.tree.request(leaf, index, milli)
+
+    def wait(self, one: One) -> None:
+        insort(self.queues.setdefault(one.leaf, {}).setdefault(one.alike, []), one, key=_order)
+        self._ask(one, one.milli)
+        self.asked += one.asked
+
+    def _start(self, one: One, seats: list[tuple[int, int]]) -> None:
+        queue = self.queues[one.leaf]
+        queue[one.alike].remove(one)
+        if not queue[one.alike]:
+            del queue[one.alike]
+            if not queue:
+                del self.queues[one.leaf]
+        self._ask(one, -one.milli)
+        if one.asked:
+            one.asked = False
+            self.asked -= 1
+            self.starts[one.name] = self.now
+        self.stand(one, seats, self.now, self.now + one.takes)
+
+    def _put_out(self, one: One) -> None:
+        one.takes = max(1, one.ends - self.now) + MOVE_MS
+        self._leave(one)
+        self.wait(one)
+
+    # Events
+
+    def come(self, coming: Iterator[tuple[int, One]]) -> None:
+        """Who is submitted on the way, in order."""
+        self._coming = coming
+        self._next = next(coming, None)
+
+    def run(self, most_events: int) -> None:
+        """Until all that are asked for have started, or nothing more happens."""
+        self._plan()
+        while self.timers and self.asked and most_events > 0:
+            at = self.timers[0][0]
+            if self._next is not None:
+                at = min(at, self._next[0])
+            self.now = max(self.now, at)
+            left = False
+            while self._next is not None and self._next[0] == at:
+                self.wait(self._next[1])
+                self._next = next(self._coming, None)
+                left = True
+            while self.timers and self.timers[0][0] == at:
+                _, _, one, version = heappop(self.timers)
+                if one.version == version:
+                    self._leave(one)
+                    left = True
+            if left:
+                most_events -= 1
+                self._plan()
+
+    def _plan(self) -> None:
+        """Start who is served and fits; then make room by moves and reclaims, one job after the other."""
+        again = True
+        while again and self.queues:
+            self.tree.share()
+            again = False
+            fits = {alike: self._has_room(alike) for alike in {alike for queue in self.queues.values() for alike in queue}}
+            room = {
+                (leaf, alike) for leaf, queue in self.queues.items() for alike, works in queue.items() if fits[alike] and not self._refused(works[0])
+            }
+            if room:
+                self._serve(room)
+            heads = [one for leaf, queue in self.queues.items() for one in self._firsts(leaf, queue)]
+            for one in sorted(heads, key=lambda one: (self._key(one), one.order)):
+                seats = self._by_moves(one) or self._by_taking(one)
+                if seats:
+                    self._start(one, seats)
+                    again = True
+                    break
+
+    def _firsts(self, leaf: int, queue: dict[Alike, list[One]]) -> Iterable[One]:
+        """The first of each kind of a leaf, as far as it may have room made for it. Where there is room, it is kept for somebody."""
+        for alike, works in queue.items():
+            one = works[0]
+            if self._within_fair(one) and not self._refused(one) and not self._has_room(alike):
+                yield one
+
+    def _within_fair(self, one: One) -> bool:
+        division = self.division(one)
+        return division.used[one.leaf] + one.milli <= division.fair[one.leaf]
+
+    def _within(self, one: One) -> bool:
+        return self.tree.within_guarantee(one.leaf, one.types[0], one.milli)
+
+    def _refused(self, one: One) -> bool:
+        """Whether a limit, or for fixed work a guarantee, stands in its way."""
+        division = self.division(one)
+        for place in self.tree.path[one.leaf]:
+            limit = self.tree.limit_for(division, place)
+            if limit is not None and division.used[place] + one.milli > limit:
+                return True
+            promised = division.standing[place]
+            if one.fixed and promised is not None and division.fixed[place] + one.milli > promised:
+                return True
+        return False
+
+    def _key(self, one: One) -> tuple[tuple[int | str, ...], ...]:
+        division = self.division(one)
+        return tuple(self.tree.key(place, division, one.milli) for place in reversed(self.tree.path[one.leaf]))
+
+    # Who is served
+
+    def _serve(self, room: set[tuple[int, Alike]]) -> None:
+        """In the order of queues, whoever fits without standing in the way of who was refused before."""
+        refused: list[tuple[One, bool, bool]] = []
+        kept: list[Kept] | None = None
+        done: set[tuple[int, Alike]] = set()
+
+        def head(leaf: int) -> One | None:
+            firsts = [works[0] for alike, works in self.queues.get(leaf, {}).items() if (leaf, alike) not in done]
+            return min(firsts, key=lambda one: one.order, default=None)
+
+        heads = {leaf: one for leaf in self.queues if (one := head(leaf)) is not None}
+        keys = {leaf: self._key(one) for leaf, one in heads.items()}
+        while heads and room:
+            leaf = min(heads, key=lambda leaf: (keys[leaf], leaf))
+            one = heads[leaf]
+            seats: list[tuple[int, int]] | None = None
+            gated, within = self._refused(one), self._within(one)
+            if (leaf, one.alike) in room and not gated:
+                if kept is None:
+                    kept = []
+                    for other, was_within, fair in refused:
+                        self._keep(other, was_within, fair, kept)
+                seats = self._fit(one, within, kept)
+            if seats is not None:
+                self._start(one, seats)
+                self.tree.share()
+                room = {place for place in room if self._has_room(place[1])}
+            else:
+                done.add((leaf, one.alike))
+                if not gated:
+                    fair = self._within_fair(one)
+                    refused.append((one, within, fair))
+                    if kept is not None:
+                        self._keep(one, within, fair, kept)
+            following = head(leaf)
+            if following is None:
+                del heads[leaf]
+            else:
+                heads[leaf] = following
+            # A placement changes shares, and with them the keys of all.
+            if seats is not None:
+                keys = {leaf: self._key(one) for leaf, one in heads.items()}
+            elif following is not None:
+                keys[leaf] = self._key(following)
+
+    def _has_room(self, alike: Alike) -> bool:
+        types, demand = alike
+        return any(all(self._counted(kind, gpus, count) for gpus, count in demand) for kind in types)
+
+    def _counted(self, kind: int, gpus: int, count: int) -> bool:
+        by_free = self.nodes_by_free[kind]
+        for have in range(self.most, gpus - 1, -1):
+            count -= len(by_free[have]) * (have // gpus)
+            if count <= 0:
+                return True
+        return False
+
+    def _fit(self, one: One, within: bool, kept: Sequence[Kept]) -> list[tuple[int, int]] | None:
+        """Where it would stand, on the fullest nodes that suffice."""
+        for kind in one.types:
+            found: dict[int, int] = {}
+            if all(self._fit_role(kind, gpus, count, found, one, within, kept) for gpus, count in one.demand):
+                return list(found.items())
+        return None
+
+    def _fit_role(self, kind: int, gpus: int, count: int, found: dict[int, int], one: One, within: bool, kept: Sequence[Kept]) -> bool:
+        for have in range(gpus, self.most + 1):
+            for node in sorted(self.nodes_by_free[kind][have]):
+                fits = (have - found.get(node, 0)) // gpus
+                while fits > 0 and kept and not self._spares(node, found.get(node, 0) + min(fits, count) * gpus, one, within, kept):
+                    fits -= 1
+                if fits > 0:
+                    taken = min(fits, count)
+                    found[node] = found.get(node, 0) + taken * gpus
+                    count -= taken
+                    if not count:
+                        return True
+        return False
+
+    def _spares(self, node: int, gpus: int, one: One, within: bool, kept: Sequence[Kept]) -> bool:
+        """Whether so many GPUs less on a node leave what is kept there to others. What stays within its guarantee heeds nobody above his."""
+        for place in kept:
+            need = place.nodes.get(node)
+            if need and self.now + one.stated > place.at and not (within and not place.within) and self._free_at(node, place.at) - gpus < need:
+                return False
+        return True
+
+    def _expected(self, one: One) -> int:
+        return max(self.now + 1, one.since + one.stated)
+
+    def _free_at(self, node: int, at: int) -> int:
+        return self.free[node] + sum(gpus for one, gpus in self.on[node].items() if self._expected(one) <= at)
+
+    def _keep(self, one: One, within: bool, fair: bool, kept: list[Kept]) -> None:
+        """Keep room for who is refused: who is above his fair share only as long as nobody within his is."""
+        if len(kept) >= self.settings.backfill_depth or (not fair and kept) or len(one.demand) > 1:
+            return
+        gpus, count = one.demand[0]
+        times: list[tuple[int, int]] = []
+        for node, have in enumerate(self.free):
+            if self.grid.type_of[node] not in one.types:
+                continue
+            at = self.now
+            if have < gpus:
+                for end, more in sorted((self._expected(other), held) for other, held in self.on[node].items()):
+                    have += more
+                    if have >= gpus:
+                        at = end
+                        break
+                else:
+                    continue
+            for place in kept:
+                if node in place.nodes and self._free_at(node, max(place.at, at)) - place.nodes[node] < gpus:
+                    at = max(at, place.at + place.length)
+            times.append((at, node))
+        if len(times) >= count:
+            times.sort()
+            kept.append(Kept(times[count - 1][0], {node: gpus for _, node in times[:count]}, one.stated, within))
+
+    # Making room
+
+    def _by_moves(self, one: One) -> list[tuple[int, int]] | None:
+        """Move small jobs of other nodes together, so that it fits."""
+        moves = self.settings.max_moves
+        if "consolidate" not in self.settings.passes or not one.gives_way or len(one.demand) > 1 or moves == 0:
+            return None
+        gpus, count = one.demand[0]
+        for kind in one.types:
+            by_free = self.nodes_by_free[kind]
+            if sum(have * len(by_free[have]) for have in range(self.most + 1)) < gpus * count:
+                continue
+            found = self._emptied(kind, gpus, count, len(self.on) if moves is None else moves)
+            if found is not None:
+                seats, plan = found
+                for other, to in plan:
+                    self._move(other, to)
+                return seats
+        return None
+
+    def _emptied(self, kind: int, gpus: int, count: int, moves: int) -> tuple[list[tuple[int, int]], list[tuple[One, int]]] | None:
+        by_free = self.nodes_by_free[kind]
+        order = [node for have in range(self.most, 0, -1) for node in sorted(by_free[have])]
+        left = {node: self.free[node] for node in order}
+        plan: list[tuple[One, int]] = []
+        seats: list[tuple[int, int]] = []
+        for node in order[: TRIED_NODES + count]:
+            if len(seats) == count:
+                break
+            found = self._cleared(node, gpus - left[node], left, {other for other, _ in plan}, {seat for seat, _ in seats})
+            if found is None or len(plan) + len(found) > moves:
+                continue
+            for other, to in found:
+                left[to] -= other.seats[0][1]
+                left[node] += other.seats[0][1]
+            plan += found
+            left[node] -= gpus
+            seats.append((node, gpus))
+        return (seats, plan) if len(seats) == count else None
+
+    def _cleared(self, node: int, need: int, left: dict[int, int], moved: set[One], taken: set[int]) -> list[tuple[One, int]] | None:
+        """Who has to move where, for so many more GPUs to be free on a node."""
+        have, found = dict(left), []
+        for other in sorted(self.on[node], key=lambda other: (self.on[node][other], -other.since, other.order)):
+            if need <= 0:
+                break
+            held = self.on[node][other]
+            if len(other.seats) > 1 or not other.gives_way or other in moved:
+                continue
+            to = min((to for to in have if to != node and to not in taken and have[to] >= held), key=lambda to: (have[to], to), default=None)
+            if to is not None:
+                found.append((other, to))
+                have[to] -= held
+                need -= held
+        return found if need <= 0 else None
+
+    def _move(self, one: One, to: int) -> None:
+        ((node, gpus),) = one.seats
+        self._give(node, gpus)
+        del self.on[node][one]
+        self._give(to, -gpus)
+        self.on[to][one] = gpus
+        one.seats = [(to, gpus)]
+        one.ends += MOVE_MS
+        one.version += 1
+        self._until_end(one)
+
+    def _by_taking(self, one: One) -> list[tuple[int, int]] | None:
+        """Put out whom it may: of other queues above what they may count on, or lower ones of its own."""
+        passes = self.settings.passes
+        return (self._taken(one, self._reclaimable(one)) if "reclaim" in passes else None) or (
+            self._taken(one, self._preemptible(one)) if "preempt" in passes else None
+        )
+
+    def _fork(self, one: int, other: int) -> tuple[int, int]:
+        found = self._forks.get((one, other))
+        if found is None:
+            found = self._forks[one, other] = self.tree.fork(one, other)
+        return found
+
+    def _reclaimable(self, one: One) -> list[tuple[One, Callable[[dict[int, int]], bool]]]:
+        division, tree = self.division(one), self.tree
+        found: list[tuple[One, Callable[[dict[int, int]], bool]]] = []
+        for leaf, works in self.standing.items():
+            if leaf == one.leaf or not works:
+                continue
+            mine, theirs = self._fork(one.leaf, leaf)
+            promised, own = division.guaranteed[theirs], division.guaranteed[mine]
+            floor = division.counts_on[theirs]
+            if promised is not None and (own is None or division.used[mine] + one.milli <= own):
+                floor = min(floor, promised)
+            if division.used[theirs] <= floor:
+                continue
+            spared = tree.nearest(theirs, "reclaim_min_runtime_ms", self.settings.reclaim_min_runtime_ms)
+
+            def legal(taken: dict[int, int], theirs: int = theirs, floor: int = floor) -> bool:
+                return division.used[theirs] - taken.get(theirs, 0) > floor
+
+            found += [(other, legal) for other in works if other.gives_way and self.now - other.since >= max(1, spared)]
+        return found
+
+    def _preemptible(self, one: One) -> list[tuple[One, Callable[[dict[int, int]], bool]]]:
+        spared = self.tree.nearest(one.leaf, "preempt_min_runtime_ms", self.settings.preempt_min_runtime_ms)
+        lower = (other for other in self.standing.get(one.leaf, ()) if other.order[:2] > one.order[:2])
+        return [(other, _always) for other in lower if other.gives_way and self.now - other.since >= max(1, spared)]
+
+    def _taken(self, one: One, victims: list[tuple[One, Callable[[dict[int, int]], bool]]]) -> list[tuple[int, int]] | None:
+        """Put out as few as suffice, those that lose least first."""
+        if not victims or len(one.demand) > 1:
+            return None
+        gpus, count = one.demand[0]
+        bound = max(LARGE_GPUS * 1000, 2 * one.milli)
+        victims.sort(key=lambda pair: (pair[0].milli > bound, pair[0].order[:2], pair[0].milli, -pair[0].since, pair[0].order))
+        free = self.free
+        more: dict[int, int] = {}
+        slots = sum(have // gpus for node, have in enumerate(free) if have >= gpus and self.grid.type_of[node] in one.types[:1])
+
+        def change(other: One, sign: int) -> None:
+            nonlocal slots
+            for node, held in other.seats:
+                if self.grid.type_of[node] == one.types[0]:
+                    before = free[node] + more.get(node, 0)
+                    more[node] = more.get(node, 0) + sign * held
+                    slots += (before + sign * held) // gpus - before // gpus
+
+        taken: list[One] = []
+        milli: dict[int, int] = {}
+        for other, legal in victims:
+            if slots >= count:
+                break
+            if legal(milli):
+                taken.append(other)
+                change(other, 1)
+                for place in self.tree.path[other.leaf]:
+                    milli[place] = milli.get(place, 0) + other.milli
+        if slots < count:
+            return None
+        for other in taken[-2::-1]:
+            change(other, -1)
+            if slots >= count:
+                taken.remove(other)
+            else:
+                change(other, 1)
+        for other in taken:
+            self._put_out(other)
+        return self._fit(one, True, ())
+
+
+def _order(one: One) -> tuple[int, int, int]:
+    return one.order
+
+
+def _always(taken: dict[int, int]) -> bool:
+    return True
