@@ -47,7 +47,7 @@ AGAIN_SECONDS = 1
 # What was typed is remembered by what is kept from ground to ground; after so much of it all is begun anew.
 MOST_KINDS = 2000
 MOST_CHANGES = 3
-MOST_STEPS = 20_000  # of futures, while somebody waits for the answer
+MOST_EVENTS = 1_200  # of futures, while somebody waits for the answer
 MOST_DATED = 4
 MILLISECOND = timedelta(milliseconds=1)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -145,7 +145,7 @@ class Grounds:
                 return ruled(estimated(wait))
             job = make(side)
             stage = Stage(replace(side.ground.scenario, jobs=(*side.ground.scenario.jobs, job)), side.past.past)
-            played = waits_foreseen(stage, {job.name}, seed=millis(side.taken_at), most_steps=MOST_STEPS)
+            played = waits_foreseen(stage, {job.name}, seed=millis(side.taken_at), most_events=MOST_EVENTS)
             return side.foresight.foreseen(played.get(job.name) or estimated(wait))
 
     def read(self, now: datetime) -> None:

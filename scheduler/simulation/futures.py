@@ -22,8 +22,10 @@ from scheduler.engine.values import Job, Preemptible, Scenario
 from .playing import Demand, One, Playing
 
 FUTURES = 16
-# Steps that all futures together may take: a job that is set up is one, an event is one. Thousands of waiting jobs are not played to their end.
-MOST_STEPS = 400_000
+# Events that all futures together may take, some seconds of a processor; so many jobs that are set up cost as much as one. Thousands of waiting jobs
+# are not played to their end.
+MOST_EVENTS = 20_000
+JOBS_AN_EVENT = 50
 # So many of a team's own run times weigh as much as those of everyone.
 SHRINK = 20
 # Before anything has ended: run times lie around their estimates by a lognormal factor.
@@ -190,14 +192,14 @@ class Waits(NamedTuple):
     high: int
 
 
-def waits_foreseen(stage: Stage, asked: Collection[str], *, seed: int, futures: int = FUTURES, most_steps: int = MOST_STEPS) -> dict[str, Waits]:
-    """By name; who starts in fewer than four fifths of the futures within the steps that may be spent is left out."""
-    most_events = most_steps // futures - len(stage.waits) - len(stage.stands)
-    if not asked or most_events <= 0:
+def waits_foreseen(stage: Stage, asked: Collection[str], *, seed: int, futures: int = FUTURES, most_events: int = MOST_EVENTS) -> dict[str, Waits]:
+    """By name; who starts in fewer than four fifths of the futures within the events that may be spent is left out."""
+    each = most_events // futures - (len(stage.waits) + len(stage.stands)) // JOBS_AN_EVENT
+    if not asked or each <= 0:
         return {}
     found: dict[str, list[int]] = {name: [] for name in asked}
     for number in range(futures):
-        for name, wait in stage.played(Random(seed * futures + number), asked, most_events).items():  # noqa: S311 (no secret)
+        for name, wait in stage.played(Random(seed * futures + number), asked, each).items():  # noqa: S311 (no secret)
             found[name].append(wait)
     return {name: _waits(sorted(waits)) for name, waits in found.items() if waits and 5 * len(waits) >= 4 * futures}
 

@@ -60,7 +60,7 @@ def test_what_a_job_is_told_first_is_kept_and_its_start_is_written_beside_it() -
     assert (told.job_id, told.at, told.started_at) == (waiting.pk, loop.now, None)
     assert told.soonest is not None
     assert told.longest is not None
-    assert loop.now < told.soonest < told.foreseen < told.longest <= NOON + timedelta(hours=1), "by its limit the other one has ended"
+    assert loop.now < told.soonest < told.foreseen <= told.longest <= NOON + timedelta(hours=1), "by its limit the other one has ended"
     assert told.earliest < told.expected == told.foreseen < told.latest
     forecast_run(holder="one", now=loop.now + timedelta(minutes=5), force=True)
     assert Prediction.objects.get().at == told.at, "only what it was told first"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from scheduler.engine.scenario import parse
 from scheduler.engine.values import Placed, Scenario
-from scheduler.simulation.futures import FUTURES, UNKNOWN, Past, Stage, past_of, quantile, waits_foreseen
+from scheduler.simulation.futures import FUTURES, JOBS_AN_EVENT, UNKNOWN, Past, Stage, past_of, quantile, waits_foreseen
 from scheduler.simulation.world import World
 
 HOUR = 3_600_000
@@ -151,13 +151,13 @@ def test_where_run_times_are_known_a_future_is_what_the_engine_does(drawn: list[
     assert alone(scenario) == starts
 
 
-def test_no_more_steps_are_taken_than_may_be() -> None:
-    scenario = fleet([job(f"j{number:02d}", 8, 1, at=number) for number in range(40)])
+def test_no_more_events_are_taken_than_may_be() -> None:
+    scenario = fleet([job(f"j{number:02d}", 8, 1, at=number) for number in range(2 * JOBS_AN_EVENT)])
     stage = Stage(scenario)
 
     assert "j39" in waits_foreseen(stage, {"j39"}, seed=1)
-    assert waits_foreseen(stage, {"j39", "j01"}, seed=1, most_steps=FUTURES * 45).keys() == {"j01"}
-    assert waits_foreseen(stage, {"j39"}, seed=1, most_steps=FUTURES * 40) == {}
+    assert waits_foreseen(stage, {"j39", "j01"}, seed=1, most_events=FUTURES * 7).keys() == {"j01"}
+    assert waits_foreseen(stage, {"j39"}, seed=1, most_events=FUTURES * 2) == {}
     assert waits_foreseen(stage, set(), seed=1) == {}
 
 
