@@ -24,7 +24,7 @@ WINDOW, LEAST = 400, 40
 PROMISED, HELD, MOST_HELD = 0.8, 0.85, 0.97
 LATELY, AIM, CORRECTED = 150, 0.83, 1.0
 # Without history: so many spreads sooner and later than the middle.
-RULED = 0.8
+RULED = 0.6
 # A part of the wait counts as spread besides what futures show, and a minute: nobody minds whether it was one second or thirty.
 UNSURE, FLOOR = 0.1, MINUTE
 # Of a start that is told by estimates alone, in parts of the wait.

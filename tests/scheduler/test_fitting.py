@@ -86,7 +86,9 @@ def test_what_has_to_wait_is_told_until_when_and_what_would_start_it_sooner(two_
 
     found = fit(two_nodes.access("submitter"), workers=2, limit_s=600)
 
-    assert (found.verdict, found.at) == ("later", NOON + timedelta(seconds=7200))
+    assert found.verdict == "later"
+    assert found.at is not None
+    assert NOON + timedelta(hours=1) < found.at <= NOON + timedelta(hours=2), "it may end before its limit, and never later"
     assert (found.earliest, found.latest) == (NOON + timedelta(seconds=1800), NOON + timedelta(seconds=18_000))
     assert [reason["code"] for reason in found.reasons] == ["capacity", "share"]
     assert [(one.path, one.to, one.now) for one in found.changes] == [("workers", 1, True)]
