@@ -89,7 +89,9 @@ def test_what_has_to_wait_is_told_until_when_and_what_would_start_it_sooner(two_
     assert found.verdict == "later"
     assert found.at is not None
     assert NOON + timedelta(hours=1) < found.at <= NOON + timedelta(hours=2), "it may end before its limit, and never later"
-    assert (found.earliest, found.latest) == (NOON + timedelta(seconds=1800), NOON + timedelta(seconds=18_000))
+    assert found.earliest is not None
+    assert found.latest is not None
+    assert NOON <= found.earliest < found.at < found.latest < NOON + timedelta(seconds=18_000), "narrower than what estimates alone say"
     assert [reason["code"] for reason in found.reasons] == ["capacity", "share"]
     assert [(one.path, one.to, one.now) for one in found.changes] == [("workers", 1, True)]
     assert found.nodes and not found.stands
