@@ -6,7 +6,7 @@ from django.db import migrations
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("scheduler", "0017_job_words"),
+        ("scheduler", "0018_notices_followed"),
     ]
 
     operations = [
