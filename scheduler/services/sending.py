@@ -11,8 +11,11 @@ from typing import Any
 from django.conf import settings
 from django.core.mail import EmailMultiAlternatives
 from django.db import connection, transaction
+from django.db.models import Value
+from django.db.models.functions import Coalesce
 from django.template.loader import render_to_string
 
+from gpufleet.core.times import MomentField
 from scheduler.happenings import NOTICES, PAYLOAD_VERSION
 from scheduler.measures import MAILS
 from scheduler.models import Delivery, Notice, Sending, SendingState, Webhook, WebhookState
@@ -61,8 +64,8 @@ def _claim(way: str, *, now: datetime) -> list[Sending]:
         keys = [row.pk for row in rows]
         for attempts in {row.attempts for row in rows}:
             same = [row.pk for row in rows if row.attempts == attempts]
-            first = {"tried_since": now} if attempts == 1 else {}
-            Sending.objects.filter(pk__among=same).update(attempts=attempts, due_at=now + CLAIM, **first)
+            since = Coalesce("tried_since", Value(now, output_field=MomentField()))
+            Sending.objects.filter(pk__among=same).update(attempts=attempts, due_at=now + CLAIM, tried_since=since)
         # What comes after this is gathered for the next one.
         later = Sending.objects.filter(way=way, user=oldest.user_id, state=SendingState.WAITING, due_at__lt=now + BETWEEN_MAILS)
         if way == Way.EMAIL:

@@ -286,6 +286,17 @@ def test_a_mail_that_nobody_takes_is_given_up_a_day_after_its_first_try(personas
     assert "nobody there" in Sending.objects.get().fault
 
 
+def test_a_mail_that_was_tried_before_its_first_try_was_kept_has_its_day_too(personas, mine, choose, monkeypatch):
+    monkeypatch.setattr("django.core.mail.EmailMultiAlternatives.send", refuse)
+    choose(ways={"failed": ["email"]})
+    end(running(mine, personas.nodes[TEAM]))
+    Sending.objects.update(attempts=3)
+
+    first, last = tried_until_given_up(NOON + timedelta(minutes=1))
+
+    assert timedelta(days=1) <= last - first < timedelta(days=1, minutes=80)
+
+
 def test_who_is_late_with_a_mail_does_not_undo_what_another_wrote(personas, mine, choose):
     choose(ways={"failed": ["email"]})
     end(running(mine, personas.nodes[TEAM]))
