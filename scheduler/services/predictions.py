@@ -8,7 +8,7 @@ from django.db import transaction
 from gpufleet.core.times import millis
 from scheduler.engine.values import Scenario
 from scheduler.foresight import Foresight, estimated
-from scheduler.models import Attempt, Job, JobState, Prediction
+from scheduler.models import ENDED, Attempt, Job, JobState, Prediction
 from scheduler.simulation.futures import Past, Stage, Waits, waits_foreseen
 
 AT_ONCE = 500
@@ -43,7 +43,8 @@ def predictions_keep(*, foreseen: Mapping[int, Waits], foresight: Foresight, now
 
 
 def predictions_close(*, limit: int = 4 * AT_ONCE) -> int:
-    """Write down the start of those that have started. Returns how many."""
+    """Write down the start of those that have started, and forget those that never will. Returns how many have started."""
+    Prediction.objects.filter(started_at__isnull=True, job__state__in=ENDED, job__attempts__isnull=True).delete()
     first = Attempt.objects.filter(number=1, job__prediction__started_at__isnull=True, job__prediction__isnull=False)
     starts = dict(first.order_by("pk").values_list("job_id", "started_at")[:limit])
     rows = list(Prediction.objects.filter(job_id__in=starts).order_by("pk"))

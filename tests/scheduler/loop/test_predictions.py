@@ -13,6 +13,7 @@ from scheduler.selectors.predictions import foresight_now, past_recalled, predic
 from scheduler.services import fitting
 from scheduler.services.fitting import Fit, fit_of
 from scheduler.services.forecasting import forecast_run
+from scheduler.services.jobs import job_stop
 from scheduler.services.predictions import predictions_close, predictions_foresee, predictions_keep
 from scheduler.simulation.futures import Past, Waits
 from scheduler.snapshots import Snapshots
@@ -70,6 +71,23 @@ def test_what_a_job_is_told_first_is_kept_and_its_start_is_written_beside_it() -
     forecast_run(holder="one", now=loop.now + timedelta(minutes=1), force=True)
     assert Prediction.objects.get().started_at == Attempt.objects.get(job=waiting).started_at == loop.now
     assert predictions_close() == 0
+
+
+def test_who_was_cancelled_before_the_start_is_held_to_none() -> None:
+    builders.node(gpus=8)
+    quota = leaf("team", 8)
+    loop = Loop()
+    running = submit(quota, gpus=8, limit_seconds=3600)
+    loop.tick()
+    loop.up(running)
+    waiting, cancelled = (submit(quota, gpus=8, at=loop.now, limit_seconds=600) for _ in range(2))
+    loop.after(seconds=5).tick()
+    forecast_run(holder="one", now=loop.now)
+    assert Prediction.objects.count() == 2
+
+    job_stop(job=cancelled, to=JobState.CANCELLED, outcome="cancelled", cause="Not needed.", now=loop.now)
+    assert predictions_close() == 0
+    assert [told.job for told in Prediction.objects.all()] == [waiting]
 
 
 def test_who_has_run_before_or_was_told_no_start_is_not_held_to_one() -> None:
