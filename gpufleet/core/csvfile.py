@@ -10,6 +10,8 @@ from asgiref.sync import sync_to_async
 from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest, StreamingHttpResponse
 
+from gpufleet.core.times import written
+
 CHUNK = 2_000
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
@@ -24,7 +26,7 @@ def harmless(value: Any) -> Any:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, datetime):
-        return value.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        return written(value)
     if isinstance(value, int | float):
         return value
     text = str(value)

@@ -1,10 +1,12 @@
 """Times are UTC and whole milliseconds everywhere, so that intervals add up and both databases keep the same value."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.db import models
 from django.utils import timezone
+
+MILLISECOND = timedelta(milliseconds=1)
 
 
 def whole_millis(moment: datetime) -> datetime:
@@ -21,6 +23,11 @@ def millis(moment: datetime) -> int:
     """Milliseconds since 1970, exact."""
     delta = moment - datetime(1970, 1, 1, tzinfo=UTC)
     return (delta.days * 86_400 + delta.seconds) * 1000 + delta.microseconds // 1000
+
+
+def written(moment: datetime) -> str:
+    """As pages, files and messages write it: in UTC, to the millisecond."""
+    return f"{moment.astimezone(UTC).isoformat(timespec='milliseconds').removesuffix('+00:00')}Z"
 
 
 class MomentField(models.DateTimeField):

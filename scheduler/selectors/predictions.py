@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from gpufleet.core.times import millis
+from gpufleet.core.times import MILLISECOND, millis
 from scheduler.engine.values import Job as EngineJob
 from scheduler.foresight import WINDOW, Foresight, Outcome, Ranged, Score, score
 from scheduler.models import Attempt, Job, Prediction
@@ -15,7 +15,6 @@ LOOKED_BACK = timedelta(days=7)
 MOST = 4000  # starts that are scored
 MOST_LASTED, MOST_SUBMITTED = 2000, 4000  # run times that are learnt from, and submissions
 RECALLED_EVERY = timedelta(minutes=5)
-MILLISECOND = timedelta(milliseconds=1)
 COLUMNS = ("at", "earliest", "expected", "latest", "started_at")
 
 

@@ -17,7 +17,7 @@ from django.core.exceptions import ValidationError
 from django.db import connection
 
 from gpufleet.core.money import cost_micros
-from gpufleet.core.times import millis
+from gpufleet.core.times import MILLISECOND, millis
 from quotas.permissions import Access, Can
 from quotas.selectors.rates import rates_now
 from scheduler.backends.registry import backends_all
@@ -49,7 +49,6 @@ MOST_KINDS = 2000
 MOST_CHANGES = 3
 MOST_EVENTS = 1_200  # of futures, while somebody waits for the answer
 MOST_DATED = 4
-MILLISECOND = timedelta(milliseconds=1)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 FOREVER_MS = 10 * 366 * 86_400_000
 log = logging.getLogger(__name__)

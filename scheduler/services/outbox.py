@@ -14,7 +14,7 @@ from gpufleet.core.audit import SYSTEM, Actor
 from gpufleet.core.bulk import rows_insert
 from gpufleet.core.live.news import News
 from gpufleet.core.prepared import Prepared, together
-from gpufleet.core.times import millis
+from gpufleet.core.times import written
 from quotas.permissions import Access, Can, Grant, is_within
 from scheduler.happenings import PAYLOAD_VERSION, TOLD
 from scheduler.models import Delivery, Happening, Job, JobFollow, NoticeChoices, Webhook, WebhookState
@@ -133,7 +133,7 @@ def payload(row: Happening, job: Job, cause: str) -> str:
         "version": PAYLOAD_VERSION,
         "id": f"e-{row.pk}",
         "kind": row.kind,
-        "at": moment(row.at),
+        "at": written(row.at),
         "console": settings.PUBLIC_URL.rstrip("/"),
         "job": {
             "id": job.public_id,
@@ -152,8 +152,3 @@ def payload(row: Happening, job: Job, cause: str) -> str:
         "by": row.actor_name,
     }
     return json.dumps(said, ensure_ascii=False, separators=(",", ":"))
-
-
-def moment(at: datetime) -> str:
-    """As the API writes times."""
-    return f"{datetime.fromtimestamp(millis(at) // 1000, tz=at.tzinfo):%Y-%m-%dT%H:%M:%S}.{millis(at) % 1000:03d}Z"

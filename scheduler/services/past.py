@@ -13,12 +13,12 @@ from typing import Any
 from django.db import transaction
 from django.db.models import Q
 
+from gpufleet.core.times import MILLISECOND
 from quotas.models import LedgerClock, LedgerEntry
 from scheduler.engine.values import Fairness
 from scheduler.models import CapacityEntry, UsageStep
 from scheduler.services.usage import usage_moment
 
-MILLISECOND = timedelta(milliseconds=1)
 # What is longer ago counts less than a millionth.
 HALF_LIVES = 20
 AT_ONCE = 5_000

@@ -1,18 +1,17 @@
 """What jobs are told first about their start, kept so that it can be held against the start itself (SCH-20)."""
 
 from collections.abc import Collection, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from django.db import transaction
 
-from gpufleet.core.times import millis
+from gpufleet.core.times import MILLISECOND, millis
 from scheduler.engine.values import Scenario
 from scheduler.foresight import Foresight, estimated
 from scheduler.models import ENDED, Attempt, Job, JobState, Prediction
 from scheduler.simulation.futures import Past, Stage, Waits, waits_foreseen
 
 AT_ONCE = 500
-MILLISECOND = timedelta(milliseconds=1)
 
 
 def predictions_open(keys: Collection[int]) -> dict[int, str]:

@@ -15,7 +15,7 @@ from django.db.models import Value
 from django.db.models.functions import Coalesce
 from django.template.loader import render_to_string
 
-from gpufleet.core.times import MomentField
+from gpufleet.core.times import MomentField, written
 from scheduler.happenings import NOTICES, PAYLOAD_VERSION
 from scheduler.measures import MAILS
 from scheduler.models import Delivery, Notice, Sending, SendingState, Webhook, WebhookState
@@ -23,7 +23,7 @@ from scheduler.outgoing import FAULT_LENGTH, inert
 from scheduler.services.delivering import GIVE_UP, pause_after
 from scheduler.services.measuring import tally
 from scheduler.services.notices import BETWEEN_MAILS, KIND_LABELS, Way, own_hook
-from scheduler.services.outbox import A_TURN, delivery_of, moment
+from scheduler.services.outbox import A_TURN, delivery_of
 
 PEOPLE_A_TURN = 20
 MOST_TOGETHER = 1000
@@ -158,7 +158,7 @@ def message_of(hook: Webhook, rows: Sequence[Sending], now: datetime) -> Deliver
         "version": PAYLOAD_VERSION,
         "id": event,
         "kind": NOTICES,
-        "at": moment(now),
+        "at": written(now),
         "console": settings.PUBLIC_URL.rstrip("/"),
         "notices": [_notice(row.notice) for row in rows],
     }
@@ -169,4 +169,4 @@ def message_of(hook: Webhook, rows: Sequence[Sending], now: datetime) -> Deliver
 
 def _notice(notice: Notice) -> dict[str, Any]:
     plain = {name: getattr(notice, name) for name in ("kind", "title", "text", "count")}
-    return plain | {"at": moment(notice.at), "job": notice.job or None}
+    return plain | {"at": written(notice.at), "job": notice.job or None}

@@ -18,6 +18,7 @@ from gpufleet.core.audit import audit_record
 from gpufleet.core.faults import Conflict, Stale
 from gpufleet.core.ids import public_id
 from gpufleet.core.models import User
+from gpufleet.core.times import written
 from quotas.models import QuotaNode
 from quotas.permissions import Access
 from scheduler.happenings import PAYLOAD_VERSION, TEST, Happened
@@ -25,7 +26,7 @@ from scheduler.models import Delivery, Webhook, WebhookState
 from scheduler.outgoing import Refused, Rules, target_of
 from scheduler.selectors.webhooks import may_manage_hooks
 from scheduler.services.notices import Way, own_hook, way_leave
-from scheduler.services.outbox import delivery_of, moment
+from scheduler.services.outbox import delivery_of
 
 MOST_A_NODE = 20
 NAME_LENGTH = 80
@@ -183,7 +184,7 @@ def hook_test(*, access: Access, hook: Webhook, now: datetime) -> Delivery:
         "version": PAYLOAD_VERSION,
         "id": event,
         "kind": TEST,
-        "at": moment(now),
+        "at": written(now),
         "console": settings.PUBLIC_URL.rstrip("/"),
         "by": access.actor.name,
     }

@@ -10,6 +10,8 @@ from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 
+from gpufleet.core.times import written
+
 register = template.Library()
 
 NOTHING = "–"
@@ -139,8 +141,7 @@ def moment(when: datetime | None, form: str = "relative") -> SafeString:
     exact = when.astimezone(UTC)
     absolute = f"{exact:%Y-%m-%d %H:%M:%S} UTC"
     shown = absolute if form == "absolute" else relative(exact, timezone.now())
-    machine = exact.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    return format_html('<time datetime="{}" data-moment="{}" title="{}">{}</time>', machine, form, absolute, shown)
+    return format_html('<time datetime="{}" data-moment="{}" title="{}">{}</time>', written(exact), form, absolute, shown)
 
 
 @register.filter
