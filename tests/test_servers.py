@@ -2,6 +2,7 @@
 
 import os
 import signal
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -33,7 +34,9 @@ def test_redis_answers_and_a_second_one_is_another(redis_server):
 def test_a_program_dies_with_whoever_started_it(tmp_path):
     """A test run that is killed must not leave servers behind."""
     starter = Program(["sh", "-c", f"setpriv --pdeathsig=KILL -- sleep 600 & echo $! > {tmp_path}/pid; wait"], log=tmp_path / "log")
-    pid = int(wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text()))
+    pid = int(wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip()))
+    # What is to happen is settled by setpriv, before it becomes the other program.
+    wait_until(lambda: Path(f"/proc/{pid}/comm").read_text() == "sleep\n", what="the child to be bound to its parent")
     starter.kill()
 
     def gone() -> bool:
