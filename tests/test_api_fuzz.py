@@ -11,15 +11,17 @@ import pytest
 
 schemathesis = pytest.importorskip("schemathesis", reason="The package schemathesis is not installed (requirements-dev.lock).")
 
+from django.core.cache import cache  # noqa: E402
 from django.core.signals import request_finished, request_started  # noqa: E402
 from django.core.wsgi import get_wsgi_application  # noqa: E402
-from django.db import close_old_connections  # noqa: E402
+from django.db import close_old_connections, transaction  # noqa: E402
 from hypothesis import HealthCheck, Phase, settings  # noqa: E402
 from schemathesis import openapi  # noqa: E402
 from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance  # noqa: E402
 
 from gpufleet.api import api  # noqa: E402
 from scheduler.models import JobState  # noqa: E402
+from scheduler.services import fitting  # noqa: E402
 from tests import builders  # noqa: E402
 from tests.personas import Personas  # noqa: E402
 
@@ -83,6 +85,17 @@ def test_requests_that_follow_from_answers_find_no_fault(caller):
     asked: dict[str, int] = {}
 
     class Turns(SCHEMA.as_state_machine()):  # type: ignore[misc]
+        # Each turn begins with the same fleet: the same draws are to lead to the same requests.
+        def setup(self):
+            super().setup()
+            self.before = transaction.savepoint()
+            cache.clear()
+            fitting.GROUNDS.forget()
+
+        def teardown(self):
+            transaction.savepoint_rollback(self.before)
+            super().teardown()
+
         def get_call_kwargs(self, case):
             return {"headers": caller}
 
