@@ -28,11 +28,14 @@ found = Job.objects.filter(search_condition("serve EMBED", ("name", "public_id")
 with connection.cursor() as cursor:
     cursor.execute("SET enable_seqscan = off")
     plan = found.order_by().explain()
+    cursor.execute("SELECT reloptions FROM pg_class WHERE relname = 'job_words'")
+    options = cursor.fetchone()
 print(json.dumps({
     "names": sorted(found.values_list("name", flat=True)),
     "wild": list(Job.objects.filter(search_condition("00% s", ("name",))).values_list("name", flat=True)),
     "by_id": list(Job.objects.filter(search_condition("J-2", ("name", "public_id"))).values_list("name", flat=True)),
     "by_index": "job_words" in plan,
+    "options": options and options[0],
     "told": [finding.do for finding in database.words_indexed() if finding.note],
     "wrong": len([finding for database.MANY_JOBS in (4, 5) for finding in database.words_indexed() if not finding.note]),
 }))
@@ -50,7 +53,7 @@ def test_the_index_is_there_and_serves_the_search(tmp_path, postgres):
     manage = Manage(tmp_path, GPUFLEET_DATABASE_URL=postgres.create_database())
     manage.run("migrate", "--verbosity", "0")
 
-    assert look(manage) == FOUND | {"by_index": True, "told": [], "wrong": 0}
+    assert look(manage) == FOUND | {"by_index": True, "options": ["fastupdate=off"], "told": [], "wrong": 0}
 
 
 def test_a_role_that_may_create_no_extension_searches_without_and_the_doctor_says_how_to_get_it(tmp_path, postgres):
@@ -66,8 +69,8 @@ def test_a_role_that_may_create_no_extension_searches_without_and_the_doctor_say
         assert "go without an index" in told.stdout + told.stderr
         without = look(manage)
         (advice,) = without.pop("told")  # with so few jobs it is worth knowing, and nothing more
-        assert without == FOUND | {"by_index": False, "wrong": 1}
+        assert without == FOUND | {"by_index": False, "options": None, "wrong": 1}
         for statement in (checks.WORDS_EXTENSION, checks.WORDS_INDEX):
             assert f"{statement};" in advice
             administrator.execute(statement)
-    assert look(manage) == FOUND | {"by_index": True, "told": [], "wrong": 0}
+    assert look(manage) == FOUND | {"by_index": True, "options": ["fastupdate=off"], "told": [], "wrong": 0}
