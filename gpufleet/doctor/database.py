@@ -12,7 +12,8 @@ from scheduler.models import Job
 
 OLDEST_POSTGRESQL = 140_000
 # As the migration 0017_job_words makes it where it may.
-WORDS_EXTENSION = "CREATE EXTENSION pg_trgm"
+WORDS_EXTENSION = "CREATE EXTENSION IF NOT EXISTS pg_trgm"
+WORDS_BROKEN = "DROP INDEX job_words"
 WORDS_INDEX = "CREATE INDEX CONCURRENTLY job_words ON job USING gin (name gin_trgm_ops, public_id gin_trgm_ops) WITH (fastupdate = off)"
 # With fewer jobs nobody notices that there is none.
 MANY_JOBS = 20_000
@@ -79,13 +80,16 @@ def words_indexed() -> Iterator[Finding]:
     if connection.vendor != "postgresql" or any(reachable()) or any(migrated()):
         return
     with connection.cursor() as cursor:
-        cursor.execute("SELECT EXISTS (SELECT FROM pg_index WHERE indexrelid = to_regclass('job_words') AND indisvalid)")
-        if cursor.fetchone() == (True,):
-            return
+        cursor.execute("SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass('job_words')")
+        made = cursor.fetchone()
+    if made == (True,):
+        return
+    anew = f"{WORDS_BROKEN}; " if made else ""  # making it was interrupted, and what is left is of no use
     yield Finding(
-        "There is no index of the words in jobs' names.",
-        "Searches read every name: right, and with 100,000 jobs they take a third of a second. gpufleet's role may not create the extension pg_trgm.",
-        f"Once, as an administrator of the database: {WORDS_EXTENSION}; then as its owner: {WORDS_INDEX};",
+        "The index of the words in jobs' names is not whole." if made else "There is no index of the words in jobs' names.",
+        "Searches read every name: right, and with 100,000 jobs they take a third of a second. gpufleet's role may not create the extension pg_trgm,"
+        " or making the index was interrupted.",
+        f"Once, as an administrator of the database: {WORDS_EXTENSION}; then as its owner: {anew}{WORDS_INDEX};",
         note=Job.objects.order_by()[:MANY_JOBS].count() < MANY_JOBS,
     )
 

@@ -164,10 +164,14 @@ def test_a_part_that_comes_late_does_not_wake_a_hidden_tab(visit, live_console, 
 def test_a_tab_that_is_hidden_while_it_connects_is_sent_nothing(visit, live_console, fleet):
     visitor = visit("/")
     page = visitor.page
+    frames: list[str] = []
+    page.on("websocket", lambda socket: socket.on("framereceived", lambda payload: frames.append(str(payload))))
     page.add_init_script(HIDDEN_AS_IT_CONNECTS)
     page.reload()
 
     wait_until(lambda: listeners() and all(listener.hidden for listener in listeners()), what="the server to know that the tab is hidden")
+    live_console.do(hold, fleet[1])
+    assert not [frame for frame in seen(page, frames) if '"topic"' in frame]
     set_hidden(page, False)
     wait_until(lambda: any("overview" in listener.topics for listener in listeners()), what="the page to follow its topic")
 

@@ -73,4 +73,9 @@ def test_a_role_that_may_create_no_extension_searches_without_and_the_doctor_say
         for statement in (checks.WORDS_EXTENSION, checks.WORDS_INDEX):
             assert f"{statement};" in advice
             administrator.execute(statement)
+        administrator.execute("UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'job_words'::regclass")  # as an interruption leaves it
+        (advice,) = look(manage)["told"]
+        assert f"{checks.WORDS_BROKEN}; {checks.WORDS_INDEX};" in advice
+        for statement in (checks.WORDS_BROKEN, checks.WORDS_INDEX):
+            administrator.execute(statement)
     assert look(manage) == FOUND | {"by_index": True, "options": ["fastupdate=off"], "told": [], "wrong": 0}

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from gpufleet.core.times import millis, now
+from quotas.models import QuotaNode
 from scheduler.engine.values import Settings
 from scheduler.foresight import LEAST, Foresight, estimated
 from scheduler.models import Attempt, Job, JobState, Prediction
@@ -46,13 +47,19 @@ def seen(*, minutes: int, waited: int, count: int = LEAST) -> None:
         )
 
 
-def test_what_a_job_is_told_first_is_kept_and_its_start_is_written_beside_it() -> None:
+def full_fleet() -> tuple[Loop, QuotaNode, Job]:
+    """A node that one job has for an hour at most, and the team behind both."""
     builders.node(gpus=8)
     quota = leaf("team", 8)
     loop = Loop()
     running = submit(quota, gpus=8, limit_seconds=3600)
     loop.tick()
     loop.up(running)
+    return loop, quota, running
+
+
+def test_what_a_job_is_told_first_is_kept_and_its_start_is_written_beside_it() -> None:
+    loop, quota, running = full_fleet()
     waiting = submit(quota, gpus=8, at=loop.now, limit_seconds=600)
     loop.after(seconds=5).tick()
 
@@ -74,12 +81,7 @@ def test_what_a_job_is_told_first_is_kept_and_its_start_is_written_beside_it() -
 
 
 def test_who_was_cancelled_before_the_start_is_held_to_none() -> None:
-    builders.node(gpus=8)
-    quota = leaf("team", 8)
-    loop = Loop()
-    running = submit(quota, gpus=8, limit_seconds=3600)
-    loop.tick()
-    loop.up(running)
+    loop, quota, _ = full_fleet()
     waiting, cancelled = (submit(quota, gpus=8, at=loop.now, limit_seconds=600) for _ in range(2))
     loop.after(seconds=5).tick()
     forecast_run(holder="one", now=loop.now)
