@@ -102,7 +102,13 @@ PLANS = Table(
         Column("id", "Number", "plan.pk", on_page=False),
         Column("decided", "Decisions", "plan.decided", sort="decided", numeric=True, most_first=True),
         Column(
-            "dropped", "Dropped", "plan.refused", sort="refused", numeric=True, most_first=True, hint="Their rows had changed; another plan was made"
+            "dropped",
+            "Not done",
+            "plan.refused",
+            sort="refused",
+            numeric=True,
+            most_first=True,
+            hint="Rows had changed, or others leave first",
         ),
         Column("waiting", "Waiting", "plan.waiting", sort="waiting", numeric=True, most_first=True),
         Column(

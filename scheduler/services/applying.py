@@ -34,6 +34,7 @@ HARDWARE_CHANGED = "A GPU or node of it is no longer in the fleet."
 NO_ROOM = "A decision that it depends on was dropped."
 NOT_SPLIT = "The back-end of its cluster can't split GPUs."
 IN_VAIN = "The job that it makes room for does not start."
+LEAVERS_FIRST = "A GPU can only be split anew once those who leave it are gone; it is decided again then."
 PROMISES = Prepared[Promise](lambda jobs: Promise.objects.filter(job__among=jobs))
 STOPPING_UNTIL: Prepared[datetime | None] = Prepared(
     lambda jobs: Attempt.objects.filter(job__public_id__among=jobs, ended_at__isnull=True, stop_until__isnull=False).values_list(
@@ -49,6 +50,12 @@ class Applied:
 
     done: tuple[Decision, ...]
     dropped: tuple[tuple[Decision, str], ...]
+    put_off: tuple[Decision, ...] = ()  # until those who leave are gone, which makes another plan by itself
+
+    @property
+    def not_done(self) -> list[tuple[Decision, str]]:
+        """For those who read the plan."""
+        return [*self.dropped, *((decision, LEAVERS_FIRST) for decision in self.put_off)]
 
     @property
     def asks_again(self) -> bool:
@@ -118,6 +125,7 @@ class _Applying:
         return Applied(
             tuple(item.decision for item in self.items if not item.fault and not item.moot and not item.later),
             tuple((item.decision, item.fault) for item in self.items if item.fault),
+            tuple(item.decision for item in self.items if item.later),
         )
 
     # What still holds

@@ -255,7 +255,7 @@ class _Tick:
                     applied = plan_apply(plan=plan, snapshot=snapshot, lease=self.lease, now=self.moment, facts=facts, news=news, plan_id=plan_id)
             wake = self._wake(plan, applied)
             if record is not None:
-                record.dropped = [decision.as_json() | {"dropped": why} for decision, why in applied.dropped]
+                record.dropped = [decision.as_json() | {"dropped": why} for decision, why in applied.not_done]
                 record.next_wake_at = wake
             news.publish()
             lease_done(lease=self.lease, next_wake_at=wake)

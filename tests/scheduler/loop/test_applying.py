@@ -11,7 +11,7 @@ from quotas.models import QuotaNode
 from scheduler.engine.plan import Decision, Plan, Stand
 from scheduler.engine.reasons import reason
 from scheduler.models import Attempt, Gpu, GpuMode, Job, JobEvent, JobState, MigInstance, Node, Order, Placement, PlanRecord, Promise, Repartition
-from scheduler.services.applying import plan_apply
+from scheduler.services.applying import LEAVERS_FIRST, plan_apply
 from scheduler.services.jobs import job_stop
 from scheduler.services.lease import lease_take
 from tests import builders
@@ -283,6 +283,7 @@ def test_who_sits_on_instances_that_go_leaves_before_the_gpu_is_split_anew() -> 
 
     result = loop.tick()
     assert (result.dropped, result.again) == (0, False)
+    assert dropped() == [("repartition", LEAVERS_FIRST), ("start", LEAVERS_FIRST)]
     assert [state(job) for job in (*tenants, owner)] == [JobState.CHECKPOINTING, JobState.CHECKPOINTING, JobState.QUEUED]
     loop.over(tenants[0], exit_code=143)
     result = loop.after(seconds=2).tick()
