@@ -109,8 +109,7 @@ class WideFound(Found):
 
     @cached_property
     def works(self) -> list[Work]:
-        works = self.columns.works
-        return [works[row] for row in self.rows.tolist()]
+        return self.columns.works_at(self.rows)
 
     @property
     def milli(self) -> int:

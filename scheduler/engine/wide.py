@@ -74,6 +74,31 @@ def picked(values: Sequence[T], rows: Ints) -> list[T]:
     return found
 
 
+class Picked(Sequence[T]):
+    """Values in another order, looked up when they are asked for: of thousands few ever are."""
+
+    def __init__(self, values: Sequence[T], rows: Ints) -> None:
+        self.values = values
+        self.rows = rows  # of each value its place in `values`
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @overload
+    def __getitem__(self, row: int) -> T: ...
+
+    @overload
+    def __getitem__(self, row: slice) -> list[T]: ...
+
+    def __getitem__(self, row: int | slice) -> T | list[T]:
+        if isinstance(row, slice):
+            return picked(self.values, self.rows[row])
+        return self.values[self.rows[row]]
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(picked(self.values, self.rows))
+
+
 BY_UNIT = ("leaf", "milli", "lost", "began", "surplus", "fresh", "quota_type", "kind", "class_rank", "priority", "preemptible", "seats")
 BY_SEAT = ("node", "held", "gpus")
 
@@ -172,8 +197,8 @@ class Columns:
                 order[tied] = rows[np.lexsort((rank, np.cumsum(begins)[tied]))]
         seats = order if len(self.node) == len(order) and (self.seats == 1).all() else self.entries(order)[1]
         other = Columns.__new__(Columns)
-        other.works = picked(self.works, order)
-        other.held_by = picked(self.held_by, order)
+        other.works = Picked(self.works, order)
+        other.held_by = Picked(self.held_by, order)
         other.units = Made(other, self.units.make) if isinstance(self.units, Made) else picked(self.units, order)
         for name in BY_UNIT:
             setattr(other, name, getattr(self, name)[order])
@@ -181,6 +206,12 @@ class Columns:
             setattr(other, name, getattr(self, name)[seats])
         other.first = np.cumsum(other.seats) - other.seats
         return other
+
+    def works_at(self, rows: Ints) -> "list[Work]":
+        """The jobs in these rows, in the order in which the columns were made: they lie side by side there, and thousands are read sooner."""
+        works = self.works
+        values, places = (works.values, np.sort(works.rows[rows])) if isinstance(works, Picked) else (works, rows)
+        return [values[place] for place in places.tolist()]
 
     def entries(self, rows: Ints) -> tuple[Ints, Ints]:
         """(place in `rows`, seat) of every seat of the units in these rows, in their order."""

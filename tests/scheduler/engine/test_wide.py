@@ -378,3 +378,16 @@ def test_columns_are_made_anew_when_units_have_changed(monkeypatch: pytest.Monke
 
     assert all(unit.work is not gone for unit in cycle.units().columns.units)
     assert list(cycle.units().columns.units) == cycle.units().all
+
+
+@drawn
+@given(st.integers(0, 10**9))
+def test_jobs_of_some_rows_come_in_their_own_order(seed: int):
+    cycle = cycle_of(seed)
+    works = [work for work in cycle.cluster.works if work.seats and not work.form.elastic]
+    columns = columns_of(works, cycle.grid.usable, cycle.now)
+    rows = [row for row in range(len(works)) if random.Random(seed + row).random() < 0.5]
+    random.Random(seed).shuffle(rows)
+
+    assert columns.works_at(np.array(rows, dtype=np.int64)) == sorted([columns.works[row] for row in rows], key=lambda work: work.order)
+    assert columns.works[1:3] == [*columns.works][1:3] == [columns.works[row] for row in range(len(works))][1:3]
