@@ -246,9 +246,13 @@ class Cluster:
         free, cpus, memory = fleet.now.free, fleet.now.cpus, fleet.now.memory
         position, forms, form_of = tree.position, self.forms, self.form_of
         works = self.works
-        held: dict[tuple[int, int, bool], int] = {}
+        # Milli-GPU that are held: by whether they are fixed, by quota type and by leaf.
+        held = [[[0] * len(tree.names) for _ in self.grid.types] for _ in (False, True)]
+        kind: Kind | None = None
         for order, job in enumerate(self.scenario.jobs):
-            form = forms.get(id(job.kind)) or form_of(job.kind)
+            if job.kind is not kind:  # neighbours are often alike
+                kind = job.kind
+                form = forms.get(id(kind)) or form_of(kind)
             home = position[job.quota]
             work = Work(job, order, home, form)
             works.append(work)
@@ -268,8 +272,7 @@ class Cluster:
                 if of_host or of_memory:
                     cpus[node] -= of_host
                     memory[node] -= of_memory
-                key = (home, quota_type, form.fixed)
-                held[key] = held.get(key, 0) + milli
+                held[form.fixed][quota_type][home] += milli
                 if form.all_least > 1:
                     work.degraded = True
                 if run.until is not None or run.reclaimed is not None or work.degraded:
@@ -288,8 +291,7 @@ class Cluster:
                     work.milli, work.quota_type = sitting[2], sitting[3]
                     work.look_for_gaps()
                     (fleet.promise if work.state == "reserved" or run.leaving else hold)(seats)
-                    key = (work.home, work.quota_type, form.fixed)
-                    held[key] = held.get(key, 0) + work.milli
+                    held[form.fixed][work.quota_type][home] += work.milli
                     continue
             else:
                 seats = tuple([self.seat_of(work, worker) for worker in workers])
@@ -300,19 +302,19 @@ class Cluster:
             self._note_amount(work)
             known[work.job.name] = (work.job, seats, work.milli, work.quota_type)
             (fleet.promise if work.state == "reserved" or run.leaving else hold)(seats)
-            key = (work.home, work.quota_type, form.fixed)
-            held[key] = held.get(key, 0) + work.milli
+            held[form.fixed][work.quota_type][home] += work.milli
         self.usual = not leaving and not fleet.now.splits
         fleet.settle(leaving)
         if self.windows.lasting:
             self.windows.claim(self)
-            held = {}
+            held = [[[0] * len(tree.names) for _ in self.grid.types] for _ in (False, True)]
             for work in works:
                 if work.seats:
-                    key = (work.charged_leaf, work.quota_type, work.fixed)
-                    held[key] = held.get(key, 0) + work.milli
-        for (leaf, quota_type, fixed), milli in held.items():
-            tree.charge(leaf, quota_type, milli, fixed)
+                    held[work.fixed][work.quota_type][work.charged_leaf] += work.milli
+        for fixed, by_type in enumerate(held):
+            for quota_type, by_leaf in enumerate(by_type):
+                for leaf in compress(count(), by_leaf):
+                    tree.charge(leaf, quota_type, by_leaf[leaf], bool(fixed))
 
     # From one plan to the next
 

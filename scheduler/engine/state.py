@@ -423,17 +423,19 @@ class Cycle:
 
     def _judge(self) -> None:
         """Whoever lost his place asks again only where he could start: there may be types without room for him, or limits below what he had."""
-        alike: dict[tuple[int, Form], Verdict] = {}
-        for work in self.cluster.put_out:
-            if work.evicted and not work.seats and work.order not in self._judged:
-                self._judged.add(work.order)
-                key = (work.home, work.form)
-                blocked, types = alike.get(key) or alike.setdefault(key, self.alike(work))
-                if blocked:
-                    self.static[work.order] = blocked
-                if types != work.types:
-                    work.types = types
-                    self.several_types = True
+        judged = self._judged
+        out = [work for work in self.cluster.put_out if work.order not in judged and work.evicted and not work.seats]
+        judged.update([work.order for work in out])
+        verdicts = {alike: self.alike(work) for alike, work in {(work.home, work.form): work for work in out}.items()}
+        if all(not blocked and types == form.types for (_, form), (blocked, types) in verdicts.items()):
+            return  # mostly they may ask for what they had
+        for work in out:
+            blocked, types = verdicts[work.home, work.form]
+            if blocked:
+                self.static[work.order] = blocked
+            if types != work.types:
+                work.types = types
+                self.several_types = True
 
     def follow(self, order: QueueOrder, since: int, but: int) -> None:
         """Bring an order of queues up to date after a change; one leaf, whose head was dropped, is so already."""
