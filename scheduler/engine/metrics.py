@@ -1,11 +1,11 @@
 """How much of the fleet is in use, and how much of what is idle nobody could use."""
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 from .capacity import widest
 from .cluster import Work
-from .form import Form
 from .grid import Ints
 from .state import Cycle
 
@@ -44,12 +44,9 @@ def _against_queue(cycle: Cycle) -> int:
     idle_of: dict[tuple[int, bool], int] = {}
     capacity = cycle.capacity(cycle.fleet.soon)
     counts = {key: [form, count] for key, (form, count) in cycle.asking.alike.items() if count}
-    changed: dict[tuple[Form, int], int] = {}
-    for work, sign in _changed(cycle):
-        asked = (work.form, work.types[0])
-        changed[asked] = changed.get(asked, 0) + sign
-    for (form, quota_type), sign in changed.items():
-        counts.setdefault((form.shape, quota_type), [form, 0])[1] += sign
+    for works, sign in _changed(cycle):
+        for (form, quota_type), number in Counter([(work.form, work.types[0]) for work in works]).items():
+            counts.setdefault((form.shape, quota_type), [form, 0])[1] += sign * number
     for (_, quota_type), (form, count) in counts.items():
         kind = form.kind
         roles = [role for role in kind.roles if role.gpus and role.least]
@@ -67,14 +64,10 @@ def _against_queue(cycle: Cycle) -> int:
     return total // weight if weight else 0
 
 
-def _changed(cycle: Cycle) -> Iterator[tuple[Work, int]]:
-    """Who of those that wait has a place by this plan (-1), and who of the others waits (1)."""
-    for work in dict.fromkeys(cycle.cluster.journal):
-        if work.seats and not work.first_seats:
-            yield work, -1
-    for work in cycle.asking_again():
-        if work.first_seats and not work.seats and not work.stale:
-            yield work, 1
+def _changed(cycle: Cycle) -> Iterator[tuple[list[Work], int]]:
+    """Those that wait and have a place by this plan (-1), and those of the others that wait (1)."""
+    yield [work for work in dict.fromkeys(cycle.cluster.journal) if work.seats and not work.first_seats], -1
+    yield [work for work in cycle.asking_again() if work.first_seats and not work.seats and not work.stale], 1
 
 
 def _against_demand(cycle: Cycle) -> float:

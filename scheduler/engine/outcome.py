@@ -1,15 +1,19 @@
 """From the last state back to a plan: what differs from the first one, who waits and why, and what comes next."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from operator import attrgetter
 
+import numpy as np
+import numpy.typing as npt
+
 from .blockers import Blockers, Reasons
-from .cluster import Work
+from .cluster import Work, on_gpus
 from .fleet import Seat
 from .forecast import Forecast
 from .form import Form
+from .grid import Ints
 from .invariants import check
 from .metrics import measure
 from .mig import Instance
@@ -20,6 +24,7 @@ from .state import Cycle
 from .telling import Telling
 from .tree import Division, Tree
 from .values import HOUR_MS, QUEUED, ByClass
+from .wide import ints
 
 
 def conclude(cycle: Cycle) -> Plan:
@@ -93,7 +98,7 @@ _STAGE = {"evict": 0, "shrink": 1, "move": 2, "start": 4, "repair": 4, "grow": 5
 
 def decisions_of(cycle: Cycle) -> list[Decision]:
     """What the plan does to jobs and boards, in the order in which it is carried out."""
-    works = sorted(set(cycle.cluster.journal), key=attrgetter("order"))
+    works = sorted(dict.fromkeys(cycle.cluster.journal), key=attrgetter("order"))
     gone = []  # who leaves and was never given another place: they come first of all, in their order
     changed = []
     for work in works:
@@ -107,12 +112,12 @@ def decisions_of(cycle: Cycle) -> list[Decision]:
     if cycle.fleet.soon is not cycle.fleet.now:  # else nobody leaves
         befores = {work.order: owners.before(work) for action, work in changed if action not in ("evict", "shrink")}
     served = Served(cycle, befores, [work for _, work in changed])
-    leaving = [_eviction(served, work) for work in gone]
+    leaving = _evictions(served, gone)
     staged = []  # with what they are sorted by: stage, when the job was given its place, and who it is
     for action, work in changed:
         assert work.why is not None
         if action == "evict":
-            decision = _eviction(served, work)
+            (decision,) = _evictions(served, (work,))
         else:
             why, beneficiary = work.why, None
             if action == "move":
@@ -133,12 +138,16 @@ def decisions_of(cycle: Cycle) -> list[Decision]:
     return in_order([*leaving, *[decision for _, _, _, decision in staged]])
 
 
-def _eviction(served: "Served", work: Work) -> Decision:
-    why, beneficiary = work.put_out_why or work.why, work.put_out_for
-    assert why is not None
-    if beneficiary not in served.served:
-        why, beneficiary = served.by(work, why, beneficiary)
-    return new_decision(("evict", why, work.job.name, beneficiary, (), (), False, work.kind.grace_ms, None, None, None, ()))
+def _evictions(served: "Served", works: Iterable[Work]) -> list[Decision]:
+    """One for each; there may be thousands."""
+    decisions = []
+    for work in works:
+        why, beneficiary = work.put_out_why or work.why, work.put_out_for
+        assert why is not None
+        if beneficiary not in served.served:
+            why, beneficiary = served.by(work, why, beneficiary)
+        decisions.append(new_decision(("evict", why, work.job.name, beneficiary, (), (), False, work.kind.grace_ms, None, None, None, ())))
+    return decisions
 
 
 def in_order(decisions: list[Decision]) -> list[Decision]:
@@ -228,64 +237,90 @@ class Served:
 TAKING = ("reclaim", "preempt", "shrink", "consolidate", "reservation_due")
 
 
+WIDE = 64  # nodes from which on it pays to look at all who leave at once
+
+
 class Owners:
     """Who stood where when the plan began, and has to be gone before somebody else can stand there."""
 
     def __init__(self, cycle: Cycle, touched: Sequence[Work]) -> None:
         self.cycle = cycle
         self.touched = touched  # all that this plan may have changed, in their order
-        self._held: dict[int, list[tuple[int, int]]] | None = None
 
-    def _index(self) -> dict[int, list[tuple[int, int]]]:
-        """(GPUs, place of the job) by node, of everything that leaves in this plan or is leaving already."""
-        if self._held is None:
-            held = self._held = defaultdict(list)
-            cluster = self.cycle.cluster
-            for work in self.touched if cluster.usual else cluster.works:
-                gone: Collection[Seat] = ()
-                run = work.job.run
-                if run is QUEUED:
-                    continue
-                order = work.order
-                if not work.seats and not run.leaving and not work.form.parted and work.state != "stopping":
-                    for seat in work.first_seats:
-                        held[seat.node].append((seat.mask, order))
-                    continue
-                if work.first_seats is not work.seats:
-                    gone = set(work.first_seats) - set(work.seats) if work.seats else work.first_seats
-                passing = [*run.leaving, *(run.workers if work.state == "stopping" else ())]
-                if passing:
-                    gone = {*gone, *(self.cycle.cluster.seat_of(work, worker) for worker in passing)}
-                for seat in gone:
-                    mask = seat.mask
-                    for part in seat.parts:
-                        mask |= 1 << part.gpu
-                    held[seat.node].append((mask, order))
-        return self._held
+    @cached_property
+    def _held(self) -> list[tuple[int, int, int]]:
+        """(node, GPUs, place of the job) of everything that leaves in this plan or is leaving already."""
+        cluster = self.cycle.cluster
+        gone, others = [], []  # who held whole GPUs and has left all of them is most of all
+        for work in self.touched if cluster.usual else cluster.works:
+            run = work.job.run
+            if run is not QUEUED:
+                (others if work.seats or run.leaving or work.form.parted or work.state == "stopping" else gone).append(work)
+        held = [(seat.node, seat.mask, work.order) for work in gone for seat in work.first_seats]
+        for work in others:
+            run = work.job.run
+            left: Collection[Seat] = ()
+            if work.first_seats is not work.seats:
+                left = set(work.first_seats) - set(work.seats) if work.seats else work.first_seats
+            passing = [*run.leaving, *(run.workers if work.state == "stopping" else ())]
+            if passing:
+                left = {*left, *(cluster.seat_of(work, worker) for worker in passing)}
+            held += [(seat.node, on_gpus(seat), work.order) for seat in left]
+        return held
+
+    @cached_property
+    def _by_node(self) -> dict[int, list[tuple[int, int]]]:
+        by_node = defaultdict(list)
+        for node, mask, order in self._held:
+            by_node[node].append((mask, order))
+        return by_node
+
+    @cached_property
+    def _columns(self) -> tuple[Ints, npt.NDArray[np.uint64], Ints]:
+        node, mask, order = zip(*self._held, strict=True) if self._held else ((), (), ())
+        return ints(node), np.array(mask, dtype=np.uint64), ints(order)
 
     def holding(self, node: int, gpu: int) -> tuple[str, ...]:
         """Who has to leave a GPU before it can be split anew."""
-        return self._names({order for held, order in self._index().get(node, ()) if held >> gpu & 1})
+        return self._names({order for held, order in self._by_node.get(node, ()) if held >> gpu & 1})
 
     def before(self, work: Work) -> tuple[str, ...]:
+        wanted, crowded = self._wanted(work)
+        found = self.on_many(wanted, crowded) if len(wanted) >= WIDE else self.on_some(wanted, crowded)
+        found.discard(work.order)
+        return self._names(found)
+
+    def _wanted(self, work: Work) -> tuple[dict[int, int], set[int]]:
+        """The GPUs by node on which it stands now, where they were not idle; and nodes on which the host has to have room first."""
         cycle = self.cycle
-        first = set(work.first_seats)
-        found: set[int] = set()
-        index, idle = self._index(), cycle.fleet.idle_at_start
+        first, idle = set(work.first_seats), cycle.fleet.idle_at_start
         cpus, memory = cycle.fleet.now.cpus, cycle.fleet.now.memory
+        wanted: dict[int, int] = {}
+        crowded: set[int] = set()
         for seat in work.seats:
             if seat in first:
                 continue
-            node, mask = seat.node, seat.mask
-            crowded = cpus[node] < 0 or memory[node] < 0
-            for part in seat.parts:
-                mask |= 1 << part.gpu
-            if not crowded and not seat.parts and not mask & ~idle[node]:
+            node, mask = seat.node, on_gpus(seat) if seat.parts else seat.mask
+            if cpus[node] < 0 or memory[node] < 0:
+                crowded.add(node)
+            elif not seat.parts and not mask & ~idle[node]:
                 continue
-            here = index.get(node, ())
-            found.update([order for held, order in here if held & mask or crowded])
-        found.discard(work.order)
-        return self._names(found)
+            wanted[node] = wanted.get(node, 0) | mask
+        return wanted, crowded
+
+    def on_some(self, wanted: Mapping[int, int], crowded: Collection[int]) -> set[int]:
+        """Who leaves any of these GPUs, or a crowded node."""
+        by_node = self._by_node
+        return {order for node, mask in wanted.items() for held, order in by_node.get(node, ()) if held & mask or node in crowded}
+
+    def on_many(self, wanted: Mapping[int, int], crowded: Collection[int]) -> set[int]:
+        """The same for a gang that takes many nodes."""
+        node, mask, order = self._columns
+        asked = np.zeros(self.cycle.grid.size, dtype=np.uint64)
+        asked[ints([*wanted])] = np.array([*wanted.values()], dtype=np.uint64)
+        whole = np.zeros(self.cycle.grid.size, dtype=np.bool_)
+        whole[ints([*crowded])] = True
+        return set(order[(asked[node] & mask != 0) | whole[node]].tolist())
 
     def _names(self, orders: Iterable[int]) -> tuple[str, ...]:
         works = self.cycle.cluster.works
@@ -356,24 +391,24 @@ def _to_be_told(cycle: Cycle, forecast: Forecast, blockers: Blockers, telling: T
     return anew
 
 
-def _entries(cycle: Cycle, forecast: Forecast, blockers: Blockers, works: Iterable[Work]) -> list[Waiting | None]:
+def _entries(cycle: Cycle, forecast: Forecast, blockers: Blockers, works: Sequence[Work]) -> list[Waiting | None]:
     """What is told of every job. Of whom there is nothing of his own to tell, his queue and what he asks for decide."""
-    own = {*cycle.static, *cycle.notes, *forecast.predicted}
+    own, advises_all = {*cycle.static, *cycle.notes, *forecast.predicted}, forecast.advises_all
     shared: dict[tuple[int, Form], Reasons] = {}
-    works = [*works]
     entries: list[Waiting | None] = [None] * len(works)
-    for place, work in enumerate(works):
-        if work.seats and not work.degraded:
+    for order, work in enumerate(works):
+        seats = work.seats
+        if seats and not work.degraded:
             continue
         form = work.form
-        if work.order in own or work.seats or work.stale or form.delay or forecast.advises_all or work.state == "stopping":
-            entries[place] = _entry(cycle, forecast, blockers, work)
+        if seats or advises_all or order in own or work.stale or form.delay or work.state == "stopping":
+            entries[order] = _entry(cycle, forecast, blockers, work)
             continue
         key = (work.home, form)
         reasons = shared.get(key)
         if reasons is None:
             reasons = shared[key] = blockers.of(work)
-        entries[place] = new_waiting((work.job.name, reasons, None, None))
+        entries[order] = new_waiting((work.job.name, reasons, None, None))
     return entries
 
 
@@ -427,10 +462,10 @@ def _next_wake(cycle: Cycle, telling: Telling) -> int | None:
     touched = dict.fromkeys((*cluster.journal, *(work for work in cycle.asking.open if work.degraded)))
     untimed = telling.untimed
     untimed.update(dict.fromkeys(cluster.come))
-    telling.times.update((work, mine) for work in untimed if (mine := ahead.of(work)) and work not in touched)
+    telling.times.update((work, mine) for work in ahead.some(untimed) if (mine := ahead.of(work)) and work not in touched)
     telling.untimed = {work: None for work in touched if work in untimed}
     times = [at for work, mine in telling.times.items() if work not in touched for at in mine]
-    times.extend(at for work in touched for at in ahead.of(work))
+    times.extend(at for work in ahead.some(touched) for at in ahead.of(work))
     times.extend(cluster.windows.times())
     times.extend(at + HOUR_MS for node in cycle.grid.nodes for at in node.repartitioned)
     times.extend(now + entry.at for entry in cycle.book.entries)
@@ -448,14 +483,22 @@ class Ahead:
         self.waits_end = cycle.settings.max_wait_ms != ByClass()
         self.protections: dict[int, tuple[int, int]] = {}
 
+    def some(self, works: Iterable[Work]) -> Iterable[Work]:
+        """Those of them that may have any: most jobs that wait have none."""
+        if self.waits_end:
+            return works
+        return [
+            work
+            for work in works
+            if ((run := (job := work.job).run) is not QUEUED and (work.seats or run.until is not None or run.last_evicted is not None))
+            or job.not_before is not None
+            or work.form.delay
+        ]
+
     def of(self, work: Work) -> tuple[int, ...]:
         job = work.job
         run = job.run
-        if run is QUEUED or not work.seats:
-            waits = run.until is None and run.last_evicted is None and job.not_before is None
-            if waits and not work.form.delay and not self.waits_end:
-                return ()  # most jobs that wait
-        elif run.until is None and run.reclaimed is None and not work.degraded:
+        if work.seats and run is not QUEUED and run.until is None and run.reclaimed is None and not work.degraded:
             spans = self.protections.get(work.charged_leaf) or self._spans(work.charged_leaf)
             if run.started is None or spans == UNPROTECTED:
                 return ()  # most jobs that run
