@@ -251,7 +251,8 @@ class Owners:
     def _held(self) -> list[tuple[int, int, int]]:
         """(node, GPUs, place of the job) of everything that leaves in this plan or is leaving already."""
         cluster = self.cycle.cluster
-        gone, others = [], []  # who held whole GPUs and has left all of them is most of all
+        gone: list[Work] = []  # who held whole GPUs and has left all of them is most of all
+        others: list[Work] = []
         for work in self.touched if cluster.usual else cluster.works:
             run = work.job.run
             if run is not QUEUED:
