@@ -31,6 +31,7 @@ PLAIN_COMMANDS: dict[str, str] = {
     "enqueue": "gpufleet.client.commands:enqueue",
     "cancel": "gpufleet.client.commands:cancel",
     "hold": "gpufleet.client.commands:hold",
+    "priority": "gpufleet.client.commands:priority",
     "release": "gpufleet.client.commands:release",
     "checkpoint": "gpufleet.client.commands:checkpoint",
     "restart": "gpufleet.client.commands:restart",

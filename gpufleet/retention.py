@@ -42,6 +42,12 @@ KINDS: tuple[Kind, ...] = (
     Kind("scheduler.Repartition", timedelta(days=7), "at", "The rate per pool counts the last hour; as for plans."),
     Kind("scheduler.UsageStep", timedelta(days=7), "at", "Only the newest is gone on from; as for plans."),
     Kind("scheduler.SubmissionKey", timedelta(days=7), "at", "A client that tries a submission again does so within minutes."),
+    Kind(
+        "scheduler.JobBatch",
+        timedelta(days=90),
+        "at",
+        "A quarter: what became of each job; the audit log keeps it for ever.",
+    ),
     Kind("scheduler.Delivery", timedelta(days=14), "done_at", "Long enough to see what a webhook was sent, and to send it again."),
     Kind("scheduler.Notice", timedelta(days=90), "at", "A quarter: who was told what of his jobs."),
     Kind("sessions.Session", timedelta(0), "expire_date", "A session that has run out signs nobody in."),

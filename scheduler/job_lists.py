@@ -85,6 +85,7 @@ JOBS = Table(
     row_key="job.public_id",
     row_field="public_id",
     lines=True,
+    choose="bulk",
 )
 
 PLANS = Table(

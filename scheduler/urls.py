@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from scheduler.views import clusters, gpus, imports, jobs, loop, nodes, notices, submitting, templates, webhooks
+from scheduler.views import bulk, clusters, gpus, imports, jobs, loop, nodes, notices, submitting, templates, webhooks
 
 urlpatterns = [
     path("jobs/", jobs.job_list, name="jobs"),
@@ -10,6 +10,9 @@ urlpatterns = [
     path("jobs/new/look", submitting.job_look, name="job_look"),
     path("jobs/new/draft", submitting.job_draft_write, name="job_draft"),
     path("jobs/new/draft/<slug:public_id>/delete/", submitting.job_draft_delete, name="job_draft_delete"),
+    path("jobs/bulk/", bulk.jobs_bulk, name="jobs_bulk"),
+    path("jobs/bulk/do/", bulk.jobs_bulk_write, name="jobs_bulk_do"),
+    path("jobs/batches/<slug:public_id>/", bulk.batch_page, name="job_batch"),
     path("jobs/<slug:public_id>/", jobs.job_page, name="job"),
     path("jobs/<slug:public_id>/log/", jobs.job_log_page, name="job_log"),
     path("jobs/<slug:public_id>/cancel/", jobs.job_cancel_page, name="job_cancel"),

@@ -12,7 +12,7 @@ import pytest
 from django.apps import apps
 from django.db import models
 
-from scheduler.models import Delivery, Job, Outlook, PlanRecord
+from scheduler.models import Delivery, Job, JobBatch, Outlook, PlanRecord
 from tests import builders
 from tests.personas import Personas
 from tests.test_url_matrix import _address
@@ -58,6 +58,8 @@ def hostile(personas: Personas) -> Iterator[World]:
     Job.objects.update(labels={HOSTILE: HOSTILE}, launch={"command": [HOSTILE], "env": {"X": HOSTILE}}, cost_centre=HOSTILE[:40])
     Outlook.objects.update(reasons=[{"code": "topology", "detail": HOSTILE}], would_start_if={"change": HOSTILE, "to": [HOSTILE]})
     PlanRecord.objects.update(decisions=[{"action": "start", "job": "j-1", "workers": [], "why": {"code": "fits", "detail": HOSTILE}}])
+    verdict = {"id": "j-1", "name": HOSTILE, "state": "queued", "revision": 1, "effect": "changes", "detail": HOSTILE}
+    JobBatch.objects.update(verdicts=[verdict, verdict | {"effect": "stale"}, verdict | {"id": HOSTILE[:24], "name": "", "effect": "unknown"}])
     Delivery.objects.update(body=json.dumps({"cause": HOSTILE}))
     yield world
 

@@ -16,7 +16,8 @@ from typing import Any
 from gpufleet.core.models import AuditEntry
 from gpufleet.core.times import now
 from quotas.models import RoleBinding, ServiceToken
-from scheduler.models import Delivery, Gpu, InventoryImport, Job, JobState, Lease, Node, PlanRecord, Webhook
+from scheduler.models import Delivery, Gpu, InventoryImport, Job, JobBatch, JobState, Lease, Node, PlanRecord, Webhook
+from scheduler.services.bulk import asked_checked, jobs_steer
 from scheduler.services.imports import import_preview
 from scheduler.services.templates import template_save
 from tests import builders
@@ -113,6 +114,12 @@ class World:
     @cached_property
     def others_job(self) -> Job:
         return builders.job(on=self.other)
+
+    @cached_property
+    def batch(self) -> JobBatch:
+        """What the superuser did to many jobs."""
+        asked = asked_checked(action="hold", jobs=[(self.job.public_id, None), (self.others_job.public_id, None), ("j-999999", None)])
+        return jobs_steer(access=self.personas.access("superuser"), asked=asked, reason="Test", now=builders.NOON).batch
 
     @cached_property
     def plan(self) -> PlanRecord:
@@ -298,6 +305,9 @@ PAGES = [
     Expect("POST", "jobs/<slug:public_id>/enqueue/", STEERS, FIELDS["draft job"]),
     Expect("POST", "jobs/<slug:public_id>/hold/", STEERS, FIELDS["job"], data=lambda w: {"reason": "Test"}),
     Expect("POST", "jobs/<slug:public_id>/release/", STEERS, FIELDS["held job"], data=lambda w: {"reason": "Test"}),
+    Expect("POST", "jobs/bulk/", STEERS, data=lambda w: {"action": "hold", "row": w.job.public_id}, silent="A preview changes nothing."),
+    Expect("POST", "jobs/bulk/do/", STEERS, data=lambda w: {"action": "hold", "job": f"{w.job.public_id}:1", "reason": "Test"}),
+    Expect("GET", "jobs/batches/<slug:public_id>/", SUPER, lambda w: {"public_id": w.batch.public_id}, hidden=SEES),
     Expect("GET", "scheduler/", FLEET),
     Expect("POST", "scheduler/pause/", OPERATES, data=lambda w: {"reason": "Test"}),
     Expect("POST", "scheduler/resume/", OPERATES, lambda w: w.pause(), data=lambda w: {"reason": "Test"}),
@@ -446,6 +456,8 @@ API = [
     Expect("GET", "api/v1/templates/{path:ref}", SEES, lambda w: {"ref": w.template}, tokens=ALL_SCOPES),
     Expect("POST", "api/v1/fit", SUBMITS, data=_job_json, tokens=frozenset({"submit"}), silent="It only asks."),
     Expect("POST", "api/v1/submissions", SUBMITS, data=lambda w: {"jobs": [{"description": _job_json(w)}]}, tokens=frozenset({"submit"})),
+    Expect("POST", "api/v1/jobs/bulk", STEERS, data=lambda w: {"action": "hold", "jobs": [{"id": w.job.public_id}]}, tokens=STEERING),
+    Expect("GET", "api/v1/jobs/batches/{public_id}", SUPER, lambda w: {"public_id": w.batch.public_id}, hidden=SIGNED_IN, tokens=ALL_SCOPES),
     Expect("GET", "api/v1/jobs/{public_id}/logs", STEERS, FIELDS["job"], tokens=STEERING),
     Expect("GET", "api/v1/jobs/{public_id}/logs/stream", STEERS, FIELDS["job"], tokens=STEERING),
     Expect("GET", "api/v1/jobs/{public_id}", SEES, FIELDS["job"], tokens=ALL_SCOPES),

@@ -1,4 +1,4 @@
-"""`gpufleet login`, `submit`, `ls`, `show`, `why`, `logs`, `enqueue`, `cancel`, `hold`, `release`, `checkpoint`, `restart` and `scenario`."""
+"""The commands of those whose jobs run on the fleet, from `gpufleet login` to `gpufleet scenario`: a console's API at a terminal."""
 
 import argparse
 import getpass
@@ -13,7 +13,7 @@ from datetime import datetime
 from functools import wraps
 from typing import Any, NoReturn
 
-from gpufleet.client import DONE, JOB_FAILED, NOT_THERE, REFUSED, USAGE, ClientError
+from gpufleet.client import DONE, JOB_FAILED, NOT_ALLOWED, NOT_THERE, REFUSED, USAGE, ClientError
 from gpufleet.client.calls import Console
 from gpufleet.client.description import described, documents, seconds
 from gpufleet.client.place import URL, Place, clean_url, keep, place_now
@@ -363,9 +363,96 @@ def _steer(name: str, text: str, said: str) -> Command:
     return command
 
 
+def _many(name: str, text: str, said: str) -> Command:
+    @ends_well
+    def command(arguments: Sequence[str]) -> int:
+        parser = parser_of(name, text)
+        if name == "priority":
+            parser.add_argument("priority", type=int, metavar="PRIORITY", help="a whole number; higher goes first in its class and queue")
+        parser.add_argument("jobs", metavar="JOB", nargs="*", help="public ids, such as j-17")
+        parser.add_argument("--matching", action="append", metavar="KEY=VALUE", help="instead: those of the list, such as team=org/nlp; 500 at most")
+        parser.add_argument("--dry-run", action="store_true", help="say what would become of each, and change nothing")
+        parser.add_argument("--yes", action="store_true", help="with --matching: don't ask first")
+        parser.add_argument("--reason", default="", help="kept in the jobs' history and in the audit log")
+        asked = parser.parse_args(arguments)
+        if bool(asked.jobs) == bool(asked.matching):
+            parser.error("name jobs, or say with --matching which are meant, not both")
+        body = {"action": name, "reason": asked.reason} | ({"priority": asked.priority} if name == "priority" else {})
+        console = console_meant()
+        if asked.matching and not asked.dry_run and not asked.yes and not _agreed(console, body | _matching(asked.matching), parser):
+            return DONE
+        groups = (
+            [_matching(asked.matching)]
+            if asked.matching
+            else [
+                {"jobs": [{"id": job} for job in asked.jobs[first : first + MOST_IN_A_BATCH]]} for first in range(0, len(asked.jobs), MOST_IN_A_BATCH)
+            ]
+        )
+        answers = [
+            console.post("/jobs/bulk", body | meant, key="" if asked.dry_run else uuid.uuid4().hex, dry_run=asked.dry_run or None) for meant in groups
+        ]
+        verdicts = [verdict for answer in answers for verdict in answer["verdicts"]]
+        if asked.json:
+            print_json({"batches": [answer["batch"] for answer in answers if answer["batch"]], "jobs": verdicts})
+        elif asked.dry_run:
+            _print_preview(answers)
+        else:
+            for verdict in verdicts:
+                if verdict["effect"] in ("changes", "same"):
+                    print(f"{verdict['id']}  {coloured(verdict['state'])}  {said if verdict['state'] != 'cancelled' else ''}".rstrip())
+        return _blame(verdicts)
+
+    return command
+
+
+BLAME = {"unknown": NOT_THERE, "not_allowed": NOT_ALLOWED, "refused": REFUSED, "stale": REFUSED}
+
+
+def _blame(verdicts: Sequence[dict[str, Any]]) -> int:
+    """Names what was left alone; the first of them decides how the program ends."""
+    left = [verdict for verdict in verdicts if verdict["effect"] in BLAME]
+    for verdict in left:
+        print(f"{plain(verdict['id'])}: {plain(verdict['detail'])}", file=sys.stderr)
+    return BLAME[left[0]["effect"]] if left else DONE
+
+
+def _matching(words: Sequence[str]) -> dict[str, Any]:
+    found: dict[str, list[str]] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not key or not equals:
+            raise ClientError(USAGE, f"--matching {word}: write key=value, as the list's filters have it.")
+        found.setdefault(key, []).append(value)
+    return {"matching": found}
+
+
+def _agreed(console: Console, body: dict[str, Any], parser: Arguments) -> bool:
+    if not sys.stdin.isatty():
+        parser.error("say --yes to do it to all that match, or --dry-run to see what would happen")
+    _print_preview([console.post("/jobs/bulk", body, dry_run=True)])
+    return input("Do it? [y/N] ").strip().lower() in ("y", "yes")
+
+
+def _print_preview(answers: Sequence[dict[str, Any]]) -> None:
+    rows = [(row["id"], plain(row["name"]), row["state"], row["effect"], plain(row["detail"])) for answer in answers for row in answer["verdicts"]]
+    print("\n".join(table(("JOB", "NAME", "STATE", "EFFECT", "WHAT HAPPENS"), rows)))
+    for answer in answers:
+        changing = answer["counts"].get("changes", 0)
+        print(f"{changing} of {len(answer['verdicts'])} would change{'; more match' if answer['more'] else ''}.")
+        for gpu_type, milli in (answer["freed_milli"] or {}).items():
+            print(f"{gpus(milli)} {plain(gpu_type)} GPUs come free.")
+        if answer["cancelled_along"]:
+            print(f"{answer['cancelled_along']} other jobs are cancelled too, as they need one of these completed.")
+        if answer["starts"]:
+            names, others = answer["starts"]["jobs"], answer["starts"]["others"]
+            told = [*names[:10], *([f"{len(names) - 10} more"] if len(names) > 10 else []), *([f"{others} of other teams"] if others else [])]
+            print(f"Would start by that: {', '.join(told) or 'nobody'}.")
+
+
+cancel = _many("cancel", "End jobs. What runs is told to save its work and has its grace.", "is being stopped")
+hold = _many("hold", "Hold waiting jobs back; they keep their place in the queue.", "held back")
+release = _many("release", "Let held jobs go.", "let go")
+priority = _many("priority", "Change the priority of jobs.", "has its new priority")
+checkpoint = _many("checkpoint", "Have running jobs save their work now, and go on.", "asked to save its work")
 enqueue = _steer("enqueue", "Put drafts in the queue. They are checked as submissions are.", "submitted")
-cancel = _steer("cancel", "End jobs. What runs is told to save its work and has its grace.", "is being stopped")
-hold = _steer("hold", "Hold waiting jobs back; they keep their place in the queue.", "held back")
-release = _steer("release", "Let held jobs go.", "let go")
-checkpoint = _steer("checkpoint", "Have running jobs save their work now, and go on.", "asked to save its work")
 restart = _steer("restart", "Start jobs anew: what runs saves its work and waits again, what has ended is submitted once more.", "starts anew")

@@ -25,7 +25,7 @@ BASH = """_gpufleet() {{
 complete -F _gpufleet gpufleet
 """
 ZSH = "autoload -U +X bashcompinit && bashcompinit\n"
-OF_JOBS = ("show", "why", "logs", "cancel", "hold", "release", "checkpoint", "restart", "enqueue")
+OF_JOBS = ("show", "why", "logs", "cancel", "hold", "release", "priority", "checkpoint", "restart", "enqueue")
 WORDS = {
     "bench": "api console engine loop --json --case",
     "completion": "bash zsh fish",
@@ -37,7 +37,8 @@ WORDS = {
     "submit": "--json --draft --dry-run --wait --key --name --quota --class --priority --gpus --workers --type --mig --estimate --limit --label --env"
     " --workdir --after",
     "top": "--json --limit --team --once",
-    **dict.fromkeys(("enqueue", "cancel", "hold", "release", "checkpoint", "restart"), "--json --reason"),
+    **dict.fromkeys(("enqueue", "restart"), "--json --reason"),
+    **dict.fromkeys(("cancel", "hold", "release", "priority", "checkpoint"), "--json --matching --dry-run --yes --reason"),
     **dict.fromkeys(("show", "why"), "--json"),
 }
 

@@ -90,7 +90,8 @@ class Table:
     for whom the page says `can_add`. `libraries` are the template libraries that cells use. `presented` turns a page's rows into what cells and the
     file read, in a fixed number of queries; where that depends on the reader it is given to `page` or `respond` instead. `row_key` is the path of
     what tells a row from all others, for lists that a script keeps up to date, and `row_field` the model's field of it: such lists answer `?rows=`.
-    With `lines` a row is a few lines on a narrow screen; a style sheet places its cells by their class `c-key`.
+    With `lines` a row is a few lines on a narrow screen; a style sheet places its cells by their class `c-key`. `choose` is the id of a form that
+    takes rows which were chosen: where the page `chooses`, each has a box in front whose name is `row` and whose value is its key.
     """
 
     name: str
@@ -110,6 +111,7 @@ class Table:
     row_key: str = ""
     row_field: str = ""
     lines: bool = False
+    choose: str = ""
 
     def __post_init__(self) -> None:
         for column in self.columns:
@@ -126,10 +128,18 @@ class Table:
         first, *rest = self.shown
         cells = f'<th scope="row"{self._marks(first, "rowheader")}>{first.source}</th>'
         cells += "".join(f"<td{self._marks(column, 'cell')}>{column.source}</td>" for column in rest)
+        if self.choose:
+            cells = f"{{% if chooses %}}{self._box}{{% endif %}}{cells}"
         loads = "".join(f"{{% load {library} %}}" for library in self.libraries)
         key = f' data-key="{{{{ row.{self.row_key} }}}}"' if self.row_key else ""
         role = ' role="row"' if self.lines else ""
         return Engine.get_default().from_string(f"{loads}{{% for row in rows %}}<tr{key}{role}>{cells}</tr>{{% endfor %}}")
+
+    @property
+    def _box(self) -> str:
+        role = ' role="cell"' if self.lines else ""
+        box = f'<input type="checkbox" name="row" value="{{{{ row.{self.row_key} }}}}" form="{self.choose}"'
+        return f'<td class="c-choose"{role}><label>{box} aria-label="Choose {{{{ row.{self.row_key} }}}}"></label></td>'
 
     def _marks(self, column: Column, role: str) -> str:
         """Class and role of a cell. What is laid out otherwise than as a table says itself that it is one: browsers may forget it."""
@@ -170,6 +180,12 @@ class Table:
         page.presented = presented or self.presented
         return page
 
+    def matching(self, parameters: QueryDict, queryset: QuerySet[Any, Any], most: int) -> tuple[list[Any], bool, list[str]]:
+        """The first rows that match, in the list's order and whatever page of it was asked for; whether there are more; and what can't be read."""
+        page = self._asked(parameters, queryset, sizes=SIZES, size=DEFAULT_SIZE, presented=None)
+        found = keyset_page(page.queryset, order=page.order, size=most)
+        return found.rows, bool(found.after), page.problems
+
     def respond(
         self,
         request: HttpRequest,
@@ -178,14 +194,17 @@ class Table:
         context: Mapping[str, Any] | None = None,
         *,
         presented: Presenter | None = None,
+        chooses: bool = False,
     ) -> HttpResponseBase:
         """The list as a page, as its own region where htmx asks for that, as a file with `?format=csv`, or only the rows that `?rows=` names.
 
+        `chooses` puts a box in front of each row, where the list has a form that takes them.
         A value of the context that can be called is only called where the whole page is wanted; `version` is the revision that the page shows.
         """
         if self.row_field and "rows" in request.GET:
-            return self._named(request, queryset, presented, (context or {}).get("version", 0))
+            return self._named(request, queryset, presented, (context or {}).get("version", 0), chooses)
         page = self.page(request.GET, queryset, presented=presented)
+        page.chooses = chooses
         if request.GET.get("format") == "csv":
             columns = [column for column in self.columns if column.in_file]
             return csvfile.answer(
@@ -199,12 +218,13 @@ class Table:
         patch_vary_headers(answer, ["HX-Request", "HX-Target"])
         return answer
 
-    def _named(self, request: HttpRequest, queryset: QuerySet[Any, Any], presented: Presenter | None, version: int) -> HttpResponse:
+    def _named(self, request: HttpRequest, queryset: QuerySet[Any, Any], presented: Presenter | None, version: int, chooses: bool) -> HttpResponse:
         """For a page that was told of changes: the keys of all rows that it should show now, in order, and those rows of it that are named.
 
         A new row comes and one that left goes at the cost of a few rows, however long the page is.
         """
         page = self._asked(request.GET, queryset, sizes=SIZES, size=DEFAULT_SIZE, presented=presented)
+        page.chooses = chooses
         every = page.queryset
         page.queryset = every.values(self.row_field)
         page.slice = self._slice(page)
@@ -273,6 +293,7 @@ class Page:
     queryset: QuerySet[Any, Any]
     sizes: Sequence[int]
     presented: Presenter | None = None
+    chooses: bool = False
     slice: Slice = field(init=False)
 
     @property
@@ -285,7 +306,7 @@ class Page:
 
     @cached_property
     def body(self) -> SafeString:
-        return self.table.body.render(Context({"rows": self.rows}))
+        return self.table.body.render(Context({"rows": self.rows, "chooses": self.chooses}))
 
     @cached_property
     def total(self) -> int | None:

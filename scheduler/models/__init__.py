@@ -2,7 +2,7 @@
 
 What hardware there is (`inventory`), what runs on it (`jobs`), what was decided (`loop`), what was ordered (`execution`), what
 the hardware was good for (`timeline`), what the scheduler counts of itself (`measures`), what
-people begin with when they submit (`templates`), and what others are told (`notices`).
+people begin with when they submit (`templates`), what they may ask for again (`repeats`), and what others are told (`notices`).
 """
 
 from scheduler.models.execution import Checkpoint, CheckpointShard, Order, OrderKind, SimulatedRun
@@ -37,7 +37,7 @@ from scheduler.models.notices import (
     Webhook,
     WebhookState,
 )
-from scheduler.models.repeats import SubmissionKey
+from scheduler.models.repeats import JobBatch, SubmissionKey
 from scheduler.models.templates import JobDraft, JobTemplate, JobTemplateVersion
 from scheduler.models.timeline import USES, CapacityEntry, UsageStep
 
@@ -63,6 +63,7 @@ __all__ = [
     "InventoryEvent",
     "InventoryImport",
     "Job",
+    "JobBatch",
     "JobClass",
     "JobDraft",
     "JobEvent",

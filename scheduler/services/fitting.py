@@ -8,7 +8,7 @@ before, which is seconds old and says so, or, where there is none, is asked to c
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -33,7 +33,7 @@ from scheduler.services.lease import TICK
 from scheduler.services.submission import Checked, submissions_check, submissions_judge
 from scheduler.simulation.futures import Stage, waits_foreseen
 from scheduler.snapshots import Snapshots
-from scheduler.snapshots.jobs import kind_document
+from scheduler.snapshots.jobs import Kinds, kind_document
 
 # As long as nothing was decided since, a ground serves so long; after a decision it is made anew as soon as this.
 FRESH, FRESH_QUIET = timedelta(seconds=5), timedelta(seconds=60)
@@ -43,6 +43,8 @@ MOST_OF_THE_TIME = 0.1
 STALE = timedelta(minutes=5)
 # Small fleets are read within this: who asks first is then answered at once.
 PATIENCE_SECONDS = 0.25
+# Who looks at what an action on many jobs comes to looks once, and does not ask again by itself.
+LONG_PATIENCE_SECONDS = 2.0
 AGAIN_SECONDS = 1
 # What was typed is remembered by what is kept from ground to ground; after so much of it all is begun anew.
 MOST_KINDS = 2000
@@ -97,6 +99,14 @@ class Fit:
     waits_for: tuple[str, ...]  # what holds it whatever the fleet has
 
 
+@dataclass(frozen=True, slots=True)
+class Sequel:
+    """Who would start at once, by their names and in the order of the plan, if something else became of some jobs."""
+
+    as_of: datetime
+    starts: tuple[str, ...]
+
+
 @dataclass(slots=True)
 class _Side:
     """A ground with all that it is made anew from."""
@@ -136,6 +146,17 @@ class Grounds:
             assert side.ground is not None
             return side.ground.trial(make(side), dated=dated), side.taken_at
 
+    def sequel(self, change: Callable[[Sequence[Job], Kinds], Sequence[Job]], now: datetime) -> Sequel | None:
+        """A plan of the fleet with other jobs, which takes longer than a trial the more of them are others. None: the fleet is being read."""
+        self._see_to_it(now, LONG_PATIENCE_SECONDS)
+        with self._trying:
+            side = self._serving
+            if side is None or not _serves(side, now):
+                return None
+            assert side.ground is not None
+            side.kinds += 1
+            return Sequel(side.taken_at, side.ground.starts_with(change(side.ground.scenario.jobs, side.snapshots.kinds)))
+
     def foreseen(self, make: Callable[[_Side], Job], wait: int) -> Foreseen:
         """The range around a start that a trial found: by futures, where few enough jobs are there to play them while somebody waits."""
         with self._trying:
@@ -152,7 +173,7 @@ class Grounds:
         with self._making:
             self._make(now)
 
-    def _see_to_it(self, now: datetime) -> None:
+    def _see_to_it(self, now: datetime, patience: float = PATIENCE_SECONDS) -> None:
         """Have the fleet read where what is there is too old or nothing is there; wait a little for it in the latter case."""
         side = self._serving
         serves = side is not None and _serves(side, now)
@@ -163,7 +184,7 @@ class Grounds:
             self._made.clear()
             self._beside(now)
         if not serves:
-            self._made.wait(PATIENCE_SECONDS)
+            self._made.wait(patience)
 
     def _is_old(self, side: _Side, now: datetime) -> bool:
         age = now - side.taken_at
@@ -222,6 +243,11 @@ GROUNDS = Grounds()
 def decided_now() -> int:
     """How many events the loop's plans have seen."""
     return LeaseRow.objects.filter(name=TICK).values_list("done", flat=True).first() or 0
+
+
+def sequel_of(change: Callable[[Sequence[Job], Kinds], Sequence[Job]], now: datetime) -> Sequel | None:
+    """Who would start if the fleet's jobs were what `change` makes of them."""
+    return GROUNDS.sequel(change, now)
 
 
 def fit_of(*, access: Access, description: Mapping[str, Any], now: datetime, changes: bool = True) -> Fit | None:

@@ -98,6 +98,7 @@ def stop_ask(steps: Steps, job: Job, attempt: Attempt, clusters: Sequence[int], 
         if attempt.stop_to in ENDED or stop.to not in ENDED:
             return False
         until = min(until, attempt.stop_until or until)
+        steps.record(job, "job.state", {"becomes": attempt.stop_to}, {"becomes": stop.to}, stop.cause)  # it stays in its state, so no step says so
         steps.attempt(attempt, stop_to=stop.to, stop_outcome=stop.outcome, stop_cause=stop.cause[:300], stop_until=until)
         steps.note(job, stop.cause, attempt=attempt, detail=detail)
         return True

@@ -13,10 +13,11 @@ from typing import Any
 from django.db import connection, models
 from django.db.models import F, Max
 
-from gpufleet.core.audit import SYSTEM, Actor, audit_record
+from gpufleet.core.audit import SYSTEM, Actor, audit_entry, audit_write
 from gpufleet.core.bulk import row_made, rows_insert
 from gpufleet.core.faults import Conflict, Stale
 from gpufleet.core.live.news import News
+from gpufleet.core.models import AuditEntry
 from gpufleet.core.prepared import Prepared, PreparedDelete, PreparedUpdate
 from scheduler.models import ENDED, Attempt, Job, JobEvent, Order, OrderKind, Placement, Promise, PromisedSeat
 from scheduler.services.holds import Seat, placements_insert
@@ -70,9 +71,11 @@ def open_attempts(keys: Iterable[int]) -> dict[int, Attempt]:
 class Steps:
     """What is to be written in one transaction. Made before anything is locked: the moment of all of it is the ledger's."""
 
-    def __init__(self, *, now: datetime, actor: Actor = SYSTEM) -> None:
+    def __init__(self, *, now: datetime, actor: Actor = SYSTEM, batch: str = "") -> None:
+        """`batch` names what a person did to many jobs at once; each entry of the audit log says it."""
         self.now = usage_moment(now=now)
         self.actor = actor
+        self.batch = batch
         self.jobs: dict[int, Job] = {}
         self._first: dict[int, tuple[str, int]] = {}
         self._job_columns: dict[int, dict[str, Any]] = defaultdict(dict)
@@ -87,7 +90,7 @@ class Steps:
         self._gpus: list[int] = []
         self._promises_gone: list[int] = []
         self._touched: set[int] = set()
-        self._audit: list[tuple[Job, str, str, str]] = []
+        self._audit: list[tuple[Job, str, Mapping[str, Any] | None, Mapping[str, Any] | None, str]] = []
 
     # Jobs
 
@@ -97,7 +100,7 @@ class Steps:
             raise IllegalTransition(f"A job does not go from {job.state} to {to}.")
         before = job.state
         self._event(job, before, to, cause, attempt, detail)
-        self._audit.append((job, before, to, cause))
+        self.record(job, "job.state", {"state": before}, {"state": to}, cause)
         self.change(job, state=to, state_since=self.now, ended_at=self.now if to in ENDED else None, **columns)
 
     def note(
@@ -106,6 +109,10 @@ class Steps:
         """Something that happened to a job without a new state. `told` is what others are told it was; most notes they are not."""
         self._event(job, job.state, job.state, cause, attempt, detail, told)
         self.change(job, **columns)
+
+    def record(self, job: Job, action: str, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None, cause: str) -> None:
+        """An entry in the audit log, where a person does this. Steps of the state machine have theirs already."""
+        self._audit.append((job, action, before, after, cause))
 
     def change(self, job: Job, **columns: Any) -> None:
         self._first.setdefault(job.pk, (job.state, job.revision))
@@ -202,22 +209,20 @@ class Steps:
         happenings_write(events=self._events, actor=self.actor)
         rows_insert(Order, ORDER_COLUMNS, ((attempt.pk, *order) for attempt, order in self._orders))
         if self.actor.user is not None:
-            for job, before, to, cause in self._audit:
-                audit_record(
-                    actor=self.actor,
-                    action="job.state",
-                    kind="job",
-                    object_id=job.public_id,
-                    quota=job.quota,
-                    before={"state": before},
-                    after={"state": to},
-                    reason=cause,
-                )
+            audit_write(entries=[self._entry(*one) for one in self._audit])
         attempts = {*self._attempt_columns, *(attempt.pk for attempt in self._new_attempts)}
         if attempts or self._touched:
             usage_follow(attempts=attempts, gpus={*self._touched, *self._gpus}, at=self.now)
         self._tell(news)
         steps_tell(events=self._events)
+
+    def _entry(self, job: Job, action: str, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None, cause: str) -> AuditEntry:
+        entry = audit_entry(
+            actor=self.actor, action=action, kind="job", object_id=job.public_id, quota=job.quota, before=before, after=after, reason=cause
+        )
+        if self.batch:
+            entry.after = {**(entry.after or {}), "batch": self.batch}
+        return entry
 
     def _write_attempts(self) -> None:
         if len(self._new_attempts) > FEW:

@@ -18,6 +18,7 @@ from gpufleet.core.times import now
 from gpufleet.web import Access, Can, access_of, requires
 from scheduler.job_lists import JOBS, PHASE_CHOICES
 from scheduler.models import ENDED, HOLDING, Job, JobState, Node
+from scheduler.presenters.bulk import CHOICES
 from scheduler.presenters.jobs import (
     JobLine,
     blockers,
@@ -74,8 +75,10 @@ def job_list(request: HttpRequest) -> HttpResponseBase:
         "version": version,
         "tabs": partial(_tabs, access, request.GET.getlist("phase")),
         "may_submit": access.can_somewhere(Can.SUBMIT),
+        "bulk_actions": CHOICES,
     }
-    return JOBS.respond(request, jobs_listed(access), "scheduler/job_list.html", context, presented=partial(job_lines_now, access))
+    chooses = access.can_somewhere(Can.SUBMIT) or access.can_somewhere(Can.MANAGE_JOBS)
+    return JOBS.respond(request, jobs_listed(access), "scheduler/job_list.html", context, presented=partial(job_lines_now, access), chooses=chooses)
 
 
 def _tabs(access: Access, asked: list[str]) -> list[dict[str, Any]]:

@@ -106,8 +106,8 @@ def test_on_a_phone_the_reason_stands_in_sight(visit, jobs):
     assert box is not None
     assert box["x"] >= 0
     assert box["x"] + box["width"] <= 390
-    expect(row.get_by_role("cell")).to_have_count(7)
-    expect(table.get_by_role("columnheader")).to_have_count(8)
+    expect(row.get_by_role("cell")).to_have_count(8)
+    expect(table.get_by_role("columnheader")).to_have_count(9)
 
 
 class Held:
@@ -324,3 +324,62 @@ def test_the_log_grows_on_the_page_and_stays_text(visit, live_console, jobs):
     assert visitor.axe() == []
     visitor.open(f"/jobs/{writes.public_id}/cancel/")
     assert [*visitor.watch.faults, *visitor.axe()] == []
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_jobs_are_chosen_and_steered_after_a_look(visit, jobs, width):
+    visitor = visit("/jobs/?phase=waiting", viewport={"width": width, "height": 844})
+    page = visitor.page
+    bar = page.get_by_role("form", name="Chosen jobs")
+    expect(bar).to_be_hidden()
+
+    page.get_by_role("checkbox", name=f"Choose {jobs[2].public_id}").check()
+    page.get_by_role("checkbox", name=f"Choose {jobs[0].public_id}").click(modifiers=["Shift"])
+    expect(bar.get_by_role("status")).to_have_text("3 jobs chosen")
+    expect(page.get_by_label("Choose all rows of this page")).to_be_checked()
+    page.get_by_role("checkbox", name=f"Choose {jobs[1].public_id}").uncheck()
+    expect(bar.get_by_role("status")).to_have_text("2 jobs chosen")
+    bar.get_by_label("What to do with them").select_option("priority")
+    bar.get_by_role("spinbutton", name="Priority").fill("80")
+    assert visitor.axe() == []
+    bar.get_by_role("button", name="Preview", exact=True).click()
+
+    expect(page.get_by_role("heading", level=1)).to_have_text("Change the priority of 2 jobs?")
+    assert visitor.axe() == []
+    assert set(Job.objects.values_list("priority", flat=True)) == {50}
+    page.get_by_role("button", name="Change the priority of 2 jobs").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Changed the priority of 2 jobs")
+    assert visitor.axe() == []
+    assert list(Job.objects.order_by("id").values_list("priority", flat=True)) == [80, 50, 80, 50]
+    assert visitor.watch.faults == []
+
+
+def test_by_keyboard_alone_rows_are_chosen_and_keep_it_while_the_list_is_live(visit, live_console, jobs):
+    page = visit("/jobs/?phase=waiting").page
+    page.keyboard.press("j")
+    page.keyboard.press("x")
+    page.keyboard.press("j")
+    page.keyboard.press("x")
+    bar = page.get_by_role("form", name="Chosen jobs")
+    expect(bar.get_by_role("status")).to_have_text("2 jobs chosen")
+    live_console.do(job_hold, job=jobs[2], now=now())
+    expect(page.locator(f'tr[data-key="{jobs[2].public_id}"]')).to_contain_text("held", ignore_case=True)
+    expect(page.get_by_role("checkbox", name=f"Choose {jobs[2].public_id}")).to_be_checked()
+    page.keyboard.press("x")
+    expect(bar.get_by_role("status")).to_have_text("1 job chosen")
+    page.keyboard.press("b")
+    page.keyboard.press("Tab")  # past the choice of what to do
+    page.keyboard.press("Enter")
+
+    expect(page.get_by_role("heading", level=1)).to_have_text("Cancel 1 job?")
+
+
+def test_without_scripts_the_boxes_and_the_bar_are_a_form(visit, jobs):
+    page = visit("/jobs/?phase=waiting&q=train", live=False, java_script_enabled=False).page
+    page.get_by_role("checkbox", name=f"Choose {jobs[0].public_id}").check()
+    page.get_by_label("What to do with them").select_option("hold")
+    page.get_by_role("button", name="Preview", exact=True).click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Hold 1 job back?")
+    page.go_back()
+    page.get_by_role("button", name="Preview for all that match").click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("3 jobs")

@@ -264,3 +264,42 @@ def test_waiting_ends_as_the_job_does(run, personas, monkeypatch):
 @pytest.mark.parametrize(("text", "length"), [("90", 90), ("90m", 5400), ("1.5h", 5400), ("2d", 172_800), ("3 min", 180)])
 def test_lengths_of_time(text, length):
     assert seconds(text) == length
+
+
+def test_many_jobs_are_looked_at_before_they_are_steered(run, personas):
+    team = personas.nodes[TEAM]
+    mine = [job(f"train-{number}", on=team, owner=personas.users["submitter"]) for number in range(2)]
+    others = job("others", on=team)
+
+    status, out, err = run("hold", mine[0].public_id, others.public_id, "--dry-run", **SUBMIT)
+    assert status == 3
+    assert "1 of 2 would change." in out and "not_allowed" in out
+    assert others.public_id in err
+    assert not Job.objects.filter(held_at__isnull=False).exists()
+
+    assert run("priority", "80", *(one.public_id for one in mine), **SUBMIT)[0] == 0
+    assert list(Job.objects.order_by("id").values_list("priority", flat=True)) == [80, 80, 50]
+    told = json.loads(run("priority", "-5", mine[0].public_id, "--json", **SUBMIT)[1])
+    assert told["jobs"][0]["effect"] == "changes" and len(told["batches"]) == 1
+
+
+def test_all_that_match_are_steered_only_when_it_is_said_twice(run, personas, monkeypatch):
+    team = personas.nodes[TEAM]
+    for number in range(3):
+        job(f"train-{number}", on=team, owner=personas.users["submitter"])
+    meant = ("--matching", "phase=waiting", "--matching", f"team={TEAM}")
+
+    assert run("cancel", **SUBMIT)[0] == 2
+    assert run("cancel", "j-1", *meant, **SUBMIT)[0] == 2
+    assert run("cancel", "--matching", "waiting", **SUBMIT)[0] == 2
+    status, _, err = run("cancel", *meant, **SUBMIT)
+    assert (status, Job.objects.filter(state=JobState.QUEUED).count()) == (2, 3)
+    assert "--yes" in err
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("builtins.input", lambda _: "n")
+    status, out, _ = run("cancel", *meant, **SUBMIT)
+    assert (status, Job.objects.filter(state=JobState.QUEUED).count()) == (0, 3)
+    assert "3 of 3 would change." in out
+
+    assert run("cancel", *meant, "--yes", **SUBMIT)[0] == 0
+    assert Job.objects.filter(state=JobState.CANCELLED).count() == 3

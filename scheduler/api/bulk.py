@@ -1,0 +1,167 @@
+"""One action on many jobs over HTTP, with the preview that the console shows."""
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from django.core.exceptions import ValidationError
+from django.http import HttpRequest, HttpResponse, QueryDict
+from ninja import Header, Query, Router, Schema
+from pydantic import Field
+
+from gpufleet.core.times import now
+from gpufleet.web import Access, access_of
+from scheduler.api.lists import answered
+from scheduler.job_lists import JOBS
+from scheduler.models import JobBatch
+from scheduler.selectors.batches import batch_for
+from scheduler.selectors.jobs import jobs_listed
+from scheduler.services.bulk import (
+    LEAST_PRIORITY,
+    MOST,
+    MOST_PRIORITY,
+    Preview,
+    asked_checked,
+    batch_repeated,
+    effects_counted,
+    jobs_preview,
+    jobs_steer,
+    must_steer_something,
+    verdict_told,
+)
+
+router = Router(tags=["Jobs"])
+
+
+class MeantIn(Schema):
+    id: str = Field(max_length=24)
+    revision: int | None = Field(None, ge=0, le=2_147_483_647, description="That was read: a job at another one is left alone.")
+
+
+class BulkIn(Schema):
+    action: Literal["cancel", "hold", "release", "priority", "checkpoint"]
+    jobs: list[MeantIn] = Field(default_factory=list, max_length=MOST)
+    matching: dict[str, str | list[str]] | None = Field(
+        None, max_length=20, description="Instead: the parameters of `GET /jobs`, of which the first 500 in the list's order are meant."
+    )
+    priority: int | None = Field(None, ge=LEAST_PRIORITY, le=MOST_PRIORITY, description="With the action priority.")
+    reason: str = Field("", max_length=280, description="Kept in the history of each job and in the audit log.")
+
+
+class BulkVerdict(Schema):
+    """`effect`: changes (it was, or would be, done), same (it is so already), refused (not in its state), stale (at another revision), not_allowed,
+    unknown. State and revision are those after it, or those of now in a dry run."""
+
+    id: str
+    name: str
+    state: str
+    revision: int | None
+    effect: str
+    detail: str
+
+
+class StartsOut(Schema):
+    """Jobs that would start at once by that; `others` are of teams that the caller can't see."""
+
+    as_of: datetime
+    jobs: list[str]
+    others: int
+
+
+class BulkOut(Schema):
+    """`counts` has how many verdicts there are of each effect. What lies between `freed_milli` and `starts` is told by a dry run alone."""
+
+    batch: str | None
+    dry_run: bool
+    repeated: bool
+    action: str
+    more: bool = Field(description="More jobs match than were meant.")
+    counts: dict[str, int]
+    verdicts: list[BulkVerdict]
+    freed_milli: dict[str, int] | None = Field(description="What comes free, in milli-GPU by type.")
+    cancelled_along: int | None = Field(description="Other jobs that end too, as they need one of these completed.")
+    starts: StartsOut | None
+
+
+class BulkQuery(Schema):
+    dry_run: bool = Field(False, description="Say what would become of each, and change nothing.")
+
+
+EXAMPLES = {
+    "by name": {
+        "summary": "Cancel two jobs, as they were read",
+        "value": {"action": "cancel", "jobs": [{"id": "j-17", "revision": 4}, {"id": "j-18", "revision": 2}], "reason": "wrong data"},
+    },
+    "by filter": {
+        "summary": "Less urgent: all that waits of a team",
+        "value": {"action": "priority", "priority": 20, "matching": {"phase": "waiting", "team": "acme/research/nlp"}},
+    },
+}
+
+
+@router.post(
+    "/jobs/bulk",
+    response=BulkOut,
+    url_name="jobs_bulk",
+    openapi_extra={"requestBody": {"content": {"application/json": {"examples": EXAMPLES}}}},
+    summary="Do one thing to many jobs",
+)
+def jobs_bulk(request: HttpRequest, asked: Query[BulkQuery], body: BulkIn, key: Annotated[str, Header("", alias="Idempotency-Key")]) -> HttpResponse:
+    """Up to 500 jobs, each with its own verdict: one that may not be touched, or has changed, keeps none of the others back.
+
+    With `?dry_run=true` it says what would happen and who would start by it. With an `Idempotency-Key` it may be repeated after a time-out: it is
+    done once, and the same is answered again.
+    """
+    access = access_of(request)
+    must_steer_something(access)
+    said = body.dict()
+    if not asked.dry_run and (known := batch_repeated(access=access, key=key, said=said)) is not None:
+        return answered(_told(known, repeated=True))
+    named, more = _meant(access, body)
+    meant = asked_checked(action=body.action, jobs=named, priority=body.priority)
+    if asked.dry_run:
+        return answered(_previewed(jobs_preview(access=access, asked=meant, now=now()), more))
+    steered = jobs_steer(access=access, asked=meant, reason=body.reason, now=now(), key=key, said=said)
+    return answered(_told(steered.batch, more=more, repeated=steered.repeated))
+
+
+@router.get("/jobs/batches/{public_id}", response=BulkOut, url_name="job_batch", summary="What became of each of many jobs")
+def job_batch_told(request: HttpRequest, public_id: str) -> HttpResponse:
+    """For whoever took the action; kept 90 days. The audit log has an entry for each job, with the id of the batch."""
+    return answered(_told(batch_for(access_of(request), public_id)))
+
+
+def _meant(access: Access, body: BulkIn) -> tuple[list[tuple[str, int | None]], bool]:
+    if body.matching is None:
+        return [(job.id, job.revision) for job in body.jobs], False
+    if body.jobs:
+        raise ValidationError({"matching": ["Name jobs or say what they match, not both."]})
+    known = {"q", "sort", *(item.key for item in JOBS.filters)}
+    if unknown := [name for name in body.matching if name not in known]:
+        raise ValidationError({f"matching.{name}": [f"There is no such parameter; there are {', '.join(sorted(known))}."] for name in unknown})
+    parameters = QueryDict(mutable=True)
+    for name, value in body.matching.items():
+        parameters.setlist(name, value if isinstance(value, list) else [value])
+    rows, more, problems = JOBS.matching(parameters, jobs_listed(access), MOST)
+    if problems:
+        raise ValidationError({"matching": problems})
+    if not rows:
+        raise ValidationError({"matching": ["No job matches."]})
+    return [(job.public_id, job.revision) for job in rows], more
+
+
+def _previewed(preview: Preview, more: bool) -> dict[str, Any]:
+    following = preview.following
+    starts = {"as_of": following.as_of, "jobs": [job.public_id for job in following.jobs], "others": following.others} if following else None
+    told = _answer(preview.asked.action, [verdict_told(one) for one in preview.verdicts], more)
+    return told | {"dry_run": True, "freed_milli": preview.freed, "cancelled_along": preview.along, "starts": starts}
+
+
+def _told(batch: JobBatch, *, more: bool = False, repeated: bool = False) -> dict[str, Any]:
+    return _answer(batch.action, batch.verdicts, more) | {"batch": batch.public_id, "repeated": repeated}
+
+
+def _answer(action: str, verdicts: Iterable[Mapping[str, Any]], more: bool) -> dict[str, Any]:
+    told = list(verdicts)
+    empty: dict[str, Any] = {"batch": None, "dry_run": False, "repeated": False, "freed_milli": None, "cancelled_along": None, "starts": None}
+    return empty | {"action": str(action), "more": more, "counts": effects_counted(told), "verdicts": told}

@@ -1,0 +1,117 @@
+"""One action on many jobs: the rows that were chosen in the list, what it would come to, and what became of each."""
+
+import secrets
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.http import HttpRequest, HttpResponse, QueryDict
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_POST, require_safe
+
+from gpufleet.core.faults import Conflict
+from gpufleet.core.times import now
+from gpufleet.web import Access, Can, access_of, requires
+from scheduler.job_lists import JOBS
+from scheduler.presenters.bulk import batch_view, bulk_view
+from scheduler.selectors.batches import batch_for
+from scheduler.selectors.jobs import jobs_listed
+from scheduler.services.bulk import MOST, Asked, asked_checked, jobs_preview, jobs_steer, must_steer_something
+from scheduler.views.nodes import messages_by_field
+
+# Of the list's address, what says which page of it is shown and not which jobs match.
+OF_THE_PAGE = ("after", "before", "size", "rows", "format")
+
+
+@require_POST
+@requires(Can.SEE)
+def jobs_bulk(request: HttpRequest) -> HttpResponse:
+    """What the action would come to, job by job. Nothing is written."""
+    access = access_of(request)
+    must_steer_something(access)
+    matching = _matching(request)
+    more = False
+    try:
+        if "all" in request.POST:
+            rows, more, problems = JOBS.matching(matching, jobs_listed(access), MOST)
+            if problems:
+                raise ValidationError({"jobs": problems})
+            asked = _asked(request, [(job.public_id, job.revision) for job in rows])
+        else:
+            asked = _asked(request, [(name, None) for name in request.POST.getlist("row")])
+    except ValidationError as fault:
+        return _page(request, access, None, matching, faults=messages_by_field(fault), status=422)
+    return _page(request, access, asked, matching, more=more)
+
+
+@require_POST
+@requires(Can.SEE)
+def jobs_bulk_write(request: HttpRequest) -> HttpResponse:
+    """Do it to the jobs of the preview, each at the revision that was seen."""
+    access = access_of(request)
+    must_steer_something(access)
+    matching = _matching(request)
+    asked = None
+    try:
+        asked = _asked(request, [_seen(text) for text in request.POST.getlist("job")])
+        key = request.POST.get("key", "")
+        steered = jobs_steer(access=access, asked=asked, reason=request.POST.get("reason", ""), now=now(), key=key)
+    except ValidationError as fault:
+        return _page(request, access, asked, matching, faults=messages_by_field(fault), status=422)
+    except Conflict as fault:
+        return _page(request, access, asked, matching, faults={"all": [str(fault)]}, status=409)
+    return redirect("job_batch", steered.batch.public_id)
+
+
+@require_safe
+@requires(Can.SEE)
+def batch_page(request: HttpRequest, public_id: str) -> HttpResponse:
+    return render(request, "scheduler/batch.html", {"view": batch_view(batch_for(access_of(request), public_id))})
+
+
+def _asked(request: HttpRequest, jobs: list[tuple[str, int | None]]) -> Asked:
+    action = request.POST.get("action", "")
+    text = request.POST.get("priority", "").strip() if action == "priority" else ""
+    try:
+        priority = int(text[:8]) if text else None
+    except ValueError:
+        priority = None
+    return asked_checked(action=action, jobs=jobs, priority=priority)
+
+
+def _seen(text: str) -> tuple[str, int | None]:
+    """`j-17:4`, a job with the revision of its preview."""
+    name, _, revision = text.partition(":")
+    return name, int(revision) if revision.isascii() and revision.isdigit() and len(revision) < 10 else 0
+
+
+def _matching(request: HttpRequest) -> QueryDict:
+    """The filters of the list that the rows were chosen in."""
+    parameters = QueryDict(request.POST.get("matching", "").removeprefix("?")[:2000], mutable=True)
+    for name in OF_THE_PAGE:
+        parameters.pop(name, None)
+    return parameters
+
+
+def _page(
+    request: HttpRequest,
+    access: Access,
+    asked: Asked | None,
+    matching: QueryDict,
+    *,
+    more: bool = False,
+    faults: dict[str, list[str]] | None = None,
+    status: int = 200,
+) -> HttpResponse:
+    shown = matching.urlencode()
+    context: dict[str, Any] = {
+        "view": bulk_view(jobs_preview(access=access, asked=asked, now=now())) if asked is not None else None,
+        "more": more,
+        "most": MOST,
+        "faults": faults or {},
+        "back": f"{reverse('jobs')}{'?' if shown else ''}{shown}",
+        "matching": shown,
+        "reason": request.POST.get("reason", ""),
+        "key": secrets.token_hex(12),
+    }
+    return render(request, "scheduler/bulk.html", context, status=status)

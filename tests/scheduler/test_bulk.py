@@ -1,0 +1,421 @@
+"""One thing done to many jobs: what it would come to, what became of each, and that nobody does more by it than job by job."""
+
+import re
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+
+from gpufleet.core.audit import SYSTEM
+from gpufleet.core.faults import Conflict
+from gpufleet.core.models import AuditEntry
+from gpufleet.core.times import now
+from quotas.models import QuotaShare
+from scheduler.job_schema import JobChange
+from scheduler.models import HOLDING, Attempt, Dependency, Job, JobBatch, JobEvent, JobState, Order
+from scheduler.services import fitting
+from scheduler.services.bulk import MOST, asked_checked, jobs_preview, jobs_steer
+from scheduler.services.edits import job_edit, job_save_now
+from scheduler.services.jobs import job_hold
+from scheduler.services.steering import job_cancel, job_hold_back, job_release_hold
+from tests import builders
+from tests.builders import NOON, attempt, job, node, placement
+from tests.scheduler.loop.worlds import H100, Loop, submit
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def ours(personas):
+    return personas.nodes["acme/research/nlp"]
+
+
+@pytest.fixture
+def theirs(personas):
+    return personas.nodes["acme/product/search"]
+
+
+def running(on: Any, **fields: Any) -> Job:
+    found = job("runs", on=on, state=JobState.RUNNING, gpus_milli=1000, **fields)
+    placement(found, node(gpus=1).gpus.get(), attempt=attempt(found, running_at=NOON))
+    return found
+
+
+def call(client: Any, status: int = 200, *, dry: bool = False, key: str = "", **body: Any) -> Any:
+    headers = {"Idempotency-Key": key} if key else {}
+    answer = client.post(f"/api/v1/jobs/bulk{'?dry_run=true' if dry else ''}", body, content_type="application/json", headers=headers)
+    assert answer.status_code == status, answer.content
+    return answer.json()
+
+
+def named(*jobs: Job) -> list[dict[str, Any]]:
+    return [{"id": found.public_id, "revision": found.revision} for found in jobs]
+
+
+def effects(told: Any) -> dict[str, str]:
+    return {verdict["id"]: verdict["effect"] for verdict in told["verdicts"]}
+
+
+def entries() -> list[AuditEntry]:
+    return list(AuditEntry.objects.filter(object_kind="job").order_by("id"))
+
+
+def test_each_job_has_a_verdict_of_its_own_before_and_after(personas, ours, theirs):
+    mine, changed = (job(on=ours, owner=personas.users["submitter"]) for _ in range(2))
+    others, unseen = job(on=ours), job(on=theirs)
+    over = job(on=ours, owner=personas.users["submitter"], state=JobState.COMPLETED)
+    meant = [*named(mine, changed, others, over, unseen), {"id": "j-999999"}]
+    meant[1]["revision"] = 7
+    wanted = {
+        mine.public_id: "changes",
+        changed.public_id: "stale",
+        others.public_id: "not_allowed",
+        over.public_id: "refused",
+        unseen.public_id: "unknown",
+        "j-999999": "unknown",
+    }
+    client = personas.client("submitter")
+
+    dry = call(client, dry=True, action="cancel", jobs=meant)
+    assert effects(dry) == wanted
+    assert dry["counts"] == {"changes": 1, "stale": 1, "not_allowed": 1, "refused": 1, "unknown": 2}
+    assert (dry["batch"], dry["dry_run"]) == (None, True)
+    assert not JobBatch.objects.exists() and not entries()
+
+    done = call(client, action="cancel", jobs=meant, reason="Wrong data.")
+    assert effects(done) == wanted
+    assert dict(Job.objects.values_list("public_id", "state")) == {
+        mine.public_id: "cancelled",
+        changed.public_id: "queued",
+        others.public_id: "queued",
+        over.public_id: "completed",
+        unseen.public_id: "queued",
+    }
+    names = {verdict["id"]: verdict["name"] for verdict in done["verdicts"]}
+    assert names[unseen.public_id] == "", "what one may not see has no name"
+    assert client.get(f"/api/v1/jobs/batches/{done['batch']}").json()["verdicts"] == done["verdicts"]
+    assert personas.client("team_lead").get(f"/api/v1/jobs/batches/{done['batch']}").status_code == 404
+
+
+def test_every_job_has_one_entry_in_the_audit_log_and_all_name_the_batch(personas, ours):
+    jobs = [job(f"train-{number}", on=ours) for number in range(3)] + [running(ours)]
+
+    done = call(personas.client("team_lead"), action="cancel", jobs=named(*jobs), reason="Wrong data.")
+
+    assert [entry.object_id for entry in entries()] == [found.public_id for found in jobs]
+    assert {entry.after["batch"] for entry in entries() if entry.after} == {done["batch"]}
+    assert {(entry.reason, entry.quota_path, entry.action) for entry in entries()} == {("Wrong data.", ours.path, "job.state")}
+    assert set(JobEvent.objects.values_list("cause", "actor_name")) == {("Wrong data.", "Team Lead")}
+
+
+@pytest.mark.parametrize("again", [0, 1])
+def test_a_job_that_was_leaving_already_is_written_down_too(personas, ours, again):
+    leaving = running(ours)
+    Attempt.objects.update(stop_to="preempted", stop_outcome="preempted", stop_asked_at=NOON, stop_until=NOON + timedelta(seconds=30))
+    Job.objects.update(state=JobState.CHECKPOINTING)
+    leaving.refresh_from_db()
+    client = personas.client("team_lead")
+
+    for _ in range(again):
+        call(client, action="cancel", jobs=[{"id": leaving.public_id}])
+    told = call(client, action="cancel", jobs=[{"id": leaving.public_id}])
+
+    assert effects(told) == {leaving.public_id: "same" if again else "changes"}
+    assert Attempt.objects.get().stop_to == "cancelled"
+    (entry,) = entries()
+    assert entry.after["becomes"] == "cancelled"
+
+
+SINGLE = {
+    "cancel": job_cancel,
+    "hold": job_hold_back,
+    "release": job_release_hold,
+    "checkpoint": job_save_now,
+    "priority": lambda *, reason, **asked: job_edit(change=JobChange(priority=80, reason=reason), **asked),
+}
+
+
+@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize("state", [state for state in JobState if state != JobState.RESERVED])
+@pytest.mark.parametrize("action", SINGLE)
+def test_many_at_once_come_to_what_each_would_by_itself(personas, ours, action, state, held):
+    """The twin: the service of a single job, on a job alike."""
+    pair = []
+    for _ in range(2):
+        made = job(on=ours, state=state, held_at=NOON if held else None, gpus_milli=1000)
+        if state in HOLDING:
+            leaves = {"stop_to": "preempted", "stop_outcome": "preempted", "stop_asked_at": NOON} if state == JobState.CHECKPOINTING else {}
+            placement(made, node(gpus=1).gpus.get(), attempt=attempt(made, running_at=NOON, **leaves))
+        pair.append(made)
+    access = personas.access("team_lead")
+    try:
+        SINGLE[action](access=access, job=pair[0], reason="Why.", now=NOON)
+        refused = False
+    except Conflict:
+        refused = True
+
+    asked = asked_checked(action=action, jobs=[(pair[1].public_id, pair[1].revision)], priority=80 if action == "priority" else None)
+    preview = jobs_preview(access=access, asked=asked, now=NOON)
+    batch = jobs_steer(access=access, asked=asked, reason="Why.", now=NOON).batch
+
+    verdict = batch.verdicts[0]
+    assert verdict["effect"] == preview.verdicts[0].effect
+    assert refused == (verdict["effect"] == "refused")
+    alone, among = (Job.objects.get(pk=made.pk) for made in pair)
+    for column in ("state", "held_at", "priority", "revision", "ended_at"):
+        assert getattr(alone, column) == getattr(among, column), column
+    told = [list(JobEvent.objects.filter(job=made).values_list("from_state", "to_state", "cause", "detail")) for made in pair]
+    assert told[0] == told[1]
+    orders = [list(Order.objects.filter(attempt__job=made).values_list("kind", "payload")) for made in pair]
+    assert orders[0] == orders[1]
+    stops = [list(Attempt.objects.filter(job=made).values_list("stop_to", "stop_outcome", "stop_cause", "stop_until")) for made in pair]
+    assert stops[0] == stops[1]
+    written = [list(AuditEntry.objects.filter(object_id=made.public_id).values_list("action", "before", "reason")) for made in pair]
+    assert written[0] == written[1]
+
+
+def test_under_a_key_it_is_done_once(personas, ours):
+    client, mine = personas.client("team_lead"), job(on=ours)
+    first = call(client, key="k-1", action="hold", jobs=named(mine))
+    again = call(client, key="k-1", action="hold", jobs=named(mine))
+
+    assert (first["repeated"], again["repeated"]) == (False, True)
+    assert first | {"repeated": True} == again
+    assert len(entries()) == 1
+    assert "used for something else" in call(client, 409, key="k-1", action="release", jobs=named(mine))["detail"]
+    assert call(client, 422, key="x" * 101, action="hold", jobs=named(mine))["errors"][0]["path"] == "Idempotency-Key"
+    assert call(personas.client("operator"), key="k-1", action="release", jobs=[{"id": mine.public_id}])["repeated"] is False
+
+
+def test_those_that_match_the_list_are_meant_and_a_repeat_means_the_same(personas, ours, theirs):
+    waiting = [job(f"sweep-{number}", on=ours, submitted_at=NOON + timedelta(minutes=number)) for number in range(3)]
+    running(ours)
+    job("sweep-9", on=theirs)
+    client = personas.client("team_lead")
+    meant = {"phase": ["waiting"], "q": "sweep"}
+
+    told = call(client, key="all", action="cancel", matching=meant)
+
+    assert [verdict["id"] for verdict in told["verdicts"]] == [found.public_id for found in reversed(waiting)]
+    assert told["more"] is False
+    assert call(client, key="all", action="cancel", matching=meant)["repeated"] is True
+    assert "No job matches" in str(call(client, 422, action="cancel", matching=meant))
+    assert "It can be Waiting" not in str(call(client, 422, action="cancel", matching={"phase": "nonsense"}))
+    assert "matching.colour" in str(call(client, 422, action="cancel", matching={"colour": "red"}))
+    assert "matching.size" in str(call(client, 422, action="cancel", matching={"size": "3"}))
+    assert Job.objects.filter(state=JobState.CANCELLED).count() == 3
+
+
+def test_what_makes_no_sense_is_refused_by_name(personas, ours):
+    client, mine = personas.client("team_lead"), job(on=ours)
+    assert [error["path"] for error in call(client, 422, action="cancel", jobs=[])["errors"]] == ["jobs"]
+    assert [error["path"] for error in call(client, 422, action="priority", jobs=named(mine))["errors"]] == ["priority"]
+    assert [error["path"] for error in call(client, 422, action="hold", priority=3, jobs=named(mine))["errors"]] == ["priority"]
+    assert "not both" in str(call(client, 422, action="hold", jobs=named(mine), matching={"q": "x"}))
+    assert call(client, 422, action="explode", jobs=named(mine))["errors"][0]["path"] == "action"
+    for strange in ("j-\0", "ä" * 20, "\ud800".encode("utf-16", "surrogatepass").decode("utf-16", "replace"), ""):
+        assert effects(call(client, action="hold", jobs=[{"id": strange}])) == {strange: "unknown"}
+
+
+def test_the_number_of_jobs_is_bounded(personas):
+    with pytest.raises(Exception, match="At most 500 jobs"):
+        asked_checked(action="hold", jobs=[(f"j-{number}", None) for number in range(MOST + 1)])
+    assert asked_checked(action="hold", jobs=[("j-1", 3), ("j-2", None), ("j-1", 4)]).jobs == (("j-2", None), ("j-1", 3))
+
+
+@pytest.mark.parametrize("action", ["cancel", "hold"])
+def test_it_asks_as_much_for_many_jobs_as_for_few(personas, ours, action):
+    people = [builders.person() for _ in range(30)]
+    for who in people:
+        builders.role(who, "submitter", ours)
+    counts = []
+    for size in (2, 30):
+        jobs = [job(on=builders.quota(f"p{number}", parent=ours), owner=people[number]) for number in range(size)]
+        jobs += [running(ours, owner=people[number]) for number in range(size)]
+        asked = asked_checked(action=action, jobs=[(found.public_id, found.revision) for found in jobs])
+        access = personas.access("team_lead")
+        with CaptureQueriesContext(connection) as looked:
+            jobs_preview(access=access, asked=asked, now=now())
+        with CaptureQueriesContext(connection) as done:
+            jobs_steer(access=access, asked=asked, reason="", now=now())
+        counts.append((len(looked), len(done)))
+
+    assert counts[1][1] <= counts[0][1] + 1, counts  # many new rows may be two statements
+    assert counts[1][0] <= counts[0][0], counts
+
+
+def test_a_preview_says_what_comes_free_and_who_ends_along(personas, ours):
+    first, second = running(ours), job(on=ours)
+    Dependency.objects.create(job=job("next", on=ours), on=first)
+    Dependency.objects.create(job=second, on=first)
+    Dependency.objects.create(job=job("anyway", on=ours), on=second, if_completed=False)
+
+    told = call(personas.client("team_lead"), dry=True, action="cancel", jobs=named(first, second))
+
+    assert told["freed_milli"] == {H100: 1000}
+    assert told["cancelled_along"] == 1
+
+
+@pytest.fixture
+def full(personas):
+    """One node of eight GPUs, all held by a job of another team, and who waits for them."""
+    builders.node("n1", gpus=8)
+    for path in ("acme", "acme/research", "acme/product", "acme/research/nlp", "acme/product/search"):
+        QuotaShare.objects.create(node=personas.nodes[path], gpu_type=H100, guaranteed_milli=8000, limit_milli=None)
+    loop = Loop()
+    made = submit(personas.nodes["acme/product/search"], gpus=8)
+    loop.tick()
+    loop.up(made)
+    return made
+
+
+def test_a_preview_says_who_would_start_then(personas, full):
+    first, second = (submit(personas.nodes["acme/research/nlp"], gpus=8) for _ in range(2))
+    held = job_hold(job=submit(personas.nodes["acme/product/search"], gpus=8), now=NOON)
+    Loop().tick()
+
+    def starts(who: str, action: str, *jobs: Job, priority: int | None = None) -> Any:
+        fitting.GROUNDS.forget()
+        asked = asked_checked(action=action, jobs=[(found.public_id, None) for found in jobs], priority=priority)
+        found = jobs_preview(access=personas.access(who), asked=asked, now=NOON + timedelta(minutes=5)).following
+        assert found is not None
+        return [one.public_id for one in found.jobs], found.others
+
+    assert starts("operator", "cancel", full) == ([first.public_id], 0)
+    assert starts("operator", "cancel", full, first) == ([second.public_id], 0)
+    assert starts("operator", "hold", second) == ([], 0)
+    assert starts("operator", "release", held) == ([], 0)
+    assert not Job.objects.filter(state=JobState.CANCELLED).exists()
+    # Who may not see the other team is told how many, and not who.
+    assert starts("team_lead", "hold", first, second) == ([], 0)
+    html = preview_page(personas.client("operator"), "cancel", full)
+    assert "Once they have gone 1 waiting job would start." in html
+    assert first.public_id in html
+
+
+def test_a_preview_of_letting_go_says_which_of_them_start(personas):
+    builders.node("n1", gpus=8)
+    for path in ("acme", "acme/research", "acme/research/nlp"):
+        QuotaShare.objects.create(node=personas.nodes[path], gpu_type=H100, guaranteed_milli=8000, limit_milli=None)
+    held = [job_hold(job=submit(personas.nodes["acme/research/nlp"], gpus=8), now=NOON) for _ in range(2)]
+    fitting.GROUNDS.forget()
+    asked = asked_checked(action="release", jobs=[(found.public_id, None) for found in held])
+
+    found = jobs_preview(access=personas.access("team_lead"), asked=asked, now=NOON + timedelta(minutes=5)).following
+
+    assert found is not None
+    assert [one.public_id for one in found.jobs] == [held[0].public_id]
+
+
+def test_people_can_steer_also_where_nobody_can_say_who_starts_then(personas, ours, monkeypatch, caplog):
+    mine = job(on=ours)
+
+    def broken(*_: Any) -> Any:
+        raise ValueError("The fleet makes no sense.")
+
+    monkeypatch.setattr("scheduler.services.bulk.sequel_of", broken)
+
+    assert "be told at this moment" in preview_page(personas.client("team_lead"), "cancel", mine)
+    assert "could not be worked out" in caplog.text
+
+
+def preview_page(client: Any, action: str, *jobs: Job, status: int = 200, **more: Any) -> str:
+    answer = client.post("/jobs/bulk/", {"action": action, "row": [found.public_id for found in jobs], **more})
+    assert answer.status_code == status, answer.content.decode()
+    return answer.content.decode()
+
+
+def sent_by(html: str) -> dict[str, Any]:
+    """What the preview's form sends."""
+    found: dict[str, Any] = {}
+    for name, value in re.findall(r'<input type="hidden" name="(action|priority|key|job|matching)" value="([^"]*)">', html):
+        found.setdefault(name, []).append(value)
+    return found
+
+
+def test_in_the_console_rows_are_chosen_looked_at_and_then_steered(personas, ours):
+    client = personas.client("team_lead")
+    first, second = job("first", on=ours), job("second", on=ours)
+    listed = client.get("/jobs/").content.decode()
+    assert f'name="row" value="{first.public_id}" form="bulk"' in listed
+    html = preview_page(client, "priority", first, second, priority="80")
+    assert "Change the priority of 2 jobs?" in html
+    assert "Priority 50 becomes 80." in html
+    assert set(Job.objects.values_list("priority", flat=True)) == {50}
+
+    # Somebody else is faster with one of them.
+    job_hold(job=second, now=NOON, actor=SYSTEM)
+    answer = client.post("/jobs/bulk/do/", sent_by(html) | {"reason": "More urgent."}, follow=True)
+
+    told = answer.content.decode()
+    assert dict(Job.objects.values_list("name", "priority")) == {"first": 80, "second": 50}
+    assert "Changed the priority of 1 job" in told
+    assert "1 job was left alone" in told and "Has changed meanwhile" in told and second.public_id in told
+    # Pressed twice it is the same batch.
+    assert client.post("/jobs/bulk/do/", sent_by(html) | {"reason": "More urgent."}).headers["Location"] == answer.redirect_chain[-1][0]
+    assert JobBatch.objects.count() == 1
+    assert personas.client("operator").get(answer.redirect_chain[-1][0]).status_code == 404
+
+
+def test_the_console_says_what_is_left_alone_and_why(personas, ours, theirs):
+    mine = job("mine", on=ours, owner=personas.users["submitter"])
+    others, secret = job("others", on=ours), job("secret", on=theirs)
+
+    html = preview_page(personas.client("submitter"), "hold", mine, others, secret)
+
+    assert "Hold 1 job back?" in html
+    assert "2 jobs are left alone" in html
+    assert "Not yours to touch" in html and "Not there" in html
+    assert "secret" not in html
+    nothing = preview_page(personas.client("submitter"), "hold", others)
+    assert "Nothing would change" in nothing and "jobs/bulk/do" not in nothing
+
+
+def test_all_that_match_are_looked_at_in_the_console_too(personas, ours):
+    for number in range(3):
+        job(f"sweep-{number}", on=ours)
+    job("other", on=ours)
+    client = personas.client("team_lead")
+
+    html = preview_page(client, "cancel", all="1", matching="?q=sweep&size=25&after=x")
+
+    assert "Cancel 3 jobs?" in html
+    assert 'href="/jobs/?q=sweep"' in html
+    assert "can&#x27;t be “nonsense”" in preview_page(client, "cancel", status=422, all="1", matching="?state=nonsense")
+    assert "names no job" in preview_page(client, "cancel", status=422)
+    assert "whole number" in preview_page(client, "priority", Job.objects.get(name="other"), status=422, priority="high")
+
+
+def test_more_than_may_be_steered_at_once_are_cut_and_said(personas, ours, monkeypatch):
+    monkeypatch.setattr("scheduler.views.bulk.MOST", 2)
+    for number in range(3):
+        job(f"sweep-{number}", on=ours)
+
+    html = preview_page(personas.client("team_lead"), "cancel", all="1", matching="")
+
+    assert "More jobs match" in html
+    assert "Cancel 2 jobs?" in html
+
+
+def test_who_steers_nothing_chooses_nothing(personas, ours):
+    mine = job(on=ours)
+    assert 'name="row"' not in personas.client("viewer").get("/jobs/").content.decode()
+    assert 'name="row"' not in personas.client("viewer").get(f"/jobs/?rows={mine.public_id}").content.decode()
+    assert 'name="row"' in personas.client("submitter").get(f"/jobs/?rows={mine.public_id}").content.decode()
+    assert personas.client("viewer").post("/jobs/bulk/", {"action": "hold", "row": mine.public_id}).status_code == 403
+    call(personas.client("viewer"), 403, action="hold", jobs=named(mine))
+
+
+def test_a_reason_that_is_too_long_is_told_at_its_field(personas, ours):
+    mine = job(on=ours)
+    html = preview_page(personas.client("team_lead"), "hold", mine)
+
+    answer = personas.client("team_lead").post("/jobs/bulk/do/", sent_by(html) | {"reason": "x" * 281})
+
+    assert answer.status_code == 422
+    assert "at most 280 characters" in answer.content.decode()
+    assert reverse("job", args=[mine.public_id]) in answer.content.decode()
+    assert Job.objects.get().held_at is None
