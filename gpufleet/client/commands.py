@@ -262,7 +262,9 @@ def why(arguments: Sequence[str]) -> int:
     if told["promise"]:
         print(f"  promised what {', '.join(map(plain, told['promise']['after'])) or 'is free'} leaves, until {exact(told['promise']['until'])}")
     if told["predicted_start"]:
-        print(f"Expected to start at {exact(told['predicted_start'])} ({ago(told['predicted_start'])}).")
+        early, late = told["earliest_start"], told["latest_start"]
+        between = f", between {exact(early)} and {exact(late)}" if early != late else ""
+        print(f"Expected to start at {exact(told['predicted_start'])} ({ago(told['predicted_start'])}){between}.")
     change = told["would_start_if"]
     if change:
         print(f"It would start now with {plain(change.get('change'))}: {plain(change.get('to'))}.")

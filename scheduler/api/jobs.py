@@ -154,6 +154,8 @@ class WhyOut(Schema):
     looked_at: datetime | None
     reasons: list[ReasonOut]
     predicted_start: datetime | None
+    earliest_start: datetime | None
+    latest_start: datetime | None
     would_start_if: dict[str, Any] | None
     promise: PromiseOut | None
     waits_for: list[str]
@@ -224,6 +226,8 @@ def job_why(request: HttpRequest, public_id: str) -> HttpResponse:
             "looked_at": outlook.at if outlook else None,
             "reasons": told.value(outlook.reasons) if outlook else [],
             "predicted_start": outlook.predicted_start if outlook else None,
+            "earliest_start": outlook.earliest_start if outlook else None,
+            "latest_start": outlook.latest_start if outlook else None,
             "would_start_if": told.value(outlook.would_start_if) if outlook else None,
             "promise": {"after": row.discretion.value(promise.after), "until": promise.until} if promise else None,
             "waits_for": [one.job.public_id for one in job_waits_for(access, found) if one.named],

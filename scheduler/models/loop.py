@@ -109,7 +109,9 @@ class Outlook(models.Model):
     job = models.OneToOneField(Job, on_delete=models.CASCADE, related_name="outlook")
     at = MomentField(default=now)
     reasons = models.JSONField(default=list)
-    predicted_start = MomentField(null=True, blank=True)
+    predicted_start = MomentField(null=True, blank=True, help_text="When it is expected to start, between the earliest and the latest.")
+    earliest_start = MomentField(null=True, blank=True)
+    latest_start = MomentField(null=True, blank=True)
     would_start_if = models.JSONField(null=True, blank=True)
     forecast_at = MomentField(null=True, blank=True)
 

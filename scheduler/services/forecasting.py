@@ -1,20 +1,20 @@
 """When each waiting job is expected to start, and what would help it: worked out beside the ticks, from the same snapshot and by the same engine."""
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any
 
 from django.db import transaction
 
+from gpufleet.core.times import millis
 from scheduler.engine.cycle import make_plan
 from scheduler.models import Lease as LeaseRow
 from scheduler.models import Outlook
 from scheduler.policy import policy
 from scheduler.selectors.predictions import Recalled, foresight_now, past_recalled
 from scheduler.services.lease import FORECAST, TICK, Fenced, Lease, lease_done, lease_release, lease_take
-from scheduler.services.outlooks import outlooks_write, told_by, told_left_out, told_undue
-from scheduler.services.predictions import predictions_close, predictions_foresee, predictions_keep
+from scheduler.services.outlooks import Told, outlooks_write, told_by, told_left_out, told_undue
+from scheduler.services.predictions import Foreseen, predictions_close, predictions_keep, starts_foresee
 from scheduler.snapshots import Snapshots
 
 EVERY = timedelta(seconds=10)
@@ -30,8 +30,9 @@ class ForecastMemory:
     """What one process keeps from forecast to forecast to be sooner."""
 
     snapshots: Snapshots
-    told: dict[int, tuple[Any, ...]]
+    told: dict[int, Told]
     past: Recalled | None = None
+    starts: dict[int, Foreseen] = field(default_factory=dict)
 
     @classmethod
     def empty(cls) -> "ForecastMemory":
@@ -63,20 +64,27 @@ def _forecast(lease: Lease, now: datetime, memory: ForecastMemory, force: bool) 
     if planned == lease.done and not stale and not force:
         return 0
     snapshot = memory.snapshots.take(settings=replace(chosen.engine, forecast="all"), now=now, start_timeout=chosen.start_timeout)
-    told = told_by(make_plan(snapshot.scenario, snapshot.kept).waiting, snapshot) | told_left_out(snapshot) | told_undue(now=now)
+    waiting = make_plan(snapshot.scenario, snapshot.kept).waiting
+    told = told_by(waiting, snapshot) | told_left_out(snapshot) | told_undue(now=now)
+    predictions_close()
+    memory.past = past_recalled(memory.past, kinds=memory.snapshots.kinds, now=now)
+    memory.starts = starts_foresee(
+        waits={snapshot.jobs[one.job].id: max(0, one.predicted_start - millis(now)) for one in waiting if one.predicted_start is not None},
+        known=memory.starts,
+        snapshot=snapshot,
+        past=memory.past.past,
+        foresight=foresight_now(),
+        now=now,
+    )
+    told |= {key: told[key]._replace(start=foreseen.start) for key, foreseen in memory.starts.items() if key in told}
     news = {key: said for key, said in told.items() if memory.told.get(key) != said}
     # A part at a time: thousands at once would keep the submissions and the ticks of SQLite waiting.
     keys = list(news)
-    predictions_close()
-    foresight = foresight_now()
-    starts = {key: start for key, (_, start, _) in news.items() if start is not None}
-    memory.past = past_recalled(memory.past, kinds=memory.snapshots.kinds, now=now)
-    foreseen = predictions_foresee(starts=starts, scenario=snapshot.scenario, past=memory.past.past, now=now)
     for first in range(0, len(keys), AT_ONCE):
         with transaction.atomic():
             part = {key: news[key] for key in keys[first : first + AT_ONCE]}
             outlooks_write(told=part, now=now, forecast=True)
-            predictions_keep(foreseen={key: foreseen[key] for key in part if key in foreseen}, foresight=foresight, now=now)
+            predictions_keep(foreseen={key: memory.starts[key] for key in part if key in memory.starts})
             lease.still_ours_or_raise()
     with transaction.atomic():
         lease_done(lease=replace(lease, wanted=planned), next_wake_at=now + EVERY)

@@ -1,8 +1,8 @@
 """What waiting jobs are told: all that blocks each, and when it is expected to start."""
 
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from datetime import datetime
+from typing import Any, NamedTuple
 
 from django.db import transaction
 from django.db.models import Exists, OuterRef, Q
@@ -16,20 +16,45 @@ from scheduler.snapshots.jobs import due_filter
 
 WAITING = (JobState.QUEUED, JobState.PREEMPTED)
 BATCH = 500
+FORECAST = ("predicted_start", "earliest_start", "latest_start", "would_start_if", "forecast_at")
 ALIVE: Prepared[int] = Prepared(lambda jobs: Job.objects.filter(pk__among=jobs).values_list("pk", flat=True))
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def outlooks_write(*, told: Mapping[int, tuple[Any, ...]], now: datetime, forecast: bool, news: News | None = None) -> None:
-    """Write what jobs are told: (reasons, predicted start, what would help) by job."""
+class Start(NamedTuple):
+    """When a job is expected to start, and in which range."""
+
+    earliest: datetime
+    at: datetime
+    latest: datetime
+
+
+class Told(NamedTuple):
+    """What a waiting job is told: all that blocks it, when it is expected to start, and what would help."""
+
+    reasons: list[dict[str, Any]]
+    start: Start | None = None
+    change: dict[str, Any] | None = None
+
+
+def outlooks_write(*, told: Mapping[int, Told], now: datetime, forecast: bool, news: News | None = None) -> None:
+    """Write what jobs are told; of their starts only in a forecast."""
     own = news or News()
-    fields = ["at", "reasons", *(["predicted_start", "would_start_if", "forecast_at"] if forecast else [])]
+    fields = ["at", "reasons", *(FORECAST if forecast else [])]
     with transaction.atomic():
         # A job may be gone by now: it was deleted, or a test's transaction was rolled back.
         alive = set(ALIVE(told))
         rows = [
-            Outlook(job_id=key, at=now, reasons=reasons, predicted_start=start, would_start_if=change, forecast_at=now if forecast else None)
-            for key, (reasons, start, change) in told.items()
+            Outlook(
+                job_id=key,
+                at=now,
+                reasons=one.reasons,
+                predicted_start=one.start and one.start.at,
+                earliest_start=one.start and one.start.earliest,
+                latest_start=one.start and one.start.latest,
+                would_start_if=one.change,
+                forecast_at=now if forecast else None,
+            )
+            for key, one in told.items()
             if key in alive
         ]
         Outlook.objects.bulk_create(rows, batch_size=BATCH, update_conflicts=True, unique_fields=["job"], update_fields=fields)
@@ -39,9 +64,9 @@ def outlooks_write(*, told: Mapping[int, tuple[Any, ...]], now: datetime, foreca
             own.publish()
 
 
-def told_by(waiting: Iterable[Waiting], snapshot: Snapshot) -> dict[int, tuple[Any, ...]]:
-    """A plan's waiting list by job."""
-    found: dict[int, tuple[Any, ...]] = {}
+def told_by(waiting: Iterable[Waiting], snapshot: Snapshot) -> dict[int, Told]:
+    """A plan's waiting list by job, but for the starts."""
+    found: dict[int, Told] = {}
     spelt: dict[int, list[dict[str, Any]]] = {}
     for one in waiting:
         row = snapshot.jobs.get(one.job)
@@ -50,23 +75,22 @@ def told_by(waiting: Iterable[Waiting], snapshot: Snapshot) -> dict[int, tuple[A
         reasons = spelt.get(id(one.reasons))  # many jobs share one tuple of reasons
         if reasons is None:
             reasons = spelt[id(one.reasons)] = [each.as_json() for each in one.reasons]
-        start = None if one.predicted_start is None else EPOCH + timedelta(milliseconds=one.predicted_start)
         change = None if one.would_start_if is None else {"change": one.would_start_if[0], "to": one.would_start_if[1]}
-        found[row.id] = (reasons, start, change)
+        found[row.id] = Told(reasons, change=change)
     return found
 
 
-def told_left_out(snapshot: Snapshot) -> dict[int, tuple[Any, ...]]:
+def told_left_out(snapshot: Snapshot) -> dict[int, Told]:
     """Waiting jobs that the engine was not shown as something about them is wrong: nobody but an operator can help them."""
     waiting = [one for one in snapshot.left_out.values() if one.state in WAITING]
-    return {one.id: ([{"code": "aside", "detail": f"left out of every plan: {one.why}"}], None, None) for one in waiting}
+    return {one.id: Told([{"code": "aside", "detail": f"left out of every plan: {one.why}"}]) for one in waiting}
 
 
-def told_undue(*, now: datetime) -> dict[int, tuple[Any, ...]]:
+def told_undue(*, now: datetime) -> dict[int, Told]:
     """Waiting jobs that the engine is not shown, and why: held by a person, not due, or behind another job."""
     rows = Job.objects.filter(state__in=WAITING).exclude(due_filter(now)).order_by("id")
     behind = Exists(Dependency.objects.filter(Q(on__state__in=ENDED, if_completed=False) | ~Q(on__state__in=ENDED), job=OuterRef("pk")))
-    found: dict[int, tuple[Any, ...]] = {}
+    found: dict[int, Told] = {}
     for key, held, not_before, retry_at, waits in rows.annotate(waits=behind).values_list("id", "held_at", "not_before", "retry_at", "waits"):
         reasons = []
         if held is not None:
@@ -77,7 +101,7 @@ def told_undue(*, now: datetime) -> dict[int, tuple[Any, ...]]:
             reasons.append({"code": "retry", "detail": f"tried again at {retry_at:%Y-%m-%d %H:%M:%S} UTC", "until": retry_at.isoformat()})
         if waits:
             reasons.append({"code": "dependency", "detail": f"waits for {', '.join(_ahead_of(key))}"})
-        found[key] = (reasons, None, None)
+        found[key] = Told(reasons)
     return found
 
 

@@ -1,42 +1,69 @@
-"""What jobs are told first about their start, kept so that it can be held against the start itself (SCH-20)."""
+"""When waiting jobs start; and what each is told first of it, kept so that it can be held against the start itself (SCH-20)."""
 
-from collections.abc import Collection, Mapping
-from datetime import datetime
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from django.db import transaction
 
 from gpufleet.core.times import MILLISECOND, millis
-from scheduler.engine.values import Scenario
 from scheduler.foresight import Foresight, estimated
 from scheduler.models import ENDED, Attempt, Job, JobState, Prediction
+from scheduler.services.outlooks import Start
 from scheduler.simulation.futures import Past, Stage, Waits, waits_foreseen
+from scheduler.snapshots import Snapshot
 
 AT_ONCE = 500
+PLAYED_EVERY = timedelta(seconds=60)
+HARDLY = 0.1  # of the range's width
 
 
-def predictions_open(keys: Collection[int]) -> dict[int, str]:
-    """Those that have been told no start before, nor have started, with their public ids."""
-    fresh = Job.objects.filter(pk__in=keys, state=JobState.QUEUED, prediction__isnull=True, attempts__isnull=True)
-    return dict(fresh.order_by("pk").values_list("pk", "public_id"))
+class Foreseen(NamedTuple):
+    """A start as it was foreseen at a moment: over the futures, and what is told of it."""
+
+    at: datetime
+    waits: Waits
+    start: Start
 
 
-def predictions_foresee(*, starts: Mapping[int, datetime], scenario: Scenario, past: Past, now: datetime) -> dict[int, Waits]:
-    """What is foreseen of those that are to be told a start for the first time: by futures, or by the forecast where they were too much to play."""
-    fresh = predictions_open(starts)
-    played = waits_foreseen(Stage(scenario, past), set(fresh.values()), seed=millis(now)) if fresh else {}
-    return {key: played.get(name) or estimated(max(0, (starts[key] - now) // MILLISECOND)) for key, name in fresh.items()}
+def starts_foresee(
+    *, waits: Mapping[int, int], known: Mapping[int, Foreseen], snapshot: Snapshot, past: Past, foresight: Foresight, now: datetime
+) -> dict[int, Foreseen]:
+    """When jobs start that the forecast has waiting so long, by job: over futures, or by the forecast where they were too much to play.
+
+    Who is new is looked at by itself, and all together once a minute. What has hardly moved by then is told as before.
+    """
+    again = any(now - known[key].at >= PLAYED_EVERY for key in waits.keys() & known.keys())
+    asked = {job.id: name for name, job in snapshot.jobs.items() if job.id in waits and (again or job.id not in known)}
+    played = waits_foreseen(Stage(snapshot.scenario, past), set(asked.values()), seed=millis(now)) if asked else {}
+    found = {}
+    for key, wait in waits.items():
+        before = known.get(key)
+        if before is None or key in asked:
+            fresh = _foreseen(played.get(asked[key]) or estimated(wait), foresight, now)
+            before = fresh if before is None or before.start.at < now or _moved(before.start, fresh.start) else before._replace(at=now)
+        found[key] = before
+    return found
 
 
-def predictions_keep(*, foreseen: Mapping[int, Waits], foresight: Foresight, now: datetime) -> int:
-    """Keep what jobs are told first. Returns how many."""
+def _foreseen(waits: Waits, foresight: Foresight, now: datetime) -> Foreseen:
+    return Foreseen(now, waits, Start(*(now + MILLISECOND * part for part in foresight.foreseen(waits)[:3])))
+
+
+def _moved(before: Start, after: Start) -> bool:
+    most = HARDLY * (after.latest - after.earliest)
+    return any(abs(one - other) > most for one, other in zip(before, after, strict=True))
+
+
+def predictions_keep(*, foreseen: Mapping[int, Foreseen]) -> int:
+    """Keep what jobs are told first, of those that have never started. Returns how many."""
+    fresh = Job.objects.filter(pk__in=foreseen, state=JobState.QUEUED, prediction__isnull=True, attempts__isnull=True)
     rows = []
-    for key in predictions_open(foreseen):
-        waits = foreseen[key]
-        found = foresight.foreseen(waits)
-        soonest, middle, longest = (now + MILLISECOND * part for part in waits)
-        earliest, expected, latest = (now + MILLISECOND * part for part in found[:3])
-        told = {"earliest": earliest, "expected": expected, "latest": latest}
-        rows.append(Prediction(job_id=key, at=now, foreseen=middle, soonest=soonest, longest=longest, **told))
+    for key in fresh.order_by("pk").values_list("pk", flat=True):
+        at, waits, start = foreseen[key]
+        soonest, middle, longest = (at + MILLISECOND * part for part in waits)
+        told = {"earliest": start.earliest, "expected": start.at, "latest": start.latest}
+        rows.append(Prediction(job_id=key, at=at, foreseen=middle, soonest=soonest, longest=longest, **told))
     Prediction.objects.bulk_create(rows, batch_size=AT_ONCE, ignore_conflicts=True)
     return len(rows)
 

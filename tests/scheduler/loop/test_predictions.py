@@ -1,5 +1,6 @@
 """What jobs were told about their start, held against the start: written down, learnt from and shown."""
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -9,13 +10,14 @@ from gpufleet.core.times import millis, now
 from quotas.models import QuotaNode
 from scheduler.engine.values import Settings
 from scheduler.foresight import LEAST, Foresight, estimated
-from scheduler.models import Attempt, Job, JobState, Prediction
+from scheduler.models import Attempt, Job, JobState, Outlook, Prediction
 from scheduler.selectors.predictions import foresight_now, past_recalled, predictions_score
 from scheduler.services import fitting
 from scheduler.services.fitting import Fit, fit_of
-from scheduler.services.forecasting import forecast_run
+from scheduler.services.forecasting import ForecastMemory, forecast_run
 from scheduler.services.jobs import job_stop
-from scheduler.services.predictions import predictions_close, predictions_foresee, predictions_keep
+from scheduler.services.outlooks import Start
+from scheduler.services.predictions import Foreseen, predictions_close, predictions_keep, starts_foresee
 from scheduler.simulation.futures import Past, Waits
 from scheduler.snapshots import Snapshots
 from tests import builders
@@ -47,12 +49,13 @@ def seen(*, minutes: int, waited: int, count: int = LEAST) -> None:
         )
 
 
-def full_fleet() -> tuple[Loop, QuotaNode, Job]:
+def full_fleet(at: datetime = NOON) -> tuple[Loop, QuotaNode, Job]:
     """A node that one job has for an hour at most, and the team behind both."""
     builders.node(gpus=8)
     quota = leaf("team", 8)
     loop = Loop()
-    running = submit(quota, gpus=8, limit_seconds=3600)
+    loop.now = at
+    running = submit(quota, gpus=8, at=at, limit_seconds=3600)
     loop.tick()
     loop.up(running)
     return loop, quota, running
@@ -96,19 +99,60 @@ def test_who_has_run_before_or_was_told_no_start_is_not_held_to_one() -> None:
     once, never, waits = builders.job(), builders.job(), builders.job()
     Attempt.objects.create(job=once, number=1, started_at=NOON, ended_at=NOON, outcome="preempted")
     Job.objects.update(state=JobState.QUEUED)
-    later = NOON + timedelta(hours=1)
-    scenario = Snapshots().take(settings=Settings(), now=NOON, start_timeout=timedelta(minutes=5)).scenario
+    snapshot = Snapshots().take(settings=Settings(), now=NOON, start_timeout=timedelta(minutes=5))
 
     def keep(at: datetime) -> int:
-        foreseen = predictions_foresee(starts={once.pk: later, waits.pk: later}, scenario=scenario, past=Past(), now=at)
-        return predictions_keep(foreseen=foreseen, foresight=Foresight(), now=at)
+        hour = dict.fromkeys((once.pk, waits.pk), 3_600_000)
+        return predictions_keep(foreseen=starts_foresee(waits=hour, known={}, snapshot=snapshot, past=Past(), foresight=Foresight(), now=at))
 
     assert keep(NOON) == 1
     told = Prediction.objects.get()
     assert told.job == waits
+    later = NOON + timedelta(hours=1)
     assert (told.foreseen, told.soonest, told.longest) == (later, NOON + timedelta(minutes=15), NOON + timedelta(hours=2)), "by the forecast alone"
     assert keep(NOON + timedelta(minutes=1)) == 0
     assert not Prediction.objects.filter(job=never).exists()
+
+
+def test_what_a_waiting_job_is_told_now_is_learnt_as_well() -> None:
+    """Its list, its page and the API say what is kept of it, not what estimates alone would give."""
+    loop, quota, _ = full_fleet(now())
+    waiting = submit(quota, gpus=8, at=loop.now, limit_seconds=600)
+    memory = ForecastMemory.empty()
+
+    def told(after: timedelta = timedelta(0)) -> Outlook:
+        forecast_run(holder="one", now=loop.now + after, memory=memory, force=True)
+        return Outlook.objects.get(job=waiting)
+
+    first, kept = told(), Prediction.objects.get()
+    assert (first.earliest_start, first.predicted_start, first.latest_start) == (kept.earliest, kept.expected, kept.latest)
+    assert first.earliest_start != first.latest_start
+
+    seen(minutes=60, waited=30)
+    soon = told(timedelta(seconds=30))
+    assert soon.predicted_start == first.predicted_start, "it is not played again at once"
+    later = told(timedelta(seconds=61))
+    assert later.predicted_start is not None
+    assert first.predicted_start is not None
+    assert later.predicted_start < first.predicted_start, "everyone came sooner than was foreseen"
+    assert Prediction.objects.get(job=waiting).expected == kept.expected, "only what it was told first is kept"
+
+
+def test_what_has_hardly_moved_is_told_as_before() -> None:
+    waits = builders.job()
+    Job.objects.update(state=JobState.QUEUED)
+    snapshot = Snapshots().take(settings=Settings(), now=NOON, start_timeout=timedelta(minutes=5))
+
+    def foreseen(minutes: int, known: Mapping[int, Foreseen], at: datetime) -> Foreseen:
+        wait = {waits.pk: 60_000 * minutes}
+        return starts_foresee(waits=wait, known=known, snapshot=snapshot, past=Past(), foresight=Foresight(), now=at)[waits.pk]
+
+    first = foreseen(60, {}, NOON)
+    later = NOON + timedelta(minutes=2)
+    again = foreseen(59, {waits.pk: first}, later)
+    assert (again.start, again.at) == (first.start, later)
+    assert foreseen(90, {waits.pk: first}, later).start.at > first.start.at + timedelta(minutes=29)
+    assert foreseen(59, {waits.pk: first}, first.start.at + timedelta(seconds=1)).start != first.start, "nobody is told a time that has passed"
 
 
 def test_ranges_are_learnt_from_the_history() -> None:
@@ -132,8 +176,9 @@ def test_the_scheduler_page_and_the_page_of_a_job_say_how_good_they_were(persona
     seen(minutes=60, waited=70, count=5)
     job = builders.job(on=personas.nodes["acme/research/nlp"])
     Job.objects.filter(pk=job.pk).update(state=JobState.QUEUED, ended_at=None)
-    later = now() + timedelta(hours=2)
-    predictions_keep(foreseen={job.pk: estimated((later - now()) // timedelta(milliseconds=1))}, foresight=Foresight(), now=now())
+    at = now()
+    start = Start(*(at + timedelta(hours=hours) for hours in (1, 2, 3)))
+    predictions_keep(foreseen={job.pk: Foreseen(at, estimated(7_200_000), start)})
 
     page = client.get("/scheduler/").content.decode()
     assert "How good foreseen starts were" in page

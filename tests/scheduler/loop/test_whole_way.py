@@ -191,9 +191,12 @@ def test_a_forecast_tells_everyone_who_waits_when_and_why_at_most_every_ten_seco
 
     assert forecast_run(holder="one", now=fleet.now, memory=memory) == 3
     told = {outlook.job_id: outlook for outlook in Outlook.objects.all()}
-    predicted = told[waiting.pk].predicted_start
-    assert predicted is not None
-    assert abs(predicted - NOON - timedelta(hours=1)) < timedelta(minutes=1)
+    found = told[waiting.pk]
+    assert found.earliest_start is not None
+    assert found.predicted_start is not None
+    assert found.latest_start is not None
+    assert fleet.now <= found.earliest_start < found.predicted_start < found.latest_start
+    assert found.earliest_start < NOON + timedelta(hours=1) < found.latest_start, "by its limit the other one has ended"
     assert "capacity" in {reason["code"] for reason in told[waiting.pk].reasons}
     assert [reason["code"] for reason in told[held.pk].reasons] == ["hold"]
     assert [reason["code"] for reason in told[later.pk].reasons] == ["held"]
