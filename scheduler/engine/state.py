@@ -544,9 +544,10 @@ class Cycle:
         until = self.backoff_until(work)
         if until <= self.now or self.tree.within_guarantee(leaf, quota_type, milli):
             return None
-        at = spell_instant(until)
+        at, times = spell_instant(until), work.job.run.evictions
+        often = f"{times} times, last a short while ago" if times > 1 else "a short while ago"
         return reason(
             "backoff",
-            f"was evicted {work.job.run.evictions} times, last a short while ago; until {at} it starts only inside its guarantee",
+            f"was evicted {often}; until {at} it starts only inside its guarantee",
             until=at,
         )

@@ -49,9 +49,9 @@
     return seconds < 0 ? `in ${count}` : `${count} ago`;
   }
 
-  function absolute(moment) {
+  function absolute(moment, timeStyle = "medium") {
     const utc = root.dataset.clock === "utc";
-    const shape = { dateStyle: "short", timeStyle: "medium", ...(utc && { timeZone: "UTC" }) };
+    const shape = { dateStyle: "short", timeStyle, ...(utc && { timeZone: "UTC" }) };
     const text = new Intl.DateTimeFormat("sv-SE", shape).format(moment); // Sweden writes 2026-11-20 14:03:22, as logs do.
     if (utc) return `${text} UTC`;
     const parts = new Intl.DateTimeFormat("en-GB", { timeZoneName: "short" }).formatToParts(moment);
@@ -62,7 +62,8 @@
     const moment = new Date(time.dateTime);
     if (Number.isNaN(moment.getTime())) return;
     const exact = absolute(moment);
-    const text = time.dataset.moment === "absolute" ? exact : relative(moment);
+    const forms = { absolute: () => exact, minute: () => absolute(moment, "short") };
+    const text = (forms[time.dataset.moment] ?? relative)(moment);
     // Only what differs is touched, so that nothing is announced or drawn again for nothing.
     if (time.textContent !== text) time.textContent = text;
     if (time.title !== exact) time.title = exact;

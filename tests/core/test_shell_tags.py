@@ -48,6 +48,7 @@ def test_a_moment_says_both_how_long_ago_and_when_exactly():
 
 def test_a_moment_for_logs_is_absolute_and_a_missing_one_says_never():
     assert ">2026-11-20 12:00:00 UTC<" in render('{{ when|moment:"absolute" }}', when=NOON)
+    assert 'data-moment="minute" title="2026-11-20 12:00:00 UTC">2026-11-20 12:00 UTC<' in render('{{ when|moment:"minute" }}', when=NOON)
     assert 'datetime="2026-11-20T12:00:00.250Z"' in render("{{ when|moment }}", when=NOON)
     assert 'title="Never"' in render("{{ when|moment }}", when=None)
 

@@ -135,12 +135,14 @@ def relative(when: datetime, now: datetime) -> str:
 
 @register.filter
 def moment(when: datetime | None, form: str = "relative") -> SafeString:
-    """`{{ node.health_since|moment }}`: relative, the exact time on hover. `moment:"absolute"` writes the exact time, for logs."""
+    """`{{ node.health_since|moment }}`: relative, the exact time on hover. `moment:"absolute"` writes the exact time, for logs;
+    `moment:"minute"` the minute, for what nobody knows to the second."""
     if when is None:
         return _nothing("Never")
     exact = when.astimezone(UTC)
     absolute = f"{exact:%Y-%m-%d %H:%M:%S} UTC"
-    shown = absolute if form == "absolute" else relative(exact, timezone.now())
+    forms = {"absolute": absolute, "minute": f"{exact:%Y-%m-%d %H:%M} UTC"}
+    shown = forms.get(form) or relative(exact, timezone.now())
     return format_html('<time datetime="{}" data-moment="{}" title="{}">{}</time>', written(exact), form, absolute, shown)
 
 

@@ -315,3 +315,14 @@ def test_spares_and_suspect_nodes_are_no_room() -> None:
     assert metrics["fragmented"] == 0  # nobody waits whom the fleet could hold at all
     plan = plan_of(scene(nodes, [quota("q")], [running("held", [at("n0", 0)]), job("wide", gpus=4)]))
     assert plan["metrics"]["fragmented"] == 3
+
+
+def test_who_was_evicted_is_told_how_often() -> None:
+    def told(evictions: int) -> str:
+        back = job("back", last_evicted=-10, evictions=evictions)
+        plan = plan_of(scene([node("n1")], [quota("q")], [back], settings={"hysteresis_s": 300}))
+        (detail,) = (one["detail"] for one in plan["waiting"][0]["reasons"] if one["code"] == "backoff")
+        return str(detail)
+
+    assert told(1).startswith("was evicted a short while ago; until 2026-11-20T09:04")
+    assert told(3).startswith("was evicted 3 times, last a short while ago; until 2026-11-20T09:04")
