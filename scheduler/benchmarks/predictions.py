@@ -175,7 +175,7 @@ class Watched(World):
             life = self.lives[job.name]
             life.progress.rate = 0
             life.version += 1
-            self.active[job.name] = replace(job, run=replace(QUEUED, evictions=job.run.evictions))
+            self._become(replace(job, run=replace(QUEUED, evictions=job.run.evictions)))
         return True
 
     def story(self) -> list[Told]:

@@ -123,6 +123,9 @@ class Asking:
             if work.degraded:
                 self.queues[work.home].remove(work)
                 self._touch(cycle, work.home)
+        elif work.state == "stopping":
+            if work.asks_again:
+                self._ask(cycle, work, -1)
         elif work in self.held:
             del self.held[work]
         elif work in self.blocked:

@@ -161,12 +161,12 @@ class Work:
 MANY = 256  # jobs that are compared in one step: those that are equal in all that they state are as good as the same
 
 
-def unusual(job: Job) -> bool:
-    """Whether more than its own whole GPUs depends on where a job stands."""
+def shares_gpus(job: Job) -> bool:
+    """Whether more than its own whole GPUs depends on where a job stands, or leaves."""
     run = job.run
     if run is QUEUED:
         return False
-    return bool(run.leaving) or (bool(run.workers) and (run.state == "stopping" or any(role.parted for role in job.kind.roles)))
+    return bool(run.workers or run.leaving) and any(role.parted for role in job.kind.roles)
 
 
 def alike_at_both_ends(one: Sequence[Job], other: Sequence[Job]) -> tuple[int, int]:
@@ -200,10 +200,12 @@ class Cluster:
             self.fleet: Fleet = before.fleet
             self.tree: Tree = before.tree
             self.works: list[Work] = before.works
+            self.leavers: dict[Work, tuple[Seat, ...]] = before.leavers
         else:
             self.fleet = Fleet(self.grid)
             self.tree = kept.tree(scenario, self.grid, self.windows.lasting)
             self.works = []
+            self.leavers = {}  # who leaves places that are still held, and which
         self.log: list[tuple[Any, ...]] = []
         self.geometry: dict[tuple[int, int], Work] = {}  # GPUs split anew by this plan, and for whom
         self.moves_left = 1 << 30 if self.settings.max_moves is None else self.settings.max_moves
@@ -233,13 +235,13 @@ class Cluster:
     def form_of(self, kind: Kind) -> Form:
         form = self.forms.get(id(kind))
         if form is None:
-            form = self.forms[id(kind)] = Form(kind, self.grid, self._shapes)
+            form = Form(kind, self.grid, self._shapes)
+            self.forms.add(form)
         return form
 
     def _seat_workers(self) -> None:
         fleet, tree = self.fleet, self.tree
         fleet.hold_geometry()
-        leaving: list[Seat] = []
         timed = self.timed = []
         known = self.kept.sitting
         index, type_of, hold = self.grid.index, self.grid.type_of, fleet.hold
@@ -279,31 +281,23 @@ class Cluster:
                     timed.append(work)
                 continue
             timed.append(work)
-            if run.leaving:
-                leaving.extend(self.seat_of(work, worker) for worker in run.leaving)
-            if not workers:
+            self._note_leaver(work)
+            if not workers or run.state == "stopping":
                 continue
             sitting = known.get(work.job.name)
             if sitting is not None and sitting[0] is work.job:
                 seats = sitting[1]
-                if work.state != "stopping":
-                    work.seats = work.first_seats = seats
-                    work.milli, work.quota_type = sitting[2], sitting[3]
-                    work.look_for_gaps()
-                    (fleet.promise if work.state == "reserved" or run.leaving else hold)(seats)
-                    held[form.fixed][work.quota_type][home] += work.milli
-                    continue
+                work.seats = work.first_seats = seats
+                work.milli, work.quota_type = sitting[2], sitting[3]
+                work.look_for_gaps()
             else:
-                seats = tuple([self.seat_of(work, worker) for worker in workers])
-            if work.state == "stopping":
-                leaving.extend(seats)
-                continue
-            work.seats = work.first_seats = seats
-            self._note_amount(work)
-            known[work.job.name] = (work.job, seats, work.milli, work.quota_type)
+                seats = work.seats = work.first_seats = tuple([self.seat_of(work, worker) for worker in workers])
+                self._note_amount(work)
+                known[work.job.name] = (work.job, seats, work.milli, work.quota_type)
             (fleet.promise if work.state == "reserved" or run.leaving else hold)(seats)
             held[form.fixed][work.quota_type][home] += work.milli
-        self.usual = not leaving and not fleet.now.splits
+        leaving = [seat for seats in self.leavers.values() for seat in seats]
+        self.whole = not fleet.now.splits and not self.grid.any_split and not any(seat.parts for seat in leaving)
         fleet.settle(leaving)
         if self.windows.lasting:
             self.windows.claim(self)
@@ -315,6 +309,13 @@ class Cluster:
             for quota_type, by_leaf in enumerate(by_type):
                 for leaf in compress(count(), by_leaf):
                     tree.charge(leaf, quota_type, by_leaf[leaf], bool(fixed))
+
+    def _note_leaver(self, work: Work) -> None:
+        """Places that a job still holds and has given up: all of them where it stops."""
+        run = work.job.run
+        places = (*run.leaving, *run.workers) if run.state == "stopping" else run.leaving
+        if places:
+            self.leavers[work] = tuple([self.seat_of(work, worker) for worker in places])
 
     # From one plan to the next
 
@@ -329,22 +330,22 @@ class Cluster:
     def difference(self, scenario: Scenario) -> tuple[int, int] | None:
         """How many jobs at the beginning and at the end another scenario has in common with this one.
 
-        None where it can't go on from this one: it must be about whole GPUs, with nobody leaving and no window. Elsewhere more than
-        the jobs that changed decides about the first state, and it is made anew.
+        None where it can't go on from this one: it must be about whole GPUs, with no window. Elsewhere more than the jobs that changed
+        decides about the first state, and it is made anew.
         """
         mine = self.scenario
         if self.kept.grid(scenario) is not self.grid or mine.quotas != scenario.quotas or mine.windows or scenario.windows:
             return None
-        if not self.usual or scenario.now < mine.now:
+        if not self.whole or scenario.now < mine.now:
             return None
         first, last = alike_at_both_ends(mine.jobs, scenario.jobs)
         jobs = scenario.jobs
-        return None if any(unusual(job) for job in jobs[first : len(jobs) - last]) else (first, last)
+        return None if any(shares_gpus(job) for job in jobs[first : len(jobs) - last]) else (first, last)
 
     def _go_on(self, first: int, last: int) -> None:
         """Take up what differs between the jobs of the plan before and those of this one."""
-        self.usual = True
-        jobs, works = self.scenario.jobs, self.works
+        self.whole = True
+        jobs, works, fleet = self.scenario.jobs, self.works, self.fleet
         shifted = self.shifted = len(works) != len(jobs)
         old = {id(work.job): work for work in works[first : len(works) - last]}
         position = self.tree.position
@@ -361,18 +362,22 @@ class Cluster:
         for order in range(first, len(jobs) if shifted else len(jobs) - last):
             works[order].order = order
         for work in old.values():
+            self.leavers.pop(work, None)
             if work.seats:
-                self.fleet.lift(work.seats)
+                fleet.lift(work.seats)
                 self.tree.charge(work.home, work.quota_type, -work.milli, work.fixed)
         for work in come:
-            if work.job.run.workers:
-                work.seats = work.first_seats = tuple([self.seat_of(work, worker) for worker in work.job.run.workers])
+            run = work.job.run
+            if run is not QUEUED:
+                self._note_leaver(work)
+            if run.workers and run.state != "stopping":
+                work.seats = work.first_seats = tuple([self.seat_of(work, worker) for worker in run.workers])
                 self._note_amount(work)
-                self.fleet.put(work.seats)
+                fleet.put(fleet.soon, work.seats)
                 self.tree.charge(work.home, work.quota_type, work.milli, work.fixed)
         self.gone, self.come = list(old.values()), come
         self.tree.usage_weight = self.settings.fairness.usage_weight_millionths
-        self.fleet.begin()
+        fleet.begin([seat for seats in self.leavers.values() for seat in seats])
 
     def _note_amount(self, work: Work) -> None:
         """What the places of a job come to, and in which quota type."""

@@ -2,16 +2,18 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
+from typing import TypeVar
 
 from .invariants import prepare
 from .kept import Kept
-from .outcome import conclude
+from .outcome import carry_on, conclude
 from .passes import allocate, backfill, consolidate, grow, preempt, reclaim, repartition, shrink, stale
-from .plan import Plan
+from .plan import Course, Plan
 from .state import ANYONE, FAIR, Cycle
 from .takings import TakenBack, TakenInVain
 from .values import Scenario
 
+T = TypeVar("T")
 MOST_SWEEPS = 120
 Run = Callable[[Cycle], None]
 RUNS: dict[str, Run] = {
@@ -32,14 +34,23 @@ def make_plan(scenario: Scenario, kept: Kept | None = None) -> Plan:
 
     `kept` only saves time: with it or without it the plan is the same.
     """
+    return _planned(scenario, kept, conclude)
+
+
+def make_course(scenario: Scenario, kept: Kept) -> Course:
+    """What `make_plan` decides, without all that a plan only tells: reasons, shares, what is kept for whom and when."""
+    return _planned(scenario, kept, carry_on)
+
+
+def _planned(scenario: Scenario, kept: Kept | None, end: Callable[[Cycle], T]) -> T:
     cycle = settled(scenario, kept)
-    plan = conclude(cycle)
+    made = end(cycle)
     if kept is not None:
         kept.keep(cycle)
         prepare(cycle.cluster)
     # Its parts know it, and it knows the fleet: without this, the fleet of each plan would stay until the garbage collector comes by.
     vars(cycle).clear()
-    return plan
+    return made
 
 
 def settled(scenario: Scenario, kept: Kept | None = None) -> Cycle:

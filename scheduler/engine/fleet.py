@@ -259,23 +259,25 @@ class Fleet:
 
     def lift(self, seats: Sequence[Seat]) -> None:
         """Whole GPUs that were held when an earlier plan began are not any more; `begin` must follow."""
-        now, usable = self.now, self.grid.usable
+        soon, usable = self.soon, self.grid.usable
         for seat in seats:
             node = seat.node
-            now.set_free(node, now.free[node] | (seat.mask & usable[node]))
-            now.add_host(node, seat.cpus, seat.memory)
+            soon.set_free(node, soon.free[node] | (seat.mask & usable[node]))
+            soon.add_host(node, seat.cpus, seat.memory)
 
-    def put(self, seats: Sequence[Seat]) -> None:
+    def put(self, view: View, seats: Sequence[Seat]) -> None:
         """Whole GPUs are held that were idle when an earlier plan began; `begin` must follow."""
-        now = self.now
         for seat in seats:
             node = seat.node
-            now.set_free(node, now.free[node] & ~seat.mask)
-            now.add_host(node, -seat.cpus, -seat.memory)
+            view.set_free(node, view.free[node] & ~seat.mask)
+            view.add_host(node, -seat.cpus, -seat.memory)
 
-    def begin(self) -> None:
-        """What is idle now is what a plan begins with, and nobody is leaving."""
-        self.soon = self.now
+    def begin(self, leaving: Sequence[Seat]) -> None:
+        """What will be free soon is known of each node: hold as well what is leaving, and begin a plan with what is idle then."""
+        self.now = self.soon
+        if leaving:
+            self.now = self.soon.copy()
+            self.put(self.now, leaving)
         self.idle_at_start = list(self.now.free)
         self.log.clear()
 

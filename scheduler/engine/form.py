@@ -70,6 +70,32 @@ class Form:
         return known
 
 
+class Forms(dict[int, Form]):
+    """Forms by the identity of their kinds, and what is true of any of them: there are many, and few are added from plan to plan."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.new: list[Form] = []  # of which the least that they ask for was not looked at yet
+        self.elastic = self.parted = self.delay = self.desired = self.instances = False
+        self.choosy = self.by_memory = False  # accept several types; ask besides for a part by memory
+        self.least_level = (0, 0)  # of class and number: nobody stands below it
+        self.asked: set[tuple[int, int, int]] = set()  # GPUs, processors and memory of workers that ask for something of the host
+
+    def add(self, form: Form) -> None:
+        self.least_level = min(self.least_level, form.level) if self else form.level
+        self[id(form.kind)] = form
+        self.new.append(form)
+        self.elastic |= form.elastic
+        self.parted |= form.parted
+        self.delay |= form.delay > 0
+        self.desired |= any(role.desired is not None for role in form.roles)
+        self.instances |= form.kind.sharing == "mig"
+        if len(form.types) > 1:
+            self.choosy = True
+            self.by_memory |= any(role.memory_mib is not None for role in form.roles)
+        self.asked.update((role.gpus, role.cpus, role.host_memory_mib) for role in form.roles if role.cpus or role.host_memory_mib)
+
+
 def _plain(kind: Kind, grid: Grid) -> bool:
     """Whether counting slots decides if a job fits: one role of whole GPUs without groups or levels of its own."""
     if len(kind.roles) != 1:

@@ -97,6 +97,15 @@ class Grid:
         return [*makes.values()]
 
     @cached_property
+    def any_split(self) -> bool:
+        return any(node.split for node in self.nodes)
+
+    @cached_property
+    def repartitioned(self) -> list[int]:
+        """When a GPU was split anew, as far as that is told."""
+        return [at for node in self.nodes for at in node.repartitioned]
+
+    @cached_property
     def hosts(self) -> list[tuple[int, int, int]]:
         """The different sizes of nodes: GPUs, processors, memory."""
         return sorted({(node.gpus, node.cpus, node.host_memory_mib) for node in self.nodes})

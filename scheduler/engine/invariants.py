@@ -59,7 +59,7 @@ class Settled:
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        parted = any(form.parted for form in cluster.forms.values())
+        parted = cluster.forms.parted
         usual = [work for work in cluster.works if not work.form.parted] if parted else cluster.works
         changed = [work for work in usual if work.seats is not work.first_seats]
         gone = [work for work in changed if not work.seats]
@@ -115,7 +115,7 @@ class Stood:
 
 def prepare(cluster: Cluster) -> None:
     """Note at the end of a plan what the next one is checked against, where it can go on from this one."""
-    if cluster.kept.first is None and cluster.usual and not cluster.scenario.windows:
+    if cluster.kept.first is None and cluster.whole and not cluster.scenario.windows:
         First(cluster)
 
 

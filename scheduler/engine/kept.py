@@ -10,19 +10,20 @@ all that it decided is taken back, and the next one takes up only the jobs that 
 - `Telling`: the reasons of each waiting job. They come from the numbers of the tree around its leaf and from the room for its shape:
   both are compared by value with those of the plan before, and where they are the same so are the reasons. Whoever has something of his
   own to tell (a note, a date, a delay), or had it in the plan before, is told anew;
+- `Wakes`: when a later plan could differ because of a job that stands as it did;
 - `Standing`: who stands below which leaf, and what follows from that whatever the time;
 - `First`: who held what when the plan began, against which the last word on a plan checks what it has changed;
 - `Units`: as long as time stands still, for what an eviction would lose depends on the moment.
 
-Each of them is valid only behind the plan that it was made by, on the same nodes, quotas and settings. Where GPUs are shared in parts,
-somebody is leaving or a window is stated, the first state is made anew, and all of it with it.
+Each of them is valid only behind the plan that it was made by, on the same nodes, quotas and settings. Where GPUs are shared in parts or a
+window is stated, the first state is made anew, and all of it with it.
 """
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from .fleet import Seat
-from .form import Form
+from .form import Forms
 from .grid import Grid
 from .tree import Tree
 from .values import Job, Kind, Node, Quota, Scenario, Settings, Topology, Window
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from .stirring import Sift, Stirred, WholeOrder
     from .telling import Telling
     from .units import Units
+    from .waking import Wakes
 
 Sitting = tuple[Job, tuple[Seat, ...], int, int]  # job, seats, milli-GPU, quota type
 
@@ -49,14 +51,16 @@ class Kept:
         self._grid: Grid | None = None
         self._tree: Tree | None = None
         self._quotas: tuple[Quota, ...] | None = None
-        self.forms: dict[int, Form] = {}
+        self.forms = Forms()
         self.shapes: dict[tuple[object, ...], int] = {}
         self.fits_empty: dict[tuple[int, int], bool] = {}
         self.sitting: dict[str, Sitting] = {}
         # Kinds that advice has tried, by the kind and the change: what is known by a kind's identity must not outlive it.
         self.changed_kinds: dict[tuple[int, str, int | str | None], Kind] = {}
         self.asking: Asking
+        self.turn = 0  # the plan that is being made: what another one than the last has kept is out of date
         self.telling: Telling | None = None
+        self.wakes: Wakes | None = None
         self.prospect: Prospect | None = None
         self.first: First | None = None
         self.standing: Standing | None = None
@@ -67,6 +71,7 @@ class Kept:
 
     def taken(self) -> "Cluster | None":
         """The state of the plan before, once: a plan that is broken off leaves none behind."""
+        self.turn += 1
         cluster, self._cluster = self._cluster, None
         return cluster
 
@@ -99,7 +104,7 @@ class Kept:
 
     def grid(self, scenario: Scenario) -> Grid:
         """The grid of the scenario; what depended on another one is forgotten."""
-        same = scenario.nodes == self._nodes and scenario.topology == self._topology
+        same = (scenario.nodes is self._nodes or scenario.nodes == self._nodes) and scenario.topology == self._topology
         ways = scenario.settings.sharing_trust, scenario.settings.placement  # what would fit an empty fleet depends on them
         if self._grid is None or not same or ways != self._ways:
             self.__init__()  # type: ignore[misc]

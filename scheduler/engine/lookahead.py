@@ -44,6 +44,8 @@ class Lookahead:
         table = self.tables.get(count)
         if table is None:
             table = self.tables[count] = Table(self, count)
+        elif table.stale:
+            table.catch_up()
         return table
 
     def earliest(self, gpus: int, workers: int, length: int, allowed: Ints, level: Level | None) -> tuple[int, list[tuple[int, int]]] | None:
@@ -131,7 +133,7 @@ class Lookahead:
             steps = [place for place, have in enumerate(free) if not place or have != free[place - 1]]
             times[:], free[:] = [times[place] for place in steps], [free[place] for place in steps]
         for table in self.tables.values():
-            table.refresh(node)
+            table.stale.add(node)
 
     def pass_time(self, now: int) -> None:
         """Count from a later moment on."""
@@ -175,6 +177,7 @@ class Table:
         # Not the look-ahead itself: what knows each other is gone only when the garbage collector comes by.
         self.times, self.free = ahead.times, ahead.free
         self.count = count
+        self.stale: set[int] = set()  # nodes that have changed since it was last read
         rows = [self._gaps(node) for node in range(ahead.grid.size)]
         self.width = max(2, *(len(row) for row in rows)) if rows else 2
         self.start = np.full((len(rows), self.width), END, dtype=np.int64)
@@ -201,7 +204,12 @@ class Table:
             gaps.append((opened, END))
         return gaps
 
-    def refresh(self, node: int) -> None:
+    def catch_up(self) -> None:
+        for node in self.stale:
+            self._refresh(node)
+        self.stale.clear()
+
+    def _refresh(self, node: int) -> None:
         row = self._gaps(node)
         if len(row) > self.width:
             more = len(row) - self.width + 4

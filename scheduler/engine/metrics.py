@@ -16,7 +16,7 @@ def measure(cycle: Cycle) -> dict[str, Any]:
     result: dict[str, Any] = {
         "gpus": grid.gpus,
         "allocated": milli // 1000 if milli % 1000 == 0 else milli / 1000,
-        "fragmented": _against_queue(cycle),
+        "fragmented": fragmented(cycle),
         "largest_gang": {},
     }
     for index, name in enumerate(grid.types):
@@ -38,7 +38,7 @@ def _room(cycle: Cycle, *, suspect: bool) -> Ints:
     return cycle.fleet.soon.count_np * cycle.grid.startable[suspect]
 
 
-def _against_queue(cycle: Cycle) -> int:
+def fragmented(cycle: Cycle) -> int:
     """Idle GPUs that a waiting job can't use, on average over the jobs that wait."""
     total = weight = 0
     idle_of: dict[tuple[int, bool], int] = {}

@@ -15,15 +15,16 @@ from .forecast import Forecast
 from .form import Form
 from .grid import Ints
 from .invariants import check
-from .metrics import measure
+from .metrics import fragmented, measure
 from .mig import Instance
-from .plan import Decision, Plan, Share, Stand, Waiting, new_decision, new_stand, new_waiting, placing
+from .plan import Course, Decision, Plan, Share, Stand, Waiting, new_decision, new_stand, new_waiting, placing
 from .reading import spell_instant
 from .reasons import Reason, reason
 from .state import Cycle
 from .telling import Telling
 from .tree import Division, Tree
-from .values import HOUR_MS, QUEUED, ByClass
+from .values import QUEUED
+from .waking import next_wake
 from .wide import ints
 
 
@@ -40,22 +41,30 @@ def conclude(cycle: Cycle) -> Plan:
         decisions=tuple(decisions),
         waiting=_waiting(cycle, forecast, telling, changed),
         shares=_shares(cycle, telling, changed),
-        next_wake=_next_wake(cycle, telling),
+        next_wake=next_wake(cycle),
         metrics=measure(cycle),
     )
+
+
+def carry_on(cycle: Cycle) -> Course:
+    """The same without all that is only told to somebody."""
+    check(cycle)
+    return Course(tuple(decisions_of(cycle)), next_wake(cycle), fragmented(cycle))
 
 
 def _telling(cycle: Cycle, forecast: Forecast) -> Telling:
     """What the plan before has told, without the jobs that have gone since; or nothing."""
     cluster = cycle.cluster
     kept = cluster.kept
-    if cluster.goes_on and kept.telling is not None and kept.telling.settings == cycle.settings and not forecast.advises_all:
-        kept.telling.follow(*cluster.between)
-        kept.telling.forget(cluster.gone)
+    telling = kept.telling
+    told = telling is not None and telling.turn + 1 == kept.turn and telling.settings == cycle.settings
+    if telling is not None and told and cluster.goes_on and not forecast.advises_all:
+        telling.follow(*cluster.between)
+        telling.forget(cluster.gone)
     else:
-        kept.telling = Telling(cycle.settings)
-        kept.telling.untimed = dict.fromkeys(_may_wake(cycle))
-    return kept.telling
+        telling = kept.telling = Telling(cycle.settings)
+    telling.turn = kept.turn
+    return telling
 
 
 def stand(work: Work, seat: Seat, cycle: Cycle) -> Stand:
@@ -253,7 +262,7 @@ class Owners:
         cluster = self.cycle.cluster
         gone: list[Work] = []  # who held whole GPUs and has left all of them is most of all
         others: list[Work] = []
-        for work in self.touched if cluster.usual else cluster.works:
+        for work in dict.fromkeys((*self.touched, *cluster.leavers)) if cluster.whole else cluster.works:
             run = work.job.run
             if run is not QUEUED:
                 (others if work.seats or run.leaving or work.form.parted or work.state == "stopping" else gone).append(work)
@@ -369,7 +378,7 @@ def _own(cycle: Cycle, forecast: Forecast) -> Iterator[Work]:
     yield from cycle.cluster.journal
     yield from (works[order] for order in (*cycle.static, *cycle.notes, *forecast.predicted))
     yield from cycle.asking.open
-    if any(form.delay for form in cycle.cluster.forms.values()):
+    if cycle.cluster.forms.delay:
         yield from (work for queue in cycle.leaf_queues.values() for work in queue if work.form.delay)
 
 
@@ -444,97 +453,3 @@ def _share(tree: Tree, division: Division, place: int) -> Share:
     promised, used = division.guaranteed[place], division.used[place]
     borrowed = 0 if promised is None else max(0, used - promised)
     return Share(tree.names[place], division.name, division.fair[place], used, promised, borrowed)
-
-
-def _may_wake(cycle: Cycle) -> Iterable[Work]:
-    """All jobs because of which alone a later plan could differ, and perhaps others."""
-    cluster, settings = cycle.cluster, cycle.settings
-    protected = settings.preempt_min_runtime_ms or settings.reclaim_min_runtime_ms
-    protected = protected or any(quota.preempt_min_runtime_ms or quota.reclaim_min_runtime_ms for quota in cycle.scenario.quotas)
-    if cluster.timed is None or protected or settings.max_wait_ms != ByClass() or any(form.delay for form in cluster.forms.values()):
-        return cluster.works
-    return [*cluster.timed, *cycle.asking.held]
-
-
-def _next_wake(cycle: Cycle, telling: Telling) -> int | None:
-    """The earliest instant at which a plan could differ although nothing happened."""
-    now, cluster = cycle.now, cycle.cluster
-    ahead = Ahead(cycle)
-    touched = dict.fromkeys((*cluster.journal, *(work for work in cycle.asking.open if work.degraded)))
-    untimed = telling.untimed
-    untimed.update(dict.fromkeys(cluster.come))
-    telling.times.update((work, mine) for work in ahead.some(untimed) if (mine := ahead.of(work)) and work not in touched)
-    telling.untimed = {work: None for work in touched if work in untimed}
-    times = [at for work, mine in telling.times.items() if work not in touched for at in mine]
-    times.extend(at for work in ahead.some(touched) for at in ahead.of(work))
-    times.extend(cluster.windows.times())
-    times.extend(at + HOUR_MS for node in cycle.grid.nodes for at in node.repartitioned)
-    times.extend(now + entry.at for entry in cycle.book.entries)
-    return min((at for at in times if at > now), default=None)
-
-
-UNPROTECTED = (0, 0)
-
-
-class Ahead:
-    """Instants to come at which a plan could differ because of one job."""
-
-    def __init__(self, cycle: Cycle) -> None:
-        self.cycle = cycle
-        self.waits_end = cycle.settings.max_wait_ms != ByClass()
-        self.protections: dict[int, tuple[int, int]] = {}
-
-    def some(self, works: Iterable[Work]) -> Iterable[Work]:
-        """Those of them that may have any: most jobs that wait have none."""
-        if self.waits_end:
-            return works
-        return [
-            work
-            for work in works
-            if ((run := (job := work.job).run) is not QUEUED and (work.seats or run.until is not None or run.last_evicted is not None))
-            or job.not_before is not None
-            or work.form.delay
-        ]
-
-    def of(self, work: Work) -> tuple[int, ...]:
-        job = work.job
-        run = job.run
-        if work.seats and run is not QUEUED and run.until is None and run.reclaimed is None and not work.degraded:
-            spans = self.protections.get(work.charged_leaf) or self._spans(work.charged_leaf)
-            if run.started is None or spans == UNPROTECTED:
-                return ()  # most jobs that run
-        return tuple(at for at in self._all(work) if at > self.cycle.now)
-
-    def _all(self, work: Work) -> Iterator[int]:
-        job, run, settings = work.job, work.job.run, self.cycle.settings
-        if run.until is not None:
-            yield run.until
-        if work.seats and run is not QUEUED:
-            if run.started is not None:
-                for span in self._spans(work.charged_leaf):
-                    if span:
-                        yield run.started + span
-            if run.reclaimed is not None and settings.fairness.step_ms:
-                yield (run.reclaimed // settings.fairness.step_ms + 1) * settings.fairness.step_ms
-            if work.degraded:
-                yield (run.degraded_since or self.cycle.now) + settings.stale_grace_ms
-            return
-        if run.last_evicted is not None:
-            yield self.cycle.backoff_until(work)
-        if job.not_before is not None:
-            yield job.not_before
-        if work.form.delay:
-            yield job.submitted + work.form.delay
-        if self.waits_end:
-            longest = settings.max_wait_ms.of(work.kind.class_rank)
-            if longest is not None:
-                yield job.submitted + longest
-
-    def _spans(self, leaf: int) -> tuple[int, int]:
-        spans = self.protections.get(leaf)
-        if spans is None:
-            tree, settings = self.cycle.tree, self.cycle.settings
-            inner = tree.nearest(leaf, "preempt_min_runtime_ms", settings.preempt_min_runtime_ms)
-            outer = tree.nearest(leaf, "reclaim_min_runtime_ms", settings.reclaim_min_runtime_ms)
-            spans = self.protections[leaf] = (inner, outer)
-        return spans

@@ -138,6 +138,11 @@ class Plan:
     next_wake: int | None
     metrics: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def fragmented(self) -> int:
+        """Idle GPUs that a waiting job can't use, on average."""
+        return int(self.metrics.get("fragmented", 0))
+
     def as_json(self) -> dict[str, Any]:
         spelt: dict[int, list[dict[str, Any]]] = {}
         waiting = []
@@ -163,6 +168,14 @@ class Plan:
             "next_wake": None if self.next_wake is None else spell_instant(self.next_wake),
             "metrics": self.metrics,
         }
+
+
+class Course(NamedTuple):
+    """What a plan does, and nothing of what it tells: for who only plays it forward."""
+
+    decisions: tuple[Decision, ...]  # without what is only kept for somebody
+    next_wake: int | None
+    fragmented: int
 
 
 def seconds(milliseconds: int) -> int | float:

@@ -433,11 +433,9 @@ class Book:
     def hosts_bind(self) -> bool:
         """Whether processors or memory of a host could run out before its GPUs do."""
         if self._hosts_bind is None:
-            asked = {(role.gpus, role.cpus, role.host_memory_mib) for form in self.cycle.cluster.forms.values() for role in form.roles}
-            asked = {ask for ask in asked if ask[1] or ask[2]}
             self._hosts_bind = any(
                 not gpus or cpus * there > room * gpus or memory * there > space * gpus
-                for gpus, cpus, memory in asked
+                for gpus, cpus, memory in self.cycle.cluster.forms.asked
                 for there, room, space in self.cycle.grid.hosts
             )
         return self._hosts_bind

@@ -71,12 +71,12 @@ class Cycle:
         self._read = 0  # how much of the cluster's journal it knows
         self.refused: dict[tuple[Any, ...], int] = {}  # what a search refused, and in which state
         self._owed = {window.class_rank for window in self.cluster.windows.lasting if window.class_rank is not None}
-        forms = self.cluster.forms.values()
-        for form in forms:
-            if form.lowest < 0:
-                form.lowest = min((self.least_milli(form.kind, quota_type) for quota_type in form.types), default=0)
-        self.least_level = min((form.level for form in forms), default=(0, 0))  # of class and number: nobody stands below it
-        self.wants_instances = any(form.kind.sharing == "mig" for form in forms)
+        forms = self.cluster.forms
+        for form in forms.new:
+            form.lowest = min((self.least_milli(form.kind, quota_type) for quota_type in form.types), default=0)
+        forms.new.clear()
+        self.least_level = forms.least_level
+        self.wants_instances = forms.instances
         if self.cluster.goes_on:
             self.asking = self.cluster.kept.asking
             self.static = self.asking.change(self, self.cluster.gone, self.cluster.come)
@@ -99,10 +99,9 @@ class Cycle:
         self.requests.begin()
         # Whether a placement can change what others ask for, or may have: then shares are computed anew after each.
         several = len(self.tree.divisions) > 1 and any(limit is not None for limit in self.tree.limit_total)
-        many = any(len(form.types) > 1 for form in forms) and any(len(work.types) > 1 for work in self.cluster.works)
+        many = forms.choosy and any(len(work.types) > 1 for work in self.cluster.works)
         # A part by memory is asked for as of the smallest GPU that the job accepts, also where only a larger one can hold it.
-        by_memory = any(len(form.types) > 1 and any(role.memory_mib is not None for role in form.roles) for form in forms)
-        self.several_types = several or many or by_memory
+        self.several_types = several or many or forms.by_memory
 
     def rest(self) -> None:
         """Take back all that was decided: the next plan begins with what the scenario says."""

@@ -22,12 +22,11 @@ Books = tuple[list[int], list[int], list[int], list[int]]
 class Telling:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        self.turn = -1  # of which plan it is
         self.entries: list[Waiting | None] = []  # one per job, in their order
         self.rooms: dict[tuple[int, int], Reason | None] = {}  # by shape and quota type
         self.shares: list[Share] = []
         self.own: dict[Work, None] = {}  # of whom the last plan told something that came from itself alone
-        self.times: dict[Work, tuple[int, ...]] = {}  # instants to come at which a plan could differ because of a job as it stands at first
-        self.untimed: dict[Work, None] = {}  # of whom these are not known yet
         self._books: list[Books] | None = None
         self._room: tuple[list[int], list[int], list[int]] = ([], [], [])
 
@@ -60,8 +59,6 @@ class Telling:
     def forget(self, works: Iterable[Work]) -> None:
         for work in works:
             self.own.pop(work, None)
-            self.times.pop(work, None)
-            self.untimed.pop(work, None)
 
     def told(self) -> tuple[Waiting, ...]:
         return tuple(filter(None, self.entries))

@@ -118,7 +118,7 @@ class Units:
         self._alone = False  # whether the columns alone are known
         self._rows: dict[int, int] | None = None  # of them, by order
         works = [work for work in cluster.works if work.seats and not work.stale]
-        if any(form.elastic or form.parted for form in cluster.forms.values()):
+        if cluster.forms.elastic or cluster.forms.parted:
             self._make([unit for work in works for unit in self._of(work)])
             for unit in self.all:
                 self._count(unit, 1)

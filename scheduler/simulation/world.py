@@ -4,21 +4,21 @@ The engine plans at every distinct event time, on the same scenario values as in
 `min` workers on a GPU type of speed 1.0; more workers are proportionally faster.
 """
 
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 
-from scheduler.engine.cycle import make_plan
+from scheduler.engine.cycle import make_course
 from scheduler.engine.kept import Kept
-from scheduler.engine.plan import Decision, Plan
+from scheduler.engine.plan import Course, Decision, Plan
 from scheduler.engine.values import QUEUED, Job, Run, Scenario
 
 from .applying import came_by_reclaim, placed, split_anew
 from .progress import MILLION, Progress, gang_rate
 
 NEVER = 1 << 62
-Policy = Callable[[Scenario], Plan]
+Policy = Callable[[Scenario], Plan | Course]
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ class World:
         self.template = scenario
         self.now = scenario.now
         kept = Kept()
-        self.policy = policy or (lambda scenario: make_plan(scenario, kept))
+        self.policy = policy or (lambda scenario: make_course(scenario, kept))
         self.nodes = {node.name: node for node in scenario.nodes}
         self.capacity = sum(node.gpus - node.unhealthy.bit_count() for node in scenario.nodes if node.health in ("healthy", "suspect"))
         self.lives: dict[str, Life] = {}
@@ -71,7 +71,11 @@ class World:
         self._wake: int | None = None
         self._split = False
         self._in_order: list[tuple[int, str]] = []  # by age, of who is active
-        self._due: dict[str, tuple[Job, int]] = {}  # until when a job as it is has no later checkpoint
+        self._jobs: list[Job] = []  # these, in that order
+        self._waiting = self._wanted = self._held = 0  # of who is active: how many have no place, the GPUs of their minima, and those of the others
+        self._unsaved: dict[str, None] = {}  # whose last checkpoint is to be looked at
+        self._saves: list[tuple[int, str]] = []  # when each of the others has a later one, if he is still there as he was
+        self._next_save: dict[str, int] = {}
         self._crowding = 0  # GPUs that were asked for and held, in thousandths of the fleet, times milliseconds
         works = works or {}
         for job in scenario.jobs:
@@ -95,9 +99,32 @@ class World:
             self._form(job.name, self.now)
 
     def _come(self, job: Job) -> None:
+        key = (job.submitted, job.name)
+        place = bisect_left(self._in_order, key)
+        self._in_order.insert(place, key)
+        self._jobs.insert(place, job)
         self.active[job.name] = job
-        insort(self._in_order, (job.submitted, job.name))
+        self._unsaved[job.name] = None
+        self._count(job, 1)
         self.lives[job.name].contention = -self._crowding
+
+    def _become(self, job: Job) -> None:
+        """A job that is there is another one from now on."""
+        before = self.active[job.name]
+        self.active[job.name] = job
+        self._jobs[bisect_left(self._in_order, (job.submitted, job.name))] = job
+        self._unsaved[job.name] = None
+        if bool(before.run.workers) != bool(job.run.workers):
+            self._count(before, -1)
+            self._count(job, 1)
+
+    def _count(self, job: Job, sign: int) -> None:
+        life = self.lives[job.name]
+        if job.run.workers:
+            self._held += sign * life.gpus
+        else:
+            self._waiting += sign
+            self._wanted += sign * life.least
 
     # Running
 
@@ -128,17 +155,9 @@ class World:
     def _pass_time(self, time: int) -> None:
         span = time - self._last
         if span > 0:
-            lives = self.lives
-            waiting = wanted = held = 0
-            for name, job in self.active.items():
-                if job.run.workers:
-                    held += lives[name].gpus
-                else:
-                    waiting += 1
-                    wanted += lives[name].least
-            self.totals.held += span * held
-            self.totals.queue.append((span, waiting))
-            self._crowding += span * max(1000, 1000 * (wanted + held) // max(1, self.capacity))
+            self.totals.held += span * self._held
+            self.totals.queue.append((span, self._waiting))
+            self._crowding += span * max(1000, 1000 * (self._wanted + self._held) // max(1, self.capacity))
         self._last = self.now = time
 
     def _happen(self, what: str, name: str, version: int) -> bool:
@@ -149,7 +168,8 @@ class World:
         if version != life.version and what != "stopped":
             return False
         if what == "ready":
-            self.active[name] = replace(self.active[name], run=replace(self.active[name].run, state="running", started=self.now, until=None))
+            job = self.active[name]
+            self._become(replace(job, run=replace(job.run, state="running", started=self.now, until=None)))
             if life.first_start is None:
                 life.first_start = self.now
             life.progress.since = self.now
@@ -164,8 +184,8 @@ class World:
             self._leave(name)
             return True
         if what == "stopped":
-            run = self.active[name].run
-            self.active[name] = replace(self.active[name], run=Run(last_evicted=self.now, evictions=run.evictions))
+            job = self.active[name]
+            self._become(replace(job, run=Run(last_evicted=self.now, evictions=job.run.evictions)))
             return True
         return False
 
@@ -174,8 +194,11 @@ class World:
         self.lives[name].version += 1
         self.lives[name].contention += self._crowding
         job = self.active.pop(name)
-        del self._in_order[bisect_left(self._in_order, (job.submitted, name))]
-        self._due.pop(name, None)
+        place = bisect_left(self._in_order, (job.submitted, name))
+        del self._in_order[place], self._jobs[place]
+        self._count(job, -1)
+        self._unsaved.pop(name, None)
+        self._next_save.pop(name, None)
 
     # Progress
 
@@ -200,7 +223,9 @@ class World:
     def _form(self, name: str, ready: int) -> None:
         """A job has new places: from `ready` on it computes there."""
         life, job = self.lives[name], self.active[name]
-        rate, life.gpus = self._rate(job)
+        rate, gpus = self._rate(job)
+        self._held += gpus - life.gpus
+        life.gpus = gpus
         life.version += 1
         life.progress.form(rate, ready)
         life.ready = ready
@@ -218,8 +243,7 @@ class World:
         if not self.active:
             return
         self._save()
-        active = self.active
-        jobs = tuple([active[name] for _, name in self._in_order])
+        jobs = tuple(self._jobs)
         if self._split:
             self.template = replace(self.template, nodes=tuple(self.nodes[node.name] for node in self.template.nodes))
             self._split = False
@@ -227,7 +251,7 @@ class World:
         scenario = Scenario(self.now, template.settings, template.topology, template.nodes, template.quotas, template.windows, template.demand, jobs)
         plan = self.policy(scenario)
         self.totals.plans += 1
-        self.totals.fragmented += int(plan.metrics.get("fragmented", 0)) if plan.metrics else 0
+        self.totals.fragmented += plan.fragmented
         gone: dict[str, int] = {}
         for decision in plan.decisions:
             self._carry_out(decision, gone)
@@ -235,14 +259,21 @@ class World:
 
     def _save(self) -> None:
         """Every job has the checkpoint that it has by now."""
-        now, due = self.now, self._due
-        for name, job in self.active.items():
-            known = due.get(name)
-            if known is None or known[0] is not job or known[1] <= now:
-                shown, until = self._shown(job)
-                due[name] = (shown, until)
-                if shown is not job:
-                    self.active[name] = shown
+        saves, due, now = self._saves, self._next_save, self.now
+        while saves and saves[0][0] <= now:
+            at, name = heappop(saves)
+            if due.get(name) == at:
+                self._unsaved[name] = None
+        changed, self._unsaved = self._unsaved, {}
+        for name in changed:
+            job = self.active[name]
+            shown, until = self._shown(job)
+            if shown is not job:
+                self._become(shown)
+            if until < NEVER:
+                heappush(saves, (until, name))
+            due[name] = until
+        self._unsaved.clear()
 
     def _shown(self, job: Job) -> tuple[Job, int]:
         """With the checkpoint that it has by now, and until when it has no later one."""
@@ -276,7 +307,7 @@ class World:
                 run = replace(run, state="running", started=self.now, until=None)
                 if self.lives[name].first_start is None:
                     self.lives[name].first_start = self.now
-            self.active[name] = replace(job, run=run)
+            self._become(replace(job, run=run))
             self._form(name, free_at + restore)
             return
         if action == "move":
@@ -284,13 +315,13 @@ class World:
             self._interrupt(name)
             gone[name] = self.now
             run = replace(job.run, workers=workers, started=self.now, last_moved=self.now, backfilled=decision.backfilled)
-            self.active[name] = replace(job, run=run)
+            self._become(replace(job, run=run))
             self._form(name, free_at + self._restore(job))
             return
         self._compute(name)
         if action == "shrink":
             gone[name] = self.now
-        self.active[name] = replace(job, run=replace(job.run, workers=workers, degraded_since=None))
+        self._become(replace(job, run=replace(job.run, workers=workers, degraded_since=None)))
         self._form(name, max(self.now, self.lives[name].ready))
 
     def _gone_at(self, name: str) -> int:
@@ -319,7 +350,7 @@ class World:
         gone[name] = self.now + leaving
         run = replace(job.run, evictions=job.run.evictions + 1, last_evicted=self.now)
         if leaving:
-            self.active[name] = replace(job, run=replace(run, state="stopping", since=self.now, until=self.now + leaving))
+            self._become(replace(job, run=replace(run, state="stopping", since=self.now, until=self.now + leaving)))
             self._at(self.now + leaving, "stopped", name, life.version)
         else:
-            self.active[name] = replace(job, run=Run(last_evicted=self.now, evictions=run.evictions))
+            self._become(replace(job, run=Run(last_evicted=self.now, evictions=run.evictions)))

@@ -33,8 +33,7 @@ def run(cycle: Cycle) -> None:
 
 def _grow(cycle: Cycle, division: Division) -> None:
     queues: dict[int, list[Work]] = {}
-    elastic = any(form.elastic for form in cycle.cluster.forms.values())
-    for work in cycle.cluster.works if elastic else ():
+    for work in cycle.cluster.works if cycle.cluster.forms.elastic else ():
         if not work.form.elastic:
             continue
         alive = work.seats and not work.stale and not work.evicted and not work.moved and work.kind.elastic and not work.degraded

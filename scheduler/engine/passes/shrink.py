@@ -12,14 +12,13 @@ from .reclaim import claimant, request, walk
 
 def run(cycle: Cycle) -> None:
     _to_what_is_desired(cycle)
-    elastic = any(form.elastic for form in cycle.cluster.forms.values())
-    if elastic and cycle.anybody_waits() and cycle.units().surplus:
+    if cycle.cluster.forms.elastic and cycle.anybody_waits() and cycle.units().surplus:
         walk(cycle, lambda work, quota_type: bool(cycle.units().surplus), shrink)
 
 
 def _to_what_is_desired(cycle: Cycle) -> None:
     """A service that asks for fewer workers than it has gives back the highest ones."""
-    if not any(role.desired is not None for form in cycle.cluster.forms.values() for role in form.roles):
+    if not cycle.cluster.forms.desired:
         return
     for work in cycle.cluster.works:
         if not work.seats or work.evicted or work.moved or work.repaired:

@@ -12,19 +12,20 @@ from hypothesis import strategies as st
 
 from scheduler.benchmarks import cases
 from scheduler.engine.cluster import Cluster
-from scheduler.engine.cycle import make_plan
+from scheduler.engine.cycle import make_course, make_plan
 from scheduler.engine.kept import Kept
 from scheduler.engine.lookahead import Lookahead
 from scheduler.engine.plan import Plan
 from scheduler.engine.scenario import parse
 from scheduler.engine.state import Cycle
-from scheduler.engine.values import QUEUED, Job, Scenario
+from scheduler.engine.values import QUEUED, Job, Run, Scenario
 from scheduler.simulation.applying import carried_out
 from scheduler.simulation.world import World
-from tests.scheduler.engine.scenes import job, quota, scene
+from tests.scheduler.engine.scenes import at, job, node, quota, running, scene
 from tests.scheduler.twin.strategies import scenario_random
 
-EVENTS = ("submit", "submit", "cancel", "finish", "later", "later", "apply", "apply", "nothing", "lose", "node", "quota", "stop", "setting")
+EVENTS = ("submit", "submit", "cancel", "finish", "later", "later", "apply", "apply", "nothing", "lose", "node", "quota", "stop", "stop", "setting")
+EVENTS += ("requeue", "requeue", "order", "order", "begin")  # who has stopped waits again; orders are on their way; what was reserved runs
 
 
 def by_age(jobs: Any) -> tuple[Job, ...]:
@@ -43,6 +44,17 @@ def after(scenario: Scenario, plan: Plan, event: str, chance: random.Random, tur
     if event == "quota":
         heavier = [replace(quota, weight=quota.weight + 1000 * (place == turn)) for place, quota in enumerate(scenario.quotas)]
         return replace(scenario, quotas=tuple(heavier))
+    if event == "order":
+        return ordered(scenario, plan)
+    if event == "requeue":
+        gone = {job.name for job in jobs if job.run.state == "stopping" and chance.random() < 0.7}
+        back = {job.name: replace(job, run=Run(last_evicted=job.run.last_evicted, evictions=job.run.evictions + 1)) for job in jobs}
+        done = [back[job.name] if job.name in gone else job for job in jobs if job.name not in gone or job.run.last_evicted is not None]
+        rest = [replace(job, run=replace(job.run, leaving=())) if job.run.leaving and chance.random() < 0.7 else job for job in done]
+        return replace(scenario, jobs=tuple(rest))
+    if event == "begin":
+        split = {node.name for node in scenario.nodes if node.split}
+        return replace(scenario, jobs=tuple(begun(job, scenario.now) if may_begin(job, split) else job for job in jobs))
     if event == "setting":
         other = replace(scenario.settings, backfill_depth=chance.choice((0, 1, 8)), placement=chance.choice(("pack", "spread")))
         return replace(scenario, settings=other)
@@ -69,6 +81,34 @@ def after(scenario: Scenario, plan: Plan, event: str, chance: random.Random, tur
     return scenario
 
 
+def ordered(scenario: Scenario, plan: Plan) -> Scenario:
+    """Everyone knows of the plan and nobody has done anything yet: who leaves still holds his places, and who starts has them promised."""
+    now, jobs = scenario.now, {job.name: job for job in scenario.jobs}
+    done = {job.name: job for job in carried_out(scenario, plan).jobs}
+    for decision in plan.decisions:
+        if decision.job is None or decision.action == "reserve":
+            continue
+        before, then = jobs[decision.job], done.get(decision.job)
+        if decision.action == "evict":
+            jobs[decision.job] = replace(before, run=replace(before.run, state="stopping", since=now, until=now + 30_000, last_evicted=now))
+        elif decision.action in ("start", "move") and then is not None:
+            jobs[decision.job] = replace(then, run=replace(then.run, state="reserved", since=now, started=None, until=now + 60_000))
+        elif decision.action == "shrink" and then is not None:
+            left = tuple(worker for worker in before.run.workers if worker not in then.run.workers)
+            jobs[decision.job] = replace(then, run=replace(then.run, leaving=(*then.run.leaving, *left)))
+    return replace(scenario, jobs=tuple(jobs.values()))
+
+
+def may_begin(job: Job, split: set[str]) -> bool:
+    """Nobody runs on a GPU whose new layout is not there yet."""
+    parted = any(role.parted for role in job.kind.roles)
+    return job.run.state == "reserved" and not parted and not any(worker.node in split for worker in job.run.workers)
+
+
+def begun(job: Job, now: int) -> Job:
+    return replace(job, run=replace(job.run, state="running", started=now, until=None))
+
+
 def written(plan: Plan) -> str:
     return json.dumps(plan.as_json())
 
@@ -88,14 +128,13 @@ def test_whatever_happens_in_between_the_plan_is_that_from_scratch(seed: int, si
 
 
 def of_whole_gpus(seed: int, size: str) -> Scenario:
-    """Windows and parts of GPUs make everything anew: without them the deltas are what is tested."""
+    """Windows and parts of GPUs make everything anew: without them the deltas are what is tested, whoever leaves or is on the way."""
     document = scenario_random(seed, size)
     document["reservations"] = []
-    still = [job for job in document["jobs"] if job.get("state") != "stopping" and not job.get("leaving")]
-    whole = [job for job in still if all("gpus" in role for role in job["roles"])]
+    whole = [job for job in document["jobs"] if all("gpus" in role for role in job["roles"])]
     document["jobs"] = [{key: value for key, value in job.items() if key != "sharing"} for job in whole]
-    for node in document["nodes"]:
-        node.pop("mig", None)
+    for machine in document["nodes"]:
+        machine.pop("mig", None)
     document.setdefault("settings", {})["forecast"] = ("all", "head", "none")[seed % 3]
     return parse(document)
 
@@ -152,6 +191,37 @@ def test_a_plan_that_goes_on_is_not_made_from_scratch():
     before = kept.taken()
     assert before is not None
     assert before.difference(later) is not None
+
+
+def test_so_is_one_while_somebody_leaves():
+    scenario = parse(scene([node("n0"), node("n1")], [quota("q", 16)], [running("a", [at("n0", *range(8))]), job("b", gpus=8), job("c", gpus=8)]))
+    stops = replace(scenario.jobs[0].run, state="stopping", until=scenario.now + 30_000)
+    leaving = replace(scenario, jobs=(replace(scenario.jobs[0], run=stops), *scenario.jobs[1:]))
+    gone = replace(leaving, jobs=leaving.jobs[1:])
+    kept = Kept()
+    make_plan(scenario, kept)
+    for later in (leaving, leaving, gone):
+        before = kept.taken()
+        assert before is not None
+        assert before.difference(later) is not None
+        kept._cluster = before
+        assert written(make_plan(later, kept)) == written(make_plan(later))
+
+
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(st.integers(0, 10**6), st.lists(st.sampled_from(EVENTS), min_size=2, max_size=8), st.lists(st.booleans(), min_size=9, max_size=9))
+def test_a_course_is_the_plan_without_what_it_tells(seed: int, events: list[str], told: list[bool]):
+    """Whether or not the plans in between told anything."""
+    scenario, kept, chance = of_whole_gpus(seed, "small"), Kept(), random.Random(seed)
+    for turn, event in enumerate(events):
+        plan = make_plan(scenario)
+        if told[turn]:
+            assert written(make_plan(scenario, kept)) == written(plan)
+        else:
+            course = make_course(scenario, kept)
+            assert course.decisions == tuple(decision for decision in plan.decisions if decision.action != "reserve")
+            assert (course.next_wake, course.fragmented) == (plan.next_wake, plan.fragmented)
+        scenario = after(scenario, plan, event, chance, turn)
 
 
 def test_a_plan_that_begins_anew_leaves_nothing_of_the_one_before():

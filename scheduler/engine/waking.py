@@ -1,0 +1,130 @@
+"""When to plan again although nothing has happened. What is due because of one job as it stands at first is known from plan to plan."""
+
+from collections.abc import Iterable, Iterator
+
+from .cluster import Work
+from .state import Cycle
+from .values import HOUR_MS, QUEUED, ByClass, Settings
+
+
+class Wakes:
+    """Instants to come because of jobs as they stand at first. Valid behind the plan that it was last asked in."""
+
+    def __init__(self, settings: Settings, untimed: dict[Work, None]) -> None:
+        self.settings = settings
+        self.turn = -1
+        self.times: dict[Work, tuple[int, ...]] = {}
+        self.untimed = untimed  # of whom these are not known yet
+
+    def forget(self, works: Iterable[Work]) -> None:
+        for work in works:
+            self.times.pop(work, None)
+            self.untimed.pop(work, None)
+
+
+def next_wake(cycle: Cycle) -> int | None:
+    """The earliest instant at which a plan could differ although nothing happened."""
+    now, cluster = cycle.now, cycle.cluster
+    wakes = _wakes(cycle)
+    ahead = Ahead(cycle)
+    touched = dict.fromkeys((*cluster.journal, *(work for work in cycle.asking.open if work.degraded)))
+    untimed = wakes.untimed
+    untimed.update(dict.fromkeys(cluster.come))
+    wakes.times.update((work, mine) for work in ahead.some(untimed) if (mine := ahead.of(work)) and work not in touched)
+    wakes.untimed = {work: None for work in touched if work in untimed}
+    times = [at for work, mine in wakes.times.items() if work not in touched for at in mine]
+    times.extend(at for work in ahead.some(touched) for at in ahead.of(work))
+    times.extend(cluster.windows.times())
+    times.extend(at + HOUR_MS for at in cycle.grid.repartitioned)
+    times.extend(now + entry.at for entry in cycle.book.entries)
+    return min((at for at in times if at > now), default=None)
+
+
+def _wakes(cycle: Cycle) -> Wakes:
+    """What the plan before has found, without the jobs that have gone since; or nothing."""
+    cluster = cycle.cluster
+    kept = cluster.kept
+    wakes = kept.wakes
+    if cluster.goes_on and wakes is not None and wakes.turn + 1 == kept.turn and wakes.settings == cycle.settings:
+        wakes.forget(cluster.gone)
+    else:
+        wakes = kept.wakes = Wakes(cycle.settings, dict.fromkeys(_may_wake(cycle)))
+    wakes.turn = kept.turn
+    return wakes
+
+
+def _may_wake(cycle: Cycle) -> Iterable[Work]:
+    """All jobs because of which alone a later plan could differ, and perhaps others."""
+    cluster, settings = cycle.cluster, cycle.settings
+    protected = settings.preempt_min_runtime_ms or settings.reclaim_min_runtime_ms
+    protected = protected or any(quota.preempt_min_runtime_ms or quota.reclaim_min_runtime_ms for quota in cycle.scenario.quotas)
+    if cluster.timed is None or protected or settings.max_wait_ms != ByClass() or cluster.forms.delay:
+        return cluster.works
+    return [*cluster.timed, *cycle.asking.held]
+
+
+UNPROTECTED = (0, 0)
+
+
+class Ahead:
+    """Instants to come at which a plan could differ because of one job."""
+
+    def __init__(self, cycle: Cycle) -> None:
+        self.cycle = cycle
+        self.waits_end = cycle.settings.max_wait_ms != ByClass()
+        self.protections: dict[int, tuple[int, int]] = {}
+
+    def some(self, works: Iterable[Work]) -> Iterable[Work]:
+        """Those of them that may have any: most jobs that wait have none."""
+        if self.waits_end:
+            return works
+        return [
+            work
+            for work in works
+            if ((run := (job := work.job).run) is not QUEUED and (work.seats or run.until is not None or run.last_evicted is not None))
+            or job.not_before is not None
+            or work.form.delay
+        ]
+
+    def of(self, work: Work) -> tuple[int, ...]:
+        job = work.job
+        run = job.run
+        if work.seats and run is not QUEUED and run.until is None and run.reclaimed is None and not work.degraded:
+            spans = self.protections.get(work.charged_leaf) or self._spans(work.charged_leaf)
+            if run.started is None or spans == UNPROTECTED:
+                return ()  # most jobs that run
+        return tuple(at for at in self._all(work) if at > self.cycle.now)
+
+    def _all(self, work: Work) -> Iterator[int]:
+        job, run, settings = work.job, work.job.run, self.cycle.settings
+        if run.until is not None:
+            yield run.until
+        if work.seats and run is not QUEUED:
+            if run.started is not None:
+                for span in self._spans(work.charged_leaf):
+                    if span:
+                        yield run.started + span
+            if run.reclaimed is not None and settings.fairness.step_ms:
+                yield (run.reclaimed // settings.fairness.step_ms + 1) * settings.fairness.step_ms
+            if work.degraded:
+                yield (run.degraded_since or self.cycle.now) + settings.stale_grace_ms
+            return
+        if run.last_evicted is not None:
+            yield self.cycle.backoff_until(work)
+        if job.not_before is not None:
+            yield job.not_before
+        if work.form.delay:
+            yield job.submitted + work.form.delay
+        if self.waits_end:
+            longest = settings.max_wait_ms.of(work.kind.class_rank)
+            if longest is not None:
+                yield job.submitted + longest
+
+    def _spans(self, leaf: int) -> tuple[int, int]:
+        spans = self.protections.get(leaf)
+        if spans is None:
+            tree, settings = self.cycle.tree, self.cycle.settings
+            inner = tree.nearest(leaf, "preempt_min_runtime_ms", settings.preempt_min_runtime_ms)
+            outer = tree.nearest(leaf, "reclaim_min_runtime_ms", settings.reclaim_min_runtime_ms)
+            spans = self.protections[leaf] = (inner, outer)
+        return spans
