@@ -156,6 +156,7 @@ def own_webhook_delete(request: HttpRequest) -> Status[None]:
 
 @router.post("/me/notices/test", response=TestOut, url_name="notices_test", summary="Send me a test by every way that I use")
 def notices_try(request: HttpRequest) -> HttpResponse:
+    """409 while the last one is on its way or not read yet."""
     return answered({"ways": sorted(notice_test(access=_own_writer(request), now=now()))})
 
 

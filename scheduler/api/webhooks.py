@@ -143,7 +143,7 @@ def webhook_rotate(request: HttpRequest, public_id: str, body: ReasonIn) -> Http
 
 @router.post("/webhooks/{public_id}/test", response={201: DeliveryOut}, url_name="webhook_test", summary="Send a test message")
 def webhook_try(request: HttpRequest, public_id: str) -> HttpResponse:
-    """Sent within seconds; read the delivery again to see what became of it."""
+    """Sent within seconds; read the delivery again to see what became of it. 409 while the last test is on its way."""
     answer = answered(_delivery(hook_test(access=access_of(request), hook=_hook(request, public_id), now=now())))
     answer.status_code = 201
     return answer

@@ -50,6 +50,7 @@ class Way(StrEnum):
 
 # About oneself rather than about a job: always told, in the console.
 OWN = "own"
+TEST_TITLE = "This is a test"
 KIND_OF: dict[str, Kind] = {
     Happened.STARTED: Kind.STARTED,
     Happened.PREEMPTED: Kind.PREEMPTED,
@@ -323,13 +324,17 @@ def notice_tell(*, user: User, title: str, text: str, now: datetime, news: News 
 
 
 def notice_test(*, access: Access, now: datetime) -> Counter[str]:
-    """A test by every way that the person uses for anything. Quiet hours do not hold it back. Returns the ways."""
-    user = User.objects.select_related("notice_choices").get(pk=_self(access).pk)
-    choices = choices_for(user)
-    ways = sorted({Way.CONSOLE.value}.union(*choices.ways.values()))
+    """A test by every way that the person uses for anything, one at a time. Quiet hours do not hold it back. Returns the ways."""
     with transaction.atomic():
+        user = User.objects.select_for_update(of=("self",)).select_related("notice_choices").get(pk=_self(access).pk)
+        earlier = Notice.objects.filter(user=user, kind=OWN, title=TEST_TITLE)
+        if earlier.filter(sendings__state=SendingState.WAITING).exists():
+            raise Conflict("A test is on its way already: see what becomes of it before the next.")
+        if earlier.filter(read_at__isnull=True).exists():
+            raise Conflict("The last test is behind the bell: read it before the next.")
+        ways = sorted({Way.CONSOLE.value}.union(*choices_for(user).ways.values()))
         news = News()
-        notice = Notice.objects.create(user=user, kind=OWN, at=now, title="This is a test", text="It was sent because you asked for it.")
+        notice = Notice.objects.create(user=user, kind=OWN, at=now, title=TEST_TITLE, text="It was sent because you asked for it.")
         Sending.objects.bulk_create([Sending(notice=notice, user=user, way=way, made_at=now, due_at=now) for way in ways if way != Way.CONSOLE])
         audit_record(actor=access.actor, action="notices.test", kind="person", object_id=user.public_id, after={"ways": ways})
         news.add("bells", user.pk)

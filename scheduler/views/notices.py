@@ -170,7 +170,11 @@ def _settings(request: HttpRequest, typed: dict[str, Any], faults: dict[str, lis
 @require_POST
 @requires()
 def notices_try(request: HttpRequest) -> HttpResponse:
-    ways = notice_test(access=access_of(request), now=now())
+    try:
+        ways = notice_test(access=access_of(request), now=now())
+    except Conflict as fault:
+        messages.error(request, str(fault))
+        return redirect("notice_settings")
     named = ", ".join(WAY_LABELS[Way(way)].lower() for way in sorted(ways))
     # The bell is rung at once; only what leaves the console has a log.
     log = "" if set(ways) == {Way.CONSOLE} else " What becomes of it is in the log below."

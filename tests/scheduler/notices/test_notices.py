@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpufleet.core.audit import SYSTEM
+from gpufleet.core.faults import Conflict
 from gpufleet.core.live.news import News
 from gpufleet.core.models import AuditEntry, Change
 from quotas.models import RoleBinding
@@ -591,6 +592,35 @@ def test_a_test_goes_every_way_that_is_used_whatever_the_hour(personas, mine, ch
     assert set(ways) == {Way.CONSOLE, Way.EMAIL}
     assert mail.outbox[0].subject == "gpufleet: This is a test"
     assert Notice.objects.get().title == "This is a test"
+
+
+def test_tests_go_out_one_at_a_time_and_each_is_read_before_the_next(personas, mine, choose):
+    choose(ways={"failed": ["email"]})
+    access = personas.access("submitter")
+    notice_test(access=access, now=NOON)
+    with pytest.raises(Conflict, match="on its way already"):
+        notice_test(access=access, now=NOON)
+    notice_test(access=personas.access("viewer"), now=NOON)
+
+    sent()
+    with pytest.raises(Conflict, match="behind the bell"):
+        notice_test(access=access, now=NOON)
+    notices_read(access=access, keys=None, now=NOON)
+    notice_test(access=access, now=NOON)
+
+    assert Notice.objects.filter(user=mine).count() == 2
+    assert AuditEntry.objects.filter(action="notices.test").count() == 3
+
+
+def test_who_asks_for_a_second_test_is_told_where_the_first_is(personas):
+    client = personas.client("submitter")
+    assert client.post("/api/v1/me/notices/test").status_code == 200
+    assert client.post("/api/v1/me/notices/test").status_code == 409
+
+    page = client.post("/notifications/test/", follow=True)
+
+    assert "The last test is behind the bell" in page.content.decode()
+    assert Notice.objects.count() == 1
 
 
 def test_the_author_of_a_webhook_that_was_switched_off_is_told(personas, monkeypatch):

@@ -182,6 +182,7 @@ def test_of_a_test_in_the_console_no_log_is_promised(personas, settings):
     page = client.post("/notifications/test/", follow=True).content.decode()
     assert "A test is on its way: console." in page
     assert "in the log below" not in page
+    client.post("/notifications/read/", {"all": "1"})
 
     NoticeChoices.objects.create(user=sam, ways={"failed": ["email"]})
     assert "in the log below" in client.post("/notifications/test/", follow=True).content.decode()
