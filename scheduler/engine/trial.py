@@ -59,12 +59,27 @@ class Trial(NamedTuple):
     length: int  # how long it is planned for, in milliseconds
 
 
+def without_forecast(scenario: Scenario) -> Scenario:
+    settings: Settings = replace(scenario.settings, forecast="none")
+    return replace(scenario, settings=settings)
+
+
+def starts_at_once(scenario: Scenario, kept: Kept) -> list[Decision]:
+    """Whom the plan starts without anybody giving way for it, and without a GPU that is split anew."""
+    cycle = settled(without_forecast(scenario), kept)
+    check(cycle)
+    decisions = decisions_of(cycle)
+    kept.keep(cycle)
+    served = {one.for_job for one in decisions}
+    return [one for one in decisions if one.action == "start" and not one.after and one.job not in served]
+
+
 class Ground:
     """The fleet of one moment. One trial at a time."""
 
     def __init__(self, scenario: Scenario, kept: Kept | None = None) -> None:
-        settings: Settings = replace(scenario.settings, forecast="none")
-        self.scenario = replace(scenario, settings=settings)
+        self.scenario = without_forecast(scenario)
+        self.name = unlike(scenario.jobs)  # for who is tried
         self.kept = kept if kept is not None else Kept()
         cycle = settled(self.scenario, self.kept)
         check(cycle)

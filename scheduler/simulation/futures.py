@@ -192,10 +192,15 @@ class Waits(NamedTuple):
     high: int
 
 
+def events_each(jobs: int, *, futures: int = FUTURES, most_events: int = MOST_EVENTS) -> int:
+    """How many events of each future may be played where so many jobs are to be set up for it. None: setting them up is too much already."""
+    return max(0, most_events // futures - jobs // JOBS_AN_EVENT)
+
+
 def waits_foreseen(stage: Stage, asked: Collection[str], *, seed: int, futures: int = FUTURES, most_events: int = MOST_EVENTS) -> dict[str, Waits]:
     """By name; who starts in fewer than four fifths of the futures within the events that may be spent is left out."""
-    each = most_events // futures - (len(stage.waits) + len(stage.stands)) // JOBS_AN_EVENT
-    if not asked or each <= 0:
+    each = events_each(len(stage.waits) + len(stage.stands), futures=futures, most_events=most_events)
+    if not asked or not each:
         return {}
     found: dict[str, list[int]] = {name: [] for name in asked}
     for number in range(futures):

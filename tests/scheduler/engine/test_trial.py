@@ -6,9 +6,11 @@ from dataclasses import replace
 import pytest
 
 from scheduler.engine.cycle import make_plan
+from scheduler.engine.kept import Kept
 from scheduler.engine.scenario import parse
-from scheduler.engine.trial import NAME, Ground, Trial, unlike
+from scheduler.engine.trial import NAME, Ground, Trial, starts_at_once, unlike
 from scheduler.engine.values import QUEUED, Job, Scenario
+from scheduler.simulation.applying import changed
 from tests.scheduler.twin.strategies import scenario_random
 
 from .scenes import H100, at, job, node, quota, running, scene
@@ -54,6 +56,24 @@ def test_a_trial_is_what_the_plan_would_say(first: int) -> None:
             alike += one == other
         assert make_plan(scenario) == before
     assert alike >= 0.9 * dates, f"{alike} of {dates}"
+
+
+def test_who_starts_at_once_can_stand_before_anybody_is_tried() -> None:
+    """Then a plan has nothing left to start without somebody leaving, and what is tried finds the fleet as it will be."""
+    begun = left = 0
+    for seed in range(120):
+        scenario = parse(scenario_random(seed))
+        kept = Kept()
+        starts = {one.job: one for one in starts_at_once(scenario, kept)}
+        jobs = tuple(changed(one, starts[one.name], scenario.now) if one.name in starts else one for one in scenario.jobs)
+        ground = Ground(replace(scenario, jobs=jobs), kept)
+        begun += len(starts)
+        left += len(starts_at_once(ground.scenario, Kept()))
+        for like in random.Random(seed).sample(scenario.jobs, min(2, len(scenario.jobs))):
+            tried = wish(ground.scenario, like)
+            assert ground.trial(tried) == Ground(replace(scenario, jobs=jobs)).trial(tried), seed
+    assert begun > 50
+    assert left < begun / 10
 
 
 def test_trials_do_not_see_each_other() -> None:
