@@ -15,7 +15,7 @@ from django.db import DEFAULT_DB_ALIAS, connection, connections, models, transac
 from django.db.models import Lookup, QuerySet
 from django.db.models.lookups import IContains
 
-from gpufleet.core.prepared import Given, times_as_text
+from gpufleet.core.prepared import Given, prepared_cursor, times_as_text
 
 Row = TypeVar("Row", bound=models.Model)
 # Fewer rows than it takes to make copying worth its beginning and end.
@@ -63,11 +63,13 @@ def rows_insert(model: type[models.Model], names: Sequence[str], rows: Iterable[
     given = form.values(rows)
     if not given:
         return
-    with database.cursor() as cursor:
-        if len(given) <= FEW:
-            several = ", ".join([form.marks] * len(given))
+    if len(given) <= FEW:
+        several = ", ".join([form.marks] * len(given))
+        with prepared_cursor(database) as cursor:
             cursor.execute(f"INSERT INTO {form.begin} VALUES {several}", [value for row in given for value in row])  # noqa: S608 - names from the models
-        elif database.vendor == "postgresql":
+        return
+    with database.cursor() as cursor:
+        if database.vendor == "postgresql":
             with database.wrap_database_errors, cursor.copy(f"COPY {form.begin} FROM STDIN") as copy:
                 for row in given:
                     copy.write_row(row)
@@ -79,7 +81,7 @@ def row_insert(model: type[models.Model], **values: Any) -> int:
     """Insert one row given by attributes (such as `job_id`), and tell its key. Other columns get their default."""
     database = connections[DEFAULT_DB_ALIAS]
     form = _form(model, tuple(values), database.vendor)
-    with transaction.mark_for_rollback_on_error(using=DEFAULT_DB_ALIAS), database.cursor() as cursor:
+    with transaction.mark_for_rollback_on_error(using=DEFAULT_DB_ALIAS), prepared_cursor(database) as cursor:
         cursor.execute(f"INSERT INTO {form.begin} VALUES {form.marks} RETURNING {form.key}", form.values([tuple(values.values())])[0])  # noqa: S608
         (key,) = cursor.fetchone()
     return int(key)
@@ -104,7 +106,7 @@ def objects_insert(objects: Sequence[models.Model]) -> None:
     times = [field for field in fields if isinstance(field, models.DateTimeField)]
     form = _form(model, names, database.vendor)
     most = max(1, (database.features.max_query_params or MOST_PARAMS) // len(fields))
-    with transaction.atomic(savepoint=False), database.cursor() as cursor:
+    with transaction.atomic(savepoint=False), prepared_cursor(database) if len(objects) <= FEW else database.cursor() as cursor:
         for first in range(0, len(objects), most):
             some = objects[first : first + most]
             for one in some:

@@ -8,8 +8,8 @@ the next question, took it longer than to answer.
 """
 
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, TypeVar
@@ -209,6 +209,21 @@ def together(*questions: Question) -> list[list[Any]]:
                 question.ask(cursor)
             asked.append((question, cursor))
         return [[] if cursor is None else question.rows(cursor) for question, cursor in asked]
+
+
+@contextmanager
+def sent_ahead() -> Iterator[None]:
+    """PostgreSQL is sent one statement after the other without waiting for its word on each; who reads an answer waits for that one.
+
+    Inside nobody learns how many rows a statement was about, and nothing is copied. What went wrong is told at the next answer, or at the end.
+    """
+    database = connections[DEFAULT_DB_ALIAS]
+    if database.vendor != "postgresql" or database.queries_logged:
+        yield
+        return
+    prepared_cursor(database).close()  # there is a connection now, and its plans are young
+    with database.wrap_database_errors, database.connection.pipeline():
+        yield
 
 
 class Prepared(_Prepared, Generic[Row]):

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -70,10 +70,13 @@ _ours = Backends({})
 _lock = Lock()
 
 
-def backends_all() -> Backends:
-    """The back-ends of all clusters. A cluster with one that does not exist here is left out; whoever needs it is told by `backend_for`."""
+def backends_all(clusters: Iterable[Cluster] | None = None) -> Backends:
+    """The back-ends of all clusters; `clusters` where they have just been read.
+
+    A cluster with one that does not exist here is left out; whoever needs it is told by `backend_for`.
+    """
     with _lock:
-        for cluster in CLUSTERS():
+        for cluster in CLUSTERS() if clusters is None else clusters:
             with suppress(UnknownBackend):
                 _ours.provide(cluster)
         return _ours

@@ -5,6 +5,7 @@ Whatever is wrong is told with its path in the description, and nothing is writt
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -14,13 +15,14 @@ from django.db import DEFAULT_DB_ALIAS, transaction
 from django.db.models import Exists, OuterRef
 
 from gpufleet.core.audit import Actor, audit_entry, audit_write
-from gpufleet.core.bulk import objects_insert, rows_insert
+from gpufleet.core.bulk import FEW, objects_insert, rows_insert
 from gpufleet.core.ids import public_ids
 from gpufleet.core.live.news import News
-from gpufleet.core.prepared import Prepared
+from gpufleet.core.prepared import Prepared, sent_ahead, together
 from quotas.models import QuotaNode
 from quotas.permissions import Access, Can, is_within
 from scheduler.backends.base import Facts
+from scheduler.backends.registry import CLUSTERS, backends_all
 from scheduler.engine.mig import board_of
 from scheduler.engine.values import Kind, Role
 from scheduler.happenings import Happened
@@ -28,12 +30,12 @@ from scheduler.job_reading import Faults, read_description
 from scheduler.job_schema import JobDescription
 from scheduler.job_storable import TOO_DEEP, text_is_storable, unstorable
 from scheduler.job_templates import Template
-from scheduler.models import Dependency, GpuType, Job, JobEvent, JobState, MigInstance
+from scheduler.models import Cluster, Dependency, GpuType, Job, JobEvent, JobState, MigInstance
 from scheduler.selectors.templates import template_named
 from scheduler.services.lease import lease_want
 from scheduler.services.outbox import happening_wanted, happenings_write
 from scheduler.services.story import Event
-from scheduler.snapshots.fleet import topology_now
+from scheduler.snapshots.fleet import LEVELS, topology_now
 from scheduler.snapshots.jobs import Kinds, kind_document
 
 MOST_AT_ONCE = 10_000
@@ -76,7 +78,8 @@ def submissions_write(*, checked: Sequence[Checked], access: Access, now: dateti
     if not checked:
         return []
     news = News()
-    with transaction.atomic(savepoint=False):
+    few = sum(one.count for one in checked) <= FEW
+    with transaction.atomic(savepoint=False), sent_ahead() if few else nullcontext():
         jobs = _write(checked, access, now, actor, news)
         news.publish()
         if any(job.state == JobState.QUEUED for job in jobs):
@@ -124,11 +127,15 @@ class _Checker:
         self.access = access
         self.now = now
         self.known = self._named_jobs(descriptions)
-        self.kinds = Kinds(topology_now())
-        self.types = {kind.name: kind for kind in TYPES()}
-        self.facts = _facts_now()
+        named = _quotas_named(descriptions)
+        levels, types, clusters, *nodes = together(
+            LEVELS.asking(), TYPES.asking(), CLUSTERS.asking(), *(NODE_AND_DIVIDED.asking(path) for path in named)
+        )
+        self.kinds = Kinds(topology_now(levels))
+        self.types = {kind.name: kind for kind in types}
+        self.facts = _facts_now(clusters)
         self._templates: dict[str, Template | None] = {}
-        self._quotas: dict[str, tuple[QuotaNode | None, str]] = {}
+        self._quotas: dict[str, tuple[QuotaNode | None, str]] = {path: self._judge_quota(path, rows) for path, rows in zip(named, nodes, strict=True)}
 
     def _named_jobs(self, descriptions: Sequence[Any]) -> dict[str, int]:
         """Keys of the jobs after which any of the descriptions is to come, as far as the reader may see them."""
@@ -189,16 +196,15 @@ class _Checker:
 
     def _quota(self, path: str) -> tuple[QuotaNode | None, str]:
         if path not in self._quotas:
-            self._quotas[path] = self._find_quota(path)
+            self._quotas[path] = self._judge_quota(path, NODE_AND_DIVIDED(path))
         return self._quotas[path]
 
-    def _find_quota(self, path: str) -> tuple[QuotaNode | None, str]:
-        found = NODE_AND_DIVIDED.first(path)
-        if found is None or not self.access.can(Can.SEE, path):
+    def _judge_quota(self, path: str, rows: Sequence[tuple[Any, ...]]) -> tuple[QuotaNode | None, str]:
+        if not rows or not self.access.can(Can.SEE, path):
             return None, f"There is no quota {path}."
         if not self.access.can(Can.SUBMIT, path):
             return None, f"You may not submit to {path}."
-        *values, divided = found
+        *values, divided = rows[0]
         if divided:
             return None, f"{path} has quotas below it; jobs belong to one of those."
         return QuotaNode.from_db(DEFAULT_DB_ALIAS, _NODE, values), ""
@@ -276,10 +282,14 @@ class _Checker:
         return role.devices * max(charges, default=1000)
 
 
-def _facts_now() -> dict[int, Facts]:
-    from scheduler.backends.registry import backends_all
+def _facts_now(clusters: Sequence[Cluster]) -> dict[int, Facts]:
+    return {cluster: backend.facts for cluster, backend in backends_all(clusters).items()}
 
-    return {cluster: backend.facts for cluster, backend in backends_all().items()}
+
+def _quotas_named(descriptions: Sequence[Any]) -> list[str]:
+    """Where they are to be submitted, as far as they say so themselves."""
+    named = [raw.get("quota") for raw in descriptions if isinstance(raw, Mapping)]
+    return [path for path in dict.fromkeys(path for path in named if isinstance(path, str)) if text_is_storable(path)]
 
 
 def _write(checked: Sequence[Checked], access: Access, now: datetime, actor: Actor, news: News) -> list[Job]:

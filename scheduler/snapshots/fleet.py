@@ -91,9 +91,9 @@ def fleet_asked(now: datetime) -> list[Question]:
     return [*(question.asking() for question in (CLUSTERS, LEVELS, DOMAINS, NODES, GPUS, SLICES)), SPLITS.asking(now - RATE_COUNTS, now)]
 
 
-def topology_now() -> Topology:
-    """The levels that jobs may name."""
-    return _topology(LEVELS())
+def topology_now(levels: Sequence[tuple[Any, ...]] | None = None) -> Topology:
+    """The levels that jobs may name; `levels` where they have just been read."""
+    return _topology(LEVELS() if levels is None else levels)
 
 
 def fleet_view(rows: Rows) -> FleetView:

@@ -210,7 +210,7 @@ def test_what_no_back_end_can_do_is_refused_with_that_reason(monkeypatch: pytest
     from scheduler.backends.base import Facts
     from scheduler.services import submission
 
-    monkeypatch.setattr(submission, "_facts_now", lambda: {1: Facts(runs_mps=False, creates_mig=False)})
+    monkeypatch.setattr(submission, "_facts_now", lambda clusters: {1: Facts(runs_mps=False, creates_mig=False)})
     builders.gpu_type()
     assert faults(roles=[{"gpu_share": 0.5}]) == {"sharing": ["No cluster's back-end can share a GPU by MPS."]}
     assert faults(roles=[{"mig": "3g.40gb"}]) == {"sharing": ["No cluster's back-end can split GPUs, and none is split so."]}
