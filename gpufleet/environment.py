@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 PREFIX = "GPUFLEET_"
 
@@ -82,6 +82,8 @@ def _mail_url(text: str) -> str:
     if text:
         parts = urlsplit(text)
         if parts.scheme not in ("smtp", "smtps") or not parts.hostname or parts.path.strip("/") or parts.port == 0:
+            raise ValueError
+        if not unquote(f"{parts.username}{parts.password}").isascii():  # Python can't sign in to a mail server with others
             raise ValueError
     return text
 
@@ -160,7 +162,14 @@ VARIABLES = (
     Variable("GPUFLEET_WEBHOOK_NETWORKS", "networks such as 10.1.0.0/16 with commas between them, or empty", _networks, "", ""),
     Variable("GPUFLEET_WEBHOOK_HTTP", "on or off", _switch, "off", "off"),
     Variable("GPUFLEET_WEBHOOK_GIVE_UP_DAYS", "1 to 60", _whole(1, 60), "5", "5"),
-    Variable("GPUFLEET_EMAIL_URL", "smtp://user:password@host:587 or smtps://…, or empty: no mail is sent", _mail_url, "", "", secret=True),
+    Variable(
+        "GPUFLEET_EMAIL_URL",
+        "smtp://user:password@host:587 or smtps://… (user and password in ASCII), or empty: no mail is sent",
+        _mail_url,
+        "",
+        "",
+        secret=True,
+    ),
     Variable("GPUFLEET_EMAIL_FROM", "the address that mails come from", str, "gpufleet@localhost", "gpufleet@localhost"),
     Variable("GPUFLEET_OIDC_ISSUER", "the provider's issuer URL, or empty: no single sign-on", _url("https", "http"), "", ""),
     Variable("GPUFLEET_OIDC_NAME", "what the sign-in button says", str, "Single sign-on", "Single sign-on"),

@@ -59,6 +59,8 @@ def test_production_states_what_it_needs_all_at_once():
         ("GPUFLEET_SESSION_HOURS", "0"),
         ("GPUFLEET_SESSION_HOURS", ""),
         ("GPUFLEET_OIDC_ISSUER", "ldap://directory"),
+        ("GPUFLEET_EMAIL_URL", "mail.example.org"),
+        ("GPUFLEET_EMAIL_URL", "smtp://console:p%C3%A4ss@mail.example.org"),
     ],
 )
 def test_a_bad_value_is_named_with_what_is_allowed(name, bad):
