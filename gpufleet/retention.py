@@ -82,6 +82,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("scheduler.JobTemplate", None, why="Archived, not deleted: jobs name it."),
     Kind("scheduler.JobTemplateVersion", None, why="What a job began with must be explicable."),
     Kind("scheduler.JobDraft", None, why="Its owner's; the newest twenty of each person."),
+    Kind("scheduler.SavedView", None, why="Its owner's; fifty of each person at most."),
     Kind("scheduler.Lease", None, why="A row for each kind of work that one process does at a time."),
     Kind("scheduler.Happening", None, why="Goes when it has been made into messages, within seconds."),
     Kind("scheduler.Sending", None, why="Part of its notice."),

@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from scheduler.views import bulk, clusters, gpus, imports, jobs, loop, nodes, notices, submitting, templates, webhooks
+from scheduler.views import bulk, clusters, gpus, imports, jobs, loop, nodes, notices, saved_views, submitting, templates, webhooks
 
 urlpatterns = [
     path("jobs/", jobs.job_list, name="jobs"),
@@ -10,6 +10,10 @@ urlpatterns = [
     path("jobs/new/look", submitting.job_look, name="job_look"),
     path("jobs/new/draft", submitting.job_draft_write, name="job_draft"),
     path("jobs/new/draft/<slug:public_id>/delete/", submitting.job_draft_delete, name="job_draft_delete"),
+    path("jobs/views/", saved_views.view_list, name="job_views"),
+    path("jobs/views/new/", saved_views.view_new, name="job_view_new"),
+    path("jobs/views/<slug:public_id>/", saved_views.view_edit, name="job_view"),
+    path("jobs/views/<slug:public_id>/remove/", saved_views.view_end, name="job_view_end"),
     path("jobs/bulk/", bulk.jobs_bulk, name="jobs_bulk"),
     path("jobs/bulk/do/", bulk.jobs_bulk_write, name="jobs_bulk_do"),
     path("jobs/batches/<slug:public_id>/", bulk.batch_page, name="job_batch"),

@@ -16,7 +16,7 @@ from typing import Any
 from gpufleet.core.models import AuditEntry
 from gpufleet.core.times import now
 from quotas.models import RoleBinding, ServiceToken
-from scheduler.models import Delivery, Gpu, InventoryImport, Job, JobBatch, JobState, Lease, Node, PlanRecord, Webhook
+from scheduler.models import Delivery, Gpu, InventoryImport, Job, JobBatch, JobState, Lease, Node, PlanRecord, SavedView, Webhook
 from scheduler.services.bulk import asked_checked, jobs_steer
 from scheduler.services.imports import import_preview
 from scheduler.services.templates import template_save
@@ -116,6 +116,12 @@ class World:
         return builders.job(on=self.other)
 
     @cached_property
+    def view(self) -> SavedView:
+        """The superuser's, shared with the team."""
+        owner = self.personas.users["superuser"]
+        return SavedView.objects.create(public_id="v-1", owner=owner, name="Waits", query="phase=waiting", shared_with=self.team)
+
+    @cached_property
     def batch(self) -> JobBatch:
         """What the superuser did to many jobs."""
         asked = asked_checked(action="hold", jobs=[(self.job.public_id, None), (self.others_job.public_id, None), ("j-999999", None)])
@@ -187,6 +193,10 @@ def _node_form(world: World) -> dict[str, Any]:
 def _job_form(world: World) -> dict[str, Any]:
     builders.gpu_type()
     return {"name": "train", "quota": world.team.path, "gpus": "1", "_from": "form"}
+
+
+def _view_form(world: World) -> dict[str, Any]:
+    return {"name": "Other", "shared_with": world.team.path}
 
 
 def _hook_json(world: World) -> dict[str, Any]:
@@ -305,6 +315,10 @@ PAGES = [
     Expect("POST", "jobs/<slug:public_id>/enqueue/", STEERS, FIELDS["draft job"]),
     Expect("POST", "jobs/<slug:public_id>/hold/", STEERS, FIELDS["job"], data=lambda w: {"reason": "Test"}),
     Expect("POST", "jobs/<slug:public_id>/release/", STEERS, FIELDS["held job"], data=lambda w: {"reason": "Test"}),
+    Expect("GET", "jobs/views/", SEES),
+    Expect("POST", "jobs/views/new/", SEES, data=lambda w: {"name": "Mine", "query": "phase=waiting"}),
+    Expect("POST", "jobs/views/<slug:public_id>/", SUPER, lambda w: {"public_id": w.view.public_id}, data=_view_form),
+    Expect("POST", "jobs/views/<slug:public_id>/remove/", SUPER | {"team_lead", "operator"}, lambda w: {"public_id": w.view.public_id}),
     Expect("POST", "jobs/bulk/", STEERS, data=lambda w: {"action": "hold", "row": w.job.public_id}, silent="A preview changes nothing."),
     Expect("POST", "jobs/bulk/do/", STEERS, data=lambda w: {"action": "hold", "job": f"{w.job.public_id}:1", "reason": "Test"}),
     Expect("GET", "jobs/batches/<slug:public_id>/", SUPER, lambda w: {"public_id": w.batch.public_id}, hidden=SEES),
@@ -456,6 +470,10 @@ API = [
     Expect("GET", "api/v1/templates/{path:ref}", SEES, lambda w: {"ref": w.template}, tokens=ALL_SCOPES),
     Expect("POST", "api/v1/fit", SUBMITS, data=_job_json, tokens=frozenset({"submit"}), silent="It only asks."),
     Expect("POST", "api/v1/submissions", SUBMITS, data=lambda w: {"jobs": [{"description": _job_json(w)}]}, tokens=frozenset({"submit"})),
+    Expect("GET", "api/v1/jobs/views", SEES, tokens=ALL_SCOPES),
+    Expect("POST", "api/v1/jobs/views", SEES, data=lambda w: {"name": "Mine", "parameters": {"phase": "waiting"}}, tokens=WRITING),
+    Expect("PATCH", "api/v1/jobs/views/{public_id}", SUPER, lambda w: {"public_id": w.view.public_id}, data=_view_form, tokens=WRITING),
+    Expect("DELETE", "api/v1/jobs/views/{public_id}", SUPER | {"team_lead", "operator"}, lambda w: {"public_id": w.view.public_id}, tokens=WRITING),
     Expect("POST", "api/v1/jobs/bulk", STEERS, data=lambda w: {"action": "hold", "jobs": [{"id": w.job.public_id}]}, tokens=STEERING),
     Expect("GET", "api/v1/jobs/batches/{public_id}", SUPER, lambda w: {"public_id": w.batch.public_id}, hidden=SIGNED_IN, tokens=ALL_SCOPES),
     Expect("GET", "api/v1/jobs/{public_id}/logs", STEERS, FIELDS["job"], tokens=STEERING),

@@ -183,11 +183,14 @@ def ls(arguments: Sequence[str]) -> int:
     parser.add_argument("-q", "--search", default="", help="words in name or id")
     parser.add_argument("-n", "--limit", type=int, default=50, help="at most so many (default: 50)")
     parser.add_argument("--ids", action="store_true", help="only the ids, one a line")
+    parser.add_argument("--view", metavar="NAME", help="a saved view, your own or one that is shared; other flags come on top")
     asked = parser.parse_args(arguments)
     console = console_meant()
+    viewed = _viewed(console, asked.view) if asked.view else {}
     owner = console.get("/me")["username"] if asked.mine else asked.owner
-    phase = asked.phase or ([] if asked.all or asked.state else ["waiting", "holding"])
-    rows = list(console.pages("/jobs", asked.limit, phase=phase, state=asked.state, team=asked.team, owner=owner, q=asked.search))
+    phase = asked.phase or ([] if asked.all or asked.state or asked.view else ["waiting", "holding"])
+    said = {"phase": phase, "state": asked.state, "team": asked.team, "owner": owner, "q": asked.search}
+    rows = list(console.pages("/jobs", asked.limit, **viewed | {key: value for key, value in said.items() if value}))
     if asked.json:
         return print_json({"items": rows})
     if asked.ids:
@@ -203,6 +206,16 @@ def ls(arguments: Sequence[str]) -> int:
     ]
     print("\n".join(table(heads, lines)))
     return DONE
+
+
+def _viewed(console: Console, name: str) -> dict[str, Any]:
+    """The parameters of a saved view. One's own are told first, so they win over those of others with the same name."""
+    views = console.get("/jobs/views")["items"]
+    for view in views:
+        if view["name"].casefold() == name.casefold():
+            return {key: value for key, value in view["parameters"].items() if key != "size"}
+    known = ", ".join(plain(view["name"]) for view in views)
+    raise ClientError(NOT_THERE, f"There is no view {name}.", (f"There are: {known}.",) if known else ())
 
 
 def now_of(row: dict[str, Any]) -> str:

@@ -31,7 +31,7 @@ WORDS = {
     "completion": "bash zsh fish",
     "fleet": "--json --nodes --limit",
     "logs": "--follow --attempt --role --index --tail",
-    "ls": "--json --phase --state --team --owner --mine --all --search --limit --ids",
+    "ls": "--json --phase --state --team --owner --mine --all --search --limit --ids --view",
     "plan": "--explain --jsonl",
     "quota": "--json",
     "submit": "--json --draft --dry-run --wait --key --name --quota --class --priority --gpus --workers --type --mig --estimate --limit --label --env"

@@ -180,9 +180,13 @@ class Table:
         page.presented = presented or self.presented
         return page
 
+    def page_asked(self, parameters: QueryDict, queryset: QuerySet[Any, Any]) -> "Page":
+        """What an address asks for and what of it can't be read, without reading any row."""
+        return self._asked(parameters, queryset, sizes=SIZES, size=DEFAULT_SIZE, presented=None)
+
     def matching(self, parameters: QueryDict, queryset: QuerySet[Any, Any], most: int) -> tuple[list[Any], bool, list[str]]:
         """The first rows that match, in the list's order and whatever page of it was asked for; whether there are more; and what can't be read."""
-        page = self._asked(parameters, queryset, sizes=SIZES, size=DEFAULT_SIZE, presented=None)
+        page = self.page_asked(parameters, queryset)
         found = keyset_page(page.queryset, order=page.order, size=most)
         return found.rows, bool(found.after), page.problems
 

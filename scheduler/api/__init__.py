@@ -2,13 +2,14 @@
 
 from ninja import Router
 
-from scheduler.api import bulk, checkpoints, fitting, hardware, imports, jobs, log_stream, loop, notices, templates, webhooks
+from scheduler.api import bulk, checkpoints, fitting, hardware, imports, jobs, log_stream, loop, notices, saved_views, templates, webhooks
 
 router = Router()
 router.add_router("", hardware.router)
 router.add_router("", imports.router)
 router.add_router("", checkpoints.router)
 router.add_router("", bulk.router)  # before single jobs, whose addresses hold any name
+router.add_router("", saved_views.router)
 router.add_router("", jobs.router)
 router.add_router("", log_stream.router)
 router.add_router("", fitting.router)

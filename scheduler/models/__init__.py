@@ -2,7 +2,8 @@
 
 What hardware there is (`inventory`), what runs on it (`jobs`), what was decided (`loop`), what was ordered (`execution`), what
 the hardware was good for (`timeline`), what the scheduler counts of itself (`measures`), what
-people begin with when they submit (`templates`), what they may ask for again (`repeats`), and what others are told (`notices`).
+people begin with when they submit (`templates`), what they may ask for again (`repeats`), what views they keep (`saved_views`), and what
+others are told (`notices`).
 """
 
 from scheduler.models.execution import Checkpoint, CheckpointShard, Order, OrderKind, SimulatedRun
@@ -38,6 +39,7 @@ from scheduler.models.notices import (
     WebhookState,
 )
 from scheduler.models.repeats import JobBatch, SubmissionKey
+from scheduler.models.saved_views import SavedView
 from scheduler.models.templates import JobDraft, JobTemplate, JobTemplateVersion
 from scheduler.models.timeline import USES, CapacityEntry, UsageStep
 
@@ -88,6 +90,7 @@ __all__ = [
     "Promise",
     "PromisedSeat",
     "Repartition",
+    "SavedView",
     "Sending",
     "SendingState",
     "SimulatedRun",

@@ -53,8 +53,10 @@ from scheduler.selectors.jobs import (
 from scheduler.selectors.logs import MOST_BYTES, job_log, job_writers
 from scheduler.selectors.notices import follows_job
 from scheduler.selectors.predictions import prediction_of, predictions_score
+from scheduler.selectors.saved_views import is_mine, view_default, views_visible
 from scheduler.services.edits import job_enqueue
 from scheduler.services.steering import job_cancel, job_hold_back, job_release_hold
+from scheduler.view_queries import query_spelt
 from scheduler.views.nodes import messages_by_field
 
 LOG_TAIL = 64 * 1024
@@ -69,11 +71,14 @@ def job_lines_now(access: Access, jobs: list[Job]) -> list[JobLine]:
 @requires(Can.SEE)
 def job_list(request: HttpRequest) -> HttpResponseBase:
     access = access_of(request)
+    if not request.GET and not request.htmx and (chosen := view_default(access)) is not None and chosen.query:  # type: ignore[attr-defined]
+        return redirect(f"{request.path}?{chosen.query}")
     version = feed_revision()
     context = {
         "heading": "Jobs",
+        "views": partial(_views, access, request),
         "version": version,
-        "tabs": partial(_tabs, access, request.GET.getlist("phase")),
+        "tabs": partial(_tabs, access, [phase for phase in request.GET.getlist("phase") if phase]),
         "may_submit": access.can_somewhere(Can.SUBMIT),
         "bulk_actions": CHOICES,
     }
@@ -81,9 +86,23 @@ def job_list(request: HttpRequest) -> HttpResponseBase:
     return JOBS.respond(request, jobs_listed(access), "scheduler/job_list.html", context, presented=partial(job_lines_now, access), chooses=chooses)
 
 
+def _views(access: Access, request: HttpRequest) -> list[dict[str, Any]]:
+    """Links to what people keep. One that says nothing names an empty search, as the bare address opens the default."""
+    shown = query_spelt(request.GET)
+    return [
+        {
+            "view": view,
+            "href": f"?{view.query or 'q='}",
+            "current": view.query == shown,
+            "mine": is_mine(access, view),
+        }
+        for view in views_visible(access)
+    ]
+
+
 def _tabs(access: Access, asked: list[str]) -> list[dict[str, Any]]:
     counts = job_state_counts(access)
-    found: list[dict[str, Any]] = [{"label": "All", "href": "?", "count": None, "current": not asked}]
+    found: list[dict[str, Any]] = [{"label": "All", "href": "?phase=", "count": None, "current": not asked}]
     for key, label in PHASE_CHOICES:
         count = counts.get(key)
         told = None if count is None else f"{count:,}" if count <= MOST_COUNTED else f"{MOST_COUNTED:,}+"

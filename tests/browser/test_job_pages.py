@@ -383,3 +383,31 @@ def test_without_scripts_the_boxes_and_the_bar_are_a_form(visit, jobs):
     page.go_back()
     page.get_by_role("button", name="Preview for all that match").click()
     expect(page.get_by_role("heading", level=1)).to_contain_text("3 jobs")
+
+
+@pytest.mark.parametrize("options", [{}, {"viewport": {"width": 390, "height": 844}}])
+def test_a_view_is_saved_as_the_list_is_filtered_now_and_marked_where_it_is_shown(visit, jobs, options):
+    visitor = visit("/jobs/", **options)
+    page = visitor.page
+    page.locator("#table-jobs [data-search]").fill("train-1")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**q=train-1*")
+    page.get_by_text("Save this view").press("Enter")
+    page.get_by_role("textbox", name="Name").fill("Only <one>")
+    assert visitor.axe() == []
+    page.keyboard.press("Enter")
+
+    link = page.get_by_role("navigation", name="Saved views").get_by_role("link", name="Only <one>")
+    expect(link).to_have_attribute("aria-current", "page")
+    assert names(page) == ["train-1"]
+    page.get_by_role("link", name="Clear filters").click()
+    expect(link).not_to_have_attribute("aria-current", "page")
+    page.get_by_role("link", name="Views", exact=True).click()
+    page.get_by_text("Change Only <one>").press("Enter")
+    assert visitor.axe() == []
+    page.get_by_label("Open the list with it").check()
+    page.get_by_role("button", name="Save").click()
+    visitor.open("/jobs/")
+    page.wait_for_url("**q=train-1*")
+    assert visitor.axe() == []
+    assert visitor.watch.faults == []

@@ -11,7 +11,7 @@ from gpufleet.client.description import seconds
 from gpufleet.client.place import place_now
 from gpufleet.core.times import now
 from scheduler.backends.registry import backend_for
-from scheduler.models import Job, JobState
+from scheduler.models import Job, JobState, SavedView
 from scheduler.services.tick import tick_run
 from tests.builders import cluster, job, node
 
@@ -303,3 +303,15 @@ def test_all_that_match_are_steered_only_when_it_is_said_twice(run, personas, mo
 
     assert run("cancel", *meant, "--yes", **SUBMIT)[0] == 0
     assert Job.objects.filter(state=JobState.CANCELLED).count() == 3
+
+
+def test_a_saved_view_is_listed_by_its_name(run, personas):
+    team = personas.nodes[TEAM]
+    job("first", on=team), job("second", on=team, state=JobState.COMPLETED)
+    SavedView.objects.create(public_id="v-1", owner=personas.users["viewer"], name="Over", query="phase=ended&size=25")
+
+    assert "second" in run("ls", "--view", "over")[1]
+    assert "first" not in run("ls", "--view", "over")[1]
+    status, _, err = run("ls", "--view", "none")
+    assert status == 4
+    assert "There are: Over." in err

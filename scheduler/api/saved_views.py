@@ -1,0 +1,124 @@
+"""Saved views of the list of jobs over HTTP."""
+
+from datetime import datetime
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from ninja import Router, Schema, Status
+from pydantic import Field
+
+from gpufleet.core.times import now
+from gpufleet.web import Access, access_of
+from scheduler.api.lists import answered
+from scheduler.models import SavedView
+from scheduler.selectors.saved_views import is_mine, view_for, views_visible
+from scheduler.services.saved_views import view_change, view_remove, view_save
+from scheduler.view_queries import parameters_in, query_of
+
+router = Router(tags=["Jobs"])
+Parameters = dict[str, str | list[str]]
+
+
+class ViewOut(Schema):
+    """`parameters` go into `GET /jobs` as they are. `default`: the console opens its owner's list with it."""
+
+    id: str
+    name: str
+    parameters: dict[str, list[str]]
+    owner: str
+    mine: bool
+    shared_with: str | None
+    default: bool
+    changed_at: datetime
+
+
+class ViewsOut(Schema):
+    items: list[ViewOut]
+
+
+class ViewIn(Schema):
+    name: str = Field(max_length=200)
+    parameters: Parameters = Field(default_factory=dict, max_length=20, description="As of `GET /jobs`: filters, q, sort and size.")
+    shared_with: str = Field("", max_length=500, description="The path of a node: seen by all who see something of its subtree.")
+    default: bool = False
+
+
+class ViewChange(Schema):
+    """What is not named stays. An empty `shared_with` shares it with nobody."""
+
+    name: str | None = Field(None, max_length=200)
+    parameters: Parameters | None = Field(None, max_length=20)
+    shared_with: str | None = Field(None, max_length=500)
+    default: bool | None = None
+
+
+NEW = {
+    "urgent": {
+        "summary": "What waits of a team, the largest first",
+        "value": {
+            "name": "NLP waits",
+            "parameters": {"phase": "waiting", "team": "acme/research/nlp", "sort": "-gpus"},
+            "shared_with": "acme/research/nlp",
+        },
+    }
+}
+
+
+@router.get("/jobs/views", response=ViewsOut, url_name="job_views", summary="Saved views of the list of jobs")
+def job_views(request: HttpRequest) -> HttpResponse:
+    """One's own by name, then those that others share."""
+    access = access_of(request)
+    return answered({"items": [_told(access, view) for view in views_visible(access)]})
+
+
+@router.post(
+    "/jobs/views",
+    response={201: ViewOut},
+    url_name="job_views",
+    openapi_extra={"requestBody": {"content": {"application/json": {"examples": NEW}}}},
+    summary="Save a view",
+)
+def job_view_create(request: HttpRequest, body: ViewIn) -> HttpResponse:
+    """Fifty at most, each name once. To share it one has to submit or manage jobs there."""
+    access = access_of(request)
+    facts = {"name": body.name, "query": query_of(body.parameters), "shared_with": body.shared_with, "is_default": body.default}
+    answer = answered(_told(access, view_save(access=access, now=now(), **facts)))  # type: ignore[arg-type]
+    answer.status_code = 201
+    return answer
+
+
+@router.patch("/jobs/views/{public_id}", response=ViewOut, url_name="job_view", summary="Change a view")
+def job_view_update(request: HttpRequest, public_id: str, body: ViewChange) -> HttpResponse:
+    access = access_of(request)
+    query = None if body.parameters is None else query_of(body.parameters)
+    changed = view_change(
+        access=access,
+        view=view_for(access, public_id),
+        name=body.name,
+        query=query,
+        shared_with=body.shared_with,
+        is_default=body.default,
+        now=now(),
+    )
+    return answered(_told(access, changed))
+
+
+@router.delete("/jobs/views/{public_id}", response={204: None}, url_name="job_view", summary="Remove a view")
+def job_view_delete(request: HttpRequest, public_id: str) -> Status[None]:
+    """One's own. Of somebody else's it ends that it is shared, for those who manage jobs of the team that it is shared with."""
+    access = access_of(request)
+    view_remove(access=access, view=view_for(access, public_id))
+    return Status(204, None)
+
+
+def _told(access: Access, view: SavedView) -> dict[str, Any]:
+    return {
+        "id": view.public_id,
+        "name": view.name,
+        "parameters": parameters_in(view.query),
+        "owner": view.owner.username,
+        "mine": is_mine(access, view),
+        "shared_with": view.shared_with.path if view.shared_with else None,
+        "default": view.is_default and is_mine(access, view),
+        "changed_at": view.changed_at,
+    }

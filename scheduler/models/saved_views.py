@@ -1,0 +1,30 @@
+"""Views of the list of jobs that people keep under a name."""
+
+from django.db import models
+from django.db.models.functions import Lower
+
+from gpufleet.core.models import User
+from gpufleet.core.times import MomentField, now
+from quotas.models import QuotaNode
+
+
+class SavedView(models.Model):
+    """Filters and order of the list of jobs: its owner's, and also of those who see something of the subtree that it is shared with."""
+
+    public_id = models.CharField(max_length=24, unique=True)
+    owner = models.ForeignKey(User, on_delete=models.CASCADE, related_name="saved_views")
+    name = models.CharField(max_length=80)
+    query = models.CharField(max_length=2000, blank=True, help_text="As the list's address has it, without the page.")
+    shared_with = models.ForeignKey(QuotaNode, null=True, blank=True, on_delete=models.PROTECT, related_name="saved_views")
+    is_default = models.BooleanField(default=False, help_text="Whether the list opens with it for its owner.")
+    changed_at = MomentField(default=now)
+
+    class Meta:
+        db_table = "saved_view"
+        constraints = [
+            models.UniqueConstraint("owner", Lower("name"), name="saved_view_name_once"),
+            models.UniqueConstraint(fields=["owner"], condition=models.Q(is_default=True), name="saved_view_one_default"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.name} of {self.owner_id}"

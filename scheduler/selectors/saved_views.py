@@ -1,0 +1,69 @@
+"""Saved views: one's own, and those that others share."""
+
+from collections.abc import Iterable
+
+from django.core.exceptions import PermissionDenied
+from django.db.models import Q, QuerySet
+from django.db.models.functions import Lower
+from django.http import Http404
+
+from quotas.permissions import Access, Can
+from scheduler.models import SavedView
+
+MOST_SHOWN = 100
+
+
+def _shared(access: Access) -> Q:
+    """With a subtree of which the reader sees something: the node, one below it, or one above it."""
+    above = {step for path in access.paths(Can.SEE) for step in _steps(path)}
+    return Q(shared_with__isnull=False, shared_with__archived_at__isnull=True) & (
+        access.visible(Can.SEE, "shared_with__path") | Q(shared_with__path__in=above)
+    )
+
+
+def _steps(path: str) -> Iterable[str]:
+    steps = path.split("/")
+    return ("/".join(steps[:depth]) for depth in range(1, len(steps)))
+
+
+def _visible(access: Access) -> QuerySet[SavedView]:
+    return SavedView.objects.filter(Q(owner=access.actor.user) | _shared(access)).select_related("owner", "shared_with")
+
+
+def views_visible(access: Access) -> list[SavedView]:
+    """One's own by name, then those that are shared. One query."""
+    access.must_somewhere(Can.SEE)
+    found = list(_visible(access).order_by(Lower("name"), "pk")[: 2 * MOST_SHOWN])
+    return sorted(found, key=lambda view: not is_mine(access, view))[:MOST_SHOWN]
+
+
+def view_for(access: Access, public_id: str) -> SavedView:
+    access.must_somewhere(Can.SEE)
+    found = _visible(access).filter(public_id=public_id).first()
+    if found is None:
+        raise Http404(f"There is no view {public_id}.")
+    return found
+
+
+def view_default(access: Access) -> SavedView | None:
+    """The one with which the list opens."""
+    return SavedView.objects.filter(owner=access.actor.user, is_default=True).first()
+
+
+def is_mine(access: Access, view: SavedView) -> bool:
+    return access.actor.user is not None and view.owner_id == access.actor.user.pk
+
+
+def may_share_with(access: Access, path: str) -> bool:
+    """Those who work there put something in front of each other."""
+    return access.can(Can.SUBMIT, path) or access.can(Can.MANAGE_JOBS, path)
+
+
+def may_unshare(access: Access, view: SavedView) -> bool:
+    """Who manages jobs of a team decides what its people are shown, also where it is somebody else's."""
+    return view.shared_with is not None and access.can(Can.MANAGE_JOBS, view.shared_with.path)
+
+
+def must_own(access: Access, view: SavedView) -> None:
+    if not is_mine(access, view):
+        raise PermissionDenied("It is somebody else's. Save it under a name of your own to change it.")

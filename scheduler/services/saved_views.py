@@ -1,0 +1,130 @@
+"""Keeping views of the list of jobs: saved, renamed, shared, made the one that the list opens with, removed."""
+
+from datetime import datetime
+from typing import Any
+
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.db import IntegrityError, transaction
+
+from gpufleet.core.audit import audit_record
+from gpufleet.core.ids import public_id
+from quotas.models import QuotaNode
+from quotas.permissions import Access, Can
+from scheduler.models import SavedView
+from scheduler.selectors.notices import must_write_own
+from scheduler.selectors.saved_views import is_mine, may_share_with, may_unshare, must_own
+from scheduler.view_queries import query_read
+
+MOST_VIEWS = 50
+NAME_LENGTH = 80
+TAKEN = {"name": ["You have a view of that name already."]}
+
+
+def view_save(*, access: Access, name: str, query: str, shared_with: str = "", is_default: bool = False, now: datetime) -> SavedView:
+    """A new view. `shared_with` is the path of a node, or nothing: then it is the person's alone."""
+    user = access.actor.user
+    if user is None or not access.can_somewhere(Can.SEE):
+        raise PermissionDenied
+    must_write_own(access)
+    facts = _checked(access, name=name, query=query, shared_with=shared_with)
+    with transaction.atomic():
+        if SavedView.objects.select_for_update().filter(owner=user).count() >= MOST_VIEWS:
+            raise ValidationError({"name": [f"You have {MOST_VIEWS} views, which is as many as there may be. Remove one first."]})
+        if is_default:
+            _no_default(user.pk)
+        view = SavedView(public_id=public_id("v"), owner=user, is_default=is_default, changed_at=now, **facts)
+        _write(view, None)
+        _note(access, "view.save", view, None)
+    return view
+
+
+def view_change(
+    *,
+    access: Access,
+    view: SavedView,
+    name: str | None = None,
+    query: str | None = None,
+    shared_with: str | None = None,
+    is_default: bool | None = None,
+    now: datetime,
+) -> SavedView:
+    """What is not named stays. An empty `shared_with` makes it its owner's alone."""
+    must_write_own(access)
+    must_own(access, view)
+    given = {"name": name, "query": query, "shared_with": shared_with}
+    facts = _checked(access, **{key: value for key, value in given.items() if value is not None})
+    with transaction.atomic():
+        before = _facts(view)
+        for key, value in (facts | ({} if is_default is None else {"is_default": is_default})).items():
+            setattr(view, key, value)
+        view.changed_at = now
+        if is_default:
+            _no_default(view.owner_id)
+        _write(view, ["name", "query", "shared_with", "is_default", "changed_at"])
+        _note(access, "view.change", view, before)
+    return view
+
+
+def view_remove(*, access: Access, view: SavedView) -> bool:
+    """One's own goes. Somebody else's is taken away from the team that it is shared with, by those who manage its jobs, and stays its owner's."""
+    must_write_own(access)
+    with transaction.atomic():
+        if is_mine(access, view):
+            _note(access, "view.remove", view, _facts(view), gone=True)
+            view.delete()
+            return True
+        if not may_unshare(access, view):
+            must_own(access, view)
+        before = _facts(view)
+        node, view.shared_with = view.shared_with, None
+        view.save(update_fields=["shared_with"])
+        _note(access, "view.unshare", view, before, node=node)
+    return False
+
+
+def _checked(access: Access, **given: str) -> dict[str, Any]:
+    facts: dict[str, Any] = {}
+    faults: dict[str, list[str]] = {}
+    if "name" in given:
+        facts["name"] = " ".join(given["name"].split())
+        if not facts["name"] or len(facts["name"]) > NAME_LENGTH or not facts["name"].isprintable():
+            faults["name"] = [f"A name has 1 to {NAME_LENGTH} printable characters."]
+    if "query" in given:
+        try:
+            facts["query"] = query_read(given["query"])
+        except ValidationError as fault:
+            faults |= fault.message_dict
+    if "shared_with" in given:
+        path = given["shared_with"].strip().strip("/")
+        facts["shared_with"] = None
+        if path:
+            may = path.isprintable() and may_share_with(access, path)
+            facts["shared_with"] = QuotaNode.objects.filter(path=path, archived_at__isnull=True).first() if may else None
+            if facts["shared_with"] is None:
+                faults["shared_with"] = ["Name a node of the tree where you may submit or manage jobs."]
+    if faults:
+        raise ValidationError(faults)
+    return facts
+
+
+def _no_default(owner: int) -> None:
+    SavedView.objects.filter(owner=owner, is_default=True).update(is_default=False)
+
+
+def _write(view: SavedView, columns: list[str] | None) -> None:
+    try:
+        with transaction.atomic():
+            view.save(force_insert=columns is None, update_fields=columns)
+    except IntegrityError as fault:
+        raise ValidationError(TAKEN) from fault
+
+
+def _facts(view: SavedView) -> dict[str, Any]:
+    shared = view.shared_with.path if view.shared_with else None
+    return {"name": view.name, "query": view.query, "shared_with": shared, "is_default": view.is_default}
+
+
+def _note(access: Access, action: str, view: SavedView, before: dict[str, Any] | None, *, node: QuotaNode | None = None, gone: bool = False) -> None:
+    after = None if gone else _facts(view)
+    quota = node or view.shared_with
+    audit_record(actor=access.actor, action=action, kind="saved_view", object_id=view.public_id, quota=quota, before=before, after=after)

@@ -1,0 +1,106 @@
+"""Saved views of the list of jobs: kept from the list, and changed on a page of their own."""
+
+from typing import Any
+
+from django.contrib import messages
+from django.core.exceptions import ValidationError
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_POST, require_safe
+
+from gpufleet.core.times import now
+from gpufleet.web import Access, Can, access_of, requires
+from quotas.selectors.nodes import leaves_where
+from scheduler.models import SavedView
+from scheduler.selectors.saved_views import is_mine, may_unshare, view_for, views_visible
+from scheduler.services.saved_views import MOST_VIEWS, view_change, view_remove, view_save
+from scheduler.view_queries import query_said
+from scheduler.views.nodes import messages_by_field
+
+TEAMS_SHOWN = 200
+
+
+def _address(view: SavedView) -> str:
+    # With nothing to say it still says something: without, the list would open with the default.
+    return f"{reverse('jobs')}?{view.query or 'q='}"
+
+
+@require_safe
+@requires(Can.SEE)
+def view_list(request: HttpRequest) -> HttpResponse:
+    return _page(request, access_of(request))
+
+
+@require_POST
+@requires(Can.SEE)
+def view_new(request: HttpRequest) -> HttpResponse:
+    """Keep what the list shows now."""
+    access = access_of(request)
+    asked = {key: request.POST.get(key, "") for key in ("name", "query", "shared_with")}
+    try:
+        view = view_save(access=access, is_default="is_default" in request.POST, now=now(), **asked)
+    except ValidationError as fault:
+        return _page(request, access, new=asked | {"is_default": "is_default" in request.POST}, faults=messages_by_field(fault), status=422)
+    messages.success(request, f"The view {view.name} is saved.")
+    return redirect(_address(view))
+
+
+@require_POST
+@requires(Can.SEE)
+def view_edit(request: HttpRequest, public_id: str) -> HttpResponse:
+    access = access_of(request)
+    view = view_for(access, public_id)
+    name, shared_with = request.POST.get("name", ""), request.POST.get("shared_with", "")
+    try:
+        view_change(access=access, view=view, name=name, shared_with=shared_with, is_default="is_default" in request.POST, now=now())
+    except ValidationError as fault:
+        return _page(request, access, edited=public_id, faults=messages_by_field(fault), status=422)
+    messages.success(request, f"The view {view.name} is changed.")
+    return redirect("job_views")
+
+
+@require_POST
+@requires(Can.SEE)
+def view_end(request: HttpRequest, public_id: str) -> HttpResponse:
+    access = access_of(request)
+    view = view_for(access, public_id)
+    gone = view_remove(access=access, view=view)
+    messages.success(request, f"The view {view.name} is {'removed' if gone else 'no longer shared'}.")
+    return redirect("job_views")
+
+
+def _page(
+    request: HttpRequest,
+    access: Access,
+    *,
+    new: dict[str, Any] | None = None,
+    edited: str = "",
+    faults: dict[str, list[str]] | None = None,
+    status: int = 200,
+) -> HttpResponse:
+    rows = []
+    for view in views_visible(access):
+        typed = view.public_id == edited
+        rows.append(
+            {
+                "view": view,
+                "address": _address(view),
+                "said": query_said(view.query),
+                "mine": is_mine(access, view),
+                "may_unshare": may_unshare(access, view),
+                "name": request.POST.get("name", "") if typed else view.name,
+                "shared_with": request.POST.get("shared_with", "") if typed else view.shared_with.path if view.shared_with else "",
+                "faults": faults if typed else {},
+            }
+        )
+    places = list(dict.fromkeys([*access.paths(Can.SUBMIT), *access.paths(Can.MANAGE_JOBS), *leaves_where(access, Can.SUBMIT)]))
+    context = {
+        "mine": [row for row in rows if row["mine"]],
+        "shared": [row for row in rows if not row["mine"]],
+        "places": [path for path in places if path][:TEAMS_SHOWN],
+        "new": new,
+        "faults": faults if new else {},
+        "most": MOST_VIEWS,
+    }
+    return render(request, "scheduler/views.html", context, status=status)

@@ -1,0 +1,190 @@
+"""Views of the list of jobs that people keep: whose they are, who sees them, and what they may say."""
+
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpufleet.core.models import AuditEntry
+from scheduler.models import SavedView
+from scheduler.view_queries import QUERY_LENGTH, query_read, query_said
+from tests.builders import job
+
+pytestmark = pytest.mark.django_db
+
+
+def save(client: Any, status: int = 201, **body: Any) -> Any:
+    answer = client.post("/api/v1/jobs/views", {"name": "Waits"} | body, content_type="application/json")
+    assert answer.status_code == status, answer.content
+    return answer.json()
+
+
+def change(client: Any, view: str, status: int = 200, **body: Any) -> Any:
+    answer = client.patch(f"/api/v1/jobs/views/{view}", body, content_type="application/json")
+    assert answer.status_code == status, answer.content
+    return answer.json()
+
+
+def names(client: Any) -> list[str]:
+    return [view["name"] for view in client.get("/api/v1/jobs/views").json()["items"]]
+
+
+def test_what_is_saved_is_beside_the_filters_and_shows_the_same(personas):
+    client = personas.client("viewer")
+    team = personas.nodes["acme/research/nlp"]
+    job("waits", on=team), job("has-ended", on=team, state="completed")
+
+    answer = client.post("/jobs/views/new/", {"name": " Mine  waiting ", "query": "?phase=waiting&sort=-gpus&after=xyz&state="}, follow=True)
+
+    assert answer.redirect_chain[-1][0] == "/jobs/?sort=-gpus&phase=waiting"
+    html = answer.content.decode()
+    assert "The view Mine waiting is saved." in html
+    assert 'href="?sort=-gpus&amp;phase=waiting" aria-current="page"' in html
+    assert "waits" in html and "has-ended" not in html
+    assert "Jobs: Waiting" in client.get("/jobs/views/").content.decode()
+    told = client.get("/api/v1/jobs/views").json()["items"][0]
+    assert told["parameters"] == {"sort": ["-gpus"], "phase": ["waiting"]}
+    assert client.get("/api/v1/jobs", told["parameters"]).status_code == 200
+
+
+def test_a_view_is_its_owners_until_it_is_shared(personas):
+    lead, mate, above, aside = (personas.client(name) for name in ("team_lead", "viewer", "finance", "quota_admin"))
+    view = save(lead, parameters={"phase": "waiting"})["id"]
+    assert names(mate) == names(above) == []
+
+    change(lead, view, shared_with="acme/research/nlp")
+    assert names(mate) == names(above) == names(aside) == ["Waits"]
+    assert "Waits" in mate.get("/jobs/").content.decode()
+    assert "By Team Lead" in mate.get("/jobs/").content.decode()
+    change(mate, view, 403, name="Other")
+    assert mate.delete(f"/api/v1/jobs/views/{view}").status_code == 403
+
+    change(lead, view, shared_with="")
+    assert names(mate) == []
+    change(mate, view, 404, name="Other")
+
+
+def test_who_sees_a_part_of_a_subtree_is_among_those_it_is_shared_with(personas):
+    SavedView.objects.create(public_id="v-1", owner=personas.users["superuser"], name="All", shared_with=personas.nodes["acme"])
+    SavedView.objects.create(public_id="v-2", owner=personas.users["superuser"], name="Theirs", shared_with=personas.nodes["acme/product/search"])
+    SavedView.objects.create(public_id="v-3", owner=personas.users["superuser"], name="Own")
+
+    assert names(personas.client("viewer")) == ["All"]
+    assert names(personas.client("operator")) == ["All", "Theirs"]
+    assert names(personas.client("superuser")) == ["All", "Own", "Theirs"]
+    assert personas.client("stranger").get("/api/v1/jobs/views").status_code == 403
+
+
+def test_nobody_puts_a_view_in_front_of_teams_that_are_not_theirs(personas):
+    for who, path in (("viewer", "acme/research/nlp"), ("team_lead", "acme/product/search"), ("team_lead", "acme"), ("team_lead", "no/where\0")):
+        told = save(personas.client(who), 422, shared_with=path)
+        assert told["errors"][0]["path"] == "shared_with"
+    assert not SavedView.objects.exists()
+
+
+def test_who_manages_jobs_of_a_team_ends_that_a_view_is_shared_with_it(personas):
+    view = save(personas.client("submitter"), shared_with="acme/research/nlp")["id"]
+
+    assert "No longer share" in personas.client("team_lead").get("/jobs/views/").content.decode()
+    assert personas.client("team_lead").delete(f"/api/v1/jobs/views/{view}").status_code == 204
+
+    assert names(personas.client("team_lead")) == []
+    assert names(personas.client("submitter")) == ["Waits"], "it is its owner's still"
+    entry = AuditEntry.objects.get(action="view.unshare")
+    assert (entry.quota_path, entry.before) == ("acme/research/nlp", {"shared_with": "acme/research/nlp"})
+
+
+def test_names_are_one_owners_own_and_views_are_not_endless(personas, monkeypatch):
+    client = personas.client("viewer")
+    save(client)
+    assert "of that name" in str(save(client, 422, name="WAITS"))
+    save(personas.client("submitter"))
+    other = save(client, name="Other")["id"]
+    change(client, other, 422, name="waits")
+    for bad in ("", "  ", "x" * 81, "a\0b", "a\x1b[2Jb"):
+        assert save(client, 422, name=bad)["errors"][0]["path"] == "name"
+    monkeypatch.setattr("scheduler.services.saved_views.MOST_VIEWS", 2)
+    assert "as many as there may be" in str(save(client, 422, name="Third"))
+
+
+def test_the_list_opens_with_ones_default_and_everything_else_is_one_step_away(personas):
+    client = personas.client("viewer")
+    first = save(client, parameters={"phase": "waiting"}, default=True)["id"]
+    assert client.get("/jobs/").headers["Location"] == "/jobs/?phase=waiting"
+    assert client.get("/jobs/?phase=").status_code == 200
+    assert client.get("/jobs/", headers={"HX-Request": "true", "HX-Target": "table-jobs"}).status_code == 200
+    assert personas.client("submitter").get("/jobs/").status_code == 200
+
+    save(client, name="Held", parameters={"held": "yes"}, default=True)
+    assert client.get("/jobs/").headers["Location"] == "/jobs/?held=yes"
+    assert SavedView.objects.filter(is_default=True).count() == 1
+    change(client, first, default=True)
+    assert client.get("/jobs/").headers["Location"] == "/jobs/?phase=waiting"
+    change(client, first, default=False)
+    assert client.get("/jobs/").status_code == 200
+    # A default of somebody else is none of mine, also where it is shared.
+    SavedView.objects.update(shared_with=personas.nodes["acme/research/nlp"], is_default=False)
+    SavedView.objects.filter(public_id=first).update(is_default=True)
+    shared = next(view for view in personas.client("submitter").get("/api/v1/jobs/views").json()["items"] if view["id"] == first)
+    assert (shared["default"], shared["mine"]) == (False, False)
+
+
+def test_what_the_list_could_not_read_is_not_kept(personas):
+    client = personas.client("viewer")
+    for parameters in ({"phase": "nonsense"}, {"colour": "red"}, {"sort": "colour"}, {"size": "7"}, {"from": "yesterday"}, {"q": "x" * QUERY_LENGTH}):
+        assert save(client, 422, parameters=parameters)["errors"][0]["path"] == "query", parameters
+    answer = client.post("/jobs/views/new/", {"name": "Odd", "query": "?phase=nonsense"})
+    assert answer.status_code == 422
+    assert "can&#x27;t be “nonsense”" in answer.content.decode()
+    assert 'value="Odd"' in answer.content.decode()
+
+
+TEXTS = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=30)
+
+
+@given(st.fixed_dictionaries({}, optional={"q": TEXTS, "team": TEXTS, "owner": TEXTS, "phase": st.sampled_from(("waiting", "ended"))}))
+def test_a_view_is_spelt_in_one_way(parameters):
+    from urllib.parse import urlencode
+
+    spelt = query_read(f"?{urlencode(parameters)}&after=x")
+    assert query_read(spelt) == spelt
+    assert query_read(urlencode(dict(reversed(parameters.items())))) == spelt
+    assert query_said(spelt)
+
+
+def test_every_change_is_in_the_audit_log_and_the_forms_do_the_same(personas):
+    client = personas.client("submitter")
+    view = save(client, parameters={"phase": "waiting"})["id"]
+
+    assert client.post(f"/jobs/views/{view}/", {"name": "Ours", "shared_with": "acme/research/nlp", "is_default": "1"}).status_code == 302
+    kept = SavedView.objects.get()
+    assert (kept.name, kept.query, kept.is_default) == ("Ours", "phase=waiting", True)
+    refused = client.post(f"/jobs/views/{view}/", {"name": "", "shared_with": "acme"})
+    assert refused.status_code == 422
+    assert refused.content.decode().count('role="alert"') == 2
+    assert client.post(f"/jobs/views/{view}/remove/").status_code == 302
+    assert not SavedView.objects.exists()
+    assert list(AuditEntry.objects.filter(object_kind="saved_view").order_by("id").values_list("action", flat=True)) == [
+        "view.save",
+        "view.change",
+        "view.remove",
+    ]
+
+
+def test_views_cost_the_list_two_queries_however_many_there_are(personas):
+    def asked(address: str) -> int:
+        client = personas.client("viewer")
+        client.get(address)
+        with CaptureQueriesContext(connection) as seen:
+            assert client.get(address).status_code == 200
+        return len(seen)
+
+    before = asked("/jobs/")
+    for number in range(5):
+        SavedView.objects.create(public_id=f"v-{number}", owner=personas.users["submitter"], name=f"{number}", shared_with=personas.nodes["acme"])
+
+    assert asked("/jobs/") == before
+    assert asked("/jobs/?phase=waiting") == before - 1
