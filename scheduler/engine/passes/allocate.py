@@ -15,7 +15,7 @@ from ..reasons import Reason, reason
 from ..seating import fit
 from ..state import FAIR, Cycle
 from ..taking import take_units
-from ..tree import Division
+from ..tree import NEVER, Division
 from ..units import Unit
 from .reclaim import TAKEN_AGAIN, may_evict, request
 
@@ -129,14 +129,23 @@ class Walk:
     def _beyond_the_hopeless(self, queue: Sequence[Work], at: int) -> int:
         """The same from a job on that is hopeless. Nothing changes meanwhile, so of those that are alike one tells for all."""
         refused: set[object] = set()
+        room = self._room_by_right(queue[at].home)
         for place in range(at, len(queue)):
             work = queue[place]
+            if work.form.lowest > room and not work.seats:
+                continue  # most of those that wait where only rights count
             alike = (work.form, work.job.limit_ms, work.job.estimate_ms) if work.evicted else work.form
             if alike not in refused or work.seats:
                 if not self.hopeless(work):
                     return place
                 refused.add(alike)
         return len(queue)
+
+    def _room_by_right(self, leaf: int) -> int:
+        """What who waits in a leaf may have at most, as far as only rights decide."""
+        if not self.by_right or not self.only_type:
+            return NEVER
+        return self.division.fair[leaf] - self.division.used[leaf]
 
     def _may_fit_now(self, work: Work, promising: set[int]) -> bool:
         if self.by_right and not self._has_right(work, 0):

@@ -1,5 +1,6 @@
 """The cheap bounds that spare searches, against the searches they spare: what a bound rules out, no search may find."""
 
+from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
@@ -8,14 +9,16 @@ from hypothesis import strategies as st
 
 from scheduler.engine.cluster import Work
 from scheduler.engine.cycle import RUNS
+from scheduler.engine.impossible import Verdicts
 from scheduler.engine.order import QueueOrder
+from scheduler.engine.passes.allocate import Walk
 from scheduler.engine.scenario import parse
 from scheduler.engine.standing import Lowest, Standing
-from scheduler.engine.state import Cycle
+from scheduler.engine.state import FAIR, Cycle
 from scheduler.engine.taking import fits_already, hopeful_domains, targets
 from scheduler.engine.takings import TakenBack, TakenInVain
 from scheduler.engine.units import Unit
-from scheduler.engine.values import Preemptible
+from scheduler.engine.values import Amount, Preemptible
 from scheduler.engine.victims import category, search
 from tests.scheduler.twin.strategies import scenario_random
 
@@ -126,3 +129,40 @@ def on_node_of(units: list[Unit]) -> dict[int, list[int]]:
                 gpus, workers = on_node.get(seat.node, [0, 0])
                 on_node[seat.node] = [gpus + seat.mask.bit_count() + len(seat.parts), workers + 1]
     return on_node
+
+
+@settings(max_examples=80, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(st.integers(0, 10**6))
+def test_whoever_asks_for_more_than_rights_leave_is_hopeless(seed: int):
+    cycle = after_some_passes(seed, 3)
+    cycle.turn = FAIR
+    for choice, division in cycle.rounds():
+        walk = Walk(cycle, choice, division, keep=False, free_start=True)
+        for leaf, queue in cycle.queues(division, choice).items():
+            room = walk._room_by_right(leaf)
+            for work in queue:
+                assert work.seats or work.form.lowest <= room or walk.hopeless(work), work.job.name
+
+
+def test_rights_leave_too_little_for_some():
+    found = 0
+    for seed in range(60):
+        cycle = after_some_passes(seed, 3)
+        cycle.turn = FAIR
+        walk = Walk(cycle, 0, cycle.tree.divisions[0], keep=False, free_start=True)
+        queues = cycle.queues(cycle.tree.divisions[0], 0)
+        found += any(work.form.lowest > walk._room_by_right(leaf) for leaf, queue in queues.items() for work in queue)
+
+    assert found > 3
+
+
+@settings(max_examples=80, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(st.integers(0, 10**6))
+def test_a_verdict_shared_by_queues_is_that_of_each(seed: int):
+    scenario = parse(scenario_random(seed, "small"))
+    cycle = Cycle(replace(scenario, quotas=tuple(replace(quota, limit=Amount()) for quota in scenario.quotas)))
+
+    for work in cycle.cluster.works:
+        blocked, types = cycle.alike(work)
+        alone = Verdicts(cycle.cluster, cycle.least_milli).of(work)
+        assert (bool(blocked), types) == (bool(alone[0]), alone[1]), work.job.name
