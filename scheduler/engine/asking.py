@@ -76,8 +76,7 @@ class Asking:
             else:
                 del self.held[work]
                 joined.setdefault((work.home, work.form), []).append(work)
-        for works in joined.values():
-            self._join(cycle, works)
+        self._join_all(cycle, joined)
         for work in degraded:
             self.queues.setdefault(work.home, []).append(work)
         for leaf in {leaf for leaf, _ in joined} | {work.home for work in degraded}:
@@ -98,23 +97,32 @@ class Asking:
     def blocks(self) -> Iterable[Block]:
         return starmap(Block, ((gpus, least, width, self.nodes[nodes], count) for (gpus, least, width, nodes), (count,) in self.wanted.items()))
 
-    def _join(self, cycle: Surroundings, works: list[Work]) -> None:
-        """Let jobs wait that ask for the same below one leaf."""
-        first = works[0]
-        key = (first.home, first.form)
-        if key not in self._types:
-            blocked, types = cycle.alike(first)
-            self._types[key] = None if blocked else types
-        known = self._types[key]
-        if known is None:
-            self.blocked.update(dict.fromkeys(works))
-            return
-        for work in works:
-            work.types = known
-        self._ask(cycle, first, len(works))
-        self._want(cycle, first, len(works))
-        self.count(first, len(works))
-        self.queues.setdefault(first.home, []).extend(works)
+    def _join_all(self, cycle: Surroundings, joined: dict[tuple[int, Form], list[Work]]) -> None:
+        """Let jobs wait: by leaf and by what they ask for."""
+        known_types, queues = self._types, self.queues
+        alike: dict[tuple[Form, Types], list[Any]] = {}  # (one of them, how many)
+        for key, works in joined.items():
+            first, many = works[0], len(works)
+            if key not in known_types:
+                blocked, types = cycle.alike(first)
+                known_types[key] = None if blocked else types
+            known = known_types[key]
+            if known is None:
+                self.blocked.update(dict.fromkeys(works))
+                continue
+            if known != first.form.types:
+                for work in works:
+                    work.types = known
+            self._ask(cycle, first, many)
+            alike.setdefault((first.form, known), [first, 0])[1] += many
+            queue = queues.get(first.home)
+            if queue is None:
+                queues[first.home] = works
+            else:
+                queue += works
+        for first, many in alike.values():  # whose queue it is decides nothing here
+            self._want(cycle, first, many)
+            self.count(first, many)
 
     def _leave(self, cycle: Surroundings, work: Work) -> None:
         self.backfilled -= work.job.run.backfilled

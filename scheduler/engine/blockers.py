@@ -8,11 +8,13 @@ import numpy as np
 from .capacity import plain, widest
 from .cluster import Work
 from .legality import Reclaim, rules_of
+from .passes.reclaim import request
 from .plan import names
 from .reading import spell_instant
 from .reasons import Reason, gpus, reason
 from .seating import fit
 from .state import Cycle
+from .tree import Division
 from .values import Kind, Role
 from .windows import NEVER
 
@@ -32,6 +34,7 @@ class Blockers:
         self._joined: dict[tuple[int, ...], tuple[Reasons, Reasons]] = {}
         self._holders: dict[tuple[int, int], tuple[str, int | None] | None] = {}
         self._shares: dict[tuple[int, int, int], Reasons] = {}
+        self._above: dict[tuple[str, int], list[int]] = {}
         self._on_node: dict[int, list[Work]] | None = None
         self._shortages = tuple(
             reason(
@@ -100,7 +103,7 @@ class Blockers:
     def _of_type(self, work: Work, quota_type: int) -> list[Reason]:
         cycle = self.cycle
         found: list[Reason] = []
-        milli = cycle.cluster.wants_milli(work.kind, work.missing(), quota_type) if work.seats else cycle.least_milli(work.kind, quota_type)
+        milli = request(cycle, work, quota_type)
         leaf = work.charged_leaf if work.seats else work.home
         limit = cycle.tree.limit_gate(leaf, quota_type, milli)
         if limit is not None:
@@ -133,12 +136,7 @@ class Blockers:
         if used + milli > fair:
             detail = f"{name} uses {gpus(used)} of a fair share of {gpus(fair)} GPUs; with {gpus(milli)} more it may only use what is idle"
             return (reason("share", detail, quota=name, used=used / 1000, fair=fair / 1000, needed=milli / 1000),)
-        above = [
-            tree.names[sibling]
-            for place in tree.path[leaf]
-            for sibling in tree.children[tree.parent[place]]
-            if sibling != place and division.used[sibling] > division.counts_on[sibling]
-        ]
+        above = [tree.names[over] for place in tree.path[leaf] for over in self._above_line(division, tree.parent[place]) if over != place]
         if not above:
             return (reason("victims", f"no queue beside {name} uses more than it may count on", quota=name),)
         rules = rules_of(self.cycle, work, quota_type, leaf, milli)
@@ -148,12 +146,21 @@ class Blockers:
         victims = reason("victims", detail, quota=name)
         return (victims,) if rules.even is None else (victims, rules.even)
 
+    def _above_line(self, division: Division, parent: int) -> list[int]:
+        """The nodes below another one that use more than they may count on."""
+        key = (division.name, parent)
+        known = self._above.get(key)
+        if known is None:
+            used, counts_on = division.used, division.counts_on
+            known = self._above[key] = [place for place in self.cycle.tree.children[parent] if used[place] > counts_on[place]]
+        return known
+
     # Room
 
     def _room(self, work: Work, quota_type: int) -> Reason | None:
         if work.seats:
             return self._new_room(work, quota_type)
-        key = (self.cycle.shape_of(work.kind), quota_type)
+        key = (work.form.shape, quota_type)
         if key not in self.rooms:
             self.rooms[key] = self._new_room(work, quota_type)
         return self.rooms[key]

@@ -512,15 +512,19 @@ class Cycle:
 
     def ends_at(self, work: Work) -> int:
         """When what runs is expected to leave; one that overran its estimate is given the double, as often as needed."""
-        run = work.job.run
-        started = self.now if work.fresh or work.evicted or work.moved else (run.started if run.started is not None else self.now)
-        length = self.duration(work)
+        job, now = work.job, self.now
+        started = job.run.started
+        if started is None or work.evicted or work.moved or not work.first_seats:
+            started = now
+        limit = job.limit_ms
+        length = self.duration(work) if limit is None else limit
         if length >= NEVER:
             return NEVER
-        if work.job.limit_ms is None and length > 0:
-            while started + length <= self.now:
+        if limit is None and length > 0:
+            while started + length <= now:
                 length *= 2
-        return max(self.now, started + length)
+        end = started + length
+        return end if end > now else now
 
     # Gates
 

@@ -284,6 +284,11 @@ class Made(Sequence["Unit"]):
             unit = self._made[row] = self.make(self._columns, row)
         return unit
 
+    def __iter__(self) -> "Iterator[Unit]":
+        columns, made, make = self._columns, self._made, self.make
+        columns.works, columns.held_by = [*columns.works], [*columns.held_by]  # each of them is asked for
+        return iter([made.get(row) or made.setdefault(row, make(columns, row)) for row in range(len(self))])
+
 
 class WideRanking:
     """Units that may be taken, in the order in which they are tried."""
