@@ -163,7 +163,9 @@ class JobDescription(Part):
     tolerates_suspect: bool | None = None
     preemption_delay_s: Seconds | None = None
     grace_s: Seconds = Field(default=DEFAULT_GRACE_SECONDS, description="Between the signal and the end by force.")
-    throughput: dict[Word, float] | None = Field(default=None, description="Relative speed by GPU type; 0: can't run there.")
+    throughput: dict[Word, float] | None = Field(
+        default=None, description="Relative speed by GPU type, of which the estimate is for 1; 0: can't run there."
+    )
     checkpoint: Saving | None = Field(default=None, description="null in so many words: it can't be moved.")
     work_s: Seconds | None = Field(default=None, description="For the simulated back-end: how long it computes.")
     estimate_s: int | None = Field(default=None, ge=1, le=LONGEST_SECONDS)

@@ -108,6 +108,7 @@ def submit(arguments: Sequence[str]) -> int:
     shape.add_argument("--gpus", type=int, help="whole GPUs of each worker")
     shape.add_argument("--workers", help="how many, or least-most for an elastic job: 4 or 2-8")
     shape.add_argument("--type", dest="gpu_types", action="append", help="GPU type it accepts; may be repeated")
+    shape.add_argument("--speed", dest="speeds", action="append", metavar="TYPE=FACTOR", help="relative speed on a type; 0: it can't run there")
     shape.add_argument("--mig", help="MIG profile instead of whole GPUs")
     shape.add_argument("--estimate", help="how long it will run: 90m, 2h, 1d, or seconds")
     shape.add_argument("--limit", help="ended after so long")

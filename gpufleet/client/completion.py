@@ -34,8 +34,8 @@ WORDS = {
     "ls": "--json --phase --state --team --owner --mine --all --search --limit --ids --view",
     "plan": "--explain --jsonl",
     "quota": "--json",
-    "submit": "--json --draft --dry-run --wait --key --name --quota --class --priority --gpus --workers --type --mig --estimate --limit --label --env"
-    " --workdir --after",
+    "submit": "--json --draft --dry-run --wait --key --name --quota --class --priority --gpus --workers --type --speed --mig --estimate --limit"
+    " --label --env --workdir --after",
     "top": "--json --limit --team --once",
     **dict.fromkeys(("enqueue", "restart"), "--json --reason"),
     **dict.fromkeys(("cancel", "hold", "release", "priority", "checkpoint"), "--json --matching --dry-run --yes --reason"),

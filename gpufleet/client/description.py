@@ -56,6 +56,8 @@ def described(document: dict[str, Any], asked: argparse.Namespace, command: Sequ
         found["draft"] = True
     if asked.labels:
         found["labels"] = {**found.get("labels", {}), **_pairs(asked.labels, "--label")}
+    if asked.speeds:
+        found["throughput"] = {**found.get("throughput", {}), **_speeds(asked.speeds)}
     if asked.after:
         found["after"] = [*found.get("after", []), *({"job": name} for name in asked.after)]
     _shape(found, asked)
@@ -110,6 +112,13 @@ def seconds(text: str) -> int:
     if found is None:
         raise ClientError(USAGE, f"{text!r} is no length of time; write 90m, 2h, 1d, or seconds.")
     return int(float(found[1]) * _UNITS[found[2] or "s"])
+
+
+def _speeds(words: Sequence[str]) -> dict[str, float]:
+    try:
+        return {name: float(factor) for name, factor in _pairs(words, "--speed").items()}
+    except ValueError as fault:
+        raise ClientError(USAGE, f"--speed {' '.join(words)}: write TYPE=FACTOR, such as A100-SXM-40GB=0.45.") from fault
 
 
 def _pairs(words: Sequence[str], flag: str) -> dict[str, str]:

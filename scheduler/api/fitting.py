@@ -32,6 +32,17 @@ class ChangeOut(Schema):
     text: str
 
 
+class OnTypeOut(Schema):
+    """How it would run on one type. `cut`: its limit ends it before its work is done. `chosen`: what the rest of the answer speaks of."""
+
+    gpu_type: str
+    speed: float
+    run_s: int | None
+    cut: bool
+    cost_micros: int | None
+    chosen: bool
+
+
 class FitOut(Schema):
     """`verdict`: now, soon (once others have left), later, held, never or unknown. `earliest` and `latest` are the range around `at`.
 
@@ -58,6 +69,7 @@ class FitOut(Schema):
     run_s: int | None
     cost_micros: int | None
     limit_cost_micros: int | None
+    on_types: list[OnTypeOut] = Field(description="For a job that states relative speeds: the types that it accepts, the fastest first.")
     changes: list[ChangeOut]
 
 

@@ -220,5 +220,16 @@ def fit_facts(fit: Fit, access: Access) -> dict[str, Any]:
         "run_s": fit.run_seconds,
         "cost_micros": fit.cost_micros,
         "limit_cost_micros": fit.limit_cost_micros,
+        "on_types": [
+            {
+                "gpu_type": one.gpu_type,
+                "speed": one.speed,
+                "run_s": one.run_seconds,
+                "cut": one.cut,
+                "cost_micros": one.cost_micros,
+                "chosen": one.chosen,
+            }
+            for one in fit.on_types
+        ],
         "changes": [{"path": one.path, "to": one.to, "at": one.at, "now": one.now, "text": _said(one)} for one in fit.changes],
     }

@@ -8,7 +8,7 @@ before, which is seconds old and says so, or, where there is none, is asked to c
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -36,6 +36,7 @@ from scheduler.simulation.applying import changed as changed_by
 from scheduler.simulation.futures import Stage, events_each, waits_foreseen
 from scheduler.snapshots import Snapshots
 from scheduler.snapshots.jobs import Kinds, kind_document
+from scheduler.speeds import is_cut, seconds_at, slowest_on, speed_on
 
 # As long as nothing was decided since, a ground serves so long; after a decision it is made anew as soon as this.
 FRESH, FRESH_QUIET = timedelta(seconds=5), timedelta(seconds=60)
@@ -53,6 +54,7 @@ MOST_KINDS = 2000
 MOST_CHANGES = 3
 MOST_EVENTS = 1_200  # of futures, while somebody waits for the answer
 MOST_DATED = 4
+PARTS = ("mig", "gpu_memory_gb", "gpu_share")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 FOREVER_MS = 10 * 366 * 86_400_000
 log = logging.getLogger(__name__)
@@ -66,6 +68,18 @@ class Change:
     to: Any
     at: datetime
     now: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OnType:
+    """How a job would run on one of the types that it accepts. `cut`: its limit ends it before its work is done."""
+
+    gpu_type: str
+    speed: float
+    run_seconds: int | None
+    cut: bool
+    cost_micros: int | None
+    chosen: bool  # what the rest of the fit speaks of
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +113,7 @@ class Fit:
     limit_cost_micros: int | None
     changes: tuple[Change, ...]
     waits_for: tuple[str, ...]  # what holds it whatever the fleet has
+    on_types: tuple[OnType, ...]  # the fastest first; empty where it states no speeds
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +162,14 @@ class Grounds:
                 return None
             assert side.ground is not None
             return side.ground.trial(make(side), dated=dated), side.taken_at
+
+    def types_of(self, nodes: Iterable[str] | None) -> set[str]:
+        """The GPU types of these nodes, or of all, in the fleet as it was read last."""
+        side = self._serving
+        if side is None or side.ground is None:
+            return set()
+        named = None if nodes is None else set(nodes)
+        return {node.gpu_type for node in side.ground.scenario.nodes if node.gpus and (named is None or node.name in named)}
 
     def sequel(self, change: Callable[[Sequence[Job], Kinds], Sequence[Job]], now: datetime) -> Sequel | None:
         """A plan of the fleet with other jobs, which takes longer than a trial the more of them are others. None: the fleet is being read."""
@@ -287,8 +310,10 @@ def fit_checked(*, access: Access, checked: Checked, raw: Mapping[str, Any], now
         at = range_[1]
     start = max(at, said.not_before) if at is not None and said.not_before is not None else at
     better = _changes(access, checked, raw, found, now) if changes and not held and (at is None or at > now) else ()
-    run = said.estimate_s or said.limit_s
-    costs = rates_now(now=now).get(found.quota_type) if access.can(Can.SEE_COSTS, checked.quota.path) else None
+    standing = GROUNDS.types_of((*(stand.node for stand in found.stands), *(node for node, _ in found.nodes))) or {found.quota_type}
+    run = seconds_at(slowest_on(said.spec, standing), said.estimate_s, said.limit_s)
+    rates = rates_now(now=now) if access.can(Can.SEE_COSTS, checked.quota.path) else {}
+    costs = rates.get(found.quota_type)
     return Fit(
         verdict=_verdict(found, held, start, now),
         at=start,
@@ -314,7 +339,26 @@ def fit_checked(*, access: Access, checked: Checked, raw: Mapping[str, Any], now
         limit_cost_micros=_cost(found.milli, said.limit_s, costs),
         changes=better,
         waits_for=held,
+        on_types=_on_types(said, found, standing, rates),
     )
+
+
+def _on_types(said: JobDescription, found: Trial, standing: Collection[str], rates: Mapping[str, int]) -> tuple[OnType, ...]:
+    """What it would be on each type of the fleet that it accepts: for those who choose between sooner, faster and cheaper."""
+    if not said.throughput:
+        return ()
+    roles = [role for role in said.spec["roles"] if role.get("gpus") or any(role.get(part) for part in PARTS)]
+    # A part that is stated by its memory is charged otherwise on GPUs of another size.
+    alike = not any(role.get("gpu_memory_gb") for role in roles)
+    rows = []
+    for name in sorted(GROUNDS.types_of(None)):
+        speed = speed_on(said.spec, name)
+        if not speed or any(name not in (role.get("gpu_types") or (name,)) for role in roles):
+            continue
+        run = seconds_at(speed, said.estimate_s, said.limit_s)
+        cost = _cost(found.milli, run, rates.get(name)) if alike or name == found.quota_type else None
+        rows.append(OnType(name, speed, run, is_cut(speed, said.estimate_s, said.limit_s), cost, name in standing))
+    return tuple(sorted(rows, key=lambda row: (-row.speed, row.gpu_type)))
 
 
 def _tried(checked: Checked, now: datetime, *, dated: bool = True) -> tuple[Trial, datetime] | None:

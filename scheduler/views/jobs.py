@@ -56,6 +56,7 @@ from scheduler.selectors.predictions import prediction_of, predictions_score
 from scheduler.selectors.saved_views import is_mine, view_default, views_visible
 from scheduler.services.edits import job_enqueue
 from scheduler.services.steering import job_cancel, job_hold_back, job_release_hold
+from scheduler.speeds import seconds_at, slowest_on
 from scheduler.view_queries import query_spelt
 from scheduler.views.nodes import messages_by_field
 
@@ -240,6 +241,7 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
     sittings = attempt_sittings(shown) if shown else []
     if shown and shown.ended_at is None:
         sittings = [sitting for sitting in sittings if sitting.until is None]
+    nodes = _nodes_of({sitting.node_id for sitting in sittings})
     steers = may_steer(access, job)
     context = {
         "job": job,
@@ -260,7 +262,8 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
         "runs": runs_of(attempts, discretion, moment),
         "events": event_lines(events, discretion),
         "shown_attempt": shown,
-        "seats": seats_by_node(sittings, _node_sizes({sitting.node_id for sitting in sittings})),
+        "seats": seats_by_node(sittings, {name: size for name, (size, _) in nodes.items()}),
+        "expected_seconds": seconds_at(slowest_on(job.spec, {kind for _, kind in nodes.values()}), job.estimate_seconds, None),
         "checkpoints": job_checkpoints(job),
         "waits_for": job_waits_for(access, job),
         "waited_for_by": job_waited_for_by(access, job),
@@ -276,6 +279,7 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
     return render(request, "scheduler/job.html", context, status=status)
 
 
-def _node_sizes(public_ids: set[str]) -> dict[str, int]:
+def _nodes_of(public_ids: set[str]) -> dict[str, tuple[int, str]]:
+    """How many GPUs each has, and of which type."""
     rows = Node.objects.filter(public_id__in=public_ids).annotate(size=Count("gpus", Q(gpus__removed_at__isnull=True)))
-    return dict(rows.values_list("public_id", "size"))
+    return {name: (size, kind or "") for name, size, kind in rows.values_list("public_id", "size", "gpu_type_id")}

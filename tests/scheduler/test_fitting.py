@@ -233,3 +233,50 @@ def test_grounds_take_turns_and_see_what_is_new(two_nodes):
         if not minute:
             job = run(two_nodes, "acme/product/search")
             assert job.pk
+
+
+A100 = "A100-SXM-40GB"
+
+
+@pytest.fixture
+def two_types(two_nodes: Any) -> Any:
+    builders.gpu_type(A100, board="A100-40", memory_mib=40_960)
+    builders.node("a1", gpus=8, type_name=A100)
+    for path in ("acme", "acme/research", "acme/research/nlp"):
+        QuotaShare.objects.create(node=two_nodes.nodes[path], gpu_type=A100, guaranteed_milli=8000, limit_milli=None)
+    for name, rate in ((H100, 4_000_000), (A100, 1_000_000)):
+        Rate.objects.create(gpu_type=name, valid_from=NOON - timedelta(days=1), micros_per_gpu_hour=rate)
+    return two_nodes
+
+
+def test_on_a_slower_type_it_takes_longer_and_costs_that_types_price(two_types):
+    lead = two_types.access("team_lead")
+    wish = {"estimate_s": 3600, "throughput": {A100: 0.45}}
+
+    fast = fit(lead, **wish)
+    assert (fast.gpu_type, fast.run_seconds, fast.cost_micros) == (H100, 3600, 32_000_000)
+    assert [(one.gpu_type, one.speed, one.run_seconds, one.cost_micros, one.chosen) for one in fast.on_types] == [
+        (H100, 1.0, 3600, 32_000_000, True),
+        (A100, 0.45, 8000, 17_777_778, False),
+    ]
+    slow = fit(lead, gpu_types=[A100], **wish)
+    assert (slow.gpu_type, slow.run_seconds, slow.cost_micros) == (A100, 8000, 17_777_778)
+    assert [one.gpu_type for one in slow.on_types] == [A100]
+    cut = fit(lead, limit_s=7200, **wish)
+    assert [(one.run_seconds, one.cut) for one in cut.on_types] == [(3600, False), (7200, True)]
+    assert [one.gpu_type for one in fit(lead, throughput={H100: 0}, estimate_s=60).on_types] == [A100]
+    assert fit(lead, throughput={H100: 0.5, A100: 2}, estimate_s=60).gpu_type == A100, "the faster type is tried first"
+    assert fit(lead, estimate_s=3600).on_types == (), "who states no speeds is shown none"
+    assert {one.cost_micros for one in fit(two_types.access("submitter"), **wish).on_types} == {None}
+
+
+def test_the_panel_and_the_api_tell_of_each_type(two_types):
+    description = {"name": "train", "quota": PATH, "gpus": 8, "estimate_s": 3600, "limit_s": 7200, "throughput": {A100: 0.45}}
+    client = two_types.client("team_lead")
+
+    told = client.post("/api/v1/fit", description, content_type="application/json").json()
+    assert [(one["gpu_type"], one["run_s"], one["cut"]) for one in told["on_types"]] == [(H100, 3600, False), (A100, 7200, True)]
+    form = {"_from": "form", "name": "train", "quota": PATH, "gpus": "8", "estimate_s": "1h", "limit_s": "2h", "throughput": f"{A100}=0.45"}
+    panel = client.post("/jobs/new/look", form).json()["fit"]
+    assert "By GPU type" in panel and "0.45×" in panel
+    assert "ended by its limit, unfinished" in panel

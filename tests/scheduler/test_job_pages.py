@@ -412,3 +412,13 @@ def test_a_row_is_told_by_its_last_attempt_and_what_lies_ahead(personas, ours):
     assert f"Has been promised the GPUs that {ended.public_id} leaves." in html
     assert "Waits for 2 jobs to end." in html
     assert html.count(f">{owner.username}</td>") == 2
+
+
+def test_a_job_on_a_slower_type_is_expected_to_take_longer(personas, ours):
+    running = job("slow", on=ours, state=JobState.RUNNING, estimate_seconds=3600, spec={"throughput": {"H100-SXM-80GB": 0.5}})
+    placement(running, node(gpus=1).gpus.get(), attempt=attempt(running, running_at=NOON))
+
+    html = page(personas.client("viewer"), running)
+
+    assert "of about 2" in html
+    assert "at speed 1" in html and "0.5×" in html

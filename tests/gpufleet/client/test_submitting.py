@@ -13,7 +13,7 @@ from gpufleet.core.times import now
 from scheduler.backends.registry import backend_for
 from scheduler.models import Job, JobState, SavedView
 from scheduler.services.tick import tick_run
-from tests.builders import cluster, job, node
+from tests.builders import cluster, gpu_type, job, node
 
 pytestmark = pytest.mark.django_db(transaction=True)
 TEAM = "acme/research/nlp"
@@ -315,3 +315,12 @@ def test_a_saved_view_is_listed_by_its_name(run, personas):
     status, _, err = run("ls", "--view", "none")
     assert status == 4
     assert "There are: Over." in err
+
+
+def test_speeds_by_type_are_stated_as_flags(run, tmp_path):
+    gpu_type("A100-SXM-40GB", board="A100-40", memory_mib=40_960)
+    (tmp_path / "job.yaml").write_text(f"name: x\nquota: {TEAM}\ngpus: 1\nthroughput: {{H100-SXM-80GB: 2}}\n")
+
+    assert run("submit", str(tmp_path / "job.yaml"), "--speed", "A100-SXM-40GB=0.45", **SUBMIT)[0] == 0
+    assert only_job().spec["throughput"] == {"H100-SXM-80GB": 2, "A100-SXM-40GB": 0.45}
+    assert run("submit", str(tmp_path / "job.yaml"), "--speed", "A100-SXM-40GB=fast", **SUBMIT)[0] == 2
