@@ -6,10 +6,11 @@ from gpufleet import clock, errors, health, live, metrics, search
 from gpufleet.api import api
 
 urlpatterns = [
+    # First, as programs ask most often, and what stands behind a hundred others is found last.
+    path("api/v1/", api.urls),
     path("", include("dashboards.urls")),
     path("", include("scheduler.urls")),
     path("", include("quotas.urls")),
-    path("api/v1/", api.urls),
     path("accounts/", include("gpufleet.accounts")),
     path("search/", search.search_page, name="search"),
     path("search/suggest", search.search_suggest, name="search_suggest"),
