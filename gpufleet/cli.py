@@ -35,6 +35,8 @@ PLAIN_COMMANDS: dict[str, str] = {
     "release": "gpufleet.client.commands:release",
     "checkpoint": "gpufleet.client.commands:checkpoint",
     "restart": "gpufleet.client.commands:restart",
+    "webhooks": "gpufleet.client.telling:webhooks",
+    "notices": "gpufleet.client.telling:notices",
     "fleet": "gpufleet.client.fleet:fleet",
     "quota": "gpufleet.client.fleet:quota",
     "top": "gpufleet.client.fleet:top",

@@ -15,6 +15,7 @@ from gpufleet.client import AWAY, NOT_ALLOWED, NOT_THERE, REFUSED, ClientError
 from gpufleet.client.place import Place
 
 TRIES = 4
+NO_CONTENT = 204
 SECONDS = 30.0
 AGAIN_AFTER = (0.3, 1.0, 3.0)
 BUSY = (429, 502, 503, 504)
@@ -42,6 +43,15 @@ class Console:
     def post(self, path: str, body: Any = None, *, key: str = "", repeatable: bool = False, **query: Any) -> Any:
         """A write. With an idempotency key, or keys of its own within, it may be repeated: the console does it once and answers the same again."""
         return self._call("POST", path, query, body if body is not None else {}, key, repeatable)
+
+    def put(self, path: str, body: Any) -> Any:
+        return self._call("PUT", path, {}, body)
+
+    def patch(self, path: str, body: Any) -> Any:
+        return self._call("PATCH", path, {}, body)
+
+    def delete(self, path: str, **query: Any) -> None:
+        self._call("DELETE", path, query)
 
     def events(self, path: str, **query: Any) -> Iterator[tuple[str, Any]]:
         """Kinds and values of a stream of Server-Sent Events, to its event `end`. It goes on where it was when an answer is over."""
@@ -108,6 +118,8 @@ class Console:
         headers = {"Accept": "application/json"} | ({"Idempotency-Key": key} if key else {})
         with self._opened(method, path, query, body, headers) as answer:
             text = answer.read()
+        if answer.status == NO_CONTENT:
+            return None
         try:
             return json.loads(text)
         except ValueError as fault:

@@ -37,6 +37,8 @@ WORDS = {
     "submit": "--json --draft --dry-run --wait --key --name --quota --class --priority --gpus --workers --type --speed --mig --estimate --limit"
     " --label --env --workdir --after",
     "top": "--json --limit --team --once",
+    "webhooks": "ls add pause resume test rm deliveries redeliver --json --state --limit --quota --on --reason --no-wait",
+    "notices": "ls read set test log --json --unread --limit --zone --quiet --quiet-rule --urgent",
     **dict.fromkeys(("enqueue", "restart"), "--json --reason"),
     **dict.fromkeys(("cancel", "hold", "release", "priority", "checkpoint"), "--json --matching --dry-run --yes --reason"),
     **dict.fromkeys(("show", "why"), "--json"),
