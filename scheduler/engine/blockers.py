@@ -192,7 +192,7 @@ class Blockers:
                 worst = (role, most, len(ranks))
         idle = int((self.view.count_np * allowed).sum())
         if idle < total_needed:
-            detail = f"needs {total_needed} {type_name} GPUs; {idle} are free where it may run"
+            detail = f"needs {total_needed} {type_name} GPU{'s' * (total_needed != 1)}; {idle} {'is' if idle == 1 else 'are'} free where it may run"
             return reason("capacity", detail, type=type_name, needed=total_needed, free=idle)
         if worst is None:
             if plain(cycle.cluster, kind) or self._fits(work, quota_type):

@@ -167,7 +167,7 @@ def _reclaim(cycle: Cycle, work: Work, quota_type: int, leaf: int) -> Reason | N
     name = work.job.name
 
     def why(_: object) -> Reason:
-        return reason("reclaim", f"{cycle.tree.names[leaf]} takes back {milli / 1000:g} GPUs for {name}")
+        return reason("reclaim", f"{cycle.tree.names[leaf]} takes back {milli / 1000:g} GPU{'s' * (milli != 1000)} for {name}")
 
     listed = ("ranked", rules.signature, work.form.gpus_only)
     ranked = cycle.memo(listed)
