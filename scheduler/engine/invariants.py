@@ -35,6 +35,8 @@ def check(cycle: Cycle) -> None:
         return
     settled = Settled(cluster)
     held = settled.held()
+    for work in settled.dubious():
+        _whole_gang(work, cycle)
     parts: dict[tuple[int, int], list[tuple[str, Seat]]] = {}
     for work in settled.others:
         if work.seats and work.seats != work.first_seats:
@@ -55,7 +57,10 @@ def check(cycle: Cycle) -> None:
 
 
 class Settled:
-    """In columns who stands on whole GPUs as he stood when the plan began, and who has left them: they are most of all. `others` are the rest."""
+    """In columns who stands on whole GPUs as he stood when the plan began, who has left them, and who came with one worker: they are most of all.
+
+    `others` are the rest.
+    """
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -63,14 +68,34 @@ class Settled:
         usual = [work for work in cluster.works if not work.form.parted] if parted else cluster.works
         changed = [work for work in usual if work.seats is not work.first_seats]
         gone = [work for work in changed if not work.seats]
-        self.works = [work for work in usual if work.seats and work.seats is work.first_seats]
-        self.others = [work for work in changed if work.seats] + ([work for work in cluster.works if work.form.parted] if parted else [])
-        there, left = Stood(cluster, self.works), Stood(cluster, gone)
+        here = [work for work in usual if work.seats and work.seats is work.first_seats]
+        self.others = [work for work in cluster.works if work.form.parted] if parted else []
+        self.fresh: list[Work] = []
+        for work in changed:
+            if work.seats:
+                alone = len(work.seats) == 1 and not work.first_seats and len(work.kind.roles) == 1
+                (self.fresh if alone else self.others).append(work)
+        self.works = here + self.fresh
+        there, left = Stood(cluster, [work.seats for work in self.works]), Stood(cluster, [work.first_seats for work in gone])
         self.node, self.mask = there.node, there.mask
         # What they use, by the leaf that is charged, and what was used as the plan began, by their own.
         self._used = (ints([work.charged_leaf for work in self.works]), ints([work.quota_type for work in self.works]), there.milli)
-        home = ints([work.home for work in chain(self.works, gone)])
-        self._used_before = (home, np.concatenate((there.first_type, left.first_type)), np.concatenate((there.milli, left.milli)))
+        home, were = ints([work.home for work in chain(here, gone)]), len(here)
+        self._used_before = (home, np.concatenate((there.first_type[:were], left.first_type)), np.concatenate((there.milli[:were], left.milli)))
+
+    def dubious(self) -> list[Work]:
+        """Who came with one worker and may not be whole, or not on healthy GPUs; all the others surely are."""
+        if not self.fresh:
+            return []
+        grid = self.cluster.grid
+        node, mask = self.node[-len(self.fresh) :], self.mask[-len(self.fresh) :]
+        roles = [work.kind.roles[0] for work in self.fresh]
+        healthy = np.array([each.health not in ("down", "draining") for each in grid.nodes], dtype=np.bool_)
+        sound = healthy[node] & (mask & ~np.array(grid.usable, dtype=np.uint64)[node] == 0)
+        sound &= np.bitwise_count(mask) == ints([role.gpus for role in roles])
+        sound &= ints([role.least for role in roles]) <= 1
+        sound &= ints([work.seats[0].role for work in self.fresh]) == 0
+        return [work for work, well in zip(self.fresh, sound.tolist(), strict=True) if not well]
 
     def held(self) -> list[int]:
         """The GPUs that they hold, by node."""
@@ -100,16 +125,15 @@ class Settled:
 
 
 class Stood:
-    """Where jobs stood when the plan began: node and GPUs by worker, milli-GPU and the type of the first worker by job."""
+    """The places of jobs: node and GPUs by worker, milli-GPU and the type of the first worker by job."""
 
-    def __init__(self, cluster: Cluster, works: Sequence[Work]) -> None:
-        held = [work.first_seats for work in works]
+    def __init__(self, cluster: Cluster, held: Sequence[tuple[Seat, ...]]) -> None:
         seats = [*chain.from_iterable(held)]
         self.node = np.fromiter(map(attrgetter("node"), seats), dtype=np.int64, count=len(seats))
         self.mask = np.fromiter(map(attrgetter("mask"), seats), dtype=np.uint64, count=len(seats))
         counts = ints([*map(len, held)])
-        self.milli = np.zeros(len(works), dtype=np.int64)
-        np.add.at(self.milli, np.repeat(np.arange(len(counts)), counts), np.fromiter(map(attrgetter("milli"), seats), np.int64, len(seats)))
+        self.milli = np.zeros(len(held), dtype=np.int64)
+        np.add.at(self.milli, np.repeat(np.arange(len(held)), counts), np.fromiter(map(attrgetter("milli"), seats), np.int64, len(seats)))
         self.first_type = ints(cluster.grid.type_of)[self.node[np.cumsum(counts) - counts]]
 
 

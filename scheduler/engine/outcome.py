@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from operator import attrgetter
 
 import numpy as np
@@ -81,7 +82,13 @@ def stand(work: Work, seat: Seat, cycle: Cycle) -> Stand:
 
 
 def stands(work: Work, cycle: Cycle) -> tuple[Stand, ...]:
-    return tuple([stand(work, seat, cycle) for seat in work.seats])
+    if work.form.parted:
+        return tuple([stand(work, seat, cycle) for seat in work.seats])
+    roles, nodes = work.kind.roles, cycle.grid.nodes
+    if len(work.seats) == 1:  # most of all
+        (seat,) = work.seats
+        return (new_stand((roles[seat.role].name, seat.rank, nodes[seat.node].name, seat.mask, None, ())),)
+    return tuple([new_stand((roles[seat.role].name, seat.rank, nodes[seat.node].name, seat.mask, None, ())) for seat in work.seats])
 
 
 def action_of(work: Work) -> str | None:
@@ -102,7 +109,7 @@ def action_of(work: Work) -> str | None:
     return "repair" if short else "grow"
 
 
-_STAGE = {"evict": 0, "shrink": 1, "move": 2, "start": 4, "repair": 4, "grow": 5}
+_STAGE = {"evict": 0, "shrink": 1, "move": 2, "repartition": 3, "start": 4, "repair": 4, "grow": 5}
 
 
 def decisions_of(cycle: Cycle) -> list[Decision]:
@@ -122,7 +129,8 @@ def decisions_of(cycle: Cycle) -> list[Decision]:
         befores = {work.order: owners.before(work) for action, work in changed if action not in ("evict", "shrink")}
     served = Served(cycle, befores, [work for _, work in changed])
     leaving = _evictions(served, gone)
-    staged = []  # with what they are sorted by: stage, when the job was given its place, and who it is
+    changed.sort(key=lambda pair: pair[1].sequence)  # in the order in which they were given their places
+    staged: list[list[Decision]] = [[] for _ in range(6)]
     for action, work in changed:
         assert work.why is not None
         if action == "evict":
@@ -134,7 +142,8 @@ def decisions_of(cycle: Cycle) -> list[Decision]:
             elif action == "shrink":
                 why, beneficiary = served.by(work, work.why, work.for_job)
             decision = placing(action, why, work.job.name, beneficiary, stands(work, cycle), befores.get(work.order, ()), work.backfilled)
-        staged.append((_STAGE[action], work.sequence, work.order, decision))
+        staged[_STAGE[action]].append(decision)
+    splits = []
     for key in sorted(cycle.cluster.geometry):
         split = cycle.fleet.soon.splits.get(key)
         holder = cycle.cluster.geometry[key]
@@ -142,9 +151,10 @@ def decisions_of(cycle: Cycle) -> list[Decision]:
         node = cycle.grid.nodes[key[0]].name
         why = reason("repartition", f"GPU {key[1]} of {node} is split anew for {holder.job.name}")
         decision = Decision("repartition", why, for_job=holder.job.name, after=owners.holding(*key), node=node, gpu=key[1], instances=instances)
-        staged.append((3, holder.sequence, key[0] * 64 + key[1], decision))
-    staged.sort()  # no two are equal in the first three
-    return in_order([*leaving, *[decision for _, _, _, decision in staged]])
+        splits.append((holder.sequence, key, decision))
+    splits.sort()
+    staged[_STAGE["repartition"]] = [decision for _, _, decision in splits]
+    return in_order([*leaving, *chain.from_iterable(staged)])
 
 
 def _evictions(served: "Served", works: Iterable[Work]) -> list[Decision]:

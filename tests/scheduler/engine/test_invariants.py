@@ -1,0 +1,96 @@
+"""The last word on a plan: whatever is broken in a state that was sound is found, and the job is named."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from scheduler.engine.cluster import Work
+from scheduler.engine.cycle import settled
+from scheduler.engine.fleet import Seat
+from scheduler.engine.invariants import InvariantBroken, check
+from scheduler.engine.scenario import parse
+from scheduler.engine.state import Cycle
+
+Json = dict[str, Any]
+
+
+def scene() -> Json:
+    """One job runs, single workers and a gang start beside it."""
+    nodes = [{"name": f"n{at}", "gpu_type": "H100-SXM-80GB", "gpus": 8, "path": {}} for at in range(4)]
+    nodes[3] |= {"unhealthy_gpus": [7], "health": "healthy"}
+    runs = {"state": "running", "started": -600, "workers": [{"role": "worker", "index": 0, "node": "n0", "gpus": [0, 1]}]}
+    jobs = [{"name": "runs", "quota": "a", "submitted": -900, "roles": [{"name": "worker", "gpus": 2}], **runs}]
+    jobs += [{"name": f"starts-{at}", "quota": "a", "submitted": -60 - at, "roles": [{"name": "worker", "gpus": 2}]} for at in range(3)]
+    jobs.append({"name": "gang", "quota": "b", "submitted": -30, "roles": [{"name": "worker", "min": 2, "gpus": 4}]})
+    return {
+        "format": "gpufleet-scenario/1",
+        "now": "2026-11-20T09:00:00Z",
+        "nodes": nodes,
+        "quotas": [{"name": "a", "guaranteed": 16}, {"name": "b", "guaranteed": 8}],
+        "jobs": jobs,
+    }
+
+
+def sound() -> Cycle:
+    cycle = settled(parse(scene()))
+    assert sum(not work.first_seats and bool(work.seats) for work in cycle.cluster.works) == 4
+    check(cycle)
+    return cycle
+
+
+def job(cycle: Cycle, name: str) -> Work:
+    return next(work for work in cycle.cluster.works if work.job.name == name)
+
+
+def moved(change: Callable[[Seat], Seat], name: str) -> Cycle:
+    """The same with one worker elsewhere."""
+    cycle = sound()
+    work = job(cycle, name)
+    work.seats = (change(work.seats[0]), *work.seats[1:])
+    return cycle
+
+
+BROKEN: dict[str, tuple[Callable[[Cycle], Callable[[Seat], Seat]], str]] = {
+    "where another one runs": (lambda cycle: lambda seat: seat._replace(node=job(cycle, "runs").seats[0].node, mask=3), "held twice"),
+    "where another one starts": (lambda cycle: lambda seat: job(cycle, "starts-0").seats[0], "held twice"),
+    "where a gang starts": (
+        lambda cycle: lambda seat: seat._replace(node=job(cycle, "gang").seats[1].node, mask=job(cycle, "gang").seats[1].mask & 51),
+        "held twice",
+    ),
+    "with a GPU too many": (lambda cycle: lambda seat: seat._replace(node=2, mask=7), "got 3 GPUs"),
+    "on a GPU that is not well": (lambda cycle: lambda seat: seat._replace(node=3, mask=0b11000000), "not healthy"),
+    "as another role": (lambda cycle: lambda seat: seat._replace(role=1), "has 0 of 1 workers"),
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_no_broken_start_of_one_worker_passes(how: str):
+    change, message = BROKEN[how]
+
+    with pytest.raises(InvariantBroken, match=message) as found:
+        check(moved(change(sound()), "starts-1"))
+    assert found.value.job in ("starts-1", "starts-0", "gang")
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_no_broken_start_of_a_gang_passes(how: str):
+    with pytest.raises(InvariantBroken):
+        check(moved(BROKEN[how][0](sound()), "gang"))
+
+
+def test_nobody_starts_on_a_node_that_is_drained():
+    cycle = sound()
+    work = job(cycle, "starts-1")
+    object.__setattr__(cycle.grid.nodes[work.seats[0].node], "health", "draining")
+
+    with pytest.raises(InvariantBroken, match="not healthy"):
+        check(cycle)
+
+
+def test_what_starts_is_charged():
+    cycle = sound()
+    cycle.tree.charge(job(cycle, "starts-1").home, 0, -2000, False)
+
+    with pytest.raises(InvariantBroken, match="books"):
+        check(cycle)
