@@ -540,7 +540,8 @@ class Cluster:
         work.quota_type = quota_type
         work.charged_leaf = leaf
         work.why = why
-        work.look_for_gaps()
+        if work.degraded or not work.form.sole:
+            work.look_for_gaps()
         self.sequence += 1
         work.sequence = self.sequence
         self._charge(leaf, quota_type, milli, work.fixed)

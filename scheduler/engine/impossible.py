@@ -22,8 +22,6 @@ class Verdicts:
         self._fits_empty = cluster.kept.fits_empty
         self._alike: dict[tuple[int, int, tuple[int, ...]], Verdict] = {}
         self._everywhere: dict[tuple[int, tuple[int, ...]], Verdict] = {}  # of those that may wait, where no queue has a limit
-        tree = cluster.tree
-        self._limited = any(total is not None for total in tree.limit_total) or any(caps is not None for caps in tree.limit_by_type)
 
     def alike(self, work: Work) -> Verdict:
         """What is said of a job, worked out once for all that are alike in it."""
@@ -31,7 +29,7 @@ class Verdicts:
         known = self._everywhere.get(asked) or self._alike.get((work.home, *asked))
         if known is None:
             known = self._alike[(work.home, *asked)] = self.of(work)
-            if not known[0] and not self._limited:
+            if not known[0] and not self.cluster.tree.limited:
                 self._everywhere[asked] = known
         return known
 

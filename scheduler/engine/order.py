@@ -92,16 +92,20 @@ class QueueOrder:
 
     def drop(self, leaf: int, onward: Callable[[Sequence[Work], int], int] | None = None) -> None:
         """The head of a leaf was served or refused; go on to the next one, from where `onward` finds it."""
-        at = self.at.get(leaf, 0) + 1
+        at, queue = self.at.get(leaf, 0) + 1, self.queues[leaf]
         self.dropped.add(leaf)
-        self.at[leaf] = at if onward is None else onward(self.queues[leaf], at)
-        self.refresh(leaf)
+        if onward is not None:
+            at = onward(queue, at)
+        self.at[leaf] = at
+        self._renew_keys(leaf, queue[at] if at < len(queue) else None)
 
     def refresh(self, leaf: int) -> None:
         """New keys on the path of a leaf whose head or use has changed."""
+        self._renew_keys(leaf, self.head(leaf))
+
+    def _renew_keys(self, leaf: int, head: Work | None) -> None:
         tree, division, version, asks = self.tree, self.division, self.version, self.asks
         parents, key_of = tree.parent, tree.key
-        head = self.head(leaf)
         best: int | None = None
         if head is not None:
             best = leaf

@@ -59,6 +59,7 @@ class Tree:
         if len(types) > 1 and not self.by_type:
             self.used_by_type = [[0] * size for _ in types]
         self._amounts(scenario, windows)
+        self.limited = bool(self.class_windows) or any(total is not None for total in self.limit_total) or any(map(bool, self.limit_by_type))
         self.usage_weight = scenario.settings.fairness.usage_weight_millionths
         self._divided: dict[tuple[str, int, int], tuple[int, list[int], list[int]]] = {}
         self._settled: dict[int, tuple[int, list[int]]] = {}  # pool and requests of a group as it was divided last
@@ -303,6 +304,8 @@ class Tree:
 
     def limit_gate(self, leaf: int, quota_type: int, milli: int) -> Reason | None:
         """Why the path's limits refuse so much more, if they do."""
+        if not self.limited:
+            return None
         division = self.divisions[self.division_of[quota_type]]
         for place in self.path[leaf]:
             total = self.limit_total[place]

@@ -115,7 +115,10 @@ class Walk:
     def onward(self, queue: Sequence[Work], at: int) -> int:
         """The place of the first job from there on that is not hopeless."""
         end = len(queue)
-        if not self.only_type or (self.keep and self.book.room_for_more(0)):
+        keeps = self.keep and self.book.room_for_more(0)
+        if keeps and at < end and not self.by_right and self.only_type and not queue[at].evicted and 0 not in self.book.blocked_within:
+            return at  # as long as nobody is blocked whoever comes next may be the first
+        if not self.only_type or keeps:
             return self._beyond_the_hopeless(queue, at) if at < end and self.hopeless(queue[at]) else at
         # The common case, and walked once per waiting job: only room decides.
         unfit, promising = self.unfit[0], self.promising[0]
