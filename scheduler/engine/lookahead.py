@@ -45,7 +45,7 @@ class Lookahead:
         if table is None:
             table = self.tables[count] = Table(self, count)
         elif table.stale:
-            table.catch_up()
+            table.catch_up(self)
         return table
 
     def earliest(self, gpus: int, workers: int, length: int, allowed: Ints, level: Level | None) -> tuple[int, list[tuple[int, int]]] | None:
@@ -122,6 +122,38 @@ class Lookahead:
         for node, count in places:
             self.hold(moment, until, node, count)
 
+    def give_back(self, moment: int, length: int, places: list[tuple[int, int]]) -> None:
+        self.reserve(moment, length, [(node, -count) for node, count in places])
+
+    def gaps(self, node: int, count: int) -> list[tuple[int, int]]:
+        """From when to when at least so many GPUs of a node are free."""
+        times, free = self.times[node], self.free[node]
+        if len(times) == 1:
+            return [(0, END)] if free[0] >= count else []
+        gaps = []
+        opened = -1
+        for at, have in zip(times, free, strict=True):
+            if have >= count:
+                if opened < 0:
+                    opened = at
+            elif opened >= 0:
+                gaps.append((opened, at))
+                opened = -1
+        if opened >= 0:
+            gaps.append((opened, END))
+        return gaps
+
+    def is_no_other(self, node: int, gpus: int, workers: int, length: int, at: int, taken: int) -> bool:
+        """Whether a node of which so many GPUs are taken at a date, or none, offers them then, and no more or sooner: so that the date stays."""
+        for count in range(gpus, min(gpus * workers, self.grid.most_gpus) + 1, gpus):
+            first = next((start for start, end in self.gaps(node, count) if end - start >= length), END + 1)
+            if count <= taken:
+                if first < at or not any(start <= at and end - at >= length for start, end in self.gaps(node, count)):
+                    return False
+            elif first <= at:
+                return False
+        return True
+
     def hold(self, moment: int, until: int, node: int, count: int) -> None:
         """So many GPUs of a node are held from one moment to another; fewer than none: given back."""
         times, free = self.times[node], self.free[node]
@@ -174,11 +206,9 @@ class Table:
     """The gaps in which at least `count` GPUs of a node are free: (start, end) by node, padded with empty ones."""
 
     def __init__(self, ahead: Lookahead, count: int) -> None:
-        # Not the look-ahead itself: what knows each other is gone only when the garbage collector comes by.
-        self.times, self.free = ahead.times, ahead.free
         self.count = count
         self.stale: set[int] = set()  # nodes that have changed since it was last read
-        rows = [self._gaps(node) for node in range(ahead.grid.size)]
+        rows = [ahead.gaps(node, count) for node in range(ahead.grid.size)]
         self.width = max(2, *(len(row) for row in rows)) if rows else 2
         self.start = np.full((len(rows), self.width), END, dtype=np.int64)
         self.end = np.zeros((len(rows), self.width), dtype=np.int64)
@@ -187,30 +217,12 @@ class Table:
                 self.start[node, column] = start
                 self.end[node, column] = end
 
-    def _gaps(self, node: int) -> list[tuple[int, int]]:
-        times, free, count = self.times[node], self.free[node], self.count
-        if len(times) == 1:
-            return [(0, END)] if free[0] >= count else []
-        gaps = []
-        opened = -1
-        for at, have in zip(times, free, strict=True):
-            if have >= count:
-                if opened < 0:
-                    opened = at
-            elif opened >= 0:
-                gaps.append((opened, at))
-                opened = -1
-        if opened >= 0:
-            gaps.append((opened, END))
-        return gaps
-
-    def catch_up(self) -> None:
+    def catch_up(self, ahead: Lookahead) -> None:
         for node in self.stale:
-            self._refresh(node)
+            self._refresh(node, ahead.gaps(node, self.count))
         self.stale.clear()
 
-    def _refresh(self, node: int) -> None:
-        row = self._gaps(node)
+    def _refresh(self, node: int, row: list[tuple[int, int]]) -> None:
         if len(row) > self.width:
             more = len(row) - self.width + 4
             self.start = np.pad(self.start, ((0, 0), (0, more)), constant_values=END)

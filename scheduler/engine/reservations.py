@@ -1,9 +1,8 @@
 """Places kept for blocked jobs, and what may run in the gaps before them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from typing import NamedTuple, Protocol
 
 from .capacity import widest
@@ -19,6 +18,7 @@ from .values import Kind, Preemptible, Role, Settings
 from .windows import NEVER
 
 MANY = 64  # jobs that changed from which a look-ahead is made anew
+MOST_CHANGES = 4096  # that are looked through
 
 
 class Surroundings(Protocol):
@@ -59,6 +59,7 @@ class Entry:
     guaranteed: bool  # whether its holder would stay within its guarantees
     place: int  # in the order of the book
     date: Date
+    known: "Known"
     served: bool = False  # by a later pass: its holder stands, and nothing is kept any more
 
     def keeps(self, node: int) -> int:
@@ -76,42 +77,66 @@ NOWHERE = Held(0, ())
 new_held = partial(tuple.__new__, Held)  # of both fields at once, past the slow constructor
 
 
-class Known(NamedTuple):
-    """What came of a blocked job that asked for a place in a type: from when on it is kept, where and how; or no date at all."""
+@dataclass(slots=True, eq=False)
+class Known:
+    """What came of a blocked job that asked for a place in a type: from when on it is kept, where; or no date at all."""
 
     work: Work
     quota_type: int
     instant: int
-    date: Date | None
+    places: list[tuple[int, int]] | None
+    counted: bool  # whether that is a matter of counting GPUs over time, and so the same as long as these are
+    read: int = 0  # so many changes of the fleet it takes into account
+    before: tuple["Known", ...] = ()  # whose places were kept then
 
-
-class Walked:
-    """What came of those who asked one after the other: the same again, as long as they ask in the same order and all else is as it was."""
-
-    def __init__(self, known: list[Known] | None = None, *, reserved: bool = False) -> None:
-        self.known = known or []
-        self.at = 0  # who is to ask next
-        self.reserved = reserved  # whether the look-ahead holds the places already, of all who are still to ask
-
-    def rest(self) -> list[Known]:
-        return self.known[self.at :]
-
-    def next(self) -> Known | None:
-        return self.known[self.at] if self.at < len(self.known) else None
+    @property
+    def nodes(self) -> Iterator[int]:
+        return (node for node, _ in self.places or ())
 
 
 class Prospect:
-    """A look-ahead to go on from in the next plan, and what was reserved on it by a plan that had changed nothing yet."""
+    """A look-ahead to go on from in the next plan, and what was told on it."""
 
-    def __init__(self, settings: Settings, ahead: Lookahead, held: dict[Work, Held], ends_now: bool, walked: Walked) -> None:
+    def __init__(self, settings: Settings, ahead: Lookahead, held: dict[Work, Held], ends_now: bool, told: "Told") -> None:
         self.settings = settings
         self.ends_now = ends_now  # whether somebody's time was up when it was made, or would have been
         self.ahead = ahead
         self.held = held
-        self.walked = walked
-        self.same = True  # whether everyone stands who stood then, and nobody else
-        self.decided = False  # whether a plan since then has let somebody stand elsewhere, or not at all
+        self.told = told
         self.changed: dict[Work, bool] = {}  # jobs that may stand otherwise by now, and whether they are still there
+
+
+class Told:
+    """What blocked jobs were told, and what has changed on the fleet since.
+
+    A date is the same again as long as its places can still be had, and no node that has changed offers one that comes before it: whether
+    another job stands there since, or another one has a place kept.
+    """
+
+    def __init__(self) -> None:
+        self.dates: dict[Work, Known] = {}
+        self.lately: dict[Work, Known] = {}  # of this plan alone
+        self.changes: list[int] = []  # nodes on which somebody stands otherwise than before, in order
+
+    def go_on(self) -> None:
+        if len(self.dates) > MANY:
+            self.dates = self.lately
+        self.lately = {}
+        if len(self.changes) > MOST_CHANGES:
+            self.dates.clear()
+            self.changes.clear()
+
+    def note(self, known: Known, before: tuple[Known, ...]) -> None:
+        known.read, known.before = len(self.changes), before
+        self.dates[known.work] = self.lately[known.work] = known
+
+    def changed_since(self, known: Known, before: tuple[Known, ...]) -> set[int]:
+        """The nodes on which anything is otherwise than when it was told, with these places kept now."""
+        nodes = set(self.changes[known.read :])
+        if known.before != before:
+            for one in set(known.before) ^ set(before):
+                nodes.update(one.nodes)
+        return nodes
 
 
 def _largest(work: Work) -> tuple[Role, int] | None:
@@ -144,33 +169,15 @@ class Book:
         self._rehearsed: Rehearsal | None = None
         self._rehearsed_read = 0  # so much of the cluster's journal is in it
         self._tenants: dict[tuple[int, int], dict[Work, int]] = {}  # of GPUs in parts: until when, by job
-        self._walked = Walked()  # by the walk before, or by the plan before
-        self._asked: list[Known] = []  # who has asked since the book was cleared
-        self._repeatable = True  # whether all of them would be told the same again once things are as they were when they asked
-        self._strayed: dict[Work, Held] = {}  # who stands otherwise than at that time, and how he stood
-        self._at_start = True  # whether they asked as the plan began, before it had changed anything
-        self._at_first: list[Known] = []  # who asked first of all then
+        self._told = Told()
+        self._keeping: list[Known] = []  # whose places are kept now, in order
 
     def clear(self) -> None:
-        """Forget what was reserved; the look-ahead stays and goes on to follow what changes.
-
-        Where the next walk will be told the same again, it goes on to hold what was reserved.
-        """
-        self._let_go()
-        if self._ahead is not None:
-            if self._many_stray():
-                self._begin_otherwise()  # they are followed when somebody asks for the look-ahead again, if anyone does
-            else:
-                self._follow(self._ahead)
-                if self._strayed:
-                    self._begin_otherwise()
-            if not self._repeatable:
-                for entry in self.entries:
-                    if not entry.served:
-                        self._give_back(self._ahead, entry.at, entry.length, entry.places)
-        self._note_first()
-        self._walked = Walked(self._asked, reserved=True) if self._repeatable else Walked()
-        self._asked, self._repeatable = [], True
+        """Forget what was reserved; the look-ahead stays and goes on to follow what changes."""
+        for entry in self.entries:
+            if not entry.served and self._ahead is not None:
+                self._ahead.give_back(entry.at, entry.length, entry.places)
+        self._keeping.clear()
         self.entries.clear()
         self.per_type.clear()
         self.blocked_within.clear()
@@ -181,53 +188,17 @@ class Book:
     @property
     def ahead(self) -> Lookahead:
         """The look-ahead as of this moment, with the places that are kept by now."""
-        ahead = self._renew()
-        self._let_go()
-        return ahead
-
-    def _give_back(self, ahead: Lookahead, at: int, length: int, places: Sequence[tuple[int, int]]) -> None:
-        ahead.reserve(at, length, [(node, -count) for node, count in places])
-
-    def _let_go(self) -> None:
-        """Nobody will be told what he was told the last time."""
-        if self._walked.reserved and self._ahead is not None:
-            for known in self._walked.rest():
-                if known.date is not None:
-                    self._give_back(self._ahead, known.instant - self._ahead.now, self.length(known.work), known.date.places)
-        self._walked = Walked()
-
-    def _many_stray(self) -> bool:
-        """Whether of many jobs that may have changed since the look-ahead followed them somebody stands elsewhere."""
-        journal, held = self.cycle.cluster.journal, self._held
-        if len(journal) - self._read <= MANY:
-            return False
-        return any(work.seats != held.get(work, NOWHERE).seats for work in islice(journal, self._read, None))
-
-    def _begin_otherwise(self) -> None:
-        """Who asks from now on does so as others stand by now: what was told before need not be so again."""
-        self._let_go()
-        self._note_first()
-        self._repeatable = not self._asked and self._repeatable
-        self._at_start = False
-        self._strayed.clear()
-
-    def _note_first(self) -> None:
-        if self._at_start and self._repeatable and self._asked:
-            self._at_first = [*self._asked]
+        return self._renew()
 
     def _renew(self) -> Lookahead:
         cluster = self.cycle.cluster
         if self._ahead is None or (not self.entries and self._geometry != [*cluster.geometry]):
             self._tenants, self._geometry = {}, [*cluster.geometry]
-            self._walked = Walked()
-            self._strayed.clear()
-            self._at_start = all(work.seats is work.first_seats for work in cluster.journal)
-            self._repeatable = not self._asked and self._repeatable
             prospect, cluster.kept.prospect = cluster.kept.prospect, None
             if prospect is not None and prospect.settings == self.cycle.settings and len(prospect.changed) <= MANY:
                 self._ahead = self._go_on(prospect)
             else:
-                self._held = {}
+                self._held, self._told = {}, Told()
                 self._ahead = self._lookahead(self._held, self._tenants)
                 self._ends_now = self._anyone_ends()
             self._read = len(cluster.journal)
@@ -240,21 +211,17 @@ class Book:
         ahead, held, now = prospect.ahead, prospect.held, self.cycle.now
         later = now != ahead.now
         ahead.pass_time(now)
-        self._held = held
+        self._held, self._told = held, prospect.told
+        self._told.go_on()
         changed = prospect.changed | dict.fromkeys(self.cycle.cluster.journal, True)
-        again = prospect.same and self._at_start
         if later:
-            again = again and not prospect.decided and all(known.instant > now for known in prospect.walked.known)
             for work, stay in held.items():
                 if stay.until < END and (stay.until <= now or work.job.run.started is None):
                     changed.setdefault(work, True)  # its time was up, or is counted from now on
-                    again = False
-        self._ahead, self._walked = ahead, prospect.walked
-        if not again:
-            self._let_go()
         for work, there in changed.items():
             self._move(ahead, work, self._held_by(work) if there else NOWHERE)
-        self._strayed.clear()
+            if not there:
+                self._told.dates.pop(work, None)
         if later:
             self._ends_now = self._anyone_ends()
         else:
@@ -268,14 +235,9 @@ class Book:
         """What the next plan can go on from, with all reservations taken back; only where GPUs are held whole."""
         if self._ahead is None or self._tenants or self._geometry:
             return None
-        ahead = self._renew()
-        self._let_go()
-        walked = Walked(self._asked, reserved=True)
-        if self._strayed or not self._repeatable or not self._at_start:
-            self._note_first()
-            walked, self._repeatable = Walked(self._at_first), False
-            self.clear()
-        return Prospect(self.cycle.settings, ahead, self._held, self._ends_now, walked)
+        ahead = self.ahead
+        self.clear()
+        return Prospect(self.cycle.settings, ahead, self._held, self._ends_now, self._told)
 
     def fresh_lookahead(self) -> Lookahead:
         return self._lookahead({}, {})
@@ -338,14 +300,16 @@ class Book:
             served = bool(entry.work.seats) and not entry.work.degraded
             if served != entry.served:
                 entry.served = served
-                sign = -1 if served else 1
-                ahead.reserve(entry.at, entry.length, [(node, sign * count) for node, count in entry.places])
+                if served:
+                    self._keeping.remove(entry.known)
+                    ahead.give_back(entry.at, entry.length, entry.places)
+                else:
+                    self._keeping.append(entry.known)
+                    ahead.reserve(entry.at, entry.length, entry.places)
 
     def _move(self, ahead: Lookahead, work: Work, new: Held) -> None:
         old = self._held.get(work, NOWHERE)
         if old != new:
-            if self._strayed.setdefault(work, old) == new:
-                del self._strayed[work]  # back again
             self._hold(ahead, work, old, -1)
             self._hold(ahead, work, new, 1)
             if new.seats:
@@ -356,6 +320,7 @@ class Book:
     def _hold(self, ahead: Lookahead, work: Work, held: Held, sign: int) -> None:
         usable, until = self.cycle.grid.usable, self._left(held)
         for seat in held.seats:
+            self._told.changes.append(seat.node)
             if seat.mask and until:
                 ahead.hold(0, until, seat.node, sign * (seat.mask & usable[seat.node]).bit_count())
             for part in seat.parts:
@@ -490,37 +455,33 @@ class Book:
     def add(self, work: Work, types: Sequence[int], *, only_now: bool = False) -> Entry | None:
         """Keep the earliest place for a blocked job in one of these types; None where there is no date (or only a later one): nothing is kept."""
         self._asked_at.setdefault(work.order, len(self.entries))
-        repeatable = len(types) == 1 and not only_now and self._counted(work)
-        if repeatable:
-            self._renew()
-            if self._strayed:
-                self._begin_otherwise()
-        again = self._told_again(work, types[0]) if repeatable else None
-        found: Date | None = None
+        ahead = None if only_now else self.ahead
         quota_type = types[0]
-        if again is not None:
-            found = again.date and Date(again.instant - self.cycle.now, again.date.places, ())
+        known = self._told_again(ahead, work, quota_type) if ahead is not None and len(types) == 1 else None
+        if known is not None:
+            found = None if known.places is None else Date(known.instant - self.cycle.now, known.places, ())
             if found is None:
                 self.per_type[quota_type] = self.per_type.get(quota_type, 0) + 1
         else:
+            found = None
             for each in types:
                 date = self._date(work, each, only_now=only_now)
                 if date is not None and (found is None or date.at < found.at):
                     found, quota_type = date, each
-        if repeatable:
-            self._asked.append(Known(work, quota_type, END if found is None else self.cycle.now + found.at, found))
-        else:
-            self._repeatable = False
+            instant, places = (END, None) if found is None else (self.cycle.now + found.at, found.places)
+            known = Known(work, quota_type, instant, places, len(types) == 1 and not only_now and self._counted(work))
+        if known.counted:
+            self._told.note(known, tuple(self._keeping))
         if found is None:
             return None
         self.per_type[quota_type] = self.per_type.get(quota_type, 0) + 1
         at, places, _ = found
         length = self.length(work)
-        if again is None or not self._walked.reserved:
-            self._renew().reserve(at, length, places)
+        self.ahead.reserve(at, length, places)
+        self._keeping.append(known)
         tree = self.cycle.tree
         guaranteed = tree.within_guarantee(work.home, quota_type, self.cycle.least_milli(work.kind, quota_type))
-        entry = Entry(work, quota_type, at, length, places, guaranteed, len(self.entries), found)
+        entry = Entry(work, quota_type, at, length, places, guaranteed, len(self.entries), found, known)
         self.entries.append(entry)
         for node, _ in places:
             self.nodes.setdefault(node, []).append(entry)
@@ -531,12 +492,21 @@ class Book:
         role = work.form.roles[0]
         return work.form.plain and not work.seats and not (self.hosts_bind and (role.cpus or role.host_memory_mib))
 
-    def _told_again(self, work: Work, quota_type: int) -> Known | None:
-        """What it was told when it asked the last time, if all who asked before it were told the same as then."""
-        known = self._walked.next()
-        if known is None or known.work is not work or known.quota_type != quota_type:
+    def _told_again(self, ahead: Lookahead, work: Work, quota_type: int) -> Known | None:
+        """What it was told when it asked the last time, if it would be told the same now."""
+        known = self._told.dates.get(work)
+        if known is None or known.quota_type != quota_type:
             return None
-        self._walked.at += 1
+        at = known.instant - self.cycle.now if known.places is not None else END
+        if at <= 0:
+            return None
+        nodes = self._told.changed_since(known, tuple(self._keeping))
+        if nodes:
+            role, suspect = work.form.roles[0], work.kind.tolerates_suspect
+            flags = work.form.eligible(self.cycle.grid, 0, quota_type, suspect=suspect, spare=False).flags
+            length, places = self.length(work), dict(known.places or ())
+            if not all(not flags[node] or ahead.is_no_other(node, role.gpus, role.least, length, at, places.get(node, 0)) for node in nodes):
+                return None
         return known
 
     def _date(self, work: Work, quota_type: int, *, only_now: bool) -> Date | None:
@@ -556,7 +526,8 @@ class Book:
         assert entry is self.entries[-1]
         self.entries.pop()
         self.per_type[entry.quota_type] -= 1
-        self.ahead.reserve(entry.at, entry.length, [(node, -count) for node, count in entry.places])
+        self._keeping.remove(entry.known)
+        self.ahead.give_back(entry.at, entry.length, entry.places)
         for node, _ in entry.places:
             self.nodes[node].remove(entry)
             if not self.nodes[node]:

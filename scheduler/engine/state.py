@@ -84,7 +84,6 @@ class Cycle:
             if prospect is not None:
                 come, gone = self.cluster.come, self.cluster.gone
                 prospect.changed.update(dict.fromkeys(come, True) | dict.fromkeys(gone, False))
-                prospect.same = prospect.same and not any(work.first_seats for work in (*come, *gone))
             if self.cluster.kept.standing is not None:
                 self.cluster.kept.standing.go_on(self.cluster)
         else:
@@ -108,13 +107,11 @@ class Cycle:
         changed = list(dict.fromkeys(self.cluster.journal))
         kept = self.cluster.kept
         prospect = self.book.prospect()
-        decided = any(work.seats is not work.first_seats for work in changed)
         self.cluster.rest(changed)
         self.asking.rest(changed, self._asking_again.values())
         kept.prospect = prospect or kept.prospect
         if kept.prospect is not None:
             kept.prospect.changed.update(dict.fromkeys(changed, True))
-            kept.prospect.decided = kept.prospect.decided or decided
         kept.units = None if self._units is None else (self._units, self.now, self.settings, changed)
         if kept.standing is not None:
             kept.standing.rest(changed)
