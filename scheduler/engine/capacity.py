@@ -70,6 +70,8 @@ def could_fit(cluster: Cluster, capacity: Capacity, form: Form, quota_type: int,
     for place, role in enumerate(form.roles):
         if role.parted or not role.least:
             continue
+        if capacity.view.idle < role.gpus * role.least:
+            return False
         eligible = form.eligible(cluster.grid, place, quota_type, suspect=suspect, spare=spare)
         if capacity.most(role, eligible, form.width) < role.least:
             return False

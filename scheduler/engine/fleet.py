@@ -83,6 +83,7 @@ class View:
         self.grid = grid
         self.free = list(grid.usable)
         self.count = list(grid.usable_count)
+        self.idle = grid.gpus  # of all nodes together
         self.cpus = [node.cpus for node in grid.nodes]
         self.memory = [node.host_memory_mib for node in grid.nodes]
         self.splits: dict[tuple[int, int], Split] = {}
@@ -95,6 +96,7 @@ class View:
     def recount(self) -> None:
         """Derive the counts from the masks, after these were written to directly."""
         self.count = [mask.bit_count() for mask in self.free]
+        self.idle = sum(self.count)
         self.count_np = np.array(self.count, dtype=np.int64)
         self.buckets = None
         self._host_np = None
@@ -104,6 +106,7 @@ class View:
         other.grid = self.grid
         other.free = list(self.free)
         other.count = list(self.count)
+        other.idle = self.idle
         other.cpus = list(self.cpus)
         other.memory = list(self.memory)
         other.splits = dict(self.splits)
@@ -131,6 +134,7 @@ class View:
         if count != old:
             self.count[node] = count
             self.count_np[node] = count
+            self.idle += count - old
             if self.buckets is not None:
                 bit = 1 << node
                 self.buckets[old] ^= bit

@@ -106,7 +106,7 @@ class Reclaim:
 
     def _below(self, place: int, large: int, surplus_only: bool) -> list[Pair]:
         """What may be taken from one source, in order; kept until something below it changes."""
-        units = self.cycle.units()
+        units = self.cycle.units().whole()
         key = (place, self.quota_type, large, surplus_only)
         known: list[Pair] | None = units.kept(key, place)
         if known is not None:

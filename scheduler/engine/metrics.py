@@ -55,12 +55,14 @@ def fragmented(cycle: Cycle) -> int:
         place = (quota_type, kind.tolerates_suspect)
         if place not in idle_of:
             idle_of[place] = int((_room(cycle, suspect=kind.tolerates_suspect) * cycle.grid.on_type[quota_type]).sum())
+        weight += count
+        if not idle_of[place]:
+            continue
         role = max(roles, key=lambda one: one.gpus)
         eligible = cycle.grid.eligible(kind, role, quota_type, suspect=kind.tolerates_suspect, spare=False)
         sums = capacity.sums(role, eligible, widest(cycle.cluster, kind))
         usable = int(sums[sums >= role.least].sum()) * role.gpus
         total += count * max(0, idle_of[place] - usable)
-        weight += count
     return total // weight if weight else 0
 
 

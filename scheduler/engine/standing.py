@@ -1,6 +1,6 @@
 """Who stands below each leaf of the tree, and what follows from that whatever the time: it goes on from plan to plan, job by job."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from .cluster import Cluster, Work
@@ -134,6 +134,11 @@ class Standing:
 
     def _touch(self, leaf: int) -> None:
         self._version[leaf] = self._version.get(leaf, 0) + 1
+
+    def below(self, leaf: int) -> Collection[Work]:
+        """Who stands below a leaf."""
+        self._follow()
+        return self._below.get(leaf, {}).keys()
 
     # What was computed
 

@@ -389,7 +389,7 @@ class Cycle:
 
     def units(self) -> Units:
         if self._units is None:
-            self._units = self._units_gone_on() or Units(self.cluster)
+            self._units = self._units_gone_on() or Units(self.cluster, self.standing)
         elif self.cluster.touched:
             self._units.renew(self.cluster.touched)
         self.cluster.touched.clear()
@@ -472,6 +472,8 @@ class Cycle:
 
     def idle_milli(self, quota_type: int) -> int:
         """Whole idle GPUs of a type, in milli-GPU."""
+        if len(self.grid.types) == 1:
+            return 1000 * self.fleet.soon.idle
         known = self.memo(("idle", quota_type))
         if known is None:
             soon = self.fleet.soon

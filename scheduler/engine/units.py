@@ -1,7 +1,7 @@
 """Who could give something back: the minimum of a gang, or a step of an elastic job's surplus, in the order in which it is tried."""
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -11,6 +11,7 @@ import numpy as np
 from .cluster import Cluster, Work
 from .fleet import Seat
 from .grid import Ints
+from .standing import Standing
 from .tree import Division
 from .values import Job, Preemptible
 from .wide import WIDE, Columns, ints
@@ -105,8 +106,11 @@ def _key(unit: Unit) -> Key:
 class Units:
     """All units of the cluster in the order in which they are tried, kept up to date job by job."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, standing: Standing | None = None) -> None:
+        """With who stands below each leaf at hand, only the units of leaves that are asked for are made, as long as every job is one unit."""
         self.cluster = cluster
+        self._standing = standing
+        self._some: dict[int, list[Unit]] | None = None  # by leaf, where only these were made so far
         self._surplus = self._parted = 0  # how many units are surplus, and how many hold parts of GPUs
         self._freeable: Ints | None = None
         self._kept: dict[tuple[object, ...], tuple[int, Any]] = {}
@@ -117,6 +121,20 @@ class Units:
         self._by_leaf: dict[int, list[Unit]] = {}
         self._alone = False  # whether the columns alone are known
         self._rows: dict[int, int] | None = None  # of them, by order
+        if standing is not None and not (cluster.forms.elastic or cluster.forms.parted or cluster.windows.lasting):
+            self._some = {}
+        else:
+            self._make_all()
+
+    def whole(self) -> "Units":
+        """The same with the units of all leaves at hand."""
+        if self._some is not None:
+            self._make_all()
+        return self
+
+    def _make_all(self) -> None:
+        cluster, self._some = self.cluster, None
+        self._kept.clear()
         works = [work for work in cluster.works if work.seats and not work.stale]
         if cluster.forms.elastic or cluster.forms.parted:
             self._make([unit for work in works for unit in self._of(work)])
@@ -150,7 +168,7 @@ class Units:
 
     @property
     def all(self) -> list[Unit]:
-        self._one_by_one()
+        self.whole()._one_by_one()
         return self._all
 
     @all.setter
@@ -159,12 +177,12 @@ class Units:
 
     @property
     def of_work(self) -> dict[int, list[Unit]]:
-        self._one_by_one()
+        self.whole()._one_by_one()
         return self._of_work
 
     @property
     def _leaves(self) -> dict[int, list[Unit]]:
-        self._one_by_one()
+        self.whole()._one_by_one()
         return self._by_leaf
 
     def _put_in_order(self, units: list[Unit]) -> None:
@@ -183,6 +201,11 @@ class Units:
     def wide(self, places: Sequence[int]) -> bool:
         """Whether so many units stand below these nodes of the tree that looking at them by columns pays."""
         tree = self.cluster.tree
+        if self._some is not None:
+            assert self._standing is not None
+            if sum(len(self._standing.below(leaf)) for place in places for leaf in range(place, tree.end[place])) < WIDE:
+                return False
+            self._make_all()
         if self._alone:
             assert self._columns is not None
             leaf = self._columns.leaf
@@ -209,13 +232,26 @@ class Units:
     def renew(self, works: dict[int, Work]) -> None:
         """Take up what has changed about some jobs; what was tried and undone has not."""
         works = {order: work for order, work in works.items() if not self._is_known(work)}
+        if self._some is not None:
+            self._forget(works.values())
+            return
         if works:
             self._take_up(works)
 
     def go_on(self, cluster: Cluster, works: dict[int, Work]) -> None:
         """Go on from an earlier plan of the same moment; these are the jobs about which anything may be otherwise."""
         self.cluster = cluster
+        if self._some is not None:
+            self._forget((*works.values(), *cluster.gone))
+            return
         self._take_up(works)
+
+    def _forget(self, works: Iterable[Work]) -> None:
+        """Make the units of these jobs' leaves anew when somebody asks for them."""
+        assert self._some is not None
+        for leaf in {work.home for work in works}:
+            self._some.pop(leaf, None)
+            self._touch(leaf)
 
     def _take_up(self, works: dict[int, Work]) -> None:
         self._one_by_one()
@@ -240,6 +276,11 @@ class Units:
 
     def _is_known(self, work: Work) -> bool:
         """Whether its units are still those that were made of it."""
+        if self._some is not None:
+            mine = [unit for unit in self._some.get(work.home, ()) if unit.work is work]
+            if work.home not in self._some or not work.seats or work.stale:
+                return not mine
+            return bool(mine) and mine[0].fresh == stands_by_plan(work) and mine[0].seats == work.seats
         if self._alone:
             assert self._columns is not None
             if self._rows is None:
@@ -303,6 +344,8 @@ class Units:
         return units
 
     def units_of(self, order: int) -> list[Unit]:
+        if self._some is not None:
+            return [unit for unit in self.of_leaf(self.cluster.works[order].home) if unit.work.order == order]
         return self.of_work.get(order, [])
 
     @property
@@ -315,6 +358,13 @@ class Units:
         return [unit for unit in self.all if unit.surplus] if self._surplus else []
 
     def of_leaf(self, leaf: int) -> list[Unit]:
+        if self._some is not None:
+            assert self._standing is not None
+            if leaf not in self._some:
+                now = self.cluster.now
+                units = [Unit(work, work.seats, work.milli, False, 0, now) for work in self._standing.below(leaf)]
+                self._some[leaf] = sorted(units, key=_key)
+            return self._some[leaf]
         return self._leaves.get(leaf, [])
 
     def below(self, place: int) -> list[Unit]:
@@ -358,6 +408,13 @@ class Units:
     @property
     def freeable(self) -> Ints:
         """Whole GPUs per node that would come free if everything that is ever preemptible left."""
+        if self._some is not None:  # whoever asks goes on with the units that he has
+            assert self._standing is not None
+            counts = [0] * self.cluster.grid.size
+            for leaf in range(len(self.cluster.tree.names)):
+                for node, (gpus, _) in self._standing.on_node(leaf).items():
+                    counts[node] += gpus
+            return np.array(counts, dtype=np.int64)
         if self._freeable is None:
             if self._columns is not None:
                 self._freeable = self.columns.freeable(self.cluster.grid.size)

@@ -67,11 +67,27 @@ def consolidate(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
     for (_, lost, _, _, _, moved), target in plans:
         if not _gains(cycle, work, milli, lost):
             loses = True
-        elif _carry_out(cycle, work, quota_type, target, moved):
+        elif _leave_room(cycle, target, moved) and _carry_out(cycle, work, quota_type, target, moved):
             return None
     if not loses:  # another job of this shape may have more to win
         cycle.refused["consolidate", cycle.shape_of(work.kind), quota_type] = cycle.placed
     return LOSES_MORE if loses else NO_MOVES
+
+
+def _leave_room(cycle: Cycle, target: Target, moved: list[Work]) -> bool:
+    """A bound: False where those who are moved certainly find no places beside the job, which takes all the room that there is in its slice."""
+    if target.allowed is None or not target.gpus:
+        return True
+    room = cycle.fleet.soon.count_np.copy()
+    sizes = [seat.mask.bit_count() for one in moved for seat in one.seats]
+    for seat, size in zip((seat for one in moved for seat in one.seats), sizes, strict=True):
+        room[seat.node] += size
+    span = slice(target.low, target.high)
+    slots = room[span] // target.gpus * target.allowed[span]
+    if int(slots.sum()) > target.count:
+        return True  # some of it is left, and nobody knows where
+    room[span] -= slots * target.gpus
+    return all(sum(size // least for size in sizes) <= int((room // least).sum()) for least in set(sizes) if least)
 
 
 def _gains(cycle: Cycle, work: Work, milli: int, lost: int) -> bool:

@@ -4,22 +4,26 @@ from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from scheduler.benchmarks import cases
 from scheduler.engine.cluster import Work
 from scheduler.engine.cycle import RUNS
 from scheduler.engine.impossible import Verdicts
 from scheduler.engine.order import QueueOrder
+from scheduler.engine.passes import consolidate
 from scheduler.engine.passes.allocate import Walk
 from scheduler.engine.scenario import parse
 from scheduler.engine.standing import Lowest, Standing
 from scheduler.engine.state import FAIR, Cycle
-from scheduler.engine.taking import fits_already, hopeful_domains, targets
+from scheduler.engine.taking import Target, fits_already, hopeful_domains, targets
 from scheduler.engine.takings import TakenBack, TakenInVain
 from scheduler.engine.units import Unit
 from scheduler.engine.values import Amount, Preemptible
 from scheduler.engine.victims import category, search
+from scheduler.simulation.world import World
 from tests.scheduler.twin.strategies import scenario_random
 
 
@@ -166,3 +170,25 @@ def test_a_verdict_shared_by_queues_is_that_of_each(seed: int):
         blocked, types = cycle.alike(work)
         alone = Verdicts(cycle.cluster, cycle.least_milli).of(work)
         assert (bool(blocked), types) == (bool(alone[0]), alone[1]), work.job.name
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_nobody_is_moved_where_a_bound_saw_no_room(monkeypatch: pytest.MonkeyPatch, seed: int):
+    bound, carry_out = consolidate._leave_room, consolidate._carry_out
+    hopeless: list[bool] = []
+
+    def noted(cycle: Cycle, target: Target, moved: list[Work]) -> bool:
+        hopeless.append(not bound(cycle, target, moved))
+        return True
+
+    def tried(*asked: Any) -> bool:
+        done = carry_out(*asked)
+        assert not (done and hopeless[-1])
+        return done
+
+    monkeypatch.setattr(consolidate, "_leave_room", noted)
+    monkeypatch.setattr(consolidate, "_carry_out", tried)
+    scenario = parse(cases.simulated(seed, 900))
+    World(replace(scenario, settings=replace(scenario.settings, forecast="none"))).run()
+    assert True in hopeless
+    assert False in hopeless
