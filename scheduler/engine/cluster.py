@@ -339,8 +339,9 @@ class Cluster:
         if not self.whole or scenario.now < mine.now:
             return None
         first, last = alike_at_both_ends(mine.jobs, scenario.jobs)
-        jobs = scenario.jobs
-        return None if any(shares_gpus(job) for job in jobs[first : len(jobs) - last]) else (first, last)
+        known = set(map(id, mine.jobs[first : len(mine.jobs) - last]))  # between two jobs that have changed most have not
+        new = (job for job in scenario.jobs[first : len(scenario.jobs) - last] if id(job) not in known)
+        return None if any(shares_gpus(job) for job in new) else (first, last)
 
     def _go_on(self, first: int, last: int) -> None:
         """Take up what differs between the jobs of the plan before and those of this one."""
