@@ -44,7 +44,7 @@ QUESTIONS: list[Callable[[Any, Any], Any]] = [
     lambda keys, at: Attempt.objects.filter(job__among=keys, started_at__lte=at).order_by("id").values("id", "started_at", "job__spec", "job_id"),
     lambda keys, at: Attempt.objects.filter(job__among=keys).order_by("id").select_related("job__quota", "resumed_from"),
     lambda keys, at: Attempt.objects.filter(job__among=keys).order_by("id").select_related("job").only("number", "job__public_id"),
-    lambda keys, at: Attempt.objects.filter(job__among=keys).order_by().values("job").annotate(last=Max("number")).values_list("job", "last"),
+    lambda keys, at: Attempt.objects.filter(job__among=keys).values("job").annotate(last=Max("number")).order_by("job").values_list("job", "last"),
     lambda keys, at: Job.objects.filter(Exists(Attempt.objects.filter(job=OuterRef("pk"), started_at__lt=at)), pk__among=keys).order_by("id"),
     lambda keys, at: Order.objects.filter(attempt__job__among=keys, made_at__lt=at).order_by("id").values_list("kind", "payload"),
     lambda keys, at: Job.objects.select_for_update().filter(pk__among=keys).order_by("pk"),
