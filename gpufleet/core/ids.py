@@ -1,11 +1,13 @@
 """Public ids: a prefix that says what it is and a number that is never used twice, as in `j-1042`."""
 
-from django.db import connection
+from django.db import DEFAULT_DB_ALIAS, connections
+
+from gpufleet.core.prepared import prepared_cursor
 
 
 def public_numbers(count: int) -> range:
     """Take the next `count` numbers of the one sequence. Numbers of a transaction that is rolled back are handed out again, never a committed one."""
-    with connection.cursor() as cursor:
+    with prepared_cursor(connections[DEFAULT_DB_ALIAS]) as cursor:
         cursor.execute(
             "INSERT INTO sequence (name, last) VALUES ('public', %s)"
             " ON CONFLICT (name) DO UPDATE SET last = sequence.last + excluded.last RETURNING last",

@@ -17,9 +17,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from celery import current_app
-from django.db import OperationalError, connection, transaction
+from django.db import DEFAULT_DB_ALIAS, OperationalError, connection, connections, transaction
 
-from gpufleet.core.prepared import Prepared, PreparedUpdate
+from gpufleet.core.prepared import Prepared, PreparedUpdate, prepared_cursor
 from gpufleet.core.times import whole_millis
 from scheduler.models import Lease as LeaseRow
 
@@ -181,7 +181,7 @@ def lease_release(*, lease: Lease, now: datetime) -> bool:
 
 def lease_want(*, n: int = 1, name: str = TICK, hint: bool = True) -> None:
     """Ask for a plan, in the caller's transaction and as its last write. After the commit the first who asks also calls for it at once."""
-    with connection.cursor() as cursor:
+    with prepared_cursor(connections[DEFAULT_DB_ALIAS]) as cursor:
         cursor.execute(
             "INSERT INTO scheduler_lease (name, holder, epoch, wanted, done, paused_by, paused_reason) VALUES (%s, '', 0, %s, 0, '', '')"
             " ON CONFLICT (name) DO UPDATE SET wanted = scheduler_lease.wanted + excluded.wanted RETURNING wanted - done",

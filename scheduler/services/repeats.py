@@ -9,10 +9,10 @@ from typing import Any
 
 import orjson
 from django.core.exceptions import PermissionDenied, ValidationError
-from django.db import connection, transaction
+from django.db import DEFAULT_DB_ALIAS, connection, connections, transaction
 
 from gpufleet.core.faults import Conflict
-from gpufleet.core.prepared import PreparedUpdate
+from gpufleet.core.prepared import PreparedUpdate, prepared_cursor
 from gpufleet.core.times import MomentField
 from quotas.permissions import Access, Can
 from scheduler.job_reading import Faults
@@ -51,7 +51,7 @@ def submission_once(*, access: Access, description: Mapping[str, Any], key: str,
 
 def _key_take(user: int, key: str, digest: str, now: datetime) -> int | None:
     """The row of a key that nobody has used yet; None: it has been. A second request at the same time waits here for the first one's end."""
-    with connection.cursor() as cursor:
+    with prepared_cursor(connections[DEFAULT_DB_ALIAS]) as cursor:
         cursor.execute(
             "INSERT INTO submission_key (user_id, key, digest, jobs, at) VALUES (%s, %s, %s, '[]', %s)"
             " ON CONFLICT (user_id, key) DO NOTHING RETURNING id",

@@ -5,10 +5,11 @@ from typing import Any
 
 from asgiref.sync import async_to_sync
 from channels.layers import get_channel_layer
-from django.db import connection, transaction
+from django.db import DEFAULT_DB_ALIAS, connection, connections, transaction
 
 from gpufleet.core.bulk import rows_insert
 from gpufleet.core.models import Change
+from gpufleet.core.prepared import prepared_cursor
 from gpufleet.core.times import now
 
 FEED_GROUP = "feed"
@@ -23,7 +24,7 @@ def feed_publish(*, changes: Mapping[str, Sequence[Mapping[str, Any]]]) -> int:
     if not topics:
         return feed_revision()
     with transaction.atomic(savepoint=False):
-        with connection.cursor() as cursor:
+        with prepared_cursor(connections[DEFAULT_DB_ALIAS]) as cursor:
             cursor.execute(
                 "INSERT INTO feed (id, rev) VALUES (1, %s) ON CONFLICT (id) DO UPDATE SET rev = feed.rev + excluded.rev RETURNING rev",
                 [len(topics)],
