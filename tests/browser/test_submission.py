@@ -203,3 +203,21 @@ def test_it_works_without_scripts(visit):
     expect(page.locator("#fit")).to_contain_text("Starts now")
     page.get_by_role("button", name="Submit", exact=True).click()
     expect(page.locator("h1")).to_have_text("notebook")
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_types_with_their_speeds_are_compared_and_fit_a_phone(visit, width):
+    builders.gpu_type("A100-SXM-40GB", board="A100-40", memory_mib=40_960)
+    builders.node("gamma", gpus=8, type_name="A100-SXM-40GB")
+    visitor = visit("/jobs/new/", viewport={"width": width, "height": 900})
+    page = visitor.page
+    for path, text in (("name", "tune"), ("quota", "acme/research/nlp"), ("gpus", "2"), ("estimate_s", "2h"), ("limit_s", "3h")):
+        page.locator(f'[name="{path}"]').fill(text)
+    page.locator('[name="throughput"]').fill("A100-SXM-40GB=0.45")
+
+    table = page.locator("#fit table")
+    expect(table.get_by_role("row")).to_have_count(3)
+    expect(table).to_contain_text("cut off by its limit")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert visitor.axe() == []
+    assert visitor.watch.faults == []

@@ -279,4 +279,4 @@ def test_the_panel_and_the_api_tell_of_each_type(two_types):
     form = {"_from": "form", "name": "train", "quota": PATH, "gpus": "8", "estimate_s": "1h", "limit_s": "2h", "throughput": f"{A100}=0.45"}
     panel = client.post("/jobs/new/look", form).json()["fit"]
     assert "By GPU type" in panel and "0.45×" in panel
-    assert "ended by its limit, unfinished" in panel
+    assert "cut off by its limit" in panel
