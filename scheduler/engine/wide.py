@@ -136,8 +136,9 @@ class Columns:
     def _note_works(self, works: "Sequence[Work]") -> None:
         self.works = works
         self.quota_type = ints([work.quota_type for work in works])
-        codes: dict[Kind, int] = {}
-        self.kind = ints([codes.setdefault(work.kind, len(codes)) for work in works])
+        kinds: list[Kind] = [work.kind for work in works]
+        codes = {kind: code for code, kind in enumerate(dict.fromkeys(kinds))}
+        self.kind = ints(list(map(codes.__getitem__, kinds)))
         self.class_rank = ints([kind.class_rank for kind in codes])[self.kind]
         self.priority = ints([kind.priority for kind in codes])[self.kind]
         self.preemptible = ints([kind.preemptible for kind in codes])[self.kind]
@@ -162,8 +163,12 @@ class Columns:
         """Whether rows surely stand by name behind those before them: so do whole jobs that were submitted at once, in their order."""
         if self.any_surplus:
             return False
-        order, submitted = ints([work.order for work in self.works]), ints([work.job.submitted for work in self.works])
-        return bool((order[rows] > order[before]).all() and (submitted[rows] == submitted[before]).all())
+        in_turn = isinstance(self.units, Made)  # whether the rows stand in the order of jobs
+        order = np.arange(len(self.works)) if in_turn else ints([work.order for work in self.works])
+        if not (order[rows] > order[before]).all():
+            return False
+        submitted = ints([work.job.submitted for work in self.works])
+        return bool((submitted[rows] == submitted[before]).all())
 
     @cached_property
     def any_surplus(self) -> bool:
