@@ -39,6 +39,7 @@ from scheduler.services.steps import Steps, jobs_locked, open_attempts
 from scheduler.snapshots.jobs import Kinds, kind_document, unmet_dependencies
 
 MOST = 500
+ID_LENGTH = 24
 LEAST_PRIORITY, MOST_PRIORITY = -1000, 1000
 _QUOTA = Job._meta.get_field("quota")
 log = logging.getLogger(__name__)
@@ -133,6 +134,8 @@ def asked_checked(*, action: str, jobs: Iterable[tuple[str, int | None]], priori
         faults["jobs"] = ["It names no job."]
     elif len(named) > MOST:
         faults["jobs"] = [f"At most {MOST} jobs at once; these are {len(named):,}."]
+    elif any(len(name) > ID_LENGTH or not name.isprintable() for name in meant):
+        faults["jobs"] = [f"An id has at most {ID_LENGTH} printable characters."]
     if action == Action.PRIORITY and (priority is None or not LEAST_PRIORITY <= priority <= MOST_PRIORITY):
         faults["priority"] = [f"Say which: a whole number from {LEAST_PRIORITY} to {MOST_PRIORITY}."]
     elif action != Action.PRIORITY and priority is not None:
