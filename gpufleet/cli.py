@@ -37,6 +37,7 @@ PLAIN_COMMANDS: dict[str, str] = {
     "restart": "gpufleet.client.commands:restart",
     "webhooks": "gpufleet.client.telling:webhooks",
     "notices": "gpufleet.client.telling:notices",
+    "schedule": "gpufleet.client.schedules:schedule",
     "fleet": "gpufleet.client.fleet:fleet",
     "quota": "gpufleet.client.fleet:quota",
     "top": "gpufleet.client.fleet:top",

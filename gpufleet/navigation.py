@@ -66,6 +66,7 @@ PLACES: tuple[tuple[str, tuple[Place, ...]], ...] = (
         (
             Place("Jobs", "jobs", "job", "w"),
             Place("Submit", "job_new", "plus", "u", needs=Can.SUBMIT),
+            Place("Schedules", "schedules", "refresh", "r"),
             Place("Scheduler", "scheduler", "clock", "s", everywhere=True),
         ),
     ),

@@ -10,6 +10,8 @@ from quotas.models import QuotaNode
 from scheduler.engine.mig import Instance
 from scheduler.happenings import LABELS, Happened
 from scheduler.imports.documents import FORMATS
+from scheduler.job_yaml import read_yaml
+from scheduler.models import CatchUp, Overlap
 from scheduler.services.hardware import REASON_LENGTH
 
 
@@ -94,3 +96,49 @@ class WebhookForm(forms.Form):
             del self.fields["node"]
         else:
             self.fields["node"].queryset = places  # type: ignore[attr-defined]
+
+
+class JobField(forms.CharField):
+    """A job as YAML; what it means is for the schema to say."""
+
+    widget = forms.Textarea(attrs={"class": "code", "rows": 14, "spellcheck": "false"})
+
+    def to_python(self, value: object) -> Any:
+        document = read_yaml(str(super().to_python(value) or "").replace("\r\n", "\n"))
+        if document.faults:
+            raise forms.ValidationError([f"{path}: {text}" if path != "yaml" else text for path, told in document.faults.items() for text in told])
+        return document.value
+
+    def run_validators(self, value: Any) -> None:
+        """Those of a text are nothing for what it says."""
+
+
+class ScheduleForm(forms.Form):
+    """When a job is due. The job itself is changed by its owner alone."""
+
+    name = forms.CharField(max_length=120)
+    cron = forms.CharField(
+        max_length=100,
+        label="When",
+        help_text="Minute, hour, day of the month, month, day of the week: 30 2 * * MON-FRI is half past two on workdays, */15 * * * * each quarter.",
+        widget=forms.TextInput(attrs={"class": "code", "autocomplete": "off", "spellcheck": "false"}),
+    )
+    zone = forms.CharField(max_length=60, label="Time zone", initial="UTC", help_text="Such as Europe/Berlin; its summer time is kept.")
+    overlap = forms.ChoiceField(choices=Overlap.choices, initial=Overlap.SKIP, label="If an earlier run has not ended")
+    catch_up = forms.ChoiceField(choices=CatchUp.choices, initial=CatchUp.LAST, label="Times that were missed")
+    start_within_s = forms.IntegerField(
+        required=False,
+        min_value=1,
+        label="Submitted at most so late",
+        help_text="In seconds. Empty: as late as it comes; five minutes where missed times are let go.",
+    )
+    starts_at = forms.DateTimeField(required=False, label="From", help_text="Such as 2026-11-20T09:00:00Z.")
+    ends_at = forms.DateTimeField(required=False, label="Until", help_text="Not due after.")
+    description = JobField(label="The job, as YAML", help_text="As it would be submitted. Its processes find the time in GPUFLEET_DUE_AT.")
+    reason = forms.CharField(max_length=280, required=False, help_text="Kept in the audit log with your name.")
+    revision = forms.IntegerField(widget=forms.HiddenInput, required=False)
+
+    def __init__(self, *arguments: Any, owned: bool = True, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        if not owned:
+            del self.fields["description"]

@@ -75,6 +75,7 @@ JOBS = Table(
         Text("team", "Team", apply=within),
         Text("owner", "Owner", "owner__username", lookup="iexact"),
         Text("array", "Array", "array", lookup="iexact"),
+        Text("schedule", "Schedule", "schedule", lookup="exact"),
         Flag("held", "Hold", Q(held_at__isnull=False), "Held back", "Not held"),
         Moment("from", "Submitted from", "submitted_at"),
         Moment("to", "Submitted to", "submitted_at", until=True),

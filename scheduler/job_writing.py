@@ -8,6 +8,8 @@ from scheduler.models import Job
 PREEMPTIBLE: dict[str, bool | str] = {"yes": True, "no": False, "when_borrowed": "when_borrowed"}
 # Set by the array that the job was an element of.
 ARRAY_INDEX = "GPUFLEET_ARRAY_INDEX"
+# Set by the schedule that submitted it. It stays when the same is submitted again: the run is still about that time.
+DUE_AT = "GPUFLEET_DUE_AT"
 
 
 def description_of(job: Job, now: datetime) -> dict[str, Any]:

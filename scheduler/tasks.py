@@ -18,6 +18,7 @@ from scheduler.services.lease import tick_call
 from scheduler.services.measuring import measures_write, tally
 from scheduler.services.outbox import outbox_turns
 from scheduler.services.plans import plans_forget
+from scheduler.services.schedules import schedules_turn
 from scheduler.services.sending import sendings_turn
 from scheduler.services.tick import Memory, TickResult, collect_meanwhile, collect_seldom, tick_run
 
@@ -121,6 +122,12 @@ def backends_tidy() -> int:
 @shared_task
 def plans_prune() -> int:
     return plans_forget(now=now())
+
+
+@shared_task
+def schedules() -> int:
+    """Submit the jobs that are due again."""
+    return schedules_turn(now=now())
 
 
 @shared_task

@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from scheduler.views import bulk, clusters, gpus, imports, jobs, loop, nodes, notices, saved_views, submitting, templates, webhooks
+from scheduler.views import bulk, clusters, gpus, imports, jobs, loop, nodes, notices, saved_views, schedules, submitting, templates, webhooks
 
 urlpatterns = [
     path("jobs/", jobs.job_list, name="jobs"),
@@ -24,6 +24,14 @@ urlpatterns = [
     path("jobs/<slug:public_id>/release/", jobs.job_release_write, name="job_release"),
     path("jobs/<slug:public_id>/enqueue/", jobs.job_enqueue_write, name="job_enqueue"),
     path("jobs/<slug:public_id>/follow/", notices.job_follow_write, name="job_follow"),
+    path("schedules/", schedules.schedule_list, name="schedules"),
+    path("schedules/new/", schedules.schedule_new, name="schedule_new"),
+    path("schedules/<slug:public_id>/", schedules.schedule_page, name="schedule"),
+    path("schedules/<slug:public_id>/edit/", schedules.schedule_edit, name="schedule_edit"),
+    path("schedules/<slug:public_id>/switch/", schedules.schedule_switch, name="schedule_switch"),
+    path("schedules/<slug:public_id>/run/", schedules.schedule_run_write, name="schedule_run"),
+    path("schedules/<slug:public_id>/take/", schedules.schedule_take, name="schedule_take"),
+    path("schedules/<slug:public_id>/remove/", schedules.schedule_remove_page, name="schedule_remove"),
     path("notifications/", notices.notice_list, name="notices"),
     path("notifications/unread", notices.notices_unread, name="notices_unread"),
     path("notifications/read/", notices.notices_mark, name="notices_mark"),

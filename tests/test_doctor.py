@@ -10,7 +10,7 @@ from django.db import connection
 from gpufleet.core.models import Change, Feed, Sequence
 from gpufleet.core.times import now
 from gpufleet.doctor import Finding, Report, examine, some
-from scheduler.models import Happening, JobState, Notice, Sending
+from scheduler.models import Happening, JobState, Notice, Schedule, Sending
 from tests import builders
 from tests.servers import Manage
 
@@ -265,3 +265,15 @@ def test_a_backup_is_whole_private_and_never_over_another(tmp_path):
     refused = manage.run("backup", str(tmp_path / "copy"), check=False)
     assert refused.returncode == 1
     assert "can't be made: File exists" in refused.stderr
+
+
+@pytest.mark.django_db
+def test_a_schedule_that_nobody_looks_at_is_found():
+    facts = {"cron": "0 * * * *", "quota": builders.quota()}
+    late = now() - timedelta(minutes=11)
+    Schedule.objects.create(public_id="s-1", name="late", next_due=late, **facts)
+    Schedule.objects.create(public_id="s-2", name="paused", next_due=late, paused_at=now(), **facts)
+    Schedule.objects.create(public_id="s-3", name="ahead", next_due=now(), **facts)
+    found = [finding.what for check, finding in examine(("clockwork",)).findings if check == "clockwork: schedules go on"]
+
+    assert found == ["Jobs that recur are due for more than 10 minutes and were not submitted: s-1."]

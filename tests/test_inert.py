@@ -12,7 +12,7 @@ import pytest
 from django.apps import apps
 from django.db import models
 
-from scheduler.models import Delivery, Job, JobBatch, Outlook, PlanRecord
+from scheduler.models import Delivery, Job, JobBatch, Outlook, PlanRecord, Schedule, ScheduleRun
 from tests import builders
 from tests.personas import Personas
 from tests.test_url_matrix import _address
@@ -23,7 +23,7 @@ HOSTILE = """=1+1"'><script>alert(1)</script><img src=x onerror=alert(1)>{{ 7|ad
 OBEYED = ("<script>alert", "<img src=x", "\"'><", "=1+149")
 # Names by which rows are found, and words that the program itself chooses.
 NOT_FREE = set(
-    "path prefix digest token_digest key password array body backend group holder location username email uuid url".split()  # noqa: SIM905
+    "cron zone path prefix digest token_digest key password array body backend group holder location username email uuid url".split()  # noqa: SIM905
 )
 READ = [expect for expect in EXPECTED if expect.method == "GET" and "superuser" in expect.who]
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -60,6 +60,8 @@ def hostile(personas: Personas) -> Iterator[World]:
     PlanRecord.objects.update(decisions=[{"action": "start", "job": "j-1", "workers": [], "why": {"code": "fits", "detail": HOSTILE}}])
     verdict = {"id": "j-1", "name": HOSTILE, "state": "queued", "revision": 1, "effect": "changes", "detail": HOSTILE}
     JobBatch.objects.update(verdicts=[verdict, verdict | {"effect": "stale"}, verdict | {"id": HOSTILE[:24], "name": "", "effect": "unknown"}])
+    Schedule.objects.update(description={"name": HOSTILE, "gpus": 1, "labels": {HOSTILE: HOSTILE}, "launch": {"shell": HOSTILE}})
+    ScheduleRun.objects.update(faults={HOSTILE: [HOSTILE]})
     Delivery.objects.update(body=json.dumps({"cause": HOSTILE}))
     yield world
 
@@ -108,7 +110,8 @@ def test_no_terminal_obeys_what_it_prints(hostile: World, live_server, monkeypat
     monkeypatch.setenv("NO_PROXY", "*")
     monkeypatch.setenv("GPUFLEET_TOKEN", hostile.personas.token("superuser", "read", "operate"))
 
-    for words in (("ls", "--all"), ("show", hostile.job.public_id), ("why", hostile.job.public_id), ("quota",), ("fleet",)):
+    schedule = (("schedule", "ls"), ("schedule", "show", hostile.schedule.public_id))
+    for words in (("ls", "--all"), ("show", hostile.job.public_id), ("why", hostile.job.public_id), ("quota",), ("fleet",), *schedule):
         main(["gpufleet", *words])
         printed = capsys.readouterr()
         assert printed.out

@@ -16,9 +16,10 @@ from typing import Any
 from gpufleet.core.models import AuditEntry
 from gpufleet.core.times import now
 from quotas.models import RoleBinding, ServiceToken
-from scheduler.models import Delivery, Gpu, InventoryImport, Job, JobBatch, JobState, Lease, Node, PlanRecord, SavedView, Webhook
+from scheduler.models import Delivery, Gpu, InventoryImport, Job, JobBatch, JobState, Lease, Node, PlanRecord, SavedView, Schedule, Webhook
 from scheduler.services.bulk import asked_checked, jobs_steer
 from scheduler.services.imports import import_preview
+from scheduler.services.schedules import schedule_create
 from scheduler.services.templates import template_save
 from tests import builders
 from tests.personas import PEOPLE, Personas
@@ -122,6 +123,20 @@ class World:
         return SavedView.objects.create(public_id="v-1", owner=owner, name="Waits", query="phase=waiting", shared_with=self.team)
 
     @cached_property
+    def schedule(self) -> Schedule:
+        """The submitter's, each hour."""
+        given = {"name": "nightly", "cron": "0 * * * *", "description": {"quota": self.team.path, "gpus": 1, "launch": {"command": ["true"]}}}
+        builders.gpu_type()
+        made = schedule_create(access=self.personas.access("submitter"), given=given, now=now())
+        made.runs.create(due_at=builders.NOON, outcome="missed", note="Nobody looked.", faults={"gpus": ["None."]}, by="Test")
+        return made
+
+    @cached_property
+    def paused_schedule(self) -> Schedule:
+        Schedule.objects.filter(pk=self.schedule.pk).update(paused_at=builders.NOON, paused_by="Test", paused_reason="Test")
+        return self.schedule
+
+    @cached_property
     def batch(self) -> JobBatch:
         """What the superuser did to many jobs."""
         asked = asked_checked(action="hold", jobs=[(self.job.public_id, None), (self.others_job.public_id, None), ("j-999999", None)])
@@ -203,6 +218,16 @@ def _hook_json(world: World) -> dict[str, Any]:
     return {"quota": world.team.path, "name": "Chat", "url": "https://hooks.example.org/x", "kinds": ["job.failed"]}
 
 
+def _schedule_json(world: World) -> dict[str, Any]:
+    builders.gpu_type()
+    return {"name": "nightly", "cron": "0 2 * * *", "description": {"quota": world.team.path, "gpus": 1}}
+
+
+def _schedule_form(world: World) -> dict[str, Any]:
+    chosen = {"zone": "Europe/Berlin", "overlap": "skip", "catch_up": "last", "description": f"quota: {world.team.path}\ngpus: 1\n"}
+    return _schedule_json(world) | chosen
+
+
 FIELDS: dict[str, Callable[[World], dict[str, Any]]] = {
     "stranger": lambda w: {"public_id": w.stranger.public_id},
     "hardware node": lambda w: {"public_id": w.node.public_id},
@@ -217,6 +242,8 @@ FIELDS: dict[str, Callable[[World], dict[str, Any]]] = {
     "others' job": lambda w: {"public_id": w.others_job.public_id},
     "webhook": lambda w: {"public_id": w.webhook.public_id},
     "others' webhook": lambda w: {"public_id": w.others_webhook.public_id},
+    "schedule": lambda w: {"public_id": w.schedule.public_id},
+    "paused schedule": lambda w: {"public_id": w.paused_schedule.public_id},
     "upload": lambda w: {"public_id": w.upload.public_id},
 }
 HARDWARE = "clusters: [{name: fresh}]"
@@ -322,6 +349,17 @@ PAGES = [
     Expect("POST", "jobs/bulk/", STEERS, data=lambda w: {"action": "hold", "row": w.job.public_id}, silent="A preview changes nothing."),
     Expect("POST", "jobs/bulk/do/", STEERS, data=lambda w: {"action": "hold", "job": f"{w.job.public_id}:1", "reason": "Test"}),
     Expect("GET", "jobs/batches/<slug:public_id>/", SUPER, lambda w: {"public_id": w.batch.public_id}, hidden=SEES),
+    Expect("GET", "schedules/", SEES),
+    Expect("GET", "schedules/new/", SUBMITS),
+    Expect("POST", "schedules/new/", SUBMITS, data=_schedule_form),
+    Expect("GET", "schedules/<slug:public_id>/", SEES, FIELDS["schedule"]),
+    Expect("GET", "schedules/<slug:public_id>/edit/", STEERS, FIELDS["schedule"]),
+    Expect("POST", "schedules/<slug:public_id>/edit/", SUPER | {"submitter", "team_lead", "operator"}, FIELDS["schedule"], data=_schedule_form),
+    Expect("POST", "schedules/<slug:public_id>/switch/", STEERS, FIELDS["schedule"], data=lambda w: {"to": "paused"}),
+    Expect("POST", "schedules/<slug:public_id>/run/", STEERS, FIELDS["schedule"]),
+    Expect("POST", "schedules/<slug:public_id>/take/", STEERS, FIELDS["schedule"]),
+    Expect("GET", "schedules/<slug:public_id>/remove/", STEERS, FIELDS["schedule"]),
+    Expect("POST", "schedules/<slug:public_id>/remove/", STEERS, FIELDS["schedule"], data=lambda w: {"reason": "Test"}),
     Expect("GET", "scheduler/", FLEET),
     Expect("POST", "scheduler/pause/", OPERATES, data=lambda w: {"reason": "Test"}),
     Expect("POST", "scheduler/resume/", OPERATES, lambda w: w.pause(), data=lambda w: {"reason": "Test"}),
@@ -470,6 +508,15 @@ API = [
     Expect("GET", "api/v1/templates/{path:ref}", SEES, lambda w: {"ref": w.template}, tokens=ALL_SCOPES),
     Expect("POST", "api/v1/fit", SUBMITS, data=_job_json, tokens=frozenset({"submit"}), silent="It only asks."),
     Expect("POST", "api/v1/submissions", SUBMITS, data=lambda w: {"jobs": [{"description": _job_json(w)}]}, tokens=frozenset({"submit"})),
+    Expect("GET", "api/v1/schedules", SEES, tokens=ALL_SCOPES),
+    Expect("POST", "api/v1/schedules", SUBMITS, data=_schedule_json, tokens=frozenset({"submit"})),
+    Expect("GET", "api/v1/schedules/{public_id}", SEES, FIELDS["schedule"], tokens=ALL_SCOPES),
+    Expect("GET", "api/v1/schedules/{public_id}/runs", SEES, FIELDS["schedule"], tokens=ALL_SCOPES),
+    Expect("PATCH", "api/v1/schedules/{public_id}", STEERS, FIELDS["schedule"], data=lambda w: {"cron": "5 * * * *"}, tokens=STEERING),
+    Expect("DELETE", "api/v1/schedules/{public_id}", STEERS, FIELDS["schedule"], tokens=STEERING),
+    Expect("POST", "api/v1/schedules/{public_id}/pause", STEERS, FIELDS["schedule"], data=lambda w: {"reason": "Test"}, tokens=STEERING),
+    Expect("POST", "api/v1/schedules/{public_id}/resume", STEERS, FIELDS["paused schedule"], data=lambda w: {"reason": "Test"}, tokens=STEERING),
+    Expect("POST", "api/v1/schedules/{public_id}/run", STEERS, FIELDS["schedule"], data=lambda w: {"reason": "Test"}, tokens=STEERING),
     Expect("GET", "api/v1/jobs/views", SEES, tokens=ALL_SCOPES),
     Expect("POST", "api/v1/jobs/views", SEES, data=lambda w: {"name": "Mine", "parameters": {"phase": "waiting"}}, tokens=WRITING),
     Expect("PATCH", "api/v1/jobs/views/{public_id}", SUPER, lambda w: {"public_id": w.view.public_id}, data=_view_form, tokens=WRITING),

@@ -243,6 +243,7 @@ def show(arguments: Sequence[str]) -> int:
         ("GPUs", gpus(job["gpus_milli"])),
         ("Submitted", exact(job["submitted_at"])),
     ]
+    facts += [("Schedule", f"{job['schedule']}, due {exact(job['due_at'])}")] if job["schedule"] else []
     facts += [("Waits for", ", ".join(job["waits_for"]))] if job["waits_for"] else []
     facts += [(name, exact(job[key])) for name, key in (("Not before", "not_before"), ("Deadline", "deadline"), ("Ended", "ended_at")) if job[key]]
     for name, value in facts:

@@ -16,6 +16,7 @@ BASH = """_gpufleet() {{
 {cases}
     esac
     case "$word" in
+        s-*) [ "$command" != schedule ] || COMPREPLY+=($(compgen -W "$(gpufleet schedule ls --ids 2>/dev/null)" -- "$word"));;
         j-*|"") [ -n "$GPUFLEET_NO_JOBS" ] || case " {of_jobs} " in
             *" $command "*) COMPREPLY+=($(compgen -W "$(gpufleet ls --ids 2>/dev/null)" -- "$word"));;
         esac;;
@@ -34,6 +35,8 @@ WORDS = {
     "ls": "--json --phase --state --team --owner --mine --all --search --limit --ids --view",
     "plan": "--explain --jsonl",
     "quota": "--json",
+    "schedule": "ls add show pause resume run rm --json --cron --zone --name --overlap --catch-up --start-within --from --until --state --team"
+    " --owner --search --limit --ids --reason",
     "submit": "--json --draft --dry-run --wait --key --name --quota --class --priority --gpus --workers --type --speed --mig --estimate --limit"
     " --label --env --workdir --after",
     "top": "--json --limit --team --once",
@@ -74,5 +77,6 @@ def _fish() -> str:
         lines += [f"complete -c gpufleet {seen} -l {flag}" for flag in flags]
         lines += [f"complete -c gpufleet {seen} -a '{' '.join(plain)}'"] if plain else []
     lines.append(f"complete -c gpufleet -n '__fish_seen_subcommand_from {' '.join(OF_JOBS)}' -a '(gpufleet ls --ids 2>/dev/null)'")
+    lines.append("complete -c gpufleet -n '__fish_seen_subcommand_from schedule' -a '(gpufleet schedule ls --ids 2>/dev/null)'")
     lines.append("complete -c gpufleet -n '__fish_seen_subcommand_from submit plan simulate inventory' -F")
     return "\n".join(lines) + "\n"

@@ -15,12 +15,13 @@ from gpufleet.core.models import Progress
 from gpufleet.core.tasks import HEARTBEAT_QUEUES, heartbeat_name
 from gpufleet.core.times import now
 from gpufleet.doctor import Finding, some
-from scheduler.models import Delivery, DeliveryState, Happening, Sending, SendingState, Webhook, WebhookState
+from scheduler.models import Delivery, DeliveryState, Happening, Schedule, Sending, SendingState, Webhook, WebhookState
 from scheduler.services.notices import Way
 
 OLDEST_REDIS = (6, 0)
 ANSWER_SECONDS = 5
 MESSAGES_LATE = timedelta(minutes=10)
+SCHEDULES_LATE = timedelta(minutes=10)
 FAILING_LONG = timedelta(hours=1)
 # The first tries of a mail server that restarts fail as well.
 TRIED_OFTEN = 3
@@ -127,6 +128,17 @@ def messages_go_out() -> Iterator[Finding]:
         )
 
 
+def schedules_go_on() -> Iterator[Finding]:
+    """What is due again is submitted within seconds."""
+    late = Schedule.objects.filter(paused_at__isnull=True, next_due__lt=now() - SCHEDULES_LATE).order_by("next_due", "pk")
+    if names := list(late.values_list("public_id", flat=True)[:50]):
+        yield Finding(
+            f"Jobs that recur are due for more than {SCHEDULES_LATE.total_seconds() / 60:g} minutes and were not submitted: {some(names)}.",
+            "They are late; what came of the times that pass is up to the rules of each schedule.",
+            "Check beat and the worker of the queue default, and its log: it names a schedule that can't be dealt with.",
+        )
+
+
 def mails_go_out() -> Iterator[Finding]:
     """Notices by e-mail that are due are sent, and the mail server takes them."""
     moment = now()
@@ -152,6 +164,7 @@ def mails_go_out() -> Iterator[Finding]:
 CHECKS = {
     "messages go out": messages_go_out,
     "mails go out": mails_go_out,
+    "schedules go on": schedules_go_on,
     "Redis answers": redis_answers,
     "the channel layer carries": channel_layer_carries,
     "worker and clock": worker_and_clock,

@@ -69,6 +69,8 @@ class JobOut(Schema):
     held_at: datetime | None
     array: str | None
     array_index: int | None
+    schedule: str | None = Field(description="Which submitted it.")
+    due_at: datetime | None = Field(description="When that schedule was due.")
     now: NowOut
     nodes: list[str]
 
@@ -578,6 +580,8 @@ def _facts(found: Job) -> dict[str, Any]:
         "held_at": found.held_at,
         "array": found.array or None,
         "array_index": found.array_index,
+        "schedule": found.schedule,
+        "due_at": found.due_at,
     }
 
 

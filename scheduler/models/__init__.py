@@ -2,8 +2,8 @@
 
 What hardware there is (`inventory`), what runs on it (`jobs`), what was decided (`loop`), what was ordered (`execution`), what
 the hardware was good for (`timeline`), what the scheduler counts of itself (`measures`), what
-people begin with when they submit (`templates`), what they may ask for again (`repeats`), what views they keep (`saved_views`), and what
-others are told (`notices`).
+people begin with when they submit (`templates`), what they may ask for again (`repeats`), what views they keep (`saved_views`), what is
+submitted again and again (`schedules`), and what others are told (`notices`).
 """
 
 from scheduler.models.execution import Checkpoint, CheckpointShard, Order, OrderKind, SimulatedRun
@@ -40,6 +40,7 @@ from scheduler.models.notices import (
 )
 from scheduler.models.repeats import JobBatch, SubmissionKey
 from scheduler.models.saved_views import SavedView
+from scheduler.models.schedules import CatchUp, Overlap, RunOutcome, Schedule, ScheduleRun
 from scheduler.models.templates import JobDraft, JobTemplate, JobTemplateVersion
 from scheduler.models.timeline import USES, CapacityEntry, UsageStep
 
@@ -50,6 +51,7 @@ __all__ = [
     "USES",
     "Attempt",
     "CapacityEntry",
+    "CatchUp",
     "Checkpoint",
     "CheckpointShard",
     "Cluster",
@@ -83,6 +85,7 @@ __all__ = [
     "Order",
     "OrderKind",
     "Outlook",
+    "Overlap",
     "Placement",
     "PlanRecord",
     "Pool",
@@ -90,7 +93,10 @@ __all__ = [
     "Promise",
     "PromisedSeat",
     "Repartition",
+    "RunOutcome",
     "SavedView",
+    "Schedule",
+    "ScheduleRun",
     "Sending",
     "SendingState",
     "SimulatedRun",

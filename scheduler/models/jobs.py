@@ -60,6 +60,8 @@ class Job(models.Model):
     held_at = MomentField(null=True, blank=True, help_text="Since when a person holds it back; it keeps its place in the queue.")
     array = models.CharField(max_length=24, blank=True, help_text="The public id of the array it is an element of.")
     array_index = models.PositiveIntegerField(null=True, blank=True)
+    schedule = models.CharField(max_length=24, null=True, blank=True, help_text="The public id of the schedule that submitted it.")
+    due_at = MomentField(null=True, blank=True, help_text="When that schedule was due; the wall clock may have been later.")
     retry_limit = models.PositiveSmallIntegerField(default=0)
     failures = models.PositiveIntegerField(default=0, help_text="Attempts that failed by the job's own doing, since it was submitted.")
     retry_at = MomentField(null=True, blank=True, help_text="Not tried again before: back-off after a failure or an eviction.")
@@ -76,6 +78,7 @@ class Job(models.Model):
             models.Index(fields=["quota", "-id"], name="job_quota"),
             models.Index(fields=["-submitted_at", "-id"], name="job_submitted"),
             models.Index(fields=["array", "array_index"], name="job_array", condition=~Q(array="")),
+            models.Index(fields=["schedule", "due_at"], name="job_schedule", condition=Q(schedule__isnull=False)),
             # What lies ahead of jobs is looked for in every tick, and few of them have any of it.
             *(
                 models.Index(fields=[column], name=f"job_{column}", condition=Q(ended_at__isnull=True, **{f"{column}__isnull": False}))

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from django.core.exceptions import ValidationError
@@ -30,6 +30,7 @@ from scheduler.job_reading import Faults, read_description
 from scheduler.job_schema import JobDescription
 from scheduler.job_storable import TOO_DEEP, text_is_storable, unstorable
 from scheduler.job_templates import Template
+from scheduler.job_writing import DUE_AT
 from scheduler.models import Cluster, Dependency, GpuType, Job, JobEvent, JobState, MigInstance
 from scheduler.selectors.templates import template_named
 from scheduler.services.lease import lease_want
@@ -63,6 +64,14 @@ class Checked:
         return self.description.array.count if self.description.array else 1
 
 
+@dataclass(frozen=True, slots=True)
+class Due:
+    """The schedule that submits, and the time at which it was due."""
+
+    schedule: str
+    at: datetime
+
+
 def submission_create(*, access: Access, description: Mapping[str, Any], now: datetime, actor: Actor) -> list[Job]:
     """Submit a job, or all elements of an array. A `ValidationError` names every fault by its path."""
     return submissions_create(access=access, descriptions=[description], now=now, actor=actor)
@@ -73,14 +82,14 @@ def submissions_create(*, access: Access, descriptions: Sequence[Mapping[str, An
     return submissions_write(checked=submissions_check(access=access, descriptions=descriptions, now=now), access=access, now=now, actor=actor)
 
 
-def submissions_write(*, checked: Sequence[Checked], access: Access, now: datetime, actor: Actor) -> list[Job]:
-    """The jobs of descriptions that were checked, in their order; those of an array follow each other."""
+def submissions_write(*, checked: Sequence[Checked], access: Access, now: datetime, actor: Actor, due: Due | None = None) -> list[Job]:
+    """The jobs of descriptions that were checked, in their order; those of an array follow each other. With `due` a schedule submits them."""
     if not checked:
         return []
     news = News()
     few = sum(one.count for one in checked) <= FEW
     with transaction.atomic(savepoint=False), sent_ahead() if few else nullcontext():
-        jobs = _write(checked, access, now, actor, news)
+        jobs = _write(checked, access, now, actor, news, due)
         news.publish()
         if any(job.state == JobState.QUEUED for job in jobs):
             lease_want()
@@ -292,7 +301,7 @@ def _quotas_named(descriptions: Sequence[Any]) -> list[str]:
     return [path for path in dict.fromkeys(path for path in named if isinstance(path, str)) if text_is_storable(path)]
 
 
-def _write(checked: Sequence[Checked], access: Access, now: datetime, actor: Actor, news: News) -> list[Job]:
+def _write(checked: Sequence[Checked], access: Access, now: datetime, actor: Actor, news: News, due: Due | None) -> list[Job]:
     rows: list[tuple[Checked, Job]] = []
     counts = [one.count for one in checked]
     names = iter(public_ids("j", sum(counts)))
@@ -300,13 +309,13 @@ def _write(checked: Sequence[Checked], access: Access, now: datetime, actor: Act
     array_names = iter(public_ids("a", arrays) if arrays else ())
     for one, count in zip(checked, counts, strict=True):
         array = next(array_names) if one.description.array else ""
-        rows.extend((one, _job(one, next(names), array, place, access, now)) for place in range(count))
+        rows.extend((one, _job(one, next(names), array, place, access, now, due)) for place in range(count))
     jobs = [job for _, job in rows]
     objects_insert(jobs)
-    events = ((job.pk, now, job.state, _cause(one.description), actor.name) for one, job in rows)
+    events = ((job.pk, now, job.state, _cause(one.description, due), actor.name) for one, job in rows)
     rows_insert(JobEvent, ("job_id", "at", "to_state", "cause", "actor_name"), events)
     if happening_wanted(Happened.SUBMITTED):
-        told = (Event(job, None, now, "", job.state, _cause(one.description), actor.name, {}, job.revision) for one, job in rows)
+        told = (Event(job, None, now, "", job.state, _cause(one.description, due), actor.name, {}, job.revision) for one, job in rows)
         happenings_write(events=told, actor=actor)
     rows_insert(Dependency, ("job_id", "on_id", "if_completed"), ((job.pk, on, completed) for one, job in rows for on, completed in one.after))
     place, entries = 0, []
@@ -314,6 +323,7 @@ def _write(checked: Sequence[Checked], access: Access, now: datetime, actor: Act
         first, last = rows[place][1], rows[place + count - 1][1]
         place += count
         after = {"name": one.description.name, "class": one.description.job_class, "gpus_milli": one.gpus_milli, "state": first.state}
+        after |= {"schedule": due.schedule, "due_at": due.at.isoformat()} if due else {}
         after |= {"array": first.array, "last": last.public_id} if count > 1 else {}
         entries.append(audit_entry(actor=actor, action="job.create", kind="job", object_id=first.public_id, quota=one.quota, after=after))
     audit_write(entries=entries)
@@ -322,17 +332,22 @@ def _write(checked: Sequence[Checked], access: Access, now: datetime, actor: Act
     return jobs
 
 
-def _cause(description: JobDescription) -> str:
+def _cause(description: JobDescription, due: Due | None) -> str:
     done = "Kept as a draft" if description.draft else "Submitted"
+    if due is not None:
+        done += f" by the schedule {due.schedule}, due {due.at:%Y-%m-%d %H:%M:%S} UTC"
+        return f"{done}."
     return f"{done} by the template {description.template}."[:300] if description.template else f"{done}."
 
 
-def _job(checked: Checked, name: str, array: str, place: int, access: Access, now: datetime) -> Job:
+def _job(checked: Checked, name: str, array: str, place: int, access: Access, now: datetime, due: Due | None) -> Job:
     said = checked.description
     launch = said.launch.model_dump(exclude_none=True, exclude_defaults=True)
     if said.array is not None:
         own = said.array.values[place] if said.array.values is not None else {}
         launch["env"] = {**launch.get("env", {}), "GPUFLEET_ARRAY_INDEX": str(place), **own}
+    if due is not None:
+        launch["env"] = {**launch.get("env", {}), DUE_AT: f"{due.at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"}
     return Job(
         public_id=name,
         name=f"{said.name}[{place}]"[:120] if array else said.name,
@@ -356,5 +371,7 @@ def _job(checked: Checked, name: str, array: str, place: int, access: Access, no
         held_at=now if said.hold else None,
         array=array,
         array_index=place if array else None,
+        schedule=due.schedule if due else None,
+        due_at=due.at if due else None,
         retry_limit=said.retries,
     )

@@ -54,6 +54,7 @@ from scheduler.selectors.logs import MOST_BYTES, job_log, job_writers
 from scheduler.selectors.notices import follows_job
 from scheduler.selectors.predictions import prediction_of, predictions_score
 from scheduler.selectors.saved_views import is_mine, view_default, views_visible
+from scheduler.selectors.schedules import schedule_of
 from scheduler.services.edits import job_enqueue
 from scheduler.services.steering import job_cancel, job_hold_back, job_release_hold
 from scheduler.speeds import seconds_at, slowest_on
@@ -267,6 +268,7 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
         "checkpoints": job_checkpoints(job),
         "waits_for": job_waits_for(access, job),
         "waited_for_by": job_waited_for_by(access, job),
+        "schedule": schedule_of(access, job),
         "shape": shape_of(job.spec),
         "types": types_of(job.spec),
         "may_steer": steers,

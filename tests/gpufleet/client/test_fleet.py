@@ -84,9 +84,11 @@ def test_completion_knows_every_command_and_only_options_that_there_are(capsys):
     for name, words in WORDS.items():
         if name in ("bench", "plan", "completion"):
             continue
-        with pytest.raises(SystemExit) as ended:
-            cli.main(["gpufleet", name, "--help"])
-        assert ended.value.code == 0
+        verbs = [word for word in words.split() if not word.startswith("-")]
+        for inner in [[verb] for verb in verbs] or [[]]:
+            with pytest.raises(SystemExit) as ended:
+                cli.main(["gpufleet", name, *inner, "--help"])
+            assert ended.value.code == 0
         told = capsys.readouterr().out
         assert [word for word in words.split() if word not in told] == []
 

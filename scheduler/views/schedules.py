@@ -1,0 +1,208 @@
+"""Schedules: which there are, one with what came of each time, and a page to write one."""
+
+from collections.abc import Callable
+from typing import Any
+
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
+
+from gpufleet.core.faults import Conflict
+from gpufleet.core.times import now, written
+from gpufleet.web import Access, Can, access_of, requires
+from quotas.forms import ReasonForm, faults_of
+from quotas.views.confirm import confirm
+from scheduler.forms import ScheduleForm
+from scheduler.job_yaml import read_yaml, write_yaml
+from scheduler.models import CatchUp, Overlap, Schedule, ScheduleRun
+from scheduler.presenters.submitting import description_of_job
+from scheduler.schedule_lists import RUNS, SCHEDULES
+from scheduler.selectors.jobs import job_for, may_steer, quota_last_used
+from scheduler.selectors.schedules import (
+    description_told,
+    is_owner,
+    may_steer_schedule,
+    must_steer_schedule,
+    schedule_for,
+    schedule_runs,
+    schedules_listed,
+    times_ahead,
+)
+from scheduler.services.schedules import (
+    NOT_RECURRING,
+    schedule_change,
+    schedule_create,
+    schedule_pause,
+    schedule_remove,
+    schedule_resume,
+    schedule_run_now,
+)
+
+GIVEN = ("name", "cron", "zone", "overlap", "catch_up", "start_within_s", "starts_at", "ends_at")
+
+
+@require_safe
+@requires(Can.SEE)
+def schedule_list(request: HttpRequest) -> HttpResponseBase:
+    access = access_of(request)
+    context = {"heading": "Schedules", "can_add": access.can_somewhere(Can.SUBMIT)}
+    return SCHEDULES.respond(request, schedules_listed(access), "scheduler/schedules.html", context)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@requires(Can.SUBMIT)
+def schedule_new(request: HttpRequest) -> HttpResponse:
+    access = access_of(request)
+    form = ScheduleForm(request.POST if request.method == "POST" else None, initial=_begun(request, access))
+    if request.method == "POST" and form.is_valid():
+        try:
+            made = schedule_create(access=access, given=_given(form), now=now())
+        except ValidationError as fault:
+            _show_faults(form, fault)
+        else:
+            messages.success(request, f"{made.name} is kept.")
+            return redirect("schedule", made.public_id)
+    return _form(request, form, heading="New schedule", send="Create schedule", back=reverse("schedules"))
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@requires(Can.SEE)
+def schedule_edit(request: HttpRequest, public_id: str) -> HttpResponse:
+    access = access_of(request)
+    schedule = schedule_for(access, public_id)
+    must_steer_schedule(access, schedule)
+    form = ScheduleForm(request.POST if request.method == "POST" else None, initial=_written(access, schedule), owned=is_owner(access, schedule))
+    status = 422
+    if request.method == "POST" and form.is_valid():
+        data = form.cleaned_data
+        given = _given(form) | {"reason": data["reason"]}
+        try:
+            schedule_change(access=access, schedule=schedule, given=given, revision=data["revision"], now=now())
+        except ValidationError as fault:
+            _show_faults(form, fault)
+        except Conflict as fault:
+            form.add_error(None, str(fault))
+            status = 409
+        else:
+            messages.success(request, f"{data['name']} is changed.")
+            return redirect("schedule", public_id)
+    return _form(request, form, heading=f"Change {schedule.name}", send="Save", back=reverse("schedule", args=[public_id]), status=status)
+
+
+@require_safe
+@requires(Can.SEE)
+def schedule_page(request: HttpRequest, public_id: str) -> HttpResponseBase:
+    access = access_of(request)
+    schedule = schedule_for(access, public_id)
+    context = {
+        "heading": schedule.name,
+        "schedule": schedule,
+        "ahead": times_ahead(schedule, now()),
+        "job": write_yaml(description_told(access, schedule)),
+        "overlap": Overlap(schedule.overlap).label,
+        "catch_up": CatchUp(schedule.catch_up).label,
+        "may_steer": may_steer_schedule(access, schedule),
+        "may_take_over": not is_owner(access, schedule) and access.can(Can.SUBMIT, schedule.quota.path) and may_steer_schedule(access, schedule),
+    }
+    return RUNS.respond(request, schedule_runs(schedule), "scheduler/schedule.html", context)
+
+
+@require_POST
+@requires(Can.SEE)
+def schedule_switch(request: HttpRequest, public_id: str) -> HttpResponse:
+    """Pause it, or go on with it."""
+    to = request.POST.get("to")
+    service, said = (schedule_resume, "{} goes on.") if to == "active" else (schedule_pause, "{} is paused. What runs goes on.")
+    return _steer(request, public_id, service, said)
+
+
+@require_POST
+@requires(Can.SEE)
+def schedule_run_write(request: HttpRequest, public_id: str) -> HttpResponse:
+    return _steer(request, public_id, schedule_run_now, "{} is submitted.")
+
+
+@require_POST
+@requires(Can.SEE)
+def schedule_take(request: HttpRequest, public_id: str) -> HttpResponse:
+    def take(*, access: Access, schedule: Schedule, reason: str, now: Any) -> Schedule:
+        return schedule_change(access=access, schedule=schedule, given={"take_over": True, "reason": reason}, now=now)
+
+    return _steer(request, public_id, take, "{} is yours: it is submitted with your rights from now on.")
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@requires(Can.SEE)
+def schedule_remove_page(request: HttpRequest, public_id: str) -> HttpResponse:
+    access = access_of(request)
+    schedule = schedule_for(access, public_id)
+    must_steer_schedule(access, schedule)
+    form = ReasonForm(request.POST if request.method == "POST" else None)
+    if request.method == "POST" and form.is_valid():
+        try:
+            schedule_remove(access=access, schedule=schedule, reason=form.cleaned_data["reason"][:280])
+        except Conflict as fault:
+            messages.error(request, str(fault))
+        else:
+            messages.success(request, f"{schedule.name} is removed.")
+        return redirect("schedules")
+    page = reverse("schedule", args=[public_id])
+    effects = ["It submits nothing any more, for good. To stop it for a while, pause it.", "Its jobs stay, and those that run go on."]
+    above = [("Schedules", reverse("schedules")), (schedule.name, page)]
+    return confirm(request, form, above=above, back=page, heading=f"Remove {schedule.name}", send="Remove", effects=effects)
+
+
+def _steer(request: HttpRequest, public_id: str, service: Callable[..., Schedule | ScheduleRun], said: str) -> HttpResponse:
+    access = access_of(request)
+    schedule = schedule_for(access, public_id)
+    try:
+        service(access=access, schedule=schedule, reason=request.POST.get("reason", ""), now=now())
+    except ValidationError as fault:
+        messages.error(request, " ".join(f"{path}: {text}" for path, texts in faults_of(fault) for text in texts))
+    except Conflict as fault:
+        messages.error(request, str(fault))
+    else:
+        messages.success(request, said.format(schedule.name))
+    return redirect("schedule", public_id)
+
+
+def _begun(request: HttpRequest, access: Access) -> dict[str, Any]:
+    """What a new one begins with: a job that is to be repeated, or the least that a job says."""
+    name = request.GET.get("repeat", "")
+    if not name:
+        return {"description": write_yaml({"quota": quota_last_used(access, ""), "gpus": 1, "launch": {"command": ["python", "train.py"]}})}
+    job = job_for(access, name)
+    if not may_steer(access, job):
+        raise PermissionDenied
+    said = {key: value for key, value in description_of_job(job, with_launch=True).items() if key not in NOT_RECURRING}
+    return {"name": said["name"], "description": write_yaml(said)}
+
+
+def _written(access: Access, schedule: Schedule) -> dict[str, Any]:
+    moments = {name: written(value) if (value := getattr(schedule, name)) else "" for name in ("starts_at", "ends_at")}
+    own = {name: getattr(schedule, name) for name in GIVEN} | moments
+    return own | {"description": write_yaml(description_told(access, schedule)), "revision": schedule.revision}
+
+
+def _given(form: ScheduleForm) -> dict[str, Any]:
+    data = form.cleaned_data
+    given = {name: data[name] for name in GIVEN}
+    return given | ({"description": data["description"]} if "description" in data else {})
+
+
+def _show_faults(form: ScheduleForm, fault: ValidationError) -> None:
+    """Faults inside the job are told at its field, with their line."""
+    document = read_yaml(form.data.get("description", ""))
+    for path, told in faults_of(fault):
+        head, _, inner = path.partition(".")
+        line = document.line(inner) if inner else None
+        before = f"Line {line}, {inner}: " if line else f"{inner}: " if inner else ""
+        form.add_error(head if head in form.fields else None, [f"{before}{message}" for message in told])
+
+
+def _form(request: HttpRequest, form: ScheduleForm, *, heading: str, send: str, back: str, status: int = 422) -> HttpResponse:
+    context = {"form": form, "heading": heading, "send": send, "back": back}
+    return render(request, "quotas/form.html", context, status=status if form.is_bound else 200)
