@@ -2,15 +2,17 @@
 
 The queue is played forward over many futures (`scheduler.simulation.futures`), which tells a middle and a spread. What no future knows, such as
 which node is lost, and what is played coarser than it will be planned, shows in how far starts came from that, counted in spreads: the range is the
-shortest that held most of the last ones so (a split conformal interval over a sliding window), and its middle is moved to their median. Where
+shortest that held most of the last ones so (a split conformal interval over a sliding window), and its middle is moved to their median. Jobs of
+one sweep miss alike, so hundreds of starts say less than they seem to: outcomes by a rule count beside them, fewer as more are known. Where
 futures were too much to play, a forecast by estimates with a wide spread stands for them.
 
 Values in, values out: the console hands over its own history, `gpufleet bench predictions` that of a simulated week.
 """
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from math import ceil
-from statistics import median
+from statistics import NormalDist, median
 from typing import NamedTuple
 
 from scheduler.simulation.futures import Waits
@@ -18,13 +20,15 @@ from scheduler.simulation.futures import Waits
 MINUTE = 60_000
 HOUR = 60 * MINUTE
 # So many of the newest count, and from so few on they are believed.
-WINDOW, LEAST = 400, 40
+WINDOW, LEAST = 2000, 40
 # What a range promises: four fifths of starts. It holds somewhat more of the past ones, and more or less of them as fewer or more than aimed at
 # were inside lately: the next week is not the last one.
 PROMISED, HELD, MOST_HELD = 0.8, 0.85, 0.97
-LATELY, AIM, CORRECTED = 150, 0.83, 1.0
+LATELY, AIM, CORRECTED = 400, 0.82, 0.5
 # Without history: so many spreads sooner and later than the middle.
 RULED = 0.6
+# So many outcomes as the rule would have them count beside the first known ones: one less for so many known, but never fewer than the last number.
+ASSUMED, ONE_LESS, LEAST_ASSUMED = 300, 10, 100
 # A part of the wait counts as spread besides what futures show, and a minute: nobody minds whether it was one second or thirty.
 UNSURE, FLOOR = 0.1, MINUTE
 # Of a start that is told by estimates alone, in parts of the wait.
@@ -104,14 +108,21 @@ def _held(lately: Sequence[bool]) -> float:
 
 
 def _band(values: Sequence[float], part: float) -> Band:
-    """The shortest interval that holds enough of them."""
+    """The shortest interval that holds enough of them, and of what is assumed beside them."""
     if len(values) < LEAST:
         return RULE
-    ordered = sorted(values)
+    ordered = sorted([*values, *assumed(max(LEAST_ASSUMED, ASSUMED - len(values) // ONE_LESS))])
     held = min(len(ordered), ceil((len(ordered) + 1) * part))
     first = min(range(len(ordered) - held + 1), key=lambda place: ordered[place + held - 1] - ordered[place])
     low, high = ordered[first], ordered[first + held - 1]
-    return Band(low, min(max(median(ordered), low), high), high, len(ordered))
+    return Band(low, min(max(median(ordered), low), high), high, len(values))
+
+
+@cache
+def assumed(count: int) -> tuple[float, ...]:
+    """Misses of which the rule holds what is promised, normally distributed."""
+    rule = NormalDist(0, RULED / NormalDist().inv_cdf((1 + PROMISED) / 2))
+    return tuple(rule.inv_cdf((place + 0.5) / count) for place in range(count))
 
 
 class Score(NamedTuple):

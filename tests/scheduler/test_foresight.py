@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gpufleet.bench.predictions import ranged
 from scheduler.benchmarks.predictions import WORLDS, Fleet, Told, played
-from scheduler.foresight import HOUR, LEAST, MINUTE, PROMISED, Foresight, Outcome, Ranged, estimated, ruled, score, spread
+from scheduler.foresight import ASSUMED, HOUR, LEAST, MINUTE, PROMISED, Foresight, Outcome, Ranged, assumed, estimated, ruled, score, spread
 from scheduler.simulation.futures import Waits
 
 lengths = st.integers(0, 40 * HOUR)
@@ -35,10 +35,10 @@ def test_futures_that_spread_wider_have_a_wider_range(history: list[Outcome], wa
 
 @given(histories, futures)
 def test_a_range_stays_within_what_was_seen(history: list[Outcome], waits: Waits) -> None:
-    """Nothing is told that is further off than the furthest of the history, in spreads."""
+    """Nothing is told that is further off than the furthest of the history, and of what is assumed beside it, in spreads."""
     found = Foresight(history).foreseen(waits)
     if found.known:
-        off = [(outcome.waited - outcome.foreseen.middle) / spread(outcome.foreseen) for outcome in history]
+        off = [(outcome.waited - outcome.foreseen.middle) / spread(outcome.foreseen) for outcome in history] + [*assumed(ASSUMED)]
         assert found.earliest >= waits.middle + min(off) * spread(waits) - 1
         assert found.latest <= max(0, waits.middle + max(off) * spread(waits)) + 1
 
@@ -92,6 +92,18 @@ def test_ranges_widen_while_they_hold_too_few_and_narrow_again() -> None:
         return found.latest - found.earliest
 
     assert width(inside=False) > 1.3 * width(inside=True)
+
+
+def test_one_sweep_that_misses_alike_does_not_upset_the_range() -> None:
+    """Fifty jobs that all came late by the same, after as many that came as foreseen."""
+    draw = random.Random(4)
+    waits = Waits(HOUR, 2 * HOUR, 3 * HOUR)
+    seen = [round(2 * HOUR + draw.gauss(0, 0.9) * HOUR) for _ in range(50)]
+    usual = Foresight(Outcome(waits, waited, True) for waited in seen).foreseen(waits)
+    upset = Foresight(Outcome(waits, waited, True) for waited in seen + [4 * HOUR] * 50).foreseen(waits)
+
+    assert abs(upset.at - usual.at) < 0.25 * HOUR
+    assert upset.earliest < 2 * HOUR < 3 * HOUR < upset.latest
 
 
 def test_a_score_counts_what_lies_inside_and_takes_medians() -> None:
