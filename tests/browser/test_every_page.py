@@ -17,7 +17,6 @@ REACHED_OTHERWISE = {
     "static/": "assets",
     "inventory/import/<slug:public_id>/": "the preview of a file that was sent",
     "tokens/<str:public_id>/revoke/": "a button on a token, and the demo has none",
-    "schedules/<": "a schedule, and the demo has none",
     "webhooks/<": "a webhook, and the demo has none",
 }
 PHONE = {"viewport": {"width": 390, "height": 844}}

@@ -1,6 +1,7 @@
 """Jobs that recur: when they are due, what comes of each time, and whose rights count."""
 
 import json
+import threading
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -8,7 +9,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from cronsim import CronSim
 from django.core.exceptions import PermissionDenied, ValidationError
-from django.db import IntegrityError, connection, transaction
+from django.db import IntegrityError, connection, connections, transaction
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -509,6 +510,34 @@ def test_killed_before_any_write_it_is_submitted_once_by_the_next_turn(personas,
     assert Job.objects.values("due_at").distinct().count() == Job.objects.count() == len(outcomes(schedule))
 
 
+@pytest.mark.django_db(transaction=True)
+def test_turns_at_the_same_time_submit_each_time_once(personas):
+    builders.node(gpus=4)
+    for name in "abc":
+        make(personas, name=name, catch_up="all", overlap="allow")
+    start, faults = threading.Barrier(3), []
+
+    def turn() -> None:
+        try:
+            start.wait(10)
+            schedules_turn(now=NOON + 4 * HOUR)
+        except Exception as fault:
+            faults.append(fault)
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=turn) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    schedules_turn(now=NOON + 4 * HOUR)
+
+    assert faults == []
+    assert Job.objects.count() == ScheduleRun.objects.filter(outcome="submitted").count() == 12
+    assert Job.objects.values("schedule", "due_at").distinct().count() == 12
+
+
 @pytest.mark.django_db
 @given(data=st.data())
 def test_each_due_time_has_the_one_run_that_the_rules_say(data):
@@ -647,7 +676,7 @@ def test_a_schedule_is_written_and_changed_on_a_page(personas, fleet):
     assert answer.redirect_chain[-1][0] == page
     assert (schedule.ends_at, schedule.start_within_s) == (at("2040-01-01T00:00"), 3600)
     html = answer.content.decode()
-    assert "30 2 * * *" in html and "Europe/Berlin" in html and "at most" in html and html.count("<li><time") == 5
+    assert "30 2 * * *" in html and "Europe/Berlin" in html and "at most" in html and html.count("</time><br>") == 4
     edit = client.get(f"{page}edit/").content.decode()
     assert 'value="2040-01-01T00:00:00.000Z"' in edit and f"quota: {TEAM}" in edit
     changed = form | {"revision": "1", "cron": "45 2 * * *", "description": f"quota: {TEAM}\ngpus: 2\n"}

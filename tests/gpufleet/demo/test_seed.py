@@ -1,7 +1,7 @@
 """The demo goes into an empty database once, whole, and the same every time."""
 
 from collections import defaultdict
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -14,6 +14,7 @@ from gpufleet.demo.seed import DatabaseNotEmpty, demo_seed
 from quotas.models import QuotaShare
 from scheduler.engine.mig import BOARDS, Instance, valid_layout
 from scheduler.models import Attempt, Checkpoint, Gpu, InventoryEvent, Job, JobEvent, MigInstance, Node, Order, Placement, SimulatedRun
+from scheduler.services.schedules import schedules_turn
 from tests.invariants import fleet_faults
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
@@ -111,3 +112,11 @@ def test_the_past_is_what_a_real_fleet_could_have_lived() -> None:
     assert 0.6 < allocated / capacity < 0.95
     assert 0.12 < active / capacity < 0.45
     assert Job.objects.filter(state="queued").exists()
+
+
+def test_what_recurs_is_submitted_when_it_is_due() -> None:
+    demo_seed(size="small", seed=1, now=NOON, hours=0)
+
+    assert schedules_turn(now=NOON + timedelta(minutes=20)) == 1
+    job = Job.objects.get(schedule__isnull=False)
+    assert (job.name, job.owner and job.owner.username, job.due_at) == ("evaluate-latest", "sam", NOON + timedelta(minutes=20))
