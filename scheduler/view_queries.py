@@ -1,15 +1,22 @@
 """What a view of the list of jobs says: its filters and order, spelt in one way, read from an address and told in words."""
 
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
-from django.core.exceptions import ValidationError
+from django.core.exceptions import TooManyFieldsSent, ValidationError
 from django.http import QueryDict
+from pydantic import Field
 
 from gpufleet.core.filters import Choice
 from scheduler.job_lists import JOBS
 from scheduler.models import Job
 
 QUERY_LENGTH = 2000
+# An address says more than what is kept of it: the page, and fields without a value.
+ADDRESS_LENGTH = 4 * QUERY_LENGTH
+_Value = Annotated[str, Field(max_length=QUERY_LENGTH)]
+# The parameters of the list as programs send them.
+Parameters = Annotated[dict[str, _Value | Annotated[list[_Value], Field(max_length=100)]], Field(max_length=20)]
 KEYS = ("q", "sort", "size", *(item.key for item in JOBS.filters))
 # Of an address, what says which page of the list is shown.
 OF_THE_PAGE = ("after", "before", "rows", "format")
@@ -27,7 +34,12 @@ def query_spelt(parameters: QueryDict) -> str:
 
 def query_read(text: str) -> str:
     """As it is kept; a `ValidationError` names what the list could not read."""
-    parameters = QueryDict(text.strip().removeprefix("?"), mutable=True)
+    if len(text) > ADDRESS_LENGTH:
+        raise ValidationError({"query": [f"It says more than {QUERY_LENGTH:,} characters."]})
+    try:
+        parameters = QueryDict(text.strip().removeprefix("?"), mutable=True)
+    except TooManyFieldsSent as fault:
+        raise ValidationError({"query": ["It names more fields than can be read."]}) from fault
     for key in OF_THE_PAGE:
         parameters.pop(key, None)
     faults = [f"There is no filter {key[:40]}; there are {', '.join(KEYS)}." for key in parameters if key not in KEYS]

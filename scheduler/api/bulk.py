@@ -29,6 +29,7 @@ from scheduler.services.bulk import (
     must_steer_something,
     verdict_told,
 )
+from scheduler.view_queries import QUERY_LENGTH, Parameters
 
 router = Router(tags=["Jobs"])
 
@@ -41,8 +42,8 @@ class MeantIn(Schema):
 class BulkIn(Schema):
     action: Literal["cancel", "hold", "release", "priority", "checkpoint"]
     jobs: list[MeantIn] = Field(default_factory=list, max_length=MOST)
-    matching: dict[str, str | list[str]] | None = Field(
-        None, max_length=20, description="Instead: the parameters of `GET /jobs`, of which the first 500 in the list's order are meant."
+    matching: Parameters | None = Field(
+        None, description="Instead: the parameters of `GET /jobs`, of which the first 500 in the list's order are meant."
     )
     priority: int | None = Field(None, ge=LEAST_PRIORITY, le=MOST_PRIORITY, description="With the action priority.")
     reason: str = Field("", max_length=280, description="Kept in the history of each job and in the audit log.")
@@ -142,6 +143,8 @@ def _meant(access: Access, body: BulkIn) -> tuple[list[tuple[str, int | None]], 
     parameters = QueryDict(mutable=True)
     for name, value in body.matching.items():
         parameters.setlist(name, value if isinstance(value, list) else [value])
+    if len(parameters.urlencode()) > QUERY_LENGTH:
+        raise ValidationError({"matching": [f"It says more than {QUERY_LENGTH:,} characters."]})
     rows, more, problems = JOBS.matching(parameters, jobs_listed(access), MOST)
     if problems:
         raise ValidationError({"matching": problems})

@@ -13,10 +13,9 @@ from scheduler.api.lists import answered
 from scheduler.models import SavedView
 from scheduler.selectors.saved_views import is_mine, view_for, views_visible
 from scheduler.services.saved_views import view_change, view_remove, view_save
-from scheduler.view_queries import parameters_in, query_of
+from scheduler.view_queries import Parameters, parameters_in, query_of
 
 router = Router(tags=["Jobs"])
-Parameters = dict[str, str | list[str]]
 
 
 class ViewOut(Schema):
@@ -38,7 +37,7 @@ class ViewsOut(Schema):
 
 class ViewIn(Schema):
     name: str = Field(max_length=200)
-    parameters: Parameters = Field(default_factory=dict, max_length=20, description="As of `GET /jobs`: filters, q, sort and size.")
+    parameters: Parameters = Field(default_factory=dict, description="As of `GET /jobs`: filters, q, sort and size.")
     shared_with: str = Field("", max_length=500, description="The path of a node: seen by all who see something of its subtree.")
     default: bool = False
 
@@ -47,7 +46,7 @@ class ViewChange(Schema):
     """What is not named stays. An empty `shared_with` shares it with nobody."""
 
     name: str | None = Field(None, max_length=200)
-    parameters: Parameters | None = Field(None, max_length=20)
+    parameters: Parameters | None = None
     shared_with: str | None = Field(None, max_length=500)
     default: bool | None = None
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpufleet.core.models import AuditEntry
+from gpufleet.core.tables import Table
 from scheduler.models import SavedView
 from scheduler.view_queries import QUERY_LENGTH, query_read, query_said
 from tests.builders import job
@@ -140,6 +141,36 @@ def test_what_the_list_could_not_read_is_not_kept(personas):
     assert answer.status_code == 422
     assert "can&#x27;t be “nonsense”" in answer.content.decode()
     assert 'value="Odd"' in answer.content.decode()
+
+
+LONG = "a " * 500_000
+
+
+def test_what_is_too_much_is_refused_before_it_is_read(personas, monkeypatch):
+    """Neither a thousand values nor a search of a million words becomes a query."""
+
+    def read(*_: Any, **__: Any) -> Any:
+        raise AssertionError("It was read.")
+
+    monkeypatch.setattr(Table, "page_asked", read)
+    client = personas.client("submitter")
+    kept = SavedView.objects.create(public_id="v-1", owner=personas.users["submitter"], name="Kept").public_id
+    for parameters in ({"team": ["a"] * 1001}, {"q": LONG}, {"team": [LONG]}, {"q": "a " * 1000, "team": ["b" * 2000] * 100}, {f"k{n}": "" for n in range(21)}):
+        save(client, 422, parameters=parameters)
+        change(client, kept, 422, parameters=parameters)
+        body = {"action": "hold", "matching": parameters}
+        assert client.post("/api/v1/jobs/bulk?dry_run=true", body, content_type="application/json").status_code == 422
+    for query in ("a=&" * 1001, "q=" + "+a" * 500_000):
+        assert client.post("/jobs/views/new/", {"name": "Odd", "query": query}).status_code == 422
+    assert SavedView.objects.get().query == ""
+
+
+def test_what_fills_many_jobs_filter_is_bounded_as_a_whole(personas):
+    """Each value is short enough, all of them together are not."""
+    body = {"action": "hold", "matching": {"q": "a " * 900, "team": ["b" * 500]}}
+    answer = personas.client("submitter").post("/api/v1/jobs/bulk?dry_run=true", body, content_type="application/json")
+    assert answer.status_code == 422
+    assert "2,000 characters" in str(answer.json())
 
 
 TEXTS = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=30)
