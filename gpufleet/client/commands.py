@@ -396,19 +396,21 @@ def _many(name: str, text: str, said: str) -> Command:
             parser.error("name jobs, or say with --matching which are meant, not both")
         body = {"action": name, "reason": asked.reason} | ({"priority": asked.priority} if name == "priority" else {})
         console = console_meant()
-        if asked.matching and not asked.dry_run and not asked.yes and not _agreed(console, body | _matching(asked.matching), parser):
-            return DONE
-        groups = (
-            [_matching(asked.matching)]
-            if asked.matching
-            else [
-                {"jobs": [{"id": job} for job in asked.jobs[first : first + MOST_IN_A_BATCH]]} for first in range(0, len(asked.jobs), MOST_IN_A_BATCH)
-            ]
-        )
+        left: list[dict[str, Any]] = []
+        if asked.matching and not asked.dry_run and not asked.yes:
+            changing, left = _shown(console, body | _matching(asked.matching), parser)
+            if changing and not _agreed():
+                return DONE
+            groups = [{"jobs": [{"id": row["id"], "revision": row["revision"]} for row in changing]}] if changing else []
+        elif asked.matching:
+            groups = [_matching(asked.matching)]
+        else:
+            named = [{"id": job} for job in asked.jobs]
+            groups = [{"jobs": named[first : first + MOST_IN_A_BATCH]} for first in range(0, len(named), MOST_IN_A_BATCH)]
         answers = [
             console.post("/jobs/bulk", body | meant, key="" if asked.dry_run else uuid.uuid4().hex, dry_run=asked.dry_run or None) for meant in groups
         ]
-        verdicts = [verdict for answer in answers for verdict in answer["verdicts"]]
+        verdicts = [verdict for answer in answers for verdict in answer["verdicts"]] + left
         if asked.json:
             print_json({"batches": [answer["batch"] for answer in answers if answer["batch"]], "jobs": verdicts})
         elif asked.dry_run:
@@ -443,10 +445,17 @@ def _matching(words: Sequence[str]) -> dict[str, Any]:
     return {"matching": found}
 
 
-def _agreed(console: Console, body: dict[str, Any], parser: Arguments) -> bool:
+def _shown(console: Console, body: dict[str, Any], parser: Arguments) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Prints what would happen; the jobs that would change, as they were read, and the others."""
     if not sys.stdin.isatty():
         parser.error("say --yes to do it to all that match, or --dry-run to see what would happen")
-    _print_preview([console.post("/jobs/bulk", body, dry_run=True)])
+    answer = console.post("/jobs/bulk", body, dry_run=True)
+    _print_preview([answer])
+    changing = [row for row in answer["verdicts"] if row["effect"] == "changes"]
+    return changing, [row for row in answer["verdicts"] if row["effect"] != "changes"]
+
+
+def _agreed() -> bool:
     return input("Do it? [y/N] ").strip().lower() in ("y", "yes")
 
 

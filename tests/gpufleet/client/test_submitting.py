@@ -12,6 +12,7 @@ from gpufleet.client.place import place_now
 from gpufleet.core.times import now
 from scheduler.backends.registry import backend_for
 from scheduler.models import Job, JobState, SavedView
+from scheduler.services.jobs import job_hold
 from scheduler.services.tick import tick_run
 from tests.builders import cluster, gpu_type, job, node
 
@@ -303,6 +304,37 @@ def test_all_that_match_are_steered_only_when_it_is_said_twice(run, personas, mo
 
     assert run("cancel", *meant, "--yes", **SUBMIT)[0] == 0
     assert Job.objects.filter(state=JobState.CANCELLED).count() == 3
+
+
+def test_only_what_the_preview_showed_is_steered_and_as_it_was_shown(run, personas, monkeypatch):
+    team, submitter = personas.nodes[TEAM], personas.users["submitter"]
+    stays, changes = (job(f"train-{number}", on=team, owner=submitter) for number in range(2))
+    others = job("others", on=team)
+
+    def read_slowly(_: str) -> str:
+        job("late", on=team, owner=submitter)
+        job_hold(job=changes, now=now())
+        return "y"
+
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("builtins.input", read_slowly)
+    status, out, err = run("cancel", "--matching", "phase=waiting", **SUBMIT)
+
+    assert list(Job.objects.filter(state=JobState.CANCELLED)) == [stays]
+    assert "2 of 3 would change." in out
+    assert status != 0
+    assert f"{changes.public_id}: It has changed" in err and f"{others.public_id}: Only its owner" in err
+
+
+def test_who_would_change_nothing_is_not_asked(run, personas, monkeypatch):
+    others = job("others", on=personas.nodes[TEAM])
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("builtins.input", lambda _: pytest.fail("There is nothing to agree to."))
+
+    status, out, err = run("cancel", "--matching", "phase=waiting", **SUBMIT)
+
+    assert (status, Job.objects.get().state) == (3, JobState.QUEUED)
+    assert "0 of 1 would change." in out and others.public_id in err
 
 
 def test_a_saved_view_is_listed_by_its_name(run, personas):
