@@ -21,6 +21,7 @@ from scheduler.views.nodes import messages_by_field
 
 # Of the list's address, what says which page of it is shown and not which jobs match.
 OF_THE_PAGE = ("after", "before", "size", "rows", "format")
+MOST_FILTERS = 2_000  # characters of them
 
 
 @require_POST
@@ -33,6 +34,8 @@ def jobs_bulk(request: HttpRequest) -> HttpResponse:
     more = False
     try:
         if "all" in request.POST:
+            if _is_too_long(request):
+                raise ValidationError({"matching": [f"The filters are too long: at most {MOST_FILTERS:,} characters. Choose fewer, or choose the jobs."]})
             rows, more, problems = JOBS.matching(matching, jobs_listed(access), MOST)
             if problems:
                 raise ValidationError({"jobs": problems})
@@ -85,9 +88,13 @@ def _seen(text: str) -> tuple[str, int | None]:
     return name, int(revision) if revision.isascii() and revision.isdigit() and len(revision) < 10 else 0
 
 
+def _is_too_long(request: HttpRequest) -> bool:
+    return len(request.POST.get("matching", "")) > MOST_FILTERS
+
+
 def _matching(request: HttpRequest) -> QueryDict:
-    """The filters of the list that the rows were chosen in."""
-    parameters = QueryDict(request.POST.get("matching", "").removeprefix("?")[:2000], mutable=True)
+    """The filters of the list that the rows were chosen in. Too long ones are none and never a part of them, which would match more."""
+    parameters = QueryDict("" if _is_too_long(request) else request.POST.get("matching", "").removeprefix("?"), mutable=True)
     for name in OF_THE_PAGE:
         parameters.pop(name, None)
     return parameters

@@ -391,6 +391,21 @@ def test_all_that_match_are_looked_at_in_the_console_too(personas, ours):
     assert "whole number" in preview_page(client, "priority", Job.objects.get(name="other"), status=422, priority="high")
 
 
+def test_filters_that_are_too_long_are_refused_and_not_cut(personas, ours):
+    wanted, other = job("sweep", on=ours), job("other", on=ours)
+    client = personas.client("team_lead")
+    long = "&".join(["phase=waiting"] * 142 + ["sort=-state", "q=sweep"])  # cut at 2,000 it would be a list of all that waits
+
+    html = preview_page(client, "cancel", status=422, all="1", matching=f"?{long}")
+
+    assert "The filters are too long" in html
+    assert other.public_id not in html and "jobs/bulk/do" not in html
+    assert 'href="/jobs/"' in html
+    # Who chose the jobs himself means those.
+    html = preview_page(client, "cancel", wanted, matching=f"?{long}")
+    assert "Cancel 1 job?" in html and other.public_id not in html
+
+
 def test_more_than_may_be_steered_at_once_are_cut_and_said(personas, ours, monkeypatch):
     monkeypatch.setattr("scheduler.views.bulk.MOST", 2)
     for number in range(3):
