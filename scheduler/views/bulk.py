@@ -35,7 +35,7 @@ def jobs_bulk(request: HttpRequest) -> HttpResponse:
     try:
         if "all" in request.POST:
             if _is_too_long(request):
-                raise ValidationError({"matching": [f"The filters are too long: at most {MOST_FILTERS:,} characters. Choose fewer, or choose the jobs."]})
+                raise ValidationError({"matching": [f"The filters are too long: at most {MOST_FILTERS:,} characters. Use fewer, or choose jobs."]})
             rows, more, problems = JOBS.matching(matching, jobs_listed(access), MOST)
             if problems:
                 raise ValidationError({"jobs": problems})
