@@ -495,7 +495,7 @@ class Book:
     def _told_again(self, ahead: Lookahead, work: Work, quota_type: int) -> Known | None:
         """What it was told when it asked the last time, if it would be told the same now."""
         known = self._told.dates.get(work)
-        if known is None or known.quota_type != quota_type:
+        if known is None or known.quota_type != quota_type or not self._counted(work):
             return None
         at = known.instant - self.cycle.now if known.places is not None else END
         if at <= 0:

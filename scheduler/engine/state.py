@@ -402,6 +402,8 @@ class Cycle:
         if kept is None or cluster.shifted or kept[1:3] != (self.now, self.settings):
             return None
         units, _, _, changed = kept
+        if not units.goes_on(cluster):
+            return None
         first, last, _, _ = cluster.between
         works = {work.order: work for work in cluster.works[first : len(cluster.works) - last]}
         works.update((work.order, work) for work in (*changed, *cluster.journal) if cluster.works[work.order] is work)

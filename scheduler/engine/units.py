@@ -103,6 +103,11 @@ def _key(unit: Unit) -> Key:
     return unit.key
 
 
+def _are_whole(cluster: Cluster) -> bool:
+    """Whether every job is one unit, and no window lasts."""
+    return not (cluster.forms.elastic or cluster.forms.parted or cluster.windows.lasting)
+
+
 class Units:
     """All units of the cluster in the order in which they are tried, kept up to date job by job."""
 
@@ -121,10 +126,14 @@ class Units:
         self._by_leaf: dict[int, list[Unit]] = {}
         self._alone = False  # whether the columns alone are known
         self._rows: dict[int, int] | None = None  # of them, by order
-        if standing is not None and not (cluster.forms.elastic or cluster.forms.parted or cluster.windows.lasting):
+        if standing is not None and _are_whole(cluster):
             self._some = {}
         else:
             self._make_all()
+
+    def goes_on(self, cluster: Cluster) -> bool:
+        """Whether what was taken for granted when it was made still is."""
+        return self._some is None or _are_whole(cluster)
 
     def whole(self) -> "Units":
         """The same with the units of all leaves at hand."""

@@ -87,7 +87,7 @@ def submissions_write(*, checked: Sequence[Checked], access: Access, now: dateti
     if not checked:
         return []
     news = News()
-    few = sum(one.count for one in checked) <= FEW
+    few = sum(one.count * max(1, len(one.description.after)) for one in checked) <= FEW
     with transaction.atomic(savepoint=False), sent_ahead() if few else nullcontext():
         jobs = _write(checked, access, now, actor, news, due)
         news.publish()

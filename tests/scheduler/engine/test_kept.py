@@ -18,6 +18,7 @@ from scheduler.engine.lookahead import Lookahead
 from scheduler.engine.plan import Plan
 from scheduler.engine.scenario import parse
 from scheduler.engine.state import Cycle
+from scheduler.engine.units import Units
 from scheduler.engine.values import QUEUED, Job, Run, Scenario
 from scheduler.simulation.applying import carried_out
 from scheduler.simulation.world import World
@@ -222,6 +223,36 @@ def test_a_course_is_the_plan_without_what_it_tells(seed: int, events: list[str]
             assert course.decisions == tuple(decision for decision in plan.decisions if decision.action != "reserve")
             assert (course.next_wake, course.fragmented) == (plan.next_wake, plan.fragmented)
         scenario = after(scenario, plan, event, chance, turn)
+
+
+def same_as_anew(scenario: Scenario, kept: Kept) -> dict[str, Any]:
+    found = make_plan(scenario, kept).as_json()
+    assert json.dumps(found) == json.dumps(make_plan(scenario).as_json())
+    return found
+
+
+def test_a_date_that_was_counted_is_not_given_again_once_processors_bind() -> None:
+    held = running("held", [at("n1", *range(8))], role={"cpus": 4}, limit_s=3600)
+    large = job("large", gpus=8, role={"cpus": 12}, estimate_s=600, submitted=-90)
+    first = parse(scene([node("n1", cpus=16)], [quota("q", 8)], [held, large]))
+    kept = Kept()
+    (promised,) = (one["at"] for one in same_as_anew(first, kept)["decisions"] if one["action"] == "reserve")
+    assert promised
+
+    beside = parse(scene([node("n1", cpus=16)], [quota("q", 8)], [held, large, job("beside", gpus=0, role={"cpus": 6}, limit_s=36_000)]))
+    jobs = {one.name: one for one in (*beside.jobs, *first.jobs)}
+    same_as_anew(replace(first, jobs=tuple(jobs[one.name] for one in beside.jobs)), kept)
+
+
+def test_units_of_plain_jobs_do_not_go_on_beside_an_elastic_one() -> None:
+    def cycle(least: int) -> Cycle:
+        return Cycle(parse(scene([node("n1")], [quota("q", 8)], [running("a", [at("n1", 0), at("n1", 1)], least=least, most=2)])))
+
+    plain, elastic = cycle(2), cycle(1)
+    units = Units(plain.cluster, plain.standing)
+    assert units.goes_on(plain.cluster)
+    assert not units.goes_on(elastic.cluster)
+    assert units.whole().goes_on(elastic.cluster), "with all at hand nothing is taken for granted"
 
 
 def test_a_plan_that_begins_anew_leaves_nothing_of_the_one_before():

@@ -206,6 +206,15 @@ def test_a_job_waits_for_those_it_depends_on() -> None:
     assert behind.events.order_by("-id")[0].cause == f"{after_success.public_id}, on which it depends, was cancelled."
 
 
+@pytest.mark.parametrize("many", [1, 3, 4, 100])
+def test_a_job_may_wait_for_many(many: int) -> None:
+    """On PostgreSQL many rows are copied, which does not go where statements are sent ahead."""
+    first = create(gpus=1, array={"size": many})
+    (behind,) = create(gpus=1, after=[{"job": job.public_id} for job in first])
+
+    assert Dependency.objects.filter(job=behind).count() == many
+
+
 def test_what_no_back_end_can_do_is_refused_with_that_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     from scheduler.backends.base import Facts
     from scheduler.services import submission
