@@ -328,7 +328,8 @@ def notice_test(*, access: Access, now: datetime) -> Counter[str]:
     with transaction.atomic():
         user = User.objects.select_for_update(of=("self",)).select_related("notice_choices").get(pk=_self(access).pk)
         earlier = Notice.objects.filter(user=user, kind=OWN, title=TEST_TITLE)
-        if earlier.filter(sendings__state=SendingState.WAITING).exists():
+        # One that failed is tried again for a day; whoever has mended its cause needs the next one now.
+        if earlier.filter(sendings__state=SendingState.WAITING, sendings__attempts=0).exists():
             raise Conflict("A test is on its way already: see what becomes of it before the next.")
         if earlier.filter(read_at__isnull=True).exists():
             raise Conflict("The last test is behind the bell: read it before the next.")

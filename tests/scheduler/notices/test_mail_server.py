@@ -14,7 +14,7 @@ from aiosmtpd.smtp import SMTP, AuthResult, Envelope, Session
 
 from scheduler.models import JobState, Sending, SendingState
 from scheduler.services.delivering import GIVE_UP
-from scheduler.services.notices import Kind, notices_choose
+from scheduler.services.notices import TEST_TITLE, Kind, notice_test, notices_choose, notices_read
 from scheduler.services.outbox import outbox_turn
 from scheduler.services.sending import sendings_turn
 from tests.builders import NOON
@@ -147,6 +147,21 @@ def test_a_wrong_password_is_named_and_given_up_after_a_day(box: Box, failed: No
     row = send(SOON + GIVE_UP)
 
     assert (row.state, box.taken) == (SendingState.FAILED, [])
+
+
+def test_who_has_mended_a_fault_may_send_the_next_test_at_once(box: Box, failed: None, personas: Personas, settings: Any) -> None:
+    access = personas.access("submitter")
+    right, settings.EMAIL_HOST_PASSWORD = settings.EMAIL_HOST_PASSWORD, "another one"
+    notice_test(access=access, now=SOON)
+    notices_read(access=access, keys=None, now=SOON)
+    sendings_turn(clock=lambda: SOON, rng=random.Random(1))
+    assert "SMTPAuthenticationError" in Sending.objects.get(notice__title=TEST_TITLE).fault
+
+    settings.EMAIL_HOST_PASSWORD = right
+    notice_test(access=access, now=SOON)
+    sendings_turn(clock=lambda: SOON, rng=random.Random(1))
+
+    assert [mail["Subject"] for mail in box.taken] == ["gpufleet: This is a test"]
 
 
 def test_jobs_that_fail_while_the_server_is_away_are_told_in_one_mail(box: Box, failed: None, personas: Personas) -> None:

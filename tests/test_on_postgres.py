@@ -1,0 +1,37 @@
+"""What writes to the database, on PostgreSQL as well: the same tests as on SQLite, in a run of their own."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.servers import PROJECT, Postgres
+
+pytestmark = [pytest.mark.soak, pytest.mark.postgres]
+PARTS = {
+    "loop": ["tests/scheduler/loop"],
+    "jobs": ["tests/scheduler/test_bulk.py", "tests/scheduler/test_saved_views.py", "tests/scheduler/test_job_api.py", "tests/scheduler/notices"],
+    "quotas": ["tests/quotas", "tests/core"],
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_the_same_tests_pass_on_postgresql(postgres: Postgres, part: str) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-n",
+        "0",
+        "-p",
+        "no:cacheprovider",
+        "-m",
+        "not soak and not postgres and not redis",
+        *PARTS[part],
+    ]
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    env |= {"TEST_DATABASE_URL": postgres.create_database(), "HYPOTHESIS_PROFILE": "ci"}
+    done = subprocess.run(command, cwd=PROJECT, env=env, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stdout[-6000:]
