@@ -17,7 +17,7 @@ from typing import Any
 
 import orjson
 from django.core.exceptions import PermissionDenied, ValidationError
-from django.db import transaction
+from django.db import connection, transaction
 from django.db.models import Sum
 
 from gpufleet.core.faults import Conflict
@@ -36,6 +36,7 @@ from scheduler.services.repeats import KEY_LENGTH
 from scheduler.services.runs import Clusters, Stop, grace_of, stop_ask
 from scheduler.services.steering import reason_given
 from scheduler.services.steps import Steps, jobs_locked, open_attempts
+from scheduler.services.timers import NOT_STARTED
 from scheduler.snapshots.jobs import Kinds, kind_document, unmet_dependencies
 
 MOST = 500
@@ -246,9 +247,22 @@ def _freed(jobs: Sequence[Job]) -> dict[str, int]:
 
 
 def _along(jobs: Sequence[Job]) -> int:
-    keys = [job.pk for job in jobs]
-    waiting = Dependency.objects.filter(on__among=keys, if_completed=True).exclude(job__state__in=ENDED).values_list("job_id", flat=True)
-    return len(set(waiting) - set(keys))
+    """How many others end along, also those behind others, as far as they have not started: what `dependencies_settle` comes to, in one question."""
+    keys = {job.pk for job in jobs}
+    states = [state.value for state in NOT_STARTED]
+    if not keys:
+        return 0
+    direct = Dependency.objects.filter(on__among=sorted(keys), if_completed=True, job__state__in=states).order_by().values("job_id")
+    sql, given = direct.query.sql_with_params()
+    marks = ", ".join(["%s"] * len(states))
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"WITH RECURSIVE behind (job_id) AS ({sql} UNION SELECT later.job_id FROM behind"  # noqa: S608 - made by the ORM
+            f" JOIN job_dependency AS later ON later.on_id = behind.job_id JOIN job ON job.id = later.job_id"
+            f" WHERE later.if_completed AND job.state IN ({marks})) SELECT job_id FROM behind",
+            (*given, *states),
+        )
+        return len({key for (key,) in cursor.fetchall()} - keys)
 
 
 def _following(access: Access, asked: Asked, jobs: Sequence[Job], now: datetime) -> Following | None:

@@ -2,6 +2,7 @@
 
 import re
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from django.urls import reverse
 
 from gpufleet.core.audit import SYSTEM
 from gpufleet.core.faults import Conflict
+from gpufleet.core.live.news import News
 from gpufleet.core.models import AuditEntry
 from gpufleet.core.times import now
 from quotas.models import QuotaShare
@@ -21,6 +23,7 @@ from scheduler.services.bulk import MOST, asked_checked, jobs_preview, jobs_stee
 from scheduler.services.edits import job_edit, job_save_now
 from scheduler.services.jobs import job_hold
 from scheduler.services.steering import job_cancel, job_hold_back, job_release_hold
+from scheduler.services.timers import dependencies_settle
 from tests import builders
 from tests.builders import NOON, attempt, job, node, placement
 from tests.scheduler.loop.worlds import H100, Loop, submit
@@ -259,6 +262,30 @@ def test_a_preview_says_what_comes_free_and_who_ends_along(personas, ours):
 
     assert told["freed_milli"] == {H100: 1000}
     assert told["cancelled_along"] == 1
+
+
+def test_a_preview_counts_those_behind_others_as_they_then_end(personas, ours):
+    first = job("first", on=ours)
+    line = [first, *(job(f"step-{number}", on=ours) for number in range(6))]
+    for before, after in pairwise(line):
+        Dependency.objects.create(job=after, on=before)
+    Dependency.objects.create(job=line[4], on=line[1])  # by two ways, and counted once
+    Dependency.objects.create(job=job("anyway", on=ours), on=line[3], if_completed=False)
+    Dependency.objects.create(job=job("draft", on=ours, state=JobState.DRAFT), on=line[2])
+    Dependency.objects.create(job=running(ours), on=line[2])  # has started, and goes on
+    asked = asked_checked(action="cancel", jobs=[(one.public_id, one.revision) for one in (first, line[5])])
+
+    along = jobs_preview(access=personas.access("team_lead"), asked=asked, now=now()).along
+    with CaptureQueriesContext(connection) as short:
+        jobs_preview(access=personas.access("team_lead"), asked=asked_checked(action="cancel", jobs=[(line[5].public_id, None)]), now=now())
+    with CaptureQueriesContext(connection) as long:
+        jobs_preview(access=personas.access("team_lead"), asked=asked_checked(action="cancel", jobs=[(first.public_id, None)]), now=now())
+
+    jobs_steer(access=personas.access("team_lead"), asked=asked, reason="", now=now())
+    while dependencies_settle(now=now(), news=News()):
+        pass
+    assert along == Job.objects.filter(state=JobState.CANCELLED).count() - 2 == 6
+    assert len(long) <= len(short)
 
 
 @pytest.fixture
