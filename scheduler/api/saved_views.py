@@ -7,6 +7,7 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Router, Schema, Status
 from pydantic import Field
 
+from gpufleet.core.etags import IF_MATCH, revision_wanted, stamped
 from gpufleet.core.times import now
 from gpufleet.web import Access, access_of
 from scheduler.api.lists import answered
@@ -19,7 +20,7 @@ router = Router(tags=["Jobs"])
 
 
 class ViewOut(Schema):
-    """`parameters` go into `GET /jobs` as they are. `default`: the console opens its owner's list with it."""
+    """`parameters` go into `GET /jobs` as they are. `default`: the console opens its owner's list with it. `revision`: as an `ETag` in `If-Match`."""
 
     id: str
     name: str
@@ -29,6 +30,7 @@ class ViewOut(Schema):
     shared_with: str | None
     default: bool
     changed_at: datetime
+    revision: int
 
 
 class ViewsOut(Schema):
@@ -81,13 +83,14 @@ def job_view_create(request: HttpRequest, body: ViewIn) -> HttpResponse:
     """Fifty at most, each name once. To share it one has to submit or manage jobs there."""
     access = access_of(request)
     facts = {"name": body.name, "query": query_of(body.parameters), "shared_with": body.shared_with, "is_default": body.default}
-    answer = answered(_told(access, view_save(access=access, now=now(), **facts)))  # type: ignore[arg-type]
+    answer = _answer(access, view_save(access=access, now=now(), **facts))  # type: ignore[arg-type]
     answer.status_code = 201
     return answer
 
 
-@router.patch("/jobs/views/{public_id}", response=ViewOut, url_name="job_view", summary="Change a view")
+@router.patch("/jobs/views/{public_id}", response=ViewOut, url_name="job_view", openapi_extra=IF_MATCH, summary="Change a view")
 def job_view_update(request: HttpRequest, public_id: str, body: ViewChange) -> HttpResponse:
+    """With `If-Match` only if nothing has changed."""
     access = access_of(request)
     query = None if body.parameters is None else query_of(body.parameters)
     changed = view_change(
@@ -97,17 +100,22 @@ def job_view_update(request: HttpRequest, public_id: str, body: ViewChange) -> H
         query=query,
         shared_with=body.shared_with,
         is_default=body.default,
+        seen=revision_wanted(request),
         now=now(),
     )
-    return answered(_told(access, changed))
+    return _answer(access, changed)
 
 
-@router.delete("/jobs/views/{public_id}", response={204: None}, url_name="job_view", summary="Remove a view")
+@router.delete("/jobs/views/{public_id}", response={204: None}, url_name="job_view", openapi_extra=IF_MATCH, summary="Remove a view")
 def job_view_delete(request: HttpRequest, public_id: str) -> Status[None]:
     """One's own. Of somebody else's it ends that it is shared, for those who manage jobs of the team that it is shared with."""
     access = access_of(request)
-    view_remove(access=access, view=view_for(access, public_id))
+    view_remove(access=access, view=view_for(access, public_id), seen=revision_wanted(request))
     return Status(204, None)
+
+
+def _answer(access: Access, view: SavedView) -> HttpResponse:
+    return stamped(answered(_told(access, view)), view.revision)
 
 
 def _told(access: Access, view: SavedView) -> dict[str, Any]:
@@ -120,4 +128,5 @@ def _told(access: Access, view: SavedView) -> dict[str, Any]:
         "shared_with": view.shared_with.path if view.shared_with else None,
         "default": view.is_default and is_mine(access, view),
         "changed_at": view.changed_at,
+        "revision": view.revision,
     }

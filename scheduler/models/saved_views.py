@@ -18,6 +18,7 @@ class SavedView(models.Model):
     shared_with = models.ForeignKey(QuotaNode, null=True, blank=True, on_delete=models.PROTECT, related_name="saved_views")
     is_default = models.BooleanField(default=False, help_text="Whether the list opens with it for its owner.")
     changed_at = MomentField(default=now)
+    revision = models.PositiveIntegerField(default=1)
 
     class Meta:
         db_table = "saved_view"

@@ -5,9 +5,13 @@ from typing import Any
 
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import IntegrityError, transaction
+from django.db.models import F
+from django.http import Http404
 
 from gpufleet.core.audit import audit_record
+from gpufleet.core.faults import Stale
 from gpufleet.core.ids import public_id
+from gpufleet.core.models import User
 from quotas.models import QuotaNode
 from quotas.permissions import Access, Can
 from scheduler.models import SavedView
@@ -28,7 +32,8 @@ def view_save(*, access: Access, name: str, query: str, shared_with: str = "", i
     must_write_own(access)
     facts = _checked(access, name=name, query=query, shared_with=shared_with)
     with transaction.atomic():
-        if SavedView.objects.select_for_update().filter(owner=user).count() >= MOST_VIEWS:
+        _person_locked(user.pk)
+        if SavedView.objects.filter(owner=user).count() >= MOST_VIEWS:
             raise ValidationError({"name": [f"You have {MOST_VIEWS} views, which is as many as there may be. Remove one first."]})
         if is_default:
             _no_default(user.pk)
@@ -46,29 +51,35 @@ def view_change(
     query: str | None = None,
     shared_with: str | None = None,
     is_default: bool | None = None,
+    seen: int | None = None,
     now: datetime,
 ) -> SavedView:
-    """What is not named stays. An empty `shared_with` makes it its owner's alone."""
+    """What is not named stays. An empty `shared_with` makes it its owner's alone. `seen` is the revision on which alone it is to be done."""
     must_write_own(access)
     must_own(access, view)
     given = {"name": name, "query": query, "shared_with": shared_with}
     facts = _checked(access, **{key: value for key, value in given.items() if value is not None})
+    facts |= {} if is_default is None else {"is_default": is_default}
     with transaction.atomic():
+        _person_locked(view.owner_id)
+        view = _locked(view, seen)
         before = _facts(view)
-        for key, value in (facts | ({} if is_default is None else {"is_default": is_default})).items():
+        for key, value in facts.items():
             setattr(view, key, value)
         view.changed_at = now
+        view.revision += 1
         if is_default:
             _no_default(view.owner_id)
-        _write(view, ["name", "query", "shared_with", "is_default", "changed_at"])
+        _write(view, [*facts, "changed_at", "revision"])
         _note(access, "view.change", view, before)
     return view
 
 
-def view_remove(*, access: Access, view: SavedView) -> bool:
+def view_remove(*, access: Access, view: SavedView, seen: int | None = None) -> bool:
     """One's own goes. Somebody else's is taken away from the team that it is shared with, by those who manage its jobs, and stays its owner's."""
     must_write_own(access)
     with transaction.atomic():
+        view = _locked(view, seen)
         if is_mine(access, view):
             _note(access, "view.remove", view, _facts(view), gone=True)
             view.delete()
@@ -77,7 +88,8 @@ def view_remove(*, access: Access, view: SavedView) -> bool:
             must_own(access, view)
         before = _facts(view)
         node, view.shared_with = view.shared_with, None
-        view.save(update_fields=["shared_with"])
+        view.revision += 1
+        view.save(update_fields=["shared_with", "revision"])
         _note(access, "view.unshare", view, before, node=node)
     return False
 
@@ -107,8 +119,23 @@ def _checked(access: Access, **given: str) -> dict[str, Any]:
     return facts
 
 
+def _person_locked(owner: int) -> None:
+    """So that two at once neither both find room nor both become the default. Before the view itself, always."""
+    User.objects.select_for_update().get(pk=owner)
+
+
+def _locked(view: SavedView, seen: int | None) -> SavedView:
+    """As it is now: whoever read it before may have been overtaken."""
+    fresh = SavedView.objects.select_for_update(of=("self",)).select_related("owner", "shared_with").filter(pk=view.pk).first()
+    if fresh is None:
+        raise Http404(f"There is no view {view.public_id} any more.")
+    if seen is not None and fresh.revision != seen:
+        raise Stale(f"{fresh.name} is at revision {fresh.revision} by now, not {seen}: read it again, then decide anew.", fresh.revision)
+    return fresh
+
+
 def _no_default(owner: int) -> None:
-    SavedView.objects.filter(owner=owner, is_default=True).update(is_default=False)
+    SavedView.objects.filter(owner=owner, is_default=True).update(is_default=False, revision=F("revision") + 1)
 
 
 def _write(view: SavedView, columns: list[str] | None) -> None:

@@ -9,6 +9,7 @@ from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_POST, require_safe
 
+from gpufleet.core.faults import Conflict
 from gpufleet.core.times import now
 from gpufleet.web import Access, Can, access_of, requires
 from quotas.selectors.nodes import leaves_where
@@ -51,11 +52,14 @@ def view_new(request: HttpRequest) -> HttpResponse:
 def view_edit(request: HttpRequest, public_id: str) -> HttpResponse:
     access = access_of(request)
     view = view_for(access, public_id)
-    name, shared_with = request.POST.get("name", ""), request.POST.get("shared_with", "")
+    asked: dict[str, Any] = {key: request.POST.get(key, "") for key in ("name", "shared_with")}
+    asked |= {"is_default": "is_default" in request.POST, "seen": _seen(request)}
     try:
-        view_change(access=access, view=view, name=name, shared_with=shared_with, is_default="is_default" in request.POST, now=now())
+        view = view_change(access=access, view=view, now=now(), **asked)
     except ValidationError as fault:
         return _page(request, access, edited=public_id, faults=messages_by_field(fault), status=422)
+    except Conflict as fault:
+        return _page(request, access, edited=public_id, faults={"all": [str(fault)]}, status=409)
     messages.success(request, f"The view {view.name} is changed.")
     return redirect("job_views")
 
@@ -68,6 +72,12 @@ def view_end(request: HttpRequest, public_id: str) -> HttpResponse:
     gone = view_remove(access=access, view=view)
     messages.success(request, f"The view {view.name} is {'removed' if gone else 'no longer shared'}.")
     return redirect("job_views")
+
+
+def _seen(request: HttpRequest) -> int | None:
+    """The revision that the form shows: what somebody else has unshared since is not shared again by an old page."""
+    text = request.POST.get("revision", "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
 
 def _page(

@@ -1,9 +1,12 @@
 """Views of the list of jobs that people keep: whose they are, who sees them, and what they may say."""
 
+import threading
 from typing import Any
 
 import pytest
+from django.core.exceptions import ValidationError
 from django.db import connection
+from django.http import Http404
 from django.test.utils import CaptureQueriesContext
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,8 +14,10 @@ from hypothesis import strategies as st
 from gpufleet.core.models import AuditEntry
 from gpufleet.core.tables import Table
 from scheduler.models import SavedView
+from scheduler.selectors.saved_views import view_for
+from scheduler.services.saved_views import view_change, view_remove, view_save
 from scheduler.view_queries import QUERY_LENGTH, query_read, query_said
-from tests.builders import job
+from tests.builders import NOON, job
 
 pytestmark = pytest.mark.django_db
 
@@ -141,6 +146,89 @@ def test_what_the_list_could_not_read_is_not_kept(personas):
     assert answer.status_code == 422
     assert "can&#x27;t be “nonsense”" in answer.content.decode()
     assert 'value="Odd"' in answer.content.decode()
+
+
+def test_a_change_writes_only_what_it_names_however_old_what_was_read_is(personas):
+    """The owner renames what a manager has unshared since he read it: it stays unshared."""
+    owner, lead = personas.access("submitter"), personas.access("team_lead")
+    made = view_save(access=owner, name="Waits", query="", shared_with="acme/research/nlp", now=NOON)
+    read = view_for(owner, made.public_id)
+    view_remove(access=lead, view=view_for(lead, made.public_id))
+
+    view_change(access=owner, view=read, name="Other", now=NOON)
+
+    kept = SavedView.objects.get()
+    assert (kept.name, kept.shared_with) == ("Other", None)
+    assert AuditEntry.objects.get(action="view.change").before == {"name": "Waits"}
+
+
+def test_who_changes_what_was_removed_meanwhile_is_told_that_it_is_gone(personas):
+    owner, lead = personas.access("submitter"), personas.access("team_lead")
+    made = view_save(access=owner, name="Waits", query="", shared_with="acme/research/nlp", now=NOON)
+    mine, theirs = view_for(owner, made.public_id), view_for(lead, made.public_id)
+    view_remove(access=owner, view=made)
+
+    for late in (
+        lambda: view_change(access=owner, view=mine, name="Other", now=NOON),
+        lambda: view_remove(access=lead, view=theirs),
+        lambda: view_remove(access=owner, view=mine),
+    ):
+        with pytest.raises(Http404):
+            late()
+    assert AuditEntry.objects.filter(object_kind="saved_view").count() == 2
+
+
+def test_a_write_can_name_the_revision_that_was_read(personas):
+    client, lead = personas.client("submitter"), personas.client("team_lead")
+    made = save(client, shared_with="acme/research/nlp")
+    address, read = f"/api/v1/jobs/views/{made['id']}", {"If-Match": f'"{made["revision"]}"'}
+    assert lead.delete(address, headers=read).status_code == 204
+
+    answer = client.patch(address, {"name": "Other"}, content_type="application/json", headers=read)
+    assert (answer.status_code, answer.headers["ETag"]) == (412, '"2"')
+    assert client.delete(address, headers=read).status_code == 412
+    # The same by the page, which was opened before.
+    form = {"name": "Other", "shared_with": "acme/research/nlp", "revision": "1"}
+    page = client.post(f"/jobs/views/{made['id']}/", form)
+    assert page.status_code == 409
+    assert "at revision 2 by now" in page.content.decode()
+    assert names(lead) == []
+
+    answer = client.patch(address, {"name": "Other"}, content_type="application/json", headers={"If-Match": answer.headers["ETag"]})
+    assert (answer.status_code, answer.headers["ETag"], answer.json()["revision"]) == (200, '"3"', 3)
+    # What another one's becoming the default takes from it is a change of it, too.
+    change(client, made["id"], default=True)
+    save(client, name="Second", default=True)
+    assert client.patch(address, {"name": "Third"}, content_type="application/json", headers={"If-Match": '"4"'}).status_code == 412
+
+
+@pytest.mark.django_db(transaction=True)
+def test_two_that_are_saved_at_once_do_not_both_find_room_nor_both_become_the_default(personas, monkeypatch):
+    monkeypatch.setattr("scheduler.services.saved_views.MOST_VIEWS", 3)
+    access = personas.access("submitter")
+    view_save(access=access, name="First", query="", is_default=True, now=NOON)
+    start, outcomes = threading.Barrier(4), []
+
+    def keep(name: str) -> None:
+        try:
+            start.wait(10)
+            view_save(access=access, name=name, query="", is_default=True, now=NOON)
+            outcomes.append("kept")
+        except ValidationError as fault:
+            outcomes.append(str(fault.message_dict["name"]))
+        finally:
+            connection.close()
+
+    threads = [threading.Thread(target=keep, args=[name]) for name in "abcd"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+
+    assert SavedView.objects.count() == 3
+    assert SavedView.objects.filter(is_default=True).count() == 1
+    assert outcomes.count("kept") == 2
+    assert sum("as many as there may be" in outcome for outcome in outcomes) == 2
 
 
 LONG = "a " * 500_000
