@@ -11,7 +11,13 @@ from tests.servers import PROJECT, Postgres
 pytestmark = [pytest.mark.soak, pytest.mark.postgres]
 PARTS = {
     "loop": ["tests/scheduler/loop"],
-    "jobs": ["tests/scheduler/test_bulk.py", "tests/scheduler/test_saved_views.py", "tests/scheduler/test_job_api.py", "tests/scheduler/notices"],
+    "jobs": [
+        "tests/scheduler/test_bulk.py",
+        "tests/scheduler/test_saved_views.py",
+        "tests/scheduler/test_schedules.py",
+        "tests/scheduler/test_job_api.py",
+        "tests/scheduler/notices",
+    ],
     "quotas": ["tests/quotas", "tests/core"],
 }
 
