@@ -178,9 +178,12 @@ class Grounds:
             side = self._serving
             if side is None or not _serves(side, now):
                 return None
-            assert side.ground is not None
-            side.kinds += 1
-            return Sequel(side.taken_at, side.ground.starts_with(change(side.ground.scenario.jobs, side.snapshots.kinds)))
+            ground = side.ground
+            assert ground is not None
+            known = len(ground.kept.forms)
+            starts = ground.starts_with(change(ground.scenario.jobs, side.snapshots.kinds))
+            side.kinds += 1 + len(ground.kept.forms) - known  # many others may be of as many new kinds
+            return Sequel(side.taken_at, starts)
 
     def foreseen(self, make: Callable[[_Side], Job], wait: int) -> Foreseen:
         """The range around a start that a trial found: by futures, where few enough jobs are there to play them while somebody waits."""

@@ -339,6 +339,28 @@ def test_a_preview_of_letting_go_says_which_of_them_start(personas):
     assert [one.public_id for one in found.jobs] == [held[0].public_id]
 
 
+def test_a_ground_is_begun_anew_after_as_many_kinds_as_previews_brought(personas, monkeypatch):
+    """Each job of another kind is one more kind at its new priority, which what is kept from ground to ground remembers."""
+    builders.node("n1", gpus=8)
+    for path in ("acme", "acme/research", "acme/research/nlp"):
+        QuotaShare.objects.create(node=personas.nodes[path], gpu_type=H100, guaranteed_milli=8000, limit_milli=None)
+    jobs = [submit(personas.nodes["acme/research/nlp"], gpus=gpus) for gpus in (1, 2, 4, 8)]
+    monkeypatch.setattr(fitting, "MOST_KINDS", 3)
+
+    def kept_after(*meant: Job) -> bool:
+        fitting.GROUNDS.forget()
+        fitting.GROUNDS.read(NOON)
+        side = fitting.GROUNDS._serving
+        asked = asked_checked(action="priority", jobs=[(one.public_id, None) for one in meant], priority=80)
+        assert jobs_preview(access=personas.access("team_lead"), asked=asked, now=NOON).following is not None
+        for second in (1, 2):
+            fitting.GROUNDS.read(NOON + timedelta(seconds=second))
+        return fitting.GROUNDS._serving is side
+
+    assert kept_after(jobs[0])
+    assert not kept_after(*jobs)
+
+
 def test_people_can_steer_also_where_nobody_can_say_who_starts_then(personas, ours, monkeypatch, caplog):
     mine = job(on=ours)
 
