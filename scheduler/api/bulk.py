@@ -14,7 +14,7 @@ from gpufleet.web import Access, access_of
 from scheduler.api.lists import answered
 from scheduler.job_lists import JOBS
 from scheduler.models import JobBatch
-from scheduler.selectors.batches import batch_for
+from scheduler.selectors.batches import batch_for, verdicts_seen
 from scheduler.selectors.jobs import jobs_listed
 from scheduler.services.bulk import (
     LEAST_PRIORITY,
@@ -117,19 +117,25 @@ def jobs_bulk(request: HttpRequest, asked: Query[BulkQuery], body: BulkIn, key: 
     must_steer_something(access)
     said = body.dict()
     if not asked.dry_run and (known := batch_repeated(access=access, key=key, said=said)) is not None:
-        return answered(_told(known, repeated=True))
+        return answered(_told(known, verdicts_seen(access, known), repeated=True))
     named, more = _meant(access, body)
     meant = asked_checked(action=body.action, jobs=named, priority=body.priority)
     if asked.dry_run:
         return answered(_previewed(jobs_preview(access=access, asked=meant, now=now()), more))
     steered = jobs_steer(access=access, asked=meant, reason=body.reason, now=now(), key=key, said=said)
-    return answered(_told(steered.batch, more=more, repeated=steered.repeated))
+    verdicts = verdicts_seen(access, steered.batch) if steered.repeated else steered.batch.verdicts
+    return answered(_told(steered.batch, verdicts, more=more, repeated=steered.repeated))
 
 
 @router.get("/jobs/batches/{public_id}", response=BulkOut, url_name="job_batch", summary="What became of each of many jobs")
 def job_batch_told(request: HttpRequest, public_id: str) -> HttpResponse:
-    """For whoever took the action; kept 90 days. The audit log has an entry for each job, with the id of the batch."""
-    return answered(_told(batch_for(access_of(request), public_id)))
+    """For whoever took the action; kept 90 days. The audit log has an entry for each job, with the id of the batch.
+
+    A job that the caller may not see now is `unknown`, whatever became of it.
+    """
+    access = access_of(request)
+    batch = batch_for(access, public_id)
+    return answered(_told(batch, verdicts_seen(access, batch)))
 
 
 def _meant(access: Access, body: BulkIn) -> tuple[list[tuple[str, int | None]], bool]:
@@ -160,8 +166,8 @@ def _previewed(preview: Preview, more: bool) -> dict[str, Any]:
     return told | {"dry_run": True, "freed_milli": preview.freed, "cancelled_along": preview.along, "starts": starts}
 
 
-def _told(batch: JobBatch, *, more: bool = False, repeated: bool = False) -> dict[str, Any]:
-    return _answer(batch.action, batch.verdicts, more) | {"batch": batch.public_id, "repeated": repeated}
+def _told(batch: JobBatch, verdicts: Iterable[Mapping[str, Any]], *, more: bool = False, repeated: bool = False) -> dict[str, Any]:
+    return _answer(batch.action, verdicts, more) | {"batch": batch.public_id, "repeated": repeated}
 
 
 def _answer(action: str, verdicts: Iterable[Mapping[str, Any]], more: bool) -> dict[str, Any]:

@@ -143,7 +143,7 @@ class BatchView:
         return sum(len(group.rows) for group in self.left)
 
 
-def batch_view(batch: JobBatch) -> BatchView:
-    done = tuple(verdict for verdict in batch.verdicts if verdict["effect"] == Effect.CHANGES)
+def batch_view(batch: JobBatch, verdicts: Sequence[Mapping[str, Any]]) -> BatchView:
+    done = tuple(verdict for verdict in verdicts if verdict["effect"] == Effect.CHANGES)
     heading = WORDS[Action(batch.action)][2].format(plural(len(done), "job"))
-    return BatchView(batch, heading, done, _left([(verdict["effect"], verdict) for verdict in batch.verdicts]))
+    return BatchView(batch, heading, done, _left([(verdict["effect"], verdict) for verdict in verdicts]))

@@ -1,9 +1,15 @@
 """What people did to many jobs at once. A batch is told to whoever took the action; everybody else has the audit log."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from django.http import Http404
 
 from quotas.permissions import Access
 from scheduler.models import JobBatch
+from scheduler.selectors.jobs import jobs_named
+
+NOT_THERE = "There is no such job, or it belongs to a team that you can't see."
 
 
 def batch_for(access: Access, public_id: str) -> JobBatch:
@@ -11,3 +17,10 @@ def batch_for(access: Access, public_id: str) -> JobBatch:
     if found is None:
         raise Http404(f"There is no batch {public_id} of yours.")
     return found
+
+
+def verdicts_seen(access: Access, batch: JobBatch) -> list[Mapping[str, Any]]:
+    """What became of each job, of those that the reader may see now: a token may be for less of the tree, and roles end."""
+    seen = jobs_named(access, [verdict["id"] for verdict in batch.verdicts])
+    blank = {"name": "", "state": "", "revision": None, "effect": "unknown", "detail": NOT_THERE}
+    return [verdict if verdict["id"] in seen else verdict | blank for verdict in batch.verdicts]

@@ -29,6 +29,7 @@ from scheduler.backends.base import Signal
 from scheduler.engine.values import QUEUED, Kind
 from scheduler.engine.values import Job as Planned
 from scheduler.models import ENDED, HOLDING, Attempt, Dependency, Job, JobBatch, JobState, OrderKind, Placement
+from scheduler.selectors.batches import NOT_THERE
 from scheduler.selectors.jobs import jobs_named, may_steer
 from scheduler.services.fitting import sequel_of
 from scheduler.services.lease import lease_want
@@ -151,7 +152,7 @@ def asked_checked(*, action: str, jobs: Iterable[tuple[str, int | None]], priori
 
 def _verdict(asked: Asked, name: str, revision: int | None, job: Job | None, steers: bool, attempt: Attempt | None) -> Verdict:
     if job is None:
-        return Verdict(name, None, Effect.UNKNOWN, "There is no such job, or it belongs to a team that you can't see.")
+        return Verdict(name, None, Effect.UNKNOWN, NOT_THERE)
     if not steers:
         return Verdict(name, job, Effect.NOT_ALLOWED, "Only its owner and those who manage jobs of its team may do this.")
     if revision is not None and job.revision != revision:

@@ -14,7 +14,7 @@ from gpufleet.core.times import now
 from gpufleet.web import Access, Can, access_of, requires
 from scheduler.job_lists import JOBS
 from scheduler.presenters.bulk import batch_view, bulk_view
-from scheduler.selectors.batches import batch_for
+from scheduler.selectors.batches import batch_for, verdicts_seen
 from scheduler.selectors.jobs import jobs_listed
 from scheduler.services.bulk import MOST, Asked, asked_checked, jobs_preview, jobs_steer, must_steer_something
 from scheduler.views.nodes import messages_by_field
@@ -69,7 +69,9 @@ def jobs_bulk_write(request: HttpRequest) -> HttpResponse:
 @require_safe
 @requires(Can.SEE)
 def batch_page(request: HttpRequest, public_id: str) -> HttpResponse:
-    return render(request, "scheduler/batch.html", {"view": batch_view(batch_for(access_of(request), public_id))})
+    access = access_of(request)
+    batch = batch_for(access, public_id)
+    return render(request, "scheduler/batch.html", {"view": batch_view(batch, verdicts_seen(access, batch))})
 
 
 def _asked(request: HttpRequest, jobs: list[tuple[str, int | None]]) -> Asked:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from django.db import connection
+from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
@@ -15,7 +16,7 @@ from gpufleet.core.faults import Conflict
 from gpufleet.core.live.news import News
 from gpufleet.core.models import AuditEntry
 from gpufleet.core.times import now
-from quotas.models import QuotaShare
+from quotas.models import QuotaShare, RoleBinding
 from scheduler.job_schema import JobChange
 from scheduler.models import HOLDING, Attempt, Dependency, Job, JobBatch, JobEvent, JobState, Order
 from scheduler.services import fitting
@@ -485,3 +486,31 @@ def test_a_reason_that_is_too_long_is_told_at_its_field(personas, ours):
     assert "at most 280 characters" in answer.content.decode()
     assert reverse("job", args=[mine.public_id]) in answer.content.decode()
     assert Job.objects.get().held_at is None
+
+
+def test_a_batch_tells_nothing_of_jobs_that_its_reader_may_not_see(personas, ours, theirs):
+    mine, secret = job("mine", on=ours), job("secret", on=theirs)
+    body = {"action": "hold", "jobs": named(mine, secret)}
+    told = call(personas.client("operator"), key="k", **body)
+    assert effects(told) == {mine.public_id: "changes", secret.public_id: "changes"}
+    address = f"/api/v1/jobs/batches/{told['batch']}"
+    assert personas.client("operator").get(address).json()["verdicts"] == told["verdicts"]
+
+    # A token of his for the other part of the tree, which also repeats what he did.
+    headers = {"Authorization": f"Bearer {personas.token('operator', 'read', 'operate', path='acme/research/nlp')}"}
+    again = Client().get(address, headers=headers)
+    repeated = Client().post("/api/v1/jobs/bulk", body, content_type="application/json", headers=headers | {"Idempotency-Key": "k"})
+    for answer in (again, repeated):
+        assert answer.status_code == 200
+        seen, unseen = answer.json()["verdicts"]
+        assert (seen["name"], seen["effect"]) == ("mine", "changes")
+        assert (unseen["id"], unseen["name"], unseen["state"], unseen["revision"], unseen["effect"]) == (secret.public_id, "", "", None, "unknown")
+        assert answer.json()["counts"] == {"changes": 1, "unknown": 1}
+    assert repeated.json()["repeated"] is True
+
+    # Nor do they whose role ended meanwhile.
+    RoleBinding.objects.filter(user=personas.users["operator"]).delete()
+    builders.role(personas.users["operator"], "viewer", ours)
+    page = personas.client("operator").get(f"/jobs/batches/{told['batch']}/")
+    assert page.status_code == 200
+    assert "mine" in page.content.decode() and "secret" not in page.content.decode()
