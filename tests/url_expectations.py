@@ -519,7 +519,7 @@ API = [
     Expect("POST", "api/v1/schedules/{public_id}/run", STEERS, FIELDS["schedule"], data=lambda w: {"reason": "Test"}, tokens=STEERING),
     Expect("GET", "api/v1/jobs/views", SEES, tokens=ALL_SCOPES),
     Expect("POST", "api/v1/jobs/views", SEES, data=lambda w: {"name": "Mine", "parameters": {"phase": "waiting"}}, tokens=WRITING),
-    Expect("PATCH", "api/v1/jobs/views/{public_id}", SUPER, lambda w: {"public_id": w.view.public_id}, data=_view_form, tokens=WRITING),
+    Expect("PATCH", "api/v1/jobs/views/{public_id}", SUPER, lambda w: {"public_id": w.view.public_id}, data=_view_form, tokens=STEERING),
     Expect("DELETE", "api/v1/jobs/views/{public_id}", SUPER | {"team_lead", "operator"}, lambda w: {"public_id": w.view.public_id}, tokens=WRITING),
     Expect("POST", "api/v1/jobs/bulk", STEERS, data=lambda w: {"action": "hold", "jobs": [{"id": w.job.public_id}]}, tokens=STEERING),
     Expect("GET", "api/v1/jobs/batches/{public_id}", SUPER, lambda w: {"public_id": w.batch.public_id}, hidden=SIGNED_IN, tokens=ALL_SCOPES),

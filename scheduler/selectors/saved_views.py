@@ -7,7 +7,7 @@ from django.db.models import Q, QuerySet
 from django.db.models.functions import Lower
 from django.http import Http404
 
-from quotas.permissions import Access, Can
+from quotas.permissions import Access, Can, is_within
 from scheduler.models import SavedView
 
 MOST_SHOWN = 100
@@ -26,8 +26,15 @@ def _steps(path: str) -> Iterable[str]:
     return ("/".join(steps[:depth]) for depth in range(1, len(steps)))
 
 
+def _own(access: Access) -> Q:
+    """A token for a part of the tree has those that are shared there, and learns nothing of the others."""
+    own = Q(owner=access.actor.user)
+    within = Q(shared_with__path=access.within) | Q(shared_with__path__startswith=f"{access.within}/")
+    return own & within if access.within else own
+
+
 def _visible(access: Access) -> QuerySet[SavedView]:
-    return SavedView.objects.filter(Q(owner=access.actor.user) | _shared(access)).select_related("owner", "shared_with")
+    return SavedView.objects.filter(_own(access) | _shared(access)).select_related("owner", "shared_with")
 
 
 def views_visible(access: Access) -> list[SavedView]:
@@ -57,6 +64,19 @@ def is_mine(access: Access, view: SavedView) -> bool:
 def may_share_with(access: Access, path: str) -> bool:
     """Those who work there put something in front of each other."""
     return access.can(Can.SUBMIT, path) or access.can(Can.MANAGE_JOBS, path)
+
+
+def must_stay_within(access: Access, path: str | None) -> None:
+    """What a token for a part of the tree writes of its owner's views is of that part."""
+    if access.within and (path is None or not is_within(path, access.within)):
+        raise PermissionDenied(f"This token is for {access.within} alone: a view that is not shared there is none of its.")
+
+
+def must_show(access: Access, view: SavedView) -> None:
+    """What a team is shown is said by those who work there, also where it is one's own view."""
+    if view.shared_with is not None and not may_share_with(access, view.shared_with.path):
+        where = view.shared_with.path
+        raise PermissionDenied(f"It is shared with {where}, where you may neither submit nor manage jobs: share it no more, then change it.")
 
 
 def may_unshare(access: Access, view: SavedView) -> bool:

@@ -16,7 +16,7 @@ from quotas.models import QuotaNode
 from quotas.permissions import Access, Can
 from scheduler.models import SavedView
 from scheduler.selectors.notices import must_write_own
-from scheduler.selectors.saved_views import is_mine, may_share_with, may_unshare, must_own
+from scheduler.selectors.saved_views import is_mine, may_share_with, may_unshare, must_own, must_show, must_stay_within
 from scheduler.view_queries import query_read
 
 MOST_VIEWS = 50
@@ -31,6 +31,7 @@ def view_save(*, access: Access, name: str, query: str, shared_with: str = "", i
         raise PermissionDenied
     must_write_own(access)
     facts = _checked(access, name=name, query=query, shared_with=shared_with)
+    _within(access, facts["shared_with"], is_default or None)
     with transaction.atomic():
         _person_locked(user.pk)
         if SavedView.objects.filter(owner=user).count() >= MOST_VIEWS:
@@ -57,15 +58,20 @@ def view_change(
     """What is not named stays. An empty `shared_with` makes it its owner's alone. `seen` is the revision on which alone it is to be done."""
     must_write_own(access)
     must_own(access, view)
+    if view.shared_with is not None and shared_with == view.shared_with.path:
+        shared_with = None  # where it is shared already it may stay, also with who may no longer share anything there
     given = {"name": name, "query": query, "shared_with": shared_with}
     facts = _checked(access, **{key: value for key, value in given.items() if value is not None})
     facts |= {} if is_default is None else {"is_default": is_default}
     with transaction.atomic():
         _person_locked(view.owner_id)
         view = _locked(view, seen)
+        _within(access, view.shared_with, is_default)
         before = _facts(view)
         for key, value in facts.items():
             setattr(view, key, value)
+        if {"name", "query"} & facts.keys() and (view.name, view.query) != (before["name"], before["query"]):
+            must_show(access, view)
         view.changed_at = now
         view.revision += 1
         if is_default:
@@ -81,6 +87,7 @@ def view_remove(*, access: Access, view: SavedView, seen: int | None = None) -> 
     with transaction.atomic():
         view = _locked(view, seen)
         if is_mine(access, view):
+            _within(access, view.shared_with, None)
             _note(access, "view.remove", view, _facts(view), gone=True)
             view.delete()
             return True
@@ -92,6 +99,12 @@ def view_remove(*, access: Access, view: SavedView, seen: int | None = None) -> 
         view.save(update_fields=["shared_with", "revision"])
         _note(access, "view.unshare", view, before, node=node)
     return False
+
+
+def _within(access: Access, node: QuotaNode | None, is_default: bool | None) -> None:
+    must_stay_within(access, node.path if node else None)
+    if access.within and is_default is not None:
+        raise PermissionDenied(f"This token is for {access.within} alone, and with what the list opens is its owner's choice.")
 
 
 def _checked(access: Access, **given: str) -> dict[str, Any]:

@@ -7,12 +7,14 @@ import pytest
 from django.core.exceptions import ValidationError
 from django.db import connection
 from django.http import Http404
+from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpufleet.core.models import AuditEntry
 from gpufleet.core.tables import Table
+from quotas.models import Role, RoleBinding
 from scheduler.models import SavedView
 from scheduler.selectors.saved_views import view_for
 from scheduler.services.saved_views import view_change, view_remove, view_save
@@ -229,6 +231,46 @@ def test_two_that_are_saved_at_once_do_not_both_find_room_nor_both_become_the_de
     assert SavedView.objects.filter(is_default=True).count() == 1
     assert outcomes.count("kept") == 2
     assert sum("as many as there may be" in outcome for outcome in outcomes) == 2
+
+
+def test_who_no_longer_works_there_does_not_change_what_a_team_is_shown(personas):
+    client = personas.client("submitter")
+    view = save(client, parameters={"phase": "waiting"}, shared_with="acme/research/nlp")["id"]
+    RoleBinding.objects.filter(user=personas.users["submitter"]).update(role=Role.VIEWER)
+
+    for body in ({"name": "Other"}, {"parameters": {"phase": "ended"}}, {"name": "Other", "shared_with": None}):
+        assert "share it no more" in change(client, view, 403, **body)["detail"]
+    assert client.post(f"/jobs/views/{view}/", {"name": "Other", "shared_with": "acme/research/nlp"}).status_code == 403
+    kept = SavedView.objects.get()
+    assert (kept.name, kept.query) == ("Waits", "phase=waiting")
+
+    # What concerns him alone stays his: to open the list with it, to take it back, and then to call it what he likes.
+    assert client.post(f"/jobs/views/{view}/", {"name": "Waits", "shared_with": "acme/research/nlp", "is_default": "1"}).status_code == 302
+    change(client, view, shared_with="", name="Other")
+    assert names(client) == ["Other"]
+
+
+def test_a_token_for_a_part_of_the_tree_has_the_views_of_that_part(personas):
+    owner = personas.users["team_lead"]
+    RoleBinding.objects.create(user=owner, role=Role.SUBMITTER, node=personas.nodes["acme/product/search"])
+    everywhere = personas.client("team_lead")
+    made = {path: save(everywhere, name=path or "Own", shared_with=path)["id"] for path in ("", "acme/research/nlp", "acme/product/search")}
+    secret = personas.token("team_lead", "read", "submit", path="acme/research/nlp")
+    cut = Client(headers={"Authorization": f"Bearer {secret}"})
+    assert names(cut) == ["acme/research/nlp"]
+
+    for path in ("", "acme/product/search"):
+        change(cut, made[path], 404, name="Other")
+        assert cut.delete(f"/api/v1/jobs/views/{made[path]}").status_code == 404
+    save(cut, 403, name="New")
+    save(cut, 403, name="New", shared_with="acme/research/nlp", default=True)
+    change(cut, made["acme/research/nlp"], 403, default=True)
+    assert SavedView.objects.filter(is_default=True).count() == 0
+
+    there = save(cut, name="New", shared_with="acme/research/nlp")["id"]
+    change(cut, there, name="Newer", parameters={"phase": "waiting"})
+    assert cut.delete(f"/api/v1/jobs/views/{there}").status_code == 204
+    assert len(names(everywhere)) == 3
 
 
 LONG = "a " * 500_000
