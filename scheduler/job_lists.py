@@ -49,7 +49,7 @@ JOBS = Table(
             sort="gpus_milli",
             numeric=True,
             most_first=True,
-            cell="{{ row.job.gpus_milli|gpus }}",
+            cell="""{% if row.job.gpus_milli == 1000 %}<span class="one">1</span>{% else %}{{ row.job.gpus_milli|gpus }}{% endif %}""",
         ),
         Column(
             "class",

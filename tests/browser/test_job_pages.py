@@ -133,6 +133,16 @@ class Held:
             route.fulfill(response=answer)
 
 
+def test_on_a_phone_one_gpu_is_one(visit, jobs):
+    for row, milli in zip(jobs[:3], (1000, 500, 8000), strict=True):
+        Job.objects.filter(pk=row.pk).update(gpus_milli=milli)
+    page = visit("/jobs/", live=False, viewport={"width": 390, "height": 844}).page
+
+    for row, told in zip(jobs[:3], ("1 GPU", "0.5 GPUs", "8 GPUs"), strict=True):
+        cell = page.locator(f'tr[data-key="{row.public_id}"] .c-gpus')
+        assert cell.evaluate("cell => cell.textContent.trim() + JSON.parse(getComputedStyle(cell, '::after').content)") == told
+
+
 def test_new_rows_come_without_all_of_the_list(visit, live_console, jobs):
     page = visit("/jobs/").page
     page.mouse.move(0, 0)  # signing in may have left it where the list is now
