@@ -211,7 +211,7 @@ def ls(arguments: Sequence[str]) -> int:
 
 def _viewed(console: Console, name: str) -> dict[str, Any]:
     """The parameters of a saved view. One's own are told first, so they win over those of others with the same name."""
-    views = console.get("/jobs/views")["items"]
+    views = list(console.pages("/jobs/views", 2000))
     for view in views:
         if view["name"].casefold() == name.casefold():
             return {key: value for key, value in view["parameters"].items() if key != "size"}

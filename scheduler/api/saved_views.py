@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
-from ninja import Router, Schema, Status
+from ninja import Query, Router, Schema, Status
 from pydantic import Field
 
 from gpufleet.core.etags import IF_MATCH, revision_wanted, stamped
@@ -12,7 +12,7 @@ from gpufleet.core.times import now
 from gpufleet.web import Access, access_of
 from scheduler.api.lists import answered
 from scheduler.models import SavedView
-from scheduler.selectors.saved_views import is_mine, view_for, views_visible
+from scheduler.selectors.saved_views import MOST_SHOWN, is_mine, view_for, views_page
 from scheduler.services.saved_views import view_change, view_remove, view_save
 from scheduler.view_queries import Parameters, parameters_in, query_of
 
@@ -35,6 +35,12 @@ class ViewOut(Schema):
 
 class ViewsOut(Schema):
     items: list[ViewOut]
+    next: str | None
+
+
+class ViewsQuery(Schema):
+    size: int = Field(MOST_SHOWN, ge=1, le=1000, description="Rows of a page")
+    after: str = Field("", max_length=2000, description="The `next` of the page before")
 
 
 class ViewIn(Schema):
@@ -66,10 +72,11 @@ NEW = {
 
 
 @router.get("/jobs/views", response=ViewsOut, url_name="job_views", summary="Saved views of the list of jobs")
-def job_views(request: HttpRequest) -> HttpResponse:
+def job_views(request: HttpRequest, asked: Query[ViewsQuery]) -> HttpResponse:
     """One's own by name, then those that others share."""
     access = access_of(request)
-    return answered({"items": [_told(access, view) for view in views_visible(access)]})
+    page = views_page(access, size=asked.size, after=asked.after)
+    return answered({"items": [_told(access, view) for view in page.rows], "next": page.after or None})
 
 
 @router.post(

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable
 
-from django.core.exceptions import PermissionDenied
-from django.db.models import Q, QuerySet
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.db.models import Case, IntegerField, Q, QuerySet, When
 from django.db.models.functions import Lower
 from django.http import Http404
 
+from gpufleet.core.keyset import BadToken, Key, Slice, keyset_page
 from quotas.permissions import Access, Can, is_within
 from scheduler.models import SavedView
 
@@ -38,10 +39,19 @@ def _visible(access: Access) -> QuerySet[SavedView]:
 
 
 def views_visible(access: Access) -> list[SavedView]:
-    """One's own by name, then those that are shared. One query."""
+    """One's own by name, then those that are shared, as many as a page has. One query."""
+    return views_page(access).rows
+
+
+def views_page(access: Access, *, size: int = MOST_SHOWN, after: str = "") -> Slice:
+    """One's own by name, then those that are shared, from the place `after` on."""
     access.must_somewhere(Can.SEE)
-    found = list(_visible(access).order_by(Lower("name"), "pk")[: 2 * MOST_SHOWN])
-    return sorted(found, key=lambda view: not is_mine(access, view))[:MOST_SHOWN]
+    others = Case(When(owner=access.actor.user, then=0), default=1, output_field=IntegerField())
+    order = [Key(others), Key(Lower("name"))]
+    try:
+        return keyset_page(_visible(access), order=order, size=size, after=after)
+    except BadToken as fault:
+        raise ValidationError({"after": [f"{fault}."]}) from fault
 
 
 def view_for(access: Access, public_id: str) -> SavedView:

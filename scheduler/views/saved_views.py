@@ -14,7 +14,7 @@ from gpufleet.core.times import now
 from gpufleet.web import Access, Can, access_of, requires
 from quotas.selectors.nodes import leaves_where
 from scheduler.models import SavedView
-from scheduler.selectors.saved_views import is_mine, may_unshare, view_for, views_visible
+from scheduler.selectors.saved_views import is_mine, may_unshare, view_for, views_page
 from scheduler.services.saved_views import MOST_VIEWS, view_change, view_remove, view_save
 from scheduler.view_queries import query_said
 from scheduler.views.nodes import messages_by_field
@@ -30,7 +30,10 @@ def _address(view: SavedView) -> str:
 @require_safe
 @requires(Can.SEE)
 def view_list(request: HttpRequest) -> HttpResponse:
-    return _page(request, access_of(request))
+    try:
+        return _page(request, access_of(request))
+    except ValidationError:
+        return redirect("job_views")  # a place that is none: the beginning is a better answer
 
 
 @require_POST
@@ -90,7 +93,8 @@ def _page(
     status: int = 200,
 ) -> HttpResponse:
     rows = []
-    for view in views_visible(access):
+    page = views_page(access, after="" if request.method == "POST" else request.GET.get("after", "")[:2000])
+    for view in page.rows:
         typed = view.public_id == edited
         rows.append(
             {
@@ -112,5 +116,6 @@ def _page(
         "new": new,
         "faults": faults if new else {},
         "most": MOST_VIEWS,
+        "after": page.after,
     }
     return render(request, "scheduler/views.html", context, status=status)

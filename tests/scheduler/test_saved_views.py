@@ -16,7 +16,7 @@ from gpufleet.core.models import AuditEntry
 from gpufleet.core.tables import Table
 from quotas.models import Role, RoleBinding
 from scheduler.models import SavedView
-from scheduler.selectors.saved_views import view_for
+from scheduler.selectors.saved_views import MOST_SHOWN, view_for
 from scheduler.services.saved_views import view_change, view_remove, view_save
 from scheduler.view_queries import QUERY_LENGTH, query_read, query_said
 from tests.builders import NOON, job
@@ -271,6 +271,30 @@ def test_a_token_for_a_part_of_the_tree_has_the_views_of_that_part(personas):
     change(cut, there, name="Newer", parameters={"phase": "waiting"})
     assert cut.delete(f"/api/v1/jobs/views/{there}").status_code == 204
     assert len(names(everywhere)) == 3
+
+
+def test_ones_own_come_first_however_many_are_shared_and_the_rest_by_pages(personas):
+    other, team = personas.users["superuser"], personas.nodes["acme/research/nlp"]
+    SavedView.objects.bulk_create(
+        SavedView(public_id=f"v-s{number}", owner=other, name=f"A {number:03}", shared_with=team) for number in range(MOST_SHOWN * 2 + 5)
+    )
+    client = personas.client("viewer")
+    save(client, name="Z of mine")
+    assert names(client)[:2] == ["Z of mine", "A 000"]
+    assert "Z of mine" in client.get("/jobs/").content.decode()
+    html = client.get("/jobs/views/").content.decode()
+    assert "Z of mine" in html and "More of what is shared" in html
+
+    found, after = [], ""
+    while page := client.get("/api/v1/jobs/views", {"size": 60, "after": after}).json():
+        found += [view["name"] for view in page["items"]]
+        after = page["next"]
+        if not after:
+            break
+    assert found == ["Z of mine", *(f"A {number:03}" for number in range(MOST_SHOWN * 2 + 5))]
+    assert client.get("/api/v1/jobs/views", {"after": "nowhere"}).status_code == 422
+    assert client.get("/jobs/views/", {"after": "nowhere"}).status_code == 302
+    assert client.post("/jobs/views/new/?after=nowhere", {"name": ""}).status_code == 422
 
 
 LONG = "a " * 500_000
