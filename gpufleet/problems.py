@@ -6,7 +6,7 @@ from typing import Any
 
 import structlog
 from asgiref.sync import iscoroutinefunction
-from django.core.exceptions import NON_FIELD_ERRORS, ObjectDoesNotExist, PermissionDenied, RequestDataTooBig, ValidationError
+from django.core.exceptions import NON_FIELD_ERRORS, ObjectDoesNotExist, PermissionDenied, RequestDataTooBig, TooManyFieldsSent, ValidationError
 from django.db import DataError
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.utils.decorators import sync_and_async_middleware
@@ -87,6 +87,8 @@ def answer(request: HttpRequest, fault: Any) -> HttpResponse:
             return problem(request, 422, "Nothing was changed.", list(_messages(fault)))
         case RequestDataTooBig():
             return problem(request, 413, "Send less at once; a batch can be sent in parts.")
+        case TooManyFieldsSent():
+            return problem(request, 400, "The address or the form has too many fields.")
         case DataError():
             log.warning("value_refused_by_the_database", path=request.path, exc_info=fault)
             return problem(request, 422, "A value is too large, or holds a character that no text has. Nothing was changed.")

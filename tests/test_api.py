@@ -136,3 +136,10 @@ def test_the_last_use_is_written_at_most_once_a_minute(personas: Personas, djang
 def test_routers_are_found_by_every_app():
     assert all(isinstance(router, Router) for _, router, *_ in api._router_registrations)
     assert json.dumps(api.get_openapi_schema(), default=str)
+
+
+def test_an_address_with_too_many_fields_is_refused(personas) -> None:
+    answer = personas.client("viewer").get("/api/v1/jobs?" + "&".join(["state=queued"] * 1001))
+
+    assert answer.status_code == 400
+    assert "too many fields" in answer.json()["detail"]

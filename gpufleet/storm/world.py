@@ -66,9 +66,12 @@ FAULTS_A_DAY = {
     "scheduler paused": 1,
     "tree changed": 2,
 }
+PUT_OUT = ("preempted", "moved")
 ORDERS = ("start", "resize", "signal", "stop")
 # Nobody has to decide anything after these.
-QUIET = ("review", "full hour", "clock skew")
+QUIET = ("review", "full hour", "clock skew", "barometer")
+# So many hours into a day it is looked whether enough was evicted by then; where not, the next flood comes early.
+BAROMETER_HOURS = (12, 14, 16, 18, 20, 22)
 
 
 class Mortal:
@@ -259,6 +262,8 @@ class World:
                 self.at(begin + timedelta(days=self.rng.random()), "hold", self._hold)
             for number in range(24):
                 self.at(begin + timedelta(hours=number, minutes=20, seconds=7), "review", lambda: _ignore(timeline_review(now=self._now())))
+            for hours in BAROMETER_HOURS:
+                self.at(begin + timedelta(hours=hours), "barometer", lambda begin=begin, hours=hours: self._rouse(begin, hours))  # type: ignore[misc]
         self._local_hours()
 
     def _submissions(self, begin: datetime) -> Iterator[tuple[datetime, bool, int, int]]:
@@ -267,12 +272,16 @@ class World:
         for _ in range(60):
             yield begin + timedelta(days=rng.random()), False, 1, rng.randrange(len(TEAMS))
         for hour in range(0, 24, 2):
-            team = rng.randrange(len(TEAMS))
-            moment = begin + timedelta(hours=hour, minutes=rng.randrange(50))
-            yield moment, True, rng.randint(5, 7), team
-            for other in range(len(TEAMS)):
-                if other != team:
-                    yield moment + timedelta(minutes=rng.randint(8, 40)), True, rng.randint(1, 2), other
+            yield from _flood(rng, begin + timedelta(hours=hour), 50)
+
+    def _rouse(self, begin: datetime, hours: int) -> None:
+        """A day whose floods happened to put out few has another one: a calm day proves nothing."""
+        if self._evicted_since(begin) < LEAST_EVICTIONS * hours / 24 + 2:
+            for moment, large, count, team in _flood(Random(f"{self.seed} {begin} {hours}"), self.clock, 20):  # noqa: S311 (no secret)
+                self.at(moment, "submit", lambda large=large, count=count, team=team: self._submit(large, count, team))  # type: ignore[misc]
+
+    def _evicted_since(self, begin: datetime) -> int:
+        return Attempt.objects.filter(outcome__in=PUT_OUT, ended_at__gte=begin).count()
 
     def _local_hours(self) -> None:
         """At each full hour of the clock on the wall: the classes are decided anew, and jobs wait for an hour that comes twice or not at all."""
@@ -559,7 +568,7 @@ class World:
         submitted = Counter((at - START).days for at in Job.objects.values_list("submitted_at", flat=True))
         evicted = Counter(
             (at - START).days
-            for at in Attempt.objects.filter(outcome__in=("preempted", "moved"), ended_at__isnull=False).values_list("ended_at", flat=True)
+            for at in Attempt.objects.filter(outcome__in=PUT_OUT, ended_at__isnull=False).values_list("ended_at", flat=True)
             if at is not None
         )
         struck = Counter((at - START).days for at, _ in self.faults)
@@ -584,6 +593,15 @@ class World:
             thin_days=thin,
             digest=self.digest,
         )
+
+
+def _flood(rng: Random, begin: datetime, minutes: int) -> Iterator[tuple[datetime, bool, int, int]]:
+    team = rng.randrange(len(TEAMS))
+    moment = begin + timedelta(minutes=rng.randrange(minutes))
+    yield moment, True, rng.randint(5, 7), team
+    for other in range(len(TEAMS)):
+        if other != team:
+            yield moment + timedelta(minutes=rng.randint(8, 40)), True, rng.randint(1, 2), other
 
 
 def hash_of(before: int, line: str) -> int:
