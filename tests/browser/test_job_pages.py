@@ -402,6 +402,7 @@ def test_a_view_is_saved_as_the_list_is_filtered_now_and_marked_where_it_is_show
     page.locator("#table-jobs [data-search]").fill("train-1")
     page.keyboard.press("Enter")
     page.wait_for_url("**q=train-1*")
+    expect(page.locator("#table-jobs tbody tr")).to_have_count(1)  # what is drawn anew keeps the focus where it was
     page.get_by_text("Save this view").press("Enter")
     page.get_by_role("textbox", name="Name").fill("Only <one>")
     assert visitor.axe() == []

@@ -128,7 +128,7 @@ def test_what_a_waiting_job_is_told_now_is_learnt_as_well() -> None:
     assert (first.earliest_start, first.predicted_start, first.latest_start) == (kept.earliest, kept.expected, kept.latest)
     assert first.earliest_start != first.latest_start
 
-    seen(minutes=60, waited=30)
+    seen(minutes=60, waited=30, count=400)
     soon = told(timedelta(seconds=30))
     assert soon.predicted_start == first.predicted_start, "it is not played again at once"
     later = told(timedelta(seconds=61))
