@@ -97,14 +97,18 @@ def _told(fault: Any) -> tuple[tuple[Step, ...], str]:
     kind = fault["type"]
     if kind == "rule":
         return (*steps, context["field"]), fault["msg"]
-    # What a union tried is no key of the description.
-    steps = tuple(step for step in steps if isinstance(step, int) or ("[" not in step and step not in ("bool", "literal")))
-    steps = tuple(step for place, step in enumerate(steps) if not (step == "[key]" and place))
+    if kind == "extra_forbidden":  # the key is whatever somebody wrote, also what looks like a step of pydantic's
+        steps = (*_own(steps[:-1]), steps[-1])
+        return steps, f"There is no key {steps[-1]} here{_nearest(steps)}."
+    steps = _own(steps)
     if kind == "missing":
         return steps, "It is missing."
-    if kind == "extra_forbidden":
-        return steps, f"There is no key {steps[-1]} here{_nearest(steps)}."
     return steps, _said(kind, context) or f"{fault['msg'].removeprefix('Value error, ').rstrip('.')}."
+
+
+def _own(steps: Sequence[Step]) -> tuple[Step, ...]:
+    """Without what a union tried, which is no key of the description."""
+    return tuple(step for step in steps if isinstance(step, int) or ("[" not in step and step not in ("bool", "literal")))
 
 
 WORDS: dict[str, str | dict[str, str]] = {

@@ -206,6 +206,12 @@ def test_a_job_waits_for_those_it_depends_on() -> None:
     assert behind.events.order_by("-id")[0].cause == f"{after_success.public_id}, on which it depends, was cancelled."
 
 
+@pytest.mark.parametrize("key", ["a[b", "[", "bool", "literal", "", "[key]"])
+def test_an_unknown_key_is_named_whatever_it_is(key: str) -> None:
+    (told,) = faults(gpus=1, **{key: 1}).values()
+    assert told == [f"There is no key {key} here."]
+
+
 @pytest.mark.parametrize("many", [1, 3, 4, 100])
 def test_a_job_may_wait_for_many(many: int) -> None:
     """On PostgreSQL many rows are copied, which does not go where statements are sent ahead."""
