@@ -51,13 +51,15 @@ class Asking:
             self._leave(cycle, work)
         joined: dict[tuple[int, Form], list[Work]] = {}
         degraded: list[Work] = []
+        come = [*come]
+        self.backfilled += sum([work.backfilled for work in come])
         for work in come:
-            self.backfilled += work.job.run.backfilled
             if work.seats:
-                if work.form.elastic or work.degraded:
-                    self.open[work] = None
                 if work.degraded:
+                    self.open[work] = None
                     degraded.append(work)
+                elif work.form.elastic:
+                    self.open[work] = None
             elif work.state == "stopping":
                 if work.asks_again:
                     work.types = cycle.alike(work)[1]

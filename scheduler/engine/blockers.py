@@ -11,7 +11,7 @@ from .legality import Reclaim, rules_of
 from .passes.reclaim import request
 from .plan import names
 from .reading import spell_instant
-from .reasons import Reason, gpus, reason
+from .reasons import Reason, counted, gpus, reason
 from .seating import fit
 from .state import Cycle
 from .tree import Division
@@ -39,7 +39,7 @@ class Blockers:
         self._shortages = tuple(
             reason(
                 "shortage",
-                f"guarantees of {gpus(total)} GPUs are in force; {gpus(division.capacity)} are healthy",
+                f"guarantees of {counted(total)} are in force; {gpus(division.capacity)} {'is' if division.capacity == 1000 else 'are'} healthy",
                 guaranteed=total / 1000,
                 healthy=division.capacity / 1000,
             )
@@ -134,7 +134,7 @@ class Blockers:
         used, fair = division.used[leaf], division.fair[leaf]
         name = tree.names[leaf]
         if used + milli > fair:
-            detail = f"{name} uses {gpus(used)} of a fair share of {gpus(fair)} GPUs; with {gpus(milli)} more it may only use what is idle"
+            detail = f"{name} uses {gpus(used)} of a fair share of {counted(fair)}; with {gpus(milli)} more it may only use what is idle"
             return (reason("share", detail, quota=name, used=used / 1000, fair=fair / 1000, needed=milli / 1000),)
         above = [tree.names[over] for place in tree.path[leaf] for over in self._above_line(division, tree.parent[place]) if over != place]
         if not above:
@@ -197,7 +197,7 @@ class Blockers:
         if worst is None:
             if plain(cycle.cluster, kind) or self._fits(work, quota_type):
                 return None
-            return reason("fragmentation", f"{idle} GPUs are free, but not grouped as its roles and NVLink groups need them", free=idle)
+            return reason("fragmentation", f"{_free(idle)}, but not grouped as its roles and NVLink groups need them", free=idle)
         return self._too_narrow(work, quota_type, worst, level, idle, total_needed)
 
     def _too_narrow(self, work: Work, quota_type: int, worst: tuple[Role, int, int], level: int, idle: int, needed: int) -> Reason:
@@ -205,13 +205,13 @@ class Blockers:
         cycle = self.cycle
         eligible = cycle.grid.eligible(work.kind, role, quota_type, suspect=work.kind.tolerates_suspect, spare=bool(work.seats))
         if level <= 0:
-            detail = f"{idle} GPUs are free, but room for only {most} of {count} workers of {role.gpus} GPUs on one node each"
+            detail = f"{_free(idle)}, but room for only {most} of {count} workers of {counted(1000 * role.gpus)} on one node each"
             return reason("fragmentation", detail, free=idle, room=most, needed=count)
         name = cycle.grid.level_names[level]
         sums = self.capacity.sums(role, eligible, level)
         domain = int(sums.argmax())
         where = cycle.grid.levels[level].names[domain]
-        detail = f"the largest free {name} ({where}) has room for {most} of {count} workers: {most * role.gpus} of {needed} GPUs"
+        detail = f"the largest free {name} ({where}) has room for {most} of {count} workers: {most * role.gpus} of {counted(1000 * needed)}"
         holder = self._holder(level, domain)
         facts: dict[str, object] = {"level": name, "domain": where, "room": most, "needed": count}
         if holder is not None:
@@ -258,3 +258,7 @@ class Blockers:
 
 ORDER = reason("order", "fits by itself, but what is served before it takes the room")
 UNKNOWN: Any = object()
+
+
+def _free(idle: int) -> str:
+    return f"{counted(1000 * idle)} {'is' if idle == 1 else 'are'} free"

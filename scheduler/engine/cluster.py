@@ -4,7 +4,8 @@
 that, so that "all or nothing" is an attempt that is not kept.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import compress, count
 from operator import is_not
@@ -52,7 +53,7 @@ class Work:
         "why",
     )
 
-    def __init__(self, job: Job, order: int, home: int, form: Form) -> None:
+    def __init__(self, job: Job, order: int, home: int, form: Form, seats: tuple[Seat, ...] = (), milli: int = 0, quota_type: int = -1) -> None:
         run = job.run
         self.job = job
         self.form = form
@@ -60,12 +61,11 @@ class Work:
         self.order = order  # place by (submitted, name): the end of every ordering
         self.home = home
         self.charged_leaf = home
-        self.seats: tuple[Seat, ...] = ()
-        self.first_seats: tuple[Seat, ...] = ()
+        self.seats = self.first_seats = seats
         self.state = run.state
-        self.milli = 0
+        self.milli = milli
         self.fixed = form.fixed
-        self.quota_type = -1
+        self.quota_type = quota_type
         self.types: tuple[int, ...] = form.types
         self.degraded = False
         self.evicted = False  # by this plan
@@ -185,6 +185,7 @@ class Cluster:
     """Jobs on the fleet, charged to the tree."""
 
     def __init__(self, scenario: Scenario, kept: Kept | None = None) -> None:
+        self.handed_on = kept is not None  # whether another plan may go on from this one
         kept = Kept() if kept is None else kept
         self.kept = kept
         self.scenario = scenario
@@ -207,6 +208,7 @@ class Cluster:
             self.works = []
             self.leavers = {}  # who leaves places that are still held, and which
         self.log: list[tuple[Any, ...]] = []
+        self.before_changes: Callable[[], None] | None = None  # what has to be known of this state before it is another one
         self.geometry: dict[tuple[int, int], Work] = {}  # GPUs split anew by this plan, and for whom
         self.moves_left = 1 << 30 if self.settings.max_moves is None else self.settings.max_moves
         self.changes = 0  # kept changes so far; whatever was derived from the state is stale when it moves on
@@ -251,35 +253,42 @@ class Cluster:
         # Milli-GPU that are held: by whether they are fixed, by quota type and by leaf.
         held = [[[0] * len(tree.names) for _ in self.grid.types] for _ in (False, True)]
         kind: Kind | None = None
+        last: Form | None = None  # of those that have one worker and run
+        queued, join = QUEUED, works.append
         for order, job in enumerate(self.scenario.jobs):
             if job.kind is not kind:  # neighbours are often alike
                 kind = job.kind
                 form = forms.get(id(kind)) or form_of(kind)
             home = position[job.quota]
-            work = Work(job, order, home, form)
-            works.append(work)
             run = job.run
-            if run is QUEUED:
+            if run is queued:
+                join(Work(job, order, home, form))
                 continue
             workers, each = run.workers, form.each
             if each is not None and len(workers) == 1 and run.state == "running" and not run.leaving:
                 # The most usual by far: one worker with whole GPUs.
-                (worker,) = workers
+                if form is not last:
+                    last, several, sums = form, form.all_least > 1, held[form.fixed]
+                    milli, of_host, of_memory = each
+                worker = workers[0]
                 node, gpus = index[worker.node], worker.gpus
-                milli, of_host, of_memory = each
-                work.seats = work.first_seats = (new_seat((0, worker.index, node, gpus, of_host, of_memory, milli, NO_PARTS)),)
-                work.milli = milli
-                work.quota_type = quota_type = type_of[node]
+                quota_type = type_of[node]
+                seat = new_seat((0, worker.index, node, gpus, of_host, of_memory, milli, NO_PARTS))
+                work = Work(job, order, home, form, (seat,), milli, quota_type)
+                join(work)
                 free[node] &= ~gpus
                 if of_host or of_memory:
                     cpus[node] -= of_host
                     memory[node] -= of_memory
-                held[form.fixed][quota_type][home] += milli
-                if form.all_least > 1:
+                sums[quota_type][home] += milli
+                if several:
                     work.degraded = True
-                if run.until is not None or run.reclaimed is not None or work.degraded:
+                    timed.append(work)
+                elif run.until is not None or run.reclaimed is not None:
                     timed.append(work)
                 continue
+            work = Work(job, order, home, form)
+            join(work)
             timed.append(work)
             self._note_leaver(work)
             if not workers or run.state == "stopping":
@@ -450,6 +459,8 @@ class Cluster:
     # Changing
 
     def mark(self) -> tuple[int, int]:
+        if self.before_changes is not None:
+            self.before_changes()
         return self.fleet.mark(), len(self.log)
 
     def undo(self, mark: tuple[int, int]) -> None:
@@ -499,6 +510,8 @@ class Cluster:
                 self.undo(mark)
 
     def _remember(self, work: Work) -> None:
+        if self.before_changes is not None:
+            self.before_changes()
         self.touched[work.order] = work
         self.journal.append(work)
         self.log.append(
@@ -582,7 +595,7 @@ class Cluster:
     def put_out_all(self, works: Sequence[Work], why: Reason, for_job: str | None) -> None:
         """Evict many jobs: places on one node, and what one leaf is charged, are given back in one step."""
         places: list[Seat] = []
-        charges: dict[tuple[int, int, bool], int] = {}
+        charges: defaultdict[tuple[int, int, bool], int] = defaultdict(int)
         untouched = [work for work in works if work.seats is work.first_seats and work.why is None and not work.form.parted]
         if len(untouched) < len(works):
             for work in works:
@@ -591,16 +604,21 @@ class Cluster:
         if not untouched:
             return
         self.log.append(("out", untouched))
+        one, milli = untouched[0], 0
+        leaf, quota_type, fixed = one.charged_leaf, one.quota_type, one.fixed
         for work in untouched:
             places += work.seats
-            key = (work.charged_leaf, work.quota_type, work.fixed)
-            charges[key] = charges.get(key, 0) + work.milli
+            if work.charged_leaf != leaf or work.quota_type != quota_type or work.fixed is not fixed:  # neighbours are often alike
+                charges[leaf, quota_type, fixed] += milli
+                leaf, quota_type, fixed, milli = work.charged_leaf, work.quota_type, work.fixed, 0
+            milli += work.milli
             work.seats = ()
             work.milli = 0
             work.backfilled = work.degraded = False
             work.evicted = True
             work.why = work.put_out_why = why
             work.for_job = work.put_out_for = for_job
+        charges[leaf, quota_type, fixed] += milli
         by_order = {work.order: work for work in untouched}
         self.touched.update(by_order)
         self.ousted.update(by_order)

@@ -1,6 +1,7 @@
 """One plan: let the passes try what they can, gentlest first, until none adds anything; then say what came of it."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import count
 from typing import TypeVar
 
@@ -37,9 +38,12 @@ def make_plan(scenario: Scenario, kept: Kept | None = None) -> Plan:
     return _planned(scenario, kept, conclude)
 
 
-def make_course(scenario: Scenario, kept: Kept) -> Course:
-    """What `make_plan` decides, without all that a plan only tells: reasons, shares, what is kept for whom and when."""
-    return _planned(scenario, kept, carry_on)
+def make_course(scenario: Scenario, kept: Kept, before: int | None = None) -> Course:
+    """What `make_plan` decides, without all that a plan only tells: reasons, shares, what is kept for whom and when.
+
+    Who plans again at an instant anyway has no need to know what comes to pass later.
+    """
+    return _planned(scenario, kept, partial(carry_on, before=before))
 
 
 def _planned(scenario: Scenario, kept: Kept | None, end: Callable[[Cycle], T]) -> T:

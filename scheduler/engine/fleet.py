@@ -352,6 +352,20 @@ class Fleet:
         if mask or cpus or memory:
             self._do(node, mask & self.now.free[node], mask & self.soon.free[node], -cpus, -memory, -cpus, -memory)
 
+    def take_gpus(self, node: int, mask: int, cpus: int, memory: int) -> None:
+        """The same of whole GPUs, for who makes the seat later."""
+        now, soon = self.now, self.soon
+        in_now, in_soon = mask & now.free[node], mask & soon.free[node]
+        self.log.append((node, in_now, in_soon, -cpus, -memory, -cpus, -memory))
+        if in_now:
+            now.set_free(node, now.free[node] ^ in_now)
+        if soon is not now and in_soon:
+            soon.set_free(node, soon.free[node] ^ in_soon)
+        if cpus or memory:
+            now.add_host(node, -cpus, -memory)
+            if soon is not now:
+                soon.add_host(node, -cpus, -memory)
+
     def release(self, seat: Seat, *, fresh: bool) -> None:
         """Give a place back. A fresh one was never stood on, so it is idle again at once; another is only being freed."""
         if not fresh:
@@ -371,17 +385,22 @@ class Fleet:
             return
         self.part_ways()
         here: dict[int, list[int]] = {}
-        for seat in seats:
-            node = seat.node
+        for _, _, node, mask, cpus, memory, _, _ in seats:
             known = here.get(node)
             if known is None:
-                here[node] = [seat.mask, seat.cpus, seat.memory]
+                here[node] = [mask, cpus, memory]
             else:
-                known[0] |= seat.mask
-                known[1] += seat.cpus
-                known[2] += seat.memory
+                known[0] |= mask
+                known[1] += cpus
+                known[2] += memory
+        soon, usable, log = self.soon, self.grid.usable, self.log
         for node, (mask, cpus, memory) in here.items():
-            self._do(node, 0, mask & self.grid.usable[node], 0, 0, cpus, memory)
+            freed = mask & usable[node]
+            log.append((node, 0, freed, 0, 0, cpus, memory))
+            if freed:
+                soon.set_free(node, soon.free[node] ^ freed)
+            if cpus or memory:
+                soon.add_host(node, cpus, memory)
 
     def _do(self, *entry: int) -> None:
         self.log.append(entry)

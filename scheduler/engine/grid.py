@@ -6,7 +6,8 @@ position", and the capacity of all domains of a level is one `np.add.reduceat`.
 
 from bisect import bisect_right
 from functools import cached_property
-from itertools import pairwise
+from itertools import compress, count
+from operator import ne
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +23,7 @@ class Level:
 
     def __init__(self, name: str, keys: list[tuple[str, ...]]) -> None:
         self.name = name
-        self.starts = [0, *(place for place, (one, other) in enumerate(pairwise(keys), 1) if one != other)] if keys else []
+        self.starts = [0, *compress(count(1), map(ne, keys, keys[1:]))] if keys else []
         self.bounds = [*self.starts, len(keys)]
         self._keys = keys
         self.starts_np = np.array(self.starts, dtype=np.int64)
@@ -65,7 +66,7 @@ class Grid:
         self.node_level = len(self.levels) - 1
         self.fleet_level = -1  # the whole fleet, wider than a cluster
         self.habitual = self._habitual(scenario.topology)
-        self.most_gpus = max((node.gpus for node in nodes), default=0)
+        self.most_gpus = max([node.gpus for node in nodes], default=0)
         # Down and draining nodes and unhealthy GPUs are no capacity.
         self.usable = [0 if node.health in ("down", "draining") else ((1 << node.gpus) - 1) & ~node.unhealthy for node in nodes]
         self.usable_count = [mask.bit_count() for mask in self.usable]
@@ -75,9 +76,9 @@ class Grid:
         self.on_type = [np.array([kind == index for kind in self.type_of], dtype=np.bool_) for index in range(len(self.types))]
         self.gpus = sum(self.usable_count)
         self.capacity = [0] * len(self.types)  # milli-GPU by quota type; spares serve replacements only
-        for place, node in enumerate(nodes):
+        for node, kind, usable in zip(nodes, self.type_of, self.usable_count, strict=True):
             if not node.spare:
-                self.capacity[self.type_of[place]] += self.usable_count[place] * 1000
+                self.capacity[kind] += 1000 * usable
         self.pool_of = [dict(node.labels).get("pool", "") if node.labels else "" for node in nodes]
         self._capacities: dict[str, Ints] = {}
         self._eligible: dict[tuple[object, ...], Eligible] = {}

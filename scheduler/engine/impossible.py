@@ -7,7 +7,7 @@ from .capacity import Capacity, could_fit, plain, widest
 from .cluster import Cluster, Work
 from .fleet import Fleet, View
 from .placement import Placer
-from .reasons import Reason, reason
+from .reasons import Reason, counted, reason
 from .values import Kind
 
 Verdict = tuple[tuple[Reason, ...], tuple[int, ...]]  # why jobs count in no request, or the types that they can have
@@ -110,9 +110,9 @@ def never_fits(cluster: Cluster, empty: Capacity, work: Work) -> Reason:
     if role.parted:
         return reason("no_node", f"no node offers what role {role.name} asks for, however empty")
     if not best:
-        wanted = f"{role.gpus} GPUs, {role.cpus} processors and {role.host_memory_mib // 1024} GB on one node"
+        wanted = f"{counted(1000 * role.gpus)}, {role.cpus} processors and {role.host_memory_mib // 1024} GB on one node"
         return reason("no_node", f"no node, however empty, offers role {role.name} its {wanted}, labels and attributes")
-    detail = f"the largest {where}, were it empty, holds {best} of {role.least} workers of {role.gpus} GPUs"
+    detail = f"the largest {where}, were it empty, holds {best} of {role.least} workers of {counted(1000 * role.gpus)}"
     return reason("empty_fleet", detail, level=where, holds=best, needed=role.least)
 
 

@@ -1,17 +1,20 @@
 """The last word on a plan: what may never be, checked on the final state by rules that share nothing with the passes."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import chain
 from operator import attrgetter
 
 import numpy as np
+import numpy.typing as npt
 
 from .cluster import Cluster, Work
+from .columns import ints
 from .fleet import Seat
+from .grid import Ints
 from .mig import Instance, board_of, layout_faults
 from .state import Cycle
 from .tree import Division, Tree
-from .wide import ints
 
 
 class InvariantBroken(AssertionError):
@@ -71,17 +74,19 @@ class Settled:
         here = [work for work in usual if work.seats and work.seats is work.first_seats]
         self.others = [work for work in cluster.works if work.form.parted] if parted else []
         self.fresh: list[Work] = []
-        for work in changed:
-            if work.seats:
-                alone = len(work.seats) == 1 and not work.first_seats and len(work.kind.roles) == 1
-                (self.fresh if alone else self.others).append(work)
+        for work in [work for work in changed if work.seats]:
+            alone = len(work.seats) == 1 and not work.first_seats and len(work.kind.roles) == 1
+            (self.fresh if alone else self.others).append(work)
         self.works = here + self.fresh
         there, left = Stood(cluster, [work.seats for work in self.works]), Stood(cluster, [work.first_seats for work in gone])
         self.node, self.mask = there.node, there.mask
-        # What they use, by the leaf that is charged, and what was used as the plan began, by their own.
-        self._used = (ints([work.charged_leaf for work in self.works]), ints([work.quota_type for work in self.works]), there.milli)
-        home, were = ints([work.home for work in chain(here, gone)]), len(here)
-        self._used_before = (home, np.concatenate((there.first_type[:were], left.first_type)), np.concatenate((there.milli[:were], left.milli)))
+        # What they use, by the leaf that is charged, and what was used as the plan began, by their own; and in which types, if that matters.
+        self._leaf, self._milli = ints([work.charged_leaf for work in self.works]), there.milli
+        self._home, were = ints([work.home for work in chain(here, gone)]), len(here)
+        self._milli_before = np.concatenate((there.milli[:were], left.milli))
+        self._types: tuple[Ints, Ints] | None = None
+        if len(cluster.tree.divisions) > 1:
+            self._types = ints([work.quota_type for work in self.works]), np.concatenate((there.first_type[:were], left.first_type))
 
     def dubious(self) -> list[Work]:
         """Who came with one worker and may not be whole, or not on healthy GPUs; all the others surely are."""
@@ -116,10 +121,9 @@ class Settled:
     def charged(self, division: Division) -> tuple[dict[int, int], dict[int, int]]:
         """What they use of a division, by the leaf that is charged, and what they used of it, by their own."""
         sums = []
-        alone = len(self.cluster.tree.divisions) == 1
-        for leaf, quota_type, milli in (self._used, self._used_before):
+        for number, (leaf, milli) in enumerate(((self._leaf, self._milli), (self._home, self._milli_before))):
             found = np.zeros(len(self.cluster.tree.names), dtype=np.int64)
-            np.add.at(found, leaf, milli if alone else np.where(np.isin(quota_type, division.types), milli, 0))
+            np.add.at(found, leaf, milli if self._types is None else np.where(np.isin(self._types[number], division.types), milli, 0))
             sums.append({place: used for place, used in enumerate(found.tolist()) if used})
         return sums[0], sums[1]
 
@@ -128,13 +132,31 @@ class Stood:
     """The places of jobs: node and GPUs by worker, milli-GPU and the type of the first worker by job."""
 
     def __init__(self, cluster: Cluster, held: Sequence[tuple[Seat, ...]]) -> None:
-        seats = [*chain.from_iterable(held)]
-        self.node = np.fromiter(map(attrgetter("node"), seats), dtype=np.int64, count=len(seats))
-        self.mask = np.fromiter(map(attrgetter("mask"), seats), dtype=np.uint64, count=len(seats))
-        counts = ints([*map(len, held)])
-        self.milli = np.zeros(len(held), dtype=np.int64)
-        np.add.at(self.milli, np.repeat(np.arange(len(held)), counts), np.fromiter(map(attrgetter("milli"), seats), np.int64, len(seats)))
-        self.first_type = ints(cluster.grid.type_of)[self.node[np.cumsum(counts) - counts]]
+        self.cluster = cluster
+        self._seats = seats = [*chain.from_iterable(held)]
+        milli: Ints = np.fromiter(map(attrgetter("milli"), seats), dtype=np.int64, count=len(seats))
+        self._held_by = held
+        if len(seats) == len(held):  # everyone who is looked at stands somewhere, so each with one worker
+            self.milli = milli
+        else:
+            self.milli = np.zeros(len(held), dtype=np.int64)
+            np.add.at(self.milli, np.repeat(np.arange(len(held)), self._counts), milli)
+
+    @cached_property
+    def _counts(self) -> Ints:
+        return ints([*map(len, self._held_by)])
+
+    @cached_property
+    def node(self) -> Ints:
+        return np.fromiter(map(attrgetter("node"), self._seats), dtype=np.int64, count=len(self._seats))
+
+    @cached_property
+    def mask(self) -> npt.NDArray[np.uint64]:
+        return np.fromiter(map(attrgetter("mask"), self._seats), dtype=np.uint64, count=len(self._seats))
+
+    @cached_property
+    def first_type(self) -> Ints:
+        return ints(self.cluster.grid.type_of)[self.node[np.cumsum(self._counts) - self._counts]]
 
 
 def prepare(cluster: Cluster) -> None:

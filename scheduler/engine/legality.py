@@ -5,13 +5,14 @@ from typing import NamedTuple
 import numpy as np
 
 from .cluster import Work
-from .reasons import Reason, gpus, reason
+from .columns import Columns
+from .ranking import WideRanking
+from .reasons import Reason, counted, gpus, reason
 from .state import Cycle
 from .tree import INFINITE, Division
 from .units import Key, Unit
 from .values import Preemptible
 from .victims import Found, Ranked, as_if_running, in_categories
-from .wide import Columns, WideRanking
 
 Signature = tuple[object, ...]
 Pair = tuple[tuple[int, ...], Unit]
@@ -76,7 +77,7 @@ class Reclaim:
     def _too_even(self, place: int, mine: int, sibling: int, left: int) -> Reason:
         division, name, other = self.division, self.tree.names[place], self.tree.names[sibling]
         detail = (
-            f"{name} would use {gpus(mine)} of a fair share of {gpus(division.fair[place])} GPUs, no less than {other} "
+            f"{name} would use {gpus(mine)} of a fair share of {counted(division.fair[place])}, no less than {other} "
             f"with {gpus(left)} of {gpus(division.fair[sibling])} left"
         )
         return reason("balance", detail, quota=name, other=other)
@@ -265,6 +266,6 @@ def grows_beyond_share(cycle: Cycle, leaf: int, quota_type: int, milli: int, fou
         used = division.used[place] - freed + milli
         if used > division.fair[place]:
             name = tree.names[place]
-            detail = f"{name} would use {gpus(used)} of a fair share of {gpus(division.fair[place])} GPUs, which others would take back"
+            detail = f"{name} would use {gpus(used)} of a fair share of {counted(division.fair[place])}, which others would take back"
             return reason("share", detail, quota=name, used=division.used[place] / 1000, fair=division.fair[place] / 1000)
     return None

@@ -208,11 +208,12 @@ class Table:
     def __init__(self, ahead: Lookahead, count: int) -> None:
         self.count = count
         self.stale: set[int] = set()  # nodes that have changed since it was last read
-        rows = [ahead.gaps(node, count) for node in range(ahead.grid.size)]
-        self.width = max(2, *(len(row) for row in rows)) if rows else 2
-        self.start = np.full((len(rows), self.width), END, dtype=np.int64)
-        self.end = np.zeros((len(rows), self.width), dtype=np.int64)
-        for node, row in enumerate(rows):
+        size = ahead.grid.size
+        rows = [(node, row) for node in range(size) if (row := ahead.gaps(node, count))]
+        self.width = max(2, max([len(row) for _, row in rows], default=2))
+        self.start = np.full((size, self.width), END, dtype=np.int64)
+        self.end = np.zeros((size, self.width), dtype=np.int64)
+        for node, row in rows:
             for column, (start, end) in enumerate(row):
                 self.start[node, column] = start
                 self.end[node, column] = end

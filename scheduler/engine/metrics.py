@@ -45,7 +45,7 @@ def fragmented(cycle: Cycle) -> int:
     capacity = cycle.capacity(cycle.fleet.soon)
     counts = {key: [form, count] for key, (form, count) in cycle.asking.alike.items() if count}
     for works, sign in _changed(cycle):
-        for (form, quota_type), number in Counter([(work.form, work.types[0]) for work in works]).items():
+        for (form, quota_type), number in Counter(zip([work.form for work in works], [work.types[0] for work in works], strict=True)).items():
             counts.setdefault((form.shape, quota_type), [form, 0])[1] += sign * number
     for (_, quota_type), (form, count) in counts.items():
         kind = form.kind

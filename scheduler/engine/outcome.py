@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from .blockers import Blockers, Reasons
 from .cluster import Work, on_gpus
+from .columns import ints
 from .fleet import Seat
 from .forecast import Forecast
 from .form import Form
@@ -26,7 +27,6 @@ from .telling import Telling
 from .tree import Division, Tree
 from .values import QUEUED
 from .waking import next_wake
-from .wide import ints
 
 
 def conclude(cycle: Cycle) -> Plan:
@@ -47,10 +47,10 @@ def conclude(cycle: Cycle) -> Plan:
     )
 
 
-def carry_on(cycle: Cycle) -> Course:
-    """The same without all that is only told to somebody."""
+def carry_on(cycle: Cycle, before: int | None) -> Course:
+    """The same without all that is only told to somebody, and without a moment to look again that comes later than that."""
     check(cycle)
-    return Course(tuple(decisions_of(cycle)), next_wake(cycle), fragmented(cycle))
+    return Course(tuple(decisions_of(cycle)), next_wake(cycle, before), fragmented(cycle))
 
 
 def _telling(cycle: Cycle, forecast: Forecast) -> Telling:
@@ -115,14 +115,10 @@ _STAGE = {"evict": 0, "shrink": 1, "move": 2, "repartition": 3, "start": 4, "rep
 def decisions_of(cycle: Cycle) -> list[Decision]:
     """What the plan does to jobs and boards, in the order in which it is carried out."""
     works = sorted(dict.fromkeys(cycle.cluster.journal), key=attrgetter("order"))
-    gone = []  # who leaves and was never given another place: they come first of all, in their order
-    changed = []
-    for work in works:
-        if not work.seats and not work.sequence:
-            if work.first_seats:
-                gone.append(work)
-        elif work.seats is not work.first_seats and (action := action_of(work)) is not None:
-            changed.append((action, work))
+    # Who leaves and was never given another place comes first of all, in their order.
+    gone = [work for work in works if not work.seats and not work.sequence and work.first_seats]
+    stood = [work for work in works if (work.seats or work.sequence) and work.seats is not work.first_seats]
+    changed = [(action, work) for work in stood if (action := action_of(work)) is not None]
     owners = Owners(cycle, works)
     befores = {}
     if cycle.fleet.soon is not cycle.fleet.now:  # else nobody leaves
@@ -154,7 +150,7 @@ def decisions_of(cycle: Cycle) -> list[Decision]:
         splits.append((holder.sequence, key, decision))
     splits.sort()
     staged[_STAGE["repartition"]] = [decision for _, _, decision in splits]
-    return in_order([*leaving, *chain.from_iterable(staged)])
+    return in_order(leaving, [*chain.from_iterable(staged)])
 
 
 def _evictions(served: "Served", works: Iterable[Work]) -> list[Decision]:
@@ -169,8 +165,9 @@ def _evictions(served: "Served", works: Iterable[Work]) -> list[Decision]:
     return decisions
 
 
-def in_order(decisions: list[Decision]) -> list[Decision]:
-    """The same decisions, each behind those it has to wait for, and behind those who give way for it where these don't wait in turn.
+def in_order(leaving: list[Decision], decisions: list[Decision]) -> list[Decision]:
+    """Those who leave, then the other decisions, each behind those it has to wait for, and behind those who give way for it where these don't wait
+    in turn.
 
     Who gives way may leave no place that is taken, but what a limit lacks.
     """
@@ -178,8 +175,10 @@ def in_order(decisions: list[Decision]) -> list[Decision]:
     for decision in decisions:
         if decision.action == "move" and decision.for_job is not None and decision.job is not None:  # others stand at the front already
             yielding.setdefault(decision.for_job, []).append(decision.job)
+    if yielding:
+        leaving, decisions = [], [*leaving, *decisions]
     at = next((place for place, decision in enumerate(decisions) if decision.after or decision.job in yielding), len(decisions))
-    done, rest = decisions[:at], decisions[at:]
+    done, rest = [*leaving, *decisions[:at]], decisions[at:]
     by_job: dict[str | None, Decision] = {decision.job: decision for decision in rest if decision.job is not None}
     state: dict[int, int] = {}  # 1: being looked at, 2: in the list
     for decision in rest:
@@ -267,16 +266,23 @@ class Owners:
         self.touched = touched  # all that this plan may have changed, in their order
 
     @cached_property
-    def _held(self) -> list[tuple[int, int, int]]:
-        """(node, GPUs, place of the job) of everything that leaves in this plan or is leaving already."""
+    def _by_node(self) -> Mapping[int, Sequence[tuple[int, int]]]:
+        """(GPUs, place of the job) by node of everything that leaves in this plan or is leaving already."""
         cluster = self.cycle.cluster
-        gone: list[Work] = []  # who held whole GPUs and has left all of them is most of all
+        looked_at: Iterable[Work] = cluster.works
+        if cluster.whole:
+            looked_at = dict.fromkeys((*self.touched, *cluster.leavers)) if cluster.leavers else self.touched
         others: list[Work] = []
-        for work in dict.fromkeys((*self.touched, *cluster.leavers)) if cluster.whole else cluster.works:
+        by_node: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+        for work in looked_at:
             run = work.job.run
-            if run is not QUEUED:
-                (others if work.seats or run.leaving or work.form.parted or work.state == "stopping" else gone).append(work)
-        held = [(seat.node, seat.mask, work.order) for work in gone for seat in work.first_seats]
+            if run is QUEUED:
+                continue
+            if work.seats or run.leaving or work.form.parted or work.state == "stopping":
+                others.append(work)
+                continue
+            for seat in work.first_seats:  # who held whole GPUs and has left all of them is most of all
+                by_node[seat.node].append((seat.mask, work.order))
         for work in others:
             run = work.job.run
             left: Collection[Seat] = ()
@@ -285,19 +291,14 @@ class Owners:
             passing = [*run.leaving, *(run.workers if work.state == "stopping" else ())]
             if passing:
                 left = {*left, *(cluster.seat_of(work, worker) for worker in passing)}
-            held += [(seat.node, on_gpus(seat), work.order) for seat in left]
-        return held
-
-    @cached_property
-    def _by_node(self) -> dict[int, list[tuple[int, int]]]:
-        by_node = defaultdict(list)
-        for node, mask, order in self._held:
-            by_node[node].append((mask, order))
+            for seat in left:
+                by_node[seat.node].append((on_gpus(seat), work.order))
         return by_node
 
     @cached_property
     def _columns(self) -> tuple[Ints, npt.NDArray[np.uint64], Ints]:
-        node, mask, order = zip(*self._held, strict=True) if self._held else ((), (), ())
+        held = [(node, *one) for node, here in self._by_node.items() for one in here]
+        node, mask, order = zip(*held, strict=True) if held else ((), (), ())
         return ints(node), np.array(mask, dtype=np.uint64), ints(order)
 
     def holding(self, node: int, gpu: int) -> tuple[str, ...]:
@@ -331,6 +332,8 @@ class Owners:
     def on_some(self, wanted: Mapping[int, int], crowded: Collection[int]) -> set[int]:
         """Who leaves any of these GPUs, or a crowded node."""
         by_node = self._by_node
+        if not crowded:
+            return {order for node, mask in wanted.items() for held, order in by_node.get(node, ()) if held & mask}
         return {order for node, mask in wanted.items() for held, order in by_node.get(node, ()) if held & mask or node in crowded}
 
     def on_many(self, wanted: Mapping[int, int], crowded: Collection[int]) -> set[int]:
@@ -378,7 +381,8 @@ def _waiting(cycle: Cycle, forecast: Forecast, telling: Telling, changed: Sequen
         for work in _to_be_told(cycle, forecast, blockers, telling, changed):
             telling.entries[work.order] = _entry(cycle, forecast, blockers, work)
     telling.rooms = blockers.rooms
-    telling.own = dict.fromkeys(_own(cycle, forecast))
+    if cycle.cluster.handed_on:
+        telling.own = dict.fromkeys(_own(cycle, forecast))
     return telling.told()
 
 

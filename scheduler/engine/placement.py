@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from .cluster import Cluster, Wants, Work, fitting_profiles
-from .fleet import Part, Seat, Split, View, bits_of, lowest
+from .fleet import NO_PARTS, Part, Seat, Split, View, bits_of, lowest, new_seat
 from .grid import Eligible, Grid, Level, span_bits
 from .mig import BOARDS, Instance, board_of, room_for
 from .values import Kind, Placing, Role
@@ -184,8 +184,8 @@ class Placer:
             return None
         if len(chosen) > 1:
             chosen.sort()
-        milli = role.gpus * 1000
-        return [Seat(place, rank, node, mask, role.cpus, role.host_memory_mib, milli) for rank, (node, mask) in zip(ranks, chosen, strict=True)]
+        cpus, memory, milli = role.cpus, role.host_memory_mib, role.gpus * 1000
+        return [new_seat((place, rank, node, mask, cpus, memory, milli, NO_PARTS)) for rank, (node, mask) in zip(ranks, chosen, strict=True)]
 
     def _choose(self, role: Role, count: int, bits: int, gpus: int) -> list[tuple[int, int]] | None:
         """(node, GPUs) for so many workers, each on the tightest node that suffices; the places are taken."""
@@ -193,12 +193,13 @@ class Placer:
         buckets = view.by_count()
         order = range(len(buckets) - 1, gpus - 1, -1) if self.spread else range(gpus, len(buckets))
         chosen: list[tuple[int, int]] = []
+        take, cpus, memory = self.fleet.take_gpus, role.cpus, role.host_memory_mib
         while len(chosen) < count:
             node = self._tightest(buckets, order, bits, role, first=not chosen)
             if node is None:
                 return None
             worker_mask = self._gpus_on(node, gpus, 1)
-            self.fleet.take(Seat(0, 0, node, worker_mask, role.cpus, role.host_memory_mib, 0))
+            take(node, worker_mask, cpus, memory)
             chosen.append((node, worker_mask))
         return chosen
 

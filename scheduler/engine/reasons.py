@@ -82,3 +82,8 @@ def gpus(milli: int) -> str:
     """Milli-GPU as people write GPUs."""
     whole, rest = divmod(milli, 1000)
     return f"{whole}.{rest:03d}".rstrip("0") if rest else str(whole)
+
+
+def counted(milli: int) -> str:
+    """The same with the word."""
+    return f"{gpus(milli)} GPU{'s' * (milli != 1000)}"

@@ -1,12 +1,12 @@
 """Places kept for blocked jobs, and what may run in the gaps before them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple, Protocol
 
 from .capacity import widest
 from .cluster import Cluster, Work
+from .columns import ints
 from .fleet import Fleet, Seat
 from .grid import Grid, Ints
 from .lookahead import END, FOREVER, Lookahead
@@ -74,7 +74,6 @@ class Held(NamedTuple):
 
 
 NOWHERE = Held(0, ())
-new_held = partial(tuple.__new__, Held)  # of both fields at once, past the slow constructor
 
 
 @dataclass(slots=True, eq=False)
@@ -97,13 +96,30 @@ class Known:
 class Prospect:
     """A look-ahead to go on from in the next plan, and what was told on it."""
 
-    def __init__(self, settings: Settings, ahead: Lookahead, held: dict[Work, Held], ends_now: bool, told: "Told") -> None:
+    def __init__(self, settings: Settings, ahead: Lookahead, held: "Stays", ends_now: bool, told: "Told") -> None:
         self.settings = settings
         self.ends_now = ends_now  # whether somebody's time was up when it was made, or would have been
         self.ahead = ahead
         self.held = held
         self.told = told
         self.changed: dict[Work, bool] = {}  # jobs that may stand otherwise by now, and whether they are still there
+
+
+class Stays(dict[Work, Held]):
+    """Who stands where until when, as the look-ahead has it. Of those of whom nobody knows when they end, it is made when it is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.endless: dict[Work, tuple[Seat, ...]] = {}
+
+    def of(self, work: Work) -> Held:
+        known = self.get(work)
+        if known is None:
+            seats = self.endless.pop(work, None)
+            if seats is None:
+                return NOWHERE
+            known = self[work] = Held(END, seats)
+        return known
 
 
 class Told:
@@ -154,35 +170,66 @@ class Book:
 
     def __init__(self, cycle: Surroundings) -> None:
         self.cycle = cycle
-        self.entries: list[Entry] = []
+        self._entries: list[Entry] = []
+        self._asking: list[tuple[Work, int]] = []  # who was promised an answer, and in which type: it is worked out when somebody wants to know
         self.per_type: dict[int, int] = {}
         self.blocked_within: set[int] = set()
         self._asked_at: dict[int, int] = {}  # how many reservations stood before a blocked job, whether or not it has one
-        self.nodes: dict[int, list[Entry]] = {}
+        self._by_node: dict[int, list[Entry]] = {}
         self._ahead: Lookahead | None = None
         self._read = 0  # so much of the cluster's journal is in the look-ahead
         self._ends_now = False  # whether somebody's time was up, or his place lent, when the look-ahead was made
         self._full: dict[tuple[int, int], tuple[int, int]] = {}  # for shapes that found no room now: as of when, and for how short a stay
         self._geometry: list[tuple[int, int]] = []
-        self._held: dict[Work, Held] = {}
+        self._held = Stays()
         self._hosts_bind: bool | None = None
         self._rehearsed: Rehearsal | None = None
         self._rehearsed_read = 0  # so much of the cluster's journal is in it
         self._tenants: dict[tuple[int, int], dict[Work, int]] = {}  # of GPUs in parts: until when, by job
         self._told = Told()
+        self._leaving_of: tuple[int, Ints] | None = None  # as of how much of the cluster's journal
         self._keeping: list[Known] = []  # whose places are kept now, in order
+
+    @property
+    def entries(self) -> list[Entry]:
+        """What is kept, in order."""
+        if self._asking:
+            self.settle()
+        return self._entries
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether somebody's place is not worked out yet."""
+        return bool(self._asking)
+
+    @property
+    def nodes(self) -> Collection[int]:
+        """On which anything is kept."""
+        if self._asking:
+            self.settle()
+        return self._by_node
+
+    def settle(self) -> None:
+        """Work out what was asked for later. Nothing may have changed since then, so the cluster asks for it before anything does."""
+        asking, self._asking = self._asking, []
+        self.cycle.cluster.before_changes = None
+        for work, quota_type in asking:
+            self.per_type[quota_type] -= 1
+            self.add(work, (quota_type,))
 
     def clear(self) -> None:
         """Forget what was reserved; the look-ahead stays and goes on to follow what changes."""
-        for entry in self.entries:
+        self._asking.clear()
+        self.cycle.cluster.before_changes = None
+        for entry in self._entries:
             if not entry.served and self._ahead is not None:
                 self._ahead.give_back(entry.at, entry.length, entry.places)
         self._keeping.clear()
-        self.entries.clear()
+        self._entries.clear()
         self.per_type.clear()
         self.blocked_within.clear()
         self._asked_at.clear()
-        self.nodes.clear()
+        self._by_node.clear()
         self._full.clear()
 
     @property
@@ -192,13 +239,13 @@ class Book:
 
     def _renew(self) -> Lookahead:
         cluster = self.cycle.cluster
-        if self._ahead is None or (not self.entries and self._geometry != [*cluster.geometry]):
+        if self._ahead is None or (not self._entries and self._geometry != [*cluster.geometry]):
             self._tenants, self._geometry = {}, [*cluster.geometry]
             prospect, cluster.kept.prospect = cluster.kept.prospect, None
             if prospect is not None and prospect.settings == self.cycle.settings and len(prospect.changed) <= MANY:
                 self._ahead = self._go_on(prospect)
             else:
-                self._held, self._told = {}, Told()
+                self._held, self._told = Stays(), Told()
                 self._ahead = self._lookahead(self._held, self._tenants)
                 self._ends_now = self._anyone_ends()
             self._read = len(cluster.journal)
@@ -240,22 +287,22 @@ class Book:
         return Prospect(self.cycle.settings, ahead, self._held, self._ends_now, self._told)
 
     def fresh_lookahead(self) -> Lookahead:
-        return self._lookahead({}, {})
+        return self._lookahead(Stays(), {})
 
-    def _lookahead(self, known: dict[Work, Held], tenants: dict[tuple[int, int], dict[Work, int]]) -> Lookahead:
+    def _lookahead(self, known: Stays, tenants: dict[tuple[int, int], dict[Work, int]]) -> Lookahead:
         """What is idle now or being freed, and when the rest comes free. Backfilled work gives way at once."""
         cycle = self.cycle
         soon = cycle.fleet.soon
         idle = list(soon.count)
         releases: list[tuple[int, int, int]] = []
-        usable, now = cycle.grid.usable, cycle.now
+        usable, now, endless = cycle.grid.usable, cycle.now, known.endless
         for work in cycle.cluster.works:
             seats = work.seats
             if not seats:
                 continue
             job = work.job
             if job.limit_ms is None and job.estimate_ms is None and not work.backfilled and not work.form.parted:
-                known[work] = new_held((END, seats))  # nobody knows when it ends
+                endless[work] = seats  # nobody knows when it ends
                 continue
             held = known[work] = self._held_by(work)
             until = self._left(held)
@@ -296,7 +343,7 @@ class Book:
         self._read = len(journal)
         for order in sorted(moved):
             self._move(ahead, moved[order], self._held_by(moved[order]))
-        for entry in self.entries:
+        for entry in self._entries:
             served = bool(entry.work.seats) and not entry.work.degraded
             if served != entry.served:
                 entry.served = served
@@ -308,7 +355,7 @@ class Book:
                     ahead.reserve(entry.at, entry.length, entry.places)
 
     def _move(self, ahead: Lookahead, work: Work, new: Held) -> None:
-        old = self._held.get(work, NOWHERE)
+        old = self._held.of(work)
         if old != new:
             self._hold(ahead, work, old, -1)
             self._hold(ahead, work, new, 1)
@@ -452,6 +499,18 @@ class Book:
     def room_for_more(self, quota_type: int) -> bool:
         return self.per_type.get(quota_type, 0) < self.cycle.settings.backfill_depth
 
+    def asks(self, work: Work) -> bool:
+        """Whether a place is kept for it. Who has no date in one type may ask again in another."""
+        if any(one is work for one, _ in self._asking):
+            self.settle()
+        return any(entry.work is work for entry in self._entries)
+
+    def add_later(self, work: Work, quota_type: int) -> None:
+        """The same as `add`, of this state, once it matters: mostly nobody starts, and nobody is told of it."""
+        self._asking.append((work, quota_type))
+        self.per_type[quota_type] = self.per_type.get(quota_type, 0) + 1
+        self.cycle.cluster.before_changes = self.settle
+
     def add(self, work: Work, types: Sequence[int], *, only_now: bool = False) -> Entry | None:
         """Keep the earliest place for a blocked job in one of these types; None where there is no date (or only a later one): nothing is kept."""
         self._asked_at.setdefault(work.order, len(self.entries))
@@ -481,10 +540,10 @@ class Book:
         self._keeping.append(known)
         tree = self.cycle.tree
         guaranteed = tree.within_guarantee(work.home, quota_type, self.cycle.least_milli(work.kind, quota_type))
-        entry = Entry(work, quota_type, at, length, places, guaranteed, len(self.entries), found, known)
-        self.entries.append(entry)
+        entry = Entry(work, quota_type, at, length, places, guaranteed, len(self._entries), found, known)
+        self._entries.append(entry)
         for node, _ in places:
-            self.nodes.setdefault(node, []).append(entry)
+            self._by_node.setdefault(node, []).append(entry)
         return entry
 
     def _counted(self, work: Work) -> bool:
@@ -524,31 +583,51 @@ class Book:
     def withdraw(self, entry: Entry) -> None:
         """Keep the latest place no longer."""
         assert entry is self.entries[-1]
-        self.entries.pop()
+        self._entries.pop()
         self.per_type[entry.quota_type] -= 1
         self._keeping.remove(entry.known)
         self.ahead.give_back(entry.at, entry.length, entry.places)
         for node, _ in entry.places:
-            self.nodes[node].remove(entry)
-            if not self.nodes[node]:
-                del self.nodes[node]
+            self._by_node[node].remove(entry)
+            if not self._by_node[node]:
+                del self._by_node[node]
 
     def _fill(self, work: Work, quota_type: int) -> None:
         self._full[work.form.shape, quota_type] = (len(self.cycle.cluster.journal), self.length(work))
 
     def _may_be_room(self, work: Work, quota_type: int) -> bool:
         """A bound that needs no look-ahead of this moment: whether so many GPUs are idle or being freed, or could be had from who is due to leave."""
-        cycle = self.cycle
-        wanted = _largest(work)
-        if self._ahead is None or self._ends_now or cycle.has_backfilled or wanted is None:
-            return True
-        role, workers = wanted
-        slots = cycle.fleet.soon.count_np // role.gpus * self._nodes(work, role, quota_type)
-        width = widest(cycle.cluster, work.kind)
-        if int(slots.sum() if width < 0 else cycle.grid.levels[width].sums(slots).max(initial=0)) >= workers:
+        if self._ahead is None or self._ends_now or self.cycle.has_backfilled or self._suffice(work, quota_type, self.cycle.fleet.soon.count_np):
             return True
         self._fill(work, quota_type)
         return False
+
+    def may_be_due(self, work: Work, quota_type: int) -> bool:
+        """A bound: False where it could not start at once even if all left whose time is up, or who only stand in a gap."""
+        return self._suffice(work, quota_type, self.cycle.fleet.soon.count_np + self._leaving())
+
+    def _leaving(self) -> Ints:
+        """By node the GPUs of those whose time is up, or who only stand in a gap."""
+        cycle = self.cycle
+        read = len(cycle.cluster.journal)
+        if self._leaving_of is None or self._leaving_of[0] != read:
+            counts = [0] * cycle.grid.size
+            for work in cycle.cluster.works:
+                if work.seats and (self.lent(work) if work.backfilled else work.job.limit_ms is not None and cycle.ends_at(work) <= cycle.now):
+                    for seat in work.seats:
+                        counts[seat.node] += seat.mask.bit_count() + len(seat.parts)
+            self._leaving_of = read, ints(counts)
+        return self._leaving_of[1]
+
+    def _suffice(self, work: Work, quota_type: int, counts: Ints) -> bool:
+        """Whether so many GPUs by node hold the role with its largest workers, as far as counting tells."""
+        wanted = _largest(work)
+        if wanted is None:
+            return True
+        role, workers = wanted
+        slots = counts // role.gpus * self._nodes(work, role, quota_type)
+        width = widest(self.cycle.cluster, work.kind)
+        return int(slots.sum() if width < 0 else self.cycle.grid.levels[width].sums(slots).max(initial=0)) >= workers
 
     def is_full(self, work: Work, quota_type: int) -> bool:
         """Whether a job of its shape that would stay no longer found no room now, and nothing has come free since."""
@@ -574,7 +653,7 @@ class Book:
         until, inside = self._span(work, quota_type, milli)
         self._renew()
         bits = 0
-        for node, entries in self.nodes.items():
+        for node, entries in self._by_node.items():
             if self._room(node, entries, 0, until, inside, work) < gpus:
                 bits |= 1 << node
         return bits
@@ -587,7 +666,7 @@ class Book:
         """GPUs of a node that work may take from one instant to another: what the reservations that bind it leave from their time on."""
         first = END
         others: list[tuple[int, int, int]] = []
-        own = self._asked_at.get(work.order, len(self.entries))
+        own = self._asked_at.get(work.order, len(self._entries))
         for entry in entries:
             if entry.served:
                 continue
@@ -614,7 +693,7 @@ class Book:
         until, inside = self._span(work, quota_type, milli)
         crowded = []
         for node, starts in self._taken(seats).items():
-            entries = self.nodes[node]
+            entries = self._by_node[node]
             for number, since in enumerate(starts, 1):
                 # What joins others on a GPU takes it only from the time on at which they have left.
                 if since < until and number > self._room(node, entries, since, until, inside, work):
@@ -627,7 +706,7 @@ class Book:
         taken: dict[int, list[int]] = {}
         shared: set[tuple[int, int]] = set()
         for seat in seats:
-            if seat.node in self.nodes:
+            if seat.node in self._by_node:
                 starts = taken.setdefault(seat.node, [])
                 starts.extend([0] * seat.mask.bit_count())
                 shared.update((seat.node, part.gpu) for part in seat.parts)
@@ -639,7 +718,7 @@ class Book:
 
     def held_back(self, nodes: list[int]) -> Reason:
         """Whose reservation stands in the way on the nodes."""
-        entry = self.nodes[nodes[0]][0]
+        entry = self._by_node[nodes[0]][0]
         at = spell_instant(self.cycle.now + entry.at)
         holder = entry.work.job.name
         detail = f"would still run at {at}, when {holder} has {len(entry.places)} nodes reserved"

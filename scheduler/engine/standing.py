@@ -78,32 +78,48 @@ class Standing:
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self._read = len(cluster.journal)  # so much of it is known
+        self._read = 0  # so much of the journal is known
+        self.begun = False  # whether anybody was looked at: not before somebody asks
         self._stands: dict[Work, tuple[int, tuple[object, ...]]] = {}  # charged leaf and seats
         self._below: dict[int, dict[Work, None]] = {}
         self._sums: dict[int, Sums] = {}  # of the leaves about which that was asked
         self._version: dict[int, int] = {}  # how often what stands below a leaf has changed
         self._kept: dict[tuple[object, ...], tuple[int, Any]] = {}
-        for work in cluster.works:
-            if work.seats:
-                self._look(work)
+
+    def _begin(self) -> None:
+        """Look at everyone, in one go."""
+        self.begun, self._read = True, len(self.cluster.journal)
+        here = [work for work in self.cluster.works if work.seats and not work.stale]
+        leaves = [work.charged_leaf for work in here]
+        self._stands = dict(zip(here, zip(leaves, [work.seats for work in here], strict=True), strict=True))
+        below = self._below
+        for leaf, work in zip(leaves, here, strict=True):
+            if leaf in below:
+                below[leaf][work] = None
+            else:
+                below[leaf] = {work: None}
+        self._version = dict.fromkeys(below, 1)
 
     def go_on(self, cluster: Cluster) -> None:
         """Take up who came and went between two plans."""
         self.cluster, self._read = cluster, 0
-        for work in cluster.gone:
-            self._forget(work)
-        self._look_at(cluster.come)
+        if self.begun:
+            for work in cluster.gone:
+                self._forget(work)
+            self._look_at(cluster.come)
 
     def rest(self, changed: Iterable[Work]) -> None:
         """These stand again as when the plan began."""
-        self._look_at(changed)
+        if self.begun:
+            self._look_at(changed)
 
     def _look_at(self, works: Iterable[Work]) -> None:
         for work in works:
             self._look(work)
 
     def _follow(self) -> None:
+        if not self.begun:
+            self._begin()
         journal = self.cluster.journal
         if self._read < len(journal):
             self._look_at(dict.fromkeys(journal[self._read :]))

@@ -37,6 +37,7 @@ class Sieve:
     through: Callable[[int, list[Work]], list[Work]]
 
 
+MANY = 8  # changes from which on it pays to look first of which leaves they are
 # Whose turn it is: who stays within his fair share; everyone; or everyone as long as nobody starts in vain.
 FAIR, ANYONE, IN_ORDER = range(3)
 
@@ -149,8 +150,12 @@ class Cycle:
         self.cluster.put_out.clear()
         known.update(put_out)
         here: dict[int, list[Work]] = {}
+        home, mine = -1, []
         for work in put_out.values():
-            here.setdefault(work.home, []).append(work)
+            if work.home != home:  # neighbours are often of one leaf
+                home = work.home
+                mine = here.setdefault(home, [])
+            mine.append(work)
         for leaf, works in here.items():
             queue = self.leaf_queues[leaf] = [*self.leaf_queues.get(leaf, ())]  # a walk may still go along the old one
             self._waiting.pop(leaf, None)
@@ -266,9 +271,10 @@ class Cycle:
     def _follow(self) -> None:
         journal = self.cluster.journal
         if len(journal) > self._read:
-            for work in journal[self._read :]:
-                self._waiting.pop(work.home, None)
-                self._stirred.add(work.home)
+            homes = [work.home for work in journal[self._read :]]
+            for home in set(homes) if len(homes) > MANY else homes:
+                self._waiting.pop(home, None)
+                self._stirred.add(home)
             self._read = len(journal)
 
     @property
@@ -424,7 +430,13 @@ class Cycle:
         judged = self._judged
         out = [work for work in self.cluster.put_out if work.order not in judged and work.evicted and not work.seats]
         judged.update([work.order for work in out])
-        verdicts = {alike: self.alike(work) for alike, work in {(work.home, work.form): work for work in out}.items()}
+        verdicts: dict[tuple[int, Form], Verdict] = {}
+        home, form = -1, None
+        for work in out:
+            if work.form is not form or work.home != home:  # neighbours are often alike
+                home, form = work.home, work.form
+                if (home, form) not in verdicts:
+                    verdicts[home, form] = self.alike(work)
         if all(not blocked and types == form.types for (_, form), (blocked, types) in verdicts.items()):
             return  # mostly they may ask for what they had
         for work in out:

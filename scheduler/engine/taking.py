@@ -6,12 +6,12 @@ from heapq import nsmallest
 from .cluster import Work
 from .fleet import Seat
 from .placement import Placer
+from .ranking import WideRanking
 from .reasons import Reason, reason
 from .state import IN_ORDER, Cycle
 from .takings import TakenInVain
 from .units import Unit
 from .victims import Found, Legal, Ranked, Target, search
-from .wide import WideRanking
 
 Guard = Callable[[Found], Reason | None]
 

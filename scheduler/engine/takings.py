@@ -74,7 +74,7 @@ class Takings:
         `upset` says that somebody stopped running for it. Whoever only took what this plan had started itself cost nobody anything,
         and there is nothing to give back should it lose the place again.
         """
-        ousted = [one.order for one in losers if not one.seats and one.order in self._before]
+        ousted = [one.order for one in losers if not one.seats and one.order in self._before] if self._before else []
         if not ousted:
             if upset:
                 self._before.setdefault(work.order, before)
@@ -106,6 +106,8 @@ class Takings:
 
     def second_chance(self) -> bool:
         """Nobody else can do anything more: let those try again who were held back. False where there is nobody."""
+        if not self._later:
+            return False
         cluster, here = self.cycle.cluster, self.cycle.cluster.mark()
         again = sorted(order for order in self._later if self._lost[order] <= MOST_LOSSES and self._tried.get(order) != here)
         for order in again:

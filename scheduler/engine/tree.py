@@ -8,7 +8,7 @@ per quota type where they are maps.
 from collections.abc import Iterable, Sequence
 
 from .fairshare import Claim, divide
-from .reasons import Reason, gpus, reason
+from .reasons import Reason, counted, gpus, reason
 from .values import ANY_TYPE, Quota, Scenario, Window
 
 NEVER = 1 << 62
@@ -312,19 +312,20 @@ class Tree:
             if total is not None:
                 used = division.used[place] if len(self.divisions) == 1 else self.used_total(place)
                 if used + milli > total:
-                    return self._limit_reason(place, used, total, milli, "GPUs")
+                    return self._limit_reason(place, used, total, milli)
             caps = self.limit_by_type[place]
             if caps is not None and quota_type in caps:
                 of_type = division.used if self.used_by_type is None else self.used_by_type[quota_type]
                 if of_type[place] + milli > caps[quota_type]:
                     return self._limit_reason(place, of_type[place], caps[quota_type], milli, self.types[quota_type])
             if self.quotas[place] is None and division.used[place] + milli > (division.limit[place] or 0):
-                return self._limit_reason(place, division.used[place], division.limit[place] or 0, milli, "GPUs")
+                return self._limit_reason(place, division.used[place], division.limit[place] or 0, milli)
         return None
 
-    def _limit_reason(self, place: int, used: int, limit: int, milli: int, what: str) -> Reason:
+    def _limit_reason(self, place: int, used: int, limit: int, milli: int, what: str | None = None) -> Reason:
         name = self.names[place]
-        detail = f"{name} uses {gpus(used)} of its limit of {gpus(limit)} {what}; {gpus(milli)} more would exceed it"
+        most = counted(limit) if what is None else f"{gpus(limit)} {what}"
+        detail = f"{name} uses {gpus(used)} of its limit of {most}; {gpus(milli)} more would exceed it"
         return reason("limit", detail, quota=name, used=used / 1000, limit=limit / 1000, needed=milli / 1000)
 
     def fixed_gate(self, leaf: int, quota_type: int, milli: int, ends: int) -> Reason | None:
@@ -343,7 +344,7 @@ class Tree:
             if division.fixed[place] + milli > promised:
                 name = self.names[place]
                 detail = (
-                    f"non-preemptible work of {name} holds {gpus(division.fixed[place])} of its guarantee of {gpus(promised)} GPUs; "
+                    f"non-preemptible work of {name} holds {gpus(division.fixed[place])} of its guarantee of {counted(promised)}; "
                     f"{gpus(milli)} more would exceed it"
                 )
                 return reason("guarantee", detail, quota=name, used=division.fixed[place] / 1000, guaranteed=promised / 1000, needed=milli / 1000)

@@ -98,16 +98,6 @@ class Ground:
         finally:
             self.kept.keep(cycle)
 
-    def starts_with(self, jobs: Sequence[Job]) -> tuple[str, ...]:
-        """Who would start at once, and does not as things stand, if these were the fleet's jobs. In the order of the plan."""
-        cycle = settled(replace(self.scenario, jobs=tuple(jobs)), self.kept)
-        try:
-            check(cycle)
-            decided = [(one.action, one.job) for one in decisions_of(cycle)]
-            return tuple(job for action, job in decided if action == "start" and job is not None and (action, job) not in self._decided)
-        finally:
-            self.kept.keep(cycle)
-
     def _told(self, cycle: Cycle, work: Work, dated: bool) -> Trial:
         decisions = decisions_of(cycle)
         others = tuple(one for one in decisions if one.job != work.job.name and (one.action, one.job) not in self._decided)

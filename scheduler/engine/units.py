@@ -9,12 +9,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from .cluster import Cluster, Work
+from .columns import WIDE, Columns, ints
 from .fleet import Seat
 from .grid import Ints
 from .standing import Standing
 from .tree import Division
 from .values import Job, Preemptible
-from .wide import WIDE, Columns, ints
 
 Key = tuple[bool, bool, int, int, int, int, str, int, int]
 Protection = tuple[int, int, int, int, str, bool, int]
@@ -212,7 +212,9 @@ class Units:
         tree = self.cluster.tree
         if self._some is not None:
             assert self._standing is not None
-            if sum(len(self._standing.below(leaf)) for place in places for leaf in range(place, tree.end[place])) < WIDE:
+            # Where nobody has asked who stands below a leaf, columns of all of them are made sooner.
+            asked = (leaf for place in places for leaf in range(place, tree.end[place]))
+            if self._standing.begun and sum(len(self._standing.below(leaf)) for leaf in asked) < WIDE:
                 return False
             self._make_all()
         if self._alone:
@@ -439,30 +441,31 @@ class Units:
 
 def columns_of(works: Sequence[Work], usable: Sequence[int], now: int, *, changed: bool = True) -> Columns:
     """The columns of jobs that are one unit each, in the order in which they are tried; whether the plan may have changed any of them."""
-    runs = [work.job.run for work in works]
-    started = [run.started for run in runs]
+    jobs = [work.job for work in works]
+    started = [job.run.started for job in jobs]
     if None in started:
+        runs = [job.run for job in jobs]
         began = ints([run.started if run.started is not None else run.since if run.since is not None else now for run in runs])
         since = ints([now if each is None else each for each in started])  # who has not started loses no work
     else:
         began = since = np.array(started, dtype=np.int64)
-    beside = np.zeros(len(works), dtype=np.int64)  # what saving and restoring take
-    points = [work.job.checkpoint for work in works]
+    beside: Ints = np.zeros(1, dtype=np.int64)  # what saving and restoring take
+    points = [job.checkpoint for job in jobs]
     if points.count(None) < len(points):
         points = [None if each is None else point for each, point in zip(started, points, strict=True)]
         saved = [0 if point is None or point.last is None else point.last for point in points]
         since = np.where(np.array([point is not None and point.last is not None for point in points]), np.maximum(since, ints(saved)), since)
         beside = ints([0 if point is None else point.save_ms + point.restore_ms for point in points])
-    milli = [work.milli for work in works]
+    milli = ints([work.milli for work in works])
     spans = np.maximum(0, now - since) + beside
-    if max(milli, default=0) * int(spans.max(initial=0)) < 1 << 62:
-        lost = ints(milli) * spans // 1000
+    if int(milli.max(initial=0)) * int(spans.max(initial=0)) < 1 << 62:
+        lost = milli * spans // 1000
     else:
-        lost = ints([each * span // 1000 for each, span in zip(milli, spans.tolist(), strict=True)])
-    fresh = [False] * len(works)
+        lost = ints([each * span // 1000 for each, span in zip(milli.tolist(), spans.tolist(), strict=True)])
+    fresh = np.zeros(len(works), dtype=np.bool_)
     for row, work in enumerate(works) if changed else ():
         if work.evicted or work.moved or not work.first_seats:
-            unit = Unit(work, work.seats, milli[row], False, 0, now)
+            unit = Unit(work, work.seats, int(milli[row]), False, 0, now)
             lost[row], began[row], fresh[row] = unit.lost, unit.began, unit.fresh
     return Columns.of_works(works, usable, milli, lost, began, fresh, _unit_of).in_order()
 

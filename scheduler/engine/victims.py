@@ -13,11 +13,13 @@ from typing import TypeVar
 import numpy as np
 
 from .cluster import Cluster, Work
+from .columns import Columns, ints
 from .form import Form
 from .grid import Ints
+from .ranking import WideRanking
 from .units import Unit, Units
 from .values import Preemptible
-from .wide import Columns, WideRanking, WideSearch, can_count, ints
+from .wide import WideSearch, can_count
 
 T = TypeVar("T")
 Ranked = Sequence[tuple[tuple[int, ...], "Unit"]] | WideRanking
@@ -216,11 +218,12 @@ def _wide_search(cluster: Cluster, ranked: WideRanking, legal: Legal, target: Ta
     if places is None:
         return None
     columns = ranked.columns
-    rows = ranked.rows[ints(places)]
+    at = ints(places)
+    rows = ranked.rows[at]
     if places and not columns.any_surplus:
         leaf, milli = columns.leaf[rows], columns.milli[rows]
         parts = {first: int(milli[(leaf >= first) & (leaf < end)].sum()) for first, end, _, _ in ranked.bounds}
-        worst = ranked.category(places[int(ranked.code[ints(places)].argmax())])
+        worst = ranked.category(places[int(ranked.code[at].argmax())])
         return WideFound(columns, rows, {first: part for first, part in parts.items() if part}, target.low, target.high, worst)
     needed = ranked.units_at(places)
     top = _from_the_top(cluster, needed, legal, target, jobs)

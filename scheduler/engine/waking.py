@@ -1,6 +1,7 @@
 """When to plan again although nothing has happened. What is due because of one job as it stands at first is known from plan to plan."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from heapq import heappop, heappush, heapreplace
 
 from .cluster import Work
 from .state import Cycle
@@ -15,15 +16,56 @@ class Wakes:
         self.turn = -1
         self.times: dict[Work, tuple[int, ...]] = {}
         self.untimed = untimed  # of whom these are not known yet
+        self.ends: Ends | None = None
 
     def forget(self, works: Iterable[Work]) -> None:
         for work in works:
             self.times.pop(work, None)
             self.untimed.pop(work, None)
+            if self.ends is not None:
+                self.ends.forget(work)
 
 
-def next_wake(cycle: Cycle) -> int | None:
-    """The earliest instant at which a plan could differ although nothing happened."""
+class Ends:
+    """Who is expected to leave first, of all who stand at first: no place comes free before, as far as anyone knows."""
+
+    def __init__(self, works: Iterable[Work]) -> None:
+        self._fresh: dict[Work, None] = dict.fromkeys(work for work in works if work.first_seats)  # of whom it is not known yet
+        self._at: dict[Work, int] = {}
+        self._line: list[tuple[int, int, Work]] = []
+
+    def forget(self, work: Work) -> None:
+        self._fresh.pop(work, None)
+        self._at.pop(work, None)
+
+    def come(self, works: Iterable[Work]) -> None:
+        self._fresh.update(dict.fromkeys(work for work in works if work.first_seats))
+
+    def nobody_before(self, instant: int, cycle: Cycle, touched: Mapping[Work, None]) -> bool:
+        """Whether nobody is expected to leave before an instant. Who is touched stands otherwise in this plan than at first."""
+        if any(work.seats and cycle.ends_at(work) < instant for work in touched):
+            return False
+        known, line = self._at, self._line
+        for work in [work for work in self._fresh if work not in touched]:
+            del self._fresh[work]
+            known[work] = at = cycle.ends_at(work)
+            heappush(line, (at, id(work), work))
+        while line and line[0][0] < instant:
+            at, key, work = line[0]
+            if known.get(work) != at:
+                heappop(line)
+                continue
+            if at > cycle.now or work in touched:
+                return False
+            known[work] = at = cycle.ends_at(work)  # its time was up, and it goes on
+            heapreplace(line, (at, key, work))
+            if at <= cycle.now:
+                return False
+        return True
+
+
+def next_wake(cycle: Cycle, before: int | None = None) -> int | None:
+    """The earliest instant at which a plan could differ although nothing happened; or, of those before an instant, the earliest."""
     now, cluster = cycle.now, cycle.cluster
     wakes = _wakes(cycle)
     ahead = Ahead(cycle)
@@ -36,8 +78,15 @@ def next_wake(cycle: Cycle) -> int | None:
     times.extend(at for work in ahead.some(touched) for at in ahead.of(work))
     times.extend(cluster.windows.times())
     times.extend(at + HOUR_MS for at in cycle.grid.repartitioned)
-    times.extend(now + entry.at for entry in cycle.book.entries)
+    if before is None or not cycle.book.unsettled or not _ends(cycle, wakes).nobody_before(before, cycle, touched):
+        times.extend(now + entry.at for entry in cycle.book.entries)
     return min((at for at in times if at > now), default=None)
+
+
+def _ends(cycle: Cycle, wakes: Wakes) -> Ends:
+    if wakes.ends is None:
+        wakes.ends = Ends(cycle.cluster.works)
+    return wakes.ends
 
 
 def _wakes(cycle: Cycle) -> Wakes:
@@ -47,6 +96,8 @@ def _wakes(cycle: Cycle) -> Wakes:
     wakes = kept.wakes
     if cluster.goes_on and wakes is not None and wakes.turn + 1 == kept.turn and wakes.settings == cycle.settings:
         wakes.forget(cluster.gone)
+        if wakes.ends is not None:
+            wakes.ends.come(cluster.come)
     else:
         wakes = kept.wakes = Wakes(cycle.settings, dict.fromkeys(_may_wake(cycle)))
     wakes.turn = kept.turn

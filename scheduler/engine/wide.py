@@ -4,357 +4,24 @@ Worth it from a few hundred units on, and only where counting GPUs by node decid
 plain form.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
-from itertools import chain
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
+from .columns import Flags, ints
 from .grid import Ints
-from .values import Kind, Preemptible
+from .ranking import UNBOUNDED, WideRanking
 
 if TYPE_CHECKING:
-    from .cluster import Cluster, Work
-    from .fleet import Seat
-    from .units import Unit
+    from .cluster import Cluster
     from .victims import Target
-
-T = TypeVar("T")
-Flags = npt.NDArray[np.bool_]
-# (first leaf, end, milli-GPU, milli-GPU): so much may be taken below a node of the tree before the next unit is refused, and so much in all
-Bound = tuple[int, int, int, int]
-UNBOUNDED = 1 << 60
-WIDE = 256
-
-
-def ints(values: Sequence[int]) -> Ints:
-    return np.array(values, dtype=np.int64)
-
-
-def neighbours_alike(keys: Sequence[npt.NDArray[Any]], order: Ints) -> Flags:
-    """In an order: whether each but the first is equal to the one before it by all the keys."""
-    alike = np.ones(max(0, len(order) - 1), dtype=np.bool_)
-    for key in keys:
-        ordered = key[order]
-        alike &= ordered[1:] == ordered[:-1]
-    return alike
-
-
-def in_order_of(keys: Sequence[npt.NDArray[Any]]) -> Ints:
-    """Rows by these keys, the first of them deciding most; rows that are equal in all of them stay in their order.
-
-    What is the same in every row is left out, and only rows that are equal in the first key that is left are sorted by the others.
-    """
-    size = len(keys[0])
-    keys = [key for key in keys if size and (key != key[0]).any()]
-    if not keys:
-        return np.arange(size)
-    order = np.argsort(keys[0], kind="stable")
-    same = neighbours_alike(keys[:1], order)
-    if same.any() and not neighbours_alike(keys[1:], order)[same].all():
-        tied = np.zeros(size, dtype=np.bool_)
-        tied[1:] |= same
-        tied[:-1] |= same
-        rows = order[tied]
-        order[tied] = rows[np.lexsort((rows, *[key[rows] for key in reversed(keys)]))]
-    return order
 
 
 def grouped(numbers: Ints, most: int) -> Ints:
     """Rows by a number below `most`; those with the same stay in their order."""
     return np.argsort(numbers.astype(np.uint16) if most < 1 << 16 else numbers, kind="stable")  # short numbers are sorted by counting
-
-
-def picked(values: Sequence[T], rows: Ints) -> list[T]:
-    """The values in these rows, in their order."""
-    found: list[T] = np.fromiter(values, dtype=object, count=len(values))[rows].tolist()
-    return found
-
-
-class Picked(Sequence[T]):
-    """Values in another order, looked up when they are asked for: of thousands few ever are."""
-
-    def __init__(self, values: Sequence[T], rows: Ints) -> None:
-        self.values = values
-        self.rows = rows  # of each value its place in `values`
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @overload
-    def __getitem__(self, row: int) -> T: ...
-
-    @overload
-    def __getitem__(self, row: slice) -> list[T]: ...
-
-    def __getitem__(self, row: int | slice) -> T | list[T]:
-        if isinstance(row, slice):
-            return picked(self.values, self.rows[row])
-        return self.values[self.rows[row]]
-
-    def __iter__(self) -> Iterator[T]:
-        return iter(picked(self.values, self.rows))
-
-
-BY_UNIT = ("leaf", "milli", "lost", "began", "surplus", "fresh", "quota_type", "kind", "class_rank", "priority", "preemptible", "seats")
-BY_SEAT = ("node", "held", "gpus")
-
-
-class Columns:
-    """Units in the order in which they are tried, one array per property; seats of one unit stand side by side."""
-
-    def __init__(self, units: Sequence["Unit"], usable: Sequence[int]) -> None:
-        self.units = units
-        self._note_seats([unit.seats for unit in units], usable)
-        self._note_works([unit.work for unit in units])
-        self.leaf = ints(list(map(attrgetter("leaf"), units)))
-        self.milli = ints(list(map(attrgetter("milli"), units)))
-        self.lost = ints(list(map(attrgetter("lost"), units)))
-        self.began = ints(list(map(attrgetter("began"), units)))
-        self.surplus: Flags = np.array(list(map(attrgetter("surplus"), units)), dtype=np.bool_)
-        self.fresh: Flags = np.array(list(map(attrgetter("fresh"), units)), dtype=np.bool_)
-
-    @classmethod
-    def of_works(
-        cls, works: "Sequence[Work]", usable: Sequence[int], milli: Sequence[int], lost: Ints, began: Ints, fresh: Sequence[bool], make: "Make"
-    ) -> "Columns":
-        """Those of jobs that are one unit each; a unit is made when somebody asks for it."""
-        new = cls.__new__(cls)
-        new._note_seats([work.seats for work in works], usable)
-        new._note_works(works)
-        new.leaf = ints([work.charged_leaf for work in works])
-        new.milli = ints(milli)
-        new.lost, new.began = lost, began
-        new.surplus = np.zeros(len(works), dtype=np.bool_)
-        new.fresh = np.array(fresh, dtype=np.bool_)
-        new.units = Made(new, make)
-        return new
-
-    def _note_works(self, works: "Sequence[Work]") -> None:
-        self.works = works
-        self.quota_type = ints([work.quota_type for work in works])
-        kinds: list[Kind] = [work.kind for work in works]
-        codes = {kind: code for code, kind in enumerate(dict.fromkeys(kinds))}
-        self.kind = ints(list(map(codes.__getitem__, kinds)))
-        self.class_rank = ints([kind.class_rank for kind in codes])[self.kind]
-        self.priority = ints([kind.priority for kind in codes])[self.kind]
-        self.preemptible = ints([kind.preemptible for kind in codes])[self.kind]
-
-    def _note_seats(self, held: "Sequence[tuple[Seat, ...]]", usable: Sequence[int]) -> None:
-        self.held_by = held
-        self.seats = ints(list(map(len, held)))
-        seats = [*chain.from_iterable(held)]
-        self.first = np.cumsum(self.seats) - self.seats
-        self.node = np.fromiter(map(attrgetter("node"), seats), dtype=np.int64, count=len(seats))
-        mask = np.fromiter(map(attrgetter("mask"), seats), dtype=np.uint64, count=len(seats))
-        self.held = np.bitwise_count(mask).astype(np.int64)
-        self.gpus = np.bitwise_count(mask & np.array(usable, dtype=np.uint64)[self.node]).astype(np.int64)
-
-    def _tail(self, row: int) -> tuple[str, int, int]:
-        """What tells two units apart that are alike in everything else."""
-        seats = self.held_by[row]
-        index = self.units[row].index if self.any_surplus and self.surplus[row] else 0
-        return self.works[row].job.name, -index, seats[0].role if seats else 0
-
-    def _by_name(self, rows: Ints, before: Ints) -> bool:
-        """Whether rows surely stand by name behind those before them: so do whole jobs that were submitted at once, in their order."""
-        if self.any_surplus:
-            return False
-        in_turn = isinstance(self.units, Made)  # whether the rows stand in the order of jobs
-        order = np.arange(len(self.works)) if in_turn else ints([work.order for work in self.works])
-        if not (order[rows] > order[before]).all():
-            return False
-        submitted = ints([work.job.submitted for work in self.works])
-        return bool((submitted[rows] == submitted[before]).all())
-
-    @cached_property
-    def any_surplus(self) -> bool:
-        return bool(self.surplus.any())
-
-    @cached_property
-    def lists(self) -> tuple[list[int], list[int], list[int], list[int]]:
-        """First seat and seats by unit, node and usable GPUs by seat, to be read one at a time."""
-        return self.first.tolist(), self.seats.tolist(), self.node.tolist(), self.gpus.tolist()
-
-    @cached_property
-    def by_unit(self) -> tuple[list[int], list[int], list[int], list[int], list[bool]]:
-        """Leaf, milli-GPU, lost work, begin and freshness by unit, to be read one at a time."""
-        return self.leaf.tolist(), self.milli.tolist(), self.lost.tolist(), self.began.tolist(), self.fresh.tolist()
-
-    def in_order(self) -> "Columns":
-        """The same with the units in the order in which they are tried."""
-        keys = (~self.fresh, ~self.surplus, self.class_rank, self.priority, self.lost, -self.began)
-        order = in_order_of(keys)
-        alike = np.flatnonzero(neighbours_alike(keys, order))
-        if len(alike):  # names are compared only where nothing else tells two units apart
-            tied = np.zeros(len(order), dtype=np.bool_)
-            tied[alike] = tied[alike + 1] = True
-            begins = tied.copy()
-            begins[alike + 1] = False  # of every group
-            rows = order[tied]
-            if not self._by_name(rows[1:][~begins[tied][1:]], rows[:-1][~begins[tied][1:]]):
-                tails = [self._tail(row) for row in rows.tolist()]
-                rank = np.empty(len(rows), dtype=np.int64)
-                rank[sorted(range(len(rows)), key=tails.__getitem__)] = np.arange(len(rows))
-                order[tied] = rows[np.lexsort((rank, np.cumsum(begins)[tied]))]
-        seats = order if len(self.node) == len(order) and (self.seats == 1).all() else self.entries(order)[1]
-        other = Columns.__new__(Columns)
-        other.works = Picked(self.works, order)
-        other.held_by = Picked(self.held_by, order)
-        other.units = Made(other, self.units.make) if isinstance(self.units, Made) else picked(self.units, order)
-        for name in BY_UNIT:
-            setattr(other, name, getattr(self, name)[order])
-        for name in BY_SEAT:
-            setattr(other, name, getattr(self, name)[seats])
-        other.first = np.cumsum(other.seats) - other.seats
-        return other
-
-    def works_at(self, rows: Ints) -> "list[Work]":
-        """The jobs in these rows, in the order in which the columns were made: they lie side by side there, and thousands are read sooner."""
-        works = self.works
-        values, places = (works.values, np.sort(works.rows[rows])) if isinstance(works, Picked) else (works, rows)
-        return [values[place] for place in places.tolist()]
-
-    def entries(self, rows: Ints) -> tuple[Ints, Ints]:
-        """(place in `rows`, seat) of every seat of the units in these rows, in their order."""
-        counts = self.seats[rows]
-        place = np.repeat(np.arange(len(rows)), counts)
-        ends = np.cumsum(counts)
-        within = np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - counts, counts)
-        return place, self.first[rows][place] + within
-
-    def protection_order(self, rows: Ints) -> Ints:
-        """The rows as they are lined up at a guarantee: who stands inside it first."""
-        keys = (self.preemptible[rows], -self.class_rank[rows], -self.priority[rows], self.began[rows])
-        order = in_order_of(keys)
-        alike = neighbours_alike(keys, order)
-        # Minima of the same standing and lost work come by name already, as the units themselves do.
-        alike &= ~neighbours_alike((self.lost[rows], self.surplus[rows], self.fresh[rows]), order) | self.surplus[rows][order][1:]
-        if alike.any():  # name, then surplus behind the minimum, then a lower index first
-            names = [(self.works[row].job.name, bool(self.surplus[row]), -self._tail(row)[1]) for row in rows.tolist()]
-            rank = np.empty(len(rows), dtype=np.int64)
-            rank[sorted(range(len(rows)), key=names.__getitem__)] = np.arange(len(rows))
-            order = in_order_of((*keys, rank))
-        return rows[order]
-
-    def borrowed(self, first: int, end: int, types: Sequence[int], promised: int | None) -> Flags:
-        """Which units do not stand inside a guarantee of the node whose leaves are `first` to `end`."""
-        outside = np.zeros(len(self.units), dtype=np.bool_)
-        if promised is None:
-            return outside
-        here = (self.leaf >= first) & (self.leaf < end)
-        here &= self.quota_type == types[0] if len(types) == 1 else np.isin(self.quota_type, types)
-        if promised <= 0:
-            return here
-        rows = self.protection_order(np.flatnonzero(here))
-        outside[rows[np.cumsum(self.milli[rows]) > promised]] = True
-        return outside
-
-    def freeable(self, size: int) -> Ints:
-        """Whole GPUs per node that would come free if everything that is ever preemptible left."""
-        counts = np.zeros(size, dtype=np.int64)
-        leaves = np.repeat(self.preemptible != Preemptible.NEVER, self.seats)
-        np.add.at(counts, self.node[leaves], self.held[leaves])
-        return counts
-
-
-Make = Callable[[Columns, int], "Unit"]
-
-
-class Made(Sequence["Unit"]):
-    """The units of columns that were read from jobs, each made when it is first asked for."""
-
-    def __init__(self, columns: Columns, make: "Make") -> None:
-        self._columns = columns
-        self.make = make
-        self._made: dict[int, Unit] = {}
-
-    def __len__(self) -> int:
-        return len(self._columns.works)
-
-    @overload
-    def __getitem__(self, row: int) -> "Unit": ...
-
-    @overload
-    def __getitem__(self, row: slice) -> "list[Unit]": ...
-
-    def __getitem__(self, row: int | slice) -> "Unit | list[Unit]":
-        if isinstance(row, slice):
-            return [self[each] for each in range(*row.indices(len(self)))]
-        unit = self._made.get(row)
-        if unit is None:
-            unit = self._made[row] = self.make(self._columns, row)
-        return unit
-
-    def __iter__(self) -> "Iterator[Unit]":
-        columns, made, make = self._columns, self._made, self.make
-        columns.works, columns.held_by = [*columns.works], [*columns.held_by]  # each of them is asked for
-        return iter([made.get(row) or made.setdefault(row, make(columns, row)) for row in range(len(self))])
-
-
-class WideRanking:
-    """Units that may be taken, in the order in which they are tried."""
-
-    def __init__(self, columns: Columns, rows: Ints, borrowed: Flags, large: int, bounds: Sequence[Bound]) -> None:
-        """`rows` ascend; `borrowed` is over all rows of the columns."""
-        self.columns = columns
-        self.bounds = tuple(bounds)
-        self.large = large
-        keys = (
-            ~columns.fresh[rows],
-            ~columns.surplus[rows],
-            ~borrowed[rows],
-            columns.milli[rows] > large,
-            columns.class_rank[rows],
-            columns.priority[rows],
-        )
-        order = in_order_of(keys)  # within a category the order of units stays
-        self.rows: Ints = rows[order]
-        changes = np.zeros(len(rows), dtype=np.bool_)
-        changes[1:] = ~neighbours_alike(keys, order)
-        self.code: Ints = np.cumsum(changes)
-        self.borrowed: Flags = borrowed[self.rows]
-        self._pairs: list[tuple[tuple[int, ...], Unit]] | None = None
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __iter__(self) -> Iterator[tuple[tuple[int, ...], "Unit"]]:
-        return iter(self.pairs())
-
-    def pairs(self) -> list[tuple[tuple[int, ...], "Unit"]]:
-        """The plain form: each unit with its category."""
-        if self._pairs is None:
-            units = self.columns.units
-            self._pairs = [(self.category(place), units[row]) for place, row in enumerate(self.rows.tolist())]
-        return self._pairs
-
-    def category(self, place: int) -> tuple[int, ...]:
-        columns, row = self.columns, self.rows[place]
-        large = bool(columns.milli[row] > self.large)
-        kind = columns.works[row].kind
-        return (not columns.fresh[row], not columns.surplus[row], not self.borrowed[place], large, kind.class_rank, kind.priority)
-
-    def units_at(self, places: Sequence[int]) -> list["Unit"]:
-        units = self.columns.units
-        return [units[row] for row in self.rows[places].tolist()] if places else []
-
-    def no_larger(self, most: int) -> "WideRanking":
-        """Those of them that are not larger."""
-        keep = self.columns.milli[self.rows] <= most
-        if keep.all():
-            return self
-        other = WideRanking.__new__(WideRanking)
-        other.columns, other.bounds, other.large, other._pairs = self.columns, self.bounds, self.large, None
-        other.rows, other.code, other.borrowed = self.rows[keep], self.code[keep], self.borrowed[keep]
-        return other
-
-    @property
-    def has_fresh(self) -> bool:
-        return bool(self.columns.fresh[self.rows].any())
 
 
 def can_count(target: "Target") -> bool:
@@ -386,15 +53,14 @@ class WideSearch:
         self.free: Ints = cluster.fleet.soon.count_np
         self.allowed: Flags = np.zeros(cluster.grid.size, dtype=np.bool_)
         self.allowed[target.low : target.high] = target.allowed[target.low : target.high] != 0
-        self.room_before = int((self.free // target.gpus)[self.allowed].sum())
-        everywhere = bool(target.short) or bool(self.allowed.all())
-        place, seat = columns.entries(ranking.rows)
-        useful = self.allowed[columns.node[seat]]
-        if everywhere:
+        self.room: Ints = self.free // target.gpus
+        self.room_before = int(self.room[self.allowed].sum())
+        if target.short or self.allowed.all():
             self.places: Ints = np.arange(len(ranking.rows))
         else:
+            place, seat = columns.entries(ranking.rows)
             stands = np.zeros(len(ranking.rows), dtype=np.bool_)
-            stands[place[useful]] = True
+            stands[place[self.allowed[columns.node[seat]]]] = True
             self.places = np.flatnonzero(stands)
         self.refused = False
 
@@ -437,17 +103,24 @@ class WideSearch:
         legal = self._legal()
         places = self.places[legal]
         rows = self.ranking.rows[places]
-        total = self.room_before + self._room_gained(rows)
-        enough = total >= target.count
-        for first, end, milli in target.short:
-            leaf = columns.leaf[rows]
-            left = np.where((leaf >= first) & (leaf < end), columns.milli[rows], 0)
-            enough &= np.cumsum(left) >= milli
-        if enough.any():
-            return list(places[: int(enough.argmax()) + 1].tolist())
+        if self.room_before + self.gained_by(rows) >= target.count:
+            enough = self.room_before + self._room_gained(rows) >= target.count
+            for first, end, milli in target.short:
+                leaf = columns.leaf[rows]
+                left = np.where((leaf >= first) & (leaf < end), columns.milli[rows], 0)
+                enough &= np.cumsum(left) >= milli
+            if enough.any():
+                return list(places[: int(enough.argmax()) + 1].tolist())
         if not legal.all() and target.gpus > 1 and not target.short:
             return self._collect_by_node()
         return None
+
+    def gained_by(self, rows: Ints) -> int:
+        """How many workers more fit with all these units gone."""
+        columns, (_, seat) = self.columns, self.columns.entries(rows)
+        free = self.free.copy()
+        np.add.at(free, columns.node[seat], columns.gpus[seat])
+        return int((free // self.target.gpus - self.room)[self.allowed].sum())
 
     def _room_gained(self, rows: Ints) -> Ints:
         """How many workers more fit with the first unit gone, with the first two gone, and so on."""
@@ -467,6 +140,8 @@ class WideSearch:
     def _smallest_single(self) -> int | None:
         """If one unit of the best category suffices by itself: the smallest such."""
         target, ranking, columns = self.target, self.ranking, self.columns
+        if columns.sole and not target.short and columns.most_held // target.gpus + 1 < target.count - self.room_before:
+            return None
         alone = self.places[self._legal_alone()]
         if not len(alone):
             return None
@@ -693,7 +368,7 @@ class Shelves:
         place, seat, node = place[inside], seat[inside], node[inside]
         order = grouped(node, len(search.free))  # places ascend already
         place, node, freed = place[order], node[order], columns.gpus[seat][order]
-        if len(place) > 1:  # a unit with several workers on a node stands there once, with all their GPUs
+        if len(place) > 1 and not columns.sole:  # a unit with several workers on a node stands there once, with all their GPUs
             same = np.zeros(len(place), dtype=np.bool_)
             same[1:] = (place[1:] == place[:-1]) & (node[1:] == node[:-1])
             if same.any():
@@ -701,7 +376,7 @@ class Shelves:
                 sums = np.zeros(int(group[-1]) + 1, dtype=np.int64)
                 np.add.at(sums, group, freed)
                 place, node, freed = place[~same], node[~same], sums
-        self.apart = not len(place) or int(np.bincount(place).max()) == 1  # whether each unit stands on one node
+        self.apart = columns.sole or not len(place) or int(np.bincount(place).max()) == 1  # whether each unit stands on one node
         rows = ranking.rows[place]
         before, start = running_sums(node, freed)
         free = search.free[node]

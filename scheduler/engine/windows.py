@@ -7,7 +7,7 @@ from typing import Protocol
 from .fleet import Seat
 from .grid import Grid, span_bits
 from .reading import spell_instant
-from .reasons import Reason, gpus, reason
+from .reasons import Reason, counted, gpus, reason
 from .tree import Tree
 from .values import Job, Kind, Preemptible, Scenario, Settings, Window
 
@@ -187,7 +187,7 @@ class Windows:
                 continue
             window = ahead.window
             detail = (
-                f"{window.name} begins at {spell_instant(window.start)} and keeps {gpus(ahead.kept)} of {gpus(ahead.capacity)} GPUs; "
+                f"{window.name} begins at {spell_instant(window.start)} and keeps {gpus(ahead.kept)} of {counted(ahead.capacity)}; "
                 f"{gpus(ahead.sticky)} may still be held then, and {gpus(milli)} more could not be off in time"
             )
             return reason("window", detail, window=window.name, start=spell_instant(window.start), kept=ahead.kept / 1000), 0

@@ -343,10 +343,13 @@ def _seat(cycle: Cycle, work: Work, seats: tuple[Seat, ...], quota_type: int, le
 def _blocked(cycle: Cycle, work: Work, types: tuple[int, ...], *, heads: bool = False) -> None:
     """Keep the earliest place for a blocked job, and let backfilled work give way to it if its time has come."""
     book = cycle.book
-    if any(entry.work is work for entry in book.entries):
+    if book.asks(work):
         return
     types = tuple(quota_type for quota_type in types if book.room_for_more(quota_type) and _may_have_a_date(cycle, work, quota_type, heads=heads))
     if not types:
+        return
+    if len(types) == 1 and not work.evicted and not (cycle.has_backfilled and book.may_be_due(work, types[0])):
+        book.add_later(work, types[0])
         return
     # Whoever this plan puts out has not left yet: he may stand elsewhere at once, but no date is kept for him before the next plan.
     entry = book.add(work, types, only_now=work.evicted)

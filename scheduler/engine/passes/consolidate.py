@@ -10,7 +10,7 @@ from ..cluster import Work
 from ..fleet import Seat
 from ..form import Wants
 from ..placement import Placer
-from ..reasons import Reason, reason
+from ..reasons import Reason, counted, reason
 from ..state import Cycle
 from ..taking import Target, place_in, targets
 from ..units import lost_since, lost_work
@@ -65,9 +65,11 @@ def consolidate(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
     plans = (_counted if counted else _tried)(cycle, work, quota_type)
     loses = False
     for (_, lost, _, _, _, moved), target in plans:
+        if not _leave_room(cycle, target, moved):
+            continue
         if not _gains(cycle, work, milli, lost):
             loses = True
-        elif _leave_room(cycle, target, moved) and _carry_out(cycle, work, quota_type, target, moved):
+        elif _carry_out(cycle, work, quota_type, target, moved):
             return None
     if not loses:  # another job of this shape may have more to win
         cycle.refused["consolidate", cycle.shape_of(work.kind), quota_type] = cycle.placed
@@ -93,9 +95,11 @@ def _leave_room(cycle: Cycle, target: Target, moved: list[Work]) -> bool:
 def _gains(cycle: Cycle, work: Work, milli: int, lost: int) -> bool:
     """Less is lost than the job would lose by waiting, as far as that is known."""
     job = work.job
-    known = [length for length in (job.limit_ms if job.estimate_ms is None else job.estimate_ms,) if length is not None]
-    known.extend(entry.at for entry in cycle.book.entries if entry.work is work)
-    return not known or lost * 1000 < milli * min(known)
+    length = job.limit_ms if job.estimate_ms is None else job.estimate_ms
+    if length is not None and lost * 1000 >= milli * length:
+        return False
+    at = next((entry.at for entry in cycle.book.entries if entry.work is work), None)
+    return at is None or lost * 1000 < milli * at
 
 
 def _plan(cycle: Cycle, jobs: list[Work], low: int) -> Plan:
@@ -224,7 +228,7 @@ def _off_node(cycle: Cycle, here: list[tuple[int, Work]], needed: int) -> list[W
 def _carry_out(cycle: Cycle, work: Work, quota_type: int, target: Target, moved: list[Work]) -> bool:
     cluster = cycle.cluster
     milli = request(cycle, work, quota_type)
-    why = reason("consolidate", f"{work.job.name} needs a block of {milli // 1000} GPUs")
+    why = reason("consolidate", f"{work.job.name} needs a block of {counted(milli)}")
     before = cluster.mark()
     with cluster.attempt() as attempt:
         kept_clear, banned = cluster.windows.gate(cluster, work, quota_type, milli)

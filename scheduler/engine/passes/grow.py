@@ -14,7 +14,7 @@ from ..form import Wants
 from ..legality import Reclaim
 from ..order import QueueOrder
 from ..placement import Placer
-from ..reasons import Reason, gpus, reason
+from ..reasons import Reason, counted, reason
 from ..seating import fit
 from ..state import Cycle
 from ..taking import release
@@ -175,7 +175,7 @@ class Growth:
             return False
         names = sorted({unit.work.job.name for unit in found.units})
         with cycle.cluster.attempt() as attempt:
-            detail = f"{cycle.tree.names[self.leaf]} takes back {gpus(self.milli)} GPUs of surplus for the growth of {self.work.job.name}"
+            detail = f"{cycle.tree.names[self.leaf]} takes back {counted(self.milli)} of surplus for the growth of {self.work.job.name}"
             release(cycle, found.units, reason("reclaim", detail), self.work.job.name)
             if self._wanted_by_a_minimum():
                 return False

@@ -5,7 +5,9 @@ from functools import partial
 import numpy as np
 
 from ..cluster import Work
+from ..columns import Columns
 from ..legality import beyond_share, grows_beyond_share, worth
+from ..ranking import UNBOUNDED, WideRanking
 from ..reasons import Reason, reason
 from ..state import Cycle, Sieve
 from ..taking import NOTHING, at_limits, fits_already, take_units
@@ -13,7 +15,6 @@ from ..tree import Division
 from ..units import Unit
 from ..values import Preemptible
 from ..victims import Found, Ranked, as_if_running, has_fresh, in_categories, no_larger
-from ..wide import UNBOUNDED, Columns, WideRanking
 from .reclaim import beyond_guarantee, request, walk
 
 

@@ -11,7 +11,7 @@ from ..cluster import Work
 from ..fleet import Seat, Split, View
 from ..grid import span_bits
 from ..legality import Reclaim, grows_beyond_share, worth
-from ..reasons import Reason, gpus, reason
+from ..reasons import Reason, counted, reason
 from ..seating import fit
 from ..state import Cycle
 from ..taking import Guard, Ranked, release, targets
@@ -178,7 +178,7 @@ class Anew:
         before = cycle.cluster.mark()
         upset = any(unit.work.first_seats and not unit.work.evicted for unit in found.units)
         with cycle.cluster.attempt() as attempt:
-            detail = f"its place is split anew for {name}, which takes {gpus(self.milli)} GPUs"
+            detail = f"its place is split anew for {name}, which takes {counted(self.milli)}"
             release(cycle, found.units, reason(code, detail), name)
             placed = self._place(cycle.fleet.soon, self._outside(found.low, found.high))
             if isinstance(placed, Reason):

@@ -210,9 +210,14 @@ def test_so_is_one_while_somebody_leaves():
 
 
 @settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(st.integers(0, 10**6), st.lists(st.sampled_from(EVENTS), min_size=2, max_size=8), st.lists(st.booleans(), min_size=9, max_size=9))
-def test_a_course_is_the_plan_without_what_it_tells(seed: int, events: list[str], told: list[bool]):
-    """Whether or not the plans in between told anything."""
+@given(
+    st.integers(0, 10**6),
+    st.lists(st.sampled_from(EVENTS), min_size=2, max_size=8),
+    st.lists(st.booleans(), min_size=9, max_size=9),
+    st.lists(st.integers(1, 7200), min_size=9, max_size=9),
+)
+def test_a_course_is_the_plan_without_what_it_tells(seed: int, events: list[str], told: list[bool], sooner: list[int]):
+    """Whether or not the plans in between told anything. Who plans again soon is told of no later moment than that."""
     scenario, kept, chance = of_whole_gpus(seed, "small"), Kept(), random.Random(seed)
     for turn, event in enumerate(events):
         plan = make_plan(scenario)
@@ -222,6 +227,10 @@ def test_a_course_is_the_plan_without_what_it_tells(seed: int, events: list[str]
             course = make_course(scenario, kept)
             assert course.decisions == tuple(decision for decision in plan.decisions if decision.action != "reserve")
             assert (course.next_wake, course.fragmented) == (plan.next_wake, plan.fragmented)
+            before = scenario.now + 1000 * sooner[turn]
+            course = make_course(scenario, kept, before)
+            due = plan.next_wake if plan.next_wake is not None and plan.next_wake < before else None
+            assert (course.next_wake if course.next_wake is not None and course.next_wake < before else None) == due
         scenario = after(scenario, plan, event, chance, turn)
 
 
@@ -274,3 +283,18 @@ def test_a_plan_that_begins_anew_leaves_nothing_of_the_one_before():
 def states() -> list[object]:
     # By their types alone: `isinstance` would wake whatever lazy object another test has left behind.
     return [each for each in gc.get_objects() if type(each) in (Cluster, Cycle, Lookahead)]
+
+
+@pytest.mark.parametrize(("started", "due_s"), [(-50, 550), (-900, 300)], ids=["as estimated", "beyond its estimate"])
+def test_a_course_says_when_a_kept_place_comes_free_unless_that_is_no_sooner(started: int, due_s: int) -> None:
+    """Nobody needs the place that is kept in this plan, so it is worked out only where the moment matters."""
+    holder = running("holder", [at("n1", *range(8))], started=started, estimate_s=600)
+    scenario = parse(scene([node("n1")], [quota("q", 8)], [holder, job("waits", gpus=8, estimate_s=60)]))
+    due = scenario.now + 1000 * due_s
+    assert make_plan(scenario).next_wake == due
+    kept = Kept()
+    make_plan(scenario, kept)
+    assert make_course(scenario, kept, due + 1).next_wake == due
+    assert make_course(scenario, kept, due).next_wake is None
+    again = replace(scenario, now=due - 1)
+    assert make_course(again, kept, due + 1).next_wake == due, "what was known of the plan before holds on"

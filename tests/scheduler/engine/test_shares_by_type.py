@@ -5,7 +5,7 @@ from typing import Any
 from scheduler.engine.scenario import parse
 from scheduler.engine.spelling import spelt
 
-from .scenes import A100, H100, job, node, plan_of, quota, scene
+from .scenes import A100, H100, at, job, node, plan_of, quota, running, scene
 
 Json = dict[str, Any]
 
@@ -38,3 +38,12 @@ def test_maps_survive_being_written_down() -> None:
     scenario = parse(world(weight={H100: 1.5}, priority={A100: 50}))
 
     assert parse(spelt(scenario)).quotas == scenario.quotas
+
+
+def test_who_has_no_date_in_one_type_has_a_place_kept_in_the_next():
+    """Nobody knows when the first type comes free."""
+    nodes = [node("h"), {**node("a"), "gpu_type": A100}]
+    held = [running("for-ever", [at("h", *range(8))]), running("for-an-hour", [at("a", *range(8))], estimate_s=3600)]
+    plan = plan_of(scene(nodes, [quota("q", {H100: 8, A100: 8})], [*held, job("waits", gpus=8, role={"gpu_types": [H100, A100]}, estimate_s=60)]))
+    (kept,) = [one for one in plan["decisions"] if one["action"] == "reserve"]
+    assert (kept["job"], kept["workers"][0]["node"]) == ("waits", "a")
