@@ -23,16 +23,17 @@ HOUR = 60 * MINUTE
 WINDOW, LEAST = 2000, 40
 # What a range promises: four fifths of starts. It holds somewhat more of the past ones, and more or less of them as fewer or more than aimed at
 # were inside lately: the next week is not the last one.
-PROMISED, HELD, MOST_HELD = 0.8, 0.85, 0.97
+PROMISED, HELD, MOST_HELD = 0.8, 0.84, 0.97
 LATELY, AIM, CORRECTED = 400, 0.82, 0.5
 # Without history: so many spreads sooner and later than the middle.
-RULED = 0.6
+RULED = 0.3
 # So many outcomes as the rule would have them count beside the first known ones: one less for so many known, but never fewer than the last number.
 ASSUMED, ONE_LESS, LEAST_ASSUMED = 300, 10, 100
-# A part of the wait counts as spread besides what futures show, and a minute: nobody minds whether it was one second or thirty.
-UNSURE, FLOOR = 0.1, MINUTE
+# Besides what futures show some minutes count as spread, as nobody minds whether it was five or ten; and a part of the wait, the more the further off
+# it is, up to all of it, as futures know little of who will come until then: at so many hours the double.
+UNSURE, FAR, MOST_UNSURE, FLOOR = 0.1, 6 * HOUR, 1.0, 30 * MINUTE
 # Of a start that is told by estimates alone, in parts of the wait.
-SOONER, LATER = 0.75, 1.0
+SOONER, LATER = 1.0, 2.5
 
 
 class Outcome(NamedTuple):
@@ -92,7 +93,8 @@ def estimated(wait: int) -> Waits:
 
 
 def spread(waits: Waits) -> float:
-    return waits.high - waits.low + UNSURE * waits.middle + FLOOR
+    part = min(MOST_UNSURE, UNSURE * (1 + (waits.middle / FAR) ** 2))
+    return waits.high - waits.low + part * waits.middle + FLOOR
 
 
 def missed(outcome: Outcome) -> float:

@@ -8,6 +8,7 @@ import argparse
 import random
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from gpufleet.bench import show
@@ -17,6 +18,7 @@ from scheduler.foresight import Foresight, Outcome, Ranged, ruled, score
 FIXED, FRESH = 1, 3  # the seed that is always played, and how many are drawn besides
 LEARNT_EVERY = 10  # starts, from one look at the history to the next
 AT_ONCE = Ranged(0, 0, 0, 0)
+LEAST_NODES = 5  # one for each team
 
 
 def ranged(story: Sequence[Told]) -> tuple[list[Ranged], list[Ranged]]:
@@ -57,8 +59,9 @@ def figures(starts: Sequence[Ranged], before: str = "") -> dict[str, Any]:
     }
 
 
-def measure(name: str, seed: int) -> dict[str, Any]:
-    story, world = played(seed, WORLDS[name])
+def measure(name: str, seed: int, nodes: int | None = None) -> dict[str, Any]:
+    fleet = WORLDS[name]
+    story, world = played(seed, replace(fleet, nodes=nodes or fleet.nodes))
     found, by_rule = ranged(story)
     everyone = [*found, *[AT_ONCE] * (world["jobs"] - len(story))]
     told = {"told_to_wait": len(story), **figures(found), **figures(everyone, "all_"), **figures(by_rule, "rule_")}
@@ -71,10 +74,13 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--world", choices=list(WORLDS), default="limited", help="limited: teams have limits; open: they have none")
     seeds = f"of a week; may be repeated (default: {FIXED} and {FRESH} that are drawn and printed)"
     parser.add_argument("--seed", type=int, action="append", help=seeds)
+    parser.add_argument("--nodes", type=int, help="nodes of 8 GPUs each (default: 16); a fleet of 32 takes some ten times as long")
     given = parser.parse_args(arguments)
+    if given.nodes is not None and given.nodes < LEAST_NODES:
+        parser.error(f"argument --nodes: at least {LEAST_NODES}")
     cases = []
     for seed in given.seed or [FIXED, *random.SystemRandom().sample(range(1000, 1_000_000), FRESH)]:
-        cases.append(measure(given.world, seed))
+        cases.append(measure(given.world, seed, given.nodes))
         if not given.json:
             show(cases[-1:], as_json=False)
             sys.stdout.flush()

@@ -19,7 +19,7 @@ from scheduler.engine.kept import Kept
 from scheduler.engine.plan import Plan
 from scheduler.engine.scenario import parse
 from scheduler.engine.values import QUEUED, Job, Scenario
-from scheduler.simulation.futures import Stage, Waits, past_of, stated_length, waits_foreseen
+from scheduler.simulation.futures import Lasted, Stage, Waits, past_of, stated_length, waits_foreseen
 from scheduler.simulation.progress import MILLION
 from scheduler.simulation.world import World
 
@@ -150,16 +150,21 @@ class Watched(World):
             self.asked |= fresh
             waiting = fresh - {decision.job for decision in plan.decisions if decision.action == "start"}
             if waiting:
-                stage = Stage(scenario, past_of(self._lasted(), self._submitted()))
-                for name, waits in waits_foreseen(stage, waiting, seed=self.seed + scenario.now).items():
+                stage = Stage(scenario, past_of(self._lasted(), self._submitted(), self._running()))
+                for name, waits in sorted(waits_foreseen(stage, waiting, seed=self.seed + scenario.now).items()):
                     self.told[name] = (scenario.now, waits)
         return plan
 
-    def _lasted(self) -> list[tuple[str, int, int]]:
+    def _lasted(self) -> list[Lasted]:
         """Of those that have ended by now."""
         ended = [life for life in self.lives.values() if life.ended is not None]
         newest = sorted(ended, key=lambda life: (life.ended, life.job.name))[-MOST_LASTED:]
         return [(life.job.quota, stated_length(life.job), life.work // MILLION) for life in newest]
+
+    def _running(self) -> list[Lasted]:
+        """Of those that have run since their first start, how long by now."""
+        runs = [(self.lives[job.name], job.run.started) for job in self.active.values() if job.run.workers and not job.run.evictions]
+        return [(life.job.quota, stated_length(life.job), self.now - started) for life, started in runs if started is not None]
 
     def _submitted(self) -> list[Job]:
         """Who has come by now."""

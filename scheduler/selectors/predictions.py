@@ -8,7 +8,7 @@ from gpufleet.core.times import MILLISECOND, millis
 from scheduler.engine.values import Job as EngineJob
 from scheduler.foresight import WINDOW, Foresight, Outcome, Ranged, Score, score
 from scheduler.models import Attempt, Job, Prediction
-from scheduler.simulation.futures import Past, Waits, past_of
+from scheduler.simulation.futures import Lasted, Past, Waits, past_of
 from scheduler.snapshots.jobs import Kinds, kind_document
 
 LOOKED_BACK = timedelta(days=7)
@@ -40,15 +40,23 @@ def past_recalled(known: Recalled | None, *, kinds: Kinds, now: datetime) -> Rec
     """How long jobs took and who was submitted, read anew every few minutes."""
     if known is not None and known.kinds is kinds and timedelta(0) <= now - known.at < RECALLED_EVERY:
         return known
-    return Recalled(past_of(_lasted(), _submitted(kinds, now)), kinds, now)
+    return Recalled(past_of(_lasted(), _submitted(kinds, now), _running(now)), kinds, now)
 
 
-def _lasted() -> Iterator[tuple[str, int, int]]:
+def _lasted() -> Iterator[Lasted]:
     """Of the newest that ended in their first attempt, by themselves."""
     ended = Attempt.objects.filter(outcome__in=("completed", "failed"), number=1, ended_at__isnull=False, running_at__isnull=False).order_by("-id")
     columns = ("job__quota__path", "job__estimate_seconds", "job__limit_seconds", "running_at", "ended_at")
     for quota, estimate, limit, since, until in ended.values_list(*columns)[:MOST_LASTED]:
         yield quota, 1000 * (estimate or limit or 0), (until - since) // MILLISECOND
+
+
+def _running(now: datetime) -> Iterator[Lasted]:
+    """Of those that run in their first attempt, so many as are learnt from that have ended."""
+    running = Attempt.objects.filter(outcome="", number=1, ended_at__isnull=True, running_at__isnull=False, running_at__lte=now).order_by("-id")
+    columns = ("job__quota__path", "job__estimate_seconds", "job__limit_seconds", "running_at")
+    for quota, estimate, limit, since in running.values_list(*columns)[:MOST_LASTED]:
+        yield quota, 1000 * (estimate or limit or 0), (now - since) // MILLISECOND
 
 
 def _submitted(kinds: Kinds, now: datetime) -> Iterator[EngineJob]:

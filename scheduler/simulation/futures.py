@@ -1,14 +1,16 @@
 """The queue played forward, again and again: when a job that waits would start if run times and submissions came out as they did before.
 
 How long jobs take is drawn from how earlier ones took, of their team as far as there are enough and of everyone besides; what runs has already
-lasted so long. Each team submits once more what it submitted in the last days, so many days as chance has it. A future is then played by the order
-of queues, the shares, limits and guarantees of the engine's own tree, on counts of free GPUs by node: reservations, moves and reclaims are followed
-in a coarser way, and domains, parts of GPUs and windows not at all. It is the spread of starts over futures that is asked for, not a plan.
+lasted so long. Each team submits again what it, or now and then another team, submitted at that time of the day on one of the last days. A future
+is then played by the order of queues, the shares, limits and guarantees of the engine's own tree, on counts of free GPUs by node: reservations,
+moves and reclaims are followed in a coarser way, and domains, parts of GPUs and windows not at all. It is the spread of starts over futures that is
+asked for, not a plan.
 """
 
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from heapq import merge
+from itertools import count
 from math import exp
 from operator import attrgetter, itemgetter
 from random import Random
@@ -19,7 +21,8 @@ from scheduler.engine.grid import Grid
 from scheduler.engine.tree import Tree
 from scheduler.engine.values import Job, Preemptible, Scenario
 
-from .playing import Demand, One, Playing
+from .one import Demand, One
+from .playing import Playing
 
 FUTURES = 16
 # Events that all futures together may take, some seconds of a processor; so many jobs that are set up cost as much as one. Thousands of waiting jobs
@@ -37,7 +40,12 @@ RARE = 3  # of those that lasted longer than what runs has by now: where there a
 SHORTEST = 1000
 DAY = 86_400_000
 LEAST_KNOWN = 2 * 3_600_000  # of submissions, from which on they are expected to go on so
+BLOCK = 6 * 3_600_000  # what was submitted within so long comes again together
+AHEAD = 14 * DAY
 LATER = 1 << 40  # behind all that wait now
+
+
+Lasted = tuple[str, int, int]  # quota, what a job had said, and how long it took or has lasted by now
 
 
 class Past(NamedTuple):
@@ -48,18 +56,41 @@ class Past(NamedTuple):
     submitted: Mapping[str, tuple[Job, ...]] = {}
 
 
-def past_of(lasted: Iterable[tuple[str, int, int]], submitted: Iterable[Job] = ()) -> Past:
-    """From (quota, stated, lasted) of jobs that have ended, in any unit, and from those that were submitted in the last days."""
-    own: dict[str, list[float]] = {}
-    for quota, stated, took in lasted:
-        if stated > 0:
-            own.setdefault(quota, []).append(max(took, 1) / stated)
-    everyone = sorted([*UNKNOWN, *(part for parts in own.values() for part in parts)])
+def past_of(lasted: Iterable[Lasted], submitted: Iterable[Job] = (), running: Iterable[Lasted] = ()) -> Past:
+    """From jobs that have ended and those that still run, with times in any unit, and from those that were submitted in the last days.
+
+    Those that run count with what they have lasted by now: of what began lately only the short ones have ended.
+    """
+    own: dict[str, tuple[list[float], list[float]]] = {}
+    for place, jobs in enumerate((lasted, running)):
+        for quota, stated, took in jobs:
+            if stated > 0:
+                own.setdefault(quota, ([], []))[place].append(max(took, 1) / stated)
+    ended, gone = ([part for both in own.values() for part in both[place]] for place in (0, 1))
     by_quota: dict[str, list[Job]] = {}
     for job in submitted:
         by_quota.setdefault(job.quota, []).append(job)
     in_order = {quota: tuple(sorted(jobs, key=lambda job: job.submitted)) for quota, jobs in sorted(by_quota.items())}
-    return Past(tuple(everyone), {quota: tuple(sorted(parts)) for quota, parts in own.items()}, in_order)
+    return Past(run_times([*UNKNOWN, *ended], gone), {quota: run_times(*both) for quota, both in own.items() if both[0]}, in_order)
+
+
+def run_times(ended: Iterable[float], gone: Iterable[float]) -> tuple[float, ...]:
+    """As many run times as have ended, in order, and as if those had ended as well that have lasted so long by now (a Kaplan-Meier estimate)."""
+    ordered = sorted([*((value, 0) for value in ended), *((value, 1) for value in gone)])
+    left, risen = 1.0, 0.0  # the part that lasts longer, and that was passed
+    steps: list[tuple[float, float]] = []
+    for place, (value, runs) in enumerate(ordered):
+        if not runs:
+            part = left / (len(ordered) - place)
+            left, risen = left - part, risen + part
+            steps.append((risen, value))
+    found, at = [], 0
+    for place in range(len(steps)):
+        wanted = (place + 0.5) / len(steps)
+        while at < len(steps) - 1 and steps[at][0] < wanted:
+            at += 1
+        found.append(steps[at][1])
+    return tuple(found)
 
 
 def stated_length(job: Job) -> int:
@@ -117,6 +148,7 @@ class Stage:
     def _one(self, order: int, job: Job) -> One:
         demand, types, milli = self._kind(job)
         kind = job.kind
+        saved = job.checkpoint
         return One(
             name=job.name,
             leaf=self.tree.position[job.quota],
@@ -127,6 +159,7 @@ class Stage:
             stated=stated_length(job),
             gives_way=kind.preemptible is Preemptible.ALWAYS,
             fixed=kind.preemptible is Preemptible.NEVER,
+            saves=(None, 0) if saved is None else (saved.interval_ms, saved.save_ms + saved.restore_ms),
         )
 
     def played(self, chance: Random, asked: Collection[str], most_events: int) -> dict[str, int]:
@@ -146,27 +179,38 @@ class Stage:
             one.takes = self._left(chance, job, 0)
             one.asked = job.name in asked
         playing.wait_all([one for one, _ in self.waits])
-        playing.come(self._coming(chance))
+        playing.come(self.coming(chance))
         playing.run(most_events)
         return {name: at - now for name, at in playing.starts.items()}
 
-    def _coming(self, chance: Random) -> Iterator[tuple[int, One]]:
-        """Who will be submitted: each team does once more what it did in the last days, so many as chance has it, at the same time of the day."""
-        days = self.known // DAY
-        parts = []
-        for quota, jobs in self.past.submitted.items():
-            back = DAY * (1 + int(chance.random() * days)) if days else self.known
-            if back >= LEAST_KNOWN and quota in self.tree.position:
-                parts.append(self._again(chance, jobs, back))
-        return merge(*parts, key=itemgetter(0))
+    def coming(self, chance: Random) -> Iterator[tuple[int, One]]:
+        """Who will be submitted: each team does again what it did at this time of the day on one of the last days, drawn anew for every few hours.
 
-    def _again(self, chance: Random, jobs: Sequence[Job], back: int) -> Iterator[tuple[int, One]]:
-        first = bisect_right(jobs, self.scenario.now - back, key=attrgetter("submitted"))
-        for number, job in enumerate(jobs[first:]):
-            if self._kind(job)[1]:
-                one = self._one(LATER + number, job)
-                one.takes = self._left(chance, job, 0)
-                yield job.submitted + back, one
+        The fewer days are known, the more often it is what another team did.
+        """
+        days, teams = self.known // DAY, [quota for quota in self.past.submitted if quota in self.tree.position]
+        if self.known < LEAST_KNOWN:
+            return iter(())
+        number = count(LATER)
+        return merge(*(self._again(chance.random(), quota, teams, days, number) for quota in teams), key=itemgetter(0))
+
+    def _again(self, seed: float, quota: str, teams: Sequence[str], days: int, number: Iterator[int]) -> Iterator[tuple[int, One]]:
+        chance = Random(seed)  # noqa: S311 (no secret): its own, as others are asked in turns with it
+        now, leaf = self.scenario.now, self.tree.position[quota]
+        length = BLOCK if days else self.known
+        for begin in range(0, AHEAD, length):
+            back = DAY * (1 + begin // DAY + int(chance.random() * days)) if days else self.known + begin
+            own = chance.random() * (days + 1) < days
+            jobs = self.past.submitted[quota if own else teams[int(chance.random() * len(teams))]]
+            first = bisect_right(jobs, now + begin - back, key=attrgetter("submitted"))
+            for job in jobs[first:]:
+                if job.submitted + back > now + begin + length:
+                    break
+                if self._kind(job)[1]:
+                    one = self._one(next(number), job)
+                    one.leaf = leaf
+                    one.takes = self._left(chance, job, 0)
+                    yield job.submitted + back, one
 
     def _left(self, chance: Random, job: Job, gone: int) -> int:
         """How much longer a job runs that has run so long."""

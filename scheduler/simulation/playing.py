@@ -1,53 +1,20 @@
 """One future of a queue, event by event, on counts of free GPUs by node. See `futures`."""
 
 from bisect import insort
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from heapq import heappop, heappush
+from collections.abc import Iterable, Iterator, Sequence
+from heapq import heapify, heappop, heappush, heapreplace
 from typing import NamedTuple
 
 from scheduler.engine.grid import Grid
 from scheduler.engine.tree import Division, Tree
 from scheduler.engine.values import Settings
 
-Demand = tuple[tuple[int, int], ...]  # (GPUs, workers), the largest workers first
-Alike = tuple[tuple[int, ...], Demand]  # who needs the same room: types and demand
+from .giving_way import Candidate, Legal, Search
+from .one import Alike, One
+
 MOVE_MS = 60_000  # what saving and loading takes of who is moved or put out
 TRIED_NODES = 8  # that are looked at for moves, those with most free GPUs first
 LARGE_GPUS = 8
-
-
-class One:
-    """A job in one future."""
-
-    __slots__ = (
-        *("name", "leaf", "demand", "types", "milli", "order", "stated", "gives_way", "fixed", "alike"),
-        *("takes", "asked", "seats", "since", "ends", "version"),
-    )
-
-    def __init__(
-        self,
-        *,
-        name: str,
-        leaf: int,
-        demand: Demand,
-        types: tuple[int, ...],
-        milli: int,
-        order: tuple[int, int, int],
-        stated: int,
-        gives_way: bool,
-        fixed: bool,
-    ) -> None:
-        self.name, self.leaf, self.demand, self.types, self.milli, self.order = name, leaf, demand, types, milli, order
-        self.stated, self.gives_way, self.fixed = stated, gives_way, fixed
-        self.alike: Alike = (types, demand)
-        self.rest()
-
-    def rest(self) -> None:
-        """As before a future begins."""
-        self.takes = 0  # milliseconds that it will run once it stands
-        self.asked = False  # whether its first start is of interest
-        self.seats: list[tuple[int, int]] = []  # (node, GPUs)
-        self.since = self.ends = self.version = 0
 
 
 class Kept(NamedTuple):
@@ -77,6 +44,9 @@ class Playing:
         self._next: tuple[int, One] | None = None
         self._serial = 0
         self._forks: dict[tuple[int, int], tuple[int, int]] = {}
+        self.fresh: dict[One, None] = {}  # who was started at this instant on what was free
+        self.in_order = True  # nobody was served by right yet at this instant
+        self.in_vain = False  # somebody would take back what was started at this instant
 
     # What stands and what waits
 
@@ -195,24 +165,68 @@ class Playing:
                 self._plan()
 
     def _plan(self) -> None:
-        """Start who is served and fits; then make room by moves and reclaims, one job after the other."""
+        """Start who is served and fits; then make room by moves and reclaims, one job after the other.
+
+        Where somebody would take back what has been started just now, those within their fair shares are served before all others.
+        """
+        self.fresh.clear()
+        self.in_order = True
         again = True
         while again and self.queues:
             self.tree.share()
             again = False
-            fits = {alike: self._has_room(alike) for alike in {alike for queue in self.queues.values() for alike in queue}}
-            room = {
-                (leaf, alike) for leaf, queue in self.queues.items() for alike, works in queue.items() if fits[alike] and not self._refused(works[0])
-            }
-            if room:
-                self._serve(room)
-            heads = [one for leaf, queue in self.queues.items() for one in self._firsts(leaf, queue)]
-            for one in sorted(heads, key=lambda one: (self._key(one), one.order)):
+            self._serve_all()
+            for one in self._in_order_of_queues():
                 seats = self._by_moves(one) or self._by_taking(one)
                 if seats:
                     self._start(one, seats)
                     again = True
                     break
+                if self.in_vain:
+                    break
+            self.in_order = False
+            if self.in_vain:
+                self.in_vain, again = False, True
+                self._take_back()
+                self.tree.share()
+                self._serve_all(by_right=True)
+
+    def _serve_all(self, *, by_right: bool = False) -> None:
+        fits = {alike: self._has_room(alike) for alike in {alike for queue in self.queues.values() for alike in queue}}
+        room = {
+            (leaf, alike)
+            for leaf, queue in self.queues.items()
+            for alike, works in queue.items()
+            if fits[alike] and not self._refused(works[0]) and (not by_right or self._within_fair(works[0]))
+        }
+        if room:
+            self._serve(room, by_right=by_right)
+
+    def _take_back(self) -> None:
+        """Nobody has started at this instant."""
+        for one in self.fresh:
+            one.takes = one.ends - one.since
+            self._leave(one)
+            self.wait(one)
+            if self.starts.get(one.name) == self.now:
+                del self.starts[one.name]
+                one.asked = True
+                self.asked += 1
+        self.fresh.clear()
+
+    def _in_order_of_queues(self) -> Iterator[One]:
+        """Those that may have room made for them: a leaf's in their own order, and the leaves by who is next in each."""
+        firsts = {leaf: sorted(self._firsts(leaf, queue), key=_order, reverse=True) for leaf, queue in self.queues.items()}
+        heads = [(self._key(works[-1]), leaf) for leaf, works in firsts.items() if works]
+        heapify(heads)
+        while heads:
+            _, leaf = heads[0]
+            works = firsts[leaf]
+            yield works.pop()
+            if works:
+                heapreplace(heads, (self._key(works[-1]), leaf))
+            else:
+                heappop(heads)
 
     def _firsts(self, leaf: int, queue: dict[Alike, list[One]]) -> Iterable[One]:
         """The first of each kind of a leaf, as far as it may have room made for it. Where there is room, it is kept for somebody."""
@@ -246,15 +260,16 @@ class Playing:
 
     # Who is served
 
-    def _serve(self, room: set[tuple[int, Alike]]) -> None:
-        """In the order of queues, whoever fits without standing in the way of who was refused before."""
-        refused: list[tuple[One, bool, bool]] = []
+    def _serve(self, room: set[tuple[int, Alike]], *, by_right: bool) -> None:
+        """In the order of queues, whoever fits without standing in the way of who was refused before; or only those within their fair shares."""
+        refused: list[tuple[One, bool]] = []
         kept: list[Kept] | None = None
+        blocked_within = False
         done: set[tuple[int, Alike]] = set()
 
         def head(leaf: int) -> One | None:
             firsts = [works[0] for alike, works in self.queues.get(leaf, {}).items() if (leaf, alike) not in done]
-            return min(firsts, key=lambda one: one.order, default=None)
+            return min((one for one in firsts if not by_right or self._within_fair(one)), key=_order, default=None)
 
         heads = {leaf: one for leaf in self.queues if (one := head(leaf)) is not None}
         keys = {leaf: self._key(one) for leaf, one in heads.items()}
@@ -266,20 +281,23 @@ class Playing:
             if (leaf, one.alike) in room and not gated:
                 if kept is None:
                     kept = []
-                    for other, was_within, fair in refused:
-                        self._keep(other, was_within, fair, kept)
+                    for other, was_within in refused:
+                        self._keep(other, was_within, kept)
                 seats = self._fit(one, within, kept)
             if seats is not None:
                 self._start(one, seats)
+                self.fresh[one] = None
                 self.tree.share()
                 room = {place for place in room if self._has_room(place[1])}
             else:
                 done.add((leaf, one.alike))
-                if not gated:
-                    fair = self._within_fair(one)
-                    refused.append((one, within, fair))
+                fair = not gated and self._within_fair(one)
+                blocked_within = blocked_within or fair
+                # Who is above his fair share has room kept only as long as nobody within his waits.
+                if not gated and len(refused) < self.settings.backfill_depth and (fair or not blocked_within):
+                    refused.append((one, within))
                     if kept is not None:
-                        self._keep(one, within, fair, kept)
+                        self._keep(one, within, kept)
             following = head(leaf)
             if following is None:
                 del heads[leaf]
@@ -334,14 +352,18 @@ class Playing:
         return True
 
     def _expected(self, one: One) -> int:
-        return max(self.now + 1, one.since + one.stated)
+        """When it ends by what it states; who has outlived that is expected to take as long again, and so on."""
+        length = one.stated
+        while one.since + length <= self.now:
+            length *= 2
+        return one.since + length
 
     def _free_at(self, node: int, at: int) -> int:
         return self.free[node] + sum(gpus for one, gpus in self.on[node].items() if self._expected(one) <= at)
 
-    def _keep(self, one: One, within: bool, fair: bool, kept: list[Kept]) -> None:
-        """Keep room for who is refused: who is above his fair share only as long as nobody within his is."""
-        if len(kept) >= self.settings.backfill_depth or (not fair and kept) or len(one.demand) > 1:
+    def _keep(self, one: One, within: bool, kept: list[Kept]) -> None:
+        """Keep room for who is refused."""
+        if len(one.demand) > 1:
             return
         gpus, count = one.demand[0]
         times: list[tuple[int, int]] = []
@@ -435,9 +457,10 @@ class Playing:
     def _by_taking(self, one: One) -> list[tuple[int, int]] | None:
         """Put out whom it may: of other queues above what they may count on, or lower ones of its own."""
         passes = self.settings.passes
-        return (self._taken(one, self._reclaimable(one)) if "reclaim" in passes else None) or (
-            self._taken(one, self._preemptible(one)) if "preempt" in passes else None
-        )
+        seats = self._taken(one, self._reclaimable(one)) if "reclaim" in passes else None
+        if seats or self.in_vain or "preempt" not in passes:
+            return seats
+        return self._taken(one, self._preemptible(one))
 
     def _fork(self, one: int, other: int) -> tuple[int, int]:
         found = self._forks.get((one, other))
@@ -445,9 +468,9 @@ class Playing:
             found = self._forks[one, other] = self.tree.fork(one, other)
         return found
 
-    def _reclaimable(self, one: One) -> list[tuple[One, Callable[[dict[int, int]], bool]]]:
+    def _reclaimable(self, one: One) -> list[tuple[One, Legal]]:
         division, tree = self.division(one), self.tree
-        found: list[tuple[One, Callable[[dict[int, int]], bool]]] = []
+        found: list[tuple[One, Legal]] = []
         for leaf, works in self.standing.items():
             if leaf == one.leaf or not works:
                 continue
@@ -463,54 +486,55 @@ class Playing:
             def legal(taken: dict[int, int], theirs: int = theirs, floor: int = floor) -> bool:
                 return division.used[theirs] - taken.get(theirs, 0) > floor
 
-            found += [(other, legal) for other in works if other.gives_way and self.now - other.since >= max(1, spared)]
+            found += [
+                (other, legal)
+                for other in works
+                if other.gives_way and (self.now - other.since >= max(1, spared) or (self.in_order and other in self.fresh))
+            ]
         return found
 
-    def _preemptible(self, one: One) -> list[tuple[One, Callable[[dict[int, int]], bool]]]:
+    def _preemptible(self, one: One) -> list[tuple[One, Legal]]:
         spared = self.tree.nearest(one.leaf, "preempt_min_runtime_ms", self.settings.preempt_min_runtime_ms)
         lower = (other for other in self.standing.get(one.leaf, ()) if other.order[:2] > one.order[:2])
         return [(other, _always) for other in lower if other.gives_way and self.now - other.since >= max(1, spared)]
 
-    def _taken(self, one: One, victims: list[tuple[One, Callable[[dict[int, int]], bool]]]) -> list[tuple[int, int]] | None:
-        """Put out as few as suffice, those that lose least first."""
+    def _taken(self, one: One, victims: list[tuple[One, Legal]]) -> list[tuple[int, int]] | None:
+        """Put out as few as suffice, those that lose least first; larger ones only where no set of others makes room."""
         if not victims or len(one.demand) > 1:
             return None
-        gpus, count = one.demand[0]
         bound = max(LARGE_GPUS * 1000, 2 * one.milli)
-        victims.sort(key=lambda pair: (pair[0].milli > bound, pair[0].order[:2], pair[0].milli, -pair[0].since, pair[0].order))
-        free = self.free
-        more: dict[int, int] = {}
-        slots = sum(have // gpus for node, have in enumerate(free) if have >= gpus and self.grid.type_of[node] in one.types[:1])
-
-        def change(other: One, sign: int) -> None:
-            nonlocal slots
-            for node, held in other.seats:
-                if self.grid.type_of[node] == one.types[0]:
-                    before = free[node] + more.get(node, 0)
-                    more[node] = more.get(node, 0) + sign * held
-                    slots += (before + sign * held) // gpus - before // gpus
-
-        taken: list[One] = []
-        milli: dict[int, int] = {}
-        for other, legal in victims:
-            if slots >= count:
+        ranked, search = self._ranked(victims, bound), Search(self, one)
+        for most in (bound, max(other.milli for other, _ in victims)):
+            among = [victim for victim in ranked if victim[1].milli <= most]
+            needed = search.least(among)
+            if needed is not None:
+                if any(other in self.fresh for other in needed):
+                    self.in_vain = True
+                    return None
+                for other in needed:
+                    self._put_out(other)
+                return self._fit(one, True, ())
+            if len(among) == len(ranked):
                 break
-            if legal(milli):
-                taken.append(other)
-                change(other, 1)
-                for place in self.tree.path[other.leaf]:
-                    milli[place] = milli.get(place, 0) + other.milli
-        if slots < count:
-            return None
-        for other in taken[-2::-1]:
-            change(other, -1)
-            if slots >= count:
-                taken.remove(other)
-            else:
-                change(other, 1)
-        for other in taken:
-            self._put_out(other)
-        return self._fit(one, True, ())
+        return None
+
+    def _ranked(self, victims: list[tuple[One, Legal]], bound: int) -> list[Candidate]:
+        """In the order in which they are tried: what is borrowed, then by size, class and priority; in each by what is lost, the youngest first."""
+        inside = {id(other) for leaf in {other.leaf for other, _ in victims} for other in self._promised(leaf)}
+        ranked: list[Candidate] = [
+            ((other not in self.fresh, id(other) in inside, other.milli > bound, *other.order[:2]), other, legal) for other, legal in victims
+        ]
+        ranked.sort(key=lambda victim: (victim[0], victim[1].lost(self.now), -victim[1].since, victim[1].order))
+        return ranked
+
+    def _promised(self, leaf: int) -> Iterable[One]:
+        """Who of a leaf stands inside its guarantee: those that have stood longest."""
+        used = 0
+        for one in sorted(self.standing[leaf], key=lambda one: (one.gives_way, one.order[:2], one.since, one.order)):
+            promised = self.division(one).guaranteed[leaf]
+            used += one.milli
+            if promised is None or used <= promised:
+                yield one
 
 
 def _order(one: One) -> tuple[int, int, int]:

@@ -58,7 +58,7 @@ class World:
         self.template = scenario
         self.now = scenario.now
         kept = Kept()
-        self.policy = policy or (lambda scenario: make_course(scenario, kept))
+        self.policy = policy or (lambda scenario: make_course(scenario, kept, self.timers[0][0] if self.timers else None))
         self.nodes = {node.name: node for node in scenario.nodes}
         self.capacity = sum(node.gpus - node.unhealthy.bit_count() for node in scenario.nodes if node.health in ("healthy", "suspect"))
         self.lives: dict[str, Life] = {}

@@ -18,7 +18,7 @@ from scheduler.services.forecasting import ForecastMemory, forecast_run
 from scheduler.services.jobs import job_stop
 from scheduler.services.outlooks import Start
 from scheduler.services.predictions import Foreseen, predictions_close, predictions_keep, starts_foresee
-from scheduler.simulation.futures import Past, Waits
+from scheduler.simulation.futures import UNKNOWN, Past, Waits
 from scheduler.snapshots import Snapshots
 from tests import builders
 from tests.builders import NOON
@@ -109,7 +109,7 @@ def test_who_has_run_before_or_was_told_no_start_is_not_held_to_one() -> None:
     told = Prediction.objects.get()
     assert told.job == waits
     later = NOON + timedelta(hours=1)
-    assert (told.foreseen, told.soonest, told.longest) == (later, NOON + timedelta(minutes=15), NOON + timedelta(hours=2)), "by the forecast alone"
+    assert (told.foreseen, told.soonest, told.longest) == (later, NOON, NOON + timedelta(hours=3.5)), "by the forecast alone"
     assert keep(NOON + timedelta(minutes=1)) == 0
     assert not Prediction.objects.filter(job=never).exists()
 
@@ -136,6 +136,24 @@ def test_what_a_waiting_job_is_told_now_is_learnt_as_well() -> None:
     assert first.predicted_start is not None
     assert later.predicted_start < first.predicted_start, "everyone came sooner than was foreseen"
     assert Prediction.objects.get(job=waiting).expected == kept.expected, "only what it was told first is kept"
+
+
+def test_what_runs_and_what_has_ended_is_learnt_from() -> None:
+    """Who has run for long is no short job, though nobody knows yet how long."""
+    loop, quota, running = full_fleet()
+    snapshots = Snapshots()
+    snapshots.take(settings=Settings(), now=loop.now, start_timeout=timedelta(minutes=5))
+    kinds = snapshots.kinds
+
+    def known(minutes: int) -> Past:
+        return past_recalled(None, kinds=kinds, now=loop.now + timedelta(minutes=minutes)).past
+
+    assert known(0).everyone == UNKNOWN
+    assert sum(known(110).everyone) > sum(UNKNOWN)
+    attempt = Attempt.objects.get(job=running)
+    assert attempt.running_at is not None
+    Attempt.objects.update(ended_at=attempt.running_at + timedelta(minutes=30), outcome="completed")
+    assert known(110).own == {quota.path: (0.5,)}
 
 
 def test_what_has_hardly_moved_is_told_as_before() -> None:

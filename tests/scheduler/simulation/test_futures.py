@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from scheduler.engine.scenario import parse
 from scheduler.engine.values import Placed, Scenario
-from scheduler.simulation.futures import FUTURES, JOBS_AN_EVENT, UNKNOWN, Past, Stage, past_of, quantile, waits_foreseen
+from scheduler.simulation.futures import FUTURES, JOBS_AN_EVENT, UNKNOWN, Past, Stage, past_of, quantile, run_times, waits_foreseen
 from scheduler.simulation.world import World
 
 HOUR = 3_600_000
@@ -111,6 +111,56 @@ def test_a_team_submits_again_what_it_submitted_at_that_time_of_the_day() -> Non
     assert again["next"] > 6 * HOUR
 
 
+def submissions(days: int, quota: str) -> tuple[Any, ...]:
+    """One job an hour later in the day than now, on each of the last days, and one long before."""
+    now = fleet([]).now
+    one = fleet([job("again", 8, 5, quota=quota)], quotas=[{"name": name, "guaranteed": 4} for name in "ab"]).jobs[0]
+    return tuple(replace(one, submitted=at) for at in (now - days * 24 * HOUR, *(now - day * 24 * HOUR + HOUR for day in range(days, 0, -1))))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_is_submitted_at_that_time_comes_on_every_day_ahead(seed: int) -> None:
+    """Also beyond as many days as are known."""
+    scenario = fleet([], quotas=[{"name": name, "guaranteed": 4} for name in "ab"])
+    past = Past(submitted={"a": submissions(3, "a")})
+    found = [at - scenario.now for at, _ in Stage(scenario, past).coming(Random(seed))]
+
+    assert [at for at in found if at % (24 * HOUR) == HOUR] == [day * 24 * HOUR + HOUR for day in range(14)]
+
+
+def test_of_whom_little_is_known_may_do_what_another_team_did() -> None:
+    """A team that submitted nothing on its one day; of seven days it is believed more."""
+    quotas = [{"name": name, "guaranteed": 4} for name in "ab"]
+
+    def part(days: int) -> float:
+        scenario = fleet([], quotas=quotas)
+        busy = submissions(days, "a")
+        stage = Stage(scenario, Past(submitted={"a": busy, "b": busy[:1]}))
+        own = stage.tree.position["a"]
+        leaves = [one.leaf for seed in range(20) for _, one in stage.coming(Random(seed))]
+        return sum(leaf != own for leaf in leaves) / len(leaves)
+
+    assert 0.1 < part(1) < 0.6
+    assert part(7) < part(1) / 2
+
+
+def test_what_still_runs_counts_with_what_it_has_lasted() -> None:
+    assert run_times([3.0, 1.0, 2.0], []) == (1.0, 2.0, 3.0)
+    assert run_times([1.0] * 5 + [4.0], [2.0] * 4) == (1.0, 1.0, 1.0, 4.0, 4.0, 4.0), "half of them have outlasted the short ones"
+    past = past_of([("a", 100, 50)] * 30 + [("a", 100, 300)], running=[("a", 100, 60)] * 30)
+    assert sum(part > 1 for part in past.own["a"]) == 16
+    assert sum(past.everyone) > sum(past_of([("a", 100, 50)] * 30 + [("a", 100, 300)]).everyone)
+
+
+@given(st.lists(st.floats(0.01, 9), min_size=1, max_size=30), st.lists(st.floats(0.01, 9), max_size=30))
+def test_what_still_runs_makes_run_times_longer_and_never_shorter(ended: list[float], gone: list[float]) -> None:
+    found = run_times(ended, gone)
+
+    assert len(found) == len(ended)
+    assert set(found) <= set(ended)
+    assert all(one >= other for one, other in zip(found, sorted(ended), strict=True))
+
+
 def test_run_times_are_those_of_the_team_as_far_as_it_has_any() -> None:
     past = past_of([("a", 100, 50)] * 200 + [("b", 100, 300)] * 3)
 
@@ -149,6 +199,84 @@ def test_where_run_times_are_known_a_future_is_what_the_engine_does(drawn: list[
 
     starts = {name: (life.first_start or 0) - scenario.now for name, life in world.lives.items()}
     assert alone(scenario) == starts
+
+
+def crowded(seed: int) -> Scenario:
+    """Three teams on three nodes, of which two have borrowed what the third now wants back."""
+    draw = Random(seed)
+    shapes = [
+        job(f"j{n:02d}", draw.choice([1, 1, 2, 2, 4, 8]), draw.choice([0.5, 1, 2, 3, 5]), quota=draw.choice("abc" if n > 8 else "aab"), at=n - 1000)
+        for n in range(24)
+    ]
+    scenario = fleet(shapes, nodes=3, quotas=[{"name": name, "guaranteed": 8} for name in "abc"])
+    held = dict.fromkeys(("n0", "n1", "n2"), 0)
+    jobs = []
+    for number, each in enumerate(scenario.jobs):
+        gpus = each.kind.roles[0].gpus
+        node = next((node for node, count in held.items() if count + gpus <= 8), None) if number < 9 else None
+        if node is not None:
+            place = Placed(0, 0, node, ((1 << gpus) - 1) << held[node])
+            held[node] += gpus
+            ran = draw.randrange(600, 1700) * 1000
+            each = replace(each, run=replace(each.run, state="running", started=scenario.now - ran, workers=(place,)))
+        jobs.append(each)
+    return replace(scenario, jobs=tuple(jobs))
+
+
+def test_who_gives_way_for_whom_is_mostly_what_the_engine_decides() -> None:
+    """A future is coarser than plans are, but where teams take back what is theirs most starts are the engine's to the minute or two."""
+    alike = count = 0
+    for seed in range(40):
+        scenario = crowded(seed)
+        left = [replace(each, work_ms=(each.work_ms or 0) - (scenario.now - (each.run.started or scenario.now))) for each in scenario.jobs]
+        world = World(replace(scenario, jobs=tuple(left)))
+        world.run()
+        found = alone(scenario)
+        for each in scenario.jobs:
+            start = world.lives[each.name].first_start
+            if not each.run.workers and start is not None:
+                count += 1
+                alike += abs(found[each.name] - (start - scenario.now)) <= 120_000
+
+    assert count > 600
+    assert alike > 0.6 * count
+
+
+def test_who_wants_a_whole_node_has_one_cleared() -> None:
+    """What is borrowed stands here and there; taking it node by node makes no room before the borrower is back at his guarantee."""
+    quotas = [{"name": "a", "guaranteed": 16}, {"name": "b", "guaranteed": 16}]
+    shapes = [job("gang", 8, 5, workers=2), job("a2", 4, 5), job("a3", 4, 5), job("b2", 4, 5, quota="b"), job("b3", 4, 5, quota="b")]
+    scenario = fleet([*shapes, job("comes", 8, 1, quota="b", at=1)], nodes=4, quotas=quotas)
+    seats = {"gang": [("n0", 255), ("n1", 255)], "a2": [("n2", 15)], "a3": [("n3", 15)], "b2": [("n2", 240)], "b3": [("n3", 240)]}
+    jobs = tuple(
+        replace(
+            each,
+            run=replace(
+                each.run,
+                state="running" if each.name in seats else "queued",
+                started=scenario.now - HOUR if each.name in seats else None,
+                workers=tuple(Placed(0, place, node, gpus) for place, (node, gpus) in enumerate(seats.get(each.name, []))),
+            ),
+        )
+        for each in scenario.jobs
+    )
+
+    assert alone(replace(scenario, jobs=jobs))["comes"] == 0
+    without = replace(scenario, jobs=jobs, settings=replace(scenario.settings, passes=("allocate", "backfill")))
+    assert alone(without)["comes"] == 4 * HOUR
+
+
+def test_who_has_outlived_his_estimate_is_expected_to_go_on() -> None:
+    """Nothing is kept free on his node from the next moment on, so a job that fits before he is expected to have left starts."""
+    scenario = fleet([job("late", 4, 1), job("large", 8, 1, at=1), job("short", 4, 0.25, at=2), job("long", 4, 1, at=3)])
+    late, *others = scenario.jobs
+    run = replace(late.run, state="running", started=scenario.now - 3 * HOUR // 2, workers=_on(scenario, 15))
+    kept = replace(scenario, jobs=(replace(late, run=run), *others), quotas=fleet([], quotas=[{"name": "a", "guaranteed": 16}]).quotas)
+
+    waits = alone(kept, Past(everyone=(2.0,) * 8))
+    assert waits["short"] == 0
+    assert waits["large"] == HOUR // 2
+    assert waits["long"] > waits["large"]
 
 
 def test_no_more_events_are_taken_than_may_be() -> None:
