@@ -13,7 +13,7 @@ from django.urls import reverse
 
 from dashboards.figures import Figures, Holding, Series, as_columns, figures_by_type, gap_cost, holdings, queue_by_class
 from dashboards.selectors import SEVERAL, Owner, fleet_read, jobs_waiting, nodes_needing_attention
-from gpufleet.core.templatetags.shell import CURRENCY_SIGNS, NOTHING, THIN, duration, gpus, money, percent_of
+from gpufleet.core.templatetags.shell import CURRENCY_SIGNS, NOTHING, THIN, duration, gpus, money, percent_of, plural
 from gpufleet.core.times import millis
 from scheduler.models import JobClass
 
@@ -88,6 +88,10 @@ def whole_gpus(milli: int) -> str:
     return "<1" if 0 < milli < 500 else f"{(milli + 500) // 1000:,}"
 
 
+def _worth(gpus: str) -> str:
+    return "1 GPU's worth" if gpus == "1" else f"{gpus} GPUs' worth"
+
+
 def round_money(micros: int) -> str:
     return money(micros, 0 if micros >= ROUND_MONEY_FROM else 2)
 
@@ -99,15 +103,17 @@ def figure_texts(figures: Figures, cost: int | None) -> dict[str, str]:
         unread = f"{figures.unread:,} without a reading"
     else:
         unread = "" if read or not figures.gpus else "No telemetry yet"
+    gap = whole_gpus(figures.gap) if figures.held_read or not figures.held else NOTHING
     return {
         "gpus": f"{figures.gpus:,}",
         "gpus_note": f"{figures.out:,} out of service" if figures.out else "all in service",
         "held": percent_of(figures.held, figures.milli),
-        "held_note": f"{whole_gpus(figures.held)} of {figures.gpus:,} GPUs",
+        "held_note": f"{whole_gpus(figures.held)} of {plural(figures.gpus, 'GPU')}",
         "sm": percent_of(figures.active, figures.read * 1000) if read else NOTHING,
-        "sm_note": unread or f"{whole_gpus(figures.active)} GPUs' worth",
+        "sm_note": unread or _worth(whole_gpus(figures.active)),
         "sm_held": percent_of(figures.active_held, figures.held_read),
-        "gap": whole_gpus(figures.gap) if figures.held_read or not figures.held else NOTHING,
+        "gap": gap,
+        "gap_unit": "GPU" if gap == "1" else "GPUs",
         "cost": NOTHING if cost is None or (figures.held and not figures.held_read) else round_money(cost),
     }
 

@@ -9,13 +9,13 @@ from django.urls import reverse
 from django.views.decorators.http import require_safe
 
 from gpufleet.core.models import User
-from gpufleet.core.templatetags.shell import gpus, look_of
+from gpufleet.core.templatetags.shell import gpus_told, look_of
 from gpufleet.web import access_of, requires
 from quotas.models import QuotaNode
 from quotas.permissions import Access
 from quotas.selectors.search import people_search, quotas_search
-from scheduler.models import Cluster, Gpu, Job, Node
-from scheduler.selectors.search import clusters_search, gpus_search, jobs_search, nodes_search
+from scheduler.models import Cluster, Gpu, Job, Node, Schedule
+from scheduler.selectors.search import clusters_search, gpus_search, jobs_search, nodes_search, schedules_search
 
 LONGEST_QUERY = 100
 SUGGESTED = 5
@@ -53,8 +53,13 @@ def _of_cluster(cluster: Cluster) -> Found:
 
 
 def _of_job(job: Job) -> Found:
-    note = f"{job.public_id} · {look_of(job.state).word} · {gpus(job.gpus_milli)} GPUs · {job.quota.path}"
+    note = f"{job.public_id} · {look_of(job.state).word} · {gpus_told(job.gpus_milli)} · {job.quota.path}"
     return Found(job.name, note, "job", reverse("job", args=[job.public_id]))
+
+
+def _of_schedule(schedule: Schedule) -> Found:
+    note = f"{schedule.public_id} · {look_of(schedule.state).word} · {schedule.cron} {schedule.zone} · {schedule.quota.path}"
+    return Found(schedule.name, note, "refresh", reverse("schedule", args=[schedule.public_id]))
 
 
 def _of_quota(node: QuotaNode) -> Found:
@@ -79,6 +84,7 @@ def find(access: Access, query: str, limit: int) -> list[Group]:
         _group("Nodes", map(_of_node, nodes_search(access, text, limit=wanted)), limit),
         _group("GPUs", map(_of_gpu, gpus_search(access, text, limit=wanted)), limit),
         _group("Jobs", map(_of_job, jobs_search(access, text, limit=wanted)), limit),
+        _group("Schedules", map(_of_schedule, schedules_search(access, text, limit=wanted)), limit),
         _group("Quotas", map(_of_quota, quotas_search(access, text, limit=wanted)), limit),
         _group("People", map(_of_person, people_search(access, text, limit=wanted)), limit),
         _group("Clusters", map(_of_cluster, clusters_search(access, text, limit=wanted)), limit),

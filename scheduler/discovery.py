@@ -78,7 +78,8 @@ def machine_read(*, virtual: int = 0) -> Machine:
             raise
         name = _name()
         devices = [Device(index, VIRTUAL, f"GPU-virtual-{name}-{index}", VIRTUAL_MIB) for index in range(virtual)]
-        notes = [f"There is no driver; these {virtual} GPUs are virtual and compute nothing (GPUFLEET_VIRTUAL_GPUS)."]
+        which = "this GPU is virtual and computes" if virtual == 1 else f"these {virtual} GPUs are virtual and compute"
+        notes = [f"There is no driver; {which} nothing (GPUFLEET_VIRTUAL_GPUS)."]
         return Machine(name, "", os.cpu_count() or 0, _memory_mib(), devices, [list(range(virtual))], notes)
 
 

@@ -10,6 +10,7 @@ from quotas.models import QuotaNode
 from scheduler.engine.mig import Instance
 from scheduler.happenings import LABELS, Happened
 from scheduler.imports.documents import FORMATS
+from scheduler.job_fields import PLAIN
 from scheduler.job_yaml import read_yaml
 from scheduler.models import CatchUp, Overlap
 from scheduler.services.hardware import REASON_LENGTH
@@ -120,16 +121,16 @@ class ScheduleForm(forms.Form):
     cron = forms.CharField(
         max_length=100,
         label="When",
-        help_text="Minute, hour, day of the month, month, day of the week: 30 2 * * MON-FRI is half past two on workdays, */15 * * * * each quarter.",
+        help_text=PLAIN["repeat.cron"].hint,
         widget=forms.TextInput(attrs={"class": "code", "autocomplete": "off", "spellcheck": "false"}),
     )
-    zone = forms.CharField(max_length=60, label="Time zone", initial="UTC", help_text="Such as Europe/Berlin; its summer time is kept.")
-    overlap = forms.ChoiceField(choices=Overlap.choices, initial=Overlap.SKIP, label="If an earlier run has not ended")
-    catch_up = forms.ChoiceField(choices=CatchUp.choices, initial=CatchUp.LAST, label="Times that were missed")
+    zone = forms.CharField(max_length=60, label="Time zone", initial="UTC", help_text=PLAIN["repeat.zone"].hint)
+    overlap = forms.ChoiceField(choices=Overlap.choices, initial=Overlap.SKIP, label=PLAIN["repeat.overlap"].label)
+    catch_up = forms.ChoiceField(choices=CatchUp.choices, initial=CatchUp.LAST, label=PLAIN["repeat.catch_up"].label)
     start_within_s = forms.IntegerField(
         required=False,
         min_value=1,
-        label="Submitted at most so late",
+        label=PLAIN["repeat.start_within_s"].label,
         help_text="In seconds. Empty: as late as it comes; five minutes where missed times are let go.",
     )
     starts_at = forms.DateTimeField(required=False, label="From", help_text="Such as 2026-11-20T09:00:00Z.")

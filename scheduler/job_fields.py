@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from scheduler.models import CatchUp, Overlap
+
 Steps = tuple[int | str, ...]
 MOST_ROLES = 20
 
@@ -135,6 +137,24 @@ SECTIONS = (
         ),
     ),
     Section(
+        "repeat",
+        "Repeat",
+        (
+            Field(
+                "repeat.cron",
+                "Due",
+                "cron",
+                "Minute, hour, day of the month, month, day of the week: 30 2 * * MON-FRI is half past two on workdays, */15 * * * * each quarter.",
+            ),
+            Field("repeat.zone", "Time zone", hint="Such as Europe/Berlin; its summer time is kept.", placeholder="UTC"),
+            Field("repeat.overlap", "If an earlier run has not ended", "choice", choices=_choices(*Overlap.choices, blank=Overlap.SKIP.label)),
+            Field("repeat.catch_up", "Times that were missed", "choice", choices=_choices(*CatchUp.choices, blank=CatchUp.LAST.label)),
+            Field("repeat.start_within_s", "Submitted at most so late", "length", "Such as 90m, or seconds. Empty: as late as it comes."),
+            Field("repeat.starts_at", "From", hint="With its zone: 2026-11-20T09:00:00Z."),
+            Field("repeat.ends_at", "Until", hint="Not due after."),
+        ),
+    ),
+    Section(
         "give",
         "Giving way and saving work",
         (
@@ -165,6 +185,8 @@ SECTIONS = (
     ),
 )
 PLAIN = {field.path: field for section in SECTIONS for field in section.fields}
+# When a job recurs is no key of its description: a schedule submits it.
+REPEAT = "repeat."
 ROLE_BY_KEY = {field.path: field for field in ROLE}
 
 
@@ -199,7 +221,7 @@ def description_of(values: Mapping[str, str]) -> dict[str, Any]:
     roles: dict[int, dict[str, Any]] = {}
     for path, text in values.items():
         field = field_at(path)
-        if field is None or not text.strip():
+        if field is None or not text.strip() or path.startswith(REPEAT):
             continue
         value = _read(field.kind, text)
         steps = steps_of(path)
@@ -212,6 +234,12 @@ def description_of(values: Mapping[str, str]) -> dict[str, Any]:
     if roles:
         found["roles"] = [roles[number] for number in sorted(roles)]
     return found
+
+
+def repeat_of(values: Mapping[str, str]) -> dict[str, Any]:
+    """What a form says of when a job recurs, in the words of a schedule."""
+    said = {path: text for path, text in values.items() if path.startswith(REPEAT) and path in PLAIN and text.strip()}
+    return {path.removeprefix(REPEAT): _read(PLAIN[path].kind, text) for path, text in said.items()}
 
 
 def _put(holder: dict[str, Any], steps: Sequence[int | str], value: Any) -> None:
@@ -322,6 +350,8 @@ def values_of(description: Mapping[str, Any]) -> dict[str, str]:
     """What each field shows. What has no field, or is not of its kind, is left to the YAML."""
     found: dict[str, str] = {}
     for path in PLAIN:
+        if path.startswith(REPEAT):
+            continue
         value = value_at(description, steps_of(path))
         if path == "checkpoint":
             found[path] = "null" if "checkpoint" in description and value is None else ""

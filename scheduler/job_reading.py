@@ -69,11 +69,16 @@ def change_read(raw: Any) -> JobChange:
     try:
         return JobChange.model_validate(raw)
     except SchemaError as error:
-        faults: dict[str, list[str]] = defaultdict(list)
-        for fault in error.errors(include_url=False):
-            steps, message = _told(fault)
-            faults[spelt(steps) or "description"].append(message)
-        raise ValidationError(dict(faults)) from error
+        raise ValidationError(faults_of(error)) from error
+
+
+def faults_of(error: SchemaError) -> Faults:
+    """Each fault by its path, in words for people."""
+    faults: dict[str, list[str]] = defaultdict(list)
+    for fault in error.errors(include_url=False):
+        steps, message = _told(fault)
+        faults[spelt(steps) or "description"].append(message)
+    return dict(faults)
 
 
 def spelt(steps: Sequence[Step]) -> str:

@@ -56,6 +56,8 @@ SCHEDULES = Table(
     empty="There is no schedule yet. One submits a job again and again: each night, each hour, on the first of the month.",
     empty_href="/schedules/new/",
     empty_action="New schedule",
+    row_key="public_id",
+    row_field="public_id",
 )
 
 RUNS = Table(
@@ -79,4 +81,5 @@ RUNS = Table(
     ),
     default_sort="-due",
     empty="It has not been due yet.",
+    row_key="pk",
 )

@@ -1,11 +1,11 @@
-"""The topics of jobs and of the scheduler. Pages are told which rows changed and ask for what they may see of them."""
+"""The topics of jobs, schedules and of the scheduler. Pages are told which rows changed and ask for what they may see of them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpufleet.core.live.topics import topic_register
 from quotas.permissions import Access, Can
-from scheduler.models import Job
+from scheduler.models import Job, Schedule
 from scheduler.selectors.notices import bell_mark, bell_of
 
 # A state is to be seen well within half a second of the decision; pages gather by themselves what comes faster than they can draw.
@@ -17,6 +17,11 @@ def jobs_load(ids: Sequence[int]) -> list[list[Any]]:
     """Which jobs changed, and how far they are now. Nothing that only some may see: an id tells nobody whose job it is."""
     rows = Job.objects.filter(pk__in=ids).order_by("pk").values_list("public_id", "revision")
     return [[public_id, revision] for public_id, revision in rows]
+
+
+def schedules_load(ids: Sequence[int]) -> list[list[Any]]:
+    """Which schedules changed, were due or were made; of one that was removed pages learn that something changed."""
+    return [[public_id] for public_id in Schedule.objects.filter(pk__in=ids).order_by("pk").values_list("public_id", flat=True)]
 
 
 def plans_load(ids: Sequence[int]) -> list[list[Any]]:
@@ -40,5 +45,6 @@ def nothing_more(access: Access, query: Mapping[str, str]) -> dict[str, Any]:
 
 def topics_register() -> None:
     topic_register("jobs", Can.SEE, jobs_load, nothing_more, window_seconds=JOBS_WINDOW_SECONDS)
+    topic_register("schedules", Can.SEE, schedules_load, nothing_more)
     topic_register("bells", Can.SEE, bells_load, bells_snapshot)
     topic_register("plans", Can.SEE, plans_load, nothing_more, window_seconds=PLANS_WINDOW_SECONDS)

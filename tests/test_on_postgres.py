@@ -14,7 +14,7 @@ PARTS = {
     "jobs": [
         "tests/scheduler/test_bulk.py",
         "tests/scheduler/test_saved_views.py",
-        "tests/scheduler/test_schedules.py",
+        "tests/scheduler/schedules",
         "tests/scheduler/test_job_api.py",
         "tests/scheduler/notices",
     ],

@@ -17,7 +17,7 @@ from gpufleet.client import DONE, JOB_FAILED, NOT_ALLOWED, NOT_THERE, REFUSED, U
 from gpufleet.client.calls import Console
 from gpufleet.client.description import described, documents, seconds
 from gpufleet.client.place import URL, Place, clean_url, keep, place_now
-from gpufleet.client.words import ago, coloured, exact, gpus, logged, plain, table
+from gpufleet.client.words import ago, coloured, exact, gpus, gpus_told, logged, plain, plural, table
 
 ENDED = ("completed", "failed", "cancelled")
 LOOK_AGAIN_SECONDS = 1.0
@@ -131,7 +131,7 @@ def submit(arguments: Sequence[str]) -> int:
     elif asked.dry_run:
         for verdict in verdicts:
             if not verdict["errors"]:
-                print(f"Valid: would submit {verdict['count']} job{'s' if verdict['count'] != 1 else ''} of {gpus(verdict['gpus_milli'])} GPUs.")
+                print(f"Valid: would submit {plural(verdict['count'], 'job')} of {gpus_told(verdict['gpus_milli'])}.")
     else:
         for job in jobs:
             print(f"{job['id']}  {plain(job['name'])}  {coloured(job['state'])}")
@@ -466,9 +466,10 @@ def _print_preview(answers: Sequence[dict[str, Any]]) -> None:
         changing = answer["counts"].get("changes", 0)
         print(f"{changing} of {len(answer['verdicts'])} would change{'; more match' if answer['more'] else ''}.")
         for gpu_type, milli in (answer["freed_milli"] or {}).items():
-            print(f"{gpus(milli)} {plain(gpu_type)} GPUs come free.")
+            print(f"{gpus_told(milli, plain(gpu_type))} come{'s' if milli == 1000 else ''} free.")
         if answer["cancelled_along"]:
-            print(f"{answer['cancelled_along']} other jobs are cancelled too, as they need one of these completed.")
+            along = answer["cancelled_along"]
+            print(f"{plural(along, 'other job')} {'is' if along == 1 else 'are'} cancelled too: one of these completed is what they wait for.")
         if answer["starts"]:
             names, others = answer["starts"]["jobs"], answer["starts"]["others"]
             told = [*names[:10], *([f"{len(names) - 10} more"] if len(names) > 10 else []), *([f"{others} of other teams"] if others else [])]

@@ -1,6 +1,7 @@
 """`gpufleet schedule`: jobs that are submitted again and again."""
 
 import sys
+import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -115,7 +116,8 @@ def _rm(arguments: Sequence[str]) -> int:
 
 def _steering(name: str, text: str, said: Callable[[dict[str, Any]], str]) -> Callable[[Sequence[str]], int]:
     def steer(console: Console, which: str, reason: str) -> dict[str, Any]:
-        told: dict[str, Any] = console.post(f"/schedules/{which}/{name}", {"reason": reason})
+        key = uuid.uuid4().hex if name == "run" else ""  # pausing twice does no harm
+        told: dict[str, Any] = console.post(f"/schedules/{which}/{name}", {"reason": reason}, key=key)
         return {"id": which, **told}
 
     return lambda arguments: _each(_many(name, text), arguments, steer, said)

@@ -71,6 +71,15 @@ def gpus(milli: int) -> str:
     return f"{milli / 1000:g}"
 
 
+def gpus_told(milli: int, kind: str = "") -> str:
+    """`1 GPU`, `0.5 GPUs`, `8 H100 GPUs`."""
+    return f"{gpus(milli)} {f'{kind} ' if kind else ''}GPU{'' if milli == 1000 else 's'}"
+
+
+def plural(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Columns as wide as they must be; the last one as long as it is. States are coloured after they are measured."""
     widths = [max(len(head), *(len(row[number]) for row in rows), 0) for number, head in enumerate(heads)]

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, Required, TypedDict, Unpack
 
 from gpufleet.core.bulk import rows_insert
 from gpufleet.core.models import AuditEntry, User
@@ -36,22 +36,27 @@ class Subtree(Protocol):
 SYSTEM = Actor(user=None, name="gpufleet", via="system")
 
 
-def audit_record(
-    *,
-    actor: Actor,
-    action: str,
-    kind: str,
-    object_id: str,
-    quota: Subtree | None = None,
-    quota_path: str | None = None,
-    before: Mapping[str, Any] | None = None,
-    after: Mapping[str, Any] | None = None,
-    reason: str = "",
-) -> AuditEntry:
+class Facts(TypedDict, total=False):
+    """What an entry says.
+
+    `quota` is the node whose subtree it concerns. Its key is kept beside its path, so that the entry stays where it belongs when the node is moved
+    or renamed. `quota_path` says another path than the node has now.
+    """
+
+    actor: Required[Actor]
+    action: Required[str]
+    kind: Required[str]
+    object_id: Required[str]
+    quota: Subtree | None
+    quota_path: str | None
+    before: Mapping[str, Any] | None
+    after: Mapping[str, Any] | None
+    reason: str
+
+
+def audit_record(**facts: Unpack[Facts]) -> AuditEntry:
     """Write one entry, as `audit_entry` makes it."""
-    entry = audit_entry(
-        actor=actor, action=action, kind=kind, object_id=object_id, quota=quota, quota_path=quota_path, before=before, after=after, reason=reason
-    )
+    entry = audit_entry(**facts)
     entry.save(force_insert=True)
     return entry
 
@@ -61,25 +66,13 @@ def audit_write(*, entries: Sequence[AuditEntry]) -> None:
     rows_insert(AuditEntry, COLUMNS, ([getattr(entry, name) for name in COLUMNS] for entry in entries))
 
 
-def audit_entry(
-    *,
-    actor: Actor,
-    action: str,
-    kind: str,
-    object_id: str,
-    quota: Subtree | None = None,
-    quota_path: str | None = None,
-    before: Mapping[str, Any] | None = None,
-    after: Mapping[str, Any] | None = None,
-    reason: str = "",
-) -> AuditEntry:
+def audit_entry(**facts: Unpack[Facts]) -> AuditEntry:
     """An entry that is yet to be written.
 
     With both sides given only the fields that differ are kept, and a write that changed nothing still says that it happened.
-
-    `quota` is the node whose subtree it concerns. Its key is kept beside its path, so that the entry stays where it belongs when the node is moved
-    or renamed. `quota_path` says another path than the node has now.
     """
+    actor, quota, quota_path = facts["actor"], facts.get("quota"), facts.get("quota_path")
+    before, after = facts.get("before"), facts.get("after")
     if before is not None and after is not None:
         changed = [key for key in {**before, **after} if before.get(key) != after.get(key)]
         before = {key: before.get(key) for key in changed}
@@ -89,13 +82,13 @@ def audit_entry(
         actor=actor.user,
         actor_name=actor.name,
         via=actor.via,
-        action=action,
-        object_kind=kind,
-        object_id=object_id,
+        action=facts["action"],
+        object_kind=facts["kind"],
+        object_id=facts["object_id"],
         quota_id=quota.pk if quota else None,
         quota_path=quota_path if quota_path is not None else quota.path if quota else "",
         before=before,
         after=after,
-        reason=reason,
+        reason=facts.get("reason", ""),
         request_id=actor.request_id,
     )

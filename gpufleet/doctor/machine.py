@@ -57,7 +57,13 @@ def gpu_driver() -> Iterator[Finding]:
         count = pynvml.nvmlDeviceGetCount()
     finally:
         pynvml.nvmlShutdown()
-    yield Finding(f"The NVIDIA driver answers and counts {count} GPUs.", "They can be discovered from this machine.", "Nothing.", note=True)
+    counted = "1 GPU" if count == 1 else f"{count} GPUs"
+    yield Finding(
+        f"The NVIDIA driver answers and counts {counted}.",
+        "They can be discovered from this machine.",
+        "Nothing.",
+        note=True,
+    )
 
 
 def static_files() -> Iterator[Finding]:

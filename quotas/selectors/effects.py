@@ -48,6 +48,8 @@ def token_revoke_effects(token: ServiceToken) -> list[str]:
     effects = ["Whatever uses it stops working at once, for good."]
     if made:
         effects.append(f"So does what uses {', '.join(row.name for row in made[:5])}{' and others' if len(made) > 5 else ''}, made with it.")
+    if {"submit", "operate"} & set(token.scopes):
+        effects.append("Schedules that it made or changed are paused, until somebody resumes them.")
     return effects
 
 

@@ -77,7 +77,7 @@ def token_create(
     """Make a token for oneself, from the console or with another token that administers. The secret is in the answer and nowhere else."""
     if access.actor.user != owner:
         raise PermissionDenied("A token is made by its owner.")
-    maker = _token_of(access.actor)
+    maker = token_of(access.actor)
     if maker is not None and Scope.ADMIN not in maker.scopes:
         raise PermissionDenied("Only a token with the scope admin makes tokens.")
     faults: dict[str, str] = {}
@@ -125,7 +125,7 @@ def token_revoke(*, access: Access, token: ServiceToken, reason: str = "", now: 
     """End a token at once, with those that were made with it. Revoking twice is no fault, and is recorded once."""
     if access.actor.user != token.owner:
         access.must_everywhere(Can.ADMINISTER)
-    own = _token_of(access.actor)
+    own = token_of(access.actor)
     if own is not None and own != token and Scope.ADMIN not in own.scopes:
         raise PermissionDenied("Only a token with the scope admin revokes other tokens.")
     with transaction.atomic():
@@ -157,7 +157,7 @@ def _revoke_one(actor: Actor, token: ServiceToken, reason: str, now: datetime) -
     )
 
 
-def _token_of(actor: Actor) -> ServiceToken | None:
+def token_of(actor: Actor) -> ServiceToken | None:
     """The token by which the actor acts; None for a person in the browser."""
     if not actor.via.startswith(VIA):
         return None

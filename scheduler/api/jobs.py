@@ -332,7 +332,7 @@ def job_submit(
     """All faults of a description are told at once, each with its path.
 
     With an `Idempotency-Key` it may be repeated after a time-out: the same key gives the same jobs, and makes none twice. A key that was used for
-    another description is answered with 409.
+    something else is answered with 409.
     """
     access = access_of(request)
     access.must_somewhere(Can.SUBMIT)

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 from django.http import HttpRequest, HttpResponse
-from ninja import Router, Schema, Status
+from ninja import Header, Router, Schema, Status
 from pydantic import Field
 
 from gpufleet.core.etags import IF_MATCH, revision_wanted, stamped
@@ -14,6 +14,7 @@ from gpufleet.web import Access, Can, access_of
 from scheduler.api.lists import answered, listed, parameters_of
 from scheduler.models import Schedule, ScheduleRun
 from scheduler.schedule_lists import RUNS, SCHEDULES
+from scheduler.schedule_schema import ScheduleIn
 from scheduler.selectors.schedules import description_told, may_steer_schedule, schedule_for, schedule_runs, schedules_listed, times_ahead
 from scheduler.services.schedules import (
     schedule_change,
@@ -25,7 +26,6 @@ from scheduler.services.schedules import (
 )
 
 router = Router(tags=["Schedules"])
-LATENESS = "How late a run may still be submitted, in seconds. Null: as late as it comes; with catch_up none five minutes."
 
 
 class ScheduleOut(Schema):
@@ -62,18 +62,6 @@ class ScheduleDetailOut(ScheduleOut):
     times_ahead: list[datetime] = Field(description="The next five times at which it is due.")
     description: dict[str, Any] = Field(description="The job; `launch` only for those who may steer the schedule.")
     may_steer: bool
-
-
-class ScheduleIn(Schema):
-    name: str = Field(max_length=200)
-    description: dict[str, Any] = Field(description="The job, as `POST /jobs` takes it. Its name may be left out: then it is the schedule's.")
-    cron: str = Field(max_length=200, description="Minute, hour, day of the month, month, day of the week.")
-    zone: str = Field("UTC", max_length=100, description="The time zone in which it is due.")
-    overlap: str = Field("skip", max_length=20, description="While jobs of an earlier run have not ended: allow, skip or replace.")
-    catch_up: str = Field("last", max_length=20, description="Of times that were missed: none, last or all.")
-    start_within_s: int | None = Field(None, description=LATENESS)
-    starts_at: datetime | None = Field(None, description="Not due before. A time in the past is caught up with, as catch_up says.")
-    ends_at: datetime | None = Field(None, description="Not due after.")
 
 
 class ScheduleChange(Schema):
@@ -150,7 +138,7 @@ def schedule_make(request: HttpRequest, body: ScheduleIn) -> HttpResponse:
     """Its job is submitted as the caller, with the rights that he has then. All faults are told at once; those of the job below `description`."""
     access = access_of(request)
     access.must_somewhere(Can.SUBMIT)
-    return _told(access, schedule_create(access=access, given=body.dict(), now=now()), status=201)
+    return _told(access, schedule_create(access=access, given=body.model_dump(), now=now()), status=201)
 
 
 @router.get("/schedules/{public_id}", response=ScheduleDetailOut, url_name="schedule", summary="A schedule with its next due times")
@@ -201,14 +189,26 @@ def schedule_go_on(request: HttpRequest, public_id: str, body: ScheduleReason) -
     return _steered(request, public_id, schedule_resume, body)
 
 
-@router.post("/schedules/{public_id}/run", response={201: RunOut}, url_name="schedule_run", openapi_extra=IF_MATCH, summary="Submit it once now")
-def schedule_run(request: HttpRequest, public_id: str, body: ScheduleReason) -> HttpResponse:
-    """Due now, besides its own times, with its owner's rights. 409 where it skips what overlaps and an earlier run has not ended."""
+@router.post(
+    "/schedules/{public_id}/run",
+    response={201: RunOut, 200: RunOut},
+    url_name="schedule_run",
+    openapi_extra=IF_MATCH,
+    summary="Submit it once now",
+)
+def schedule_run(
+    request: HttpRequest, public_id: str, body: ScheduleReason, key: Annotated[str, Header("", alias="Idempotency-Key")]
+) -> HttpResponse:
+    """Due now, besides its own times, with its owner's rights. 409 where it skips what overlaps and an earlier run has not ended.
+
+    With an `Idempotency-Key` it may be repeated after a time-out: the same key tells the run of the first request again, with status 200. A key that
+    was used for something else is answered with 409.
+    """
     access = access_of(request)
     found = schedule_for(access, public_id)
-    run = schedule_run_now(access=access, schedule=found, reason=body.reason, revision=revision_wanted(request), now=now())
-    answer = answered(_run(run))
-    answer.status_code = 201
+    ran = schedule_run_now(access=access, schedule=found, reason=body.reason, revision=revision_wanted(request), key=key, now=now())
+    answer = answered(_run(ran.run))
+    answer.status_code = 200 if ran.repeated else 201
     return answer
 
 

@@ -5,7 +5,7 @@ from django.db.models import Q
 
 from gpufleet.core.models import User
 from gpufleet.core.times import MomentField, now
-from quotas.models import QuotaNode
+from quotas.models import QuotaNode, ServiceToken
 
 
 class Overlap(models.TextChoices):
@@ -45,6 +45,14 @@ class Schedule(models.Model):
     next_due = MomentField(null=True, blank=True, help_text="The first time that is not dealt with; null when there is none any more.")
     last_due = MomentField(null=True, blank=True, help_text="The last time that was dealt with.")
     refusals = models.PositiveIntegerField(default=0, help_text="Runs in a row that were refused, up to now.")
+    written_with = models.ForeignKey(
+        ServiceToken,
+        null=True,
+        blank=True,
+        on_delete=models.SET_NULL,
+        related_name="+",
+        help_text="The token with which it was last written; with its end by hand it is paused.",
+    )
     revision = models.PositiveIntegerField(default=1)
     created_at = MomentField(default=now)
 

@@ -53,6 +53,7 @@ class JobDraft(models.Model):
     public_id = models.CharField(max_length=24, unique=True)
     name = models.CharField(max_length=120, blank=True)
     text = models.TextField(help_text="The description as YAML, finished or not.")
+    repeat = models.JSONField(default=dict, help_text="The fields that say when it is to recur, as typed.")
     saved_at = MomentField(default=now)
 
     class Meta:

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpufleet.core.templatetags.shell import gpus, plural
+from gpufleet.core.templatetags.shell import gpus, gpus_told, plural
 from scheduler.models import HOLDING, Job, JobBatch, JobState
-from scheduler.services.bulk import Action, Effect, Preview, Verdict
+from scheduler.services.bulk import CAUSES, Action, Effect, Preview, Verdict
 
 TEAMS_SHOWN = 8
 STARTS_SHOWN = 12
@@ -98,22 +98,18 @@ def _lines(preview: Preview, jobs: Sequence[Job]) -> Iterable[str]:
     milli: Counter[str] = Counter()
     for job in jobs:
         milli[job.quota.path] += job.gpus_milli
-    named = [f"{path}: {plural(count, 'job')} of {_gpus(milli[path])}" for path, count in teams.most_common(TEAMS_SHOWN)]
+    named = [f"{path}: {plural(count, 'job')} of {gpus_told(milli[path])}" for path, count in teams.most_common(TEAMS_SHOWN)]
     rest = len(teams) - len(named)
     yield "; ".join([*named, *([f"and {plural(rest, 'more team')}"] if rest else [])]) + "."
     if preview.asked.action == Action.CANCEL:
         freed = sum(preview.freed.values())
         types = ", ".join(f"{gpus(amount)} {name}" for name, amount in preview.freed.items())
         if freed:
-            yield f"{_gpus(freed)} come{'s' if freed == 1000 else ''} free once their workers have gone: {types}."
+            yield f"{gpus_told(freed)} come{'s' if freed == 1000 else ''} free once their workers have gone: {types}."
         if preview.along:
             waits = "waits for one of these to complete and is" if preview.along == 1 else "wait for one of these to complete and are"
             yield f"{plural(preview.along, 'other job')} {waits} cancelled too."
         yield "A cancelled job can't be resumed."
-
-
-def _gpus(milli: int) -> str:
-    return f"{gpus(milli)} GPU{'' if milli == 1000 else 's'}"
 
 
 def _starts_said(preview: Preview, jobs: Sequence[Job]) -> str:
@@ -141,6 +137,11 @@ class BatchView:
     @property
     def left_count(self) -> int:
         return sum(len(group.rows) for group in self.left)
+
+    @property
+    def reason(self) -> str:
+        """What somebody gave as his reason; the heading says what was done."""
+        return "" if self.batch.reason == CAUSES[Action(self.batch.action)] else self.batch.reason
 
 
 def batch_view(batch: JobBatch, verdicts: Sequence[Mapping[str, Any]]) -> BatchView:

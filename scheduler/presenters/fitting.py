@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from gpufleet.core.templatetags.shell import gpus, plural
+from gpufleet.core.templatetags.shell import gpu_word, gpus, plural
 from quotas.permissions import Access
 from scheduler.engine.fleet import bits_of
 from scheduler.presenters.jobs import CELL, GAP, Cell, sentence
@@ -59,7 +59,7 @@ LOOKS = {
     "now": ("good", "play", "Starts now"),
     "soon": ("good", "clock", "Starts once others have left"),
     "later": ("move", "clock", "Starts later"),
-    "held": ("rest", "pause", "Waits until it is let go"),
+    "held": ("rest", "pause", "Waits whatever is free"),
     "never": ("bad", "cross", "Never starts like this"),
     "unknown": ("warn", "question", "Nobody can say when it starts"),
 }
@@ -122,7 +122,7 @@ def _quota(fit: Fit) -> str:
     after = own.used + fit.gpus_milli
     if own.guaranteed is None:
         return f"{fit.quota} may use as much of {fit.gpu_type} as it likes."
-    share = f"{gpus(after)} of {gpus(own.guaranteed)} guaranteed {fit.gpu_type} GPUs of {fit.quota} would be in use"
+    share = f"{gpus(after)} of {gpus(own.guaranteed)} guaranteed {fit.gpu_type} {gpu_word(own.guaranteed)} of {fit.quota} would be in use"
     if fit.guaranteed:
         return f"Guaranteed: {share}."
     tight = next((level for level in fit.levels if level.guaranteed is not None and level.used + fit.gpus_milli > level.guaranteed), own)

@@ -86,7 +86,7 @@ def _waiting(row: JobRow, now: datetime) -> Line:
     if job.held_at:
         return Line("Held back by a person.", job.held_at, "since")
     if promise:
-        return Line(promised(promise, row.discretion), promise.until, "or anew")
+        return Line(promised(promise, job.public_id, row.discretion), promise.until, "or anew")
     if row.unmet:
         return Line(f"Waits for {plural(row.unmet, 'job')} to end.")
     if job.not_before and job.not_before > now:
@@ -101,12 +101,13 @@ def _waiting(row: JobRow, now: datetime) -> Line:
     return Line("Not looked at yet.")
 
 
-def promised(promise: Promise, discretion: Discretion) -> str:
-    """Which GPUs somebody else still leaves for it."""
+def promised(promise: Promise, own: str, discretion: Discretion) -> str:
+    """Which GPUs are still left for it, mostly by others. `own` is its own id: it may have to leave itself before it stands elsewhere."""
     leaving = [discretion.text(str(name)) for name in promise.after]
-    named = [name for name in leaving if name.startswith("j-")]
-    others = len(leaving) - len(named)
-    parts = named[:3]
+    itself = [name for name in leaving if name == own]
+    named = [name for name in leaving if name.startswith("j-") and name != own]
+    others = len(leaving) - len(named) - len(itself)
+    parts = [*(["its own last attempt"] if itself else []), *named[:3]]
     if len(named) > 3:
         parts.append(plural(len(named) - 3, "more job"))
     if others:

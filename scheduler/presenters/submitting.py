@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scheduler.job_fields import ROLE, SECTIONS, Field, differences, field_for_fault, roles_of, values_of
+from scheduler.job_fields import REPEAT, ROLE, SECTIONS, Field, differences, field_for_fault, roles_of, values_of
 from scheduler.job_reading import Faults
 from scheduler.job_yaml import Document
 from scheduler.models import Job
@@ -37,10 +37,16 @@ class Group:
 
 
 def form_groups(
-    description: Mapping[str, Any], faults: Faults, began: Mapping[str, Any] | None, locked: Sequence[str], *, values: Mapping[str, str] | None = None
+    description: Mapping[str, Any],
+    faults: Faults,
+    began: Mapping[str, Any] | None,
+    locked: Sequence[str],
+    *,
+    values: Mapping[str, str] | None = None,
+    repeat: Mapping[str, str] | None = None,
 ) -> list[Group]:
-    """`values` are the texts as they were typed, where a form was sent."""
-    said = values if values is not None else values_of(description)
+    """`values` are the texts as they were typed, where a form was sent; `repeat` those that say when it recurs."""
+    said = {**(values if values is not None else values_of(description)), **(repeat or {})}
     was = {path: before for path, before, _ in differences(began, description)} if began is not None else {}
     at_fields = faults_by_field(faults)
 
@@ -83,17 +89,34 @@ def other_faults(faults: Faults, document: Document | None) -> list[str]:
     return found
 
 
-def command_line(yaml: str) -> str:
-    """The same by `gpufleet submit`, which reads it from standard input."""
+def repeat_faults(faults: Faults) -> Faults:
+    """Faults of a schedule by the fields of the form; those of its job stand at the job's own fields."""
+    found: Faults = {}
+    for path, messages in faults.items():
+        head, _, inner = path.partition(".")
+        field = inner or head if head in ("description", "name") else f"{REPEAT}{path}"
+        found.setdefault(field, []).extend(message for message in messages if message not in found.get(field, ()))
+    return found
+
+
+FLAGS = {"cron": "cron", "zone": "zone", "overlap": "overlap", "catch_up": "catch-up", "start_within_s": "start-within"}
+FLAGS |= {"starts_at": "from", "ends_at": "until"}
+
+
+def command_line(yaml: str, repeat: Mapping[str, Any]) -> str:
+    """The same by `gpufleet submit`, or `gpufleet schedule add`, which read it from standard input."""
     end = "JOB"
     while end in yaml.splitlines():
         end += "_"
-    return f"gpufleet submit - <<'{end}'\n{yaml}{end}"
+    flags = "".join(f" --{flag}={shlex.quote(str(repeat[key]))}" for key, flag in FLAGS.items() if key in repeat)
+    return f"gpufleet {f'schedule add -{flags}' if repeat else 'submit -'} <<'{end}'\n{yaml}{end}"
 
 
-def curl_line(description: Mapping[str, Any], origin: str) -> str:
-    body = shlex.quote(json.dumps(description, ensure_ascii=False, default=str))
-    return f'curl -X POST {origin}/api/v1/jobs -H "Authorization: Bearer $TOKEN" -H "Content-Type: application/json" -d {body}'
+def curl_line(description: Mapping[str, Any], repeat: Mapping[str, Any], origin: str) -> str:
+    said = {"name": description.get("name"), **repeat, "description": description} if repeat else description
+    body = shlex.quote(json.dumps(said, ensure_ascii=False, default=str))
+    address = f"{origin}/api/v1/{'schedules' if repeat else 'jobs'}"
+    return f'curl -X POST {address} -H "Authorization: Bearer $TOKEN" -H "Content-Type: application/json" -d {body}'
 
 
 PLAIN_ROLE = {"name", "min", "gpus", "gpu_types"}

@@ -3,7 +3,7 @@
 import gzip
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db.models import Count, Func, IntegerField, Min, Q, QuerySet
 from django.http import Http404
@@ -77,6 +77,17 @@ class Leadership:
 
 def leadership(now: datetime) -> Leadership:
     return Leadership(Lease.objects.filter(name=LEASE).first(), now)
+
+
+class Pause(NamedTuple):
+    at: datetime
+    reason: str
+
+
+def pause_now() -> Pause | None:
+    """Since when and why nothing is decided, if somebody paused the scheduler. Told to everyone: whoever waits must know."""
+    found = Lease.objects.filter(name=LEASE).values_list("paused_at", "paused_reason").first()
+    return Pause(found[0], found[1]) if found and found[0] is not None else None
 
 
 def plans_listed(access: Access) -> QuerySet[PlanRecord]:

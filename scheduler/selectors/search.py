@@ -1,4 +1,4 @@
-"""Finding hardware and jobs by a part of their name or by their id."""
+"""Finding hardware, jobs and schedules by a part of their name or by their id."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from django.db.models import Q
 
 from gpufleet.core.ranking import by_closeness
 from quotas.permissions import Access, Can
-from scheduler.models import ENDED, Cluster, Gpu, Job, Node
+from scheduler.models import ENDED, Cluster, Gpu, Job, Node, Schedule
 
 
 def nodes_search(access: Access, text: str, *, limit: int) -> Sequence[Node]:
@@ -36,3 +36,9 @@ def jobs_search(access: Access, text: str, *, limit: int) -> Sequence[Job]:
     named = Q(name__holds=text) & ~Q(state__in=ENDED) | Q(public_id__iexact=text)
     jobs = Job.objects.filter(access.visible(Can.SEE, "quota__path"), named).select_related("quota")
     return list(jobs.order_by("-submitted_at", "-id")[:limit])
+
+
+def schedules_search(access: Access, text: str, *, limit: int) -> Sequence[Schedule]:
+    named = Q(name__icontains=text) | Q(public_id__iexact=text)
+    found = Schedule.objects.filter(access.visible(Can.SEE, "quota__path"), named).select_related("quota")
+    return list(found.order_by(by_closeness("name", text), "name", "id")[:limit])

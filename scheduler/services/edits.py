@@ -21,9 +21,10 @@ from scheduler.selectors.jobs import must_steer
 from scheduler.services.jobs import job_stop
 from scheduler.services.lease import lease_want
 from scheduler.services.repeats import Submitted, submission_once
+from scheduler.services.revisions import unchanged_or_stale
 from scheduler.services.runs import Clusters
 from scheduler.services.steering import reason_given
-from scheduler.services.steps import Steps, jobs_locked, open_attempts, unchanged_or_stale
+from scheduler.services.steps import Steps, jobs_locked, open_attempts
 from scheduler.services.submission import submissions_check
 from scheduler.snapshots.fleet import topology_now
 from scheduler.snapshots.jobs import Kinds, kind_document

@@ -21,7 +21,10 @@ from gpufleet.core.times import MILLISECOND, millis
 from quotas.permissions import Access, Can
 from quotas.selectors.rates import rates_now
 from scheduler.backends.registry import backends_all
+from scheduler.engine.cycle import settled
+from scheduler.engine.invariants import check
 from scheduler.engine.kept import Kept
+from scheduler.engine.outcome import decisions_of
 from scheduler.engine.plan import Decision, Stand
 from scheduler.engine.trial import Ground, Level, Trial, starts_at_once
 from scheduler.engine.values import QUEUED, Job, Scenario
@@ -29,6 +32,7 @@ from scheduler.foresight import Foreseen, Foresight, estimated, ruled
 from scheduler.job_schema import JobDescription
 from scheduler.models import Lease as LeaseRow
 from scheduler.policy import policy, without_splitting
+from scheduler.selectors.loop import pause_now
 from scheduler.selectors.predictions import Recalled, foresight_now, past_recalled
 from scheduler.services.lease import TICK
 from scheduler.services.submission import Checked, submissions_check, submissions_judge
@@ -46,7 +50,7 @@ MOST_OF_THE_TIME = 0.1
 STALE = timedelta(minutes=5)
 # Small fleets are read within this: who asks first is then answered at once.
 PATIENCE_SECONDS = 0.25
-# Who looks at what an action on many jobs comes to looks once, and does not ask again by itself.
+# Who looks at what an action on many jobs comes to looks once, and does not ask again by itself: so long for the fleet, and for his turn.
 LONG_PATIENCE_SECONDS = 2.0
 AGAIN_SECONDS = 1
 # What was typed is remembered by what is kept from ground to ground; after so much of it all is begun anew.
@@ -56,6 +60,7 @@ MOST_EVENTS = 1_200  # of futures, while somebody waits for the answer
 MOST_DATED = 4
 PARTS = ("mig", "gpu_memory_gb", "gpu_share")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+PAUSED = "The scheduler is paused: it starts nothing until an operator resumes it."
 FOREVER_MS = 10 * 366 * 86_400_000
 log = logging.getLogger(__name__)
 
@@ -150,6 +155,8 @@ class Grounds:
         self._spare: _Side | None = None
         self._making = threading.Lock()
         self._trying = threading.Lock()
+        self._previewing = threading.Lock()
+        self._as_it_stands: tuple[Scenario, frozenset[str]] | None = None  # who starts without any change
         self._made = threading.Event()  # set whenever no reading is under way
         self._fault: Exception | None = None
 
@@ -172,18 +179,29 @@ class Grounds:
         return {node.gpu_type for node in side.ground.scenario.nodes if node.gpus and (named is None or node.name in named)}
 
     def sequel(self, change: Callable[[Sequence[Job], Kinds], Sequence[Job]], now: datetime) -> Sequel | None:
-        """A plan of the fleet with other jobs, which takes longer than a trial the more of them are others. None: the fleet is being read."""
+        """A plan of the fleet with other jobs. None: the fleet is being read, or too many ask for such plans.
+
+        It is made from nothing: where hundreds of jobs differ little of what trials keep is of use, and so no trial waits for it, nor takes back
+        what it changed. One at a time, or a few people who look at what they are about to do would take all of the processor.
+        """
         self._see_to_it(now, LONG_PATIENCE_SECONDS)
         with self._trying:
             side = self._serving
             if side is None or not _serves(side, now):
                 return None
-            ground = side.ground
-            assert ground is not None
-            known = len(ground.kept.forms)
-            starts = ground.starts_with(change(ground.scenario.jobs, side.snapshots.kinds))
-            side.kinds += 1 + len(ground.kept.forms) - known  # many others may be of as many new kinds
-            return Sequel(side.taken_at, starts)
+            assert side.ground is not None
+            before, taken_at = side.ground.scenario, side.taken_at
+            jobs = change(before.jobs, side.snapshots.kinds)
+            side.kinds += max(0, len(jobs) - len(before.jobs))  # those that join were read by what trials keep
+        if not self._previewing.acquire(timeout=LONG_PATIENCE_SECONDS):
+            return None
+        try:
+            if self._as_it_stands is None or self._as_it_stands[0] is not before:
+                self._as_it_stands = before, frozenset(_starts(before, before.jobs))
+            known = self._as_it_stands[1]
+            return Sequel(taken_at, tuple(name for name in _starts(before, jobs) if name not in known))
+        finally:
+            self._previewing.release()
 
     def foreseen(self, make: Callable[[_Side], Job], wait: int) -> Foreseen:
         """The range around a start that a trial found: by futures, where few enough jobs are there to play them while somebody waits."""
@@ -274,6 +292,13 @@ def _begun(scenario: Scenario, kept: Kept) -> Scenario:
     return replace(scenario, jobs=tuple(begun))
 
 
+def _starts(scenario: Scenario, jobs: Sequence[Job]) -> list[str]:
+    """Who starts at once if these are the fleet's jobs, in the order of the plan."""
+    cycle = settled(replace(scenario, jobs=tuple(jobs)), Kept())
+    check(cycle)
+    return [one.job for one in decisions_of(cycle) if one.action == "start" and one.job is not None]
+
+
 def _serves(side: _Side, now: datetime) -> bool:
     return timedelta(0) <= now - side.taken_at < STALE
 
@@ -307,7 +332,7 @@ def fit_checked(*, access: Access, checked: Checked, raw: Mapping[str, Any], now
     found, as_of = tried
     said = checked.description
     at = _moment(found, as_of, now)
-    held = _held(said, now)
+    held = (*_held(said, now), *([PAUSED] if pause_now() else []))
     range_ = None if at is None else _range(checked, found, at, now)
     if range_ is not None:
         at = range_[1]

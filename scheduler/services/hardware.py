@@ -26,12 +26,8 @@ def node_health_change(*, access: Access, node: Node, to: str, reason: str, now:
     with transaction.atomic():
         now = usage_moment(now=now)
         node = _locked_node(node)
-        before = {"health": node.health, "reason": node.health_reason}
         _check_step(node, to, reason, seen, Q(node=node))
-        node.health, node.health_since, node.health_reason = to, now, reason.strip()
-        node.save(update_fields=["health", "health_since", "health_reason"])
-        after = {"health": to, "reason": node.health_reason}
-        _record(access.actor, "node.health", node, None, "health", before, after, reason, now)
+        _step(access, node, None, to, reason, now)
         timeline_follow(gpus=Gpu.objects.filter(node=node, removed_at__isnull=True).values_list("pk", flat=True), at=now)
     return node
 
@@ -42,14 +38,20 @@ def gpu_health_change(*, access: Access, gpu: Gpu, to: str, reason: str, now: da
     with transaction.atomic():
         now = usage_moment(now=now)
         gpu = locked_gpu(gpu)
-        before = {"health": gpu.health, "reason": gpu.health_reason}
         _check_step(gpu, to, reason, seen, Q(gpu=gpu))
-        gpu.health, gpu.health_since, gpu.health_reason = to, now, reason.strip()
-        gpu.save(update_fields=["health", "health_since", "health_reason"])
-        after = {"health": to, "reason": gpu.health_reason}
-        _record(access.actor, "gpu.health", gpu.node, gpu, "health", before, after, reason, now)
+        _step(access, gpu.node, gpu, to, reason, now)
         timeline_follow(gpus=[gpu.pk], at=now)
     return gpu
+
+
+def _step(access: Access, node: Node, gpu: Gpu | None, to: str, reason: str, now: datetime) -> None:
+    """Write another health of a node, or of one of its GPUs."""
+    row, kind = (node, "node") if gpu is None else (gpu, "gpu")
+    before = {"health": row.health, "reason": row.health_reason}
+    row.health, row.health_since, row.health_reason = to, now, reason.strip()
+    row.save(update_fields=["health", "health_since", "health_reason"])
+    after = {"health": to, "reason": row.health_reason}
+    _record(access.actor, f"{kind}.health", node, gpu, "health", before, after, reason, now)
 
 
 def node_spare_set(*, access: Access, node: Node, spare: bool, reason: str, now: datetime) -> Node:

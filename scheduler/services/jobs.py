@@ -23,8 +23,9 @@ from scheduler.models import ENDED, HOLDING, Attempt, Job, JobEvent, JobState, P
 from scheduler.services.holds import WHOLE_MILLI, Seat, placements_insert, seats_faults
 from scheduler.services.lease import lease_want
 from scheduler.services.outbox import happenings_write
+from scheduler.services.revisions import unchanged_or_stale
 from scheduler.services.runs import Clusters, Stop, attempt_ended, attempt_running, stop_ask
-from scheduler.services.steps import CAUSE_LENGTH, IllegalTransition, Steps, jobs_locked, open_attempts, unchanged_or_stale
+from scheduler.services.steps import CAUSE_LENGTH, IllegalTransition, Steps, jobs_locked, open_attempts
 from scheduler.services.story import Event
 from scheduler.services.usage import usage_follow, usage_moment
 from scheduler.transitions import FIRST, OUTCOMES, gives_back, may_become, takes_gpus

@@ -12,6 +12,7 @@ from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import DEFAULT_DB_ALIAS, connection, connections, transaction
 
 from gpufleet.core.faults import Conflict
+from gpufleet.core.models import User
 from gpufleet.core.prepared import PreparedUpdate, prepared_cursor
 from gpufleet.core.times import MomentField
 from quotas.permissions import Access, Can
@@ -39,17 +40,35 @@ def submission_once(*, access: Access, description: Mapping[str, Any], key: str,
         raise ValidationError({"Idempotency-Key": wrong})
     if not key or unstorable(description):
         return Submitted(submission_create(access=access, description=description, now=now, actor=access.actor))
-    digest = _digest(description)
     with transaction.atomic():
-        taken = _key_take(user.pk, key, digest, now)
-        if taken is None:
-            return _again(SubmissionKey.objects.get(user=user, key=key), digest, access)
+        taken = key_take(user=user, key=key, said=description, now=now)
+        if isinstance(taken, SubmissionKey):
+            return Submitted(list(_repeated({0: taken}, access)[0].jobs), repeated=True)
         jobs = submission_create(access=access, description=description, now=now, actor=access.actor)
-        KEY_USED(taken, json.dumps([job.public_id for job in jobs]))
+        key_used(taken, [job.public_id for job in jobs])
     return Submitted(jobs)
 
 
-def _key_take(user: int, key: str, digest: str, now: datetime) -> int | None:
+def key_take(*, user: User, key: str, said: Any, now: datetime) -> int | SubmissionKey:
+    """In the caller's transaction: a key that is the caller's now, or the row of one under which the same was done before."""
+    if wrong := _key_faults(key, 0, 0):
+        raise ValidationError({"Idempotency-Key": wrong})
+    digest = _digest(said)
+    taken = _key_insert(user.pk, key, digest, now)
+    if taken is not None:
+        return taken
+    row = SubmissionKey.objects.get(user=user, key=key)
+    if row.digest != digest:
+        raise Conflict(_taken(row))
+    return row
+
+
+def key_used(taken: int, jobs: Sequence[str]) -> None:
+    """Under a key that was taken these were submitted."""
+    KEY_USED(taken, json.dumps(list(jobs)))
+
+
+def _key_insert(user: int, key: str, digest: str, now: datetime) -> int | None:
     """The row of a key that nobody has used yet; None: it has been. A second request at the same time waits here for the first one's end."""
     with prepared_cursor(connections[DEFAULT_DB_ALIAS]) as cursor:
         cursor.execute(
@@ -59,12 +78,6 @@ def _key_take(user: int, key: str, digest: str, now: datetime) -> int | None:
         )
         row = cursor.fetchone()
     return row[0] if row else None
-
-
-def _again(row: SubmissionKey, digest: str, access: Access) -> Submitted:
-    if row.digest != digest:
-        raise Conflict(_taken(row))
-    return Submitted(list(_repeated({0: row}, access)[0].jobs), repeated=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +134,7 @@ def _key_faults(key: str, first: int, place: int) -> str:
 
 
 def _taken(row: SubmissionKey) -> str:
-    return f"The key {row.key} was used for another description. Take a fresh one."
+    return f"The key {row.key} was used for something else. Take a fresh one."
 
 
 def _repeated(rows: Mapping[int, SubmissionKey], access: Access) -> dict[int, Verdict]:
@@ -149,5 +162,5 @@ def submissions_dry(*, access: Access, wishes: Sequence[Any], now: datetime) -> 
     return submissions_judge(access=access, descriptions=wishes, now=now)
 
 
-def _digest(description: Mapping[str, Any]) -> str:
-    return hashlib.sha256(orjson.dumps(description, option=orjson.OPT_SORT_KEYS)).hexdigest()
+def _digest(said: Any) -> str:
+    return hashlib.sha256(orjson.dumps(said, option=orjson.OPT_SORT_KEYS)).hexdigest()

@@ -9,7 +9,6 @@ from django.db.models import F
 from django.http import Http404
 
 from gpufleet.core.audit import audit_record
-from gpufleet.core.faults import Stale
 from gpufleet.core.ids import public_id
 from gpufleet.core.models import User
 from quotas.models import QuotaNode
@@ -17,6 +16,7 @@ from quotas.permissions import Access, Can
 from scheduler.models import SavedView
 from scheduler.selectors.notices import must_write_own
 from scheduler.selectors.saved_views import is_mine, may_share_with, may_unshare, must_own, must_show, must_stay_within
+from scheduler.services.revisions import row_locked
 from scheduler.view_queries import query_read
 
 MOST_VIEWS = 50
@@ -138,13 +138,8 @@ def _person_locked(owner: int) -> None:
 
 
 def _locked(view: SavedView, seen: int | None) -> SavedView:
-    """As it is now: whoever read it before may have been overtaken."""
-    fresh = SavedView.objects.select_for_update(of=("self",)).select_related("owner", "shared_with").filter(pk=view.pk).first()
-    if fresh is None:
-        raise Http404(f"There is no view {view.public_id} any more.")
-    if seen is not None and fresh.revision != seen:
-        raise Stale(f"{fresh.name} is at revision {fresh.revision} by now, not {seen}: read it again, then decide anew.", fresh.revision)
-    return fresh
+    gone = Http404(f"There is no view {view.public_id} any more.")
+    return row_locked(SavedView.objects.select_related("owner", "shared_with"), view.pk, name=view.name, revision=seen, gone=gone)
 
 
 def _no_default(owner: int) -> None:

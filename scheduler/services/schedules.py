@@ -14,23 +14,26 @@ from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import IntegrityError, connection, transaction
 
 from gpufleet.core.audit import SYSTEM, audit_record
-from gpufleet.core.faults import Conflict, Stale
+from gpufleet.core.faults import Conflict
 from gpufleet.core.ids import public_id
 from gpufleet.core.live.news import News
 from gpufleet.core.models import User
 from quotas.models import QuotaNode
 from quotas.permissions import Access, Can, access_for_user
+from quotas.services.tokens import token_of
 from scheduler.job_reading import Faults
 from scheduler.job_schema import EARLIEST, LATEST, LONGEST_SECONDS
-from scheduler.models import ENDED, HOLDING, CatchUp, Job, JobState, Overlap, RunOutcome, Schedule, ScheduleRun
+from scheduler.models import ENDED, HOLDING, CatchUp, Job, JobState, Overlap, RunOutcome, Schedule, ScheduleRun, SubmissionKey
 from scheduler.recurrence import INSTANT, NoTimes, Rhythm, expression_fault, zone_fault
 from scheduler.selectors.schedules import is_owner, must_steer_schedule
 from scheduler.services.lease import lease_want
 from scheduler.services.notices import notice_tell
+from scheduler.services.repeats import key_take, key_used
+from scheduler.services.revisions import row_locked
 from scheduler.services.runs import Clusters, Stop, stop_ask
 from scheduler.services.steering import reason_given
 from scheduler.services.steps import Steps, jobs_locked, open_attempts
-from scheduler.services.submission import Due, submissions_check, submissions_write
+from scheduler.services.submission import Checked, Due, submissions_check, submissions_write
 
 log = logging.getLogger(__name__)
 
@@ -53,24 +56,44 @@ COLUMNS = ("name", "cron", "zone", "overlap", "catch_up", "start_within_s", "sta
 TIMING = ("cron", "zone", "starts_at", "ends_at")
 
 
-def schedule_create(*, access: Access, given: Mapping[str, Any], now: datetime) -> Schedule:
-    """A schedule of the caller's own. Every fault is told at once, those of the job below `description`."""
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A schedule that is not written down, with all that is wrong with it. `checked` is its job, where that may be submitted."""
+
+    schedule: Schedule
+    checked: Checked | None
+    faults: Faults
+
+
+def schedule_draw(*, access: Access, given: Mapping[str, Any], now: datetime) -> Drawn:
+    """What a new schedule of the caller's would be. Faults of the job are told below `description`. Nothing is written."""
     user = access.actor.user
     if user is None or not access.can_somewhere(Can.SUBMIT):
         raise PermissionDenied("It needs a role that may submit, and a token with the scope submit.")
-    schedule = Schedule(owner=user, created_at=now, name="", cron="")
-    faults = _take(schedule, given, now) | _take_description(access, schedule, given.get("description"), now)
-    if faults:
-        raise ValidationError(faults)
+    schedule = Schedule(owner=user, written_with=token_of(access.actor), created_at=now, name="", cron="")
+    own = _take(schedule, given, now)
+    checked, of_job = _take_description(access, schedule, given.get("description"), now)
+    if not own.keys() & set(TIMING):
+        # One that begins in the past catches up by its rule.
+        schedule.next_due = _rhythm(schedule).after(schedule.starts_at - INSTANT if schedule.starts_at is not None else now)
+    return Drawn(schedule, checked, own | of_job)
+
+
+def schedule_create(*, access: Access, given: Mapping[str, Any], now: datetime) -> Schedule:
+    """A schedule of the caller's own. Every fault is told at once, those of the job below `description`."""
+    drawn = schedule_draw(access=access, given=given, now=now)
+    if drawn.faults:
+        raise ValidationError(drawn.faults)
+    schedule, user = drawn.schedule, access.actor.user
+    assert user is not None
     with transaction.atomic():
         # Locked, so that two at once do not both find room.
         User.objects.select_for_update().get(pk=user.pk)
         if Schedule.objects.filter(owner=user).count() >= MOST_SCHEDULES:
             raise ValidationError({"name": [f"You have {MOST_SCHEDULES} schedules, which is the most. Remove one first."]})
         schedule.public_id = public_id("s")
-        # One that begins in the past catches up by its rule.
-        schedule.next_due = _rhythm(schedule).after(schedule.starts_at - INSTANT if schedule.starts_at is not None else now)
         schedule.save(force_insert=True)
+        _tell(schedule)
         _record(access, "schedule.create", schedule, after=_facts(schedule))
     return schedule
 
@@ -90,11 +113,12 @@ def schedule_change(*, access: Access, schedule: Schedule, given: Mapping[str, A
         faults |= _take(schedule, given, now)
         if "description" in given or given.get("take_over"):
             said = given.get("description", schedule.description | {"quota": schedule.quota.path})
-            faults |= _take_description(access, schedule, said, now)
+            faults |= _take_description(access, schedule, said, now)[1]
         if faults:
             raise ValidationError(faults)
         if times != [getattr(schedule, name) for name in TIMING]:
             schedule.next_due = _next_from_now(schedule, now)
+        _vouch(access, schedule, whole="description" in given or bool(given.get("take_over")))
         _save(schedule)
         _record(access, "schedule.update", schedule, before=before, after=_facts(schedule), reason=str(given.get("reason") or ""))
     return schedule
@@ -126,6 +150,7 @@ def schedule_resume(*, access: Access, schedule: Schedule, reason: str, revision
             raise ValidationError({"zone": [fault]})
         schedule.paused_at, schedule.paused_by, schedule.paused_reason, schedule.refusals = None, "", "", 0
         schedule.next_due = _next_from_now(schedule, now)
+        _vouch(access, schedule, whole=True)
         _save(schedule)
         _record(access, "schedule.resume", schedule, before={"paused": True}, after={"paused": False}, reason=cause)
     return schedule
@@ -138,15 +163,30 @@ def schedule_remove(*, access: Access, schedule: Schedule, reason: str, revision
     with transaction.atomic():
         schedule = _locked(schedule, revision)
         _record(access, "schedule.remove", schedule, before=_facts(schedule), reason=cause)
+        _tell(schedule)
         schedule.delete()
 
 
-def schedule_run_now(*, access: Access, schedule: Schedule, reason: str, revision: int | None = None, now: datetime) -> ScheduleRun:
-    """Submit it once more, due now, with its owner's rights. Its own times stay as they are, and it may be paused."""
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A run by hand; `repeated`: the key had been used, so it is the run of the first request."""
+
+    run: ScheduleRun
+    repeated: bool = False
+
+
+def schedule_run_now(*, access: Access, schedule: Schedule, reason: str, revision: int | None = None, key: str = "", now: datetime) -> Ran:
+    """Submit it once more, due now, with its owner's rights. Its own times stay as they are, and it may be paused. Under a key it is done once."""
     must_steer_schedule(access, schedule)
     cause = reason_given(reason, "")
     due = now.replace(microsecond=0)
+    user = access.actor.user
+    assert user is not None, "it may steer"
     with transaction.atomic():
+        # First of all, while nothing is locked: a second request by this key waits here for the end of the first one.
+        taken = key_take(user=user, key=key, said={"run": schedule.public_id, "reason": cause}, now=now) if key else None
+        if isinstance(taken, SubmissionKey):
+            return Ran(_run_of(schedule, taken), repeated=True)
         schedule = _locked(schedule, revision)
         if ScheduleRun.objects.filter(schedule=schedule, due_at=due).exists():
             raise Conflict(f"{schedule.name} was run this second already.")
@@ -154,10 +194,21 @@ def schedule_run_now(*, access: Access, schedule: Schedule, reason: str, revisio
         if earlier and schedule.overlap == Overlap.SKIP:
             raise Conflict(f"{_named(earlier)} of an earlier run has not ended; {schedule.name} skips what would overlap.")
         _record(access, "schedule.run", schedule, after={"due_at": due.isoformat()}, reason=cause)
-        run = _submitted(schedule, due, earlier, now, by=access.actor.name)
+        rights = _access_of_owner(schedule)
+        if fault := _right_fault(rights, schedule):
+            raise ValidationError({"owner": [fault]})
+        run = _submitted(schedule, rights, due, earlier, now, by=access.actor.name)
         if isinstance(run, dict):
             raise ValidationError(run)
-    return run
+        if taken is not None:
+            key_used(taken, run.jobs)
+        _tell(schedule)
+    return Ran(run)
+
+
+def _run_of(schedule: Schedule, row: SubmissionKey) -> ScheduleRun:
+    """What was run under a key: due in the second at which the key was taken."""
+    return ScheduleRun.objects.get(schedule=schedule, due_at=row.at.replace(microsecond=0))
 
 
 # The turn
@@ -165,6 +216,7 @@ def schedule_run_now(*, access: Access, schedule: Schedule, reason: str, revisio
 
 def schedules_turn(*, now: datetime) -> int:
     """Deal with all that is due. Returns how many times that were. Doubled, late or killed at any point it submits nothing twice."""
+    _pause_revoked(now)
     due = Schedule.objects.filter(next_due__lte=now, paused_at__isnull=True).order_by("next_due", "pk")
     done = 0
     for key in list(due.values_list("pk", flat=True)[:MOST_AT_A_TURN]):
@@ -176,6 +228,18 @@ def schedules_turn(*, now: datetime) -> int:
         except Exception:
             log.exception("What is due of schedule %s could not be submitted. It is tried again.", key)
     return done
+
+
+def _pause_revoked(now: datetime) -> None:
+    """A token that was revoked is trusted no more, nor is what it left behind, until somebody says so."""
+    rows = Schedule.objects.filter(written_with__revoked_at__isnull=False, paused_at__isnull=True, next_due__isnull=False)
+    for key in list(rows.values_list("pk", flat=True)[:MOST_AT_A_TURN]):
+        with transaction.atomic():
+            locked = Schedule.objects.select_for_update(of=("self",)).select_related("quota", "owner", "written_with")
+            schedule = locked.filter(pk=key, paused_at__isnull=True).first()
+            token = schedule.written_with if schedule is not None else None
+            if schedule is not None and token is not None and token.revoked_at is not None:
+                _pause(schedule, f"The token {token.name}, with which it was last written, is revoked. Resume it if it is to go on.", now)
 
 
 def schedule_step(*, key: int, now: datetime) -> bool:
@@ -195,6 +259,7 @@ def schedule_step(*, key: int, now: datetime) -> bool:
             _deal_with(schedule, step, now)
         schedule.last_due, schedule.next_due = step.due, step.following
         schedule.save(update_fields=["last_due", "next_due", "refusals", "paused_at", "paused_by", "paused_reason", "revision"])
+        _tell(schedule)
     return True
 
 
@@ -236,12 +301,17 @@ def _deal_with(schedule: Schedule, step: Step, now: datetime) -> None:
         passed = {"first_due": step.first if step.times > 1 else None, "times": step.times}
         ScheduleRun.objects.create(schedule=schedule, due_at=step.due, at=now, outcome=RunOutcome.MISSED, note=_missed(schedule, now), **passed)
         return
+    access = _access_of_owner(schedule)
+    if fault := _right_fault(access, schedule):
+        # Trying again does not help: somebody must give him the role, or take the schedule over.
+        _refuse(schedule, step.due, {"owner": [fault]}, now, pause=fault)
+        return
     earlier = _unended(schedule)
     if earlier and schedule.overlap == Overlap.SKIP:
         note = f"{_named(earlier)} of an earlier run had not ended."
         ScheduleRun.objects.create(schedule=schedule, due_at=step.due, at=now, outcome=RunOutcome.SKIPPED, note=note)
         return
-    run = _submitted(schedule, step.due, earlier, now)
+    run = _submitted(schedule, access, step.due, earlier, now)
     if isinstance(run, dict):
         _refuse(schedule, step.due, run, now)
     else:
@@ -255,15 +325,10 @@ def _missed(schedule: Schedule, now: datetime) -> str:
     return f"Nobody looked until {now:%Y-%m-%d %H:%M:%S} UTC; {why}."
 
 
-def _submitted(schedule: Schedule, due: datetime, earlier: list[Job], now: datetime, by: str = "") -> ScheduleRun | Faults:
-    """The run with its jobs, in the caller's transaction; or why it is refused, and nothing written."""
-    owner = schedule.owner
-    access = access_for_user(owner, via="schedule") if owner is not None else None
-    path = schedule.quota.path
-    if access is None or not access.can(Can.SUBMIT, path):
-        return {"owner": [f"{owner or 'Nobody'} may not submit to {path} any more."]}
+def _submitted(schedule: Schedule, access: Access, due: datetime, earlier: list[Job], now: datetime, by: str = "") -> ScheduleRun | Faults:
+    """The run with its jobs, in the caller's transaction and by `access`, its owner's; or why it is refused, and nothing written."""
     try:
-        checked = submissions_check(access=access, descriptions=[{**schedule.description, "quota": path}], now=now)
+        checked = submissions_check(access=access, descriptions=[{**schedule.description, "quota": schedule.quota.path}], now=now)
     except ValidationError as fault:
         return dict(fault.message_dict)
     replacing = Steps(now=now, actor=access.actor)
@@ -275,6 +340,16 @@ def _submitted(schedule: Schedule, due: datetime, earlier: list[Job], now: datet
     return ScheduleRun.objects.create(
         schedule=schedule, due_at=due, at=now, outcome=RunOutcome.SUBMITTED, jobs=ends, job_count=len(jobs), note=note, by=by
     )
+
+
+def _access_of_owner(schedule: Schedule) -> Access:
+    return access_for_user(schedule.owner, via="schedule") if schedule.owner is not None else Access(SYSTEM, ())
+
+
+def _right_fault(access: Access, schedule: Schedule) -> str:
+    """Why it may not be submitted with its owner's rights; nothing: it may."""
+    path = schedule.quota.path
+    return "" if access.can(Can.SUBMIT, path) else f"{schedule.owner or 'Nobody'} may not submit to {path} any more."
 
 
 def _replace(steps: Steps, jobs: list[Job], cause: str) -> list[Job]:
@@ -306,14 +381,14 @@ def _named(jobs: list[Job]) -> str:
     return jobs[0].public_id + (f" and {len(jobs) - 1:,} more" if len(jobs) > 1 else "")
 
 
-def _refuse(schedule: Schedule, due: datetime, faults: Faults, now: datetime) -> None:
-    """Written down, and told to the owner: the first time, and when it is paused for it."""
+def _refuse(schedule: Schedule, due: datetime, faults: Faults, now: datetime, *, pause: str = "") -> None:
+    """Written down, and told to the owner: the first time, and when it is paused for it, at once with the reason `pause`."""
     said = "; ".join(f"{path}: {message}" for path, messages in faults.items() for message in messages)
     run = {"outcome": RunOutcome.REFUSED, "note": said[:NOTE_LENGTH], "faults": faults}
     ScheduleRun.objects.create(schedule=schedule, due_at=due, at=now, **run)
     schedule.refusals += 1
-    if schedule.refusals >= MOST_REFUSALS:
-        _pause(schedule, f"{schedule.refusals} runs in a row were refused. {said}", now)
+    if pause or schedule.refusals >= MOST_REFUSALS:
+        _pause(schedule, pause or f"{schedule.refusals} runs in a row were refused. {said}", now)
     elif schedule.refusals == 1 and schedule.owner is not None:
         text = f"Due {due:%Y-%m-%d %H:%M} UTC, schedule {schedule.public_id}. {said}"
         notice_tell(user=schedule.owner, title=f"A run of {schedule.name} was refused", text=text, now=now)
@@ -375,18 +450,25 @@ def _moment_faults(schedule: Schedule, given: Mapping[str, Any], now: datetime) 
     return faults
 
 
-def _take_description(access: Access, schedule: Schedule, said: Any, now: datetime) -> Faults:
+def _take_description(access: Access, schedule: Schedule, said: Any, now: datetime) -> tuple[Checked | None, Faults]:
     if not isinstance(said, Mapping):
-        return {"description": ["Keys with values are wanted, as a job is submitted."]}
+        return None, {"description": ["Keys with values are wanted, as a job is submitted."]}
     faults: Faults = {f"description.{key}": [message] for key, message in NOT_RECURRING.items() if said.get(key)}
     try:
         (checked,) = submissions_check(access=access, descriptions=[{"name": schedule.name[:NAME_LENGTH] or "job", **said}], now=now)
     except ValidationError as fault:
         found = {"description" if path == "description" else f"description.{path}": messages for path, messages in fault.message_dict.items()}
-        return found | faults
+        return None, found | faults
     schedule.quota = checked.quota
     schedule.description = {"name": schedule.name, **{key: value for key, value in said.items() if key != "quota"}}
-    return faults
+    return checked, faults
+
+
+def _vouch(access: Access, schedule: Schedule, *, whole: bool) -> None:
+    """Keep the token by which it was changed. In the browser only who says all of the job, takes it over or resumes it answers for it himself."""
+    token = token_of(access.actor)
+    if token is not None or whole:
+        schedule.written_with = token
 
 
 def _take_over(access: Access, schedule: Schedule) -> Faults:
@@ -407,12 +489,8 @@ def _next_from_now(schedule: Schedule, now: datetime) -> datetime | None:
 
 
 def _locked(schedule: Schedule, revision: int | None) -> Schedule:
-    fresh = Schedule.objects.select_for_update(of=("self",)).select_related("quota", "owner").filter(pk=schedule.pk).first()
-    if fresh is None:
-        raise Conflict(f"{schedule.name} was removed meanwhile.")
-    if revision is not None and fresh.revision != revision:
-        raise Stale(f"{fresh.public_id} is at revision {fresh.revision} by now, not {revision}: read it again, then decide anew.", fresh.revision)
-    return fresh
+    gone = Conflict(f"{schedule.name} was removed meanwhile.")
+    return row_locked(Schedule.objects.select_related("quota", "owner"), schedule.pk, revision=revision, gone=gone)
 
 
 def _save(schedule: Schedule) -> None:
@@ -422,6 +500,14 @@ def _save(schedule: Schedule) -> None:
             schedule.save()
     except IntegrityError as fault:  # its quota went meanwhile
         raise Conflict(f"{schedule.name} was changed meanwhile.") from fault
+    _tell(schedule)
+
+
+def _tell(schedule: Schedule) -> None:
+    """Pages that show it, in the transaction that changes it."""
+    news = News()
+    news.add("schedules", schedule.pk)
+    news.publish()
 
 
 def _facts(schedule: Schedule) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from django.db.models import F, Max
 
 from gpufleet.core.audit import SYSTEM, Actor, audit_entry, audit_write
 from gpufleet.core.bulk import row_made, rows_insert
-from gpufleet.core.faults import Conflict, Stale
+from gpufleet.core.faults import Conflict
 from gpufleet.core.live.news import News
 from gpufleet.core.models import AuditEntry
 from gpufleet.core.prepared import Prepared, PreparedDelete, PreparedUpdate
@@ -55,12 +55,6 @@ def jobs_locked(keys: Iterable[int]) -> dict[int, Job]:
     """Jobs by key, held until the end of the transaction; in the order of keys, so that two callers never wait for each other in a ring."""
     assert connection.in_atomic_block, "a lock only holds inside a transaction"
     return {job.pk: job for job in LOCKED(set(keys))}
-
-
-def unchanged_or_stale(job: Job, revision: int | None) -> None:
-    """A caller who says which revision he read writes only on that one."""
-    if revision is not None and job.revision != revision:
-        raise Stale(f"{job.public_id} is at revision {job.revision} by now, not {revision}: read it again, then decide anew.", job.revision)
 
 
 def open_attempts(keys: Iterable[int]) -> dict[int, Attempt]:

@@ -129,16 +129,17 @@ def _faults(name: str, title: str, about: str, body: Any, locked: Sequence[str],
     return found
 
 
-def draft_save(*, access: Access, public: str, name: str, text: str, now: datetime) -> JobDraft:
-    """Keep what somebody types: under its id, or as a new one where there is none of that id. The oldest beyond twenty go."""
+def draft_save(*, access: Access, public: str, name: str, text: str, repeat: Mapping[str, str] | None = None, now: datetime) -> JobDraft:
+    """Keep what somebody types, and when it is to recur: under its id, or anew where there is none of it. The oldest beyond twenty go."""
     user = access.actor.user
     if user is None:
         raise PermissionDenied
-    if len(text) > DRAFT_LENGTH or "\0" in text or "\0" in name:
+    typed = [text, name, *(repeat or {}).values()]
+    if sum(map(len, typed)) > DRAFT_LENGTH or any("\0" in one for one in typed):
         raise ValidationError({"yaml": [f"A draft has at most {DRAFT_LENGTH:,} characters."]})
     with transaction.atomic():
         draft = JobDraft.objects.filter(user=user, public_id=public).first() or JobDraft(user=user, public_id=public_id("d"))
-        draft.name, draft.text, draft.saved_at = name[:120], text, now
+        draft.name, draft.text, draft.repeat, draft.saved_at = name[:120], text, dict(repeat or {}), now
         draft.save()
         kept = JobDraft.objects.filter(user=user).order_by("-saved_at", "-id").values_list("id", flat=True)[:DRAFTS_KEPT]
         JobDraft.objects.filter(user=user).exclude(id__in=list(kept)).delete()

@@ -15,7 +15,7 @@ from django.db import transaction
 from django.utils.crypto import salted_hmac
 
 from gpufleet.core.audit import audit_record
-from gpufleet.core.faults import Conflict, Stale
+from gpufleet.core.faults import Conflict
 from gpufleet.core.ids import public_id
 from gpufleet.core.models import User
 from gpufleet.core.times import written
@@ -27,6 +27,7 @@ from scheduler.outgoing import Refused, Rules, target_of
 from scheduler.selectors.webhooks import may_manage_hooks
 from scheduler.services.notices import Way, own_hook, way_leave
 from scheduler.services.outbox import delivery_of
+from scheduler.services.revisions import row_locked
 
 MOST_A_NODE = 20
 NAME_LENGTH = 80
@@ -233,12 +234,8 @@ def _must_manage_hook(access: Access, hook: Webhook) -> None:
 
 
 def _locked(hook: Webhook, seen: int | None) -> Webhook:
-    fresh = Webhook.objects.select_for_update(of=("self",)).select_related("node", "person").get(pk=hook.pk)
-    if fresh.removed_at is not None:
-        raise Conflict(f"{fresh.name} was removed.")
-    if seen is not None and fresh.revision != seen:
-        raise Stale(f"{fresh.name} is at revision {fresh.revision} by now, not {seen}: read it again, then decide anew.", fresh.revision)
-    return fresh
+    there = Webhook.objects.select_related("node", "person").filter(removed_at__isnull=True)
+    return row_locked(there, hook.pk, name=hook.name, revision=seen, gone=Conflict(f"{hook.name} was removed."))
 
 
 def _ordered(kinds: Sequence[str]) -> list[str]:

@@ -1,7 +1,7 @@
 """Jobs: the list, one job, and what its people do with it."""
 
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from django.contrib import messages
@@ -51,6 +51,7 @@ from scheduler.selectors.jobs import (
     must_steer,
 )
 from scheduler.selectors.logs import MOST_BYTES, job_log, job_writers
+from scheduler.selectors.loop import pause_now
 from scheduler.selectors.notices import follows_job
 from scheduler.selectors.predictions import prediction_of, predictions_score
 from scheduler.selectors.saved_views import is_mine, view_default, views_visible
@@ -78,6 +79,7 @@ def job_list(request: HttpRequest) -> HttpResponseBase:
     version = feed_revision()
     context = {
         "heading": "Jobs",
+        "pause": cache(pause_now),
         "views": partial(_views, access, request),
         "version": version,
         "tabs": partial(_tabs, access, [phase for phase in request.GET.getlist("phase") if phase]),
@@ -250,6 +252,7 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
         "line": line_of(row, moment),
         "life": life_of(job, attempts, moment),
         "waits": job.state in WAITING,
+        "pause": pause_now() if job.state in WAITING else None,
         "is_draft": job.state == JobState.DRAFT,
         "holds": job.state in HOLDING,
         "ended": job.state in ENDED,
@@ -259,7 +262,7 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
         "told": prediction_of(job) if job.state in WAITING else None,
         "predicted": predictions_score(now=moment, most=SCORED) if job.state in WAITING else None,
         "promise": row.promise,
-        "promised": promised(row.promise, discretion) if row.promise else "",
+        "promised": promised(row.promise, job.public_id, discretion) if row.promise else "",
         "runs": runs_of(attempts, discretion, moment),
         "events": event_lines(events, discretion),
         "shown_attempt": shown,

@@ -11,13 +11,14 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from gpufleet.core.faults import Conflict
+from gpufleet.core.live.feed import feed_revision
 from gpufleet.core.times import now, written
 from gpufleet.web import Access, Can, access_of, requires
 from quotas.forms import ReasonForm, faults_of
 from quotas.views.confirm import confirm
 from scheduler.forms import ScheduleForm
 from scheduler.job_yaml import read_yaml, write_yaml
-from scheduler.models import CatchUp, Overlap, Schedule, ScheduleRun
+from scheduler.models import CatchUp, Overlap, Schedule
 from scheduler.presenters.submitting import description_of_job
 from scheduler.schedule_lists import RUNS, SCHEDULES
 from scheduler.selectors.jobs import job_for, may_steer, quota_last_used
@@ -33,8 +34,10 @@ from scheduler.selectors.schedules import (
 )
 from scheduler.services.schedules import (
     NOT_RECURRING,
+    Ran,
     schedule_change,
     schedule_create,
+    schedule_draw,
     schedule_pause,
     schedule_remove,
     schedule_resume,
@@ -48,7 +51,7 @@ GIVEN = ("name", "cron", "zone", "overlap", "catch_up", "start_within_s", "start
 @requires(Can.SEE)
 def schedule_list(request: HttpRequest) -> HttpResponseBase:
     access = access_of(request)
-    context = {"heading": "Schedules", "can_add": access.can_somewhere(Can.SUBMIT)}
+    context = {"heading": "Schedules", "version": feed_revision(), "can_add": access.can_somewhere(Can.SUBMIT)}
     return SCHEDULES.respond(request, schedules_listed(access), "scheduler/schedules.html", context)
 
 
@@ -65,6 +68,11 @@ def schedule_new(request: HttpRequest) -> HttpResponse:
         else:
             messages.success(request, f"{made.name} is kept.")
             return redirect("schedule", made.public_id)
+    elif request.method == "POST":
+        # What can be read is judged in the same round.
+        drawn = schedule_draw(access=access, given=form.cleaned_data, now=now())
+        told = {path: texts for path, texts in drawn.faults.items() if path.partition(".")[0] in form.cleaned_data}
+        _show_faults(form, ValidationError(told))
     return _form(request, form, heading="New schedule", send="Create schedule", back=reverse("schedules"))
 
 
@@ -96,8 +104,10 @@ def schedule_edit(request: HttpRequest, public_id: str) -> HttpResponse:
 @requires(Can.SEE)
 def schedule_page(request: HttpRequest, public_id: str) -> HttpResponseBase:
     access = access_of(request)
+    version = feed_revision()
     schedule = schedule_for(access, public_id)
     context = {
+        "version": version,
         "heading": schedule.name,
         "schedule": schedule,
         "ahead": times_ahead(schedule, now()),
@@ -155,7 +165,7 @@ def schedule_remove_page(request: HttpRequest, public_id: str) -> HttpResponse:
     return confirm(request, form, above=above, back=page, heading=f"Remove {schedule.name}", send="Remove", effects=effects)
 
 
-def _steer(request: HttpRequest, public_id: str, service: Callable[..., Schedule | ScheduleRun], said: str) -> HttpResponse:
+def _steer(request: HttpRequest, public_id: str, service: Callable[..., Schedule | Ran], said: str) -> HttpResponse:
     access = access_of(request)
     schedule = schedule_for(access, public_id)
     try:

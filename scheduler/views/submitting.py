@@ -1,8 +1,9 @@
 """The submission page: a form, the same job as YAML, and what would become of it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied, ValidationError
@@ -14,21 +15,26 @@ from django.views.decorators.http import require_http_methods, require_POST
 from gpufleet.core.times import now
 from gpufleet.web import Access, Can, access_of, requires
 from quotas.selectors.nodes import leaves_where
-from scheduler.job_fields import description_of, differences, field_at, roles_of, values_of
+from scheduler.job_fields import REPEAT, description_of, differences, field_at, repeat_of, roles_of, values_of
 from scheduler.job_reading import Faults
 from scheduler.job_templates import Template
 from scheduler.job_yaml import Document, read_yaml, write_yaml
-from scheduler.models import GpuType, JobDraft
+from scheduler.models import GpuType, JobDraft, Schedule
 from scheduler.presenters.fitting import fit_view, node_names
-from scheduler.presenters.submitting import command_line, curl_line, description_of_job, faults_by_field, form_groups, other_faults
+from scheduler.presenters.submitting import command_line, curl_line, description_of_job, faults_by_field, form_groups, other_faults, repeat_faults
+from scheduler.schedule_schema import schedule_read
 from scheduler.selectors.jobs import drafts_of, job_for, may_steer, quota_last_used
 from scheduler.selectors.nodes import node_sizes
+from scheduler.selectors.schedules import times_ahead
 from scheduler.selectors.templates import template_named, templates_visible
 from scheduler.services.fitting import AGAIN_SECONDS, fit_checked
+from scheduler.services.schedules import schedule_create, schedule_draw
 from scheduler.services.submission import Checked, submission_create, submissions_judge
 from scheduler.services.templates import draft_delete, draft_save
 
 TEAMS_SHOWN = 300
+DUE_SHOWN = 3
+DUE_BY = ("repeat.cron", "repeat.zone", "repeat.starts_at", "repeat.ends_at")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +46,7 @@ class Start:
     clone: str = ""
     draft: str = ""
     text: str = ""  # of a draft that is no description
+    repeat: dict[str, str] = field(default_factory=dict)
     heading: str = "Submit a job"
     compared: bool = False
 
@@ -53,7 +60,13 @@ class Sent:
     document: Document | None  # where the YAML was typed
     yaml: str
     faults: Faults
+    repeat: dict[str, str]  # as typed; empty: it is submitted once
     checked: Checked | None = None
+    drawn: Schedule | None = None
+
+    @property
+    def recurs(self) -> dict[str, Any]:
+        return repeat_of(self.repeat)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -64,14 +77,19 @@ def job_new(request: HttpRequest) -> HttpResponse:
     if request.method != "POST":
         return _page(request, access, start, _blank(start))
     sent = _sent(request, access)
-    if sent.checked is None or "check" in request.POST or "add_role" in request.POST:
+    if sent.checked is None or sent.faults or "check" in request.POST or "add_role" in request.POST:
         only_looks = "check" in request.POST or "add_role" in request.POST
         return _page(request, access, start, sent, status=200 if only_looks else 422, looked=True)
-    said = {**sent.description, "draft": True} if "keep" in request.POST else sent.description
+    said = _said(request, sent)
     try:
+        if sent.repeat:
+            schedule = schedule_create(access=access, given=_given(sent, said)[0], now=now())
+            draft_delete(access=access, public=request.POST.get("_draft", ""))
+            messages.success(request, f"{schedule.name} is kept: it is submitted each time that it is due.")
+            return redirect("schedule", schedule.public_id)
         jobs = submission_create(access=access, description=said, now=now(), actor=access.actor)
     except ValidationError as fault:
-        sent.faults = fault.message_dict
+        sent.faults = repeat_faults(fault.message_dict) if sent.repeat else fault.message_dict
         return _page(request, access, start, sent, status=422, looked=True)
     draft_delete(access=access, public=request.POST.get("_draft", ""))
     first = jobs[0]
@@ -98,12 +116,14 @@ def job_look(request: HttpRequest) -> HttpResponse:
         "faults": faults_by_field(sent.faults),
         "others": other_faults(sent.faults, sent.document),
         "fit": render_to_string("scheduler/_fit.html", _fit(access, sent), request=request),
-        "command": command_line(sent.yaml),
-        "curl": curl_line(sent.description, f"{request.scheme}://{request.get_host()}"),
+        "due": render_to_string("scheduler/_due_next.html", _due(sent), request=request),
+        "send": _send(sent),
+        "recurs": bool(sent.repeat),
+        **_lines(request, sent),
         "differs": [{"path": path, "was": was, "is": value} for path, was, value in _differences(began, sent)],
     }
     if sent.document is not None:
-        told["values"] = values_of(sent.description)
+        told["values"] = values_of(sent.description) | sent.repeat
         if str(roles) != request.POST.get("_roles", "1"):
             told["form"] = render_to_string("scheduler/_job_form.html", _form(access, start, sent), request=request)
     return JsonResponse(told)
@@ -122,7 +142,7 @@ def job_draft_write(request: HttpRequest) -> HttpResponse:
     name = sent.description.get("name")
     try:
         named = name if isinstance(name, str) else ""
-        draft = draft_save(access=access, public=request.POST.get("_draft", ""), name=named, text=sent.yaml, now=now())
+        draft = draft_save(access=access, public=request.POST.get("_draft", ""), name=named, text=sent.yaml, repeat=sent.repeat, now=now())
     except ValidationError as fault:
         return JsonResponse({"faults": fault.message_dict}, status=422)
     return JsonResponse({"draft": draft.public_id})
@@ -151,7 +171,8 @@ def _start(request: HttpRequest, access: Access) -> Start:
         kept = get_object_or_404(JobDraft, user=access.actor.user, public_id=draft)
         value = read_yaml(kept.text).value
         described = value if isinstance(value, dict) else {}
-        return Start(described, template=_template_of(access, described), draft=kept.public_id, text=kept.text, heading="Go on with a draft")
+        template_ = _template_of(access, described)
+        return Start(described, template=template_, draft=kept.public_id, text=kept.text, heading="Go on with a draft", repeat=kept.repeat)
     return Start({"quota": quota_last_used(access, "")}, draft=draft)
 
 
@@ -162,10 +183,12 @@ def _template_of(access: Access, description: Mapping[str, Any]) -> Template | N
 
 def _blank(start: Start) -> Sent:
     document = read_yaml(start.text) if start.text else None
-    return Sent(start.description, None, document, start.text or write_yaml(start.description), {})
+    return Sent(start.description, None, document, start.text or write_yaml(start.description), {}, start.repeat)
 
 
 def _sent(request: HttpRequest, access: Access, *, judged: bool = True) -> Sent:
+    typed = {path: str(text) for path, text in request.POST.items() if path.startswith(REPEAT) and field_at(path)}
+    repeat = {path: text for path, text in typed.items() if text.strip()}
     if request.POST.get("_from") == "yaml":
         text = request.POST.get("yaml", "").replace("\r\n", "\n")
         document = read_yaml(text)
@@ -174,7 +197,7 @@ def _sent(request: HttpRequest, access: Access, *, judged: bool = True) -> Sent:
         faults = dict(document.faults)
         if not faults and not isinstance(value, dict):
             faults["yaml"] = ["It describes no job: keys with values are wanted."]
-        sent = Sent(described, None, document, text, faults)
+        sent = Sent(described, None, document, text, faults, repeat)
         if "yaml" in faults:
             return sent
     else:
@@ -182,14 +205,50 @@ def _sent(request: HttpRequest, access: Access, *, judged: bool = True) -> Sent:
         if "add_role" in request.POST:
             values[f"roles[{len({path.partition(']')[0] for path in values if path.startswith('roles[')})}].name"] = "another"
         described = description_of(values)
-        sent = Sent(described, values, None, write_yaml(described), {})
-    if judged:
+        sent = Sent(described, values, None, write_yaml(described), {}, repeat)
+    if judged and repeat:
+        given, unread = _given(sent, _said(request, sent))
+        drawn = schedule_draw(access=access, given=given, now=now())
+        faults = repeat_faults(drawn.faults | unread)
+        if "name" not in sent.description:
+            faults["name"] = ["It is missing."]
+        sent.checked, sent.drawn, sent.faults = drawn.checked, drawn.schedule, {**faults, **sent.faults}
+    elif judged:
         (verdict,) = submissions_judge(access=access, descriptions=[sent.description], now=now())
         if isinstance(verdict, Checked):
             sent.checked = None if sent.faults else verdict
         else:
             sent.faults = {**verdict, **sent.faults}
     return sent
+
+
+def _said(request: HttpRequest, sent: Sent) -> dict[str, Any]:
+    return {**sent.description, "draft": True} if "keep" in request.POST else sent.description
+
+
+def _given(sent: Sent, said: Mapping[str, Any]) -> tuple[dict[str, Any], Faults]:
+    """The schedule that the form describes, and what can't be read of it."""
+    return schedule_read({"name": said.get("name", ""), **sent.recurs, "description": said})
+
+
+def _due(sent: Sent) -> dict[str, Any]:
+    """When it would be due next, as the clock of its zone shows it and in UTC."""
+    drawn = sent.drawn
+    if drawn is None or any(path in sent.faults for path in DUE_BY):
+        return {"recurs": bool(sent.repeat), "due": []}
+    zone, ahead = ZoneInfo(drawn.zone), times_ahead(drawn, now())[:DUE_SHOWN]
+    shown = [{"at": due, "local": f"{due.astimezone(zone):%a %d %b %Y, %H:%M}"} for due in ahead]
+    return {"recurs": True, "never": not ahead, "zone": drawn.zone, "due": shown}
+
+
+def _send(sent: Sent) -> str:
+    return "Create schedule" if sent.repeat else "Submit"
+
+
+def _lines(request: HttpRequest, sent: Sent) -> dict[str, str]:
+    """The same by command line and API."""
+    repeat, origin = sent.recurs, f"{request.scheme}://{request.get_host()}"
+    return {"command": command_line(sent.yaml, repeat), "curl": curl_line(sent.description, repeat, origin)}
 
 
 def _fit(access: Access, sent: Sent) -> dict[str, Any]:
@@ -208,8 +267,8 @@ def _fit(access: Access, sent: Sent) -> dict[str, Any]:
 def _form(access: Access, start: Start, sent: Sent) -> dict[str, Any]:
     template = start.template or _template_of(access, sent.description)
     began = start.description if start.compared else None
-    groups = form_groups(sent.description, sent.faults, began, template.locked if template else (), values=sent.values)
-    return {
+    groups = form_groups(sent.description, sent.faults, began, template.locked if template else (), values=sent.values, repeat=sent.repeat)
+    return _due(sent) | {
         "groups": groups,
         "role_count": max(len(group.roles) for group in groups),
         "teams": leaves_where(access, Can.SUBMIT)[:TEAMS_SHOWN],
@@ -232,8 +291,8 @@ def _page(request: HttpRequest, access: Access, start: Start, sent: Sent, *, sta
         "templates": templates_visible(access),
         "drafts": JobDraft.objects.filter(user=access.actor.user).exclude(public_id=start.draft).order_by("-saved_at", "-id")[:8],
         "draft_jobs": drafts_of(access),
-        "command": command_line(sent.yaml),
-        "curl": curl_line(sent.description, f"{request.scheme}://{request.get_host()}"),
+        "send": _send(sent),
+        **_lines(request, sent),
         "is_yaml": sent.document is not None and bool(sent.faults),
     }
     return render(request, "scheduler/job_new.html", context, status=status)

@@ -270,7 +270,8 @@
 
   function countMatches() {
     const fits = matching.reduce((sum, one) => sum + one, 0);
-    setText(count, fits === fleet.size ? `${format.grouped(fleet.size)} GPUs` : `${format.grouped(fits)} of ${format.grouped(fleet.size)} GPUs match`);
+    const all = `${format.grouped(fleet.size)} ${fleet.size === 1 ? "GPU" : "GPUs"}`;
+    setText(count, fits === fleet.size ? all : `${format.grouped(fits)} of ${all} ${fits === 1 ? "matches" : "match"}`);
   }
 
   function fillTeams() {

@@ -40,21 +40,26 @@
     return { computing: figures.active_held, gap: figures.gap, unread: figures.held_unread, free: all - figures.held - figures.away, away: figures.away };
   }
 
+  const unit = (count) => (String(count) === "1" ? "GPU" : "GPUs");
+
   function texts(figures, cost) {
     const all = figures.gpus * 1000;
     const read = figures.read > 0;
     const heldRead = figures.held - figures.held_unread;
     const unread = figures.gpus - figures.read;
     const note = unread && read ? `${format.grouped(unread)} without a reading` : read || !figures.gpus ? "" : "No telemetry yet";
+    const active = format.wholeGpus(figures.active);
+    const gap = heldRead || !figures.held ? format.wholeGpus(figures.gap) : format.NOTHING;
     return {
       gpus: format.grouped(figures.gpus),
       gpus_note: figures.out ? `${format.grouped(figures.out)} out of service` : "all in service",
       held: format.percentOf(figures.held, all),
-      held_note: `${format.wholeGpus(figures.held)} of ${format.grouped(figures.gpus)} GPUs`,
+      held_note: `${format.wholeGpus(figures.held)} of ${format.grouped(figures.gpus)} ${unit(figures.gpus)}`,
       sm: read ? format.percentOf(figures.active, figures.read * 1000) : format.NOTHING,
-      sm_note: note || `${format.wholeGpus(figures.active)} GPUs' worth`,
+      sm_note: note || (active === "1" ? "1 GPU's worth" : `${active} GPUs' worth`),
       sm_held: format.percentOf(figures.active_held, heldRead),
-      gap: heldRead || !figures.held ? format.wholeGpus(figures.gap) : format.NOTHING,
+      gap,
+      gap_unit: unit(gap),
       cost: cost === null || (figures.held && !heldRead) ? format.NOTHING : money(cost),
     };
   }
@@ -176,7 +181,7 @@
         longest: jobs ? format.duration(longest) : format.NOTHING,
       })),
     );
-    live.announce(`${words.held} of the GPUs are handed out, ${words.sm} SM activity, a gap of ${words.gap} GPUs.`, { seldom: true });
+    live.announce(`${words.held} of the GPUs are handed out, ${words.sm} SM activity, a gap of ${words.gap} ${words.gap_unit}.`, { seldom: true });
   }
 
   live.follow("overview", {

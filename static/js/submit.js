@@ -83,6 +83,15 @@
     if (say.textContent !== said) say.textContent = said;
   }
 
+  // Said aloud only when it is something else than before.
+  function showDue(html) {
+    const due = form.querySelector("[data-due]");
+    const fresh = document.createElement("div");
+    fresh.replaceChildren(...parsed(html));
+    fresh.querySelectorAll("time[data-moment]").forEach(window.gpufleet.shell.paintTime);
+    if (due.textContent !== fresh.textContent) due.replaceChildren(...fresh.childNodes);
+  }
+
   function take(told, side) {
     if (side === "yaml" && told.form) holder.replaceChildren(...parsed(told.form));
     else if (side === "yaml") {
@@ -92,6 +101,9 @@
         if (input.value !== value) input.value = value;
       }
     } else if (yaml.value !== told.yaml) yaml.value = told.yaml;
+    showDue(told.due);
+    form.querySelector("[data-submit]").textContent = told.send;
+    form.querySelector("[data-keep]").hidden = told.recurs;
     form.querySelector("[data-command]").textContent = told.command;
     form.querySelector("[data-curl]").textContent = told.curl;
     showFit(told.fit, showFaults(told));

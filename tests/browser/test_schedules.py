@@ -5,6 +5,14 @@ import os
 import pytest
 from playwright.sync_api import expect
 
+from gpufleet.core.models import User
+from gpufleet.core.times import now
+from quotas.permissions import access_for_user
+from scheduler.models import Schedule
+from scheduler.services.schedules import schedule_change, schedule_create, schedule_pause, schedule_remove, schedules_turn
+from tests import builders
+from tests.browser.harness import LiveConsole, listeners, wait_for
+
 pytestmark = pytest.mark.browser
 SHOTS = os.environ.get("TEST_SHOTS", "")  # a folder for pictures to look at
 PHONE = {"viewport": {"width": 390, "height": 844}}
@@ -29,7 +37,7 @@ def test_a_schedule_is_written_run_and_paused(sites, browser, theme, options):
     expect(page.locator("dd time")).to_have_count(5)
     page.get_by_role("button", name="Run now").click()
     expect(page.get_by_role("cell", name="By hand by Sam Adeyemi.")).to_be_visible()
-    page.get_by_role("button", name="Pause").click()
+    page.get_by_role("button", name="Pause", exact=True).click()
     expect(page.get_by_role("button", name="Resume")).to_be_visible()
     assert visitor.axe() == []
     if SHOTS:
@@ -43,3 +51,46 @@ def test_a_schedule_is_written_run_and_paused(sites, browser, theme, options):
     page.get_by_role("button", name="Remove").click()
     expect(page.get_by_role("link", name="nightly")).to_have_count(0)
     site.close_windows()
+
+
+PASSWORD = "correct horse battery"
+
+
+def test_the_list_and_the_page_of_a_schedule_are_live(live_console: LiveConsole, browser):
+    team = builders.quota("nlp", parent=builders.quota("acme"))
+    builders.node("alpha", gpus=2)
+    access = access_for_user(User.objects.create_superuser("root", "root@example.org", PASSWORD))
+    given = {"cron": "* * * * *", "overlap": "allow", "description": {"quota": team.path, "gpus": 1}}
+
+    def made(name: str) -> Schedule:
+        return live_console.do(schedule_create, access=access, given=given | {"name": name}, now=now())
+
+    first = made("first")
+    visitor = live_console.visit(browser, "root", password=PASSWORD)
+    page = visitor.page
+
+    def opened(path: str) -> None:
+        visitor.open(path)
+        wait_for(page, lambda: any("schedules" in listener.topics for listener in listeners()))
+        page.evaluate("window.sameDocument = true")
+        page.mouse.move(0, 0)
+
+    opened("/schedules/")
+    row = page.locator(f'tr[data-key="{first.public_id}"]')
+    expect(row).to_contain_text("Active")
+    live_console.do(schedule_pause, access=access, schedule=first, reason="Holidays", now=now())
+    expect(row).to_contain_text("Paused")
+    second = made("second")
+    expect(page.locator("#table-schedules tbody tr")).to_have_count(2)
+    live_console.do(schedule_remove, access=access, schedule=first, reason="")
+    expect(row).to_have_count(0)
+    assert page.evaluate("window.sameDocument") is True
+
+    opened(f"/schedules/{second.public_id}/")
+    expect(page.get_by_text("It has not been due yet.")).to_be_visible()
+    live_console.do(schedules_turn, now=second.next_due)
+    expect(page.locator("#table-runs tbody tr")).to_have_count(1)
+    live_console.do(schedule_change, access=access, schedule=second, given={"cron": "30 2 * * *"}, now=now())
+    expect(page.locator("dd code")).to_have_text("30 2 * * *")
+    assert page.evaluate("window.sameDocument") is True
+    assert visitor.watch.faults == []

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, expect
 
 from gpufleet.core.models import User
 from quotas.models import QuotaShare
-from scheduler.models import Job, JobDraft, JobState
+from scheduler.models import Job, JobDraft, JobState, Schedule
 from tests import builders
 from tests.browser.harness import THEMES, LiveConsole, Visitor
 
@@ -102,6 +102,40 @@ def test_a_preset_is_submitted_by_keyboard_alone(visit):
 
     assert time.monotonic() - began < 10
     assert Job.objects.get().gpus_milli == 1000
+
+
+def test_a_job_is_made_to_recur_with_its_times_told_as_one_types(visit):
+    visitor = visit("/jobs/new/")
+    page = visitor.page
+    page.get_by_label("Name", exact=True).fill("nightly")
+    page.get_by_label("GPUs of each worker").fill("1")
+    page.get_by_role("heading", name="Repeat").click()
+    expect(page.locator("[data-due]")).to_have_text("Empty: the job is submitted once.")
+    page.get_by_label("Due", exact=True).fill("61 2 * * *")
+    expect(page.get_by_text("The minute can't be 61.")).to_be_visible()
+    page.get_by_label("Due", exact=True).fill("30 2 * * *")
+    page.get_by_label("Time zone").fill("Europe/Berlin")
+    expect(page.locator("[data-due] li")).to_have_count(3)
+    expect(page.locator("[data-due]")).to_contain_text(", 02:30")
+    expect(page.get_by_text("The minute can't be 61.")).to_have_count(0)
+    expect(verdict(page)).to_have_text("Starts now")
+    expect(page.locator("[data-command]")).to_contain_text("gpufleet schedule add - --cron='30 2 * * *' --zone=Europe/Berlin")
+    assert visitor.axe() == []
+    shot(visitor, "repeat")
+    expect(page.get_by_role("button", name="Keep as a draft")).to_be_hidden()
+    # Without it the job is submitted once again.
+    page.get_by_label("Due", exact=True).fill("")
+    page.get_by_label("Time zone").fill("")
+    expect(page.get_by_role("button", name="Submit", exact=True)).to_be_visible()
+    page.get_by_label("Due", exact=True).fill("@daily")
+    page.get_by_label("Due", exact=True).fill("0 6 * * MON-FRI")
+    page.get_by_role("button", name="Create schedule").click()
+    expect(page.locator("h1")).to_have_text("nightly")
+
+    made = Schedule.objects.get()
+    assert (made.cron, made.zone, made.description) == ("0 6 * * MON-FRI", "UTC", {"name": "nightly", "gpus": 1})
+    assert not Job.objects.exists()
+    assert visitor.watch.faults == []
 
 
 def test_as_one_types_yaml_fit_and_faults_follow(visit):

@@ -183,6 +183,9 @@ def test_the_split_bar_is_exactly_full():
 def test_little_is_not_said_to_be_nothing():
     assert [whole_gpus(milli) for milli in (0, 1, 499, 500, 1499, 1500, 1_234_000)] == ["0", "<1", "<1", "1", "1", "2", "1,234"]
     assert figure_texts(Figures(gpus=1000, read=1000, active=100), None)["sm"] == "<1%"
+    alone = figure_texts(Figures(gpus=1, read=1, held=1000, active=1000), None)
+    assert (alone["held_note"], alone["sm_note"]) == ("1 of 1 GPU", "1 GPU's worth")
+    assert [figure_texts(Figures(gpus=2, held=held, gap=held), None)["gap_unit"] for held in (1000, 2000)] == ["GPU", "GPUs"]
 
 
 @pytest.mark.parametrize("nodes", [2, 40])

@@ -2,9 +2,10 @@
 
 import pytest
 
+from gpufleet.core.times import now
 from quotas.models import Role
 from quotas.permissions import access_for_user
-from scheduler.models import JobState
+from scheduler.models import JobState, Schedule
 from tests.builders import cluster, gpu, job, node, person, placement, quota, role
 
 pytestmark = pytest.mark.django_db
@@ -58,6 +59,19 @@ def test_people_are_found_by_those_who_manage_people(client, fleet):
 
     assert found(client, reader(Role.QUOTA_ADMIN, fleet["nlp"]), "hopper")["People"] == ["Grace Hopper"]
     assert "People" not in found(client, reader(Role.VIEWER, fleet["nlp"]), "hopper")
+
+
+def test_schedules_are_found_by_name_and_id_and_only_where_one_may_see(client, fleet):
+    for team in ("nlp", "vision"):
+        Schedule.objects.create(public_id=f"s-{team}", name=f"nightly-{team}", quota=fleet[team], cron="30 2 * * *", next_due=now())
+    viewer = reader(Role.VIEWER, fleet["nlp"])
+
+    assert found(client, viewer, "nightly")["Schedules"] == ["nightly-nlp"]
+    assert found(client, viewer, "S-NLP")["Schedules"] == ["nightly-nlp"]
+    assert "Schedules" not in found(client, viewer, "s-vision")
+    (item,) = client.get("/search/suggest", {"q": "s-nlp"}).json()["groups"][0]["items"]
+    assert (item["url"], item["note"]) == ("/schedules/s-nlp/", "s-nlp · Active · 30 2 * * * UTC · acme/nlp")
+    assert client.get(item["url"]).status_code == 200
 
 
 def test_ids_and_driver_uuids_find_their_gpu(client, fleet):
@@ -115,7 +129,7 @@ def test_a_search_takes_few_queries_however_much_it_finds(fleet, django_assert_m
         placement(job(f"train-{number}", on=fleet["nlp"], state=JobState.RUNNING), gpu(node(gpus=1)))
     access = access_for_user(reader(Role.OPERATOR, fleet["acme"]))
 
-    with django_assert_max_num_queries(9):
+    with django_assert_max_num_queries(10):
         groups = find(access, "train", 25)
 
     assert groups[0].more

@@ -1,6 +1,7 @@
 """One thing done to many jobs: what it would come to, what became of each, and that nobody does more by it than job by job."""
 
 import re
+import threading
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
@@ -340,26 +341,72 @@ def test_a_preview_of_letting_go_says_which_of_them_start(personas):
     assert [one.public_id for one in found.jobs] == [held[0].public_id]
 
 
-def test_a_ground_is_begun_anew_after_as_many_kinds_as_previews_brought(personas, monkeypatch):
-    """Each job of another kind is one more kind at its new priority, which what is kept from ground to ground remembers."""
+@pytest.fixture
+def ground(personas) -> list[Job]:
+    """Four jobs of as many kinds that wait, on a fleet that has been read at noon."""
     builders.node("n1", gpus=8)
     for path in ("acme", "acme/research", "acme/research/nlp"):
         QuotaShare.objects.create(node=personas.nodes[path], gpu_type=H100, guaranteed_milli=8000, limit_milli=None)
     jobs = [submit(personas.nodes["acme/research/nlp"], gpus=gpus) for gpus in (1, 2, 4, 8)]
-    monkeypatch.setattr(fitting, "MOST_KINDS", 3)
+    fitting.GROUNDS.forget()
+    fitting.GROUNDS.read(NOON)
+    return jobs
 
-    def kept_after(*meant: Job) -> bool:
+
+@pytest.mark.parametrize("action", ["priority", "release"])
+def test_previews_leave_next_to_nothing_with_what_trials_keep(personas, ground, action):
+    """Each job of another kind is one more kind at its new priority. What joins the fleet for a preview is read by it, and counted."""
+    if action == "release":
+        for one in ground:
+            job_hold(job=one, now=NOON)
         fitting.GROUNDS.forget()
         fitting.GROUNDS.read(NOON)
-        side = fitting.GROUNDS._serving
-        asked = asked_checked(action="priority", jobs=[(one.public_id, None) for one in meant], priority=80)
-        assert jobs_preview(access=personas.access("team_lead"), asked=asked, now=NOON).following is not None
-        for second in (1, 2):
-            fitting.GROUNDS.read(NOON + timedelta(seconds=second))
-        return fitting.GROUNDS._serving is side
+    side = fitting.GROUNDS._serving
+    forms, counted = len(side.ground.kept.forms), side.kinds
+    asked = asked_checked(action=action, jobs=[(one.public_id, None) for one in ground], priority=80 if action == "priority" else None)
 
-    assert kept_after(jobs[0])
-    assert not kept_after(*jobs)
+    assert jobs_preview(access=personas.access("team_lead"), asked=asked, now=NOON).following is not None
+
+    assert len(side.ground.kept.forms) == forms
+    assert side.kinds - counted == (4 if action == "release" else 0)
+
+
+class Slow(list[Any]):
+    """Jobs that are not told before somebody lets them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.let = threading.Event(), threading.Event()
+
+    def __iter__(self) -> Any:
+        self.asked.set()
+        assert self.let.wait(10), "somebody waits for what waits for him"
+        return super().__iter__()
+
+
+def test_a_slow_preview_holds_up_nobody_who_asks_whether_a_job_fits(personas, ground, monkeypatch):
+    grounds, slow = fitting.GROUNDS, Slow()
+    monkeypatch.setattr(fitting, "LONG_PATIENCE_SECONDS", 0.05)
+    found: list[Any] = []
+
+    def changed(jobs: Any, kinds: Any) -> Any:
+        slow.extend(jobs[:-1])
+        return slow
+
+    thread = threading.Thread(target=lambda: found.append(grounds.sequel(changed, NOON)))
+    thread.start()
+    try:
+        assert slow.asked.wait(10)
+        wish = {"name": "train", "quota": "acme/research/nlp", "gpus": 8}
+        assert fitting.fit_of(access=personas.access("team_lead"), description=wish, now=NOON) is not None
+        # A second preview waits for its turn, and not for ever.
+        assert grounds.sequel(lambda jobs, kinds: jobs, NOON) is None
+        assert found == []
+    finally:
+        slow.let.set()
+        thread.join(20)
+    assert [one is not None for one in found] == [True]
+    assert grounds.sequel(lambda jobs, kinds: jobs, NOON) == fitting.Sequel(NOON, ())
 
 
 def test_people_can_steer_also_where_nobody_can_say_who_starts_then(personas, ours, monkeypatch, caplog):
@@ -512,5 +559,6 @@ def test_a_batch_tells_nothing_of_jobs_that_its_reader_may_not_see(personas, our
     RoleBinding.objects.filter(user=personas.users["operator"]).delete()
     builders.role(personas.users["operator"], "viewer", ours)
     page = personas.client("operator").get(f"/jobs/batches/{told['batch']}/")
+    assert "· Held back." not in page.content.decode(), "the heading says so"
     assert page.status_code == 200
     assert "mine" in page.content.decode() and "secret" not in page.content.decode()

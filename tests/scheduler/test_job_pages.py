@@ -20,6 +20,7 @@ from scheduler.models import (
     Order,
     Promise,
 )
+from scheduler.services import fitting
 from tests.builders import NOON, attempt, cluster, gpu, job, mig_gpu, node, outlook, placement, plan
 
 pytestmark = pytest.mark.django_db
@@ -394,6 +395,20 @@ def test_tabs_count_no_further_than_anybody_reads(personas, ours, theirs, monkey
     assert [query["sql"] for query in asked if "COUNT(" in query["sql"] and not any(bound in query["sql"] for bound in bounds)] == []
 
 
+def test_who_has_to_leave_before_it_stands_elsewhere_is_not_told_of_itself_as_of_another(personas, ours):
+    moved = job("moved", on=ours, state=JobState.RESERVED)
+    other = job("other", on=ours, state=JobState.RUNNING)
+    promise = Promise.objects.create(job=moved, until=NOON, after=[moved.public_id])
+
+    assert "Has been promised the GPUs that its own last attempt leaves." in text(personas.client("viewer"), "/jobs/")
+
+    promise.after = [other.public_id, moved.public_id]
+    promise.save()
+    told = f"Has been promised the GPUs that its own last attempt and {other.public_id} leave."
+    assert told in text(personas.client("viewer"), "/jobs/")
+    assert told in text(personas.client("viewer"), f"/jobs/{moved.public_id}/")
+
+
 def test_a_row_is_told_by_its_last_attempt_and_what_lies_ahead(personas, ours):
     owner = personas.users["viewer"]
     ended = job("over", on=ours, owner=owner, state=JobState.FAILED, ended_at=NOON)
@@ -422,3 +437,39 @@ def test_a_job_on_a_slower_type_is_expected_to_take_longer(personas, ours):
 
     assert "of about 2" in html
     assert "at speed 1" in html and "0.5×" in html
+
+
+# A scheduler that is paused
+
+
+def paused() -> None:
+    Lease.objects.update_or_create(name="tick", defaults={"paused_at": NOON, "paused_by": "Operator", "paused_reason": "New switches"})
+
+
+def test_whoever_waits_is_told_that_the_scheduler_is_paused(personas, ours):
+    waiting, running = job("waits", on=ours), job("runs", on=ours, state=JobState.RUNNING)
+    assert "The scheduler was paused" not in text(personas.client("viewer"), "/jobs/")
+    assert "It does so within seconds." in text(personas.client("viewer"), f"/jobs/{waiting.public_id}/")
+    paused()
+
+    html = text(personas.client("viewer"), "/jobs/")
+    assert "The scheduler was paused" in html and "New switches" in html
+    told = text(personas.client("viewer"), f"/jobs/{waiting.public_id}/")
+    assert "It does so once it is resumed." in told and "within seconds" not in told
+    outlook(waiting, "needs 8 GPUs")
+    assert "The scheduler was paused" in text(personas.client("viewer"), f"/jobs/{waiting.public_id}/")
+    assert "was paused" not in text(personas.client("viewer"), f"/jobs/{running.public_id}/")
+    page = text(personas.client("operator"), "/scheduler/")
+    assert "New switches Nothing" not in page and "decided once it is resumed" in page
+
+
+def test_no_start_is_promised_while_the_scheduler_is_paused(personas, ours):
+    node(gpus=4)
+    description = {"name": "train", "quota": ours.path, "gpus": 1}
+    fitting.GROUNDS.forget()
+    assert fitting.fit_of(access=personas.access("submitter"), description=description, now=NOON).verdict == "now"
+    paused()
+
+    found = fitting.fit_of(access=personas.access("submitter"), description=description, now=NOON)
+
+    assert (found.verdict, found.waits_for) == ("held", ("The scheduler is paused: it starts nothing until an operator resumes it.",))

@@ -66,7 +66,7 @@ def test_the_same_key_gives_the_same_jobs(post):
     assert again["jobs"] == first["jobs"]
     assert again["repeated"] is True
     assert Job.objects.count() == 3
-    assert "used for another description" in post(WISH | {"name": "other"}, 409, key="once")["detail"]
+    assert "used for something else" in post(WISH | {"name": "other"}, 409, key="once")["detail"]
     post(WISH, 201, key="once", who="team_lead")  # a key is its caller's own
     post(WISH, 422, key="x" * 101)
 

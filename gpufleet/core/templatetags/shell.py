@@ -165,6 +165,18 @@ def gpus(milli: int | None) -> str:
 
 
 @register.filter
+def gpu_word(milli: int | None) -> str:
+    """What so many milli-GPU are called: `{{ 500|gpu_word }}` is `GPUs`."""
+    return "GPU" if milli == 1000 else "GPUs"
+
+
+@register.filter
+def gpus_told(milli: int | None) -> str:
+    """Milli-GPU in running text: `1 GPU`, `0.5 GPUs`, `1,024 GPUs`."""
+    return f"{gpus(milli)} {gpu_word(milli)}"
+
+
+@register.filter
 def money(micros: int | None, decimals: int = 2) -> str:
     """Micro-units as money of the installation's currency: `$1,204.50`. `money:0` for round sums, `money:4` for rates."""
     if micros is None:

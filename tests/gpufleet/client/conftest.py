@@ -1,8 +1,11 @@
 """A console that answers over HTTP, and the program run against it."""
 
+import urllib.error
+
 import pytest
 
 from gpufleet.cli import main
+from gpufleet.client.calls import Console
 
 
 @pytest.fixture
@@ -19,3 +22,25 @@ def run(live_server, personas, monkeypatch, tmp_path, capsys):
         return status, printed.out, printed.err
 
     return call
+
+
+@pytest.fixture
+def lose(monkeypatch):
+    """`lose(lambda number: number < 3)`: the console did it, and its word is lost for such requests. Returns the paths that were asked for."""
+    once = Console._once
+
+    def losing(lost):
+        asked = []
+
+        def answer(self, method, path, *words):
+            told = once(self, method, path, *words)
+            asked.append(path)
+            if lost(len(asked)):
+                raise urllib.error.URLError("connection reset")
+            return told
+
+        monkeypatch.setattr("gpufleet.client.calls.AGAIN_AFTER", (0, 0, 0))
+        monkeypatch.setattr(Console, "_once", answer)
+        return asked
+
+    return losing

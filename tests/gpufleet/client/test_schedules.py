@@ -55,3 +55,12 @@ def test_what_is_refused_is_said_and_keeps_none_of_the_others_back(run, job_file
     assert (status, out) == (4, f"{name}  paused\n")
     assert "s-999: " in err and f"{name}: " in err
     assert run("schedule", "paint", **SUBMIT)[0] == 2
+
+
+def test_a_run_whose_answer_is_lost_is_asked_for_again_and_made_once(run, job_file, lose):
+    assert run("schedule", "add", job_file, "--cron", "0 * * * *", "--overlap", "allow", **SUBMIT)[0] == 0
+    name = Schedule.objects.get().public_id
+    asked = lose(lambda number: number < 3)
+
+    assert run("schedule", "run", name, **SUBMIT)[1] == f"{name}  {Job.objects.get().public_id}\n"
+    assert asked == [f"/schedules/{name}/run"] * 3

@@ -1,7 +1,6 @@
 """Submitting, following and ending jobs from the command line."""
 
 import json
-import urllib.error
 from datetime import timedelta
 
 import pytest
@@ -130,25 +129,13 @@ def test_what_is_no_description_is_said_without_asking_the_console(run, tmp_path
 def test_a_dry_run_submits_nothing(run):
     status, out, _ = run("submit", "--name", "x", "--quota", TEAM, "--gpus", "1", "--dry-run", **SUBMIT)
 
-    assert (status, out) == (0, "Valid: would submit 1 job of 1 GPUs.\n")
+    assert (status, out) == (0, "Valid: would submit 1 job of 1 GPU.\n")
     assert not Job.objects.exists()
 
 
-def test_an_answer_that_is_lost_makes_no_second_job(run, monkeypatch):
-    """The console did it, and the network lost its word: the client asks again with the same key."""
-    from gpufleet.client.calls import Console
-
-    monkeypatch.setattr("gpufleet.client.calls.AGAIN_AFTER", (0, 0, 0))
-    once, asked = Console._once, []
-
-    def losing(self, method, path, *words):
-        answer = once(self, method, path, *words)
-        asked.append(path)
-        if len(asked) < 3:
-            raise urllib.error.URLError("connection reset")
-        return answer
-
-    monkeypatch.setattr(Console, "_once", losing)
+def test_an_answer_that_is_lost_makes_no_second_job(run, lose):
+    """The client asks again with the same key."""
+    asked = lose(lambda number: number < 3)
 
     assert run("submit", "--name", "x", "--quota", TEAM, "--gpus", "1", **SUBMIT)[0] == 0
     assert asked == ["/jobs"] * 3
@@ -168,21 +155,9 @@ def test_a_file_with_a_bad_document_submits_the_others_and_names_it(run, tmp_pat
     assert Job.objects.count() == 2
 
 
-def test_many_documents_are_few_requests_that_are_safe_to_repeat(run, tmp_path, monkeypatch):
-    from gpufleet.client.calls import Console
-
-    monkeypatch.setattr("gpufleet.client.calls.AGAIN_AFTER", (0, 0, 0))
+def test_many_documents_are_few_requests_that_are_safe_to_repeat(run, tmp_path, monkeypatch, lose):
     monkeypatch.setattr("gpufleet.client.commands.MOST_IN_A_BATCH", 4)
-    once, asked = Console._once, []
-
-    def losing(self, method, path, *words):
-        answer = once(self, method, path, *words)
-        asked.append(path)
-        if len(asked) % 2:
-            raise urllib.error.URLError("connection reset")
-        return answer
-
-    monkeypatch.setattr(Console, "_once", losing)
+    asked = lose(lambda number: number % 2)
     (tmp_path / "jobs.yaml").write_text("---".join(f"\nname: job-{number}\nquota: {TEAM}\ngpus: 1\n" for number in range(10)))
 
     status, out, _ = run("submit", str(tmp_path / "jobs.yaml"), "--key", "sweep", "--json", **SUBMIT)
