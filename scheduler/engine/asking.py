@@ -1,10 +1,11 @@
 """Who waits, for what, and what that comes to: made once, and then changed by the jobs that came and went between two plans."""
 
+from bisect import insort
 from collections.abc import Iterable
 from itertools import starmap
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from .blocks import Block
+from .blocks import Block, largest
 from .cluster import Work
 from .form import Form
 from .grid import Grid, Ints
@@ -30,13 +31,30 @@ class Surroundings(Protocol):
 
     def put_in_order(self, queue: list[Work]) -> None: ...
 
+    def rank_in_queue(self, work: Work) -> tuple[bool, int, int, int]: ...
+
+
+Amounts = dict[tuple[int, int], int]  # milli-GPU by leaf and division
+
+
+class Begun(NamedTuple):
+    """What was used and asked for as a plan began, by division and node; and of which amounts that was made."""
+
+    used: list[list[int]]
+    requested: list[list[int]]
+    asked: Amounts
+    running: Amounts  # of those who have places and ask for more
+
 
 class Asking:
     def __init__(self) -> None:
         self.queues: dict[int, list[Work]] = {}  # by leaf, in its order
         self.version: dict[int, int] = {}  # how often each of them was changed
-        self.asked: dict[tuple[int, int], int] = {}  # milli-GPU by leaf and division, of those that have no place
+        self.asked: Amounts = {}  # of those that have no place
+        self.begun: Begun | None = None
+        self.rerequested: set[tuple[int, int]] = set()  # of what is asked for, what has changed since then
         self.wanted: dict[tuple[int, int, int, int], list[int]] = {}  # blocks that are waited for, and by how many
+        self._largest: tuple[Block, ...] | None = None  # of the blocks, once that was asked
         self.nodes: dict[int, Ints] = {}  # on which a block may stand, by identity
         self.alike: dict[tuple[int, int], list[Any]] = {}  # (form, how many) by shape and first type, of those that have no place
         self.open: dict[Work, None] = {}  # who has places and may ask for more
@@ -78,15 +96,26 @@ class Asking:
             else:
                 del self.held[work]
                 joined.setdefault((work.home, work.form), []).append(work)
+        before = {leaf: len(self.queues.get(leaf, ())) for leaf in {leaf for leaf, _ in joined} | {work.home for work in degraded}}
         self._join_all(cycle, joined)
         for work in degraded:
             self.queues.setdefault(work.home, []).append(work)
-        for leaf in {leaf for leaf, _ in joined} | {work.home for work in degraded}:
-            cycle.put_in_order(self.queues.get(leaf, []))
+        for leaf, many in before.items():
+            self._put_in_order(cycle, self.queues.get(leaf, []), many)
             self._touch(cycle, leaf)
         for work in self.blocked:
             static[work.order] = cycle.alike(work)[0]
         return static
+
+    def _put_in_order(self, cycle: Surroundings, queue: list[Work], many: int) -> None:
+        """The first so many are in their order."""
+        if len(queue) - many > many // 16 + 1:
+            cycle.put_in_order(queue)
+            return
+        come = queue[many:]
+        del queue[many:]
+        for work in come:
+            insort(queue, work, key=cycle.rank_in_queue)
 
     def rest(self, changed: Iterable[Work], asked_again: Iterable[Work]) -> None:
         """As before the first pass of the plan that has taken up `changed`."""
@@ -96,8 +125,12 @@ class Asking:
             if not work.first_seats:
                 work.types = self._types.get((work.home, work.form)) or work.form.types
 
-    def blocks(self) -> Iterable[Block]:
-        return starmap(Block, ((gpus, least, width, self.nodes[nodes], count) for (gpus, least, width, nodes), (count,) in self.wanted.items()))
+    def blocks(self) -> tuple[Block, ...]:
+        """The largest that are waited for."""
+        if self._largest is None:
+            found = ((gpus, least, width, self.nodes[nodes], count) for (gpus, least, width, nodes), (count,) in self.wanted.items())
+            self._largest = largest(starmap(Block, found))
+        return self._largest
 
     def _join_all(self, cycle: Surroundings, joined: dict[tuple[int, Form], list[Work]]) -> None:
         """Let jobs wait: by leaf and by what they ask for."""
@@ -157,6 +190,7 @@ class Asking:
             for leaf in cycle.leaves_of(work, quota_type):  # a window of its class is asked as well
                 key = leaf, division_of[quota_type]
                 asked[key] = asked.get(key, 0) + milli
+                self.rerequested.add(key)
 
     def _touch(self, cycle: Surroundings, leaf: int) -> None:
         cycle.tree.stirred.append(leaf)
@@ -170,6 +204,7 @@ class Asking:
         form = work.form
         if not form.block:
             return
+        self._largest = None
         role = form.roles[0]
         nodes = form.eligible(cycle.grid, 0, work.types[0], suspect=False, spare=False).array
         key = (role.gpus, role.least, form.width, id(nodes))

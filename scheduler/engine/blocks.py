@@ -32,9 +32,10 @@ def largest(blocks: Iterable[Block]) -> tuple[Block, ...]:
 
 
 class Blocks:
-    def __init__(self, grid: Grid, waiting: Iterable[Block], usual: Iterable[Block]) -> None:
+    def __init__(self, grid: Grid, waiting: Sequence[Block], usual: Sequence[Block]) -> None:
+        """Of either kind only the largest ones."""
         self.grid = grid
-        self.kinds = (largest(waiting), largest(usual))
+        self.kinds = (waiting, usual)
         self._costs: dict[tuple[int, int], tuple[Ints, Ints] | None] = {}
         self._view: tuple[View, int] | None = None
 

@@ -48,6 +48,8 @@ class Capacity:
     def most(self, role: Role, eligible: Eligible, level: int) -> int:
         """The most workers that one domain of a level has room for."""
         self._fresh()
+        if role.gpus > self.view.largest:
+            return 0
         key = (role.gpus, role.cpus, role.host_memory_mib, id(eligible), level)
         known = self._most.get(key)
         if known is None:

@@ -112,8 +112,8 @@ class View:
         other.splits = dict(self.splits)
         other.buckets = list(self.buckets) if self.buckets is not None else None
         other.count_np = self.count_np.copy()
-        other._host_np = None
-        other.host_changed = set()
+        other._host_np = None if self._host_np is None else (self._host_np[0].copy(), self._host_np[1].copy())
+        other.host_changed = set(self.host_changed)
         other.version = self.version
         return other
 
@@ -126,6 +126,12 @@ class View:
                 rows[count][node >> 3] |= 1 << (node & 7)
             self.buckets = [int.from_bytes(row, "little") for row in rows]
         return self.buckets
+
+    @property
+    def largest(self) -> int:
+        """The most idle GPUs of a node."""
+        buckets = self.by_count()
+        return next((count for count in range(len(buckets) - 1, 0, -1) if buckets[count]), 0)
 
     def set_free(self, node: int, mask: int) -> None:
         self.free[node] = mask

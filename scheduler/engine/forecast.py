@@ -174,6 +174,8 @@ class Forecast:
 
     def _fewer(self, work: Work) -> Advice:
         role = work.kind.roles[0]
+        if role.least <= 1:
+            return None
         level = widest(self.cycle.cluster, work.kind)
         change = f"roles.{role.name}.min"
         most = max((min(role.least - 1, self._room(work, quota_type, level)) for quota_type in work.types), default=0)

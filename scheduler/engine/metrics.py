@@ -20,6 +20,9 @@ def measure(cycle: Cycle) -> dict[str, Any]:
         "largest_gang": {},
     }
     for index, name in enumerate(grid.types):
+        if not cycle.fleet.soon.idle:
+            result["largest_gang"][name] = {level.name: 0 for level in grid.levels}
+            continue
         idle = _room(cycle, suspect=False) * grid.on_type[index]
         result["largest_gang"][name] = {level.name: int(level.sums(idle).max()) if len(level) else 0 for level in grid.levels}
     if cycle.scenario.demand:
@@ -40,9 +43,11 @@ def _room(cycle: Cycle, *, suspect: bool) -> Ints:
 
 def fragmented(cycle: Cycle) -> int:
     """Idle GPUs that a waiting job can't use, on average over the jobs that wait."""
+    if not cycle.fleet.soon.idle:
+        return 0
     total = weight = 0
     idle_of: dict[tuple[int, bool], int] = {}
-    capacity = cycle.capacity(cycle.fleet.soon)
+    capacity, largest = cycle.capacity(cycle.fleet.soon), cycle.fleet.soon.largest
     counts = {key: [form, count] for key, (form, count) in cycle.asking.alike.items() if count}
     for works, sign in _changed(cycle):
         for (form, quota_type), number in Counter(zip([work.form for work in works], [work.types[0] for work in works], strict=True)).items():
@@ -58,7 +63,10 @@ def fragmented(cycle: Cycle) -> int:
         weight += count
         if not idle_of[place]:
             continue
-        role = max(roles, key=lambda one: one.gpus)
+        role = max(roles, key=lambda one: one.gpus) if len(roles) > 1 else roles[0]
+        if role.gpus > largest:
+            total += count * idle_of[place]
+            continue
         eligible = cycle.grid.eligible(kind, role, quota_type, suspect=kind.tolerates_suspect, spare=False)
         sums = capacity.sums(role, eligible, widest(cycle.cluster, kind))
         usable = int(sums[sums >= role.least].sum()) * role.gpus

@@ -1,5 +1,6 @@
 """Who is served next: a heap per inner node of the tree, in which only the path of what changed gets a new key."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 
@@ -24,7 +25,7 @@ class QueueOrder:
         self.dropped: set[int] = set()  # leaves that were gone along since the order was last made or renewed
         self.at = dict.fromkeys(queues, 0)
         size = len(tree.names)
-        self.heaps: list[list[tuple[Key, int, int, int]]] = [[] for _ in range(size)]
+        self.heaps: defaultdict[int, list[tuple[Key, int, int, int]]] = defaultdict(list)
         self.version = [0] * size
         self.asks: dict[int, int] = {}  # milli-GPU that the head of a leaf asks for
         self._fill()
@@ -36,7 +37,8 @@ class QueueOrder:
             head = self.head(leaf)
             if head is not None:
                 asks[leaf] = self.milli(head)
-        for place in range(len(heaps) - 1, 0, -1):
+        path = self.tree.path
+        for place in sorted({place for leaf in asks for place in path[leaf]}, reverse=True):
             heap, best = heaps[place], place
             if heap:
                 heapify(heap)

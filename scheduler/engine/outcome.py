@@ -22,6 +22,7 @@ from .mig import Instance
 from .plan import Course, Decision, Plan, Share, Stand, Waiting, new_decision, new_stand, new_waiting, placing
 from .reading import spell_instant
 from .reasons import Reason, reason
+from .reservations import Entry
 from .state import Cycle
 from .telling import Telling
 from .tree import Division, Tree
@@ -34,8 +35,8 @@ def conclude(cycle: Cycle) -> Plan:
     check(cycle)
     forecast = Forecast(cycle)
     decisions = decisions_of(cycle)
-    decisions.extend(_reserved(cycle, forecast))
     telling = _telling(cycle, forecast)
+    decisions.extend(_reserved(cycle, telling))
     changed = telling.changed_places(cycle.tree)
     return Plan(
         now=cycle.now,
@@ -350,36 +351,48 @@ class Owners:
         return tuple([works[order].job.name for order in sorted(orders)])
 
 
-def _reserved(cycle: Cycle, forecast: Forecast) -> list[Decision]:
+def _reserved(cycle: Cycle, telling: Telling) -> list[Decision]:
     found = []
+    before, telling.reserved = telling.reserved, {}
     for entry in cycle.book.entries:
         work = entry.work
         if work.first_seats and not work.degraded:
             continue  # it has not left its place yet
         at = cycle.now + entry.at
-        kind = work.kind
-        workers = list(stands(work, cycle))  # what still runs of a gang that waits to be whole again
-        if entry.date.seats:
-            workers.extend(Stand(kind.roles[seat.role].name, seat.rank, cycle.grid.nodes[seat.node].name, 0) for seat in entry.date.seats)
-        else:
-            counted = [node for node, count in sorted(entry.places) for _ in range(count // kind.roles[work.missing()[0][0]].gpus)]
-            wanted = [(place, rank) for place, ranks in work.missing() for rank in ranks]
-            for (place, rank), node in zip(wanted, counted, strict=True):
-                workers.append(Stand(kind.roles[place].name, rank, cycle.grid.nodes[node].name, 0))
-        why = reason("reserve", f"by what runs now it can start at {spell_instant(at)} at the latest")
-        found.append(Decision("reserve", why, work.job.name, workers=tuple(workers), at=at))
+        if work.seats or entry.date.seats:
+            found.append(_reservation(cycle, entry, at))
+            continue
+        known = before.get(work)
+        if known is None or known[0] != at or known[1] != entry.places:
+            known = (at, entry.places, _reservation(cycle, entry, at))
+        telling.reserved[work] = known
+        found.append(known[2])
     return found
+
+
+def _reservation(cycle: Cycle, entry: Entry, at: int) -> Decision:
+    work, kind = entry.work, entry.work.kind
+    workers = list(stands(work, cycle))  # what still runs of a gang that waits to be whole again
+    if entry.date.seats:
+        workers.extend(Stand(kind.roles[seat.role].name, seat.rank, cycle.grid.nodes[seat.node].name, 0) for seat in entry.date.seats)
+    else:
+        counted = [node for node, count in sorted(entry.places) for _ in range(count // kind.roles[work.missing()[0][0]].gpus)]
+        wanted = [(place, rank) for place, ranks in work.missing() for rank in ranks]
+        for (place, rank), node in zip(wanted, counted, strict=True):
+            workers.append(Stand(kind.roles[place].name, rank, cycle.grid.nodes[node].name, 0))
+    why = reason("reserve", f"by what runs now it can start at {spell_instant(at)} at the latest")
+    return Decision("reserve", why, work.job.name, workers=tuple(workers), at=at)
 
 
 def _waiting(cycle: Cycle, forecast: Forecast, telling: Telling, changed: Sequence[int] | None) -> tuple[Waiting, ...]:
     works = cycle.cluster.works
     blockers = Blockers(cycle)
     if changed is None:
-        telling.entries = _entries(cycle, forecast, blockers, works)
+        telling.tell(_entries(cycle, forecast, blockers, works))
         telling.same_room(blockers.view)
     else:
         for work in _to_be_told(cycle, forecast, blockers, telling, changed):
-            telling.entries[work.order] = _entry(cycle, forecast, blockers, work)
+            telling.tell_of(work.order, _entry(cycle, forecast, blockers, work))
     telling.rooms = blockers.rooms
     if cycle.cluster.handed_on:
         telling.own = dict.fromkeys(_own(cycle, forecast))

@@ -7,6 +7,7 @@ goes on behind it, so that a person sees everything that is wrong at once.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 Check = Callable[[Any], Any]
@@ -236,6 +237,7 @@ def instant(value: Any) -> int:
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+@lru_cache(maxsize=4096)
 def spell_instant(milliseconds: int) -> str:
     """An instant as a plan writes it; milliseconds only where there are any."""
     seconds, rest = divmod(milliseconds, 1000)

@@ -1,14 +1,14 @@
 """What everyone asks for, by leaf and division, and the shares that follow; also where they follow each placement."""
 
 from collections.abc import Iterable, Mapping
+from operator import sub
 from typing import Protocol
 
-from .asking import Asking
+from .asking import Amounts, Asking, Begun
 from .cluster import Cluster, Work
 from .reasons import Reason
 from .values import Kind
 
-Amounts = dict[tuple[int, int], int]  # milli-GPU by leaf and division
 NOTHING: Mapping[tuple[int, int], int] = {}
 
 
@@ -40,7 +40,29 @@ class Requests:
         running: Amounts = {}
         for work in asking.open:
             self._of_running(work, running)
-        self._share([*asking.asked.items(), *running.items()])
+        begun = asking.begun
+        if begun is None:
+            self._request([*asking.asked.items(), *running.items()])
+        else:
+            self._go_on(begun, running)
+        asking.rerequested.clear()
+        divisions = self.tree.divisions
+        asking.begun = Begun([list(each.used) for each in divisions], [list(each.requested) for each in divisions], dict(asking.asked), running)
+        self.tree.share()
+
+    def _go_on(self, begun: Begun, running: Amounts) -> None:
+        """Go on from what was asked for as the plan before began."""
+        asking = self.cycle.asking
+        for division, used, requested in zip(self.tree.divisions, begun.used, begun.requested, strict=True):
+            division.requested = requested
+            if division.used != used:
+                for place, more in enumerate(map(sub, division.used, used)):
+                    requested[place] += more
+        for key in asking.rerequested:
+            self.tree.request(*key, asking.asked.get(key, 0) - begun.asked.get(key, 0))
+        if running != begun.running:
+            for key in running.keys() | begun.running.keys():
+                self.tree.request(*key, running.get(key, 0) - begun.running.get(key, 0))
 
     def follow(self) -> None:
         """A job that accepts several types found a place in one and asks for nothing in the others."""
@@ -61,11 +83,14 @@ class Requests:
         self._share(self._all.items())
 
     def _share(self, amounts: Iterable[tuple[tuple[int, int], int]]) -> None:
+        self._request(amounts)
+        self.tree.share()
+
+    def _request(self, amounts: Iterable[tuple[tuple[int, int], int]]) -> None:
         for division in self.tree.divisions:
             division.requested = list(division.used)
         for (leaf, index), milli in amounts:
             self.tree.request(leaf, index, milli)
-        self.tree.share()
 
     def _of_waiting(self, work: Work, amounts: Amounts) -> None:
         seen = set()

@@ -7,7 +7,7 @@ from operator import attrgetter, itemgetter
 from typing import Any
 
 from .asking import Asking
-from .blocks import Blocks, usual_blocks
+from .blocks import Blocks, largest, usual_blocks
 from .capacity import Capacity
 from .cluster import Cluster, Work
 from .fleet import View
@@ -94,7 +94,7 @@ class Cycle:
         self.leaf_queues = self.asking.queues
         self.has_backfilled = self.asking.backfilled > 0
         demand = [(part.share, part.gpus, part.workers, part.required) for part in scenario.demand]
-        self.cluster.blocks = Blocks(self.grid, self.asking.blocks(), usual_blocks(self.grid, demand))
+        self.cluster.blocks = Blocks(self.grid, self.asking.blocks(), largest(usual_blocks(self.grid, demand)))
         self.requests = Requests(self)
         self.requests.begin()
         # Whether a placement can change what others ask for, or may have: then shares are computed anew after each.
@@ -413,7 +413,7 @@ class Cycle:
         first, last, _, _ = cluster.between
         works = {work.order: work for work in cluster.works[first : len(cluster.works) - last]}
         works.update((work.order, work) for work in (*changed, *cluster.journal) if cluster.works[work.order] is work)
-        units.go_on(cluster, works)
+        units.go_on(cluster, works, changed)
         return units
 
     def changed(self) -> None:

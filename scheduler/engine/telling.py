@@ -9,9 +9,11 @@ from collections.abc import Iterable, Sequence
 from itertools import compress
 from operator import ne
 
+import numpy as np
+
 from .cluster import Work
 from .fleet import View
-from .plan import Share, Waiting
+from .plan import Decision, Share, Waiting
 from .reasons import Reason
 from .tree import Tree
 from .values import Settings
@@ -23,12 +25,31 @@ class Telling:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.turn = -1  # of which plan it is
-        self.entries: list[Waiting | None] = []  # one per job, in their order
+        self._line: list[Waiting] = []  # what is told, in the order of jobs
+        self._waits = bytearray()  # by job whether anything is told of it
         self.rooms: dict[tuple[int, int], Reason | None] = {}  # by shape and quota type
         self.shares: list[Share] = []
         self.own: dict[Work, None] = {}  # of whom the last plan told something that came from itself alone
+        self.reserved: dict[Work, tuple[int, list[tuple[int, int]], Decision]] = {}  # by holder: when, on how many GPUs of which nodes
         self._books: list[Books] | None = None
         self._room: tuple[list[int], list[int], list[int]] = ([], [], [])
+
+    def tell(self, entries: Sequence[Waiting | None]) -> None:
+        """What is told of every job, by its place."""
+        self._line = [entry for entry in entries if entry is not None]
+        self._waits = bytearray([entry is not None for entry in entries])
+
+    def tell_of(self, order: int, entry: Waiting | None) -> None:
+        """What is told of one job now."""
+        waits, at = self._waits, self._told_before(order)
+        if entry is None:
+            if waits[order]:
+                del self._line[at]
+        elif waits[order]:
+            self._line[at] = entry
+        else:
+            self._line.insert(at, entry)
+        waits[order] = entry is not None
 
     def changed_places(self, tree: Tree) -> list[int] | None:
         """Nodes of the tree whose numbers are not those of the plan before; None: there are none to compare. These count from now on."""
@@ -50,15 +71,24 @@ class Telling:
         self._room = (list(view.free), list(view.cpus), list(view.memory))
         return False
 
+    def _told_before(self, order: int) -> int:
+        """How many of the jobs before a place are told anything."""
+        return int(np.count_nonzero(np.frombuffer(self._waits, dtype=np.bool_, count=order))) if order else 0
+
     def follow(self, first: int, last: int, before: Sequence[Work], now: Sequence[Work]) -> None:
         """Jobs came and went between the first so many and the last so many."""
-        end = len(self.entries) - last
-        known = {id(work): entry for work, entry in zip(before, self.entries[first:end], strict=True)}
-        self.entries[first:end] = [known.get(id(work)) for work in now]
+        waits = self._waits
+        end = len(waits) - last
+        at = self._told_before(first)
+        told = [work for work, waited in zip(before, waits[first:end], strict=True) if waited]
+        until = at + len(told)
+        known = {id(work): entry for work, entry in zip(told, self._line[at:until], strict=True)}
+        waits[first:end] = bytearray([id(work) in known for work in now])
+        self._line[at:until] = [known[id(work)] for work in now if id(work) in known]
 
     def forget(self, works: Iterable[Work]) -> None:
         for work in works:
             self.own.pop(work, None)
 
     def told(self) -> tuple[Waiting, ...]:
-        return tuple(filter(None, self.entries))
+        return tuple(self._line)

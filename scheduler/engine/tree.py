@@ -6,6 +6,9 @@ per quota type where they are maps.
 """
 
 from collections.abc import Iterable, Sequence
+from heapq import heappop, heappush
+from itertools import compress
+from operator import ne
 
 from .fairshare import Claim, divide
 from .reasons import Reason, counted, gpus, reason
@@ -62,7 +65,7 @@ class Tree:
         self.limited = bool(self.class_windows) or any(total is not None for total in self.limit_total) or any(map(bool, self.limit_by_type))
         self.usage_weight = scenario.settings.fairness.usage_weight_millionths
         self._divided: dict[tuple[str, int, int], tuple[int, list[int], list[int]]] = {}
-        self._settled: dict[int, tuple[int, list[int]]] = {}  # pool and requests of a group as it was divided last
+        self._shared: tuple[int, list[int]] | None = None  # weight of usage and requests as of which shares were computed last, of one division
         self.version = 0
         self.stirred: list[int] = []  # nodes whose numbers have changed, in order; below zero: fixed work below a node of the top
 
@@ -232,51 +235,71 @@ class Tree:
     # Shares
 
     def share(self) -> None:
-        """Compute every fair share from scratch."""
-        for division in self.divisions:
-            self._share_group(division, 0, division.capacity)
+        """Compute every fair share: from scratch, or where there is one division of what is asked for otherwise than the last time."""
+        alone = self.divisions[0] if len(self.divisions) == 1 else None
+        before, self._shared = self._shared, None if alone is None else (self.usage_weight, list(alone.requested))
+        if alone is not None and before is not None and before[0] == self.usage_weight:
+            self._share_again(alone, before[1])
+        else:
+            for division in self.divisions:
+                self._share_group(division, 0, division.capacity)
         self.version += 1
 
     def shares_without_usage(self, division: Division) -> tuple[list[int], list[int]]:
         """Fair share and what may be counted on, by position, as if nobody had used anything in the past."""
         kept = division.fair, division.counts_on, self.usage_weight
-        settled, self._settled = self._settled, {}
         size = len(self.names)
         division.fair, division.counts_on, self.usage_weight = [0] * size, [0] * size, 0
         self._share_group(division, 0, division.capacity)
         found = division.fair, division.counts_on
         division.fair, division.counts_on, self.usage_weight = kept
-        self._settled = settled
         return found
+
+    def _share_again(self, division: Division, before: list[int]) -> None:
+        """Divide anew among those of whom one asks for something else, and below whose share has changed."""
+        requested, fair, parents = division.requested, division.fair, self.parent
+        if requested == before:
+            return
+        line = sorted({parents[place] for place in compress(range(len(requested)), map(ne, requested, before)) if place})
+        waiting = set(line)
+        while line:
+            parent = heappop(line)  # children stand behind their parents
+            changed = self._divide(division, parent, fair[parent] if parent else division.capacity)
+            for place in changed:
+                if place not in waiting and self.children[place]:
+                    waiting.add(place)
+                    heappush(line, place)
 
     def _share_group(self, division: Division, parent: int, pool: int) -> None:
         groups = [(parent, pool)]
-        alone = len(self.divisions) == 1
-        fair, requested = division.fair, division.requested
+        fair = division.fair
         while groups:
             parent, pool = groups.pop()
-            members = self.children[parent]
-            if not members:
-                continue
-            asked = [requested[place] for place in members]
-            if alone and self._settled.get(parent) == (pool, asked):  # so it has been divided already
-                groups += [(place, fair[place]) for place in members if self.children[place]]
-                continue
-            self._settled[parent] = (pool, asked)
-            limits = [self.limit_for(division, place) for place in members]
-            wants = [requested[place] if limit is None else min(limit, requested[place]) for place, limit in zip(members, limits, strict=True)]
-            for place, limit, part in zip(members, limits, self._parts(division, parent, pool, wants), strict=True):
-                promised = division.guaranteed[place]
-                counts_on = INFINITE if promised is None else max(promised, part)
-                if limit is not None:
-                    counts_on = min(counts_on, limit)
-                if counts_on == INFINITE:
-                    counts_on = division.capacity
-                if part != fair[place] or counts_on != division.counts_on[place]:
-                    fair[place], division.counts_on[place] = part, counts_on
-                    self.stirred.append(place)
-                if self.children[place]:
-                    groups.append((place, part))
+            self._divide(division, parent, pool)
+            groups += [(place, fair[place]) for place in self.children[parent] if self.children[place]]
+
+    def _divide(self, division: Division, parent: int, pool: int) -> list[int]:
+        """Divide a pool among the children of a node. Returns those whose share is another one now."""
+        members = self.children[parent]
+        if not members:
+            return []
+        fair, requested = division.fair, division.requested
+        limits = [self.limit_for(division, place) for place in members]
+        wants = [requested[place] if limit is None else min(limit, requested[place]) for place, limit in zip(members, limits, strict=True)]
+        changed = []
+        for place, limit, part in zip(members, limits, self._parts(division, parent, pool, wants), strict=True):
+            promised = division.guaranteed[place]
+            counts_on = INFINITE if promised is None else max(promised, part)
+            if limit is not None:
+                counts_on = min(counts_on, limit)
+            if counts_on == INFINITE:
+                counts_on = division.capacity
+            if part != fair[place]:
+                changed.append(place)
+            if part != fair[place] or counts_on != division.counts_on[place]:
+                fair[place], division.counts_on[place] = part, counts_on
+                self.stirred.append(place)
+        return changed
 
     def _parts(self, division: Division, parent: int, pool: int, wants: list[int]) -> list[int]:
         """What each child of a node gets; divided anew only where the pool or what somebody wants is not as it was last time."""

@@ -165,7 +165,7 @@ def no_larger(ranked: Ranked, most: int) -> Ranked:
     """Those of the units that are not larger."""
     if isinstance(ranked, WideRanking):
         return ranked.no_larger(most)
-    return [pair for pair in ranked if pair[1].milli <= most]
+    return [pair for pair in ranked if pair[1].milli <= most] if any(unit.milli > most for _, unit in ranked) else ranked
 
 
 def has_fresh(ranked: Ranked) -> bool:

@@ -1,7 +1,8 @@
 """Windows: capacity that is promised to an owner or a class for a time, and what may not be in its way when it starts."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 from .fleet import Seat
@@ -58,13 +59,17 @@ class Windows:
         self.grid = grid
         self.now = now
         self.scenario = scenario
-        self.parents = {quota.name: quota.parent for quota in scenario.quotas}
         horizon = now + scenario.settings.window_horizon_ms
         current = [window for window in scenario.windows if window.start <= now and (window.end is None or now < window.end)]
         self.lasting = [window for window in current if not self._decayed(window)]
         ahead = [window for window in scenario.windows if now < window.start <= horizon]
         self.upcoming = [self._upcoming(window, scenario.windows) for window in ahead]
         self.displaced: list[tuple[str, str]] = []
+
+    @cached_property
+    def parents(self) -> Mapping[str, str | None]:
+        """By quota node the one above it."""
+        return {quota.name: quota.parent for quota in self.scenario.quotas}
 
     def times(self) -> Iterable[int]:
         """When a window starts, ends or is released."""

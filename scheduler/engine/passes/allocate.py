@@ -67,13 +67,15 @@ class Walk:
     def run(self) -> None:
         cycle = self.cycle
         order = cycle.whole_order(self.milli) if self._all_hopeful() else self._order()
+        if order.best() is None or self._over():
+            return
         while (work := order.best()) is not None:
-            if self._over():
-                return
             types = cycle.tried_types(work, self.choice)
             placed, charged = cycle.placed, len(cycle.cluster.charged)
             if not self._serve(work, types) and self.keep:
                 _blocked(cycle, work, types)
+            if self._over():
+                return
             order.drop(work.home, self.onward)
             if cycle.placed != placed:
                 cycle.follow(order, charged, work.home)

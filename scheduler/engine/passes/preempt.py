@@ -78,13 +78,17 @@ def ranked_units(cycle: Cycle, work: Work, quota_type: int, leaf: int, large: in
     level = work.form.level
     if units.wide([leaf]):
         return _wide_units(units.columns, level, quota_type, leaf, division, until, large)
+    key = ("preempt", leaf, level, quota_type, until, large)
+    known: Ranked | None = units.kept(key, leaf)
+    if known is not None:
+        return known
     outside = units.borrowed(leaf, division)
     lower = (
         unit
         for unit in units.of_leaf(leaf)
         if unit.work.quota_type == quota_type and unit.work.form.level < level and (unit.surplus or unit.fresh or unit.began <= until)
     )
-    return in_categories(lower, outside, large)
+    return units.keep(key, leaf, in_categories(lower, outside, large))
 
 
 def _wide_units(columns: Columns, level: tuple[int, int], quota_type: int, leaf: int, division: Division, until: int, large: int) -> WideRanking:
@@ -120,8 +124,9 @@ def preempt(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
     def guard(found: Found) -> Reason | None:
         return grows_beyond_share(cycle, leaf, quota_type, milli, found) or worth(cycle, work, leaf, quota_type, milli, found)
 
-    def take_from(ranked: Ranked) -> Reason | None:
-        refused = take_units(cycle, work, quota_type, ranked, legal, why, guard)
+    def take_from(ranked: Ranked, which: str) -> Reason | None:
+        alike = None if which == "later" else ("preempt", leaf, work.form.level, work.form.shape, quota_type, which)
+        refused = take_units(cycle, work, quota_type, ranked, legal, why, guard, alike)
         if refused is None or refused.code != "share":
             return refused
         # The least that makes room needs idle GPUs beside it; more, or others, may need none.
@@ -129,15 +134,15 @@ def preempt(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
         again = take_units(cycle, work, quota_type, ranked, legal, why, guard, more=more)
         return refused if again is NOTHING else again
 
-    def take(ranked: Ranked) -> Reason | None:
+    def take(ranked: Ranked, *, later: bool = False) -> Reason | None:
         small = no_larger(ranked, large)
-        refused = take_from(small)
+        refused = take_from(small, "later" if later else "small")
         if (refused is NOTHING or (refused is not None and refused.code == "share")) and len(small) < len(ranked):
-            refused = take_from(ranked)
+            refused = take_from(ranked, "later" if later else "all")
         return refused
 
     refused = take(ranked)
-    if refused is not None and has_fresh(ranked) and take(as_if_running(ranked)) is None:
+    if refused is not None and has_fresh(ranked) and take(as_if_running(ranked), later=True) is None:
         refused = None
     if refused is not None:
         cycle.remember(key, refused)

@@ -298,3 +298,15 @@ def test_a_course_says_when_a_kept_place_comes_free_unless_that_is_no_sooner(sta
     assert make_course(scenario, kept, due).next_wake is None
     again = replace(scenario, now=due - 1)
     assert make_course(again, kept, due + 1).next_wake == due, "what was known of the plan before holds on"
+
+
+def test_another_weight_of_past_usage_divides_anew_what_is_asked_for_as_before() -> None:
+    past = [quota("a", 0, usage=0.5), quota("b", 0)]
+    waiting = [job(f"{name}-{number}", quota=name, gpus=1) for name in ("a", "b") for number in range(8)]
+    scenario, kept = parse(scene([node("n1")], past, waiting)), Kept()
+    shares = set()
+    for weight in (0, 2_000_000):
+        fairness = replace(scenario.settings.fairness, usage_weight_millionths=weight)
+        found = same_as_anew(replace(scenario, settings=replace(scenario.settings, fairness=fairness)), kept)
+        shares.add(tuple(each["fair"] for each in found["shares"]))
+    assert len(shares) == 2
