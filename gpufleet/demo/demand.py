@@ -57,7 +57,7 @@ class Demand:
                 expected /= 2
                 want = self._want(workload, gpu_type, profile, wanted)
                 team = (team_of(want.quota), gpu_type)
-                if want.milli > missing + want.milli // 2 or self._beyond(team, asked.get(team, 0) + want.milli):
+                if want.milli > missing + want.milli // 2 or self._beyond(team, want, asked.get(team, 0)):
                     break
                 missing -= want.milli
                 asked[team] = asked.get(team, 0) + want.milli
@@ -72,10 +72,13 @@ class Demand:
         floor, mean = (minutes * 60 * self.stretch(workload) for minutes in workload.minutes)
         return int(floor + self.rng.expovariate(1 / mean))
 
-    def _beyond(self, team: tuple[str, str], milli: int) -> bool:
-        """Whether nobody would ask for so much: people know their team's limit, and stay a little below it."""
+    def _beyond(self, team: tuple[str, str], want: Want, asked: int) -> bool:
+        """Whether nobody would ask for so much: people know their team's limit. What is to run now stays a little below it with all that was asked;
+        what can wait is put into the queue as long as it fits at all."""
         share = self.hardware.shares.get(team)
-        return share is not None and share.limit is not None and milli > share.limit * 9 // 10
+        if share is None or share.limit is None:
+            return False
+        return want.milli > share.limit if want.workload.can_wait else asked + want.milli > share.limit * 9 // 10
 
     def _want(self, workload: Workload, gpu_type: str, profile: str, wanted: int) -> Want:
         rng = self.rng

@@ -162,7 +162,7 @@ class Step:
             workload = BY_KEY[ask.line[0]]
             if ask.waits and self.moment - ask.submitted > LONG_WAIT and luck < self.span / GIVING_UP:
                 self._stop(ask, "Waited too long; will try a smaller one.", person=True)
-            elif ask.runs and workload.swing and surplus.get(ask.line, 0) >= ask.milli and luck < self.span / 90_000:
+            elif ask.runs and workload.scales_in and surplus.get(ask.line, 0) >= ask.milli and luck < self.span / 90_000:
                 surplus[ask.line] -= ask.milli
                 self._stop(ask, "Scaled in: fewer requests than an hour ago.", to=JobState.COMPLETED, outcome="completed")
             elif ask.runs and luck < self.span / NO_LONGER_NEEDED:

@@ -18,7 +18,8 @@ WEIGHTS = {profile.name: SLICED_BOARD.charge_milli(profile) for profile in SLICE
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """`wanted` is what people ask for, in percent of a type's capacity; it swings with the day. `minutes` are a floor and a mean beyond it."""
+    """`wanted` is what people ask for, in percent of a type's capacity. It swings with the day: services and people are at work by day, and long work
+    (less than 0) is left to the night, so that there is a queue at any hour. `minutes` are a floor and a mean beyond it."""
 
     key: str
     rhythm: Rhythm
@@ -39,6 +40,16 @@ class Workload:
     slices: bool = False
     quick: bool = False  # so many of them that a large fleet gets longer ones instead of more
 
+    @property
+    def can_wait(self) -> bool:
+        """Whether people put it into the queue though their team holds all that it may: it starts when something else has ended."""
+        return self.job_class == JobClass.BATCH
+
+    @property
+    def scales_in(self) -> bool:
+        """Whether some of it ends when the hour asks for less. What is left to the night goes on to its end."""
+        return self.swing > 0
+
 
 @dataclass(frozen=True, slots=True)
 class Sliced:
@@ -58,7 +69,7 @@ WORKLOADS: tuple[Workload, ...] = (
         _BATCH,
         (60, 70),
         "yes",
-        {H100: 36},
+        {H100: 46},
         ((32, 4), (64, 4), (16, 2), (128, 1)),
         (60, 700),
         150,
@@ -66,6 +77,7 @@ WORKLOADS: tuple[Workload, ...] = (
         ("atlas-13b-pretrain-{n}", "atlas-34b-stage-{n}", "iris-vit-g-pretrain-{n}", "moe-8x7b-run-{n}", "long-context-{n}"),
         (0.62, 0.84),
         (0.78, 0.94),
+        swing=-0.2,
         checkpoint_minutes=12,
     ),
     Workload(
@@ -74,7 +86,7 @@ WORKLOADS: tuple[Workload, ...] = (
         _BATCH,
         (40, 50, 50, 60),
         "yes",
-        {H100: 22, A100: 32},
+        {H100: 30, A100: 48},
         ((8, 5), (4, 4), (16, 3), (24, 1)),
         (12, 110),
         60,
@@ -92,6 +104,7 @@ WORKLOADS: tuple[Workload, ...] = (
         ("sft-{n}", "dpo-round-{n}", "lora-tools-{n}", "ranker-distil-{n}", "whisper-adapt-{n}", "reward-model-{n}", "two-tower-{n}"),
         (0.22, 0.48),
         (0.55, 0.90),
+        swing=-0.2,
         checkpoint_minutes=20,
     ),
     Workload(
@@ -100,7 +113,7 @@ WORKLOADS: tuple[Workload, ...] = (
         _BATCH,
         (20, 30, 40),
         "yes",
-        {H100: 9, A100: 14, L40S: 8},
+        {H100: 11, A100: 16, L40S: 10},
         ((1, 6), (2, 3), (4, 1)),
         (2, 15),
         20,
@@ -220,7 +233,7 @@ WORKLOADS: tuple[Workload, ...] = (
         _BATCH,
         (40,),
         "yes",
-        {L40S: 20, A100: 5},
+        {L40S: 30, A100: 8},
         ((4, 3), (8, 2), (2, 3)),
         (10, 45),
         45,
@@ -228,6 +241,7 @@ WORKLOADS: tuple[Workload, ...] = (
         ("warehouse-sim-{n}", "drive-render-{n}", "arm-policy-{n}"),
         (0.40, 0.72),
         (0.40, 0.80),
+        swing=-0.25,
         checkpoint_minutes=15,
     ),
     Workload(

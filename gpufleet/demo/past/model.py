@@ -82,13 +82,13 @@ class Step:
                 continue
             kind, luck = job.workload, draw()
             floor, odds = limits[kind.key]
-            if luck >= odds and not kind.swing:
+            if luck >= odds and not kind.scales_in:
                 continue
             if self.moment - (job.running or self.moment) < floor:
                 continue
             key = (kind.key, job.gpu_type, job.profile)
             at = max(job.since, self.moment - int(draw() * min(self.span, self.moment - self.before)))
-            if kind.swing and surplus.get(key, 0) >= job.milli and luck < self.span / 90_000:
+            if kind.scales_in and surplus.get(key, 0) >= job.milli and luck < self.span / 90_000:
                 surplus[key] -= job.milli
                 self._release(job, at, JobState.COMPLETED, "completed", "Scaled in: fewer requests than an hour ago.")
             elif luck < odds:
