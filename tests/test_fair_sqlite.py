@@ -4,7 +4,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 from django.db import OperationalError, connection, connections, transaction
@@ -106,12 +105,14 @@ def test_six_writers_all_get_their_turn_and_lose_nothing():
     """Each reads, thinks and writes: what a deferred transaction answers with "database is locked"."""
     Sequence.objects.create(name="shared", last=0)
     counts = [0] * 6
-    deadline = time.monotonic() + 1.5
+    together = threading.Barrier(len(counts), timeout=30)
     errors: list[Exception] = []
 
     def work(number: int) -> None:
         try:
-            while time.monotonic() < deadline:
+            connection.ensure_connection()
+            together.wait()  # who is started first is not to have been alone
+            while sum(counts) < 600:
                 with transaction.atomic():
                     row = Sequence.objects.get(name="shared")
                     row.last += 1

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
-from channels.testing import WebsocketCommunicator
 from django.conf import settings
 from django.contrib.sessions.models import Session
 from django.db import OperationalError
@@ -21,6 +20,7 @@ from gpufleet.layers import LocalChannelLayer
 from quotas.models import RoleBinding
 from quotas.services.roles import role_revoke
 from tests.personas import Personas
+from tests.sockets import PATIENCE, Socket
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -37,30 +37,30 @@ def topics() -> Iterator[None]:
 
 
 @pytest.fixture
-def socket_of(personas: Personas) -> Callable[..., WebsocketCommunicator]:
-    def make(name: str, *, origin: str = "http://localhost") -> WebsocketCommunicator:
+def socket_of(personas: Personas) -> Callable[..., Socket]:
+    def make(name: str, *, origin: str = "http://localhost") -> Socket:
         cookie = personas.client(name).cookies.get(settings.SESSION_COOKIE_NAME)
         headers = [(b"host", b"localhost"), (b"origin", origin.encode())]
         if cookie:
             headers.append((b"cookie", f"{settings.SESSION_COOKIE_NAME}={cookie.value}".encode()))
-        return WebsocketCommunicator(application, "/ws/live/", headers=headers)
+        return Socket(application, "/ws/live/", headers=headers)
 
     return make
 
 
-async def told(socket: WebsocketCommunicator, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+async def told(socket: Socket, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
     """The first message that is `wanted`; heartbeats and others are passed over."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         while True:
-            message = await socket.receive_json_from(timeout=5)
+            message = await socket.receive_json_from()
             if wanted(message):
                 return message
 
 
-async def closed_with(socket: WebsocketCommunicator) -> int:
-    async with asyncio.timeout(5):
+async def closed_with(socket: Socket) -> int:
+    async with asyncio.timeout(PATIENCE):
         while True:
-            output = await socket.receive_output(timeout=5)
+            output = await socket.receive_output()
             if output["type"] == "websocket.close":
                 return output["code"]
 
@@ -108,7 +108,7 @@ async def test_what_is_written_is_pushed_until_the_page_leaves_the_topic(socket_
     await sync_to_async(feed_publish)(changes={"plain": [{"id": 8}]})
 
     assert delta == {"topic": "plain", "from": 0, "v": 1, "rows": [7]}
-    assert await socket.receive_nothing(timeout=0.5)
+    assert await socket.receives_only_beats(0.5)
     await socket.disconnect()
 
 
@@ -146,7 +146,7 @@ async def test_losing_a_role_closes_the_topic_at_once(socket_of, personas):
     await sync_to_async(feed_publish)(changes={"money": [{"id": 1}]})
 
     assert refused["topic"] == "money"
-    assert await socket.receive_nothing(timeout=0.5)
+    assert await socket.receives_only_beats(0.5)
     await socket.disconnect()
 
 
@@ -196,7 +196,7 @@ async def test_a_socket_that_can_not_be_checked_is_not_left_open(personas, monke
             raise OperationalError("the server closed the connection")
         return viewer
 
-    socket = WebsocketCommunicator(consumers.LiveConsumer.as_asgi(viewer_of=viewer_of), "/ws/live/")
+    socket = Socket(consumers.LiveConsumer.as_asgi(viewer_of=viewer_of), "/ws/live/")
     await socket.connect()
 
     assert await closed_with(socket) == consumers.TRY_AGAIN

@@ -225,7 +225,7 @@ def test_killed_workers_lose_nothing_and_new_ones_go_on(production):
     wait_until(
         lambda: production.manage.run("shell", "--verbosity", "0", "-c", ask).stdout.strip() == "2", seconds=90, what="both queues to be worked on"
     )
-    assert production.findings() == []
+    wait_until(lambda: production.findings() == [], seconds=60, what="a clean bill of health")
 
 
 def test_an_emptied_redis_costs_no_session_and_no_update(production, oona):
@@ -250,6 +250,7 @@ def test_a_call_wakes_a_scheduler_that_waits_for_what_is_due(tmp_path, postgres,
             return connection.execute("SELECT coalesce(max(epoch), 0) FROM scheduler_lease WHERE expires_at <= now()").fetchone()[0]
 
         def seconds_of_a_call() -> float:
+            """How long a call takes to be heard, on this machine as busy as it is."""
             before, began = looked(), time.monotonic()
             calls.send_task("scheduler.tasks.tick", queue="scheduler", ignore_result=True)
             wait_until(lambda: looked() > before, what="a look")
@@ -258,14 +259,15 @@ def test_a_call_wakes_a_scheduler_that_waits_for_what_is_due(tmp_path, postgres,
         try:
             alone.start_again("scheduler")
             seconds_of_a_call()
-            taken = []
+            taken, idle = [], []
             for _ in range(5):
                 connection.execute("UPDATE scheduler_lease SET next_wake_at = now() + interval '0.8 s'")
                 seconds_of_a_call()  # since then it waits
                 taken.append(seconds_of_a_call())
                 connection.execute("UPDATE scheduler_lease SET next_wake_at = NULL")
                 seconds_of_a_call()
+                idle.append(seconds_of_a_call())  # nothing is waited for
         finally:
             calls.close()
             alone.stop()
-    assert statistics.median(taken) < 0.4, taken
+    assert statistics.median(taken) < statistics.median(idle) + 0.3, (taken, idle)

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 
 import pytest
 from asgiref.sync import sync_to_async
-from channels.testing import WebsocketCommunicator
 from django.conf import settings
 from django.core.cache import cache
 from django.db import transaction
@@ -23,6 +22,7 @@ from gpufleet.core.live.topics import _topics, topic_register
 from gpufleet.core.models import AuditEntry
 from quotas.permissions import Can
 from tests.personas import PEOPLE, Personas
+from tests.sockets import Socket
 from tests.url_expectations import EXPECTED, NOT_THERE, SOCKETS, TOKEN_SCOPES, Expect, World
 
 WRITES = ("POST", "PUT", "PATCH", "DELETE")
@@ -207,10 +207,10 @@ async def test_who_keeps_a_websocket(personas: Personas):
             session = cookies[name].cookies.get(settings.SESSION_COOKIE_NAME)
             headers = [(b"host", b"localhost"), (b"origin", b"http://localhost")]
             headers += [(b"cookie", f"{settings.SESSION_COOKIE_NAME}={session.value}".encode())] if session else []
-            socket = WebsocketCommunicator(application, f"/{route}", headers=headers)
-            assert (await socket.connect(timeout=10))[0]
+            socket = Socket(application, f"/{route}", headers=headers)
+            assert (await socket.connect())[0]
             await socket.send_json_to({"subscribe": "test-topic", "since": 0})
-            answer = await socket.receive_output(timeout=10)
+            answer = await socket.receive_output()
             found[route, name] = answer.get("code", "in")
             await socket.disconnect()
     _topics.pop("test-topic", None)

@@ -17,6 +17,7 @@ import json
 import logging
 import os
 import pwd
+import random
 import re
 import shutil
 import signal
@@ -52,6 +53,8 @@ LOCAL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 ROLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
+# Where ranks meet: below the ports that the kernel gives to outgoing connections, of which one may begin before rank 0 listens.
+PORTS = range(10_240, 20_000)
 MARK = "GPUFLEET_RUN_DIR"  # in the environment of all that a worker starts; a folder, so that two consoles on one machine never mean the same
 # A supervisor that has not written its state so long after it was started never will.
 COME_UP = timedelta(seconds=20)
@@ -574,9 +577,11 @@ def visible_devices(seat: WorkerSeat) -> str:
 
 def _free_port() -> int:
     """One that nobody listens on now. Whoever takes it in between makes the rendezvous fail, which is told like every failure."""
-    with socket.socket() as asked:
-        asked.bind(("127.0.0.1", 0))
-        return int(asked.getsockname()[1])
+    for port in random.SystemRandom().sample(PORTS, 100):
+        with socket.socket() as asked, contextlib.suppress(OSError):
+            asked.bind(("127.0.0.1", port))
+            return port
+    raise BackendError("No port is free for the ranks to meet at.")
 
 
 def _worker_folder(place: Path, role: str, index: int) -> Path:

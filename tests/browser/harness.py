@@ -47,6 +47,7 @@ R = TypeVar("R")
 PATIENCE_MS = 15_000
 expect.set_options(timeout=PATIENCE_MS)
 THEMES = ("light", "dark")
+TWO_FRAMES = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
 COUNT_MUTATIONS = """() => {
   window.mutations = 0;
   new MutationObserver((records) => { window.mutations += records.length; })
@@ -79,6 +80,19 @@ def browser(playwright_driver: Playwright) -> Iterator[Browser]:
     running.close()
     if before is None:
         del os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"]
+
+
+def slow_down(context: BrowserContext, page: Page) -> None:
+    """A slower machine, to look for tests that act before a page is ready: `TEST_SLOW_CPU=6` (times), `TEST_SLOW_NET=300` (ms for each request)."""
+    rate, latency = (int(os.environ.get(name, "0")) for name in ("TEST_SLOW_CPU", "TEST_SLOW_NET"))
+    if not rate and not latency:
+        return
+    devtools = context.new_cdp_session(page)
+    if rate:
+        devtools.send("Emulation.setCPUThrottlingRate", {"rate": rate})
+    if latency:
+        devtools.send("Network.enable")
+        devtools.send("Network.emulateNetworkConditions", {"offline": False, "latency": latency, "downloadThroughput": -1, "uploadThroughput": -1})
 
 
 @dataclass
@@ -130,7 +144,7 @@ class Visitor:
     def open(self, path: str) -> Response | None:
         response = self.page.goto(self.origin + path, wait_until="load")
         if self.scripts:  # without them no frame ever calls back
-            self.page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+            self.page.evaluate(TWO_FRAMES)
         return response
 
     def axe(self) -> list[str]:
@@ -162,6 +176,7 @@ class Console:
         page.set_default_timeout(PATIENCE_MS)
         watch = Watch(self.origin)
         watch.follow(page)
+        slow_down(context, page)
         return Visitor(page, watch, self.origin, scripts=options.get("java_script_enabled", True))
 
     def _sign_in(self, browser: Browser, username: str, password: str) -> Any:
@@ -237,6 +252,11 @@ def listeners() -> list[Listener]:
     return [listener for hub in list(hubs.values()) for listener in list(hub.listeners)]
 
 
+def wait_until_followed(page: Page, topic: str) -> None:
+    """Until the server tells the only open page of this topic. What happens before is no change to that page, but part of what it fetches next."""
+    wait_for(page, lambda: [topic in listener.topics for listener in listeners()] == [True])
+
+
 def wait_for(page: Page, check: Callable[[], Any], seconds: float = PATIENCE_MS / 1000) -> None:
     """Until `check` holds, while the browser's events are taken in."""
     deadline = time.monotonic() + seconds
@@ -280,16 +300,24 @@ def _prepare(site: Site, state: str) -> None:
 
 
 @pytest.fixture(scope="session")
-def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Site]]:
-    """`sites("empty")`: a console that was just set up, with one superuser `root`; `sites("demo")`: the small demo fleet and its people."""
+def prepared_sites() -> Iterator[dict[str, Site]]:
     running: dict[str, Site] = {}
-
-    def give(state: str) -> Site:
-        if state not in running:
-            running[state] = Site(tmp_path_factory.mktemp(f"site-{state}"))
-            _prepare(running[state], state)
-        return running[state]
-
-    yield give
+    yield running
     for site in running.values():
         site.stop()
+
+
+@pytest.fixture
+def sites(prepared_sites: dict[str, Site], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Site]]:
+    """`sites("empty")`: a console that was just set up, with one superuser `root`; `sites("demo")`: the small demo fleet and its people."""
+
+    def give(state: str) -> Site:
+        if state not in prepared_sites:
+            prepared_sites[state] = Site(tmp_path_factory.mktemp(f"site-{state}"))
+            _prepare(prepared_sites[state], state)
+        return prepared_sites[state]
+
+    yield give
+    # Pages that are left open go on working, at the cost of all that comes after them.
+    for site in prepared_sites.values():
+        site.close_windows()

@@ -47,8 +47,7 @@ def none(faults: list[str]) -> None:
 @pytest.fixture
 def demo_pages(sites, browser):
     site = sites("demo")
-    yield site, _pages(site, browser, "root")
-    site.close_windows()
+    return site, _pages(site, browser, "root")
 
 
 def test_every_address_answers_and_every_page_is_linked_from_somewhere(demo_pages):
@@ -68,7 +67,6 @@ def test_every_page_is_clean_before_there_is_anything_to_show(sites, browser):
     site = sites("empty")
 
     none(_look(site.visit(browser, "root", theme="dark"), _pages(site, browser, "root"), axe=False))
-    site.close_windows()
 
 
 def test_pages_that_a_viewer_may_not_open_say_so_and_are_clean(demo_pages, browser):
@@ -89,7 +87,6 @@ def test_axe_finds_nothing_on_any_page(sites, browser, state, theme, size):
     options = PHONE if size == "phone" else {}
 
     none(_look(site.visit(browser, "root", theme=theme, **options), pages, axe=True))
-    site.close_windows()
 
 
 EMPTY_FORM = """

@@ -421,6 +421,7 @@ def test_a_view_is_saved_as_the_list_is_filtered_now_and_marked_where_it_is_show
     assert visitor.axe() == []
     page.get_by_label("Open the list with it").check()
     page.get_by_role("button", name="Save").click()
+    expect(page.get_by_text("the list opens with it")).to_be_visible()
     visitor.open("/jobs/")
     page.wait_for_url("**q=train-1*")
     assert visitor.axe() == []

@@ -49,8 +49,8 @@ def test_a_schedule_is_written_run_and_paused(sites, browser, theme, options):
     page.get_by_role("link", name="nightly").click()
     page.get_by_role("link", name="Remove").click()
     page.get_by_role("button", name="Remove").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Schedules")
     expect(page.get_by_role("link", name="nightly")).to_have_count(0)
-    site.close_windows()
 
 
 PASSWORD = "correct horse battery"

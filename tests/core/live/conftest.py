@@ -119,6 +119,6 @@ class Page:
 
     async def settle(self, revision: int) -> None:
         """Read until everything up to `revision` is known here."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while self.mine < revision:
                 await self.take(orjson.loads(await self.listener.outbox.get()))

@@ -46,7 +46,7 @@ async def waiting(listener: Listener) -> list[dict]:
 
 
 async def next_delta(listener: Listener) -> dict:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while True:
             message = orjson.loads(await listener.outbox.get())
             if "v" in message:
@@ -178,9 +178,11 @@ async def test_a_topic_that_follows_others_is_sent_with_them(worker):
 async def test_a_slow_page_loses_its_backlog_and_takes_a_snapshot(worker):
     page = await Page(Hub(), backlog=2).open()
     await page.read()
-    for _ in range(6):
+    for number in range(6):
         await worker(counter_raise, 1)
-        await asyncio.sleep(0.05)  # longer than the topic's window: six messages
+        async with asyncio.timeout(10):
+            while page.hub.position("counters") <= number:  # sent, so that the next one is a message of its own
+                await asyncio.sleep(0.01)
 
     await page.settle(6)
 
@@ -209,7 +211,7 @@ async def test_beats_carry_the_time_of_the_server(monkeypatch):
     hub, listener = Hub(), Listener()
     await hub.attach(listener)
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         first = orjson.loads(await listener.outbox.get())
         second = orjson.loads(await listener.outbox.get())
 
@@ -237,8 +239,9 @@ async def test_a_loader_that_breaks_sends_its_pages_to_the_snapshot_and_hurts_no
     await page.read()
 
     await worker(counter_raise, 1, topic="broken")
-    async with asyncio.timeout(5):
-        message = orjson.loads(await page.listener.outbox.get())
+    async with asyncio.timeout(10):
+        while "beat" in (message := orjson.loads(await page.listener.outbox.get())):
+            continue
     await worker(counter_raise, 1)
     await page.settle(2)
 

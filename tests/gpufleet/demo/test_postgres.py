@@ -54,7 +54,7 @@ def test_two_drivers_and_a_kill_leave_a_sound_fleet(tmp_path, postgres: Postgres
             row = looking.execute("SELECT extract(epoch FROM reached_at) FROM progress WHERE name = 'demo'").fetchone()
             return float(row[0]) if row else 0.0
 
-        wait_until(lambda: reached() > float(before[-1]) + 20, seconds=40, what="the demo moves")
+        wait_until(lambda: reached() > float(before[-1]) + 20, seconds=180, what="the demo moves")
     for driver in drivers:
         driver.kill()
 

@@ -70,6 +70,15 @@ TRAIN = """
 """
 
 
+# However long it takes to be seen, it has not ended before that.
+ENDS_WHEN_TOLD = """
+    import os, sys, time
+    while not os.path.exists(sys.argv[1]):
+        time.sleep(0.02)
+    raise SystemExit(7)
+"""
+
+
 class Console:
     """The loop over the local back-end, by the real clock."""
 
@@ -155,14 +164,16 @@ def test_two_ranks_run_are_put_out_save_their_work_resume_and_complete(console: 
     assert not fleet_faults()
 
 
-def test_a_console_that_comes_back_finds_what_ran_on_and_what_ended_meanwhile(console: Console) -> None:
+def test_a_console_that_comes_back_finds_what_ran_on_and_what_ended_meanwhile(console: Console, tmp_path: Path) -> None:
+    over = tmp_path / "over"
     long, short = (submit(leaf("team", 2), at=now(), name=name) for name in ("long", "short"))
     Job.objects.filter(pk=long.pk).update(launch=command("import time; time.sleep(600)"))
-    Job.objects.filter(pk=short.pk).update(launch=command("import time; time.sleep(1); raise SystemExit(7)"))
+    Job.objects.filter(pk=short.pk).update(launch=command(ENDS_WHEN_TOLD, str(over)))
     for job in (long, short):
         console.until(job, JobState.RUNNING)
     held = list(Placement.objects.filter(job=long, until__isnull=True).values_list("pk", flat=True))
     console.restart()
+    over.touch()
     console.until(short, JobState.FAILED)
 
     assert Attempt.objects.get(job=short).exit_code == 7

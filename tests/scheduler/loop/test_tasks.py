@@ -1,5 +1,6 @@
 """What beat and the services call: one thread of a process at a time, awake at once when it is called, and never for ever."""
 
+import itertools
 import threading
 import time
 from collections.abc import Callable
@@ -11,6 +12,7 @@ import pytest
 from gpufleet.core.times import now
 from scheduler import tasks
 from scheduler.services.tick import TickResult
+from tests.builders import NOON
 from tests.servers import wait_until
 
 
@@ -55,7 +57,8 @@ def test_without_a_call_it_looks_again_when_something_is_due(ticking: Callable[[
 
 def test_under_load_a_call_ends_and_asks_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
-    monkeypatch.setattr(tasks, "LONGEST_CALL", timedelta(seconds=0.2))
+    moments = itertools.count()
+    monkeypatch.setattr(tasks, "now", lambda: NOON + next(moments) * timedelta(seconds=1))  # each look at the clock is a second later
     monkeypatch.setattr(tasks, "tick_run", lambda **_: TickResult(led=True, again=True))
     monkeypatch.setattr(tasks, "_count", lambda *_: None)
     monkeypatch.setattr(tasks, "tick_call", lambda: calls.append(1))
