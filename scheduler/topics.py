@@ -47,4 +47,5 @@ def topics_register() -> None:
     topic_register("jobs", Can.SEE, jobs_load, nothing_more, window_seconds=JOBS_WINDOW_SECONDS)
     topic_register("schedules", Can.SEE, schedules_load, nothing_more)
     topic_register("bells", Can.SEE, bells_load, bells_snapshot)
+    topic_register("pause", Can.SEE, plans_load, nothing_more)
     topic_register("plans", Can.SEE, plans_load, nothing_more, window_seconds=PLANS_WINDOW_SECONDS)

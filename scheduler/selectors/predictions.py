@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
+from django.db.models import DurationField, ExpressionWrapper, F
+
 from gpufleet.core.times import MILLISECOND, millis
 from scheduler.engine.values import Job as EngineJob
 from scheduler.foresight import WINDOW, Foresight, Outcome, Ranged, Score, score
@@ -13,6 +15,7 @@ from scheduler.snapshots.jobs import Kinds, kind_document
 
 LOOKED_BACK = timedelta(days=7)
 MOST = 4000  # starts that are scored
+SCORED, ENOUGH = 500, 20  # predictions that a job is told of, and from how many on only those that looked as far ahead
 MOST_LASTED, MOST_SUBMITTED = 2000, 4000  # run times that are learnt from, and submissions
 RECALLED_EVERY = timedelta(minutes=5)
 COLUMNS = ("at", "earliest", "expected", "latest", "started_at")
@@ -70,9 +73,13 @@ def _submitted(kinds: Kinds, now: datetime) -> Iterator[EngineJob]:
             yield EngineJob(name="", quota=quota, kind=kind, submitted=millis(at), **lengths)
 
 
-def predictions_score(*, now: datetime, most: int = MOST) -> Score | None:
-    """How good the predictions were whose jobs started in the last days; None: there were none."""
-    rows = Prediction.objects.filter(started_at__gte=now - LOOKED_BACK).order_by("-started_at", "-id").values_list(*COLUMNS)[:most]
+def predictions_score(*, now: datetime, most: int = MOST, ahead: timedelta | None = None) -> Score | None:
+    """How good the predictions were whose jobs started in the last days; None: there were none. With `ahead` those that looked about as far ahead."""
+    started_lately = Prediction.objects.filter(started_at__gte=now - LOOKED_BACK).order_by("-started_at", "-id")
+    if ahead is not None:
+        far = ExpressionWrapper(F("expected") - F("at"), DurationField())
+        started_lately = started_lately.annotate(ahead=far).filter(ahead__gte=ahead / 2, ahead__lte=2 * ahead)
+    rows = started_lately.values_list(*COLUMNS)[:most]
     return score(
         [
             Ranged(*((moment - at) // MILLISECOND for moment in (earliest, expected, latest, started)))
@@ -80,6 +87,22 @@ def predictions_score(*, now: datetime, most: int = MOST) -> Score | None:
             if started is not None
         ]
     )
+
+
+class Record(NamedTuple):
+    """How predictions like one's own have fared, and whether these are only those that looked about as far ahead."""
+
+    score: Score
+    as_far: bool
+
+
+def record_of(told: Prediction, *, now: datetime) -> Record | None:
+    """What past predictions say about this one: those as far ahead where there are enough, else all."""
+    alike = predictions_score(now=now, most=SCORED, ahead=told.expected - told.at)
+    if alike is not None and alike.starts >= ENOUGH:
+        return Record(alike, True)
+    every = predictions_score(now=now, most=SCORED)
+    return Record(every, False) if every is not None else None
 
 
 def prediction_of(job: Job) -> Prediction | None:

@@ -76,4 +76,5 @@ def _written_down(access: Access, action: str, reason: str) -> None:
     audit_record(actor=access.actor, action=action, kind="scheduler", object_id=TICK, reason=reason)
     news = News()
     news.add("plans", 0)
+    news.add("pause", 0)
     news.publish()

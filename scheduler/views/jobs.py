@@ -53,7 +53,7 @@ from scheduler.selectors.jobs import (
 from scheduler.selectors.logs import MOST_BYTES, job_log, job_writers
 from scheduler.selectors.loop import pause_now
 from scheduler.selectors.notices import follows_job
-from scheduler.selectors.predictions import prediction_of, predictions_score
+from scheduler.selectors.predictions import prediction_of, record_of
 from scheduler.selectors.saved_views import is_mine, view_default, views_visible
 from scheduler.selectors.schedules import schedule_of
 from scheduler.services.edits import job_enqueue
@@ -63,7 +63,6 @@ from scheduler.view_queries import query_spelt
 from scheduler.views.nodes import messages_by_field
 
 LOG_TAIL = 64 * 1024
-SCORED = 500  # predictions that a job is told of
 
 
 def job_lines_now(access: Access, jobs: list[Job]) -> list[JobLine]:
@@ -246,6 +245,7 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
         sittings = [sitting for sitting in sittings if sitting.until is None]
     nodes = _nodes_of({sitting.node_id for sitting in sittings})
     steers = may_steer(access, job)
+    told = prediction_of(job) if job.state in WAITING else None
     context = {
         "job": job,
         "version": version,
@@ -259,8 +259,8 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
         "blockers": blockers(row.outlook, discretion),
         "would_start_if": would_start_if(row.outlook, discretion),
         "outlook": row.outlook,
-        "told": prediction_of(job) if job.state in WAITING else None,
-        "predicted": predictions_score(now=moment, most=SCORED) if job.state in WAITING else None,
+        "told": told,
+        "record": record_of(told, now=moment) if told else None,
         "promise": row.promise,
         "promised": promised(row.promise, job.public_id, discretion) if row.promise else "",
         "runs": runs_of(attempts, discretion, moment),

@@ -3,7 +3,8 @@
 //
 //   <script src="parts.js" defer data-topic="jobs" data-version="41" data-only="j-17" data-list="table-jobs"></script>
 //
-// `data-only` names the one row that the page is about; without it every change of the topic counts. `data-list` is the id of a list's region: its rows are
+// `data-only` names the one row that the page is about; without it every change of the topic counts. Every change of the topic `data-also` is one of the
+// page as a whole. `data-list` is the id of a list's region: its rows are
 // matched by `data-key`, texts change where they stand, rows that come, go or move wait. Everything else is a `data-part`; one with `data-part-quiet`
 // never moves anything and is changed at once.
 //
@@ -14,7 +15,7 @@
 
   const { live, shell } = window.gpufleet;
   const script = document.currentScript;
-  const { topic, only, list: listId } = script.dataset;
+  const { topic, only, also, list: listId } = script.dataset;
   const GAP_MS = 150;
   // Of rows that are not shown only the last are asked for by name: ids grow, so a new row is among them. The order that comes with them tells the rest.
   const ROWS = { most: 50, strangers: 40, open: 3 };
@@ -281,4 +282,12 @@
     apply: (changes) => changed(changes.map(([key]) => key)),
     replace: () => askWhole(0),
   });
+  if (also) {
+    live.follow(also, {
+      version: Number(script.dataset.version),
+      snapshot: `/live/${also}/snapshot`,
+      apply: () => askWhole(whole.allowed.next()),
+      replace: () => askWhole(0),
+    });
+  }
 })();

@@ -14,6 +14,7 @@ from quotas.permissions import access_for_user
 from scheduler.backends.registry import backend_for
 from scheduler.models import Job, JobEvent, JobState, Order, PlanRecord
 from scheduler.services.jobs import job_create, job_hold, job_transition
+from scheduler.services.steering import scheduler_pause, scheduler_resume
 from scheduler.services.submission import submission_create
 from scheduler.services.tick import tick_run
 from tests import builders
@@ -107,7 +108,9 @@ def test_on_a_phone_the_reason_stands_in_sight(visit, jobs):
     assert box["x"] >= 0
     assert box["x"] + box["width"] <= 390
     expect(row.get_by_role("cell")).to_have_count(8)
-    expect(table.get_by_role("columnheader")).to_have_count(9)
+    heads = table.get_by_role("columnheader")
+    expect(heads).to_have_count(9)
+    assert heads.evaluate_all("heads => heads.map(head => head.getBoundingClientRect().right).filter(right => right > 390)") == []
 
 
 class Held:
@@ -272,6 +275,19 @@ def test_what_the_pointer_is_on_waits_until_it_leaves(visit, live_console, jobs)
     page.mouse.move(0, 0)
     expect(page.locator(".timeline")).to_contain_text("Not needed")
     expect(page.locator("[data-apply]")).to_be_hidden()
+
+
+@pytest.mark.parametrize("place", ["/jobs/", "/jobs/{}/"])
+def test_a_scheduler_that_is_paused_is_said_at_once_and_so_is_that_it_goes_on(visit, live_console, jobs, place):
+    page = visit(place.format(jobs[1].public_id)).page
+    root = access_for_user(User.objects.get(username="root"))
+    said = "once it is resumed" if "{}" in place else "The rack is moved."
+    expect(page.get_by_text(said)).to_have_count(0)
+
+    live_console.do(scheduler_pause, access=root, reason="The rack is moved.", now=now())
+    expect(page.get_by_text(said)).to_be_visible()
+    live_console.do(scheduler_resume, access=root, reason="", now=now())
+    expect(page.get_by_text(said)).to_have_count(0)
 
 
 def test_while_paused_nothing_moves_and_going_on_catches_up(visit, live_console, jobs):
