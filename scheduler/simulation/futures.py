@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from heapq import merge
 from itertools import count
-from math import exp
+from math import exp, log
 from operator import attrgetter, itemgetter
 from random import Random
 from statistics import NormalDist
@@ -162,21 +162,25 @@ class Stage:
             saves=(None, 0) if saved is None else (saved.interval_ms, saved.save_ms + saved.restore_ms),
         )
 
-    def played(self, chance: Random, asked: Collection[str], most_events: int) -> dict[str, int]:
-        """One future: by name of those asked for how long each waits, as far as it was played."""
+    def played(self, chance: Random, asked: Collection[str], most_events: int, parts: Iterable[float] = ()) -> dict[str, int]:
+        """One future: by name of those asked for how long each waits.
+
+        `parts`: of what stands and then of what waits, which part of known run times is shorter than the one that is taken; drawn if none is said.
+        """
+        said = iter(parts)
         scenario, now = self.scenario, self.scenario.now
         self.tree.clear(scenario)
         playing = Playing(self.grid, self.tree, scenario.settings, now)
         for one, job, seats in self.stands:
             one.rest()
             started = job.run.started if job.run.started is not None else now
-            until = now + self._left(chance, job, now - started)
+            until = now + self._left(chance, job, now - started, next(said, None))
             if job.run.state == "stopping":
                 until = job.run.until or now
             playing.stand(one, seats, started, until)
         for one, job in self.waits:
             one.rest()
-            one.takes = self._left(chance, job, 0)
+            one.takes = self._left(chance, job, 0, next(said, None))
             one.asked = job.name in asked
         playing.wait_all([one for one, _ in self.waits])
         playing.come(self.coming(chance))
@@ -212,24 +216,25 @@ class Stage:
                     one.takes = self._left(chance, job, 0)
                     yield job.submitted + back, one
 
-    def _left(self, chance: Random, job: Job, gone: int) -> int:
+    def _left(self, chance: Random, job: Job, gone: int, part: float | None = None) -> int:
         """How much longer a job runs that has run so long."""
+        part = chance.random() if part is None else part
         stated = stated_length(job)
         own, known = self.past.own.get(job.quota, ()), self.past.everyone
         if own and chance.random() * (len(own) + SHRINK) < len(own):
             known = own
         first = bisect_right(known, gone / stated) if gone else 0
         if len(known) - first < RARE:
-            left = gone * chance.expovariate(3)
+            left = -gone * log(1 - part) / 3
         else:
-            left = known[first + int(chance.random() * (len(known) - first))] * stated - gone
+            left = known[first + int(part * (len(known) - first))] * stated - gone
         if job.limit_ms is not None:
             left = min(left, job.limit_ms - gone)
         return max(SHORTEST, round(left))
 
 
 class Waits(NamedTuple):
-    """Over the futures, in milliseconds from now: the start is sooner than `low` in a tenth, than `middle` in half, later than `high` in a tenth."""
+    """Over the futures, in milliseconds from now: the start is sooner than `low` in a tenth, later than `high` in a tenth, mostly about `middle`."""
 
     low: int
     middle: int
@@ -242,19 +247,29 @@ def events_each(jobs: int, *, futures: int = FUTURES, most_events: int = MOST_EV
 
 
 def waits_foreseen(stage: Stage, asked: Collection[str], *, seed: int, futures: int = FUTURES, most_events: int = MOST_EVENTS) -> dict[str, Waits]:
-    """By name; who starts in fewer than four fifths of the futures within the events that may be spent is left out."""
+    """By name; who starts in fewer than four fifths of the futures is left out.
+
+    Over the futures each job is once among the shortest sixteenth of what it may take, once among the next, and so on: so few futures then lie around
+    their middle as very many would (Latin hypercube sampling).
+    """
     each = events_each(len(stage.waits) + len(stage.stands), futures=futures, most_events=most_events)
     if not asked or not each:
         return {}
     found: dict[str, list[int]] = {name: [] for name in asked}
+    mixed = Random(seed)  # noqa: S311 (no secret)
+    turns = [mixed.sample(range(futures), futures) for _ in range(len(stage.stands) + len(stage.waits))]
     for number in range(futures):
-        for name, wait in stage.played(Random(seed * futures + number), asked, each).items():  # noqa: S311 (no secret)
+        chance = Random(seed * futures + number)  # noqa: S311 (no secret)
+        parts = [(turn[number] + chance.random()) / futures for turn in turns]
+        for name, wait in stage.played(chance, asked, each, parts).items():
             found[name].append(wait)
     return {name: _waits(sorted(waits)) for name, waits in found.items() if waits and 5 * len(waits) >= 4 * futures}
 
 
 def _waits(ordered: Sequence[int]) -> Waits:
-    return Waits(*(quantile(ordered, part) for part in (0.1, 0.5, 0.9)))
+    """The middle is the mean of the half in between: of so few it is told by chance less than their median."""
+    between = ordered[len(ordered) // 4 : len(ordered) - len(ordered) // 4]
+    return Waits(quantile(ordered, 0.1), round(sum(between) / len(between)), quantile(ordered, 0.9))
 
 
 def quantile(ordered: Sequence[int], part: float) -> int:

@@ -47,6 +47,8 @@ class Playing:
         self.fresh: dict[One, None] = {}  # who was started at this instant on what was free
         self.in_order = True  # nobody was served by right yet at this instant
         self.in_vain = False  # somebody would take back what was started at this instant
+        self.begin = now
+        self.served: dict[int, int] = {}  # by leaf: what those had that have left, in thousandths of a GPU times milliseconds
 
     # What stands and what waits
 
@@ -91,6 +93,7 @@ class Playing:
     def _leave(self, one: One) -> None:
         if one.seats:
             self._charge(one, -1)
+            self.served[one.leaf] = self.served.get(one.leaf, 0) + self._had(one)
         for node, gpus in one.seats:
             self._give(node, gpus)
             self.on[node].pop(one, None)
@@ -163,6 +166,22 @@ class Playing:
             if left:
                 most_events -= 1
                 self._plan()
+        if self.timers and self.asked and self.now > self.begin:
+            self._reckon()
+
+    def _had(self, one: One) -> int:
+        return one.milli * (self.now - max(one.since, self.begin))
+
+    def _reckon(self) -> None:
+        """When the others start if their queues go on being served as they were until here: each behind the work of those before it."""
+        for leaf, queue in self.queues.items():
+            stand = self.standing.get(leaf, {})
+            had = self.served.get(leaf, 0) + sum(self._had(one) for one in stand)
+            before = sum(one.milli * (one.ends - self.now) for one in stand) // max(1, len(stand))  # until the first of them ends
+            for one in sorted((one for works in queue.values() for one in works), key=_order) if had else ():
+                if one.asked:
+                    self.starts[one.name] = self.now + before * (self.now - self.begin) // had
+                before += one.milli * one.takes
 
     def _plan(self) -> None:
         """Start who is served and fits; then make room by moves and reclaims, one job after the other.
@@ -265,11 +284,10 @@ class Playing:
         refused: list[tuple[One, bool]] = []
         kept: list[Kept] | None = None
         blocked_within = False
-        done: set[tuple[int, Alike]] = set()
+        firsts = {leaf: sorted([works[0] for works in queue.values()], key=_order) for leaf, queue in self.queues.items()}
 
         def head(leaf: int) -> One | None:
-            firsts = [works[0] for alike, works in self.queues.get(leaf, {}).items() if (leaf, alike) not in done]
-            return min((one for one in firsts if not by_right or self._within_fair(one)), key=_order, default=None)
+            return next((one for one in firsts[leaf] if not by_right or self._within_fair(one)), None)
 
         heads = {leaf: one for leaf in self.queues if (one := head(leaf)) is not None}
         keys = {leaf: self._key(one) for leaf, one in heads.items()}
@@ -284,13 +302,16 @@ class Playing:
                     for other, was_within in refused:
                         self._keep(other, was_within, kept)
                 seats = self._fit(one, within, kept)
+            firsts[leaf].remove(one)
             if seats is not None:
                 self._start(one, seats)
+                following = self.queues.get(leaf, {}).get(one.alike)
+                if following:
+                    insort(firsts[leaf], following[0], key=_order)
                 self.fresh[one] = None
                 self.tree.share()
                 room = {place for place in room if self._has_room(place[1])}
             else:
-                done.add((leaf, one.alike))
                 fair = not gated and self._within_fair(one)
                 blocked_within = blocked_within or fair
                 # Who is above his fair share has room kept only as long as nobody within his waits.
@@ -298,16 +319,16 @@ class Playing:
                     refused.append((one, within))
                     if kept is not None:
                         self._keep(one, within, kept)
-            following = head(leaf)
-            if following is None:
+            after = head(leaf)
+            if after is None:
                 del heads[leaf]
             else:
-                heads[leaf] = following
+                heads[leaf] = after
             # A placement changes shares, and with them the keys of all.
             if seats is not None:
                 keys = {leaf: self._key(one) for leaf, one in heads.items()}
-            elif following is not None:
-                keys[leaf] = self._key(following)
+            elif after is not None:
+                keys[leaf] = self._key(after)
 
     def _has_room(self, alike: Alike) -> bool:
         types, demand = alike

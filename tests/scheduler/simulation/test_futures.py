@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from random import Random
+from statistics import mean, median, pstdev
 from typing import Any
 
 import pytest
@@ -173,6 +174,20 @@ def test_run_times_are_those_of_the_team_as_far_as_it_has_any() -> None:
 jobs_drawn = st.lists(st.tuples(st.sampled_from([1, 2, 4, 8]), st.integers(1, 8), st.sampled_from("ab"), st.integers(1, 2)), min_size=1, max_size=12)
 
 
+def test_the_middle_of_few_futures_is_hardly_by_chance() -> None:
+    """Each job takes each sixteenth of its run times once, so that the middle of sixteen is about that of very many."""
+    scenario = fleet([job(f"j{number:02d}", 8, 1, at=number) for number in range(12)])
+    stage = Stage(scenario)
+
+    def drawn(seed: int) -> float:
+        return median(stage.played(Random(100 * seed + number), {"j11"}, 100)["j11"] for number in range(FUTURES))
+
+    middles = [waits_foreseen(stage, {"j11"}, seed=seed)["j11"] for seed in range(30)]
+    assert pstdev(waits.middle for waits in middles) < 0.5 * pstdev(drawn(seed) for seed in range(30))
+    law = pstdev(UNKNOWN) * HOUR * 11**0.5
+    assert 0.7 < mean(waits.high - waits.low for waits in middles) / (2.56 * law) < 1.3, "and they spread as far as drawn ones"
+
+
 @settings(max_examples=40, deadline=None)
 @given(jobs_drawn, st.integers(0, 1000))
 def test_quantiles_are_in_order_and_the_same_seed_says_the_same(drawn: list[tuple[int, int, str, int]], seed: int) -> None:
@@ -284,9 +299,30 @@ def test_no_more_events_are_taken_than_may_be() -> None:
     stage = Stage(scenario)
 
     assert "j39" in waits_foreseen(stage, {"j39"}, seed=1)
-    assert waits_foreseen(stage, {"j39", "j01"}, seed=1, most_events=FUTURES * 7).keys() == {"j01"}
     assert waits_foreseen(stage, {"j39"}, seed=1, most_events=FUTURES * 2) == {}
     assert waits_foreseen(stage, set(), seed=1) == {}
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 5])
+@pytest.mark.parametrize("most_events", [1, 3, 10, 39])
+def test_who_is_beyond_the_events_waits_for_the_work_before_him(most_events: int, nodes: int) -> None:
+    """At the pace at which his queue was served until then: with run times that are known, as if it had been played to the end."""
+    scenario = fleet([job(f"j{number:02d}", 8, 1, at=number) for number in range(40 * nodes)], nodes=nodes)
+    asked = {each.name for each in scenario.jobs}
+    stage = Stage(scenario, EXACT)
+    whole, begun = (stage.played(Random(1), asked, events) for events in (10_000, most_events))
+
+    assert begun.keys() == whole.keys()
+    assert all(abs(begun[name] - whole[name]) <= HOUR for name in asked)
+
+
+def test_a_queue_that_nobody_serves_is_not_reckoned() -> None:
+    """Whose limit lets nobody start is told nothing, however few events may be taken."""
+    quotas = [{"name": "a", "guaranteed": 0, "limit": 0}, {"name": "b", "guaranteed": 8}]
+    scenario = fleet([job("never", 8, 1), *(job(f"b{number}", 8, 1, quota="b", at=number) for number in range(9))], quotas=quotas)
+
+    assert alone(scenario, EXACT).keys() == {f"b{number}" for number in range(9)}
+    assert Stage(scenario, EXACT).played(Random(1), {"never", "b8"}, 2).keys() == {"b8"}
 
 
 @pytest.mark.parametrize(("part", "value"), [(0, 1), (0.5, 3), (1, 9), (0.25, 2), (0.875, 7)])
