@@ -117,6 +117,8 @@ class Forecast:
             return None
         if self.mode == "head" and work.order not in self.predicted:
             return None
+        if not work.form.plain or (work.form.all_least and work.form.roles[0].gpus > self.cycle.fleet.soon.largest):
+            return None  # none of the changes asks for smaller workers
         key = (work.home, id(work.kind), *self._own(work))
         if key not in self._advice:
             self._advice[key] = self._new_advice(work)

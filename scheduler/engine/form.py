@@ -77,6 +77,7 @@ class Forms(dict[int, Form]):
         super().__init__()
         self.new: list[Form] = []  # of which the least that they ask for was not looked at yet
         self.elastic = self.parted = self.delay = self.desired = self.instances = False
+        self.gpuless = False  # ask for no whole GPU
         self.choosy = self.by_memory = False  # accept several types; ask besides for a part by memory
         self.least_level = (0, 0)  # of class and number: nobody stands below it
         self.asked: set[tuple[int, int, int]] = set()  # GPUs, processors and memory of workers that ask for something of the host
@@ -88,6 +89,7 @@ class Forms(dict[int, Form]):
         self.elastic |= form.elastic
         self.parted |= form.parted
         self.delay |= form.delay > 0
+        self.gpuless |= not any(role.gpus and role.least and not role.parted for role in form.roles)
         self.desired |= any(role.desired is not None for role in form.roles)
         self.instances |= form.kind.sharing == "mig"
         if len(form.types) > 1:

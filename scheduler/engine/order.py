@@ -50,9 +50,13 @@ class QueueOrder:
     def renew(self, stirred: Iterable[int]) -> None:
         """Begin again at the head of every queue; keys are other ones at most on the paths of the nodes that were stirred."""
         tree, division, parents, key_of = self.tree, self.division, self.tree.parent, self.tree.key
+        changed = set(stirred)
         for leaf in self.dropped:
+            queue, at = self.queues.get(leaf, ()), self.at[leaf]
             self.at[leaf] = 0
-        places = {place for at in (*stirred, *self.dropped) for place in tree.path[at]}
+            if at >= len(queue) or self.milli(queue[0]) != self.asks[leaf]:
+                changed.add(leaf)
+        places = {place for at in changed for place in tree.path[at]}
         self.dropped.clear()
         for place in sorted(places, reverse=True):  # children stand behind their parents
             self.version[place] += 1
@@ -92,14 +96,19 @@ class QueueOrder:
             heappop(heap)
         return None
 
-    def drop(self, leaf: int, onward: Callable[[Sequence[Work], int], int] | None = None) -> None:
-        """The head of a leaf was served or refused; go on to the next one, from where `onward` finds it."""
+    def drop(self, leaf: int, onward: Callable[[Sequence[Work], int], int] | None = None, *, calm: bool = False) -> None:
+        """The head of a leaf was served or refused; go on to the next one, from where `onward` finds it.
+
+        Where all is `calm`, no number of the tree has changed since the keys were made.
+        """
         at, queue = self.at.get(leaf, 0) + 1, self.queues[leaf]
         self.dropped.add(leaf)
         if onward is not None:
             at = onward(queue, at)
         self.at[leaf] = at
-        self._renew_keys(leaf, queue[at] if at < len(queue) else None)
+        head = queue[at] if at < len(queue) else None
+        if not calm or head is None or self.milli(head) != self.asks[leaf]:
+            self._renew_keys(leaf, head)
 
     def refresh(self, leaf: int) -> None:
         """New keys on the path of a leaf whose head or use has changed."""

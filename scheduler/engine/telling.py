@@ -12,6 +12,7 @@ from operator import ne
 import numpy as np
 
 from .cluster import Work
+from .columns import Flags
 from .fleet import View
 from .plan import Decision, Share, Waiting
 from .reasons import Reason
@@ -26,7 +27,7 @@ class Telling:
         self.settings = settings
         self.turn = -1  # of which plan it is
         self._line: list[Waiting] = []  # what is told, in the order of jobs
-        self._waits = bytearray()  # by job whether anything is told of it
+        self._waits: Flags = np.zeros(0, dtype=np.bool_)  # by job whether anything is told of it
         self.rooms: dict[tuple[int, int], Reason | None] = {}  # by shape and quota type
         self.shares: list[Share] = []
         self.own: dict[Work, None] = {}  # of whom the last plan told something that came from itself alone
@@ -37,7 +38,7 @@ class Telling:
     def tell(self, entries: Sequence[Waiting | None]) -> None:
         """What is told of every job, by its place."""
         self._line = [entry for entry in entries if entry is not None]
-        self._waits = bytearray([entry is not None for entry in entries])
+        self._waits = np.array([entry is not None for entry in entries], dtype=np.bool_)
 
     def tell_of(self, order: int, entry: Waiting | None) -> None:
         """What is told of one job now."""
@@ -73,17 +74,21 @@ class Telling:
 
     def _told_before(self, order: int) -> int:
         """How many of the jobs before a place are told anything."""
-        return int(np.count_nonzero(np.frombuffer(self._waits, dtype=np.bool_, count=order))) if order else 0
+        return int(np.count_nonzero(self._waits[:order]))
 
     def follow(self, first: int, last: int, before: Sequence[Work], now: Sequence[Work]) -> None:
         """Jobs came and went between the first so many and the last so many."""
         waits = self._waits
         end = len(waits) - last
         at = self._told_before(first)
-        told = [work for work, waited in zip(before, waits[first:end], strict=True) if waited]
+        told = [work for work, waited in zip(before, waits[first:end].tolist(), strict=True) if waited]
         until = at + len(told)
         known = {id(work): entry for work, entry in zip(told, self._line[at:until], strict=True)}
-        waits[first:end] = bytearray([id(work) in known for work in now])
+        here: Flags = np.array([id(work) in known for work in now], dtype=np.bool_)
+        if len(now) == end - first:
+            waits[first:end] = here
+        else:
+            self._waits = np.concatenate((waits[:first], here, waits[end:]))
         self._line[at:until] = [known[id(work)] for work in now if id(work) in known]
 
     def forget(self, works: Iterable[Work]) -> None:

@@ -76,7 +76,7 @@ class Walk:
                 _blocked(cycle, work, types)
             if self._over():
                 return
-            order.drop(work.home, self.onward)
+            order.drop(work.home, self.onward, calm=cycle.placed == placed)
             if cycle.placed != placed:
                 cycle.follow(order, charged, work.home)
 
@@ -99,9 +99,11 @@ class Walk:
         """Whether no shape that is waited for fits, and no more places are kept: then nothing comes of the rest of the walk."""
         if not self.only_type or self.by_right or (self.keep and self.book.room_for_more(0)):
             return False
-        if self.shapes is None:
-            self.shapes = self.cycle.shapes_waiting()
         cycle, unfit = self.cycle, self.unfit[0]
+        if not self.views[-1].idle and not cycle.cluster.forms.gpuless and not any(work.degraded for work in cycle.asking.open):
+            return True
+        if self.shapes is None:
+            self.shapes = cycle.shapes_waiting()
         for shape, form in self.shapes.items():
             if shape in unfit:
                 continue

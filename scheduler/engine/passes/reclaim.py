@@ -85,7 +85,7 @@ def _walk_division(cycle: Cycle, choice: int, division: Division, hopeful: Test,
             if refused is None:
                 break
             cycle.note(work, refused)
-        order.drop(work.home, onward)
+        order.drop(work.home, onward, calm=cycle.placed == placed)
         if cycle.placed != placed:
             cycle.follow(order, charged, work.home)
 
