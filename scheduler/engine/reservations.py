@@ -189,6 +189,7 @@ class Book:
         self._told = Told()
         self._leaving_of: tuple[int, Ints] | None = None  # as of how much of the cluster's journal
         self._keeping: list[Known] = []  # whose places are kept now, in order
+        self._unheld: list[Entry] = []  # whose places nobody has asked the look-ahead about since they were told again: it does not know of them
 
     @property
     def entries(self) -> list[Entry]:
@@ -221,9 +222,11 @@ class Book:
         """Forget what was reserved; the look-ahead stays and goes on to follow what changes."""
         self._asking.clear()
         self.cycle.cluster.before_changes = None
-        for entry in self._entries:
+        held = self._entries[: len(self._entries) - len(self._unheld)] if self._ahead is not None else ()
+        for entry in held:
             if not entry.served and self._ahead is not None:
                 self._ahead.give_back(entry.at, entry.length, entry.places)
+        self._unheld.clear()
         self._keeping.clear()
         self._entries.clear()
         self.per_type.clear()
@@ -238,6 +241,18 @@ class Book:
         return self._renew()
 
     def _renew(self) -> Lookahead:
+        ahead = self._renew_but_unheld()
+        if self._unheld:
+            self._hold_all()
+        return ahead
+
+    def _hold_all(self) -> None:
+        assert self._ahead is not None
+        for entry in self._unheld:
+            self._ahead.reserve(entry.at, entry.length, entry.places)
+        self._unheld.clear()
+
+    def _renew_but_unheld(self) -> Lookahead:
         cluster = self.cycle.cluster
         if self._ahead is None or (not self._entries and self._geometry != [*cluster.geometry]):
             self._tenants, self._geometry = {}, [*cluster.geometry]
@@ -250,6 +265,7 @@ class Book:
                 self._ends_now = self._anyone_ends()
             self._read = len(cluster.journal)
         elif self._read < len(cluster.journal):
+            self._hold_all()
             self._follow(self._ahead)
         return self._ahead
 
@@ -282,7 +298,7 @@ class Book:
         """What the next plan can go on from, with all reservations taken back; only where GPUs are held whole."""
         if self._ahead is None or self._tenants or self._geometry:
             return None
-        ahead = self.ahead
+        ahead = self._renew_but_unheld()
         self.clear()
         return Prospect(self.cycle.settings, ahead, self._held, self._ends_now, self._told)
 
@@ -514,9 +530,9 @@ class Book:
     def add(self, work: Work, types: Sequence[int], *, only_now: bool = False) -> Entry | None:
         """Keep the earliest place for a blocked job in one of these types; None where there is no date (or only a later one): nothing is kept."""
         self._asked_at.setdefault(work.order, len(self.entries))
-        ahead = None if only_now else self.ahead
         quota_type = types[0]
-        known = self._told_again(ahead, work, quota_type) if ahead is not None and len(types) == 1 else None
+        known = None if only_now or len(types) > 1 else self._told_again(self._renew_but_unheld(), work, quota_type)
+        again = known is not None
         if known is not None:
             found = None if known.places is None else Date(known.instant - self.cycle.now, known.places, ())
             if found is None:
@@ -536,11 +552,14 @@ class Book:
         self.per_type[quota_type] = self.per_type.get(quota_type, 0) + 1
         at, places, _ = found
         length = self.length(work)
-        self.ahead.reserve(at, length, places)
         self._keeping.append(known)
         tree = self.cycle.tree
         guaranteed = tree.within_guarantee(work.home, quota_type, self.cycle.least_milli(work.kind, quota_type))
         entry = Entry(work, quota_type, at, length, places, guaranteed, len(self._entries), found, known)
+        if again:
+            self._unheld.append(entry)
+        else:
+            self.ahead.reserve(at, length, places)
         self._entries.append(entry)
         for node, _ in places:
             self._by_node.setdefault(node, []).append(entry)
@@ -561,6 +580,8 @@ class Book:
             return None
         nodes = self._told.changed_since(known, tuple(self._keeping))
         if nodes:
+            if self._unheld and not self._by_node.keys().isdisjoint(nodes):
+                self._hold_all()
             role, suspect = work.form.roles[0], work.kind.tolerates_suspect
             flags = work.form.eligible(self.cycle.grid, 0, quota_type, suspect=suspect, spare=False).flags
             length, places = self.length(work), dict(known.places or ())
@@ -687,7 +708,7 @@ class Book:
 
     def delays(self, work: Work, quota_type: int, milli: int, seats: tuple[Seat, ...]) -> list[int]:
         """Nodes on which the seats together take more than the reservations leave. The fleet holds the seats already, the job not yet."""
-        if not self.entries:
+        if not self.entries or all(seat.node not in self._by_node for seat in seats):
             return []
         self._renew()
         until, inside = self._span(work, quota_type, milli)
