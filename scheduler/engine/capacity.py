@@ -1,5 +1,7 @@
 """Room by shape, computed once per state: how many workers of a shape fit into each domain of each level."""
 
+import numpy as np
+
 from .cluster import Cluster
 from .fleet import View
 from .form import Form
@@ -40,8 +42,11 @@ class Capacity:
         key = (role.gpus, role.cpus, role.host_memory_mib, id(eligible), level)
         known = self._sums.get(key)
         if known is None:
-            slots = self.slots(role, eligible)
-            known = slots.sum(keepdims=True) if level < 0 else self.grid.levels[level].sums(slots)
+            if role.gpus > self.view.largest:
+                known = np.zeros(1 if level < 0 else len(self.grid.levels[level]), dtype=np.int64)
+            else:
+                slots = self.slots(role, eligible)
+                known = slots.sum(keepdims=True) if level < 0 else self.grid.levels[level].sums(slots)
             self._sums[key] = known
         return known
 

@@ -169,26 +169,24 @@ def shares_gpus(job: Job) -> bool:
     return bool(run.workers or run.leaving) and any(role.parted for role in job.kind.roles)
 
 
-def alike_at_both_ends(one: Sequence[Job], other: Sequence[Job], beginnings: list[Sequence[Job]] | None = None) -> tuple[int, int]:
-    """How many jobs two lists have in common at their beginning and, behind what differs, at their end.
-
-    `beginnings` holds the first of `one` in pieces of so many, as far as they were looked at before; then those that both have.
-    """
-    pieces = [] if beginnings is None else beginnings
+def alike_at_both_ends(one: Sequence[Job], other: Sequence[Job], beginning: tuple[Job, ...] = ()) -> tuple[int, int]:
+    """How many jobs two lists have in common at their beginning and, behind what differs, at their end; `one` begins with `beginning`."""
     most = min(len(one), len(other))
-    first = number = 0
-    while first + MANY <= most:
-        if number == len(pieces):
-            pieces.append(one[first : first + MANY])
-        if pieces[number] != other[first : first + MANY]:
-            break
+    first = len(beginning) if begins_with(other, beginning) else 0
+    while first + MANY <= most and one[first : first + MANY] == other[first : first + MANY]:
         first += MANY
-        number += 1
-    del pieces[number:]
     first += next(compress(count(), map(is_not, one[first:], other[first:])), most - first)
     rest = most - first
     last = next(compress(count(), map(is_not, reversed(one), reversed(other))), rest)
     return first, min(rest, last)
+
+
+def begins_with(jobs: Sequence[Job], beginning: tuple[Job, ...]) -> bool:
+    """Whether a list begins with these. Whatever is not greater than a longer tuple and has no order among its items is its beginning."""
+    try:
+        return len(beginning) <= len(jobs) and beginning <= jobs  # type: ignore[operator]
+    except TypeError:
+        return False  # two items differ
 
 
 class Cluster:
@@ -208,7 +206,7 @@ class Cluster:
         before = kept.taken()
         between = None if before is None else before.difference(scenario)
         if between is None:
-            kept.beginnings.clear()
+            kept.beginning = ()
         if before is not None and between is not None:
             self.fleet: Fleet = before.fleet
             self.tree: Tree = before.tree
@@ -359,7 +357,9 @@ class Cluster:
             return None
         if not self.whole or scenario.now < mine.now:
             return None
-        first, last = alike_at_both_ends(mine.jobs, scenario.jobs, self.kept.beginnings)
+        first, last = alike_at_both_ends(mine.jobs, scenario.jobs, self.kept.beginning)
+        if not 0 <= first - len(self.kept.beginning) < MANY:
+            self.kept.beginning = scenario.jobs[:first]
         known = set(map(id, mine.jobs[first : len(mine.jobs) - last]))  # between two jobs that have changed most have not
         new = (job for job in scenario.jobs[first : len(scenario.jobs) - last] if id(job) not in known)
         return None if any(shares_gpus(job) for job in new) else (first, last)

@@ -182,6 +182,8 @@ class View:
 
     def slots_in(self, gpus: int, cpus: int, memory: int, allowed: Ints, low: int, high: int) -> int:
         """How many workers of a shape fit into a slice of the fleet."""
+        if gpus > self.largest:
+            return 0
         span = slice(low, high)
         result = self.count_np[span] // gpus if gpus else np.full(high - low, 10**6, dtype=np.int64)
         if cpus or memory:

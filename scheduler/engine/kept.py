@@ -59,7 +59,7 @@ class Kept:
         # Kinds that advice has tried, by the kind and the change: what is known by a kind's identity must not outlive it.
         self.changed_kinds: dict[tuple[int, str, int | str | None], Kind] = {}
         self.asking: Asking
-        self.beginnings: list[Sequence[Job]] = []  # of the list of jobs, in pieces, as far as the last two have them in common
+        self.beginning: tuple[Job, ...] = ()  # of the list of jobs, about as far as the last two have them in common
         self.turn = 0  # the plan that is being made: what another one than the last has kept is out of date
         self.telling: Telling | None = None
         self.wakes: Wakes | None = None

@@ -78,6 +78,10 @@ class Telling:
 
     def follow(self, first: int, last: int, before: Sequence[Work], now: Sequence[Work]) -> None:
         """Jobs came and went between the first so many and the last so many."""
+        if len(before) == len(now) == 1:  # most of all, where jobs come one by one
+            if before[0] is not now[0]:
+                self.tell_of(first, None)
+            return
         waits = self._waits
         end = len(waits) - last
         at = self._told_before(first)

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scheduler.benchmarks import cases
-from scheduler.engine.cluster import Cluster
+from scheduler.engine.cluster import Cluster, alike_at_both_ends
 from scheduler.engine.cycle import make_course, make_plan
 from scheduler.engine.kept import Kept
 from scheduler.engine.lookahead import Lookahead
@@ -310,3 +310,14 @@ def test_another_weight_of_past_usage_divides_anew_what_is_asked_for_as_before()
         found = same_as_anew(replace(scenario, settings=replace(scenario.settings, fairness=fairness)), kept)
         shares.add(tuple(each["fair"] for each in found["shares"]))
     assert len(shares) == 2
+
+
+def test_lists_of_jobs_are_alike_at_their_beginning_and_end_whatever_of_it_was_known() -> None:
+    jobs = parse(scene([node("n1")], [quota("q", 8)], [job(f"job-{number:04}") for number in range(700)])).jobs
+    other = parse(scene([node("n1")], [quota("q", 8)], [job(f"other-{number}") for number in range(3)])).jobs
+    for first in (0, 1, 255, 256, 300, 699, 700):
+        for known in (0, 1, 256, 600):
+            changed = (*jobs[:first], *other, *jobs[first + 1 :])
+            assert alike_at_both_ends(jobs, changed, jobs[:known]) == (first, max(0, 699 - first)), (first, known)
+    assert alike_at_both_ends(jobs, jobs[:10], jobs[:600]) == (10, 0)
+    assert alike_at_both_ends(jobs, jobs, jobs) == (700, 0)
