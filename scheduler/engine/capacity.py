@@ -53,13 +53,14 @@ class Capacity:
     def most(self, role: Role, eligible: Eligible, level: int) -> int:
         """The most workers that one domain of a level has room for."""
         self._fresh()
-        if role.gpus > self.view.largest:
-            return 0
         key = (role.gpus, role.cpus, role.host_memory_mib, id(eligible), level)
         known = self._most.get(key)
         if known is None:
-            sums = self.sums(role, eligible, level)
-            known = self._most[key] = int(sums.max()) if len(sums) else 0
+            known = 0
+            if role.gpus <= self.view.largest:
+                sums = self.sums(role, eligible, level)
+                known = int(sums.max()) if len(sums) else 0
+            self._most[key] = known
         return known
 
 
