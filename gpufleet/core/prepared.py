@@ -179,6 +179,20 @@ class Question:
             self.ask(cursor)
             return self.rows(cursor)
 
+    def ahead(self) -> Callable[[], list[Any]]:
+        """Ask now, and read the answer later: where statements are `sent_ahead` nobody waits for it in between."""
+        if self.values is None or _is_straight(self.database):
+            rows = self.answer()
+            return lambda: rows
+        cursor = prepared_cursor(self.database)
+        self.ask(cursor)
+
+        def answer() -> list[Any]:
+            with cursor:
+                return self.rows(cursor)
+
+        return answer
+
     def ask(self, cursor: Any) -> None:
         self._assert_locks_hold()
         if self.read is None:
@@ -200,14 +214,14 @@ def together(*questions: Question) -> list[list[Any]]:
         return [question.answer() for question in questions]
     prepared_cursor(database).close()  # there is a connection now, and its plans are young
     with ExitStack() as stack:
-        stack.enter_context(database.wrap_database_errors)
-        stack.enter_context(database.connection.pipeline())
         asked = []
-        for question in questions:
-            cursor = stack.enter_context(prepared_cursor(database)) if question.values is not None else None
-            if cursor is not None:
-                question.ask(cursor)
-            asked.append((question, cursor))
+        with database.wrap_database_errors, database.connection.pipeline():
+            for question in questions:
+                cursor = stack.enter_context(prepared_cursor(database)) if question.values is not None else None
+                if cursor is not None:
+                    question.ask(cursor)
+                asked.append((question, cursor))
+        # All answers are there: the end of the pipeline waits for them, and to wait for the first one before would be a second way there and back.
         return [[] if cursor is None else question.rows(cursor) for question, cursor in asked]
 
 
@@ -224,6 +238,11 @@ def sent_ahead() -> Iterator[None]:
     prepared_cursor(database).close()  # there is a connection now, and its plans are young
     with database.wrap_database_errors, database.connection.pipeline():
         yield
+
+
+def is_sent_ahead(database: Any) -> bool:
+    """Whether an answer that is read now would be waited for, and what was sent before it as well."""
+    return database.vendor == "postgresql" and database.connection is not None and bool(database.connection.pgconn.pipeline_status)
 
 
 class Prepared(_Prepared, Generic[Row]):

@@ -19,7 +19,7 @@ from typing import Any
 from celery import current_app
 from django.db import DEFAULT_DB_ALIAS, OperationalError, connection, connections, transaction
 
-from gpufleet.core.prepared import Prepared, PreparedUpdate, prepared_cursor
+from gpufleet.core.prepared import Prepared, PreparedUpdate, is_sent_ahead, prepared_cursor
 from gpufleet.core.times import whole_millis
 from scheduler.models import Lease as LeaseRow
 
@@ -181,16 +181,25 @@ def lease_release(*, lease: Lease, now: datetime) -> bool:
 
 def lease_want(*, n: int = 1, name: str = TICK, hint: bool = True) -> None:
     """Ask for a plan, in the caller's transaction and as its last write. After the commit the first who asks also calls for it at once."""
-    with prepared_cursor(connections[DEFAULT_DB_ALIAS]) as cursor:
-        cursor.execute(
-            "INSERT INTO scheduler_lease (name, holder, epoch, wanted, done, paused_by, paused_reason) VALUES (%s, '', 0, %s, 0, '', '')"
-            " ON CONFLICT (name) DO UPDATE SET wanted = scheduler_lease.wanted + excluded.wanted RETURNING wanted - done",
-            [name, n],
-        )
-        (open_wishes,) = cursor.fetchone()
-    if hint and open_wishes <= n:
-        # Others' wishes that are still open have called already; should that call be lost, beat looks within a second.
-        transaction.on_commit(tick_call, robust=True)
+    database = connections[DEFAULT_DB_ALIAS]
+    cursor = prepared_cursor(database)
+    cursor.execute(
+        "INSERT INTO scheduler_lease (name, holder, epoch, wanted, done, paused_by, paused_reason) VALUES (%s, '', 0, %s, 0, '', '')"
+        " ON CONFLICT (name) DO UPDATE SET wanted = scheduler_lease.wanted + excluded.wanted RETURNING wanted - done",
+        [name, n],
+    )
+
+    def call_if_first() -> None:
+        with cursor:
+            (open_wishes,) = cursor.fetchone()
+        if hint and open_wishes <= n:
+            # Others' wishes that are still open have called already; should that call be lost, beat looks within a second.
+            transaction.on_commit(tick_call, robust=True)
+
+    if is_sent_ahead(database):
+        transaction.on_commit(call_if_first, robust=True)  # by then the answer has come with those of all that was sent
+    else:
+        call_if_first()
 
 
 def tick_call() -> None:

@@ -37,9 +37,10 @@ CHOSEN: Prepared[tuple[int, dict[str, list[str]]]] = Prepared(
 FOLLOWED: Prepared[int] = Prepared(lambda jobs: JobFollow.objects.filter(job__among=jobs).values_list("job_id", flat=True))
 
 
-def happening_wanted(kind: str) -> bool:
-    """Whether anybody wants to be told of this kind: for those who would make thousands of events only to tell of them."""
-    return any(kind in kinds for kinds in KINDS_WANTED())
+def happening_wanted(kind: str) -> Callable[[], bool]:
+    """Whether anybody wants to be told of this kind, asked now, answered later: for those who would make thousands of events to tell of."""
+    answer = KINDS_WANTED.asking().ahead()
+    return lambda: any(kind in kinds for kinds in answer())
 
 
 def happenings_write(*, events: Iterable[Event], actor: Actor) -> None:

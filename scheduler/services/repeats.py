@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import orjson
@@ -13,7 +14,7 @@ from django.db import DEFAULT_DB_ALIAS, connection, connections, transaction
 
 from gpufleet.core.faults import Conflict
 from gpufleet.core.models import User
-from gpufleet.core.prepared import PreparedUpdate, prepared_cursor
+from gpufleet.core.prepared import PreparedUpdate, prepared_cursor, sent_ahead
 from gpufleet.core.times import MomentField
 from quotas.permissions import Access, Can
 from scheduler.job_reading import Faults
@@ -44,8 +45,8 @@ def submission_once(*, access: Access, description: Mapping[str, Any], key: str,
         taken = key_take(user=user, key=key, said=description, now=now)
         if isinstance(taken, SubmissionKey):
             return Submitted(list(_repeated({0: taken}, access)[0].jobs), repeated=True)
-        jobs = submission_create(access=access, description=description, now=now, actor=access.actor)
-        key_used(taken, [job.public_id for job in jobs])
+        used = partial(_key_used_for, taken)
+        jobs = submission_create(access=access, description=description, now=now, actor=access.actor, also=used)
     return Submitted(jobs)
 
 
@@ -68,14 +69,19 @@ def key_used(taken: int, jobs: Sequence[str]) -> None:
     KEY_USED(taken, json.dumps(list(jobs)))
 
 
+def _key_used_for(taken: int, jobs: Sequence[Job]) -> None:
+    key_used(taken, [job.public_id for job in jobs])
+
+
 def _key_insert(user: int, key: str, digest: str, now: datetime) -> int | None:
     """The row of a key that nobody has used yet; None: it has been. A second request at the same time waits here for the first one's end."""
     with prepared_cursor(connections[DEFAULT_DB_ALIAS]) as cursor:
-        cursor.execute(
-            "INSERT INTO submission_key (user_id, key, digest, jobs, at) VALUES (%s, %s, %s, '[]', %s)"
-            " ON CONFLICT (user_id, key) DO NOTHING RETURNING id",
-            [user, key, digest, MomentField().get_db_prep_value(now, connection)],
-        )
+        with sent_ahead():  # with the beginning of the transaction, on one way there and back
+            cursor.execute(
+                "INSERT INTO submission_key (user_id, key, digest, jobs, at) VALUES (%s, %s, %s, '[]', %s)"
+                " ON CONFLICT (user_id, key) DO NOTHING RETURNING id",
+                [user, key, digest, MomentField().get_db_prep_value(now, connection)],
+            )
         row = cursor.fetchone()
     return row[0] if row else None
 

@@ -4,7 +4,7 @@ Whatever is wrong is told with its path in the description, and nothing is writt
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -72,9 +72,12 @@ class Due:
     at: datetime
 
 
-def submission_create(*, access: Access, description: Mapping[str, Any], now: datetime, actor: Actor) -> list[Job]:
-    """Submit a job, or all elements of an array. A `ValidationError` names every fault by its path."""
-    return submissions_create(access=access, descriptions=[description], now=now, actor=actor)
+def submission_create(
+    *, access: Access, description: Mapping[str, Any], now: datetime, actor: Actor, also: Callable[[list[Job]], None] | None = None
+) -> list[Job]:
+    """Submit a job, or all elements of an array. A `ValidationError` names every fault by its path. `also` writes more, in the same transaction."""
+    checked = submissions_check(access=access, descriptions=[description], now=now)
+    return submissions_write(checked=checked, access=access, now=now, actor=actor, also=also)
 
 
 def submissions_create(*, access: Access, descriptions: Sequence[Mapping[str, Any]], now: datetime, actor: Actor) -> list[Job]:
@@ -82,7 +85,15 @@ def submissions_create(*, access: Access, descriptions: Sequence[Mapping[str, An
     return submissions_write(checked=submissions_check(access=access, descriptions=descriptions, now=now), access=access, now=now, actor=actor)
 
 
-def submissions_write(*, checked: Sequence[Checked], access: Access, now: datetime, actor: Actor, due: Due | None = None) -> list[Job]:
+def submissions_write(
+    *,
+    checked: Sequence[Checked],
+    access: Access,
+    now: datetime,
+    actor: Actor,
+    due: Due | None = None,
+    also: Callable[[list[Job]], None] | None = None,
+) -> list[Job]:
     """The jobs of descriptions that were checked, in their order; those of an array follow each other. With `due` a schedule submits them."""
     if not checked:
         return []
@@ -90,6 +101,8 @@ def submissions_write(*, checked: Sequence[Checked], access: Access, now: dateti
     few = sum(one.count * max(1, len(one.description.after)) for one in checked) <= FEW
     with transaction.atomic(savepoint=False), sent_ahead() if few else nullcontext():
         jobs = _write(checked, access, now, actor, news, due)
+        if also is not None:
+            also(jobs)
         news.publish()
         if any(job.state == JobState.QUEUED for job in jobs):
             lease_want()
@@ -304,6 +317,7 @@ def _quotas_named(descriptions: Sequence[Any]) -> list[str]:
 def _write(checked: Sequence[Checked], access: Access, now: datetime, actor: Actor, news: News, due: Due | None) -> list[Job]:
     rows: list[tuple[Checked, Job]] = []
     counts = [one.count for one in checked]
+    is_wanted = happening_wanted(Happened.SUBMITTED)
     names = iter(public_ids("j", sum(counts)))
     arrays = sum(one.description.array is not None for one in checked)
     array_names = iter(public_ids("a", arrays) if arrays else ())
@@ -314,7 +328,7 @@ def _write(checked: Sequence[Checked], access: Access, now: datetime, actor: Act
     objects_insert(jobs)
     events = ((job.pk, now, job.state, _cause(one.description, due), actor.name) for one, job in rows)
     rows_insert(JobEvent, ("job_id", "at", "to_state", "cause", "actor_name"), events)
-    if happening_wanted(Happened.SUBMITTED):
+    if is_wanted():
         told = (Event(job, None, now, "", job.state, _cause(one.description, due), actor.name, {}, job.revision) for one, job in rows)
         happenings_write(events=told, actor=actor)
     rows_insert(Dependency, ("job_id", "on_id", "if_completed"), ((job.pk, on, completed) for one, job in rows for on, completed in one.after))
