@@ -15,7 +15,7 @@ from django.db import DEFAULT_DB_ALIAS, connection, connections, models, transac
 from django.db.models import Lookup, QuerySet
 from django.db.models.lookups import IContains
 
-from gpufleet.core.prepared import Given, prepared_cursor, times_as_text
+from gpufleet.core.prepared import Given, is_sent_ahead, prepared_cursor, times_as_text
 
 Row = TypeVar("Row", bound=models.Model)
 # Fewer rows than it takes to make copying worth its beginning and end.
@@ -95,13 +95,31 @@ def row_made(instance: Row) -> Row:
     return instance
 
 
-def objects_insert(objects: Sequence[models.Model]) -> None:
-    """As `bulk_create`: insert new objects of one model, which then know their keys."""
+def keys_ahead(model: type[models.Model], count: int) -> Callable[[], list[int]]:
+    """Keys for a few objects that are yet to be inserted, asked now and read later. None where to ask would be to wait: the insert tells them."""
+    database = connections[DEFAULT_DB_ALIAS]
+    if not is_sent_ahead(database):
+        return list
+    cursor = prepared_cursor(database)
+    place = [str(model._meta.db_table), str(model._meta.pk.column)]
+    cursor.execute("SELECT nextval(pg_get_serial_sequence(%s, %s)) FROM generate_series(1, %s)", [*place, count])
+
+    def read() -> list[int]:
+        with cursor:
+            return [key for (key,) in cursor.fetchall()]
+
+    return read
+
+
+def objects_insert(objects: Sequence[models.Model], *, keys: Sequence[int] = ()) -> None:
+    """As `bulk_create`: insert new objects of one model, which then know their keys. Those that have theirs already are not waited for."""
     if not objects:
         return
     database = connections[DEFAULT_DB_ALIAS]
     model = type(objects[0])
-    fields = [field for field in model._meta.concrete_fields if not field.primary_key]
+    for one, key in zip(objects, keys, strict=bool(keys)):
+        one.pk = key
+    fields = [field for field in model._meta.concrete_fields if keys or not field.primary_key]
     names = tuple(field.attname for field in fields)
     times = [field for field in fields if isinstance(field, models.DateTimeField)]
     form = _form(model, names, database.vendor)
@@ -114,9 +132,13 @@ def objects_insert(objects: Sequence[models.Model]) -> None:
                     field.pre_save(one, True)
             values = [value for row in form.values([[getattr(one, name) for name in names] for one in some]) for value in row]
             rows = ", ".join([form.marks] * len(some))
-            cursor.execute(f"INSERT INTO {form.begin} VALUES {rows} RETURNING {form.key}", values)  # noqa: S608 - names from the models
-            for one, (key,) in zip(some, cursor.fetchall(), strict=True):
-                one.pk, one._state.adding, one._state.db = key, False, DEFAULT_DB_ALIAS
+            returning = "" if keys else f" RETURNING {form.key}"
+            cursor.execute(f"INSERT INTO {form.begin} VALUES {rows}{returning}", values)  # noqa: S608 - names from the models
+            if not keys:
+                for one, (key,) in zip(some, cursor.fetchall(), strict=True):
+                    one.pk = key
+            for one in some:
+                one._state.adding, one._state.db = False, DEFAULT_DB_ALIAS
 
 
 def rows_fetch(query: QuerySet[Any, Any]) -> list[tuple[Any, ...]]:

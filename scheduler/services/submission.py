@@ -15,7 +15,7 @@ from django.db import DEFAULT_DB_ALIAS, transaction
 from django.db.models import Exists, OuterRef
 
 from gpufleet.core.audit import Actor, audit_entry, audit_write
-from gpufleet.core.bulk import FEW, objects_insert, rows_insert
+from gpufleet.core.bulk import FEW, keys_ahead, objects_insert, rows_insert
 from gpufleet.core.ids import public_ids
 from gpufleet.core.live.news import News
 from gpufleet.core.prepared import Prepared, sent_ahead, together
@@ -315,17 +315,13 @@ def _quotas_named(descriptions: Sequence[Any]) -> list[str]:
 
 
 def _write(checked: Sequence[Checked], access: Access, now: datetime, actor: Actor, news: News, due: Due | None) -> list[Job]:
-    rows: list[tuple[Checked, Job]] = []
     counts = [one.count for one in checked]
-    is_wanted = happening_wanted(Happened.SUBMITTED)
-    names = iter(public_ids("j", sum(counts)))
-    arrays = sum(one.description.array is not None for one in checked)
-    array_names = iter(public_ids("a", arrays) if arrays else ())
-    for one, count in zip(checked, counts, strict=True):
-        array = next(array_names) if one.description.array else ""
-        rows.extend((one, _job(one, next(names), array, place, access, now, due)) for place in range(count))
+    rows = [(one, _job(one, place, access, now, due)) for one, count in zip(checked, counts, strict=True) for place in range(count)]
     jobs = [job for _, job in rows]
-    objects_insert(jobs)
+    # From here to the end everybody else who submits waits for us: what can be done or asked before it is.
+    is_wanted, keys = happening_wanted(Happened.SUBMITTED), keys_ahead(Job, len(jobs))
+    _name(rows)
+    objects_insert(jobs, keys=keys())
     events = ((job.pk, now, job.state, _cause(one.description, due), actor.name) for one, job in rows)
     rows_insert(JobEvent, ("job_id", "at", "to_state", "cause", "actor_name"), events)
     if is_wanted():
@@ -346,6 +342,21 @@ def _write(checked: Sequence[Checked], access: Access, now: datetime, actor: Act
     return jobs
 
 
+def _name(rows: Sequence[tuple[Checked, Job]]) -> None:
+    """Give each job its public id, and each array its own."""
+    for (_, job), name in zip(rows, public_ids("j", len(rows)), strict=True):
+        job.public_id = name
+    arrays = [one for one, job in rows if job.array_index == 0]
+    if not arrays:
+        return
+    names = iter(public_ids("a", len(arrays)))
+    array = ""
+    for _, job in rows:
+        if job.array_index is not None:
+            array = next(names) if job.array_index == 0 else array
+            job.array = array
+
+
 def _cause(description: JobDescription, due: Due | None) -> str:
     done = "Kept as a draft" if description.draft else "Submitted"
     if due is not None:
@@ -354,7 +365,7 @@ def _cause(description: JobDescription, due: Due | None) -> str:
     return f"{done} by the template {description.template}."[:300] if description.template else f"{done}."
 
 
-def _job(checked: Checked, name: str, array: str, place: int, access: Access, now: datetime, due: Due | None) -> Job:
+def _job(checked: Checked, place: int, access: Access, now: datetime, due: Due | None) -> Job:
     said = checked.description
     launch = said.launch.model_dump(exclude_none=True, exclude_defaults=True)
     if said.array is not None:
@@ -363,8 +374,7 @@ def _job(checked: Checked, name: str, array: str, place: int, access: Access, no
     if due is not None:
         launch["env"] = {**launch.get("env", {}), DUE_AT: f"{due.at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"}
     return Job(
-        public_id=name,
-        name=f"{said.name}[{place}]"[:120] if array else said.name,
+        name=f"{said.name}[{place}]"[:120] if said.array else said.name,
         quota=checked.quota,
         owner=access.actor.user,
         job_class=said.job_class,
@@ -383,8 +393,7 @@ def _job(checked: Checked, name: str, array: str, place: int, access: Access, no
         not_before=said.not_before,
         deadline=said.deadline,
         held_at=now if said.hold else None,
-        array=array,
-        array_index=place if array else None,
+        array_index=place if said.array else None,
         schedule=due.schedule if due else None,
         due_at=due.at if due else None,
         retry_limit=said.retries,

@@ -8,9 +8,10 @@ from django.db import connection, connections
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from gpufleet.core.models import AuditEntry
+from gpufleet.core.live.feed import feed_revision
+from gpufleet.core.models import AuditEntry, Change
 from scheduler.backends.registry import backend_for
-from scheduler.models import Job, JobState, SubmissionKey
+from scheduler.models import Job, JobEvent, JobState, SubmissionKey
 from scheduler.services.tick import tick_run
 from tests.builders import NOON, cluster, job, node
 
@@ -205,6 +206,32 @@ def test_requests_with_one_key_at_the_same_time_make_one_job(personas):
     assert sorted(status for status, _ in statuses) == [200, 200, 200, 201]
     assert len({name for _, name in statuses}) == 1
     assert Job.objects.count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("key", ["", "one"])
+def test_a_submission_is_told_to_pages_and_calls_the_scheduler_once_it_is_there(personas, monkeypatch, key):
+    """On PostgreSQL all of it is sent ahead, and what decides of the calls is read after the commit."""
+    node(gpus=1)
+    before = feed_revision()
+    calls = []
+    monkeypatch.setattr("gpufleet.core.live.feed.feed_hint", lambda rev: calls.append((rev, Job.objects.count())))
+    monkeypatch.setattr("scheduler.services.lease.tick_call", lambda: calls.append(("tick", Job.objects.count())))
+    bearer = {"Authorization": f"Bearer {personas.token('submitter', 'submit')}"}
+    told = []
+    for number in range(2):
+        headers = bearer | ({"Idempotency-Key": f"{key}-{number}"} if key else {})
+        answer = Client().post("/api/v1/jobs", WISH | {"name": f"x{number}"}, content_type="application/json", headers=headers)
+        told.append(answer.json()["jobs"][0]["id"])
+
+    jobs = list(Job.objects.order_by("id"))
+    assert [job.public_id for job in jobs] == told
+    changes = [(change.rev, change.topic, change.rows) for change in Change.objects.filter(rev__gt=before).order_by("rev")]
+    wanted = [(topic, [{"id": key}]) for job in jobs for topic, key in (("jobs", job.pk), ("overview", 1))]
+    assert changes == [(before + place, *one) for place, one in enumerate(wanted, 1)]
+    assert calls == [(before + 2, 1), ("tick", 1), (before + 4, 2)], "who finds a wish open has no need to call"
+    assert feed_revision() == before + 4
+    assert list(JobEvent.objects.order_by("id").values_list("job", "to_state")) == [(job.pk, "queued") for job in jobs]
 
 
 @pytest.mark.django_db(transaction=True)

@@ -1,6 +1,6 @@
 """Keys of what changed in one transaction, gathered on the way and published once at its end."""
 
-from gpufleet.core.live.feed import feed_publish
+from gpufleet.core.live.feed import feed_tell
 
 
 class News:
@@ -15,5 +15,5 @@ class News:
     def publish(self) -> None:
         """In the transaction that made the changes, after the last of them."""
         if self._keys:
-            feed_publish(changes={topic: [{"id": key} for key in keys] for topic, keys in self._keys.items()})
+            feed_tell(changes={topic: [{"id": key} for key in keys] for topic, keys in self._keys.items()})
         self._keys.clear()
