@@ -35,19 +35,21 @@ def divide(pool: int, claims: Sequence[Claim], usage_weight: int = 0) -> list[in
 
 def _divide_class(rest: int, members: list[int], claims: Sequence[Claim], shares: list[int], usage_weight: int) -> int:
     """Give the surplus to one priority class; returns what is left of it."""
-    lost: dict[int, tuple[int, int]] = {}
+    lost: dict[int, int] = {}
     while members and rest > 0:
-        total_weight = sum(claims[place].weight for place in members)
-        strengths = [_strength(claims[place], total_weight, usage_weight) for place in members]
+        strengths = [claims[place].weight for place in members]
+        if usage_weight:
+            total_weight = sum(strengths)
+            strengths = [_strength(claims[place], total_weight, usage_weight) for place in members]
         total = sum(strengths)
         if not total:
             return rest  # nobody has a claim to it; it can still be borrowed
         pool, contented = rest, False
         for place, strength in zip(members, strengths, strict=True):
-            whole, remainder = divmod(pool * strength, total * GPU)
+            exact = pool * strength  # times the total
+            whole, lost[place] = divmod(exact, total * GPU)
             part, need = whole * GPU, claims[place].wants - shares[place]
-            lost[place] = (remainder, total)
-            if need <= part and need * total < pool * strength:  # it needed less than its exact part
+            if need <= part and need * total < exact:  # it needed less than its exact part
                 contented = True
             given = min(part, need)
             shares[place] += given
@@ -56,10 +58,10 @@ def _divide_class(rest: int, members: list[int], claims: Sequence[Claim], shares
         if not contented:
             break
     # All remainders of the last round have one denominator, so the numerators compare.
-    for place in sorted(members, key=lambda place: (-lost[place][0], claims[place].created, claims[place].name)):
+    for place in sorted(members, key=lambda place: (-lost[place], claims[place].created, claims[place].name)):
         if rest <= 0:
             break
-        if _strength(claims[place], 1, 0) == 0:
+        if claims[place].weight == 0:
             continue
         given = min(GPU, claims[place].wants - shares[place], rest)
         shares[place] += given
@@ -68,7 +70,5 @@ def _divide_class(rest: int, members: list[int], claims: Sequence[Claim], shares
 
 
 def _strength(claim: Claim, total_weight: int, usage_weight: int) -> int:
-    """n + k * (n - U), times total_weight and a million squared, so that it is a whole number."""
-    if not usage_weight:
-        return claim.weight * MILLION * MILLION
+    """n + k * (n - U), times total_weight and a million squared, so that it is a whole number. Without usage weights compare as they are."""
     return max(0, claim.weight * (MILLION + usage_weight) * MILLION - usage_weight * claim.usage * total_weight)
