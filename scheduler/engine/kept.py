@@ -14,7 +14,7 @@ all that it decided is taken back, and the next one takes up only the jobs that 
 - `Wakes`: when a later plan could differ because of a job that stands as it did;
 - `Standing`: who stands below which leaf, and what follows from that whatever the time;
 - `First`: who held what when the plan began, against which the last word on a plan checks what it has changed;
-- `Units`: as long as time stands still, for what an eviction would lose depends on the moment.
+- `Units`, and what searches found in the first state: as long as time stands still, for what an eviction would lose depends on the moment.
 
 Each of them is valid only behind the plan that it was made by, on the same nodes, quotas and settings. Where GPUs are shared in parts or a
 window is stated, the first state is made anew, and all of it with it.
