@@ -60,7 +60,7 @@ class Asking:
         self.open: dict[Work, None] = {}  # who has places and may ask for more
         self.held: dict[Work, None] = {}  # who must not start yet
         self.blocked: dict[Work, None] = {}  # who waits for nothing that a pass could give
-        self.backfilled = 0  # how many came into a gap before this plan
+        self.in_gaps: dict[Work, None] = {}  # who came into a gap before this plan
         self._types: dict[tuple[int, Form], Types | None] = {}  # which types jobs of a leaf that ask for the same can have; None: blocked
 
     def change(self, cycle: Surroundings, gone: Iterable[Work], come: Iterable[Work]) -> dict[int, tuple[Reason, ...]]:
@@ -70,7 +70,7 @@ class Asking:
         joined: dict[tuple[int, Form], list[Work]] = {}
         degraded: list[Work] = []
         come = [*come]
-        self.backfilled += sum([work.backfilled for work in come])
+        self.in_gaps.update(dict.fromkeys([work for work in come if work.backfilled]))
         for work in come:
             if work.seats:
                 if work.degraded:
@@ -160,7 +160,7 @@ class Asking:
             self.count(first, many)
 
     def _leave(self, cycle: Surroundings, work: Work) -> None:
-        self.backfilled -= work.job.run.backfilled
+        self.in_gaps.pop(work, None)
         self.open.pop(work, None)
         if work.first_seats:
             if work.degraded:

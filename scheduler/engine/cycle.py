@@ -35,7 +35,7 @@ def make_plan(scenario: Scenario, kept: Kept | None = None) -> Plan:
 
     `kept` only saves time: with it or without it the plan is the same.
     """
-    return _planned(scenario, kept, conclude)
+    return _planned(scenario, kept, conclude, tells=True)
 
 
 def make_course(scenario: Scenario, kept: Kept, before: int | None = None) -> Course:
@@ -43,11 +43,11 @@ def make_course(scenario: Scenario, kept: Kept, before: int | None = None) -> Co
 
     Who plans again at an instant anyway has no need to know what comes to pass later.
     """
-    return _planned(scenario, kept, partial(carry_on, before=before))
+    return _planned(scenario, kept, partial(carry_on, before=before), tells=False)
 
 
-def _planned(scenario: Scenario, kept: Kept | None, end: Callable[[Cycle], T]) -> T:
-    cycle = settled(scenario, kept)
+def _planned(scenario: Scenario, kept: Kept | None, end: Callable[[Cycle], T], *, tells: bool) -> T:
+    cycle = settled(scenario, kept, tells=tells)
     made = end(cycle)
     if kept is not None:
         kept.keep(cycle)
@@ -57,9 +57,10 @@ def _planned(scenario: Scenario, kept: Kept | None, end: Callable[[Cycle], T]) -
     return made
 
 
-def settled(scenario: Scenario, kept: Kept | None = None) -> Cycle:
+def settled(scenario: Scenario, kept: Kept | None = None, *, tells: bool = True) -> Cycle:
     """The last state of a plan, when no pass adds anything any more."""
     cycle = Cycle(scenario, kept)
+    cycle.tells = tells
     runs = [run for name, run in RUNS.items() if name in scenario.settings.passes and name != "grow"]
     _settle(cycle, runs)
     return cycle
@@ -82,16 +83,42 @@ def _settle(cycle: Cycle, runs: Sequence[Run]) -> None:
 
 def _sweep(cycle: Cycle, runs: Sequence[Run], sweeps: Iterator[int]) -> None:
     """Run the passes until none of them adds anything."""
+    found_nothing: dict[Run, int] = {}
     while next(sweeps) < MOST_SWEEPS:
         before = cycle.placed
         try:
-            for run in runs:
-                run(cycle)
+            in_line = _run_all(cycle, runs, found_nothing)
         except TakenBack:
+            found_nothing.clear()
             continue
-        if cycle.placed != before or cycle.takings.second_chance():
+        if cycle.placed != before and in_line and next(sweeps) >= MOST_SWEEPS:
+            return
+        if cycle.placed != before and not in_line:
             continue  # who was put out may find another place, and that comes before anyone's growth
+        if cycle.takings.second_chance():
+            found_nothing.clear()
+            continue
+        settled = cycle.placed
         if cycle.turn != FAIR and "grow" in cycle.settings.passes:
             grow.run(cycle)
-        if cycle.placed == before:
+        if cycle.placed == settled:
             return
+
+
+def _run_all(cycle: Cycle, runs: Sequence[Run], found_nothing: dict[Run, int]) -> bool:
+    """One sweep. Returns whether nobody was served but at the beginning of the walk along the queue: then another sweep would only repeat its end.
+
+    A pass that has changed nothing, and asked nothing about places that are kept, changes nothing again as long as nobody is served. Where
+    all is told in the end it runs anyway, for it says what it finds.
+    """
+    in_line = not cycle.tells
+    for run in runs:
+        placed, cycle.book.looked_at = cycle.placed, False
+        if found_nothing.get(run) == placed:
+            continue
+        run(cycle)
+        if cycle.placed != placed:
+            in_line = in_line and run is backfill.run and cycle.served_in_line
+        elif not (cycle.tells or run is backfill.run or run is allocate.run or cycle.book.looked_at):
+            found_nothing[run] = placed
+    return in_line

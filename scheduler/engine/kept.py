@@ -13,6 +13,7 @@ all that it decided is taken back, and the next one takes up only the jobs that 
   own to tell (a note, a date, a delay), or had it in the plan before, is told anew;
 - `Wakes`: when a later plan could differ because of a job that stands as it did;
 - `Standing`: who stands below which leaf, and what follows from that whatever the time;
+- `Movables`: who could be moved off which node, and what it would cost to clear it;
 - `First`: who held what when the plan began, against which the last word on a plan checks what it has changed;
 - `Units`, and what searches found in the first state: as long as time stands still, for what an eviction would lose depends on the moment.
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from .asking import Asking
     from .cluster import Cluster, Work
     from .invariants import First
+    from .movables import Movables
     from .reservations import Prospect
     from .standing import Standing
     from .state import Cycle
@@ -66,6 +68,7 @@ class Kept:
         self.prospect: Prospect | None = None
         self.first: First | None = None
         self.standing: Standing | None = None
+        self.movables: Movables | None = None
         self.sifts: dict[str, Sift] = {}
         self.whole: WholeOrder | None = None
         self.units: tuple[Units, int, Settings, list[Work]] | None = None  # and of which moment, by which settings, and who was changed since
@@ -84,7 +87,7 @@ class Kept:
 
     def forget(self) -> None:
         """The first state is made anew, and what was derived from the one before is worth nothing."""
-        self.prospect = self.units = self.first = self.standing = self.whole = None
+        self.prospect = self.units = self.first = self.standing = self.movables = self.whole = None
         self.sifts = {}
 
     def readers(self) -> "Iterator[Stirred]":

@@ -22,11 +22,12 @@ class Lookahead:
         """`releases` are (time, node, GPUs) of everything that is held now and ends at all."""
         self.grid = grid
         self.now = now
-        self.times: list[list[int]] = [[0] for _ in idle]
-        self.free: list[list[int]] = [[count] for count in idle]
+        self._times: list[list[int]] = [[0] for _ in idle]
+        self._free: list[list[int]] = [[count] for count in idle]
+        self._as_of = [now] * len(idle)  # from when on the steps of a node are counted
         for at, node, count in sorted(releases):
             moment = max(0, at - now)
-            times, free = self.times[node], self.free[node]
+            times, free = self._times[node], self._free[node]
             if times[-1] == moment:
                 free[-1] += count
             else:
@@ -37,14 +38,25 @@ class Lookahead:
     def copy(self) -> "Lookahead":
         """One that may be changed while this one stays."""
         copy = Lookahead(self.grid, self.now, [], [])
-        copy.times, copy.free = [list(times) for times in self.times], [list(free) for free in self.free]
+        copy._times, copy._free, copy._as_of = [list(times) for times in self._times], [list(free) for free in self._free], list(self._as_of)
         return copy
+
+    def _steps(self, node: int) -> tuple[list[int], list[int]]:
+        """From when on how many GPUs of a node are free, counted from now."""
+        times, free, gone = self._times[node], self._free[node], self.now - self._as_of[node]
+        if gone:
+            self._as_of[node] = self.now
+            if len(times) > 1:
+                past = bisect_right(times, gone) - 1
+                del free[:past]
+                times[:] = [0, *[moment - gone for moment in times[past + 1 :]]]
+        return times, free
 
     def table(self, count: int) -> "Table":
         table = self.tables.get(count)
         if table is None:
             table = self.tables[count] = Table(self, count)
-        elif table.stale:
+        else:
             table.catch_up(self)
         return table
 
@@ -127,7 +139,7 @@ class Lookahead:
 
     def gaps(self, node: int, count: int) -> list[tuple[int, int]]:
         """From when to when at least so many GPUs of a node are free."""
-        times, free = self.times[node], self.free[node]
+        times, free = self._steps(node)
         if len(times) == 1:
             return [(0, END)] if free[0] >= count else []
         gaps = []
@@ -156,7 +168,7 @@ class Lookahead:
 
     def hold(self, moment: int, until: int, node: int, count: int) -> None:
         """So many GPUs of a node are held from one moment to another; fewer than none: given back."""
-        times, free = self.times[node], self.free[node]
+        times, free = self._steps(node)
         first = self._cut(times, free, moment)
         stop = len(times) if until >= END else self._cut(times, free, until)
         for place in range(first, stop):
@@ -168,18 +180,8 @@ class Lookahead:
             table.stale.add(node)
 
     def pass_time(self, now: int) -> None:
-        """Count from a later moment on."""
-        gone = now - self.now
-        if not gone:
-            return
+        """Count from a later moment on. What is told of a node, or a table, follows when it is asked for."""
         self.now = now
-        for times, free in zip(self.times, self.free, strict=True):
-            if len(times) > 1:
-                past = bisect_right(times, gone) - 1
-                del free[:past]
-                times[:] = [0, *(moment - gone for moment in times[past + 1 :])]
-        for table in self.tables.values():
-            table.pass_time(gone)
 
     def _cut(self, times: list[int], free: list[int], moment: int) -> int:
         """The place of the step that begins at the moment, made if there is none."""
@@ -192,7 +194,7 @@ class Lookahead:
 
     def least_free(self, node: int, first: int, until: int, besides: Sequence[tuple[int, int, int]] = ()) -> int:
         """The fewest GPUs free on a node from one moment to another; `besides` lists (from, to, GPUs) that are not held against it."""
-        times, free = self.times[node], self.free[node]
+        times, free = self._steps(node)
         place = bisect_right(times, first) - 1
         least = END
         for at, count in zip(times[place:], free[place:], strict=True):
@@ -207,6 +209,7 @@ class Table:
 
     def __init__(self, ahead: Lookahead, count: int) -> None:
         self.count = count
+        self.now = ahead.now
         self.stale: set[int] = set()  # nodes that have changed since it was last read
         size = ahead.grid.size
         rows = [(node, row) for node in range(size) if (row := ahead.gaps(node, count))]
@@ -219,6 +222,9 @@ class Table:
                 self.end[node, column] = end
 
     def catch_up(self, ahead: Lookahead) -> None:
+        if self.now != ahead.now:
+            self._pass_time(ahead.now - self.now)
+            self.now = ahead.now
         for node in self.stale:
             self._refresh(node, ahead.gaps(node, self.count))
         self.stale.clear()
@@ -235,7 +241,7 @@ class Table:
             self.start[node, column] = start
             self.end[node, column] = end
 
-    def pass_time(self, gone: int) -> None:
+    def _pass_time(self, gone: int) -> None:
         self.start = np.where(self.start >= END, END, np.maximum(self.start - gone, 0))
         self.end = np.where(self.end >= END, END, self.end - gone)
         over = self.end <= self.start

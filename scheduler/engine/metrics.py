@@ -53,6 +53,8 @@ def fragmented(cycle: Cycle) -> int:
         for (form, quota_type), number in Counter(zip([work.form for work in works], [work.types[0] for work in works], strict=True)).items():
             counts.setdefault((form.shape, quota_type), [form, 0])[1] += sign * number
     for (_, quota_type), (form, count) in counts.items():
+        if not count:
+            continue
         kind = form.kind
         roles = [role for role in kind.roles if role.gpus and role.least]
         if not roles:

@@ -115,6 +115,8 @@ _STAGE = {"evict": 0, "shrink": 1, "move": 2, "repartition": 3, "start": 4, "rep
 
 def decisions_of(cycle: Cycle) -> list[Decision]:
     """What the plan does to jobs and boards, in the order in which it is carried out."""
+    if not cycle.cluster.journal:
+        return []
     works = sorted(dict.fromkeys(cycle.cluster.journal), key=attrgetter("order"))
     # Who leaves and was never given another place comes first of all, in their order.
     gone = [work for work in works if not work.seats and not work.sequence and work.first_seats]

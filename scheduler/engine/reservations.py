@@ -1,12 +1,12 @@
 """Places kept for blocked jobs, and what may run in the gaps before them."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from .asking import Asking
 from .capacity import widest
 from .cluster import Cluster, Work
-from .columns import ints
 from .fleet import Fleet, Seat
 from .grid import Grid, Ints
 from .lookahead import END, FOREVER, Lookahead
@@ -30,6 +30,7 @@ class Surroundings(Protocol):
     tree: Tree
     settings: Settings
     now: int
+    asking: Asking
     has_backfilled: bool
 
     def ends_at(self, work: Work) -> int: ...
@@ -132,7 +133,7 @@ class Told:
     def __init__(self) -> None:
         self.dates: dict[Work, Known] = {}
         self.lately: dict[Work, Known] = {}  # of this plan alone
-        self.changes: list[int] = []  # nodes on which somebody stands otherwise than before, in order
+        self.changes: list[int] = []  # nodes on which somebody stands otherwise than before, in order; below zero (~node): there is only less room
 
     def go_on(self) -> None:
         if len(self.dates) > MANY:
@@ -146,13 +147,16 @@ class Told:
         known.read, known.before = len(self.changes), before
         self.dates[known.work] = self.lately[known.work] = known
 
-    def changed_since(self, known: Known, before: tuple[Known, ...]) -> set[int]:
-        """The nodes on which anything is otherwise than when it was told, with these places kept now."""
-        nodes = set(self.changes[known.read :])
+    def changed_since(self, known: Known, before: tuple[Known, ...]) -> tuple[set[int], set[int]]:
+        """The nodes on which there may be more room than when it was told, with these places kept now; and those on which there may be less."""
+        changes = self.changes[known.read :]
+        more, less = {node for node in changes if node >= 0}, {~node for node in changes if node < 0}
         if known.before != before:
-            for one in set(known.before) ^ set(before):
-                nodes.update(one.nodes)
-        return nodes
+            for one in set(known.before).difference(before):
+                more.update(one.nodes)
+            for one in set(before).difference(known.before):
+                less.update(one.nodes)
+        return more, less
 
 
 def _largest(work: Work) -> tuple[Role, int] | None:
@@ -172,6 +176,7 @@ class Book:
         self.cycle = cycle
         self._entries: list[Entry] = []
         self._asking: list[tuple[Work, int]] = []  # who was promised an answer, and in which type: it is worked out when somebody wants to know
+        self._walk: Callable[[], None] | None = None  # finds those, where nobody has gone along the queue yet
         self.per_type: dict[int, int] = {}
         self.blocked_within: set[int] = set()
         self._asked_at: dict[int, int] = {}  # how many reservations stood before a blocked job, whether or not it has one
@@ -187,31 +192,38 @@ class Book:
         self._rehearsed_read = 0  # so much of the cluster's journal is in it
         self._tenants: dict[tuple[int, int], dict[Work, int]] = {}  # of GPUs in parts: until when, by job
         self._told = Told()
-        self._leaving_of: tuple[int, Ints] | None = None  # as of how much of the cluster's journal
+        self._lenders: tuple[int, list[Work]] | None = None  # as of how much of the cluster's journal
         self._keeping: list[Known] = []  # whose places are kept now, in order
         self._unheld: list[Entry] = []  # whose places nobody has asked the look-ahead about since they were told again: it does not know of them
+        self.looked_at = False  # whether anybody has asked what is kept, since it was set
 
     @property
     def entries(self) -> list[Entry]:
         """What is kept, in order."""
-        if self._asking:
+        self.looked_at = True
+        if self._asking or self._walk is not None:
             self.settle()
         return self._entries
 
     @property
     def unsettled(self) -> bool:
         """Whether somebody's place is not worked out yet."""
-        return bool(self._asking)
+        return bool(self._asking) or self._walk is not None
 
     @property
     def nodes(self) -> Collection[int]:
         """On which anything is kept."""
-        if self._asking:
+        self.looked_at = True
+        if self._asking or self._walk is not None:
             self.settle()
         return self._by_node
 
     def settle(self) -> None:
         """Work out what was asked for later. Nothing may have changed since then, so the cluster asks for it before anything does."""
+        self.cycle.cluster.before_changes = None
+        walk, self._walk = self._walk, None
+        if walk is not None:
+            walk()
         asking, self._asking = self._asking, []
         self.cycle.cluster.before_changes = None
         for work, quota_type in asking:
@@ -221,6 +233,7 @@ class Book:
     def clear(self) -> None:
         """Forget what was reserved; the look-ahead stays and goes on to follow what changes."""
         self._asking.clear()
+        self._walk = None
         self.cycle.cluster.before_changes = None
         held = self._entries[: len(self._entries) - len(self._unheld)] if self._ahead is not None else ()
         for entry in held:
@@ -281,8 +294,8 @@ class Book:
             for work, stay in held.items():
                 if stay.until < END and (stay.until <= now or work.job.run.started is None):
                     changed.setdefault(work, True)  # its time was up, or is counted from now on
+        self._take_up(ahead, [(work, self._held_by(work) if there else NOWHERE) for work, there in changed.items()])
         for work, there in changed.items():
-            self._move(ahead, work, self._held_by(work) if there else NOWHERE)
             if not there:
                 self._told.dates.pop(work, None)
         if later:
@@ -357,8 +370,7 @@ class Book:
         journal = self.cycle.cluster.journal
         moved = {work.order: work for work in journal[self._read :]}
         self._read = len(journal)
-        for order in sorted(moved):
-            self._move(ahead, moved[order], self._held_by(moved[order]))
+        self._take_up(ahead, [(moved[order], self._held_by(moved[order])) for order in sorted(moved)])
         for entry in self._entries:
             served = bool(entry.work.seats) and not entry.work.degraded
             if served != entry.served:
@@ -370,24 +382,38 @@ class Book:
                     self._keeping.append(entry.known)
                     ahead.reserve(entry.at, entry.length, entry.places)
 
-    def _move(self, ahead: Lookahead, work: Work, new: Held) -> None:
-        old = self._held.of(work)
-        if old != new:
-            self._hold(ahead, work, old, -1)
-            self._hold(ahead, work, new, 1)
+    def _take_up(self, ahead: Lookahead, stays: Iterable[tuple[Work, Held]]) -> None:
+        """These jobs stand so from now on. Of what cancels out, as who has become another job where he stands, nothing is noted."""
+        usable, changed = self.cycle.grid.usable, self._told.changes
+        by_node: dict[int, dict[int, int]] = {}  # by the time of leaving so many GPUs more, or less
+        for work, new in stays:
+            old = self._held.of(work)
+            if old == new:
+                continue
+            for held, sign in ((old, -1), (new, 1)):
+                until = self._left(held)
+                for seat in held.seats:
+                    if seat.mask and until:
+                        here = by_node.setdefault(seat.node, {})
+                        here[until] = here.get(until, 0) + sign * (seat.mask & usable[seat.node]).bit_count()
+                    for part in seat.parts:
+                        changed.append(seat.node)
+                        self._share(ahead, (seat.node, part.gpu), work, until if part.mode != "mig" else END, sign)
             if new.seats:
                 self._held[work] = new
             else:
                 del self._held[work]
-
-    def _hold(self, ahead: Lookahead, work: Work, held: Held, sign: int) -> None:
-        usable, until = self.cycle.grid.usable, self._left(held)
-        for seat in held.seats:
-            self._told.changes.append(seat.node)
-            if seat.mask and until:
-                ahead.hold(0, until, seat.node, sign * (seat.mask & usable[seat.node]).bit_count())
-            for part in seat.parts:
-                self._share(ahead, (seat.node, part.gpu), work, until if part.mode != "mig" else END, sign)
+        for node, leaving in by_node.items():
+            more, most, least = 0, 0, 0
+            for until in sorted(leaving, reverse=True):
+                if leaving[until]:
+                    ahead.hold(0, until, node, leaving[until])
+                    more += leaving[until]
+                    most, least = max(most, more), min(least, more)
+            if least < 0:
+                changed.append(node)
+            elif most > 0:
+                changed.append(~node)
 
     def _share(self, ahead: Lookahead, key: tuple[int, int], work: Work, until: int, sign: int) -> None:
         """One tenant more or less on a GPU, which is held until the last one has left."""
@@ -521,6 +547,11 @@ class Book:
             self.settle()
         return any(entry.work is work for entry in self._entries)
 
+    def keep_later(self, walk: Callable[[], None]) -> None:
+        """A walk along the queue that would only keep places, of this state, once that matters."""
+        self._walk = walk
+        self.cycle.cluster.before_changes = self.settle
+
     def add_later(self, work: Work, quota_type: int) -> None:
         """The same as `add`, of this state, once it matters: mostly nobody starts, and nobody is told of it."""
         self._asking.append((work, quota_type))
@@ -578,13 +609,16 @@ class Book:
         at = known.instant - self.cycle.now if known.places is not None else END
         if at <= 0:
             return None
-        nodes = self._told.changed_since(known, tuple(self._keeping))
-        if nodes:
+        more, less = self._told.changed_since(known, tuple(self._keeping))
+        if more or less:
+            places = dict(known.places or ())
+            # Where there is only less room nothing comes before the date, and who is not asked for it cannot fail it.
+            nodes = more | {node for node in less if node in places}
             if self._unheld and not self._by_node.keys().isdisjoint(nodes):
                 self._hold_all()
             role, suspect = work.form.roles[0], work.kind.tolerates_suspect
             flags = work.form.eligible(self.cycle.grid, 0, quota_type, suspect=suspect, spare=False).flags
-            length, places = self.length(work), dict(known.places or ())
+            length = self.length(work)
             if not all(not flags[node] or ahead.is_no_other(node, role.gpus, role.least, length, at, places.get(node, 0)) for node in nodes):
                 return None
         return known
@@ -623,22 +657,21 @@ class Book:
         self._fill(work, quota_type)
         return False
 
-    def may_be_due(self, work: Work, quota_type: int) -> bool:
-        """A bound: False where it could not start at once even if all left whose time is up, or who only stand in a gap."""
-        return self._suffice(work, quota_type, self.cycle.fleet.soon.count_np + self._leaving())
+    def lenders(self) -> list[Work]:
+        """Who stands in a gap and would leave it on short notice."""
+        journal = self.cycle.cluster.journal
+        if self._lenders is None or self._lenders[0] != len(journal):
+            some = dict.fromkeys((*self.cycle.asking.in_gaps, *journal)) if self.cycle.has_backfilled else ()
+            self._lenders = len(journal), [work for work in some if work.seats and self.lent(work)]
+        return self._lenders[1]
 
-    def _leaving(self) -> Ints:
-        """By node the GPUs of those whose time is up, or who only stand in a gap."""
-        cycle = self.cycle
-        read = len(cycle.cluster.journal)
-        if self._leaving_of is None or self._leaving_of[0] != read:
-            counts = [0] * cycle.grid.size
-            for work in cycle.cluster.works:
-                if work.seats and (self.lent(work) if work.backfilled else work.job.limit_ms is not None and cycle.ends_at(work) <= cycle.now):
-                    for seat in work.seats:
-                        counts[seat.node] += seat.mask.bit_count() + len(seat.parts)
-            self._leaving_of = read, ints(counts)
-        return self._leaving_of[1]
+    def suffice_without(self, leaving: Iterable[Work], work: Work, quota_type: int) -> bool:
+        """A bound: False where a job could not start at once even if these left."""
+        counts = self.cycle.fleet.soon.count_np.copy()
+        for one in leaving:
+            for seat in one.seats:
+                counts[seat.node] += seat.mask.bit_count() + len(seat.parts)
+        return self._suffice(work, quota_type, counts)
 
     def _suffice(self, work: Work, quota_type: int, counts: Ints) -> bool:
         """Whether so many GPUs by node hold the role with its largest workers, as far as counting tells."""

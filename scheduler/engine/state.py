@@ -3,7 +3,7 @@
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from typing import Any
 
 from .asking import Asking
@@ -14,6 +14,7 @@ from .fleet import View
 from .form import Form
 from .impossible import Verdict, Verdicts
 from .kept import Kept
+from .movables import Movables
 from .order import QueueOrder
 from .reading import spell_instant
 from .reasons import Reason, reason
@@ -56,6 +57,8 @@ class Cycle:
         self.capacity_now = Capacity(self.cluster, self.fleet.now)
         self.capacity_soon = self.capacity_now
         self.notes: dict[int, dict[str, Reason]] = {}  # what the passes found in the way of a job
+        self.tells = True  # whether all of it is told in the end, and so what is kept for whom
+        self.served_in_line = False  # whether in the last walk nobody was served behind somebody who was not
         self.book = Book(self)
         self.takings = Takings(self)
         self.turn = IN_ORDER
@@ -87,12 +90,14 @@ class Cycle:
                 prospect.changed.update(dict.fromkeys(come, True) | dict.fromkeys(gone, False))
             if self.cluster.kept.standing is not None:
                 self.cluster.kept.standing.go_on(self.cluster)
+            if self.cluster.kept.movables is not None:
+                self.cluster.kept.movables.go_on(self.cluster)
         else:
             self.cluster.kept.forget()
             self.asking = self.cluster.kept.asking = Asking()
             self.static = self.asking.change(self, (), self.cluster.works)
         self.leaf_queues = self.asking.queues
-        self.has_backfilled = self.asking.backfilled > 0
+        self.has_backfilled = bool(self.asking.in_gaps)
         demand = [(part.share, part.gpus, part.workers, part.required) for part in scenario.demand]
         self.cluster.blocks = Blocks(self.grid, self.asking.blocks(), largest(usual_blocks(self.grid, demand)))
         self.requests = Requests(self)
@@ -116,6 +121,8 @@ class Cycle:
         kept.units = None if self._units is None else (self._units, self.now, self.settings, changed)
         if kept.standing is not None:
             kept.standing.rest(changed)
+        if kept.movables is not None:
+            kept.movables.rest(changed)
         self.tree.stirred += [work.home for work in changed]
         if kept.whole is not None:
             kept.whole.order.rest()
@@ -393,6 +400,13 @@ class Cycle:
             kept.standing = Standing(self.cluster)
         return kept.standing
 
+    @property
+    def movables(self) -> Movables:
+        kept = self.cluster.kept
+        if kept.movables is None:
+            kept.movables = Movables(self.cluster)
+        return kept.movables
+
     def units(self) -> Units:
         if self._units is None:
             self._units = self._units_gone_on() or Units(self.cluster, self.standing)
@@ -495,21 +509,6 @@ class Cycle:
                 ("idle", quota_type), 1000 * sum(n for n, kind in zip(soon.count, self.grid.type_of, strict=True) if kind == quota_type)
             )
         return int(known)
-
-    def movable_by_node(self) -> dict[int, list[tuple[int, Work]]]:
-        """For every node the jobs that could be moved off it, those with the most GPUs there first."""
-        known = self.memo(("movable",))
-        if known is None:
-            found: dict[int, dict[Work, int]] = {}
-            for work in self.cluster.works:
-                if work.seats and work.movable:
-                    for seat in work.seats:
-                        here = found.setdefault(seat.node, {})
-                        here[work] = here.get(work, 0) + seat.mask.bit_count()
-            # The works stand in their order, so those with equally many keep it.
-            known = {node: sorted(zip(here.values(), here, strict=True), key=itemgetter(0), reverse=True) for node, here in found.items()}
-            self.remember(("movable",), known)
-        return known
 
     def note(self, work: Work, found: Reason) -> None:
         self.notes.setdefault(work.order, {})[found.code] = found

@@ -65,6 +65,7 @@ class Tree:
         self.limited = bool(self.class_windows) or any(total is not None for total in self.limit_total) or any(map(bool, self.limit_by_type))
         self.usage_weight = scenario.settings.fairness.usage_weight_millionths
         self._divided: dict[tuple[str, int, int], tuple[int, list[int], list[int]]] = {}
+        self._plain: dict[tuple[str, int], bool] = {}  # whether all siblings below a node have a weight, and guarantees of whole GPUs
         self._shared: tuple[int, list[int]] | None = None  # weight of usage and requests as of which shares were computed last, of one division
         self.version = 0
         self.stirred: list[int] = []  # nodes whose numbers have changed, in order; below zero: fixed work below a node of the top
@@ -307,6 +308,8 @@ class Tree:
         known = self._divided.get(key)
         if known is not None and known[0] == pool and known[1] == wants:
             return known[2]
+        if pool >= sum(wants) and self._all_content(division, parent, pool, wants):
+            return wants
         claims = [
             Claim(
                 want,
@@ -322,6 +325,17 @@ class Tree:
         parts = divide(pool, claims, self.usage_weight)
         self._divided[key] = (pool, wants, parts)
         return parts
+
+    def _all_content(self, division: Division, parent: int, pool: int, wants: list[int]) -> bool:
+        """Whether everyone surely gets what he wants of a pool that is large enough: nobody is left out, and no GPU is divided."""
+        if self.usage_weight:
+            return False
+        key = (division.name, parent)
+        plain = self._plain.get(key)
+        if plain is None:
+            weighed = all(division.weight[place] > 0 for place in self.children[parent])
+            plain = self._plain[key] = weighed and not any((division.guaranteed[place] or 0) % 1000 for place in self.children[parent])
+        return plain and not pool % 1000 and not any(want % 1000 for want in wants)
 
     # Gates
 

@@ -298,15 +298,22 @@ class World:
             self._put_out(name, gone)
             return
         workers = placed(job.kind, decision.workers)
-        job = replace(job, run=replace(job.run, reclaimed=came_by_reclaim(job.run, decision, self.now)))
+        reclaimed = came_by_reclaim(job.run, decision, self.now)
         if action == "start":
             restore = self._restore(job)
-            run = replace(job.run, state="reserved", since=self.now, started=None, until=free_at + restore, workers=workers)
-            run = replace(run, backfilled=decision.backfilled)
-            if free_at + restore == self.now:
-                run = replace(run, state="running", started=self.now, until=None)
-                if self.lives[name].first_start is None:
-                    self.lives[name].first_start = self.now
+            at_once = free_at + restore == self.now
+            run = replace(
+                job.run,
+                state="running" if at_once else "reserved",
+                since=self.now,
+                started=self.now if at_once else None,
+                until=None if at_once else free_at + restore,
+                workers=workers,
+                backfilled=decision.backfilled,
+                reclaimed=reclaimed,
+            )
+            if at_once and self.lives[name].first_start is None:
+                self.lives[name].first_start = self.now
             self._become(replace(job, run=run))
             self._form(name, free_at + restore)
             return
@@ -314,14 +321,14 @@ class World:
             self.totals.moves += 1
             self._interrupt(name)
             gone[name] = self.now
-            run = replace(job.run, workers=workers, started=self.now, last_moved=self.now, backfilled=decision.backfilled)
+            run = replace(job.run, workers=workers, started=self.now, last_moved=self.now, backfilled=decision.backfilled, reclaimed=reclaimed)
             self._become(replace(job, run=run))
             self._form(name, free_at + self._restore(job))
             return
         self._compute(name)
         if action == "shrink":
             gone[name] = self.now
-        self._become(replace(job, run=replace(job.run, workers=workers, degraded_since=None)))
+        self._become(replace(job, run=replace(job.run, workers=workers, degraded_since=None, reclaimed=reclaimed)))
         self._form(name, max(self.now, self.lives[name].ready))
 
     def _gone_at(self, name: str) -> int:

@@ -4,20 +4,19 @@ With backfill on, the first blocked jobs get a place kept, and what comes behind
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 from ..capacity import could_fit
 from ..cluster import Work
 from ..fleet import Seat
 from ..form import Form
-from ..legality import Reclaim
 from ..order import QueueOrder
 from ..reasons import Reason, reason
 from ..seating import fit
 from ..state import FAIR, Cycle
-from ..taking import take_units
 from ..tree import NEVER, Division
-from ..units import Unit
-from .reclaim import TAKEN_AGAIN, may_evict, request
+from .gaps import due, may_be_due
+from .reclaim import TAKEN_AGAIN, request
 
 
 def run(cycle: Cycle) -> None:
@@ -30,10 +29,43 @@ def serve(cycle: Cycle, *, keep: bool, free_start: bool) -> None:
     """One walk over the queue. `keep`: blocked jobs get reservations; `free_start`: jobs ahead of any reservation may start."""
     cycle.book.clear()
     cycle.forget()
+    cycle.served_in_line = not [*cycle.asking_again()]
+    if not cycle.anybody_waits():
+        return
+    if keep and _only_keeps(cycle):
+        cycle.book.keep_later(partial(_walk, cycle, keep=keep, free_start=free_start))
+    else:
+        _walk(cycle, keep=keep, free_start=free_start)
+
+
+def _walk(cycle: Cycle, *, keep: bool, free_start: bool) -> None:
     if keep:
         _overdue(cycle, free_start)
+    cycle.served_in_line &= not cycle.book.entries and len(cycle.tree.divisions) == 1
     for choice, division in cycle.rounds():
         Walk(cycle, choice, division, keep=keep, free_start=free_start).run()
+
+
+MOST_LOOKED_AT = 64
+
+
+def _only_keeps(cycle: Cycle) -> bool:
+    """Whether a walk would do no more than keep places, as nothing that is waited for fits and nobody may be due.
+
+    Then it can wait until somebody asks.
+    """
+    if cycle.tells or cycle.turn == FAIR or len(cycle.grid.types) > 1 or not cycle.by_leaf or cycle.cluster.windows.upcoming:
+        return False
+    if sum(map(len, cycle.leaf_queues.values())) > MOST_LOOKED_AT or cycle.any_overdue():
+        return False
+    waiting = [*cycle.waiting()]
+    if any(work.seats or work.evicted for work in waiting):
+        return False
+    forms = {work.form.shape: work.form for work in waiting}.values()
+    capacity = cycle.capacity(cycle.views()[-1])
+    if any(could_fit(cycle.cluster, capacity, form, 0, suspect=form.kind.tolerates_suspect) for form in forms):
+        return False
+    return not cycle.book.lenders() or not any(may_be_due(cycle, work, 0) for work in waiting)
 
 
 def _overdue(cycle: Cycle, free_start: bool) -> None:
@@ -66,14 +98,20 @@ class Walk:
 
     def run(self) -> None:
         cycle = self.cycle
-        order = cycle.whole_order(self.milli) if self._all_hopeful() else self._order()
+        from_the_heads = self._all_hopeful()
+        order = cycle.whole_order(self.milli) if from_the_heads else self._order()
+        cycle.served_in_line &= from_the_heads
+        refused = False
         if order.best() is None or self._over():
             return
         while (work := order.best()) is not None:
             types = cycle.tried_types(work, self.choice)
             placed, charged = cycle.placed, len(cycle.cluster.charged)
-            if not self._serve(work, types) and self.keep:
-                _blocked(cycle, work, types)
+            if not self._serve(work, types):
+                refused = True
+                if self.keep:
+                    _blocked(cycle, work, types)
+            cycle.served_in_line &= not refused or cycle.placed == placed
             if self._over():
                 return
             order.drop(work.home, self.onward, calm=cycle.placed == placed)
@@ -352,13 +390,13 @@ def _blocked(cycle: Cycle, work: Work, types: tuple[int, ...], *, heads: bool = 
     types = tuple(quota_type for quota_type in types if book.room_for_more(quota_type) and _may_have_a_date(cycle, work, quota_type, heads=heads))
     if not types:
         return
-    if len(types) == 1 and not work.evicted and not (cycle.has_backfilled and book.may_be_due(work, types[0])):
+    if len(types) == 1 and not work.evicted and not may_be_due(cycle, work, types[0]):
         book.add_later(work, types[0])
         return
     # Whoever this plan puts out has not left yet: he may stand elsewhere at once, but no date is kept for him before the next plan.
     entry = book.add(work, types, only_now=work.evicted)
     if entry is not None and not entry.at:
-        _due(cycle, work, entry.quota_type)
+        due(cycle, work, entry.quota_type)
         if work.evicted and not work.seats:
             book.withdraw(entry)
 
@@ -377,25 +415,3 @@ def _may_have_a_date(cycle: Cycle, work: Work, quota_type: int, *, heads: bool) 
     if within:
         book.blocked_within.add(quota_type)
     return True
-
-
-def _due(cycle: Cycle, work: Work, quota_type: int) -> None:
-    """Backfilled work gives way to the holder of a reservation at its time, whatever the shares say."""
-    if not cycle.has_backfilled or not may_evict(cycle, work) or cycle.takings.holds_back(work):
-        return
-    if not any(other.quota_type == quota_type and other is not work and cycle.book.lent(other) for other in cycle.cluster.works):
-        return
-    lent = [unit for unit in cycle.units().all if unit.work.quota_type == quota_type and unit.work is not work and cycle.book.lent(unit.work)]
-    # Who stands before the holder in its own queue ran in no gap behind it.
-    lent = [unit for unit in lent if unit.leaf != work.home or unit.level <= work.kind.level]
-    if not lent:
-        return
-    leaf = work.charged_leaf if work.seats else work.home
-    rules = Reclaim(cycle, work, quota_type, leaf, cycle.cluster.wants_milli(work.kind, work.missing(), quota_type))
-
-    def legal(unit: Unit, taken: dict[int, int]) -> int | None:
-        return unit.leaf
-
-    ranked = [((0,), unit) for unit in lent]
-    detail = f"the time of {work.job.name} has come; this job ran in the gap before it"
-    take_units(cycle, work, quota_type, ranked, legal, lambda _: reason("reservation_due", detail), rules.order)

@@ -4,11 +4,13 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import combinations
 from math import comb
+from operator import itemgetter
 
 from ..capacity import plain
 from ..cluster import Work
 from ..fleet import Seat
 from ..form import Wants
+from ..movables import Here
 from ..placement import Placer
 from ..reasons import Reason, counted, reason
 from ..state import Cycle
@@ -23,6 +25,7 @@ MOST_SETS = 4000  # looked at for a gang whose room can't be counted
 MOST_TRIES = 100  # of them carried out on trial
 Plan = tuple[int, int, list[int], list[str], int, list[Work]]
 Option = tuple[int, int, list[int], list[str], int, list[Work]]
+FIRST_FIVE = itemgetter(slice(5))
 
 
 def run(cycle: Cycle) -> None:
@@ -111,10 +114,10 @@ def _plan(cycle: Cycle, jobs: list[Work], low: int) -> Plan:
 
 def _counted(cycle: Cycle, work: Work, quota_type: int) -> list[tuple[Plan, Target]]:
     """The cheapest set of each domain, for jobs whose room is a matter of counting; the least first."""
-    on_node, most = cycle.movable_by_node(), _moves_for(cycle, work)
+    most = _moves_for(cycle, work)
     plans = []
     for target in targets(cycle, work, quota_type):
-        plan = _cheapest(cycle, target, on_node, most)
+        plan = _cheapest(cycle, target, most)
         if plan is not None and plan[0] <= most:
             plans.append((plan, target))
     plans.sort(key=lambda pair: pair[0][:5])
@@ -151,51 +154,45 @@ def _tried(cycle: Cycle, work: Work, quota_type: int) -> Iterator[tuple[Plan, Ta
             yield each
 
 
-def _cheapest(cycle: Cycle, target: Target, on_node: dict[int, list[tuple[int, Work]]], most: int) -> Plan | None:
+def _cheapest(cycle: Cycle, target: Target, most: int) -> Plan | None:
     """The fewest jobs whose leaving makes enough room in one slice; None also where more would have to leave than may be moved."""
-    soon = cycle.fleet.soon
+    soon, movables = cycle.fleet.soon, cycle.movables
     assert target.allowed is not None
     short = target.count - soon.slots_in(target.gpus, target.cpus, target.memory, target.allowed, target.low, target.high)
     if short <= 0:
         return None  # it would fit as it is, and was held back for another reason
     sizes = []  # (jobs that have to leave, node, GPUs that they hold there)
-    for node in range(target.low, target.high):
-        here = on_node.get(node)
-        if not here or not target.allowed[node]:
-            continue
-        needed = target.gpus - soon.count[node] % target.gpus if target.gpus else 1
-        size = _fewest(here, needed)
-        if size:
-            sizes.append((size, node, needed))
+    low, high, gpus, count, flags = target.low, target.high, target.gpus, soon.count, target.flags
+    for node in movables.nodes():
+        if low <= node < high and (flags is None or flags[node]):
+            needed = gpus - count[node] % gpus if gpus else 1
+            size = movables.fewest(node, needed)
+            if size:
+                sizes.append((size, node, needed))
     if len(sizes) < short:
         return None
     sizes.sort()
     # What the jobs of a node would lose is weighed only where their number leaves a choice.
     if short == 1 and sizes[0][0] > most:
         return None
-    options = [_cleared(cycle, node, on_node[node], needed) for size, node, needed in sizes if size <= sizes[short - 1][0]]
-    options.sort(key=lambda option: option[:5])
+    enough = sizes[short - 1][0]
+    options = [_cleared(cycle, node, needed) for size, node, needed in sizes if size <= enough]
+    options.sort(key=FIRST_FIVE)
     moved: dict[int, Work] = {}
     for option in options[:short]:
         moved.update((one.order, one) for one in option[5])
     return _plan(cycle, [moved[order] for order in sorted(moved)], target.low)
 
 
-def _fewest(here: list[tuple[int, Work]], needed: int) -> int:
-    """How many jobs of a node at least hold so many GPUs there, those with the most first; 0 where all together hold less."""
-    for size, (count, _) in enumerate(here, 1):
-        needed -= count
-        if needed <= 0:
-            return size
-    return 0
-
-
-def _cleared(cycle: Cycle, node: int, here: list[tuple[int, Work]], needed: int) -> Option:
-    """What it takes to clear so many GPUs of a node, where they can be cleared; looked at once while nothing changes."""
+def _cleared(cycle: Cycle, node: int, needed: int) -> Option:
+    """What it takes to clear so many GPUs of a node, where they can be cleared."""
+    clearing = cycle.movables.clearing(node, needed)
+    if clearing is not None and clearing.since <= cycle.now:
+        return len(clearing.works), clearing.lost(cycle.now), clearing.ages, clearing.names, node, clearing.works
     key = ("cleared", node, needed)
     known: Option | None = cycle.memo(key)
     if known is None:
-        chosen = _off_node(cycle, here, needed)
+        chosen = _off_node(cycle, cycle.movables.here(node), needed)
         known = cycle.remember(key, (*_plan(cycle, chosen, 0)[:4], node, chosen))
     return known
 
@@ -211,7 +208,7 @@ def _weight(cycle: Cycle, one: Work) -> tuple[int, int, str]:
     return known
 
 
-def _off_node(cycle: Cycle, here: list[tuple[int, Work]], needed: int) -> list[Work]:
+def _off_node(cycle: Cycle, here: Here, needed: int) -> list[Work]:
     """The fewest jobs of a node that hold so many GPUs there, those with the most first; none where all together hold less."""
     chosen: list[Work] = []
     rest = list(here)

@@ -1,0 +1,153 @@
+"""Who could be moved off each node, and what clearing it would cost: kept from plan to plan, node by node."""
+
+from collections.abc import Iterable, KeysView, Sequence
+from operator import itemgetter
+from typing import NamedTuple
+
+from .cluster import Cluster, Work
+from .fleet import Seat
+from .units import begin_of, lost_since
+
+Here = Sequence[tuple[int, Work]]  # (GPUs on the node, job), those with the most first
+
+
+class Clearing(NamedTuple):
+    """The only set of jobs whose leaving clears so many GPUs of a node, and what they lose: so much each millisecond, and so much before."""
+
+    works: list[Work]
+    each_ms: int
+    before: int
+    since: int  # from when on that is so
+    ages: list[int]
+    names: list[str]
+
+    def lost(self, now: int) -> int:
+        return self.each_ms * now + self.before
+
+
+class Movables:
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self._read = len(cluster.journal)  # so much of the journal is known
+        self._held: dict[Work, tuple[Seat, ...]] = {}
+        self._on_node: dict[int, dict[Work, int]] = {}
+        self._here: dict[int, Here] = {}  # the same in order, of the nodes about which that was asked
+        self._fewest: dict[tuple[int, int], int] = {}
+        self._clearings: dict[tuple[int, int], Clearing | None] = {}
+        self._asked: dict[int, set[int]] = {}  # by node, of how many GPUs any of these is known
+        self._look(cluster.works)
+
+    def go_on(self, cluster: Cluster) -> None:
+        """Take up who came and went between two plans."""
+        self.cluster, self._read = cluster, 0
+        for work in cluster.gone:
+            self._stand(work, ())
+        self._look(cluster.come)
+
+    def rest(self, changed: Iterable[Work]) -> None:
+        """These stand again as when the plan began."""
+        self._look(changed)
+
+    def _follow(self) -> None:
+        journal = self.cluster.journal
+        if self._read < len(journal):
+            self._look(dict.fromkeys(journal[self._read :]))
+            self._read = len(journal)
+
+    def _look(self, works: Iterable[Work]) -> None:
+        for work in works:
+            self._stand(work, work.seats if work.seats and work.movable else ())
+
+    def _stand(self, work: Work, seats: tuple[Seat, ...]) -> None:
+        before = self._held.get(work, ())
+        if before == seats:
+            return
+        for node in {seat.node for seat in before}:
+            self._touch(node)
+            here = self._on_node[node]
+            del here[work]
+            if not here:
+                del self._on_node[node]
+        for seat in seats:
+            self._touch(seat.node)
+            here = self._on_node.setdefault(seat.node, {})
+            here[work] = here.get(work, 0) + seat.mask.bit_count()
+        if seats:
+            self._held[work] = seats
+        else:
+            del self._held[work]
+
+    def _touch(self, node: int) -> None:
+        self._here.pop(node, None)
+        for needed in self._asked.pop(node, ()):
+            self._fewest.pop((node, needed), None)
+            self._clearings.pop((node, needed), None)
+
+    # Asking
+
+    def nodes(self) -> KeysView[int]:
+        self._follow()
+        return self._on_node.keys()
+
+    def here(self, node: int) -> Here:
+        """Who could be moved off a node, of whom with equally many GPUs the first in order."""
+        known = self._here.get(node)
+        if known is None:
+            held = sorted(self._on_node[node].items(), key=lambda one: one[0].order)
+            known = self._here[node] = sorted([(count, work) for work, count in held], key=itemgetter(0), reverse=True)
+        return known
+
+    def fewest(self, node: int, needed: int) -> int:
+        """How many jobs of a node at least hold so many GPUs there; 0 where all together hold less."""
+        key = node, needed
+        known = self._fewest.get(key)
+        if known is None:
+            self._asked.setdefault(node, set()).add(needed)
+            known = self._fewest[key] = _fewest(self.here(node), needed)
+        return known
+
+    def clearing(self, node: int, needed: int) -> Clearing | None:
+        """What it takes to clear so many GPUs of a node, where that is the same at any time."""
+        key = node, needed
+        if key not in self._clearings:
+            self._asked.setdefault(node, set()).add(needed)
+            self._clearings[key] = _clearing(self.here(node), needed)
+        return self._clearings[key]
+
+
+def _fewest(here: Here, needed: int) -> int:
+    for size, (count, _) in enumerate(here, 1):
+        needed -= count
+        if needed <= 0:
+            return size
+    return 0
+
+
+def _clearing(here: Here, needed: int) -> Clearing | None:
+    chosen: list[Work] = []
+    for count, work in here:  # as long as nobody suffices by himself, who has the most
+        if count >= needed:
+            break
+        chosen.append(work)
+        needed -= count
+    enough = [work for count, work in here[len(chosen) :] if count >= needed]
+    if len(enough) != 1:
+        return None  # who loses least of them depends on the moment
+    chosen.append(enough[0])
+    each_ms = before = since = 0
+    for work in chosen:
+        gpus, rest = divmod(work.milli, 1000)
+        if rest:
+            return None
+        if not work.fresh and work.job.run.started is None:
+            continue
+        begun = begin_of(work.job, 0)
+        last = work.job.checkpoint.last if work.job.checkpoint is not None else None
+        begun = begun if last is None or last < begun else last
+        extra = lost_since(work.job, work.milli, begun, begun=begun)  # what saving and restoring costs
+        before += extra
+        if not work.fresh:
+            each_ms += gpus
+            before -= gpus * begun
+            since = max(since, begun)
+    return Clearing(chosen, each_ms, before, since, sorted([-work.job.submitted for work in chosen]), [work.job.name for work in chosen])
