@@ -23,17 +23,17 @@ HOUR = 60 * MINUTE
 WINDOW, LEAST = 2000, 40
 # What a range promises: four fifths of starts. It holds somewhat more of the past ones, and more or less of them as fewer or more than aimed at
 # were inside lately: the next week is not the last one.
-PROMISED, HELD, MOST_HELD = 0.8, 0.84, 0.97
-LATELY, AIM, CORRECTED = 400, 0.82, 0.5
+PROMISED, LEAST_HELD, HELD, MOST_HELD = 0.8, 0.76, 0.85, 0.97
+LATELY, AIM, CORRECTED = 400, 0.84, 0.75
 # Without history: so many spreads sooner and later than the middle.
 RULED = 0.3
 # So many outcomes as the rule would have them count beside the first known ones: one less for so many known, but never fewer than the last number.
 ASSUMED, ONE_LESS, LEAST_ASSUMED = 300, 10, 100
-# Besides what futures show some minutes count as spread, as nobody minds whether it was five or ten; and a part of the wait, the more the further off
-# it is, up to all of it, as futures know little of who will come until then: at so many hours the double.
-UNSURE, FAR, MOST_UNSURE, FLOOR = 0.1, 6 * HOUR, 1.0, 30 * MINUTE
+# Of what futures spread a part counts, as few of them tell it badly. Besides, an hour and a half does, of which a range has about half: nobody minds
+# some minutes; and a part of the wait, which beyond some hours grows fast, up to three times the wait: futures know little of who will come then.
+SHOWN, UNSURE, FAR, MOST_UNSURE, FLOOR = 0.6, 0.1, 7 * HOUR, 3.0, 90 * MINUTE
 # Of a start that is told by estimates alone, in parts of the wait.
-SOONER, LATER = 1.0, 2.5
+SOONER, LATER = 1.0, 5.0
 
 
 class Outcome(NamedTuple):
@@ -93,8 +93,8 @@ def estimated(wait: int) -> Waits:
 
 
 def spread(waits: Waits) -> float:
-    part = min(MOST_UNSURE, UNSURE * (1 + (waits.middle / FAR) ** 2))
-    return waits.high - waits.low + part * waits.middle + FLOOR
+    part = min(MOST_UNSURE, UNSURE * (1 + (waits.middle / FAR) ** 6))
+    return SHOWN * (waits.high - waits.low) + part * waits.middle + FLOOR
 
 
 def missed(outcome: Outcome) -> float:
@@ -106,7 +106,7 @@ def _held(lately: Sequence[bool]) -> float:
     """The part of the past that ranges hold."""
     if len(lately) < LEAST:
         return HELD
-    return min(MOST_HELD, max(PROMISED, HELD + CORRECTED * (AIM - sum(lately) / len(lately))))
+    return min(MOST_HELD, max(LEAST_HELD, HELD + CORRECTED * (AIM - sum(lately) / len(lately))))
 
 
 def _band(values: Sequence[float], part: float) -> Band:

@@ -51,6 +51,27 @@ def test_before_there_is_a_history_a_rule_tells(history: list[Outcome], waits: W
     assert found.at == (waits.middle if waits.high else 0)
 
 
+@given(st.lists(lengths, min_size=2, max_size=2).map(sorted), st.floats(0, 1))
+def test_who_waits_longer_has_no_narrower_range(middles: list[int], part: float) -> None:
+    """Where futures spread alike."""
+    off = round(part * middles[0])
+    one, other = (ruled(Waits(middle - off, middle, middle + off + 1)) for middle in middles)
+
+    assert other.latest - other.earliest >= one.latest - one.earliest - 1
+
+
+def test_a_range_is_narrow_where_one_plans_by_it_and_wide_where_nobody_can_know() -> None:
+    """A tenth sooner or later over the futures: within the hour for who waits minutes, half the wait in between, more than it from a day on."""
+    widths = {}
+    for hours in (0.25, 4, 36):
+        found = ruled(Waits(round(0.9 * hours * HOUR), round(hours * HOUR), round(1.1 * hours * HOUR)))
+        widths[hours] = (found.latest - found.earliest) / HOUR
+
+    assert widths[0.25] <= 1
+    assert widths[4] <= 2
+    assert widths[36] >= 36
+
+
 @given(lengths)
 def test_a_start_by_estimates_alone_has_a_wide_range(wait: int) -> None:
     found = ruled(estimated(wait))
