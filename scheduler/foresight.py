@@ -32,6 +32,7 @@ ASSUMED, ONE_LESS, LEAST_ASSUMED = 300, 10, 100
 # Of what futures spread a part counts, as few of them tell it badly. Besides, an hour and a half does, of which a range has about half: nobody minds
 # some minutes; and a part of the wait, which beyond some hours grows fast, up to three times the wait: futures know little of who will come then.
 SHOWN, UNSURE, FAR, MOST_UNSURE, FLOOR = 0.6, 0.1, 7 * HOUR, 3.0, 90 * MINUTE
+BEYOND = 1.3  # medians of the last waits, which is some hours at least
 # Of a start that is told by estimates alone, in parts of the wait.
 SOONER, LATER = 1.0, 5.0
 
@@ -70,14 +71,15 @@ class Foresight:
 
     def __init__(self, history: Iterable[Outcome] = ()) -> None:
         known = list(history)
-        held = _held([outcome.inside for outcome in known[-LATELY:]])
-        self.band = _band([missed(outcome) for outcome in known[-WINDOW:]], held)
+        lately = known[-LATELY:]
+        self.far = _far([outcome.waited for outcome in lately])
+        self.band = _band([missed(outcome, self.far) for outcome in known[-WINDOW:]], _held([outcome.inside for outcome in lately]))
 
     def foreseen(self, waits: Waits) -> Foreseen:
         """The range around what was foreseen. Who starts at once does so."""
         if not waits.high:
             return Foreseen(0, 0, 0, 0)
-        one = spread(waits)
+        one = spread(waits, self.far)
         earliest, at, latest = (max(0, round(waits.middle + one * value)) for value in self.band[:3])
         return Foreseen(earliest, at, latest, self.band.known)
 
@@ -92,14 +94,19 @@ def estimated(wait: int) -> Waits:
     return Waits(round(wait * (1 - SOONER)), wait, round(wait * (1 + LATER)))
 
 
-def spread(waits: Waits) -> float:
-    part = min(MOST_UNSURE, UNSURE * (1 + (waits.middle / FAR) ** 6))
+def spread(waits: Waits, far: float = FAR) -> float:
+    part = min(MOST_UNSURE, UNSURE * (1 + (waits.middle / far) ** 6))
     return SHOWN * (waits.high - waits.low) + part * waits.middle + FLOOR
 
 
-def missed(outcome: Outcome) -> float:
+def missed(outcome: Outcome, far: float = FAR) -> float:
     """By how many spreads a start came later than the middle."""
-    return (max(0, outcome.waited) - outcome.foreseen.middle) / spread(outcome.foreseen)
+    return (max(0, outcome.waited) - outcome.foreseen.middle) / spread(outcome.foreseen, far)
+
+
+def _far(waited: Sequence[int]) -> float:
+    """From how long a wait on nobody can know: some hours, or more where most wait longer than that lately."""
+    return max(FAR, BEYOND * median(waited)) if len(waited) >= LEAST else FAR
 
 
 def _held(lately: Sequence[bool]) -> float:

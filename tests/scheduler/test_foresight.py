@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gpufleet.bench.predictions import ranged
 from scheduler.benchmarks.predictions import WORLDS, Fleet, Told, played
-from scheduler.foresight import ASSUMED, HOUR, LEAST, MINUTE, PROMISED, Foresight, Outcome, Ranged, assumed, estimated, ruled, score, spread
+from scheduler.foresight import ASSUMED, HOUR, LEAST, MINUTE, PROMISED, Foresight, Outcome, Ranged, assumed, estimated, missed, ruled, score, spread
 from scheduler.simulation.futures import Waits
 
 lengths = st.integers(0, 40 * HOUR)
@@ -38,9 +38,10 @@ def test_a_range_stays_within_what_was_seen(history: list[Outcome], waits: Waits
     """Nothing is told that is further off than the furthest of the history, and of what is assumed beside it, in spreads."""
     found = Foresight(history).foreseen(waits)
     if found.known:
-        off = [(outcome.waited - outcome.foreseen.middle) / spread(outcome.foreseen) for outcome in history] + [*assumed(ASSUMED)]
-        assert found.earliest >= waits.middle + min(off) * spread(waits) - 1
-        assert found.latest <= max(0, waits.middle + max(off) * spread(waits)) + 1
+        far = Foresight(history).far
+        off = [missed(outcome, far) for outcome in history] + [*assumed(ASSUMED)]
+        assert found.earliest >= waits.middle + min(off) * spread(waits, far) - 1
+        assert found.latest <= max(0, waits.middle + max(off) * spread(waits, far)) + 1
 
 
 @given(st.lists(st.builds(Outcome, futures, lengths, st.booleans()), max_size=LEAST - 1), futures)
@@ -113,6 +114,19 @@ def test_ranges_widen_while_they_hold_too_few_and_narrow_again() -> None:
         return found.latest - found.earliest
 
     assert width(inside=False) > 1.3 * width(inside=True)
+
+
+@pytest.mark.parametrize("hours", [4, 11, 20])
+def test_where_most_wait_long_half_the_wait_is_still_the_range(hours: int) -> None:
+    """How far is far hangs on how long the others wait: else nobody of a full week could be told anything."""
+    draw = random.Random(6)
+    waits = Waits(round(0.9 * hours * HOUR), hours * HOUR, round(1.1 * hours * HOUR))
+    seen = [round(hours * HOUR * (1 + draw.gauss(0, 0.12))) for _ in range(800)]
+    found = Foresight(Outcome(waits, waited, number % 6 != 0) for number, waited in enumerate(seen)).foreseen(waits)
+
+    inside = sum(found.earliest <= waited <= found.latest for waited in seen) / len(seen)
+    assert found.latest - found.earliest <= 0.5 * hours * HOUR
+    assert inside >= PROMISED
 
 
 def test_one_sweep_that_misses_alike_does_not_upset_the_range() -> None:
