@@ -178,7 +178,8 @@ class Playing:
             stand = self.standing.get(leaf, {})
             had = self.served.get(leaf, 0) + sum(self._had(one) for one in stand)
             before = sum(one.milli * (one.ends - self.now) for one in stand) // max(1, len(stand))  # until the first of them ends
-            for one in sorted((one for works in queue.values() for one in works), key=_order) if had else ():
+            able = [one for works in queue.values() for one in works if not self._refused(one, alone=True)] if had else []
+            for one in sorted(able, key=_order):
                 if one.asked:
                     self.starts[one.name] = self.now + before * (self.now - self.begin) // had
                 before += one.milli * one.takes
@@ -261,15 +262,15 @@ class Playing:
     def _within(self, one: One) -> bool:
         return self.tree.within_guarantee(one.leaf, one.types[0], one.milli)
 
-    def _refused(self, one: One) -> bool:
-        """Whether a limit, or for fixed work a guarantee, stands in its way."""
+    def _refused(self, one: One, *, alone: bool = False) -> bool:
+        """Whether a limit, or for fixed work a guarantee, stands in its way: as things stand, or even if it were alone."""
         division = self.division(one)
         for place in self.tree.path[one.leaf]:
             limit = self.tree.limit_for(division, place)
-            if limit is not None and division.used[place] + one.milli > limit:
+            if limit is not None and (0 if alone else division.used[place]) + one.milli > limit:
                 return True
             promised = division.standing[place]
-            if one.fixed and promised is not None and division.fixed[place] + one.milli > promised:
+            if one.fixed and promised is not None and (0 if alone else division.fixed[place]) + one.milli > promised:
                 return True
         return False
 

@@ -325,6 +325,19 @@ def test_a_queue_that_nobody_serves_is_not_reckoned() -> None:
     assert Stage(scenario, EXACT).played(Random(1), {"never", "b8"}, 2).keys() == {"b8"}
 
 
+def test_whose_own_size_is_beyond_the_limit_is_not_reckoned_and_nobody_waits_for_him() -> None:
+    quotas = [{"name": "a", "guaranteed": 0, "limit": 8}]
+    works = [job(f"j{number}", 8, 1, at=number) for number in range(9)]
+    asked = {"never", *(each["name"] for each in works)}
+    with_him, without = (Stage(fleet(jobs, quotas=quotas, nodes=2), EXACT) for jobs in ([job("never", 8, 30, workers=2), *works], works))
+
+    told = with_him.played(Random(1), asked, 2)
+
+    assert "never" not in told
+    assert told == without.played(Random(1), asked, 2)
+    assert told.keys() == asked - {"never"}
+
+
 @pytest.mark.parametrize(("part", "value"), [(0, 1), (0.5, 3), (1, 9), (0.25, 2), (0.875, 7)])
 def test_a_quantile_lies_between_two_values(part: float, value: int) -> None:
     assert quantile([1, 2, 3, 5, 9], part) == value
