@@ -20,19 +20,20 @@ from scheduler.simulation.futures import Waits
 MINUTE = 60_000
 HOUR = 60 * MINUTE
 # So many of the newest count, and from so few on they are believed.
-WINDOW, LEAST = 1000, 40
+WINDOW, LEAST = 1500, 40
 # What a range promises: four fifths of starts. It holds somewhat more of the past ones, and more or less of them as fewer or more than aimed at
 # were inside lately: the next week is not the last one.
 PROMISED, LEAST_HELD, HELD, MOST_HELD = 0.8, 0.75, 0.855, 0.97
-LATELY, AIM, CORRECTED = 400, 0.84, 0.75
+LATELY, AIM, CORRECTED = 400, 0.83, 0.6
 # Without history: so many spreads sooner and later than the middle.
 RULED = 0.3
 # So many outcomes as the rule would have them count beside the first known ones: one less for so many known, but never fewer than the last number.
 ASSUMED, ONE_LESS, LEAST_ASSUMED = 300, 5, 60
 # Of what futures spread a part counts, as few of them tell it badly. Besides, under two hours do, of which a range has about half: nobody minds
-# some minutes; and a part of the wait, which beyond some hours grows fast, up to five times the wait: futures know little of who will come then.
-SHOWN, UNSURE, FAR, MOST_UNSURE, FLOOR = 0.5, 0.11, 8 * HOUR, 5.0, 105 * MINUTE
-BEYOND = 1.2  # medians of the last waits, which is some hours at least
+# some minutes; and a part of the wait, which beyond some hours grows fast, up to four times the wait: futures know little of who will come then.
+SHOWN, UNSURE, FAR, MOST_UNSURE, FLOOR = 0.52, 0.07, 15 * HOUR // 2, 4.0, 105 * MINUTE
+BEYOND = 1.15  # medians of the last waits, which is some hours at least
+POWER = 8  # with which the part of the wait grows
 # Of a start that is told by estimates alone, in parts of the wait.
 SOONER, LATER = 1.0, 6.0
 
@@ -95,7 +96,7 @@ def estimated(wait: int) -> Waits:
 
 
 def spread(waits: Waits, far: float = FAR) -> float:
-    part = min(MOST_UNSURE, UNSURE * (1 + (waits.middle / far) ** 6))
+    part = min(MOST_UNSURE, UNSURE * (1 + (waits.middle / far) ** POWER))
     return SHOWN * (waits.high - waits.low) + part * waits.middle + FLOOR
 
 
