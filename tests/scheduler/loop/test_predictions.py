@@ -9,7 +9,7 @@ import pytest
 from gpufleet.core.times import millis, now
 from quotas.models import QuotaNode
 from scheduler.engine.values import Settings
-from scheduler.foresight import LEAST, Foresight, estimated, ruled
+from scheduler.foresight import LATER, LEAST, Foresight, estimated, ruled
 from scheduler.models import Attempt, Job, JobState, Outlook, Prediction
 from scheduler.selectors.predictions import foresight_now, past_recalled, predictions_score
 from scheduler.services import fitting
@@ -109,7 +109,7 @@ def test_who_has_run_before_or_was_told_no_start_is_not_held_to_one() -> None:
     told = Prediction.objects.get()
     assert told.job == waits
     later = NOON + timedelta(hours=1)
-    assert (told.foreseen, told.soonest, told.longest) == (later, NOON, NOON + timedelta(hours=6)), "by the forecast alone"
+    assert (told.foreseen, told.soonest, told.longest) == (later, NOON, NOON + timedelta(hours=1 + LATER)), "by the forecast alone"
     assert keep(NOON + timedelta(minutes=1)) == 0
     assert not Prediction.objects.filter(job=never).exists()
 
