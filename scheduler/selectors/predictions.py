@@ -4,8 +4,6 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from django.db.models import DurationField, ExpressionWrapper, F
-
 from gpufleet.core.times import MILLISECOND, millis
 from scheduler.engine.values import Job as EngineJob
 from scheduler.foresight import WINDOW, Foresight, Outcome, Ranged, Score, score
@@ -15,7 +13,7 @@ from scheduler.snapshots.jobs import Kinds, kind_document
 
 LOOKED_BACK = timedelta(days=7)
 MOST = 4000  # starts that are scored
-SCORED, ENOUGH = 500, 20  # predictions that a job is told of, and from how many on only those that looked as far ahead
+SCORED, ENOUGH = 1000, 20  # predictions that a job's record is drawn from, and from how many on only those count that looked as far ahead
 MOST_LASTED, MOST_SUBMITTED = 2000, 4000  # run times that are learnt from, and submissions
 RECALLED_EVERY = timedelta(minutes=5)
 COLUMNS = ("at", "earliest", "expected", "latest", "started_at")
@@ -73,20 +71,19 @@ def _submitted(kinds: Kinds, now: datetime) -> Iterator[EngineJob]:
             yield EngineJob(name="", quota=quota, kind=kind, submitted=millis(at), **lengths)
 
 
-def predictions_score(*, now: datetime, most: int = MOST, ahead: timedelta | None = None) -> Score | None:
-    """How good the predictions were whose jobs started in the last days; None: there were none. With `ahead` those that looked about as far ahead."""
-    started_lately = Prediction.objects.filter(started_at__gte=now - LOOKED_BACK).order_by("-started_at", "-id")
-    if ahead is not None:
-        far = ExpressionWrapper(F("expected") - F("at"), DurationField())
-        started_lately = started_lately.annotate(ahead=far).filter(ahead__gte=ahead / 2, ahead__lte=2 * ahead)
-    rows = started_lately.values_list(*COLUMNS)[:most]
-    return score(
-        [
-            Ranged(*((moment - at) // MILLISECOND for moment in (earliest, expected, latest, started)))
-            for at, earliest, expected, latest, started in rows
-            if started is not None
-        ]
-    )
+def predictions_score(*, now: datetime) -> Score | None:
+    """How good the predictions were whose jobs started in the last days; None: there were none."""
+    return score(_started(now, MOST))
+
+
+def _started(now: datetime, most: int) -> list[Ranged]:
+    """What was told of those that started in the last days, the last ones first."""
+    rows = Prediction.objects.filter(started_at__gte=now - LOOKED_BACK).order_by("-started_at", "-id").values_list(*COLUMNS)[:most]
+    return [
+        Ranged(*((moment - at) // MILLISECOND for moment in (earliest, expected, latest, started)))
+        for at, earliest, expected, latest, started in rows
+        if started is not None
+    ]
 
 
 class Record(NamedTuple):
@@ -98,11 +95,11 @@ class Record(NamedTuple):
 
 def record_of(told: Prediction, *, now: datetime) -> Record | None:
     """What past predictions say about this one: those as far ahead where there are enough, else all."""
-    alike = predictions_score(now=now, most=SCORED, ahead=told.expected - told.at)
-    if alike is not None and alike.starts >= ENOUGH:
-        return Record(alike, True)
-    every = predictions_score(now=now, most=SCORED)
-    return Record(every, False) if every is not None else None
+    ahead = (told.expected - told.at) // MILLISECOND
+    started = _started(now, SCORED)
+    alike = [one for one in started if ahead <= 2 * one.at and one.at <= 2 * ahead]
+    found = score(alike if len(alike) >= ENOUGH else started)
+    return Record(found, len(alike) >= ENOUGH) if found is not None else None
 
 
 def prediction_of(job: Job) -> Prediction | None:

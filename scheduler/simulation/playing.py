@@ -70,13 +70,14 @@ class Playing:
             self.tree.request(one.leaf, index, milli)
 
     def stand(self, one: One, seats: list[tuple[int, int]], since: int, until: int) -> None:
+        if not seats:
+            return  # it has parts of GPUs that others hold already: nobody gains anything when it goes
         one.seats, one.since, one.ends = seats, since, max(until, self.now + 1)
         one.version += 1
         for node, gpus in seats:
             self._give(node, -gpus)
             self.on[node][one] = self.on[node].get(one, 0) + gpus
-        if seats:
-            self._charge(one, 1)
+        self._charge(one, 1)
         self.standing.setdefault(one.leaf, {})[one] = None
         self._until_end(one)
 
@@ -91,9 +92,8 @@ class Playing:
         heappush(self.timers, (one.ends, self._serial, one, one.version))
 
     def _leave(self, one: One) -> None:
-        if one.seats:
-            self._charge(one, -1)
-            self.served[one.leaf] = self.served.get(one.leaf, 0) + self._had(one)
+        self._charge(one, -1)
+        self.served[one.leaf] = self.served.get(one.leaf, 0) + self._had(one)
         for node, gpus in one.seats:
             self._give(node, gpus)
             self.on[node].pop(one, None)

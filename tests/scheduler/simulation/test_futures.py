@@ -78,6 +78,20 @@ def test_who_is_within_his_share_takes_back_what_others_borrow() -> None:
     assert alone(without) == {"comes": 4 * HOUR}
 
 
+def test_those_who_share_a_gpu_with_others_stand_in_nobodys_way() -> None:
+    """They are not played beyond the GPU that the first of them holds; a queue is put out from as if they were not there."""
+    quotas = [{"name": "a", "guaranteed": 4}, {"name": "b", "guaranteed": 4}]
+    part = {"quota": "a", "submitted": 1, "sharing": "mps", "limit_s": 7200, "roles": [{"name": "worker", "min": 1, "max": 1, "gpu_share": 0.5}]}
+    scenario = fleet([job("one", 4, 5), job("borrows", 3, 5, at=1), {"name": "half", **part}, {"name": "rest", **part}], quotas=quotas)
+    seated = [
+        replace(each, run=replace(each.run, state="running", started=scenario.now - HOUR, workers=_on(scenario, gpus)))
+        for each, gpus in zip(scenario.jobs, (0b1111, 0b1110000, 1 << 7, 1 << 7), strict=True)
+    ]
+    coming = fleet([job("comes", 3, 1, quota="b", at=2)], quotas=quotas).jobs
+
+    assert alone(replace(scenario, jobs=(*seated, *coming))) == {"comes": 0}
+
+
 def _on(scenario: Scenario, gpus: int) -> Any:
     return (Placed(0, 0, scenario.nodes[0].name, gpus),)
 
