@@ -69,9 +69,9 @@ class Asking:
             self._leave(cycle, work)
         joined: dict[tuple[int, Form], list[Work]] = {}
         degraded: list[Work] = []
-        come = [*come]
-        self.in_gaps.update(dict.fromkeys([work for work in come if work.backfilled]))
         for work in come:
+            if work.backfilled:
+                self.in_gaps[work] = None
             if work.seats:
                 if work.degraded:
                     self.open[work] = None
@@ -96,6 +96,8 @@ class Asking:
             else:
                 del self.held[work]
                 joined.setdefault((work.home, work.form), []).append(work)
+        if not joined and not degraded and not self.blocked:
+            return static  # nobody came who waits
         before = {leaf: len(self.queues.get(leaf, ())) for leaf in {leaf for leaf, _ in joined} | {work.home for work in degraded}}
         self._join_all(cycle, joined)
         for work in degraded:

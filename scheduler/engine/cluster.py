@@ -7,9 +7,9 @@ that, so that "all or nothing" is an attempt that is not kept.
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import compress, count
+from itertools import compress, count, islice
 from operator import is_not
-from typing import Any
+from typing import Any, NamedTuple
 
 from .blocks import Blocks
 from .fleet import NO_PARTS, Attempt, Fleet, Part, Seat, bits_of, new_seat
@@ -189,6 +189,16 @@ def begins_with(jobs: Sequence[Job], beginning: tuple[Job, ...]) -> bool:
         return False  # two items differ
 
 
+class Difference(NamedTuple):
+    """What two lists of jobs do not have in common: between the first so many and the last so many that are the same."""
+
+    first: int
+    last: int
+    before: list[Work]  # who stood there
+    gone: list[Work]  # of these
+    now: list[Work | None]  # who is still there, by the place of his job; None: somebody new
+
+
 class Cluster:
     """Jobs on the fleet, charged to the tree."""
 
@@ -240,7 +250,7 @@ class Cluster:
         if between is None:
             self._seat_workers()
         else:
-            self._go_on(*between)
+            self._go_on(between)
 
     # Building
 
@@ -346,44 +356,54 @@ class Cluster:
         self.ousted.clear()
         self.blocks = Blocks(self.grid, (), ())
 
-    def difference(self, scenario: Scenario) -> tuple[int, int] | None:
-        """How many jobs at the beginning and at the end another scenario has in common with this one.
+    def difference(self, scenario: Scenario) -> Difference | None:
+        """What the jobs of another scenario do not have in common with those of this one.
 
         None where it can't go on from this one: it must be about whole GPUs, with no window. Elsewhere more than the jobs that changed
         decides about the first state, and it is made anew.
         """
-        mine = self.scenario
-        if self.kept.grid(scenario) is not self.grid or mine.quotas != scenario.quotas or mine.windows or scenario.windows:
+        mine, kept = self.scenario, self.kept
+        if kept.grid(scenario) is not self.grid or mine.windows or scenario.windows or not self.whole or scenario.now < mine.now:
             return None
-        if not self.whole or scenario.now < mine.now:
+        if mine.quotas is not scenario.quotas and mine.quotas != scenario.quotas:
             return None
-        first, last = alike_at_both_ends(mine.jobs, scenario.jobs, self.kept.beginning)
-        if not 0 <= first - len(self.kept.beginning) < MANY:
-            self.kept.beginning = scenario.jobs[:first]
-        known = set(map(id, mine.jobs[first : len(mine.jobs) - last]))  # between two jobs that have changed most have not
-        new = (job for job in scenario.jobs[first : len(scenario.jobs) - last] if id(job) not in known)
-        return None if any(shares_gpus(job) for job in new) else (first, last)
+        first, last = alike_at_both_ends(mine.jobs, scenario.jobs, kept.beginning)
+        if not 0 <= first - len(kept.beginning) < MANY:
+            kept.beginning = scenario.jobs[:first]
+        before = self.works[first : len(self.works) - last]
+        jobs = scenario.jobs[first : len(scenario.jobs) - last]
+        known = dict(zip(map(id, mine.jobs[first : len(mine.jobs) - last]), before, strict=True))
+        keys = [*map(id, jobs)]
+        now = [*map(known.get, keys)]  # between two jobs that have changed most have not
+        for place, work in enumerate(now):
+            if work is None and shares_gpus(jobs[place]):
+                return None
+        still = set(keys)
+        return Difference(first, last, before, [work for key, work in known.items() if key not in still], now)
 
-    def _go_on(self, first: int, last: int) -> None:
+    def _go_on(self, between: Difference) -> None:
         """Take up what differs between the jobs of the plan before and those of this one."""
+        first, last, before, gone, now = between
         self.whole = True
         jobs, works, fleet = self.scenario.jobs, self.works, self.fleet
         shifted = self.shifted = len(works) != len(jobs)
-        old = {id(work.job): work for work in works[first : len(works) - last]}
         position = self.tree.position
         come: list[Work] = []
         middle: list[Work] = []
-        for job in jobs[first : len(jobs) - last]:
-            work = old.pop(id(job), None)
+        for place, work in enumerate(now, first):
             if work is None:
-                work = Work(job, 0, position[job.quota], self.form_of(job.kind))
+                job = jobs[place]
+                work = Work(job, place, position[job.quota], self.form_of(job.kind))
                 come.append(work)
+            else:
+                work.order = place
             middle.append(work)
-        self.between = (first, last, works[first : len(works) - last], middle)
+        self.between = (first, last, before, middle)
         works[first : len(works) - last] = middle
-        for order in range(first, len(jobs) if shifted else len(jobs) - last):
-            works[order].order = order
-        for work in old.values():
+        if shifted:
+            for place, work in enumerate(islice(works, first + len(middle), None), first + len(middle)):
+                work.order = place
+        for work in gone:
             self.leavers.pop(work, None)
             if work.seats:
                 fleet.lift(work.seats)
@@ -397,7 +417,7 @@ class Cluster:
                 self._note_amount(work)
                 fleet.put(fleet.soon, work.seats)
                 self.tree.charge(work.home, work.quota_type, work.milli, work.fixed)
-        self.gone, self.come = list(old.values()), come
+        self.gone, self.come = gone, come
         self.tree.usage_weight = self.settings.fairness.usage_weight_millionths
         fleet.begin([seat for seats in self.leavers.values() for seat in seats])
 

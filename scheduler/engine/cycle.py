@@ -5,6 +5,7 @@ from functools import partial
 from itertools import count
 from typing import TypeVar
 
+from .calm import calm_course
 from .invariants import prepare
 from .kept import Kept
 from .outcome import carry_on, conclude
@@ -43,7 +44,7 @@ def make_course(scenario: Scenario, kept: Kept, before: int | None = None) -> Co
 
     Who plans again at an instant anyway has no need to know what comes to pass later.
     """
-    return _planned(scenario, kept, partial(carry_on, before=before), tells=False)
+    return calm_course(scenario, kept) or _planned(scenario, kept, partial(carry_on, before=before), tells=False)
 
 
 def _planned(scenario: Scenario, kept: Kept | None, end: Callable[[Cycle], T], *, tells: bool) -> T:

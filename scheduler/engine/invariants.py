@@ -191,9 +191,10 @@ class First:
         self._use(cluster, work, 1)
 
     def _use(self, cluster: Cluster, work: Work, sign: int) -> None:
-        if work.first_seats:
-            used = self.used[_charged(cluster, work.first_seats)]
-            milli = sign * sum([seat.milli for seat in work.first_seats])
+        seats = work.first_seats
+        if seats:
+            used = self.used[0] if len(self.used) == 1 else self.used[_charged(cluster, seats)]
+            milli = sign * (seats[0].milli if len(seats) == 1 else sum([seat.milli for seat in seats]))
             for place in cluster.tree.path[work.home]:
                 used[place] += milli
 
@@ -211,10 +212,12 @@ def _check_changes(cycle: Cycle, first: First) -> None:
     held: dict[int, int] = {}
     used = [list(each) for each in first.used]
     for work in changed:
+        if work.first_seats:
+            its_own = used[_charged(cycle.cluster, work.first_seats)]
         for seat in work.first_seats:
             held[seat.node] = held.get(seat.node, first.held[seat.node]) & ~seat.mask
             for place in tree.path[work.home]:
-                used[_charged(cycle.cluster, work.first_seats)][place] -= seat.milli
+                its_own[place] -= seat.milli
     for work in changed:
         if work.seats:
             _whole_gang(work, cycle)
@@ -312,7 +315,7 @@ def _quotas(cycle: Cycle, settled: Settled) -> None:
 def _within_books(tree: Tree, division: Division, used: list[int], before: list[int]) -> None:
     if used != division.used:
         raise InvariantBroken("the books of the quota tree do not add up")
-    if len(tree.divisions) > 1:
+    if len(tree.divisions) > 1 or not tree.limited:
         return
     for place, limit in enumerate(tree.limit_total):
         if limit is not None and used[place] > max(limit, before[place]):

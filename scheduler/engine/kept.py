@@ -85,6 +85,14 @@ class Kept:
         cycle.rest()
         self._cluster = cycle.cluster
 
+    def is_of(self, scenario: Scenario) -> bool:
+        """Whether it is surely of these nodes and quotas, and at no later time but those of its jobs anything is due."""
+        if scenario.nodes is not self._nodes or scenario.quotas is not self._quotas or self._grid is None or self._tree is None:
+            return False
+        settings = scenario.settings
+        protects = self._tree.protects or settings.preempt_min_runtime_ms or settings.reclaim_min_runtime_ms
+        return not protects and not self._grid.repartitioned
+
     def forget(self) -> None:
         """The first state is made anew, and what was derived from the one before is worth nothing."""
         self.prospect = self.units = self.first = self.standing = self.movables = self.whole = None

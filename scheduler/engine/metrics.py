@@ -1,6 +1,5 @@
 """How much of the fleet is in use, and how much of what is idle nobody could use."""
 
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -50,8 +49,8 @@ def fragmented(cycle: Cycle) -> int:
     capacity, largest = cycle.capacity(cycle.fleet.soon), cycle.fleet.soon.largest
     counts = {key: [form, count] for key, (form, count) in cycle.asking.alike.items() if count}
     for works, sign in _changed(cycle):
-        for (form, quota_type), number in Counter(zip([work.form for work in works], [work.types[0] for work in works], strict=True)).items():
-            counts.setdefault((form.shape, quota_type), [form, 0])[1] += sign * number
+        for work in works:
+            counts.setdefault((work.form.shape, work.types[0]), [work.form, 0])[1] += sign
     for (_, quota_type), (form, count) in counts.items():
         if not count:
             continue

@@ -19,6 +19,7 @@ from .windows import NEVER
 
 MANY = 64  # jobs that changed from which a look-ahead is made anew
 MOST_CHANGES = 4096  # that are looked through
+NO_NODES: frozenset[int] = frozenset()
 
 
 class Surroundings(Protocol):
@@ -134,6 +135,7 @@ class Told:
         self.dates: dict[Work, Known] = {}
         self.lately: dict[Work, Known] = {}  # of this plan alone
         self.changes: list[int] = []  # nodes on which somebody stands otherwise than before, in order; below zero (~node): there is only less room
+        self._since = (0, 0, NO_NODES, NO_NODES)  # of which of the changes, and the nodes with more and with less room by them
 
     def go_on(self) -> None:
         if len(self.dates) > MANY:
@@ -142,20 +144,24 @@ class Told:
         if len(self.changes) > MOST_CHANGES:
             self.dates.clear()
             self.changes.clear()
+            self._since = (0, 0, NO_NODES, NO_NODES)
 
-    def note(self, known: Known, before: tuple[Known, ...]) -> None:
-        known.read, known.before = len(self.changes), before
+    def note(self, known: Known, before: Sequence[Known]) -> None:
+        known.read, known.before = len(self.changes), tuple(before)
         self.dates[known.work] = self.lately[known.work] = known
 
-    def changed_since(self, known: Known, before: tuple[Known, ...]) -> tuple[set[int], set[int]]:
+    def changed_since(self, known: Known, before: Sequence[Known]) -> tuple[frozenset[int], frozenset[int]]:
         """The nodes on which there may be more room than when it was told, with these places kept now; and those on which there may be less."""
-        changes = self.changes[known.read :]
-        more, less = {node for node in changes if node >= 0}, {~node for node in changes if node < 0}
-        if known.before != before:
-            for one in set(known.before).difference(before):
-                more.update(one.nodes)
-            for one in set(before).difference(known.before):
-                less.update(one.nodes)
+        read, until, more, less = self._since
+        if read != known.read or until != len(self.changes):  # mostly all of them were told at one time
+            changes = self.changes[known.read :]
+            more, less = frozenset([node for node in changes if node >= 0]), frozenset([~node for node in changes if node < 0])
+            self._since = (known.read, len(self.changes), more, less)
+        told = known.before
+        if gone := [one for one in told if one not in before]:
+            more = more.union(*[one.nodes for one in gone])
+        if come := [one for one in before if one not in told]:
+            less = less.union(*[one.nodes for one in come])
         return more, less
 
 
@@ -543,9 +549,11 @@ class Book:
 
     def asks(self, work: Work) -> bool:
         """Whether a place is kept for it. Who has no date in one type may ask again in another."""
-        if any(one is work for one, _ in self._asking):
-            self.settle()
-        return any(entry.work is work for entry in self._entries)
+        for one, _ in self._asking:
+            if one is work:
+                self.settle()
+                break
+        return work.order in self._asked_at and any(entry.work is work for entry in self._entries)
 
     def keep_later(self, walk: Callable[[], None]) -> None:
         """A walk along the queue that would only keep places, of this state, once that matters."""
@@ -576,24 +584,28 @@ class Book:
                     found, quota_type = date, each
             instant, places = (END, None) if found is None else (self.cycle.now + found.at, found.places)
             known = Known(work, quota_type, instant, places, len(types) == 1 and not only_now and self._counted(work))
+        keeping = self._keeping
         if known.counted:
-            self._told.note(known, tuple(self._keeping))
+            self._told.note(known, keeping)
         if found is None:
             return None
         self.per_type[quota_type] = self.per_type.get(quota_type, 0) + 1
         at, places, _ = found
         length = self.length(work)
-        self._keeping.append(known)
-        tree = self.cycle.tree
+        keeping.append(known)
+        tree, entries, by_node = self.cycle.tree, self._entries, self._by_node
         guaranteed = tree.within_guarantee(work.home, quota_type, self.cycle.least_milli(work.kind, quota_type))
-        entry = Entry(work, quota_type, at, length, places, guaranteed, len(self._entries), found, known)
+        entry = Entry(work, quota_type, at, length, places, guaranteed, len(entries), found, known)
         if again:
             self._unheld.append(entry)
         else:
             self.ahead.reserve(at, length, places)
-        self._entries.append(entry)
+        entries.append(entry)
         for node, _ in places:
-            self._by_node.setdefault(node, []).append(entry)
+            if node in by_node:
+                by_node[node].append(entry)
+            else:
+                by_node[node] = [entry]
         return entry
 
     def _counted(self, work: Work) -> bool:
@@ -609,18 +621,19 @@ class Book:
         at = known.instant - self.cycle.now if known.places is not None else END
         if at <= 0:
             return None
-        more, less = self._told.changed_since(known, tuple(self._keeping))
+        more, less = self._told.changed_since(known, self._keeping)
         if more or less:
             places = dict(known.places or ())
             # Where there is only less room nothing comes before the date, and who is not asked for it cannot fail it.
-            nodes = more | {node for node in less if node in places}
+            nodes = more.union(less.intersection(places)) if less else more
             if self._unheld and not self._by_node.keys().isdisjoint(nodes):
                 self._hold_all()
             role, suspect = work.form.roles[0], work.kind.tolerates_suspect
             flags = work.form.eligible(self.cycle.grid, 0, quota_type, suspect=suspect, spare=False).flags
             length = self.length(work)
-            if not all(not flags[node] or ahead.is_no_other(node, role.gpus, role.least, length, at, places.get(node, 0)) for node in nodes):
-                return None
+            for node in nodes:
+                if flags[node] and not ahead.is_no_other(node, role.gpus, role.least, length, at, places.get(node, 0)):
+                    return None
         return known
 
     def _date(self, work: Work, quota_type: int, *, only_now: bool) -> Date | None:

@@ -19,7 +19,7 @@ from .reasons import Reason
 from .tree import Tree
 from .values import Settings
 
-Books = tuple[list[int], list[int], list[int], list[int]]
+Books = list[list[int]]  # what is used, of which fixed, fair shares, and what may be counted on
 
 
 class Telling:
@@ -42,27 +42,29 @@ class Telling:
 
     def tell_of(self, order: int, entry: Waiting | None) -> None:
         """What is told of one job now."""
-        waits, at = self._waits, self._told_before(order)
+        waited = self._waits[order]
         if entry is None:
-            if waits[order]:
-                del self._line[at]
-        elif waits[order]:
-            self._line[at] = entry
+            if waited:
+                del self._line[self._told_before(order)]
+                self._waits[order] = False
+        elif waited:
+            self._line[self._told_before(order)] = entry
         else:
-            self._line.insert(at, entry)
-        waits[order] = entry is not None
+            self._line.insert(self._told_before(order), entry)
+            self._waits[order] = True
 
     def changed_places(self, tree: Tree) -> list[int] | None:
         """Nodes of the tree whose numbers are not those of the plan before; None: there are none to compare. These count from now on."""
-        books: list[Books] = [(list(each.used), list(each.fixed), list(each.fair), list(each.counts_on)) for each in tree.divisions]
-        before, self._books = self._books, books
-        if before is None or len(before) != len(books):
+        before = self._books
+        if before is None or len(before) != len(tree.divisions):
+            self._books = [[list(each.used), list(each.fixed), list(each.fair), list(each.counts_on)] for each in tree.divisions]
             return None
         changed: set[int] = set()
-        for old, new in zip(before, books, strict=True):
-            for one, other in zip(old, new, strict=True):
-                if one != other:
-                    changed.update(compress(range(len(other)), map(ne, one, other)))
+        for old, each in zip(before, tree.divisions, strict=True):
+            for number, now in enumerate((each.used, each.fixed, each.fair, each.counts_on)):
+                if old[number] != now:
+                    changed.update(compress(range(len(now)), map(ne, old[number], now)))
+                    old[number] = list(now)
         return sorted(changed)
 
     def same_room(self, view: View) -> bool:

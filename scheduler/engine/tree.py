@@ -7,7 +7,7 @@ per quota type where they are maps.
 
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
-from itertools import compress
+from itertools import compress, repeat
 from operator import ne
 
 from .fairshare import Claim, divide
@@ -17,6 +17,7 @@ from .values import ANY_TYPE, Quota, Scenario, Window
 NEVER = 1 << 62
 INFINITE = 1 << 100
 WINDOW_MARK = "window:"
+NO_LIMITS = repeat(None)
 
 
 class Division:
@@ -64,6 +65,10 @@ class Tree:
         self._amounts(scenario, windows)
         self.limited = bool(self.class_windows) or any(total is not None for total in self.limit_total) or any(map(bool, self.limit_by_type))
         self.usage_weight = scenario.settings.fairness.usage_weight_millionths
+        # Whether a limit could bind anywhere in a division: mostly there is none.
+        self._unbound = not self.limited and all(limit is None for division in self.divisions for limit in division.limit[1:])
+        # Whether anyone's work is safe for a while after its start.
+        self.protects = any(quota.preempt_min_runtime_ms or quota.reclaim_min_runtime_ms for quota in scenario.quotas)
         self._divided: dict[tuple[str, int, int], tuple[int, list[int], list[int]]] = {}
         self._plain: dict[tuple[str, int], bool] = {}  # whether all siblings below a node have a weight, and guarantees of whole GPUs
         self._shared: tuple[int, list[int]] | None = None  # weight of usage and requests as of which shares were computed last, of one division
@@ -284,22 +289,28 @@ class Tree:
         members = self.children[parent]
         if not members:
             return []
-        fair, requested = division.fair, division.requested
-        limits = [self.limit_for(division, place) for place in members]
-        wants = [requested[place] if limit is None else min(limit, requested[place]) for place, limit in zip(members, limits, strict=True)]
+        fair, requested, counted_on = division.fair, division.requested, division.counts_on
+        limits: Iterable[int | None] = NO_LIMITS
+        if self._unbound:
+            wants = [requested[place] for place in members]
+        else:
+            limits = [self.limit_for(division, place) for place in members]
+            wants = [requested[place] if limit is None else min(limit, requested[place]) for place, limit in zip(members, limits, strict=True)]
         changed = []
-        for place, limit, part in zip(members, limits, self._parts(division, parent, pool, wants), strict=True):
+        for place, limit, part in zip(members, limits, self._parts(division, parent, pool, wants), strict=False):
             promised = division.guaranteed[place]
-            counts_on = INFINITE if promised is None else max(promised, part)
-            if limit is not None:
-                counts_on = min(counts_on, limit)
-            if counts_on == INFINITE:
-                counts_on = division.capacity
+            if promised is None:
+                counts_on = division.capacity if limit is None else min(INFINITE, limit)
+            else:
+                counts_on = promised if promised > part else part
+                if limit is not None and limit < counts_on:
+                    counts_on = limit
             if part != fair[place]:
                 changed.append(place)
-            if part != fair[place] or counts_on != division.counts_on[place]:
-                fair[place], division.counts_on[place] = part, counts_on
-                self.stirred.append(place)
+            elif counts_on == counted_on[place]:
+                continue
+            fair[place], counted_on[place] = part, counts_on
+            self.stirred.append(place)
         return changed
 
     def _parts(self, division: Division, parent: int, pool: int, wants: list[int]) -> list[int]:

@@ -108,8 +108,7 @@ def _may_wake(cycle: Cycle) -> Iterable[Work]:
     """All jobs because of which alone a later plan could differ, and perhaps others."""
     cluster, settings = cycle.cluster, cycle.settings
     protected = settings.preempt_min_runtime_ms or settings.reclaim_min_runtime_ms
-    protected = protected or any(quota.preempt_min_runtime_ms or quota.reclaim_min_runtime_ms for quota in cycle.scenario.quotas)
-    if cluster.timed is None or protected or settings.max_wait_ms != ByClass() or cluster.forms.delay:
+    if cluster.timed is None or protected or cycle.tree.protects or settings.max_wait_ms != ByClass() or cluster.forms.delay:
         return cluster.works
     return [*cluster.timed, *cycle.asking.held]
 

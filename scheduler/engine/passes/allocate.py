@@ -387,7 +387,7 @@ def _blocked(cycle: Cycle, work: Work, types: tuple[int, ...], *, heads: bool = 
     book = cycle.book
     if book.asks(work):
         return
-    types = tuple(quota_type for quota_type in types if book.room_for_more(quota_type) and _may_have_a_date(cycle, work, quota_type, heads=heads))
+    types = tuple([quota_type for quota_type in types if book.room_for_more(quota_type) and _may_have_a_date(cycle, work, quota_type, heads=heads)])
     if not types:
         return
     if len(types) == 1 and not work.evicted and not may_be_due(cycle, work, types[0]):
