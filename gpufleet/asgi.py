@@ -20,6 +20,7 @@ def _assembled() -> Any:
 
     from gpufleet.core.assets import StaticServer
     from gpufleet.core.bodies import BodyLimit
+    from gpufleet.core.undelayed import Undelayed
     from gpufleet.handler import PagesHandler
     from gpufleet.live import websockets
 
@@ -31,7 +32,7 @@ def _assembled() -> Any:
     import_module(settings.ROOT_URLCONF)
     gc.collect()
     gc.freeze()
-    return StaticServer(ProtocolTypeRouter({"http": BodyLimit(PagesHandler(), settings.LARGEST_REQUEST), "websocket": websockets}))
+    return Undelayed(StaticServer(ProtocolTypeRouter({"http": BodyLimit(PagesHandler(), settings.LARGEST_REQUEST), "websocket": websockets})))
 
 
 application = _assembled()
