@@ -17,6 +17,7 @@ from scheduler.services.forecasting import ForecastMemory, forecast_run
 from scheduler.services.lease import tick_call
 from scheduler.services.measuring import measures_write, tally
 from scheduler.services.outbox import outbox_turns
+from scheduler.services.pace import Pace
 from scheduler.services.plans import plans_forget
 from scheduler.services.schedules import schedules_turn
 from scheduler.services.sending import sendings_turn
@@ -32,6 +33,7 @@ log = logging.getLogger(__name__)
 _guard = threading.Lock()
 _called = threading.Event()
 _memory = Memory()
+_pace = Pace()
 _forecast_guard = threading.Lock()
 _forecasts = ForecastMemory.empty()
 _tell_guard = threading.Lock()
@@ -82,12 +84,16 @@ def _ticks() -> int:
     collect_seldom()
     began, ticks = now(), 0
     while True:
+        if pause := _pace.pause(now=time.monotonic()):
+            time.sleep(pause)  # whoever calls meanwhile has the look that comes then
         started = time.monotonic()
         _called.clear()
         result = tick_run(holder=holder(), now=now(), backends=backends_all(), memory=_memory, clock=now)
         ticks += 1
         if not result.led:
             return ticks
+        if result.planned:
+            _pace.planned(began=started, wishes=result.wishes)
         _count(result, time.monotonic() - started)
         moment = now()
         if moment >= began + LONGEST_CALL:

@@ -57,6 +57,7 @@ log = logging.getLogger(__name__)
 class TickResult:
     led: bool  # False: somebody else does
     planned: bool = False
+    wishes: int = 0  # how often somebody had asked for a plan since the one before
     decided: int = 0
     dropped: int = 0
     again: bool = False  # something asks for another look at once
@@ -175,7 +176,7 @@ class _Tick:
                 tell()
         with self.phases.of("ahead"):
             next_at = self._next_at()
-        return replace(result, next_at=next_at, phases=dict(self.phases.millis))
+        return replace(result, wishes=self.lease.wanted - self.lease.done, next_at=next_at, phases=dict(self.phases.millis))
 
     def _observe(self) -> None:
         if not self.backends:
