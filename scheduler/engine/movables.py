@@ -4,6 +4,7 @@ from collections.abc import Iterable, KeysView, Sequence
 from operator import itemgetter
 from typing import NamedTuple
 
+from .clearable import Clearable
 from .cluster import Cluster, Work
 from .fleet import Seat
 from .units import begin_of, lost_since
@@ -35,6 +36,7 @@ class Movables:
         self._fewest: dict[tuple[int, int], int] = {}
         self._clearings: dict[tuple[int, int], Clearing | None] = {}
         self._asked: dict[int, set[int]] = {}  # by node, of how many GPUs any of these is known
+        self._clearable: dict[int, Clearable] = {}
         self._look(cluster.works)
 
     def go_on(self, cluster: Cluster) -> None:
@@ -82,6 +84,8 @@ class Movables:
         for needed in self._asked.pop(node, ()):
             self._fewest.pop((node, needed), None)
             self._clearings.pop((node, needed), None)
+        for clearable in self._clearable.values():
+            clearable.stale.add(node)
 
     # Asking
 
@@ -113,6 +117,16 @@ class Movables:
             self._asked.setdefault(node, set()).add(needed)
             self._clearings[key] = _clearing(self.here(node), needed)
         return self._clearings[key]
+
+    def clearable(self, gpus: int) -> Clearable:
+        """What it takes to clear each node for one more worker of so many GPUs."""
+        self._follow()
+        soon = self.cluster.fleet.soon
+        known = self._clearable.get(gpus)
+        if known is None:
+            known = self._clearable[gpus] = Clearable(gpus, len(soon.count))
+        known.catch_up(self, soon)
+        return known
 
 
 def _fewest(here: Here, needed: int) -> int:

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import combinations
 from math import comb
-from operator import itemgetter
 
 from ..capacity import plain
 from ..cluster import Work
@@ -25,7 +24,6 @@ MOST_SETS = 4000  # looked at for a gang whose room can't be counted
 MOST_TRIES = 100  # of them carried out on trial
 Plan = tuple[int, int, list[int], list[str], int, list[Work]]
 Option = tuple[int, int, list[int], list[str], int, list[Work]]
-FIRST_FIVE = itemgetter(slice(5))
 
 
 def run(cycle: Cycle) -> None:
@@ -66,14 +64,22 @@ def consolidate(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
         return refused
     counted = plain(cycle.cluster, work.kind) and not work.seats
     plans = (_counted if counted else _tried)(cycle, work, quota_type)
-    loses = False
+    loses = failed = False
+    at_a_glance = counted and cycle.at_a_glance and not work.evicted and not cycle.any_overdue()
+    vain: list[int] = []
     for (_, lost, _, _, _, moved), target in plans:
-        if not _leave_room(cycle, target, moved):
-            continue
-        if not _gains(cycle, work, milli, lost):
+        if at_a_glance and _too_many(cycle, target, moved):
+            vain.append(lost)
+            if len(moved) > 1:
+                cycle.seen_through.update((one.order, one) for one in moved)
+        elif not _gains(cycle, work, milli, lost):
             loses = True
         elif _carry_out(cycle, work, quota_type, target, moved):
             return None
+        else:
+            failed = True
+    if failed and not loses:  # another job of this shape may find what this one did not
+        loses = any(not _gains(cycle, work, milli, lost) for lost in vain)
     if not loses:  # another job of this shape may have more to win
         cycle.refused["consolidate", cycle.shape_of(work.kind), quota_type] = cycle.placed
     return LOSES_MORE if loses else NO_MOVES
@@ -95,6 +101,20 @@ def _leave_room(cycle: Cycle, target: Target, moved: list[Work]) -> bool:
     return all(sum(size // least for size in sizes) <= int((room // least).sum()) for least in set(sizes) if least)
 
 
+def _too_many(cycle: Cycle, target: Target, moved: list[Work]) -> bool:
+    """A bound: True where those who are moved certainly find no places beside the job, wherever in its slice it stands."""
+    if any(one.fresh for one in moved):
+        return False  # whether it was tried decides about the order in which they are told
+    room = cycle.fleet.soon.count_np.copy()
+    sizes = [seat.mask.bit_count() for one in moved for seat in one.seats]
+    for seat, size in zip((seat for one in moved for seat in one.seats), sizes, strict=True):
+        room[seat.node] += size
+    # Whoever takes some GPUs of a node takes as many places for smaller workers as would fit on these alone.
+    return any(
+        target.count * (target.gpus // least) + sum(size // least for size in sizes) > int((room // least).sum()) for least in set(sizes) if least
+    )
+
+
 def _gains(cycle: Cycle, work: Work, milli: int, lost: int) -> bool:
     """Less is lost than the job would lose by waiting, as far as that is known."""
     job = work.job
@@ -113,13 +133,18 @@ def _plan(cycle: Cycle, jobs: list[Work], low: int) -> Plan:
 
 
 def _counted(cycle: Cycle, work: Work, quota_type: int) -> list[tuple[Plan, Target]]:
-    """The cheapest set of each domain, for jobs whose room is a matter of counting; the least first."""
-    most = _moves_for(cycle, work)
+    """The cheapest set of each domain, for jobs whose room is a matter of counting, where it may leave room for who is moved; the least first."""
+    most, form, grid = _moves_for(cycle, work), work.form, cycle.grid
+    eligible = form.eligible(grid, 0, quota_type, suspect=work.kind.tolerates_suspect, spare=False)
+    several = form.width >= 0 and len(grid.levels[form.width]) > 1
+    room = cycle.capacity(cycle.fleet.soon).sums(form.roles[0], eligible, form.width if several else -1).tolist()
     plans = []
-    for target in targets(cycle, work, quota_type):
-        plan = _cheapest(cycle, target, most)
-        if plan is not None and plan[0] <= most:
-            plans.append((plan, target))
+    for target, slots in zip(targets(cycle, work, quota_type), room, strict=True):
+        if slots >= target.count:
+            continue  # it would fit as it is, and was held back for another reason
+        moved = _cheapest(cycle, target, target.count - slots, most)
+        if moved is not None and len(moved) <= most and _leave_room(cycle, target, moved):
+            plans.append((_plan(cycle, moved, target.low), target))
     plans.sort(key=lambda pair: pair[0][:5])
     return plans
 
@@ -154,34 +179,17 @@ def _tried(cycle: Cycle, work: Work, quota_type: int) -> Iterator[tuple[Plan, Ta
             yield each
 
 
-def _cheapest(cycle: Cycle, target: Target, most: int) -> Plan | None:
-    """The fewest jobs whose leaving makes enough room in one slice; None also where more would have to leave than may be moved."""
-    soon, movables = cycle.fleet.soon, cycle.movables
-    assert target.allowed is not None
-    short = target.count - soon.slots_in(target.gpus, target.cpus, target.memory, target.allowed, target.low, target.high)
-    if short <= 0:
-        return None  # it would fit as it is, and was held back for another reason
-    sizes = []  # (jobs that have to leave, node, GPUs that they hold there)
-    low, high, gpus, count, flags = target.low, target.high, target.gpus, soon.count, target.flags
-    for node in movables.nodes():
-        if low <= node < high and (flags is None or flags[node]):
-            needed = gpus - count[node] % gpus if gpus else 1
-            size = movables.fewest(node, needed)
-            if size:
-                sizes.append((size, node, needed))
-    if len(sizes) < short:
+def _cheapest(cycle: Cycle, target: Target, short: int, most: int) -> list[Work] | None:
+    """The fewest jobs whose leaving makes room in one slice for so many more; None also where more would have to leave than may be moved."""
+    low, high, allowed = target.low, target.high, target.allowed
+    assert allowed is not None
+    clearable = cycle.movables.clearable(target.gpus)
+    needed = clearable.needed
+    nodes = clearable.cheapest(low, high, allowed, short, most, cycle.now, lambda node: _cleared(cycle, node, needed[node])[:5])
+    if nodes is None:
         return None
-    sizes.sort()
-    # What the jobs of a node would lose is weighed only where their number leaves a choice.
-    if short == 1 and sizes[0][0] > most:
-        return None
-    enough = sizes[short - 1][0]
-    options = [_cleared(cycle, node, needed) for size, node, needed in sizes if size <= enough]
-    options.sort(key=FIRST_FIVE)
-    moved: dict[int, Work] = {}
-    for option in options[:short]:
-        moved.update((one.order, one) for one in option[5])
-    return _plan(cycle, [moved[order] for order in sorted(moved)], target.low)
+    moved = {one.order: one for node in nodes for one in _cleared(cycle, node, needed[node])[5]}
+    return [moved[order] for order in sorted(moved)]
 
 
 def _cleared(cycle: Cycle, node: int, needed: int) -> Option:

@@ -1,6 +1,7 @@
 """Who stands in the gap before a reservation gives way to its holder at its time, whatever the shares say."""
 
 from collections.abc import Collection
+from operator import attrgetter
 
 from ..cluster import Work
 from ..legality import Reclaim
@@ -15,9 +16,11 @@ def due(cycle: Cycle, work: Work, quota_type: int) -> None:
     """Let those in a gap leave for a job whose time has come."""
     if not cycle.has_backfilled or not may_evict(cycle, work) or cycle.takings.holds_back(work):
         return
-    if not any(other.quota_type == quota_type and other is not work for other in cycle.book.lenders()):
+    lenders = [other for other in cycle.book.lenders() if other.quota_type == quota_type and other is not work]
+    if not lenders:
         return
-    lent = [unit for unit in cycle.units().all if unit.work.quota_type == quota_type and unit.work is not work and cycle.book.lent(unit.work)]
+    units = cycle.units()
+    lent = sorted((unit for other in lenders for unit in units.units_of(other.order)), key=attrgetter("key"))
     # Who stands before the holder in its own queue ran in no gap behind it.
     lent = [unit for unit in lent if unit.leaf != work.home or unit.level <= work.kind.level]
     if not lent:
@@ -43,10 +46,19 @@ def may_be_due(cycle: Cycle, work: Work, quota_type: int) -> bool:
         for one in cycle.book.lenders()
         if one.quota_type == quota_type and one is not work and (one.charged_leaf != home or one.form.level <= level)
     ]
-    if not lent or not cycle.book.suffice_without(lent, work, quota_type):
+    if not lent or not _suffice_without(cycle, lent, work, quota_type):
         return False
     some = _served_after(cycle, work, quota_type, lent)
-    return len(some) == len(lent) or (bool(some) and cycle.book.suffice_without(some, work, quota_type))
+    return len(some) == len(lent) or (bool(some) and _suffice_without(cycle, some, work, quota_type))
+
+
+def _suffice_without(cycle: Cycle, leaving: Collection[Work], work: Work, quota_type: int) -> bool:
+    """A bound: False where a job could not start at once even if these left. That is the same for all that need the same room."""
+    if work.seats:
+        return cycle.book.suffice_without(leaving, work, quota_type)
+    key = ("without", work.form.shape, quota_type, *[one.order for one in leaving])
+    known: bool | None = cycle.memo(key)
+    return cycle.remember(key, cycle.book.suffice_without(leaving, work, quota_type)) if known is None else known
 
 
 def _served_after(cycle: Cycle, work: Work, quota_type: int, lent: Collection[Work]) -> list[Work]:

@@ -17,6 +17,8 @@ from ..values import Preemptible
 from ..victims import Found, Ranked, as_if_running, has_fresh, in_categories, no_larger
 from .reclaim import beyond_guarantee, request, walk
 
+FEW = 64  # jobs of a leaf that are looked at one by one
+
 
 def run(cycle: Cycle) -> None:
     idle = [cycle.idle_milli(quota_type) for quota_type in range(len(cycle.grid.types))]
@@ -59,15 +61,39 @@ def may_preempt(cycle: Cycle, work: Work, quota_type: int) -> bool:
     return division.used[leaf] - lower + milli <= division.fair[leaf]
 
 
-def room_for_a_worker(cycle: Cycle, work: Work, quota_type: int, leaf: int) -> bool:
-    """Whether the leaf's work could clear room for even one worker anywhere: where it can't, no more workers fit than before."""
-    if work.seats or not work.form.plain or not work.form.roles[0].gpus:
+def room_without_all(cycle: Cycle, work: Work, quota_type: int, leaf: int) -> bool:
+    """A bound: False where no domain that lacks room for the job would have it with all lower work of its leaf gone that is ever preemptible."""
+    form = work.form
+    if work.seats or not form.plain or not form.roles[0].gpus:
         return True
-    gpus, free = work.form.roles[0].gpus, cycle.fleet.soon.count
-    on_node = cycle.standing.on_node(leaf)
-    if not on_node or any(free[node] + count >= gpus for node, (count, _) in on_node.items()):
+    role, grid, soon = form.roles[0], cycle.grid, cycle.fleet.soon
+    gpus, free = role.gpus, soon.count
+    eligible = form.eligible(grid, 0, quota_type, suspect=form.kind.tolerates_suspect, spare=False)
+    flags = eligible.flags
+    level = grid.levels[form.width] if form.width >= 0 and len(grid.levels[form.width]) > 1 else None
+    more: dict[int, int] = {}
+    for node, count in _held_below(cycle, leaf, form.level).items():
+        # What the host lacks may come free as well, so only GPUs are counted, and what is there now counts for nothing on this node.
+        if flags[node] and (room := (free[node] + count) // gpus):
+            domain = 0 if level is None else level.domain_of(node)
+            more[domain] = more.get(domain, 0) + room
+    sums = cycle.capacity(soon).sums(role, eligible, -1 if level is None else form.width)
+    if any(sums[domain] < role.least <= sums[domain] + room for domain, room in more.items()):
         return True
     return bool(at_limits(cycle, work, quota_type))
+
+
+def _held_below(cycle: Cycle, leaf: int, level: tuple[int, int]) -> dict[int, int]:
+    """GPUs by node of a leaf's work below a class and number, as far as it is ever preemptible; of many jobs, of all of them."""
+    below = cycle.standing.below(leaf)
+    if len(below) > FEW:
+        return {node: count for node, (count, _) in cycle.standing.on_node(leaf).items()}
+    held: dict[int, int] = {}
+    for one in below:
+        if one.form.level < level and not one.fixed:
+            for seat in one.seats:
+                held[seat.node] = held.get(seat.node, 0) + seat.mask.bit_count() + len(seat.parts)
+    return held
 
 
 def ranked_units(cycle: Cycle, work: Work, quota_type: int, leaf: int, large: int) -> Ranked:
@@ -108,7 +134,7 @@ def preempt(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
     known: Reason | None = None if work.seats or work.backoff_matters else cycle.memo(key)
     if known is not None:
         return known
-    if fits_already(cycle, work, quota_type) or not room_for_a_worker(cycle, work, quota_type, leaf):
+    if fits_already(cycle, work, quota_type) or not room_without_all(cycle, work, quota_type, leaf):
         return NOTHING
     milli = request(cycle, work, quota_type)
     large = max(8000, 2 * milli)

@@ -7,7 +7,7 @@ from ..cluster import Work
 from ..legality import rules_of
 from ..order import QueueOrder
 from ..reasons import Reason, reason
-from ..state import Cycle, Sieve
+from ..state import FAIR, Cycle, Sieve
 from ..taking import NOTHING, fits_already, take_cheaply, take_units
 from ..tree import Division
 from ..victims import has_fresh, no_larger
@@ -42,27 +42,31 @@ def _walk_division(cycle: Cycle, choice: int, division: Division, hopeful: Test,
     verdicts: dict[tuple[int, int], bool] = {}  # of jobs without places, by leaf and form
     as_of = -1
     by_job = cycle.any_overdue() or bool(cycle.cluster.windows.lasting)  # then two jobs of one form may differ
+    takings, everyone = cycle.takings, cycle.turn != FAIR
 
     def test(work: Work) -> bool:
         nonlocal as_of
-        if cycle.takings.holds_back(work):
+        if takings.holds_back(work):
             cycle.note(work, TAKEN_AGAIN)
             return False
         if work.form.delay and not may_evict(cycle, work):
             return False
         if work.seats or work.evicted or by_job:
-            return any(allowed(work, quota_type) for quota_type in cycle.tried_types(work, choice))
+            return tried(work)
         if as_of != cycle.placed:
             verdicts.clear()
             as_of = cycle.placed
         key = (work.home, id(work.form))
         known = verdicts.get(key)
         if known is None:
-            known = verdicts[key] = any(allowed(work, quota_type) for quota_type in cycle.tried_types(work, choice))
+            known = verdicts[key] = tried(work)
         return known
 
+    def tried(work: Work) -> bool:
+        return any(allowed(work, quota_type) for quota_type in cycle.tried_types(work, choice))
+
     def allowed(work: Work, quota_type: int) -> bool:
-        return cycle.has_turn(work, quota_type, request(cycle, work, quota_type)) and hopeful(work, quota_type)
+        return (everyone or cycle.has_turn(work, quota_type, request(cycle, work, quota_type))) and hopeful(work, quota_type)
 
     def onward(queue: Sequence[Work], at: int) -> int:
         while at < len(queue) and not test(queue[at]):

@@ -1,14 +1,20 @@
 """Who could be moved off a node is known from plan to plan as if it were looked at anew, and clearing a node costs what its jobs lose."""
 
 import random
+from dataclasses import replace
+from itertools import product
 
 import pytest
 
 from scheduler.engine.cycle import make_course, make_plan
+from scheduler.engine.grid import Ints
 from scheduler.engine.kept import Kept
 from scheduler.engine.movables import Movables
-from scheduler.engine.passes.consolidate import _off_node, _plan
+from scheduler.engine.passes.consolidate import _cleared, _off_node, _plan
+from scheduler.engine.scenario import parse
 from scheduler.engine.state import Cycle
+from tests.scheduler.engine import scenes
+from tests.scheduler.engine.scenes import at, quota, running, scene
 from tests.scheduler.engine.test_kept import EVENTS, after, of_whole_gpus
 
 
@@ -30,6 +36,61 @@ def compared(cycle: Cycle) -> int:
                 assert clearing.works == chosen
                 same += 1
     return same
+
+
+def cheapest(cycle: Cycle, low: int, high: int, allowed: Ints, gpus: int, short: int) -> list[int] | None:
+    """The slow way: every node of a slice weighed with all that its jobs would lose."""
+    movables, options = cycle.movables, []
+    for node in [*movables.nodes()]:
+        needed = gpus - cycle.fleet.soon.count[node] % gpus
+        chosen = _off_node(cycle, movables.here(node), needed)
+        if low <= node < high and allowed[node] and chosen:
+            options.append((*_plan(cycle, chosen, 0)[:4], node))
+    return None if len(options) < short else sorted(option[4] for option in sorted(options)[:short])
+
+
+def in_slices(kept: Cycle, cycle: Cycle) -> int:
+    """How many times the nodes were the same that are cleared for so many workers more, as far as anything can be cleared."""
+    same, grid = 0, kept.grid
+    allowed = grid.startable[False]
+    slices = {(0, grid.size), *(grid.levels[0].slice_of(domain) for domain in range(len(grid.levels[0])))}
+    for (low, high), gpus, short in product(sorted(slices), (1, 4, 8), (1, 2)):
+        needed = kept.movables.clearable(gpus).needed
+        found = kept.movables.clearable(gpus).cheapest(
+            low, high, allowed, short, 1 << 30, kept.now, lambda node, needed=needed: _cleared(kept, node, needed[node])[:5]
+        )
+        assert (None if found is None else sorted(found)) == cheapest(cycle, low, high, allowed, gpus, short), (low, high, gpus, short)
+        same += found is not None
+    return same
+
+
+@pytest.mark.parametrize("first", range(0, 60, 20))
+def test_the_same_nodes_are_cleared_as_if_all_were_weighed_anew(first: int) -> None:
+    same = 0
+    for seed in range(first, first + 20):
+        scenario, chance, kept = of_whole_gpus(seed, "medium"), random.Random(seed), Kept()
+        for turn in range(12):
+            cycle = Cycle(scenario, kept)
+            same += in_slices(cycle, Cycle(scenario))
+            kept.keep(cycle)
+            scenario = after(scenario, make_plan(scenario), "later" if turn % 3 == 0 else chance.choice(EVENTS), chance, turn)
+    assert same > 100
+
+
+def test_another_node_is_cleared_from_when_on_less_is_lost_there() -> None:
+    """A gang of two nodes loses twice as much in a second as a job of one: when it is as old as the other was before it, it has lost as much."""
+    jobs = [
+        running("gang", [at("n0", *range(8)), at("n1", *range(8))], started=-100),
+        running("one", [at("n2", *range(8))], started=-300),
+    ]
+    scenario, kept = parse(scene([*(scenes.node(f"n{place}") for place in range(3))], [quota("q", 24)], jobs)), Kept()
+    cleared = []
+    for later in (0, 99, 101, 200):
+        cycle = Cycle(replace(scenario, now=scenario.now + 1000 * later), kept)
+        in_slices(cycle, Cycle(cycle.scenario))
+        cleared.append(cheapest(cycle, 0, 3, cycle.grid.startable[False], 8, 1))
+        kept.keep(cycle)
+    assert cleared == [[0], [0], [2], [2]]
 
 
 @pytest.mark.parametrize("first", range(0, 60, 20))
