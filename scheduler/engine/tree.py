@@ -71,7 +71,10 @@ class Tree:
         self.protects = any(quota.preempt_min_runtime_ms or quota.reclaim_min_runtime_ms for quota in scenario.quotas)
         self._divided: dict[tuple[str, int, int], tuple[int, list[int], list[int]]] = {}
         self._plain: dict[tuple[str, int], bool] = {}  # whether all siblings below a node have a weight, and guarantees of whole GPUs
-        self._shared: tuple[int, list[int]] | None = None  # weight of usage and requests as of which shares were computed last, of one division
+        # By division: the weight of usage and the requests as of which its shares were computed last.
+        self._shared: list[tuple[int, list[int]] | None] = [None] * len(self.divisions)
+        # What one division may have can hang on what is used in the others.
+        self._together = len(self.divisions) > 1 and any(total is not None for total in self.limit_total)
         self.version = 0
         self.stirred: list[int] = []  # nodes whose numbers have changed, in order; below zero: fixed work below a node of the top
 
@@ -241,14 +244,16 @@ class Tree:
     # Shares
 
     def share(self) -> None:
-        """Compute every fair share: from scratch, or where there is one division of what is asked for otherwise than the last time."""
-        alone = self.divisions[0] if len(self.divisions) == 1 else None
-        before, self._shared = self._shared, None if alone is None else (self.usage_weight, list(alone.requested))
-        if alone is not None and before is not None and before[0] == self.usage_weight:
-            self._share_again(alone, before[1])
-        else:
-            for division in self.divisions:
+        """Compute every fair share: from scratch, or where divisions are on their own of what is asked for otherwise than the last time."""
+        for index, division in enumerate(self.divisions):
+            before = self._shared[index]
+            if self._together or before is None or before[0] != self.usage_weight:
                 self._share_group(division, 0, division.capacity)
+            elif before[1] != division.requested:
+                self._share_again(division, before[1])
+            else:
+                continue
+            self._shared[index] = (self.usage_weight, list(division.requested))
         self.version += 1
 
     def shares_without_usage(self, division: Division) -> tuple[list[int], list[int]]:
@@ -264,8 +269,6 @@ class Tree:
     def _share_again(self, division: Division, before: list[int]) -> None:
         """Divide anew among those of whom one asks for something else, and below whose share has changed."""
         requested, fair, parents = division.requested, division.fair, self.parent
-        if requested == before:
-            return
         line = sorted({parents[place] for place in compress(range(len(requested)), map(ne, requested, before)) if place})
         waiting = set(line)
         while line:
