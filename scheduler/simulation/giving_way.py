@@ -30,6 +30,15 @@ class Search:
     def __init__(self, fleet: Fleet, one: One) -> None:
         self.fleet, self.one = fleet, one
 
+    def is_possible(self, victims: Sequence[One]) -> bool:
+        """Whether all together would make room."""
+        room = Room(self.fleet, self.one)
+        for other in victims:
+            room.change(other, 1)
+            if room.enough:
+                return True
+        return False
+
     def least(self, ranked: Sequence[Candidate]) -> list[One] | None:
         """As few as suffice, if any set does."""
         taken = self._single(ranked) or self._collected(ranked) or self._collected_by_node(ranked)

@@ -3,6 +3,7 @@
 from bisect import insort
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
+from itertools import chain
 from typing import NamedTuple
 
 from scheduler.engine.grid import Grid
@@ -34,8 +35,14 @@ class Playing:
         self.nodes_by_free: list[list[set[int]]] = [[set() for _ in range(self.most + 1)] for _ in grid.types]
         for node, count in enumerate(self.free):
             self.nodes_by_free[grid.type_of[node]][count].add(node)
+        self.nodes_of: list[list[int]] = [[] for _ in grid.types]
+        for node, kind in enumerate(grid.type_of):
+            self.nodes_of[kind].append(node)
         self.on: list[dict[One, int]] = [{} for _ in self.free]  # who stands on a node, with how many GPUs
+        self._ends: list[list[tuple[int, int]] | None] = [None] * len(self.free)  # when they are expected to leave it, the first in front
+        self._rooms: dict[tuple[tuple[int, ...], int], list[tuple[int, int]]] = {}  # when nodes have so many GPUs free, as things stand
         self.standing: dict[int, dict[One, None]] = {}  # by leaf
+        self._inside: dict[int, set[One]] = {}  # by leaf, who stands inside its guarantee
         self.queues: dict[int, dict[Alike, list[One]]] = {}  # by leaf and what they need
         self.timers: list[tuple[int, int, One, int]] = []
         self.starts: dict[str, int] = {}
@@ -53,6 +60,7 @@ class Playing:
     # What stands and what waits
 
     def _give(self, node: int, gpus: int) -> None:
+        self._rooms.clear()
         by_free, have = self.nodes_by_free[self.grid.type_of[node]], self.free[node]
         by_free[max(0, have)].discard(node)
         self.free[node] = have + gpus
@@ -77,8 +85,10 @@ class Playing:
         for node, gpus in seats:
             self._give(node, -gpus)
             self.on[node][one] = self.on[node].get(one, 0) + gpus
+            self._ends[node] = None
         self._charge(one, 1)
         self.standing.setdefault(one.leaf, {})[one] = None
+        self._inside.pop(one.leaf, None)
         self._until_end(one)
 
     def _charge(self, one: One, sign: int) -> None:
@@ -97,7 +107,9 @@ class Playing:
         for node, gpus in one.seats:
             self._give(node, gpus)
             self.on[node].pop(one, None)
+            self._ends[node] = None
         del self.standing[one.leaf][one]
+        self._inside.pop(one.leaf, None)
         one.seats = []
         one.version += 1
 
@@ -153,6 +165,7 @@ class Playing:
             if self._next is not None:
                 at = min(at, self._next[0])
             self.now = max(self.now, at)
+            self._rooms.clear()
             left = False
             while self._next is not None and self._next[0] == at:
                 self.wait(self._next[1])
@@ -380,34 +393,61 @@ class Playing:
             length *= 2
         return one.since + length
 
+    def _leaving(self, node: int) -> list[tuple[int, int]]:
+        """When who stands on a node is expected to leave it, with how many GPUs. It holds until somebody comes, leaves or outlives that."""
+        known = self._ends[node]
+        if known is None or (known and known[0][0] <= self.now):
+            known = self._ends[node] = sorted((self._expected(one), gpus) for one, gpus in self.on[node].items())
+        return known
+
     def _free_at(self, node: int, at: int) -> int:
-        return self.free[node] + sum(gpus for one, gpus in self.on[node].items() if self._expected(one) <= at)
+        have = self.free[node]
+        for end, gpus in self._leaving(node):
+            if end > at:
+                break
+            have += gpus
+        return have
 
     def _keep(self, one: One, within: bool, kept: list[Kept]) -> None:
         """Keep room for who is refused."""
         if len(one.demand) > 1:
             return
         gpus, count = one.demand[0]
-        times: list[tuple[int, int]] = []
-        for node, have in enumerate(self.free):
-            if self.grid.type_of[node] not in one.types:
-                continue
-            at = self.now
-            if have < gpus:
-                for end, more in sorted((self._expected(other), held) for other, held in self.on[node].items()):
-                    have += more
-                    if have >= gpus:
-                        at = end
-                        break
-                else:
-                    continue
-            for place in kept:
-                if node in place.nodes and self._free_at(node, max(place.at, at)) - place.nodes[node] < gpus:
-                    at = max(at, place.at + place.length)
-            times.append((at, node))
-        if len(times) >= count:
+        times = self._room_for(one.types, gpus)
+        taken = {node for place in kept for node in place.nodes}
+        if taken:
+            times = [slot if slot[1] not in taken else (self._beside(kept, *slot, gpus), slot[1]) for slot in times]
             times.sort()
+        if len(times) >= count:
             kept.append(Kept(times[count - 1][0], {node: gpus for _, node in times[:count]}, one.stated, within))
+
+    def _room_for(self, types: tuple[int, ...], gpus: int) -> list[tuple[int, int]]:
+        """When each node has so many GPUs free, the soonest in front; known until somebody comes or leaves, or time goes on."""
+        key = (types, gpus)
+        known = self._rooms.get(key)
+        if known is None:
+            known = []
+            for node in chain.from_iterable(self.nodes_of[kind] for kind in types):
+                at, have = self.now, self.free[node]
+                if have < gpus:
+                    for end, more in self._leaving(node):
+                        have += more
+                        if have >= gpus:
+                            at = end
+                            break
+                    else:
+                        continue
+                known.append((at, node))
+            known.sort()
+            self._rooms[key] = known
+        return known
+
+    def _beside(self, kept: Sequence[Kept], at: int, node: int, gpus: int) -> int:
+        """When a node has so many GPUs free beside those that are kept there."""
+        for place in kept:
+            if node in place.nodes and self._free_at(node, max(place.at, at)) - place.nodes[node] < gpus:
+                at = max(at, place.at + place.length)
+        return at
 
     # Making room
 
@@ -471,6 +511,7 @@ class Playing:
         del self.on[node][one]
         self._give(to, -gpus)
         self.on[to][one] = gpus
+        self._ends[node] = self._ends[to] = None
         one.seats = [(to, gpus)]
         one.ends += MOVE_MS
         one.version += 1
@@ -525,7 +566,10 @@ class Playing:
         if not victims or len(one.demand) > 1:
             return None
         bound = max(LARGE_GPUS * 1000, 2 * one.milli)
-        ranked, search = self._ranked(victims, bound), Search(self, one)
+        search = Search(self, one)
+        if not search.is_possible([other for other, _ in victims]):
+            return None
+        ranked = self._ranked(victims, bound)
         for most in (bound, max(other.milli for other, _ in victims)):
             among = [victim for victim in ranked if victim[1].milli <= most]
             needed = search.least(among)
@@ -542,21 +586,26 @@ class Playing:
 
     def _ranked(self, victims: list[tuple[One, Legal]], bound: int) -> list[Candidate]:
         """In the order in which they are tried: what is borrowed, then by size, class and priority; in each by what is lost, the youngest first."""
-        inside = {id(other) for leaf in {other.leaf for other, _ in victims} for other in self._promised(leaf)}
+        promised = {leaf: self._promised(leaf) for leaf in {other.leaf for other, _ in victims}}
         ranked: list[Candidate] = [
-            ((other not in self.fresh, id(other) in inside, other.milli > bound, *other.order[:2]), other, legal) for other, legal in victims
+            ((other not in self.fresh, other in promised[other.leaf], other.milli > bound, *other.order[:2]), other, legal)
+            for other, legal in victims
         ]
         ranked.sort(key=lambda victim: (victim[0], victim[1].lost(self.now), -victim[1].since, victim[1].order))
         return ranked
 
-    def _promised(self, leaf: int) -> Iterable[One]:
-        """Who of a leaf stands inside its guarantee: those that have stood longest."""
-        used = 0
-        for one in sorted(self.standing[leaf], key=lambda one: (one.gives_way, one.order[:2], one.since, one.order)):
-            promised = self.division(one).guaranteed[leaf]
-            used += one.milli
-            if promised is None or used <= promised:
-                yield one
+    def _promised(self, leaf: int) -> set[One]:
+        """Who of a leaf stands inside its guarantee: those that have stood longest. Known until somebody of it comes or leaves."""
+        known = self._inside.get(leaf)
+        if known is None:
+            known, used = set(), 0
+            for one in sorted(self.standing[leaf], key=lambda one: (one.gives_way, one.order[:2], one.since, one.order)):
+                promised = self.division(one).guaranteed[leaf]
+                used += one.milli
+                if promised is None or used <= promised:
+                    known.add(one)
+            self._inside[leaf] = known
+        return known
 
 
 def _order(one: One) -> tuple[int, int, int]:
