@@ -31,6 +31,7 @@ from scheduler.models import (
     Placement,
     SimulatedRun,
 )
+from scheduler.services.forecasting import forecast_run
 from scheduler.services.jobs import job_stop
 from scheduler.services.tick import Memory, tick_run
 from tests.builders import NOON
@@ -269,7 +270,7 @@ def test_a_machine_that_goes_dark_takes_its_work_with_it_and_the_work_comes_back
 
 
 def test_the_machine_in_trouble_is_drained_and_comes_back() -> None:
-    seeded(1, hours=0.5)
+    seeded(1, hours=1)
 
     stages = list(InventoryEvent.objects.filter(kind="health", at__lt=NOON).order_by("at").values_list("after__health", flat=True))
     assert {"repairing", "burn_in", "healthy"} <= set(stages)
@@ -285,6 +286,21 @@ def test_an_hour_of_the_large_fleet() -> None:
         assert not fleet_faults()
     assert Job.objects.filter(state__in=HOLDING).count() > 0.6 * busy
     assert millis(JobEvent.objects.latest("at").at) > millis(NOON + timedelta(minutes=50))
+
+
+def test_whoever_waits_is_told_when_he_may_start() -> None:
+    console = seeded(1, hours=1)
+    console.steps(12)
+    soon = NOON + 26 * STEP
+
+    assert forecast_run(holder="test", now=soon)
+
+    told = Outlook.objects.filter(job__state=JobState.QUEUED)
+    foreseen = [outlook for outlook in told if outlook.predicted_start is not None]
+    assert Placement.objects.filter(until__isnull=True, gpu_milli__lt=1000).exists(), "futures have to play who shares a GPU as well"
+    assert len(foreseen) > max(3, told.count() / 2)
+    for outlook in foreseen:
+        assert soon <= outlook.earliest_start <= outlook.predicted_start <= outlook.latest_start
 
 
 @pytest.mark.soak
