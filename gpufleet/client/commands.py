@@ -8,7 +8,7 @@ import os
 import sys
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import wraps
 from typing import Any, NoReturn
@@ -272,6 +272,8 @@ def why(arguments: Sequence[str]) -> int:
     print(f"{told['id']} is {coloured(told['state'])}. {plain(told['now']['text'])}".rstrip())
     for reason in told["reasons"]:
         print(f"  {reason['code']}: {plain(reason['detail'])}")
+        if reason.get("holders"):
+            _print_holders(reason["holders"])
     if told["waits_for"]:
         print(f"  waits for {', '.join(told['waits_for'])}")
     if told["promise"]:
@@ -284,6 +286,16 @@ def why(arguments: Sequence[str]) -> int:
     if change:
         print(f"It would start now with {plain(change.get('change'))}: {plain(change.get('to'))}.")
     return DONE
+
+
+def _print_holders(held: Mapping[str, Any]) -> None:
+    for job in held["jobs"]:
+        who = f"{plain(job['name'])} {job['id']}" if job["id"] else "another team"
+        ends = f"until about {exact(job['ends_at'])}" if job["ends_at"] else "no known end"
+        print(f"    held by {who}: {gpus_told(round(1000 * job['gpus']))}, {ends}")
+    if held["others"]:
+        print(f"    and by {held['others']} more")
+    print(f"    enough is given back {ago(held['enough_at'])} by estimates" if held["enough_at"] else "    nobody knows when enough is given back")
 
 
 @ends_well

@@ -1,6 +1,6 @@
 """Jobs over HTTP: what the pages show, and what people do with jobs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from functools import partial
@@ -18,7 +18,7 @@ from scheduler.job_lists import JOBS
 from scheduler.job_reading import Faults, change_read
 from scheduler.job_schema import JobChange, JobDescription
 from scheduler.job_writing import description_of
-from scheduler.models import Attempt, Job, JobEvent
+from scheduler.models import Attempt, Job, JobEvent, Outlook
 from scheduler.presenters.jobs import JobLine, job_lines, line_of
 from scheduler.selectors.discretion import Discretion
 from scheduler.selectors.jobs import (
@@ -36,6 +36,7 @@ from scheduler.selectors.jobs import (
     may_steer,
     must_steer,
 )
+from scheduler.selectors.limits import LimitHolders, limit_holders
 from scheduler.selectors.logs import MOST_BYTES, job_log
 from scheduler.services.edits import job_clone, job_edit, job_enqueue, job_restart, job_save_now
 from scheduler.services.repeats import Submitted, Verdict, submission_once, submissions_dry, submissions_each
@@ -137,9 +138,28 @@ class JobDetailOut(JobOut):
     may_steer: bool
 
 
+class LimitHolderOut(Schema):
+    """A job that counts against a limit; `id`, `name` and `quota` are empty where the caller may not know them."""
+
+    id: str
+    name: str
+    quota: str
+    gpus: float
+    ends_at: datetime | None
+
+
+class LimitHoldersOut(Schema):
+    """Who holds what a limit allows, who leaves first in front; `others` counts further jobs. `enough_at`: when enough is given back by estimates."""
+
+    jobs: list[LimitHolderOut]
+    others: int
+    enough_at: datetime | None
+
+
 class ReasonOut(Schema):
     code: str
     detail: str
+    holders: LimitHoldersOut | None = None
 
 
 class PromiseOut(Schema):
@@ -226,7 +246,7 @@ def job_why(request: HttpRequest, public_id: str) -> HttpResponse:
             "state": found.state,
             "now": _now(row),
             "looked_at": outlook.at if outlook else None,
-            "reasons": told.value(outlook.reasons) if outlook else [],
+            "reasons": _reasons(outlook, told, limit_holders(access, outlook, now())),
             "predicted_start": outlook.predicted_start if outlook else None,
             "earliest_start": outlook.earliest_start if outlook else None,
             "latest_start": outlook.latest_start if outlook else None,
@@ -235,6 +255,20 @@ def job_why(request: HttpRequest, public_id: str) -> HttpResponse:
             "waits_for": [one.job.public_id for one in job_waits_for(access, found) if one.named],
         }
     )
+
+
+def _reasons(outlook: Outlook | None, told: Discretion, holders: Sequence[LimitHolders | None]) -> list[dict[str, Any]]:
+    if outlook is None:
+        return []
+    return [
+        {**told.value(reason), "holders": _holders_out(held)} if held else told.value(reason)
+        for reason, held in zip(outlook.reasons, holders, strict=True)
+    ]
+
+
+def _holders_out(held: LimitHolders) -> dict[str, Any]:
+    jobs = [{"id": one.job_id, "name": one.job_name, "quota": one.quota, "gpus": one.gpus_milli / 1000, "ends_at": one.ends_at} for one in held.first]
+    return {"jobs": jobs, "others": held.others, "enough_at": held.enough_at}
 
 
 @router.get("/jobs/{public_id}/events", response=EventsOut, url_name="job_events", summary="What happened to a job")

@@ -377,7 +377,8 @@ class Tree:
         name = self.names[place]
         most = counted(limit) if what is None else f"{gpus(limit)} {what}"
         detail = f"{name} uses {gpus(used)} of its limit of {most}; {gpus(milli)} more would exceed it"
-        return reason("limit", detail, quota=name, used=used / 1000, limit=limit / 1000, needed=milli / 1000)
+        of_type = {} if what is None else {"type": what}
+        return reason("limit", detail, quota=name, used=used / 1000, limit=limit / 1000, needed=milli / 1000, **of_type)
 
     def fixed_gate(self, leaf: int, quota_type: int, milli: int, ends: int) -> Reason | None:
         """Why non-preemptible work does not fit inside the guarantees on its path. A window counts only for what ends inside it."""

@@ -11,6 +11,7 @@ from gpufleet.core.templatetags.shell import gpus, plural
 from scheduler.models import ENDED, HOLDING, Attempt, Job, JobEvent, JobState, Outlook, Promise
 from scheduler.selectors.discretion import Discretion
 from scheduler.selectors.jobs import NODES_SHOWN, JobRow, Sitting
+from scheduler.selectors.limits import LimitHolders
 
 CELL, GAP = 14, 4
 
@@ -120,16 +121,21 @@ def promised(promise: Promise, own: str, discretion: Discretion) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Blocker:
-    """One reason why a job waits: its code, a sentence, and the same for programs."""
+    """One reason why a job waits: its code, a sentence, and who holds what it waits for, where it is a limit."""
 
     code: str
     text: str
+    holders: LimitHolders | None = None
 
 
-def blockers(outlook: Outlook | None, discretion: Discretion) -> list[Blocker]:
+def blockers(outlook: Outlook | None, discretion: Discretion, holders: Sequence[LimitHolders | None]) -> list[Blocker]:
+    """`holders` has for each reason who holds what it is about."""
     if outlook is None:
         return []
-    return [Blocker(str(found.get("code", "")), sentence(discretion.text(str(found.get("detail", ""))))) for found in outlook.reasons]
+    return [
+        Blocker(str(found.get("code", "")), sentence(discretion.text(str(found.get("detail", "")))), held)
+        for found, held in zip(outlook.reasons, holders, strict=True)
+    ]
 
 
 def would_start_if(outlook: Outlook | None, discretion: Discretion) -> str:

@@ -50,6 +50,7 @@ from scheduler.selectors.jobs import (
     may_steer,
     must_steer,
 )
+from scheduler.selectors.limits import limit_holders
 from scheduler.selectors.logs import MOST_BYTES, job_log, job_writers
 from scheduler.selectors.loop import pause_now
 from scheduler.selectors.notices import follows_job
@@ -256,7 +257,7 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
         "is_draft": job.state == JobState.DRAFT,
         "holds": job.state in HOLDING,
         "ended": job.state in ENDED,
-        "blockers": blockers(row.outlook, discretion),
+        "blockers": blockers(row.outlook, discretion, limit_holders(access, row.outlook, moment)),
         "would_start_if": would_start_if(row.outlook, discretion),
         "outlook": row.outlook,
         "told": told,

@@ -4,8 +4,9 @@ from datetime import timedelta
 
 import pytest
 
+from gpufleet.core.times import now
 from scheduler.models import Checkpoint, Dependency, JobEvent, JobState, Lease, Promise
-from tests.builders import NOON, attempt, job, node, outlook, placement, plan
+from tests.builders import NOON, attempt, gpu, job, node, outlook, placement, plan
 
 pytestmark = pytest.mark.django_db
 
@@ -80,6 +81,25 @@ def test_why_has_every_reason_with_its_facts_and_no_other_teams_names(api, perso
     assert told["would_start_if"] == {"change": "topology.required", "to": "spine"}
     assert told["promise"] == {"after": ["another job"], "until": "2026-11-20T12:00:00+00:00"}
     assert api("operator", "get", f"/jobs/{mine.public_id}/why", 200)["reasons"] == reasons
+
+
+def test_who_holds_what_a_limit_allows_is_told_with_the_reason(api, personas, ours):
+    theirs = personas.nodes["acme/product/search"]
+    running, secret = (job(name, on=quota, state=JobState.RUNNING, estimate_seconds=3600) for name, quota in (("ours", ours), ("secret", theirs)))
+    for holding, minutes in ((running, 10), (secret, 5)):
+        placement(holding, gpu(), attempt=attempt(holding, running_at=now() - timedelta(minutes=minutes)))
+    mine = job("mine", on=ours)
+    limit = {"code": "limit", "detail": "acme uses 2 of its limit of 2", "quota": "acme", "used": 2, "limit": 2, "needed": 2, "type": "H100-SXM-80GB"}
+    outlook(mine, reasons=[limit, {"code": "share", "detail": "acme uses 2", "quota": "acme"}])
+
+    told, share = api("viewer", "get", f"/jobs/{mine.public_id}/why", 200)["reasons"]
+
+    first, second = told["holders"]["jobs"]
+    assert (first["id"], first["gpus"]) == (running.public_id, 1)
+    assert (second["id"], second["name"], second["quota"], second["gpus"]) == ("", "", "", 1)
+    assert first["ends_at"] < second["ends_at"] == told["holders"]["enough_at"]
+    assert told["holders"]["others"] == 0
+    assert "holders" not in share
 
 
 def test_events_come_the_latest_first_and_only_so_many(api, ours):

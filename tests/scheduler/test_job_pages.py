@@ -7,6 +7,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
+from gpufleet.core.templatetags.shell import THIN
 from gpufleet.core.times import now
 from scheduler.models import (
     Checkpoint,
@@ -106,6 +107,53 @@ def test_other_teams_are_not_named_where_they_stand_in_the_way(personas, ours, t
     assert "acme/research may too" in html
     assert "1 job of other teams leaves" in html
     assert secret.public_id in page(personas.client("operator"), waiting)
+
+
+def limit_reason(quota, *, used, needed, limit, kind="H100-SXM-80GB"):
+    detail = f"{quota.path} uses {used} of its limit of {limit} {kind}; {needed} more would exceed it"
+    return {"code": "limit", "detail": detail, "quota": quota.path, "used": used, "needed": needed, "limit": limit, "type": kind}
+
+
+def running_on(quota, gpus, *, kind="H100-SXM-80GB", **fields):
+    """A job that has run for an hour on so many GPUs."""
+    made = job(on=quota, state=JobState.RUNNING, **fields)
+    attempt(made, running_at=now() - timedelta(hours=1))
+    for device in node(gpus=gpus, type_name=kind).gpus.all():
+        placement(made, device)
+    return made
+
+
+def test_who_waits_for_a_limit_is_told_who_holds_it_and_when_enough_is_given_back(personas, ours, theirs):
+    soon = running_on(ours, 2, name="soon", estimate_seconds=9000)
+    running_on(theirs, 4, name="secret", estimate_seconds=5 * 3600)
+    running_on(ours, 1, name="other-type", kind="L40S-48GB")
+    whole = ours.parent.parent
+    waiting = job("mine", on=ours)
+    outlook(waiting, reasons=[limit_reason(whole, used=6, needed=4, limit=8)])
+    viewer, operator = page(personas.client("viewer"), waiting), page(personas.client("operator"), waiting)
+
+    assert "holds 2 GPUs" in viewer
+    assert viewer.index(soon.public_id) < viewer.index("another team")
+    assert "secret" not in viewer
+    assert "secret" in operator
+    assert "other-type" not in operator
+    assert "By estimates enough is given back" in viewer
+    assert f"in 1{THIN}h" in viewer
+
+
+def test_where_nobody_knows_when_a_limit_has_room_again_that_is_said(personas, ours):
+    running_on(ours, 2, name="serving")
+    for number in range(6):
+        running_on(ours, 1, name=f"over-{number}", estimate_seconds=1800)
+    waiting = job("mine", on=ours)
+    outlook(waiting, reasons=[limit_reason(ours, used=8, needed=8, limit=8)], forecast_at=NOON)
+
+    html = page(personas.client("viewer"), waiting)
+
+    assert html.count("its end is not known") == 5
+    assert "2 more jobs beside." in html
+    assert "Nobody knows when enough is given back." in html
+    assert "No start can be foreseen as things stand." in html
 
 
 def test_jobs_of_other_subtrees_are_not_there(personas, ours, theirs):

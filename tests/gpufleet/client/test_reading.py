@@ -9,7 +9,7 @@ import pytest
 
 from gpufleet.cli import main
 from scheduler.models import JobState
-from tests.builders import NOON, attempt, job, node, outlook, placement
+from tests.builders import NOON, attempt, gpu, job, node, outlook, placement
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -80,6 +80,19 @@ def test_why_tells_every_reason(run, ours):
     assert "second reason" in out
     assert "2026-11-20 12:00:00 UTC" in out
     assert "topology.required: spine" in out
+
+
+def test_why_tells_who_holds_what_a_limit_allows(run, ours):
+    holding = job("serving", on=ours, state=JobState.RUNNING)
+    placement(holding, gpu(), attempt=attempt(holding))
+    waiting = job("big", on=ours)
+    facts = {"quota": ours.path, "used": 1, "limit": 1, "needed": 1, "type": "H100-SXM-80GB"}
+    outlook(waiting, reasons=[{"code": "limit", "detail": "uses 1 of its limit of 1", **facts}])
+
+    out = run("why", waiting.public_id)[1]
+
+    assert f"held by serving {holding.public_id}: 1 GPU, no known end" in out
+    assert "nobody knows when" in out
 
 
 def test_how_commands_end(run, ours, monkeypatch):
