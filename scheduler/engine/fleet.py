@@ -130,6 +130,8 @@ class View:
     @property
     def largest(self) -> int:
         """The most idle GPUs of a node."""
+        if not self.idle:
+            return 0
         buckets = self.by_count()
         return next((count for count in range(len(buckets) - 1, 0, -1) if buckets[count]), 0)
 

@@ -124,6 +124,17 @@ class Stays(dict[Work, Held]):
         return known
 
 
+class Line(NamedTuple):
+    """Who asked for places one after the other, and what came of it."""
+
+    asked: list[tuple[Work, int]]  # and in which type
+    known: list[Known]
+    before: list[tuple[Known, ...]]  # whose places were kept then, by who asked
+    entries: list[Entry]
+    nodes: frozenset[int]  # of the places of all of them
+    read: int  # so many changes of the fleet it takes into account
+
+
 class Told:
     """What blocked jobs were told, and what has changed on the fleet since.
 
@@ -135,6 +146,7 @@ class Told:
         self.dates: dict[Work, Known] = {}
         self.lately: dict[Work, Known] = {}  # of this plan alone
         self.changes: list[int] = []  # nodes on which somebody stands otherwise than before, in order; below zero (~node): there is only less room
+        self.line: Line | None = None  # what came of the last ones who asked
         self._since = (0, 0, NO_NODES, NO_NODES)  # of which of the changes, and the nodes with more and with less room by them
 
     def go_on(self) -> None:
@@ -144,6 +156,7 @@ class Told:
         if len(self.changes) > MOST_CHANGES:
             self.dates.clear()
             self.changes.clear()
+            self.line = None
             self._since = (0, 0, NO_NODES, NO_NODES)
 
     def note(self, known: Known, before: Sequence[Known]) -> None:
@@ -152,16 +165,21 @@ class Told:
 
     def changed_since(self, known: Known, before: Sequence[Known]) -> tuple[frozenset[int], frozenset[int]]:
         """The nodes on which there may be more room than when it was told, with these places kept now; and those on which there may be less."""
-        read, until, more, less = self._since
-        if read != known.read or until != len(self.changes):  # mostly all of them were told at one time
-            changes = self.changes[known.read :]
-            more, less = frozenset([node for node in changes if node >= 0]), frozenset([~node for node in changes if node < 0])
-            self._since = (known.read, len(self.changes), more, less)
+        more, less = self.since(known.read)
         told = known.before
         if gone := [one for one in told if one not in before]:
             more = more.union(*[one.nodes for one in gone])
         if come := [one for one in before if one not in told]:
             less = less.union(*[one.nodes for one in come])
+        return more, less
+
+    def since(self, read: int) -> tuple[frozenset[int], frozenset[int]]:
+        """The same by who stands there alone."""
+        known, until, more, less = self._since
+        if known != read or until != len(self.changes):  # mostly all of them were told at one time
+            changes = self.changes[read:]
+            more, less = frozenset([node for node in changes if node >= 0]), frozenset([~node for node in changes if node < 0])
+            self._since = (read, len(self.changes), more, less)
         return more, less
 
 
@@ -232,9 +250,62 @@ class Book:
             walk()
         asking, self._asking = self._asking, []
         self.cycle.cluster.before_changes = None
+        first = bool(asking) and not self._entries
+        if first and self._all_again(asking):
+            return
         for work, quota_type in asking:
             self.per_type[quota_type] -= 1
             self.add(work, (quota_type,))
+        if first:
+            self._note_line(asking)
+
+    def _all_again(self, asking: list[tuple[Work, int]]) -> bool:
+        """Whether the same have asked in the same order as the last time, and get all that they got then."""
+        ahead, told, now = self._renew_but_unheld(), self._told, self.cycle.now
+        line = told.line
+        if line is None or line.asked != asking:
+            return False
+        more, less = told.since(line.read)
+        if not line.nodes.isdisjoint(more) or not line.nodes.isdisjoint(less):
+            return False
+        if any(entry.known.instant <= now for entry in line.entries):
+            return False
+        for known in line.known:
+            if not self._counted(known.work) or (more and not self._no_others(ahead, known, more)):
+                return False
+        for known, before in zip(line.known, line.before, strict=True):
+            self._asked_at.setdefault(known.work.order, len(before))
+            told.note(known, before)
+        self._keep_again(line.entries)
+        told.line = line._replace(read=len(told.changes))
+        return True
+
+    def _keep_again(self, entries: list[Entry]) -> None:
+        now, tree, by_node = self.cycle.now, self.cycle.tree, self._by_node
+        for entry in entries:
+            work, known = entry.work, entry.known
+            if entry.at != known.instant - now:
+                entry.at = known.instant - now
+                entry.date = Date(entry.at, entry.places, ())
+            entry.guaranteed = tree.within_guarantee(work.home, entry.quota_type, self.cycle.least_milli(work.kind, entry.quota_type))
+            entry.served = False
+            for node, _ in entry.places:
+                if node in by_node:
+                    by_node[node].append(entry)
+                else:
+                    by_node[node] = [entry]
+        self._entries += entries
+        self._unheld += entries
+        self._keeping += [entry.known for entry in entries]
+
+    def _note_line(self, asking: list[tuple[Work, int]]) -> None:
+        """Remember what came of all who asked, where that was a matter of counting."""
+        told = self._told
+        known = [one for work, _ in asking if (one := told.lately.get(work)) is not None and one.read == len(told.changes)]
+        told.line = None
+        if len(known) == len(asking) and all(entry.at > 0 for entry in self._entries):
+            nodes = frozenset([node for entry in self._entries for node, _ in entry.places])
+            told.line = Line(asking, known, [one.before for one in known], [*self._entries], nodes, len(told.changes))
 
     def clear(self) -> None:
         """Forget what was reserved; the look-ahead stays and goes on to follow what changes."""
@@ -628,13 +699,21 @@ class Book:
             nodes = more.union(less.intersection(places)) if less else more
             if self._unheld and not self._by_node.keys().isdisjoint(nodes):
                 self._hold_all()
-            role, suspect = work.form.roles[0], work.kind.tolerates_suspect
-            flags = work.form.eligible(self.cycle.grid, 0, quota_type, suspect=suspect, spare=False).flags
-            length = self.length(work)
-            for node in nodes:
-                if flags[node] and not ahead.is_no_other(node, role.gpus, role.least, length, at, places.get(node, 0)):
-                    return None
+            if nodes and not self._no_others(ahead, known, nodes):
+                return None
         return known
+
+    def _no_others(self, ahead: Lookahead, known: Known, nodes: Iterable[int]) -> bool:
+        """Whether none of these nodes, as they are now, makes it another date."""
+        work = known.work
+        role, suspect = work.form.roles[0], work.kind.tolerates_suspect
+        flags = work.form.eligible(self.cycle.grid, 0, known.quota_type, suspect=suspect, spare=False).flags
+        near = [node for node in nodes if flags[node]]
+        if not near:
+            return True
+        length, places = self.length(work), dict(known.places or ())
+        at = known.instant - self.cycle.now if known.places is not None else END
+        return all(ahead.is_no_other(node, role.gpus, role.least, length, at, places.get(node, 0)) for node in near)
 
     def _date(self, work: Work, quota_type: int, *, only_now: bool) -> Date | None:
         """The earliest in one type. Who asked without a date counts there as one that has a reservation."""

@@ -248,7 +248,11 @@ class Cycle:
 
     def anybody_waits(self) -> bool:
         self._ask_again()
-        return any(not work.seats or work.degraded for queue in self.leaf_queues.values() for work in queue)
+        for queue in self.leaf_queues.values():
+            for work in queue:  # mostly the first one
+                if not work.seats or work.degraded:
+                    return True
+        return False
 
     def waits(self, work: Work) -> bool:
         """Whether its minimum has no place."""

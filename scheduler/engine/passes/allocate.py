@@ -404,7 +404,7 @@ def _blocked(cycle: Cycle, work: Work, types: tuple[int, ...], *, heads: bool = 
 def _may_have_a_date(cycle: Cycle, work: Work, quota_type: int, *, heads: bool) -> bool:
     """Within the fair share, or nobody within his waits for that type; and past the gates."""
     book, tree = cycle.book, cycle.tree
-    milli = cycle.cluster.wants_milli(work.kind, work.missing(), quota_type)
+    milli = request(cycle, work, quota_type)
     leaf = work.charged_leaf if work.seats else work.home
     division = tree.divisions[tree.division_of[quota_type]]
     within = division.used[leaf] + milli <= division.fair[leaf]
