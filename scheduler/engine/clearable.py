@@ -103,15 +103,18 @@ class Clearable:
             return Choice(allowed, chosen + sorted(equal.tolist(), key=weighed)[:left], enough, now, read)
         lost = self._each_ms[equal] * now + self._before[equal]
         last = int(lost.min() if left == 1 else np.partition(lost, left - 1)[left - 1])
-        least, even = equal[lost < last], equal[lost == last]
-        if len(least) + len(even) > left:  # then the younger one tells, and so on
-            least = least.tolist() + sorted(even.tolist(), key=weighed)[: left - len(least)]
-            return Choice(allowed, chosen + least, enough, now, read)
-        taken = lost <= last
+        taken, even = lost < last, np.flatnonzero(lost == last)
+        more = left - int(taken.sum())
+        if len(even) > more:  # then the younger one tells, and so on
+            even = np.array(sorted(even.tolist(), key=lambda place: weighed(int(equal[place])))[:more], dtype=np.int64)
+        taken[even] = True
         return Choice(allowed, chosen + equal[taken].tolist(), enough, self._cheaper_from(equal[taken], equal[~taken], now), read)
 
     def _cheaper_from(self, taken: Ints, others: Ints, now: int) -> int:
-        """From when on clearing one of the others may lose no more than clearing one of those that are taken; not before then."""
+        """From when on clearing one of the others may lose no more than clearing one of those that are taken; not before then.
+
+        Those that lose the same by now and for ever, as places of one gang do, are told apart by what does not change.
+        """
         if len(taken) * len(others) > MOST_PAIRS:
             return now
         faster = self._each_ms[taken][:, None] - self._each_ms[others][None, :]
