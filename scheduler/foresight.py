@@ -1,17 +1,20 @@
 """How sure a foreseen start is: the spread of starts over futures, corrected by what became of earlier ones.
 
 The queue is played forward over many futures (`scheduler.simulation.futures`), which tells a middle and a spread. What no future knows, such as
-which node is lost, and what is played coarser than it will be planned, shows in how far starts came from that, counted in spreads: the range is the
-shortest that held most of the last ones so (a split conformal interval over a sliding window), and its middle is moved to their median. Jobs of
-one sweep miss alike, so hundreds of starts say less than they seem to: outcomes by a rule count beside them, fewer as more are known. Where
-futures were too much to play, a forecast by estimates with a wide spread stands for them.
+which node is lost, and what is played coarser than it will be planned, shows in how far starts came from that, counted in spreads: a range reaches
+as far as held most of the last ones (a conformal interval over a sliding window). One promise for all would be of little use: what is nearly sure and
+what nobody can know would share it. So the jobs are parted by their spread, where the fleet's own tellings lie: most have a range to plan by, which
+holds three in four, and the third that is least sure one that holds nearly all. How many were inside lately moves the former.
+
+Jobs of one sweep miss alike, so hundreds of starts say less than they seem to: outcomes by a rule count beside the known ones, always. Where futures
+were too much to play, a forecast by estimates with a wide spread stands for them.
 
 Values in, values out: the console hands over its own history, `gpufleet bench predictions` that of a simulated week.
 """
 
 from collections.abc import Iterable, Sequence
 from functools import cache
-from math import ceil
+from math import ceil, exp, sqrt
 from statistics import NormalDist, median
 from typing import NamedTuple
 
@@ -19,23 +22,26 @@ from scheduler.simulation.futures import Waits
 
 MINUTE = 60_000
 HOUR = 60 * MINUTE
-# So many of the newest count, and from so few on they are believed.
-WINDOW, LEAST = 1500, 40
-# What a range promises: four fifths of starts. It holds somewhat more of the past ones, and more or less of them as fewer or more than aimed at
-# were inside lately: the next week is not the last one.
-PROMISED, LEAST_HELD, HELD, MOST_HELD = 0.8, 0.75, 0.855, 0.97
-LATELY, AIM, CORRECTED = 400, 0.83, 0.6
-# Without history: so many spreads sooner and later than the middle.
-RULED = 0.3
-# So many outcomes as the rule would have them count beside the first known ones: one less for so many known, but never fewer than the last number.
+WINDOW = 2000  # so many of the newest count
+# What ranges promise: four fifths of starts. They aim at somewhat more, as the next week is not the last one.
+PROMISED, AIM = 0.8, 0.85
+# Of what is told so much is least sure, and held nearly always; all else as often as is left of the aim, more or less of it by as much as fewer or
+# more than aimed at were inside lately, within bounds.
+UNSURE, UNSURE_HELD = 1 / 3, 0.95
+LEAST_HELD, MOST_HELD = 0.55, 0.95
+# A spread is half of what lies between the futures, a part of the wait, and a part of how long one usually waits: nobody minds minutes of hours.
+SHOWN, FURTHER, FLOOR = 0.5, 0.1, 0.2
+LEAST_REACH = 0.01  # of a unit, where all came exactly as foreseen
+# Beyond the border spreads are unsure; from so many borders on fully so.
+FULLY = 1.2
+# What is assumed beside what is known, and how often: how long one waits, where the border is, and misses of which so many lie within so many units,
+# one less for so many known, but never fewer than the last number.
 ASSUMED, ONE_LESS, LEAST_ASSUMED = 300, 5, 60
-# Of what futures spread a part counts, as few of them tell it badly. Besides, under two hours do, of which a range has about half: nobody minds
-# some minutes; and a part of the wait, which beyond some hours grows fast, up to four times the wait: futures know little of who will come then.
-SHOWN, UNSURE, FAR, MOST_UNSURE, FLOOR = 0.52, 0.07, 15 * HOUR // 2, 4.0, 105 * MINUTE
-BEYOND = 1.15  # medians of the last waits, which is some hours at least
-POWER = 8  # with which the part of the wait grows
+USUAL, BORDER = 4 * HOUR, 3 * HOUR
+SURE_MISSES, UNSURE_MISSES = (0.75, 0.4), (0.95, 3.0)
+INSIDE_ASSUMED = 100
 # Of a start that is told by estimates alone, in parts of the wait.
-SOONER, LATER = 1.0, 6.0
+SOONER, LATER = 1.0, 1.5
 
 
 class Outcome(NamedTuple):
@@ -55,34 +61,60 @@ class Foreseen(NamedTuple):
     known: int
 
 
-class Band(NamedTuple):
-    """From, middle, to, in spreads from the middle that was foreseen, and how many outcomes it was made from."""
+class Measure(NamedTuple):
+    """What misses are counted in: how long one usually waits, and from which spread on starts are unsure, in milliseconds."""
 
-    low: float
-    middle: float
-    high: float
-    known: int
+    usual: float = USUAL
+    border: float = BORDER
 
+    def spread(self, waits: Waits) -> float:
+        return SHOWN * (waits.high - waits.low) + FURTHER * waits.middle + FLOOR * self.usual
 
-RULE = Band(-RULED, 0, RULED, 0)
+    def unit(self, spread: float) -> float:
+        """Of the surer ones ranges differ less than spreads do: what is narrower than the usual range is worth little."""
+        return spread if spread > self.border else sqrt(spread * self.border)
+
+    def unsure(self, spread: float) -> float:
+        """From 0, sure, to 1."""
+        return min(1.0, max(0.0, (spread / self.border - 1) / (FULLY - 1)))
+
+    def missed(self, outcome: Outcome) -> float:
+        """By how many units a start came later than the middle."""
+        return (max(0, outcome.waited) - outcome.foreseen.middle) / self.unit(self.spread(outcome.foreseen))
 
 
 class Foresight:
-    """What a history of outcomes, the oldest first, says about waits to come."""
+    """What a history of outcomes, the oldest first, says about waits to come.
 
-    def __init__(self, history: Iterable[Outcome] = ()) -> None:
-        known = list(history)
-        lately = known[-LATELY:]
-        self.far = _far([outcome.waited for outcome in lately])
-        self.band = _band([missed(outcome, self.far) for outcome in known[-WINDOW:]], _held([outcome.inside for outcome in lately]))
+    `told`: all that were told of lately, also those that still wait, the oldest first; by default those of the history.
+    """
+
+    def __init__(self, history: Iterable[Outcome] = (), told: Iterable[Waits] | None = None) -> None:
+        known = list(history)[-WINDOW:]
+        lately = [outcome.foreseen for outcome in known] if told is None else list(told)[-WINDOW:]
+        self.known = len(known)
+        usual = _usual([outcome.waited for outcome in known])
+        self.measure = Measure(usual, _border([Measure(usual).spread(waits) for waits in lately]))
+        sure: list[float] = []
+        unsure: list[float] = []
+        for outcome in known:
+            kind = unsure if self.measure.spread(outcome.foreseen) > self.measure.border else sure
+            kind.append(self.measure.missed(outcome))
+        for kind, rule in ((sure, SURE_MISSES), (unsure, UNSURE_MISSES)):
+            kind += assumed(max(LEAST_ASSUMED, ASSUMED - len(kind) // ONE_LESS), *rule)
+        self.lean = median(sure + unsure)
+        self.sure = _reach(sure, self.lean, _held([outcome.inside for outcome in known]))
+        self.unsure = max(self.sure, _reach(unsure, self.lean, UNSURE_HELD))
 
     def foreseen(self, waits: Waits) -> Foreseen:
         """The range around what was foreseen. Who starts at once does so."""
         if not waits.high:
             return Foreseen(0, 0, 0, 0)
-        one = spread(waits, self.far)
-        earliest, at, latest = (max(0, round(waits.middle + one * value)) for value in self.band[:3])
-        return Foreseen(earliest, at, latest, self.band.known)
+        spread = self.measure.spread(waits)
+        reach = self.sure * (self.unsure / self.sure) ** self.measure.unsure(spread)
+        unit = self.measure.unit(spread)
+        earliest, at, latest = (max(0, round(waits.middle + unit * off)) for off in (self.lean - reach, self.lean, self.lean + reach))
+        return Foreseen(earliest, at, latest, self.known)
 
 
 def ruled(waits: Waits) -> Foreseen:
@@ -95,44 +127,41 @@ def estimated(wait: int) -> Waits:
     return Waits(round(wait * (1 - SOONER)), wait, round(wait * (1 + LATER)))
 
 
-def spread(waits: Waits, far: float = FAR) -> float:
-    part = min(MOST_UNSURE, UNSURE * (1 + (waits.middle / far) ** POWER))
-    return SHOWN * (waits.high - waits.low) + part * waits.middle + FLOOR
+def _usual(waited: Sequence[int]) -> float:
+    """How long one waits."""
+    return (len(waited) * median(waited) + ASSUMED * USUAL) / (len(waited) + ASSUMED) if waited else USUAL
 
 
-def missed(outcome: Outcome, far: float = FAR) -> float:
-    """By how many spreads a start came later than the middle."""
-    return (max(0, outcome.waited) - outcome.foreseen.middle) / spread(outcome.foreseen, far)
-
-
-def _far(waited: Sequence[int]) -> float:
-    """From how long a wait on nobody can know: some hours, or more where most wait longer than that lately."""
-    return max(FAR, BEYOND * median(waited)) if len(waited) >= LEAST else FAR
+def _border(spreads: Sequence[float]) -> float:
+    """From which spread on those are that are least sure."""
+    ordered = sorted([*spreads, *assumed_spreads()])
+    return ordered[min(len(ordered) - 1, int((1 - UNSURE) * len(ordered)))]
 
 
 def _held(lately: Sequence[bool]) -> float:
-    """The part of the past that ranges hold."""
-    if len(lately) < LEAST:
-        return HELD
-    return min(MOST_HELD, max(LEAST_HELD, HELD + CORRECTED * (AIM - sum(lately) / len(lately))))
+    """The part of the surer starts that ranges hold."""
+    inside = (sum(lately) + INSIDE_ASSUMED * AIM) / (len(lately) + INSIDE_ASSUMED)
+    return min(MOST_HELD, max(LEAST_HELD, (AIM - UNSURE * UNSURE_HELD) / (1 - UNSURE) + AIM - inside))
 
 
-def _band(values: Sequence[float], part: float) -> Band:
-    """The shortest interval that holds enough of them, and of what is assumed beside them."""
-    if len(values) < LEAST:
-        return RULE
-    ordered = sorted([*values, *assumed(max(LEAST_ASSUMED, ASSUMED - len(values) // ONE_LESS))])
-    held = min(len(ordered), ceil((len(ordered) + 1) * part))
-    first = min(range(len(ordered) - held + 1), key=lambda place: ordered[place + held - 1] - ordered[place])
-    low, high = ordered[first], ordered[first + held - 1]
-    return Band(low, min(max(median(ordered), low), high), high, len(values))
+def _reach(misses: Sequence[float], lean: float, part: float) -> float:
+    """How far from the middle, on both sides, a range holds such a part of them."""
+    ordered = sorted(abs(miss - lean) for miss in misses)
+    return max(LEAST_REACH, ordered[min(len(ordered), ceil((len(ordered) + 1) * part)) - 1])
 
 
 @cache
-def assumed(count: int) -> tuple[float, ...]:
-    """Misses of which the rule holds what is promised, normally distributed."""
-    rule = NormalDist(0, RULED / NormalDist().inv_cdf((1 + PROMISED) / 2))
+def assumed(count: int, part: float, within: float) -> tuple[float, ...]:
+    """Misses of which such a part lies within so many units, normally distributed."""
+    rule = NormalDist(0, within / NormalDist().inv_cdf((1 + part) / 2))
     return tuple(rule.inv_cdf((place + 0.5) / count) for place in range(count))
+
+
+@cache
+def assumed_spreads() -> tuple[float, ...]:
+    """Of which as many as are unsure lie above the border, lognormally distributed."""
+    rule = NormalDist()
+    return tuple(BORDER * exp(rule.inv_cdf((place + 0.5) / ASSUMED) - rule.inv_cdf(1 - UNSURE)) for place in range(ASSUMED))
 
 
 class Score(NamedTuple):

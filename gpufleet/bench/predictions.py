@@ -14,9 +14,10 @@ from typing import Any
 from gpufleet.bench import show
 from scheduler.benchmarks.predictions import WORLDS, Told, played
 from scheduler.foresight import Foresight, Outcome, Ranged, ruled, score
+from scheduler.simulation.futures import Waits
 
 FIXED, FRESH = 1, 3  # the seed that is always played, and how many are drawn besides
-LEARNT_EVERY = 10  # starts, from one look at the history to the next
+LEARNT_EVERY = 10  # starts and submissions, from one look at the history to the next
 AT_ONCE = Ranged(0, 0, 0, 0)
 LEAST_NODES = 5  # one for each team
 
@@ -26,13 +27,17 @@ def ranged(story: Sequence[Told]) -> tuple[list[Ranged], list[Ranged]]:
     events = [(one.at, 1, place) for place, one in enumerate(story)]
     events += [(one.started, 0, place) for place, one in enumerate(story) if one.started is not None]
     history: list[Outcome] = []
+    lately: list[Waits] = []
     foresight = Foresight()
     told: dict[int, Ranged] = {}
     found: list[Ranged] = []
     by_rule: list[Ranged] = []
-    for at, is_submission, place in sorted(events):
+    for number, (at, is_submission, place) in enumerate(sorted(events)):
+        if number % LEARNT_EVERY == 0:
+            foresight = Foresight(history, lately)
         one = story[place]
         if is_submission:
+            lately.append(one.waits)
             sure = foresight.foreseen(one.waits)
             told[place] = Ranged(sure.earliest, sure.at, sure.latest, 0)
             continue
@@ -41,8 +46,6 @@ def ranged(story: Sequence[Told]) -> tuple[list[Ranged], list[Ranged]]:
         rule = ruled(one.waits)
         by_rule.append(Ranged(rule.earliest, rule.at, rule.latest, at - one.at))
         history.append(Outcome(one.waits, at - one.at, done.earliest <= done.waited <= done.latest))
-        if len(history) % LEARNT_EVERY == 0:
-            foresight = Foresight(history)
     return found, by_rule
 
 

@@ -1,6 +1,6 @@
 """How good foreseen starts were, and what is learnt from it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -16,17 +16,26 @@ MOST = 4000  # starts that are scored
 SCORED, ENOUGH = 1000, 20  # predictions that a job's record is drawn from, and from how many on only those count that looked as far ahead
 MOST_LASTED, MOST_SUBMITTED = 2000, 4000  # run times that are learnt from, and submissions
 RECALLED_EVERY = timedelta(minutes=5)
+FUTURES = ("soonest", "foreseen", "longest")
 COLUMNS = ("at", "earliest", "expected", "latest", "started_at")
 
 
 def foresight_now() -> Foresight:
     """What the console's own history says about waits to come."""
-    rows = Prediction.objects.filter(started_at__isnull=False, soonest__isnull=False, longest__isnull=False).order_by("-started_at", "-id")
-    known = rows.values_list("soonest", "foreseen", "longest", *COLUMNS)[:WINDOW]
+    rows = Prediction.objects.filter(soonest__isnull=False, longest__isnull=False)
+    known = rows.filter(started_at__isnull=False).order_by("-started_at", "-id").values_list(*FUTURES, *COLUMNS)[:WINDOW]
+    told = rows.order_by("-at", "-id").values_list(*FUTURES, "at")[:WINDOW]
     return Foresight(
-        Outcome(Waits(*((moment - at) // MILLISECOND for moment in futures)), (started - at) // MILLISECOND, earliest <= started <= latest)
-        for *futures, at, earliest, _, latest, started in reversed(known)
+        (
+            Outcome(_waits(futures, at), (started - at) // MILLISECOND, earliest <= started <= latest)
+            for *futures, at, earliest, _, latest, started in reversed(known)
+        ),
+        (_waits(futures, at) for *futures, at in reversed(told)),
     )
+
+
+def _waits(futures: Iterable[datetime], at: datetime) -> Waits:
+    return Waits(*((moment - at) // MILLISECOND for moment in futures))
 
 
 class Recalled(NamedTuple):

@@ -9,7 +9,7 @@ import pytest
 from gpufleet.core.times import millis, now
 from quotas.models import QuotaNode
 from scheduler.engine.values import Settings
-from scheduler.foresight import LATER, LEAST, Foresight, estimated, ruled
+from scheduler.foresight import LATER, Foresight, estimated, ruled
 from scheduler.models import Attempt, Job, JobState, Outlook, Prediction
 from scheduler.selectors.predictions import foresight_now, past_recalled, predictions_score
 from scheduler.services import fitting
@@ -28,7 +28,10 @@ from .worlds import Loop, leaf, submit
 pytestmark = pytest.mark.django_db
 
 
-def seen(*, minutes: int, waited: int, count: int = LEAST) -> None:
+ENOUGH = 40
+
+
+def seen(*, minutes: int, waited: int, count: int = ENOUGH) -> None:
     """So many jobs that were told a start so many minutes ahead, and waited so many; they have started within the last hours."""
     at = now() - timedelta(hours=5)
     for number in range(count):
@@ -180,14 +183,31 @@ def test_ranges_are_learnt_from_the_history() -> None:
 
     found = foresight_now().foreseen(hour)
 
-    assert found.known == LEAST
+    assert found.known == ENOUGH
     unlearnt = ruled(hour)
     assert found.earliest < 1_800_000, "all of them waited half an hour"
     assert found.at < unlearnt.at
     score = predictions_score(now=now())
     assert score is not None
-    assert (score.starts, score.inside, score.error_seconds, score.wait_seconds, score.width_seconds) == (LEAST, 0, 1800, 1800, 1800)
+    assert (score.starts, score.inside, score.error_seconds, score.wait_seconds, score.width_seconds) == (ENOUGH, 0, 1800, 1800, 1800)
     assert predictions_score(now=now() + timedelta(days=9)) is None
+
+
+def test_who_still_waits_says_how_sure_starts_are() -> None:
+    """Where everyone is told an unsure start, nobody's is wide for it, long before the first of them has started."""
+    at, hour = now(), timedelta(hours=1)
+    waits = Waits(6 * 3_600_000, 10 * 3_600_000, 16 * 3_600_000)
+    before = foresight_now()
+    for _ in range(400):
+        first, middle, last = (at + hours * hour for hours in (6, 10, 16))
+        times = {"soonest": first, "foreseen": middle, "longest": last, "earliest": first, "expected": middle, "latest": last}
+        Prediction.objects.create(job=builders.job(), at=at, **times)
+    found = foresight_now()
+
+    assert found.known == 0
+    assert found.measure.border > before.measure.border
+    narrow, wide = found.foreseen(waits), before.foreseen(waits)
+    assert narrow.latest - narrow.earliest < wide.latest - wide.earliest
 
 
 def test_the_scheduler_page_and_the_page_of_a_job_say_how_good_they_were(personas: Any) -> None:
