@@ -4,7 +4,7 @@ The queue is played forward over many futures (`scheduler.simulation.futures`), 
 which node is lost, and what is played coarser than it will be planned, shows in how far starts came from that, counted in spreads: a range reaches
 as far as held most of the last ones (a conformal interval over a sliding window). One promise for all would be of little use: what is nearly sure and
 what nobody can know would share it. So the jobs are parted by their spread, where the fleet's own tellings lie: most have a range to plan by, which
-holds three in four, and the third that is least sure one that holds nearly all. How many were inside lately moves the former.
+holds three in four, and the two fifths that are least sure one that holds nearly all. How many were inside lately moves the former.
 
 Jobs of one sweep miss alike, so hundreds of starts say less than they seem to: outcomes by a rule count beside the known ones, always. Where futures
 were too much to play, a forecast by estimates with a wide spread stands for them.
@@ -22,12 +22,13 @@ from scheduler.simulation.futures import Waits
 
 MINUTE = 60_000
 HOUR = 60 * MINUTE
-WINDOW = 2000  # so many of the newest count
+# So many of the newest count; and so many of what was told last say alone what is unsure where that is more.
+WINDOW, LATELY = 2000, 1000
 # What ranges promise: four fifths of starts. They aim at somewhat more, as the next week is not the last one.
 PROMISED, AIM = 0.8, 0.85
 # Of what is told so much is least sure, and held nearly always; all else as often as is left of the aim, more or less of it by as much as fewer or
 # more than aimed at were inside lately, within bounds.
-UNSURE, UNSURE_HELD = 1 / 3, 0.95
+UNSURE, UNSURE_HELD = 0.41, 0.95
 LEAST_HELD, MOST_HELD = 0.55, 0.95
 # A spread is half of what lies between the futures, a part of the wait, and a part of how long one usually waits: nobody minds minutes of hours.
 SHOWN, FURTHER, FLOOR = 0.5, 0.1, 0.2
@@ -36,12 +37,12 @@ LEAST_REACH = 0.01  # of a unit, where all came exactly as foreseen
 FULLY = 1.2
 # What is assumed beside what is known, and how often: how long one waits, where the border is, and misses of which so many lie within so many units,
 # one less for so many known, but never fewer than the last number.
-ASSUMED, ONE_LESS, LEAST_ASSUMED = 300, 5, 60
+ASSUMED, ONE_LESS, LEAST_ASSUMED = 300, 4, 60
 USUAL, BORDER = 4 * HOUR, 3 * HOUR
-SURE_MISSES, UNSURE_MISSES = (0.75, 0.4), (0.95, 3.0)
+SURE_MISSES, UNSURE_MISSES = (0.75, 0.4), (0.95, 2.7)
 INSIDE_ASSUMED = 100
 # Of a start that is told by estimates alone, in parts of the wait.
-SOONER, LATER = 1.0, 1.5
+SOONER, LATER = 1.0, 1.8
 
 
 class Outcome(NamedTuple):
@@ -133,7 +134,11 @@ def _usual(waited: Sequence[int]) -> float:
 
 
 def _border(spreads: Sequence[float]) -> float:
-    """From which spread on those are that are least sure."""
+    """From which spread on those are that are least sure, of all or of the last ones: when a fleet fills up, most are less sure than before."""
+    return max(_border_of(part) for part in (spreads, spreads[-LATELY:]))
+
+
+def _border_of(spreads: Sequence[float]) -> float:
     ordered = sorted([*spreads, *assumed_spreads()])
     return ordered[min(len(ordered) - 1, int((1 - UNSURE) * len(ordered)))]
 

@@ -94,7 +94,7 @@ def test_of_a_fleet_whose_starts_are_unsure_most_are_told_narrowly_all_the_same(
     assert before.latest - before.earliest > 2 * (found.latest - found.earliest)
 
 
-def test_the_least_sure_third_is_held_nearly_always_and_the_others_three_times_in_four() -> None:
+def test_the_least_sure_are_held_nearly_always_and_the_others_three_times_in_four() -> None:
     """Each misses by as much as its futures spread."""
     draw = random.Random(8)
 
