@@ -107,16 +107,16 @@ class Sender(threading.Thread):
         }
 
 
-def measure_submissions(place: Installation, postgres: Postgres, case: str, *, batch: int, seconds: float) -> dict[str, Any]:
+def measure_submissions(place: Installation, servers: dict[str, Program], case: str, *, batch: int, seconds: float) -> dict[str, Any]:
     """Several clients submit for half a minute while the scheduler plans; then the database is asked what it has of it."""
     world = place.ask("m['idle_world']()", seconds=600)
     with place.up() as programs:
-        computing = {program.log.stem: program.pid for program in programs} | {"postgres": postgres.program.pid}
+        computing = {program.log.stem: program.pid for program in programs} | {name: program.pid for name, program in servers.items()}
         warm_up(place, world["tokens"][0])
         stop = threading.Event()
         senders = [Sender(place, world["tokens"][0], f"client-{number}", batch, stop) for number in range(CLIENTS)]
         before = {name: family_cpu_seconds(pid) for name, pid in computing.items()}
-        began = time.perf_counter()
+        began, ours = time.perf_counter(), time.process_time()
         for sender in senders:
             sender.start()
         stop.wait(seconds)
@@ -124,7 +124,7 @@ def measure_submissions(place: Installation, postgres: Postgres, case: str, *, b
         for sender in senders:
             sender.join()
         elapsed = time.perf_counter() - began
-        cpu = {name: family_cpu_seconds(pid) - before[name] for name, pid in computing.items()}
+        cpu = {name: family_cpu_seconds(pid) - before[name] for name, pid in computing.items()} | {"clients": time.process_time() - ours}
     told = {name: key for sender in senders for name, key in sender.jobs.items()}
     with psycopg.connect(place.settings["GPUFLEET_DATABASE_URL"]) as connection:
         there = connection.execute("SELECT name, public_id FROM job WHERE name LIKE 'client-%'").fetchall()
@@ -193,7 +193,8 @@ def run(wanted: Callable[[str], bool], *, seconds: float, jobs: int) -> Iterator
         for case, batch in (("batches", BATCH), ("singles", 1)):
             if wanted(case):
                 place = Installation(folder / case, postgres, redis, **limits)
-                yield measure_submissions(place, postgres, case, batch=batch, seconds=seconds)
+                programs = {"postgres": postgres.program, "redis": redis.program}
+                yield measure_submissions(place, programs, case, batch=batch, seconds=seconds)
         if any(wanted(case) for case in {**LISTS, **PAGES}):
             yield from measure_lists(Installation(folder / "lists", postgres, redis, **limits), wanted, jobs)
     except Missing as missing:
