@@ -4,8 +4,8 @@ from collections import deque
 
 # So many wishes within a second are a flood. Who submits a job, or ten one after the other, is planned for at once.
 MANY, WITHIN_SECONDS = 20, 1.0
-# In a flood plans begin so far apart. One for 25 new jobs costs but twice as much as one for five, and the time is needed to let them in; whoever
-# submits then still hears within a second.
+# In a flood plans begin so far apart. One for 25 new jobs costs but twice as much as one for five, and the time is needed to let them in. How soon
+# those are planned for then hangs on what the flood leaves of the machine.
 APART_SECONDS = 0.4
 
 
