@@ -1,7 +1,8 @@
 """The command line of those who send jobs: it talks to a console's API and needs neither Django nor a database.
 
-How commands end (docs/operate/client.md): 0 done; 1 the job that was waited for failed or was cancelled; 2 the command line or a file can't be read;
-3 not signed in, or not allowed; 4 there is no such job; 5 the console refused the values, or somebody was faster; 6 the console can't be reached.
+How commands end (docs/operate/commands.md): 0 done; 1 the job that was waited for failed or was cancelled; 2 the command line or a file can't be
+read; 3 not signed in, or not allowed; 4 there is no such job; 5 the console refused the values, or somebody was faster; 6 the console can't be
+reached.
 """
 
 DONE, JOB_FAILED, USAGE, NOT_ALLOWED, NOT_THERE, REFUSED, AWAY = range(7)

@@ -29,7 +29,7 @@ Command = Callable[[Sequence[str]], int]
 
 class Arguments(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise ClientError(USAGE, f"{message[:1].upper()}{message[1:]}.", (self.format_usage().strip(),))
+        raise ClientError(USAGE, f"{message[:1].upper()}{message[1:]}.", tuple(self.format_usage().strip().splitlines()))
 
 
 def ends_well(command: Command) -> Command:
@@ -164,7 +164,7 @@ def _wait_for(console: Console, jobs: Sequence[str]) -> int:
             job = console.get(f"/jobs/{name}")
             if job["state"] != before:
                 before = job["state"]
-                print(f"{name}  {coloured(before)}  {plain(job['now']['text'])}".rstrip(), file=sys.stderr)
+                print(f"{name}  {coloured(before, sys.stderr)}  {plain(job['now']['text'])}".rstrip(), file=sys.stderr)
             if before in ENDED:
                 failed |= before != "completed"
                 break

@@ -28,7 +28,7 @@ complete -F _gpufleet gpufleet
 ZSH = "autoload -U +X bashcompinit && bashcompinit\n"
 OF_JOBS = ("show", "why", "logs", "cancel", "hold", "release", "priority", "checkpoint", "restart", "enqueue")
 WORDS = {
-    "bench": "api console engine loop --json --case",
+    "bench": "api console engine loop predictions --json --case",
     "completion": "bash zsh fish",
     "fleet": "--json --nodes --limit",
     "logs": "--follow --attempt --role --index --tail",

@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TextIO
 
 TONES = {
     "running": "34",
@@ -28,14 +28,15 @@ TONES = {
 }
 
 
-def is_terminal() -> bool:
-    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+def is_terminal(stream: TextIO | None = None) -> bool:
+    """Whether somebody reads this stream, standard output unless it is named, at a terminal."""
+    return (stream or sys.stdout).isatty() and os.environ.get("TERM") != "dumb"
 
 
-def coloured(word: str) -> str:
-    """A state in its colour, on a terminal whose owner has not asked for none."""
+def coloured(word: str, stream: TextIO | None = None) -> str:
+    """A state in its colour, where it is written to a terminal whose owner has not asked for none."""
     tone = TONES.get(word)
-    return f"\x1b[{tone}m{word}\x1b[0m" if tone and is_terminal() and "NO_COLOR" not in os.environ else word
+    return f"\x1b[{tone}m{word}\x1b[0m" if tone and is_terminal(stream) and "NO_COLOR" not in os.environ else word
 
 
 def plain(text: Any) -> str:

@@ -79,6 +79,12 @@ def test_ids_alone_for_programs(run, busy):
     assert re.fullmatch(r"(j-\d+\n){2}", run("ls", "--ids")[1])
 
 
+def test_completion_knows_every_kind_of_bench():
+    kinds = {name.removeprefix("bench ") for name in cli.PLAIN_COMMANDS if name.startswith("bench ")}
+
+    assert kinds == {word for word in WORDS["bench"].split() if not word.startswith("--")}
+
+
 def test_completion_knows_every_command_and_only_options_that_there_are(capsys):
     assert set(WORDS) | set(OF_JOBS) <= set(commands())
     for name, words in WORDS.items():

@@ -4,10 +4,12 @@ import io
 import json
 import os
 import stat
+import sys
 
 import pytest
 
 from gpufleet.cli import main
+from gpufleet.client.words import coloured
 from scheduler.models import JobState
 from tests.builders import NOON, attempt, gpu, job, node, outlook, placement
 
@@ -107,6 +109,28 @@ def test_how_commands_end(run, ours, monkeypatch):
     assert "does not answer" in err
     monkeypatch.setenv("GPUFLEET_URL", "ftp://example.org")
     assert run("ls")[0] == 2
+
+
+def test_usage_of_several_lines_is_told_line_by_line(run):
+    status, out, err = run("submit", "--nonsense")
+
+    lines = err.splitlines()
+    assert (status, out) == (2, "")
+    assert lines[0] == "Unrecognized arguments: --nonsense."
+    assert lines[1].startswith("  usage: gpufleet submit ")
+    assert len(lines) > 3 and err.isascii()
+
+
+@pytest.mark.parametrize(("terminal", "other"), [("stdout", "stderr"), ("stderr", "stdout")])
+def test_a_state_is_coloured_for_the_stream_that_it_is_written_to(monkeypatch, terminal, other):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(f"sys.{terminal}.isatty", lambda: True)
+    monkeypatch.setattr(f"sys.{other}.isatty", lambda: False)
+
+    assert coloured("failed", getattr(sys, terminal)) == "\x1b[31mfailed\x1b[0m"
+    assert coloured("failed", getattr(sys, other)) == "failed"
+    assert coloured("failed") == coloured("failed", sys.stdout)
 
 
 def test_text_of_others_cannot_command_the_terminal(run, ours):

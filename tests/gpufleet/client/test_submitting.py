@@ -237,6 +237,29 @@ def test_waiting_ends_as_the_job_does(run, personas, monkeypatch):
     assert calls == [1]
 
 
+def test_what_is_waited_for_is_coloured_only_where_it_is_read(run, monkeypatch):
+    """`gpufleet submit --wait 2>file` at a terminal: no escapes in the file, and a line for each change, however often it looks."""
+    looks = []
+
+    def ends_at_the_third_look(_):
+        looks.append(1)
+        if len(looks) == 3:
+            Job.objects.update(state=JobState.COMPLETED, ended_at=now())
+
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("gpufleet.client.commands.time.sleep", ends_at_the_third_look)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: False)
+
+    status, out, err = run("submit", "--name", "x", "--quota", TEAM, "--gpus", "1", "--wait", **SUBMIT)
+
+    assert (status, len(looks)) == (0, 3)
+    assert "\x1b[2mqueued" in out
+    assert "\x1b" not in err
+    assert [line.split()[1] for line in err.splitlines()] == ["queued", "completed"]
+
+
 @pytest.mark.parametrize(("text", "length"), [("90", 90), ("90m", 5400), ("1.5h", 5400), ("2d", 172_800), ("3 min", 180)])
 def test_lengths_of_time(text, length):
     assert seconds(text) == length
