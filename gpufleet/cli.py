@@ -54,7 +54,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments[1:] in (["--version"], ["version"]):
         print(f"gpufleet {__version__}")
         return 0
-    plain = _plain_command(arguments[1:])
+    if arguments[1:] in ([], ["help"], ["--help"], ["-h"]):
+        from gpufleet.overview import overview
+
+        print(overview(PLAIN_COMMANDS))
+        return 0
+    plain = _plain_command([*arguments[2:], "--help"] if arguments[1] == "help" else arguments[1:])
     if plain:
         target, rest = plain
         module, function = target.split(":")
@@ -63,15 +68,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     if len(arguments) > 1 and arguments[1] in DATA_DIR_COMMANDS:
         _use_data_dir(arguments[2:])
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gpufleet.settings")
-    from django.core.management import execute_from_command_line
-
+    from gpufleet.client import ClientError
     from gpufleet.environment import ConfigurationError
+    from gpufleet.management import Management
 
     try:
-        execute_from_command_line(arguments)
+        Management(arguments).execute()
     except ConfigurationError as error:
         print(error, file=sys.stderr)
         return 2
+    except ClientError as fault:
+        print(fault, file=sys.stderr)
+        return fault.status
     return 0
 
 

@@ -19,8 +19,8 @@ BAD_INPUT = 2
 
 
 def plan(arguments: Sequence[str]) -> int:
-    """Plan one scenario, or with --jsonl one a line."""
-    parser = argparse.ArgumentParser(prog="gpufleet plan", description="Plan a scenario: what should change now, and why the rest waits.")
+    """Plan a scenario: what should change now, and why the rest waits."""
+    parser = argparse.ArgumentParser(prog="gpufleet plan", description=plan.__doc__)
     parser.add_argument("scenario", nargs="?", default="-", help="a scenario file; - reads standard input")
     parser.add_argument("--explain", action="store_true", help="for people instead of programs")
     parser.add_argument("--jsonl", action="store_true", help="one scenario a line in, one plan a line out")
@@ -52,7 +52,7 @@ def simulate(arguments: Sequence[str]) -> int:
     """Play a scenario forward in time and say what became of its jobs."""
     from scheduler.simulation.policies import POLICIES
 
-    parser = argparse.ArgumentParser(prog="gpufleet simulate", description="Play a scenario forward in time.")
+    parser = argparse.ArgumentParser(prog="gpufleet simulate", description=simulate.__doc__)
     parser.add_argument("scenario", nargs="?", default="-", help="a scenario file; - reads standard input")
     parser.add_argument("--until", metavar="LENGTH", help="stop after so long: 14d, 6h, 30m or seconds")
     parser.add_argument("--policy", default="tree", choices=sorted(POLICIES))

@@ -1,9 +1,16 @@
 """The program itself: what needs no Django starts without it, and flags act before settings are read."""
 
+import contextlib
+import re
 import subprocess
 import sys
 
+import pytest
+from django.core.management import get_commands
+
 from gpufleet import __version__, cli
+from gpufleet.core.management.commands.seed_demo import Command as SeedDemo
+from gpufleet.overview import one_line, ours
 from tests.servers import PROJECT, Manage
 
 
@@ -29,8 +36,9 @@ def second(arguments: list[str]) -> int:
     return 20
 
 
-def test_what_needs_no_database_loads_no_django():
-    code = "import sys; from gpufleet.cli import main; main(['gpufleet', 'bench', '--help']); sys.exit('django' in sys.modules)"
+@pytest.mark.parametrize("words", [["bench", "--help"], ["help"], ["help", "bench"]])
+def test_what_needs_no_database_loads_no_django(words):
+    code = f"import sys; from gpufleet.cli import main; main({['gpufleet', *words]}); sys.exit('django' in sys.modules)"
 
     done = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True)
 
@@ -56,6 +64,56 @@ def test_commands_that_take_a_data_folder_read_it_before_the_settings():
 def test_an_unknown_command_is_said_without_a_traceback(tmp_path):
     done = Manage(tmp_path).run("frobnicate", check=False)
 
-    assert done.returncode == 1
-    assert "Unknown command" in done.stderr
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("Unknown command: frobnicate.\n")
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("sumbit", "submit"), ("docter", "doctor"), ("migrat", "migrate")])
+@pytest.mark.parametrize("before", [[], ["help"]])
+def test_a_command_that_is_nearly_one_is_hinted_at(capsys, before, typed, meant):
+    assert cli.main(["gpufleet", *before, typed]) == 2
+    assert f"Unknown command: {typed}. Did you mean {meant}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [[], ["help"], ["--help"], ["-h"]])
+def test_help_names_every_command_of_ours_with_what_it_says_of_itself(capsys, monkeypatch, words):
+    monkeypatch.setenv("COLUMNS", "120")
+
+    assert cli.main(["gpufleet", *words]) == 0
+
+    out = capsys.readouterr().out
+    found = re.findall(r"^  (\w+) +(\S.*)$", out, re.MULTILINE)
+    lines = dict(found)
+    assert len(found) == len(lines), "each is in one group"
+    here = {name for name, app in get_commands().items() if str(app).split(".")[0] in ("gpufleet", "scheduler", "quotas", "dashboards")}
+    assert set(lines) == here | {name.split()[0] for name in cli.PLAIN_COMMANDS}
+    assert lines["ls"] == "List jobs that you may see, the newest first."
+    assert lines["seed_demo"] == SeedDemo.help
+    assert "manage.py" in out and "sqlflush" not in out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["submit"], "usage: gpufleet submit"),
+        (["plan"], "usage: gpufleet plan"),
+        (["bench", "engine"], "usage: gpufleet bench engine"),
+        (["schedule", "add"], "usage: gpufleet schedule add"),
+        (["doctor"], "Look at the whole installation"),
+    ],
+)
+def test_help_of_one_command_is_its_own(capsys, words, said):
+    with contextlib.suppress(SystemExit):
+        assert cli.main(["gpufleet", "help", *words]) == 0
+    assert said in capsys.readouterr().out
+
+
+def test_what_a_command_says_of_itself_is_in_its_own_help(capsys):
+    """The overview and the help of each have one source."""
+    for name in ours():
+        if name not in cli.PLAIN_COMMANDS or name == "bench":
+            continue
+        with pytest.raises(SystemExit):
+            cli.main(["gpufleet", name, "--help"])
+        assert one_line(name, cli.PLAIN_COMMANDS) in " ".join(capsys.readouterr().out.split())

@@ -20,7 +20,7 @@ KINDS = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """`gpufleet bench` without a kind, or with one that there is not."""
+    """Measure the product with its own programs. Without a kind, or with one that there is not, the kinds are listed."""
     lines = ["usage: gpufleet bench KIND [--json] [--case NAME] [--long]", *(f"  {kind:11} {text}" for kind, text in KINDS.items())]
     asks_for_help = bool(arguments) and arguments[0] in {"-h", "--help"}
     print("\n".join(lines), file=sys.stdout if asks_for_help else sys.stderr)

@@ -53,7 +53,7 @@ def ends_well(command: Command) -> Command:
     return run
 
 
-def parser_of(name: str, text: str, *, jobs: str = "", as_json: bool = True) -> Arguments:
+def parser_of(name: str, text: str | None, *, jobs: str = "", as_json: bool = True) -> Arguments:
     parser = Arguments(prog=f"gpufleet {name}", description=text, allow_abbrev=False)
     if as_json:
         parser.add_argument("--json", action="store_true", help="what the API answers, for programs")
@@ -75,8 +75,8 @@ def console_meant() -> Console:
 
 @ends_well
 def login(arguments: Sequence[str]) -> int:
-    """Keep a console's address and a token for the commands that follow."""
-    parser = parser_of("login", "Keep a console's address and a service token, which is asked for or read from standard input.", as_json=False)
+    """Keep a console's address and a service token, which is asked for or read from standard input."""
+    parser = parser_of("login", login.__doc__, as_json=False)
     parser.add_argument("url", nargs="?", help=f"such as https://console.example.org (default: {URL})")
     asked = parser.parse_args(arguments)
     url = clean_url(asked.url or os.environ.get(URL, ""))
@@ -94,7 +94,8 @@ def login(arguments: Sequence[str]) -> int:
 
 @ends_well
 def submit(arguments: Sequence[str]) -> int:
-    parser = parser_of("submit", "Send jobs, from a YAML or JSON file (- reads standard input; several documents are several jobs), or from flags.")
+    """Send jobs, from a YAML or JSON file (- reads standard input; several documents are several jobs), or from flags."""
+    parser = parser_of("submit", submit.__doc__)
     parser.add_argument("file", nargs="?", help="the description; flags change it")
     parser.add_argument("--draft", action="store_true", help="keep it as a draft, which gpufleet enqueue submits")
     parser.add_argument("--dry-run", action="store_true", help="check it and say what would be submitted, without submitting")
@@ -174,7 +175,8 @@ def _wait_for(console: Console, jobs: Sequence[str]) -> int:
 
 @ends_well
 def ls(arguments: Sequence[str]) -> int:
-    parser = parser_of("ls", "List jobs that you may see, the newest first.")
+    """List jobs that you may see, the newest first."""
+    parser = parser_of("ls", ls.__doc__)
     parser.add_argument("--phase", choices=("waiting", "holding", "ended"), action="append", help="may be repeated (default: waiting and holding)")
     parser.add_argument("--state", action="append", help="may be repeated")
     parser.add_argument("--team", help="path of a quota, with all below it")
@@ -230,7 +232,8 @@ def now_of(row: dict[str, Any]) -> str:
 
 @ends_well
 def show(arguments: Sequence[str]) -> int:
-    asked = parser_of("show", "Show a job with its attempts and where its workers sit.", jobs="1").parse_args(arguments)
+    """Show a job with its attempts and where its workers sit."""
+    asked = parser_of("show", show.__doc__, jobs="1").parse_args(arguments)
     job = console_meant().get(f"/jobs/{asked.job}")
     if asked.json:
         return print_json(job)
@@ -265,7 +268,8 @@ def show(arguments: Sequence[str]) -> int:
 
 @ends_well
 def why(arguments: Sequence[str]) -> int:
-    asked = parser_of("why", "Say why a job waits: all that stands in its way, and when it is expected to start.", jobs="1").parse_args(arguments)
+    """Say why a job waits: all that stands in its way, and when it is expected to start."""
+    asked = parser_of("why", why.__doc__, jobs="1").parse_args(arguments)
     told = console_meant().get(f"/jobs/{asked.job}/why")
     if asked.json:
         return print_json(told)
@@ -300,7 +304,8 @@ def _print_holders(held: Mapping[str, Any]) -> None:
 
 @ends_well
 def logs(arguments: Sequence[str]) -> int:
-    parser = parser_of("logs", "Print what a worker of a job has written.", jobs="1", as_json=False)
+    """Print what a worker of a job has written."""
+    parser = parser_of("logs", logs.__doc__, jobs="1", as_json=False)
     parser.add_argument("-f", "--follow", action="store_true", help="go on until the attempt has ended")
     parser.add_argument("--attempt", type=int, help="which attempt (default: the latest)")
     parser.add_argument("--role", help="which role (default: that of the first worker)")
@@ -340,8 +345,8 @@ def _follow(console: Console, job: str, **query: Any) -> int:
 
 @ends_well
 def scenario(arguments: Sequence[str]) -> int:
-    """Files for `gpufleet plan` and `gpufleet simulate`."""
-    parser = parser_of("scenario", "Print what a plan was made from, or would be made from now, as a file for gpufleet plan.", as_json=False)
+    """Print what a plan was made from, or would be made from now, as a file for gpufleet plan."""
+    parser = parser_of("scenario", scenario.__doc__, as_json=False)
     parser.add_argument("plan", nargs="?", type=int, metavar="PLAN", help="number of a plan, as the page Scheduler lists them (default: now)")
     parser.add_argument("--last", metavar="LENGTH", help="one line for each plan of so long whose scenario is kept, the oldest first: 3h, 20m")
     asked = parser.parse_args(arguments)
@@ -389,6 +394,7 @@ def _steer(name: str, text: str, said: str) -> Command:
                 print(f"{row['id']}  {coloured(row['state'])}  {said if row['state'] != 'cancelled' else ''}".rstrip())
         return worst
 
+    command.__doc__ = text
     return command
 
 
@@ -433,6 +439,7 @@ def _many(name: str, text: str, said: str) -> Command:
                     print(f"{verdict['id']}  {coloured(verdict['state'])}  {said if verdict['state'] != 'cancelled' else ''}".rstrip())
         return _blame(verdicts)
 
+    command.__doc__ = text
     return command
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from gpufleet.client import DONE
 from gpufleet.client.commands import Arguments, ends_well
+from gpufleet.overview import ours
 
 BASH = """_gpufleet() {{
     local word="${{COMP_WORDS[COMP_CWORD]}}" command="${{COMP_WORDS[1]}}"
@@ -49,14 +50,13 @@ WORDS = {
 
 
 def commands() -> list[str]:
-    from gpufleet.cli import PLAIN_COMMANDS
-
-    return sorted({name.split()[0] for name in PLAIN_COMMANDS} | {"up", "doctor", "person", "inventory", "backup"})
+    return sorted(ours())
 
 
 @ends_well
 def completion(arguments: Sequence[str]) -> int:
-    parser = Arguments(prog="gpufleet completion", description="Print what completes gpufleet's commands in a shell.", allow_abbrev=False)
+    """Print what completes gpufleet's commands in a shell."""
+    parser = Arguments(prog="gpufleet completion", description=completion.__doc__, allow_abbrev=False)
     parser.add_argument("shell", choices=("bash", "zsh", "fish"), help='in ~/.bashrc: eval "$(gpufleet completion bash)"')
     asked: argparse.Namespace = parser.parse_args(arguments)
     print(_fish() if asked.shell == "fish" else (ZSH if asked.shell == "zsh" else "") + _bash(), end="")

@@ -16,7 +16,8 @@ BAR = 20
 
 @ends_well
 def fleet(arguments: Sequence[str]) -> int:
-    parser = parser_of("fleet", "Show what is handed out and what computes, by GPU type; with --nodes the nodes that need attention, or all of them.")
+    """Show what is handed out and what computes, by GPU type; with --nodes the nodes that need attention, or all of them."""
+    parser = parser_of("fleet", fleet.__doc__)
     parser.add_argument("--nodes", choices=("sick", "all"), help="list nodes instead: those that are not healthy, or all")
     parser.add_argument("-n", "--limit", type=int, default=200, help="at most so many nodes (default: 200)")
     asked = parser.parse_args(arguments)
@@ -59,7 +60,8 @@ def _part(milli: int, of: int) -> str:
 
 @ends_well
 def quota(arguments: Sequence[str]) -> int:
-    parser = parser_of("quota", "Show the quota tree: what each node is promised of each GPU type, and what it holds.")
+    """Show the quota tree: what each node is promised of each GPU type, and what it holds."""
+    parser = parser_of("quota", quota.__doc__)
     parser.add_argument("path", nargs="?", help="only this node and what lies below it")
     asked = parser.parse_args(arguments)
     nodes = console_meant().get("/quotas")
@@ -104,7 +106,8 @@ def _bar(used: int, promised: int | None) -> str:
 
 @ends_well
 def top(arguments: Sequence[str]) -> int:
-    parser = parser_of("top", "Show the jobs that hold most GPUs, and what waits; on a terminal again every two seconds until Ctrl-C.")
+    """Show the jobs that hold most GPUs, and what waits; on a terminal again every two seconds until Ctrl-C."""
+    parser = parser_of("top", top.__doc__)
     parser.add_argument("-n", "--limit", type=int, default=20, help="at most so many jobs (default: 20)")
     parser.add_argument("--team", help="path of a quota, with all below it")
     parser.add_argument("--once", action="store_true", help="once, also on a terminal")

@@ -11,12 +11,11 @@ from gpufleet.client.commands import Arguments, console_meant, ends_well, parser
 from gpufleet.client.description import documents, seconds
 from gpufleet.client.words import ago, coloured, exact, plain, table
 
-USAGE_TEXT = "Jobs that are submitted again and again: ls, add, show, pause, resume, run, rm."
-
 
 @ends_well
 def schedule(arguments: Sequence[str]) -> int:
-    parser = Arguments(prog="gpufleet schedule", description=USAGE_TEXT, allow_abbrev=False)
+    """Submit jobs again and again: ls, add, show, pause, resume, run, rm."""
+    parser = Arguments(prog="gpufleet schedule", description=schedule.__doc__, allow_abbrev=False)
     parser.add_argument("action", choices=tuple(ACTIONS))
     asked = parser.parse_args(list(arguments[:1]))
     return ACTIONS[asked.action](arguments[1:])

@@ -17,7 +17,7 @@ WAYS = ("console", "email", "webhook")
 Handler = Callable[[Console, argparse.Namespace], int]
 
 
-def _group(name: str, text: str, handlers: dict[str, Handler]) -> tuple[Arguments, Any]:
+def _group(name: str, text: str | None, handlers: dict[str, Handler]) -> tuple[Arguments, Any]:
     parser = Arguments(prog=f"gpufleet {name}", description=text, allow_abbrev=False)
     return parser, parser.add_subparsers(dest="verb", required=True, metavar="|".join(handlers), parser_class=Arguments)
 
@@ -40,7 +40,8 @@ def _told(asked: argparse.Namespace, value: Any, lines: Sequence[str]) -> int:
 
 @ends_well
 def webhooks(arguments: Sequence[str]) -> int:
-    parser, verbs = _group("webhooks", "What happens to the jobs of a subtree, told to a chat, a pager or a program.", WEBHOOKS)
+    """Manage webhooks: what happens to the jobs of a subtree, told to a chat, a pager or a program."""
+    parser, verbs = _group("webhooks", webhooks.__doc__, WEBHOOKS)
     listing = _verb(verbs, "ls", "list the webhooks that you manage")
     listing.add_argument("--state", choices=("active", "paused", "disabled"), action="append", help="may be repeated")
     listing.add_argument("-n", "--limit", type=int, default=100, help="at most so many (default: 100)")
@@ -149,7 +150,8 @@ WEBHOOKS: dict[str, Handler] = {
 
 @ends_well
 def notices(arguments: Sequence[str]) -> int:
-    parser, verbs = _group("notices", "What you are told of your jobs and of those that you follow.", NOTICES)
+    """Read and choose what you are told of your jobs and of those that you follow."""
+    parser, verbs = _group("notices", notices.__doc__, NOTICES)
     listing = _verb(verbs, "ls", "list what you were told, the newest first")
     listing.add_argument("--unread", action="store_true", help="only what you have not read")
     listing.add_argument("-n", "--limit", type=int, default=50, help="at most so many (default: 50)")

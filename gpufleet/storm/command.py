@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str]) -> int:
-    """0: nothing was found. 1: something was, and its story is told. 2: the storm was too calm to prove anything. 143: ended by somebody."""
+    """Let simulated days of bad weather pass over the whole control plane, and say what it was like. Nothing of an installation is touched.
+
+    0: nothing was found. 1: something was, and its story is told. 2: the storm was too calm to prove anything. 143: ended by somebody.
+    """
     arguments = _arguments(argv)
     signal.signal(signal.SIGTERM, _ended)
     folder = Path(tempfile.mkdtemp(prefix="gpufleet-storm-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))  # noqa: S108
@@ -36,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="gpufleet storm", description=__doc__)
+    parser = argparse.ArgumentParser(prog="gpufleet storm", description=main.__doc__)
     parser.add_argument("--seed", type=int, default=1, help="what the storm is drawn from; the same seed is the same storm")
     parser.add_argument("--seeds", type=int, default=1, help="so many storms, from --seed on, each in a process of its own")
     parser.add_argument("--days", type=int, default=2, help="simulated days of bad weather; up to two days of calm follow")
