@@ -17,7 +17,7 @@ from gpufleet.client import DONE, JOB_FAILED, NOT_ALLOWED, NOT_THERE, REFUSED, U
 from gpufleet.client.calls import Console
 from gpufleet.client.description import described, documents, seconds
 from gpufleet.client.place import URL, Place, clean_url, keep, place_now
-from gpufleet.client.words import ago, coloured, exact, gpus, gpus_told, logged, plain, plural, table
+from gpufleet.client.words import ago, ahead, coloured, exact, gpus, gpus_told, logged, plain, plural, table
 
 ENDED = ("completed", "failed", "cancelled")
 LOOK_AGAIN_SECONDS = 1.0
@@ -285,7 +285,7 @@ def why(arguments: Sequence[str]) -> int:
     if told["predicted_start"]:
         early, late = told["earliest_start"], told["latest_start"]
         between = f", between {exact(early)} and {exact(late)}" if early != late else ""
-        print(f"Expected to start at {exact(told['predicted_start'])} ({ago(told['predicted_start'])}){between}.")
+        print(f"Expected to start at {exact(told['predicted_start'])} ({ahead(told['predicted_start'])}){between}.")
     change = told["would_start_if"]
     if change:
         print(f"It would start now with {plain(change.get('change'))}: {plain(change.get('to'))}.")

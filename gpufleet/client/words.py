@@ -64,6 +64,11 @@ def ago(moment: str | None, now: datetime | None = None) -> str:
     return "now"
 
 
+def ahead(moment: str, now: datetime | None = None) -> str:
+    """`in 3 h`; of what was expected earlier, `any moment`."""
+    return "any moment" if datetime.fromisoformat(moment) <= (now or datetime.now(UTC)) else ago(moment, now)
+
+
 def exact(moment: str | None) -> str:
     return datetime.fromisoformat(moment).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC") if moment else "-"
 

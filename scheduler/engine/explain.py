@@ -34,7 +34,7 @@ def explain(plan: Plan) -> str:
         if waiting.predicted_start is not None:
             lines.append(f"    expected to start at {spell_instant(waiting.predicted_start)}")
         if waiting.would_start_if is not None:
-            lines.append(f"    would start now {_change(*waiting.would_start_if)}")
+            lines.append(f"    would start now {change_in_words(*waiting.would_start_if)}")
     lines += ["", "Shares in GPUs (used of fair share; guaranteed; borrowed):"]
     for share in plan.shares:
         promised = "unlimited" if share.guaranteed is None else gpus(share.guaranteed)
@@ -71,7 +71,11 @@ def _places(workers: tuple[Stand, ...]) -> str:
     return ", ".join(shown) + (f" and {len(by_node) - 4} more nodes" if len(by_node) > 4 else "")
 
 
-def _change(change: str, to: object) -> str:
+def change_in_words(change: str, to: object) -> str:
+    """What would let a job start now, as the end of a sentence."""
+    shown = " or ".join(map(str, to)) if isinstance(to, list | tuple) else to
     if change.startswith("roles."):
-        return f"with {to} workers of role {change.split('.')[1]}"
-    return _CHANGES[change].format(to=to or "the whole cluster")
+        return f"with {shown} workers of role {change.split('.')[1]}"
+    if change not in _CHANGES:
+        return f"with {change} as {shown}"
+    return _CHANGES[change].format(to=shown or "the whole cluster")

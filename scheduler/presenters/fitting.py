@@ -8,7 +8,7 @@ from typing import Any
 from gpufleet.core.templatetags.shell import gpu_word, gpus, plural
 from quotas.permissions import Access
 from scheduler.engine.fleet import bits_of
-from scheduler.presenters.jobs import CELL, GAP, Cell, sentence
+from scheduler.presenters.jobs import CELL, GAP, Cell, sentence, span
 from scheduler.selectors.discretion import Discretion
 from scheduler.services.fitting import Change, Fit
 
@@ -107,7 +107,7 @@ def _places(fit: Fit, sizes: Mapping[str, int]) -> list[Place]:
 def _place(node: str, held: list[int], sizes: Mapping[str, int]) -> Place:
     size = max(sizes.get(node, 0), max(held, default=-1) + 1)
     cells = tuple(Cell(number * (CELL + GAP), "held" if number in held else "rest", f"GPU {number}") for number in range(size))
-    return Place(_plain(node), cells, f"GPU {', '.join(map(str, held))}" if held else "no GPU")
+    return Place(_plain(node), cells, f"GPU {span(held)}" if held else "no GPU")
 
 
 def _plain(node: str) -> str:
@@ -141,6 +141,7 @@ def _takers(fit: Fit, told: Discretion) -> str:
     shown = ", ".join(named[:CLAIMANTS_SHOWN]) + (f" and {len(named) - CLAIMANTS_SHOWN} more" if len(named) > CLAIMANTS_SHOWN else "")
     if not named:
         return "No other queue has guaranteed GPUs left to claim; a job of its own queue with a higher class or priority could put it out."
+    shown = sentence(shown).rstrip(".")
     return f"{shown} could take it back: guaranteed GPUs of theirs lie idle. So could a job of its own queue with a higher class or priority."
 
 

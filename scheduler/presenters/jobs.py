@@ -8,6 +8,7 @@ from typing import Any
 
 from gpufleet.core.audit import SYSTEM
 from gpufleet.core.templatetags.shell import gpus, plural
+from scheduler.engine.explain import change_in_words
 from scheduler.models import ENDED, HOLDING, Attempt, Job, JobEvent, JobState, Outlook, Promise
 from scheduler.selectors.discretion import Discretion
 from scheduler.selectors.jobs import NODES_SHOWN, JobRow, Sitting
@@ -24,6 +25,11 @@ class Line:
     at: datetime | None = None
     before: str = ""  # the word in front of the moment
     more: int = 0  # further reasons that the job's page tells
+
+    @property
+    def form(self) -> str:
+        """How the moment is written: a start that was expected earlier comes at any moment."""
+        return "ahead" if self.before == "starts" else "relative"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,13 +145,11 @@ def blockers(outlook: Outlook | None, discretion: Discretion, holders: Sequence[
 
 
 def would_start_if(outlook: Outlook | None, discretion: Discretion) -> str:
-    """The change that would let it start now, as its description would say it."""
+    """The change that would let it start now, as the end of a sentence."""
     change = outlook.would_start_if if outlook else None
     if not change:
         return ""
-    to = change.get("to")
-    shown = ", ".join(str(item) for item in to) if isinstance(to, list) else str(to)
-    return discretion.text(f"{change.get('change', '')}: {shown}")
+    return discretion.text(change_in_words(str(change.get("change", "")), change.get("to")))
 
 
 # The shape: what a job asks for.
@@ -261,10 +265,11 @@ def _ranges(workers: Mapping[tuple[str, int], None]) -> str:
     by_role: dict[str, list[int]] = {}
     for role, number in workers:
         by_role.setdefault(role, []).append(number)
-    return "; ".join(f"{role} {_span(sorted(numbers))}" for role, numbers in by_role.items())
+    return "; ".join(f"{role} {span(sorted(numbers))}" for role, numbers in by_role.items())
 
 
-def _span(numbers: Sequence[int]) -> str:
+def span(numbers: Sequence[int]) -> str:
+    """`0–3, 7`."""
     parts: list[list[int]] = []
     for number in numbers:
         if parts and number == parts[-1][-1] + 1:
@@ -281,7 +286,7 @@ def _devices(here: Sequence[Sitting]) -> str:
         return ", ".join(f"{one.profile} on GPU {one.index}" for one in here)
     if any(one.gpu_milli < 1000 for one in here):
         return ", ".join(f"{gpus(one.gpu_milli)} of GPU {one.index}" for one in here)
-    return f"GPU {_span(sorted({one.index for one in here if one.index is not None}))}"
+    return f"GPU {span(sorted({one.index for one in here if one.index is not None}))}"
 
 
 # What happened.

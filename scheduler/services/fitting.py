@@ -482,10 +482,10 @@ def _changes(access: Access, checked: Checked, raw: Mapping[str, Any], found: Tr
         tried, as_of = answer
         if tried.at is not None:
             at = _moment(tried, as_of, now) or now
-            known[path] = Change(path, value, at, at <= now)
-        elif not any(one == path for one, _, _ in later):
+            if at <= now or _is_sooner(tried, found):
+                known[path] = Change(path, value, at, at <= now)
+        elif not tried.never and not any(one == path for one, _, _ in later):
             later.append((path, value, other))
-    base = found.at
     for path, value, other in later[:MOST_DATED]:
         if len(known) >= MOST_CHANGES or path in known:
             continue
@@ -494,10 +494,14 @@ def _changes(access: Access, checked: Checked, raw: Mapping[str, Any], found: Tr
             break
         tried, as_of = answer
         at_then = _moment(tried, as_of, now)
-        # A minute sooner is worth nobody's while.
-        if at_then is not None and (base is None or (tried.at or 0) + 60_000 < base * 0.9):
+        if at_then is not None and _is_sooner(tried, found):
             known[path] = Change(path, value, at_then, False)
     return tuple(sorted(known.values(), key=lambda change: (not change.now, change.at, change.path)))
+
+
+def _is_sooner(tried: Trial, found: Trial) -> bool:
+    """A minute sooner is worth nobody's while."""
+    return found.at is None or (tried.at or 0) + 60_000 < found.at * 0.9
 
 
 def changed(raw: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
@@ -537,7 +541,7 @@ def _candidates(said: JobDescription) -> Iterator[tuple[str, Any]]:
         workers, gpus = said.workers or 1, said.gpus or 0
         yield from (("workers", count) for count in _fewer(workers))
         if workers == 1:
-            yield from (("gpus", count) for count in (gpus // 2, gpus // 4) if count)
+            yield from (("gpus", count) for count in _halved(gpus))
     else:
         role = said.roles[0]
         if role.gpu_types:
@@ -547,10 +551,15 @@ def _candidates(said: JobDescription) -> Iterator[tuple[str, Any]]:
         most = role.max or role.min
         yield from (("roles[0].min", count) for count in _fewer(role.min) if (most - count) % role.step == 0)
         if role.min == 1 and role.gpus:
-            yield from (("roles[0].gpus", count) for count in (role.gpus // 2, role.gpus // 4) if count)
+            yield from (("roles[0].gpus", count) for count in _halved(role.gpus))
     longest = said.limit_s or said.estimate_s
     if longest and longest >= 1200:
         yield ("limit_s", longest // 2)
+
+
+def _halved(gpus: int) -> list[int]:
+    """Half of them, and again, at most as often as it takes from more than any node has to what one node may have."""
+    return [gpus >> times for times in range(1, 5) if gpus >> times]
 
 
 def _fewer(workers: int) -> list[int]:

@@ -62,7 +62,12 @@
     const moment = new Date(time.dateTime);
     if (Number.isNaN(moment.getTime())) return;
     const exact = absolute(moment);
-    const forms = { absolute: () => exact, minute: () => absolute(moment, "short") };
+    const forms = {
+      absolute: () => exact,
+      minute: () => absolute(moment, "short"),
+      // What was expected earlier is so at any moment.
+      ahead: () => (moment <= serverNow() ? "any moment" : relative(moment)),
+    };
     const text = (forms[time.dataset.moment] ?? relative)(moment);
     // Only what differs is touched, so that nothing is announced or drawn again for nothing.
     if (time.textContent !== text) time.textContent = text;

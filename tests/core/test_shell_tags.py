@@ -53,6 +53,12 @@ def test_a_moment_for_logs_is_absolute_and_a_missing_one_says_never():
     assert 'title="Never"' in render("{{ when|moment }}", when=None)
 
 
+def test_what_was_expected_earlier_comes_at_any_moment():
+    assert "in 3" in render('{{ when|moment:"ahead" }}', when=timezone.now() + timedelta(hours=3, minutes=1))
+    assert 'data-moment="ahead"' in render('{{ when|moment:"ahead" }}', when=NOON)
+    assert ">any moment<" in render('{{ when|moment:"ahead" }}', when=timezone.now() - timedelta(seconds=1))
+
+
 @pytest.mark.parametrize(
     ("seconds", "said"),
     [(0, "just now"), (59, "59 s ago"), (60, "1 min ago"), (3599, "59 min ago"), (7200, "2 h ago"), (86_400 * 40, "40 d ago"), (-90, "in 1 min")],

@@ -63,9 +63,7 @@ def test_what_fits_starts_now_in_its_guarantee_and_is_shown_where(two_nodes):
     assert len(found.stands) == 1
     view = fit_view(found, two_nodes.access("submitter"), {found.stands[0].node: 8})
     assert view.quota == f"Guaranteed: 8 of 8 guaranteed {H100} GPUs of {PATH} would be in use."
-    assert [(place.node, place.devices, sum(cell.state == "held" for cell in place.cells)) for place in view.places] == [
-        ("n1", "GPU 0, 1, 2, 3, 4, 5, 6, 7", 8)
-    ]
+    assert [(place.node, place.devices, sum(cell.state == "held" for cell in place.cells)) for place in view.places] == [("n1", "GPU 0–7", 8)]
     assert not found.changes
     assert not Job.objects.exists()
 
@@ -77,7 +75,7 @@ def test_beyond_the_guarantee_it_is_told_who_could_take_it_back_and_names_nobody
 
     assert (found.verdict, found.guaranteed) == ("now", False)
     assert fit_view(found, two_nodes.access("operator"), {}).takers.startswith("acme/product could take it back")
-    assert fit_view(found, two_nodes.access("submitter"), {}).takers.startswith("another team could take it back")
+    assert fit_view(found, two_nodes.access("submitter"), {}).takers.startswith("Another team could take it back")
     assert fit_view(found, two_nodes.access("submitter"), {}).quota.startswith("Borrowed: 16 of 8 guaranteed")
 
 
@@ -95,6 +93,26 @@ def test_what_has_to_wait_is_told_until_when_and_what_would_start_it_sooner(two_
     assert [reason["code"] for reason in found.reasons] == ["capacity", "share"]
     assert [(one.path, one.to, one.now) for one in found.changes] == [("workers", 1, True)]
     assert found.nodes and not found.stands
+
+
+def test_what_starts_no_sooner_is_not_proposed(two_nodes):
+    run(two_nodes, "acme/product/search", spec={"grace_s": 60})
+    run(two_nodes, "acme/product/search", spec={"grace_s": 60})
+
+    found = fit(two_nodes.access("submitter"), at=NOON + timedelta(minutes=10), gpus=8, preemptible=False, gpu_types=[H100])
+
+    assert found.verdict == "soon", "once those have left who have no right to the place"
+    assert found.changes == (), "on another type, or as preemptible work, it would wait for the same to leave"
+
+
+def test_what_no_node_can_hold_is_proposed_as_a_node_can(two_nodes):
+    found = fit(two_nodes.access("submitter"), gpus=64)
+
+    assert found.verdict == "never"
+    assert [(one.path, one.to, one.now) for one in found.changes] == [("gpus", 8, True)]
+    run(two_nodes, PATH, limit_seconds=7200)
+    run(two_nodes, PATH, limit_seconds=7200)
+    assert [(one.path, one.to, one.now) for one in fit(two_nodes.access("submitter"), gpus=64).changes] == [("gpus", 8, False)]
 
 
 def test_not_before_a_hold_and_jobs_ahead_keep_it_whatever_is_free(two_nodes):

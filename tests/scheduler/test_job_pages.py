@@ -66,6 +66,32 @@ def test_a_waiting_job_says_in_its_row_why_it_waits(personas, ours):
 
 
 @pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"change": "gpu_types", "to": ["A100-SXM-80GB", "L40S-48GB"]}, "It would start now on A100-SXM-80GB or L40S-48GB."),
+        ({"change": "topology.required", "to": None}, "It would start now with its required level widened to the whole cluster."),
+        ({"change": "roles.worker.min", "to": 3}, "It would start now with 3 workers of role worker."),
+        ({"change": "preemptible", "to": True}, "It would start now as preemptible work."),
+    ],
+)
+def test_the_change_that_would_start_it_now_is_told_in_words(personas, ours, change, said):
+    waiting = job("big", on=ours)
+    outlook(waiting, "needs 8 GPUs", would_start_if=change)
+
+    assert said in page(personas.client("viewer"), waiting)
+
+
+def test_a_start_that_was_expected_earlier_comes_at_any_moment(personas, ours):
+    waiting = job("late", on=ours)
+    outlook(waiting, "needs 8 H100 GPUs; 5 are free where it may run", predicted_start=now() - timedelta(minutes=3))
+
+    assert "any moment" in text(personas.client("viewer"), "/jobs/")
+    html = page(personas.client("viewer"), waiting)
+    assert html.count("any moment") == 2
+    assert "3 min ago" not in html.replace("\u202f", " ").replace("\u00a0", " ")
+
+
+@pytest.mark.parametrize(
     ("fields", "said"),
     [
         ({"held_at": NOON}, "Held back by a person."),
@@ -107,6 +133,15 @@ def test_other_teams_are_not_named_where_they_stand_in_the_way(personas, ours, t
     assert "acme/research may too" in html
     assert "1 job of other teams leaves" in html
     assert secret.public_id in page(personas.client("operator"), waiting)
+
+
+def test_other_teams_in_a_row_are_counted(personas, ours, theirs):
+    waiting = job("mine", on=ours)
+    outlook(waiting, f"above what they may count on: {theirs.path}, {theirs.parent.path} and {theirs.path}; {ours.path} is not")
+
+    html = page(personas.client("viewer"), waiting)
+
+    assert "Above what they may count on: 3 other teams; acme/research/nlp is not." in html
 
 
 def limit_reason(quota, *, used, needed, limit, kind="H100-SXM-80GB"):

@@ -15,6 +15,7 @@ from gpufleet.core.times import written
 register = template.Library()
 
 NOTHING = "–"
+ANY_MOMENT = "any moment"
 THIN = "\N{NO-BREAK SPACE}"
 CURRENCY_SIGNS = {"USD": "$", "EUR": "€", "GBP": "£", "JPY": "¥"}
 
@@ -141,12 +142,14 @@ def relative(when: datetime, now: datetime) -> str:
 @register.filter
 def moment(when: datetime | None, form: str = "relative") -> SafeString:
     """`{{ node.health_since|moment }}`: relative, the exact time on hover. `moment:"absolute"` writes the exact time, for logs;
-    `moment:"minute"` the minute, for what nobody knows to the second."""
+    `moment:"minute"` the minute, for what nobody knows to the second; `moment:"ahead"` calls what was expected earlier `any moment`."""
     if when is None:
         return _nothing("Never")
     exact = when.astimezone(UTC)
     absolute = f"{exact:%Y-%m-%d %H:%M:%S} UTC"
     forms = {"absolute": absolute, "minute": f"{exact:%Y-%m-%d %H:%M} UTC"}
+    if form == "ahead" and exact <= timezone.now():
+        forms["ahead"] = ANY_MOMENT
     shown = forms.get(form) or relative(exact, timezone.now())
     return format_html('<time datetime="{}" data-moment="{}" title="{}">{}</time>', written(exact), form, absolute, shown)
 
