@@ -102,10 +102,12 @@ def submit(arguments: Sequence[str]) -> int:
     parser.add_argument("--wait", action="store_true", help="stay until every job has ended; the exit status says how")
     parser.add_argument("--key", default="", help="idempotency key: the same key never submits twice (default: a fresh one)")
     shape = parser.add_argument_group("the job")
+    shape.add_argument("--template", help="what it begins with, such as notebook or org/nlp:serve; the description changes it")
     shape.add_argument("--name")
     shape.add_argument("--quota", help="path of the team's quota, such as org/nlp")
     shape.add_argument("--class", dest="job_class", choices=("inference", "interactive", "batch"))
     shape.add_argument("--priority", type=int)
+    shape.add_argument("--preemptible", metavar="WHETHER", help="true, false or when_borrowed: whether it may be put out")
     shape.add_argument("--gpus", type=int, help="whole GPUs of each worker")
     shape.add_argument("--workers", help="how many, or least-most for an elastic job: 4 or 2-8")
     shape.add_argument("--type", dest="gpu_types", action="append", help="GPU type it accepts; may be repeated")
@@ -113,15 +115,20 @@ def submit(arguments: Sequence[str]) -> int:
     shape.add_argument("--mig", help="MIG profile instead of whole GPUs")
     shape.add_argument("--estimate", help="how long it will run: 90m, 2h, 1d, or seconds")
     shape.add_argument("--limit", help="ended after so long")
+    shape.add_argument("--not-before", metavar="TIME", help="waits until then: a time with its zone, such as 2026-11-24T22:00:00+01:00")
+    shape.add_argument("--deadline", metavar="TIME", help="has failed when it has not started by then")
     shape.add_argument("--label", dest="labels", action="append", help="key=value; may be repeated")
     shape.add_argument("--env", action="append", help="KEY=value for its processes; may be repeated")
+    shape.add_argument(
+        "--secret", dest="secrets", action="append", metavar="VARIABLE=NAME", help="a secret that the operator keeps, by its name; may be repeated"
+    )
     shape.add_argument("--workdir", help="folder in which it starts")
     shape.add_argument("--after", action="append", metavar="JOB", help="wait until that job has completed; may be repeated")
     words = list(arguments)
     command = words[words.index("--") + 1 :] if "--" in words else []
     asked = parser.parse_args(words[: words.index("--")] if "--" in words else words)
-    if not asked.file and not asked.name:
-        parser.error("name a file, or describe the job with --name and the other flags")
+    if not (asked.file or asked.name or asked.template):
+        parser.error("name a file or a template, or describe the job with --name and the other flags")
     found = [described(document, asked, command) for document in (documents(asked.file) if asked.file else [{}])]
     console = console_meant()
     verdicts = _sent(console, found, asked.key, dry_run=asked.dry_run)

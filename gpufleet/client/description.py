@@ -22,6 +22,7 @@ class _Loader(yaml.SafeLoader):
 
 
 _LENGTH = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|min|h|d)?")
+_WHETHER = {"true": True, "false": False}  # any other word goes as it is: which there are is for the console to say
 _UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 
 
@@ -48,7 +49,8 @@ def documents(name: str) -> list[dict[str, Any]]:
 def described(document: dict[str, Any], asked: argparse.Namespace, command: Sequence[str]) -> dict[str, Any]:
     """A description with what the flags say in its place."""
     found = dict(document)
-    stated = {"name": asked.name, "quota": asked.quota, "class": asked.job_class, "priority": asked.priority}
+    stated = {"template": asked.template, "name": asked.name, "quota": asked.quota, "class": asked.job_class, "priority": asked.priority}
+    stated |= {"preemptible": _WHETHER.get(asked.preemptible, asked.preemptible), "not_before": asked.not_before, "deadline": asked.deadline}
     found |= {key: value for key, value in stated.items() if value is not None}
     lengths = {"estimate_s": asked.estimate, "limit_s": asked.limit}
     found |= {key: seconds(length) for key, length in lengths.items() if length is not None}
@@ -66,6 +68,8 @@ def described(document: dict[str, Any], asked: argparse.Namespace, command: Sequ
         launch["command"] = list(command)
     if asked.env:
         launch["env"] = {**launch.get("env", {}), **_pairs(asked.env, "--env")}
+    if asked.secrets:
+        launch["secrets"] = {**launch.get("secrets", {}), **_pairs(asked.secrets, "--secret")}
     if asked.workdir:
         launch["workdir"] = asked.workdir
     if launch:

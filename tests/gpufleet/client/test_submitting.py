@@ -66,6 +66,36 @@ def test_flags_describe_a_job_or_change_the_files(run, tmp_path):
     assert (elastic.priority, elastic.spec["roles"][0]["min"], elastic.spec["roles"][0]["max"]) == (70, 1, 4)
 
 
+def test_templates_times_secrets_and_whether_it_may_be_put_out_are_flags(run, tmp_path):
+    due = now().replace(microsecond=0) + timedelta(days=1)
+    words = ["--template", "notebook", "--name", "mine", "--quota", TEAM, "--preemptible", "false", "--secret", "TOKEN=hub", "--secret", "KEY=store"]
+    words += ["--not-before", f"{due:%Y-%m-%dT%H:%M:%SZ}", "--deadline", f"{due + timedelta(hours=3):%Y-%m-%dT%H:%M:%S}+01:00"]
+
+    status, _, err = run("submit", *words, "--", "jupyter", "lab", **SUBMIT)
+
+    assert (status, err) == (0, "")
+    made = only_job()
+    assert (made.job_class, made.preemptible) == ("interactive", "no"), "as the template has it, and as the flag has it"
+    assert (made.not_before, made.deadline) == (due, due + timedelta(hours=2))
+    assert made.launch["secrets"] == {"TOKEN": "hub", "KEY": "store"}
+    (tmp_path / "job.yaml").write_text(
+        f"name: x\nquota: {TEAM}\ngpus: 1\npreemptible: false\nlaunch: {{command: [a], secrets: {{TOKEN: old, MORE: other}}}}\n"
+    )
+    assert run("submit", str(tmp_path / "job.yaml"), "--preemptible", "when_borrowed", "--secret", "TOKEN=hub", **SUBMIT)[0] == 0
+    changed = Job.objects.latest("id")
+    assert (changed.preemptible, changed.launch["secrets"]) == ("when_borrowed", {"TOKEN": "hub", "MORE": "other"})
+
+
+@pytest.mark.parametrize(
+    "words", [("--preemptible", "perhaps"), ("--deadline", "tomorrow"), ("--not-before", "2030-01-01T09:00:00"), ("--template", "none")]
+)
+def test_what_a_flag_says_wrongly_is_told_at_its_key_by_the_console(run, words):
+    status, _, err = run("submit", "--name", "x", "--quota", TEAM, "--gpus", "1", *words, **SUBMIT)
+
+    assert status == 5
+    assert f"{words[0].removeprefix('--').replace('-', '_')}:" in err
+
+
 def test_a_draft_is_kept_and_put_in_the_queue_later(run):
     assert run("submit", "--name", "later", "--quota", TEAM, "--gpus", "1", "--draft", **SUBMIT)[0] == 0
     draft = only_job()
