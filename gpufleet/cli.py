@@ -29,6 +29,7 @@ PLAIN_COMMANDS: dict[str, str] = {
     "why": "gpufleet.client.commands:why",
     "logs": "gpufleet.client.commands:logs",
     "enqueue": "gpufleet.client.commands:enqueue",
+    "change": "gpufleet.client.commands:change",
     "cancel": "gpufleet.client.commands:cancel",
     "hold": "gpufleet.client.commands:hold",
     "priority": "gpufleet.client.commands:priority",

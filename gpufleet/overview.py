@@ -15,7 +15,7 @@ from gpufleet.client.words import plain
 FOLDER = Path(__file__).parent / "core/management/commands"
 GROUPS: dict[str, Sequence[str]] = {
     "Your jobs": (
-        *("login", "submit", "ls", "show", "why", "logs", "cancel", "hold", "release", "priority", "checkpoint", "restart", "enqueue"),
+        *("login", "submit", "ls", "show", "why", "logs", "change", "cancel", "hold", "release", "priority", "checkpoint", "restart", "enqueue"),
         *("schedule", "notices", "completion"),
     ),
     "The fleet": ("fleet", "quota", "top"),

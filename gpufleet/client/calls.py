@@ -19,7 +19,7 @@ NO_CONTENT = 204
 SECONDS = 30.0
 AGAIN_AFTER = (0.3, 1.0, 3.0)
 BUSY = (429, 502, 503, 504)
-STATUSES = {401: NOT_ALLOWED, 403: NOT_ALLOWED, 404: NOT_THERE, 405: REFUSED, 409: REFUSED, 413: REFUSED, 422: REFUSED}
+STATUSES = {401: NOT_ALLOWED, 403: NOT_ALLOWED, 404: NOT_THERE, 405: REFUSED, 409: REFUSED, 412: REFUSED, 413: REFUSED, 422: REFUSED}
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -47,8 +47,9 @@ class Console:
     def put(self, path: str, body: Any) -> Any:
         return self._call("PUT", path, {}, body)
 
-    def patch(self, path: str, body: Any) -> Any:
-        return self._call("PATCH", path, {}, body)
+    def patch(self, path: str, body: Any, *, revision: int | None = None) -> Any:
+        """With the revision that was read, only if nothing has changed since."""
+        return self._call("PATCH", path, {}, body, revision=revision)
 
     def delete(self, path: str, **query: Any) -> None:
         self._call("DELETE", path, query)
@@ -96,12 +97,15 @@ class Console:
             if not after:
                 return
 
-    def _call(self, method: str, path: str, query: Mapping[str, Any], body: Any = None, key: str = "", repeatable: bool = False) -> Any:
+    def _call(
+        self, method: str, path: str, query: Mapping[str, Any], body: Any = None, key: str = "", repeatable: bool = False, revision: int | None = None
+    ) -> Any:
         repeatable = repeatable or method == "GET" or bool(key)
+        headers = ({"Idempotency-Key": key} if key else {}) | ({"If-Match": f'"{revision}"'} if revision is not None else {})
         for number in range(TRIES):
             last = number == TRIES - 1 or not repeatable
             try:
-                return self._once(method, path, query, body, key)
+                return self._once(method, path, query, body, headers)
             except urllib.error.HTTPError as fault:
                 if fault.code not in BUSY or last:
                     raise _told(fault, self.place) from fault
@@ -114,9 +118,8 @@ class Console:
             self.pause(min(wait, 60.0))
         raise AssertionError("the last try either answers or raises")
 
-    def _once(self, method: str, path: str, query: Mapping[str, Any], body: Any, key: str) -> Any:
-        headers = {"Accept": "application/json"} | ({"Idempotency-Key": key} if key else {})
-        with self._opened(method, path, query, body, headers) as answer:
+    def _once(self, method: str, path: str, query: Mapping[str, Any], body: Any, headers: Mapping[str, str]) -> Any:
+        with self._opened(method, path, query, body, {"Accept": "application/json", **headers}) as answer:
             text = answer.read()
         if answer.status == NO_CONTENT:
             return None

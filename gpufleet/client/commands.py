@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from gpufleet.client import DONE, JOB_FAILED, NOT_ALLOWED, NOT_THERE, REFUSED, USAGE, ClientError
 from gpufleet.client.calls import Console
-from gpufleet.client.description import described, documents, seconds
+from gpufleet.client.description import changes, described, documents, seconds
 from gpufleet.client.place import URL, Place, clean_url, keep, place_now
 from gpufleet.client.words import ago, ahead, coloured, exact, gpus, gpus_told, logged, plain, plural, table
 
@@ -448,6 +448,36 @@ def _many(name: str, text: str, said: str) -> Command:
 
     command.__doc__ = text
     return command
+
+
+@ends_well
+def change(arguments: Sequence[str]) -> int:
+    """Change what was said of a job: its name, priority, limits, times, labels, or how many workers it has."""
+    parser = parser_of("change", change.__doc__, jobs="1")
+    parser.add_argument("--name")
+    parser.add_argument("--priority", type=int)
+    parser.add_argument("--estimate", help="how long it will run: 90m, 2h, 1d, or seconds; none takes it away, as it does of what follows")
+    parser.add_argument("--limit", help="ended after so long, counted from the start of the run that goes on")
+    parser.add_argument("--not-before", metavar="TIME", help="waits until then: a time with its zone")
+    parser.add_argument("--deadline", metavar="TIME", help="has failed when it has not started by then")
+    parser.add_argument("--retries", type=int, help="how often it is tried again after a failure of its own")
+    parser.add_argument("--label", dest="labels", action="append", help="key=value, beside those that it has; may be repeated")
+    parser.add_argument("--workers", action="append", metavar="ROLE=COUNT", help="worker=4, or worker=2-8 for least and most; may be repeated")
+    parser.add_argument("--cost-centre", help="for whom it is charged to")
+    parser.add_argument("--reason", help="kept in the job's history and in the audit log")
+    asked = parser.parse_args(arguments)
+    console, path = console_meant(), f"/jobs/{asked.job}"
+    stated = changes(asked)
+    if not stated:
+        parser.error("say what is to be changed")
+    read = console.get(path)
+    if asked.labels:
+        stated["labels"] = {**read["labels"], **stated["labels"]}
+    told = console.patch(path, stated | ({"reason": asked.reason} if asked.reason else {}), revision=read["revision"])
+    if asked.json:
+        return print_json(told)
+    print(f"{told['id']}  {coloured(told['state'])}  changed")
+    return DONE
 
 
 BLAME = {"unknown": NOT_THERE, "not_allowed": NOT_ALLOWED, "refused": REFUSED, "stale": REFUSED}

@@ -27,9 +27,10 @@ BASH = """_gpufleet() {{
 complete -F _gpufleet gpufleet
 """
 ZSH = "autoload -U +X bashcompinit && bashcompinit\n"
-OF_JOBS = ("show", "why", "logs", "cancel", "hold", "release", "priority", "checkpoint", "restart", "enqueue")
+OF_JOBS = ("show", "why", "logs", "change", "cancel", "hold", "release", "priority", "checkpoint", "restart", "enqueue")
 WORDS = {
     "bench": "api console engine loop predictions --json --case",
+    "change": "--json --name --priority --estimate --limit --not-before --deadline --retries --label --workers --cost-centre --reason",
     "completion": "bash zsh fish",
     "fleet": "--json --nodes --limit",
     "logs": "--follow --attempt --role --index --tail",

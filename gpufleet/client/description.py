@@ -22,6 +22,7 @@ class _Loader(yaml.SafeLoader):
 
 
 _LENGTH = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|min|h|d)?")
+NONE = "none"
 _WHETHER = {"true": True, "false": False}  # any other word goes as it is: which there are is for the console to say
 _UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 
@@ -74,6 +75,22 @@ def described(document: dict[str, Any], asked: argparse.Namespace, command: Sequ
         launch["workdir"] = asked.workdir
     if launch:
         found["launch"] = launch
+    return found
+
+
+def changes(asked: argparse.Namespace) -> dict[str, Any]:
+    """What the flags change of a job that was submitted, with the keys of its description."""
+    plain = {"name": asked.name, "priority": asked.priority, "retries": asked.retries, "cost_centre": asked.cost_centre}
+    found = {key: value for key, value in plain.items() if value is not None}
+    lengths = {"estimate_s": asked.estimate, "limit_s": asked.limit}
+    found |= {key: None if length == NONE else seconds(length) for key, length in lengths.items() if length is not None}
+    times = {"not_before": asked.not_before, "deadline": asked.deadline}
+    found |= {key: None if moment == NONE else moment for key, moment in times.items() if moment is not None}
+    if asked.labels:
+        found["labels"] = _pairs(asked.labels, "--label")
+    if asked.workers:
+        ranges = {role: _workers(count) for role, count in _pairs(asked.workers, "--workers").items()}
+        found["workers"] = {role: {"min": least, "max": most} for role, (least, most) in ranges.items()}
     return found
 
 

@@ -8,6 +8,7 @@ import pytest
 from gpufleet.client.calls import Console
 from gpufleet.client.description import seconds
 from gpufleet.client.place import place_now
+from gpufleet.core.models import AuditEntry
 from gpufleet.core.times import now
 from scheduler.backends.registry import backend_for
 from scheduler.models import Job, JobState, SavedView
@@ -66,6 +67,63 @@ def test_flags_describe_a_job_or_change_the_files(run, tmp_path):
     assert (elastic.priority, elastic.spec["roles"][0]["min"], elastic.spec["roles"][0]["max"]) == (70, 1, 4)
 
 
+@pytest.fixture
+def elastic(personas):
+    roles = [{"name": "worker", "min": 2, "max": 4, "gpus": 1}]
+    more = {"spec": {"roles": roles, "grace_s": 30}, "gpus_milli": 2000, "labels": {"run": "1"}, "limit_seconds": 60}
+    return job("mine", on=personas.nodes[TEAM], owner=personas.users["submitter"], **more)
+
+
+def test_a_job_is_changed_in_what_is_named(run, elastic):
+    words = ["--priority", "80", "--estimate", "4h", "--limit", "none", "--label", "kind=b", "--workers", "worker=1-8", "--reason", "Later."]
+
+    status, out, err = run("change", elastic.public_id, *words, **SUBMIT)
+
+    assert (status, out, err) == (0, f"{elastic.public_id}  queued  changed\n", "")
+    made = only_job()
+    assert (made.name, made.priority, made.estimate_seconds, made.limit_seconds) == ("mine", 80, 14_400, None)
+    assert made.labels == {"run": "1", "kind": "b"}
+    assert (made.spec["roles"][0]["min"], made.spec["roles"][0]["max"]) == (1, 8)
+    assert AuditEntry.objects.get(action="job.edit").reason == "Later."
+    assert json.loads(run("change", elastic.public_id, "--name", "ours", "--json", **SUBMIT)[1])["name"] == "ours"
+
+
+def test_a_job_is_changed_only_as_it_was_read(run, elastic, monkeypatch):
+    get = Console.get
+
+    def somebody_is_faster(self, path, **query):
+        told = get(self, path, **query)
+        job_hold(job=elastic, now=now())
+        return told
+
+    monkeypatch.setattr(Console, "get", somebody_is_faster)
+
+    status, out, err = run("change", elastic.public_id, "--priority", "80", **SUBMIT)
+
+    assert (status, out, only_job().priority) == (5, "", 50)
+    assert "changed" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        ((), 2, "Say what is to be changed."),
+        (("--reason", "No."), 2, "Say what is to be changed."),
+        (("--limit", "soon"), 2, "no length of time"),
+        (("--workers", "2-8"), 2, "--workers 2-8: write key=value."),
+        (("--workers", "other=2"), 5, "workers"),
+        (("--priority", "5000"), 5, "priority:"),
+        (("--deadline", "tomorrow"), 5, "deadline:"),
+    ],
+)
+def test_a_change_that_is_wrong_is_told_and_nothing_is_written(run, elastic, words, status, said):
+    ended, _, err = run("change", elastic.public_id, *words, **SUBMIT)
+
+    assert (ended, said in err) == (status, True), err
+    elastic.refresh_from_db()
+    assert elastic.revision == Job.objects.get().revision == 1
+
+
 def test_templates_times_secrets_and_whether_it_may_be_put_out_are_flags(run, tmp_path):
     due = now().replace(microsecond=0) + timedelta(days=1)
     words = ["--template", "notebook", "--name", "mine", "--quota", TEAM, "--preemptible", "false", "--secret", "TOKEN=hub", "--secret", "KEY=store"]
@@ -78,6 +136,8 @@ def test_templates_times_secrets_and_whether_it_may_be_put_out_are_flags(run, tm
     assert (made.job_class, made.preemptible) == ("interactive", "no"), "as the template has it, and as the flag has it"
     assert (made.not_before, made.deadline) == (due, due + timedelta(hours=2))
     assert made.launch["secrets"] == {"TOKEN": "hub", "KEY": "store"}
+    assert run("submit", "--template", "notebook", "--quota", TEAM, **SUBMIT)[0] == 0
+    assert Job.objects.latest("id").name == "notebook", "a template may say the name, too"
     (tmp_path / "job.yaml").write_text(
         f"name: x\nquota: {TEAM}\ngpus: 1\npreemptible: false\nlaunch: {{command: [a], secrets: {{TOKEN: old, MORE: other}}}}\n"
     )
