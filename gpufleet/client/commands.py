@@ -237,13 +237,26 @@ def now_of(row: dict[str, Any]) -> str:
     return plain(", ".join(nodes[:3]) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else ""))
 
 
+def used_of(usage: Mapping[str, Any]) -> str:
+    """All attempts' GPU-hours and cost, and how much of what the last one holds or held computes."""
+    said = [f"{usage['gpu_hours']:,.2f} GPU-hours"]
+    said += [f"{usage['cost_micros'] / 1_000_000:,.2f} {plain(usage['currency'])}"] if usage["cost_micros"] is not None else []
+    held = usage["now"]
+    if held and held["busy_percent"] is not None:
+        said.append(f"{gpus(held['busy_milli'])} of {gpus_told(held['busy_milli'] + held['idle_milli'])} busy now ({held['busy_percent']} %)")
+    said += [f"{usage['mean_percent']} % busy in the mean of attempt {usage['attempt']}"] if usage["mean_percent"] is not None else []
+    return ", ".join(said)
+
+
 @ends_well
 def show(arguments: Sequence[str]) -> int:
     """Show a job with its attempts and where its workers sit."""
     asked = parser_of("show", show.__doc__, jobs="1").parse_args(arguments)
-    job = console_meant().get(f"/jobs/{asked.job}")
+    console = console_meant()
+    job = console.get(f"/jobs/{asked.job}")
     if asked.json:
         return print_json(job)
+    used = used_of(console.get(f"/jobs/{asked.job}/usage")) if job["attempts"] else ""
     print(f"{job['id']}  {plain(job['name'])}")
     facts = [
         ("State", f"{coloured(job['state'])} since {exact(job['since'])}"),
@@ -251,6 +264,7 @@ def show(arguments: Sequence[str]) -> int:
         ("Team", f"{plain(job['quota'])}, by {plain(job['owner'] or '-')}"),
         ("Class", f"{job['class']}, priority {job['priority']}"),
         ("GPUs", gpus(job["gpus_milli"])),
+        ("Used", used),
         ("Submitted", exact(job["submitted_at"])),
     ]
     facts += [("Schedule", f"{job['schedule']}, due {exact(job['due_at'])}")] if job["schedule"] else []

@@ -253,7 +253,7 @@ def _node_seats(node_id: str, here: Sequence[Sitting], size: int) -> NodeSeats:
         here[0].node,
         tuple(cells),
         _ranges(workers),
-        _devices(here),
+        devices_told(here),
         sum(one.gpu_milli for one in here),
         min(one.since for one in here),
         all(one.leaving_since for one in here),
@@ -279,7 +279,8 @@ def span(numbers: Sequence[int]) -> str:
     return ", ".join(f"{part[0]}–{part[-1]}" if len(part) > 1 else f"{part[0]}" for part in parts)
 
 
-def _devices(here: Sequence[Sitting]) -> str:
+def devices_told(here: Sequence[Sitting]) -> str:
+    """What is held of one node: `GPU 0–3`, `3g.40gb on GPU 1`."""
     if all(one.index is None for one in here):
         return "no GPU"
     if any(one.profile for one in here):

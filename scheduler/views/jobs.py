@@ -12,6 +12,7 @@ from django.shortcuts import redirect, render
 from django.utils.text import slugify
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
+from dashboards.job_usage import job_usage
 from gpufleet.core.faults import Conflict
 from gpufleet.core.live.feed import feed_revision
 from gpufleet.core.times import now
@@ -242,6 +243,7 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
     discretion = Discretion(access, [*said, *(row.promise.after if row.promise else ())])
     shown = attempts[0] if attempts else None
     sittings = attempt_sittings(shown) if shown else []
+    usage = job_usage(access, job, attempts, sittings, now=moment)
     if shown and shown.ended_at is None:
         sittings = [sitting for sitting in sittings if sitting.until is None]
     nodes = _nodes_of({sitting.node_id for sitting in sittings})
@@ -267,6 +269,7 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
         "runs": runs_of(attempts, discretion, moment),
         "events": event_lines(events, discretion),
         "shown_attempt": shown,
+        "usage": usage,
         "seats": seats_by_node(sittings, {name: size for name, (size, _) in nodes.items()}),
         "expected_seconds": seconds_at(slowest_on(job.spec, {kind for _, kind in nodes.values()}), job.estimate_seconds, None),
         "checkpoints": job_checkpoints(job),
@@ -278,7 +281,7 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
         "may_steer": steers,
         "may_submit": access.can_somewhere(Can.SUBMIT),
         "may_follow": job.owner_id != (access.actor.user.pk if access.actor.user else None) and job.state not in ENDED,
-        "follows": partial(follows_job, access, job),
+        "follows": cache(partial(follows_job, access, job)),
         "writers": job_writers(shown) if shown and steers else [],
         **extra,
     }

@@ -9,9 +9,12 @@ import sys
 import pytest
 
 from gpufleet.cli import main
+from gpufleet.client.commands import used_of
 from gpufleet.client.words import coloured
+from gpufleet.core.times import now
 from scheduler.models import JobState
 from tests.builders import NOON, attempt, gpu, job, node, outlook, placement
+from tests.dashboards.worlds import gpus_of, readings
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -70,6 +73,26 @@ def test_a_job_is_shown_with_its_attempts(run, ours):
     assert "Attempt 1: failed" in out and "exit code 1" in out
     assert "worker 0: alpha GPU 0" in out
     assert json.loads(run("show", running.public_id, "--json")[1])["id"] == running.public_id
+
+
+def test_show_says_what_a_job_used_and_how_busy_it_is(run, ours):
+    running = job("gang", on=ours, state=JobState.RUNNING)
+    of = node("alpha", gpus=2)
+    for worker, device in enumerate(gpus_of(of)):
+        placement(running, device, worker=worker)
+    readings(dict(zip(gpus_of(of), (60, 20), strict=True)), at=now())
+
+    used = next(line for line in run("show", running.public_id)[1].splitlines() if "Used" in line)
+
+    assert used.split("Used")[1].strip() == "0.00 GPU-hours, 0.8 of 2 GPUs busy now (40 %)"
+    assert "Used" not in run("show", job("waits", on=ours).public_id)[1]
+
+
+def test_what_a_job_used_is_told_in_money_to_those_who_see_it():
+    usage = {"gpu_hours": 1234.5, "cost_micros": 2_469_000_000, "currency": "EUR", "now": None, "mean_percent": 41, "attempt": 3}
+
+    assert used_of(usage) == "1,234.50 GPU-hours, 2,469.00 EUR, 41 % busy in the mean of attempt 3"
+    assert used_of(usage | {"cost_micros": None, "mean_percent": None}) == "1,234.50 GPU-hours"
 
 
 def test_why_tells_every_reason(run, ours):
