@@ -25,6 +25,7 @@ PLAIN_COMMANDS: dict[str, str] = {
     "login": "gpufleet.client.commands:login",
     "submit": "gpufleet.client.commands:submit",
     "ls": "gpufleet.client.commands:ls",
+    "queue": "gpufleet.client.queue:queue",
     "show": "gpufleet.client.commands:show",
     "why": "gpufleet.client.commands:why",
     "logs": "gpufleet.client.commands:logs",

@@ -65,6 +65,7 @@ PLACES: tuple[tuple[str, tuple[Place, ...]], ...] = (
         "Work",
         (
             Place("Jobs", "jobs", "job", "w"),
+            Place("Queue", "queue", "sort", "l"),
             Place("Submit", "job_new", "plus", "u", needs=Can.SUBMIT),
             Place("Schedules", "schedules", "refresh", "r"),
             Place("Scheduler", "scheduler", "clock", "s", everywhere=True),

@@ -15,8 +15,8 @@ from gpufleet.client.words import plain
 FOLDER = Path(__file__).parent / "core/management/commands"
 GROUPS: dict[str, Sequence[str]] = {
     "Your jobs": (
-        *("login", "submit", "ls", "show", "why", "logs", "change", "cancel", "hold", "release", "priority", "checkpoint", "restart", "enqueue"),
-        *("schedule", "notices", "completion"),
+        *("login", "submit", "ls", "queue", "show", "why", "logs", "change", "cancel", "hold", "release", "priority", "checkpoint", "restart"),
+        *("enqueue", "schedule", "notices", "completion"),
     ),
     "The fleet": ("fleet", "quota", "top"),
     "Running a console": ("up", "doctor", "person", "inventory", "webhooks", "backup", "seed_demo"),

@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from scheduler.views import bulk, clusters, gpus, imports, jobs, loop, nodes, notices, saved_views, schedules, submitting, templates, webhooks
+from scheduler.views import bulk, clusters, gpus, imports, jobs, loop, nodes, notices, queue, saved_views, schedules, submitting, templates, webhooks
 
 urlpatterns = [
     path("jobs/", jobs.job_list, name="jobs"),
@@ -14,6 +14,7 @@ urlpatterns = [
     path("jobs/views/new/", saved_views.view_new, name="job_view_new"),
     path("jobs/views/<slug:public_id>/", saved_views.view_edit, name="job_view"),
     path("jobs/views/<slug:public_id>/remove/", saved_views.view_end, name="job_view_end"),
+    path("jobs/queue/", queue.queue_page, name="queue"),
     path("jobs/bulk/", bulk.jobs_bulk, name="jobs_bulk"),
     path("jobs/bulk/do/", bulk.jobs_bulk_write, name="jobs_bulk_do"),
     path("jobs/batches/<slug:public_id>/", bulk.batch_page, name="job_batch"),

@@ -36,6 +36,7 @@ WORDS = {
     "logs": "--follow --attempt --role --index --tail",
     "ls": "--json --phase --state --team --owner --mine --all --search --limit --ids --view",
     "plan": "--explain --jsonl",
+    "queue": "--json --team --limit",
     "quota": "--json",
     "schedule": "ls add show pause resume run rm --json --cron --zone --name --overlap --catch-up --start-within --from --until --state --team"
     " --owner --search --limit --ids --reason",

@@ -2,7 +2,22 @@
 
 from ninja import Router
 
-from scheduler.api import bulk, checkpoints, fitting, hardware, imports, jobs, log_stream, loop, notices, saved_views, schedules, templates, webhooks
+from scheduler.api import (
+    bulk,
+    checkpoints,
+    fitting,
+    hardware,
+    imports,
+    jobs,
+    log_stream,
+    loop,
+    notices,
+    queue,
+    saved_views,
+    schedules,
+    templates,
+    webhooks,
+)
 
 router = Router()
 router.add_router("", hardware.router)
@@ -10,6 +25,7 @@ router.add_router("", imports.router)
 router.add_router("", checkpoints.router)
 router.add_router("", bulk.router)  # before single jobs, whose addresses hold any name
 router.add_router("", saved_views.router)
+router.add_router("", queue.router)
 router.add_router("", jobs.router)
 router.add_router("", schedules.router)
 router.add_router("", log_stream.router)

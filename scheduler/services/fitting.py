@@ -27,6 +27,7 @@ from scheduler.engine.kept import Kept
 from scheduler.engine.outcome import decisions_of
 from scheduler.engine.plan import Decision, Stand
 from scheduler.engine.trial import Ground, Level, Trial, starts_at_once
+from scheduler.engine.turns import Turn, turns
 from scheduler.engine.values import QUEUED, Job, Scenario
 from scheduler.foresight import Foreseen, Foresight, estimated, ruled
 from scheduler.job_schema import JobDescription
@@ -129,6 +130,19 @@ class Sequel:
     starts: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """Who waits, in the order in which they are asked, as of a moment; and where each stands in it, by name."""
+
+    as_of: datetime
+    turns: tuple[Turn, ...]
+    place: Mapping[str, int]
+
+    def turn_of(self, job: str) -> Turn | None:
+        place = self.place.get(job)
+        return None if place is None else self.turns[place]
+
+
 @dataclass(slots=True)
 class _Side:
     """A ground with all that it is made anew from."""
@@ -142,6 +156,7 @@ class _Side:
     kinds: int = 0
     foresight: Foresight = field(default_factory=Foresight)
     past: Recalled | None = None
+    queue: Queue | None = None  # once somebody has asked for it
 
 
 class Grounds:
@@ -202,6 +217,24 @@ class Grounds:
             return Sequel(taken_at, tuple(name for name in _starts(before, jobs) if name not in known))
         finally:
             self._previewing.release()
+
+    def queue(self, now: datetime) -> Queue | None:
+        """In which order those who wait are asked, worked out once for each reading. None: the fleet is being read."""
+        self._see_to_it(now)
+        with self._trying:
+            side = self._serving
+            if side is None or not _serves(side, now):
+                return None
+            if side.queue is None:
+                assert side.ground is not None
+                asked = turns(side.ground.scenario, side.ground.kept)
+                side.queue = Queue(side.taken_at, asked, {turn.job.name: place for place, turn in enumerate(asked)})
+            return side.queue
+
+    def queue_at_hand(self, now: datetime) -> Queue | None:
+        """The same where it has been worked out already: nothing is read or computed, and nobody waits."""
+        side = self._serving
+        return None if side is None or not _serves(side, now) else side.queue
 
     def foreseen(self, make: Callable[[_Side], Job], wait: int) -> Foreseen:
         """The range around a start that a trial found: by futures, where few enough jobs are there to play them while somebody waits."""
@@ -274,7 +307,7 @@ class Grounds:
         began = time.monotonic()
         side.decided = decided_now()
         snapshot = side.snapshots.take(settings=engine, now=now, start_timeout=chosen.start_timeout)
-        side.ground = Ground(_begun(snapshot.scenario, snapshot.kept), snapshot.kept)
+        side.ground, side.queue = Ground(_begun(snapshot.scenario, snapshot.kept), snapshot.kept), None
         side.taken_at, side.foresight = now, foresight_now()
         side.past = past_recalled(side.past, kinds=side.snapshots.kinds, now=now)
         side.took = timedelta(seconds=time.monotonic() - began)

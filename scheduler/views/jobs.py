@@ -9,6 +9,7 @@ from django.core.exceptions import PermissionDenied, ValidationError
 from django.db.models import Count, Q
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
 from django.shortcuts import redirect, render
+from django.urls import reverse
 from django.utils.text import slugify
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
@@ -34,6 +35,7 @@ from scheduler.presenters.jobs import (
     types_of,
     would_start_if,
 )
+from scheduler.presenters.queue import turn_line, why_there
 from scheduler.selectors.discretion import Discretion
 from scheduler.selectors.jobs import (
     MOST_COUNTED,
@@ -59,6 +61,7 @@ from scheduler.selectors.predictions import prediction_of, record_of
 from scheduler.selectors.saved_views import is_mine, view_default, views_visible
 from scheduler.selectors.schedules import schedule_of
 from scheduler.services.edits import job_enqueue
+from scheduler.services.fitting import GROUNDS
 from scheduler.services.steering import job_cancel, job_hold_back, job_release_hold
 from scheduler.speeds import seconds_at, slowest_on
 from scheduler.view_queries import query_spelt
@@ -83,7 +86,7 @@ def job_list(request: HttpRequest) -> HttpResponseBase:
         "pause": cache(pause_now),
         "views": partial(_views, access, request),
         "version": version,
-        "tabs": partial(_tabs, access, [phase for phase in request.GET.getlist("phase") if phase]),
+        "tabs": partial(job_tabs, access, [phase for phase in request.GET.getlist("phase") if phase]),
         "may_submit": access.can_somewhere(Can.SUBMIT),
         "bulk_actions": CHOICES,
     }
@@ -105,13 +108,16 @@ def _views(access: Access, request: HttpRequest) -> list[dict[str, Any]]:
     ]
 
 
-def _tabs(access: Access, asked: list[str]) -> list[dict[str, Any]]:
-    counts = job_state_counts(access)
-    found: list[dict[str, Any]] = [{"label": "All", "href": "?phase=", "count": None, "current": not asked}]
+def job_tabs(access: Access, asked: list[str], *, queue: bool = False) -> list[dict[str, Any]]:
+    """The tabs above the list, and above the queue, which is a page of its own."""
+    counts, jobs = job_state_counts(access), reverse("jobs")
+    found: list[dict[str, Any]] = [{"label": "All", "href": f"{jobs}?phase=", "count": None, "current": not asked and not queue}]
     for key, label in PHASE_CHOICES:
         count = counts.get(key)
         told = None if count is None else f"{count:,}" if count <= MOST_COUNTED else f"{MOST_COUNTED:,}+"
-        found.append({"label": label, "href": f"?phase={key}", "count": told, "current": asked == [key]})
+        found.append({"label": label, "href": f"{jobs}?phase={key}", "count": told, "current": asked == [key]})
+        if key == "waiting":
+            found.append({"label": "Queue", "href": reverse("queue"), "count": None, "current": queue})
     return found
 
 
@@ -240,6 +246,10 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
     said += [text for attempt in attempts for text in (attempt.cause, attempt.stop_cause)]
     if row.outlook:
         said += [row.outlook.reasons, row.outlook.would_start_if]
+    queue = GROUNDS.queue_at_hand(moment) if job.state in WAITING else None
+    turn = queue.turn_of(job.public_id) if queue else None
+    if turn:
+        said.append(why_there(turn))
     discretion = Discretion(access, [*said, *(row.promise.after if row.promise else ())])
     shown = attempts[0] if attempts else None
     sittings = attempt_sittings(shown) if shown else []
@@ -264,6 +274,8 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
         "outlook": row.outlook,
         "told": told,
         "record": record_of(told, now=moment) if told else None,
+        "queue": queue,
+        "turn": turn_line(turn, discretion) if turn else None,
         "promise": row.promise,
         "promised": promised(row.promise, job.public_id, discretion) if row.promise else "",
         "runs": runs_of(attempts, discretion, moment),

@@ -107,5 +107,5 @@ def test_completion_is_a_script_that_the_shell_takes(capsys, shell):
         asked = f'{script}\nGPUFLEET_NO_JOBS=1; COMP_WORDS=(gpufleet qu); COMP_CWORD=1; _gpufleet; echo "${{COMPREPLY[@]}}"'
         asked += '\nCOMP_WORDS=(gpufleet fleet --n); COMP_CWORD=2; _gpufleet; echo "${COMPREPLY[@]}"'
         done = subprocess.run(["bash", "-c", asked], capture_output=True, text=True)
-        assert (done.stdout, done.stderr) == ("quota\n--nodes\n", "")
+        assert (done.stdout, done.stderr) == ("queue quota\n--nodes\n", "")
     assert cli.main(["gpufleet", "completion", "tcsh"]) == 2

@@ -1,0 +1,58 @@
+"""The part of the queue that a reader may see: his jobs at their true places, and how many of others stand between them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from quotas.permissions import Access, Can, is_within
+from scheduler.engine.turns import Turn
+from scheduler.selectors.jobs import JobRow, job_rows, jobs_listed
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """A job at its turn. `others`: how many jobs that are not shown stand between it and the one that is shown before it."""
+
+    turn: Turn
+    row: JobRow
+    others: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePart:
+    """Some of those whom the reader may see, from a place on. `behind`: jobs of others behind the last of all."""
+
+    items: tuple[Queued, ...]
+    first: int
+    visible: int
+    behind: int
+
+    @property
+    def extent(self) -> str:
+        """Which of them these are, counted as people count."""
+        return f"{self.first + 1:,}–{self.first + len(self.items):,}"
+
+
+def turns_visible(access: Access, turns: Sequence[Turn], team: str = "") -> list[Turn]:
+    """Of the subtrees where the reader may see, below a node if one is named."""
+    access.must_somewhere(Can.SEE)
+    paths = access.paths(Can.SEE)
+    team = team.strip("/")
+    teams = {turn.job.quota for turn in turns}
+    seen = {path for path in teams if is_within(path, team) and any(is_within(path, mine) for mine in paths)}
+    return [turn for turn in turns if turn.job.quota in seen]
+
+
+def queue_part(access: Access, turns: Sequence[Turn], visible: Sequence[Turn], *, first: int, size: int) -> QueuePart:
+    """So many of `visible` from a place on, in a number of queries that does not grow with them. Who has been deleted since is left out."""
+    shown = visible[first : first + size]
+    found = jobs_listed(access).filter(public_id__in=[turn.job.name for turn in shown])
+    rows = {row.job.public_id: row for row in job_rows(access, list(found))}
+    before = visible[first - 1].number if first else 0
+    items = []
+    for turn in shown:
+        row = rows.get(turn.job.name)
+        if row is None:
+            continue
+        items.append(Queued(turn, row, turn.number - before - 1))
+        before = turn.number
+    return QueuePart(tuple(items), first, len(visible), len(turns) - before if first + size >= len(visible) else 0)

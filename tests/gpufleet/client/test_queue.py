@@ -1,0 +1,65 @@
+"""`gpufleet queue` against a console that answers over HTTP."""
+
+import json
+
+import pytest
+
+from gpufleet.client.calls import Console
+from gpufleet.client.place import place_now
+from gpufleet.core.times import now
+from scheduler.services import fitting
+from tests.builders import NOON, job, node
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def queued(personas):
+    """Nine jobs that wait for more than there is free, of which four are the viewer's."""
+    node("n1", gpus=8)
+    ours, others = personas.nodes["acme/research/nlp"], personas.nodes["acme/product/search"]
+    spec = {"roles": [{"name": "worker", "min": 1, "gpus": 4}]}
+    made = [
+        job(f"job-{number}", on=ours if number % 2 else others, priority=number, gpus_milli=4000, spec=spec, submitted_at=NOON) for number in range(9)
+    ]
+    fitting.GROUNDS.forget()
+    fitting.GROUNDS.read(now())
+    yield made
+    fitting.GROUNDS.forget()
+
+
+def test_the_queue_is_printed_in_its_order_with_reasons(run, queued):
+    status, out, err = run("queue")
+
+    assert (status, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0].split()[:3] == ["TURN", "JOB", "NAME"]
+    assert len(lines) == 2 + len(json.loads(run("queue", "--json")[1])["items"])
+    assert "goes before" in out
+    assert "acme/product" not in out
+    assert "jobs in the queue, as of " in lines[-1]
+
+
+def test_a_long_queue_is_walked_to_its_end_and_no_further(run, queued, monkeypatch):
+    monkeypatch.setattr("gpufleet.client.queue.MOST_OF_A_PAGE", 2)
+    whole = json.loads(run("queue", "--json", who="superuser")[1])["items"]
+
+    assert [row["turn"] for row in whole] == [*range(1, len(whole) + 1)]
+    assert len(whole) > 4
+    assert [row["id"] for row in json.loads(run("queue", "--json", "-n", "3", who="superuser")[1])["items"]] == [row["id"] for row in whole[:3]]
+    assert json.loads(run("queue", "--json", "--team", "acme/product", who="superuser")[1])["items"]
+
+
+def test_while_the_fleet_is_read_it_asks_again(run, queued, monkeypatch):
+    readings = []
+    fitting.GROUNDS.forget()
+    monkeypatch.setattr(fitting, "PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(fitting.Grounds, "_beside", lambda grounds, at: readings.append(at))
+    monkeypatch.setattr(
+        "gpufleet.client.queue.console_meant", lambda: Console(place_now(), pause=lambda seconds: fitting.GROUNDS._make_and_tell(readings[0]))
+    )
+    status, out, _ = run("queue")
+
+    assert status == 0
+    assert len(readings) == 1
+    assert "TURN" in out
