@@ -6,6 +6,7 @@ from django import forms
 from django.core.validators import validate_slug
 
 from quotas.forms import NodeChoiceField
+from quotas.forms import ReasonForm as ConfirmForm
 from quotas.models import QuotaNode
 from scheduler.engine.mig import Instance
 from scheduler.happenings import LABELS, Happened
@@ -97,6 +98,17 @@ class WebhookForm(forms.Form):
             del self.fields["node"]
         else:
             self.fields["node"].queryset = places  # type: ignore[attr-defined]
+
+
+class RestartForm(ConfirmForm):
+    """`key` is drawn for each page, so that a second click submits no second job; `revision` is the job's as the page showed it."""
+
+    key = forms.CharField(widget=forms.HiddenInput, required=False, max_length=100)
+
+    def __init__(self, *arguments: Any, anew: bool, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        if anew:
+            del self.fields["reason"]
 
 
 class JobField(forms.CharField):

@@ -2,7 +2,23 @@
 
 from django.urls import path
 
-from scheduler.views import bulk, clusters, gpus, imports, jobs, loop, nodes, notices, queue, saved_views, schedules, submitting, templates, webhooks
+from scheduler.views import (
+    bulk,
+    clusters,
+    gpus,
+    imports,
+    job_changes,
+    jobs,
+    loop,
+    nodes,
+    notices,
+    queue,
+    saved_views,
+    schedules,
+    submitting,
+    templates,
+    webhooks,
+)
 
 urlpatterns = [
     path("jobs/", jobs.job_list, name="jobs"),
@@ -24,6 +40,9 @@ urlpatterns = [
     path("jobs/<slug:public_id>/hold/", jobs.job_hold_write, name="job_hold"),
     path("jobs/<slug:public_id>/release/", jobs.job_release_write, name="job_release"),
     path("jobs/<slug:public_id>/enqueue/", jobs.job_enqueue_write, name="job_enqueue"),
+    path("jobs/<slug:public_id>/edit/", job_changes.job_change_page, name="job_change"),
+    path("jobs/<slug:public_id>/restart/", job_changes.job_restart_page, name="job_restart"),
+    path("jobs/<slug:public_id>/checkpoint/", jobs.job_save_write, name="job_save"),
     path("jobs/<slug:public_id>/follow/", notices.job_follow_write, name="job_follow"),
     path("schedules/", schedules.schedule_list, name="schedules"),
     path("schedules/new/", schedules.schedule_new, name="schedule_new"),

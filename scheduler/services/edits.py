@@ -205,6 +205,9 @@ def job_restart(*, access: Access, job: Job, reason: str, now: datetime, key: st
         return job_clone(access=access, job=job, changes={}, key=key, now=now).jobs[0]
     if job.state not in HOLDING:
         raise Conflict(f"{job.public_id} waits already.")
+    leaving = open_attempts([job.pk]).get(job.pk)
+    if leaving is not None and leaving.stop_to in ENDED:
+        raise Conflict(f"{job.public_id} is leaving for good; once it has ended it can be submitted again.")
     return job_stop(
         job=job, to=JobState.PREEMPTED, outcome="preempted", cause=cause, now=now, actor=access.actor, revision=revision, only_holding=True
     )

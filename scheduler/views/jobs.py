@@ -60,7 +60,7 @@ from scheduler.selectors.notices import follows_job
 from scheduler.selectors.predictions import prediction_of, record_of
 from scheduler.selectors.saved_views import is_mine, view_default, views_visible
 from scheduler.selectors.schedules import schedule_of
-from scheduler.services.edits import job_enqueue
+from scheduler.services.edits import job_enqueue, job_save_now
 from scheduler.services.fitting import GROUNDS
 from scheduler.services.steering import job_cancel, job_hold_back, job_release_hold
 from scheduler.speeds import seconds_at, slowest_on
@@ -218,6 +218,12 @@ def job_enqueue_write(request: HttpRequest, public_id: str) -> HttpResponse:
     return _steer(request, public_id, job_enqueue, "{} is submitted.")
 
 
+@require_POST
+@requires(Can.SEE)
+def job_save_write(request: HttpRequest, public_id: str) -> HttpResponse:
+    return _steer(request, public_id, job_save_now, "{} is told to save its work now, and goes on.")
+
+
 def _steer(request: HttpRequest, public_id: str, service: Callable[..., Job], said: str) -> HttpResponse:
     access = access_of(request)
     job = job_for(access, public_id)
@@ -269,6 +275,8 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
         "is_draft": job.state == JobState.DRAFT,
         "holds": job.state in HOLDING,
         "ended": job.state in ENDED,
+        "can_restart": (job.state in ENDED and access.can_somewhere(Can.SUBMIT)) or (job.state in HOLDING and job.state != JobState.CHECKPOINTING),
+        "can_save": job.state in (JobState.RUNNING, JobState.DEGRADED) and job.spec.get("checkpoint", {}) is not None,
         "blockers": blockers(row.outlook, discretion, limit_holders(access, row.outlook, moment)),
         "would_start_if": would_start_if(row.outlook, discretion),
         "outlook": row.outlook,

@@ -1,0 +1,159 @@
+"""Changing a job and starting it anew: pages of their own, as both are thought over before they are done."""
+
+import secrets
+from collections.abc import Mapping, Sequence
+
+from django.contrib import messages
+from django.core.exceptions import ValidationError
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods
+
+from gpufleet.core.faults import Conflict, Stale
+from gpufleet.core.times import now
+from gpufleet.web import Access, Can, access_of, requires
+from quotas.views.confirm import confirm
+from scheduler.forms import RestartForm
+from scheduler.job_reading import change_read
+from scheduler.models import ENDED, HOLDING, Job
+from scheduler.presenters.job_changes import REASON, SEEN, Typed, asked_of, change_rows, changed_words, faults_at_fields, gone_words, texts_of
+from scheduler.selectors.jobs import job_checkpoints, job_for, must_steer
+from scheduler.services.edits import job_edit, job_restart
+from scheduler.views.nodes import messages_by_field
+
+# What no row has: a form that does not say what it was read at changes nothing.
+NO_REVISION = -1
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@requires(Can.SEE)
+def job_change_page(request: HttpRequest, public_id: str) -> HttpResponse:
+    """What may be changed of a job as it stands. Only what was typed over is changed, and only if nobody was faster."""
+    access = access_of(request)
+    job = job_for(access, public_id)
+    must_steer(access, job)
+    if request.method != "POST":
+        return _change_form(request, job, Typed({}, {}))
+    typed = Typed.of(request.POST.items())
+    text = request.POST.get("revision", "")
+    revision = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else NO_REVISION
+    before = texts_of(job)
+    try:
+        change = change_read(asked_of(job, typed))
+        job_edit(access=access, job=job, change=change, now=now(), revision=revision)
+    except ValidationError as fault:
+        return _change_form(request, job, typed, status=422, faults=messages_by_field(fault), revision=revision)
+    except Stale:
+        fresh = job_for(access, public_id)
+        if fresh.state in ENDED:
+            return _change_form(request, fresh, typed, status=409, others=["It has ended since you opened this page."])
+        said = ["It has changed since you opened this page. What you typed is kept; all else is as it is now. Look at it, then save again."]
+        return _change_form(request, fresh, typed.over(texts_of(fresh)), status=409, others=[*said, *gone_words(fresh, typed)])
+    except Conflict as fault:
+        return _change_form(request, job_for(access, public_id), typed, status=409, others=[str(fault)])
+    fresh = job_for(access, public_id)
+    messages.success(request, f"{fresh.name} is changed: {changed_words(before, texts_of(fresh))}.")
+    return redirect("job", public_id)
+
+
+def _change_form(
+    request: HttpRequest,
+    job: Job,
+    typed: Typed,
+    *,
+    status: int = 200,
+    faults: Mapping[str, list[str]] | None = None,
+    others: Sequence[str] = (),
+    revision: int | None = None,
+) -> HttpResponse:
+    at_fields, elsewhere = faults_at_fields(job, faults or {}, typed)
+    rows = change_rows(job, typed, at_fields)
+    context = {
+        "job": job,
+        "ended": job.state in ENDED,
+        "rows": [row for row in rows if not row.field.path.startswith("roles[")],
+        "roles": [row for row in rows if row.field.path.startswith("roles[")],
+        "reason": typed.now.get(REASON, ""),
+        "reason_faults": at_fields.get(REASON, []),
+        "seen": [(SEEN + row.field.path, typed.seen_at(row.field.path, texts_of(job))) for row in rows],
+        "others": [*others, *elsewhere],
+        "revision": job.revision if revision is None else revision,
+    }
+    return render(request, "scheduler/job_change.html", context, status=status)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@requires(Can.SEE)
+def job_restart_page(request: HttpRequest, public_id: str) -> HttpResponse:
+    """What starting anew does, a reason, and the button. Done only if the job still stands as the page showed it."""
+    access = access_of(request)
+    job = job_for(access, public_id)
+    must_steer(access, job)
+    if request.method != "POST":
+        return _confirm_restart(request, access, job, RestartForm(initial=_seen(job), anew=job.state in ENDED))
+    form = RestartForm(request.POST, anew=job.state in ENDED)
+    if not form.is_valid():
+        return _confirm_restart(request, access, job, form)
+    given, revision = form.cleaned_data, form.cleaned_data["revision"]
+    try:
+        begun = job_restart(
+            access=access,
+            job=job,
+            reason=given.get("reason", ""),
+            now=now(),
+            key=given["key"],
+            revision=NO_REVISION if revision is None else revision,
+        )
+    except ValidationError as fault:
+        for path, told in messages_by_field(fault).items():
+            named = path if path in form.fields else None
+            form.add_error(named, told if named or path == "all" else [f"{path}: {message}" for message in told])
+        return _confirm_restart(request, access, job, form)
+    except Conflict as fault:
+        return _not_restarted(request, access, job_for(access, public_id), fault)
+    if begun.pk == job.pk:
+        messages.success(request, f"{job.name} is told to save its work; it waits for its next start once it has left its GPUs.")
+    else:
+        messages.success(request, f"{job.name} is submitted again: {begun.public_id}.")
+    return redirect("job", begun.public_id)
+
+
+def _seen(job: Job) -> dict[str, object]:
+    return {"revision": job.revision, "key": secrets.token_hex(12)}
+
+
+def _not_restarted(request: HttpRequest, access: Access, job: Job, fault: Conflict) -> HttpResponse:
+    """The page as it is now, so that a second press is about what it says."""
+    data = request.POST.copy()
+    data["revision"] = str(job.revision)
+    form = RestartForm(data, anew=job.state in ENDED)
+    form.add_error(None, "It has changed since you opened this page. Below is what would happen now." if isinstance(fault, Stale) else str(fault))
+    answer = _confirm_restart(request, access, job, form)
+    answer.status_code = 409
+    return answer
+
+
+def _confirm_restart(request: HttpRequest, access: Access, job: Job, form: RestartForm) -> HttpResponse:
+    page = reverse("job", args=[job.public_id])
+    above = [("Jobs", reverse("jobs")), (job.public_id, page)]
+    send = "Submit it again" if job.state in ENDED else "Restart"
+    return confirm(request, form, above=above, back=page, heading=f"Restart {job.name}?", send=send, effects=_effects(job))
+
+
+def _effects(job: Job) -> list[str]:
+    if job.state in ENDED:
+        return [
+            "The same is submitted as a new job, with your rights, and queues behind those who wait.",
+            "This one and its history stay as they are.",
+        ]
+    if job.state not in HOLDING:
+        return ["It waits for its start already, so there is nothing to restart."]
+    saved = next((row for row in job_checkpoints(job) if row.state == "complete"), None)
+    return [
+        "Its workers are told to save their work and to leave; who stays past the grace is stopped by force.",
+        "Its GPUs come free for others; it waits for its next start, which may take a while.",
+        f"It goes on from its last complete checkpoint; the newest is of step {saved.checkpoint.step} now."
+        if saved
+        else "No complete checkpoint was reported: unless it saves its work now, it begins anew.",
+    ]

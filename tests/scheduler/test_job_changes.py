@@ -1,0 +1,256 @@
+"""Changing, restarting and saving a job on its pages: what its state allows, faults at their fields, nothing over somebody else's change."""
+
+import html
+import re
+
+import pytest
+from django.urls import reverse
+
+from gpufleet.core.models import AuditEntry
+from gpufleet.core.times import now
+from scheduler.models import Attempt, Job, JobEvent, JobState, Order, OrderKind
+from scheduler.services.jobs import job_hold, job_stop
+from tests.builders import NOON, attempt, job, node, placement
+
+pytestmark = pytest.mark.django_db
+TEAM = "acme/research/nlp"
+ELASTIC = {"roles": [{"name": "worker", "min": 2, "max": 4, "gpus": 1}], "grace_s": 30}
+
+
+@pytest.fixture
+def mine(personas):
+    node(gpus=4)
+    return job(
+        "mine", on=personas.nodes[TEAM], owner=personas.users["submitter"], spec=ELASTIC, gpus_milli=2000, labels={"run": "1"}, limit_seconds=7200
+    )
+
+
+@pytest.fixture
+def gang(personas):
+    found = job("gang", on=personas.nodes[TEAM], owner=personas.users["submitter"], state=JobState.RUNNING, spec=ELASTIC, gpus_milli=2000)
+    run = attempt(found, running_at=now())
+    for number, gpu in enumerate(node(gpus=2).gpus.order_by("index")):
+        placement(found, gpu, attempt=run, worker=number)
+    return found
+
+
+@pytest.fixture
+def client(personas):
+    return personas.client("submitter")
+
+
+def page(client, name, of):
+    answer = client.get(reverse(name, args=[of.public_id]))
+    assert answer.status_code == 200
+    return answer.content.decode()
+
+
+def fields_in(text):
+    """What the page's form would send if nothing were typed."""
+    form = text[text.index("<main") : text.index("</main>")]
+    found = {}
+    for tag in re.findall(r"<input\b[^>]*>", form):
+        attributes = dict(re.findall(r'([\w-]+)="([^"]*)"', tag))
+        found[attributes["name"]] = html.unescape(attributes.get("value", ""))
+    for name, text_ in re.findall(r'<textarea[^>]*? name="([^"]+)"[^>]*>(.*?)</textarea>', form, re.DOTALL):
+        found[name] = html.unescape(text_)
+    return found
+
+
+def send(client, name, of, status, fields=(), **typed):
+    answer = client.post(reverse(name, args=[of.public_id]), {**dict(fields), **{path.replace("__", "."): text for path, text in typed.items()}})
+    assert answer.status_code == status, answer.content.decode()
+    return html.unescape(answer.content.decode())
+
+
+def fresh(of):
+    return Job.objects.get(pk=of.pk)
+
+
+def fault_at(text, path):
+    """What stands at a field."""
+    field = text[text.index(f'data-path="{path}"') :]
+    told = field[field.index("data-faults") : field.index("</div>", field.index("data-faults"))]
+    return re.findall(r'<p class="error">(.*?)</p>', told)
+
+
+def test_what_is_typed_over_is_changed_and_nothing_else(client, mine):
+    fields = fields_in(page(client, "job_change", mine))
+    shown = {"priority": "50", "limit_s": "2h", "labels": "run=1", "roles[0].min": "2", "roles[0].max": "4"}
+    assert shown.items() <= fields.items()
+
+    typed = {"priority": "70", "limit_s": "", "estimate_s": "90m", "deadline": "2190-01-01T00:00:00Z", "labels": "run=2\r\nkind=x"}
+    answer = client.post(reverse("job_change", args=[mine.public_id]), fields | typed | {"roles[0].max": "3", "reason": "Sooner."}, follow=True)
+
+    found = fresh(mine)
+    assert (found.priority, found.limit_seconds, found.estimate_seconds, found.labels) == (70, None, 5400, {"run": "2", "kind": "x"})
+    assert (found.spec["roles"][0]["min"], found.spec["roles"][0]["max"], found.name) == (2, 3, "mine")
+    event = JobEvent.objects.filter(job=mine).latest("id")
+    assert event.detail["changed"] == ["deadline", "estimate_s", "labels", "limit_s", "priority", "workers"]
+    assert AuditEntry.objects.get(action="job.edit").reason == "Sooner."
+    told = html.unescape(answer.content.decode())
+    assert "mine is changed: priority 50 → 70, will run for about none → 90m, ended after 2h → none" in told
+    assert "workers at most 4 → 3" in told
+
+
+def test_each_fault_stands_at_its_field_and_nothing_typed_is_lost(client, mine):
+    fields = fields_in(page(client, "job_change", mine))
+    wrong = {"priority": "high", "limit_s": "0", "deadline": "tomorrow", "roles[0].min": "", "name": " ", "reason": "x" * 281, "cost_centre": "R&D"}
+    told = send(client, "job_change", mine, 422, fields | wrong)
+
+    again = fields_in(told)
+    assert {path: again[path] for path in wrong} == wrong
+    assert fault_at(told, "priority") == ["A whole number is wanted."]
+    assert fault_at(told, "limit_s") == ["At least 1."]
+    assert fault_at(told, "deadline") == ["A time is wanted, such as 2026-11-20T09:00:00Z."]
+    assert fault_at(told, "name") == ["It is empty."]
+    assert fault_at(told, "roles[0].min") == ["A whole number is wanted."]
+    assert fault_at(told, "cost_centre") == []
+    assert "At most 280 characters." in told
+    assert fresh(mine).revision == mine.revision
+
+    past = send(client, "job_change", mine, 422, fields, deadline="2020-01-01T00:00:00Z")
+    assert fault_at(past, "deadline") == ["It lies in the past."]
+    upside_down = send(client, "job_change", mine, 422, fields | {"roles[0].min": "9"})
+    assert fault_at(upside_down, "roles[0].min"), "what the engine says of the range"
+    assert "names nothing to change" in send(client, "job_change", mine, 422, fields)
+
+
+def test_what_somebody_else_changed_is_shown_and_not_written_over(client, personas, mine):
+    fields = fields_in(page(client, "job_change", mine))
+    other = personas.client("team_lead")
+    send(other, "job_change", mine, 302, fields_in(page(other, "job_change", mine)), limit_s="4h", priority="60")
+
+    told = send(client, "job_change", mine, 409, fields, priority="70", reason="Mine first.")
+
+    assert "It has changed since you opened this page." in told
+    again = fields_in(told)
+    assert (again["priority"], again["limit_s"], again["reason"]) == ("70", "4h", "Mine first.")
+    assert "was 60" in told
+    assert (fresh(mine).priority, fresh(mine).limit_seconds) == (60, 14_400)
+    send(client, "job_change", mine, 302, again)
+    assert (fresh(mine).priority, fresh(mine).limit_seconds) == (70, 14_400), "what was not touched stays as the other one set it"
+
+
+def test_a_form_that_says_no_revision_changes_nothing(client, mine):
+    send(client, "job_change", mine, 409, priority="70")
+    send(client, "job_change", mine, 409, priority="70", revision="one")
+    assert fresh(mine).priority == 50
+
+
+def test_only_what_may_be_changed_as_it_stands_is_offered(client, mine, gang):
+    assert {"not_before", "deadline"} <= fields_in(page(client, "job_change", mine)).keys()
+    fields = fields_in(page(client, "job_change", gang))
+    assert not {"not_before", "deadline"} & fields.keys()
+
+    refused = send(client, "job_change", gang, 422, fields | {"roles[0].min": "3"})
+    assert fault_at(refused, "roles[0].min") == ["It runs with 2, which must lie within the new range."]
+    send(client, "job_change", gang, 302, fields | {"roles[0].min": "1"})
+    assert fresh(gang).spec["roles"][0]["min"] == 1
+
+
+def test_a_job_that_started_meanwhile_says_what_is_too_late(client, mine):
+    fields = fields_in(page(client, "job_change", mine))
+    Job.objects.filter(pk=mine.pk).update(state=JobState.RUNNING, revision=mine.revision + 1)
+
+    told = send(client, "job_change", mine, 409, fields, deadline="2190-01-01T00:00:00Z", priority="70")
+
+    assert "Deadline can't be changed any more." in told
+    assert fields_in(told)["priority"] == "70"
+
+
+def test_what_has_ended_can_not_be_changed(client, mine):
+    fields = fields_in(page(client, "job_change", mine))
+    job_stop(job=mine, to=JobState.CANCELLED, outcome="cancelled", cause="Test", now=now())
+
+    assert "It has ended since" in send(client, "job_change", mine, 409, fields, priority="70")
+    ended = page(client, "job_change", mine)
+    assert "nothing of it can be changed" in ended and 'name="priority"' not in ended
+    assert "/edit/" not in page(client, "job", mine)
+
+
+def test_who_may_not_steer_it_changes_nothing(personas, mine):
+    hers = job("hers", on=personas.nodes["acme/product/search"])
+    for name in ("job_change", "job_restart", "job_save"):
+        send(personas.client("viewer"), name, mine, 403, revision="1", priority="70")
+        send(personas.client("submitter"), name, hers, 404, revision="1", priority="70")
+    for name in ("job_change", "job_restart"):
+        assert personas.client("viewer").get(reverse(name, args=[mine.public_id])).status_code == 403
+    seen = page(personas.client("viewer"), "job", mine)
+    assert "/edit/" not in seen and "/restart/" not in seen and "/checkpoint/" not in seen
+
+
+def test_labels_are_shown_as_text_and_kept_where_a_line_can_not_hold_them(client, mine):
+    Job.objects.filter(pk=mine.pk).update(labels={"run": '"><script>alert(1)</script>'}, name="<img src=x onerror=alert(2)>")
+    text = page(client, "job_change", mine)
+    assert "<script>alert(1)" not in text and "<img src=x" not in text
+    assert fields_in(text)["labels"] == 'run="><script>alert(1)</script>'
+    typed = {"revision": "1", "labels": "<script>alert(3)</script>", "reason": '"><script>'}
+    faulty = client.post(reverse("job_change", args=[mine.public_id]), typed)
+    assert faulty.status_code == 422
+    assert b"<script>alert(3)" not in faulty.content and b'"><script>' not in faulty.content
+
+    Job.objects.filter(pk=mine.pk).update(labels={"note": "two\nlines=1"})
+    fields = fields_in(page(client, "job_change", mine))
+    assert "labels" not in fields
+    send(client, "job_change", mine, 302, fields, priority="70")
+    assert fresh(mine).labels == {"note": "two\nlines=1"}
+
+
+def test_what_runs_saves_its_work_and_goes_on(client, gang, mine):
+    assert "Save now" in page(client, "job", gang)
+    send(client, "job_save", gang, 302)
+
+    assert Order.objects.filter(kind=OrderKind.SIGNAL, payload={"signal": "checkpoint"}).count() == 1
+    assert fresh(gang).state == JobState.RUNNING
+    assert "is told to save its work now" in page(client, "job", gang)
+    assert "Save now" not in page(client, "job", mine)
+    assert "does not run" in send(client, "job_save", mine, 409)
+    assert "at most 280 characters" in send(client, "job_save", gang, 422, reason="x" * 281)
+    Job.objects.filter(pk=gang.pk).update(spec=ELASTIC | {"checkpoint": None})
+    assert "Save now" not in page(client, "job", gang), "it said that it can't"
+
+
+def test_what_runs_is_restarted_once_however_often_it_is_pressed(client, gang):
+    asked = page(client, "job_restart", gang)
+    assert "No complete checkpoint was reported" in asked
+    send(client, "job_restart", gang, 409, reason="Without a revision.")
+    assert fresh(gang).state == JobState.RUNNING
+    fields = fields_in(asked) | {"reason": "Stuck."}
+    send(client, "job_restart", gang, 302, fields)
+
+    assert fresh(gang).state == JobState.CHECKPOINTING
+    leaving = Attempt.objects.get(job=gang)
+    assert (leaving.stop_to, leaving.stop_cause) == ("preempted", "Stuck.")
+    told = send(client, "job_restart", gang, 409, fields)
+    assert "It has changed since you opened this page." in told
+    assert Order.objects.filter(kind=OrderKind.SIGNAL).count() == 1
+    assert "Restart" not in page(client, "job", gang)
+
+
+def test_what_is_leaving_for_good_is_not_said_to_restart(client, gang):
+    job_stop(job=gang, to=JobState.CANCELLED, outcome="cancelled", cause="Test", now=now())
+
+    assert "is leaving for good" in send(client, "job_restart", gang, 409, revision=str(fresh(gang).revision))
+    assert Attempt.objects.get(job=gang).stop_to == "cancelled"
+
+
+def test_what_has_ended_is_submitted_again_once_for_each_page(client, personas, mine):
+    job_stop(job=mine, to=JobState.CANCELLED, outcome="cancelled", cause="Test", now=now())
+    fields = fields_in(page(client, "job_restart", mine))
+    assert "reason" not in fields, "a new job begins without one"
+    for _ in range(2):
+        send(client, "job_restart", mine, 302, fields)
+    anew = Job.objects.exclude(pk=mine.pk).get()
+    assert (anew.name, anew.state, anew.spec["roles"], anew.owner) == ("mine", JobState.QUEUED, mine.spec["roles"], personas.users["submitter"])
+    send(client, "job_restart", mine, 302, fields_in(page(client, "job_restart", mine)))
+    assert Job.objects.count() == 3
+
+
+def test_what_waits_is_not_restarted(client, mine):
+    job_hold(job=mine, now=NOON)
+    assert "/restart/" not in page(client, "job", mine)
+    asked = page(client, "job_restart", mine)
+    assert "there is nothing to restart" in asked
+    assert "waits already" in send(client, "job_restart", mine, 409, fields_in(asked))
+    assert fresh(mine).state == JobState.QUEUED
