@@ -537,6 +537,7 @@ API = [
     Expect("GET", "api/v1/jobs/{public_id}/why", SEES, FIELDS["job"], tokens=ALL_SCOPES),
     Expect("GET", "api/v1/jobs/{public_id}/usage", SEES, FIELDS["job"], tokens=ALL_SCOPES),
     Expect("GET", "api/v1/jobs/{public_id}/events", SEES, FIELDS["job"], tokens=ALL_SCOPES),
+    Expect("GET", "api/v1/jobs/{public_id}/evictions", SEES, FIELDS["job"], tokens=ALL_SCOPES),
     Expect("POST", "api/v1/jobs/{public_id}/cancel", STEERS, FIELDS["job"], data=lambda w: {"reason": "Test"}, tokens=STEERING),
     Expect("POST", "api/v1/jobs/{public_id}/enqueue", STEERS, FIELDS["draft job"], data=lambda w: {"reason": "Test"}, tokens=STEERING),
     Expect("POST", "api/v1/jobs/{public_id}/hold", STEERS, FIELDS["job"], data=lambda w: {"reason": "Test"}, tokens=STEERING),

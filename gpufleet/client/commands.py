@@ -257,6 +257,7 @@ def show(arguments: Sequence[str]) -> int:
     if asked.json:
         return print_json(job)
     used = used_of(console.get(f"/jobs/{asked.job}/usage")) if job["attempts"] else ""
+    put_out = console.get(f"/jobs/{asked.job}/evictions")["items"] if job["attempts"] else []
     print(f"{job['id']}  {plain(job['name'])}")
     facts = [
         ("State", f"{coloured(job['state'])} since {exact(job['since'])}"),
@@ -282,6 +283,8 @@ def show(arguments: Sequence[str]) -> int:
         for worker in run["workers"]:
             device = worker["mig"] or (f"GPU {worker['gpu']}" if worker["gpu"] is not None else "no GPU")
             print(f"  {plain(worker['role'])} {worker['index']}: {plain(worker['node'])} {device}{' (leaving)' if worker['leaving'] else ''}")
+    for one in put_out:
+        print(f"{exact(one['at'])}: {plain(one['text'])}")
     for saved in job["checkpoints"]:
         print(f"Checkpoint at step {saved['step']}: {saved['state']}, {saved['shards']} of {saved['shards_expected']} shards")
     return DONE

@@ -5,6 +5,7 @@ from ninja import Router
 from scheduler.api import (
     bulk,
     checkpoints,
+    evictions,
     fitting,
     hardware,
     imports,
@@ -27,6 +28,7 @@ router.add_router("", bulk.router)  # before single jobs, whose addresses hold a
 router.add_router("", saved_views.router)
 router.add_router("", queue.router)
 router.add_router("", jobs.router)
+router.add_router("", evictions.router)
 router.add_router("", schedules.router)
 router.add_router("", log_stream.router)
 router.add_router("", fitting.router)

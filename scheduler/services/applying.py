@@ -324,7 +324,7 @@ class _Applying:
         return f"{why[:1].upper() if why.partition(' ')[0].isalpha() else why[:1]}{why[1:]}."
 
     def _detail(self, item: _Item) -> dict[str, object]:
-        found: dict[str, object] = {"code": item.decision.why.code}
+        found: dict[str, object] = {"action": item.decision.action, "code": item.decision.why.code}
         if item.decision.for_job:
             found["for"] = item.decision.for_job
         if self.plan_id is not None:

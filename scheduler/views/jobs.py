@@ -21,6 +21,7 @@ from gpufleet.web import Access, Can, access_of, requires
 from scheduler.job_lists import JOBS, PHASE_CHOICES
 from scheduler.models import ENDED, HOLDING, Job, JobState, Node
 from scheduler.presenters.bulk import CHOICES
+from scheduler.presenters.evictions import evictions_said, evictions_told
 from scheduler.presenters.jobs import (
     JobLine,
     blockers,
@@ -37,6 +38,7 @@ from scheduler.presenters.jobs import (
 )
 from scheduler.presenters.queue import turn_line, why_there
 from scheduler.selectors.discretion import Discretion
+from scheduler.selectors.evictions import job_evictions
 from scheduler.selectors.jobs import (
     MOST_COUNTED,
     WAITING,
@@ -248,7 +250,8 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
     version = feed_revision()
     row = job_rows(access, [job])[0]
     attempts, events = job_attempts(job), job_events(job)
-    said: list[Any] = [event.cause for event in events]
+    evictions = job_evictions(access, job, attempts)
+    said: list[Any] = [*(event.cause for event in events), *evictions_said(evictions)]
     said += [text for attempt in attempts for text in (attempt.cause, attempt.stop_cause)]
     if row.outlook:
         said += [row.outlook.reasons, row.outlook.would_start_if]
@@ -287,6 +290,7 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
         "promise": row.promise,
         "promised": promised(row.promise, job.public_id, discretion) if row.promise else "",
         "runs": runs_of(attempts, discretion, moment),
+        "evictions": evictions_told(evictions, discretion),
         "events": event_lines(events, discretion),
         "shown_attempt": shown,
         "usage": usage,

@@ -5,6 +5,7 @@ import json
 import os
 import stat
 import sys
+from datetime import timedelta
 
 import pytest
 
@@ -12,7 +13,7 @@ from gpufleet.cli import main
 from gpufleet.client.commands import used_of
 from gpufleet.client.words import coloured
 from gpufleet.core.times import now
-from scheduler.models import JobState
+from scheduler.models import JobEvent, JobState
 from tests.builders import NOON, attempt, gpu, job, node, outlook, placement
 from tests.dashboards.worlds import gpus_of, readings
 
@@ -93,6 +94,21 @@ def test_what_a_job_used_is_told_in_money_to_those_who_see_it():
 
     assert used_of(usage) == "1,234.50 GPU-hours, 2,469.00 EUR, 41 % busy in the mean of attempt 3"
     assert used_of(usage | {"cost_micros": None, "mean_percent": None}) == "1,234.50 GPU-hours"
+
+
+def test_a_job_is_shown_with_when_it_was_put_out_and_what_that_cost(run, ours):
+    other, mine = job("eval", on=ours, state=JobState.RUNNING), job("gang", on=ours, state=JobState.PREEMPTED)
+    asked = NOON + timedelta(hours=2)
+    stopped = {"outcome": "preempted", "stop_to": "preempted", "stop_outcome": "preempted", "stop_cause": "Room.", "stop_asked_at": asked}
+    left = attempt(mine, running_at=NOON, ended_at=asked + timedelta(minutes=2), **stopped)
+    detail = {"action": "evict", "code": "reclaim", "for": other.public_id}
+    JobEvent.objects.create(job=mine, attempt=left, at=asked, from_state="running", to_state="checkpointing", detail=detail)
+
+    out = run("show", mine.public_id)[1]
+
+    assert f"2026-11-20 14:00:00 UTC: Evicted for {other.public_id} (reclaim). Lost: 0 GPU-hours, 2 h 2 min all of this attempt" in out
+    assert "It waits still." in out
+    assert "\N{REPLACEMENT CHARACTER}" not in out
 
 
 def test_why_tells_every_reason(run, ours):

@@ -282,7 +282,7 @@ def test_a_plan_is_recorded_with_what_it_did_and_how_long_it_took() -> None:
 
     assert (record.at, [decision["action"] for decision in record.decisions], record.dropped, record.fault) == (NOON, ["start"], [], "")
     assert {"snapshot", "plan", "apply"} <= record.phases.keys()
-    assert JobEvent.objects.get(to_state="starting").detail == {"code": "fits", "plan": record.pk}
+    assert JobEvent.objects.get(to_state="starting").detail == {"action": "start", "code": "fits", "plan": record.pk}
 
 
 @pytest.mark.skipif(connection.vendor != "sqlite", reason="PostgreSQL goes through what is small, whatever is asked")
