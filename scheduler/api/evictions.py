@@ -71,7 +71,7 @@ EXAMPLE = {
                                         "at": "2026-11-20T13:00:00+00:00",
                                         "kind": "evicted",
                                         "attempt": 1,
-                                        "text": "Evicted for j-18 (reclaim). Lost: 1.6 GPU-hours, 12 min since it had saved step 1,200. "
+                                        "text": "Evicted for j-18 (reclaim). Lost: 1.6 GPU-hours, 12 min of work since step 1,200. "
                                         "It went on from step 1,200 after 40 min.",
                                         "for": {"id": "j-18", "name": "fine-tune", "quota": "acme/research/nlp"},
                                         "code": "reclaim",

@@ -73,7 +73,9 @@ class EvictionsTold:
 
 def evictions_told(found: Evictions, discretion: Discretion) -> EvictionsTold:
     times = ", ".join(f"{WORDS[kind].lower()} {plural(count, 'time')}" for kind, count in found.counts.items())
+    known, all_known = any(row.loss is not None for row in found.rows), all(row.recorded for row in found.rows)
     lost = f"{hours(found.lost)} lost" if found.lost.milliseconds else "no work lost"
+    lost = lost if all_known else f"{lost}, as far as is known" if known else "what was lost is not known"
     return EvictionsTold(tuple(_line(row, discretion) for row in found.rows), f"{times[:1].upper()}{times[1:]}; {lost}" if times else "")
 
 
@@ -101,15 +103,17 @@ def _lost(row: Eviction) -> str:
         return "not known yet"
     if row.then == COMPLETED:
         return "nothing: it completed"
+    if not row.recorded:
+        return "not known: what it saved was not written down"
     if row.loss is None:
         return ""
     if not row.ran:
         return "nothing: its workers were not up yet"
     if row.saved_in_time:
         return f"nothing: it saved step {row.saved_step:,} in time"
-    since = f"since it had saved step {row.saved_step:,}" if row.saved_step is not None else "all of this attempt, as it had saved nothing"
+    since = f" since step {row.saved_step:,}" if row.saved_step is not None else ": this attempt had saved nothing"
     partial = f"; step {row.partial_step:,} was not whole" if row.partial_step is not None else ""
-    return f"{hours(row.loss)}, {duration(row.loss.milliseconds / 1000)} {since}{partial}"
+    return f"{hours(row.loss)}, {duration(row.loss.milliseconds / 1000)} of work{since}{partial}"
 
 
 def _leaving(row: Eviction) -> str:
@@ -125,5 +129,5 @@ def _leaving(row: Eviction) -> str:
 def _then(row: Eviction) -> str:
     if row.then != AGAIN:
         return THEN.get(row.then, "It ended before it ran again.")
-    begun = f"It went on from step {row.resumed_step:,}" if row.resumed_step is not None else "It began anew"
+    begun = f"It went on from step {row.resumed_step:,}" if row.resumed_step is not None else "It began anew" if row.recorded else "It ran again"
     return f"{begun} after {duration(row.waited_seconds)}."

@@ -16,6 +16,7 @@ KINDS = ("evicted", "moved", "shrunk", "grown", "repaired", "restarted")
 EVICTED, MOVED, SHRUNK, GROWN, REPAIRED, RESTARTED = KINDS
 # A back-end that can't resize a gang in place moves it, so what the plan decided is told, not how it was carried out.
 _RESIZED = {"shrink": SHRUNK, "grow": GROWN, "repair": REPAIRED}
+PUT_OUT = ("preempted", "moved")  # outcomes of attempts
 # What became of it.
 THENS = ("leaving", "waiting", "starting", "again", "completed", "ended", "went_on")
 LEAVING, WAITING, STARTING, AGAIN, COMPLETED, ENDED_SINCE, WENT_ON = THENS
@@ -81,8 +82,9 @@ class Eviction:
     grace_seconds: float | None
     left_seconds: float | None  # from being asked to having gone
     gave_back_milli: int | None  # of a gang that shrank and went on
-    loss: Loss | None  # None: not known yet, or not to be known
+    loss: Loss | None  # None: not known, or not yet
     ran: bool  # its workers were up
+    recorded: bool  # when it was asked to leave and what it saved were written down; else nobody knows what was lost
     saved_step: int | None  # that the run itself had saved whole
     saved_in_time: bool  # after it was asked to leave
     partial_step: int | None  # that it began to save after that, and that never became whole
@@ -114,9 +116,12 @@ class Evictions:
         return {kind: kinds.count(kind) for kind in KINDS if kind in kinds}
 
 
-def _asked(attempt: Attempt) -> bool:
+def _was_put_out(attempt: Attempt, event: JobEvent | None) -> bool:
     """Whether it left to make room or to stand elsewhere: neither ended for good, nor lost with its machine."""
-    return bool(attempt.stop_to) and attempt.stop_to not in ENDED
+    if not attempt.stop_to:
+        return attempt.outcome in PUT_OUT  # from a past that was written down without its moments
+    # Who was not up in time, say, is lost as well, and nobody decided that.
+    return attempt.stop_to not in ENDED and (attempt.stop_outcome in PUT_OUT or (event is not None and "code" in event.detail))
 
 
 def job_evictions(access: Access, job: Job, attempts: Sequence[Attempt]) -> Evictions:
@@ -124,13 +129,8 @@ def job_evictions(access: Access, job: Job, attempts: Sequence[Attempt]) -> Evic
     told = Q(to_state=JobState.CHECKPOINTING) & ~Q(from_state=JobState.CHECKPOINTING)
     shrank = Q(from_state=F("to_state"), detail__action="shrink")
     events = list(JobEvent.objects.filter(told | shrank, job=job, attempt__isnull=False).order_by("at", "id"))
-    asked = {(event.attempt_id, event.at): event for event in events if event.from_state != event.to_state}
-    out = []
-    for attempt in attempts:
-        event = asked.get((attempt.pk, attempt.stop_asked_at)) if attempt.stop_asked_at is not None else None
-        # Who was not up in time, say, is lost as well, and nobody decided that.
-        if _asked(attempt) and (attempt.stop_outcome in ("preempted", "moved") or (event is not None and "code" in event.detail)):
-            out.append((attempt, event))
+    asked = {event.attempt_id: event for event in events if event.from_state != event.to_state}
+    out = [(attempt, event) for attempt in attempts if _was_put_out(attempt, event := asked.get(attempt.pk))]
     notes = [event for event in events if event.from_state == event.to_state]
     if not out and not notes:
         return Evictions(())
@@ -181,6 +181,7 @@ class _Reading:
             gave_back_milli=sum(one.gpu_milli for one in self.held.get(attempt.pk, ()) if one.left_at == event.at),
             loss=None,
             ran=attempt.running_at is not None,
+            recorded=True,
             saved_step=None,
             saved_in_time=False,
             partial_step=None,
@@ -191,27 +192,28 @@ class _Reading:
         )
 
     def _left(self, attempt: Attempt, event: JobEvent | None) -> Eviction:
-        at, end = attempt.stop_asked_at, attempt.ended_at
-        assert at is not None
+        end = attempt.ended_at
+        at = attempt.stop_asked_at or (event.at if event is not None else None) or end or attempt.started_at
         facts = self._facts(event)
         after = self._after(attempt)
         saved = after.resumed_from if after is not None else self._newest()
         own = saved if saved is not None and saved.attempt_id == attempt.pk else None
         again = after.running_at if after is not None else None
-        completed = attempt.outcome == "completed"
+        completed, recorded = attempt.outcome == "completed", attempt.stop_asked_at is not None or own is not None
         mine = [one for one in self.saved if one.attempt_id == attempt.pk and one.verified_at is None]
         begun = [one.step for one in mine if own is None or one.step > own.step]
         return Eviction(
             kind=self._kind(attempt, event, facts["by"]),
             at=at,
             attempt=attempt.number,
-            cause=attempt.stop_cause,
+            cause=attempt.stop_cause or (event.cause if event is not None else attempt.cause),
             **facts,
             grace_seconds=(attempt.stop_until - at).total_seconds() if attempt.stop_until is not None else None,
             left_seconds=(end - at).total_seconds() if end is not None else None,
             gave_back_milli=None,
-            loss=None if end is None else NOTHING_LOST if completed else self._loss(attempt, at, end, own),
+            loss=None if end is None or not recorded else NOTHING_LOST if completed else self._loss(attempt, at, end, own),
             ran=attempt.running_at is not None,
+            recorded=recorded,
             saved_step=own.step if own is not None else None,
             saved_in_time=own is not None and own.reported_at >= at,
             partial_step=max(begun, default=None),
@@ -236,7 +238,7 @@ class _Reading:
         return whole[-1] if whole else None
 
     def _kind(self, attempt: Attempt, event: JobEvent | None, by: str) -> str:
-        if (attempt.outcome if attempt.outcome in ("preempted", "moved") else attempt.stop_outcome) != "moved":
+        if (attempt.outcome if attempt.outcome in PUT_OUT else attempt.stop_outcome) != "moved":
             return RESTARTED if by else EVICTED
         return _RESIZED.get(str(event.detail.get("action", "")) if event is not None else "", MOVED)
 

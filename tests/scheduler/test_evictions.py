@@ -170,7 +170,7 @@ def test_what_is_not_whole_does_not_count(page, api, ours):
     assert (row["then"], row["resumed_at"], row["waited_s"]) == ("waiting", None, None)
     html = page("viewer", mine)
     for part in (
-        "2.8 GPU-hours, 21 min since it had saved step 1,100; step 1,200 was not whole",
+        "2.8 GPU-hours, 21 min of work since step 1,100; step 1,200 was not whole",
         "Evicted 1 time; 2.8 GPU-hours lost",
         "waits still",
     ):
@@ -209,7 +209,7 @@ def test_who_saved_nothing_lost_all_of_the_attempt_and_only_that(page, api, ours
     assert told["lost_gpu_hours"] == pytest.approx(8 * 65 / 60, abs=1e-6)
     html = page("viewer", mine)
     assert "Evicted 2 times; 8.7 GPU-hours lost" in html
-    assert "8.1 GPU-hours, 1 h 1 min all of this attempt, as it had saved nothing" in html
+    assert "8.1 GPU-hours, 1 h 1 min of work: this attempt had saved nothing" in html
     assert "Then it was stopped by force." in html
 
 
@@ -223,6 +223,30 @@ def test_who_saved_nothing_at_all_began_anew(api, ours):
 
     assert (row["lost_s"], row["resumed_step"], row["waited_s"]) == (61 * 60, None, 180)
     assert "It began anew after 3 min." in row["text"]
+
+
+@pytest.mark.django_db
+def test_what_was_kept_without_the_moment_of_asking_is_told_by_its_event(page, api, ours):
+    """As a demo's past is, or what was brought along from elsewhere."""
+    mine = job(on=ours, state=JobState.PREEMPTED)
+    known = {"begun": NOON, "detail": {}, "stop_to": "", "stop_outcome": "", "stop_cause": "", "stop_asked_at": None, "stop_until": None}
+    put_out(mine, **known)
+    put_out(mine, **known | {"begun": GONE, "detail": None, "running_at": GONE, "cause": "", "outcome": "moved"})
+    JobEvent.objects.filter(job=mine).update(cause="a100-n1 is being drained.")
+
+    rows = api("viewer", mine)["items"]
+
+    assert [(row["kind"], row["lost_s"], row["grace_s"], row["then"]) for row in rows] == [
+        ("moved", None, None, "waiting"),
+        ("evicted", None, None, "again"),
+    ]
+    assert "It ran again after 0 s." in rows[1]["text"]
+    html = page("viewer", mine)
+    assert "what was lost is not known" in html and "Not known: what it saved was not written down" in html
+    put_out(mine, begun=GONE + minutes(90))
+    assert "Evicted 2 times, moved 1 time; 8.1 GPU-hours lost, as far as is known" in page("viewer", mine)
+    assert [row["cause"] for row in rows] == ["", "a100-n1 is being drained."]
+    assert rows[1]["at"] == ASKED.isoformat()
 
 
 @pytest.mark.django_db

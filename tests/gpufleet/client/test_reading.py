@@ -106,7 +106,7 @@ def test_a_job_is_shown_with_when_it_was_put_out_and_what_that_cost(run, ours):
 
     out = run("show", mine.public_id)[1]
 
-    assert f"2026-11-20 14:00:00 UTC: Evicted for {other.public_id} (reclaim). Lost: 0 GPU-hours, 2 h 2 min all of this attempt" in out
+    assert f"2026-11-20 14:00:00 UTC: Evicted for {other.public_id} (reclaim). Lost: 0 GPU-hours, 2 h 2 min of work: this" in out
     assert "It waits still." in out
     assert "\N{REPLACEMENT CHARACTER}" not in out
 
