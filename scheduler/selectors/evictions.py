@@ -1,8 +1,9 @@
 """How often a job was taken off its GPUs, for whom, by which rule, and what of its work that cost."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import Any
 
 from django.db.models import F, Q, Sum
@@ -143,15 +144,27 @@ class _Reading:
     def __init__(self, access: Access, job: Job, attempts: Sequence[Attempt], events: Sequence[JobEvent]) -> None:
         self.job = job
         self.attempts = sorted(attempts, key=lambda attempt: attempt.number)
-        self.saved = list(job.checkpoints.order_by("verified_at", "step", "id"))
-        self.held: dict[int, list[Held]] = {}
-        grouped = Placement.objects.filter(attempt__job=job).order_by().values_list("attempt_id", "since", "until", "leaving_since")
-        for key, since, until, left_at, milli in grouped.annotate(milli=Sum("gpu_milli")):
-            self.held.setdefault(key, []).append(Held(milli, since, until, left_at))
         named = {str(event.detail["for"]) for event in events if event.detail.get("for")}
         self.jobs = jobs_named(access, sorted(named)) if named else {}
         plans = {event.detail["plan"] for event in events if event.detail.get("plan")} if access.can_everywhere(Can.SEE) else set()
         self.plans = set(PlanRecord.objects.filter(pk__in=plans).values_list("pk", flat=True)) if plans else set()
+
+    @cached_property
+    def saved(self) -> list[Checkpoint]:
+        """In the order in which they became whole."""
+        return list(self.job.checkpoints.order_by("verified_at", "step", "id"))
+
+    @cached_property
+    def held(self) -> dict[int, list[Held]]:
+        found: dict[int, list[Held]] = {}
+        grouped = Placement.objects.filter(attempt__job=self.job).order_by().values_list("attempt_id", "since", "until", "leaving_since")
+        for key, since, until, left_at, milli in grouped.annotate(milli=Sum("gpu_milli")):
+            found.setdefault(key, []).append(Held(milli, since, until, left_at))
+        return found
+
+    def _held(self, attempt: Attempt) -> Iterator[Held]:
+        """Looked up only if something was lost."""
+        yield from self.held.get(attempt.pk, ())
 
     def evictions(self, out: Sequence[tuple[Attempt, JobEvent | None]], notes: Sequence[JobEvent]) -> Evictions:
         by_key = {attempt.pk: attempt for attempt in self.attempts}
@@ -200,8 +213,7 @@ class _Reading:
         own = saved if saved is not None and saved.attempt_id == attempt.pk else None
         again = after.running_at if after is not None else None
         completed, recorded = attempt.outcome == "completed", attempt.stop_asked_at is not None or own is not None
-        mine = [one for one in self.saved if one.attempt_id == attempt.pk and one.verified_at is None]
-        begun = [one.step for one in mine if own is None or one.step > own.step]
+        in_time = own is not None and own.reported_at >= at
         return Eviction(
             kind=self._kind(attempt, event, facts["by"]),
             at=at,
@@ -215,17 +227,21 @@ class _Reading:
             ran=attempt.running_at is not None,
             recorded=recorded,
             saved_step=own.step if own is not None else None,
-            saved_in_time=own is not None and own.reported_at >= at,
-            partial_step=max(begun, default=None),
+            saved_in_time=in_time,
+            partial_step=None if in_time or not recorded else self._begun(attempt, own),
             then=self._then(end, completed=completed, after=after),
             resumed_step=saved.step if after is not None and saved is not None else None,
             resumed_at=again,
             waited_seconds=(again - end).total_seconds() if again is not None and end is not None else None,
         )
 
+    def _begun(self, attempt: Attempt, own: Checkpoint | None) -> int | None:
+        begun = [one.step for one in self.saved if one.attempt_id == attempt.pk and one.verified_at is None and (own is None or one.step > own.step)]
+        return max(begun, default=None)
+
     def _loss(self, attempt: Attempt, at: datetime, end: datetime, own: Checkpoint | None) -> Loss:
         saved_at = own.reported_at if own is not None else None
-        return loss_of(running_at=attempt.running_at, asked_at=at, ended_at=end, saved_at=saved_at, held=self.held.get(attempt.pk, ()))
+        return loss_of(running_at=attempt.running_at, asked_at=at, ended_at=end, saved_at=saved_at, held=self._held(attempt))
 
     def _after(self, attempt: Attempt) -> Attempt | None:
         """The run that went on: the next that came up, or else the next."""
@@ -233,7 +249,7 @@ class _Reading:
         return next((one for one in later if one.running_at is not None), later[0] if later else None)
 
     def _newest(self) -> Checkpoint | None:
-        """What it would go on from now: rows come as they became whole."""
+        """What it would go on from now."""
         whole = [one for one in self.saved if one.verified_at is not None and one.removed_at is None]
         return whole[-1] if whole else None
 
