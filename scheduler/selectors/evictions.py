@@ -125,11 +125,25 @@ def _was_put_out(attempt: Attempt, event: JobEvent | None) -> bool:
     return attempt.stop_to not in ENDED and (attempt.stop_outcome in PUT_OUT or (event is not None and "code" in event.detail))
 
 
-def job_evictions(access: Access, job: Job, attempts: Sequence[Attempt]) -> Evictions:
-    """`attempts` are all of the job, with what they resumed from. Five queries at most, whatever their number; one for a job that was let alone."""
+def _asking(job: Job) -> list[JobEvent]:
     told = Q(to_state=JobState.CHECKPOINTING) & ~Q(from_state=JobState.CHECKPOINTING)
     shrank = Q(from_state=F("to_state"), detail__action="shrink")
-    events = list(JobEvent.objects.filter(told | shrank, job=job, attempt__isnull=False).order_by("at", "id"))
+    return list(JobEvent.objects.filter(told | shrank, job=job, attempt__isnull=False).order_by("at", "id"))
+
+
+def _asks(event: JobEvent) -> bool:
+    """As `_asking` looks for."""
+    if event.from_state == event.to_state:
+        return event.attempt_id is not None and event.detail.get("action") == "shrink"
+    return event.attempt_id is not None and event.to_state == JobState.CHECKPOINTING
+
+
+def job_evictions(access: Access, job: Job, attempts: Sequence[Attempt], known: Sequence[JobEvent] | None = None) -> Evictions:
+    """`attempts` are all of the job, with what they resumed from; `known` its events, the latest first, where the caller has read all of them.
+
+    Five queries at most, whatever their number; for a job that was let alone one, or none.
+    """
+    events = _asking(job) if known is None else [event for event in reversed(known) if _asks(event)]
     asked = {event.attempt_id: event for event in events if event.from_state != event.to_state}
     out = [(attempt, event) for attempt in attempts if _was_put_out(attempt, event := asked.get(attempt.pk))]
     notes = [event for event in events if event.from_state == event.to_state]

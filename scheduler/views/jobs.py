@@ -40,6 +40,7 @@ from scheduler.presenters.queue import turn_line, why_there
 from scheduler.selectors.discretion import Discretion
 from scheduler.selectors.evictions import job_evictions
 from scheduler.selectors.jobs import (
+    EVENTS_SHOWN,
     MOST_COUNTED,
     WAITING,
     attempt_sittings,
@@ -250,7 +251,7 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
     version = feed_revision()
     row = job_rows(access, [job])[0]
     attempts, events = job_attempts(job), job_events(job)
-    evictions = job_evictions(access, job, attempts)
+    evictions = job_evictions(access, job, attempts, events if len(events) < EVENTS_SHOWN else None)
     said: list[Any] = [*(event.cause for event in events), *evictions_said(evictions)]
     said += [text for attempt in attempts for text in (attempt.cause, attempt.stop_cause)]
     if row.outlook:
