@@ -104,11 +104,11 @@ def _nothing(one: _Told, other: _Told) -> str:
 
 def _share_with(one: _Told, other: _Told) -> str:
     theirs, ours = (told.part(told.side.used + told.side.asked) for told in (one, other))
-    return f"with its next job {one.name} would have the smaller part of what it may count on{theirs}, {other.name} the larger{ours}"
+    return f"with its next job {one.name} takes less of what it may count on{theirs} than {other.name}{ours}"
 
 
 def _share(one: _Told, other: _Told) -> str:
-    return f"{one.name} uses the smaller part of what it may count on{one.part(one.side.used)}, {other.name} the larger{other.part(other.side.used)}"
+    return f"{one.name} uses less of what it may count on{one.part(one.side.used)} than {other.name}{other.part(other.side.used)}"
 
 
 def _counted_on(one: _Told, other: _Told) -> str:
