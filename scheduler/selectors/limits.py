@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import Min, Q, Sum
+from django.db.models import Q, Sum
 
-from quotas.permissions import Access, Can
+from quotas.permissions import Access, Can, is_within
 from scheduler.models import Outlook
 from scheduler.selectors.holders import open_placements
 from scheduler.speeds import seconds_at, speed_on
@@ -37,36 +37,62 @@ class LimitHolders:
 
 
 def limit_holders(access: Access, outlook: Outlook | None, now: datetime) -> list[LimitHolders | None]:
-    """For each reason of an outlook who holds the GPUs that it counts as used: None where it is about no limit, or nobody holds any."""
-    return [_held(access, reason, now) for reason in outlook.reasons] if outlook else []
+    """For each reason of an outlook who holds the GPUs that it counts as used: None where it is about no limit, or nobody holds any. One query."""
+    reasons = outlook.reasons if outlook else []
+    limits = [reason for reason in reasons if _is_limit(reason)]
+    held = _held(access, limits, now) if limits else []
+    return [_holders([one for one in held if _counts(one, reason)], reason, now) if _is_limit(reason) else None for reason in reasons]
 
 
-def _held(access: Access, reason: Mapping[str, Any], now: datetime) -> LimitHolders | None:
-    if reason.get("code") != "limit" or "quota" not in reason:
-        return None
-    path = reason["quota"]
-    held = open_placements().filter(Q(job__quota__path=path) | Q(job__quota__path__startswith=f"{path}/"))
-    if reason.get("type"):
-        held = held.filter(gpu__gpu_type_id=reason["type"])
-    rows = held.values_list(
-        "job__public_id",
-        "job__name",
-        "job__quota__path",
-        "job__spec",
-        "job__estimate_seconds",
-        "job__limit_seconds",
-        "attempt__running_at",
-    ).annotate(Sum("gpu_milli"), Min("gpu__gpu_type_id"))
-    holders = [_holder(access, now, *row) for row in rows.order_by("job__public_id")]
-    if not holders:
-        return None
-    holders.sort(key=lambda holder: (holder.ends_at is None, holder.ends_at or now))
-    return LimitHolders(holders[:SHOWN], max(0, len(holders) - SHOWN), _enough_at(holders, reason))
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What a job holds of one GPU type, and where in the tree."""
+
+    path: str
+    gpu_type: str
+    holder: LimitHolder
 
 
-def _holder(access: Access, now: datetime, public_id: str, name: str, path: str, *rest: Any) -> LimitHolder:
-    spec, estimate, limit, running_at, milli, gpu_type = rest
-    ends_at = _ends_at(running_at or now, seconds_at(speed_on(spec, gpu_type or ""), estimate, limit), limit, now)
+def _is_limit(reason: Mapping[str, Any]) -> bool:
+    return reason.get("code") == "limit" and "quota" in reason
+
+
+def _counts(held: _Held, reason: Mapping[str, Any]) -> bool:
+    return is_within(held.path, reason["quota"]) and reason.get("type") in (None, held.gpu_type)
+
+
+def _held(access: Access, limits: Sequence[Mapping[str, Any]], now: datetime) -> list[_Held]:
+    below = Q()
+    for path in {reason["quota"] for reason in limits}:
+        below |= Q(job__quota__path=path) | Q(job__quota__path__startswith=f"{path}/")
+    rows = (
+        open_placements()
+        .filter(below)
+        .values_list(
+            "job__quota__path",
+            "gpu__gpu_type_id",
+            "job__public_id",
+            "job__name",
+            "job__spec",
+            "job__estimate_seconds",
+            "job__limit_seconds",
+            "attempt__running_at",
+        )
+        .annotate(Sum("gpu_milli"))
+        .order_by("job__public_id")
+    )
+    return [_Held(path, kind or "", _holder(access, now, path, kind or "", *facts)) for path, kind, *facts in rows]
+
+
+def _holders(held: Sequence[_Held], reason: Mapping[str, Any], now: datetime) -> LimitHolders | None:
+    """Who leaves first in front."""
+    holders = sorted((one.holder for one in held), key=lambda holder: (holder.ends_at is None, holder.ends_at or now))
+    return LimitHolders(holders[:SHOWN], max(0, len(holders) - SHOWN), _enough_at(holders, reason)) if holders else None
+
+
+def _holder(access: Access, now: datetime, path: str, gpu_type: str, public_id: str, name: str, *rest: Any) -> LimitHolder:
+    spec, estimate, limit, running_at, milli = rest
+    ends_at = _ends_at(running_at or now, seconds_at(speed_on(spec, gpu_type), estimate, limit), limit, now)
     if access.can(Can.SEE, path):
         return LimitHolder(public_id, name, path, True, milli, ends_at)
     return LimitHolder("", "", "", False, milli, ends_at)
