@@ -17,7 +17,9 @@ from scheduler.api import (
     saved_views,
     schedules,
     templates,
+    usage,
     webhooks,
+    why,
 )
 
 router = Router()
@@ -28,6 +30,8 @@ router.add_router("", bulk.router)  # before single jobs, whose addresses hold a
 router.add_router("", saved_views.router)
 router.add_router("", queue.router)
 router.add_router("", jobs.router)
+router.add_router("", why.router)
+router.add_router("", usage.router)
 router.add_router("", evictions.router)
 router.add_router("", schedules.router)
 router.add_router("", log_stream.router)

@@ -9,8 +9,9 @@ from pydantic import Field
 
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of
-from scheduler.api.jobs import SUBMISSION, ReasonOut
+from scheduler.api.jobs import SUBMISSION
 from scheduler.api.lists import answered
+from scheduler.api.why import ReasonOut
 from scheduler.presenters.fitting import fit_facts
 from scheduler.services.fitting import AGAIN_SECONDS, fit_of
 

@@ -1,17 +1,15 @@
 """Jobs over HTTP: what the pages show, and what people do with jobs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from datetime import datetime
 from functools import partial
 from typing import Annotated, Any
 
-from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from ninja import Body, Header, Query, Router, Schema
 from pydantic import Field
 
-from dashboards.job_usage import JobUsage, job_usage
 from gpufleet.core.etags import IF_MATCH, revision_wanted, stamped
 from gpufleet.core.times import now
 from gpufleet.web import Access, Can, access_of
@@ -20,7 +18,7 @@ from scheduler.job_lists import JOBS
 from scheduler.job_reading import Faults, change_read
 from scheduler.job_schema import JobChange, JobDescription
 from scheduler.job_writing import description_of
-from scheduler.models import Attempt, Job, JobEvent, Outlook
+from scheduler.models import Attempt, Job, JobEvent
 from scheduler.presenters.jobs import JobLine, job_lines, line_of
 from scheduler.selectors.discretion import Discretion
 from scheduler.selectors.jobs import (
@@ -38,7 +36,6 @@ from scheduler.selectors.jobs import (
     may_steer,
     must_steer,
 )
-from scheduler.selectors.limits import LimitHolders, limit_holders
 from scheduler.selectors.logs import MOST_BYTES, job_log
 from scheduler.services.edits import job_clone, job_edit, job_enqueue, job_restart, job_save_now
 from scheduler.services.repeats import Submitted, Verdict, submission_once, submissions_dry, submissions_each
@@ -140,94 +137,6 @@ class JobDetailOut(JobOut):
     may_steer: bool
 
 
-class LimitHolderOut(Schema):
-    """A job that counts against a limit; `id`, `name` and `quota` are empty where the caller may not know them."""
-
-    id: str
-    name: str
-    quota: str
-    gpus: float
-    ends_at: datetime | None
-
-
-class LimitHoldersOut(Schema):
-    """Who holds what a limit allows, who leaves first in front; `others` counts further jobs. `enough_at`: when enough is given back by estimates."""
-
-    jobs: list[LimitHolderOut]
-    others: int
-    enough_at: datetime | None
-
-
-class ReasonOut(Schema):
-    code: str
-    detail: str
-    holders: LimitHoldersOut | None = None
-
-
-class PromiseOut(Schema):
-    after: list[str]
-    until: datetime
-
-
-class WhyOut(Schema):
-    """All that stands in a job's way, as the last plan saw it. Reasons carry further facts, which depend on their code."""
-
-    id: str
-    state: str
-    now: NowOut
-    looked_at: datetime | None
-    reasons: list[ReasonOut]
-    predicted_start: datetime | None
-    earliest_start: datetime | None
-    latest_start: datetime | None
-    would_start_if: dict[str, Any] | None
-    promise: PromiseOut | None
-    waits_for: list[str]
-
-
-class HeldNowOut(Schema):
-    """Milli-GPU held now: `busy_milli` and `idle_milli` add up to what has a fresh reading. Parts of GPUs (shares, MIG instances) have none."""
-
-    held_milli: int
-    busy_milli: int
-    idle_milli: int
-    without_reading_milli: int
-    parts_milli: int
-    busy_percent: int | None = Field(description="Of what has a reading.", examples=[39])
-    idle_micros_per_hour: int | None = Field(description="What the idle ones cost; null to those who may not see costs.", examples=[12_400_000])
-
-
-class WorkerUseOut(Schema):
-    """SM activity in percent: the mean over the worker's own time, and now; null where nothing was read, and where it holds `parts` of GPUs."""
-
-    role: str
-    index: int
-    node: str
-    devices: str = Field(examples=["GPU 0–3"])
-    gpu_milli: int
-    parts: bool
-    mean_percent: int | None
-    now_percent: int | None
-
-
-class UsageOut(Schema):
-    """What all attempts have used, and how busy the GPUs of the latest one are. `cost_micros` is null to those who may not see costs."""
-
-    id: str
-    state: str
-    at: datetime
-    gpu_hours: float = Field(description="Of all attempts, by the ledger.", examples=[31.25])
-    cost_micros: int | None = Field(description="At the rates of the time, in millionths of `currency`.", examples=[78_125_000])
-    currency: str = Field(examples=["USD"])
-    without_rate: list[str] = Field(description="GPU types of which some hours have no rate and are not in the cost.")
-    counted_from: datetime | None = Field(description="Set where the ledger began after the job had held something.")
-    attempt: int | None = Field(description="The latest; null where it held no GPU.")
-    now: HeldNowOut | None = Field(description="Null unless it holds GPUs now.")
-    mean_percent: int | None = Field(description="Over all workers and their time.", examples=[41])
-    every: int | None = Field(description="Every how many-th five-minute sample was read: more than 1 for large gangs that ran long.", examples=[1])
-    workers: list[WorkerUseOut] = Field(description="The least busy first, those without a reading last.")
-
-
 class EventOut(Schema):
     at: datetime
     from_state: str | None
@@ -275,95 +184,6 @@ def job(request: HttpRequest, public_id: str) -> HttpResponse:
     access = access_of(request)
     found = job_for(access, public_id)
     return stamped(answered(job_detail(access, found)), found.revision)
-
-
-@router.get("/jobs/{public_id}/why", response=WhyOut, url_name="job_why", summary="Why a job waits")
-def job_why(request: HttpRequest, public_id: str) -> HttpResponse:
-    """What is said of other teams names them only where the caller may see them."""
-    access = access_of(request)
-    found = job_for(access, public_id)
-    row = job_rows(access, [found])[0]
-    outlook, promise = row.outlook, row.promise
-    told = Discretion(access, [outlook.reasons, outlook.would_start_if] if outlook else [])
-    return answered(
-        {
-            "id": found.public_id,
-            "state": found.state,
-            "now": _now(row),
-            "looked_at": outlook.at if outlook else None,
-            "reasons": _reasons(outlook, told, limit_holders(access, outlook, now())),
-            "predicted_start": outlook.predicted_start if outlook else None,
-            "earliest_start": outlook.earliest_start if outlook else None,
-            "latest_start": outlook.latest_start if outlook else None,
-            "would_start_if": told.value(outlook.would_start_if) if outlook else None,
-            "promise": {"after": row.discretion.value(promise.after), "until": promise.until} if promise else None,
-            "waits_for": [one.job.public_id for one in job_waits_for(access, found) if one.named],
-        }
-    )
-
-
-@router.get("/jobs/{public_id}/usage", response=UsageOut, url_name="job_usage", summary="What a job has used, and how busy its GPUs are")
-def job_usage_now(request: HttpRequest, public_id: str) -> HttpResponse:
-    """What it holds beside what of it computes, worker by worker, and what all of its attempts have used and cost."""
-    access, moment = access_of(request), now()
-    found = job_for(access, public_id)
-    attempts = job_attempts(found)
-    sittings = attempt_sittings(attempts[0]) if attempts else []
-    told = job_usage(access, found, attempts, sittings, now=moment, drawn=0)
-    return answered({"id": found.public_id, "state": found.state, "at": moment, **_usage(told)})
-
-
-def _usage(told: JobUsage) -> dict[str, Any]:
-    run = told.attempt
-    held = run.now if run else None
-    return {
-        "gpu_hours": round(told.spent.gpu_hours, 6),
-        "cost_micros": told.spent.cost_micros,
-        "currency": settings.CURRENCY,
-        "without_rate": told.spent.without_rate,
-        "counted_from": told.counted_from,
-        "attempt": run.number if run else None,
-        "now": {
-            "held_milli": held.held,
-            "busy_milli": held.busy,
-            "idle_milli": held.idle,
-            "without_reading_milli": held.unread,
-            "parts_milli": held.parts,
-            "busy_percent": held.percent,
-            "idle_micros_per_hour": held.idle_micros_per_hour,
-        }
-        if held
-        else None,
-        "mean_percent": run.mean if run else None,
-        "every": run.every if run else None,
-        "workers": [
-            {
-                "role": one.role,
-                "index": one.index,
-                "node": one.node,
-                "devices": one.devices,
-                "gpu_milli": one.gpu_milli,
-                "parts": one.parts,
-                "mean_percent": one.mean,
-                "now_percent": one.now,
-            }
-            for one in (run.workers if run else ())
-        ],
-    }
-
-
-def _reasons(outlook: Outlook | None, told: Discretion, holders: Sequence[LimitHolders | None]) -> list[dict[str, Any]]:
-    if outlook is None:
-        return []
-    return [
-        {**told.value(reason), "holders": _holders_out(held)} if held else told.value(reason)
-        for reason, held in zip(outlook.reasons, holders, strict=True)
-    ]
-
-
-def _holders_out(held: LimitHolders) -> dict[str, Any]:
-    jobs = [{"id": one.job_id, "name": one.job_name, "quota": one.quota, "gpus": one.gpus_milli / 1000, "ends_at": one.ends_at} for one in held.first]
-    return {"jobs": jobs, "others": held.others, "enough_at": held.enough_at}
 
 
 @router.get("/jobs/{public_id}/events", response=EventsOut, url_name="job_events", summary="What happened to a job")
@@ -680,7 +500,7 @@ def _line_row(line: JobLine) -> dict[str, Any]:
     return _facts(line.job) | {"now": _line(line), "nodes": [name for _, name in line.nodes]}
 
 
-def _now(row: JobRow) -> dict[str, Any]:
+def now_told(row: JobRow) -> dict[str, Any]:
     return _told(line_of(row, now()))
 
 
@@ -721,7 +541,7 @@ def job_detail(access: Access, found: Job) -> dict[str, Any]:
     steers = may_steer(access, found)
     sittings = attempt_sittings(attempts[0]) if attempts else []
     return _facts(found) | {
-        "now": _now(row),
+        "now": now_told(row),
         "nodes": [name for _, name in row.nodes],
         "preemptible": found.preemptible,
         "labels": found.labels,
