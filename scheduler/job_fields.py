@@ -98,6 +98,7 @@ SECTIONS = (
         (
             Field("launch.command", "Command", "command", "Arguments as in a terminal; no shell."),
             Field("launch.shell", "Or a shell script", "code"),
+            Field("launch.image", "Image", hint="registry/name:tag or …@sha256:…. Empty: what its nodes have.", placeholder="registry/name:tag"),
             Field("launch.per", "A process for each", "choice", choices=_choices(("worker", "Worker"), ("gpu", "GPU"), blank="Worker")),
             Field("launch.workdir", "Working directory", placeholder="/data/…"),
             Field("launch.env", "Environment", "pairs", "One KEY=value a line."),

@@ -10,9 +10,12 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
+from scheduler.job_image import LONGEST, PATTERN, image_fault
 from scheduler.policy import DEFAULT_GRACE_SECONDS
 
 MOST_ELEMENTS = 10_000
+# In `Job.spec`, which the engine's snapshot reads: whether `Job.launch` names an image. No key of a description.
+IN_IMAGE = "in_image"
 LONGEST_SECONDS = 366 * 86_400
 Seconds = Annotated[float, Field(ge=0, le=LONGEST_SECONDS, allow_inf_nan=False)]
 EARLIEST, LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
@@ -31,6 +34,15 @@ WORD, VARIABLE = r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,99}$", r"^[A-Za-z_][A-Za-z0-9_]
 Word = Annotated[str, StringConstraints(pattern=WORD)]
 Variable = Annotated[str, StringConstraints(pattern=VARIABLE)]
 Text = Annotated[str, StringConstraints(max_length=4000)]
+
+
+def _image(text: str) -> str:
+    if fault := image_fault(text):
+        raise ValueError(fault)
+    return text
+
+
+Image = Annotated[str, StringConstraints(min_length=1, max_length=LONGEST), AfterValidator(_image), Field(json_schema_extra={"pattern": PATTERN})]
 
 
 def broken_rule(field: str, message: str) -> PydanticCustomError:
@@ -82,6 +94,7 @@ class Launch(Part):
 
     command: list[Text] | None = Field(default=None, min_length=1, max_length=1000)
     shell: Text | None = Field(default=None, min_length=1)
+    image: Image | None = Field(default=None, description="What it runs in: registry/name:tag or …@sha256:…. Only where the back-end runs images.")
     per: Literal["worker", "gpu"] = Field(default="worker", description="One process a worker, or one for each of its GPUs.")
     env: dict[Variable, Text] = Field(default_factory=dict)
     secrets: dict[Variable, Word] = Field(default_factory=dict, description="Variables by the name of a secret that the operator keeps.")
@@ -210,6 +223,8 @@ class JobDescription(Part):
                 document[key] = value.model_dump(exclude_none=True, exclude_defaults=True) if isinstance(value, BaseModel) else value
         if "checkpoint" in self.model_fields_set:
             document["checkpoint"] = None if self.checkpoint is None else self.checkpoint.model_dump(exclude_none=True)
+        if self.launch.image is not None:
+            document[IN_IMAGE] = True
         return document
 
     @property

@@ -3,6 +3,7 @@
 from datetime import datetime
 from typing import Any
 
+from scheduler.job_schema import IN_IMAGE
 from scheduler.models import Job
 
 PREEMPTIBLE: dict[str, bool | str] = {"yes": True, "no": False, "when_borrowed": "when_borrowed"}
@@ -16,7 +17,7 @@ def description_of(job: Job, now: datetime) -> dict[str, Any]:
     """What `POST /jobs` would take. Times that have passed, and what only belonged to its array, are left out."""
     found: dict[str, Any] = {"name": job.name, "quota": job.quota.path, "class": job.job_class, "priority": job.priority}
     found["preemptible"] = PREEMPTIBLE[job.preemptible]
-    found |= {key: value for key, value in job.spec.items() if key != "roles"}
+    found |= {key: value for key, value in job.spec.items() if key not in ("roles", IN_IMAGE)}
     roles = [_role(dict(role)) for role in job.spec.get("roles") or ()]
     if roles:
         found["roles"] = roles

@@ -122,6 +122,7 @@ def submit(arguments: Sequence[str]) -> int:
     shape.add_argument(
         "--secret", dest="secrets", action="append", metavar="VARIABLE=NAME", help="a secret that the operator keeps, by its name; may be repeated"
     )
+    shape.add_argument("--image", help="what it runs in, such as registry/name:tag; only where the back-end runs images")
     shape.add_argument("--workdir", help="folder in which it starts")
     shape.add_argument("--after", action="append", metavar="JOB", help="wait until that job has completed; may be repeated")
     words = list(arguments)

@@ -41,7 +41,7 @@ WORDS = {
     "schedule": "ls add show pause resume run rm --json --cron --zone --name --overlap --catch-up --start-within --from --until --state --team"
     " --owner --search --limit --ids --reason",
     "submit": "--json --draft --dry-run --wait --key --template --name --quota --class --priority --preemptible --gpus --workers --type --speed --mig"
-    " --estimate --limit --not-before --deadline --label --env --secret --workdir --after",
+    " --estimate --limit --not-before --deadline --label --env --secret --image --workdir --after",
     "top": "--json --limit --team --once",
     "webhooks": "ls add pause resume test rm deliveries redeliver --json --state --limit --quota --on --reason --no-wait",
     "notices": "ls read set test log --json --unread --limit --zone --quiet --quiet-rule --urgent",

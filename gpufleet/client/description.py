@@ -71,6 +71,8 @@ def described(document: dict[str, Any], asked: argparse.Namespace, command: Sequ
         launch["env"] = {**launch.get("env", {}), **_pairs(asked.env, "--env")}
     if asked.secrets:
         launch["secrets"] = {**launch.get("secrets", {}), **_pairs(asked.secrets, "--secret")}
+    if asked.image:
+        launch["image"] = asked.image
     if asked.workdir:
         launch["workdir"] = asked.workdir
     if launch:

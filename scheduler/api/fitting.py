@@ -67,6 +67,7 @@ class FitOut(Schema):
     preemptible: str
     takers_text: str
     others: list[str]
+    notes: list[str] = Field(description="What else narrows where it may run, in words.")
     run_s: int | None
     cost_micros: int | None
     limit_cost_micros: int | None

@@ -33,6 +33,7 @@ class Facts:
     resizes_in_place: bool = True  # False: a resize is checkpoint, stop and start
     creates_mig: bool = True
     runs_mps: bool = True
+    runs_images: bool = True  # False: it starts what its nodes have themselves
     signals: bool = True  # can tell a run to save its work
     adopts_strays: bool = True
     spans_clusters: bool = False  # can run a part of a job whose other parts run on other clusters

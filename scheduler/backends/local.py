@@ -59,6 +59,7 @@ MARK = "GPUFLEET_RUN_DIR"  # in the environment of all that a worker starts; a f
 # A supervisor that has not written its state so long after it was started never will.
 COME_UP = timedelta(seconds=20)
 SPAWN_SECONDS = 10
+FACTS = Facts(resizes_in_place=False, creates_mig=False, runs_mps=False, runs_images=False, latency_ms=500)
 # Each look goes through the folders, so there are never more than so many of runs that are over; and so many are deleted at once.
 MOST_KEPT = 2_000
 DELETED_A_CALL = 200
@@ -112,11 +113,10 @@ class Run:
 class LocalBackend:
     def __init__(self, folder: Path, rules: Rules) -> None:
         self.folder, self.rules = folder, rules
-        self._facts = Facts(resizes_in_place=False, creates_mig=False, runs_mps=False, latency_ms=500)
 
     @property
     def facts(self) -> Facts:
-        return self._facts
+        return FACTS
 
     def together(self, keys: Sequence[str] = ()) -> AbstractContextManager[None]:
         return nullcontext()
@@ -512,6 +512,8 @@ class Look:
 
 
 def _argv(launch: Mapping[str, Any]) -> list[str]:
+    if launch.get("image"):
+        raise BackendRefused("The local back-end starts processes of this machine and runs no images; the job names one.")
     shell, command = launch.get("shell"), launch.get("command")
     if shell:
         return ["/bin/sh", "-c", str(shell)]

@@ -13,8 +13,8 @@ from django.conf import settings
 from gpufleet.core.models import Installation, User
 from gpufleet.core.prepared import Prepared
 from gpufleet.core.times import now
-from scheduler.backends.base import Backend, BackendError
-from scheduler.backends.local import LocalBackend, Rules
+from scheduler.backends.base import Backend, BackendError, Facts
+from scheduler.backends.local import FACTS, LocalBackend, Rules
 from scheduler.backends.memory import DatabaseStore
 from scheduler.backends.simulated import SimulatedBackend
 from scheduler.models import Cluster, Node
@@ -85,6 +85,17 @@ def backends_all(clusters: Iterable[Cluster] | None = None) -> Backends:
 def backend_for(cluster: Cluster) -> Backend:
     with _lock:
         return _ours.provide(cluster)
+
+
+def runs_images(kind: str) -> bool:
+    """Whether back-ends of that kind run images. One that is unknown here runs nothing at all."""
+    known = {SIMULATED: Facts(), LOCAL: FACTS}
+    return kind in known and known[kind].runs_images
+
+
+def clusters_without_images() -> tuple[str, ...]:
+    """Names of the clusters where nothing runs in an image."""
+    return tuple(cluster.name for cluster in CLUSTERS() if not runs_images(cluster.backend))
 
 
 def _made(cluster: Cluster) -> Backend:

@@ -52,6 +52,7 @@ class FitView:
     quota: str
     takers: str  # who could put it out
     others: tuple[str, ...]  # what it does to others
+    notes: tuple[str, ...]
     better: tuple[Better, ...]
 
 
@@ -82,6 +83,7 @@ def fit_view(fit: Fit, access: Access, sizes: Mapping[str, int]) -> FitView:
         quota=_quota(fit),
         takers=_takers(fit, told),
         others=_others(fit, told),
+        notes=_notes(fit),
         better=tuple(_better(change) for change in fit.changes),
     )
 
@@ -143,6 +145,15 @@ def _takers(fit: Fit, told: Discretion) -> str:
         return "No other queue has guaranteed GPUs left to claim; a job of its own queue with a higher class or priority could put it out."
     shown = sentence(shown).rstrip(".")
     return f"{shown} could take it back: guaranteed GPUs of theirs lie idle. So could a job of its own queue with a higher class or priority."
+
+
+def _notes(fit: Fit) -> tuple[str, ...]:
+    """What else narrows where it may run."""
+    if not fit.without_images:
+        return ()
+    *first, last = fit.without_images
+    named = f"{', '.join(first)} and {last}" if first else last
+    return (f"It names an image, so it does not run on {named}: no images are run there.",)
 
 
 VERBS = {
@@ -218,6 +229,7 @@ def fit_facts(fit: Fit, access: Access) -> dict[str, Any]:
         "preemptible": fit.preemptible,
         "takers_text": view.takers,
         "others": list(view.others),
+        "notes": list(view.notes),
         "run_s": fit.run_seconds,
         "cost_micros": fit.cost_micros,
         "limit_cost_micros": fit.limit_cost_micros,

@@ -8,6 +8,7 @@ from typing import Any
 
 from scheduler.job_fields import REPEAT, ROLE, SECTIONS, Field, differences, field_for_fault, roles_of, values_of
 from scheduler.job_reading import Faults
+from scheduler.job_schema import IN_IMAGE
 from scheduler.job_yaml import Document
 from scheduler.models import Job
 
@@ -127,6 +128,7 @@ def description_of_job(job: Job, *, with_launch: bool) -> dict[str, Any]:
     """How a job would be described to get the same one again. What only held for its own time (a deadline, jobs before it) is left out."""
     spec: dict[str, Any] = dict(job.spec)
     roles = spec.pop("roles", None) or []
+    spec.pop(IN_IMAGE, None)
     name = job.name.removesuffix(f"[{job.array_index}]") if job.array_index is not None else job.name
     found: dict[str, Any] = {"name": name, "quota": job.quota.path, "class": job.job_class}
     if len(roles) == 1 and roles[0].keys() <= PLAIN_ROLE and roles[0].get("gpus") and roles[0].get("name", "worker") == "worker":

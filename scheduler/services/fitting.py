@@ -20,7 +20,7 @@ from gpufleet.core.money import cost_micros
 from gpufleet.core.times import MILLISECOND, millis
 from quotas.permissions import Access, Can
 from quotas.selectors.rates import rates_now
-from scheduler.backends.registry import backends_all
+from scheduler.backends.registry import backends_all, clusters_without_images
 from scheduler.engine.cycle import settled
 from scheduler.engine.invariants import check
 from scheduler.engine.kept import Kept
@@ -120,6 +120,7 @@ class Fit:
     changes: tuple[Change, ...]
     waits_for: tuple[str, ...]  # what holds it whatever the fleet has
     on_types: tuple[OnType, ...]  # the fastest first; empty where it states no speeds
+    without_images: tuple[str, ...]  # of a job with an image: the clusters whose back-ends run none, where it never stands
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,6 +402,7 @@ def fit_checked(*, access: Access, checked: Checked, raw: Mapping[str, Any], now
         changes=better,
         waits_for=held,
         on_types=_on_types(said, found, standing, rates),
+        without_images=clusters_without_images() if said.launch.image is not None else (),
     )
 
 

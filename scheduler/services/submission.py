@@ -31,7 +31,7 @@ from scheduler.job_schema import JobDescription
 from scheduler.job_storable import TOO_DEEP, text_is_storable, unstorable
 from scheduler.job_templates import Template
 from scheduler.job_writing import DUE_AT
-from scheduler.models import Cluster, Dependency, GpuType, Job, JobEvent, JobState, MigInstance
+from scheduler.models import Cluster, Dependency, GpuType, Job, JobEvent, JobState, MigInstance, Node
 from scheduler.selectors.templates import template_named
 from scheduler.services.lease import lease_want
 from scheduler.services.outbox import happening_wanted, happenings_write
@@ -156,6 +156,7 @@ class _Checker:
         self.kinds = Kinds(topology_now(levels))
         self.types = {kind.name: kind for kind in types}
         self.facts = _facts_now(clusters)
+        self.clusters = clusters
         self._templates: dict[str, Template | None] = {}
         self._quotas: dict[str, tuple[QuotaNode | None, str]] = {path: self._judge_quota(path, rows) for path, rows in zip(named, nodes, strict=True)}
 
@@ -269,6 +270,25 @@ class _Checker:
             there = set(MigInstance.objects.filter(removed_at__isnull=True, profile__in=wanted).values_list("profile", flat=True))
             if wanted - there or not wanted:
                 faults["sharing"].append("No cluster's back-end can split GPUs, and none is split so.")
+
+        if description.launch.image is not None and (fault := self._no_images(kind)):
+            faults["launch.image"].append(fault)
+
+    def _no_images(self, kind: Kind) -> str:
+        """Why no cluster that could take a job runs its image, if none does."""
+        able = [cluster for cluster, facts in self.facts.items() if facts.runs_images]
+        if not able:
+            return "No cluster's back-end runs images; without one it runs with what its nodes have."
+        if len(able) == len(self.facts):
+            return ""
+        stated = [set(role.gpu_types) for role in kind.roles if role.gpu_types]
+        if not stated:
+            return ""
+        there = set(Node.objects.filter(cluster__in=able, removed_at__isnull=True).values_list("gpu_type", flat=True))
+        lacking = sorted(min((types for types in stated if not types & there), key=sorted, default=set()))
+        without = sorted(cluster.name for cluster in self.clusters if cluster.pk not in able)
+        there_only = f"{' and '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} only on {' and '.join(without)}"
+        return f"{there_only}, which {'runs' if len(without) == 1 else 'run'} no images." if lacking else ""
 
     def _after(self, description: JobDescription, faults: dict[str, list[str]]) -> tuple[tuple[int, bool], ...]:
         if not description.after:

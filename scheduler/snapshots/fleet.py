@@ -8,6 +8,7 @@ from typing import Any
 
 from gpufleet.core.prepared import Prepared, Question
 from gpufleet.core.times import millis
+from scheduler.backends.registry import runs_images
 from scheduler.engine.values import MigInstance as Slice
 from scheduler.engine.values import Node, Topology
 from scheduler.models import Cluster, Domain, Gpu, GpuMode, Health, MigInstance, Repartition, TopologyLevel
@@ -17,13 +18,15 @@ MILLION = 1_000_000
 HEALTH = {Health.HEALTHY: "healthy", Health.SUSPECT: "suspect", Health.DRAINING: "draining"}
 # A level that a cluster does not have, above one that it has: it separates nothing.
 ONE_FOR_ALL = "-"
+# An attribute of nodes whose cluster's back-end runs images, so that the engine places jobs with an image nowhere else.
+RUNS_IMAGES = "runs_images"
 # How far back `repartition_per_hour` looks.
 RATE_COUNTS = timedelta(hours=1)
 LEVEL = ("cluster_id", "id", "name", "bandwidth_gbps", "oversubscription_centi", "is_rail_level")
 
 Rows = tuple[Any, ...]
 
-CLUSTERS = Prepared(lambda: Cluster.objects.order_by("id").values_list("id", "name"))
+CLUSTERS = Prepared(lambda: Cluster.objects.order_by("id").values_list("id", "name", "backend"))
 LEVELS = Prepared(lambda: TopologyLevel.objects.order_by("cluster_id", "depth").values_list(*LEVEL))
 DOMAINS = Prepared(lambda: Domain.objects.order_by("id").values_list("id", "parent_id", "level_id", "name"))
 NODES = Prepared(
@@ -98,7 +101,8 @@ def topology_now(levels: Sequence[tuple[Any, ...]] | None = None) -> Topology:
 
 def fleet_view(rows: Rows) -> FleetView:
     clusters, levels, domains, node_rows, gpu_rows, slice_rows, splits = rows
-    cluster_names = dict(clusters)
+    cluster_names = {key: name for key, name, _ in clusters}
+    with_images = {key for key, _, backend in clusters if runs_images(backend)}
     topology = _topology(levels)
     trails = _Trails(domains, levels, topology.levels)
     gpus: dict[int, list[Any]] = defaultdict(list)
@@ -114,7 +118,8 @@ def fleet_view(rows: Rows) -> FleetView:
     for row in node_rows:
         kind = row[3] or _usual(gpu[3] for gpu in gpus[row[0]])
         if kind:
-            node = _node(row, kind, gpus[row[0]], slices, cluster_names[row[1]], trails.path(row[4], cluster_names[row[1]], row[2]))
+            path = trails.path(row[4], cluster_names[row[1]], row[2])
+            node = _node(row, kind, gpus[row[0]], slices, cluster_names[row[1]], path, images=row[1] in with_images)
             nodes.append(replace(node, repartitioned=tuple(split_at[row[0]])) if row[0] in split_at else node)
     nodes = _islands_apart(nodes)
     nodes.sort(key=lambda node: (node.path, node.island, node.name))
@@ -194,7 +199,16 @@ class _Trails:
         return (cluster_name, *steps)
 
 
-def _node(row: tuple[Any, ...], kind: str, gpus: Sequence[tuple[Any, ...]], slices: Mapping[int, Any], cluster: str, path: tuple[str, ...]) -> Node:
+def _node(
+    row: tuple[Any, ...],
+    kind: str,
+    gpus: Sequence[tuple[Any, ...]],
+    slices: Mapping[int, Any],
+    cluster: str,
+    path: tuple[str, ...],
+    *,
+    images: bool,
+) -> Node:
     _, _, name, _, _, island, cpus, memory, pcie, nvme, labels, spare, health, pool, hbm = row
     size = max((gpu[2] for gpu in gpus), default=-1) + 1
     present = sum(1 << gpu[2] for gpu in gpus)
@@ -205,7 +219,7 @@ def _node(row: tuple[Any, ...], kind: str, gpus: Sequence[tuple[Any, ...]], slic
     stated = {str(key): str(value) for key, value in (labels or {}).items()}
     if pool:
         stated.setdefault("pool", pool)
-    known = {"hbm_gbps": hbm or None, "pcie_gbps": pcie, "nvme_gbps": nvme}
+    known = {"hbm_gbps": hbm or None, "pcie_gbps": pcie, "nvme_gbps": nvme, RUNS_IMAGES: int(images)}
     return Node(
         name=full,
         gpu_type=kind,

@@ -15,10 +15,12 @@ from scheduler.engine.reading import Fault, Faults
 from scheduler.engine.scenario_jobs import JobReader
 from scheduler.engine.values import QUEUED, Job, Kind, Placed, Run, Topology
 from scheduler.engine.values import Checkpoint as Saving
+from scheduler.job_schema import IN_IMAGE
 from scheduler.models import ENDED, HOLDING, Attempt, Checkpoint, Dependency, JobState, Placement, PromisedSeat
 from scheduler.models import Job as JobRow
 from scheduler.models import Promise as PromiseRow
 from scheduler.policy import DEFAULT_GRACE_SECONDS
+from scheduler.snapshots.fleet import RUNS_IMAGES
 
 # What the engine shares between jobs, and what says so in `Job.spec`.
 SHARED = ("topology", "sharing", "node_labels", "needs", "tolerates_suspect", "preemption_delay_s", "grace_s", "throughput")
@@ -131,6 +133,8 @@ def kind_document(spec: Mapping[str, Any], job_class: str, priority: int, preemp
     document: dict[str, Any] = {key: spec[key] for key in SHARED if spec.get(key) is not None}
     document |= {"class": job_class, "priority": priority, "preemptible": PREEMPTIBLE.get(preemptible, True)}
     document.setdefault("grace_s", DEFAULT_GRACE_SECONDS)
+    if spec.get(IN_IMAGE):
+        document["needs"] = {**document.get("needs", {}), RUNS_IMAGES: 1}
     document["roles"] = [_role(role, spec.get("gpu_types")) for role in spec.get("roles") or _plain_roles(gpus_milli)]
     return document
 

@@ -49,7 +49,7 @@ WHOLE = {
     ],
     "throughput": {"A": 1, "B": 0.5},
     "checkpoint": {"interval_s": 600, "save_s": 5},
-    "launch": {"command": ["python", "a b.py", "--x=1"], "env": {"A": "1=2", "B": "c"}, "secrets": {"T": "token"}, "simulated": {"fails": True}},
+    "launch": {"image": "r/a:1", "command": ["a b", "--x"], "env": {"A": "1=2", "B": "c"}, "secrets": {"T": "token"}, "simulated": {"fails": True}},
     "array": {"values": [{"LR": "0.1", "N": "a b"}, {"LR": "0.2"}]},
     "after": [{"job": "j-1"}, {"job": "j-2", "if": "ended"}],
     "labels": {"team": "nlp"},

@@ -53,13 +53,13 @@ def test_a_file_of_two_documents_is_two_jobs(run, tmp_path):
 def test_flags_describe_a_job_or_change_the_files(run, tmp_path):
     first = job("before", on=Job._meta.get_field("quota").related_model.objects.get(path=TEAM))
     words = ["--name", "sweep", "--quota", TEAM, "--gpus", "2", "--workers", "3", "--type", "H100-SXM-80GB", "--class", "interactive"]
-    words += ["--limit", "2h", "--label", "run=7", "--env", "A=b=c", "--workdir", "/data", "--after", first.public_id]
+    words += ["--limit", "2h", "--label", "run=7", "--env", "A=b=c", "--workdir", "/data", "--image", "r.io/a:1", "--after", first.public_id]
 
     assert run("submit", *words, "--json", "--", "python", "train.py", "--lr", "3", **SUBMIT)[0] == 0
 
     made = Job.objects.exclude(pk=first.pk).get()
     assert (made.name, made.job_class, made.gpus_milli, made.limit_seconds, made.labels) == ("sweep", "interactive", 6000, 7200, {"run": "7"})
-    assert made.launch == {"command": ["python", "train.py", "--lr", "3"], "env": {"A": "b=c"}, "workdir": "/data"}
+    assert made.launch == {"command": ["python", "train.py", "--lr", "3"], "env": {"A": "b=c"}, "image": "r.io/a:1", "workdir": "/data"}
     assert made.dependencies.get().on == first
     (tmp_path / "job.yaml").write_text(f"name: train\nquota: {TEAM}\ngpus: 1\n")
     assert run("submit", str(tmp_path / "job.yaml"), "--workers", "1-4", "--priority", "70", **SUBMIT)[0] == 0

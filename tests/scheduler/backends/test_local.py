@@ -150,6 +150,7 @@ def test_arguments_are_no_shell_unless_the_job_asks_for_one(backend: LocalBacken
         ({}, "no command"),
         ({"command": "rm -rf /"}, "list of arguments"),
         ({"command": ["true"], "workdir": "here"}, "absolute"),
+        ({"command": ["true"], "image": "python:3.12"}, "runs no images"),
         ({"command": ["true"], "env": {"A=B": "1"}}, "name of a variable"),
         ({"command": ["true"], "secrets": {"TOKEN": "nope"}}, "no secret 'nope'"),
     ],
