@@ -301,6 +301,9 @@ def why(arguments: Sequence[str]) -> int:
     print(f"{told['id']} is {coloured(told['state'])}. {plain(told['now']['text'])}".rstrip())
     for reason in told["reasons"]:
         print(f"  {reason['code']}: {plain(reason['detail'])}")
+        if unblock := reason.get("unblock"):
+            at = f" ({ahead(unblock['at'])})" if unblock["at"] else ""
+            print(f"    would help: {plain(unblock['text'])}{at}")
         if reason.get("holders"):
             _print_holders(reason["holders"])
     if told["waits_for"]:
@@ -323,8 +326,12 @@ def _print_holders(held: Mapping[str, Any]) -> None:
         ends = f"until about {exact(job['ends_at'])}" if job["ends_at"] else "no known end"
         print(f"    held by {who}: {gpus_told(round(1000 * job['gpus']))}, {ends}")
     if held["others"]:
-        print(f"    and by {held['others']} more")
-    print(f"    enough is given back {ago(held['enough_at'])} by estimates" if held["enough_at"] else "    nobody knows when enough is given back")
+        teams = ", ".join(f"{one['gpus']:g} of {plain(one['quota']) or 'other teams'}" for one in held["teams"])
+        print(f"    and by {held['others']} more: {gpus_told(round(1000 * held['gpus']))} in all, {teams}")
+    if held["enough_at"]:
+        print(f"    enough is given back {ahead(held['enough_at'])} by estimates")
+    elif held["missing_gpus"] is not None:
+        print("    nobody knows when enough is given back")
 
 
 @ends_well

@@ -12,15 +12,18 @@ from gpufleet.web import access_of
 from scheduler.api.jobs import NowOut, now_told
 from scheduler.api.lists import answered
 from scheduler.models import Outlook
+from scheduler.presenters.blocking import Blocker, blockers_now
+from scheduler.presenters.queue import why_there
+from scheduler.selectors.blocking import Holders
 from scheduler.selectors.discretion import Discretion
-from scheduler.selectors.jobs import job_for, job_rows, job_waits_for
-from scheduler.selectors.limits import LimitHolders, limit_holders
+from scheduler.selectors.jobs import WAITING, job_for, job_rows, job_waits_for
+from scheduler.services.fitting import GROUNDS
 
 router = Router(tags=["Jobs"])
 
 
-class LimitHolderOut(Schema):
-    """A job that counts against a limit; `id`, `name` and `quota` are empty where the caller may not know them."""
+class HolderOut(Schema):
+    """A job that holds something of it; `id`, `name` and `quota` are empty where the caller may not know them."""
 
     id: str
     name: str
@@ -29,18 +32,39 @@ class LimitHolderOut(Schema):
     ends_at: datetime | None
 
 
-class LimitHoldersOut(Schema):
-    """Who holds what a limit allows, who leaves first in front; `others` counts further jobs. `enough_at`: when enough is given back by estimates."""
+class TeamHoldsOut(Schema):
+    """`quota` is empty for all teams together that the caller may not know."""
 
-    jobs: list[LimitHolderOut]
+    quota: str
+    gpus: float
+
+
+class HoldersOut(Schema):
+    """Who holds what a reason is about, who leaves first in front; `others` counts further jobs, and `gpus` and `teams` count all.
+
+    `missing_gpus` have to be given back (null where that can't be counted), by estimates at `enough_at`, if nobody else takes them.
+    """
+
+    jobs: list[HolderOut]
     others: int
+    gpus: float
+    teams: list[TeamHoldsOut]
+    missing_gpus: float | None
     enough_at: datetime | None
+
+
+class UnblockOut(Schema):
+    """What would end it, in a sentence; `at` is when that comes by itself, as far as it is known."""
+
+    text: str
+    at: datetime | None
 
 
 class ReasonOut(Schema):
     code: str
     detail: str
-    holders: LimitHoldersOut | None = None
+    unblock: UnblockOut | None = None
+    holders: HoldersOut | None = None
 
 
 class PromiseOut(Schema):
@@ -71,33 +95,44 @@ def job_why(request: HttpRequest, public_id: str) -> HttpResponse:
     found = job_for(access, public_id)
     row = job_rows(access, [found])[0]
     outlook, promise = row.outlook, row.promise
-    told = Discretion(access, [outlook.reasons, outlook.would_start_if] if outlook else [])
+    moment, waits_for = now(), job_waits_for(access, found)
+    queue = GROUNDS.queue_at_hand(moment) if found.state in WAITING else None
+    turn = queue.turn_of(found.public_id) if queue else None
+    said: list[Any] = [outlook.reasons, outlook.would_start_if] if outlook else []
+    told = Discretion(access, [*said, *([why_there(turn)] if turn else [])])
     return answered(
         {
             "id": found.public_id,
             "state": found.state,
             "now": now_told(row),
             "looked_at": outlook.at if outlook else None,
-            "reasons": _reasons(outlook, told, limit_holders(access, outlook, now())),
+            "reasons": _reasons(outlook, told, blockers_now(access, found, outlook, told, waits_for=waits_for, turn=turn, now=moment)),
             "predicted_start": outlook.predicted_start if outlook else None,
             "earliest_start": outlook.earliest_start if outlook else None,
             "latest_start": outlook.latest_start if outlook else None,
             "would_start_if": told.value(outlook.would_start_if) if outlook else None,
             "promise": {"after": row.discretion.value(promise.after), "until": promise.until} if promise else None,
-            "waits_for": [one.job.public_id for one in job_waits_for(access, found) if one.named],
+            "waits_for": [one.job.public_id for one in waits_for if one.named],
         }
     )
 
 
-def _reasons(outlook: Outlook | None, told: Discretion, holders: Sequence[LimitHolders | None]) -> list[dict[str, Any]]:
-    if outlook is None:
-        return []
-    return [
-        {**told.value(reason), "holders": _holders_out(held)} if held else told.value(reason)
-        for reason, held in zip(outlook.reasons, holders, strict=True)
-    ]
+def _reasons(outlook: Outlook | None, told: Discretion, found: Sequence[Blocker]) -> list[dict[str, Any]]:
+    return [told.value(reason) | _blocker(one) for reason, one in zip(outlook.reasons, found, strict=True)] if outlook else []
 
 
-def _holders_out(held: LimitHolders) -> dict[str, Any]:
+def _blocker(one: Blocker) -> dict[str, Any]:
+    unblock = {"unblock": {"text": one.unblock, "at": one.at}} if one.unblock else {}
+    return unblock | ({"holders": _holders_out(one.holders)} if one.holders else {})
+
+
+def _holders_out(held: Holders) -> dict[str, Any]:
     jobs = [{"id": one.job_id, "name": one.job_name, "quota": one.quota, "gpus": one.gpus_milli / 1000, "ends_at": one.ends_at} for one in held.first]
-    return {"jobs": jobs, "others": held.others, "enough_at": held.enough_at}
+    return {
+        "jobs": jobs,
+        "others": held.others,
+        "gpus": held.gpus_milli / 1000,
+        "teams": [{"quota": team, "gpus": milli / 1000} for team, milli in held.teams],
+        "missing_gpus": None if held.missing_milli is None else held.missing_milli / 1000,
+        "enough_at": held.enough_at,
+    }

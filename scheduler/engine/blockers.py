@@ -1,12 +1,14 @@
 """All that stands in the way of a waiting job, with numbers and names. Computed once per queue and shape."""
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from .capacity import plain, widest
 from .cluster import Work
+from .grid import Ints
 from .legality import Reclaim, rules_of
 from .passes.reclaim import request
 from .plan import names
@@ -15,7 +17,7 @@ from .reasons import Reason, counted, gpus, reason
 from .seating import fit
 from .state import Cycle
 from .tree import Division
-from .values import Kind, Role
+from .values import ANY_TYPE, Kind, Role
 from .windows import NEVER
 
 Reasons = tuple[Reason, ...]
@@ -135,7 +137,8 @@ class Blockers:
         name = tree.names[leaf]
         if used + milli > fair:
             detail = f"{name} uses {gpus(used)} of a fair share of {counted(fair)}; with {gpus(milli)} more it may only use what is idle"
-            return (reason("share", detail, quota=name, used=used / 1000, fair=fair / 1000, needed=milli / 1000),)
+            facts = {"used": used / 1000, "fair": fair / 1000, "needed": milli / 1000, **of_type(division)}
+            return (reason("share", detail, quota=name, **facts),)
         above = [tree.names[over] for place in tree.path[leaf] for over in self._above_line(division, tree.parent[place]) if over != place]
         if not above:
             return (reason("victims", f"no queue beside {name} uses more than it may count on", quota=name),)
@@ -143,7 +146,7 @@ class Blockers:
         if rules.even is not None and not rules.sources:
             return (rules.even,)
         detail = f"above what they may count on: {names(above)}; what they could give makes no room for it"
-        victims = reason("victims", detail, quota=name)
+        victims = reason("victims", detail, quota=name, above=tuple(above[:MOST_ABOVE]), **of_type(division))
         return (victims,) if rules.even is None else (victims, rules.even)
 
     def _above_line(self, division: Division, parent: int) -> list[int]:
@@ -197,29 +200,43 @@ class Blockers:
         if worst is None:
             if plain(cycle.cluster, kind) or self._fits(work, quota_type):
                 return None
-            return reason("fragmentation", f"{_free(idle)}, but not grouped as its roles and NVLink groups need them", free=idle)
+            return reason("fragmentation", f"{_free(idle)}, but not grouped as its roles and NVLink groups need them", free=idle, type=type_name)
         return self._too_narrow(work, quota_type, worst, level, idle, total_needed)
 
     def _too_narrow(self, work: Work, quota_type: int, worst: tuple[Role, int, int], level: int, idle: int, needed: int) -> Reason:
         role, most, count = worst
         cycle = self.cycle
+        type_name = cycle.grid.types[quota_type]
         eligible = cycle.grid.eligible(work.kind, role, quota_type, suspect=work.kind.tolerates_suspect, spare=bool(work.seats))
         if level <= 0:
             detail = f"{_free(idle)}, but room for only {most} of {count} workers of {counted(1000 * role.gpus)} on one node each"
-            return reason("fragmentation", detail, free=idle, room=most, needed=count)
+            return reason(
+                "fragmentation", detail, free=idle, room=most, needed=count, type=type_name, each=role.gpus, **self._nearest(role, eligible.array)
+            )
         name = cycle.grid.level_names[level]
         sums = self.capacity.sums(role, eligible, level)
         domain = int(sums.argmax())
-        where = cycle.grid.levels[level].names[domain]
+        where = cycle.grid.nodes[domain].name if level == cycle.grid.node_level else cycle.grid.levels[level].names[domain]
         detail = f"the largest free {name} ({where}) has room for {most} of {count} workers: {most * role.gpus} of {counted(1000 * needed)}"
         holder = self._holder(level, domain)
-        facts: dict[str, object] = {"level": name, "domain": where, "room": most, "needed": count}
+        facts: dict[str, object] = {"level": name, "domain": where, "room": most, "needed": count, "type": type_name, "each": role.gpus}
         if holder is not None:
             until = "an unknown time" if holder[1] is None else spell_instant(holder[1])
             detail += f"; {holder[0]} holds GPUs there until {until}"
             facts["held_by"] = holder[0]
             facts["until"] = None if holder[1] is None else spell_instant(holder[1])
         return reason("topology", detail, **facts)
+
+    def _nearest(self, role: Role, allowed: Ints) -> dict[str, object]:
+        """The node that lacks the fewest GPUs for one worker more."""
+        free = self.view.count_np * allowed
+        short = np.where((free < role.gpus) & (self._sizes >= role.gpus) & (allowed > 0), free, -1)
+        node = int(short.argmax()) if len(short) else -1
+        return {"node": self.cycle.grid.nodes[node].name, "free_there": int(free[node])} if node >= 0 and short[node] >= 0 else {}
+
+    @cached_property
+    def _sizes(self) -> Ints:
+        return np.array(self.cycle.grid.usable_count, dtype=np.int64)
 
     def _holder(self, level: int, domain: int) -> tuple[str, int | None] | None:
         """Who leaves a domain first, and when."""
@@ -247,9 +264,11 @@ class Blockers:
         if kind.sharing == "mig":
             asked = role.mig or f"an instance with {(role.memory_mib or 0) / 1024:g} GB"
             empty = sum(len(split.instances) - len(split.taken) for split in self.view.splits.values() if split.mode == "mig")
-            return reason("sharing", f"no empty {asked} on {type_name}; {empty} instances of other profiles or nodes are empty", asked=asked)
+            detail = f"no empty {asked} on {type_name}; {empty} instances of other profiles or nodes are empty"
+            return reason("sharing", detail, asked=asked, type=type_name, sharing=kind.sharing)
         asked = f"{role.share_milli} milli-GPU" if role.share_milli is not None else f"{(role.memory_mib or 0) / 1024:g} GB"
-        return reason("sharing", f"no GPU of {type_name} that it may share by {kind.sharing} has {asked} left, and none is idle", asked=asked)
+        detail = f"no GPU of {type_name} that it may share by {kind.sharing} has {asked} left, and none is idle"
+        return reason("sharing", detail, asked=asked, type=type_name, sharing=kind.sharing)
 
     def may_reclaim(self, work: Work, quota_type: int) -> bool:
         milli = self.cycle.least_milli(work.kind, quota_type)
@@ -258,6 +277,12 @@ class Blockers:
 
 ORDER = reason("order", "fits by itself, but what is served before it takes the room")
 UNKNOWN: Any = object()
+MOST_ABOVE = 8  # queues that a reason names for programs
+
+
+def of_type(division: Division) -> dict[str, str]:
+    """The GPU type that shares are about; none where all types are one."""
+    return {} if division.name == ANY_TYPE else {"type": division.name}
 
 
 def _free(idle: int) -> str:

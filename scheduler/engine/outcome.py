@@ -461,7 +461,8 @@ def _entry(cycle: Cycle, forecast: Forecast, blockers: Blockers, work: Work) -> 
         return Waiting(work.job.name, reasons, None, forecast.advice(work) if forecast.advises_all else None)
     deadline = work.job.deadline
     if deadline is not None and at + min(cycle.duration(work), 1 << 50) > deadline:
-        late = reason("deadline", f"predicted to start at {spell_instant(at)}, too late to end before {spell_instant(deadline)}")
+        detail = f"predicted to start at {spell_instant(at)}, too late to end before {spell_instant(deadline)}"
+        late = reason("deadline", detail, start=spell_instant(at), deadline=spell_instant(deadline))
         reasons = (*reasons, late)
     return Waiting(work.job.name, reasons, at, forecast.advice(work))
 

@@ -868,4 +868,4 @@ class Book:
         at = spell_instant(self.cycle.now + entry.at)
         holder = entry.work.job.name
         detail = f"would still run at {at}, when {holder} has {len(entry.places)} nodes reserved"
-        return reason("reservation", detail, holder=holder, at=at)
+        return reason("reservation", detail, holder=holder, at=at, gpus=sum(count for _, count in entry.places))

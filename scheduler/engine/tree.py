@@ -399,7 +399,8 @@ class Tree:
                     f"non-preemptible work of {name} holds {gpus(division.fixed[place])} of its guarantee of {counted(promised)}; "
                     f"{gpus(milli)} more would exceed it"
                 )
-                return reason("guarantee", detail, quota=name, used=division.fixed[place] / 1000, guaranteed=promised / 1000, needed=milli / 1000)
+                facts = {"used": division.fixed[place] / 1000, "guaranteed": promised / 1000, "needed": milli / 1000}
+                return reason("guarantee", detail, quota=name, **facts, **({} if division.name == ANY_TYPE else {"type": division.name}))
         return None
 
     def within_guarantee(self, leaf: int, quota_type: int, milli: int) -> bool:

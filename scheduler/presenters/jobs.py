@@ -12,7 +12,6 @@ from scheduler.engine.explain import change_in_words
 from scheduler.models import ENDED, HOLDING, Attempt, Job, JobEvent, JobState, Outlook, Promise
 from scheduler.selectors.discretion import Discretion
 from scheduler.selectors.jobs import NODES_SHOWN, JobRow, Sitting
-from scheduler.selectors.limits import LimitHolders
 
 CELL, GAP = 14, 4
 
@@ -123,25 +122,6 @@ def promised(promise: Promise, own: str, discretion: Discretion) -> str:
         return "Has been promised GPUs and starts at once."
     last = f"{', '.join(parts[:-1])} and {parts[-1]}" if len(parts) > 1 else parts[0]
     return f"Has been promised the GPUs that {last} {'leave' if len(leaving) > 1 else 'leaves'}."
-
-
-@dataclass(frozen=True, slots=True)
-class Blocker:
-    """One reason why a job waits: its code, a sentence, and who holds what it waits for, where it is a limit."""
-
-    code: str
-    text: str
-    holders: LimitHolders | None = None
-
-
-def blockers(outlook: Outlook | None, discretion: Discretion, holders: Sequence[LimitHolders | None]) -> list[Blocker]:
-    """`holders` has for each reason who holds what it is about."""
-    if outlook is None:
-        return []
-    return [
-        Blocker(str(found.get("code", "")), sentence(discretion.text(str(found.get("detail", "")))), held)
-        for found, held in zip(outlook.reasons, holders, strict=True)
-    ]
 
 
 def would_start_if(outlook: Outlook | None, discretion: Discretion) -> str:

@@ -246,6 +246,13 @@ def job_waits_for(access: Access, job: Job) -> list[Neighbour]:
     return [Neighbour(row.on, row.if_completed, access.can(Can.SEE, row.on.quota.path)) for row in rows]
 
 
+def job_held_by(job: Job) -> JobEvent | None:
+    """The note of who holds it back, and why. No query for a job that nobody holds."""
+    if job.held_at is None:
+        return None
+    return job.events.filter(at__gte=job.held_at, detail__held=True).order_by("-at", "-id").first()
+
+
 def job_waited_for_by(access: Access, job: Job) -> list[Neighbour]:
     rows = job.dependents.select_related("job__quota").order_by("id")
     return [Neighbour(row.job, row.if_completed, access.can(Can.SEE, row.job.quota.path)) for row in rows]

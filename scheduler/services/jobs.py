@@ -254,7 +254,7 @@ def _set_hold(job: Job, held_at: datetime | None, now: datetime, actor: Actor, c
         unchanged_or_stale(fresh, revision)
         if (fresh.held_at is None) == (held_at is None):
             return fresh
-        steps.note(fresh, cause, held_at=held_at)
+        steps.note(fresh, cause, detail={"held": held_at is not None}, held_at=held_at)
         steps.write(news)
         if actor.user is not None:
             before, after = {"held": held_at is None}, {"held": held_at is not None}

@@ -18,6 +18,7 @@ MILLION = 1_000_000
 HEALTH = {Health.HEALTHY: "healthy", Health.SUSPECT: "suspect", Health.DRAINING: "draining"}
 # A level that a cluster does not have, above one that it has: it separates nothing.
 ONE_FOR_ALL = "-"
+ONLY = "only "
 # An attribute of nodes whose cluster's back-end runs images, so that the engine places jobs with an image nowhere else.
 RUNS_IMAGES = "runs_images"
 # How far back `repartition_per_hour` looks.
@@ -195,8 +196,21 @@ class _Trails:
             given[level] = name
             domain = self.parents[domain]
         deepest = max((place for place, level in enumerate(self.merged) if level in given), default=-1)
-        steps = (given.get(level, ONE_FOR_ALL if place < deepest else f"only {node_name}") for place, level in enumerate(self.merged))
+        steps = (given.get(level, ONE_FOR_ALL if place < deepest else f"{ONLY}{node_name}") for place, level in enumerate(self.merged))
         return (cluster_name, *steps)
+
+
+def node_named(name: str) -> tuple[str, str]:
+    """The cluster and the own name of a node, of the name that the engine has for it."""
+    cluster, _, own = name.partition("/")
+    return cluster, own
+
+
+def domain_named(name: str) -> tuple[str, str, str]:
+    """The cluster, the path inside it, and a node where nothing narrower is known of that one, of a domain as the engine names it."""
+    cluster, *steps = name.split("/")
+    node = next((step.removeprefix(ONLY) for step in steps if step.startswith(ONLY)), "")
+    return cluster, "/".join(step for step in steps if step != ONE_FOR_ALL and not step.startswith(ONLY)), node
 
 
 def _node(

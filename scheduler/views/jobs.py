@@ -20,11 +20,11 @@ from gpufleet.core.times import now
 from gpufleet.web import Access, Can, access_of, requires
 from scheduler.job_lists import JOBS, PHASE_CHOICES
 from scheduler.models import ENDED, HOLDING, Job, JobState, Node
+from scheduler.presenters.blocking import blockers_now
 from scheduler.presenters.bulk import CHOICES
 from scheduler.presenters.evictions import evictions_said, evictions_told
 from scheduler.presenters.jobs import (
     JobLine,
-    blockers,
     event_lines,
     job_lines,
     life_of,
@@ -56,7 +56,6 @@ from scheduler.selectors.jobs import (
     may_steer,
     must_steer,
 )
-from scheduler.selectors.limits import limit_holders
 from scheduler.selectors.logs import MOST_BYTES, job_log, job_writers
 from scheduler.selectors.loop import pause_now
 from scheduler.selectors.notices import follows_job
@@ -261,6 +260,7 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
     if turn:
         said.append(why_there(turn))
     discretion = Discretion(access, [*said, *(row.promise.after if row.promise else ())])
+    waits_for = job_waits_for(access, job)
     shown = attempts[0] if attempts else None
     sittings = attempt_sittings(shown) if shown else []
     usage = job_usage(access, job, attempts, sittings, now=moment)
@@ -281,7 +281,7 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
         "ended": job.state in ENDED,
         "can_restart": (job.state in ENDED and access.can_somewhere(Can.SUBMIT)) or (job.state in HOLDING and job.state != JobState.CHECKPOINTING),
         "can_save": job.state in (JobState.RUNNING, JobState.DEGRADED) and job.spec.get("checkpoint", {}) is not None,
-        "blockers": blockers(row.outlook, discretion, limit_holders(access, row.outlook, moment)),
+        "blockers": blockers_now(access, job, row.outlook, discretion, waits_for=waits_for, turn=turn, now=moment),
         "would_start_if": would_start_if(row.outlook, discretion),
         "outlook": row.outlook,
         "told": told,
@@ -298,7 +298,7 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
         "seats": seats_by_node(sittings, {name: size for name, (size, _) in nodes.items()}),
         "expected_seconds": seconds_at(slowest_on(job.spec, {kind for _, kind in nodes.values()}), job.estimate_seconds, None),
         "checkpoints": job_checkpoints(job),
-        "waits_for": job_waits_for(access, job),
+        "waits_for": waits_for,
         "waited_for_by": job_waited_for_by(access, job),
         "schedule": schedule_of(access, job),
         "shape": shape_of(job.spec),

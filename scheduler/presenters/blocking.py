@@ -1,0 +1,288 @@
+"""What would unblock a waiting job, reason by reason, in one sentence each with the numbers and names that its reader may know.
+
+What a plan wrote down is told, nothing is planned anew; whose GPUs they are comes from `scheduler.selectors.blocking`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from django.utils.dateparse import parse_datetime
+
+from gpufleet.core.audit import SYSTEM
+from gpufleet.core.templatetags.shell import THIN, duration, plural
+from quotas.permissions import Access
+from scheduler.engine.reasons import gpus
+from scheduler.engine.turns import Turn
+from scheduler.models import ENDED, Job, JobEvent, Outlook
+from scheduler.presenters.jobs import sentence
+from scheduler.selectors.blocking import Holders, OutOfService, beyond, block_holders, out_of_service
+from scheduler.selectors.discretion import Discretion
+from scheduler.selectors.jobs import Neighbour, job_held_by, jobs_named
+
+NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Blocker:
+    """One reason why a job waits, who holds what it is about, and what would end it. `at` is when that comes by itself, as far as it is known."""
+
+    code: str
+    text: str
+    unblock: str = ""
+    at: datetime | None = None
+    holders: Holders | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What stands around a waiting job beside its reasons."""
+
+    job: Job
+    waits_for: Sequence[Neighbour] = ()
+    turn: Turn | None = None
+    held_by: JobEvent | None = None
+    out_of_service: Mapping[str, OutOfService] = field(default_factory=dict)
+    named: Mapping[str, Job] = field(default_factory=dict)  # jobs of its reasons that the reader may see
+
+
+Sentence = tuple[str, datetime | None]
+Reason = Mapping[str, Any]
+
+
+def blockers(outlook: Outlook | None, discretion: Discretion, holders: Sequence[Holders | None], around: Around) -> list[Blocker]:
+    """`holders` has for each reason who holds what it is about."""
+    if outlook is None:
+        return []
+    found = []
+    for reason, held in zip(outlook.reasons, holders, strict=True):
+        code = str(reason.get("code", ""))
+        text, at = _unblock(code, reason, held, around)
+        # A terminal and a program have no thin spaces.
+        told = sentence(discretion.text(text.replace(THIN, " ")))
+        found.append(Blocker(code, sentence(discretion.text(str(reason.get("detail", "")))), told, at, held))
+    return found
+
+
+def blockers_now(
+    access: Access,
+    job: Job,
+    outlook: Outlook | None,
+    discretion: Discretion,
+    *,
+    waits_for: Sequence[Neighbour],
+    turn: Turn | None,
+    now: datetime,
+) -> list[Blocker]:
+    """The same with all that is looked up for it, in four queries at most. `discretion` has read the reasons and the words of the turn."""
+    reserved = [str(reason["holder"]) for reason in outlook.reasons if reason.get("code") == "reservation" and "holder" in reason] if outlook else []
+    around = Around(job, waits_for, turn, job_held_by(job), out_of_service(outlook), jobs_named(access, reserved) if reserved else {})
+    return blockers(outlook, discretion, block_holders(access, outlook, now), around)
+
+
+def _unblock(code: str, reason: Reason, held: Holders | None, around: Around) -> Sentence:
+    known = _WORDS.get(code)
+    try:
+        return known(reason, held, around) if known is not None else ("", None)
+    except KeyError:  # an outlook that an earlier version wrote says less
+        return "", None
+
+
+def _moment(value: Any) -> datetime | None:
+    return parse_datetime(str(value)) if value else None
+
+
+def _amount(milli: int, kind: str = "") -> str:
+    """`3 H100 GPUs`."""
+    return f"{gpus(milli)}{f' {kind}' if kind else ''} GPU{'s' * (milli != 1000)}"
+
+
+def _listed(names: Sequence[str], more: int = 0) -> str:
+    parts = [*names, *([f"{more:,} more"] if more else [])]
+    return f"{', '.join(parts[:-1])} and {parts[-1]}" if len(parts) > 1 else "".join(parts)
+
+
+def _enough(held: Holders | None) -> datetime | None:
+    return held.enough_at if held else None
+
+
+# Quotas
+
+
+def _limit(reason: Reason, held: Holders | None, _: Around) -> Sentence:
+    if "quota" not in reason or reason["needed"] > reason["limit"]:
+        return "it never starts like this: it would have to ask for less than the limit allows, or the limit be raised", None
+    missing = _amount(beyond(reason, "limit"), str(reason.get("type", "")))
+    return f"{missing} of {reason['quota']} must be given back, or its limit be raised by as much", _enough(held)
+
+
+def _guarantee(reason: Reason, held: Holders | None, _: Around) -> Sentence:
+    missing = _amount(beyond(reason, "guaranteed"), str(reason.get("type", "")))
+    whose = f"non-preemptible work of {reason['quota']}"
+    told = f"{missing} that {whose} holds must be given back, its guarantee be raised by as much, or this job be preemptible"
+    return told, _enough(held) if reason["needed"] <= reason["guaranteed"] else None
+
+
+def _share(reason: Reason, held: Holders | None, _: Around) -> Sentence:
+    if "needed" not in reason:
+        return "it starts on what comes free by itself", None
+    missing = _amount(beyond(reason, "fair"), str(reason.get("type", "")))
+    rest = f"; {reason['quota']} must give {missing} back before it may take any from others" if reason["needed"] <= reason["fair"] else ""
+    return f"it starts as soon as what it asks for lies idle{rest}", _enough(held) if rest else None
+
+
+def _victims(reason: Reason, *_: Any) -> Sentence:
+    above = reason.get("above")
+    if above:
+        return f"running jobs must end by themselves, or {_listed(list(map(str, above))[:NAMED], max(0, len(above) - NAMED))} use still more", None
+    return "running jobs must end by themselves: nobody has more than they may count on", None
+
+
+def _balance(reason: Reason, *_: Any) -> Sentence:
+    return f"running jobs must end by themselves, {reason['quota']} use less, or {reason['other']} use more", None
+
+
+def _worth(*_: Any) -> Sentence:
+    return "the jobs in its way must have less to lose, as right after a checkpoint of theirs, or it must fit inside its guarantee", None
+
+
+def _shortage(reason: Reason, _: Holders | None, around: Around) -> Sentence:
+    missing = _amount(round(1000 * (reason["guaranteed"] - reason["healthy"])))
+    return f"{missing} must come back into service, or guarantees be lowered by as much{_out(around, '')}", None
+
+
+# Room
+
+
+def _out(around: Around, kind: str) -> str:
+    out = around.out_of_service.get(kind)
+    return f"; {plural(out.gpus, 'GPU')} {'is' if out.gpus == 1 else 'are'} out of service on {_listed(out.nodes, out.more_nodes)}" if out else ""
+
+
+def _capacity(reason: Reason, held: Holders | None, around: Around) -> Sentence:
+    kind = str(reason["type"])
+    missing = 1000 * (reason["needed"] - reason["free"])
+    return f"{_amount(missing, kind)} more must come free where it may run{_out(around, kind)}", _enough(held)
+
+
+def _fragmentation(reason: Reason, held: Holders | None, around: Around) -> Sentence:
+    kind = str(reason.get("type", ""))
+    if "node" not in reason:
+        return f"GPUs that lie together must come free, or its workers and NVLink groups be smaller{_out(around, kind)}", None
+    short = reason["needed"] - reason["room"]
+    many = "one more node must have" if short == 1 else f"{short} more nodes must each have"
+    near = f"{reason['node'].partition('/')[2]} is nearest and lacks {reason['each'] - reason['free_there']}"
+    return f"{many} {_amount(1000 * reason['each'])} free at once; {near}{_out(around, kind)}", _enough(held) if short == 1 else None
+
+
+def _topology(reason: Reason, held: Holders | None, around: Around) -> Sentence:
+    missing = 1000 * (reason["needed"] - reason["room"]) * reason["each"]
+    told = f"{_amount(missing)} more must come free in {reason['domain']} or in another {reason['level']}, or it must do with a wider level"
+    return f"{told}{_out(around, str(reason.get('type', '')))}", _enough(held)
+
+
+def _sharing(reason: Reason, held: Holders | None, _: Around) -> Sentence:
+    asked = reason.get("asked")
+    if not asked:
+        return "instances in use must be given back, so that a GPU can be split for it", None
+    return f"{asked} on {reason['type']} must be given back, or a whole GPU of it lie idle", _enough(held)
+
+
+def _reservation(reason: Reason, _: Holders | None, around: Around) -> Sentence:
+    holder = str(reason["holder"])
+    job = around.named.get(holder)
+    who = f"{holder} {job.name} of {job.quota.path}" if job else holder
+    what = f", for which {_amount(1000 * reason['gpus'])} are kept," if reason.get("gpus") else ""
+    return f"{who}{what} must have started, or this job be sure to end before that start, by a shorter limit", _moment(reason["at"])
+
+
+def _window(reason: Reason, *_: Any) -> Sentence:
+    return f"{reason['window']} must be over, or this job be sure to end before it begins, by a shorter limit", None
+
+
+# Its turn, and what it waits for whatever the fleet has
+
+
+def _order(_: Reason, __: Holders | None, around: Around) -> Sentence:
+    turn = around.turn
+    if turn is None or turn.before is None:
+        return "those before it must have started; a higher priority brings it forward within its team", None
+    ahead = f"{turn.number - 1:,} {'is' if turn.number == 2 else 'are'} asked before it, the last of them {turn.before.name}"
+    return f"{ahead}; a higher priority brings it forward within its team", None
+
+
+def _dependency(_: Reason, __: Holders | None, around: Around) -> Sentence:
+    open_ = [one for one in around.waits_for if one.job.state not in ENDED]
+    if not open_:
+        return "the jobs before it must end", None
+    named = [f"{one.job.public_id} {one.job.name} ({one.job.state}) must {'complete' if one.if_completed else 'end'}" for one in open_ if one.named]
+    hidden = len(open_) - len(named)
+    parts = [*named[:NAMED], *([plural(len(named) - NAMED, "more job")] if len(named) > NAMED else [])]
+    return _listed([*parts, *([plural(hidden, "job of other teams", "jobs of other teams") + " must end"] if hidden else [])]), None
+
+
+def _hold(_: Reason, __: Holders | None, around: Around) -> Sentence:
+    event = around.held_by
+    by = event.actor_name if event is not None and event.actor_name != SYSTEM.name else ""
+    said = f" (“{event.cause}”)" if event is not None and event.cause not in ("", "Held back.") else ""
+    told = f"{by or 'somebody'} holds it back{said}: its owner, or who manages jobs of {around.job.quota.path}, lets it go"
+    return told, None
+
+
+def _retry(reason: Reason, _: Holders | None, around: Around) -> Sentence:
+    job = around.job
+    tries = f": {job.failures} of {plural(job.retry_limit, 'retry', 'retries')} used" if job.retry_limit else ""
+    return f"it is tried again by itself{tries}", _moment(reason.get("until"))
+
+
+def _aside(_: Reason, __: Holders | None, around: Around) -> Sentence:
+    return "an operator must look at it; it is planned with again by itself for a try", around.job.set_aside_until
+
+
+def _empty_fleet(reason: Reason, *_: Any) -> Sentence:
+    return f"it never starts like this: {reason['holds']} workers at most, a wider level than {reason['level']}, or more hardware would help", None
+
+
+def _deadline(reason: Reason, *_: Any) -> Sentence:
+    start, deadline = _moment(reason["start"]), _moment(reason["deadline"])
+    assert start is not None and deadline is not None
+    length = duration((deadline - start).total_seconds()) if deadline > start else ""
+    return f"a later deadline{f', or a limit below {length},' if length else ''} would help, as would all that starts it sooner", None
+
+
+def _says(text: str, moment: str = "") -> Callable[[Reason, Holders | None, Around], Sentence]:
+    return lambda reason, _, __: (text, _moment(reason.get(moment)) if moment else None)
+
+
+_WORDS: dict[str, Callable[[Reason, Holders | None, Around], Sentence]] = {
+    "held": _says("it becomes due by itself; an earlier moment before which it must not start would let it in sooner", "until"),
+    "stale": _says("the next plan looks at it again, within seconds"),
+    "backoff": _says("it may borrow again by itself after its back-off; inside its guarantee it may start at any time", "until"),
+    "no_type": _says("it never starts like this: it must accept a GPU type that the fleet has"),
+    "no_node": _says("it never starts like this: it must ask for less on one node, or such a node be added"),
+    "empty_fleet": _empty_fleet,
+    "limit": _limit,
+    "guarantee": _guarantee,
+    "capacity": _capacity,
+    "fragmentation": _fragmentation,
+    "topology": _topology,
+    "reservation": _reservation,
+    "window": _window,
+    "share": _share,
+    "victims": _victims,
+    "balance": _balance,
+    "worth": _worth,
+    "delay": _says("its own preemption delay must be over, or GPUs come free by themselves", "until"),
+    "moves": _says("some running jobs must end, so that fewer have to move; operators say how many may"),
+    "sharing": _sharing,
+    "repartition": _says("it is split within the hour, as operators let so many GPUs be split in one"),
+    "passes": _says("an operator must switch on the passes that could serve it"),
+    "shortage": _shortage,
+    "deadline": _deadline,
+    "order": _order,
+    "hold": _hold,
+    "retry": _retry,
+    "dependency": _dependency,
+    "aside": _aside,
+}
