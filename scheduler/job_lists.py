@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from django.db.models import Q
 
-from gpufleet.core.tables import Choice, Column, Flag, Moment, Table, Text
+from gpufleet.core.tables import Choice, Column, Flag, Moment, Table, Text, Words
+from scheduler.job_filters import BLOCKERS, blocked_by, charged_to, labelled, of_array, of_type
 from scheduler.models import JobClass, JobState
 from scheduler.selectors.jobs import PHASES, phase_condition
 
@@ -72,9 +73,13 @@ JOBS = Table(
         Choice("phase", "Jobs", PHASE_CHOICES, apply=phase_condition),
         Choice("state", "State", JobState.choices, apply=of_states),
         Choice("class", "Class", JobClass.choices, "job_class"),
-        Text("team", "Team", apply=within),
-        Text("owner", "Owner", "owner__username", lookup="iexact"),
-        Text("array", "Array", "array", lookup="iexact"),
+        Choice("blocker", "Waits because", tuple(BLOCKERS.items()), apply=blocked_by),
+        Text("team", "Team", apply=within, suggests=True),
+        Text("owner", "Owner", "owner__username", lookup="iexact", suggests=True),
+        Text("type", "GPU type", apply=of_type, suggests=True),
+        Words("label", "Labels", labelled, hint="key or key=value", suggests=True),
+        Text("cost_centre", "Cost centre", apply=charged_to, suggests=True),
+        Text("array", "Array", apply=of_array, suggests=True),
         Text("schedule", "Schedule", "schedule", lookup="exact"),
         Flag("held", "Hold", Q(held_at__isnull=False), "Held back", "Not held"),
         Moment("from", "Submitted from", "submitted_at"),
@@ -87,6 +92,8 @@ JOBS = Table(
     row_field="public_id",
     lines=True,
     choose="bulk",
+    suggest_url="jobs_suggest",
+    rarely=("cost_centre", "array", "schedule", "held", "from", "to"),
 )
 
 PLANS = Table(

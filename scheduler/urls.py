@@ -22,6 +22,7 @@ from scheduler.views import (
 
 urlpatterns = [
     path("jobs/", jobs.job_list, name="jobs"),
+    path("jobs/suggest/", jobs.jobs_suggest, name="jobs_suggest"),
     path("jobs/new/", submitting.job_new, name="job_new"),
     path("jobs/new/look", submitting.job_look, name="job_look"),
     path("jobs/new/draft", submitting.job_draft_write, name="job_draft"),

@@ -16,7 +16,7 @@ QUERY_LENGTH = 2000
 ADDRESS_LENGTH = 4 * QUERY_LENGTH
 _Value = Annotated[str, Field(max_length=QUERY_LENGTH)]
 # The parameters of the list as programs send them.
-Parameters = Annotated[dict[str, _Value | Annotated[list[_Value], Field(max_length=100)]], Field(max_length=20)]
+Parameters = Annotated[dict[str, _Value | Annotated[list[_Value], Field(max_length=100)]], Field(max_length=40)]
 KEYS = ("q", "sort", "size", *(item.key for item in JOBS.filters))
 # Of an address, what says which page of the list is shown.
 OF_THE_PAGE = ("after", "before", "rows", "format")

@@ -33,6 +33,8 @@ from scheduler.models import (
     TopologyLevel,
     Webhook,
 )
+from scheduler.services.marks import marks_write, types_sat_on
+from scheduler.services.outlooks import codes_of
 from scheduler.services.webhooks import fingerprint_of, secret_of
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
@@ -135,7 +137,9 @@ def job(name: str = "train", *, state: str = JobState.QUEUED, on: QuotaNode | No
     defaults: dict[str, Any] = {"name": name, "quota": on or quota(), "job_class": JobClass.BATCH, "state": state, "submitted_at": NOON}
     if state in ENDED:
         defaults["ended_at"] = NOON
-    return Job.objects.create(public_id=public_id("j"), **(defaults | fields))
+    made = Job.objects.create(public_id=public_id("j"), **(defaults | fields))
+    marks_write([made])
+    return made
 
 
 def attempt(of: Job, **fields: Any) -> Attempt:
@@ -152,12 +156,15 @@ def placement(of: Job | None = None, on: Gpu | None = None, **fields: Any) -> Pl
     device = on or gpu()
     run = owner.attempts.filter(ended_at__isnull=True).first() or attempt(owner)
     defaults: dict[str, Any] = {"attempt": run, "job": owner, "node": device.node, "gpu": device, "since": NOON}
-    return Placement.objects.create(**(defaults | fields))
+    made = Placement.objects.create(**(defaults | fields))
+    types_sat_on([made.attempt_id])
+    return made
 
 
 def outlook(of: Job, *details: str, code: str = "capacity", **fields: Any) -> Outlook:
     """What the last plan told a waiting job: a reason for each sentence."""
-    return Outlook.objects.create(**({"job": of, "at": NOON, "reasons": [{"code": code, "detail": detail} for detail in details]} | fields))
+    given: dict[str, Any] = {"job": of, "at": NOON, "reasons": [{"code": code, "detail": detail} for detail in details]} | fields
+    return Outlook.objects.create(**({"codes": codes_of(given["reasons"])} | given))
 
 
 def plan(**fields: Any) -> PlanRecord:

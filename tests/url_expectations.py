@@ -348,6 +348,7 @@ PAGES = [
     Expect("POST", "jobs/<slug:public_id>/hold/", STEERS, FIELDS["job"], data=lambda w: {"reason": "Test"}),
     Expect("POST", "jobs/<slug:public_id>/release/", STEERS, FIELDS["held job"], data=lambda w: {"reason": "Test"}),
     Expect("GET", "jobs/queue/", SEES),
+    Expect("GET", "jobs/suggest/", SEES),
     Expect("GET", "jobs/views/", SEES),
     Expect("POST", "jobs/views/new/", SEES, data=lambda w: {"name": "Mine", "query": "phase=waiting"}),
     Expect("POST", "jobs/views/<slug:public_id>/", SUPER, lambda w: {"public_id": w.view.public_id}, data=_view_form),

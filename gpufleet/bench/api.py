@@ -46,6 +46,13 @@ PAGES = {
     "page-owner-class": "/jobs/?owner=person-7&class=inference",
     "page-words": "/jobs/?q=serve+embed",
     "page-rare-words": "/jobs/?q=sweep-eval-999",
+    "page-label": "/jobs/?label=project=p-7",
+    "page-rare-label": "/jobs/?label=paper",
+    "page-type": "/jobs/?type=H100-SXM-80GB",
+    "page-rare-type": "/jobs/?type=H200-SXM-141GB",
+    "page-blocker": "/jobs/?blocker=capacity",
+    "page-rare-blocker": "/jobs/?blocker=topology",
+    "page-cost-centre": "/jobs/?cost_centre=CC-7",
 }
 
 

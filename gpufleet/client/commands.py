@@ -190,6 +190,11 @@ def ls(arguments: Sequence[str]) -> int:
     parser.add_argument("--team", help="path of a quota, with all below it")
     parser.add_argument("--owner", help="user name")
     parser.add_argument("--mine", action="store_true", help="only my own")
+    parser.add_argument("--type", help="GPU type that it names, or sits on")
+    parser.add_argument("--label", action="append", metavar="KEY[=VALUE]", help="may be repeated; all must be there")
+    parser.add_argument("--cost-centre", help="for whom it is charged to")
+    parser.add_argument("--blocker", action="append", metavar="CODE", help="waiting jobs that are told this reason, such as limit; may be repeated")
+    parser.add_argument("--array", help="id of an array, such as a-3")
     parser.add_argument("--all", action="store_true", help="ended ones too")
     parser.add_argument("-q", "--search", default="", help="words in name or id")
     parser.add_argument("-n", "--limit", type=int, default=50, help="at most so many (default: 50)")
@@ -199,8 +204,9 @@ def ls(arguments: Sequence[str]) -> int:
     console = console_meant()
     viewed = _viewed(console, asked.view) if asked.view else {}
     owner = console.get("/me")["username"] if asked.mine else asked.owner
-    phase = asked.phase or ([] if asked.all or asked.state or asked.view else ["waiting", "holding"])
-    said = {"phase": phase, "state": asked.state, "team": asked.team, "owner": owner, "q": asked.search}
+    phase = asked.phase or ([] if asked.all or asked.state or asked.view or asked.blocker else ["waiting", "holding"])
+    said = {"phase": phase, "state": asked.state, "team": asked.team, "owner": owner, "q": asked.search, "type": asked.type, "array": asked.array}
+    said |= {"label": [f'"{label}"' for label in asked.label or ()], "cost_centre": asked.cost_centre, "blocker": asked.blocker}
     rows = list(console.pages("/jobs", asked.limit, **viewed | {key: value for key, value in said.items() if value}))
     if asked.json:
         return print_json({"items": rows})

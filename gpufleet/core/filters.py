@@ -3,12 +3,15 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import reduce
+from operator import and_
 from typing import Any
 
 from django.db.models import Q
 from django.utils.dateparse import parse_date, parse_datetime
 
 Choices = Sequence[tuple[str, str]]
+MOST_WORDS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,8 @@ class Bound:
     options: list[Option] = field(default_factory=list)
     condition: Q | None = None
     problem: str = ""
+    hint: str = ""
+    suggests: bool = False
 
     @property
     def several(self) -> bool:
@@ -72,21 +77,45 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A part of a text, in any case; or whatever `apply` makes of it."""
+    """A part of a text, in any case; or whatever `apply` makes of it. `suggests`: the page asks for what it could be while somebody types."""
 
     key: str
     label: str
     path: str = ""
     lookup: str = "icontains"
     apply: Callable[[str], Q] | None = None
+    hint: str = ""
+    suggests: bool = False
 
     def bind(self, values: Sequence[str]) -> Bound:
         value = (values[-1] if values else "").strip()
-        bound = Bound(self.key, self.label, "text", value)
+        bound = Bound(self.key, self.label, "text", value, hint=self.hint, suggests=self.suggests)
         if "\0" in value:
             bound.value, bound.problem = "", f"{self.label} holds a character that no text has."
         elif value:
             bound.condition = self.apply(value) if self.apply else Q(**{f"{self.path or self.key}__{self.lookup}": value})
+        return bound
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """Words that must all hold, in one value or in several; those in double quotes stay together."""
+
+    key: str
+    label: str
+    apply: Callable[[str], Q]
+    hint: str = ""
+    suggests: bool = False
+
+    def bind(self, values: Sequence[str]) -> Bound:
+        words = list(dict.fromkeys(word for value in values for word in search_words(value)))
+        bound = Bound(self.key, self.label, "text", " ".join(map(word_spelt, words)), hint=self.hint, suggests=self.suggests)
+        if any("\0" in word for word in words):
+            bound.value, bound.problem = "", f"{self.label} holds a character that no text has."
+        elif len(words) > MOST_WORDS:
+            bound.problem = f"{self.label} takes at most {MOST_WORDS} words."
+        elif words:
+            bound.condition = reduce(and_, map(self.apply, words))
         return bound
 
 
@@ -142,7 +171,7 @@ class Moment:
         return bound
 
 
-Filter = Choice | Text | Flag | Moment
+Filter = Choice | Text | Words | Flag | Moment
 
 
 def search_condition(text: str, paths: Sequence[str]) -> Q:
@@ -162,3 +191,8 @@ def search_words(text: str) -> list[str]:
     for number, part in enumerate(text.split('"')):
         words.extend([part.strip()] if number % 2 else part.split())
     return [word for word in words if word]
+
+
+def word_spelt(word: str) -> str:
+    """As `search_words` reads it."""
+    return f'"{word}"' if any(letter.isspace() for letter in word) else word

@@ -27,10 +27,10 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from gpufleet.core import csvfile
-from gpufleet.core.filters import Bound, Choice, Filter, Flag, Moment, Text, search_condition
+from gpufleet.core.filters import Bound, Choice, Filter, Flag, Moment, Text, Words, search_condition
 from gpufleet.core.keyset import BadToken, Key, Slice, keyset_page
 
-__all__ = ["Choice", "Column", "Flag", "Moment", "Page", "Table", "Text"]
+__all__ = ["Choice", "Column", "Flag", "Moment", "Page", "Table", "Text", "Words"]
 
 SIZES = (25, 50, 100, 250, 500)
 DEFAULT_SIZE = 100
@@ -90,8 +90,9 @@ class Table:
     for whom the page says `can_add`. `libraries` are the template libraries that cells use. `presented` turns a page's rows into what cells and the
     file read, in a fixed number of queries; where that depends on the reader it is given to `page` or `respond` instead. `row_key` is the path of
     what tells a row from all others, for lists that a script keeps up to date, and `row_field` the model's field of it: such lists answer `?rows=`.
-    With `lines` a row is a few lines on a narrow screen; a style sheet places its cells by their class `c-key`. `choose` is the id of a form that
-    takes rows which were chosen: where the page `chooses`, each has a box in front whose name is `row` and whose value is its key.
+    `suggest_url` names the address that says what a filter could be; it answers `?field=&typed=`. Filters that `rarely` names wait behind
+    “More filters”. With `lines` a row is a few lines on a narrow screen; a style sheet places its cells by their class `c-key`. `choose` is the id
+    of a form that takes rows which were chosen: where the page `chooses`, each has a box in front whose name is `row` and whose value is its key.
     """
 
     name: str
@@ -112,6 +113,8 @@ class Table:
     row_field: str = ""
     lines: bool = False
     choose: str = ""
+    suggest_url: str = ""
+    rarely: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for column in self.columns:
@@ -336,6 +339,18 @@ class Page:
         if self.total is None:
             return f"{span} of more than {self.count_limit:,} {plural}" if self.table.counted else f"{plural.capitalize()} {span}"
         return f"{span} of {self.total:,} {self.table.noun if self.total == 1 else plural}"
+
+    @property
+    def common_filters(self) -> list[Bound]:
+        return [item for item in self.filters if item.key not in self.table.rarely]
+
+    @property
+    def rare_filters(self) -> list[Bound]:
+        return [item for item in self.filters if item.key in self.table.rarely]
+
+    @property
+    def rare_is_open(self) -> bool:
+        return any(item.active or item.problem for item in self.rare_filters)
 
     @property
     def is_filtered(self) -> bool:

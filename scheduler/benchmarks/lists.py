@@ -20,7 +20,10 @@ from gpufleet.core.models import User
 from gpufleet.core.times import now
 from quotas.models import QuotaNode, RoleBinding
 from scheduler.benchmarks.loop import FULL, REPLAY_QUOTAS, hardware, person, say, tree
-from scheduler.models import Attempt, Gpu, Job, JobEvent, JobState, Outlook, Placement
+from scheduler.marks import marks_of
+from scheduler.models import Attempt, Gpu, Job, JobEvent, JobMark, JobState, Outlook, Placement
+from scheduler.services.marks import types_sat_on
+from scheduler.services.outlooks import codes_of
 
 PEOPLE = 50
 WORDS = ("train", "tune", "eval", "serve", "sweep", "embed", "distil", "export")
@@ -28,7 +31,7 @@ WORDS = ("train", "tune", "eval", "serve", "sweep", "embed", "distil", "export")
 QUEUED_PERCENT, RUNNING_PERCENT = 5, 1
 SCENES = {JobState.COMPLETED: 80, JobState.FAILED: 12, JobState.CANCELLED: 8}
 SPEC = {"roles": [{"name": "worker", "min": 1, "gpus": 4}], "gpu_types": [FULL], "grace_s": 30}
-REASON = {"code": "quota_limit", "detail": "The team's guarantee is used up and nothing idle is left to borrow."}
+REASON = {"code": "limit", "detail": "The team's guarantee is used up and nothing idle is left to borrow."}
 COLUMNS = (
     "public_id",
     "name",
@@ -43,7 +46,12 @@ COLUMNS = (
     "spec",
     "gpus_milli",
     "launch",
+    "labels",
+    "cost_centre",
 )
+# Of so many jobs one has a label of its own, one names a GPU type that few do, one waits for something that few do.
+RARE = 1000
+RARE_TYPE = "H200-SXM-141GB"
 
 
 def many_jobs(count: int) -> None:
@@ -88,9 +96,11 @@ def _jobs(draw: random.Random, names: list[str], quotas: list[int], people: list
             over or submitted,
             submitted,
             over,
-            SPEC,
+            SPEC | {"gpu_types": [FULL, RARE_TYPE]} if number % RARE == 1 else SPEC,
             4000,
             {"command": ["python", f"{words}.py"]},
+            {"project": f"p-{number % 20}"} | ({"paper": f"{number // RARE}"} if number % RARE == 0 else {}),
+            f"CC-{number % 40}",
         )
 
 
@@ -114,8 +124,17 @@ def _runs(moment: datetime) -> None:
         ((attempt, job, "worker", worker, node, gpu, since) for attempt, job, gpu, node, since, worker in held),
     )
     waiting = Job.objects.filter(state=JobState.QUEUED).order_by("id").values_list("id", flat=True)
-    told = [REASON, {"code": "no_capacity", "detail": f"No {FULL} is free."}]
-    rows_insert(Outlook, ("job_id", "at", "reasons", "predicted_start"), ((key, moment, told, moment + timedelta(hours=2)) for key in waiting))
+    told = [REASON, {"code": "capacity", "detail": f"No {FULL} is free."}]
+    rare = [*told, {"code": "topology", "detail": "No leaf has room for it."}]
+    said = ((key, rare if number % (RARE // 10) == 0 else told) for number, key in enumerate(waiting))
+    rows_insert(
+        Outlook,
+        ("job_id", "at", "reasons", "codes", "predicted_start"),
+        ((key, moment, reasons, codes_of(reasons), moment + timedelta(hours=2)) for key, reasons in said),
+    )
+    marked = Job.objects.order_by("id").values_list("id", "spec", "labels")
+    rows_insert(JobMark, ("job_id", "kind", "key", "value"), ((key, *mark) for key, spec, labels in marked for mark in marks_of(spec, labels)))
+    types_sat_on(Attempt.objects.filter(ended_at__isnull=True).values_list("id", flat=True))
 
 
 def queries(paths: list[str], token: str) -> None:

@@ -23,7 +23,7 @@ from scheduler.models.inventory import (
     Pool,
     TopologyLevel,
 )
-from scheduler.models.jobs import ENDED, HOLDING, Attempt, Dependency, Job, JobClass, JobEvent, JobState, Placement
+from scheduler.models.jobs import ENDED, HOLDING, Attempt, Dependency, Job, JobClass, JobEvent, JobMark, JobState, MarkKind, Placement
 from scheduler.models.loop import Lease, Outlook, PlanRecord, Prediction, Promise, PromisedSeat, Repartition
 from scheduler.models.measures import Measure
 from scheduler.models.notices import (
@@ -72,10 +72,12 @@ __all__ = [
     "JobDraft",
     "JobEvent",
     "JobFollow",
+    "JobMark",
     "JobState",
     "JobTemplate",
     "JobTemplateVersion",
     "Lease",
+    "MarkKind",
     "Measure",
     "MigInstance",
     "Nic",

@@ -78,6 +78,7 @@ class Job(models.Model):
             models.Index(fields=["quota", "-id"], name="job_quota"),
             models.Index(fields=["-submitted_at", "-id"], name="job_submitted"),
             models.Index(fields=["array", "array_index"], name="job_array", condition=~Q(array="")),
+            models.Index(fields=["cost_centre", "-submitted_at", "-id"], name="job_cost_centre", condition=~Q(cost_centre="")),
             models.Index(fields=["schedule", "due_at"], name="job_schedule", condition=Q(schedule__isnull=False)),
             # What lies ahead of jobs is looked for in every tick, and few of them have any of it.
             *(
@@ -94,6 +95,28 @@ class Job(models.Model):
 
     def __str__(self) -> str:
         return f"{self.public_id} {self.name}"
+
+
+class MarkKind(models.TextChoices):
+    LABEL = "label", "Label"
+    TYPE = "type", "GPU type"
+
+
+class JobMark(models.Model):
+    """What jobs are looked for by: a label, or a GPU type that it names or has run on. What counts is the job; this is its index."""
+
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="marks", db_index=False)
+    kind = models.CharField(max_length=8, choices=MarkKind.choices)
+    key = models.CharField(max_length=100)
+    value = models.CharField(max_length=160, blank=True, help_text="Of a label, as `mark_value` has it.")
+
+    class Meta:
+        db_table = "job_mark"
+        indexes = [models.Index(fields=["kind", "key", "value", "job"], name="job_mark_found")]
+        constraints = [models.UniqueConstraint(fields=["job", "kind", "key"], name="job_mark_once")]
+
+    def __str__(self) -> str:
+        return f"{self.key}={self.value} of {self.job_id}"
 
 
 class Dependency(models.Model):

@@ -109,6 +109,7 @@ class Outlook(models.Model):
     job = models.OneToOneField(Job, on_delete=models.CASCADE, related_name="outlook")
     at = MomentField(default=now)
     reasons = models.JSONField(default=list)
+    codes = models.CharField(max_length=400, default=" ", help_text="Those of the reasons, each once, with a space on both sides.")
     predicted_start = MomentField(null=True, blank=True, help_text="When it is expected to start, between the earliest and the latest.")
     earliest_start = MomentField(null=True, blank=True)
     latest_start = MomentField(null=True, blank=True)
@@ -117,6 +118,8 @@ class Outlook(models.Model):
 
     class Meta:
         db_table = "outlook"
+        # Whoever looks for a code reads this and none of the reasons.
+        indexes = [models.Index(fields=["codes", "job"], name="outlook_codes")]
 
     def __str__(self) -> str:
         return f"outlook of {self.job_id}"

@@ -20,6 +20,7 @@ from scheduler.models import ENDED, HOLDING, Attempt, Job, JobState, OrderKind, 
 from scheduler.selectors.jobs import must_steer
 from scheduler.services.jobs import job_stop
 from scheduler.services.lease import lease_want
+from scheduler.services.marks import labels_renew
 from scheduler.services.repeats import Submitted, submission_once
 from scheduler.services.revisions import unchanged_or_stale
 from scheduler.services.runs import Clusters
@@ -70,6 +71,9 @@ def job_edit(*, access: Access, job: Job, change: JobChange, now: datetime, revi
         steps.note(fresh, cause, detail={"changed": sorted(given)}, **plain)
         if documents := {column: value for column, value in after.items() if column in ("spec", "labels")}:
             Job.objects.filter(pk=fresh.pk).update(**documents)
+        if "labels" in documents:
+            fresh.labels = documents["labels"]
+            labels_renew(fresh)
         audit_record(
             actor=access.actor,
             action="job.edit",

@@ -14,6 +14,7 @@ from django.db.models import QuerySet
 from gpufleet.core.bulk import rows_insert
 from gpufleet.core.prepared import Prepared, together
 from scheduler.models import IN_SERVICE, Attempt, Gpu, GpuMode, MigInstance, Node, Placement, PromisedSeat
+from scheduler.services.marks import types_sat_on
 
 WHOLE_MILLI = 1000
 GONE = "A GPU of the plan is no longer in the fleet."
@@ -150,6 +151,7 @@ class _Devices:
 
 def placements_insert(taken: Iterable[tuple[Attempt, int, Seat, bool]], now: datetime) -> None:
     """Open placements: (attempt, job, seat, whether its worker joins a run that goes on)."""
+    taken = list(taken)
     rows_insert(
         Placement,
         ("attempt_id", "job_id", "role", "worker", "node_id", "gpu_id", "mig_id", "gpu_milli", "since", "joining"),
@@ -158,6 +160,7 @@ def placements_insert(taken: Iterable[tuple[Attempt, int, Seat, bool]], now: dat
             for attempt, job, seat, joining in taken
         ),
     )
+    types_sat_on(attempt.pk for attempt, _, _, _ in taken)
 
 
 def open_of(attempts: Iterable[int]) -> QuerySet[Placement]:

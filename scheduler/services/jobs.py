@@ -22,6 +22,7 @@ from quotas.models import QuotaNode
 from scheduler.models import ENDED, HOLDING, Attempt, Job, JobEvent, JobState, Placement
 from scheduler.services.holds import WHOLE_MILLI, Seat, placements_insert, seats_faults
 from scheduler.services.lease import lease_want
+from scheduler.services.marks import marks_write
 from scheduler.services.outbox import happenings_write
 from scheduler.services.revisions import unchanged_or_stale
 from scheduler.services.runs import Clusters, Stop, attempt_ended, attempt_running, stop_ask
@@ -92,6 +93,7 @@ def job_create(
                 launch=dict(launch or {}),
             )
         )
+        marks_write([job])
         row_made(JobEvent(job=job, at=now, to_state=state, cause=cause[:CAUSE_LENGTH], actor_name=actor.name))
         happenings_write(events=[Event(job, None, now, "", state, cause[:CAUSE_LENGTH], actor.name, {}, job.revision)], actor=actor)
         if actor.user is not None:

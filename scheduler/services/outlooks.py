@@ -39,7 +39,7 @@ class Told(NamedTuple):
 def outlooks_write(*, told: Mapping[int, Told], now: datetime, forecast: bool, news: News | None = None) -> None:
     """Write what jobs are told; of their starts only in a forecast."""
     own = news or News()
-    fields = ["at", "reasons", *(FORECAST if forecast else [])]
+    fields = ["at", "reasons", "codes", *(FORECAST if forecast else [])]
     with transaction.atomic():
         # A job may be gone by now: it was deleted, or a test's transaction was rolled back.
         alive = set(ALIVE(told))
@@ -48,6 +48,7 @@ def outlooks_write(*, told: Mapping[int, Told], now: datetime, forecast: bool, n
                 job_id=key,
                 at=now,
                 reasons=one.reasons,
+                codes=codes_of(one.reasons),
                 predicted_start=one.start and one.start.at,
                 earliest_start=one.start and one.start.earliest,
                 latest_start=one.start and one.start.latest,
@@ -62,6 +63,11 @@ def outlooks_write(*, told: Mapping[int, Told], now: datetime, forecast: bool, n
             own.add("jobs", *(row.job_id for row in rows))
         if news is None:
             own.publish()
+
+
+def codes_of(reasons: Iterable[Mapping[str, Any]]) -> str:
+    """The codes of some reasons as they are looked for."""
+    return f" {' '.join(sorted({str(one['code']) for one in reasons}))} "
 
 
 def told_by(waiting: Iterable[Waiting], snapshot: Snapshot) -> dict[int, Told]:

@@ -34,6 +34,7 @@ from scheduler.job_writing import DUE_AT
 from scheduler.models import Cluster, Dependency, GpuType, Job, JobEvent, JobState, MigInstance, Node
 from scheduler.selectors.templates import template_named
 from scheduler.services.lease import lease_want
+from scheduler.services.marks import marks_write
 from scheduler.services.outbox import happening_wanted, happenings_write
 from scheduler.services.story import Event
 from scheduler.snapshots.fleet import LEVELS, topology_now
@@ -342,6 +343,7 @@ def _write(checked: Sequence[Checked], access: Access, now: datetime, actor: Act
     is_wanted, keys = happening_wanted(Happened.SUBMITTED), keys_ahead(Job, len(jobs))
     _name(rows)
     objects_insert(jobs, keys=keys())
+    marks_write(jobs)
     events = ((job.pk, now, job.state, _cause(one.description, due), actor.name) for one, job in rows)
     rows_insert(JobEvent, ("job_id", "at", "to_state", "cause", "actor_name"), events)
     if is_wanted():

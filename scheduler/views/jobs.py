@@ -7,7 +7,7 @@ from typing import Any
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db.models import Count, Q
-from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonResponse, StreamingHttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils.text import slugify
@@ -62,6 +62,7 @@ from scheduler.selectors.notices import follows_job
 from scheduler.selectors.predictions import prediction_of, record_of
 from scheduler.selectors.saved_views import is_mine, view_default, views_visible
 from scheduler.selectors.schedules import schedule_of
+from scheduler.selectors.suggestions import filter_suggestions
 from scheduler.services.edits import job_enqueue, job_save_now
 from scheduler.services.fitting import GROUNDS
 from scheduler.services.steering import job_cancel, job_hold_back, job_release_hold
@@ -94,6 +95,14 @@ def job_list(request: HttpRequest) -> HttpResponseBase:
     }
     chooses = access.can_somewhere(Can.SUBMIT) or access.can_somewhere(Can.MANAGE_JOBS)
     return JOBS.respond(request, jobs_listed(access), "scheduler/job_list.html", context, presented=partial(job_lines_now, access), chooses=chooses)
+
+
+@require_safe
+@requires(Can.SEE)
+def jobs_suggest(request: HttpRequest) -> JsonResponse:
+    """What a filter of the list could be, of what is typed so far."""
+    asked = request.GET
+    return JsonResponse({"values": filter_suggestions(access_of(request), asked.get("field", ""), asked.get("typed", "")[:200])})
 
 
 def _views(access: Access, request: HttpRequest) -> list[dict[str, Any]]:

@@ -310,7 +310,7 @@ def test_what_is_too_much_is_refused_before_it_is_read(personas, monkeypatch):
     client = personas.client("submitter")
     kept = SavedView.objects.create(public_id="v-1", owner=personas.users["submitter"], name="Kept").public_id
     together = {"q": "a " * 1000, "team": ["b" * 2000] * 100}
-    for parameters in ({"team": ["a"] * 1001}, {"q": LONG}, {"team": [LONG]}, together, {f"k{number}": "" for number in range(21)}):
+    for parameters in ({"team": ["a"] * 1001}, {"q": LONG}, {"team": [LONG]}, together, {f"k{number}": "" for number in range(41)}):
         save(client, 422, parameters=parameters)
         change(client, kept, 422, parameters=parameters)
         body = {"action": "hold", "matching": parameters}

@@ -1,9 +1,11 @@
 """The demo's past: the model is run up to now in memory, and its rows are then written in bulk."""
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +26,8 @@ from gpufleet.demo.past.world import Act, Moved, Placed, Released, Run, Submitte
 from gpufleet.demo.rows import keys_stated, next_key
 from gpufleet.demo.workloads import GRACE_SECONDS, job_fields
 from quotas.models import QuotaNode
-from scheduler.models import ENDED, IN_SERVICE, Attempt, Health, InventoryEvent, Job, JobEvent, JobState, Node, Placement
+from scheduler.marks import Mark, marks_of
+from scheduler.models import ENDED, IN_SERVICE, Attempt, Gpu, Health, InventoryEvent, Job, JobEvent, JobMark, JobState, MarkKind, Node, Placement
 
 WARM_UP = timedelta(hours=5)
 TROUBLE = timedelta(minutes=5)  # so long ago something began to go wrong that whoever looks first still sees
@@ -249,6 +252,7 @@ def _write_jobs(past: Past, world: World, *, seed: int, now: datetime) -> None:
     )
     attempts = _write_runs(past, first)
     keys_stated(Job, Attempt)
+    _write_marks(past, first, facts)
     open_runs = [(past.jobs[run.job], run, first + run.job, attempts[id(run)]) for run in past.runs if run.ended is None]
     runs_adopt(open_runs, runs, facts, now=now)
     last = {run.job: run for run in past.runs}
@@ -275,6 +279,14 @@ def _write_jobs(past: Past, world: World, *, seed: int, now: datetime) -> None:
 
 
 _FACTS = ("name", "job_class", "priority", "preemptible", "spec", "launch", "labels", "cost_centre", "estimate_seconds")
+
+
+def _write_marks(past: Past, first_job: int, facts: Sequence[Mapping[str, Any]]) -> None:
+    """What the jobs are looked for by: what they name, and where they have run."""
+    types = dict(Gpu.objects.values_list("id", "gpu_type_id"))
+    found = {(job.key, *mark) for job, fact in zip(past.jobs, facts, strict=True) for mark in marks_of(fact["spec"], fact["labels"])}
+    found |= {(run.job, MarkKind.TYPE.value, types[seat.gpu], "") for run in past.runs for seat in run.seats}
+    rows_insert(JobMark, ("job_id", *Mark._fields), [(first_job + key, *mark) for key, *mark in sorted(found)])
 
 
 def _write_runs(past: Past, first_job: int) -> dict[int, int]:
