@@ -28,7 +28,7 @@ PLAIN_COMMANDS: dict[str, str] = {
     "queue": "gpufleet.client.queue:queue",
     "show": "gpufleet.client.commands:show",
     "why": "gpufleet.client.commands:why",
-    "logs": "gpufleet.client.commands:logs",
+    "logs": "gpufleet.client.logs:logs",
     "enqueue": "gpufleet.client.commands:enqueue",
     "change": "gpufleet.client.commands:change",
     "cancel": "gpufleet.client.commands:cancel",

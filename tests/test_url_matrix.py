@@ -52,7 +52,9 @@ def _path(route: str, values: dict[str, object]) -> str:
 
 
 def _ask(client: Client, expect: Expect, world: World, **headers: str) -> HttpResponse:
-    path, body = _address(expect, world), expect.data(world) if expect.method in WRITES else None
+    path, body = _address(expect, world), expect.data(world)
+    if expect.method not in WRITES:
+        body = body or None  # of a question: what its address asks for
     kind = {"content_type": "application/json"} if expect.is_api and expect.method in WRITES else {}
     return _send(client, expect.method, path, body, kind, headers)
 

@@ -532,6 +532,7 @@ API = [
     Expect("POST", "api/v1/jobs/bulk", STEERS, data=lambda w: {"action": "hold", "jobs": [{"id": w.job.public_id}]}, tokens=STEERING),
     Expect("GET", "api/v1/jobs/batches/{public_id}", SUPER, lambda w: {"public_id": w.batch.public_id}, hidden=SIGNED_IN, tokens=ALL_SCOPES),
     Expect("GET", "api/v1/jobs/{public_id}/logs", STEERS, FIELDS["job"], tokens=STEERING),
+    Expect("GET", "api/v1/jobs/{public_id}/logs/search", STEERS, FIELDS["job"], data=lambda w: {"q": "x"}, tokens=STEERING),
     Expect("GET", "api/v1/jobs/{public_id}/logs/stream", STEERS, FIELDS["job"], tokens=STEERING),
     Expect("GET", "api/v1/jobs/{public_id}", SEES, FIELDS["job"], tokens=ALL_SCOPES),
     Expect("GET", "api/v1/jobs/{public_id}", FLEET, FIELDS["others' job"], hidden=SEES - FLEET, tokens=ALL_SCOPES, case="of another team"),

@@ -17,11 +17,10 @@ from gpufleet.client import DONE, JOB_FAILED, NOT_ALLOWED, NOT_THERE, REFUSED, U
 from gpufleet.client.calls import Console
 from gpufleet.client.description import changes, described, documents, seconds
 from gpufleet.client.place import URL, Place, clean_url, keep, place_now
-from gpufleet.client.words import ago, ahead, coloured, exact, gpus, gpus_told, logged, plain, plural, table
+from gpufleet.client.words import ago, ahead, coloured, exact, gpus, gpus_told, plain, plural, table
 
 ENDED = ("completed", "failed", "cancelled")
 LOOK_AGAIN_SECONDS = 1.0
-LOG_PART = 65_536
 MOST_IN_A_BATCH = 500
 
 Command = Callable[[Sequence[str]], int]
@@ -338,47 +337,6 @@ def _print_holders(held: Mapping[str, Any]) -> None:
         print(f"    enough is given back {ahead(held['enough_at'])} by estimates")
     elif held["missing_gpus"] is not None:
         print("    nobody knows when enough is given back")
-
-
-@ends_well
-def logs(arguments: Sequence[str]) -> int:
-    """Print what a worker of a job has written."""
-    parser = parser_of("logs", logs.__doc__, jobs="1", as_json=False)
-    parser.add_argument("-f", "--follow", action="store_true", help="go on until the attempt has ended")
-    parser.add_argument("--attempt", type=int, help="which attempt (default: the latest)")
-    parser.add_argument("--role", help="which role (default: that of the first worker)")
-    parser.add_argument("--index", type=int, default=0, help="which worker of the role (default: 0)")
-    parser.add_argument("--tail", type=int, help="begin so many bytes before the end")
-    asked = parser.parse_args(arguments)
-    console = console_meant()
-    offset = -asked.tail if asked.tail else 0
-    attempt = asked.attempt
-    if asked.follow:
-        return _follow(console, asked.job, attempt=attempt, role=asked.role, index=asked.index, offset=offset)
-    while True:
-        query = {"attempt": attempt, "role": asked.role, "index": asked.index, "offset": offset, "limit": LOG_PART}
-        part = console.get(f"/jobs/{asked.job}/logs", **query)
-        attempt = part["attempt"]
-        sys.stdout.write(logged(part["text"]))
-        sys.stdout.flush()
-        moved = part["next_offset"] != offset
-        offset = part["next_offset"]
-        if moved and part["text"]:
-            continue
-        if part["note"] and offset <= 0:
-            print(plain(part["note"]), file=sys.stderr)
-        return DONE
-
-
-def _follow(console: Console, job: str, **query: Any) -> int:
-    for kind, part in console.events(f"/jobs/{job}/logs/stream", **query):
-        if kind:
-            continue  # the end, or what a newer console tells besides
-        sys.stdout.write(logged(part["text"]))
-        sys.stdout.flush()
-        if part["note"]:
-            print(plain(part["note"]), file=sys.stderr)
-    return DONE
 
 
 @ends_well

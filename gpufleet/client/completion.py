@@ -33,7 +33,7 @@ WORDS = {
     "change": "--json --name --priority --estimate --limit --not-before --deadline --retries --label --workers --cost-centre --reason",
     "completion": "bash zsh fish",
     "fleet": "--json --nodes --limit",
-    "logs": "--follow --attempt --role --index --tail",
+    "logs": "--follow --attempt --role --index --tail --search --context --json",
     "ls": "--json --phase --state --team --owner --mine --all --search --limit --ids --view",
     "plan": "--explain --jsonl",
     "queue": "--json --team --limit",

@@ -39,6 +39,11 @@ def coloured(word: str, stream: TextIO | None = None) -> str:
     return f"\x1b[{tone}m{word}\x1b[0m" if tone and is_terminal(stream) and "NO_COLOR" not in os.environ else word
 
 
+def emphasised(text: str) -> str:
+    """Text that was looked for, marked for somebody who reads it at a terminal and has not asked for no colours."""
+    return f"\x1b[1;31m{text}\x1b[0m" if text and is_terminal() and "NO_COLOR" not in os.environ else text
+
+
 def plain(text: Any) -> str:
     """Text of others without anything that a terminal would obey."""
     return "".join(letter if letter.isprintable() else "�" for letter in str(text))

@@ -11,6 +11,7 @@ from scheduler.api import (
     imports,
     jobs,
     log_stream,
+    logs,
     loop,
     notices,
     queue,
@@ -34,6 +35,7 @@ router.add_router("", why.router)
 router.add_router("", usage.router)
 router.add_router("", evictions.router)
 router.add_router("", schedules.router)
+router.add_router("", logs.router)
 router.add_router("", log_stream.router)
 router.add_router("", fitting.router)
 router.add_router("", templates.router)

@@ -1,7 +1,6 @@
 """Jobs over HTTP: what the pages show, and what people do with jobs."""
 
 from collections.abc import Callable
-from dataclasses import asdict
 from datetime import datetime
 from functools import partial
 from typing import Annotated, Any
@@ -36,7 +35,6 @@ from scheduler.selectors.jobs import (
     may_steer,
     must_steer,
 )
-from scheduler.selectors.logs import MOST_BYTES, job_log
 from scheduler.services.edits import job_clone, job_edit, job_enqueue, job_restart, job_save_now
 from scheduler.services.repeats import Submitted, Verdict, submission_once, submissions_dry, submissions_each
 from scheduler.services.steering import job_cancel, job_hold_back, job_release_hold
@@ -192,35 +190,6 @@ def job_history(request: HttpRequest, public_id: str, asked: Query[EventsQuery])
     events = job_events(job_for(access, public_id), asked.limit)
     told = Discretion(access, [event.cause for event in events])
     return answered({"items": [_event(event, told) for event in events]})
-
-
-class LogOut(Schema):
-    """`next_offset` is where the following part begins; `ended`: nothing will be added. `note` says why there is no text."""
-
-    attempt: int
-    role: str
-    index: int
-    text: str
-    next_offset: int
-    ended: bool
-    note: str
-
-
-class LogQuery(Schema):
-    attempt: int | None = Field(None, ge=1, description="Default: the latest.")
-    role: str = Field("", max_length=40, description="Default: that of the first worker.")
-    index: int = Field(0, ge=0, description="Which worker of the role.")
-    offset: int = Field(0, ge=-MOST_BYTES, description="In bytes; a negative one counts from the end.")
-    limit: int = Field(65_536, ge=1, le=MOST_BYTES)
-
-
-@router.get("/jobs/{public_id}/logs", response=LogOut, url_name="job_logs", summary="What a worker of a job has written")
-def job_output(request: HttpRequest, public_id: str, asked: Query[LogQuery]) -> HttpResponse:
-    """Text goes only to those who may steer the job. Ask again from `next_offset` to follow it."""
-    access = access_of(request)
-    found = job_for(access, public_id)
-    must_steer(access, found)
-    return answered(asdict(job_log(found, **asked.dict())))
 
 
 class SubmittedJob(Schema):

@@ -117,9 +117,32 @@ class SeenRun:
 
 @dataclass(frozen=True, slots=True)
 class LogPart:
-    text: str
-    next_offset: int
+    """Bytes of a log as they were written, from `offset` on: behind the one that was asked for where what is older has been given up."""
+
+    offset: int
+    data: bytes
     ended: bool
+
+    @property
+    def text(self) -> str:
+        return self.data.decode(errors="replace")
+
+    @property
+    def next_offset(self) -> int:
+        return self.offset + len(self.data)
+
+
+def whole_characters(data: bytes) -> bytes:
+    """Without the beginning of a character at its end, so that the next part has all of it."""
+    for back in range(1, min(4, len(data))):
+        if data[-back] & 0xC0 == 0x80:  # it goes on with what came before
+            continue
+        length = next((size for size, mask, mark in _CHARACTERS if data[-back] & mask == mark), 1)
+        return data[:-back] if length > back else data
+    return data
+
+
+_CHARACTERS = ((2, 0xE0, 0xC0), (3, 0xF0, 0xE0), (4, 0xF8, 0xF0))
 
 
 class Backend(Protocol):

@@ -45,6 +45,7 @@ from scheduler.backends.base import (
     Signal,
     StartOrder,
     WorkerSeat,
+    whole_characters,
 )
 from scheduler.backends.manifests import checkpoints_in
 
@@ -432,9 +433,17 @@ class LocalBackend:
         if not KEY.fullmatch(key) or not ROLE.fullmatch(role):
             raise NotFound(f"No log of {role} {index} of {key}.")
         spot = _worker_folder(self.folder / "runs" / key, role, index)
+        try:
+            return self._log_part(spot, offset, limit)
+        except FileNotFoundError:
+            raise NotFound(f"No log of {role} {index} of {key}.") from None
+        except (OSError, ValueError) as fault:
+            raise BackendError(f"The log of {role} {index} of {key} can't be read: {fault}") from fault
+
+    def _log_part(self, spot: Path, offset: int, limit: int) -> LogPart:
         segments = sorted(spot.glob("log.*"))
         if not segments:
-            raise NotFound(f"No log of {role} {index} of {key}.")
+            raise FileNotFoundError(spot)
         begins = [int(path.suffix[1:]) for path in segments]
         if offset < 0:
             offset += begins[-1] + segments[-1].stat().st_size
@@ -442,15 +451,16 @@ class LocalBackend:
         number = max(place for place, begin in enumerate(begins) if begin <= offset)
         data = b""
         for path, begin in list(zip(segments, begins, strict=True))[number:]:
+            if data and begin > offset + len(data):
+                break  # the one before was given up meanwhile
+            offset = max(offset, begin) if not data else offset
             with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
-                file.seek(max(0, offset + len(data) - begin))
+                file.seek(offset + len(data) - begin)
                 data += file.read(limit - len(data))
             if len(data) >= limit:
                 break
-        text = data.decode(errors="ignore" if len(data) >= limit else "replace")
-        reached = offset + (len(text.encode()) if len(data) >= limit else len(data))
         ended = _state(spot).get("state") == "ended" and len(data) < limit
-        return LogPart(text, reached, ended)
+        return LogPart(offset, whole_characters(data) if len(data) >= limit else data, ended)
 
     # What a job may use
 

@@ -25,6 +25,7 @@ from scheduler.backends.base import (
     Signal,
     StartOrder,
     WorkerSeat,
+    whole_characters,
 )
 from scheduler.backends.faults import NO_FAULTS, FaultPlan
 from scheduler.simulation.progress import MILLION, Life, Member, Pace, Phase, life_begun, life_never_begun, nature_of
@@ -264,12 +265,10 @@ class SimulatedBackend:
         if life is None or not any(member.name == (role, index) for member in life.members):
             raise NotFound(f"No log of {role} {index} of {key}.")
         until = millis(self._clock()) if self._clock is not None else life.progress.since
-        text = log_text(life, index, until)
-        if offset < 0:
-            offset = max(0, len(text.encode()) + offset)
-        part = text.encode()[offset : offset + limit].decode(errors="ignore")
-        reached = offset + len(part.encode())
-        return LogPart(part, reached, life.phase == Phase.ENDED and reached >= len(text.encode()))
+        written = log_text(life, index, until).encode()
+        offset = max(0, len(written) + offset) if offset < 0 else offset
+        part = whole_characters(written[offset : offset + limit]) if offset + limit < len(written) else written[offset:]
+        return LogPart(offset, part, life.phase == Phase.ENDED and offset + len(part) >= len(written))
 
     # Playing the hardware's part
 

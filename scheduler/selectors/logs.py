@@ -1,16 +1,28 @@
 """What a job's workers wrote, as its back-end has it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from django.http import Http404
 
-from scheduler.backends.base import BackendError, NotFound, attempt_key
+from scheduler.backends.base import BackendError, LogPart, NotFound, attempt_key
 from scheduler.backends.registry import backend_for
 from scheduler.models import Attempt, Cluster, Job, Placement
 
 # Of one answer. A reader that wants more asks again from `next_offset`.
 MOST_BYTES = 256 * 1024
+
+
+class LogState(StrEnum):
+    """Why there is text, or none."""
+
+    TEXT = "text"
+    NOT_STARTED = "not_started"
+    HELD_NOTHING = "held_nothing"
+    EMPTY = "empty"
+    GONE = "gone"
+    UNREACHABLE = "unreachable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,15 +35,37 @@ class Writer:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """A part of a worker's log. `note` says why there is no text where there should be some; `ended`: nothing will be added to it."""
+    """A part of a worker's log, from `offset` on. `note` says why there is no text where there should be some; `ended`: nothing will be added."""
 
     attempt: int
     role: str
     index: int
     text: str
+    offset: int
     next_offset: int
     ended: bool
+    state: LogState
     note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """Nothing could be read, and why."""
+
+    state: LogState
+    note: str
+    ended: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LogSource:
+    """Where one worker's log is read, part by part."""
+
+    attempt: int
+    role: str
+    index: int
+    over: bool
+    read: Callable[[int, int], LogPart | Unread]  # offset, negative ones from the end, and how many bytes
 
 
 def job_writers(attempt: Attempt) -> list[Writer]:
@@ -42,27 +76,52 @@ def job_writers(attempt: Attempt) -> list[Writer]:
 
 def job_log(job: Job, *, attempt: int | None, role: str, index: int, offset: int, limit: int) -> Log:
     """A part of what one worker of an attempt wrote; of the latest attempt and the first role where none is named."""
+    source = log_source(job, attempt=attempt, role=role, index=index)
+    part = source.read(offset, limit)
+    named = source.attempt, source.role, source.index
+    if isinstance(part, Unread):
+        start = max(offset, 0)
+        return Log(*named, "", start, start, part.ended, part.state, part.note)
+    # Whoever wrote can write no more once the attempt is over, and everything that was written has been read.
+    ended = part.ended or (source.over and not part.data)
+    return Log(*named, part.text, part.offset, part.next_offset, ended, *nothing_written(part, ended))
+
+
+def nothing_written(part: LogPart, ended: bool) -> tuple[LogState, str]:
+    """How things stand with what could be read, and in words where it is nothing at all."""
+    if part.next_offset:
+        return LogState.TEXT, ""
+    return LogState.EMPTY, "It wrote nothing." if ended else "It has written nothing yet."
+
+
+def log_source(job: Job, *, attempt: int | None, role: str, index: int) -> LogSource:
+    """What is common to all parts of a log, looked up once."""
     run = _attempt(job, attempt)
     if run is None:
         if attempt is not None:
             raise Http404(f"{job.public_id} had no attempt {attempt}.")
-        return Log(0, role, index, "", 0, job.ended_at is not None, "It has not been started yet.")
-    role = role or _first_role(run)
+        ended = job.ended_at is not None
+        never = Unread(LogState.NOT_STARTED, "It ended without having been started." if ended else "It has not been started yet.", ended)
+        return LogSource(0, role, index, ended, lambda offset, limit: never)
+    role, over = role or _first_role(run), run.ended_at is not None
     where = Cluster.objects.filter(nodes__placements__attempt=run).first()
-    over = run.ended_at is not None
-    start = max(offset, 0)
     if where is None:
-        return Log(run.number, role, index, "", start, over, "It held nothing, so nothing was written.")
-    try:
-        part = backend_for(where).logs(
-            key=attempt_key(job=job.public_id, attempt=run.number), role=role, index=index, offset=offset, limit=min(limit, MOST_BYTES)
-        )
-    except NotFound:
-        return Log(run.number, role, index, "", start, over, "Nothing is kept of it any more." if over else "It has written nothing yet.")
-    except BackendError as fault:
-        return Log(run.number, role, index, "", start, over, f"The back-end of {where.name} does not give it: {fault}")
-    # Whoever wrote can write no more once the attempt is over, and everything that was written has been read.
-    return Log(run.number, role, index, part.text, part.next_offset, part.ended or (over and not part.text))
+        nothing = Unread(LogState.HELD_NOTHING, "It held nothing, so nothing was written.", over)
+        return LogSource(run.number, role, index, over, lambda offset, limit: nothing)
+    key = attempt_key(job=job.public_id, attempt=run.number)
+
+    def read(offset: int, limit: int) -> LogPart | Unread:
+        try:
+            return backend_for(where).logs(key=key, role=role, index=index, offset=offset, limit=min(limit, MOST_BYTES))
+        except NotFound:
+            if over:
+                return Unread(LogState.GONE, f"It is no longer kept: the back-end of {where.name} gives up the logs of runs that are over.", True)
+            return Unread(LogState.EMPTY, "It has written nothing yet.", False)
+        except BackendError as fault:
+            # Perhaps later: whoever follows it goes on asking.
+            return Unread(LogState.UNREACHABLE, f"The back-end of {where.name} can't give it now: {fault}", False)
+
+    return LogSource(run.number, role, index, over, read)
 
 
 def _attempt(job: Job, number: int | None) -> Attempt | None:

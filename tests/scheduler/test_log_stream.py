@@ -12,7 +12,7 @@ from django.db import transaction
 
 from gpufleet.core.times import now
 from scheduler.api import log_stream
-from scheduler.backends.base import LogPart, NotFound
+from scheduler.backends.base import LogPart, NotFound, whole_characters
 from scheduler.models import Attempt, Job, JobState
 from tests.browser.harness import LiveConsole
 from tests.builders import attempt, gpu, job, placement
@@ -36,9 +36,8 @@ class Writing:
             raise NotFound("nobody")
         kept = self.text.encode()
         begin = max(0, len(kept) + offset) if offset < 0 else offset
-        part = kept[begin : begin + limit].decode(errors="ignore")
-        reached = begin + len(part.encode())
-        return LogPart(part, reached, self.ended and reached >= len(kept))
+        part = whole_characters(kept[begin : begin + limit])
+        return LogPart(begin, part, self.ended and begin + len(part) >= len(kept))
 
 
 @pytest.fixture

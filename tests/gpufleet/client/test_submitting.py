@@ -274,7 +274,8 @@ def test_a_job_is_followed_to_its_end(run, monkeypatch):
     name = only_job().public_id
     step()
     assert only_job().state == JobState.STARTING
-    monkeypatch.setattr("gpufleet.client.commands.console_meant", lambda: Console(place_now(), pause=lambda _: step(200)))
+    for module in ("commands", "logs"):
+        monkeypatch.setattr(f"gpufleet.client.{module}.console_meant", lambda: Console(place_now(), pause=lambda _: step(200)))
     assert "Not submitted" not in run("why", name, **SUBMIT)[1]
 
     status, out, _ = run("logs", name, "-f", **SUBMIT)
