@@ -20,6 +20,10 @@ class ListQuery(Schema):
     after: str = Field("", description="The `next` of the page before.")
 
 
+class ReasonQuery(Schema):
+    reason: str = Field("", description="Kept in the audit log, as far as it goes.")
+
+
 def listed(table: Table, request: HttpRequest, rows: QuerySet[Any, Any]) -> Page:
     page = table.page(request.GET, rows)
     if page.problems:

@@ -4,11 +4,12 @@ from datetime import datetime
 
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest
-from ninja import Router, Schema, Status
+from ninja import Query, Router, Schema, Status
 from pydantic import Field
 
 from gpufleet.core.times import now
 from gpufleet.navigation import access_of
+from quotas.api.lists import ReasonQuery
 from quotas.models import RoleBinding
 from quotas.permissions import Can
 from quotas.selectors.nodes import node_for, roles_on
@@ -67,11 +68,11 @@ def role_create(request: HttpRequest, public_id: str, payload: RoleIn) -> Status
 
 
 @router.delete("/roles/{role_id}", response={204: None}, summary="Take a role away")
-def role_delete(request: HttpRequest, role_id: int, reason: str = "") -> Status[None]:
+def role_delete(request: HttpRequest, role_id: int, query: Query[ReasonQuery]) -> Status[None]:
     """With a group's rule go the roles that it gave."""
     access = access_of(request)
     access.must_somewhere(Can.MANAGE_PEOPLE)
-    role_revoke(access=access, binding=binding_for(access, role_id), reason=reason[:500])
+    role_revoke(access=access, binding=binding_for(access, role_id), reason=query.reason[:500])
     return Status(204, None)
 
 

@@ -9,7 +9,7 @@ from pydantic import AwareDatetime, Field
 
 from gpufleet.core.times import now, whole_millis
 from gpufleet.navigation import access_of
-from quotas.api.lists import ListQuery, listed
+from quotas.api.lists import ListQuery, ReasonQuery, listed
 from quotas.lists import TOKENS
 from quotas.models import ServiceToken
 from quotas.permissions import Can
@@ -94,8 +94,8 @@ def token_new(request: HttpRequest, response: HttpResponse, payload: TokenIn) ->
 
 
 @router.delete("/tokens/{public_id}", response={204: None}, summary="Revoke a token")
-def token_delete(request: HttpRequest, public_id: str, reason: str = "") -> Status[None]:
+def token_delete(request: HttpRequest, public_id: str, query: Query[ReasonQuery]) -> Status[None]:
     """At once and for good, with the tokens that were made with it. A token without the scope admin revokes itself only."""
     access = access_of(request)
-    token_revoke(access=access, token=token_for(access, public_id), reason=reason[:500], now=now())
+    token_revoke(access=access, token=token_for(access, public_id), reason=query.reason[:500], now=now())
     return Status(204, None)

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
-from ninja import Router, Schema, Status
+from ninja import Query, Router, Schema, Status
 from pydantic import Field
 
 from gpufleet.core.etags import IF_MATCH, revision_wanted, stamped
@@ -17,11 +17,12 @@ from quotas.models import QuotaNode
 from quotas.permissions import Can
 from quotas.presenters import summed
 from quotas.rules import NodeValues, Share
-from quotas.selectors.nodes import node_for, tree_list
+from quotas.selectors.nodes import node_for, tree_list, tree_page
 from quotas.services.nodes import node_archive, node_create, node_move, node_restore, node_update
 from scheduler.selectors.usage import held_by_quota
 
 router = Router(tags=["Quotas"])
+MOST = 1000
 REVISION = "The one that was read; an older one is answered with 409. Not needed where `If-Match` says it."
 
 
@@ -88,6 +89,13 @@ class NodeOut(Schema):
     shares: dict[str, ShareOut]
 
 
+class TreeQuery(Schema):
+    q: str = Field("", description="Words that must all be found.")
+    archived: bool = Field(False, description="The archived nodes instead.")
+    size: int | None = Field(None, ge=1, le=MOST, description="Rows of a page; left out: the whole tree at once.")
+    after: str = Field("", max_length=2000, description="The `X-Next` of the page before.")
+
+
 def _out(nodes: list[QuotaNode], sums: dict[str, dict[str, int]]) -> list[NodeOut]:
     return [
         NodeOut(
@@ -147,12 +155,23 @@ def _revision_read(request: HttpRequest, node: QuotaNode, said: int | None) -> I
 
 
 @router.get("/quotas", response=list[NodeOut], summary="The quota tree")
-def quota_list(request: HttpRequest, q: str = "", archived: bool = False) -> list[NodeOut]:
-    """All nodes that the caller may see, in the order of the tree."""
+def quota_list(request: HttpRequest, response: HttpResponse, asked: Query[TreeQuery]) -> list[NodeOut]:
+    """All nodes that the caller may see, in the order of the tree.
+
+    With a `size` a page of them: what to ask for next is in the header `Link` (`rel="next"`, RFC 8288), and its `after` alone in `X-Next`.
+    """
     access = access_of(request)
     access.must_somewhere(Can.SEE)
+    nodes = tree_list(access, search=asked.q, archived=asked.archived)
     paths = dict(tree_list(access).values_list("pk", "path"))
-    return _out(list(tree_list(access, search=q, archived=archived)), summed(paths, held_by_quota()))
+    if asked.size is None and not asked.after:
+        return _out(list(nodes), summed(paths, held_by_quota()))
+    page = tree_page(nodes, size=asked.size or MOST, after=asked.after)
+    if page.after:
+        parameters = request.GET.copy()
+        parameters["after"] = response["X-Next"] = page.after
+        response["Link"] = f'<{request.path}?{parameters.urlencode()}>; rel="next"'
+    return _out(page.rows, summed(paths, held_by_quota()))
 
 
 @router.post("/quotas", response={201: NodeOut}, summary="Add a node")

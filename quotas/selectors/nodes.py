@@ -1,8 +1,10 @@
 """Reading the quota tree. What lies outside the reader's subtrees does not exist for them."""
 
+from django.core.exceptions import ValidationError
 from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.shortcuts import get_object_or_404
 
+from gpufleet.core.keyset import BadToken, Key, Slice, keyset_page
 from quotas.models import QuotaNode, Role, RoleBinding
 from quotas.permissions import Access, Can
 
@@ -21,6 +23,14 @@ def tree_list(access: Access, *, search: str = "", archived: bool = False, capab
     for word in search.split():
         nodes = nodes.filter(Q(path__icontains=word) | Q(title__icontains=word) | Q(cost_centre__icontains=word) | Q(public_id=word))
     return nodes.prefetch_related("shares").order_by("path")
+
+
+def tree_page(nodes: QuerySet[QuotaNode], *, size: int, after: str = "") -> Slice:
+    """A part of what `tree_list` found, from the place `after` on."""
+    try:
+        return keyset_page(nodes, order=[Key("path")], size=size, after=after)
+    except BadToken as fault:
+        raise ValidationError({"after": [f"{fault}."]}) from fault
 
 
 def child_list(node: QuotaNode) -> QuerySet[QuotaNode]:

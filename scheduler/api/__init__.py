@@ -5,6 +5,7 @@ from ninja import Router
 from scheduler.api import (
     bulk,
     checkpoints,
+    events,
     evictions,
     fitting,
     hardware,
@@ -33,6 +34,7 @@ router.add_router("", queue.router)
 router.add_router("", jobs.router)
 router.add_router("", why.router)
 router.add_router("", usage.router)
+router.add_router("", events.router)
 router.add_router("", evictions.router)
 router.add_router("", schedules.router)
 router.add_router("", logs.router)

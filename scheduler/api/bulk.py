@@ -2,16 +2,16 @@
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse, QueryDict
-from ninja import Header, Query, Router, Schema
+from ninja import Query, Router, Schema
 from pydantic import Field
 
 from gpufleet.core.times import now
 from gpufleet.web import Access, access_of
-from scheduler.api.lists import answered
+from scheduler.api.lists import IdempotencyKey, answered
 from scheduler.job_lists import JOBS
 from scheduler.models import JobBatch
 from scheduler.selectors.batches import batch_for, verdicts_seen
@@ -107,7 +107,7 @@ EXAMPLES = {
     openapi_extra={"requestBody": {"content": {"application/json": {"examples": EXAMPLES}}}},
     summary="Do one thing to many jobs",
 )
-def jobs_bulk(request: HttpRequest, asked: Query[BulkQuery], body: BulkIn, key: Annotated[str, Header("", alias="Idempotency-Key")]) -> HttpResponse:
+def jobs_bulk(request: HttpRequest, asked: Query[BulkQuery], body: BulkIn, key: IdempotencyKey) -> HttpResponse:
     """Up to 500 jobs, each with its own verdict: one that may not be touched, or has changed, keeps none of the others back.
 
     With `?dry_run=true` it says what would happen and who would start by it. With an `Idempotency-Key` it may be repeated after a time-out: it is

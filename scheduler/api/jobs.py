@@ -3,21 +3,21 @@
 from collections.abc import Callable
 from datetime import datetime
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
 from django.http import HttpRequest, HttpResponse
-from ninja import Body, Header, Query, Router, Schema
+from ninja import Body, Query, Router, Schema
 from pydantic import Field
 
 from gpufleet.core.etags import IF_MATCH, revision_wanted, stamped
 from gpufleet.core.times import now
 from gpufleet.web import Access, Can, access_of
-from scheduler.api.lists import answered, inlined, listed, parameters_of
+from scheduler.api.lists import IdempotencyKey, answered, inlined, listed, parameters_of
 from scheduler.job_lists import JOBS
 from scheduler.job_reading import Faults, change_read
 from scheduler.job_schema import JobChange, JobDescription
 from scheduler.job_writing import description_of
-from scheduler.models import Attempt, Job, JobEvent
+from scheduler.models import Attempt, Job
 from scheduler.presenters.jobs import JobLine, job_lines, line_of
 from scheduler.selectors.discretion import Discretion
 from scheduler.selectors.jobs import (
@@ -27,7 +27,6 @@ from scheduler.selectors.jobs import (
     attempt_sittings,
     job_attempts,
     job_checkpoints,
-    job_events,
     job_for,
     job_rows,
     job_waits_for,
@@ -135,23 +134,6 @@ class JobDetailOut(JobOut):
     may_steer: bool
 
 
-class EventOut(Schema):
-    at: datetime
-    from_state: str | None
-    to_state: str | None
-    cause: str
-    by: str
-    attempt: int | None
-
-
-class EventsOut(Schema):
-    items: list[EventOut]
-
-
-class EventsQuery(Schema):
-    limit: int = Field(100, ge=1, le=1000, description="How many, the latest first.")
-
-
 CHANGE: dict[str, Any] = {
     "requestBody": {
         "content": {
@@ -182,14 +164,6 @@ def job(request: HttpRequest, public_id: str) -> HttpResponse:
     access = access_of(request)
     found = job_for(access, public_id)
     return stamped(answered(job_detail(access, found)), found.revision)
-
-
-@router.get("/jobs/{public_id}/events", response=EventsOut, url_name="job_events", summary="What happened to a job")
-def job_history(request: HttpRequest, public_id: str, asked: Query[EventsQuery]) -> HttpResponse:
-    access = access_of(request)
-    events = job_events(job_for(access, public_id), asked.limit)
-    told = Discretion(access, [event.cause for event in events])
-    return answered({"items": [_event(event, told) for event in events]})
 
 
 class SubmittedJob(Schema):
@@ -244,9 +218,7 @@ SUBMISSION = {
     openapi_extra=SUBMISSION,
     summary="Submit a job, or an array of them",
 )
-def job_submit(
-    request: HttpRequest, asked: Query[SubmitQuery], body: Body[dict[str, Any]], key: Annotated[str, Header("", alias="Idempotency-Key")]
-) -> HttpResponse:
+def job_submit(request: HttpRequest, asked: Query[SubmitQuery], body: Body[dict[str, Any]], key: IdempotencyKey) -> HttpResponse:
     """All faults of a description are told at once, each with its path.
 
     With an `Idempotency-Key` it may be repeated after a time-out: the same key gives the same jobs, and makes none twice. A key that was used for
@@ -401,7 +373,7 @@ def job_save(request: HttpRequest, public_id: str, body: SteerIn) -> HttpRespons
     openapi_extra=IF_MATCH,
     summary="Start a job anew",
 )
-def job_again(request: HttpRequest, public_id: str, body: SteerIn, key: Annotated[str, Header("", alias="Idempotency-Key")]) -> HttpResponse:
+def job_again(request: HttpRequest, public_id: str, body: SteerIn, key: IdempotencyKey) -> HttpResponse:
     """What runs saves its work, leaves its GPUs and waits for its next start. Of what has ended the same is submitted as a new job (201).
 
     409 for a job that waits already.
@@ -426,7 +398,7 @@ def job_said(request: HttpRequest, public_id: str) -> HttpResponse:
 
 
 @router.post("/jobs/{public_id}/clone", response={201: SubmittedOut, 200: SubmittedOut}, url_name="job_clone", summary="Submit the same again")
-def job_copy(request: HttpRequest, public_id: str, body: CloneIn, key: Annotated[str, Header("", alias="Idempotency-Key")]) -> HttpResponse:
+def job_copy(request: HttpRequest, public_id: str, body: CloneIn, key: IdempotencyKey) -> HttpResponse:
     """With some keys of the description changed. With an `Idempotency-Key` as often as you like, and once in effect."""
     access = access_of(request)
     access.must_somewhere(Can.SUBMIT)
@@ -570,15 +542,4 @@ def _checkpoint(saved: SavedState) -> dict[str, Any]:
         "location": found.location,
         "reported_at": found.reported_at,
         "verified_at": found.verified_at,
-    }
-
-
-def _event(event: JobEvent, told: Discretion) -> dict[str, Any]:
-    return {
-        "at": event.at,
-        "from_state": event.from_state or None,
-        "to_state": event.to_state or None,
-        "cause": told.text(event.cause),
-        "by": event.actor_name,
-        "attempt": event.attempt.number if event.attempt else None,
     }

@@ -1,17 +1,21 @@
 """Lists of the API: the same filters, search and order as the pages, a page at a time, without a schema between the rows and the wire."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import orjson
 from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
+from ninja import Header
 
 from gpufleet.core.filters import Choice
 from gpufleet.core.tables import Presenter, Table
 
 SIZES = range(1, 1001)
+# Of what makes something new: sent again under the same key after a time-out, it is answered again and not done again.
+_KEY = "At most 100 printable characters, chosen by the caller: the same key is done once, and answered again."
+IdempotencyKey = Annotated[str, Header("", alias="Idempotency-Key", description=_KEY)]
 
 
 def listed(

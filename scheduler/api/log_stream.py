@@ -142,6 +142,8 @@ class StreamQuery(Schema):
     offset: int = Field(0, ge=-MOST_BYTES, le=2**53, description="In bytes; a negative one counts from the end.")
 
 
+_LAST = "The id of the last event that was read: what lies behind it follows."
+LastEventId = Annotated[str, Header("", alias="Last-Event-ID", description=_LAST, pattern="^([1-9][0-9]{0,8}:[0-9]{1,15})?$")]
 EVENTS: dict[str, Any] = {
     "responses": {
         200: {
@@ -162,7 +164,7 @@ def job_output_stream(
     request: HttpRequest,
     public_id: str,
     asked: Query[StreamQuery],
-    last: Annotated[str, Header("", alias="Last-Event-ID", pattern="^([1-9][0-9]{0,8}:[0-9]{1,15})?$")],
+    last: LastEventId,
 ) -> StreamingHttpResponse:
     """Server-Sent Events. Each holds a part of the log in `data`, as `GET …/logs` answers it; the event `end` says that nothing will be added.
 

@@ -2,16 +2,17 @@
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Any
 
 from django.http import HttpRequest, HttpResponse
-from ninja import Header, Router, Schema, Status
+from ninja import Query, Router, Schema, Status
 from pydantic import Field
 
 from gpufleet.core.etags import IF_MATCH, revision_wanted, stamped
 from gpufleet.core.times import now
 from gpufleet.web import Access, Can, access_of
-from scheduler.api.lists import answered, listed, parameters_of
+from quotas.api.lists import ReasonQuery
+from scheduler.api.lists import IdempotencyKey, answered, listed, parameters_of
 from scheduler.models import Schedule, ScheduleRun
 from scheduler.schedule_lists import RUNS, SCHEDULES
 from scheduler.schedule_schema import ScheduleIn
@@ -163,10 +164,10 @@ def schedule_update(request: HttpRequest, public_id: str, body: ScheduleChange) 
 
 
 @router.delete("/schedules/{public_id}", response={204: None}, url_name="schedule", openapi_extra=IF_MATCH, summary="Remove a schedule")
-def schedule_delete(request: HttpRequest, public_id: str, reason: str = "") -> Status[None]:
+def schedule_delete(request: HttpRequest, public_id: str, query: Query[ReasonQuery]) -> Status[None]:
     """With what is known of its runs. Its jobs stay, and go on."""
     access = access_of(request)
-    schedule_remove(access=access, schedule=schedule_for(access, public_id), reason=reason[:280], revision=revision_wanted(request))
+    schedule_remove(access=access, schedule=schedule_for(access, public_id), reason=query.reason[:280], revision=revision_wanted(request))
     return Status(204, None)
 
 
@@ -196,9 +197,7 @@ def schedule_go_on(request: HttpRequest, public_id: str, body: ScheduleReason) -
     openapi_extra=IF_MATCH,
     summary="Submit it once now",
 )
-def schedule_run(
-    request: HttpRequest, public_id: str, body: ScheduleReason, key: Annotated[str, Header("", alias="Idempotency-Key")]
-) -> HttpResponse:
+def schedule_run(request: HttpRequest, public_id: str, body: ScheduleReason, key: IdempotencyKey) -> HttpResponse:
     """Due now, besides its own times, with its owner's rights. 409 where it skips what overlaps and an earlier run has not ended.
 
     With an `Idempotency-Key` it may be repeated after a time-out: the same key tells the run of the first request again, with status 200. A key that

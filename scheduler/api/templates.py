@@ -5,7 +5,7 @@ from typing import Any
 
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404
-from ninja import Router, Schema
+from ninja import Query, Router, Schema
 from pydantic import Field
 
 from gpufleet.core.times import now
@@ -13,7 +13,7 @@ from gpufleet.web import Can, access_of
 from quotas.models import QuotaNode
 from scheduler.api.lists import answered
 from scheduler.job_templates import Template
-from scheduler.selectors.templates import may_edit_templates, template_named, template_versions, templates_visible
+from scheduler.selectors.templates import may_edit_templates, template_named, template_versions, templates_page
 from scheduler.services.templates import template_archive, template_save
 
 router = Router(tags=["Templates"])
@@ -34,7 +34,15 @@ class TemplateOut(Schema):
 
 
 class TemplatesOut(Schema):
+    """`next` goes into `after`; null where there is nothing more."""
+
     items: list[TemplateOut]
+    next: str | None
+
+
+class TemplatesQuery(Schema):
+    size: int | None = Field(None, ge=1, le=1000, description="Rows of a page; left out: all at once.")
+    after: str = Field("", max_length=2000, description="The `next` of the page before.")
 
 
 class VersionOut(Schema):
@@ -68,11 +76,13 @@ class ArchiveIn(Schema):
 
 
 @router.get("/templates", response=TemplatesOut, url_name="templates", summary="Templates")
-def templates(request: HttpRequest) -> HttpResponse:
+def templates(request: HttpRequest, asked: Query[TemplatesQuery]) -> HttpResponse:
     """The shipped ones, and those of subtrees that the caller sees or submits to."""
     access = access_of(request)
     access.must_somewhere(Can.SEE)
-    return answered({"items": [_facts(one, bool(one.quota) and may_edit_templates(access, one.quota)) for one in templates_visible(access)]})
+    rows, following = templates_page(access, size=asked.size, after=asked.after)
+    items = [_facts(one, bool(one.quota) and may_edit_templates(access, one.quota)) for one in rows]
+    return answered({"items": items, "next": following or None})
 
 
 @router.put("/templates", response=TemplateOut, url_name="template_save", summary="A new template, or the next version of one")

@@ -5,12 +5,13 @@ from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404
-from ninja import Router, Schema, Status
+from ninja import Query, Router, Schema, Status
 from pydantic import Field
 
 from gpufleet.core.etags import IF_MATCH, revision_wanted, stamped
 from gpufleet.core.times import now
 from gpufleet.web import access_of
+from quotas.api.lists import ReasonQuery
 from scheduler.api.lists import answered, listed, parameters_of
 from scheduler.models import Delivery, Webhook
 from scheduler.notice_lists import DELIVERIES, WEBHOOKS
@@ -130,8 +131,8 @@ def webhook_update(request: HttpRequest, public_id: str, body: WebhookChange) ->
 
 
 @router.delete("/webhooks/{public_id}", response={204: None}, url_name="webhook", summary="Remove a webhook")
-def webhook_delete(request: HttpRequest, public_id: str, reason: str = "") -> Status[None]:
-    hook_remove(access=access_of(request), hook=_hook(request, public_id), reason=reason[:500], now=now())
+def webhook_delete(request: HttpRequest, public_id: str, query: Query[ReasonQuery]) -> Status[None]:
+    hook_remove(access=access_of(request), hook=_hook(request, public_id), reason=query.reason[:500], now=now())
     return Status(204, None)
 
 

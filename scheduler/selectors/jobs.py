@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.core.exceptions import PermissionDenied
+from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import DEFAULT_DB_ALIAS, connection
 from django.db.models import Count, Exists, F, OuterRef, Prefetch, Q, QuerySet, Subquery
 from django.http import Http404
 
+from gpufleet.core.keyset import BadToken, Key, Slice, keyset_page
 from gpufleet.core.models import User
 from gpufleet.core.prepared import Prepared
 from quotas.models import QuotaNode
@@ -166,6 +167,15 @@ def job_attempts(job: Job) -> list[Attempt]:
 def job_events(job: Job, limit: int = EVENTS_SHOWN) -> list[JobEvent]:
     """What happened to a job, the latest first."""
     return list(job.events.select_related("attempt").order_by("-at", "-id")[:limit])
+
+
+def job_events_page(job: Job, *, size: int, after: str = "", since: datetime | None = None) -> Slice:
+    """The same by pages, down to a moment."""
+    events = job.events.select_related("attempt")
+    try:
+        return keyset_page(events.filter(at__gte=since) if since else events, order=[Key("at", descending=True)], size=size, after=after)
+    except BadToken as fault:
+        raise ValidationError({"after": [f"{fault}."]}) from fault
 
 
 @dataclass(frozen=True, slots=True)

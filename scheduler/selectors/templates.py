@@ -1,5 +1,7 @@
 """Which templates somebody may use: the shipped ones, and those of nodes that lie above or below where he may submit, or that he sees."""
 
+from django.core import signing
+from django.core.exceptions import ValidationError
 from django.db.models import Max, Q
 from django.http import Http404
 
@@ -7,11 +9,31 @@ from quotas.permissions import Access, Can, is_within
 from scheduler.job_templates import SHIPPED, SHIPPED_BY_REF, Template
 from scheduler.models import JobTemplate, JobTemplateVersion
 
+_SIGNER = signing.Signer(salt="gpufleet.templates")
+
 
 def templates_visible(access: Access) -> list[Template]:
     """Those of subtrees first, by their names; then the shipped ones."""
     versions = list(_latest(access))
     return [*(_template(version) for version in versions), *SHIPPED]
+
+
+def templates_page(access: Access, *, size: int | None = None, after: str = "") -> tuple[list[Template], str]:
+    """A part of those, from the place `after` on, and the place behind it: empty at the end."""
+    found = templates_visible(access)
+    if after:
+        try:
+            place = tuple(_SIGNER.unsign_object(after))
+        except (signing.BadSignature, TypeError) as fault:
+            raise ValidationError({"after": ["The place in the list can't be read."]}) from fault
+        found = [one for one in found if _place(one) > place]
+    rows = found[:size]
+    return rows, _SIGNER.sign_object(_place(rows[-1])) if len(found) > len(rows) else ""
+
+
+def _place(one: Template) -> tuple[int, str, str]:
+    """Where it stands in the list, in a form that stays in order when others come and go."""
+    return (0, one.title, one.ref) if one.quota else (1, f"{SHIPPED.index(one):04}", one.ref)
 
 
 def template_named(access: Access, ref: str) -> Template | None:

@@ -41,6 +41,22 @@ def test_a_tree_is_made_read_and_changed(root: Client, personas: Personas):
     assert "acme/ops" in [node["path"] for node in root.get("/api/v1/quotas").json()]
 
 
+def test_the_tree_is_walked_by_pages_and_whole_without(root: Client, personas: Personas):
+    whole = [node["path"] for node in root.get("/api/v1/quotas").json()]
+    address, told = "/api/v1/quotas?size=2", []
+    while address:
+        page = root.get(address)
+        told += [node["path"] for node in page.json()]
+        assert len(page.json()) <= 2
+        address = page["Link"].removeprefix("<").removesuffix('>; rel="next"') if "Link" in page else ""
+
+    assert told == whole == sorted(whole)
+    first = root.get("/api/v1/quotas?size=2")
+    assert [node["path"] for node in root.get(f"/api/v1/quotas?after={first['X-Next']}").json()] == whole[2:]
+    assert root.get("/api/v1/quotas?size=2&after=nowhere").status_code == 422
+    assert root.get("/api/v1/quotas?size=0").status_code == 422
+
+
 def test_what_is_held_is_added_up(root: Client, personas: Personas):
     builders.placement(builders.job(on=personas.nodes["acme/research/nlp"]), builders.gpu())
 

@@ -111,6 +111,25 @@ def test_events_come_the_latest_first_and_only_so_many(api, ours):
     api("viewer", "get", f"/jobs/{mine.public_id}/events?limit=0", 422)
 
 
+def test_events_are_walked_by_pages_and_asked_from_a_moment_on(api, ours):
+    mine = job("mine", on=ours)
+    for number in range(5):  # two at each moment: a page may end between them
+        JobEvent.objects.create(job=mine, at=NOON + timedelta(minutes=number // 2), to_state="queued", cause=f"cause {number}")
+    address, told, after = f"/jobs/{mine.public_id}/events?limit=2", [], ""
+    while after is not None:
+        page = api("viewer", "get", f"{address}&after={after}", 200)
+        told += [event["cause"] for event in page["items"]]
+        after = page["next"]
+
+    assert told == [f"cause {number}" for number in (4, 3, 2, 1, 0)]
+    late = api("viewer", "get", f"{address}&since=2026-11-20T12:01:00Z", 200)
+    assert [event["cause"] for event in late["items"]] == ["cause 4", "cause 3"]
+    late = api("viewer", "get", f"{address}&since=2026-11-20T12:01:00Z&after={late['next']}", 200)
+    assert ([event["cause"] for event in late["items"]], late["next"]) == (["cause 2"], None)
+    assert api("viewer", "get", f"{address}&after=nowhere", 422)["errors"][0]["path"] == "after"
+    assert api("viewer", "get", f"{address}&since=2026-11-20T12:01:00", 422)["errors"][0]["path"] == "since"
+
+
 def test_the_scheduler_tells_programs_what_its_page_says(api, ours):
     made = plan(decisions=[{"action": "start", "job": "j-1", "why": {"code": "fits"}}])
     Lease.objects.create(name="tick", holder="w1", epoch=3, wanted=4, done=4)

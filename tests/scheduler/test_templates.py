@@ -193,3 +193,19 @@ def test_programs_do_the_same(personas):
     assert client.get("/api/v1/templates/none").status_code == 404
     assert client.post("/api/v1/templates/archive", {"ref": f"{TEAM}:own"}, content_type="application/json").status_code == 200
     assert f"{TEAM}:own" not in [one["ref"] for one in client.get("/api/v1/templates").json()["items"]]
+
+
+def test_templates_are_walked_by_pages(personas, save):
+    client = personas.client("team_lead")
+    for name in ("b", "a", "c"):
+        save(name=name, title=f"Title of {name}")
+    whole = [one["ref"] for one in client.get("/api/v1/templates").json()["items"]]
+    told, after = [], ""
+    while after is not None:
+        page = client.get("/api/v1/templates", {"size": 2, "after": after}).json()
+        told += [one["ref"] for one in page["items"]]
+        after = page["next"]
+
+    assert told == whole
+    assert whole[:3] == [f"{TEAM}:a", f"{TEAM}:b", f"{TEAM}:c"]
+    assert client.get("/api/v1/templates?after=nowhere").status_code == 422
