@@ -9,6 +9,7 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Query, Router, Schema, Status
 from pydantic import Field
 
+from gpufleet.core.etags import IF_MATCH, revision_wanted, stamped
 from gpufleet.core.models import User
 from gpufleet.navigation import access_of
 from quotas.api.lists import ListQuery, listed
@@ -17,7 +18,15 @@ from quotas.links import password_link
 from quotas.lists import PEOPLE
 from quotas.permissions import Access, Can
 from quotas.selectors.people import people_list, person_for, roles_of
-from quotas.services.people import person_activate, person_create, person_deactivate, person_reset_password, person_set_clock, person_update
+from quotas.services.people import (
+    person_activate,
+    person_create,
+    person_deactivate,
+    person_reset_password,
+    person_revision,
+    person_set_clock,
+    person_update,
+)
 
 router = Router(tags=["People"])
 
@@ -103,17 +112,22 @@ def person_new(request: HttpRequest, response: HttpResponse, payload: PersonNew)
 
 
 @router.get("/people/{public_id}", response=PersonWhole, summary="One person with their roles")
-def person_get(request: HttpRequest, public_id: str) -> PersonWhole:
+def person_get(request: HttpRequest, response: HttpResponse, public_id: str) -> PersonWhole:
+    """Its `ETag` stands for the account: sent as `If-Match` with a change, it is done only if nothing has changed since (412 otherwise)."""
     access = access_of(request)
     access.must_somewhere(Can.MANAGE_PEOPLE)
-    return _whole(access, person_for(access, public_id))
+    person = person_for(access, public_id)
+    stamped(response, person_revision(person))
+    return _whole(access, person)
 
 
-@router.put("/people/{public_id}", response=PersonWhole, summary="Change a person")
-def person_change(request: HttpRequest, public_id: str, payload: PersonIn) -> PersonWhole:
+@router.put("/people/{public_id}", response=PersonWhole, openapi_extra=IF_MATCH, summary="Change a person")
+def person_change(request: HttpRequest, response: HttpResponse, public_id: str, payload: PersonIn) -> PersonWhole:
+    """With `If-Match` only if nothing has changed."""
     access = _may_write(request)
     person = person_for(access, public_id)
-    person_update(access=access, person=person, **payload.model_dump())
+    person_update(access=access, person=person, revision=revision_wanted(request), **payload.model_dump())
+    stamped(response, person_revision(person))
     return _whole(access, person)
 
 

@@ -14,6 +14,8 @@ from django.utils.encoding import force_bytes
 from django.utils.http import urlsafe_base64_encode
 
 from gpufleet.core.audit import Actor, audit_record
+from gpufleet.core.etags import revision_of
+from gpufleet.core.faults import Stale
 from gpufleet.core.models import User
 from quotas.models import Role, RoleBinding
 from quotas.permissions import Access, Can, access_for_user, exceeds
@@ -48,13 +50,22 @@ def person_create(*, access: Access, username: str, display_name: str, email: st
     return person
 
 
-def person_update(*, access: Access, person: User, display_name: str, email: str) -> None:
+def person_revision(person: User) -> int:
+    """Another one when the account is another than was read."""
+    return revision_of(person.username, person.display_name, person.email, person.is_active)
+
+
+def person_update(*, access: Access, person: User, display_name: str, email: str, revision: int | None = None) -> None:
+    """`revision` is the one on which alone it is written."""
     must_manage(access, person)
     faults = _faults(display_name, email)
     if faults:
         raise ValidationError(faults)
     with transaction.atomic():
-        before = _facts(person)
+        there = User.objects.select_for_update().get(pk=person.pk)
+        if revision is not None and revision != person_revision(there):
+            raise Stale(f"The account of {there} has changed: read it again, then decide anew.", person_revision(there))
+        before = _facts(there)
         person.display_name, person.email = display_name.strip(), email.strip()
         person.save(update_fields=["display_name", "email"])
         _record(access.actor, "person.update", person, before=before, after=_facts(person))

@@ -24,20 +24,22 @@ class ShardIn(Schema):
     digest: str = Field("", max_length=128)
 
 
-class CheckpointOut(Schema):
+class ShardsOut(Schema):
+    """How much of the step has been reported. `complete`: all of it, so that a run may begin from it."""
+
     step: int
     present: int
     shards: int
     complete: bool
 
 
-@router.post("/checkpoints", auth=None, response=CheckpointOut, url_name="checkpoint-report", summary="Report a shard of a checkpoint")
-def checkpoint_report(request: HttpRequest, body: ShardIn) -> CheckpointOut:
+@router.post("/checkpoints", auth=None, response=ShardsOut, url_name="checkpoint-report", summary="Report a shard of a checkpoint")
+def checkpoint_report(request: HttpRequest, body: ShardIn) -> ShardsOut:
     """Called by the ranks of a running attempt, with the token that they were given as GPUFLEET_TOKEN. A report that is sent again counts once."""
     attempt = _attempt(request)
     shard = Shard(body.shard, body.bytes, body.digest)
     row = shard_report(attempt=attempt, step=body.step, shard=shard, shards_expected=body.shards, location=body.location, now=now())
-    return CheckpointOut(step=row.step, present=row.shards.count(), shards=row.shards_expected, complete=row.verified_at is not None)
+    return ShardsOut(step=row.step, present=row.shards.count(), shards=row.shards_expected, complete=row.verified_at is not None)
 
 
 def _attempt(request: HttpRequest) -> Attempt:

@@ -1,13 +1,30 @@
 """Clusters, nodes and GPUs over HTTP: read by everyone with a role, acted upon by operators."""
 
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from django.http import HttpRequest, HttpResponse
-from ninja import Router, Schema
+from ninja import Router
 
+from gpufleet.core.etags import IF_MATCH, revision_wanted, stamped
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of
+from scheduler.api.hardware_schemas import (
+    BoardsOut,
+    ClusterOut,
+    ClustersOut,
+    GeometryIn,
+    GeometryOut,
+    GpuOut,
+    GpusOut,
+    HealthIn,
+    HealthOut,
+    HostOut,
+    HostsOut,
+    MomentsOut,
+    SpareIn,
+    SpareOut,
+)
 from scheduler.api.lists import answered, listed, moments, parameters_of
 from scheduler.engine.mig import BOARDS, Instance
 from scheduler.lists import CLUSTERS, GPUS, NODES
@@ -16,51 +33,18 @@ from scheduler.selectors.clusters import Branch, cluster_for, cluster_tree, clus
 from scheduler.selectors.gpus import GpuRow, gpu_for, gpu_history, gpu_rows, gpus_listed
 from scheduler.selectors.holders import Holder, gpu_holders, node_holders
 from scheduler.selectors.nodes import NodeRow, node_for, node_gpus, node_history, node_rows, nodes_listed
-from scheduler.services.geometry import gpu_geometry_change
+from scheduler.services.geometry import geometry_of, geometry_revision, gpu_geometry_change
 from scheduler.services.hardware import gpu_health_change, node_health_change, node_spare_set
 
 router = Router(tags=["Hardware"])
 
 
-class Rows(Schema):
-    """One page of a list. `next` and `previous` go into `after` and `before`; null where there is nothing more."""
-
-    items: list[dict[str, Any]]
-    next: str | None
-    previous: str | None
-
-
-class HealthIn(Schema):
-    to: str
-    reason: str
-    seen: str | None = None
-
-
-class SpareIn(Schema):
-    spare: bool
-    reason: str
-
-
-class InstanceIn(Schema):
-    profile: str
-    start: int
-
-
-class GeometryIn(Schema):
-    """`mode` whole takes no instances. `seen` is the layout that the caller started from; a newer one is answered with 409."""
-
-    mode: Literal["mig", "whole"]
-    instances: list[InstanceIn] = []
-    seen: list[InstanceIn] | None = None
-    reason: str
-
-
-@router.get("/clusters", response=Rows, url_name="clusters", openapi_extra=parameters_of(CLUSTERS), summary="Clusters")
+@router.get("/clusters", response=ClustersOut, url_name="clusters", openapi_extra=parameters_of(CLUSTERS), summary="Clusters")
 def clusters(request: HttpRequest) -> HttpResponse:
     return listed(request, CLUSTERS, clusters_listed(access_of(request)), _cluster_row)
 
 
-@router.get("/clusters/{name}", url_name="cluster", summary="A cluster with its topology")
+@router.get("/clusters/{name}", response=ClusterOut, url_name="cluster", summary="A cluster with its topology")
 def cluster(request: HttpRequest, name: str) -> HttpResponse:
     """The tree of any depth, each branch with its bandwidth, its nodes and sums of what is free and taken."""
     tree = cluster_tree(cluster_for(access_of(request), name))
@@ -81,12 +65,12 @@ def cluster(request: HttpRequest, name: str) -> HttpResponse:
     )
 
 
-@router.get("/nodes", response=Rows, url_name="nodes", openapi_extra=parameters_of(NODES), summary="Nodes")
+@router.get("/nodes", response=HostsOut, url_name="nodes", openapi_extra=parameters_of(NODES), summary="Nodes")
 def nodes(request: HttpRequest) -> HttpResponse:
     return listed(request, NODES, nodes_listed(access_of(request)), _node_row, node_rows)
 
 
-@router.get("/nodes/{public_id}", url_name="node", summary="A node with its GPUs, ports and who holds them")
+@router.get("/nodes/{public_id}", response=HostOut, url_name="node", summary="A node with its GPUs, ports and who holds them")
 def node(request: HttpRequest, public_id: str) -> HttpResponse:
     """Who holds a GPU is named where the caller may see; elsewhere `job` is null and `held` still true."""
     access = access_of(request)
@@ -94,61 +78,68 @@ def node(request: HttpRequest, public_id: str) -> HttpResponse:
     return answered(_node_detail(found, node_holders(access, found.pk)))
 
 
-@router.get("/nodes/{public_id}/history", url_name="node_history", summary="What happened to a node and its GPUs")
+@router.get("/nodes/{public_id}/history", response=MomentsOut, url_name="node_history", summary="What happened to a node and its GPUs")
 def node_events(request: HttpRequest, public_id: str) -> HttpResponse:
     return moments(node_history(node_for(access_of(request), public_id)))
 
 
-@router.post("/nodes/{public_id}/health", url_name="node_health", summary="Take a node to another health")
+@router.post("/nodes/{public_id}/health", response=HealthOut, url_name="node_health", summary="Take a node to another health")
 def node_health(request: HttpRequest, public_id: str, body: HealthIn) -> HttpResponse:
     access = access_of(request)
     changed = node_health_change(access=access, node=node_for(access, public_id), to=body.to, reason=body.reason, seen=body.seen, now=now())
     return answered({"id": changed.public_id, "health": changed.health, "since": changed.health_since, "reason": changed.health_reason})
 
 
-@router.post("/nodes/{public_id}/spare", url_name="node_spare", summary="Keep a node as a spare, or give it back")
+@router.post("/nodes/{public_id}/spare", response=SpareOut, url_name="node_spare", summary="Keep a node as a spare, or give it back")
 def node_spare(request: HttpRequest, public_id: str, body: SpareIn) -> HttpResponse:
     access = access_of(request)
     changed = node_spare_set(access=access, node=node_for(access, public_id), spare=body.spare, reason=body.reason, now=now())
     return answered({"id": changed.public_id, "spare": changed.spare})
 
 
-@router.get("/gpus", response=Rows, url_name="gpus", openapi_extra=parameters_of(GPUS), summary="GPUs")
+@router.get("/gpus", response=GpusOut, url_name="gpus", openapi_extra=parameters_of(GPUS), summary="GPUs")
 def gpus(request: HttpRequest) -> HttpResponse:
     access = access_of(request)
     return listed(request, GPUS, gpus_listed(access), _gpu_row, partial(gpu_rows, access))
 
 
-@router.get("/gpus/{public_id}", url_name="gpu", summary="A GPU with its instances and who holds it")
+@router.get("/gpus/{public_id}", response=GpuOut, url_name="gpu", summary="A GPU with its instances and who holds it")
 def gpu(request: HttpRequest, public_id: str) -> HttpResponse:
+    """Its `ETag` stands for how it is split: sent as `If-Match` with a new geometry, it is done only if that has not changed (412 otherwise)."""
     access = access_of(request)
     found = gpu_for(access, public_id)
-    return answered(_gpu_row(GpuRow(found, gpu_holders(access, [found.pk]).get(found.pk, []))) | {"instances": _instances(found)})
+    row = _gpu_row(GpuRow(found, gpu_holders(access, [found.pk]).get(found.pk, [])))
+    return _stamped(answered(row | {"instances": _instances(found)}), found)
 
 
-@router.get("/gpus/{public_id}/history", url_name="gpu_history", summary="What happened to a GPU")
+@router.get("/gpus/{public_id}/history", response=MomentsOut, url_name="gpu_history", summary="What happened to a GPU")
 def gpu_events(request: HttpRequest, public_id: str) -> HttpResponse:
     return moments(gpu_history(gpu_for(access_of(request), public_id)))
 
 
-@router.post("/gpus/{public_id}/health", url_name="gpu_health", summary="Take a GPU to another health")
+@router.post("/gpus/{public_id}/health", response=HealthOut, url_name="gpu_health", summary="Take a GPU to another health")
 def gpu_health(request: HttpRequest, public_id: str, body: HealthIn) -> HttpResponse:
     access = access_of(request)
     changed = gpu_health_change(access=access, gpu=gpu_for(access, public_id), to=body.to, reason=body.reason, seen=body.seen, now=now())
     return answered({"id": changed.public_id, "health": changed.health, "since": changed.health_since, "reason": changed.health_reason})
 
 
-@router.put("/gpus/{public_id}/geometry", url_name="gpu_geometry", summary="Split a GPU, or make it whole")
+@router.put(
+    "/gpus/{public_id}/geometry", response=GeometryOut, url_name="gpu_geometry", openapi_extra=IF_MATCH, summary="Split a GPU, or make it whole"
+)
 def gpu_geometry(request: HttpRequest, public_id: str, body: GeometryIn) -> HttpResponse:
-    """The whole layout as it should be. Instances that stay keep what runs in them; one that is in use can't go."""
+    """The whole layout as it should be. Instances that stay keep what runs in them; one that is in use can't go. With `If-Match` only if it is split
+    as it was read."""
     access = access_of(request)
     layout = None if body.mode == "whole" else [Instance(part.start, part.profile) for part in body.instances]
     seen = None if body.seen is None else [Instance(part.start, part.profile) for part in body.seen]
-    changed = gpu_geometry_change(access=access, gpu=gpu_for(access, public_id), layout=layout, seen=seen, reason=body.reason, now=now())
-    return answered({"id": changed.public_id, "mode": changed.mode, "instances": _instances(gpu_for(access, public_id))})
+    revision, found = revision_wanted(request), gpu_for(access, public_id)
+    gpu_geometry_change(access=access, gpu=found, layout=layout, seen=seen, revision=revision, reason=body.reason, now=now())
+    changed = gpu_for(access, public_id)
+    return _stamped(answered({"id": changed.public_id, "mode": changed.mode, "instances": _instances(changed)}), changed)
 
 
-@router.get("/mig/boards", url_name="mig_boards", summary="What each board can be split into")
+@router.get("/mig/boards", response=BoardsOut, url_name="mig_boards", summary="What each board can be split into")
 def mig_boards(request: HttpRequest) -> HttpResponse:
     access_of(request).must_somewhere(Can.SEE)
     items = [
@@ -264,6 +255,10 @@ def _gpu_facts(row: Gpu) -> dict[str, Any]:
 def _gpu_row(row: GpuRow) -> dict[str, Any]:
     place = {"node": row.gpu.node.public_id, "node_name": row.gpu.node.name, "cluster": row.gpu.node.cluster.name}
     return _gpu_facts(row.gpu) | place | {"allocated_milli": row.taken_milli, "held_by": [_holder(holder) for holder in row.holders]}
+
+
+def _stamped(answer: HttpResponse, found: Gpu) -> HttpResponse:
+    return stamped(answer, geometry_revision(found.mode, geometry_of(found.instances)))  # type: ignore[attr-defined]
 
 
 def _instances(row: Any) -> list[dict[str, Any]]:

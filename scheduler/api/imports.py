@@ -1,10 +1,12 @@
 """Import and discovery over HTTP: look first, then apply exactly what was shown."""
 
+from datetime import datetime
 from typing import Any, Literal
 
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
 from ninja import Router, Schema
+from pydantic import Field
 
 from gpufleet.core.times import now
 from gpufleet.web import access_of
@@ -23,16 +25,16 @@ class ImportIn(Schema):
     """A file of hardware as text."""
 
     format: Literal["yaml", "json", "csv"]
-    text: str
-    remove_missing: bool = False
-    source: str = "API"
+    text: str = Field(description="The file as it is.")
+    remove_missing: bool = Field(False, description="Whether what the file does not name leaves the fleet.")
+    source: str = Field("API", description="What the import is listed as, such as the file's name.")
 
 
 class DiscoverIn(Schema):
-    cluster: str = ""
+    cluster: str = Field("", description="The cluster that the machine belongs to; by default the one that it is in already.")
 
 
-class ChangeOut(Schema):
+class ImportChangeOut(Schema):
     kind: Literal["added", "changed", "removed", "kept"]
     what: str
     name: str
@@ -45,13 +47,26 @@ class PreviewOut(Schema):
     """`id` is null where there is nothing to apply."""
 
     id: str | None
-    changes: list[ChangeOut]
+    changes: list[ImportChangeOut]
     counts: dict[str, int]
 
 
 class AppliedOut(Schema):
     id: str
     changes: int
+
+
+class ImportOut(Schema):
+    """`counts` has how much would change, or has changed, by kind. `applied_at` is null until it was applied."""
+
+    id: str
+    source: str = Field(description="The file's name, or the machine that was looked at.")
+    format: str
+    remove_missing: bool
+    counts: dict[str, int]
+    created_at: datetime
+    created_by: str
+    applied_at: datetime | None
 
 
 class NothingOut(Schema):
@@ -69,7 +84,7 @@ def inventory_preview(request: HttpRequest, body: ImportIn) -> HttpResponse:
     return _previewed(preview)
 
 
-@router.get("/inventory/imports/{public_id}", url_name="import", summary="An import")
+@router.get("/inventory/imports/{public_id}", response=ImportOut, url_name="import", summary="An import")
 def inventory_import(request: HttpRequest, public_id: str) -> HttpResponse:
     return answered(_upload(import_for(access_of(request), public_id)))
 

@@ -7,6 +7,7 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Router, Schema, Status
 from pydantic import Field
 
+from gpufleet.core.etags import IF_MATCH, revision_wanted, stamped
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of
 from quotas.permissions import Access
@@ -59,6 +60,7 @@ class ChoicesOut(Schema):
     urgent: list[str]
     revision: int
     webhook: str | None = Field(description="The address of one's own webhook.")
+    webhook_revision: int = Field(description="As an `ETag` in `If-Match` of a change of that webhook; 0 where there is none.")
 
 
 class ChoicesIn(Schema):
@@ -126,31 +128,38 @@ def notices_mark(request: HttpRequest, body: ReadIn) -> HttpResponse:
 @router.get("/me/notices/choices", response=ChoicesOut, url_name="notice_choices", summary="What I want to be told of, and how")
 def notice_choices(request: HttpRequest) -> HttpResponse:
     access = _person(request)
-    return answered(_choices(access, choices_of(choices_row(access))))
+    chosen = choices_of(choices_row(access))
+    return stamped(answered(_choices(access, chosen)), chosen.revision)
 
 
-@router.put("/me/notices/choices", response=ChoicesOut, url_name="notice_choices", summary="Choose what I want to be told of, and how")
+@router.put(
+    "/me/notices/choices", response=ChoicesOut, url_name="notice_choices", openapi_extra=IF_MATCH, summary="Choose what I want to be told of, and how"
+)
 def notice_choices_put(request: HttpRequest, body: ChoicesIn) -> HttpResponse:
-    """All choices at once. 409 if they were changed since `seen`."""
+    """All choices at once. 409 if they were changed since `seen`; with `If-Match` only if nothing has changed (412 otherwise)."""
     access = _own_writer(request)
-    return answered(_choices(access, notices_choose(access=access, **body.dict())))
+    chosen = notices_choose(access=access, revision=revision_wanted(request), **body.dict())
+    return stamped(answered(_choices(access, chosen)), chosen.revision)
 
 
-@router.put("/me/notices/webhook", response=OwnHookOut, url_name="own_webhook", summary="Where my own notices are sent")
+@router.put("/me/notices/webhook", response=OwnHookOut, url_name="own_webhook", openapi_extra=IF_MATCH, summary="Where my own notices are sent")
 def own_webhook_put(request: HttpRequest, body: OwnHookIn) -> HttpResponse:
+    """With the `webhook_revision` of one's choices as `If-Match` only if nothing has changed."""
     access = _signed_in(request)
-    new = own_hook_save(access=access, url=body.url, now=now())
+    new = own_hook_save(access=access, url=body.url, seen=revision_wanted(request), now=now())
     assert access.actor.user is not None
     hook = own_hook(access.actor.user)
     assert hook is not None
-    answer = answered({"url": hook.url, "fingerprint": hook.fingerprint, "secret": new.secret if new else None})
+    told = {"url": hook.url, "fingerprint": hook.fingerprint, "secret": new.secret if new else None}
+    answer = stamped(answered(told), hook.revision)
     answer["Cache-Control"] = "no-store"
     return answer
 
 
-@router.delete("/me/notices/webhook", response={204: None}, url_name="own_webhook", summary="Send my own notices nowhere")
+@router.delete("/me/notices/webhook", response={204: None}, url_name="own_webhook", openapi_extra=IF_MATCH, summary="Send my own notices nowhere")
 def own_webhook_delete(request: HttpRequest) -> Status[None]:
-    own_hook_remove(access=_signed_in(request), now=now())
+    """With `If-Match` only if nothing has changed."""
+    own_hook_remove(access=_signed_in(request), seen=revision_wanted(request), now=now())
     return Status(204, None)
 
 
@@ -227,4 +236,5 @@ def _choices(access: Access, chosen: Choices) -> dict[str, Any]:
         "urgent": sorted(chosen.urgent),
         "revision": chosen.revision,
         "webhook": hook.url if hook else None,
+        "webhook_revision": hook.revision if hook else 0,
     }

@@ -7,7 +7,8 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 
 from gpufleet.core.audit import audit_record
-from gpufleet.core.faults import Conflict
+from gpufleet.core.etags import revision_of
+from gpufleet.core.faults import Conflict, Stale
 from gpufleet.core.ids import public_ids
 from gpufleet.core.live.feed import feed_publish
 from quotas.permissions import Access, Can
@@ -18,16 +19,26 @@ from scheduler.services.hardware import hardware_event, locked_gpu
 
 
 def gpu_geometry_change(
-    *, access: Access, gpu: Gpu, layout: Sequence[Instance] | None, reason: str, now: datetime, seen: Sequence[Instance] | None = None
+    *,
+    access: Access,
+    gpu: Gpu,
+    layout: Sequence[Instance] | None,
+    reason: str,
+    now: datetime,
+    seen: Sequence[Instance] | None = None,
+    revision: int | None = None,
 ) -> Gpu:
     """Split a GPU as `layout` says, or make it whole again with None. Instances that are in both layouts stay, and so does what runs in them.
 
-    `seen` is the layout that the operator started from; a newer one is a conflict.
+    `seen` is the layout that the operator started from; a newer one is a conflict. `revision` says the same by its number.
     """
     access.must_everywhere(Can.OPERATE)
     with transaction.atomic():
         gpu = locked_gpu(gpu)
         present = list(MigInstance.objects.select_for_update().filter(gpu=gpu, removed_at__isnull=True).order_by("start"))
+        present_revision = geometry_revision(gpu.mode, geometry_of(present))
+        if revision is not None and revision != present_revision:
+            raise Stale("Its geometry was changed since you looked. Look again, then decide.", present_revision)
         if seen is not None and sorted(seen) != geometry_of(present):
             raise Conflict("Its geometry was changed since you looked. Look again, then decide.")
         board = _board(gpu)
@@ -54,6 +65,11 @@ def gpu_geometry_change(
 
 def geometry_of(instances: Sequence[MigInstance]) -> list[Instance]:
     return sorted(Instance(instance.start, instance.profile) for instance in instances)
+
+
+def geometry_revision(mode: str, layout: Sequence[Instance]) -> int:
+    """Another one when the GPU is split otherwise."""
+    return revision_of(str(mode), layout_text(layout))
 
 
 def layout_text(layout: Sequence[Instance]) -> str:

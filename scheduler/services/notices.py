@@ -14,7 +14,7 @@ from django.db import transaction
 from django.db.models import Max
 
 from gpufleet.core.audit import audit_record
-from gpufleet.core.faults import Conflict
+from gpufleet.core.faults import Conflict, Stale
 from gpufleet.core.live.news import News
 from gpufleet.core.models import User
 from quotas.permissions import Access, Can, accesses_for_users
@@ -51,6 +51,7 @@ class Way(StrEnum):
 # About oneself rather than about a job: always told, in the console.
 OWN = "own"
 TEST_TITLE = "This is a test"
+CHANGED = "The choices were changed meanwhile: read them again, then decide anew."
 KIND_OF: dict[str, Kind] = {
     Happened.STARTED: Kind.STARTED,
     Happened.PREEMPTED: Kind.PREEMPTED,
@@ -121,8 +122,9 @@ def notices_choose(
     quiet_rule: str = "hold",
     urgent: Sequence[str] = (),
     seen: int | None = None,
+    revision: int | None = None,
 ) -> Choices:
-    """All of a person's choices at once. `seen` is the revision that was read; 0 where there was none."""
+    """All of a person's choices at once. `seen` and `revision`: the one that was read, 0 where there was none; an outdated `revision` is `Stale`."""
     user = _self(access)
     faults = _choice_faults(user, ways, zone, quiet_from, quiet_until, quiet_rule, urgent)
     if faults:
@@ -130,8 +132,11 @@ def notices_choose(
     with transaction.atomic():
         User.objects.select_for_update().get(pk=user.pk)
         row = NoticeChoices.objects.filter(user=user).first()
-        if seen is not None and seen != (row.revision if row else 0):
-            raise Conflict("The choices were changed meanwhile: read them again, then decide anew.")
+        present = row.revision if row else 0
+        if revision is not None and revision != present:
+            raise Stale(CHANGED, present)
+        if seen is not None and seen != present:
+            raise Conflict(CHANGED)
         before = _facts(row) if row else None
         row = row or NoticeChoices(user=user, revision=0)
         row.ways = {kind.value: [way.value for way in Way if way in ways.get(kind, ())] for kind in Kind}

@@ -15,7 +15,7 @@ from django.db import transaction
 from django.utils.crypto import salted_hmac
 
 from gpufleet.core.audit import audit_record
-from gpufleet.core.faults import Conflict
+from gpufleet.core.faults import Conflict, Stale
 from gpufleet.core.ids import public_id
 from gpufleet.core.models import User
 from gpufleet.core.times import written
@@ -27,7 +27,7 @@ from scheduler.outgoing import Refused, Rules, target_of
 from scheduler.selectors.webhooks import may_manage_hooks
 from scheduler.services.notices import Way, own_hook, way_leave
 from scheduler.services.outbox import delivery_of
-from scheduler.services.revisions import row_locked
+from scheduler.services.revisions import row_locked, unchanged_or_stale
 
 MOST_A_NODE = 20
 NAME_LENGTH = 80
@@ -133,8 +133,10 @@ def hook_secret(*, access: Access, hook: Webhook, seen: int | None = None, reaso
     return NewSecret(hook, secret)
 
 
-def own_hook_save(*, access: Access, url: str, now: datetime) -> NewSecret | None:
-    """Where a person's own notices are sent. With a secret where there was none before; changing the address keeps the one there is."""
+def own_hook_save(*, access: Access, url: str, now: datetime, seen: int | None = None) -> NewSecret | None:
+    """Where a person's own notices are sent. With a secret where there was none before; changing the address keeps the one there is.
+
+    `seen` is the revision that was read, 0 where there was none: it is written on that alone."""
     user = access.actor.user
     if user is None:
         raise PermissionDenied
@@ -144,7 +146,10 @@ def own_hook_save(*, access: Access, url: str, now: datetime) -> NewSecret | Non
     with transaction.atomic():
         User.objects.select_for_update().get(pk=user.pk)
         hook = own_hook(user)
+        if hook is None and seen:
+            raise Stale("The webhook was removed meanwhile: read it again, then decide anew.", 0)
         if hook is not None:
+            unchanged_or_stale(hook, seen, "The webhook")
             hook_change(access=access, hook=hook, url=url, state=WebhookState.ACTIVE, now=now)
             return None
         author = {"author": user, "author_name": access.actor.name}
@@ -155,11 +160,12 @@ def own_hook_save(*, access: Access, url: str, now: datetime) -> NewSecret | Non
     return NewSecret(hook, secret)
 
 
-def own_hook_remove(*, access: Access, now: datetime) -> bool:
+def own_hook_remove(*, access: Access, now: datetime, seen: int | None = None) -> bool:
     """Nothing is sent there any more, and nothing is chosen to be."""
     hook = own_hook(access.actor.user) if access.actor.user is not None else None
     if hook is None:
         return False
+    unchanged_or_stale(hook, seen, "The webhook")
     with transaction.atomic():
         way_leave(access=access, way=Way.WEBHOOK)
         hook_remove(access=access, hook=hook, now=now)

@@ -54,6 +54,19 @@ def test_a_person_is_read_changed_shut_out_and_let_in(root: Client, personas: Pe
     assert AuditEntry.objects.get(action="person.deactivate").reason == "Left"
 
 
+def test_a_person_is_not_changed_over_somebody_elses_change(root: Client, personas: Personas):
+    path = f"people/{personas.users['viewer'].public_id}"
+    read = root.get(f"/api/v1/{path}")["ETag"]
+
+    changed = _send(root, "put", path, {"display_name": "Vera"}, **{"If-Match": read})
+    late = _send(root, "put", path, {"display_name": "Wera"}, **{"If-Match": read})
+
+    assert (changed.status_code, late.status_code) == (200, 412)
+    assert late["ETag"] == changed["ETag"] == root.get(f"/api/v1/{path}")["ETag"] != read
+    assert root.get(f"/api/v1/{path}").json()["name"] == "Vera"
+    assert _send(root, "put", path, {"display_name": "Wera"}, **{"If-Match": late["ETag"]}).status_code == 200
+
+
 def test_a_reset_ends_the_sessions_and_hands_out_a_link(root: Client, personas: Personas):
     viewer = personas.client("viewer")
 

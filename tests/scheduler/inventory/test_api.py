@@ -118,6 +118,23 @@ def test_geometry_is_checked_by_the_catalogue_and_by_what_runs(api, fleet):
     assert MigInstance.objects.filter(gpu=held, removed_at__isnull=True).count() == 2
 
 
+def test_a_gpu_is_not_split_over_somebody_elses_change(api, fleet, personas):
+    free = fleet[0].gpus.get(index=1)
+    address, client = f"/api/v1/gpus/{free.public_id}", personas.client("operator")
+    read = client.get(address)["ETag"]
+
+    def put(instances, tag):
+        body = {"mode": "mig", "instances": instances, "reason": "small"}
+        return client.put(f"{address}/geometry", body, content_type="application/json", headers={"If-Match": tag})
+
+    first = put([{"profile": "1g.10gb", "start": 6}], read)
+    late = put([{"profile": "1g.10gb", "start": 5}], read)
+
+    assert (first.status_code, late.status_code) == (200, 412)
+    assert first["ETag"] == late["ETag"] == client.get(address)["ETag"] != read
+    assert put([{"profile": "1g.10gb", "start": 5}], late["ETag"]).status_code == 200
+
+
 def test_a_file_is_previewed_then_applied_once(api):
     text = (SAMPLES / "inventory.yaml").read_text()
     preview = api("operator", "post", "/inventory/imports", 200, {"format": "yaml", "text": text})

@@ -1,0 +1,273 @@
+"""What the API tells of clusters, nodes and GPUs, and what it takes to act upon them."""
+
+from datetime import datetime
+from typing import Any, Literal
+
+from ninja import Schema
+from pydantic import Field
+
+from scheduler.models import GpuMode, Health
+from scheduler.services.hardware import REASON_LENGTH
+
+HEALTH = f"One of {', '.join(Health.values)}."
+MODE = f"One of {', '.join(GpuMode.values)}."
+# What the services refuse is told here and judged there, so that no rule is written twice.
+_ANY_HEALTH: dict[str, Any] = {"enum": list(Health.values)}
+REASON: dict[str, Any] = {"minLength": 1, "maxLength": REASON_LENGTH, "pattern": r"\S"}
+
+
+class ClusterRow(Schema):
+    id: str
+    name: str
+    title: str
+    backend: str = Field(description="local, slurm, kubernetes or simulated.")
+    nodes: int
+    nodes_out_of_service: int
+    gpus: int
+    allocated_milli: int
+
+
+class ClustersOut(Schema):
+    """One page of clusters. `next` and `previous` go into `after` and `before`; null where there is nothing more."""
+
+    items: list[ClusterRow]
+    next: str | None
+    previous: str | None
+
+
+class LevelOut(Schema):
+    """A level of the topology, wide to narrow, as the operator names it."""
+
+    name: str
+    bandwidth_gbps: int | None = Field(description="Of one node's links into a place of this level.")
+    oversubscription: float = Field(description="2: twice as much can be asked for as there is.")
+    rails: bool = Field(description="GPU i of each node below hangs on rail switch i.")
+
+
+class BranchOut(Schema):
+    """A place of the topology with all that lies below it."""
+
+    name: str
+    path: str = Field(description="Its whole name inside the cluster.")
+    level: str
+    bandwidth_gbps: int | None
+    oversubscription: float
+    rails: int | None = Field(description="How many rail switches it has; null where its level has none.")
+    nodes: int
+    nodes_out_of_service: int
+    gpus: int
+    free_gpus: int = Field(description="Whole, healthy, in service, no spares, held by nobody.")
+    allocated_milli: int
+    node_ids: list[str] = Field(description="Nodes that stand right here, in no narrower place.")
+    domains: list["BranchOut"] = Field(description="The places inside it, each like this one.")
+
+
+class ClusterOut(Schema):
+    id: str
+    name: str
+    title: str
+    backend: str = Field(description="local, slurm, kubernetes or simulated.")
+    levels: list[LevelOut] = Field(description="Wide to narrow.")
+    pools: list[str]
+    topology: list[BranchOut]
+    unplaced: list[str] = Field(description="Ids of nodes that stand nowhere in the topology.")
+    nodes: int
+    gpus: int
+    free_gpus: int = Field(description="Whole, healthy, in service, no spares, held by nobody.")
+    allocated_milli: int
+
+
+class HolderJob(Schema):
+    id: str
+    name: str
+    quota: str
+
+
+class HolderOut(Schema):
+    """Who holds a part of a GPU. `job` is null where the caller may not know it."""
+
+    gpu_milli: int
+    since: datetime
+    job: HolderJob | None
+
+
+class MigOut(Schema):
+    """One MIG instance: `start` and `size` are memory slices."""
+
+    id: str
+    profile: str
+    start: int
+    size: int
+    uuid: str | None
+
+
+class GpuFacts(Schema):
+    id: str
+    index: int = Field(description="Its number on the node.")
+    uuid: str | None
+    type: str
+    memory_mib: int
+    mode: str = Field(description=MODE)
+    health: str = Field(description=HEALTH)
+    health_since: datetime
+    island: str | None = Field(description="The part of the node with an NVLink of its own; null: the node's.")
+    numa_node: int | None
+    pcie_generation: int | None
+    pcie_width: int | None
+
+
+class GpuRowOut(GpuFacts):
+    node: str = Field(description="Id of its node.")
+    node_name: str
+    cluster: str
+    allocated_milli: int
+    held_by: list[HolderOut]
+
+
+class GpusOut(Schema):
+    """One page of GPUs. `next` and `previous` go into `after` and `before`; null where there is nothing more."""
+
+    items: list[GpuRowOut]
+    next: str | None
+    previous: str | None
+
+
+class GpuOut(GpuRowOut):
+    instances: list[MigOut]
+
+
+class GpuOfNode(GpuFacts):
+    instances: list[MigOut]
+    held_by: list[HolderOut]
+
+
+class NicOut(Schema):
+    id: str
+    name: str
+    rail: int | None = Field(description="The rail switch that it hangs on.")
+    speed_gbps: int
+    health: str = Field(description=HEALTH)
+
+
+class NodeFacts(Schema):
+    id: str
+    name: str
+    cluster: str
+    pool: str | None
+    path: str | None = Field(description="Its place in the topology.")
+    gpu_type: str | None
+    island: str | None = Field(description="The NVLink domain over several nodes that it belongs to; null: it is its own.")
+    spare: bool = Field(description="Kept out of normal placement, for replacements.")
+    health: str = Field(description=HEALTH)
+    health_since: datetime
+    health_reason: str
+    heartbeat_at: datetime | None
+    cpus: int
+    host_memory_mib: int
+    labels: dict[str, Any]
+
+
+class HostRow(NodeFacts):
+    gpus: int
+    sick_gpus: int
+    allocated_milli: int
+
+
+class HostsOut(Schema):
+    """One page of nodes. `next` and `previous` go into `after` and `before`; null where there is nothing more."""
+
+    items: list[HostRow]
+    next: str | None
+    previous: str | None
+
+
+class HostOut(NodeFacts):
+    pcie_gbps: int | None
+    nvme_gbps: int | None
+    removed_at: datetime | None = Field(description="When it was taken out of the fleet.")
+    nics: list[NicOut]
+    gpus: list[GpuOfNode]
+
+
+class MomentOut(Schema):
+    """One thing that happened to a piece of hardware. `before` and `after` hold what changed, by field."""
+
+    at: datetime
+    kind: str = Field(description="added, removed, health, geometry, spare or changed.")
+    gpu: str | None = Field(description="Id of the GPU; null: the node itself.")
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+    cause: str
+    by: str
+
+
+class MomentsOut(Schema):
+    """The latest first."""
+
+    items: list[MomentOut]
+
+
+class HealthOut(Schema):
+    id: str
+    health: str = Field(description=HEALTH)
+    since: datetime
+    reason: str
+
+
+class SpareOut(Schema):
+    id: str
+    spare: bool
+
+
+class GeometryOut(Schema):
+    id: str
+    mode: str = Field(description=MODE)
+    instances: list[MigOut]
+
+
+class ProfileOut(Schema):
+    """One kind of instance. `usable_mib` is what a process can allocate; the name promises more than that."""
+
+    name: str
+    compute: int = Field(description="Compute slices.")
+    memory: int = Field(description="Memory slices.")
+    starts: list[int] = Field(description="The memory slices at which it may begin.")
+    most: int = Field(description="How many of them one GPU can have.")
+    usable_mib: int
+    inferred: bool = Field(description="Derived from sister boards, not read off a device.")
+
+
+class BoardOut(Schema):
+    name: str
+    memory_slices: int
+    compute_slices: int
+    profiles: list[ProfileOut]
+
+
+class BoardsOut(Schema):
+    items: list[BoardOut]
+
+
+class HealthIn(Schema):
+    to: str = Field(description="What it becomes; not every health follows on every other.", json_schema_extra=_ANY_HEALTH)
+    reason: str = Field(description="Kept in its history and in the audit log.", json_schema_extra=REASON)
+    seen: str | None = Field(None, description="The health that was read: if it has changed since, the answer is 409.")
+
+
+class SpareIn(Schema):
+    spare: bool = Field(description="Whether it is kept out of normal placement, for replacements.")
+    reason: str = Field(description="Kept in its history and in the audit log.", json_schema_extra=REASON)
+
+
+class InstanceIn(Schema):
+    profile: str = Field(description="As `GET /mig/boards` names it.")
+    start: int = Field(description="The memory slice at which it begins.")
+
+
+class GeometryIn(Schema):
+    """`mode` whole takes no instances. `seen` is the layout that the caller started from; a newer one is answered with 409."""
+
+    mode: Literal["mig", "whole"]
+    instances: list[InstanceIn] = []
+    seen: list[InstanceIn] | None = None
+    reason: str = Field(description="Kept in its history and in the audit log.", json_schema_extra=REASON)
