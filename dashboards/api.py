@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from django.http import HttpRequest, HttpResponse
-from ninja import Router, Schema
+from ninja import Query, Router, Schema
+from pydantic import Field
 
 from dashboards.figures import Figures, figures_by_type, gap_cost
 from dashboards.fleetmap import map_snapshot
@@ -57,6 +58,11 @@ def fleet_summary(request: HttpRequest) -> SummaryOut:
     return SummaryOut(at=moment.isoformat(), types=types)
 
 
+class HistoryQuery(Schema):
+    hours: Literal["1", "6", "24"] = Field("6", description="How far back.")
+    gpu_type: str = Field("", description="One GPU type; empty: the whole fleet.")
+
+
 class HistoryOut(Schema):
     """Columns of the same length, one value a step; null where nothing was recorded, for activity also where nothing could be read."""
 
@@ -69,10 +75,10 @@ class HistoryOut(Schema):
 
 
 @router.get("/fleet/history", response=HistoryOut, summary="What was handed out and what computed, over the last hours")
-def fleet_history(request: HttpRequest, hours: Literal["1", "6", "24"] = "6", gpu_type: str = "") -> HistoryOut:
+def fleet_history(request: HttpRequest, asked: Query[HistoryQuery]) -> HistoryOut:
     """What the overview's chart shows: the whole fleet, or one GPU type."""
     access_of(request).must_somewhere(Can.SEE)
-    series = history(hours=int(hours), gpu_type=gpu_type, now=now())
+    series = history(hours=int(asked.hours), gpu_type=asked.gpu_type, now=now())
     return HistoryOut(
         step_seconds=series.step_seconds,
         at=[datetime.fromtimestamp(millis / 1000, UTC) for millis in series.at],

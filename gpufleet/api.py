@@ -16,6 +16,8 @@ from ninja.throttling import AnonRateThrottle
 
 from dashboards.api import router as dashboards_router
 from gpufleet import __version__
+from gpufleet.api_examples import with_examples
+from gpufleet.api_notes import with_notes
 from gpufleet.api_schema import with_problems
 from gpufleet.core.models import User
 from gpufleet.core.times import now
@@ -86,8 +88,8 @@ class Api(NinjaAPI):
         return operation.view_func.__name__
 
     def get_openapi_schema(self, **kwargs: Any) -> Any:
-        """With what every operation may answer when it refuses."""
-        return with_problems(super().get_openapi_schema(**kwargs))
+        """With what every operation may answer when it refuses, who may call it, and an example of all that is sent and answered."""
+        return with_examples(with_notes(with_problems(super().get_openapi_schema(**kwargs))))
 
 
 TOKEN = TokenAuth()

@@ -83,7 +83,7 @@ class HolderJob(Schema):
     quota: str
 
 
-class HolderOut(Schema):
+class GpuHolderOut(Schema):
     """Who holds a part of a GPU. `job` is null where the caller may not know it."""
 
     gpu_milli: int
@@ -121,7 +121,7 @@ class GpuRowOut(GpuFacts):
     node_name: str
     cluster: str
     allocated_milli: int
-    held_by: list[HolderOut]
+    held_by: list[GpuHolderOut]
 
 
 class GpusOut(Schema):
@@ -138,7 +138,7 @@ class GpuOut(GpuRowOut):
 
 class GpuOfNode(GpuFacts):
     instances: list[MigOut]
-    held_by: list[HolderOut]
+    held_by: list[GpuHolderOut]
 
 
 class NicOut(Schema):

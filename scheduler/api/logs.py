@@ -38,7 +38,7 @@ class Which(Schema):
 
 class LogQuery(Which):
     offset: int = Field(0, ge=-MOST_BYTES, le=2**53, description="In bytes; a negative one counts from the end.")
-    limit: int = Field(65_536, ge=1, le=MOST_BYTES)
+    limit: int = Field(65_536, ge=1, le=MOST_BYTES, description="How many bytes at most.")
 
 
 @router.get("/jobs/{public_id}/logs", response=LogOut, url_name="job_logs", summary="What a worker of a job has written")

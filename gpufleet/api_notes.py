@@ -1,0 +1,59 @@
+"""What is the same for many operations of the API and is told once: what the parts of addresses are, and which tokens get in."""
+
+from typing import Any
+
+# By the step of the address before it: what the parameter names, and one of them.
+PLACES: dict[str, tuple[str, Any]] = {
+    "audit": ("Number of an entry of the audit log.", 9044),
+    "batches": ("Id of the batch, as the answer to `POST /jobs/bulk` has it.", "a-3"),
+    "clusters": ("Name of the cluster.", "alpha"),
+    "deliveries": ("Id of a message to the webhook.", "dl-4be1a09c77d2f6e81b3a5c90"),
+    "gpus": ("Id of the GPU.", "g-130"),
+    "imports": ("Id of the import, as its preview has it.", "i-3"),
+    "jobs": ("Id of the job.", "j-417"),
+    "nodes": ("Id of the node.", "n-17"),
+    "people": ("Id of the person.", "u-12"),
+    "plans": ("Number of the plan.", 88120),
+    "quotas": ("Id of the node of the tree.", "q-9"),
+    "roles": ("Number of the role, as lists of roles have it as `id`.", 31),
+    "schedules": ("Id of the schedule.", "s-3"),
+    "templates": ("What a description names as its `template`: `notebook`, or `org/team:name` with `@3` for one version.", "acme/research/nlp:serve"),
+    "tokens": ("Id of the token; not its secret.", "t-9"),
+    "views": ("Id of the saved view.", "v-2"),
+    "webhooks": ("Id of the webhook.", "w-4"),
+}
+
+ANY = ("read", "submit", "operate", "admin")
+WRITING = ("submit", "operate", "admin")
+STEERING = ("submit", "operate")
+OPERATING = ("operate",)
+HOOKING = ("operate", "admin")
+_BY_SCOPES: dict[tuple[str, ...], str] = {
+    (): "checkpoint_report clock_choose own_webhook_put own_webhook_delete",
+    ("read",): "audit_entries audit_entry",
+    ("submit",): "job_fit job_submit job_copy job_batch schedule_make",
+    OPERATING: "gpu_geometry gpu_health node_health node_spare pause resume inventory_discovery inventory_preview inventory_import inventory_apply",
+    ("admin",): "group_rule_list person_list person_get person_new person_change person_return person_end person_reset"
+    " quota_create quota_update quota_archive quota_move quota_restore role_create role_delete token_new token_delete",
+    STEERING: "jobs_bulk job_view_update job_change job_end job_save job_queued job_held job_released job_again job_said job_output job_output_search"
+    " job_output_stream schedule_delete schedule_update schedule_hold schedule_go_on schedule_run",
+    HOOKING: "webhooks webhook webhook_create webhook_update webhook_delete webhook_rotate webhook_try deliveries delivery delivery_again",
+    WRITING: "job_view_create job_view_delete job_followed job_unfollowed notice_choices_put notices_mark notices_try template_put template_gone",
+}
+# Of a token with any one of them, as far as the role of its owner reaches. What is not named is open to all.
+SCOPES = {name: scopes for scopes, names in _BY_SCOPES.items() for name in names.split()}
+
+
+def with_notes(document: dict[str, Any]) -> dict[str, Any]:
+    """The same description with what every address names, and the scopes that let a token through (`x-token-scopes`)."""
+    for path, methods in document["paths"].items():
+        steps = path.split("/")
+        for operation in methods.values():
+            operation["x-token-scopes"] = list(SCOPES.get(operation["operationId"], ANY))
+            for row in operation.get("parameters", ()):
+                if row["in"] == "path":
+                    place = steps[steps.index(f"{{{row['name']}}}") - 1]
+                    row["description"], row["example"] = PLACES[place]
+                elif note := row["schema"].get("description"):
+                    row.setdefault("description", note)
+    return document
