@@ -136,8 +136,13 @@ class Queue:
     """Who waits, in the order in which they are asked, as of a moment; and where each stands in it, by name."""
 
     as_of: datetime
+    decided: int  # what had been decided by then
     turns: tuple[Turn, ...]
     place: Mapping[str, int]
+
+    def is_behind(self) -> bool:
+        """Whether something was decided since, so that the order may be another one soon."""
+        return decided_now() != self.decided
 
     def turn_of(self, job: str) -> Turn | None:
         place = self.place.get(job)
@@ -229,7 +234,7 @@ class Grounds:
             if side.queue is None:
                 assert side.ground is not None
                 asked = turns(side.ground.scenario, side.ground.kept)
-                side.queue = Queue(side.taken_at, asked, {turn.job.name: place for place, turn in enumerate(asked)})
+                side.queue = Queue(side.taken_at, side.decided, asked, {turn.job.name: place for place, turn in enumerate(asked)})
             return side.queue
 
     def queue_at_hand(self, now: datetime) -> Queue | None:

@@ -8,6 +8,7 @@ from django.urls import reverse
 from django.utils.http import urlencode
 from django.views.decorators.http import require_safe
 
+from gpufleet.core.live.feed import feed_revision
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of, requires
 from scheduler.presenters.queue import queue_lines
@@ -17,15 +18,16 @@ from scheduler.services.fitting import AGAIN_SECONDS, GROUNDS
 from scheduler.views.jobs import job_tabs
 
 SHOWN = 50
+BEHIND_MS = 2000  # a page that shows an older order than the last decision looks again so soon
 
 
 @require_safe
 @requires(Can.SEE)
 def queue_page(request: HttpRequest) -> HttpResponse:
     """`team` shows a subtree, `job` the page on which a job stands. While the fleet is being read the page says so and comes again by itself."""
-    access, moment = access_of(request), now()
+    access, moment, version = access_of(request), now(), feed_revision()
     team = request.GET.get("team", "")[:500].strip().strip("/")
-    context: dict[str, Any] = {"tabs": job_tabs(access, [], queue=True), "team": team, "pause": pause_now()}
+    context: dict[str, Any] = {"tabs": job_tabs(access, [], queue=True), "team": team, "pause": pause_now(), "version": version}
     queue = GROUNDS.queue(moment)
     if queue is None:
         answer = render(request, "scheduler/queue.html", context)
@@ -38,6 +40,7 @@ def queue_page(request: HttpRequest) -> HttpResponse:
     part = queue_part(access, queue.turns, visible, first=(page - 1) * SHOWN, size=SHOWN)
     context |= {
         "queue": queue,
+        "again_ms": BEHIND_MS if queue.is_behind() else None,
         "lines": queue_lines(access, part, moment),
         "part": part,
         "total": len(queue.turns),

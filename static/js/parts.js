@@ -10,6 +10,8 @@
 //
 // A list with `data-named-rows` is asked for its order and the rows that changed (`?rows=`), which costs little; all of it follows a little later, for
 // its other parts. The two do not wait for each other, and answers may overtake each other: what is older than what stands there is left alone.
+//
+// An answer with `data-again="2000"` somewhere is asked for again after so many milliseconds: it shows something that is still being worked out.
 (() => {
   "use strict";
 
@@ -72,9 +74,10 @@
   const rowsOf = (body) => new Map([...body.children].map((row) => [row.dataset.key, row]));
 
   // An item without cells stays as it stands, and so does one that an older answer tells of.
-  function fillRow(row, { cells, version }) {
+  function fillRow(row, { cells, version, like }) {
     if (!cells || version < (versions.get(row) || 0)) return;
     versions.set(row, version);
+    if (like && !row.children.length) dress(row, like);
     if (row.children.length !== cells.length) {
       row.replaceChildren(...cells.map((cell) => document.importNode(cell, true)));
       for (const time of row.querySelectorAll("time[data-moment]")) shell.paintTime(time);
@@ -84,6 +87,11 @@
       // A link that has the focus stays the very element that it is.
       if (!row.children[number].contains(document.activeElement)) put(row.children[number], cell);
     });
+  }
+
+  function dress(row, like) {
+    if (like.hasAttribute("role")) row.setAttribute("role", like.getAttribute("role"));
+    row.classList.add(...like.classList);
   }
 
   function fillShown(shown, items) {
@@ -111,7 +119,7 @@
       if (Boolean(body) !== Boolean(freshBody) && version >= arranged.version && !held(mine)) mine.replaceWith(document.importNode(theirs, true));
       return;
     }
-    arrange(body, [...freshBody.children].map((row) => ({ key: row.dataset.key, cells: [...row.children], version })), version);
+    arrange(body, [...freshBody.children].map((row) => ({ key: row.dataset.key, cells: [...row.children], version, like: row })), version);
     const pager = mine.querySelector(".pager");
     const freshPager = theirs.querySelector(".pager");
     if (pager && freshPager && !held(pager)) put(pager, freshPager);
@@ -124,7 +132,7 @@
     const shown = rowsOf(body);
     const told = rowsOf(fresh.querySelector("tbody"));
     const items = keys.map((key) => {
-      if (told.has(key)) return { key, cells: [...told.get(key).children], version };
+      if (told.has(key)) return { key, cells: [...told.get(key).children], version, like: told.get(key) };
       // A row that waits for the pointer to leave is known though it is not shown.
       return shown.has(key) ? { key } : arranged.items.get(key) || { key };
     });
@@ -222,6 +230,8 @@
     ask(whole, location.href, (fresh, version) => {
       updateParts(fresh);
       if (listId) updateRows(fresh, version);
+      const again = fresh.querySelector("[data-again]");
+      if (again) askWhole(Date.now() + Number(again.dataset.again));
     });
   }
 

@@ -16,7 +16,7 @@ from scheduler.models import Job, JobEvent, JobState, Order, PlanRecord
 from scheduler.services.jobs import job_create, job_hold, job_transition
 from scheduler.services.steering import scheduler_pause, scheduler_resume
 from scheduler.services.submission import submission_create
-from scheduler.services.tick import tick_run
+from scheduler.services.tick import Memory, tick_run
 from tests import builders
 from tests.browser.harness import COUNT_MUTATIONS, THEMES, LiveConsole, Visitor, wait_for
 
@@ -238,14 +238,16 @@ def test_a_question_that_failed_is_asked_again(visit, live_console, jobs):
 
 def test_rows_come_by_themselves_but_never_under_the_pointer(visit, live_console, jobs):
     page = visit("/jobs/").page
-    before = names(page)
-    page.locator("#table-jobs tbody tr").nth(1).hover()
+    before, pointed_at = names(page), page.locator("#table-jobs tbody tr").nth(1)
+    pointed_at.hover()
+    place = pointed_at.bounding_box()
 
     live_console.do(submit, "newcomer", jobs[0])
 
     button = page.locator("[data-apply]")
     expect(button).to_be_visible()
     assert names(page) == before, "nothing moved under the pointer"
+    assert pointed_at.bounding_box() == place, "the button that says so pushes nothing away either"
     button.press("Enter")  # a click would take the pointer off the table, and then the rows come by themselves
     expect(page.locator("#table-jobs tbody tr").first).to_contain_text("newcomer")
     page.mouse.move(0, 0)
@@ -442,3 +444,40 @@ def test_a_view_is_saved_as_the_list_is_filtered_now_and_marked_where_it_is_show
     page.wait_for_url("**q=train-1*")
     assert visitor.axe() == []
     assert visitor.watch.faults == []
+
+
+def line_up(name: str, like: Job, priority: int) -> Job:
+    """A job for one GPU, and a plan that has seen it."""
+    made = job_create(
+        name=name,
+        quota=like.quota,
+        owner=None,
+        job_class="batch",
+        spec={"roles": [{"name": "worker", "min": 1, "gpus": 1}]},
+        gpus_milli=1000,
+        now=now(),
+        actor=SYSTEM,
+    )
+    Job.objects.filter(pk=made.pk).update(priority=priority)
+    tick_run(holder="browser", now=now(), backends={}, memory=Memory())
+    return made
+
+
+def test_the_queue_follows_who_comes_but_not_under_the_pointer(visit, live_console, jobs):
+    Job.objects.filter(pk__in=[job.pk for job in jobs[:3]]).delete()
+    live_console.do(line_up, "holder", jobs[3], 50)  # has the one GPU that is left
+    live_console.do(line_up, "patient", jobs[3], 50)
+    page = visit("/jobs/queue/").page
+    rows = page.locator("#queue tbody tr")
+    expect(rows).to_have_count(1)
+    rows.first.hover()
+
+    live_console.do(line_up, "urgent", jobs[3], 90)
+
+    expect(page.locator("[data-apply]")).to_have_text("1 change – apply", timeout=20_000)
+    expect(rows).to_have_count(1)
+    page.mouse.move(0, 0)
+    expect(rows.first).to_contain_text("urgent")
+    expect(rows.first).to_have_attribute("role", "row")
+    expect(rows.nth(1)).to_contain_text("2 of its team")
+    expect(page.locator(".pager-extent")).to_contain_text("1–2 of 2 jobs")
