@@ -401,6 +401,12 @@ def _written(kind: str, value: Any) -> str:
     return _plain(value)
 
 
+def value_written(path: str, value: Any) -> str:
+    """A value as the field of a path shows it."""
+    field = field_at(path)
+    return _written(field.kind, value) if field is not None else _plain(value)
+
+
 def _plain(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()

@@ -7,7 +7,7 @@ from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from scheduler.engine.reasons import REASONS
 from scheduler.marks import label_mark
-from scheduler.models import JobMark, MarkKind, Outlook
+from scheduler.models import JobMark, JobTemplate, MarkKind, Outlook
 from scheduler.selectors.jobs import WAITING
 
 # What a waiting job may be told stands in its way, in as few words as a filter has room for.
@@ -67,6 +67,18 @@ def _marked(marks: QuerySet[JobMark]) -> Q:
 def _is_common(marks: QuerySet[JobMark]) -> bool:
     """PostgreSQL keeps count of what is common, and takes the better way by itself; SQLite has to be told."""
     return connection.vendor == "sqlite" and marks.order_by()[COMMON : COMMON + 1].exists()
+
+
+def made_from(said: str) -> Q:
+    """By what descriptions name, `notebook` or `org/nlp:serve`, or by a template's id; with `@3` only that version."""
+    named, _, number = said.partition("@")
+    path, colon, name = named.rpartition(":")
+    # A name may have been given up and taken again: what began with either is found.
+    keys = list(JobTemplate.objects.filter(node__path=path, name=name).values_list("public_id", flat=True)) if colon else [named]
+    made = Q(template=keys[0]) if len(keys) == 1 else Q(template__in=keys)
+    if not number:
+        return made
+    return made & Q(template_version=int(number)) if number.isascii() and number.isdigit() and len(number) < 7 else Q(pk__in=[])
 
 
 def charged_to(cost_centre: str) -> Q:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from django.db.models import Q
 
 from gpufleet.core.tables import Choice, Column, Flag, Moment, Table, Text, Words
-from scheduler.job_filters import BLOCKERS, blocked_by, charged_to, labelled, of_array, of_type
+from scheduler.job_filters import BLOCKERS, blocked_by, charged_to, labelled, made_from, of_array, of_type
 from scheduler.models import JobClass, JobState
 from scheduler.selectors.jobs import PHASES, phase_condition
 
@@ -79,6 +79,7 @@ JOBS = Table(
         Text("type", "GPU type", apply=of_type, suggests=True),
         Words("label", "Labels", labelled, hint="key or key=value", suggests=True),
         Text("cost_centre", "Cost centre", apply=charged_to, suggests=True),
+        Text("template", "Template", apply=made_from, hint="org/nlp:serve or …@3", suggests=True),
         Text("array", "Array", apply=of_array, suggests=True),
         Text("schedule", "Schedule", "schedule", lookup="exact"),
         Flag("held", "Hold", Q(held_at__isnull=False), "Held back", "Not held"),
@@ -93,7 +94,7 @@ JOBS = Table(
     lines=True,
     choose="bulk",
     suggest_url="jobs_suggest",
-    rarely=("cost_centre", "array", "schedule", "held", "from", "to"),
+    rarely=("cost_centre", "template", "array", "schedule", "held", "from", "to"),
 )
 
 PLANS = Table(

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from scheduler.job_fields import steps_of, value_at
+from scheduler.job_fields import steps_of, value_at, value_written
 from scheduler.job_reading import Faults
 
 
@@ -24,6 +24,17 @@ class Template:
     body: Mapping[str, Any] = field(default_factory=dict)
     locked: tuple[str, ...] = ()
     limits: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    public_id: str = ""
+
+    @property
+    def key(self) -> str:
+        """What a job keeps of it: paths change when nodes move, and ids do not."""
+        return self.public_id or self.ref
+
+    @property
+    def bounds(self) -> dict[str, str]:
+        """What may be at each field, in words: `8 to 64`."""
+        return {path: bound_said(path, limit) for path, limit in self.limits.items() if path not in self.locked}
 
     def completed(self, raw: Mapping[str, Any]) -> dict[str, Any]:
         """The description with what the template says where it says nothing itself."""
@@ -49,6 +60,19 @@ class Template:
             if value is not None and (said := _beyond(value, limit)):
                 found.setdefault(path, []).append(f"{said}, by the template {self.ref}.")
         return found
+
+
+def bound_said(path: str, limit: Mapping[str, Any]) -> str:
+    """As somebody reads it who is about to type: in the units of the field."""
+    said = {key: value_written(path, limit[key]) for key in ("least", "most") if limit.get(key) is not None}
+    words = []
+    if len(said) == 2:
+        words.append(f"{said['least']} to {said['most']}" if said["least"] != said["most"] else f"Always {said['least']}")
+    elif said:
+        words += [f"{word} {said[key]}" for key, word in (("least", "At least"), ("most", "At most")) if key in said]
+    if limit.get("one_of"):
+        words.append(f"One of {', '.join(value_written(path, one) for one in limit['one_of'])}")
+    return "; ".join(words)
 
 
 def _beyond(value: Any, limit: Mapping[str, Any]) -> str:

@@ -60,6 +60,7 @@ urlpatterns = [
     path("notifications/test/", notices.notices_try, name="notices_test"),
     path("notifications/webhook/", notices.own_webhook_write, name="own_webhook"),
     path("templates/", templates.template_list, name="templates"),
+    path("templates/at/<path:ref>", templates.template_page, name="template"),
     path("templates/edit/", templates.template_edit, name="template_edit"),
     path("templates/archive/", templates.template_end, name="template_end"),
     path("scheduler/pause/", loop.scheduler_pause_write, name="scheduler_pause"),

@@ -331,6 +331,7 @@ PAGES = [
     Expect("POST", "jobs/new/draft", SUBMITS, data=_job_form, silent="A draft starts nothing and is its owner's alone."),
     Expect("POST", "jobs/new/draft/<slug:public_id>/delete/", SUBMITS, lambda w: {"public_id": "d-1"}, silent="The same."),
     Expect("GET", "templates/", SEES),
+    Expect("GET", "templates/at/<path:ref>", SEES, lambda w: {"ref": w.template}),
     Expect("GET", "templates/edit/", TEMPLATES),
     Expect("POST", "templates/edit/", TEMPLATES, data=lambda w: {"node": w.team.path, "name": "own", "title": "Own", "body": "gpus: 1", "seen": "0"}),
     Expect("POST", "templates/archive/", TEMPLATES, data=lambda w: {"ref": w.template}, hidden=NOBODY),

@@ -193,6 +193,7 @@ def ls(arguments: Sequence[str]) -> int:
     parser.add_argument("--label", action="append", metavar="KEY[=VALUE]", help="may be repeated; all must be there")
     parser.add_argument("--cost-centre", help="for whom it is charged to")
     parser.add_argument("--blocker", action="append", metavar="CODE", help="waiting jobs that are told this reason, such as limit; may be repeated")
+    parser.add_argument("--template", metavar="NAME", help="what it began with: notebook, org/nlp:serve, or org/nlp:serve@3")
     parser.add_argument("--array", help="id of an array, such as a-3")
     parser.add_argument("--all", action="store_true", help="ended ones too")
     parser.add_argument("-q", "--search", default="", help="words in name or id")
@@ -205,7 +206,12 @@ def ls(arguments: Sequence[str]) -> int:
     owner = console.get("/me")["username"] if asked.mine else asked.owner
     phase = asked.phase or ([] if asked.all or asked.state or asked.view or asked.blocker else ["waiting", "holding"])
     said = {"phase": phase, "state": asked.state, "team": asked.team, "owner": owner, "q": asked.search, "type": asked.type, "array": asked.array}
-    said |= {"label": [f'"{label}"' for label in asked.label or ()], "cost_centre": asked.cost_centre, "blocker": asked.blocker}
+    said |= {
+        "label": [f'"{label}"' for label in asked.label or ()],
+        "cost_centre": asked.cost_centre,
+        "template": asked.template,
+        "blocker": asked.blocker,
+    }
     rows = list(console.pages("/jobs", asked.limit, **viewed | {key: value for key, value in said.items() if value}))
     if asked.json:
         return print_json({"items": rows})
@@ -274,6 +280,8 @@ def show(arguments: Sequence[str]) -> int:
         ("Used", used),
         ("Submitted", exact(job["submitted_at"])),
     ]
+    made = job["template_ref"] or (f"{job['template']}, version {job['template_version']}" if job["template"] else "")
+    facts += [("Template", plain(made))]
     facts += [("Schedule", f"{job['schedule']}, due {exact(job['due_at'])}")] if job["schedule"] else []
     facts += [("Waits for", ", ".join(job["waits_for"]))] if job["waits_for"] else []
     facts += [(name, exact(job[key])) for name, key in (("Not before", "not_before"), ("Deadline", "deadline"), ("Ended", "ended_at")) if job[key]]

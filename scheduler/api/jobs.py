@@ -34,6 +34,7 @@ from scheduler.selectors.jobs import (
     may_steer,
     must_steer,
 )
+from scheduler.selectors.templates import template_of
 from scheduler.services.edits import job_clone, job_edit, job_enqueue, job_restart, job_save_now
 from scheduler.services.repeats import Submitted, Verdict, submission_once, submissions_dry, submissions_each
 from scheduler.services.steering import job_cancel, job_hold_back, job_release_hold
@@ -66,6 +67,8 @@ class JobOut(Schema):
     held_at: datetime | None
     array: str | None
     array_index: int | None
+    template: str | None = Field(description="Of the template that it began with the id, or the name of a shipped one.")
+    template_version: int | None
     schedule: str | None = Field(description="Which submitted it.")
     due_at: datetime | None = Field(description="When that schedule was due.")
     now: NowOut
@@ -132,6 +135,7 @@ class JobDetailOut(JobOut):
     attempts: list[AttemptOut] = Field(description="The latest first; workers are told of the latest alone.")
     checkpoints: list[CheckpointOut]
     may_steer: bool
+    template_ref: str | None = Field(description="As a description names that version: org/nlp:serve@3. Null where the caller may not begin with it.")
 
 
 CHANGE: dict[str, Any] = {
@@ -470,6 +474,8 @@ def _facts(found: Job) -> dict[str, Any]:
         "held_at": found.held_at,
         "array": found.array or None,
         "array_index": found.array_index,
+        "template": found.template,
+        "template_version": found.template_version,
         "schedule": found.schedule,
         "due_at": found.due_at,
     }
@@ -500,6 +506,7 @@ def job_detail(access: Access, found: Job) -> dict[str, Any]:
         "attempts": [_attempt(attempt, told, sittings if number == 0 else []) for number, attempt in enumerate(attempts)],
         "checkpoints": [_checkpoint(saved) for saved in job_checkpoints(found)],
         "may_steer": steers,
+        "template_ref": (origin.exact or None) if (origin := template_of(access, found)) else None,
     }
 
 

@@ -12,11 +12,24 @@ from gpufleet.core.times import now
 from gpufleet.web import Can, access_of
 from quotas.models import QuotaNode
 from scheduler.api.lists import answered
+from scheduler.job_fields import steps_of, value_at
 from scheduler.job_templates import Template
 from scheduler.selectors.templates import may_edit_templates, template_named, template_versions, templates_page
 from scheduler.services.templates import template_archive, template_save
 
 router = Router(tags=["Templates"])
+
+
+class FieldOut(Schema):
+    """`value` is what a locked field is kept at; `said` is for people: `8 to 64`."""
+
+    path: str
+    locked: bool
+    value: Any = None
+    least: float | None
+    most: float | None
+    one_of: list[Any] | None
+    said: str
 
 
 class TemplateOut(Schema):
@@ -30,6 +43,7 @@ class TemplateOut(Schema):
     body: dict[str, Any]
     locked: list[str]
     limits: dict[str, dict[str, Any]]
+    fields: list[FieldOut] = Field(description="What may not be changed, or only within bounds, as the form says it at each field.")
     may_edit: bool
 
 
@@ -50,6 +64,11 @@ class VersionOut(Schema):
     at: datetime
     by: str
     reason: str
+    title: str
+    about: str
+    body: dict[str, Any]
+    locked: list[str]
+    limits: dict[str, dict[str, Any]]
 
 
 class TemplateDetailOut(TemplateOut):
@@ -118,7 +137,11 @@ def template(request: HttpRequest, ref: str) -> HttpResponse:
     if found is None:
         raise Http404
     versions = template_versions(access, found.ref) if found.quota else []
-    told = [{"version": one.number, "at": one.at, "by": one.author_name, "reason": one.reason} for one in versions]
+    told = [
+        {"version": one.number, "at": one.at, "by": one.author_name, "reason": one.reason}
+        | {"title": one.title, "about": one.about, "body": one.body, "locked": one.locked, "limits": one.limits}
+        for one in versions
+    ]
     return answered(_facts(found, bool(found.quota) and may_edit_templates(access, found.quota)) | {"versions": told})
 
 
@@ -132,5 +155,12 @@ def _facts(found: Template, may_edit: bool) -> dict[str, Any]:
         "body": dict(found.body),
         "locked": list(found.locked),
         "limits": {path: dict(limit) for path, limit in found.limits.items()},
+        "fields": _fields(found),
         "may_edit": may_edit,
     }
+
+
+def _fields(found: Template) -> list[dict[str, Any]]:
+    empty: dict[str, Any] = {"locked": False, "value": None, "least": None, "most": None, "one_of": None, "said": ""}
+    locked = [empty | {"path": path, "locked": True, "value": value_at(found.body, steps_of(path)), "said": "locked"} for path in found.locked]
+    return locked + [empty | {"path": path, **found.limits[path], "said": said} for path, said in found.bounds.items()]

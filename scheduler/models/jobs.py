@@ -60,6 +60,11 @@ class Job(models.Model):
     held_at = MomentField(null=True, blank=True, help_text="Since when a person holds it back; it keeps its place in the queue.")
     array = models.CharField(max_length=24, blank=True, help_text="The public id of the array it is an element of.")
     array_index = models.PositiveIntegerField(null=True, blank=True)
+    parameters = models.JSONField(default=dict, blank=True, help_text="Of an element of an array: the variables that are its own.")
+    template = models.CharField(
+        max_length=60, null=True, blank=True, help_text="The public id of the template that it began with, or the name of a shipped one."
+    )
+    template_version = models.PositiveIntegerField(null=True, blank=True)
     schedule = models.CharField(max_length=24, null=True, blank=True, help_text="The public id of the schedule that submitted it.")
     due_at = MomentField(null=True, blank=True, help_text="When that schedule was due; the wall clock may have been later.")
     retry_limit = models.PositiveSmallIntegerField(default=0)
@@ -80,6 +85,7 @@ class Job(models.Model):
             models.Index(fields=["array", "array_index"], name="job_array", condition=~Q(array="")),
             models.Index(fields=["cost_centre", "-submitted_at", "-id"], name="job_cost_centre", condition=~Q(cost_centre="")),
             models.Index(fields=["schedule", "due_at"], name="job_schedule", condition=Q(schedule__isnull=False)),
+            models.Index(fields=["template", "-submitted_at", "-id"], name="job_template_made", condition=Q(template__isnull=False)),
             # What lies ahead of jobs is looked for in every tick, and few of them have any of it.
             *(
                 models.Index(fields=[column], name=f"job_{column}", condition=Q(ended_at__isnull=True, **{f"{column}__isnull": False}))

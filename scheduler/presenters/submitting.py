@@ -2,13 +2,14 @@
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from scheduler.job_fields import REPEAT, ROLE, SECTIONS, Field, differences, field_for_fault, roles_of, values_of
 from scheduler.job_reading import Faults
 from scheduler.job_schema import IN_IMAGE
+from scheduler.job_templates import Template
 from scheduler.job_yaml import Document
 from scheduler.models import Job
 
@@ -22,10 +23,11 @@ class Row:
     faults: tuple[str, ...]
     was: str | None
     locked: bool
+    bound: str = ""  # what its template lets it be
 
     @property
     def described_by(self) -> str:
-        return " ".join([f"{self.field.id}-hint"] * bool(self.field.hint) + [f"{self.field.id}-fault"])
+        return " ".join([f"{self.field.id}-hint"] * bool(self.field.hint) + [f"{self.field.id}-bound", f"{self.field.id}-fault"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ def form_groups(
     description: Mapping[str, Any],
     faults: Faults,
     began: Mapping[str, Any] | None,
-    locked: Sequence[str],
+    template: Template | None,
     *,
     values: Mapping[str, str] | None = None,
     repeat: Mapping[str, str] | None = None,
@@ -50,9 +52,17 @@ def form_groups(
     said = {**(values if values is not None else values_of(description)), **(repeat or {})}
     was = {path: before for path, before, _ in differences(began, description)} if began is not None else {}
     at_fields = faults_by_field(faults)
+    locked, bounds = (template.locked, bounds_said(template)) if template else ((), {})
 
     def row(field: Field) -> Row:
-        return Row(field, said.get(field.path, ""), tuple(at_fields.get(field.path, ())), was.get(field.path), field.path in locked)
+        return Row(
+            field,
+            said.get(field.path, ""),
+            tuple(at_fields.get(field.path, ())),
+            was.get(field.path),
+            field.path in locked,
+            bounds.get(field.path, ""),
+        )
 
     groups = []
     for section in SECTIONS:
@@ -66,6 +76,11 @@ def form_groups(
         used = [one for one in (*rows, *(one for role in roles for one in role)) if one.value or one.faults or one.was is not None]
         groups.append(Group(section.key, section.title, rows, roles, section.is_open or bool(used)))
     return groups
+
+
+def bounds_said(template: Template | None) -> dict[str, str]:
+    """What a template lets each field be, told before somebody types."""
+    return {path: f"{said}, by its template." for path, said in template.bounds.items()} if template else {}
 
 
 def faults_by_field(faults: Faults) -> Faults:

@@ -55,7 +55,7 @@ def jobs_listed(access: Access) -> QuerySet[Job]:
     access.must_somewhere(Can.SEE)
     visible = Job.objects.filter(access.visible(Can.SEE, "quota__path"))
     # Names only, as thousands of jobs belong to a few people and quotas: `job_rows` gives each of these to all of its jobs.
-    return visible.annotate(quota_named=F("quota__path"), owner_named=F("owner__username")).defer("spec", "launch")
+    return visible.annotate(quota_named=F("quota__path"), owner_named=F("owner__username")).defer("spec", "launch", "parameters")
 
 
 _later = Attempt.objects.filter(job=OuterRef("job"), number__gt=OuterRef("number"))

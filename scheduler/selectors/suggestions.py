@@ -9,6 +9,7 @@ from gpufleet.core.filters import search_words, word_spelt
 from quotas.permissions import Access, Can, nodes_visible
 from scheduler.marks import is_cut
 from scheduler.models import GpuType, Job, JobMark, MarkKind
+from scheduler.selectors.templates import templates_visible
 
 NEWEST = 1000
 MOST = 20
@@ -51,6 +52,10 @@ def _teams(access: Access, typed: str) -> list[str]:
     return list(nodes_visible(access).filter(path__icontains=typed).order_by("path").values_list("path", flat=True)[:MOST])
 
 
+def _templates(access: Access, typed: str) -> list[str]:
+    return _closest((one.ref for one in templates_visible(access)), typed)
+
+
 def _types(access: Access, typed: str) -> list[str]:
     return _closest(GpuType.objects.values_list("name", flat=True), typed)
 
@@ -68,4 +73,5 @@ SUGGESTED: dict[str, Callable[[Access, str], list[str]]] = {
     "owner": _column("owner__username"),
     "cost_centre": _column("cost_centre"),
     "array": _column("array"),
+    "template": _templates,
 }

@@ -1,5 +1,7 @@
 """Which templates somebody may use: the shipped ones, and those of nodes that lie above or below where he may submit, or that he sees."""
 
+from dataclasses import dataclass
+
 from django.core import signing
 from django.core.exceptions import ValidationError
 from django.db.models import Max, Q
@@ -7,7 +9,7 @@ from django.http import Http404
 
 from quotas.permissions import Access, Can, is_within
 from scheduler.job_templates import SHIPPED, SHIPPED_BY_REF, Template
-from scheduler.models import JobTemplate, JobTemplateVersion
+from scheduler.models import Job, JobTemplate, JobTemplateVersion
 
 _SIGNER = signing.Signer(salt="gpufleet.templates")
 
@@ -62,6 +64,34 @@ def template_versions(access: Access, ref: str) -> list[JobTemplateVersion]:
     return versions
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The template that a job began with, as it is named now. `ref` is empty where the reader may not begin with it, or nobody can any more."""
+
+    name: str
+    version: int
+    newest: int
+    ref: str = ""
+
+    @property
+    def exact(self) -> str:
+        return f"{self.ref}@{self.version}" if ":" in self.ref else self.ref
+
+
+def template_of(access: Access, job: Job) -> Origin | None:
+    """What a job was made from. One query, none for a shipped template."""
+    if job.template is None:
+        return None
+    version = job.template_version or 1
+    if job.template in SHIPPED_BY_REF:
+        return Origin(SHIPPED_BY_REF[job.template].title, version, version, job.template)
+    row = JobTemplate.objects.filter(public_id=job.template).select_related("node").annotate(newest=Max("versions__number")).first()
+    if row is None:
+        return Origin(job.template, version, version)
+    can_be_named = row.archived_at is None and _is_visible(access, row.node.path)
+    return Origin(row.name, version, row.newest or version, f"{row.node.path}:{row.name}" if can_be_named else "")
+
+
 def may_edit_templates(access: Access, path: str) -> bool:
     return access.can(Can.MANAGE_JOBS, path) or access.can(Can.EDIT_QUOTA, path)
 
@@ -99,4 +129,5 @@ def _template(version: JobTemplateVersion) -> Template:
         body=version.body,
         locked=tuple(version.locked),
         limits=version.limits,
+        public_id=version.template.public_id,
     )

@@ -6,7 +6,7 @@ Whatever is wrong is told with its path in the description, and nothing is writt
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -58,6 +58,7 @@ class Checked:
     kind: Kind
     gpus_milli: int
     after: tuple[tuple[int, bool], ...]  # jobs, and whether only their success will do
+    template: Template | None = None
 
     @property
     def count(self) -> int:
@@ -174,33 +175,33 @@ class _Checker:
         wrong = unstorable(raw)
         if any(TOO_DEEP in messages for messages in wrong.values()):
             return None, wrong
-        raw, bound = self._with_template(raw)
+        raw, template, bound = self._with_template(raw)
         read = read_description(raw)
         if read.rest is None or (wrong and unstorable(read.rest.model_dump())):
             return None, read.faults | wrong
         checked, further = self._check(read.rest)
         if read.description is not None and not bound and not wrong:
-            return checked, further
+            return replace(checked, template=template) if checked is not None else None, further
         further = wrong | bound | further
         # What else is wrong is told in the same round.
         return None, read.faults | {path: messages for path, messages in further.items() if read.is_new(path)}
 
-    def _with_template(self, raw: Any) -> tuple[Any, Faults]:
-        """What the template says where the description says nothing, and what it forbids."""
+    def _with_template(self, raw: Any) -> tuple[Any, Template | None, Faults]:
+        """What the template says where the description says nothing, which one it is, and what it forbids."""
         named = raw.get("template") if isinstance(raw, Mapping) else None
         if not named or not isinstance(named, str):
-            return raw, {}
+            return raw, None, {}
         if named not in self._templates:
             self._templates[named] = template_named(self.access, named)
         template = self._templates[named]
         if template is None:
-            return raw, {"template": [f"There is no template {named}."]}
+            return raw, None, {"template": [f"There is no template {named}."]}
         whole = template.completed(raw)
         found = template.faults(whole)
         quota = whole.get("quota")
         if template.quota and isinstance(quota, str) and not is_within(quota, template.quota):
             found["template"] = [f"It is for {template.quota} and what lies below."]
-        return whole, found
+        return whole, template, found
 
     def _check(self, description: JobDescription) -> tuple[Checked | None, Faults]:
         faults: dict[str, list[str]] = defaultdict(list)
@@ -416,6 +417,8 @@ def _job(checked: Checked, place: int, access: Access, now: datetime, due: Due |
         deadline=said.deadline,
         held_at=now if said.hold else None,
         array_index=place if said.array else None,
+        template=checked.template.key if checked.template else None,
+        template_version=checked.template.version if checked.template else None,
         schedule=due.schedule if due else None,
         due_at=due.at if due else None,
         retry_limit=said.retries,

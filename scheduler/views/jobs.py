@@ -63,6 +63,7 @@ from scheduler.selectors.predictions import prediction_of, record_of
 from scheduler.selectors.saved_views import is_mine, view_default, views_visible
 from scheduler.selectors.schedules import schedule_of
 from scheduler.selectors.suggestions import filter_suggestions
+from scheduler.selectors.templates import template_of
 from scheduler.services.edits import job_enqueue, job_save_now
 from scheduler.services.fitting import GROUNDS
 from scheduler.services.steering import job_cancel, job_hold_back, job_release_hold
@@ -310,6 +311,7 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
         "waits_for": waits_for,
         "waited_for_by": job_waited_for_by(access, job),
         "schedule": schedule_of(access, job),
+        "origin": template_of(access, job),
         "shape": shape_of(job.spec),
         "types": types_of(job.spec),
         "may_steer": steers,

@@ -21,7 +21,16 @@ from scheduler.job_templates import Template
 from scheduler.job_yaml import Document, read_yaml, write_yaml
 from scheduler.models import GpuType, JobDraft, Schedule
 from scheduler.presenters.fitting import fit_view, node_names
-from scheduler.presenters.submitting import command_line, curl_line, description_of_job, faults_by_field, form_groups, other_faults, repeat_faults
+from scheduler.presenters.submitting import (
+    bounds_said,
+    command_line,
+    curl_line,
+    description_of_job,
+    faults_by_field,
+    form_groups,
+    other_faults,
+    repeat_faults,
+)
 from scheduler.schedule_schema import schedule_read
 from scheduler.selectors.jobs import drafts_of, job_for, may_steer, quota_last_used
 from scheduler.selectors.nodes import node_sizes
@@ -49,6 +58,12 @@ class Start:
     repeat: dict[str, str] = field(default_factory=dict)
     heading: str = "Submit a job"
     compared: bool = False
+    newest: int = 0  # version of the template
+
+    @property
+    def template_said(self) -> str:
+        """As the description names it: with its version where an older one was asked for."""
+        return str(self.description.get("template", "")) if self.template else ""
 
 
 @dataclass(slots=True)
@@ -119,6 +134,7 @@ def job_look(request: HttpRequest) -> HttpResponse:
         "due": render_to_string("scheduler/_due_next.html", _due(sent), request=request),
         "send": _send(sent),
         "recurs": bool(sent.repeat),
+        "bounds": bounds_said(_template_of(access, sent.description)),
         **_lines(request, sent),
         "differs": [{"path": path, "was": was, "is": value} for path, was, value in _differences(began, sent)],
     }
@@ -164,9 +180,12 @@ def _start(request: HttpRequest, access: Access) -> Start:
         heading = f"Submit {job.name} again"
         return Start(description_of_job(job, with_launch=steers), clone=job.public_id, draft=draft, heading=heading, compared=True)
     if template and (found := template_named(access, template)) is not None:
-        described = {**found.body, "template": found.ref}
+        # Who asked for an older version gets that one.
+        described = {**found.body, "template": template if "@" in template else found.ref}
         described.setdefault("quota", quota_last_used(access, found.quota))
-        return Start(described, template=found, draft=draft, heading=f"Submit by {found.title}", compared=True)
+        newest = template_named(access, found.ref) if "@" in template else found
+        version = newest.version if newest else found.version
+        return Start(described, template=found, draft=draft, heading=f"Submit by {found.title}", compared=True, newest=version)
     if draft and request.method != "POST":
         kept = get_object_or_404(JobDraft, user=access.actor.user, public_id=draft)
         value = read_yaml(kept.text).value
@@ -267,7 +286,7 @@ def _fit(access: Access, sent: Sent) -> dict[str, Any]:
 def _form(access: Access, start: Start, sent: Sent) -> dict[str, Any]:
     template = start.template or _template_of(access, sent.description)
     began = start.description if start.compared else None
-    groups = form_groups(sent.description, sent.faults, began, template.locked if template else (), values=sent.values, repeat=sent.repeat)
+    groups = form_groups(sent.description, sent.faults, began, template, values=sent.values, repeat=sent.repeat)
     return _due(sent) | {
         "groups": groups,
         "role_count": max(len(group.roles) for group in groups),

@@ -4,7 +4,7 @@ from typing import Any
 
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied, ValidationError
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
@@ -14,6 +14,7 @@ from gpufleet.web import Can, access_of, requires
 from quotas.models import QuotaNode
 from scheduler.job_templates import Template
 from scheduler.job_yaml import read_yaml, write_yaml
+from scheduler.presenters.templates import template_view
 from scheduler.selectors.templates import may_edit_templates, template_named, template_places, template_versions, templates_visible
 from scheduler.services.templates import template_archive, template_save
 
@@ -32,10 +33,33 @@ def template_list(request: HttpRequest) -> HttpResponse:
     return render(request, "scheduler/templates.html", context)
 
 
+@require_safe
+@requires(Can.SEE)
+def template_page(request: HttpRequest, ref: str) -> HttpResponse:
+    """A template in one of its versions (`@3` behind its name, or `to`), and what it changed against another one (`from`)."""
+    access = access_of(request)
+    chosen = _number(request.GET.get("to", ""))
+    found = template_named(access, f"{ref.partition('@')[0]}@{chosen}" if chosen and ":" in ref else ref)
+    if found is None:
+        raise Http404("There is no such template.")
+    versions = template_versions(access, found.ref) if found.quota else []
+    context = {
+        "view": template_view(found, versions, _number(request.GET.get("from", ""))),
+        "may_edit": bool(found.quota) and may_edit_templates(access, found.quota),
+        "may_add": bool(template_places(access)),
+        "may_submit": access.can_somewhere(Can.SUBMIT),
+    }
+    return render(request, "scheduler/template.html", context)
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 7 else 0
+
+
 @require_http_methods(["GET", "HEAD", "POST"])
 @requires(Can.SEE)
 def template_edit(request: HttpRequest) -> HttpResponse:
-    """A new template, a copy of another one (`like`), or the next version of one (`ref`)."""
+    """A new template, a copy of another one (`like`), or the next version of one (`ref`), beginning with an older one of it (`base`)."""
     access = access_of(request)
     places = template_places(access)
     if not places:
@@ -44,9 +68,12 @@ def template_edit(request: HttpRequest) -> HttpResponse:
     versions = template_versions(access, ref) if ref else []
     if versions and not may_edit_templates(access, versions[0].template.node.path):
         raise PermissionDenied
-    shown = template_named(access, ref or request.GET.get("like", ""))
+    base = _number(request.GET.get("base", ""))
+    shown = template_named(access, (f"{ref.partition('@')[0]}@{base}" if base else ref) if ref else request.GET.get("like", ""))
     if request.method != "POST":
-        return _edit(request, _typed(shown, places, bool(ref)), {}, versions, places)
+        # What is followed is always the newest version, whichever one is begun with.
+        seen = {"seen": str(versions[0].number)} if versions else {}
+        return _edit(request, _typed(shown, places, bool(ref)) | seen, {}, versions, places)
     typed = {
         key: request.POST.get(key, "").replace("\r\n", "\n")
         for key in ("node", "name", "title", "about", "body", "locked", "limits", "reason", "seen")
@@ -61,7 +88,6 @@ def template_edit(request: HttpRequest) -> HttpResponse:
     faults = {key: [message for said in wrong.values() for message in said] for key, wrong in read.items() if wrong}
     if faults:
         return _edit(request, typed, faults, versions, places, status=422)
-    seen = int(typed["seen"]) if typed["seen"].isascii() and typed["seen"].isdigit() else 0
     try:
         version = template_save(
             access=access,
@@ -72,7 +98,7 @@ def template_edit(request: HttpRequest) -> HttpResponse:
             body=body.value if body.value is not None else {},
             locked=typed["locked"].split(),
             limits=limits.value or {},
-            seen=seen,
+            seen=_number(typed["seen"]),
             reason=typed["reason"],
             now=now(),
         )
@@ -126,5 +152,6 @@ def _edit(
     request: HttpRequest, typed: dict[str, str], faults: dict[str, list[str]], versions: list[Any], places: list[str], *, status: int = 200
 ) -> HttpResponse:
     heading = f"{versions[0].title}: the next version" if versions else "A new template"
-    context = {"typed": typed, "faults": faults, "versions": versions, "places": places, "heading": heading}
+    own = f"{versions[0].template.node.path}:{versions[0].template.name}" if versions else ""
+    context = {"typed": typed, "faults": faults, "versions": versions, "places": places, "heading": heading, "own": own}
     return render(request, "scheduler/template_edit.html", context, status=status)

@@ -56,6 +56,9 @@
       if (messages.length) input.setAttribute("aria-invalid", "true");
       else input.removeAttribute("aria-invalid");
       if (messages.length) box.closest("details")?.setAttribute("open", "");
+      const bound = box.querySelector("[data-bound]");
+      bound.textContent = told.bounds[path] || "";
+      bound.hidden = !bound.textContent;
       const was = told.differs.find((one) => one.path === path);
       const before = box.querySelector("[data-was]");
       before.hidden = !was;
