@@ -11,7 +11,7 @@
 // A list with `data-named-rows` is asked for its order and the rows that changed (`?rows=`), which costs little; all of it follows a little later, for
 // its other parts. The two do not wait for each other, and answers may overtake each other: what is older than what stands there is left alone.
 //
-// An answer with `data-again="2000"` somewhere is asked for again after so many milliseconds: it shows something that is still being worked out.
+// A page with `data-again="2000"` somewhere is asked for again after so many milliseconds: it shows what is still being worked out, or measured.
 (() => {
   "use strict";
 
@@ -230,9 +230,13 @@
     ask(whole, location.href, (fresh, version) => {
       updateParts(fresh);
       if (listId) updateRows(fresh, version);
-      const again = fresh.querySelector("[data-again]");
-      if (again) askWhole(Date.now() + Number(again.dataset.again));
+      askAgain(fresh);
     });
+  }
+
+  function askAgain(page) {
+    const again = page.querySelector("[data-again]");
+    if (again) askWhole(Date.now() + Number(again.dataset.again));
   }
 
   function askForSome() {
@@ -300,4 +304,5 @@
       replace: () => askWhole(0),
     });
   }
+  askAgain(document);
 })();

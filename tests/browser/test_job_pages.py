@@ -19,6 +19,7 @@ from scheduler.services.submission import submission_create
 from scheduler.services.tick import Memory, tick_run
 from tests import builders
 from tests.browser.harness import COUNT_MUTATIONS, THEMES, LiveConsole, Visitor, wait_for
+from tests.dashboards.worlds import readings
 
 pytestmark = pytest.mark.browser
 PASSWORD = "correct horse battery"
@@ -481,3 +482,16 @@ def test_the_queue_follows_who_comes_but_not_under_the_pointer(visit, live_conso
     expect(rows.first).to_have_attribute("role", "row")
     expect(rows.nth(1)).to_contain_text("2 of its team")
     expect(page.locator(".pager-extent")).to_contain_text("1–2 of 2 jobs")
+
+
+def test_how_busy_a_job_is_follows_its_gpus_though_the_job_itself_stays_as_it_is(visit, live_console, jobs):
+    held = builders.job("held", on=jobs[3].quota, state=JobState.RUNNING)
+    gpu = jobs[3].placements.get().gpu.node.gpus.last()
+    builders.placement(held, gpu)
+    readings({gpu: 10}, at=now())
+    page = visit(f"/jobs/{held.public_id}/").page
+    expect(page.locator('[data-part="usage"]')).to_contain_text("0.1 busy (10 %)")
+
+    live_console.do(readings, {gpu: 90}, at=now())
+
+    expect(page.locator('[data-part="usage"]')).to_contain_text("0.9 busy (90 %)", timeout=25_000)
