@@ -27,7 +27,7 @@ PLAIN_COMMANDS: dict[str, str] = {
     "ls": "gpufleet.client.commands:ls",
     "queue": "gpufleet.client.queue:queue",
     "show": "gpufleet.client.commands:show",
-    "why": "gpufleet.client.commands:why",
+    "why": "gpufleet.client.waiting:why",
     "logs": "gpufleet.client.logs:logs",
     "enqueue": "gpufleet.client.commands:enqueue",
     "change": "gpufleet.client.commands:change",

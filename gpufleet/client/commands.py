@@ -17,7 +17,7 @@ from gpufleet.client import DONE, JOB_FAILED, NOT_ALLOWED, NOT_THERE, REFUSED, U
 from gpufleet.client.calls import Console
 from gpufleet.client.description import changes, described, documents, seconds
 from gpufleet.client.place import URL, Place, clean_url, keep, place_now
-from gpufleet.client.words import ago, ahead, coloured, exact, gpus, gpus_told, plain, plural, table
+from gpufleet.client.words import ago, coloured, exact, gpus, gpus_told, plain, plural, table
 
 ENDED = ("completed", "failed", "cancelled")
 LOOK_AGAIN_SECONDS = 1.0
@@ -302,49 +302,6 @@ def show(arguments: Sequence[str]) -> int:
     for saved in job["checkpoints"]:
         print(f"Checkpoint at step {saved['step']}: {saved['state']}, {saved['shards']} of {saved['shards_expected']} shards")
     return DONE
-
-
-@ends_well
-def why(arguments: Sequence[str]) -> int:
-    """Say why a job waits: all that stands in its way, and when it is expected to start."""
-    asked = parser_of("why", why.__doc__, jobs="1").parse_args(arguments)
-    told = console_meant().get(f"/jobs/{asked.job}/why")
-    if asked.json:
-        return print_json(told)
-    print(f"{told['id']} is {coloured(told['state'])}. {plain(told['now']['text'])}".rstrip())
-    for reason in told["reasons"]:
-        print(f"  {reason['code']}: {plain(reason['detail'])}")
-        if unblock := reason.get("unblock"):
-            at = f" ({ahead(unblock['at'])})" if unblock["at"] else ""
-            print(f"    would help: {plain(unblock['text'])}{at}")
-        if reason.get("holders"):
-            _print_holders(reason["holders"])
-    if told["waits_for"]:
-        print(f"  waits for {', '.join(told['waits_for'])}")
-    if told["promise"]:
-        print(f"  promised what {', '.join(map(plain, told['promise']['after'])) or 'is free'} leaves, until {exact(told['promise']['until'])}")
-    if told["predicted_start"]:
-        early, late = told["earliest_start"], told["latest_start"]
-        between = f", between {exact(early)} and {exact(late)}" if early != late else ""
-        print(f"Expected to start at {exact(told['predicted_start'])} ({ahead(told['predicted_start'])}){between}.")
-    change = told["would_start_if"]
-    if change:
-        print(f"It would start now with {plain(change.get('change'))}: {plain(change.get('to'))}.")
-    return DONE
-
-
-def _print_holders(held: Mapping[str, Any]) -> None:
-    for job in held["jobs"]:
-        who = f"{plain(job['name'])} {job['id']}" if job["id"] else "another team"
-        ends = f"until about {exact(job['ends_at'])}" if job["ends_at"] else "no known end"
-        print(f"    held by {who}: {gpus_told(round(1000 * job['gpus']))}, {ends}")
-    if held["others"]:
-        teams = ", ".join(f"{one['gpus']:g} of {plain(one['quota']) or 'other teams'}" for one in held["teams"])
-        print(f"    and by {held['others']} more: {gpus_told(round(1000 * held['gpus']))} in all, {teams}")
-    if held["enough_at"]:
-        print(f"    enough is given back {ahead(held['enough_at'])} by estimates")
-    elif held["missing_gpus"] is not None:
-        print("    nobody knows when enough is given back")
 
 
 @ends_well

@@ -78,6 +78,13 @@ def exact(moment: str | None) -> str:
     return datetime.fromisoformat(moment).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC") if moment else "-"
 
 
+def lasting(seconds: float) -> str:
+    """`45 s`, `12 min`, `3.5 h`."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h".replace(".0 h", " h")
+
+
 def gpus(milli: int) -> str:
     return f"{milli / 1000:g}"
 

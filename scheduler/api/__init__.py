@@ -18,6 +18,7 @@ from scheduler.api import (
     queue,
     saved_views,
     schedules,
+    sooner,
     templates,
     usage,
     webhooks,
@@ -33,6 +34,7 @@ router.add_router("", saved_views.router)
 router.add_router("", queue.router)
 router.add_router("", jobs.router)
 router.add_router("", why.router)
+router.add_router("", sooner.router)
 router.add_router("", usage.router)
 router.add_router("", events.router)
 router.add_router("", evictions.router)

@@ -82,6 +82,13 @@ class FitReadingOut(Schema):
     retry_after_s: int
 
 
+def being_read() -> HttpResponse:
+    answer = answered({"detail": "The fleet is being read. Ask again in a moment.", "retry_after_s": AGAIN_SECONDS})
+    answer.status_code = 202
+    answer["Retry-After"] = str(AGAIN_SECONDS)
+    return answer
+
+
 class FitQuery(Schema):
     changes: bool = Field(True, description="Whether to look for changes that start it sooner.")
 
@@ -102,8 +109,5 @@ def job_fit(request: HttpRequest, asked: Query[FitQuery], body: Body[dict[str, A
     access.must_somewhere(Can.SUBMIT)
     fit = fit_of(access=access, description=body, now=now(), changes=asked.changes)
     if fit is None:
-        answer = answered({"detail": "The fleet is being read. Ask again in a moment.", "retry_after_s": AGAIN_SECONDS})
-        answer.status_code = 202
-        answer["Retry-After"] = str(AGAIN_SECONDS)
-        return answer
+        return being_read()
     return answered(fit_facts(fit, access))

@@ -9,11 +9,11 @@ from pydantic import ConfigDict, Field
 
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of
-from scheduler.api.fitting import FitReadingOut
+from scheduler.api.fitting import FitReadingOut, being_read
 from scheduler.api.lists import answered
 from scheduler.presenters.queue import QueueLine, queue_lines
 from scheduler.selectors.queue import queue_part, turns_visible
-from scheduler.services.fitting import AGAIN_SECONDS, GROUNDS
+from scheduler.services.fitting import GROUNDS
 
 router = Router(tags=["Jobs"])
 EXAMPLE: dict[str, Any] = {
@@ -106,10 +106,7 @@ def job_queue(request: HttpRequest, asked: Query[QueueQuery]) -> HttpResponse:
     access.must_somewhere(Can.SEE)
     queue = GROUNDS.queue(moment)
     if queue is None:
-        answer = answered({"detail": "The fleet is being read. Ask again in a moment.", "retry_after_s": AGAIN_SECONDS})
-        answer.status_code = 202
-        answer["Retry-After"] = str(AGAIN_SECONDS)
-        return answer
+        return being_read()
     visible = turns_visible(access, queue.turns, asked.team)
     first = sum(turn.number <= asked.after for turn in visible)
     part = queue_part(access, queue.turns, visible, first=first, size=asked.size)

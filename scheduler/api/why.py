@@ -6,17 +6,19 @@ from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 from ninja import Router, Schema
+from pydantic import Field
 
 from gpufleet.core.times import now
 from gpufleet.web import access_of
 from scheduler.api.jobs import NowOut, now_told
 from scheduler.api.lists import answered
-from scheduler.models import Outlook
+from scheduler.models import Outlook, Prediction
 from scheduler.presenters.blocking import Blocker, blockers_now
 from scheduler.presenters.queue import why_there
 from scheduler.selectors.blocking import Holders
 from scheduler.selectors.discretion import Discretion
-from scheduler.selectors.jobs import WAITING, job_for, job_rows, job_waits_for
+from scheduler.selectors.jobs import WAITING, job_for, job_rows, job_waits_for, may_steer
+from scheduler.selectors.predictions import Record, prediction_of, record_of
 from scheduler.services.fitting import GROUNDS
 
 router = Router(tags=["Jobs"])
@@ -72,6 +74,30 @@ class PromiseOut(Schema):
     until: datetime
 
 
+class FirstToldOut(Schema):
+    """What the job was told first of its start, `at` that moment; `started_at` is what came of it."""
+
+    at: datetime
+    earliest: datetime
+    expected: datetime
+    latest: datetime
+    started_at: datetime | None
+
+
+class RecordOut(Schema):
+    """How good such words were lately. `as_far_ahead`: of starts that were told about as far ahead as this one; else of all.
+
+    `error_s` is the median distance between the start and what was told, `width_s` and `wait_s` are medians of the ranges and of the waits.
+    """
+
+    starts: int
+    as_far_ahead: bool
+    inside_percent: float
+    error_s: int
+    width_s: int
+    wait_s: int
+
+
 class WhyOut(Schema):
     """All that stands in a job's way, as the last plan saw it. Reasons carry further facts, which depend on their code."""
 
@@ -86,6 +112,9 @@ class WhyOut(Schema):
     would_start_if: dict[str, Any] | None
     promise: PromiseOut | None
     waits_for: list[str]
+    may_steer: bool
+    first_told: FirstToldOut | None = Field(description="Null for a job that was never told a start.")
+    record: RecordOut | None = Field(description="For a job that waits and was told a start.")
 
 
 @router.get("/jobs/{public_id}/why", response=WhyOut, url_name="job_why", summary="Why a job waits")
@@ -99,6 +128,8 @@ def job_why(request: HttpRequest, public_id: str) -> HttpResponse:
     queue = GROUNDS.queue_at_hand(moment) if found.state in WAITING else None
     turn = queue.turn_of(found.public_id) if queue else None
     said: list[Any] = [outlook.reasons, outlook.would_start_if] if outlook else []
+    first = prediction_of(found)
+    record = record_of(first, now=moment) if first and found.state in WAITING else None
     told = Discretion(access, [*said, *([why_there(turn)] if turn else [])])
     return answered(
         {
@@ -113,8 +144,21 @@ def job_why(request: HttpRequest, public_id: str) -> HttpResponse:
             "would_start_if": told.value(outlook.would_start_if) if outlook else None,
             "promise": {"after": row.discretion.value(promise.after), "until": promise.until} if promise else None,
             "waits_for": [one.job.public_id for one in waits_for if one.named],
+            "may_steer": may_steer(access, found),
+            "first_told": _first_told(first) if first else None,
+            "record": _record(record) if record else None,
         }
     )
+
+
+def _first_told(first: Prediction) -> dict[str, Any]:
+    return {key: getattr(first, key) for key in ("at", "earliest", "expected", "latest", "started_at")}
+
+
+def _record(record: Record) -> dict[str, Any]:
+    score = record.score
+    lengths = {"error_s": score.error_seconds, "width_s": score.width_seconds, "wait_s": score.wait_seconds}
+    return {"starts": score.starts, "as_far_ahead": record.as_far, "inside_percent": round(score.inside_percent, 1), **lengths}
 
 
 def _reasons(outlook: Outlook | None, told: Discretion, found: Sequence[Blocker]) -> list[dict[str, Any]]:

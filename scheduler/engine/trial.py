@@ -87,10 +87,23 @@ class Ground:
         self._line = Line(cycle)
         self.kept.keep(cycle)
 
-    def trial(self, job: Job, *, dated: bool = True) -> Trial:
-        """What becomes of a job that waits from now on. Its name must be nobody else's. Finding the date of one that does not start takes longest."""
-        job = replace(job, not_before=None, submitted=self.scenario.now)
-        cycle = settled(replace(self.scenario, jobs=(*self.scenario.jobs, job)), self.kept)
+    def waiting(self, name: str) -> Job | None:
+        """A job that waits here and is asked; None for one that stands by now, or that the plan is not shown."""
+        found = next((job for job in self.scenario.jobs if job.name == name), None)
+        return found if found is not None and found.run.state == "queued" and not found.run.workers else None
+
+    def trial(self, job: Job, *, dated: bool = True, instead_of: str = "") -> Trial:
+        """What becomes of a job that waits from now on. Its name must be nobody else's. Finding the date of one that does not start takes longest.
+
+        Instead of another one, which then is gone; of the same name, it is that one as it would be changed, at its own place in the queue.
+        """
+        jobs = self.scenario.jobs
+        if instead_of == job.name:
+            jobs = tuple(job if one.name == instead_of else one for one in jobs)
+        else:
+            job = replace(job, not_before=None, submitted=self.scenario.now)
+            jobs = (*(one for one in jobs if one.name != instead_of), job)
+        cycle = settled(replace(self.scenario, jobs=jobs), self.kept)
         try:
             check(cycle)
             work = next(work for work in reversed(cycle.cluster.works) if work.job is job)

@@ -22,6 +22,7 @@ from scheduler.selectors.discretion import Discretion
 from scheduler.selectors.jobs import Neighbour, job_held_by, jobs_named
 
 NAMED = 3
+BRIEFLY = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,11 @@ class Blocker:
     unblock: str = ""
     at: datetime | None = None
     holders: Holders | None = None
+
+    @property
+    def briefly(self) -> Holders | None:
+        """For reasons behind the first one, or a page would be nothing but names."""
+        return self.holders.fewer(BRIEFLY) if self.holders else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +142,9 @@ def _victims(reason: Reason, *_: Any) -> Sentence:
     above = reason.get("above")
     if above:
         return f"running jobs must end by themselves, or {_listed(list(map(str, above))[:NAMED], max(0, len(above) - NAMED))} use still more", None
-    return "running jobs must end by themselves: nobody has more than they may count on", None
+    if "quota" in reason:
+        return "running jobs must end by themselves: nobody beside it has more than they may count on", None
+    return "running jobs must end by themselves: what might be taken back lies too scattered, or may not be taken yet", None
 
 
 def _balance(reason: Reason, *_: Any) -> Sentence:

@@ -10,7 +10,7 @@ from quotas.permissions import Access
 from scheduler.engine.fleet import bits_of
 from scheduler.presenters.jobs import CELL, GAP, Cell, sentence, span
 from scheduler.selectors.discretion import Discretion
-from scheduler.services.fitting import Change, Fit
+from scheduler.services.fitting import Fit
 
 NODES_SHOWN = 12
 CLAIMANTS_SHOWN = 3
@@ -84,7 +84,7 @@ def fit_view(fit: Fit, access: Access, sizes: Mapping[str, int]) -> FitView:
         takers=_takers(fit, told),
         others=_others(fit, told),
         notes=_notes(fit),
-        better=tuple(_better(change) for change in fit.changes),
+        better=tuple(better_of(change.path, change.to, change.at, change.now) for change in fit.changes),
     )
 
 
@@ -177,8 +177,8 @@ def _others(fit: Fit, told: Discretion) -> tuple[str, ...]:
     return tuple(f"{sentence(text)[:-1]}{f' ({count} times)' if count > 1 else ''}." for text, count in counts.items())
 
 
-def _better(change: Change) -> Better:
-    return Better(change.path, _field_value(change.to), _said(change), change.at, change.now)
+def better_of(path: str, to: Any, at: datetime, now: bool) -> Better:
+    return Better(path, _field_value(to), change_said(path, to), at, now)
 
 
 def _field_value(value: Any) -> str:
@@ -188,19 +188,19 @@ def _field_value(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _said(change: Change) -> str:
-    key = change.path.rpartition(".")[2].partition("[")[0]
-    if change.to is None:
-        return {"gpu_types": "On any GPU type", "required": "Anywhere, not in one domain"}.get(key, f"Without {change.path}")
+def change_said(path: str, to: Any) -> str:
+    key = path.rpartition(".")[2].partition("[")[0]
+    if to is None:
+        return {"gpu_types": "On any GPU type", "required": "Anywhere, not in one domain"}.get(key, f"Without {path}")
     if key in ("workers", "min"):
-        return f"With {plural(int(change.to), 'worker')}{' at least' if key == 'min' else ''}"
+        return f"With {plural(int(to), 'worker')}{' at least' if key == 'min' else ''}"
     if key == "gpus":
-        return f"With {plural(int(change.to), 'GPU')} each"
+        return f"With {plural(int(to), 'GPU')} each"
     if key == "preemptible":
         return "As preemptible work"
     if key == "limit_s":
-        return f"Ended after {_length(int(change.to))}"
-    return f"With {change.path}: {change.to}"
+        return f"Ended after {_length(int(to))}"
+    return f"With {path}: {to}"
 
 
 def _length(seconds: int) -> str:
@@ -244,5 +244,5 @@ def fit_facts(fit: Fit, access: Access) -> dict[str, Any]:
             }
             for one in fit.on_types
         ],
-        "changes": [{"path": one.path, "to": one.to, "at": one.at, "now": one.now, "text": _said(one)} for one in fit.changes],
+        "changes": [{"path": one.path, "to": one.to, "at": one.at, "now": one.now, "text": change_said(one.path, one.to)} for one in fit.changes],
     }

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -44,6 +44,10 @@ class Holders:
     more_teams: int  # that the reader may see and that hold less
     missing_milli: int | None  # what has to be given back; None: that can't be counted
     enough_at: datetime | None  # when so much will have been given back; None: nobody knows
+
+    def fewer(self, most: int) -> "Holders":
+        """With at most so many jobs named."""
+        return replace(self, first=self.first[:most], others=self.others + max(0, len(self.first) - most))
 
 
 @dataclass(frozen=True, slots=True)

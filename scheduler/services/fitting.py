@@ -8,10 +8,10 @@ before, which is seconds old and says so, or, where there is none, is asked to c
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from django.core.exceptions import ValidationError
 from django.db import connection
@@ -36,7 +36,8 @@ from scheduler.policy import policy, without_splitting
 from scheduler.selectors.loop import pause_now
 from scheduler.selectors.predictions import Recalled, foresight_now, past_recalled
 from scheduler.services.lease import TICK
-from scheduler.services.submission import Checked, submissions_check, submissions_judge
+from scheduler.services.proposals import Change, changes_found, moment_of
+from scheduler.services.submission import Checked, submissions_check
 from scheduler.simulation.applying import changed as changed_by
 from scheduler.simulation.futures import Stage, events_each, waits_foreseen
 from scheduler.snapshots import Snapshots
@@ -56,24 +57,12 @@ LONG_PATIENCE_SECONDS = 2.0
 AGAIN_SECONDS = 1
 # What was typed is remembered by what is kept from ground to ground; after so much of it all is begun anew.
 MOST_KINDS = 2000
-MOST_CHANGES = 3
 MOST_EVENTS = 1_200  # of futures, while somebody waits for the answer
-MOST_DATED = 4
 PARTS = ("mig", "gpu_memory_gb", "gpu_share")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 PAUSED = "The scheduler is paused: it starts nothing until an operator resumes it."
-FOREVER_MS = 10 * 366 * 86_400_000
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A key of the description with another value, and what it would bring."""
-
-    path: str
-    to: Any
-    at: datetime
-    now: bool
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +139,7 @@ class Queue:
 
 
 @dataclass(slots=True)
-class _Side:
+class Side:
     """A ground with all that it is made anew from."""
 
     snapshots: Snapshots
@@ -163,6 +152,7 @@ class _Side:
     foresight: Foresight = field(default_factory=Foresight)
     past: Recalled | None = None
     queue: Queue | None = None  # once somebody has asked for it
+    answers: dict[Hashable, Any] = field(default_factory=dict)  # what was found on it and is asked for again
 
 
 class Grounds:
@@ -172,8 +162,8 @@ class Grounds:
         self.forget()
 
     def forget(self) -> None:
-        self._serving: _Side | None = None
-        self._spare: _Side | None = None
+        self._serving: Side | None = None
+        self._spare: Side | None = None
         self._making = threading.Lock()
         self._trying = threading.Lock()
         self._previewing = threading.Lock()
@@ -181,7 +171,7 @@ class Grounds:
         self._made = threading.Event()  # set whenever no reading is under way
         self._fault: Exception | None = None
 
-    def trial(self, make: Callable[[_Side], Job], now: datetime, *, dated: bool) -> tuple[Trial, datetime] | None:
+    def trial(self, make: Callable[[Side], Job], now: datetime, *, dated: bool) -> tuple[Trial, datetime] | None:
         """One trial and of which moment it is; None: the fleet is being read. Trials take a few hundredths of a second, one after the other."""
         self._see_to_it(now)
         with self._trying:
@@ -190,6 +180,27 @@ class Grounds:
                 return None
             assert side.ground is not None
             return side.ground.trial(make(side), dated=dated), side.taken_at
+
+    def again(self, name: str, make: Callable[[Side, Job], Job], now: datetime, *, dated: bool) -> tuple[Trial | None, datetime] | None:
+        """The same of a job that waits, changed as `make` says, in its place; nothing where it does not wait there."""
+        self._see_to_it(now)
+        with self._trying:
+            side = self._serving
+            if side is None or not _serves(side, now):
+                return None
+            assert side.ground is not None
+            waiting = side.ground.waiting(name)
+            trial = side.ground.trial(make(side, waiting), dated=dated, instead_of=name) if waiting is not None else None
+            return trial, side.taken_at
+
+    def remembered(self, key: Hashable, find: Callable[[], Answer]) -> Answer:
+        """What takes many trials is looked for once for each reading. The key has all that it depends on beside the fleet."""
+        side = self._serving
+        if side is None:
+            return find()
+        if key not in side.answers:
+            side.answers[key] = find()
+        return cast(Answer, side.answers[key])
 
     def types_of(self, nodes: Iterable[str] | None) -> set[str]:
         """The GPU types of these nodes, or of all, in the fleet as it was read last."""
@@ -242,7 +253,7 @@ class Grounds:
         side = self._serving
         return None if side is None or not _serves(side, now) else side.queue
 
-    def foreseen(self, make: Callable[[_Side], Job], wait: int) -> Foreseen:
+    def foreseen(self, make: Callable[[Side], Job], wait: int) -> Foreseen:
         """The range around a start that a trial found: by futures, where few enough jobs are there to play them while somebody waits."""
         with self._trying:
             side = self._serving
@@ -274,7 +285,7 @@ class Grounds:
         if not serves:
             self._made.wait(patience)
 
-    def _is_old(self, side: _Side, now: datetime) -> bool:
+    def _is_old(self, side: Side, now: datetime) -> bool:
         age = now - side.taken_at
         if age >= FRESH_QUIET:
             return True
@@ -306,7 +317,7 @@ class Grounds:
     def _make(self, now: datetime) -> None:
         side = self._spare
         if side is None or side.kinds > MOST_KINDS:
-            side = _Side(Snapshots())
+            side = Side(Snapshots())
         chosen = policy()
         facts = [backend.facts for backend in backends_all().values()]
         engine = chosen.engine if not facts or any(one.creates_mig for one in facts) else without_splitting(chosen.engine)
@@ -314,7 +325,7 @@ class Grounds:
         side.decided = decided_now()
         snapshot = side.snapshots.take(settings=engine, now=now, start_timeout=chosen.start_timeout)
         side.ground, side.queue = Ground(_begun(snapshot.scenario, snapshot.kept), snapshot.kept), None
-        side.taken_at, side.foresight = now, foresight_now()
+        side.taken_at, side.foresight, side.answers = now, foresight_now(), {}
         side.past = past_recalled(side.past, kinds=side.snapshots.kinds, now=now)
         side.took = timedelta(seconds=time.monotonic() - began)
         with self._trying:  # whoever still tries on the old one ends first
@@ -338,7 +349,7 @@ def _starts(scenario: Scenario, jobs: Sequence[Job]) -> list[str]:
     return [one.job for one in decisions_of(cycle) if one.action == "start" and one.job is not None]
 
 
-def _serves(side: _Side, now: datetime) -> bool:
+def _serves(side: Side, now: datetime) -> bool:
     return timedelta(0) <= now - side.taken_at < STALE
 
 
@@ -370,13 +381,15 @@ def fit_checked(*, access: Access, checked: Checked, raw: Mapping[str, Any], now
         return None
     found, as_of = tried
     said = checked.description
-    at = _moment(found, as_of, now)
+    at = moment_of(found, as_of, now)
     held = (*_held(said, now), *([PAUSED] if pause_now() else []))
     range_ = None if at is None else _range(checked, found, at, now)
     if range_ is not None:
         at = range_[1]
     start = max(at, said.not_before) if at is not None and said.not_before is not None else at
-    better = _changes(access, checked, raw, found, now) if changes and not held and (at is None or at > now) else ()
+    better: tuple[Change, ...] = ()
+    if changes and not held and (at is None or at > now):
+        better = changes_found(access, checked, raw, found, lambda _, other, dated: _tried(other, now, dated=dated), now)
     standing = GROUNDS.types_of((*(stand.node for stand in found.stands), *(node for node, _ in found.nodes))) or {found.quota_type}
     run = seconds_at(slowest_on(said.spec, standing), said.estimate_s, said.limit_s)
     rates = rates_now(now=now) if access.can(Can.SEE_COSTS, checked.quota.path) else {}
@@ -430,10 +443,10 @@ def _on_types(said: JobDescription, found: Trial, standing: Collection[str], rat
 
 
 def _tried(checked: Checked, now: datetime, *, dated: bool = True) -> tuple[Trial, datetime] | None:
-    return GROUNDS.trial(lambda side: _job(checked, side), now, dated=dated)
+    return GROUNDS.trial(lambda side: job_of(checked, side), now, dated=dated)
 
 
-def _job(checked: Checked, side: _Side) -> Job:
+def job_of(checked: Checked, side: Side) -> Job:
     """The job as the engine has it, of a kind that the ground knows and keeps."""
     said = checked.description
     kinds = side.snapshots.kinds
@@ -458,12 +471,6 @@ def _job(checked: Checked, side: _Side) -> Job:
         work_ms=None,
         run=QUEUED,
     )
-
-
-def _moment(found: Trial, as_of: datetime, now: datetime) -> datetime | None:
-    if found.at is None or found.at > FOREVER_MS:
-        return None
-    return max(now, as_of + timedelta(milliseconds=found.at)) if found.at else now
 
 
 def _held(said: JobDescription, now: datetime) -> tuple[str, ...]:
@@ -493,115 +500,9 @@ def _verdict(found: Trial, held: tuple[str, ...], start: datetime | None, now: d
 def _range(checked: Checked, found: Trial, at: datetime, now: datetime) -> tuple[datetime, datetime, datetime]:
     """The earliest, the expected and the latest start. Who starts now, or once others have left after their grace, is told no history."""
     wait = (at - now) // MILLISECOND
-    sure = ruled(estimated(wait)) if found.stands or not wait else GROUNDS.foreseen(lambda side: _job(checked, side), wait)
+    sure = ruled(estimated(wait)) if found.stands or not wait else GROUNDS.foreseen(lambda side: job_of(checked, side), wait)
     return now + MILLISECOND * sure.earliest, now + MILLISECOND * sure.at, now + MILLISECOND * sure.latest
 
 
 def _cost(milli: int, seconds: int | None, rate: int | None) -> int | None:
     return None if seconds is None or rate is None else cost_micros(gpu_milli=milli, millis=1000 * seconds, micros_per_gpu_hour=rate)
-
-
-# What would start it sooner
-
-
-def _changes(access: Access, checked: Checked, raw: Mapping[str, Any], found: Trial, now: datetime) -> tuple[Change, ...]:
-    """The gentlest changes that start it at once; where there are fewer than three, those that start it sooner."""
-    known: dict[str, Change] = {}
-    later: list[tuple[str, Any, Checked]] = []
-    candidates = list(_candidates(checked.description))
-    alone = {key: value for key, value in raw.items() if key != "array"}
-    judged = submissions_judge(access=access, descriptions=[changed(alone, path, value) for path, value in candidates], now=now)
-    for (path, value), other in zip(candidates, judged, strict=True):
-        if len(known) >= MOST_CHANGES:
-            break
-        if path in known or not isinstance(other, Checked):
-            continue
-        answer = _tried(other, now, dated=False)
-        if answer is None:
-            break
-        tried, as_of = answer
-        if tried.at is not None:
-            at = _moment(tried, as_of, now) or now
-            if at <= now or _is_sooner(tried, found):
-                known[path] = Change(path, value, at, at <= now)
-        elif not tried.never and not any(one == path for one, _, _ in later):
-            later.append((path, value, other))
-    for path, value, other in later[:MOST_DATED]:
-        if len(known) >= MOST_CHANGES or path in known:
-            continue
-        answer = _tried(other, now)
-        if answer is None:
-            break
-        tried, as_of = answer
-        at_then = _moment(tried, as_of, now)
-        if at_then is not None and _is_sooner(tried, found):
-            known[path] = Change(path, value, at_then, False)
-    return tuple(sorted(known.values(), key=lambda change: (not change.now, change.at, change.path)))
-
-
-def _is_sooner(tried: Trial, found: Trial) -> bool:
-    """A minute sooner is worth nobody's while."""
-    return found.at is None or (tried.at or 0) + 60_000 < found.at * 0.9
-
-
-def changed(raw: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
-    """A description with another value at a path such as `topology.required` or `roles[0].min`; None takes the key out."""
-    steps: list[str | int] = []
-    for word in path.split("."):
-        name, _, rest = word.partition("[")
-        steps.append(name)
-        steps += [int(number.rstrip("]")) for number in rest.split("[") if number]
-    return _changed(raw, steps, value)
-
-
-def _changed(raw: Any, steps: list[str | int], value: Any) -> Any:
-    first, rest = steps[0], steps[1:]
-    if isinstance(first, int):
-        return [_changed(item, rest, value) if place == first else item for place, item in enumerate(raw)]
-    copy = dict(raw or {})
-    if rest:
-        copy[first] = _changed(copy.get(first) or ([] if isinstance(rest[0], int) else {}), rest, value)
-    elif value is None:
-        copy.pop(first, None)
-    else:
-        copy[first] = value
-    return copy
-
-
-def _candidates(said: JobDescription) -> Iterator[tuple[str, Any]]:
-    """What could be asked for instead, the gentlest first. Several values of one key go from the nearest on."""
-    if said.gpu_types:
-        yield "gpu_types", None
-    topology = said.topology
-    if topology is not None and topology.required:
-        yield "topology.required", None
-    if said.preemptible_column != "yes":
-        yield "preemptible", True
-    if said.roles is None:
-        workers, gpus = said.workers or 1, said.gpus or 0
-        yield from (("workers", count) for count in _fewer(workers))
-        if workers == 1:
-            yield from (("gpus", count) for count in _halved(gpus))
-    else:
-        role = said.roles[0]
-        if role.gpu_types:
-            yield "roles[0].gpu_types", None
-        if role.topology is not None and role.topology.required:
-            yield "roles[0].topology.required", None
-        most = role.max or role.min
-        yield from (("roles[0].min", count) for count in _fewer(role.min) if (most - count) % role.step == 0)
-        if role.min == 1 and role.gpus:
-            yield from (("roles[0].gpus", count) for count in _halved(role.gpus))
-    longest = said.limit_s or said.estimate_s
-    if longest and longest >= 1200:
-        yield ("limit_s", longest // 2)
-
-
-def _halved(gpus: int) -> list[int]:
-    """Half of them, and again, at most as often as it takes from more than any node has to what one node may have."""
-    return [gpus >> times for times in range(1, 5) if gpus >> times]
-
-
-def _fewer(workers: int) -> list[int]:
-    """Some numbers below, the largest first."""
-    return sorted({workers - 1, workers * 3 // 4, workers // 2, workers // 4, 1} & set(range(1, workers)), reverse=True)

@@ -34,7 +34,8 @@ def job_change_page(request: HttpRequest, public_id: str) -> HttpResponse:
     job = job_for(access, public_id)
     must_steer(access, job)
     if request.method != "POST":
-        return _change_form(request, job, Typed({}, {}))
+        # An address may say what a field begins with; nothing is changed before it is saved.
+        return _change_form(request, job, Typed.of(request.GET.items()))
     typed = Typed.of(request.POST.items())
     text = request.POST.get("revision", "")
     revision = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else NO_REVISION

@@ -21,6 +21,7 @@ from scheduler.job_templates import Template
 from scheduler.job_yaml import Document, read_yaml, write_yaml
 from scheduler.models import GpuType, JobDraft, Schedule
 from scheduler.presenters.fitting import fit_view, node_names
+from scheduler.presenters.sooner import WITH, described_with
 from scheduler.presenters.submitting import (
     bounds_said,
     command_line,
@@ -90,7 +91,7 @@ def job_new(request: HttpRequest) -> HttpResponse:
     access = access_of(request)
     start = _start(request, access)
     if request.method != "POST":
-        return _page(request, access, start, _blank(start))
+        return _page(request, access, start, _begun(request, start))
     sent = _sent(request, access)
     if sent.checked is None or sent.faults or "check" in request.POST or "add_role" in request.POST:
         only_looks = "check" in request.POST or "add_role" in request.POST
@@ -203,6 +204,16 @@ def _template_of(access: Access, description: Mapping[str, Any]) -> Template | N
 def _blank(start: Start) -> Sent:
     document = read_yaml(start.text) if start.text else None
     return Sent(start.description, None, document, start.text or write_yaml(start.description), {}, start.repeat)
+
+
+def _begun(request: HttpRequest, start: Start) -> Sent:
+    """What the page begins with, and over it what its address says of some fields."""
+    asked = {name.removeprefix(WITH): str(text) for name, text in request.GET.items() if name.startswith(WITH)}
+    asked = {path: text for path, text in asked.items() if field_at(path) is not None and not path.startswith(REPEAT)}
+    if not asked or start.text:
+        return _blank(start)
+    described = described_with(start.description, asked)
+    return Sent(described, None, None, write_yaml(described), {}, start.repeat)
 
 
 def _sent(request: HttpRequest, access: Access, *, judged: bool = True) -> Sent:

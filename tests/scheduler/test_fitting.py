@@ -12,7 +12,8 @@ from quotas.permissions import Access
 from scheduler.models import Job
 from scheduler.presenters.fitting import fit_view
 from scheduler.services import fitting
-from scheduler.services.fitting import Fit, changed, fit_of
+from scheduler.services.fitting import Fit, fit_of
+from scheduler.services.proposals import changed
 from tests import builders
 from tests.builders import NOON
 from tests.scheduler.loop.worlds import H100, Loop, submit

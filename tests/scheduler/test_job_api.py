@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from gpufleet.core.times import now
-from scheduler.models import Checkpoint, Dependency, JobEvent, JobState, Lease, Promise
+from scheduler.models import Checkpoint, Dependency, JobEvent, JobState, Lease, Prediction, Promise
 from tests.builders import NOON, attempt, gpu, job, node, outlook, placement, plan
 
 pytestmark = pytest.mark.django_db
@@ -143,3 +143,29 @@ def test_the_scheduler_tells_programs_what_its_page_says(api, ours):
     assert api("operator", "get", f"/scheduler/plans/{made.pk}", 200)["decisions"][0]["job"] == "j-1"
     assert api("operator", "get", f"/scheduler/plans/{made.pk}/scenario", 200) == {"format": "gpufleet-scenario/1"}
     api("operator", "get", "/scheduler/plans/99999999", 404)
+
+
+def test_why_tells_the_first_told_start_and_how_good_such_words_were(api, personas, ours):
+    for hours in range(3):
+        before = job(f"before-{hours}", on=ours, state=JobState.COMPLETED)
+        told_at = now() - timedelta(days=1)
+        due = told_at + timedelta(hours=2)
+        ranged = {"earliest": due - timedelta(minutes=30), "expected": due, "latest": due + timedelta(minutes=90), "foreseen": due}
+        Prediction.objects.create(job=before, at=told_at, started_at=due + timedelta(hours=hours), **ranged)
+    mine = job("mine", on=ours)
+    outlook(mine, "needs 8 GPUs")
+    assert api("viewer", "get", f"/jobs/{mine.public_id}/why", 200)["first_told"] is None
+    first = {"earliest": NOON + timedelta(hours=1), "expected": NOON + timedelta(hours=2), "latest": NOON + timedelta(hours=4)}
+    Prediction.objects.create(job=mine, at=NOON, foreseen=NOON, **first)
+
+    told = api("viewer", "get", f"/jobs/{mine.public_id}/why", 200)
+
+    assert told["first_told"] == {"at": "2026-11-20T12:00:00+00:00", "started_at": None} | {key: at.isoformat() for key, at in first.items()}
+    assert told["record"] == {
+        "starts": 3,
+        "as_far_ahead": False,
+        "inside_percent": 66.7,
+        "error_s": 3600,
+        "width_s": 7200,
+        "wait_s": told["record"]["wait_s"],
+    }

@@ -1,0 +1,85 @@
+"""What would start a job sooner that waits already: tried on the fleet of a moment, with the job at its place in the queue (UI-4, SCH-20).
+
+Some changes can be made to the job as it stands; others need it submitted again, behind all others, and this one cancelled: each is tried as that.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from quotas.permissions import Access
+from scheduler.engine.trial import Trial
+from scheduler.engine.values import Job as Planned
+from scheduler.models import Job, JobState
+from scheduler.selectors.jobs import must_steer
+from scheduler.selectors.loop import pause_now
+from scheduler.services.fitting import GROUNDS, PAUSED, Side, job_of
+from scheduler.services.proposals import Change, changes_found, moment_of
+from scheduler.services.submission import Checked, submissions_judge
+
+WAITING = (JobState.QUEUED, JobState.PREEMPTED)
+# Paths of a description that a waiting job may still be given other values of.
+IN_PLACE = ("limit_s", "workers", "roles[0].min")
+
+
+@dataclass(frozen=True, slots=True)
+class Sooner:
+    """Up to three changes. `at` is when it starts as it is (None: nobody can say); `idle`: why none was looked for."""
+
+    as_of: datetime
+    at: datetime | None
+    changes: tuple[Change, ...]
+    idle: str = ""
+
+
+NOT_ASKED = "Nothing was tried: it is held, not due or behind other jobs, or the next plan starts it."
+NOT_YOURS = "Nothing was tried: you may not submit it like this."
+STARTS = "It starts as it is."
+
+
+def in_place(path: str) -> bool:
+    """Whether the job itself can be changed so; else it has to be submitted again."""
+    return path in IN_PLACE
+
+
+def job_sooner(*, access: Access, job: Job, description: Mapping[str, Any], now: datetime) -> Sooner | None:
+    """For those who may steer it. `description` is the job as it could be submitted again. None: the fleet is being read."""
+    must_steer(access, job)
+    if job.state not in WAITING:
+        return Sooner(now, None, (), NOT_ASKED)
+    if pause_now():
+        return Sooner(now, None, (), PAUSED)
+    answer = GROUNDS.again(job.public_id, lambda _, waiting: waiting, now, dated=True)
+    if answer is None:
+        return None
+    found, as_of = answer
+    if found is None:
+        return Sooner(as_of, None, (), NOT_ASKED)
+    key = (job.pk, job.revision, as_of, access.actor.name)
+    return GROUNDS.remembered(key, lambda: _found(access, job, description, found, as_of, now))
+
+
+def _found(access: Access, job: Job, description: Mapping[str, Any], found: Trial, as_of: datetime, now: datetime) -> Sooner:
+    at = moment_of(found, as_of, now)
+    if found.stands:
+        return Sooner(as_of, at, (), STARTS)
+    if at is not None and at <= now:
+        at = None  # there would be room for it, and something else than room keeps it: its back-off, say
+    (checked,) = submissions_judge(access=access, descriptions=[description], now=now)
+    if not isinstance(checked, Checked):
+        return Sooner(as_of, at, (), NOT_YOURS)
+
+    def tried_as(path: str, other: Checked, dated: bool) -> tuple[Trial, datetime] | None:
+        answer = GROUNDS.again(job.public_id, lambda side, waiting: _changed(side, waiting, path, other), now, dated=dated)
+        return (answer[0], answer[1]) if answer is not None and answer[0] is not None else None
+
+    return Sooner(as_of, at, changes_found(access, checked, description, found, tried_as, now))
+
+
+def _changed(side: Side, waiting: Planned, path: str, other: Checked) -> Planned:
+    """The job with a change: as it stands in the queue, or submitted again."""
+    fresh = job_of(other, side)
+    if not in_place(path):
+        return fresh
+    return replace(waiting, kind=fresh.kind, limit_ms=fresh.limit_ms, estimate_ms=fresh.estimate_ms)
