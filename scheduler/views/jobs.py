@@ -7,10 +7,9 @@ from typing import Any
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db.models import Count, Q
-from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonResponse, StreamingHttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
-from django.utils.text import slugify
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from dashboards.job_usage import job_usage
@@ -54,9 +53,8 @@ from scheduler.selectors.jobs import (
     job_waits_for,
     jobs_listed,
     may_steer,
-    must_steer,
 )
-from scheduler.selectors.logs import MOST_BYTES, job_log, job_writers
+from scheduler.selectors.logs import job_writers
 from scheduler.selectors.loop import pause_now
 from scheduler.selectors.notices import follows_job
 from scheduler.selectors.predictions import prediction_of, record_of
@@ -70,8 +68,6 @@ from scheduler.services.steering import job_cancel, job_hold_back, job_release_h
 from scheduler.speeds import seconds_at, slowest_on
 from scheduler.view_queries import query_spelt
 from scheduler.views.nodes import messages_by_field
-
-LOG_TAIL = 64 * 1024
 
 
 def job_lines_now(access: Access, jobs: list[Job]) -> list[JobLine]:
@@ -137,42 +133,6 @@ def job_tabs(access: Access, asked: list[str], *, queue: bool = False) -> list[d
 @requires(Can.SEE)
 def job_page(request: HttpRequest, public_id: str) -> HttpResponse:
     return _page(request, job_for(access_of(request), public_id))
-
-
-@require_safe
-@requires(Can.SEE)
-def job_log_page(request: HttpRequest, public_id: str) -> HttpResponseBase:
-    """The end of what one worker wrote; with `?format=text` all of it that is kept, as a file."""
-    access = access_of(request)
-    job = job_for(access, public_id)
-    must_steer(access, job)
-    attempts = job_attempts(job)
-    attempt, index = _number(request.GET.get("attempt", "")), _number(request.GET.get("index", "")) or 0
-    role = request.GET.get("role", "")[:40]
-    if request.GET.get("format") == "text":
-        name = f"{job.public_id}-{role or 'worker'}-{index}.log"
-        headers = {"Content-Disposition": f'attachment; filename="{slugify(name.removesuffix(".log"))}.log"'}
-        parts = _all_parts(job, attempt=attempt, role=role, index=index)
-        return StreamingHttpResponse(parts, content_type="text/plain; charset=utf-8", headers=headers)
-    log = job_log(job, attempt=attempt, role=role, index=index, offset=-LOG_TAIL, limit=LOG_TAIL)
-    shown = next((one for one in attempts if one.number == log.attempt), None)
-    context = {"job": job, "log": log, "attempts": attempts, "writers": job_writers(shown) if shown else []}
-    return render(request, "scheduler/job_log.html", context)
-
-
-def _number(text: str) -> int | None:
-    """What an address says wrongly is taken as not said."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 7 else None
-
-
-def _all_parts(job: Job, *, attempt: int | None, role: str, index: int) -> Iterator[bytes]:
-    offset = 0
-    while True:
-        part = job_log(job, attempt=attempt, role=role, index=index, offset=offset, limit=MOST_BYTES)
-        yield (part.text or (f"{part.note}\n" if part.note and not offset else "")).encode()
-        if not part.text or part.next_offset <= offset:
-            return
-        offset = part.next_offset
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

@@ -186,6 +186,23 @@ class TestOfAJob:
         assert personas.client("submitter").get(address, {"q": "x", "attempt": "9"}).status_code == 404
 
 
+@pytest.mark.django_db
+def test_the_page_and_the_file_have_what_was_found(personas: Personas, running: Job, kept: Kept) -> None:
+    kept.data, client = b"<b>one</b>\ntwo\n" + b"x\n" * 300, personas.client("submitter")
+    address = f"/jobs/{running.public_id}/log/"
+
+    page = client.get(address, {"q": " <B> "}).content.decode()
+    assert "<mark>&lt;b&gt;</mark>one&lt;/b&gt;" in page
+    assert "That is all of it." in page
+    assert "No line holds “nowhere”." in client.get(address, {"q": "nowhere"}).content.decode()
+    some = client.get(address, {"q": "x"}).content.decode()
+    assert f"offset={11 + 4 + 2 * 200}&amp;line=203" in some
+    answer = client.get(address, {"q": "x", "format": "found"})
+    assert b"".join(answer.streaming_content).decode().splitlines() == [f"{number}: x" for number in range(3, 303)]  # type: ignore[attr-defined]
+    assert client.get(address, {"format": "found"}).status_code == 400
+    assert personas.client("viewer").get(address, {"q": "x"}).status_code == 403
+
+
 def test_a_back_end_that_fails_half_way_is_said_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = Kept(b"error\n" * 100)
     calls = iter([False, False, False, True])

@@ -204,6 +204,15 @@ def percent_of(part: int | float | None, whole: int | float | None) -> str:
 
 
 @register.filter
+def bytes_told(size: int) -> str:
+    """Bytes in the unit that reads best: `512 B`, `64 KiB`, `1.2 GiB`."""
+    for power, unit in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
+        if size >= 1024**power:
+            return f"{size / 1024**power:.{0 if size >= 10 * 1024**power else 1}f}".removesuffix(".0") + f"{THIN}{unit}"
+    return f"{size}{THIN}B"
+
+
+@register.filter
 def memory(mib: int | float | None) -> str:
     """Mebibytes in the unit that reads best: `512 MiB`, `80 GiB`, `1.5 TiB`."""
     if mib is None:
