@@ -11,6 +11,7 @@ from ninja import NinjaAPI, Schema
 from ninja.errors import AuthenticationError, Throttled
 from ninja.openapi.docs import DocsBase
 from ninja.operation import Operation
+from ninja.parser import Parser
 from ninja.security import HttpBearer, SessionAuth
 from ninja.throttling import AnonRateThrottle
 
@@ -58,13 +59,23 @@ class BrowserAuth(SessionAuth):
         return f"u:{request.user.pk}" if request.user.is_authenticated else None
 
 
+class ObjectParser(Parser):
+    """A body is a JSON object: of a list or a word no field would be found, and it would pass as one that leaves everything out."""
+
+    def parse_body(self, request: HttpRequest) -> dict[str, Any]:
+        found = super().parse_body(request)
+        if not isinstance(found, dict):
+            raise ValueError("A JSON object is wanted.")
+        return found
+
+
 class ReadableDocs(DocsBase):
     """The operations as a page of the console: readable without scripts, in its own colours, from no other host."""
 
     def render_page(self, request: HttpRequest, api: NinjaAPI, **kwargs: Any) -> HttpResponse:
         from gpufleet.api_docs import described
 
-        return render(request, "api/docs.html", described(api.get_openapi_schema()))
+        return render(request, "api/docs.html", described(api.get_openapi_schema(), base=request.build_absolute_uri("/").rstrip("/")))
 
 
 def _for_callers(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
@@ -99,6 +110,7 @@ api = Api(
     description="Read and steer the fleet from programs. Times are UTC in ISO 8601, GPUs are whole numbers of milli-GPU, money is micro-units.",
     urls_namespace="api",
     docs=ReadableDocs(),
+    parser=ObjectParser(),
     docs_decorator=_for_callers,
     auth=[TOKEN, BrowserAuth()],
     throttle=[CallerLimit()],

@@ -1,5 +1,6 @@
 """The API's frame: who asks, how faults look, and its documentation."""
 
+import html
 import json
 import threading
 
@@ -94,6 +95,13 @@ def test_what_is_not_there_is_a_problem_too(personas: Personas, path: str):
     assert answer["Content-Type"] == "application/problem+json"
 
 
+@pytest.mark.parametrize("body", ["[1, 2]", '"all"', "7", "null"])
+def test_a_body_that_is_no_object_is_not_taken_for_an_empty_one(personas: Personas, body: str):
+    answer = personas.client("viewer").post("/api/v1/me/notices/read", body, content_type="application/json")
+
+    assert answer.status_code == 400
+
+
 def test_a_body_that_is_too_large_is_said_to_be(personas: Personas, settings):
     settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 2000
 
@@ -120,6 +128,24 @@ def test_the_documentation_is_for_callers_and_loads_no_script(personas: Personas
     assert Client().get("/api/v1/docs").status_code == 401
     token = personas.token("viewer", "read")
     assert Client().get("/api/v1/openapi.json", headers=_bearer(token)).status_code == 200
+
+
+def test_the_documentation_shows_how_each_operation_is_called(personas: Personas):
+    page = html.unescape(personas.client("viewer").get("/api/v1/docs").content.decode())
+    part = page[page.index('id="job_end"') : page.index('id="job_held"')]
+    whole = page[page.index('id="role_create"') : page.index('id="role_delete"')]
+
+    assert "curl -X POST http://testserver/api/v1/jobs/j-417/cancel" in part
+    assert """-d '{"reason": "The data was wrong."}'""" in part
+    assert "A token with the scope submit or operate" in part
+    assert "<code>public_id</code>" in part
+    assert "Id of the job." in part
+    assert "The `ETag`" not in part, "backticks are for writers"
+    assert "<code>ETag</code>" in part
+    assert all(f"<code>{status}</code>" in part for status in (401, 403, 404, 409, 412, 422, 429))
+    assert "Path of the node that the role was given on." in whole
+    for operation in (one for methods in api.get_openapi_schema()["paths"].values() for one in methods.values()):
+        assert f'id="{operation["operationId"]}-curl"' in page
 
 
 def test_the_last_use_is_written_at_most_once_a_minute(personas: Personas, django_assert_num_queries):
