@@ -36,7 +36,7 @@ _BY_SCOPES: dict[tuple[str, ...], str] = {
     ("admin",): "group_rule_list person_list person_get person_new person_change person_return person_end person_reset"
     " quota_create quota_update quota_archive quota_move quota_restore role_create role_delete token_new token_delete",
     STEERING: "jobs_bulk job_view_update job_change job_end job_save job_queued job_held job_released job_again job_said job_output job_output_search"
-    " job_output_stream schedule_delete schedule_update schedule_hold schedule_go_on schedule_run",
+    " job_output_stream job_earlier schedule_delete schedule_update schedule_hold schedule_go_on schedule_run",
     HOOKING: "webhooks webhook webhook_create webhook_update webhook_delete webhook_rotate webhook_try deliveries delivery delivery_again",
     WRITING: "job_view_create job_view_delete job_followed job_unfollowed notice_choices_put notices_mark notices_try template_put template_gone",
 }
