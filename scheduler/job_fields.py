@@ -178,6 +178,13 @@ SECTIONS = (
         "Many alike, labels and cost centre",
         (
             Field("array.size", "So many", "number"),
+            Field("array.grid", "Or a sweep", "grid", "A variable a line with its values: LR=0.1 0.01 0.001."),
+            Field(
+                "array.combine",
+                "Its values",
+                "choice",
+                choices=_choices(("product", "Every combination"), ("zip", "First with first, …"), blank="Every combination"),
+            ),
             Field("array.values", "Or one for each set", "sets", "One set of variables a line: LR=0.1 SEED=7."),
             Field("labels", "Labels", "pairs", "One key=value a line."),
             Field("cost_centre", "Cost centre"),
@@ -307,6 +314,17 @@ def _sets(text: str) -> Any:
     return found
 
 
+def _grid(text: str) -> Any:
+    found: dict[str, Any] = {}
+    for line in filter(None, (line.strip() for line in text.splitlines())):
+        key, equals, values = line.partition("=")
+        words = _command(values)
+        if not equals or isinstance(words, str) or key.strip() in found:
+            return text
+        found[key.strip()] = words
+    return found
+
+
 def _after(text: str) -> Any:
     found = []
     for line in filter(None, (line.strip() for line in text.splitlines())):
@@ -332,6 +350,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "pairs": _pairs,
     "numbers": _numbers,
     "sets": _sets,
+    "grid": _grid,
     "after": _after,
     "json": _json,
 }
@@ -392,6 +411,8 @@ def _written(kind: str, value: Any) -> str:
             return "\n".join(f"{key}={_plain(one)}" for key, one in value.items())
         case "sets", list():
             return "\n".join(shlex.join(f"{key}={one}" for key, one in each.items()) if isinstance(each, dict) else str(each) for each in value)
+        case "grid", dict() if all(isinstance(values, list) for values in value.values()):
+            return "\n".join(f"{key}={shlex.join(map(_plain, values))}" for key, values in value.items())
         case "after", list():
             return "\n".join(f"{one.get('job', '')} {one.get('if', '')}".strip() if isinstance(one, dict) else str(one) for one in value)
         case "length", int() if value and not isinstance(value, bool):

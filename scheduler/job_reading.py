@@ -14,7 +14,7 @@ from typing import Any
 from django.core.exceptions import ValidationError
 from pydantic import ValidationError as SchemaError
 
-from scheduler.job_schema import VARIABLE, WORD, JobChange, JobDescription
+from scheduler.job_schema import VARIABLE, WAYS, WORD, JobChange, JobDescription
 
 Faults = dict[str, list[str]]
 Step = int | str
@@ -57,6 +57,8 @@ def read_description(raw: Any) -> Read:
                 faults[path].append(message)
         for steps, _ in sorted(found, key=lambda one: [str(step) for step in one[0]], reverse=True):
             _take_out(rest, steps)
+        if any(steps[:1] == ("array",) for steps, _ in found) and isinstance(array := rest.get("array"), dict) and not array.keys() & {*WAYS}:
+            del rest["array"]  # without what it got wrong it says nothing, which is no fault of its own
         try:
             return Read(None, dict(faults), JobDescription.model_validate(rest))
         except SchemaError as error:

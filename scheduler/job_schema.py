@@ -5,15 +5,28 @@ the engine can judge (levels, profiles, combinations) is checked by the engine's
 """
 
 from datetime import UTC, datetime
+from math import isfinite, prod
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    WithJsonSchema,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from scheduler.job_image import LONGEST, PATTERN, image_fault
 from scheduler.policy import DEFAULT_GRACE_SECONDS
 
 MOST_ELEMENTS = 10_000
+# In which an array says how many it is.
+WAYS = ("size", "values", "grid")
 # In `Job.spec`, which the engine's snapshot reads: whether `Job.launch` names an image. No key of a description.
 IN_IMAGE = "in_image"
 LONGEST_SECONDS = 366 * 86_400
@@ -108,21 +121,66 @@ class Launch(Part):
         return self
 
 
+def _as_text(value: Any) -> Any:
+    """A parameter may be written as a number or as true; a job gets it as a text, as it gets all its variables."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float) and isfinite(value) else value
+
+
+Parameter = Annotated[
+    Text, BeforeValidator(_as_text), WithJsonSchema({"anyOf": [{"type": "string", "maxLength": 4000}, {"type": "number"}, {"type": "boolean"}]})
+]
+
+
 class Array(Part):
-    """Many jobs alike: so many, or one for each set of variables."""
+    """Many jobs alike: so many, one for each set of variables, or a sweep over the values of some."""
 
     size: int | None = Field(default=None, ge=1, le=MOST_ELEMENTS)
     values: list[dict[Variable, Text]] | None = Field(default=None, min_length=1, max_length=MOST_ELEMENTS)
+    grid: dict[Variable, Annotated[list[Parameter], Field(min_length=1, max_length=MOST_ELEMENTS)]] | None = Field(
+        default=None, min_length=1, max_length=20, description="A sweep: the values that each variable takes."
+    )
+    combine: Literal["product", "zip"] = Field(
+        default="product",
+        description="Of a grid: each combination, the last variable changing first; or the first values together, then the second.",
+    )
 
     @model_validator(mode="after")
-    def one_of_both(self) -> "Array":
-        if (self.size is None) == (self.values is None):
-            raise broken_rule("values" if self.size else "size", "State either size or values.")
+    def one_way(self) -> "Array":
+        stated = [way for way in WAYS if getattr(self, way) is not None]
+        if len(stated) != 1:
+            raise broken_rule(stated[-1] if stated else "size", "State one of size, values and grid.")
+        if self.grid is None:
+            return self
+        lengths = [len(values) for values in self.grid.values()]
+        if self.combine == "zip" and len(set(lengths)) > 1:
+            raise broken_rule("grid", f"To go together the lists must be equally long; they have {', '.join(map(str, lengths))}.")
+        if self.count > MOST_ELEMENTS:
+            raise broken_rule("grid", f"It comes to {self.count:,} jobs; at most {MOST_ELEMENTS:,}.")
         return self
 
     @property
     def count(self) -> int:
-        return self.size if self.size is not None else len(self.values or ())
+        if self.size is not None:
+            return self.size
+        if self.grid is None:
+            return len(self.values or ())
+        lengths = [len(values) for values in self.grid.values()]
+        return prod(lengths) if self.combine == "product" else lengths[0]
+
+    def own(self, place: int) -> dict[str, str]:
+        """The variables of one element."""
+        if self.grid is None:
+            return self.values[place] if self.values is not None else {}
+        found = {}
+        for name, values in reversed(self.grid.items()):
+            if self.combine == "product":
+                place, here = divmod(place, len(values))
+            else:
+                here = place
+            found[name] = values[here]
+        return dict(reversed(found.items()))
 
 
 class After(Part):

@@ -8,8 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic import ValidationError as SchemaError
+
 from scheduler.job_fields import steps_of, value_at, value_written
 from scheduler.job_reading import Faults
+from scheduler.job_schema import WAYS, Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +46,18 @@ class Template:
             body = {key: value for key, value in body.items() if key not in ("gpus", "workers") or key in self.locked}
         elif "gpus" in raw or "workers" in raw:
             body = {key: value for key, value in body.items() if key != "roles" or any(path.startswith("roles") for path in self.locked)}
+        if "array" in body and "array" in raw:
+            body["array"] = self._array_left(body["array"], raw["array"])
         whole: dict[str, Any] = _merged(body, raw)
         if "roles" in body and "roles" in raw:
             whole["roles"] = _merged_roles(body["roles"], raw["roles"])
         return whole
+
+    def _array_left(self, body: Any, raw: Any) -> Any:
+        """Who says in his own way how many it is takes the place of the template's way."""
+        if not isinstance(body, Mapping) or not isinstance(raw, Mapping) or not any(way in raw for way in WAYS):
+            return body
+        return {key: value for key, value in body.items() if key not in WAYS or f"array.{key}" in self.locked}
 
     def faults(self, raw: Mapping[str, Any]) -> Faults:
         """What a completed description changes that is locked, or takes beyond its bounds."""
@@ -56,10 +67,20 @@ class Template:
             if value_at(raw, steps_of(path)) != wanted:
                 found[path] = [f"The template {self.ref} keeps it at {_shown(wanted)}."]
         for path, limit in self.limits.items():
-            value = value_at(raw, steps_of(path))
+            value, path = _counted(raw) if path == "array.size" else (value_at(raw, steps_of(path)), path)
             if value is not None and (said := _beyond(value, limit)):
                 found.setdefault(path, []).append(f"{said}, by the template {self.ref}.")
         return found
+
+
+def _counted(raw: Mapping[str, Any]) -> tuple[int | None, str]:
+    """How many jobs an array comes to, whichever way it says so, and where it does."""
+    array = raw.get("array")
+    way = next((way for way in WAYS if isinstance(array, Mapping) and array.get(way) is not None), "size")
+    try:
+        return Array.model_validate(array).count, f"array.{way}"
+    except SchemaError:  # which is told by itself
+        return None, "array.size"
 
 
 def bound_said(path: str, limit: Mapping[str, Any]) -> str:

@@ -122,6 +122,11 @@ def submit(arguments: Sequence[str]) -> int:
         "--secret", dest="secrets", action="append", metavar="VARIABLE=NAME", help="a secret that the operator keeps, by its name; may be repeated"
     )
     shape.add_argument("--image", help="what it runs in, such as registry/name:tag; only where the back-end runs images")
+    shape.add_argument("--array", type=int, metavar="COUNT", help="so many jobs alike, each with its GPUFLEET_ARRAY_INDEX")
+    shape.add_argument(
+        "--param", dest="params", action="append", metavar="NAME=V1,V2", help="a job for each value; may be repeated: for each combination of values"
+    )
+    shape.add_argument("--zip", action="store_true", help="with several --param: first values together, second values together, and so on")
     shape.add_argument("--workdir", help="folder in which it starts")
     shape.add_argument("--after", action="append", metavar="JOB", help="wait until that job has completed; may be repeated")
     words = list(arguments)
@@ -280,6 +285,7 @@ def show(arguments: Sequence[str]) -> int:
         ("Used", used),
         ("Submitted", exact(job["submitted_at"])),
     ]
+    facts += [("Parameters", plain(" ".join(f"{key}={value}" for key, value in (job["parameters"] or {}).items())))]
     made = job["template_ref"] or (f"{job['template']}, version {job['template_version']}" if job["template"] else "")
     facts += [("Template", plain(made))]
     facts += [("Schedule", f"{job['schedule']}, due {exact(job['due_at'])}")] if job["schedule"] else []

@@ -34,14 +34,15 @@ WORDS = {
     "completion": "bash zsh fish",
     "fleet": "--json --nodes --limit",
     "logs": "--follow --attempt --role --index --tail --search --context --json",
-    "ls": "--json --phase --state --team --owner --mine --all --search --limit --ids --view",
+    "ls": "--json --phase --state --team --owner --mine --type --label --cost-centre --blocker --template --array --all --search --limit --ids"
+    " --view",
     "plan": "--explain --jsonl",
     "queue": "--json --team --limit",
     "quota": "--json",
     "schedule": "ls add show pause resume run rm --json --cron --zone --name --overlap --catch-up --start-within --from --until --state --team"
     " --owner --search --limit --ids --reason",
     "submit": "--json --draft --dry-run --wait --key --template --name --quota --class --priority --preemptible --gpus --workers --type --speed --mig"
-    " --estimate --limit --not-before --deadline --label --env --secret --image --workdir --after",
+    " --estimate --limit --not-before --deadline --label --env --secret --image --array --param --zip --workdir --after",
     "top": "--json --limit --team --once",
     "webhooks": "ls add pause resume test rm deliveries redeliver --json --state --limit --quota --on --reason --no-wait",
     "notices": "ls read set test log --json --unread --limit --zone --quiet --quiet-rule --urgent",

@@ -63,6 +63,8 @@ def described(document: dict[str, Any], asked: argparse.Namespace, command: Sequ
         found["throughput"] = {**found.get("throughput", {}), **_speeds(asked.speeds)}
     if asked.after:
         found["after"] = [*found.get("after", []), *({"job": name} for name in asked.after)]
+    if asked.array is not None or asked.params:
+        found["array"] = _array(asked)
     _shape(found, asked)
     launch = dict(found.get("launch") or {})
     if command:
@@ -78,6 +80,15 @@ def described(document: dict[str, Any], asked: argparse.Namespace, command: Sequ
     if launch:
         found["launch"] = launch
     return found
+
+
+def _array(asked: argparse.Namespace) -> dict[str, Any]:
+    if asked.array is not None and asked.params:
+        raise ClientError(USAGE, "Say --array or --param, not both.")
+    if not asked.params:
+        return {"size": asked.array}
+    grid = {name: values.split(",") for name, values in _pairs(asked.params, "--param").items()}
+    return {"grid": grid, **({"combine": "zip"} if asked.zip else {})}
 
 
 def changes(asked: argparse.Namespace) -> dict[str, Any]:

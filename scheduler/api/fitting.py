@@ -71,6 +71,8 @@ class FitOut(Schema):
     run_s: int | None
     cost_micros: int | None
     limit_cost_micros: int | None
+    all_gpus_milli: int = Field(description="Of all jobs of an array together.")
+    all_cost_micros: int | None
     on_types: list[OnTypeOut] = Field(description="For a job that states relative speeds: the types that it accepts, the fastest first.")
     changes: list[ChangeOut]
 

@@ -131,6 +131,7 @@ class JobDetailOut(JobOut):
     evictions: int
     spec: dict[str, Any]
     launch: dict[str, Any] | None = Field(description="What is started; null to those who may not steer the job.")
+    parameters: dict[str, str] | None = Field(description="Of an element of an array: its own variables; null to those who may not steer the job.")
     waits_for: list[str]
     attempts: list[AttemptOut] = Field(description="The latest first; workers are told of the latest alone.")
     checkpoints: list[CheckpointOut]
@@ -502,6 +503,7 @@ def job_detail(access: Access, found: Job) -> dict[str, Any]:
         "evictions": found.evictions,
         "spec": found.spec,
         "launch": found.launch if steers else None,
+        "parameters": found.parameters if steers else None,
         "waits_for": [one.job.public_id for one in job_waits_for(access, found) if one.named],
         "attempts": [_attempt(attempt, told, sittings if number == 0 else []) for number, attempt in enumerate(attempts)],
         "checkpoints": [_checkpoint(saved) for saved in job_checkpoints(found)],

@@ -232,6 +232,8 @@ def fit_facts(fit: Fit, access: Access) -> dict[str, Any]:
         "notes": list(view.notes),
         "run_s": fit.run_seconds,
         "cost_micros": fit.cost_micros,
+        "all_gpus_milli": fit.all_milli,
+        "all_cost_micros": fit.all_cost_micros,
         "limit_cost_micros": fit.limit_cost_micros,
         "on_types": [
             {

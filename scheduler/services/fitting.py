@@ -111,6 +111,15 @@ class Fit:
     on_types: tuple[OnType, ...]  # the fastest first; empty where it states no speeds
     without_images: tuple[str, ...]  # of a job with an image: the clusters whose back-ends run none, where it never stands
 
+    @property
+    def all_milli(self) -> int:
+        """What all jobs of an array hold if all run at once."""
+        return self.count * self.gpus_milli
+
+    @property
+    def all_cost_micros(self) -> int | None:
+        return None if self.cost_micros is None else self.count * self.cost_micros
+
 
 @dataclass(frozen=True, slots=True)
 class Sequel:

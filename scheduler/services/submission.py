@@ -391,8 +391,9 @@ def _cause(description: JobDescription, due: Due | None) -> str:
 def _job(checked: Checked, place: int, access: Access, now: datetime, due: Due | None) -> Job:
     said = checked.description
     launch = said.launch.model_dump(exclude_none=True, exclude_defaults=True)
+    own: dict[str, str] = {}
     if said.array is not None:
-        own = said.array.values[place] if said.array.values is not None else {}
+        own = said.array.own(place)
         launch["env"] = {**launch.get("env", {}), "GPUFLEET_ARRAY_INDEX": str(place), **own}
     if due is not None:
         launch["env"] = {**launch.get("env", {}), DUE_AT: f"{due.at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"}
@@ -417,6 +418,7 @@ def _job(checked: Checked, place: int, access: Access, now: datetime, due: Due |
         deadline=said.deadline,
         held_at=now if said.hold else None,
         array_index=place if said.array else None,
+        parameters=own,
         template=checked.template.key if checked.template else None,
         template_version=checked.template.version if checked.template else None,
         schedule=due.schedule if due else None,

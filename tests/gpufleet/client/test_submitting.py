@@ -445,3 +445,28 @@ def test_speeds_by_type_are_stated_as_flags(run, tmp_path):
     assert run("submit", str(tmp_path / "job.yaml"), "--speed", "A100-SXM-40GB=0.45", **SUBMIT)[0] == 0
     assert only_job().spec["throughput"] == {"H100-SXM-80GB": 2, "A100-SXM-40GB": 0.45}
     assert run("submit", str(tmp_path / "job.yaml"), "--speed", "A100-SXM-40GB=fast", **SUBMIT)[0] == 2
+
+
+def test_a_sweep_is_said_by_its_lists(run):
+    said = ("submit", "--name", "s", "--quota", TEAM, "--gpus", "1", "--param", "LR=0.1,0.01", "--param", "SEED=1,2")
+
+    status, out, err = run(*said, "--dry-run", **SUBMIT)
+    assert (status, out) == (0, "Valid: would submit 4 jobs of 4 GPUs.\n"), err
+    assert run(*said, "--zip", **SUBMIT)[0] == 0
+    assert [job.parameters for job in Job.objects.order_by("array_index")] == [{"LR": "0.1", "SEED": "1"}, {"LR": "0.01", "SEED": "2"}]
+    last = Job.objects.order_by("-array_index")[0]
+    assert "Parameters  LR=0.01 SEED=2" in run("show", last.public_id, who="submitter", scopes=("read", "submit"))[1]
+    assert run(*said, "--array", "3", **SUBMIT)[0] == 2
+    assert run("submit", "--name", "s", "--quota", TEAM, "--gpus", "1", "--array", "3", **SUBMIT)[0] == 0
+    assert Job.objects.count() == 5
+
+
+def test_the_list_is_filtered_at_a_terminal(run, personas):
+    here = personas.nodes[TEAM]
+    job("a", on=here, labels={"k": "two words", "j": ""}, cost_centre="CC", spec={"gpu_types": ["T"]}, template="notebook", template_version=1)
+    job("b", on=here)
+
+    for words in (["--label", "k=two words", "--label", "j"], ["--type", "T"], ["--cost-centre", "CC"], ["--template", "notebook"]):
+        assert [row["name"] for row in json.loads(run("ls", "--json", *words)[1])["items"]] == ["a"], words
+    assert json.loads(run("ls", "--json", "--blocker", "capacity")[1])["items"] == []
+    assert run("ls", "--blocker", "nonsense")[0] == 5
