@@ -17,7 +17,7 @@ from gpufleet.client import DONE, JOB_FAILED, NOT_ALLOWED, NOT_THERE, REFUSED, U
 from gpufleet.client.calls import Console
 from gpufleet.client.description import changes, described, documents, seconds
 from gpufleet.client.place import URL, Place, clean_url, keep, place_now
-from gpufleet.client.words import ago, coloured, exact, gpus, gpus_told, plain, plural, table
+from gpufleet.client.words import ago, coloured, exact, gpus, gpus_told, lasting, plain, plural, table
 
 ENDED = ("completed", "failed", "cancelled")
 LOOK_AGAIN_SECONDS = 1.0
@@ -265,6 +265,20 @@ def used_of(usage: Mapping[str, Any]) -> str:
     return ", ".join(said)
 
 
+LIFE = (
+    ("waited_for_quota_s", "waited {} for quota"),
+    ("waited_for_gpus_s", "waited {} for GPUs"),
+    ("aside_s", "held or not due for {}"),
+    ("starting_s", "started up in {}"),
+    ("running_s", "ran {}"),
+)
+
+
+def life_told(life: Mapping[str, Any]) -> str:
+    """Where the time since submission went."""
+    return ", ".join(words.format(lasting(life[key])) for key, words in LIFE if life[key] >= 1)
+
+
 @ends_well
 def show(arguments: Sequence[str]) -> int:
     """Show a job with its attempts and where its workers sit."""
@@ -282,6 +296,7 @@ def show(arguments: Sequence[str]) -> int:
         ("Team", f"{plain(job['quota'])}, by {plain(job['owner'] or '-')}"),
         ("Class", f"{job['class']}, priority {job['priority']}"),
         ("GPUs", gpus(job["gpus_milli"])),
+        ("Time", life_told(job["life"])),
         ("Used", used),
         ("Submitted", exact(job["submitted_at"])),
     ]

@@ -18,7 +18,7 @@ from scheduler.job_reading import Faults, change_read
 from scheduler.job_schema import JobChange, JobDescription
 from scheduler.job_writing import description_of
 from scheduler.models import Attempt, Job
-from scheduler.presenters.jobs import JobLine, job_lines, line_of
+from scheduler.presenters.jobs import JobLine, Life, job_lines, life_of, line_of
 from scheduler.selectors.discretion import Discretion
 from scheduler.selectors.jobs import (
     JobRow,
@@ -29,6 +29,7 @@ from scheduler.selectors.jobs import (
     job_checkpoints,
     job_for,
     job_rows,
+    job_wait,
     job_waits_for,
     jobs_listed,
     may_steer,
@@ -118,6 +119,16 @@ class CheckpointOut(Schema):
     verified_at: datetime | None
 
 
+class LifeOut(Schema):
+    """Seconds of a job's life until now or its end. `aside`: held by a person, not due, backing off or behind other jobs."""
+
+    waited_for_quota_s: float
+    waited_for_gpus_s: float
+    aside_s: float
+    starting_s: float
+    running_s: float
+
+
 class JobDetailOut(JobOut):
     preemptible: str
     labels: dict[str, Any]
@@ -129,6 +140,7 @@ class JobDetailOut(JobOut):
     retry_limit: int
     failures: int
     evictions: int
+    life: LifeOut
     spec: dict[str, Any]
     launch: dict[str, Any] | None = Field(description="What is started; null to those who may not steer the job.")
     parameters: dict[str, str] | None = Field(description="Of an element of an array: its own variables; null to those who may not steer the job.")
@@ -501,6 +513,7 @@ def job_detail(access: Access, found: Job) -> dict[str, Any]:
         "retry_limit": found.retry_limit,
         "failures": found.failures,
         "evictions": found.evictions,
+        "life": _life(life_of(found, attempts, now(), job_wait(found))),
         "spec": found.spec,
         "launch": found.launch if steers else None,
         "parameters": found.parameters if steers else None,
@@ -510,6 +523,12 @@ def job_detail(access: Access, found: Job) -> dict[str, Any]:
         "may_steer": steers,
         "template_ref": (origin.exact or None) if (origin := template_of(access, found)) else None,
     }
+
+
+def _life(life: Life) -> dict[str, float]:
+    seconds = {part.key: part.seconds for part in life.parts}
+    keys = {"waited_for_quota_s": "quota", "waited_for_gpus_s": "gpus", "aside_s": "aside", "starting_s": "start", "running_s": "run"}
+    return {name: seconds.get(key, 0.0) for name, key in keys.items()}
 
 
 def _attempt(attempt: Attempt, told: Discretion, sittings: list[Sitting]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from scheduler.models.inventory import (
     Pool,
     TopologyLevel,
 )
-from scheduler.models.jobs import ENDED, HOLDING, Attempt, Dependency, Job, JobClass, JobEvent, JobMark, JobState, MarkKind, Placement
+from scheduler.models.jobs import ENDED, HOLDING, Attempt, Dependency, Job, JobClass, JobEvent, JobMark, JobState, MarkKind, Placement, Wait, WaitKind
 from scheduler.models.loop import Lease, Outlook, PlanRecord, Prediction, Promise, PromisedSeat, Repartition
 from scheduler.models.measures import Measure
 from scheduler.models.notices import (
@@ -105,6 +105,8 @@ __all__ = [
     "SubmissionKey",
     "TopologyLevel",
     "UsageStep",
+    "Wait",
+    "WaitKind",
     "Webhook",
     "WebhookState",
 ]

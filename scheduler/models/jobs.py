@@ -125,6 +125,28 @@ class JobMark(models.Model):
         return f"{self.key}={self.value} of {self.job_id}"
 
 
+class WaitKind(models.TextChoices):
+    GPUS = "gpus", "For GPUs"
+    QUOTA = "quota", "For quota"
+    ASIDE = "aside", "Held, not due, or behind other jobs"
+
+
+class Wait(models.Model):
+    """What a job waits for since when, and how long it has waited for what before. All that is not written down was for GPUs, as it mostly is."""
+
+    job = models.OneToOneField(Job, on_delete=models.CASCADE, related_name="wait")
+    kind = models.CharField(max_length=8, choices=WaitKind.choices)
+    since = MomentField()
+    quota_ms = models.BigIntegerField(default=0)
+    aside_ms = models.BigIntegerField(default=0)
+
+    class Meta:
+        db_table = "job_wait"
+
+    def __str__(self) -> str:
+        return f"{self.job_id} waits for {self.kind}"
+
+
 class Dependency(models.Model):
     """`job` waits until `on` has ended: in any way, or only if it completed."""
 

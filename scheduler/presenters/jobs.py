@@ -9,7 +9,7 @@ from typing import Any
 from gpufleet.core.audit import SYSTEM
 from gpufleet.core.templatetags.shell import gpus, plural
 from scheduler.engine.explain import change_in_words
-from scheduler.models import ENDED, HOLDING, Attempt, Job, JobEvent, JobState, Outlook, Promise
+from scheduler.models import ENDED, HOLDING, Attempt, Job, JobEvent, JobState, Outlook, Promise, Wait
 from scheduler.selectors.discretion import Discretion
 from scheduler.selectors.jobs import NODES_SHOWN, JobRow, Sitting
 
@@ -339,12 +339,19 @@ class Life:
     total_seconds: float = field(default=0.0)
 
 
-LIFE = (("wait", "Waited"), ("start", "Started up"), ("run", "Ran"))
+LIFE = (
+    ("quota", "Waited for quota"),
+    ("gpus", "Waited for GPUs"),
+    ("aside", "Held or not due"),
+    ("start", "Started up"),
+    ("run", "Ran"),
+)
+SELDOM = ("aside",)  # told only of jobs that did
 BAR = 1000
 
 
-def life_of(job: Job, attempts: Sequence[Attempt], now: datetime) -> Life:
-    """Every attempt has its start and its run; what is not in any was waiting. A draft does not wait."""
+def life_of(job: Job, attempts: Sequence[Attempt], now: datetime, wait: Wait | None) -> Life:
+    """Every attempt has its start and its run; what is not in any was waiting: for GPUs, unless that was written down otherwise. A draft does not."""
     end = job.ended_at or (job.submitted_at if job.state == JobState.DRAFT else now)
     total = max(timedelta(0), end - job.submitted_at)
     spent = {"start": timedelta(0), "run": timedelta(0)}
@@ -353,12 +360,25 @@ def life_of(job: Job, attempts: Sequence[Attempt], now: datetime) -> Life:
         running = attempt.running_at or over
         spent["start"] += max(timedelta(0), running - attempt.started_at)
         spent["run"] += max(timedelta(0), over - running)
-    spent["wait"] = max(timedelta(0), total - spent["start"] - spent["run"])
-    seconds = {key: spent[key].total_seconds() for key, _ in LIFE}
-    whole = sum(seconds.values())
+    spent["gpus"] = max(timedelta(0), total - spent["start"] - spent["run"])
+    for key, length in _waited(job, wait, now).items():
+        spent[key] = min(length, spent["gpus"])
+        spent["gpus"] -= spent[key]
+    told = [(key, label, spent[key].total_seconds()) for key, label in LIFE if spent[key] or key not in SELDOM]
+    whole = sum(seconds for _, _, seconds in told)
     parts, before = [], 0.0
-    for key, label in LIFE:
+    for key, label, seconds in told:
         x = int(before / whole * BAR) if whole else 0
-        before += seconds[key]
-        parts.append(Spent(key, label, seconds[key], x, (int(before / whole * BAR) if whole else 0) - x))
+        before += seconds
+        parts.append(Spent(key, label, seconds, x, (int(before / whole * BAR) if whole else 0) - x))
     return Life(tuple(parts), total.total_seconds())
+
+
+def _waited(job: Job, wait: Wait | None, now: datetime) -> dict[str, timedelta]:
+    """For what else than GPUs, with what goes on now."""
+    if wait is None:
+        return {"quota": timedelta(0), "aside": timedelta(0)}
+    found = {"quota": timedelta(milliseconds=wait.quota_ms), "aside": timedelta(milliseconds=wait.aside_ms)}
+    if wait.kind in found and job.state in (JobState.QUEUED, JobState.PREEMPTED):
+        found[wait.kind] += max(timedelta(0), now - max(wait.since, job.state_since))
+    return found

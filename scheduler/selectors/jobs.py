@@ -19,7 +19,21 @@ from gpufleet.core.prepared import Prepared
 from quotas.models import QuotaNode
 from quotas.permissions import Access, Can, is_within
 from quotas.selectors.nodes import leaves_where
-from scheduler.models import ENDED, HOLDING, Attempt, Checkpoint, CheckpointShard, Dependency, Job, JobEvent, JobState, Outlook, Placement, Promise
+from scheduler.models import (
+    ENDED,
+    HOLDING,
+    Attempt,
+    Checkpoint,
+    CheckpointShard,
+    Dependency,
+    Job,
+    JobEvent,
+    JobState,
+    Outlook,
+    Placement,
+    Promise,
+    Wait,
+)
 from scheduler.selectors.discretion import Discretion
 
 WAITING = (JobState.QUEUED, JobState.RESERVED, JobState.PREEMPTED)
@@ -133,10 +147,15 @@ def job_for(access: Access, public_id: str) -> Job:
     """One job, if it lies where the reader may see."""
     access.must_somewhere(Can.SEE)
     visible = Job.objects.filter(access.visible(Can.SEE, "quota__path"), public_id=public_id)
-    found = visible.select_related("quota", "owner").first()
+    found = visible.select_related("quota", "owner", "wait").first()
     if found is None:
         raise Http404(f"There is no job {public_id}.")
     return found
+
+
+def job_wait(job: Job) -> Wait | None:
+    """What it waits for besides GPUs, or has; read along by `job_for`."""
+    return getattr(job, "wait", None)
 
 
 def jobs_named(access: Access, names: Sequence[str]) -> dict[str, Job]:

@@ -11,8 +11,10 @@ from gpufleet.core.live.news import News
 from gpufleet.core.prepared import Prepared
 from scheduler.engine.plan import Waiting
 from scheduler.models import ENDED, Dependency, Job, JobState, Outlook
+from scheduler.services.waits import waits_follow
 from scheduler.snapshots import Snapshot
 from scheduler.snapshots.jobs import due_filter
+from scheduler.waiting import wait_kind
 
 WAITING = (JobState.QUEUED, JobState.PREEMPTED)
 BATCH = 500
@@ -59,6 +61,7 @@ def outlooks_write(*, told: Mapping[int, Told], now: datetime, forecast: bool, n
             if key in alive
         ]
         Outlook.objects.bulk_create(rows, batch_size=BATCH, update_conflicts=True, unique_fields=["job"], update_fields=fields)
+        waits_follow(kinds={row.job_id: wait_kind(row.reasons) for row in rows}, now=now)
         if rows:
             own.add("jobs", *(row.job_id for row in rows))
         if news is None:

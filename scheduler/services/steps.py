@@ -24,6 +24,7 @@ from scheduler.services.holds import Seat, placements_insert
 from scheduler.services.outbox import happenings_write
 from scheduler.services.story import Event, steps_tell
 from scheduler.services.usage import usage_follow, usage_moment
+from scheduler.services.waits import left_waiting, waits_close
 from scheduler.transitions import OUTCOMES, may_become
 
 CAUSE_LENGTH = 300
@@ -84,6 +85,7 @@ class Steps:
         self._gpus: list[int] = []
         self._promises_gone: list[int] = []
         self._touched: set[int] = set()
+        self._left_waiting: dict[int, datetime] = {}  # since when each had waited
         self._audit: list[tuple[Job, str, Mapping[str, Any] | None, Mapping[str, Any] | None, str]] = []
 
     # Jobs
@@ -93,6 +95,8 @@ class Steps:
         if not may_become(job.state, to):
             raise IllegalTransition(f"A job does not go from {job.state} to {to}.")
         before = job.state
+        if left_waiting(before, to):
+            self._left_waiting[job.pk] = job.state_since
         self._event(job, before, to, cause, attempt, detail)
         self.record(job, "job.state", {"state": before}, {"state": to}, cause)
         self.change(job, state=to, state_since=self.now, ended_at=self.now if to in ENDED else None, **columns)
@@ -198,6 +202,8 @@ class Steps:
         grouped_update(Attempt, self._attempt_columns)
         self._write_attempts()
         self._write_jobs()
+        if self._left_waiting:
+            waits_close(since=self._left_waiting, at=self.now)
         placements_insert(self._opened, self.now)
         rows_insert(JobEvent, EVENT_COLUMNS, (event.row for event in self._events))
         happenings_write(events=self._events, actor=self.actor)

@@ -20,6 +20,7 @@ from scheduler.models import (
     MigInstance,
     Order,
     Promise,
+    Wait,
 )
 from scheduler.services import fitting
 from tests.builders import NOON, attempt, cluster, gpu, job, mig_gpu, node, outlook, placement, plan
@@ -294,10 +295,23 @@ def test_time_is_told_as_waiting_starting_and_running():
         attempt(done, started_at=NOON + timedelta(hours=3), running_at=None, ended_at=NOON + timedelta(hours=4)),
     ]
 
-    life = life_of(done, runs, NOON + timedelta(days=9))
+    life = life_of(done, runs, NOON + timedelta(days=9), None)
 
-    assert [(part.key, part.seconds / 60) for part in life.parts] == [("wait", 120), ("start", 70), ("run", 50)]
+    assert [(part.key, part.seconds / 60) for part in life.parts] == [("quota", 0), ("gpus", 120), ("start", 70), ("run", 50)]
     assert sum(part.width for part in life.parts) == 1000
+
+
+def test_the_wait_for_quota_stands_beside_that_for_gpus(personas, ours):
+    waiting = job("mine", on=ours, submitted_at=now() - timedelta(hours=3), state_since=now() - timedelta(hours=3))
+    Wait.objects.create(job=waiting, kind="quota", since=now() - timedelta(hours=1), quota_ms=1_800_000)
+
+    html = page(personas.client("viewer"), waiting)
+    told = personas.client("viewer").get(f"/api/v1/jobs/{waiting.public_id}").json()["life"]
+
+    assert f'<dt>Waited for quota</dt><dd><span class="value">1{THIN}h 30{THIN}min' in html
+    assert f'<dt>Waited for GPUs</dt><dd><span class="value">1{THIN}h 30{THIN}min' in html
+    assert "Held or not due" not in html
+    assert [round(told[key]) for key in ("waited_for_quota_s", "waited_for_gpus_s", "aside_s", "starting_s", "running_s")] == [5400, 5400, 0, 0, 0]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from gpufleet.cli import main
 from gpufleet.client.commands import used_of
 from gpufleet.client.words import coloured
 from gpufleet.core.times import now
-from scheduler.models import JobEvent, JobState
+from scheduler.models import JobEvent, JobState, Wait
 from tests.builders import NOON, attempt, gpu, job, node, outlook, placement
 from tests.dashboards.worlds import gpus_of, readings
 
@@ -109,6 +109,13 @@ def test_a_job_is_shown_with_when_it_was_put_out_and_what_that_cost(run, ours):
     assert f"2026-11-20 14:00:00 UTC: Evicted for {other.public_id} (reclaim). Lost: 0 GPU-hours, 2 h 2 min of work: this" in out
     assert "It waits still." in out
     assert "\N{REPLACEMENT CHARACTER}" not in out
+
+
+def test_show_says_where_the_time_went(run, ours):
+    waiting = job("big", on=ours, submitted_at=now() - timedelta(hours=3), state_since=now() - timedelta(hours=3))
+    Wait.objects.create(job=waiting, kind="gpus", since=NOON, quota_ms=5_400_000)
+
+    assert "waited 1.5 h for quota, waited 1.5 h for GPUs\n" in run("show", waiting.public_id)[1]
 
 
 def test_why_tells_every_reason(run, ours):
