@@ -27,7 +27,6 @@ class Work:
 
     __slots__ = (
         "backfilled",
-        "barred",
         "charged_leaf",
         "degraded",
         "evicted",
@@ -72,7 +71,6 @@ class Work:
         self.moved = False
         self.firm = False  # its place in this plan is as good as one that it had before
         self.stale = False
-        self.barred = False
         self.backfilled = run.backfilled
         self.why: Reason | None = None
         self.for_job: str | None = None
@@ -142,7 +140,7 @@ class Work:
     def begin_anew(self) -> None:
         """As before the first pass of a plan, its places being its first ones again."""
         self.types = self.form.types
-        self.firm = self.barred = False
+        self.firm = False
         self.put_out_why = self.put_out_for = None
         self.sequence = 0
 

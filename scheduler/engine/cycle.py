@@ -11,7 +11,7 @@ from .kept import Kept
 from .outcome import carry_on, conclude
 from .passes import allocate, backfill, consolidate, grow, preempt, reclaim, repartition, shrink, stale
 from .plan import Course, Plan
-from .state import ANYONE, FAIR, Cycle
+from .state import ANYONE, FAIR, IN_ORDER, Cycle
 from .takings import TakenBack, TakenInVain
 from .values import Scenario
 
@@ -70,6 +70,16 @@ def settled(scenario: Scenario, kept: Kept | None = None, *, tells: bool = True,
 
 
 def _settle(cycle: Cycle, runs: Sequence[Run]) -> None:
+    """Serve everyone. Who was evicted a short while ago, started inside his guarantee, and stands outside it in the end does not start after all."""
+    _serve(cycle, runs)
+    while late := cycle.outside_again():
+        cycle.held_off.update(late)
+        cycle.begin_anew()
+        cycle.turn = IN_ORDER
+        _serve(cycle, runs)
+
+
+def _serve(cycle: Cycle, runs: Sequence[Run]) -> None:
     """Let everyone be served in the order of queues.
 
     Where one queue takes back what the plan has just started in another, it begins anew with those who stay within their fair shares,

@@ -64,6 +64,7 @@ class Cycle:
         self.book = Book(self)
         self.takings = Takings(self)
         self.turn = IN_ORDER
+        self.held_off: set[int] = set()  # by order: who would stand outside his guarantee in the end, too soon after an eviction
         self.placed = 0  # kept changes; a sweep that leaves it alone was the last one
         self.verdicts = Verdicts(self.cluster, self.least_milli)
         self._judged: set[int] = set()  # jobs that lost their places, and of which is known where they ask again
@@ -256,7 +257,7 @@ class Cycle:
 
     def waits(self, work: Work) -> bool:
         """Whether its minimum has no place."""
-        if work.stale or work.barred:
+        if work.stale:
             return False
         if not work.seats:
             return work.state != "stopping"
@@ -554,16 +555,31 @@ class Cycle:
             refused = self.backoff(work, leaf, quota_type, milli)
         return refused
 
+    def outside_again(self) -> list[int]:
+        """Who was started so soon after an eviction that he must stand inside his guarantee, and does not: whom he displaced stands before him."""
+        if not self.settings.hysteresis_ms or not self.cluster.journal:
+            return []
+        fresh = (work for work in dict.fromkeys(self.cluster.journal) if work.seats and not work.first_seats)
+        return [work.order for work in fresh if self._backs_off_until(work) > self.now and self._is_borrowed(work)]
+
+    def _is_borrowed(self, work: Work) -> bool:
+        """Whether any of it stands outside the guarantee of a node above it."""
+        division = self.tree.divisions[self.tree.division_of[work.quota_type]]
+        return any(unit.work is work for place in self.tree.path[work.charged_leaf] for unit in self.units().borrowed(place, division))
+
     def backoff_until(self, work: Work) -> int:
+        return 0 if work.seats else self._backs_off_until(work)
+
+    def _backs_off_until(self, work: Work) -> int:
         run = work.job.run
-        if not self.settings.hysteresis_ms or run.last_evicted is None or work.seats:
+        if not self.settings.hysteresis_ms or run.last_evicted is None:
             return 0
         doubled = min(3_600_000, 30_000 << min(20, max(0, run.evictions - 1)))
         return run.last_evicted + max(self.settings.hysteresis_ms, doubled)
 
     def backoff(self, work: Work, leaf: int, quota_type: int, milli: int) -> Reason | None:
         until = self.backoff_until(work)
-        if until <= self.now or self.tree.within_guarantee(leaf, quota_type, milli):
+        if until <= self.now or (work.order not in self.held_off and self.tree.within_guarantee(leaf, quota_type, milli)):
             return None
         at, times = spell_instant(until), work.job.run.evictions
         often = f"{times} times, last a short while ago" if times > 1 else "a short while ago"
