@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from gpufleet.client import DONE, JOB_FAILED, NOT_ALLOWED, NOT_THERE, REFUSED, USAGE, ClientError
 from gpufleet.client.calls import Console
 from gpufleet.client.description import changes, described, documents, seconds
+from gpufleet.client.launched import launch_facts, standing_facts
 from gpufleet.client.place import URL, Place, clean_url, keep, place_now
 from gpufleet.client.words import ago, coloured, exact, gpus, gpus_told, lasting, plain, plural, table
 
@@ -287,7 +288,7 @@ def show(arguments: Sequence[str]) -> int:
     job = console.get(f"/jobs/{asked.job}")
     if asked.json:
         return print_json(job)
-    used = used_of(console.get(f"/jobs/{asked.job}/usage")) if job["attempts"] else ""
+    usage = console.get(f"/jobs/{asked.job}/usage") if job["attempts"] else None
     put_out = console.get(f"/jobs/{asked.job}/evictions")["items"] if job["attempts"] else []
     print(f"{job['id']}  {plain(job['name'])}")
     facts = [
@@ -297,7 +298,8 @@ def show(arguments: Sequence[str]) -> int:
         ("Class", f"{job['class']}, priority {job['priority']}"),
         ("GPUs", gpus(job["gpus_milli"])),
         ("Time", life_told(job["life"])),
-        ("Used", used),
+        ("Used", used_of(usage) if usage else ""),
+        *(standing_facts(usage) if usage else ()),
         ("Submitted", exact(job["submitted_at"])),
     ]
     facts += [("Parameters", plain(" ".join(f"{key}={value}" for key, value in (job["parameters"] or {}).items())))]
@@ -306,6 +308,7 @@ def show(arguments: Sequence[str]) -> int:
     facts += [("Schedule", f"{job['schedule']}, due {exact(job['due_at'])}")] if job["schedule"] else []
     facts += [("Waits for", ", ".join(job["waits_for"]))] if job["waits_for"] else []
     facts += [(name, exact(job[key])) for name, key in (("Not before", "not_before"), ("Deadline", "deadline"), ("Ended", "ended_at")) if job[key]]
+    facts += launch_facts(job["launch"])
     for name, value in facts:
         if value:
             print(f"  {name:<11} {value}")

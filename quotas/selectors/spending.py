@@ -1,8 +1,8 @@
 """What attempts have used so far, out of the ledger, and what that costs at the rates of its time."""
 
-from collections import defaultdict
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
 
@@ -26,6 +26,8 @@ class Spent:
     cost_micros: int | None = None
     without_rate: tuple[str, ...] = ()
     ledger_began: datetime | None = None
+    holds: Mapping[str, int] = field(default_factory=dict)  # milli-GPU now, by share class
+    micros_per_hour: int | None = None  # what that costs now, as far as it has rates
 
     @property
     def gpu_hours(self) -> float:
@@ -56,13 +58,19 @@ def attempts_spent(attempts: Collection[int], *, rates: RateCard | None, now: da
     rows = (
         LedgerEntry.objects.filter(attempt__among=list(attempts), gpu_milli__gt=0)
         .order_by()
-        .values_list("gpu_type", "since", "until")
+        .values_list("gpu_type", "since", "until", "share_class")
         .annotate(Sum("gpu_milli"), began=Subquery(LedgerClock.objects.values("began_at")[:1]))
     )
     total = money = priced = 0
     bare: set[str] = set()
     found = list(rows)
-    for gpu_type, since, until, milli, _ in found:
+    holds: Counter[str] = Counter()
+    hourly: list[int] = []
+    prices = rates.now(now) if rates is not None else {}
+    for gpu_type, since, until, share_class, milli, _ in found:
+        if until is None:
+            holds[share_class] += milli
+            hourly += [milli * prices[gpu_type]] if gpu_type in prices else []
         start, end = millis(since), millis(until or now)
         length = max(0, end - start)
         total += milli * length
@@ -75,7 +83,8 @@ def attempts_spent(attempts: Collection[int], *, rates: RateCard | None, now: da
             bare.add(gpu_type)
     # One rounding, at the end: `money` is thousandths of a GPU times milliseconds times what an hour costs.
     cost = cost_micros(gpu_milli=money, millis=1, micros_per_gpu_hour=1) if priced else None
-    return Spent(total, cost, tuple(sorted(bare)), found[0][-1] if found else None)
+    hour = cost_micros(gpu_milli=sum(hourly), millis=3_600_000, micros_per_gpu_hour=1) if hourly else None
+    return Spent(total, cost, tuple(sorted(bare)), found[0][-1] if found else None, dict(holds), hour)
 
 
 def _charged(steps: Sequence[tuple[int, int]], start: int, end: int) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """What a job has used, and how busy its GPUs are, over HTTP."""
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
@@ -11,7 +11,10 @@ from pydantic import Field
 from dashboards.job_usage import JobUsage, job_usage
 from gpufleet.core.times import now
 from gpufleet.web import access_of
+from quotas.models import ShareClass
 from scheduler.api.lists import answered
+from scheduler.models import Job
+from scheduler.presenters.standing import standing_told
 from scheduler.selectors.jobs import attempt_sittings, job_attempts, job_for
 
 router = Router(tags=["Jobs"])
@@ -42,6 +45,16 @@ class WorkerUseOut(Schema):
     now_percent: int | None
 
 
+class StandingOut(Schema):
+    """On whose account it stands now: milli-GPU by kind, the word for all of it, and what could take it back."""
+
+    kind: Literal["guaranteed", "reserved", "borrowed"]
+    guaranteed_milli: int
+    reserved_milli: int
+    borrowed_milli: int
+    takers_text: str
+
+
 class UsageOut(Schema):
     """What all attempts have used, and how busy the GPUs of the latest one are. `cost_micros` is null to those who may not see costs."""
 
@@ -51,6 +64,8 @@ class UsageOut(Schema):
     gpu_hours: float = Field(description="Of all attempts, by the ledger.", examples=[31.25])
     cost_micros: int | None = Field(description="At the rates of the time, in millionths of `currency`.", examples=[78_125_000])
     currency: str = Field(examples=["USD"])
+    micros_per_hour: int | None = Field(description="What it holds now costs an hour; null where that has no rate or the caller may not see costs.")
+    standing: StandingOut | None = Field(description="Null unless it holds GPUs now.")
     without_rate: list[str] = Field(description="GPU types of which some hours have no rate and are not in the cost.")
     counted_from: datetime | None = Field(description="Set where the ledger began after the job had held something.")
     attempt: int | None = Field(description="The latest; null where it held no GPU.")
@@ -68,7 +83,18 @@ def job_usage_now(request: HttpRequest, public_id: str) -> HttpResponse:
     attempts = job_attempts(found)
     sittings = attempt_sittings(attempts[0]) if attempts else []
     told = job_usage(access, found, attempts, sittings, now=moment, drawn=0)
-    return answered({"id": found.public_id, "state": found.state, "at": moment, **_usage(told)})
+    return answered({"id": found.public_id, "state": found.state, "at": moment, "standing": _standing(found, told), **_usage(told)})
+
+
+def _standing(job: Job, told: JobUsage) -> dict[str, Any] | None:
+    said = standing_told(job, told.spent.holds)
+    if said is None:
+        return None
+    return {
+        "kind": said.kind,
+        **{f"{kind}_milli": told.spent.holds.get(kind, 0) for kind in ShareClass.values},
+        "takers_text": said.takers,
+    }
 
 
 def _usage(told: JobUsage) -> dict[str, Any]:
@@ -77,6 +103,7 @@ def _usage(told: JobUsage) -> dict[str, Any]:
     return {
         "gpu_hours": round(told.spent.gpu_hours, 6),
         "cost_micros": told.spent.cost_micros,
+        "micros_per_hour": told.spent.micros_per_hour,
         "currency": settings.CURRENCY,
         "without_rate": told.spent.without_rate,
         "counted_from": told.counted_from,

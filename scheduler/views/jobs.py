@@ -35,7 +35,9 @@ from scheduler.presenters.jobs import (
     types_of,
     would_start_if,
 )
+from scheduler.presenters.launching import launch_told
 from scheduler.presenters.queue import turn_line, why_there
+from scheduler.presenters.standing import standing_told
 from scheduler.selectors.discretion import Discretion
 from scheduler.selectors.evictions import job_evictions
 from scheduler.selectors.jobs import (
@@ -275,6 +277,8 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
         "origin": template_of(access, job),
         "shape": shape_of(job.spec),
         "types": types_of(job.spec),
+        "launch": launch_told(job.launch) if steers else None,
+        "standing": standing_told(job, usage.spent.holds),
         "may_steer": steers,
         "may_submit": access.can_somewhere(Can.SUBMIT),
         "may_follow": job.owner_id != (access.actor.user.pk if access.actor.user else None) and job.state not in ENDED,

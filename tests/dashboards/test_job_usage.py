@@ -50,7 +50,9 @@ def running(on=None, *, since: datetime = NOON - HOUR) -> Job:
     return made
 
 
-def entry(of: Job, since: datetime, until: datetime | None, *, milli: int = 1000, kind: str = H100, worker: int = 0) -> None:
+def entry(
+    of: Job, since: datetime, until: datetime | None, *, milli: int = 1000, kind: str = H100, worker: int = 0, share: str = "guaranteed"
+) -> None:
     run = of.attempts.order_by("number").last()
     LedgerEntry.objects.create(
         attempt=run.pk,
@@ -64,7 +66,7 @@ def entry(of: Job, since: datetime, until: datetime | None, *, milli: int = 1000
         gpu_milli=milli,
         parts=[],
         phase="running",
-        share_class="guaranteed",
+        share_class=share,
         quota=of.quota,
         quota_path=of.quota.path,
         job_class="batch",

@@ -1,0 +1,33 @@
+"""What `gpufleet show` says of what a job starts, and of on whose account it stands."""
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from gpufleet.client.words import gpus_told, plain
+
+HIDDEN = "shown to its owner and those who manage jobs of its team"
+KINDS = ("guaranteed", "reserved", "borrowed")
+
+
+def launch_facts(launch: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """Names of secrets, never more: the console has no values."""
+    if launch is None:
+        return [("Starts", HIDDEN)]
+    facts = [("Image", plain(launch.get("image") or "")), ("Command", plain(shlex.join(launch.get("command") or ())))]
+    facts += [("Script", plain(line)) for line in (launch.get("shell") or "").splitlines()]
+    facts += [("Per", "a process for each GPU")] if launch.get("per") == "gpu" else []
+    facts += [("Folder", plain(launch.get("workdir") or ""))]
+    facts += [("Variable", plain(f"{name}={value}")) for name, value in (launch.get("env") or {}).items()]
+    return facts + [("Secret", plain(f"{variable} is {name}")) for variable, name in (launch.get("secrets") or {}).items()]
+
+
+def standing_facts(usage: Mapping[str, Any]) -> list[tuple[str, str]]:
+    standing = usage["standing"]
+    facts = []
+    if usage["micros_per_hour"] is not None:
+        facts.append(("Costs", f"{usage['micros_per_hour'] / 1_000_000:,.2f} {plain(usage['currency'])} an hour"))
+    if standing is None:
+        return facts
+    parts = [f"{gpus_told(standing[f'{kind}_milli'])} {kind}" for kind in KINDS if standing[f"{kind}_milli"]]
+    return [*facts, ("Stands as", f"{', '.join(parts)}. {plain(standing['takers_text'])}")]

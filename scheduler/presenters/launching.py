@@ -1,0 +1,43 @@
+"""What a job starts, in words: for those who may steer it."""
+
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchTold:
+    """`command` is a line as in a terminal, `shell` a script. `secrets` are variables and names; values are nowhere."""
+
+    image: str
+    command: str
+    shell: str
+    per: str
+    workdir: str
+    env: tuple[tuple[str, str], ...]
+    secrets: tuple[tuple[str, str], ...]
+    simulated: str
+
+    @property
+    def says_nothing(self) -> bool:
+        return not any((self.image, self.command, self.shell, self.workdir, self.env, self.secrets, self.simulated))
+
+
+def launch_told(launch: Mapping[str, Any]) -> LaunchTold:
+    command, simulated = launch.get("command"), launch.get("simulated")
+    return LaunchTold(
+        image=str(launch.get("image") or ""),
+        command=shlex.join(map(str, command)) if isinstance(command, list) else "",
+        shell=str(launch.get("shell") or ""),
+        per="each of its GPUs" if launch.get("per") == "gpu" else "each worker",
+        workdir=str(launch.get("workdir") or ""),
+        env=_pairs(launch.get("env")),
+        secrets=_pairs(launch.get("secrets")),
+        simulated=json.dumps(simulated, ensure_ascii=False) if simulated else "",
+    )
+
+
+def _pairs(found: Any) -> tuple[tuple[str, str], ...]:
+    return tuple((str(key), str(value)) for key, value in found.items()) if isinstance(found, Mapping) else ()
