@@ -139,7 +139,7 @@ class JobDetailOut(JobOut):
     deadline: datetime | None
     retry_limit: int
     failures: int
-    evictions: int
+    evictions: int = Field(description="How often the scheduler put it out for others, by which its back-off grows; `/evictions` tells every kind.")
     life: LifeOut
     spec: dict[str, Any]
     launch: dict[str, Any] | None = Field(description="What is started; null to those who may not steer the job.")

@@ -69,6 +69,7 @@ class EvictionLine:
 class EvictionsTold:
     lines: tuple[EvictionLine, ...]
     head: str  # how often, and what all of it cost
+    times: str  # how often alone
 
 
 def evictions_told(found: Evictions, discretion: Discretion) -> EvictionsTold:
@@ -76,7 +77,7 @@ def evictions_told(found: Evictions, discretion: Discretion) -> EvictionsTold:
     known, all_known = any(row.loss is not None for row in found.rows), all(row.recorded for row in found.rows)
     lost = f"{hours(found.lost)} lost" if found.lost.milliseconds else "no work lost"
     lost = lost if all_known else f"{lost}, as far as is known" if known else "what was lost is not known"
-    return EvictionsTold(tuple(_line(row, discretion) for row in found.rows), f"{times[:1].upper()}{times[1:]}; {lost}" if times else "")
+    return EvictionsTold(tuple(_line(row, discretion) for row in found.rows), f"{times[:1].upper()}{times[1:]}; {lost}" if times else "", times)
 
 
 def evictions_said(found: Evictions) -> Sequence[str]:

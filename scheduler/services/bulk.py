@@ -31,7 +31,9 @@ from scheduler.engine.values import Job as Planned
 from scheduler.models import ENDED, HOLDING, Attempt, Dependency, Job, JobBatch, JobState, OrderKind, Placement
 from scheduler.selectors.batches import NOT_THERE
 from scheduler.selectors.jobs import jobs_named, may_steer
+from scheduler.services.edits import save_refused
 from scheduler.services.fitting import sequel_of
+from scheduler.services.jobs import HELD, LET_GO
 from scheduler.services.lease import lease_want
 from scheduler.services.repeats import KEY_LENGTH
 from scheduler.services.runs import Clusters, Stop, grace_of, stop_ask
@@ -201,8 +203,8 @@ def _ranking(job: Job, _attempt: Attempt | None, priority: int | None) -> tuple[
 
 
 def _saving(job: Job, attempt: Attempt | None, _: int | None) -> tuple[Effect, str]:
-    if attempt is None or job.state not in (JobState.RUNNING, JobState.DEGRADED):
-        return Effect.REFUSED, "It does not run; only what runs can save its work."
+    if refused := save_refused(job, attempt):
+        return Effect.REFUSED, refused
     return Effect.CHANGES, "It saves its work now, and goes on."
 
 
@@ -412,12 +414,12 @@ def _cancel(steps: Steps, job: Job, attempt: Attempt | None, clusters: Clusters,
 
 
 def _hold(steps: Steps, job: Job, _attempt: Attempt | None, _clusters: Clusters, cause: str, _: int | None) -> None:
-    steps.note(job, cause, held_at=steps.now)
+    steps.note(job, cause, detail=HELD, held_at=steps.now)
     steps.record(job, "job.hold", {"held": False}, {"held": True}, cause)
 
 
 def _release(steps: Steps, job: Job, _attempt: Attempt | None, _clusters: Clusters, cause: str, _: int | None) -> None:
-    steps.note(job, cause, held_at=None)
+    steps.note(job, cause, detail=LET_GO, held_at=None)
     steps.record(job, "job.hold", {"held": True}, {"held": False}, cause)
 
 

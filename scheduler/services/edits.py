@@ -178,6 +178,28 @@ def job_enqueue(*, access: Access, job: Job, reason: str, now: datetime, revisio
     return fresh
 
 
+def save_refused(job: Job, attempt: Attempt | None) -> str:
+    """Why it can't be asked to save its work now, given its open attempt; empty: it can."""
+    if attempt is None or job.state not in (JobState.RUNNING, JobState.DEGRADED):
+        return "It does not run; only what runs can save its work."
+    if job.spec.get("checkpoint", {}) is None:
+        return "It says of itself that it saves nothing."
+    return ""
+
+
+def restart_refused(job: Job, attempt: Attempt | None) -> str:
+    """Why it can't be started anew, given its open attempt; empty: it can. Of what has ended the same is submitted, by who may submit."""
+    if job.state in ENDED:
+        return ""
+    if job.state not in HOLDING:
+        return "It waits already."
+    if attempt is not None and attempt.stop_to in ENDED:
+        return "It is leaving for good; once it has ended it can be submitted again."
+    if attempt is not None and attempt.stop_to:
+        return "It is leaving already, and waits for its next start then."
+    return ""
+
+
 def job_save_now(*, access: Access, job: Job, reason: str, now: datetime, revision: int | None = None) -> Job:
     """Ask a running job to save its work at once, and to go on."""
     must_steer(access, job)
@@ -188,8 +210,8 @@ def job_save_now(*, access: Access, job: Job, reason: str, now: datetime, revisi
         fresh = jobs_locked([job.pk])[job.pk]
         unchanged_or_stale(fresh, revision)
         attempt: Attempt | None = open_attempts([fresh.pk]).get(fresh.pk)
-        if attempt is None or fresh.state not in (JobState.RUNNING, JobState.DEGRADED):
-            raise Conflict(f"{fresh.public_id} does not run; only what runs can save its work.")
+        if (refused := save_refused(fresh, attempt)) or attempt is None:
+            raise Conflict(f"{fresh.public_id}: {refused}")
         steps.note(fresh, cause, attempt=attempt)
         for cluster in Clusters([attempt]).of(attempt):
             steps.order(attempt, OrderKind.SIGNAL, cluster, {"signal": Signal.CHECKPOINT.value})
@@ -204,14 +226,11 @@ def job_restart(*, access: Access, job: Job, reason: str, now: datetime, key: st
     """Begin anew: what runs is put out and waits for its next start, from its last checkpoint; of what has ended a new job is submitted."""
     must_steer(access, job)
     cause = reason_given(reason, "Restarted.")
+    unchanged_or_stale(job, revision)
     if job.state in ENDED:
-        unchanged_or_stale(job, revision)
         return job_clone(access=access, job=job, changes={}, key=key, now=now).jobs[0]
-    if job.state not in HOLDING:
-        raise Conflict(f"{job.public_id} waits already.")
-    leaving = open_attempts([job.pk]).get(job.pk)
-    if leaving is not None and leaving.stop_to in ENDED:
-        raise Conflict(f"{job.public_id} is leaving for good; once it has ended it can be submitted again.")
+    if refused := restart_refused(job, open_attempts([job.pk]).get(job.pk)):
+        raise Conflict(f"{job.public_id}: {refused}")
     return job_stop(
         job=job, to=JobState.PREEMPTED, outcome="preempted", cause=cause, now=now, actor=access.actor, revision=revision, only_holding=True
     )

@@ -29,6 +29,7 @@ from scheduler.services.runs import Clusters, Stop, attempt_ended, attempt_runni
 from scheduler.services.steps import CAUSE_LENGTH, IllegalTransition, Steps, jobs_locked, open_attempts
 from scheduler.services.story import Event
 from scheduler.services.usage import usage_follow, usage_moment
+from scheduler.services.waits import left_waiting, waits_close
 from scheduler.transitions import FIRST, OUTCOMES, gives_back, may_become, takes_gpus
 
 __all__ = [
@@ -45,6 +46,10 @@ __all__ = [
     "job_stop",
     "job_transition",
 ]
+
+# What the note of holding a job back, or of letting it go, says for programs.
+HELD: dict[str, Any] = {"held": True}
+LET_GO: dict[str, Any] = {"held": False}
 
 
 def job_create(
@@ -256,7 +261,7 @@ def _set_hold(job: Job, held_at: datetime | None, now: datetime, actor: Actor, c
         unchanged_or_stale(fresh, revision)
         if (fresh.held_at is None) == (held_at is None):
             return fresh
-        steps.note(fresh, cause, detail={"held": held_at is not None}, held_at=held_at)
+        steps.note(fresh, cause, detail=LET_GO if held_at is None else HELD, held_at=held_at)
         steps.write(news)
         if actor.user is not None:
             before, after = {"held": held_at is None}, {"held": held_at is not None}
@@ -278,6 +283,8 @@ def _move(job: Job, to: str, now: datetime, cause: str, actor: Actor, attempt: A
     )
     if not moved:
         raise Conflict(f"{job.public_id} has moved on meanwhile.")
+    if left_waiting(job.state, to):
+        waits_close(since={job.pk: job.state_since}, at=now)
     JobEvent.objects.create(
         job=job, attempt=attempt, at=now, from_state=job.state, to_state=to, cause=cause[:CAUSE_LENGTH], actor_name=actor.name, detail=detail or {}
     )

@@ -65,7 +65,7 @@ from scheduler.selectors.saved_views import is_mine, view_default, views_visible
 from scheduler.selectors.schedules import schedule_of
 from scheduler.selectors.suggestions import filter_suggestions
 from scheduler.selectors.templates import template_of
-from scheduler.services.edits import job_enqueue, job_save_now
+from scheduler.services.edits import job_enqueue, job_save_now, restart_refused, save_refused
 from scheduler.services.fitting import GROUNDS
 from scheduler.services.steering import job_cancel, job_hold_back, job_release_hold
 from scheduler.speeds import seconds_at, slowest_on
@@ -235,6 +235,7 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
     discretion = Discretion(access, [*said, *(row.promise.after if row.promise else ())])
     waits_for = job_waits_for(access, job)
     shown = attempts[0] if attempts else None
+    running = shown if shown and shown.ended_at is None else None
     sittings = attempt_sittings(shown) if shown else []
     usage = job_usage(access, job, attempts, sittings, now=moment)
     if shown and shown.ended_at is None:
@@ -252,8 +253,8 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
         "is_draft": job.state == JobState.DRAFT,
         "holds": job.state in HOLDING,
         "ended": job.state in ENDED,
-        "can_restart": (job.state in ENDED and access.can_somewhere(Can.SUBMIT)) or (job.state in HOLDING and job.state != JobState.CHECKPOINTING),
-        "can_save": job.state in (JobState.RUNNING, JobState.DEGRADED) and job.spec.get("checkpoint", {}) is not None,
+        "can_restart": not restart_refused(job, running) and (job.state not in ENDED or access.can_somewhere(Can.SUBMIT)),
+        "can_save": not save_refused(job, running),
         "blockers": blockers_now(access, job, row.outlook, discretion, waits_for=waits_for, turn=turn, now=moment),
         "would_start_if": would_start_if(row.outlook, discretion),
         "outlook": row.outlook,

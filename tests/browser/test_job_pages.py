@@ -316,6 +316,47 @@ def test_the_pages_read_without_scripts(visit, jobs):
     expect(visitor.page.locator("#table-plans")).to_contain_text("Carried out")
 
 
+@pytest.fixture
+def gang(jobs: list[Job]) -> Job:
+    """It asks for more than the fleet has, and two of its workers would fit."""
+    spec = {"roles": [{"name": "worker", "min": 8, "gpus": 1, "gpu_types": ["H100-SXM-80GB"]}]}
+    return builders.job("gang", on=jobs[0].quota, submitted_at=now(), gpus_milli=8000, spec=spec)
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_what_would_start_it_sooner_comes_after_the_page_and_leads_to_the_form(visit, live_console, gang, width):
+    visitor = visit(f"/jobs/{gang.public_id}/", viewport={"width": width, "height": 800})
+    page = visitor.page
+    panel = page.locator("[data-sooner]")
+
+    expect(panel).to_contain_text("With 1 worker: now")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert visitor.axe() == []
+    panel.get_by_role("link", name="With 1 worker").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator('[name="roles[0].min"]')).to_have_value("1")
+    expect(page.locator("form.submit-change")).to_contain_text("was 8")
+    page.get_by_role("button", name="Save").click()
+    expect(page.locator("h1")).to_have_text("gang")
+    assert Job.objects.get(pk=gang.pk).spec["roles"][0]["min"] == 1
+    assert visitor.watch.faults == []
+
+
+def test_once_it_waits_no_more_nothing_would_start_it_sooner(visit, live_console, gang):
+    page = visit(f"/jobs/{gang.public_id}/").page
+    expect(page.locator("[data-sooner]")).to_contain_text("With 1 worker")
+
+    live_console.do(job_transition, job=gang, to=JobState.CANCELLED, now=now(), cause="Enough.")
+
+    expect(page.locator("[data-sooner]")).to_be_hidden()
+
+
+def test_without_scripts_a_link_leads_to_what_would_start_it_sooner(visit, gang):
+    visitor = visit(f"/jobs/{gang.public_id}/", live=False, java_script_enabled=False)
+    visitor.page.get_by_role("link", name="Changes that start it sooner").click()
+    expect(visitor.page.locator("main")).to_contain_text("With 1 worker: now")
+
+
 @pytest.mark.parametrize("theme", THEMES)
 def test_axe_finds_nothing_on_jobs_in_any_state(visit, jobs, theme):
     JobEvent.objects.create(job=jobs[3], at=now(), cause="Told to save its work.")

@@ -207,6 +207,10 @@ def test_what_runs_saves_its_work_and_goes_on(client, gang, mine):
     assert "Save now" not in page(client, "job", mine)
     assert "does not run" in send(client, "job_save", mine, 409)
     assert "at most 280 characters" in send(client, "job_save", gang, 422, reason="x" * 281)
+    Job.objects.filter(pk=gang.pk).update(spec=gang.spec | {"checkpoint": None})
+    assert "saves nothing" in send(client, "job_save", gang, 409)
+    assert "Save now" not in page(client, "job", gang)
+    Job.objects.filter(pk=gang.pk).update(spec=gang.spec)
     Job.objects.filter(pk=gang.pk).update(spec=ELASTIC | {"checkpoint": None})
     assert "Save now" not in page(client, "job", gang), "it said that it can't"
 
