@@ -4,8 +4,9 @@ from typing import Any
 
 # By the step of the address before it: what the parameter names, and one of them.
 PLACES: dict[str, tuple[str, Any]] = {
+    "arrays": ("Id of the array.", "a-3"),
     "audit": ("Number of an entry of the audit log.", 9044),
-    "batches": ("Id of the batch, as the answer to `POST /jobs/bulk` has it.", "a-3"),
+    "batches": ("Id of the batch, as the answer to `POST /jobs/bulk` has it.", "b-5f0c2a91d3e4"),
     "clusters": ("Name of the cluster.", "alpha"),
     "deliveries": ("Id of a message to the webhook.", "dl-4be1a09c77d2f6e81b3a5c90"),
     "gpus": ("Id of the GPU.", "g-130"),
@@ -36,7 +37,7 @@ _BY_SCOPES: dict[tuple[str, ...], str] = {
     ("admin",): "group_rule_list person_list person_get person_new person_change person_return person_end person_reset"
     " quota_create quota_update quota_archive quota_move quota_restore role_create role_delete token_new token_delete",
     STEERING: "jobs_bulk job_view_update job_change job_end job_save job_queued job_held job_released job_again job_said job_output job_output_search"
-    " job_output_stream job_earlier schedule_delete schedule_update schedule_hold schedule_go_on schedule_run",
+    " array_act job_output_stream job_earlier schedule_delete schedule_update schedule_hold schedule_go_on schedule_run",
     HOOKING: "webhooks webhook webhook_create webhook_update webhook_delete webhook_rotate webhook_try deliveries delivery delivery_again",
     WRITING: "job_view_create job_view_delete job_followed job_unfollowed notice_choices_put notices_mark notices_try template_put template_gone",
 }

@@ -3,6 +3,7 @@
 from django.urls import path
 
 from scheduler.views import (
+    arrays,
     bulk,
     clusters,
     gpus,
@@ -37,6 +38,8 @@ urlpatterns = [
     path("jobs/bulk/", bulk.jobs_bulk, name="jobs_bulk"),
     path("jobs/bulk/do/", bulk.jobs_bulk_write, name="jobs_bulk_do"),
     path("jobs/batches/<slug:public_id>/", bulk.batch_page, name="job_batch"),
+    path("jobs/arrays/<slug:public_id>/", arrays.array_page, name="array"),
+    path("jobs/arrays/<slug:public_id>/steer/", arrays.array_steer_page, name="array_steer"),
     path("jobs/<slug:public_id>/", jobs.job_page, name="job"),
     path("jobs/<slug:public_id>/sooner/", sooner.job_sooner_page, name="job_sooner"),
     path("jobs/<slug:public_id>/log/", job_logs.job_log_page, name="job_log"),

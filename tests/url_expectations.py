@@ -117,6 +117,18 @@ class World:
         return builders.job(on=self.other)
 
     @cached_property
+    def array(self) -> str:
+        """Two jobs of the submitter."""
+        for place in range(2):
+            builders.job(f"sweep[{place}]", on=self.team, owner=self.personas.users["submitter"], array="a-1", array_index=place)
+        return "a-1"
+
+    @cached_property
+    def others_array(self) -> str:
+        builders.job("other[0]", on=self.other, array="a-2", array_index=0)
+        return "a-2"
+
+    @cached_property
     def view(self) -> SavedView:
         """The superuser's, shared with the team."""
         owner = self.personas.users["superuser"]
@@ -232,6 +244,8 @@ FIELDS: dict[str, Callable[[World], dict[str, Any]]] = {
     "stranger": lambda w: {"public_id": w.stranger.public_id},
     "hardware node": lambda w: {"public_id": w.node.public_id},
     "empty": lambda w: {"public_id": w.empty.public_id},
+    "array": lambda w: {"public_id": w.array},
+    "others' array": lambda w: {"public_id": w.others_array},
     "archived": lambda w: {"public_id": w.archived.public_id},
     "token": lambda w: {"public_id": w.token.public_id},
     "gpu": lambda w: {"public_id": w.gpu.public_id},
@@ -358,6 +372,10 @@ PAGES = [
     Expect("POST", "jobs/bulk/", STEERS, data=lambda w: {"action": "hold", "row": w.job.public_id}, silent="A preview changes nothing."),
     Expect("POST", "jobs/bulk/do/", STEERS, data=lambda w: {"action": "hold", "job": f"{w.job.public_id}:1", "reason": "Test"}),
     Expect("GET", "jobs/batches/<slug:public_id>/", SUPER, lambda w: {"public_id": w.batch.public_id}, hidden=SEES),
+    Expect("GET", "jobs/arrays/<slug:public_id>/", SEES, FIELDS["array"]),
+    Expect("GET", "jobs/arrays/<slug:public_id>/", FLEET, FIELDS["others' array"], hidden=SEES - FLEET, case="of another team"),
+    Expect("GET", "jobs/arrays/<slug:public_id>/steer/", STEERS, FIELDS["array"]),
+    Expect("POST", "jobs/arrays/<slug:public_id>/steer/", STEERS, FIELDS["array"], data=lambda w: {"action": "hold", "reason": "Test"}),
     Expect("GET", "schedules/", SEES),
     Expect("GET", "schedules/new/", SUBMITS),
     Expect("POST", "schedules/new/", SUBMITS, data=_schedule_form),
@@ -532,6 +550,9 @@ API = [
     Expect("PATCH", "api/v1/jobs/views/{public_id}", SUPER, lambda w: {"public_id": w.view.public_id}, data=_view_form, tokens=STEERING),
     Expect("DELETE", "api/v1/jobs/views/{public_id}", SUPER | {"team_lead", "operator"}, lambda w: {"public_id": w.view.public_id}, tokens=WRITING),
     Expect("POST", "api/v1/jobs/bulk", STEERS, data=lambda w: {"action": "hold", "jobs": [{"id": w.job.public_id}]}, tokens=STEERING),
+    Expect("GET", "api/v1/arrays/{public_id}", SEES, FIELDS["array"], tokens=ALL_SCOPES),
+    Expect("GET", "api/v1/arrays/{public_id}", FLEET, FIELDS["others' array"], hidden=SEES - FLEET, case="of another team", tokens=ALL_SCOPES),
+    Expect("POST", "api/v1/arrays/{public_id}/bulk", STEERS, FIELDS["array"], data=lambda w: {"action": "hold"}, tokens=STEERING),
     Expect("GET", "api/v1/jobs/batches/{public_id}", SUPER, lambda w: {"public_id": w.batch.public_id}, hidden=SIGNED_IN, tokens=ALL_SCOPES),
     Expect("GET", "api/v1/jobs/{public_id}/logs", STEERS, FIELDS["job"], tokens=STEERING),
     Expect("GET", "api/v1/jobs/{public_id}/logs/search", STEERS, FIELDS["job"], data=lambda w: {"q": "x"}, tokens=STEERING),

@@ -14,6 +14,7 @@ from functools import wraps
 from typing import Any, NoReturn
 
 from gpufleet.client import DONE, JOB_FAILED, NOT_ALLOWED, NOT_THERE, REFUSED, USAGE, ClientError
+from gpufleet.client.arrays import array_shown, array_steered, arrays_blame, is_array
 from gpufleet.client.calls import Console
 from gpufleet.client.description import changes, described, documents, seconds
 from gpufleet.client.launched import launch_facts, standing_facts
@@ -282,9 +283,11 @@ def life_told(life: Mapping[str, Any]) -> str:
 
 @ends_well
 def show(arguments: Sequence[str]) -> int:
-    """Show a job with its attempts and where its workers sit."""
+    """Show a job with its attempts and where its workers sit, or an array (a-3) as a whole."""
     asked = parser_of("show", show.__doc__, jobs="1").parse_args(arguments)
     console = console_meant()
+    if is_array(asked.job):
+        return array_shown(console, asked.job, as_json=asked.json)
     job = console.get(f"/jobs/{asked.job}")
     if asked.json:
         return print_json(job)
@@ -389,7 +392,7 @@ def _many(name: str, text: str, said: str) -> Command:
         parser = parser_of(name, text)
         if name == "priority":
             parser.add_argument("priority", type=int, metavar="PRIORITY", help="a whole number; higher goes first in its class and queue")
-        parser.add_argument("jobs", metavar="JOB", nargs="*", help="public ids, such as j-17")
+        parser.add_argument("jobs", metavar="JOB", nargs="*", help="public ids, such as j-17, or of a whole array: a-3")
         parser.add_argument("--matching", action="append", metavar="KEY=VALUE", help="instead: those of the list, such as team=org/nlp; 500 at most")
         parser.add_argument("--dry-run", action="store_true", help="say what would become of each, and change nothing")
         parser.add_argument("--yes", action="store_true", help="with --matching: don't ask first")
@@ -399,6 +402,11 @@ def _many(name: str, text: str, said: str) -> Command:
             parser.error("name jobs, or say with --matching which are meant, not both")
         body = {"action": name, "reason": asked.reason} | ({"priority": asked.priority} if name == "priority" else {})
         console = console_meant()
+        arrays = [one for one in asked.jobs if is_array(one)]
+        asked.jobs = [one for one in asked.jobs if not is_array(one)]
+        steered = [array_steered(console, one, body, dry_run=asked.dry_run, quiet=asked.json) for one in arrays]
+        if arrays and not asked.jobs:
+            return print_json({"arrays": steered}) if asked.json else arrays_blame(steered)
         left: list[dict[str, Any]] = []
         if asked.matching and not asked.dry_run and not asked.yes:
             changing, left = _shown(console, body | _matching(asked.matching), parser)
@@ -415,14 +423,16 @@ def _many(name: str, text: str, said: str) -> Command:
         ]
         verdicts = [verdict for answer in answers for verdict in answer["verdicts"]] + left
         if asked.json:
-            print_json({"batches": [answer["batch"] for answer in answers if answer["batch"]], "jobs": verdicts})
+            print_json(
+                {"batches": [answer["batch"] for answer in answers if answer["batch"]], "jobs": verdicts} | ({"arrays": steered} if arrays else {})
+            )
         elif asked.dry_run:
             _print_preview(answers)
         else:
             for verdict in verdicts:
                 if verdict["effect"] in ("changes", "same"):
                     print(f"{verdict['id']}  {coloured(verdict['state'])}  {said if verdict['state'] != 'cancelled' else ''}".rstrip())
-        return _blame(verdicts)
+        return _blame(verdicts) or arrays_blame(steered)
 
     command.__doc__ = text
     return command

@@ -3,6 +3,7 @@
 from ninja import Router
 
 from scheduler.api import (
+    arrays,
     bulk,
     checkpoints,
     events,
@@ -30,6 +31,7 @@ router.add_router("", hardware.router)
 router.add_router("", imports.router)
 router.add_router("", checkpoints.router)
 router.add_router("", bulk.router)  # before single jobs, whose addresses hold any name
+router.add_router("", arrays.router)
 router.add_router("", saved_views.router)
 router.add_router("", queue.router)
 router.add_router("", jobs.router)

@@ -470,3 +470,20 @@ def test_the_list_is_filtered_at_a_terminal(run, personas):
         assert [row["name"] for row in json.loads(run("ls", "--json", *words)[1])["items"]] == ["a"], words
     assert json.loads(run("ls", "--json", "--blocker", "capacity")[1])["items"] == []
     assert run("ls", "--blocker", "nonsense")[0] == 5
+
+
+def test_a_whole_array_is_shown_and_cancelled(run, personas):
+    given = {"on": personas.nodes[TEAM], "owner": personas.users["submitter"], "array": "a-7"}
+    for place, state in enumerate(("completed", "failed", "queued", "queued")):
+        job(f"lr[{place}]", array_index=place, state=state, **given)
+
+    status, out, err = run("show", "a-7")
+    assert status == 0, err
+    assert "lr\n" in out and "4 jobs, 50 % ended" in out and "2 queued" in out and "nobody can say" in out
+    assert json.loads(run("show", "a-7", "--json")[1])["size"] == 4
+    assert run("show", "a-8")[0] == 4
+    assert run("cancel", "a-7", "--dry-run", **SUBMIT)[1] == "a-7  2 jobs would change\n"
+    assert run("hold", "a-7", **SUBMIT)[1] == "a-7  2 jobs changed\n"
+    told = json.loads(run("cancel", "a-7", "--json", **SUBMIT)[1])["arrays"]
+    assert [(one["array"], one["counts"], len(one["batches"])) for one in told] == [("a-7", {"changes": 2}, 1)]
+    assert not Job.objects.filter(state="queued").exists()

@@ -1,0 +1,104 @@
+"""Arrays as a whole over HTTP."""
+
+from datetime import datetime
+from typing import Any, Literal
+
+from django.http import HttpRequest, HttpResponse
+from ninja import Query, Router, Schema
+from pydantic import Field
+
+from gpufleet.core.times import now
+from gpufleet.web import access_of
+from scheduler.api.bulk import StartsOut
+from scheduler.api.lists import answered
+from scheduler.selectors.arrays import array_for, array_rows, facts_of, failed_of
+from scheduler.services.arrays import FIRST, array_preview, array_steer
+from scheduler.services.bulk import LEAST_PRIORITY, MOST, MOST_PRIORITY, effects_counted
+
+router = Router(tags=["Jobs"])
+
+
+class ArrayOut(Schema):
+    """All of an array that the caller may see. `counts` are by state; `failed` names the first of those that failed."""
+
+    id: str
+    name: str
+    quota: str
+    owner: str | None
+    submitted_at: datetime
+    size: int
+    counts: dict[str, int]
+    held: int
+    holding_milli: int = Field(description="What its jobs hold now, in milli-GPU.")
+    ended_percent: int
+    ended_at: datetime | None = Field(description="When the last job ended; null as long as one has not.")
+    foreseen_end: datetime | None = Field(description="When the last job is expected to have ended; null where nobody can say.")
+    foreseen_by: str | None = Field(description="starts: each job's start and length are known; pace: as quickly as until now.")
+    failed: list[str]
+
+
+class ArrayActIn(Schema):
+    action: Literal["cancel", "hold", "release", "priority", "checkpoint"]
+    priority: int | None = Field(None, ge=LEAST_PRIORITY, le=MOST_PRIORITY, description="With the action priority.")
+    reason: str = Field("", max_length=280, description="Kept in the history of each job and in the audit log.")
+    after: int = Field(FIRST, ge=FIRST, le=2_147_483_647, description="The `next` of the answer before: jobs behind that element are meant.")
+    size: int = Field(MOST, ge=1, le=MOST, description="So many jobs at most.")
+
+
+class ArrayActOut(Schema):
+    """`counts`: how many jobs of this part had which effect, as `POST /jobs/bulk` has it. `next` goes into `after`; null: all is done."""
+
+    array: str
+    action: str
+    dry_run: bool
+    counts: dict[str, int]
+    batch: str | None = Field(description="`GET /jobs/batches/{id}` says what became of each job of this part.")
+    next: int | None
+    freed_milli: dict[str, int] | None = Field(description="Of a dry run: what comes free, in milli-GPU by type.")
+    cancelled_along: int | None = Field(description="Of a dry run: other jobs that end too.")
+    starts: StartsOut | None = Field(description="Of a dry run: who would start by that.")
+
+
+class ArrayActQuery(Schema):
+    dry_run: bool = Field(False, description="Say what it would come to for the whole array, and change nothing.")
+
+
+EXAMPLES = {
+    "all": {"summary": "Cancel what is left of an array", "value": {"action": "cancel", "reason": "wrong data"}},
+    "less urgent": {"summary": "The next part of a change of priority", "value": {"action": "priority", "priority": 20, "after": 499}},
+}
+
+
+@router.get("/arrays/{public_id}", response=ArrayOut, url_name="array", summary="An array as a whole")
+def array(request: HttpRequest, public_id: str) -> HttpResponse:
+    """Its jobs are those of `GET /jobs?array=`."""
+    access = access_of(request)
+    found = array_for(access, public_id, now())
+    failed = failed_of(array_rows(access, public_id)) if found.counts.get("failed") else []
+    return answered(facts_of(found) | {"failed": failed})
+
+
+@router.post(
+    "/arrays/{public_id}/bulk",
+    response=ArrayActOut,
+    url_name="array_act",
+    openapi_extra={"requestBody": {"content": {"application/json": {"examples": EXAMPLES}}}},
+    summary="Do one thing to all jobs of an array",
+)
+def array_act(request: HttpRequest, public_id: str, asked: Query[ArrayActQuery], body: ArrayActIn) -> HttpResponse:
+    """In parts of 500 jobs at most, each in a transaction of its own: send `next` as `after` until it is null. Jobs that have ended are not meant.
+
+    It may be repeated from any place: what is so already stays as it is.
+    """
+    access = access_of(request)
+    empty: dict[str, Any] = {"array": public_id, "action": body.action, "batch": None, "next": None}
+    empty |= {"freed_milli": None, "cancelled_along": None, "starts": None, "dry_run": asked.dry_run}
+    given: dict[str, Any] = {"access": access, "array": public_id, "action": body.action, "priority": body.priority, "now": now()}
+    if asked.dry_run:
+        preview = array_preview(**given)
+        following = preview.following
+        counts = effects_counted({"effect": str(one.effect)} for one in preview.verdicts)
+        starts = {"as_of": following.as_of, "jobs": [job.public_id for job in following.jobs], "others": following.others} if following else None
+        return answered(empty | {"counts": counts, "freed_milli": preview.freed, "cancelled_along": preview.along, "starts": starts})
+    done = array_steer(**given, reason=body.reason, after=body.after, size=body.size)
+    return answered(empty | {"counts": done.counts, "batch": done.batch, "next": done.after})

@@ -1,0 +1,112 @@
+"""An array as a whole: how far it is, which of its jobs to look at first, and one action on all that have not ended."""
+
+from typing import Any
+
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.http import require_http_methods, require_safe
+
+from gpufleet.core.faults import Conflict
+from gpufleet.core.live.feed import feed_revision
+from gpufleet.core.templatetags.shell import plural
+from gpufleet.core.times import now
+from gpufleet.web import Access, Can, access_of, requires
+from scheduler.presenters.arrays import array_view
+from scheduler.presenters.bulk import CHOICES, WORDS, bulk_view
+from scheduler.presenters.jobs import job_lines
+from scheduler.selectors.arrays import array_for, array_rows, elements_left
+from scheduler.selectors.jobs import job_rows, may_steer
+from scheduler.services.arrays import FIRST, MOST_ELEMENTS, array_preview, array_steer
+from scheduler.services.bulk import Action, Effect
+from scheduler.views.nodes import messages_by_field
+
+# Of one request: then the page shows how far it is.
+SLICES = 4
+
+
+@require_safe
+@requires(Can.SEE)
+def array_page(request: HttpRequest, public_id: str) -> HttpResponse:
+    access, moment, version = access_of(request), now(), feed_revision()
+    state = array_for(access, public_id, moment)
+    rows = job_lines(job_rows(access, array_rows(access, public_id)), moment)
+    view = array_view(state, rows, may_steer=may_steer(access, state.first))
+    return render(request, "scheduler/array.html", {"view": view, "version": version, "bulk_actions": CHOICES})
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@requires(Can.SEE)
+def array_steer_page(request: HttpRequest, public_id: str) -> HttpResponse:
+    """What an action on the whole would come to, and doing it: some parts in each request, until all is done."""
+    access = access_of(request)
+    state = array_for(access, public_id, now())
+    if not may_steer(access, state.first):
+        raise PermissionDenied
+    asked = request.POST if request.method == "POST" else request.GET
+    action = asked.get("action", Action.CANCEL.value)
+    priority = _number(asked.get("priority", "")) if action == Action.PRIORITY else None
+    if request.method != "POST":
+        return _page(request, access, public_id, action, priority)
+    after, done = _number(asked.get("after", "")), _number(asked.get("done", "")) or 0
+    after = FIRST if after is None else after
+    try:
+        for _ in range(SLICES):
+            part = array_steer(
+                access=access, array=public_id, action=action, priority=priority, reason=asked.get("reason", ""), now=now(), after=after
+            )
+            done += part.counts[Effect.CHANGES]
+            if part.after is None:
+                messages.success(request, f"{WORDS[Action(action)][2].format(plural(done, 'job'))}.")
+                return redirect("array", public_id)
+            after = part.after
+    except ValidationError as fault:
+        return _page(request, access, public_id, action, priority, faults=messages_by_field(fault), after=after, done=done, status=422)
+    except Conflict as fault:
+        return _page(request, access, public_id, action, priority, faults={"all": [str(fault)]}, after=after, done=done, status=409)
+    return _page(request, access, public_id, action, priority, after=after, done=done, going=True)
+
+
+def _number(text: str) -> int | None:
+    try:
+        return int(text[:9])
+    except ValueError:
+        return None
+
+
+def _page(
+    request: HttpRequest,
+    access: Access,
+    public_id: str,
+    action: str,
+    priority: int | None,
+    *,
+    faults: dict[str, list[str]] | None = None,
+    after: int = FIRST,
+    done: int = 0,
+    going: bool = False,
+    status: int = 200,
+) -> HttpResponse:
+    view, told = None, dict(faults or {})
+    left = len(elements_left(access, public_id, after=after, limit=MOST_ELEMENTS)) if going else 0
+    try:
+        # Between its parts nobody asks again what the whole would come to.
+        view = None if going else bulk_view(array_preview(access=access, array=public_id, action=action, priority=priority, now=now()))
+    except ValidationError as fault:
+        told, status = messages_by_field(fault) | told, 422
+    context: dict[str, Any] = {
+        "state": array_for(access, public_id, now()),
+        "view": view,
+        "heading": view.heading if view else f"{plural(left, 'job')} to go" if going else "That can't be done",
+        "button": view.button if view else "Go on",
+        "can_be_done": going or bool(view and view.changing),
+        "action": action,
+        "priority": priority,
+        "after": after,
+        "done": done,
+        "going": going,
+        "reason": request.POST.get("reason", ""),
+        "faults": told,
+    }
+    return render(request, "scheduler/array_steer.html", context, status=status)

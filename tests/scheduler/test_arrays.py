@@ -1,0 +1,228 @@
+"""An array as a whole: how far it is, when it is expected to be done, and one action on all of it, part by part."""
+
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from gpufleet.core.models import AuditEntry
+from gpufleet.core.times import now
+from scheduler.models import Job, JobBatch, JobState
+from scheduler.selectors.arrays import array_for
+from scheduler.services.arrays import array_steer
+from scheduler.views import arrays as pages
+from tests.builders import attempt, gpu, job, node, outlook, placement
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def ours(personas):
+    return personas.nodes["acme/research/nlp"]
+
+
+@pytest.fixture
+def sweep(ours, personas):
+    """`sweep("completed", "queued")`: an array of the submitter with these states, a-1 unless it is named."""
+
+    def make(*states, array="a-1", on=None, **fields):
+        given = {"on": on or ours, "owner": personas.users["submitter"], "array": array, "submitted_at": now() - timedelta(hours=2)} | fields
+        return [job(f"lr[{place}]", state=state, array_index=place, parameters={"LR": f"0.{place}"}, **given) for place, state in enumerate(states)]
+
+    return make
+
+
+@pytest.fixture
+def api(personas):
+    def call(who, method, path, status=200, body=None):
+        client = personas.client(who)
+        address = f"/api/v1/arrays/{path}"
+        answer = client.get(address) if method == "get" else client.post(address, body, content_type="application/json")
+        assert answer.status_code == status, answer.content
+        return answer.json()
+
+    return call
+
+
+# How far it is
+
+
+def test_an_array_has_a_state_as_a_whole(api, sweep):
+    jobs = sweep("completed", "failed", "queued", "queued", "running", held_at=None)
+    Job.objects.filter(pk=jobs[2].pk).update(held_at=now())
+    Job.objects.filter(pk=jobs[4].pk).update(gpus_milli=4000)
+
+    told = api("viewer", "get", "a-1")
+
+    assert (told["name"], told["size"], told["ended_percent"], told["held"], told["holding_milli"]) == ("lr", 5, 40, 1, 4000)
+    assert told["counts"] == {"completed": 1, "failed": 1, "queued": 2, "running": 1}
+    assert told["failed"] == [jobs[1].public_id]
+    assert told["ended_at"] is None
+
+
+def test_it_has_ended_when_its_last_job_has(api, sweep):
+    _, last = sweep("completed", "cancelled")
+    Job.objects.filter(pk=last.pk).update(ended_at=now())
+
+    told = api("viewer", "get", "a-1")
+
+    assert told["ended_percent"] == 100
+    assert told["ended_at"] is not None and told["foreseen_end"] is None
+
+
+def test_its_end_is_that_of_the_job_that_ends_last(personas, sweep):
+    running, waiting = sweep("running", "queued", estimate_seconds=3600)
+    moment = now()
+    attempt(running, running_at=moment - timedelta(minutes=30))
+    outlook(waiting, "full", predicted_start=moment + timedelta(minutes=20))
+
+    seen = array_for(personas.access("viewer"), "a-1", moment).foreseen
+
+    assert seen.by == "starts"
+    assert seen.at == moment + timedelta(minutes=80)
+
+
+def test_where_starts_are_not_known_it_goes_by_the_pace_until_now(personas, sweep):
+    done, *_ = sweep("completed", "queued", "queued")
+    moment = now()
+    attempt(done, started_at=moment - timedelta(minutes=10))
+
+    seen = array_for(personas.access("viewer"), "a-1", moment).foreseen
+
+    assert (seen.by, seen.unknown, seen.at) == ("pace", 2, moment + timedelta(minutes=20))
+
+
+def test_before_anything_is_known_nobody_can_say(personas, sweep):
+    sweep("queued", "queued")
+
+    assert array_for(personas.access("viewer"), "a-1", now()).foreseen.at is None
+    assert "neither start nor length is known" in personas.client("viewer").get("/jobs/arrays/a-1/").content.decode()
+
+
+def test_the_page_shows_failures_first_and_parameters_to_its_people(personas, sweep):
+    sweep("completed", "queued", "failed", "running")
+
+    html = personas.client("submitter").get("/jobs/arrays/a-1/").content.decode()
+    places = [html.index(f">lr[{place}]<") for place in (2, 3, 1, 0)]
+    assert places == sorted(places)
+    assert "<code>LR=0.2</code>" in html and "Preview" in html
+    seen = personas.client("viewer").get("/jobs/arrays/a-1/").content.decode()
+    assert "LR=0.2" not in seen and "Preview" not in seen
+    own = Job.objects.get(array_index=0)
+    assert '<a href="/jobs/arrays/a-1/">a-1</a>' in personas.client("viewer").get(f"/jobs/{own.public_id}/").content.decode()
+
+
+def test_arrays_of_other_teams_are_not_there(api, personas, sweep):
+    sweep("queued", array="a-2", on=personas.nodes["acme/product/search"])
+
+    api("viewer", "get", "a-2", 404)
+    api("submitter", "post", "a-2/bulk", 404, {"action": "cancel"})
+    assert personas.client("submitter").get("/jobs/arrays/a-2/").status_code == 404
+    assert api("operator", "get", "a-2")["size"] == 1
+
+
+def test_it_costs_the_same_for_few_and_for_many(personas, sweep, ours):
+    def queries():
+        with CaptureQueriesContext(connection) as seen:
+            assert personas.client("submitter").get("/jobs/arrays/a-1/").status_code == 200
+        return len(seen)
+
+    def more(array_index):
+        placement(job("n", on=ours, state=JobState.RUNNING, array="a-1", array_index=array_index), gpu(node(gpus=1)))
+        outlook(job("w", on=ours, array="a-1", array_index=array_index + 1), "full", predicted_start=now())
+
+    sweep("failed", "completed")
+    more(10)
+    queries()
+    few = queries()
+    for number in range(15):
+        more(20 + 2 * number)
+    assert queries() == few <= 14
+
+
+# One action on all of it
+
+
+def test_a_whole_array_is_cancelled_in_parts(api, sweep):
+    sweep("completed", *["queued"] * 5)
+
+    first = api("submitter", "post", "a-1/bulk", body={"action": "cancel", "size": 3, "reason": "wrong data"})
+    assert (first["counts"], first["next"]) == ({"changes": 3}, 3)
+    second = api("submitter", "post", "a-1/bulk", body={"action": "cancel", "size": 3, "after": first["next"]})
+    assert (second["counts"], second["next"]) == ({"changes": 2}, None)
+
+    assert Job.objects.filter(state="cancelled").count() == 5
+    assert JobBatch.objects.filter(public_id__in=[first["batch"], second["batch"]]).count() == 2
+    assert AuditEntry.objects.filter(action="job.state", reason="wrong data").count() == 3
+    again = api("submitter", "post", "a-1/bulk", body={"action": "cancel"})
+    assert (again["counts"], again["next"], again["batch"]) == ({}, None, None), "it may be asked for again"
+
+
+def test_a_dry_run_tells_of_the_whole_and_changes_nothing(api, sweep):
+    jobs = sweep(*["queued"] * 3, "running")
+    Job.objects.filter(pk=jobs[0].pk).update(held_at=now())
+
+    told = api("submitter", "post", "a-1/bulk?dry_run=true", body={"action": "hold"})
+
+    assert told["counts"] == {"same": 1, "changes": 2, "refused": 1}
+    assert Job.objects.filter(held_at__isnull=False).count() == 1
+
+
+@pytest.mark.parametrize(
+    ("action", "more", "held"),
+    [({"action": "hold"}, {}, 2), ({"action": "priority", "priority": 90}, {"priority": 90}, 0)],
+)
+def test_it_is_held_and_ranked_as_a_whole(api, sweep, action, more, held):
+    sweep("queued", "queued", "completed")
+
+    assert api("team_lead", "post", "a-1/bulk", body=action)["counts"] == {"changes": 2}
+    assert Job.objects.filter(held_at__isnull=False).count() == held
+    assert Job.objects.filter(**more, state="queued").count() == 2
+    if held:
+        assert api("team_lead", "post", "a-1/bulk", body={"action": "release"})["counts"] == {"changes": 2}
+
+
+def test_what_makes_no_sense_is_refused(api, sweep):
+    sweep("queued")
+
+    api("submitter", "post", "a-1/bulk", 422, {"action": "priority"})
+    api("submitter", "post", "a-1/bulk", 422, {"action": "cancel", "priority": 3})
+    api("viewer", "post", "a-1/bulk", 403, {"action": "cancel"})
+    assert Job.objects.filter(state="queued").count() == 1
+
+
+def test_another_ones_jobs_are_left_alone(personas, sweep, ours, api):
+    sweep("queued", owner=personas.users["team_lead"])
+
+    assert api("submitter", "post", "a-1/bulk", body={"action": "cancel"})["counts"] == {"not_allowed": 1}
+    assert personas.client("submitter").get("/jobs/arrays/a-1/steer/?action=cancel").status_code == 403
+
+
+def test_the_page_previews_and_goes_on_where_it_was(personas, sweep, monkeypatch):
+    monkeypatch.setattr(pages, "SLICES", 1)
+    monkeypatch.setattr("scheduler.services.arrays.MOST", 2)
+    monkeypatch.setattr(array_steer, "__kwdefaults__", {**array_steer.__kwdefaults__, "size": 2})
+    sweep(*["queued"] * 3)
+    client = personas.client("submitter")
+
+    html = client.get("/jobs/arrays/a-1/steer/?action=cancel").content.decode()
+    assert "Cancel 3 jobs?" in html and "Nothing has been done yet" in html
+    assert Job.objects.filter(state="queued").count() == 3
+    first = client.post("/jobs/arrays/a-1/steer/", {"action": "cancel", "reason": "old", "after": "-1"})
+    assert first.status_code == 200
+    html = first.content.decode()
+    assert "2 done until now" in html and "data-go-on" in html and 'name="after" value="1"' in html and 'value="old"' in html
+    last = client.post("/jobs/arrays/a-1/steer/", {"action": "cancel", "after": "1", "done": "2"}, follow=True)
+    assert "Cancelled 3 jobs." in last.content.decode()
+    assert Job.objects.filter(state="cancelled").count() == 3
+
+
+def test_the_page_says_what_is_wrong_with_what_is_asked(personas, sweep):
+    sweep("queued")
+    client = personas.client("submitter")
+
+    assert client.get("/jobs/arrays/a-1/steer/?action=priority").status_code == 422
+    assert client.get("/jobs/arrays/a-1/steer/?action=burn").status_code == 422
+    assert client.post("/jobs/arrays/a-1/steer/", {"action": "hold", "reason": "x" * 300}).status_code == 422
+    assert Job.objects.get().held_at is None
