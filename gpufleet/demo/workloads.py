@@ -309,6 +309,24 @@ def names_of(workload: Workload, quota: str) -> tuple[str, ...]:
     return NAMES.get((workload.key, quota), workload.names)
 
 
+# What people say that their jobs start. Simulated hardware runs none of it; it is what their pages show.
+_TRAIN, _SERVING, _TOOLS = "veridia/train:2026.10", "veridia/serve:2026.11", "veridia/tools:2026.11"
+PROGRAMS: dict[str, tuple[str, str]] = {
+    "pretraining": (_TRAIN, "python -m dist.pretrain --config=configs/pretrain.yaml --resume"),
+    "fine-tuning": (_TRAIN, "python -m dist.finetune --config=configs/finetune.yaml --resume"),
+    "sweep": (_TRAIN, "python train.py --config=configs/trial.yaml"),
+    "evaluation": (_TOOLS, "python evaluate.py --suite=nightly"),
+    "serving": (_SERVING, "python -m serve --port=8000"),
+    "slices": (_SERVING, "python -m serve --port=8000 --small"),
+    "notebook": (_TOOLS, "jupyter lab --no-browser --ip=0.0.0.0"),
+    "reserved-dev": (_TOOLS, "sleep infinity"),
+    "simulation": (_TOOLS, "python simulate.py --scenes=scenes/"),
+    "embedding": (_TOOLS, "python embed.py --in=shards/ --out=vectors/"),
+    "other": (_TOOLS, "python run.py"),
+}
+assert PROGRAMS.keys() == {kind.key for kind in (*WORKLOADS, GUEST)}, "each kind of work starts something"
+
+
 def team_of(path: str) -> str:
     """The team that a leaf belongs to: organisation/department/team."""
     return "/".join(path.split("/")[:3])
@@ -367,7 +385,9 @@ class Want:
             "busy": list(kind.busy),
             "memory": list(kind.memory),
         }
-        return {"simulated": play}
+        image, command = PROGRAMS[kind.key]
+        per = {"per": "gpu"} if command.startswith("python -m dist") else {}
+        return {"image": image, "command": [*command.split(), f"--name={self.name}"], "workdir": "/workspace", **per, "simulated": play}
 
 
 def job_fields(want: Want, *, quota: QuotaNode, owner: User | None, work: int) -> dict[str, Any]:

@@ -27,7 +27,7 @@ def explain(plan: Plan) -> str:
     for decision in plan.decisions:
         lines.extend(_decision(decision))
     if plan.waiting:
-        lines += ["", f"{len(plan.waiting)} jobs wait:"]
+        lines += ["", "1 job waits:" if len(plan.waiting) == 1 else f"{len(plan.waiting)} jobs wait:"]
     for waiting in plan.waiting:
         lines.append(f"  {waiting.job}")
         lines.extend(f"    - {one.detail} ({one.code})" for one in waiting.reasons)

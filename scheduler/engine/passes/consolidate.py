@@ -247,7 +247,8 @@ def _carry_out(cycle: Cycle, work: Work, quota_type: int, target: Target, moved:
             return False
         leaf = work.charged_leaf if work.seats else work.home
         running = sum(not one.fresh for one in moved)
-        detail = f"{running} jobs are moved to make a block" if running else "others start elsewhere, which makes a block"
+        moved_there = "1 job is" if running == 1 else f"{running} jobs are"
+        detail = f"{moved_there} moved to make a block" if running else "others start elsewhere, which makes a block"
         cluster.seat(work, seats, quota_type, leaf, reason("consolidate", detail))
         for one, leaf, old_type, wants, its_why in leaves:
             places = _elsewhere(cycle, one, old_type, wants)
