@@ -18,7 +18,8 @@ def confirm(
     above: Sequence[tuple[str, str]],
     back: str,
     sub: str = "",
+    leave: str = "Cancel",
 ) -> HttpResponse:
-    """`above` are the steps of the crumbs; the button says `send`, and the way out leads to `back`."""
-    context = {"form": form, "heading": heading, "send": send, "effects": effects, "above": above, "back": back, "sub": sub}
+    """`above` are the steps of the crumbs; the button says `send`, and the way out, which says `leave`, leads to `back`."""
+    context = {"form": form, "heading": heading, "send": send, "effects": effects, "above": above, "back": back, "sub": sub, "leave": leave}
     return render(request, "quotas/confirm.html", context, status=422 if form.is_bound else 200)

@@ -139,7 +139,7 @@ def _confirm_restart(request: HttpRequest, access: Access, job: Job, form: Resta
     page = reverse("job", args=[job.public_id])
     above = [("Jobs", reverse("jobs")), (job.public_id, page)]
     send = "Submit it again" if job.state in ENDED else "Restart"
-    return confirm(request, form, above=above, back=page, heading=f"Restart {job.name}?", send=send, effects=_effects(job))
+    return confirm(request, form, above=above, back=page, leave="Back to the job", heading=f"Restart {job.name}?", send=send, effects=_effects(job))
 
 
 def _effects(job: Job) -> list[str]:

@@ -220,6 +220,8 @@ def test_what_runs_is_restarted_once_however_often_it_is_pressed(client, gang):
     assert button in page(client, "job", gang)
     asked = page(client, "job_restart", gang)
     assert "No complete checkpoint was reported" in asked
+    assert ">Back to the job</a>" in asked
+    assert ">Cancel</a>" not in asked
     send(client, "job_restart", gang, 409, reason="Without a revision.")
     assert fresh(gang).state == JobState.RUNNING
     fields = fields_in(asked) | {"reason": "Stuck."}
