@@ -94,7 +94,8 @@ def _between(early: str, late: str) -> str:
 
 def _print_sooner(sooner: Mapping[str, Any]) -> None:
     if sooner["changes"]:
-        print("It would start sooner:")
+        as_it_is = f" (as it is, {ahead(sooner['at'])})" if sooner["at"] else ""
+        print(f"By estimates it would start sooner{as_it_is}:")
     for change in sooner["changes"]:
         when = "now" if change["now"] else f"{ahead(change['at'])}, {exact(change['at'])}"
         how = "" if change["in_place"] else " (submitted again, and this one cancelled)"
