@@ -7,14 +7,36 @@ import csv
 import io
 import json
 from collections.abc import Iterator
+from urllib.parse import quote
 
 import pytest
+import yaml
 from django.apps import apps
 from django.db import models
 
-from scheduler.models import Delivery, Job, JobBatch, Outlook, PlanRecord, Schedule, ScheduleRun
+from gpufleet.core.models import AuditEntry, User
+from gpufleet.core.times import now
+from quotas.models import QuotaNode, RoleBinding
+from scheduler.models import (
+    Checkpoint,
+    Delivery,
+    InventoryEvent,
+    Job,
+    JobBatch,
+    JobEvent,
+    JobMark,
+    JobTemplateVersion,
+    Node,
+    Outlook,
+    PlanRecord,
+    Schedule,
+    ScheduleRun,
+    Webhook,
+)
+from scheduler.services.templates import draft_save
 from tests import builders
 from tests.personas import Personas
+from tests.scheduler.test_log_stream import Writing
 from tests.test_url_matrix import _address
 from tests.url_expectations import EXPECTED, World
 
@@ -63,7 +85,53 @@ def hostile(personas: Personas) -> Iterator[World]:
     Schedule.objects.update(description={"name": HOSTILE, "gpus": 1, "labels": {HOSTILE: HOSTILE}, "launch": {"shell": HOSTILE}})
     ScheduleRun.objects.update(faults={HOSTILE: [HOSTILE]})
     Delivery.objects.update(body=json.dumps({"cause": HOSTILE}))
+    # What is too short or too well-formed to be free, and yet typed by somebody.
+    QuotaNode.objects.update(cost_centre=HOSTILE[:40])
+    JobMark.objects.update(key=HOSTILE[:100])
+    RoleBinding.objects.exclude(group="").update(group=HOSTILE)
+    Checkpoint.objects.update(location=HOSTILE)
+    User.objects.exclude(pk=personas.users["superuser"].pk).update(email=HOSTILE)
+    Webhook.objects.update(url=f"https://hooks.example.org/{HOSTILE}")
+    Node.objects.update(labels={HOSTILE: HOSTILE})
+    InventoryEvent.objects.update(before={HOSTILE: HOSTILE}, after={HOSTILE: HOSTILE})
+    PlanRecord.objects.update(
+        dropped=[{"action": "start", "job": "j-1", "workers": [], "why": {"code": "fits", "detail": HOSTILE}, "dropped": HOSTILE}]
+    )
+    JobTemplateVersion.objects.update(body={"gpus": 1, "name": HOSTILE, "launch": {"shell": HOSTILE}}, locked=["launch.shell"])
+    JobEvent.objects.update(detail={"why": HOSTILE})
+    facts = {"object_kind": "quota", "object_id": world.team.public_id, "before": {HOSTILE: HOSTILE}, "after": {HOSTILE: [HOSTILE]}}
+    AuditEntry.objects.create(actor_name=HOSTILE, via="system", action="t", quota_path=world.team.path, reason=HOSTILE[:500], **facts)
+    said = {"name": HOSTILE, "quota": world.team.path, "gpus": 1, "labels": {HOSTILE: HOSTILE}, "launch": {"shell": HOSTILE}, "template": HOSTILE}
+    access = personas.access("superuser")
+    world.draft = draft_save(access=access, public="", name=HOSTILE[:200], text=yaml.safe_dump(said), now=now())  # type: ignore[attr-defined]
     yield world
+
+
+@pytest.fixture
+def job_log(monkeypatch: pytest.MonkeyPatch) -> Writing:
+    """What every job has written, as its back-end tells it."""
+    back_end = Writing()
+    monkeypatch.setattr("scheduler.selectors.logs.backend_for", lambda cluster: back_end)
+    return back_end
+
+
+def begun(world: World) -> list[str]:
+    """Pages that begin with what somebody wrote elsewhere, or has typed into the address."""
+    typed = quote(HOSTILE)
+    new = [f"clone={world.job.public_id}", f"clone={world.running_job.public_id}", f"draft={world.draft.public_id}", f"template={world.template}"]  # type: ignore[attr-defined]
+    new += [f"clone={typed}", f"draft={typed}", f"template={typed}", f"with.name={typed}"]
+    templates = [f"ref={world.template}", f"like={world.template}", f"ref={typed}", f"like={typed}"]
+    lists = ("jobs", "nodes", "gpus", "clusters", "quotas", "people", "tokens", "audit", "schedules", "webhooks", "search", "notifications")
+    searched = [f"/{name}/?q={typed}&sort={typed}&after={typed}&size={typed}" for name in lists]
+    return [
+        *(f"/jobs/new/?{query}" for query in new),
+        *(f"/templates/edit/?{query}" for query in templates),
+        f"/schedules/new/?repeat={typed}",
+        f"/schedules/new/?repeat={world.job.public_id}",
+        f"/jobs/queue/?team={typed}&job={typed}",
+        f"/jobs/?phase={typed}&quota={typed}&owner={typed}&view={typed}",
+        *searched,
+    ]
 
 
 @pytest.mark.django_db
@@ -79,6 +147,22 @@ def test_no_page_file_or_answer_obeys_what_it_shows(hostile: World) -> None:
             faults += [f"{address}{query}: {fault}" for fault in obeyed(answer.headers.get("Content-Type", ""), body, answer)]
     assert faults == []
     assert shown > 15, "what was written is shown in many places, or this looks at nothing"
+
+
+@pytest.mark.django_db
+def test_no_page_obeys_what_it_begins_with_or_is_asked(hostile: World) -> None:
+    reader = hostile.personas.client("superuser")
+    statuses, shown, faults = set(), 0, []
+    for address in begun(hostile):
+        answer = reader.get(address)
+        body = answer.content.decode(errors="replace")
+        statuses.add(answer.status_code)
+        shown += "script&gt;alert" in body
+        faults += [f"{address}: {fault}" for fault in obeyed(answer.headers.get("Content-Type", ""), body, answer)]
+
+    assert faults == []
+    assert statuses <= {200, 404}
+    assert shown > 15
 
 
 def obeyed(kind: str, body: str, answer: object) -> list[str]:
@@ -101,8 +185,22 @@ def _is_number(text: str) -> bool:
     return True
 
 
+@pytest.mark.django_db
+def test_what_a_job_writes_stays_text_in_its_log(hostile: World, job_log: Writing) -> None:
+    job_log.text, job_log.ended = f"{HOSTILE}\n\nevent: end\ndata: {HOSTILE}\n", True
+    reader, job = hostile.personas.client("superuser"), hostile.running_job.public_id
+    for address in (f"/jobs/{job}/", f"/jobs/{job}/log/", f"/jobs/{job}/log/?q=alert", f"/jobs/{job}/log/?download=1"):
+        answer = reader.get(address)
+        body = (b"".join(answer) if answer.streaming else answer.content).decode(errors="replace")
+        assert obeyed(answer.headers.get("Content-Type", ""), body, answer) == [], address
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    assert reader.get(f"/api/v1/jobs/{job}/logs").json()["text"] == job_log.text
+    stream = b"".join(reader.get(f"/api/v1/jobs/{job}/logs/stream")).decode()  # type: ignore[call-overload]
+    assert stream.count("\nevent: end\n") == 1, "the job's own lines end nothing"
+
+
 @pytest.mark.django_db(transaction=True)
-def test_no_terminal_obeys_what_it_prints(hostile: World, live_server, monkeypatch, tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]
+def test_no_terminal_obeys_what_it_prints(hostile: World, job_log: Writing, live_server, monkeypatch, tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]
     from gpufleet.cli import main
 
     monkeypatch.setenv("GPUFLEET_CLIENT_DIR", str(tmp_path))
@@ -110,7 +208,12 @@ def test_no_terminal_obeys_what_it_prints(hostile: World, live_server, monkeypat
     monkeypatch.setenv("NO_PROXY", "*")
     monkeypatch.setenv("GPUFLEET_TOKEN", hostile.personas.token("superuser", "read", "operate"))
 
-    schedule = (("schedule", "ls"), ("schedule", "show", hostile.schedule.public_id))
+    job_log.text, job_log.ended = f"{HOSTILE}\n", True
+    # Into a file a log goes as it is; what is looked at here is what somebody reads at a terminal.
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("NO_COLOR", "1")
+    logs = (("logs", hostile.running_job.public_id), ("logs", "--search", "alert", hostile.running_job.public_id))
+    schedule = (*logs, ("schedule", "ls"), ("schedule", "show", hostile.schedule.public_id))
     for words in (("ls", "--all"), ("show", hostile.job.public_id), ("why", hostile.job.public_id), ("quota",), ("fleet",), *schedule):
         main(["gpufleet", *words])
         printed = capsys.readouterr()

@@ -6,6 +6,7 @@ The expectations are in tests/url_expectations.py; the first test here names wha
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 from asgiref.sync import sync_to_async
@@ -23,7 +24,8 @@ from gpufleet.core.models import AuditEntry
 from quotas.permissions import Can
 from tests.personas import PEOPLE, Personas
 from tests.sockets import Socket
-from tests.url_expectations import EXPECTED, NOT_THERE, SOCKETS, TOKEN_SCOPES, Expect, World
+from tests.url_expectations import EXPECTED, FIELDS, FLEET, NOT_THERE, SOCKETS, TOKEN_SCOPES, Expect, World
+from tests.url_expectations import _team as TEAM
 
 WRITES = ("POST", "PUT", "PATCH", "DELETE")
 PARAMETER = re.compile(r"<(?:\w+:)?(\w+)>|\{(?:\w+:)?(\w+)\}")
@@ -113,6 +115,24 @@ def test_who_gets_in(expect: Expect, world: World):
         wanted[name] = _wanted(expect, name)
 
     assert found == wanted
+
+
+# What the address names, and the same of a team that viewer, submitter, team lead and quota admin can't see.
+OF_OTHERS = {FIELDS[name]: FIELDS["others' job"] for name in ("job", "running job", "draft job", "held job")}
+OF_OTHERS |= {FIELDS["webhook"]: FIELDS["others' webhook"], TEAM: lambda w: {"public_id": w.other.public_id}}
+
+
+@pytest.mark.parametrize("expect", [expect for expect in EXPECTED if expect.at in OF_OTHERS and expect.who - FLEET], ids=str)
+def test_what_belongs_to_another_team_is_not_there(expect: Expect, world: World):
+    expect = replace(expect, at=OF_OTHERS[expect.at])
+    _address(expect, world), expect.data(world)
+    found = {}
+    for name in expect.who - FLEET:
+        with _undone():
+            cache.clear()
+            found[name] = _ask(world.personas.client(name), expect, world).status_code
+
+    assert found == dict.fromkeys(found, 404)
 
 
 def _wanted(expect: Expect, name: str) -> str:
