@@ -17,8 +17,15 @@ class ScheduleIn(BaseModel):
     description: dict[str, Any] = Field(description="The job, as `POST /jobs` takes it. Its name may be left out: then it is the schedule's.")
     cron: str = Field(max_length=200, description="Minute, hour, day of the month, month, day of the week.")
     zone: str = Field("UTC", max_length=100, description="The time zone in which it is due.")
-    overlap: str = Field("skip", max_length=20, description="While jobs of an earlier run have not ended: allow, skip or replace.")
-    catch_up: str = Field("last", max_length=20, description="Of times that were missed: none, last or all.")
+    overlap: str = Field(
+        "skip",
+        max_length=20,
+        description="While jobs of an earlier run have not ended: allow, skip or replace.",
+        json_schema_extra={"enum": ["allow", "skip", "replace"]},
+    )
+    catch_up: str = Field(
+        "last", max_length=20, description="Of times that were missed: none, last or all.", json_schema_extra={"enum": ["none", "last", "all"]}
+    )
     start_within_s: int | None = Field(None, description=LATENESS)
     starts_at: datetime | None = Field(None, description="Not due before. A time in the past is caught up with, as catch_up says.")
     ends_at: datetime | None = Field(None, description="Not due after.")

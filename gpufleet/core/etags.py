@@ -15,7 +15,7 @@ IF_MATCH: dict[str, Any] = {
             "name": "If-Match",
             "description": "The `ETag` of what was read: nothing is written if it has changed since.",
             "required": False,
-            "schema": {"type": "string", "pattern": '^("[0-9]{1,18}"|[*])$'},
+            "schema": {"type": "string", "pattern": '^((W/)?"[0-9]{1,18}"|[*])?$'},
         }
     ]
 }

@@ -4,26 +4,18 @@ from datetime import datetime
 from typing import Any
 
 from django.http import HttpRequest
-from ninja import Query, Router, Schema
+from ninja import Router, Schema
 from pydantic import Field
 
+from gpufleet.core.list_parameters import parameters_of
 from gpufleet.core.models import AuditEntry
 from gpufleet.navigation import access_of
-from quotas.api.lists import ListQuery, listed
+from quotas.api.lists import listed
 from quotas.lists import AUDIT
 from quotas.permissions import Can
 from quotas.selectors.audit import audit_entry_for, audit_list
 
 router = Router(tags=["Audit"])
-
-
-class AuditQuery(ListQuery):
-    actor: str = Field("", description="Part of a name.")
-    action: str = Field("", description="Beginning of an action, such as quota.")
-    kind: str = Field("", description="Kind of object.")
-    subtree: str = Field("", description="Beginning of a path.")
-    since: str = Field("", alias="from", description="A day or a moment in UTC.")
-    to: str = Field("", description="A day or a moment in UTC.")
 
 
 class AuditOut(Schema):
@@ -46,8 +38,8 @@ class AuditPage(Schema):
     next: str = Field(description="Send it as `after` to get the next page; empty at the end.")
 
 
-@router.get("/audit", response=AuditPage, summary="The audit log")
-def audit_entries(request: HttpRequest, query: Query[AuditQuery]) -> AuditPage:
+@router.get("/audit", response=AuditPage, openapi_extra=parameters_of(AUDIT), summary="The audit log")
+def audit_entries(request: HttpRequest) -> AuditPage:
     """The newest first, as far as the caller may see the audit."""
     access = access_of(request)
     access.must_somewhere(Can.SEE_AUDIT)

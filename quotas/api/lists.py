@@ -8,16 +8,8 @@ from django.http import HttpRequest
 from ninja import Schema
 from pydantic import Field
 
+from gpufleet.core.list_parameters import SIZES
 from gpufleet.core.tables import Page, Table
-
-
-class ListQuery(Schema):
-    """How lists are asked: the same parameters as in the address of the list's page."""
-
-    q: str = Field("", description="Words to search for.")
-    sort: str = Field("", description="Column, with - in front for falling order.")
-    size: int = Field(100, description="25, 50, 100, 250 or 500 rows.")
-    after: str = Field("", description="The `next` of the page before.")
 
 
 class ReasonQuery(Schema):
@@ -25,7 +17,7 @@ class ReasonQuery(Schema):
 
 
 def listed(table: Table, request: HttpRequest, rows: QuerySet[Any, Any]) -> Page:
-    page = table.page(request.GET, rows)
+    page = table.page(request.GET, rows, sizes=SIZES)
     if page.problems:
         raise ValidationError(page.problems)
     return page

@@ -6,19 +6,21 @@ from typing import Any
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
-from ninja import Query, Router, Schema, Status
+from ninja import Router, Schema, Status
 from pydantic import Field
 
 from gpufleet.core.etags import IF_MATCH, revision_wanted, stamped
+from gpufleet.core.list_parameters import parameters_of
 from gpufleet.core.models import User
 from gpufleet.navigation import access_of
-from quotas.api.lists import ListQuery, listed
+from quotas.api.lists import listed
 from quotas.api.roles import RoleOut, role_out
 from quotas.links import password_link
 from quotas.lists import PEOPLE
 from quotas.permissions import Access, Can
 from quotas.selectors.people import people_list, person_for, roles_of
 from quotas.services.people import (
+    USERNAME,
     person_activate,
     person_create,
     person_deactivate,
@@ -29,6 +31,10 @@ from quotas.services.people import (
 )
 
 router = Router(tags=["People"])
+
+
+# What the services refuse is told here and judged there, so that no rule is written twice.
+EMAIL: dict[str, Any] = {"anyOf": [{"format": "email"}, {"maxLength": 0}]}
 
 
 class PersonOut(Schema):
@@ -44,11 +50,6 @@ class PeopleOut(Schema):
     next: str = Field(description="Send it as `after` to get the next page; empty at the end.")
 
 
-class PersonQuery(ListQuery):
-    active: str = Field("", description="yes or no.")
-    role: list[str] = Field(default_factory=list, description="Roles that they have anywhere.")
-
-
 class PersonWhole(PersonOut):
     has_password: bool = Field(description="False: signs in by single sign-on, or not yet.")
     last_login: datetime | None
@@ -56,12 +57,12 @@ class PersonWhole(PersonOut):
 
 
 class PersonIn(Schema):
-    display_name: str
-    email: str = ""
+    display_name: str = Field(json_schema_extra={"minLength": 1, "maxLength": 120, "pattern": r"\S"})
+    email: str = Field("", json_schema_extra=EMAIL)
 
 
 class PersonNew(PersonIn):
-    username: str
+    username: str = Field(json_schema_extra={"pattern": f"^\\s*{USERNAME.pattern.replace('a-z', 'a-zA-Z')}\\s*$"})
 
 
 class PersonLink(PersonOut):
@@ -97,8 +98,8 @@ def _may_write(request: HttpRequest) -> Access:
     return access
 
 
-@router.get("/people", response=PeopleOut, summary="People")
-def person_list(request: HttpRequest, query: Query[PersonQuery]) -> PeopleOut:
+@router.get("/people", response=PeopleOut, openapi_extra=parameters_of(PEOPLE), summary="People")
+def person_list(request: HttpRequest) -> PeopleOut:
     people: QuerySet[User, User] = people_list(access_of(request))
     page = listed(PEOPLE, request, people)
     return PeopleOut(items=[PersonOut(**_facts(row)) for row in page.slice.rows], next=page.slice.after or "")

@@ -7,22 +7,27 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Query, Router, Schema, Status
 from pydantic import AwareDatetime, Field
 
+from gpufleet.core.list_parameters import parameters_of
 from gpufleet.core.times import now, whole_millis
 from gpufleet.navigation import access_of
-from quotas.api.lists import ListQuery, ReasonQuery, listed
+from quotas.api.lists import ReasonQuery, listed
 from quotas.lists import TOKENS
 from quotas.models import ServiceToken
 from quotas.permissions import Can
 from quotas.selectors.nodes import node_for
 from quotas.selectors.people import token_for, token_list
-from quotas.services.tokens import token_create, token_revoke
+from quotas.services.tokens import Scope, token_create, token_revoke
 
 router = Router(tags=["Tokens"])
 
 
+# What the service refuses is told here and judged there, so that no rule is written twice.
+SCOPES: dict[str, Any] = {"items": {"type": "string", "enum": list(Scope)}, "minItems": 1}
+
+
 class TokenIn(Schema):
-    name: str
-    scopes: list[str] = Field(description="Of read, submit, operate and admin.")
+    name: str = Field(json_schema_extra={"minLength": 1, "maxLength": 80, "pattern": r"\S"})
+    scopes: list[str] = Field(description="Of read, submit, operate and admin.", json_schema_extra=SCOPES)
     node: str | None = Field(None, description="Id of a node: the token is worth nothing outside its subtree. Null: all that its owner may see.")
     expires_at: AwareDatetime = Field(description="At most a year from now.")
 
@@ -46,10 +51,6 @@ class TokensOut(Schema):
     next: str = Field(description="Send it as `after` to get the next page; empty at the end.")
 
 
-class TokenQuery(ListQuery):
-    state: list[str] = Field(default_factory=list, description="Of valid, expired and revoked.")
-
-
 class TokenMade(TokenOut):
     secret: str = Field(description="Shown this once; only its hash is kept.")
 
@@ -64,8 +65,8 @@ def _facts(token: ServiceToken) -> dict[str, Any]:
     }
 
 
-@router.get("/tokens", response=TokensOut, summary="Service tokens")
-def token_all(request: HttpRequest, query: Query[TokenQuery]) -> TokensOut:
+@router.get("/tokens", response=TokensOut, openapi_extra=parameters_of(TOKENS), summary="Service tokens")
+def token_all(request: HttpRequest) -> TokensOut:
     """One's own; for administrators everybody's."""
     page = listed(TOKENS, request, token_list(access_of(request)).select_related("made_with"))
     return TokensOut(items=[TokenOut(**_facts(token)) for token in page.slice.rows], next=page.slice.after or "")

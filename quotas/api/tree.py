@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
@@ -13,10 +14,11 @@ from gpufleet.core.etags import IF_MATCH, revision_wanted, stamped
 from gpufleet.core.faults import Conflict, Stale
 from gpufleet.core.times import now
 from gpufleet.navigation import access_of
-from quotas.models import QuotaNode
+from quotas.models import NodeKind, QuotaNode
 from quotas.permissions import Can
 from quotas.presenters import summed
-from quotas.rules import NodeValues, Share
+from quotas.rules import GPU_TYPE, HEAVIEST, NAME, NodeValues, Share
+from quotas.rules import MOST as MOST_MILLI
 from quotas.selectors.nodes import node_for, tree_list, tree_page
 from quotas.services.nodes import node_archive, node_create, node_move, node_restore, node_update
 from scheduler.selectors.usage import held_by_quota
@@ -24,13 +26,18 @@ from scheduler.selectors.usage import held_by_quota
 router = Router(tags=["Quotas"])
 MOST = 1000
 REVISION = "The one that was read; an older one is answered with 409. Not needed where `If-Match` says it."
+# What the services refuse is told here and judged there, so that no rule is written twice.
+RANGE: dict[str, Any] = {"minimum": 0, "maximum": HEAVIEST}
+AMOUNT: dict[str, Any] = {"minimum": 0, "maximum": MOST_MILLI}
+NODE_NAME: dict[str, Any] = {"pattern": f"^{NAME.pattern}$"}
+BY_TYPE: dict[str, Any] = {"propertyNames": {"pattern": f"^{GPU_TYPE.pattern}$"}}
 
 
 class ShareIn(Schema):
-    guaranteed_milli: int | None = Field(0, description="Milli-GPU; null is unlimited.")
-    limit_milli: int | None = Field(None, description="Milli-GPU; null is no limit.")
-    weight: int | None = Field(None, description="Null: the node's own.")
-    priority: int | None = Field(None, description="Null: the node's own.")
+    guaranteed_milli: int | None = Field(0, description="Milli-GPU; null is unlimited.", json_schema_extra=AMOUNT)
+    limit_milli: int | None = Field(None, description="Milli-GPU; null is no limit.", json_schema_extra=AMOUNT)
+    weight: int | None = Field(None, description="Null: the node's own.", json_schema_extra=RANGE)
+    priority: int | None = Field(None, description="Null: the node's own.", json_schema_extra=RANGE)
 
 
 class ShareOut(ShareIn):
@@ -38,13 +45,15 @@ class ShareOut(ShareIn):
 
 
 class NodeIn(Schema):
-    kind: str
-    title: str = ""
-    cost_centre: str = ""
-    weight: int = 1
-    priority: int = 100
-    overcommit: bool = False
-    shares: dict[str, ShareIn] = Field(default_factory=dict, description="By GPU type. A type that is not named is promised nothing.")
+    kind: str = Field(description="No wider than that of the node above.", json_schema_extra={"enum": list(NodeKind.values)})
+    title: str = Field("", json_schema_extra={"maxLength": 120})
+    cost_centre: str = Field("", json_schema_extra={"maxLength": 40})
+    weight: int = Field(1, description="Of what is left over, against its siblings.", json_schema_extra=RANGE)
+    priority: int = Field(100, description="A higher one is served first.", json_schema_extra=RANGE)
+    overcommit: bool = Field(False, description="Whether those below may be promised more than it is.")
+    shares: dict[str, ShareIn] = Field(
+        default_factory=dict, description="By GPU type. A type that is not named is promised nothing.", json_schema_extra=BY_TYPE
+    )
     reason: str = Field("", max_length=500)
 
     def values(self) -> NodeValues:
@@ -54,7 +63,7 @@ class NodeIn(Schema):
 
 class NodeNew(NodeIn):
     parent: str | None = Field(None, description="Id of the node above; null for the top of an empty tree.")
-    name: str
+    name: str = Field(json_schema_extra=NODE_NAME)
 
 
 class NodeChange(NodeIn):
@@ -62,8 +71,8 @@ class NodeChange(NodeIn):
 
 
 class NodeMove(Schema):
-    parent: str | None
-    name: str
+    parent: str | None = Field(description="Id of the node above.")
+    name: str = Field(json_schema_extra=NODE_NAME)
     revision: int | None = Field(None, description=REVISION)
     reason: str = Field("", max_length=500)
 

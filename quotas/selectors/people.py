@@ -1,6 +1,6 @@
 """Reading people, their roles and their tokens."""
 
-from django.db.models import Q, QuerySet
+from django.db.models import Count, Q, QuerySet
 from django.http import Http404
 from django.shortcuts import get_object_or_404
 
@@ -10,9 +10,12 @@ from quotas.permissions import Access, Can
 
 
 def people_list(access: Access) -> QuerySet[User]:
-    """Everybody, for those who manage people somewhere: to give a role, one must find its person."""
+    """Everybody, for those who manage people somewhere: to give a role, one must find its person.
+
+    `role_count` are the roles that the reader manages.
+    """
     access.must_somewhere(Can.MANAGE_PEOPLE)
-    return User.objects.all()
+    return User.objects.annotate(role_count=Count("role_bindings", filter=access.visible(Can.MANAGE_PEOPLE, "role_bindings__node__path")))
 
 
 def person_for(access: Access, public_id: str) -> User:

@@ -4,7 +4,6 @@ from typing import Any
 
 from django.contrib import messages
 from django.core.exceptions import ValidationError
-from django.db.models import Count
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect, render
 from django.urls import reverse
@@ -40,9 +39,8 @@ GROUP = "group:"
 @requires(Can.MANAGE_PEOPLE)
 def people(request: HttpRequest) -> HttpResponseBase:
     access = access_of(request)
-    counted = Count("role_bindings", filter=access.visible(Can.MANAGE_PEOPLE, "role_bindings__node__path"))
     context = {"heading": "People", "may_create": access.can_everywhere(Can.MANAGE_PEOPLE), "rules": list(group_rules(access))}
-    return PEOPLE.respond(request, people_list(access).annotate(role_count=counted), "quotas/people.html", context)
+    return PEOPLE.respond(request, people_list(access), "quotas/people.html", context)
 
 
 @require_safe

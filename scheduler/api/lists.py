@@ -9,10 +9,10 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from ninja import Header
 
-from gpufleet.core.filters import Choice
+from gpufleet.core.list_parameters import SIZES, parameters_of
 from gpufleet.core.tables import Presenter, Table
 
-SIZES = range(1, 1001)
+__all__ = ["SIZES", "IdempotencyKey", "answered", "inlined", "listed", "moments", "parameters_of"]
 # Of what makes something new: sent again under the same key after a time-out, it is answered again and not done again.
 _KEY = "At most 100 printable characters, chosen by the caller: the same key is done once, and answered again."
 IdempotencyKey = Annotated[str, Header("", alias="Idempotency-Key", description=_KEY)]
@@ -34,30 +34,6 @@ def listed(
 
 def answered(value: Any) -> HttpResponse:
     return HttpResponse(orjson.dumps(value), content_type="application/json")
-
-
-def parameters_of(table: Table) -> dict[str, Any]:
-    """The list's parameters for the API's description."""
-    found: list[dict[str, Any]] = []
-    for item in table.filters:
-        choices = item.choices if isinstance(item, Choice) and not callable(item.choices) else ()
-        allowed: dict[str, Any] = {"type": "string", **({"enum": [*(value for value, _ in choices), ""]} if choices else {})}
-        if isinstance(item, Choice):
-            # An empty value says nothing, as in the forms of the pages.
-            found.append(_parameter(item.key, f"{item.label}; may be repeated", {"type": "array", "items": allowed}))
-        else:
-            found.append(_parameter(item.key, item.label, allowed))
-    sortable = [column.key for column in table.columns if column.sort]
-    found.append(_parameter("q", "Words that must all be found", {"type": "string"}))
-    found.append(_parameter("sort", f"Comma-separated, - turns round: {', '.join(sortable)}", {"type": "string"}))
-    found.append(_parameter("size", "Rows of a page", {"type": "integer", "minimum": SIZES.start, "maximum": SIZES.stop - 1, "default": 100}))
-    found.append(_parameter("after", "The `next` of the page before", {"type": "string"}))
-    found.append(_parameter("before", "The `previous` of the page behind", {"type": "string"}))
-    return {"parameters": found}
-
-
-def _parameter(name: str, description: str, schema: dict[str, Any]) -> dict[str, Any]:
-    return {"in": "query", "name": name, "description": description, "required": False, "schema": schema}
 
 
 def moments(events: Sequence[Any]) -> HttpResponse:

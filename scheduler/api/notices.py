@@ -16,7 +16,7 @@ from scheduler.models import Notice, Sending
 from scheduler.notice_lists import NOTICES, SENDINGS
 from scheduler.selectors.jobs import job_for
 from scheduler.selectors.notices import choices_row, must_be_signed_in, must_be_whole, must_write_own, notices_of, sendings_of
-from scheduler.services.notices import Choices, choices_of, job_follow, notice_test, notices_choose, notices_read, own_hook
+from scheduler.services.notices import QUIET_RULES, Choices, Kind, Way, choices_of, job_follow, notice_test, notices_choose, notices_read, own_hook
 from scheduler.services.webhooks import own_hook_remove, own_hook_save
 
 router = Router(tags=["Notices"])
@@ -63,13 +63,26 @@ class ChoicesOut(Schema):
     webhook_revision: int = Field(description="As an `ETag` in `If-Match` of a change of that webhook; 0 where there is none.")
 
 
+# What the service refuses is told here and judged there, so that no rule is written twice.
+KINDS: dict[str, Any] = {"items": {"type": "string", "enum": list(Kind)}}
+RULES: dict[str, Any] = {"enum": list(QUIET_RULES)}
+WAYS: dict[str, Any] = {
+    "propertyNames": {"enum": list(Kind)},
+    "additionalProperties": {"type": "array", "items": {"type": "string", "enum": list(Way)}},
+}
+
+
 class ChoicesIn(Schema):
-    ways: dict[str, list[str]] = Field(description="Kinds: started, preempted, failed, finished, near_limit. What is not named is not told.")
+    ways: dict[str, list[str]] = Field(
+        description="Kinds: started, preempted, failed, finished, near_limit. What is not named is not told.", json_schema_extra=WAYS
+    )
     zone: str = Field("UTC", max_length=100)
     quiet_from: int | None = Field(None, ge=0, lt=1440)
     quiet_until: int | None = Field(None, ge=0, lt=1440)
-    quiet_rule: str = Field("hold", description="hold: e-mail and webhook wait until quiet hours are over. drop: they are left out.")
-    urgent: list[str] = Field(default_factory=list, max_length=20, description="Kinds that quiet hours do not keep back.")
+    quiet_rule: str = Field(
+        "hold", description="hold: e-mail and webhook wait until quiet hours are over. drop: they are left out.", json_schema_extra=RULES
+    )
+    urgent: list[str] = Field(default_factory=list, max_length=20, description="Kinds that quiet hours do not keep back.", json_schema_extra=KINDS)
     seen: int | None = Field(None, ge=0, le=2_147_483_647, description="The revision that was read: newer choices are not overwritten.")
 
 

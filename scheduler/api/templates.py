@@ -80,8 +80,8 @@ class TemplateIn(Schema):
 
     quota: str = Field(max_length=500)
     name: str = Field(max_length=100)
-    title: str = Field(max_length=200)
-    about: str = Field("", max_length=400)
+    title: str = Field(max_length=200, json_schema_extra={"minLength": 1, "maxLength": 120})
+    about: str = Field("", max_length=400, json_schema_extra={"maxLength": 300})
     body: dict[str, Any]
     locked: list[str] = Field(default_factory=list, max_length=100)
     limits: dict[str, dict[str, Any]] = Field(default_factory=dict)

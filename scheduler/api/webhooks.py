@@ -13,10 +13,11 @@ from gpufleet.core.times import now
 from gpufleet.web import access_of
 from quotas.api.lists import ReasonQuery
 from scheduler.api.lists import answered, listed, parameters_of
+from scheduler.happenings import Happened
 from scheduler.models import Delivery, Webhook
 from scheduler.notice_lists import DELIVERIES, WEBHOOKS
 from scheduler.selectors.webhooks import delivery_for, hook_deliveries, hook_for, hook_places, hooks_managed, must_manage_some_hooks
-from scheduler.services.webhooks import NewSecret, delivery_repeat, hook_change, hook_create, hook_remove, hook_secret, hook_test
+from scheduler.services.webhooks import NAME_LENGTH, NewSecret, delivery_repeat, hook_change, hook_create, hook_remove, hook_secret, hook_test
 
 router = Router(tags=["Webhooks"])
 
@@ -48,11 +49,16 @@ class WebhookMade(WebhookOut):
     secret: str = Field(description="What messages are signed with. Told this once.")
 
 
+# What the service refuses is told here and judged there, so that no rule is written twice.
+NAME: dict[str, Any] = {"minLength": 1, "maxLength": NAME_LENGTH, "pattern": r"\S"}
+KINDS: dict[str, Any] = {"items": {"type": "string", "enum": list(Happened)}, "minItems": 1}
+
+
 class WebhookIn(Schema):
     quota: str = Field(max_length=500, description="The path of a node: it is told of the jobs below it.")
-    name: str = Field(max_length=200)
-    url: str = Field(max_length=2000)
-    kinds: list[str] = Field(max_length=50, description="What it is told of, such as job.started and job.failed.")
+    name: str = Field(max_length=200, json_schema_extra=NAME)
+    url: str = Field(max_length=2000, json_schema_extra={"maxLength": 500})
+    kinds: list[str] = Field(max_length=50, description="What it is told of, such as job.started and job.failed.", json_schema_extra=KINDS)
     reason: str = Field("", max_length=500)
 
 

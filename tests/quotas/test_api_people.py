@@ -67,6 +67,12 @@ def test_a_person_is_not_changed_over_somebody_elses_change(root: Client, person
     assert _send(root, "put", path, {"display_name": "Wera"}, **{"If-Match": late["ETag"]}).status_code == 200
 
 
+def test_the_list_is_sorted_by_every_column_that_it_names(root: Client, personas: Personas):
+    for column in ("name", "username", "email", "roles", "last"):
+        assert root.get(f"/api/v1/people?sort={column}").status_code == 200, column
+    assert [row["username"] for row in root.get("/api/v1/people?sort=-roles,username&size=1").json()["items"]] == ["finance"]
+
+
 def test_a_reset_ends_the_sessions_and_hands_out_a_link(root: Client, personas: Personas):
     viewer = personas.client("viewer")
 
