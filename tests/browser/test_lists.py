@@ -75,3 +75,23 @@ def test_a_list_works_without_scripts(demo: Site, browser: Browser):
     expect(page.locator(".pager")).not_to_contain_text("filtered")
     page.get_by_role("link", name="Next").click()
     expect(page.locator(".pager")).to_contain_text("26–")
+
+
+def test_a_filter_offers_what_it_could_be_and_a_rare_one_waits_behind_a_button(demo: Site, browser: Browser):
+    visitor: Visitor = demo.visit(browser, "root")
+    visitor.open("/jobs/?size=25")
+    page = visitor.page
+
+    page.get_by_label("Labels").fill("work")
+    expect(page.locator("#suggested-label option[value='workload']")).to_be_attached()
+    page.get_by_label("Labels").fill("workload")
+    page.get_by_label("Labels").press("Enter")
+    page.wait_for_url("**/jobs/?*label=workload*")
+    expect(page.get_by_label("Cost centre")).to_be_hidden()
+    page.get_by_text("More filters").click()
+    page.get_by_label("Cost centre").fill("nobody")
+    page.get_by_label("Cost centre").press("Enter")
+    page.wait_for_url("**cost_centre=nobody*")
+    expect(page.locator("#table-jobs")).to_contain_text("No job matches these filters.")
+    expect(page.get_by_label("Cost centre")).to_be_visible()
+    assert [*visitor.watch.faults, *visitor.axe()] == []

@@ -11,8 +11,11 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from gpufleet.core.models import User
-from quotas.models import QuotaShare
+from gpufleet.core.times import now
+from quotas.models import QuotaNode, QuotaShare
+from quotas.permissions import access_for_user
 from scheduler.models import Job, JobDraft, JobState, Schedule
+from scheduler.services.templates import template_save
 from tests import builders
 from tests.browser.harness import THEMES, LiveConsole, Visitor
 
@@ -226,6 +229,8 @@ def test_it_holds_up_to_axe_in_both_themes_and_on_a_phone(visit, theme, width):
     found += visitor.axe()
     visitor.open("/templates/edit/?like=notebook")
     found += visitor.axe()
+    visitor.open("/templates/at/notebook")
+    found += visitor.axe()
 
     assert [*visitor.watch.faults, *found] == []
     assert visitor.page.evaluate("document.documentElement.scrollWidth") <= width
@@ -255,3 +260,27 @@ def test_types_with_their_speeds_are_compared_and_fit_a_phone(visit, width):
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert visitor.axe() == []
     assert visitor.watch.faults == []
+
+
+@pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 390)])
+def test_what_a_template_changed_is_seen_and_an_older_version_used(visit, theme, width):
+    visitor = visit("/templates/", theme=theme, viewport={"width": width, "height": 900})
+    access = access_for_user(User.objects.get(username="root"))
+    node = QuotaNode.objects.order_by("path").first()
+    for seen, gpus in enumerate((4, 8)):
+        said = {"title": "Serve", "body": {"gpus": gpus}, "limits": {"gpus": {"least": 1, "most": gpus}}}
+        template_save(access=access, node=node, name="serve", seen=seen, reason="Larger", now=now(), **said)
+    page = visitor.page
+    page.reload()
+    page.get_by_role("link", name="Serve", exact=True).click()
+    expect(page.locator(".diff ins").first).to_have_text("+ gpus: 8")
+    found = visitor.axe()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+    page.get_by_role("link", name="Version 1", exact=True).click()
+    page.get_by_role("link", name="Use", exact=True).click()
+    expect(page.locator(".page-sub")).to_contain_text("version 1 (an older one")
+    expect(page.locator("[data-path=gpus]")).to_contain_text("1 to 4, by its template.")
+    page.get_by_label("GPUs of each worker").fill("8")
+    expect(page.locator("[data-path=gpus] .error")).to_contain_text("At most 4")
+    assert [*visitor.watch.faults, *found] == []
