@@ -78,6 +78,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("scheduler.Job", None, why="What usage is charged for."),
     Kind("scheduler.Attempt", None, why="What usage is charged for."),
     Kind("scheduler.Dependency", None, why="Part of its job."),
+    Kind("scheduler.Wait", None, why="Part of its job: at most one row of it."),
     Kind("scheduler.JobMark", None, why="Part of its job."),
     Kind("scheduler.Checkpoint", None, why="What usage bought; its files go by the job's own rule."),
     Kind("scheduler.CheckpointShard", None, why="Part of its checkpoint."),
