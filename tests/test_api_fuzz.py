@@ -61,7 +61,7 @@ UNSAID = [
         DESCRIPTIONS, ".*", "Many rules between the values of a job, and which quotas, templates, types and jobs there are: a dry run tells them."
     ),
     Unsaid(
-        "job_batch_told|jobs_bulk",
+        "job_batch_told|jobs_bulk|array_act",
         "jobs|matching.*|priority",
         "Jobs are named or matched, by parameters of the list, and only one action takes a priority.",
     ),
