@@ -151,7 +151,8 @@ EVENTS: dict[str, Any] = {
             "content": {
                 "text/event-stream": {
                     "schema": {"type": "string"},
-                    "example": 'id: 1:6\ndata: {"attempt":1,"role":"worker","index":0,"text":"step 1","next_offset":6,"ended":false,"note":""}\n\n',
+                    "example": 'id: 1:6\ndata: {"attempt":1,"role":"worker","index":0,"text":"step 1","offset":0,"next_offset":6,"ended":false,'
+                    '"state":"text","note":""}\n\n',
                 }
             },
         }
