@@ -108,7 +108,7 @@ def refuses_what_it_does_not_describe(ctx, response, case):
     except AcceptedNegativeData:
         if response.status_code == 413:  # refused for its size, before it was read
             return
-        if not reads_as_described(case):
+        if not (reads_as_described(case) or says_nothing(case)):
             raise
 
 
@@ -116,12 +116,20 @@ def takes_what_it_describes(ctx, response, case):
     try:
         positive_data_acceptance(ctx, response, case)
     except RejectedPositiveData:
+        if response.status_code == 412:  # no row is at the revision that was drawn
+            return
         name = case.operation.definition.raw["operationId"]
         paths = [error["path"] for error in response.json().get("errors", ())] if response.status_code == 422 else []
         if not paths or not all(
             any(re.fullmatch(one.operations, name) and re.fullmatch(one.path, path, re.DOTALL) for one in UNSAID) for path in paths
         ):
             raise
+
+
+def says_nothing(case) -> bool:
+    """Whether a list was asked with an empty value, which is as good as none: of a parameter that comes twice the last one counts."""
+    last = [value[-1] if isinstance(value, list) and value else value for value in (case.query or {}).values()]
+    return bool(re.fullmatch(LISTS, case.operation.definition.raw["operationId"])) and "" in last
 
 
 def reads_as_described(case) -> bool:
