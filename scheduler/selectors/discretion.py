@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
 
+from django.db.models import CharField, Value
+
 from quotas.models import QuotaNode
 from quotas.permissions import Access, Can, is_within
 from scheduler.models import Job
@@ -24,17 +26,33 @@ class Names:
         self.named = frozenset(found for text in texts for found in _JOB.findall(str(text)))
 
     @cached_property
+    def _found(self) -> tuple[dict[str, str], frozenset[str]]:
+        nodes = QuotaNode.objects.order_by().values_list(Value("", CharField()), "path")
+        rows = (
+            nodes.union(Job.objects.filter(public_id__in=self.named).order_by().values_list("public_id", "quota__path"), all=True)
+            if self.named
+            else nodes
+        )
+        jobs, paths = {}, set()
+        for job, path in rows:
+            if job:
+                jobs[job] = path
+            else:
+                paths.add(path)
+        return jobs, frozenset(paths)
+
+    @property
     def jobs(self) -> dict[str, str]:
         """Where the jobs lie, by their public ids."""
-        return dict(Job.objects.filter(public_id__in=self.named).values_list("public_id", "quota__path")) if self.named else {}
+        return self._found[0]
 
-    @cached_property
+    @property
     def paths(self) -> frozenset[str]:
-        return frozenset(QuotaNode.objects.values_list("path", flat=True))
+        return self._found[1]
 
 
 class Discretion:
-    """Takes the names out of sentences that their reader may not know. Two queries at most, whatever the number of sentences, and none that
+    """Takes the names out of sentences that their reader may not know. One query at most, whatever the number of sentences, and none that
     another one with the same `Names` has asked."""
 
     def __init__(self, access: Access, texts: Iterable[Any] | Names) -> None:

@@ -188,3 +188,21 @@ def test_a_filter_says_what_it_could_be_by_the_jobs_that_one_may_see(personas, o
     assert suggested(personas, "viewer", field="team", typed="") == [ours.path]
     assert "secret=plan" in suggested(personas, "operator", field="label", typed="sec")
     assert suggested(personas, "viewer", field="password", typed="") == []
+
+
+def test_a_filtered_page_of_a_reader_who_may_not_see_all_costs_few_queries(personas):
+    """Each kind of row is on it: who waits and names others, who runs, who has run; and the reader of a part of the tree is told least."""
+    team = personas.nodes["acme/research/nlp"]
+    theirs = job("theirs", on=personas.nodes["acme/product/search"])
+    for number in range(3):
+        outlook(job(f"w{number}", on=team, labels={"a": "b"}), f"{theirs.public_id} holds 4 GPUs of {theirs.quota.path}")
+    running = job("runs", on=team, labels={"a": "b"}, state=JobState.RUNNING)
+    placement(running, node("n1", gpus=2).gpus.first())
+    client = personas.client("viewer")
+
+    with CaptureQueriesContext(connection) as asked:
+        page = client.get("/jobs/?label=a%3Db&team=acme").content.decode()
+
+    assert page.count("<tr") == 5
+    assert "another job holds 4 GPUs of another team" in page.replace("Another", "another")
+    assert len(asked) <= 12 + (connection.vendor == "sqlite"), "SQLite is asked how common the label is"
