@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import wraps
+from json import JSONDecodeError
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
@@ -24,7 +25,7 @@ from gpufleet.core.models import User
 from gpufleet.core.times import now
 from gpufleet.limits import CallerLimit
 from gpufleet.navigation import access_of
-from gpufleet.problems import answer, problem, problems_install
+from gpufleet.problems import UnreadableBody, answer, problem, problems_install
 from quotas.api import router as quotas_router
 from quotas.services.tokens import TokenRefused, token_access
 from scheduler.api import router as scheduler_router
@@ -59,13 +60,21 @@ class BrowserAuth(SessionAuth):
         return f"u:{request.user.pk}" if request.user.is_authenticated else None
 
 
+_KINDS = {list: "a list", str: "a string", int: "a number", float: "a number", bool: "true or false", type(None): "null"}
+
+
 class ObjectParser(Parser):
     """A body is a JSON object: of a list or a word no field would be found, and it would pass as one that leaves everything out."""
 
     def parse_body(self, request: HttpRequest) -> dict[str, Any]:
-        found = super().parse_body(request)
+        try:
+            found = super().parse_body(request)
+        except JSONDecodeError as fault:
+            raise UnreadableBody(f"The body is no JSON: line {fault.lineno}, column {fault.colno}: {fault.msg}.") from None
+        except (UnicodeDecodeError, RecursionError):
+            raise UnreadableBody("The body is no JSON: it is no UTF-8 text, or too deeply nested.") from None
         if not isinstance(found, dict):
-            raise ValueError("A JSON object is wanted.")
+            raise UnreadableBody(f"The body is to be a JSON object, and is {_KINDS.get(type(found), 'something else')}.")
         return found
 
 

@@ -18,6 +18,11 @@ from gpufleet.core.faults import Conflict, Stale
 
 log = structlog.get_logger(__name__)
 
+
+class UnreadableBody(Exception):
+    """What a request sends is no JSON object; its words say what it is instead."""
+
+
 TITLES = {
     400: "The request can't be read",
     401: "Sign in first",
@@ -108,7 +113,8 @@ def answer(request: HttpRequest, fault: Any) -> HttpResponse:
             told = str(fault) if str(fault) != "Unauthorized" else "Send a service token as “Authorization: Bearer …”, or sign in to the console."
             return problem(request, 401, told)
         case HttpError():
-            return problem(request, fault.status_code, str(fault))
+            # Of a body that can't be read the framework says only that.
+            return problem(request, fault.status_code, str(fault.__cause__ if isinstance(fault.__cause__, UnreadableBody) else fault))
         case _:
             return _unexpected(request, fault)
 

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from channels.layers import channel_layers
@@ -18,9 +19,30 @@ settings.register_profile("dev", max_examples=25, deadline=None, suppress_health
 settings.register_profile("soak", max_examples=1000, deadline=None, suppress_health_check=_calm, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
+HERE = Path(__file__).parent
+# They start servers, browsers and whole fleets, or plan thousands of scenarios.
+TAKE_LONG = (
+    "browser/",
+    "gpufleet/demo/",
+    "gpufleet/storm/",
+    "scheduler/loop/",
+    "scheduler/notices/",
+    "scheduler/twin/",
+    "test_api_fuzz",
+    "test_doctor",
+    "test_kill",
+    "test_live",
+    "test_migrations",
+    "test_production",
+    "test_submit_local",
+    "test_up",
+)
+
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Long tests run when they are asked for: `-m soak`, as `make soak` does."""
+    """Long tests run when they are asked for: `-m soak`, as `make soak` does. Files that take minutes for a few tests come first: at the end one
+    worker would be at the last of them while the others have nothing left."""
+    items.sort(key=lambda item: not item.path.relative_to(HERE).as_posix().startswith(TAKE_LONG))
     if "soak" in config.getoption("-m"):
         return
     kept = [item for item in items if "soak" not in item.keywords]
