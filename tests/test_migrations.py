@@ -75,6 +75,7 @@ def _sqlite_schema(path: Path) -> list[tuple[str, ...]]:
         return sorted(file.execute("SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall())
 
 
+@pytest.mark.soak
 def test_each_migration_goes_back_and_forth_on_sqlite(tmp_path):
     manage = Manage(tmp_path)
     manage.run("migrate", "--verbosity", "0")

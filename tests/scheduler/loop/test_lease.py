@@ -318,7 +318,7 @@ print(fleet_faults(), Job.objects.filter(state="starting").count(), Attempt.obje
 
 
 @pytest.mark.postgres
-@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("sent", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.soak)])
 def test_a_leader_that_is_killed_or_stopped_in_its_tick_is_replaced_within_five_seconds(
     tmp_path: Any, postgres: Postgres, sent: signal.Signals
 ) -> None:
