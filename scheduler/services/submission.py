@@ -327,7 +327,9 @@ class _Checker:
 
 
 def _facts_now(clusters: Sequence[Cluster]) -> dict[int, Facts]:
-    return {cluster: backend.facts for cluster, backend in backends_all(clusters).items()}
+    """Of these alone: a process also remembers the back-ends of clusters that are no more."""
+    known = backends_all(clusters)
+    return {cluster.pk: known[cluster.pk].facts for cluster in clusters if cluster.pk in known}
 
 
 def _quotas_named(descriptions: Sequence[Any]) -> list[str]:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from django.core.exceptions import ValidationError
 
+from scheduler.backends import registry
 from scheduler.job_image import EXAMPLE, LONGEST_NAME, PATTERN, image_fault
 from scheduler.models import Job, Placement
 from scheduler.services.submission import submission_create
@@ -87,7 +88,9 @@ def test_a_job_with_an_image_stands_only_where_images_run(both: Any) -> None:
 
 
 @pytest.mark.django_db
-def test_what_no_cluster_could_run_is_told_at_the_field(both: Any) -> None:
+def test_what_no_cluster_could_run_is_told_at_the_field(both: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_ours", registry.Backends({}))
+    registry.backends_all([builders.Cluster(pk=10**6, name="gone", backend="simulated")])  # was there when the process began
     assert faults(both, gpu_types=["RTX"]) == {"launch.image": ["RTX is only on here, which runs no images."]}
     assert submit(both, gpu_types=["RTX", H100]).spec["in_image"] is True
     builders.Cluster.objects.filter(name="north").update(backend="local")
