@@ -51,6 +51,9 @@ PLAIN_COMMANDS: dict[str, str] = {
 DATA_DIR_COMMANDS = ("up", "doctor", "person", "inventory")
 
 
+PIPE_CLOSED = 141  # as a shell tells of a program that was ended by SIGPIPE
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv if argv is None else argv)
     if arguments[1:] in (["--version"], ["version"]):
@@ -65,7 +68,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if plain:
         target, rest = plain
         module, function = target.split(":")
-        status: int = getattr(import_module(module), function)(rest)
+        try:
+            status: int = getattr(import_module(module), function)(rest)
+            sys.stdout.flush()
+        except BrokenPipeError:  # who reads has seen enough, as in `| head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return PIPE_CLOSED
         return status
     if len(arguments) > 1 and arguments[1] in DATA_DIR_COMMANDS:
         _use_data_dir(arguments[2:])

@@ -25,6 +25,8 @@ def plan(arguments: Sequence[str]) -> int:
     parser.add_argument("--explain", action="store_true", help="for people instead of programs")
     parser.add_argument("--jsonl", action="store_true", help="one scenario a line in, one plan a line out")
     options = parser.parse_args(arguments)
+    if options.jsonl and options.explain:
+        parser.error("--explain tells one plan to people; --jsonl writes many for programs")
     if options.jsonl:
         return _plan_lines(sys.stdin if options.scenario == "-" else _open(options.scenario), sys.stdout)
     document = _read(options.scenario)
@@ -57,9 +59,9 @@ def simulate(arguments: Sequence[str]) -> int:
     parser.add_argument("--until", metavar="LENGTH", help="stop after so long: 14d, 6h, 30m or seconds")
     parser.add_argument("--policy", default="tree", choices=sorted(POLICIES))
     parser.add_argument("--policies", action="store_true", help="list the policies and stop")
-    parser.add_argument("--seed", type=int, default=0, help="draws service times for jobs that state none")
+    parser.add_argument("--seed", type=whole, default=0, help="draws service times for jobs that state none")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--per-job", action="store_true", help="with --json: a row for every job")
+    parser.add_argument("--per-job", action="store_true", help="a row for every job as well")
     options = parser.parse_args(arguments)
     if options.policies:
         for name, (_, meaning) in sorted(POLICIES.items()):
@@ -105,18 +107,31 @@ def _length(text: str) -> int:
     return round(number * (factor or 1) * 1000)
 
 
+def whole(text: str) -> int:
+    """A number to draw from."""
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{text} is below 0; any whole number from 0 on draws")
+    return number
+
+
 def _told(result: dict[str, Any]) -> str:
     jobs, jct = result["jobs"], result["jct_s"]
     lines = [
         f"Policy {result['policy']}, seed {result['seed']}: {result['simulated_s']:.0f} s simulated in {result['wall_s']:.2f} s, "
         f"{result['events']} events",
         f"  {jobs['completed']} of {jobs['arrived']} jobs completed, {jobs['unfinished']} unfinished, {jobs['failed']} failed",
-        f"  completion time: mean {jct['mean']} s, median {jct['p50']} s, 95 % {jct['p95']} s, 99 % {jct['p99']} s",
+        "  completion time: no job completed"
+        if jct["mean"] is None
+        else f"  completion time: mean {jct['mean']} s, median {jct['p50']} s, 95 % {jct['p95']} s, 99 % {jct['p99']} s",
         f"  makespan {result['makespan_s']:.0f} s, utilization {result['utilization']:.1%}, allocation {result['allocation']:.1%}",
         f"  {result['preemptions']} preemptions, {result['moves']} moves, {result['lost_work_gpu_s']:.0f} GPU-seconds lost",
     ]
     if result["saturated"]:
         lines.append("  The queue kept growing: the fleet is saturated, and times would grow with a longer run.")
+    if "per_job" in result:
+        lines.append("  seconds from the beginning: job, submitted, started, ended, evictions")
+        lines.extend(f"  {' '.join('-' if value is None else f'{value}' for value in row.values())}" for row in result["per_job"])
     return "\n".join(lines)
 
 

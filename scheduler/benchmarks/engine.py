@@ -16,7 +16,7 @@ from typing import Any
 
 from scheduler.benchmarks import cases
 from scheduler.benchmarks.peak import peak_mib
-from scheduler.cli import spell
+from scheduler.cli import spell, whole
 from scheduler.engine.cycle import make_plan
 from scheduler.engine.kept import Kept
 from scheduler.engine.scenario import load, parse
@@ -152,7 +152,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="gpufleet bench engine", description=__doc__)
     parser.add_argument("--json", action="store_true", help="one JSON document instead of a table")
     parser.add_argument("--case", action="append", choices=CASES, help="only this case; may be given several times")
-    parser.add_argument("--seed", type=int, default=1, help="another scenario of the same shape")
+    parser.add_argument("--seed", type=whole, default=1, help="another scenario of the same shape")
     parser.add_argument("--runs", type=int, default=7)
     parser.add_argument("--dump", type=Path, help="write each case's scenario into this folder")
     options = parser.parse_args(arguments)

@@ -197,7 +197,7 @@ def played(seed: int, fleet: Fleet, *, days: int = DAYS) -> tuple[list[Told], di
     scenario, outages = week(seed, fleet, days=days)
     world = Watched(scenario, outages, seed)
     world.run(scenario.now + days * DAY_S * 1000)
-    handed_out = world.totals.held / (world.capacity * days * DAY_S * 1000)
+    handed_out = world.totals.held / (world.capacity * days * DAY_S * 1_000_000)
     world.run()
     lives = world.lives.values()
     waits = [(life.first_start or life.arrived) - life.arrived for life in lives]

@@ -52,6 +52,10 @@ class Progress:
             self.done += (now - self.since) * self.rate
         self.since = max(self.since, now)
 
+    def done_by(self, now: int) -> int:
+        """What is done at an instant, without booking it."""
+        return self.done + (now - self.since) * self.rate if self.rate and now > self.since else self.done
+
     def form(self, rate: int, ready: int) -> None:
         """New places: from `ready` on it computes at this rate."""
         self.rate, self.since = rate, ready

@@ -8,19 +8,21 @@ import numpy as np
 
 from scheduler.engine.values import CLASSES
 
+from .progress import MILLION
 from .world import Life, World
 
 
 def summary(world: World, *, policy: str, seed: int, wall_s: float, per_job: bool) -> dict[str, Any]:
     """Means are over completed jobs; unfinished ones are counted, never averaged in."""
     lives = [life for life in world.lives.values() if life.arrived <= world.now]
+    began = world.template.now
     completed = [life for life in lives if life.ended is not None and not life.failed]
     failed = [life for life in lives if life.failed]
-    span = max(1, world.now - world.template.now)
-    capacity = max(1, world.capacity) * span
+    span = max(1, world.now - began)
+    capacity = 1000 * max(1, world.capacity) * span
     totals = world.totals
     spans = [_jct(life) for life in completed]
-    fairness = [_fairness(life) for life in completed]
+    fairness = [_fairness(life, began) for life in completed]
     document: dict[str, Any] = {
         "format": "gpufleet-simulation/1",
         "policy": policy,
@@ -36,8 +38,8 @@ def summary(world: World, *, policy: str, seed: int, wall_s: float, per_job: boo
         },
         "jct_s": _spread(spans),
         "wait_s": {"by_class": {name: _spread(_waits(completed, rank)) for rank, name in enumerate(CLASSES)}},
-        "makespan_s": max((life.ended - world.template.now for life in completed if life.ended is not None), default=0) / 1000,
-        "utilization": round(totals.useful / capacity, 6),
+        "makespan_s": max((life.ended - began for life in completed if life.ended is not None), default=0) / 1000,
+        "utilization": round((totals.useful + _under_way(world)) / capacity, 6),
         "allocation": round(totals.held / capacity, 6),
         "fragmentation": round(totals.fragmented / max(1, totals.plans) / max(1, world.capacity), 6),
         "finish_time_fairness": {
@@ -46,11 +48,11 @@ def summary(world: World, *, policy: str, seed: int, wall_s: float, per_job: boo
         },
         "preemptions": totals.preemptions,
         "moves": totals.moves,
-        "lost_work_gpu_s": sum(life.lost for life in world.lives.values()) / 1000,
+        "lost_work_gpu_s": sum(life.lost for life in world.lives.values()) / 1_000_000,
         "saturated": saturated(totals.queue),
     }
     if per_job:
-        document["per_job"] = [_row(life, world.template.now) for life in sorted(lives, key=lambda life: (life.arrived, life.job.name))]
+        document["per_job"] = [_row(life, began) for life in sorted(lives, key=lambda life: (life.arrived, life.job.name))]
     return document
 
 
@@ -63,11 +65,20 @@ def _waits(lives: Sequence[Life], rank: int) -> list[float]:
     return [(life.first_start - life.arrived) / 1000 for life in lives if life.job.kind.class_rank == rank and life.first_start is not None]
 
 
-def _fairness(life: Life) -> float:
+def _under_way(world: World) -> int:
+    """What has been computed by those who are not done, and is not lost: milli-GPU times milliseconds at speed 1.0, of the simulated time."""
+    total = 0
+    for name in world.active:
+        life = world.lives[name]
+        total += (life.progress.done_by(world.now) - life.brought) // MILLION * life.least
+    return max(0, total)
+
+
+def _fairness(life: Life, began: int) -> float:
     """Completion time over the time it would have taken with its share of a fleet as crowded as it was."""
     assert life.ended is not None
     took = max(1, life.ended - life.arrived)
-    crowd = max(1.0, life.contention / took / 1000)
+    crowd = max(1.0, life.contention / max(1, life.ended - max(life.arrived, began)) / 1000)
     return took / max(1.0, life.work / 1_000_000 * crowd)
 
 

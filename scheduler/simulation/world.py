@@ -11,13 +11,15 @@ from heapq import heappop, heappush
 
 from scheduler.engine.cycle import make_course
 from scheduler.engine.kept import Kept
+from scheduler.engine.mig import board_of
 from scheduler.engine.plan import Course, Decision, Plan
-from scheduler.engine.values import QUEUED, Job, Run, Scenario
+from scheduler.engine.values import QUEUED, Job, Node, Placed, Role, Run, Scenario
 
 from .applying import came_by_reclaim, placed, split_anew
 from .progress import MILLION, Progress, gang_rate
 
 NEVER = 1 << 62
+MOST_IDLE = 1000  # moments at which the engine asks to be asked again while nothing runs and nobody comes
 Policy = Callable[[Scenario], Plan | Course]
 
 
@@ -29,14 +31,15 @@ class Life:
     work: int
     progress: Progress
     arrived: int
-    least: int = 0  # GPUs of its minimum
-    gpus: int = 0
+    least: int = 0  # milli-GPU of its minimum
+    milli: int = 0  # where it stands
     ready: int = 0  # when it computes, its places being free and its state restored
     first_start: int | None = None
     ended: int | None = None
     failed: bool = False
     evictions: int = 0
-    lost: int = 0  # GPU-milliseconds computed in vain
+    brought: int = 0  # of its work what was done before the simulation, and is not lost
+    lost: int = 0  # milli-GPU times milliseconds computed in vain
     contention: int = 0  # crowding times milliseconds while it was there; until it leaves, as of its arrival
     version: int = 0  # timers of an earlier form are void
 
@@ -47,7 +50,7 @@ class Totals:
     plans: int = 0
     preemptions: int = 0
     moves: int = 0
-    held: int = 0  # GPU-milliseconds
+    held: int = 0  # milli-GPU times milliseconds
     useful: int = 0
     fragmented: int = 0
     queue: list[tuple[int, int]] = field(default_factory=list)  # (time, waiting) at every event
@@ -70,9 +73,12 @@ class World:
         self._speeds: dict[tuple[int, str], int] = {}
         self._wake: int | None = None
         self._split = False
+        self._idle: tuple[int, int, int] | None = None  # since when nothing runs or comes though somebody waits; what was counted by then
         self._in_order: list[tuple[int, str]] = []  # by age, of who is active
         self._jobs: list[Job] = []  # these, in that order
-        self._waiting = self._wanted = self._held = 0  # of who is active: how many have no place, the GPUs of their minima, and those of the others
+        self._waiting = self._wanted = self._held = (
+            0  # of who is active: how many have no place, the milli-GPU of their minima, and those of the others
+        )
         self._unsaved: dict[str, None] = {}  # whose last checkpoint is to be looked at
         self._saves: list[tuple[int, str]] = []  # when each of the others has a later one, if he is still there as he was
         self._next_save: dict[str, int] = {}
@@ -80,8 +86,8 @@ class World:
         works = works or {}
         for job in scenario.jobs:
             work = job.work_ms if job.work_ms is not None else works.get(job.name, job.estimate_ms or 3_600_000)
-            least = sum(role.least * role.gpus for role in job.kind.roles)
-            self.lives[job.name] = Life(job, work * MILLION, Progress(work * MILLION), max(scenario.now, job.submitted), least)
+            least = sum(role.least * self._worker_milli(job, role) for role in job.kind.roles)
+            self.lives[job.name] = Life(job, work * MILLION, Progress(work * MILLION), job.submitted, least)
             if job.run is not QUEUED and job.run.workers:
                 self._already_there(job)
             else:
@@ -95,8 +101,35 @@ class World:
         self._come(job)
         if job.run.state == "stopping":
             self._at(max(self.now, job.run.until or self.now), "stopped", job.name, 0)
+        elif job.run.state == "running":
+            started = job.run.started if job.run.started is not None else job.run.since
+            self._goes_on(job, self.now if started is None else min(started, self.now))
         else:
             self._form(job.name, self.now)
+
+    def _goes_on(self, job: Job, started: int) -> None:
+        """A job that has computed since before the simulation. Who has outlived work that was drawn has twice as much, as often as needed."""
+        life = self.lives[job.name]
+        life.first_start = started
+        done = (self.now - started) * self._rate(job)[0]
+        while job.work_ms is None and life.work <= done:
+            life.work = life.progress.work = 2 * max(life.work, MILLION)
+        life.brought = min(done, life.work)
+        self._form(job.name, started)
+
+    def _worker_milli(self, job: Job, role: Role) -> int:
+        """What a worker will be charged, as far as that is known before it has a place."""
+        if not role.parted:
+            return 1000 * role.gpus
+        if role.share_milli is not None:
+            return role.share_milli * role.devices
+        nodes = [node for node in self.nodes.values() if not role.gpu_types or node.gpu_type in role.gpu_types]
+        if role.mig is not None:
+            boards = {board.name: board for node in nodes if (board := board_of(node.gpu_type)) is not None}
+            charges = [board.charge_milli(found) for board in boards.values() if (found := board.profile(role.mig)) is not None]
+        else:
+            charges = [max(1, 1000 * (role.memory_mib or 0) // node.gpu_memory_mib) for node in nodes if node.gpu_memory_mib]
+        return min(1000, *charges) * role.devices if charges else 1000 * role.devices
 
     def _come(self, job: Job) -> None:
         key = (job.submitted, job.name)
@@ -121,7 +154,7 @@ class World:
     def _count(self, job: Job, sign: int) -> None:
         life = self.lives[job.name]
         if job.run.workers:
-            self._held += sign * life.gpus
+            self._held += sign * life.milli
         else:
             self._waiting += sign
             self._wanted += sign * life.least
@@ -130,14 +163,17 @@ class World:
 
     def run(self, until: int | None = None) -> None:
         """Play events until nothing can happen any more, or until an instant."""
+        if self.active and not self.totals.plans and (not self.timers or self.timers[0][0] > self.now):
+            self._plan()  # what runs may be repaired, grow or move, though nobody comes now
         while self.timers or self._wake is not None:
             time = self.timers[0][0] if self.timers else self._wake
             if self._wake is not None and (time is None or self._wake < time):
                 time = self._wake
             assert time is not None
             if until is not None and time > until:
-                self._pass_time(until)
-                return
+                if self._idle is None:
+                    self._pass_time(until)
+                break
             self._pass_time(time)
             self._wake = None
             changed = False
@@ -146,24 +182,32 @@ class World:
                 changed = self._happen(what, name, version) or changed
             self.totals.events += 1
             self._plan()
-            if not self.timers and not any(job.run.state != "queued" for job in self.active.values()) and not self._wake_helps():
-                return  # what still waits can never start
-
-    def _wake_helps(self) -> bool:
-        return self._wake is not None and any(job.not_before is not None and job.not_before > self.now for job in self.active.values())
+            if self.timers or any(job.run.state != "queued" for job in self.active.values()):
+                self._idle = None
+            elif not self.active:
+                return
+            elif self._idle is None:
+                self._idle = (self.now, len(self.totals.queue), self.totals.events)
+            elif self.totals.events > self._idle[2] + MOST_IDLE:
+                break
+        if self._idle is not None:  # what still waits can never start: the simulation ended with the last that happened
+            self.now = self._last = self._idle[0]
+            del self.totals.queue[self._idle[1] :]
+            self.totals.events = self._idle[2]
 
     def _pass_time(self, time: int) -> None:
         span = time - self._last
         if span > 0:
             self.totals.held += span * self._held
             self.totals.queue.append((span, self._waiting))
-            self._crowding += span * max(1000, 1000 * (self._wanted + self._held) // max(1, self.capacity))
+            self._crowding += span * max(1000, (self._wanted + self._held) // max(1, self.capacity))
         self._last = self.now = time
 
     def _happen(self, what: str, name: str, version: int) -> bool:
         life = self.lives[name]
         if what == "arrive":
-            self._come(replace(life.job, run=QUEUED))
+            run = life.job.run
+            self._come(replace(life.job, run=Run(last_evicted=run.last_evicted, last_moved=run.last_moved, evictions=run.evictions)))
             return True
         if version != life.version and what != "stopped":
             return False
@@ -176,7 +220,7 @@ class World:
             return True
         if what == "end":
             self._compute(name)
-            self.totals.useful += life.work // MILLION * life.least
+            self.totals.useful += (life.work - life.brought) // MILLION * life.least
             self._leave(name)
             return True
         if what == "limit":
@@ -207,32 +251,32 @@ class World:
         self.lives[name].progress.book(self.now)
 
     def _rate(self, job: Job) -> tuple[int, int]:
-        """(speed in millionths, GPUs) of a job where it stands."""
-        gpus = 0
+        """(speed in millionths, milli-GPU) of a job where it stands."""
+        milli = 0
         speeds = []
         for worker in job.run.workers:
-            gpus += worker.gpus.bit_count()
             node = self.nodes[worker.node]
+            milli += milli_of(worker, node)
             key = (id(job.kind), node.gpu_type)
             speed = self._speeds.get(key)
             if speed is None:
                 speed = self._speeds[key] = job.kind.speed(node.gpu_type)
             speeds.append(speed)
-        return gang_rate(speeds, sum(role.least for role in job.kind.roles)), gpus
+        return gang_rate(speeds, sum(role.least for role in job.kind.roles)), milli
 
     def _form(self, name: str, ready: int) -> None:
         """A job has new places: from `ready` on it computes there."""
         life, job = self.lives[name], self.active[name]
-        rate, gpus = self._rate(job)
-        self._held += gpus - life.gpus
-        life.gpus = gpus
+        rate, milli = self._rate(job)
+        self._held += milli - life.milli
+        life.milli = milli
         life.version += 1
         life.progress.form(rate, ready)
         life.ready = ready
         if job.run.state in ("reserved", "starting"):
             self._at(ready, "ready", name, life.version)
         if (end := life.progress.ends_at) is not None:
-            self._at(end, "end", name, life.version)
+            self._at(max(self.now, end), "end", name, life.version)
         started = ready if life.first_start is None or job.run.started is None else job.run.started
         if job.limit_ms is not None:
             self._at(max(self.now, started + job.limit_ms), "limit", name, life.version)
@@ -345,6 +389,7 @@ class World:
         saves = checkpoint is not None and checkpoint.save_ms <= job.kind.grace_ms
         lost = life.progress.interrupt(self.now, saves=saves, interval=checkpoint.interval_ms if checkpoint else None)
         life.lost += lost // MILLION * life.least
+        life.brought = min(life.brought, life.progress.done)
         return checkpoint.save_ms if checkpoint is not None and saves else 0
 
     def _put_out(self, name: str, gone: dict[str, int]) -> None:
@@ -361,3 +406,13 @@ class World:
             self._at(self.now + leaving, "stopped", name, life.version)
         else:
             self._become(replace(job, run=Run(last_evicted=self.now, evictions=run.evictions)))
+
+
+def milli_of(worker: Placed, node: Node) -> int:
+    """What a worker is charged where it stands."""
+    if worker.mig:
+        board = board_of(node.gpu_type)
+        assert board is not None
+        profiles = [board.profile(name) for _, name, _ in worker.mig]
+        return sum(board.charge_milli(profile) for profile in profiles if profile is not None)
+    return worker.gpus.bit_count() * (1000 if worker.share_milli is None else worker.share_milli)

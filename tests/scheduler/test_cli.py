@@ -54,5 +54,43 @@ def test_a_bad_scenario_exits_2_with_its_faults(words: tuple[str, ...]) -> None:
     assert done.stderr.startswith("$.jbos: unknown key")
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("simulate", "-", "--seed", "-1"), "below 0"),
+        (("simulate", "-", "--until", "a week"), "no length"),
+        (("bench", "engine", "--seed", "-1"), "below 0"),
+        (("plan", "-", "--jsonl", "--explain"), "--explain tells one plan"),
+    ],
+)
+def test_what_can_not_be_meant_is_said_in_a_line(words: tuple[str, ...], says: str) -> None:
+    done = run(*words, given=SCENE)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert says in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+
+
+def test_simulate_tells_people_of_each_job_and_that_none_completed() -> None:
+    told = run("simulate", "-", "--until", "30s", "--per-job", given=SCENE).stdout
+
+    assert "no job completed" in told
+    assert told.splitlines()[-1].split() == ["one", "0.0", "0.0", "-", "0"]
+
+
+def test_a_reader_who_has_seen_enough_sees_no_traceback() -> None:
+    many = scene([node("n0")], [quota("q")], [job(f"j{place:05d}", submitted=0) for place in range(3000)], settings={"forecast": "none"})
+    with subprocess.Popen([sys.executable, "-c", START, "plan", "-"], stdin=-1, stdout=-1, stderr=-1, text=True, cwd=PROJECT) as started:
+        assert started.stdin is not None
+        assert started.stdout is not None
+        assert started.stderr is not None
+        started.stdout.close()
+        started.stdin.write(json.dumps(many))
+        started.stdin.close()
+        told = started.stderr.read()
+
+    assert (started.returncode, told) == (141, "")
+
+
 def test_a_file_that_is_not_there_exits_2() -> None:
     assert run("plan", "nowhere.json").returncode == 2

@@ -15,7 +15,7 @@ from scheduler.simulation.result import saturated, summary
 from scheduler.simulation.workload import works_drawn
 from scheduler.simulation.world import World
 
-from ..engine.scenes import job, node, quota, scene
+from ..engine.scenes import at, job, node, quota, running, scene
 
 
 def played(scenario: dict, policy: str = "tree", seed: int = 0) -> dict:
@@ -94,3 +94,71 @@ def test_what_is_kept_between_plans_changes_none() -> None:
     world = World(parse(cases.simulated(7, 150)), both)
     world.run()
     assert all(life.ended is not None for life in world.lives.values())
+
+
+def test_parts_of_gpus_count_as_what_they_are() -> None:
+    halves = [job(f"j{i}", submitted=0, sharing="mps", roles=[{"gpu_share": 0.5}], work_s=100) for i in range(2)]
+    sevenths = [job(f"j{i}", submitted=0, roles=[{"mig": "1g.10gb"}], work_s=100) for i in range(7)]
+    by_memory = [job("j", submitted=0, sharing="mps", roles=[{"gpu_memory_gb": 20}], work_s=100)]
+    for jobs, part in ((halves, 1.0), (sevenths, 0.875), (by_memory, 0.25)):
+        result = played(scene([node("n0", 1)], [quota("q")], jobs))
+        assert (result["allocation"], result["utilization"]) == (part, part)
+
+
+def test_who_ran_before_the_beginning_has_done_so_much_and_has_waited_so_long() -> None:
+    ran = running("ran", [at("n0", *range(8))], submitted=-150, started=-100, work_s=150)
+    result = played(scene([node("n0")], [quota("q")], [ran, job("next", gpus=8, submitted=-10, work_s=50)]))
+
+    assert [(row["job"], row["started"], row["ended"]) for row in result["per_job"]] == [("ran", -100, 50), ("next", 50, 100)]
+    assert result["jct_s"]["mean"] == (200 + 110) / 2
+    assert result["wait_s"]["by_class"]["batch"]["mean"] == (50 + 60) / 2
+    assert result["utilization"] == 1, "what was done before is none of the simulation's"
+
+
+def test_who_has_outlived_what_was_drawn_for_him_goes_on() -> None:
+    result = played(scene([node("n0")], [quota("q")], [running("ran", [at("n0", 0)], submitted=-1000, started=-1000, estimate_s=1)]))
+
+    assert 0 < result["per_job"][0]["ended"] <= 1000
+
+
+def test_what_is_under_way_at_the_end_counts_as_used() -> None:
+    world = World(parse(scene([node("n0")], [quota("q")], [job("long", gpus=8, submitted=0, work_s=1000)])))
+    world.run(world.now + 250_000)
+
+    assert summary(world, policy="tree", seed=0, wall_s=0.0, per_job=False)["utilization"] == 1
+
+
+def test_a_plan_is_made_at_the_beginning_though_nobody_comes() -> None:
+    lacks = running("lacks", [at("n0", 0)], least=2, started=-10, work_s=110, degraded_since=-10, submitted=-10)
+    result = played(scene([node("n0")], [quota("q")], [lacks]))
+
+    assert result["per_job"][0]["ended"] == 105  # half as fast for ten seconds
+
+
+def test_an_eviction_before_the_beginning_is_not_forgotten() -> None:
+    put_out = job("put-out", submitted=-60, last_evicted=-10, evictions=1, work_s=20)
+    result = played(scene([node("n0")], [quota("q")], [put_out], settings={"hysteresis_s": 100}))
+
+    assert result["per_job"][0]["started"] == 90
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_nobody_waits_behind_who_may_not_or_can_never_start(policy: str) -> None:
+    jobs = [
+        job("later", submitted=0, not_before=500, work_s=10),
+        job("never", gpus=9, submitted=1, work_s=10),
+        job("fixed", gpus=8, submitted=2, work_s=10, preemptible=False),
+    ]
+    window = {"name": "w", "quota": "q", "gpus": 1, "start": 7000, "end": 8000}
+    result = played(scene([node("n0")], [quota("q", 8)], jobs, reservations=[window]), policy)
+
+    assert {row["job"]: row["started"] for row in result["per_job"]} == {"later": 500, "never": None, "fixed": 2}
+    assert result["simulated_s"] == 510, "that one waits on for nothing is no part of the simulation"
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_gpus_are_split_for_who_asks_for_instances_as_often_as_they_may(policy: str) -> None:
+    jobs = [job(f"j{place}", submitted=place, roles=[{"mig": mig}], work_s=100) for place, mig in enumerate(("1g.10gb", "7g.80gb"))]
+    result = played(scene([node("n0", 1)], [quota("q")], jobs, settings={"repartition_per_hour": 1}), policy)
+
+    assert [row["started"] for row in result["per_job"]] == [0, 3600]
