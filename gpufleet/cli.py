@@ -62,7 +62,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments[1:] in ([], ["help"], ["--help"], ["-h"]):
         from gpufleet.overview import overview
 
-        print(overview(PLAIN_COMMANDS))
+        try:
+            print(overview(PLAIN_COMMANDS), flush=True)
+        except BrokenPipeError:  # `| head` has seen enough: nothing more is written to it on the way out either
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     plain = _plain_command([*arguments[2:], "--help"] if arguments[1] == "help" else arguments[1:])
     if plain:

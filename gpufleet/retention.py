@@ -97,7 +97,9 @@ KINDS: tuple[Kind, ...] = (
     Kind("scheduler.Promise", None, why="Goes when it is taken or given up."),
     Kind("scheduler.PromisedSeat", None, why="Part of its promise."),
     Kind("scheduler.Outlook", None, why="One row a waiting job, overwritten."),
-    Kind("scheduler.SimulatedRun", None, why="The simulated back-end's own; it forgets a run when its end has been written down."),
+    Kind(
+        "scheduler.SimulatedRun", None, why="The simulated back-end's own; of what is over it keeps the newest 2,000 in each cluster, for their logs."
+    ),
     Kind("scheduler.Placement", None, why="The allocation history that the ledger is held against."),
     Kind("dashboards.TelemetryFrame", None, why="One row a cluster, overwritten."),
 )

@@ -1,6 +1,7 @@
 """The program itself: what needs no Django starts without it, and flags act before settings are read."""
 
 import contextlib
+import os
 import re
 import subprocess
 import sys
@@ -34,6 +35,16 @@ def first(arguments: list[str]) -> int:
 def second(arguments: list[str]) -> int:
     assert arguments == ["--json"]
     return 20
+
+
+def test_help_that_nobody_reads_to_its_end_is_no_fault():
+    reader, writer = os.pipe()
+    os.close(reader)
+    called = "import sys; from gpufleet.cli import main; sys.exit(main(['gpufleet', '--help']))"
+    done = subprocess.run([sys.executable, "-c", called], stdout=writer, stderr=subprocess.PIPE, text=True, cwd=PROJECT, timeout=60, check=False)
+    os.close(writer)
+
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("words", [["bench", "--help"], ["help"], ["help", "bench"]])

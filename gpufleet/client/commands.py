@@ -19,7 +19,7 @@ from gpufleet.client.calls import Console
 from gpufleet.client.description import changes, described, documents, seconds
 from gpufleet.client.launched import launch_facts, standing_facts
 from gpufleet.client.place import URL, Place, clean_url, keep, place_now
-from gpufleet.client.words import ago, coloured, exact, gpus, gpus_told, lasting, plain, plural, table
+from gpufleet.client.words import ago, ahead, coloured, exact, gpus, gpus_told, lasting, plain, plural, table
 
 ENDED = ("completed", "failed", "cancelled")
 LOOK_AGAIN_SECONDS = 1.0
@@ -251,7 +251,9 @@ def now_of(row: dict[str, Any]) -> str:
     now = row["now"]
     if now["text"]:
         more = f" (+{now['more']} more)" if now["more"] else ""
-        return plain(now["text"]) + more + (f" {ago(now['at'])}" if now["at"] else "")
+        # What waits has only moments in front of it.
+        when = ahead if row["state"] in ("queued", "preempted") else ago
+        return plain(now["text"]) + more + (f" {when(now['at'])}" if now["at"] else "")
     nodes = row["nodes"]
     return plain(", ".join(nodes[:3]) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else ""))
 

@@ -69,8 +69,10 @@ def ago(moment: str | None, now: datetime | None = None) -> str:
     return "now"
 
 
-def ahead(moment: str, now: datetime | None = None) -> str:
+def ahead(moment: str | None, now: datetime | None = None) -> str:
     """`in 3 h`; of what was expected earlier, `any moment`."""
+    if not moment:
+        return "-"
     return "any moment" if datetime.fromisoformat(moment) <= (now or datetime.now(UTC)) else ago(moment, now)
 
 

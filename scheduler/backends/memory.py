@@ -5,20 +5,23 @@ from datetime import datetime
 from typing import Any
 
 from django.db import transaction
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 
 from gpufleet.core.bulk import rows_fetch
 from gpufleet.core.prepared import Prepared
 from gpufleet.core.times import millis
-from scheduler.backends.simulated import Mark, moment_of
+from scheduler.backends.simulated import LOGS_KEPT, Mark, moment_of
 from scheduler.models import SimulatedRun
 from scheduler.simulation.progress import Life, Phase
 
 BATCH = 500
+# What has ended is due until it is forgotten. A row that is neither due nor going on is only there for its log.
+OVER = Q(due_at__isnull=True, ended_at__isnull=False)
+REMEMBERED = Q(due_at__isnull=False) | Q(ended_at__isnull=True)
 
 
 def _locked(cluster: Any, **which: Any) -> QuerySet[Any, tuple[int, str, Any]]:
-    runs = SimulatedRun.objects.select_for_update().filter(cluster_id=cluster, **which)
+    runs = SimulatedRun.objects.select_for_update().filter(REMEMBERED, cluster_id=cluster, **which)
     return runs.order_by("attempt_key").values_list("pk", "attempt_key", "state")
 
 
@@ -55,7 +58,7 @@ class Glance:
         self._known: dict[str, tuple[tuple[object, ...], Life]] = {}
 
     def lives(self) -> list[Life]:
-        rows = SimulatedRun.objects.filter(cluster_id=self.cluster_id).order_by("attempt_key")
+        rows = SimulatedRun.objects.filter(REMEMBERED, cluster_id=self.cluster_id).order_by("attempt_key")
         marks = {key: (sequence, due, ended) for key, sequence, due, ended in rows.values_list("attempt_key", "sequence", "due_at", "ended_at")}
         stale = [key for key, mark in marks.items() if key not in self._known or self._known[key][0] != mark]
         fresh = {}
@@ -95,6 +98,7 @@ class DatabaseTurn:
         self.rows: dict[str, int] = {}
         self.lives: dict[str, Life | None] = {}
         self.changed: dict[str, int | None] = {}
+        self.over: dict[str, Life] = {}  # removed in this turn
 
     def __enter__(self) -> "DatabaseTurn":
         self.atomic.__enter__()
@@ -131,7 +135,7 @@ class DatabaseTurn:
         return self.lives[key]
 
     def marks(self) -> dict[str, Mark]:
-        rows = SimulatedRun.objects.filter(cluster_id=self.cluster_id).order_by()
+        rows = SimulatedRun.objects.filter(REMEMBERED, cluster_id=self.cluster_id).order_by()
         return {row[0]: row for row in rows_fetch(rows.values_list("attempt_key", "sequence", "due_at", "ended_at"))}
 
     def due(self, now: int) -> Sequence[Life]:
@@ -145,17 +149,26 @@ class DatabaseTurn:
         self.lives[life.key], self.changed[life.key] = life, due
 
     def remove(self, keys: Sequence[str]) -> None:
-        SimulatedRun.objects.filter(pk__among=[self.rows.pop(key) for key in keys if key in self.rows]).delete()
         for key in keys:
+            if (life := self.lives.get(key)) is not None:
+                self.over[key] = life
             self.lives[key] = None
-            self.changed.pop(key, None)
+
+    def past(self, key: str) -> Life | None:
+        row = SimulatedRun.objects.filter(OVER, cluster_id=self.cluster_id, attempt_key=key).values_list("state", flat=True).first()
+        return None if row is None else Life.read(row)
 
     def _write(self) -> None:
-        rows = []
+        rows, told = [], []
         for key, due in sorted(self.changed.items()):
             life = self.lives[key]
-            assert life is not None
-            rows.append(_row(self.cluster_id, life, due))
+            if life is not None:
+                rows.append(_row(self.cluster_id, life, due))
+        for key, life in sorted(self.over.items()):
+            if key in self.changed and self.lives[key] is None:
+                rows.append(_row(self.cluster_id, life, None))
+            elif key not in self.changed:
+                told.append(self.rows[key])
         # One statement for those that are new and those that are known; the key is the attempt's.
         SimulatedRun.objects.bulk_create(
             rows,
@@ -164,3 +177,9 @@ class DatabaseTurn:
             unique_fields=["attempt_key"],
             update_fields=["sequence", "state", "due_at", "ended_at"],
         )
+        if self.over:
+            over = SimulatedRun.objects.filter(OVER, cluster_id=self.cluster_id)
+            SimulatedRun.objects.filter(pk__among=told).update(due_at=None)
+            oldest = [*over.order_by("-ended_at", "-pk").values_list("pk", flat=True)[LOGS_KEPT:]]
+            if oldest:
+                SimulatedRun.objects.filter(pk__among=oldest).delete()

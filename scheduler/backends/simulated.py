@@ -38,6 +38,7 @@ STATES = {
     Phase.ENDED: RunState.ENDED,
 }
 LOG_LINE = timedelta(minutes=1)
+LOGS_KEPT = 2000  # of runs that are over, in each cluster
 
 
 Mark = tuple[object, ...]
@@ -76,7 +77,13 @@ class Turn(Protocol):
 
     def put(self, life: Life, due: int | None) -> None: ...
 
-    def remove(self, keys: Sequence[str]) -> None: ...
+    def remove(self, keys: Sequence[str]) -> None:
+        """These have ended and are asked for no more, but for their logs: the newest `LOGS_KEPT` of those stay readable."""
+        ...
+
+    def past(self, key: str) -> Life | None:
+        """One that was removed, as long as its log is kept."""
+        ...
 
 
 def moment_of(at: int) -> datetime:
@@ -261,7 +268,7 @@ class SimulatedBackend:
 
     def logs(self, *, key: str, role: str, index: int, offset: int, limit: int) -> LogPart:
         with self._turn() as turn:
-            life = turn.get(key)
+            life = turn.get(key) or turn.past(key)
         if life is None or not any(member.name == (role, index) for member in life.members):
             raise NotFound(f"No log of {role} {index} of {key}.")
         until = millis(self._clock()) if self._clock is not None else life.progress.since
@@ -329,6 +336,7 @@ class MemoryStore:
     def __init__(self) -> None:
         self.lives: dict[str, Life] = {}
         self.dues: dict[str, int] = {}
+        self.over: dict[str, Life] = {}  # the newest last
 
     def turn(self) -> "MemoryTurn":
         return MemoryTurn(self)
@@ -342,6 +350,7 @@ class MemoryTurn:
         self.store = store
         self.taken: dict[str, Life] = {}
         self.changes: dict[str, tuple[Life, int | None] | None] = {}
+        self.over: dict[str, Life] = {}
 
     def __enter__(self) -> "MemoryTurn":
         return self
@@ -356,6 +365,9 @@ class MemoryTurn:
                 self.store.lives[key] = change[0]
                 if change[1] is not None:
                     self.store.dues[key] = change[1]
+        self.store.over.update(self.over)
+        for key in [*self.store.over][: max(0, len(self.store.over) - LOGS_KEPT)]:
+            del self.store.over[key]
 
     def fetch(self, keys: Sequence[str]) -> None:
         """All of them are at hand."""
@@ -387,7 +399,11 @@ class MemoryTurn:
         self.changes[life.key] = (life, due)
 
     def remove(self, keys: Sequence[str]) -> None:
+        self.over |= {key: life for key in keys if (life := self.get(key)) is not None}
         self.changes.update(dict.fromkeys(keys))
+
+    def past(self, key: str) -> Life | None:
+        return self.store.over.get(key)
 
 
 def copy_of(life: Life) -> Life:

@@ -9,7 +9,7 @@ from gpufleet.core.templatetags.shell import gpu_word, gpus, plural
 from quotas.permissions import Access
 from scheduler.engine.fleet import bits_of
 from scheduler.presenters.jobs import CELL, GAP, Cell, sentence, span
-from scheduler.selectors.discretion import Discretion
+from scheduler.selectors.discretion import ANOTHER_JOB, Discretion
 from scheduler.services.fitting import Fit
 
 NODES_SHOWN = 12
@@ -124,9 +124,10 @@ def _quota(fit: Fit) -> str:
     after = own.used + fit.gpus_milli
     if own.guaranteed is None:
         return f"{fit.quota} may use as much of {fit.gpu_type} as it likes."
-    share = f"{gpus(after)} of {gpus(own.guaranteed)} guaranteed {fit.gpu_type} {gpu_word(own.guaranteed)} of {fit.quota} would be in use"
     if fit.guaranteed:
-        return f"Guaranteed: {share}."
+        kind = f"{fit.gpu_type} {gpu_word(own.guaranteed)}"
+        return f"Guaranteed: {gpus(after)} of {gpus(own.guaranteed)} guaranteed {kind} of {fit.quota} would be in use."
+    share = f"{fit.quota} would use {gpus(after)} {fit.gpu_type} {gpu_word(after)}, of which {gpus(own.guaranteed)} guaranteed"
     tight = next((level for level in fit.levels if level.guaranteed is not None and level.used + fit.gpus_milli > level.guaranteed), own)
     where = "" if tight is own else f", and {tight.quota} is at its guarantee of {gpus(tight.guaranteed or 0)}"
     return f"Borrowed: {share}{where}."
@@ -140,7 +141,9 @@ def _takers(fit: Fit, told: Discretion) -> str:
             return "Nothing puts it out while it is within the guarantee."
         return "Only a job of its own queue with a higher class or priority could put it out."
     named = list(dict.fromkeys(told.text(name) for name in fit.claimants))
-    shown = ", ".join(named[:CLAIMANTS_SHOWN]) + (f" and {len(named) - CLAIMANTS_SHOWN} more" if len(named) > CLAIMANTS_SHOWN else "")
+    rest = [f"{len(named) - CLAIMANTS_SHOWN} more"] if len(named) > CLAIMANTS_SHOWN else []
+    *first, last = [*named[:CLAIMANTS_SHOWN], *rest] or [""]
+    shown = f"{', '.join(first)} and {last}" if first else last
     if not named:
         return "No other queue has guaranteed GPUs left to claim; a job of its own queue with a higher class or priority could put it out."
     shown = sentence(shown).rstrip(".")
@@ -156,25 +159,28 @@ def _notes(fit: Fit) -> tuple[str, ...]:
     return (f"It names an image, so it does not run on {named}: no images are run there.",)
 
 
+# Of one, and of several.
 VERBS = {
-    "evict": "is put out",
-    "shrink": "gives some GPUs back",
-    "move": "is moved",
-    "start": "starts elsewhere",
-    "grow": "grows",
-    "repair": "is repaired",
+    "evict": ("is put out", "are put out"),
+    "shrink": ("gives some GPUs back", "give some GPUs back"),
+    "move": ("is moved", "are moved"),
+    "start": ("starts elsewhere", "start elsewhere"),
+    "grow": ("grows", "grow"),
+    "repair": ("is repaired", "are repaired"),
 }
 
 
 def _others(fit: Fit, told: Discretion) -> tuple[str, ...]:
-    counts: dict[str, int] = {}
+    counts: dict[tuple[str, str], int] = {}
     for one in fit.others:
         if one.action in VERBS and one.job:
-            text = f"{told.text(one.job)} {VERBS[one.action]}"
-            counts[text] = counts.get(text, 0) + 1
-    if any(one.action == "repartition" for one in fit.others):
-        counts["A GPU is split anew for it"] = 1
-    return tuple(f"{sentence(text)[:-1]}{f' ({count} times)' if count > 1 else ''}." for text, count in counts.items())
+            who = told.text(one.job)
+            counts[who, one.action] = counts.get((who, one.action), 0) + 1
+    lines = [
+        sentence(f"{who} {VERBS[action][0]}") if count == 1 or who != ANOTHER_JOB else f"{count} jobs of other teams {VERBS[action][1]}."
+        for (who, action), count in counts.items()
+    ]
+    return (*lines, *(["A GPU is split anew for it."] if any(one.action == "repartition" for one in fit.others) else []))
 
 
 def better_of(path: str, to: Any, at: datetime, now: bool) -> Better:

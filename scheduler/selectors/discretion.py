@@ -16,7 +16,7 @@ _JOB = re.compile(r"\bj-\d+\b")
 # The steps of a path, and what may stand around a path in a sentence.
 _PATH = re.compile(r"(?<![\w./-])[\w-]+(?:/[\w.-]*[\w-])*(?![\w/-])")
 # Several in a row are counted.
-_SEVERAL = re.compile(rf"{ANOTHER_TEAM}(?:(?:, | and ){ANOTHER_TEAM})+")
+_SEVERAL = re.compile(r"\banother (job|team)(?:(?:, | and )another \1)+\b")
 
 
 class Names:
@@ -75,7 +75,7 @@ class Discretion:
             return text
         text = _JOB.sub(lambda found: ANOTHER_JOB if self._hides_job(found[0]) else found[0], text)
         text = _PATH.sub(lambda found: ANOTHER_TEAM if self._hides_path(found[0]) else found[0], text)
-        return _SEVERAL.sub(lambda found: f"{found[0].count(ANOTHER_TEAM)} other teams", text)
+        return _SEVERAL.sub(lambda found: f"{found[0].count('another')} other {found[1]}s", text)
 
     def value(self, value: Any) -> Any:
         """The same for plain data, such as the facts of a reason."""

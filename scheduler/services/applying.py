@@ -41,6 +41,7 @@ STOPPING_UNTIL: Prepared[datetime | None] = Prepared(
         "stop_until", flat=True
     )
 )
+MOST_NAMED = 6
 KINDS = {"start": Promise.Kind.START, "move": Promise.Kind.MOVE, "repair": Promise.Kind.REPAIR, "grow": Promise.Kind.GROW}
 
 
@@ -430,10 +431,15 @@ class _Applying:
         else:
             _widen(promise, grant, after, until)
         if job.state in (JobState.QUEUED, JobState.PREEMPTED):
-            names = ", ".join(item.decision.after)
-            self.steps.move(job, JobState.RESERVED, f"{self._cause(item)} It starts when {names} made room."[:300], detail=self._detail(item))
+            self.steps.move(job, JobState.RESERVED, f"{self._cause(item)} {_once_gone(item.decision.after)}"[:300], detail=self._detail(item))
         elif job.state in (JobState.RUNNING, JobState.DEGRADED):
             self.steps.note(job, self._cause(item), detail=self._detail(item))
+
+
+def _once_gone(names: Sequence[str]) -> str:
+    more = len(names) - MOST_NAMED
+    shown = f"{', '.join(names[:MOST_NAMED])}{f' and {more} more' if more > 0 else ''}"
+    return f"It starts once {shown} {'has' if len(names) == 1 else 'have'} made room."
 
 
 def _narrow(promise: Promise, staying: set[tuple[str, int]]) -> None:

@@ -291,7 +291,8 @@ class Grounds:
         if (not serves or (side is not None and self._is_old(side, now))) and self._making.acquire(blocking=False):
             self._made.clear()
             self._beside(now)
-        if not serves:
+        # Who comes after a quiet while gets a small fleet as it is now; of a large one what is there is told meanwhile.
+        if not serves or (side is not None and now - side.taken_at >= FRESH_QUIET):
             self._made.wait(patience)
 
     def _is_old(self, side: Side, now: datetime) -> bool:

@@ -33,7 +33,12 @@ class Sooner:
     idle: str = ""
 
 
-NOT_ASKED = "Nothing was tried: it is held, not due or behind other jobs, or the next plan starts it."
+PROMISED = "It has been promised its GPUs already, and starts as soon as they are free."
+HELD = "Nothing was tried: it is held back, and starts nowhere before it is let go."
+NOT_DUE = "Nothing was tried: it is not due yet."
+BACKS_OFF = "Nothing was tried: it backs off before it is started again."
+NOT_ASKED = "Nothing was tried: it waits for other jobs, or the next plan starts it."
+OVER = "Nothing was tried: it does not wait."
 NOT_YOURS = "Nothing was tried: you may not submit it like this."
 STARTS = "It starts as it is."
 
@@ -47,7 +52,7 @@ def job_sooner(*, access: Access, job: Job, description: Mapping[str, Any], now:
     """For those who may steer it. `description` is the job as it could be submitted again. None: the fleet is being read."""
     must_steer(access, job)
     if job.state not in WAITING:
-        return Sooner(now, None, (), NOT_ASKED)
+        return Sooner(now, None, (), PROMISED if job.state == JobState.RESERVED else OVER)
     if pause_now():
         return Sooner(now, None, (), PAUSED)
     answer = GROUNDS.again(job.public_id, lambda _, waiting: waiting, now, dated=True)
@@ -55,9 +60,20 @@ def job_sooner(*, access: Access, job: Job, description: Mapping[str, Any], now:
         return None
     found, as_of = answer
     if found is None:
-        return Sooner(as_of, None, (), NOT_ASKED)
+        idle = _idle(job, now)
+        # A fleet that was read before it began to wait can't have it yet, and is being read again.
+        return None if idle == NOT_ASKED and as_of < job.state_since else Sooner(as_of, None, (), idle)
     key = (job.pk, job.revision, as_of, access.actor.name)
     return GROUNDS.remembered(key, lambda: _found(access, job, description, found, as_of, now))
+
+
+def _idle(job: Job, now: datetime) -> str:
+    """Why a job that waits is not asked by the scheduler."""
+    if job.held_at is not None:
+        return HELD
+    if job.not_before is not None and job.not_before > now:
+        return NOT_DUE
+    return BACKS_OFF if job.retry_at is not None and job.retry_at > now else NOT_ASKED
 
 
 def _found(access: Access, job: Job, description: Mapping[str, Any], found: Trial, as_of: datetime, now: datetime) -> Sooner:

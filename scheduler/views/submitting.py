@@ -116,7 +116,8 @@ def job_new(request: HttpRequest) -> HttpResponse:
         )
     else:
         messages.success(request, f"{first.name} is {'kept as a draft' if first.state == 'draft' else 'submitted'}: {first.public_id}.")
-    return redirect("job", first.public_id)
+    # What was submitted as a whole is followed as a whole.
+    return redirect("array", first.array) if len(jobs) > 1 else redirect("job", first.public_id)
 
 
 @require_POST

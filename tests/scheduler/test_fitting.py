@@ -1,5 +1,6 @@
 """What one is told before submitting: when, where, under which quota, at what cost, and what would start it sooner."""
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -9,6 +10,8 @@ from django.core.exceptions import ValidationError
 from gpufleet.core.times import now
 from quotas.models import QuotaShare, Rate
 from quotas.permissions import Access
+from scheduler.engine.plan import Decision
+from scheduler.engine.reasons import Reason
 from scheduler.models import Job
 from scheduler.presenters.fitting import fit_view
 from scheduler.services import fitting
@@ -77,7 +80,21 @@ def test_beyond_the_guarantee_it_is_told_who_could_take_it_back_and_names_nobody
     assert (found.verdict, found.guaranteed) == ("now", False)
     assert fit_view(found, two_nodes.access("operator"), {}).takers.startswith("acme/product could take it back")
     assert fit_view(found, two_nodes.access("submitter"), {}).takers.startswith("Another team could take it back")
-    assert fit_view(found, two_nodes.access("submitter"), {}).quota.startswith("Borrowed: 16 of 8 guaranteed")
+    assert fit_view(found, two_nodes.access("submitter"), {}).quota == f"Borrowed: {PATH} would use 16 {H100} GPUs, of which 8 guaranteed."
+
+
+def test_what_becomes_of_others_is_counted_where_they_are_not_named(two_nodes):
+    theirs = [run(two_nodes, "acme/product/search") for _ in range(2)]
+    why = Reason("reclaim", "taken back", {})
+    others = (*(Decision("evict", why, job.public_id) for job in theirs), Decision("grow", why, theirs[0].public_id))
+    found = replace(fit(two_nodes.access("submitter")), others=others, guaranteed=False, claimants=("acme/product", "acme/product/search", PATH))
+
+    submitter, operator = (fit_view(found, two_nodes.access(who), {}) for who in ("submitter", "operator"))
+
+    assert submitter.others == ("2 jobs of other teams are put out.", "Another job grows.")
+    assert operator.others == (*(f"{job.public_id} is put out." for job in theirs), f"{theirs[0].public_id} grows.")
+    assert submitter.takers.startswith(f"Another team and {PATH} could take it back")
+    assert operator.takers.startswith(f"acme/product, acme/product/search and {PATH} could take it back")
 
 
 def test_what_has_to_wait_is_told_until_when_and_what_would_start_it_sooner(two_nodes):

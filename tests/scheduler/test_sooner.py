@@ -16,7 +16,7 @@ from scheduler.presenters.submitting import description_of_job
 from scheduler.services import fitting, sooner
 from scheduler.services.edits import job_clone, job_edit
 from scheduler.services.lease import lease_pause
-from scheduler.services.sooner import NOT_ASKED, NOT_YOURS, Sooner, job_sooner
+from scheduler.services.sooner import HELD, NOT_ASKED, NOT_DUE, NOT_YOURS, PROMISED, Sooner, job_sooner
 from scheduler.services.steering import job_cancel
 from tests import builders
 from tests.builders import NOON
@@ -116,13 +116,36 @@ def test_of_what_starts_as_it_is_nothing_is_proposed(world, loop):
     assert asked(world, job, loop).changes == ()
 
 
-@pytest.mark.parametrize("fields", [{"held_at": NOON}, {"not_before": NOON + timedelta(hours=2)}])
-def test_what_is_held_back_is_not_asked(world, loop, fields):
+@pytest.mark.parametrize(("fields", "why"), [({"held_at": NOON}, HELD), ({"not_before": NOON + timedelta(hours=2)}, NOT_DUE)])
+def test_what_is_held_back_is_not_asked(world, loop, fields, why):
     run(loop, world, gpus=8, workers=2)
     job = waits(loop, world, gpus=8)
     Job.objects.filter(pk=job.pk).update(**fields)
+    job.refresh_from_db()
 
-    assert asked(world, job, loop).idle == NOT_ASKED
+    assert asked(world, job, loop).idle == why
+
+
+def test_who_has_been_promised_his_gpus_is_told_so(world, loop):
+    run(loop, world, gpus=8, workers=2)
+    job = waits(loop, world, gpus=8)
+    Job.objects.filter(pk=job.pk).update(state=JobState.RESERVED)
+    job.refresh_from_db()
+
+    assert asked(world, job, loop).idle == PROMISED
+
+
+def test_a_fleet_that_was_read_before_the_job_came_is_not_the_answer(world, loop):
+    run(loop, world, gpus=8, workers=2)
+    fitting.GROUNDS.read(loop.now)
+    loop.after(seconds=2)
+    submitted = submit(world.nodes[OURS], gpus=8, owner=world.users["submitter"])
+    Job.objects.filter(pk=submitted.pk).update(state_since=loop.now)
+    job = Job.objects.select_related("quota", "owner").get(pk=submitted.pk)
+    description = description_of_job(job, with_launch=True)
+
+    assert job_sooner(access=world.access("submitter"), job=job, description=description, now=loop.now) is None, "it is asked again"
+    assert asked(world, job, loop) is not None, "once the fleet has been read again"
 
 
 def test_while_the_scheduler_is_paused_nothing_starts_sooner(world, loop):

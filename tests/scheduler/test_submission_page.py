@@ -278,6 +278,8 @@ def test_a_shipped_template_is_submitted_as_it_comes(personas, look):
         values = values_of(page.context["sent"].description)
         answer = client.post("/jobs/new/", values | {"_from": "form", "_template": template.ref})
         assert answer.status_code == 302, (template.ref, answer.context["sent"].faults)
+        leads_to = "/jobs/arrays/a-" if template.ref == "sweep" else "/jobs/j-"
+        assert answer["Location"].startswith(leads_to), "what was submitted as a whole is followed as a whole"
     event = Job.objects.filter(name="notebook").get().events.get()
     assert event.cause == "Submitted by the template notebook."
     assert Job.objects.filter(array__gt="", state=JobState.QUEUED).count() == 10

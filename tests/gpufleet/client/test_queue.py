@@ -8,7 +8,7 @@ from gpufleet.client.calls import Console
 from gpufleet.client.place import place_now
 from gpufleet.core.times import now
 from scheduler.services import fitting
-from tests.builders import NOON, job, node
+from tests.builders import NOON, job, node, outlook
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -38,6 +38,14 @@ def test_the_queue_is_printed_in_its_order_with_reasons(run, queued):
     assert "goes before" in out
     assert "acme/product" not in out
     assert "jobs in the queue, as of " in lines[-1]
+
+
+def test_whose_start_was_expected_earlier_starts_any_moment(run, queued):
+    outlook(queued[0], "needs 4 GPUs", predicted_start=NOON)
+
+    told = next(line for line in run("queue", who="superuser")[1].splitlines() if "job-0" in line)
+
+    assert " any moment " in told
 
 
 def test_a_long_queue_is_walked_to_its_end_and_no_further(run, queued, monkeypatch):

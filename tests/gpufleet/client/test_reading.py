@@ -118,6 +118,16 @@ def test_show_says_where_the_time_went(run, ours):
     assert "waited 1.5 h for quota, waited 1.5 h for GPUs\n" in run("show", waiting.public_id)[1]
 
 
+def test_what_should_have_started_earlier_comes_at_any_moment(run, ours):
+    outlook(job("late", on=ours), "needs 8 GPUs; 5 are free", predicted_start=NOON)
+    outlook(job("early", on=ours), "needs 8 GPUs; 5 are free", predicted_start=now() + timedelta(hours=3))
+
+    late, early = (next(line for line in run("ls")[1].splitlines() if name in line) for name in ("late", "early"))
+
+    assert late.endswith("any moment")
+    assert early.endswith(("in 2 h", "in 3 h"))
+
+
 def test_why_tells_every_reason(run, ours):
     waiting = job("big", on=ours)
     outlook(waiting, "needs 8 GPUs; 5 are free", "second reason", predicted_start=NOON, would_start_if={"change": "topology.required", "to": "spine"})

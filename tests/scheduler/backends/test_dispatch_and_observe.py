@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 
 from scheduler.backends.base import Backend, BackendError, BackendRefused, RunState, SeenRun, SeenWorker, WorkerSeat
 from scheduler.backends.faults import FaultPlan
-from scheduler.backends.memory import DatabaseStore
+from scheduler.backends.memory import REMEMBERED, DatabaseStore
 from scheduler.backends.registry import Backends
 from scheduler.backends.simulated import SimulatedBackend
 from scheduler.models import Attempt, Checkpoint, Gpu, Job, JobState, Node, Order, OrderKind, Placement, SimulatedRun
@@ -68,6 +68,10 @@ def state_of(attempt: Attempt) -> tuple[str, str]:
     return attempt.job.__class__.objects.get(pk=attempt.job_id).state, attempt.outcome
 
 
+def remembered() -> bool:
+    return SimulatedRun.objects.filter(REMEMBERED).exists()
+
+
 def key_of(attempt: Attempt) -> str:
     return f"{attempt.job.public_id}.{attempt.number}"
 
@@ -94,7 +98,7 @@ def test_a_job_starts_runs_saves_its_work_and_completes() -> None:
     runs_observe(backends=all_of_them, now=at(200))
     assert state_of(attempt) == (JobState.COMPLETED, "completed")
     assert not Placement.objects.filter(until__isnull=True).exists()
-    assert not SimulatedRun.objects.exists(), "its end was written down, so it is forgotten"
+    assert not remembered(), "its end was written down, so it is forgotten"
     assert not fleet_faults()
 
 
@@ -194,7 +198,7 @@ def test_a_job_that_is_stopped_before_its_start_was_told_never_starts(end: tuple
     assert state_of(attempt) == (JobState.CANCELLED, "cancelled")
     orders_dispatch(backends=all_of_them, now=at(100))
     runs_observe(backends=all_of_them, now=at(100), full=True)
-    assert not SimulatedRun.objects.exists()
+    assert not remembered()
     assert not Order.objects.filter(done_at__isnull=True).exists()
 
 
@@ -308,7 +312,7 @@ def test_a_run_that_nobody_knows_of_is_ended() -> None:
     assert runs_observe(backends=all_of_them, now=at(1), full=True).strays == 1
     assert [run.state for run in backend.news(now=at(1))] == [RunState.ENDED]
     runs_observe(backends=all_of_them, now=at(2))
-    assert not SimulatedRun.objects.exists()
+    assert not remembered()
     assert state_of(attempt) == (JobState.STARTING, ""), "not missed for long enough"
 
 
@@ -391,7 +395,7 @@ def test_killed_at_any_statement_no_order_is_lost_and_nothing_is_done_twice() ->
         assert state_of(attempt) == (JobState.COMPLETED, "completed")
         assert not fleet_faults()
         assert attempt.events.filter(to_state=JobState.COMPLETED).count() == 1
-        assert not SimulatedRun.objects.exists()
+        assert not remembered()
         if kills < nth:
             break
     assert kills > 30

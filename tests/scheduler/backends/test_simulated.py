@@ -7,6 +7,7 @@ import pytest
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
+from scheduler.backends import memory, simulated
 from scheduler.backends.base import Backend, BackendError, BackendRefused, NotFound, RunState, Signal
 from scheduler.backends.faults import FaultPlan
 from scheduler.backends.memory import DatabaseStore
@@ -50,6 +51,41 @@ def test_an_end_is_told_until_it_is_forgotten(make: Make) -> None:
     backend.forget(keys=["j-1.1", "j-9.9"], now=at(502))
 
     assert backend.news(now=at(503)) == backend.observe(now=at(503)) == ()
+
+
+def log_of(backend: SimulatedBackend, key: str) -> bytes:
+    return backend.logs(key=key, role="worker", index=0, offset=0, limit=1000).data
+
+
+def test_its_log_is_read_on_when_it_has_been_forgotten_and_the_oldest_give_way(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (simulated, memory):
+        monkeypatch.setattr(module, "LOGS_KEPT", 2)
+    backend = make(clock=lambda: at(600))
+    before = {}
+    for number in (1, 2, 3):
+        key = f"j-{number}.1"
+        backend.start(start_order(key), now=at(number))
+        backend.news(now=at(500 + number))
+        before[key] = log_of(backend, key)
+        backend.forget(keys=[key], now=at(510 + number))
+
+    assert b"ended with exit code 0" in before["j-3.1"]
+    assert {key: log_of(backend, key) for key in ("j-2.1", "j-3.1")} == {key: before[key] for key in ("j-2.1", "j-3.1")}
+    with pytest.raises(NotFound):
+        log_of(backend, "j-1.1")
+    assert backend.observe(now=at(601)) == backend.news(now=at(601)) == ()
+    assert backend.next_event_at(now=at(601)) is None
+
+
+def test_what_ends_and_is_forgotten_in_one_turn_is_over_as_well(make: Make) -> None:
+    backend = make(clock=lambda: at(600))
+    backend.start(start_order(), now=at(0))
+    with backend.together():
+        backend.stop(key="j-1.1", sequence=2, force=True, now=at(20))
+        backend.forget(keys=["j-1.1"], now=at(20))
+
+    assert b"ended with exit code" in log_of(backend, "j-1.1")
+    assert backend.observe(now=at(601)) == ()
 
 
 def test_what_runs_is_not_forgotten(make: Make) -> None:
