@@ -7,9 +7,11 @@ from typing import Any
 
 from .capacity import plain, widest
 from .cluster import Work
+from .form import Form
 from .lookahead import Lookahead
 from .order import QueueOrder
 from .passes.allocate import could_start
+from .passes.reclaim import may_evict, request
 from .rehearsal import Rehearsal, newly_shared
 from .reservations import Date
 from .state import Cycle
@@ -77,6 +79,7 @@ class Forecast:
         self.predicted: dict[int, int] = {}
         self.dates: list[tuple[Work, Date, int]] = []  # of those without a reservation, in their order, with how long they will stand there
         self._advice: dict[tuple[int, ...], Advice] = {}
+        self._above: dict[tuple[int, tuple[int, int]], dict[Form, Work]] = {}
         if self.mode == "none":
             return
         if self.mode == "all":
@@ -149,7 +152,8 @@ class Forecast:
         work.kind, work.form, work.types, work.fixed = kind, form, form.types, kind.preemptible is Preemptible.NEVER
         try:
             refused, types = cycle.verdicts.of(work)
-            return not refused and any(could_start(cycle, work, quota_type) for quota_type in types if not self._wanted_back(work, quota_type))
+            types = () if refused else tuple(each for each in types if not self._wanted_back(work, each))
+            return any(could_start(cycle, work, each) and not self._put_out_again(work, each) for each in types)
         finally:
             work.kind, work.form, work.types, work.fixed = kept
 
@@ -160,6 +164,38 @@ class Forecast:
             one.evicted and not one.seats and quota_type in one.types and (one.home != work.home or rank(one) < rank(work))
             for one in self.cycle.put_out_by_plan()
         )
+
+    def _put_out_again(self, work: Work, quota_type: int) -> bool:
+        """Whether somebody of the same queue who ranks higher would have it give way at once.
+
+        It stands where nothing stood, so nobody has more room without it. But who takes from his queue no less than he gets does not take it
+        further beyond its share, and with the job there is enough to take.
+        """
+        cycle, leaf = self.cycle, work.home
+        if work.fixed or "preempt" not in cycle.settings.passes:
+            return False
+        division = cycle.tree.divisions[cycle.tree.division_of[quota_type]]
+        room = min(division.fair[place] - division.used[place] for place in cycle.tree.path[leaf])
+        spared = cycle.tree.nearest(leaf, "preempt_min_runtime_ms", cycle.settings.preempt_min_runtime_ms)
+        mine = cycle.least_milli(work.kind, quota_type)
+        if "grow" in cycle.settings.passes:
+            mine = max(mine, min(cycle.most_milli(work.kind, quota_type), cycle.idle_milli(quota_type)))
+        for one in self._higher(work):
+            if quota_type not in cycle.types_of(one) or not may_evict(cycle, one):
+                continue
+            asked = request(cycle, one, quota_type)
+            lower = cycle.standing.freeable_below(leaf, quota_type, one.form.level)
+            if lower > 0 and room < asked - lower <= mine and (asked > lower or spared):
+                return True
+        return False
+
+    def _higher(self, work: Work) -> Iterable[Work]:
+        """Those of its queue that wait and rank higher, one of each form."""
+        cycle, level = self.cycle, work.form.level
+        key = (work.home, level)
+        if key not in self._above:
+            self._above[key] = {one.form: one for one in cycle.above(cycle.waiting_in(work.home), level)}
+        return self._above[key].values()
 
     def _room(self, work: Work, quota_type: int, level: int) -> int:
         kind = work.kind

@@ -21,9 +21,11 @@ def idle_violations(world: World, plan: Json, final: World) -> list[str]:
     passes = world.settings["passes"]
     if world.windows or any(decision["action"] in ("reserve", "repartition") for decision in plan["decisions"]):
         return []
-    taken = Occupancy(final)
+    taken, soon = Occupancy(final), Occupancy(final)
     for job in final.jobs.values():
         taken.take(job, {*job.workers, *job.leaving, *_held_before(world, job.name)})
+        if job.state != "stopping":
+            soon.take(job, job.workers)
     for name in sorted(set(world.jobs) - set(final.jobs)):
         taken.take(world.jobs[name], _held_before(world, name))
     found = []
@@ -32,7 +34,8 @@ def idle_violations(world: World, plan: Json, final: World) -> list[str]:
         if places and _would_leave_its_guarantee(final, job, places):
             continue
         if places is None:
-            found += _one_victim(world, final, taken, job)
+            if _places(soon, final, job) is None:  # else it fits without victims on what the plan frees, and has no right to one
+                found += _one_victim(world, final, taken, job)
         elif passes is None or "allocate" in passes:  # else: who fits without victims does not start
             found.append(f"{job.name} waits, but fits on {_spell(places)} and every gate is open")
     return found

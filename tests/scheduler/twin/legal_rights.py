@@ -56,8 +56,8 @@ def _moments(scenario: Json, plan: Json, asker: str, first: World) -> Iterator[W
     """Worlds in which the search for an asker may have begun.
 
     A plan stands in the order in which it is carried out, which need not be that in which it was decided. So whoever was served
-    may have been served before, one after the other, and a reclaim is legal if it was in one of these worlds. Stale gangs are
-    ended before anybody searches.
+    may have been served before, one after the other, and a reclaim is legal if it was in one of these worlds: also while others
+    who were put out and moved had not found their new places yet. Stale gangs are ended before anybody searches.
     """
     current = copy.deepcopy(scenario)
     stale = [decision for decision in plan["decisions"] if (decision.get("why") or {}).get("code") == "stale"]
@@ -69,7 +69,14 @@ def _moments(scenario: Json, plan: Json, asker: str, first: World) -> Iterator[W
         for decision in plan["decisions"]:
             if decision.get("job") == served or (decision.get("why") or {}).get("for") == served:
                 apply_decision(current, decision)
-        yield read(current)
+        now = read(current)
+        yield now
+        moved = [str(d["job"]) for d in plan["decisions"] if d["action"] == "move" and d["why"].get("code") in ("preempt", "reclaim")]
+        moved = [name for name in moved if name != asker and now.jobs[name].last_moved == 0]
+        for name in moved:
+            now = _put_out(now, now.jobs[name])
+        if moved:
+            yield now
 
 
 def world_bound(scenario: Json, plan: Json) -> int | None:
