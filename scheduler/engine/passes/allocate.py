@@ -393,12 +393,28 @@ def _blocked(cycle: Cycle, work: Work, types: tuple[int, ...], *, heads: bool = 
     if len(types) == 1 and not work.evicted and not may_be_due(cycle, work, types[0]):
         book.add_later(work, types[0])
         return
-    # Whoever this plan puts out has not left yet: he may stand elsewhere at once, but no date is kept for him before the next plan.
-    entry = book.add(work, types, only_now=work.evicted)
+    if work.evicted:
+        _may_stand_at_once(cycle, work, types)
+        return
+    entry = book.add(work, types)
     if entry is not None and not entry.at:
         due(cycle, work, entry.quota_type)
-        if work.evicted and not work.seats:
-            book.withdraw(entry)
+
+
+def _may_stand_at_once(cycle: Cycle, work: Work, types: tuple[int, ...]) -> None:
+    """Whoever this plan puts out has not left yet: he may stand elsewhere at once, but no date is kept for him before the next plan.
+
+    Nor for others whom it puts out, so what is free in one type may be somebody's from then on, and each type is asked about.
+    """
+    book = cycle.book
+    for quota_type in types:
+        entry = book.add(work, (quota_type,), only_now=True)
+        if entry is None:
+            continue
+        due(cycle, work, quota_type)
+        if work.seats:
+            return
+        book.withdraw(entry)
 
 
 def _may_have_a_date(cycle: Cycle, work: Work, quota_type: int, *, heads: bool) -> bool:
