@@ -47,23 +47,21 @@ def make_course(scenario: Scenario, kept: Kept, before: int | None = None) -> Co
     return calm_course(scenario, kept) or _planned(scenario, kept, partial(carry_on, before=before), tells=False)
 
 
-def _planned(scenario: Scenario, kept: Kept | None, end: Callable[[Cycle], T], *, tells: bool, at_a_glance: bool = True) -> T:
-    cycle = settled(scenario, kept, tells=tells, at_a_glance=at_a_glance)
+def _planned(scenario: Scenario, kept: Kept | None, end: Callable[[Cycle], T], *, tells: bool) -> T:
+    cycle = settled(scenario, kept, tells=tells)
     made = end(cycle)
-    in_doubt = any(work.evicted for work in cycle.seen_through.values())
     if kept is not None:
         kept.keep(cycle)
         prepare(cycle.cluster)
     # Its parts know it, and it knows the fleet: without this, the fleet of each plan would stay until the garbage collector comes by.
     vars(cycle).clear()
-    # Who is put out after it was tried to move him is told of behind the others: where that was not even tried, nobody knows.
-    return _planned(scenario, kept, end, tells=tells, at_a_glance=False) if in_doubt else made
+    return made
 
 
-def settled(scenario: Scenario, kept: Kept | None = None, *, tells: bool = True, at_a_glance: bool = True) -> Cycle:
+def settled(scenario: Scenario, kept: Kept | None = None, *, tells: bool = True) -> Cycle:
     """The last state of a plan, when no pass adds anything any more."""
     cycle = Cycle(scenario, kept)
-    cycle.tells, cycle.at_a_glance = tells, at_a_glance and not tells
+    cycle.tells = tells
     runs = [run for name, run in RUNS.items() if name in scenario.settings.passes and name != "grow"]
     _settle(cycle, runs)
     return cycle

@@ -124,7 +124,7 @@ class Movables:
         soon = self.cluster.fleet.soon
         known = self._clearable.get(gpus)
         if known is None:
-            known = self._clearable[gpus] = Clearable(gpus, len(soon.count))
+            known = self._clearable[gpus] = Clearable(gpus, len(soon.count), soon.grid.most_gpus)
         known.catch_up(self, soon)
         return known
 

@@ -58,8 +58,6 @@ class Cycle:
         self.capacity_soon = self.capacity_now
         self.notes: dict[int, dict[str, Reason]] = {}  # what the passes found in the way of a job
         self.tells = True  # whether all of it is told in the end, and so what is kept for whom
-        self.at_a_glance = False  # whether moves are not even tried of which counting shows that they come to nothing: where nobody is told of them
-        self.seen_through: dict[int, Work] = {}  # jobs of such moves
         self.served_in_line = False  # whether in the last walk nobody was served behind somebody who was not
         self.book = Book(self)
         self.takings = Takings(self)

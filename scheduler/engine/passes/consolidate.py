@@ -6,6 +6,7 @@ from itertools import combinations
 from math import comb
 
 from ..capacity import plain
+from ..clearable import Need
 from ..cluster import Work
 from ..fleet import Seat
 from ..form import Wants
@@ -64,22 +65,12 @@ def consolidate(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
         return refused
     counted = plain(cycle.cluster, work.kind) and not work.seats
     plans = (_counted if counted else _tried)(cycle, work, quota_type)
-    loses = failed = False
-    at_a_glance = counted and cycle.at_a_glance and not work.evicted and not cycle.any_overdue()
-    vain: list[int] = []
+    loses = False
     for (_, lost, _, _, _, moved), target in plans:
-        if at_a_glance and _too_many(cycle, target, moved):
-            vain.append(lost)
-            if len(moved) > 1:
-                cycle.seen_through.update((one.order, one) for one in moved)
-        elif not _gains(cycle, work, milli, lost):
+        if not _gains(cycle, work, milli, lost):
             loses = True
         elif _carry_out(cycle, work, quota_type, target, moved):
             return None
-        else:
-            failed = True
-    if failed and not loses:  # another job of this shape may find what this one did not
-        loses = any(not _gains(cycle, work, milli, lost) for lost in vain)
     if not loses:  # another job of this shape may have more to win
         cycle.refused["consolidate", cycle.shape_of(work.kind), quota_type] = cycle.placed
     return LOSES_MORE if loses else NO_MOVES
@@ -99,20 +90,6 @@ def _leave_room(cycle: Cycle, target: Target, moved: list[Work]) -> bool:
         return True  # some of it is left, and nobody knows where
     room[span] -= slots * target.gpus
     return all(sum(size // least for size in sizes) <= int((room // least).sum()) for least in set(sizes) if least)
-
-
-def _too_many(cycle: Cycle, target: Target, moved: list[Work]) -> bool:
-    """A bound: True where those who are moved certainly find no places beside the job, wherever in its slice it stands."""
-    if any(one.fresh for one in moved):
-        return False  # whether it was tried decides about the order in which they are told
-    room = cycle.fleet.soon.count_np.copy()
-    sizes = [seat.mask.bit_count() for one in moved for seat in one.seats]
-    for seat, size in zip((seat for one in moved for seat in one.seats), sizes, strict=True):
-        room[seat.node] += size
-    # Whoever takes some GPUs of a node takes as many places for smaller workers as would fit on these alone.
-    return any(
-        target.count * (target.gpus // least) + sum(size // least for size in sizes) > int((room // least).sum()) for least in set(sizes) if least
-    )
 
 
 def _gains(cycle: Cycle, work: Work, milli: int, lost: int) -> bool:
@@ -180,12 +157,16 @@ def _tried(cycle: Cycle, work: Work, quota_type: int) -> Iterator[tuple[Plan, Ta
 
 
 def _cheapest(cycle: Cycle, target: Target, short: int, most: int) -> list[Work] | None:
-    """The fewest jobs whose leaving makes room in one slice for so many more; None also where more would have to leave than may be moved."""
+    """The fewest jobs whose leaving makes room in one slice for so many more, and that find room elsewhere as far as counting tells.
+
+    None also where more would have to leave than may be moved.
+    """
     low, high, allowed = target.low, target.high, target.allowed
     assert allowed is not None
     clearable = cycle.movables.clearable(target.gpus)
     needed = clearable.needed
-    nodes = clearable.cheapest(low, high, allowed, short, most, cycle.now, lambda node: _cleared(cycle, node, needed[node])[:5])
+    need = Need(low, high, target.count, short)
+    nodes = clearable.cheapest(need, allowed, most, cycle.now, lambda node: _cleared(cycle, node, needed[node])[:5])
     if nodes is None:
         return None
     moved = {one.order: one for node in nodes for one in _cleared(cycle, node, needed[node])[5]}

@@ -1,11 +1,14 @@
 """Who could be moved off a node is known from plan to plan as if it were looked at anew, and clearing a node costs what its jobs lose."""
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import combinations, product
 
 import pytest
 
+from scheduler.engine.clearable import Need
+from scheduler.engine.cluster import Work
 from scheduler.engine.cycle import make_course, make_plan
 from scheduler.engine.grid import Ints
 from scheduler.engine.kept import Kept
@@ -38,15 +41,36 @@ def compared(cycle: Cycle) -> int:
     return same
 
 
-def cheapest(cycle: Cycle, low: int, high: int, allowed: Ints, gpus: int, short: int) -> list[int] | None:
-    """The slow way: every node of a slice weighed with all that its jobs would lose."""
+def leaves_room(cycle: Cycle, cleared: Sequence[tuple[int, list[Work]]], gpus: int, stand: int) -> bool:
+    """Whether those who leave these nodes find places of their sizes beside so many workers, where that can be counted."""
+    if any(cycle.movables.clearing(node, gpus - cycle.fleet.soon.count[node] % gpus) is None for node, _ in cleared):
+        return True  # who leaves depends on the moment
+    idle, usable = cycle.fleet.soon.count, cycle.grid.usable_count
+    moved = [(node, seat) for node, works in cleared for work in works for seat in work.seats if seat.mask]
+    if any(seat.node != node and seat.mask.bit_count() != usable[seat.node] for node, seat in moved):
+        return True  # what comes free there is not counted
+    room = [*idle]
+    for _, seat in moved:
+        room[seat.node] += seat.mask.bit_count()
+    sizes = [seat.mask.bit_count() for _, seat in moved]
+    return all(sum(here // size for here in room) >= stand * (gpus // size) + sum(each // size for each in sizes) for size in set(sizes))
+
+
+def cheapest(cycle: Cycle, need: Need, allowed: Ints, gpus: int) -> list[int] | None:
+    """The slow way: every set of nodes of a slice weighed with all that its jobs would lose."""
     movables, options = cycle.movables, []
     for node in [*movables.nodes()]:
         needed = gpus - cycle.fleet.soon.count[node] % gpus
         chosen = _off_node(cycle, movables.here(node), needed)
-        if low <= node < high and allowed[node] and chosen:
-            options.append((*_plan(cycle, chosen, 0)[:4], node))
-    return None if len(options) < short else sorted(option[4] for option in sorted(options)[:short])
+        first = need.workers - need.short + 1
+        if need.low <= node < need.high and allowed[node] and chosen and leaves_room(cycle, [(node, chosen)], gpus, first):
+            options.append(((*_plan(cycle, chosen, 0)[:4], node), chosen))
+    found = []
+    for chosen in combinations(options, need.short):
+        if leaves_room(cycle, [(weight[4], works) for weight, works in chosen], gpus, need.workers):
+            weights = sorted(weight for weight, _ in chosen)
+            found.append((sum(weight[0] for weight in weights), sum(weight[1] for weight in weights), weights))
+    return sorted(weight[4] for weight in min(found)[2]) if found else None
 
 
 def in_slices(kept: Cycle, cycle: Cycle) -> int:
@@ -55,11 +79,12 @@ def in_slices(kept: Cycle, cycle: Cycle) -> int:
     allowed = grid.startable[False]
     slices = {(0, grid.size), *(grid.levels[0].slice_of(domain) for domain in range(len(grid.levels[0])))}
     for (low, high), gpus, short in product(sorted(slices), (1, 4, 8), (1, 2)):
+        need = Need(low, high, 2, short)
         needed = kept.movables.clearable(gpus).needed
         found = kept.movables.clearable(gpus).cheapest(
-            low, high, allowed, short, 1 << 30, kept.now, lambda node, needed=needed: _cleared(kept, node, needed[node])[:5]
+            need, allowed, 1 << 30, kept.now, lambda node, needed=needed: _cleared(kept, node, needed[node])[:5]
         )
-        assert (None if found is None else sorted(found)) == cheapest(cycle, low, high, allowed, gpus, short), (low, high, gpus, short)
+        assert (None if found is None else sorted(found)) == cheapest(cycle, need, allowed, gpus), (need, gpus)
         same += found is not None
     return same
 
@@ -83,12 +108,12 @@ def test_another_node_is_cleared_from_when_on_less_is_lost_there() -> None:
         running("gang", [at("n0", *range(8)), at("n1", *range(8))], started=-100),
         running("one", [at("n2", *range(8))], started=-300),
     ]
-    scenario, kept = parse(scene([*(scenes.node(f"n{place}") for place in range(3))], [quota("q", 24)], jobs)), Kept()
+    scenario, kept = parse(scene([*(scenes.node(f"n{place}") for place in range(4))], [quota("q", 32)], jobs)), Kept()
     cleared = []
     for later in (0, 99, 101, 200):
         cycle = Cycle(replace(scenario, now=scenario.now + 1000 * later), kept)
         in_slices(cycle, Cycle(cycle.scenario))
-        cleared.append(cheapest(cycle, 0, 3, cycle.grid.startable[False], 8, 1))
+        cleared.append(cheapest(cycle, Need(0, 3, 1, 1), cycle.grid.startable[False], 8))
         kept.keep(cycle)
     assert cleared == [[0], [0], [2], [2]]
 

@@ -134,6 +134,35 @@ def test_consolidation_moves_the_fewest_jobs() -> None:
     assert placed(plan, "small") == ["n1"]
 
 
+def test_consolidation_moves_more_jobs_where_a_single_one_finds_no_other_place() -> None:
+    """To clear n0 takes one job, of six GPUs; to clear n1 two of two GPUs each, and only these find room."""
+    held = [
+        running("six", [at("n0", 0, 1, 2, 3, 4, 5)]),
+        running("two", [at("n1", 0, 1)]),
+        running("other", [at("n1", 2, 3)]),
+        running("pinned", [at("n2", 0, 1, 2, 3, 4, 5)], preemptible=False),
+    ]
+    plan = plan_of(scene([node("n0"), node("n1"), node("n2")], [quota("q", 24)], [*held, job("block", gpus=8)]))
+
+    assert actions(plan) == {"two": "move", "other": "move", "block": "start"}
+    assert placed(plan, "block") == ["n1"]
+
+
+def test_consolidation_clears_those_nodes_together_that_leave_room_for_all() -> None:
+    """Of n0, n1 and n2 each could be cleared alone, but there is a place for only one job of two GPUs."""
+    held = [
+        running("two", [at("n0", 0, 1)]),
+        running("deux", [at("n1", 0, 1)]),
+        running("one", [at("n2", 0)], submitted=-900),
+        running("a", [at("n3", 0, 1, 2, 3, 4, 5)], preemptible=False),
+        running("b", [at("n4", 0, 1, 2, 3, 4, 5, 6)], preemptible=False),
+    ]
+    nodes = [node(f"n{place}") for place in range(5)]
+    plan = plan_of(scene(nodes, [quota("q", 40)], [*held, job("block", gpus=8, workers=2)]))
+
+    assert actions(plan) == {"one": "move", "deux": "move", "block": "start"}
+
+
 def test_consolidation_makes_room_for_a_gang_of_several_roles() -> None:
     held = [running("a", [at("n0", 0)]), running("b", [at("n1", 0, 1)])]
     roles = [{"name": "worker", "min": 2, "gpus": 3}, {"name": "driver", "gpus": 2}]
