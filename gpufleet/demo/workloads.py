@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from gpufleet.core.models import User
@@ -327,6 +328,7 @@ PROGRAMS: dict[str, tuple[str, str]] = {
 assert PROGRAMS.keys() == {kind.key for kind in (*WORKLOADS, GUEST)}, "each kind of work starts something"
 
 
+@lru_cache(4096)
 def team_of(path: str) -> str:
     """The team that a leaf belongs to: organisation/department/team."""
     return "/".join(path.split("/")[:3])

@@ -14,6 +14,7 @@ from gpufleet.demo.workloads import BY_KEY, FAILURES, GANG_NODE, Workload
 from scheduler.models import ENDED, Health, JobState
 
 LONGEST = 60_000  # however long nobody drove the demo, a step never makes up for more than a minute
+RUNNING = JobState.RUNNING.value  # plain, as every job is asked in every step of the past
 MOST_STARTS = 12
 MOST_DUE = 12
 
@@ -76,19 +77,17 @@ class Step:
 
     def _endings(self) -> None:
         surplus, draw = self.demand.surplus(self.have), self.rng.random
-        limits = {workload.key: (floor * 60_000, self.span / (mean * 60_000)) for workload, floor, mean in self._minutes()}
-        for job in list(self.world.work.values()):
-            if job.state != JobState.RUNNING:
-                continue
+        limits = {workload.key: (floor * 60_000, self.span / (mean * 60_000), workload.scales_in) for workload, floor, mean in self._minutes()}
+        for job in [job for job in self.world.work.values() if job.state == RUNNING]:
             kind, luck = job.workload, draw()
-            floor, odds = limits[kind.key]
-            if luck >= odds and not kind.scales_in:
+            floor, odds, scales_in = limits[kind.key]
+            if luck >= odds and not scales_in:
                 continue
             if self.moment - (job.running or self.moment) < floor:
                 continue
             key = (kind.key, job.gpu_type, job.profile)
             at = max(job.since, self.moment - int(draw() * min(self.span, self.moment - self.before)))
-            if kind.scales_in and surplus.get(key, 0) >= job.milli and luck < self.span / 90_000:
+            if scales_in and surplus.get(key, 0) >= job.milli and luck < self.span / 90_000:
                 surplus[key] -= job.milli
                 self._release(job, at, JobState.COMPLETED, "completed", "Scaled in: fewer requests than an hour ago.")
             elif luck < odds:

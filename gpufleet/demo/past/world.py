@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpufleet.demo.activity import Held
 from gpufleet.demo.hardware import Hardware, SliceOf
@@ -47,14 +47,14 @@ class Work:
     attempts: int = 0
     running: int | None = None
     seats: tuple[Seat, ...] = ()
+    team: str = field(init=False)  # asked for hundreds of times in the life of a job
+
+    def __post_init__(self) -> None:
+        self.team = team_of(self.quota)
 
     @property
     def holds(self) -> bool:
         return self.state in HOLDING
-
-    @property
-    def team(self) -> str:
-        return team_of(self.quota)
 
 
 class World:
