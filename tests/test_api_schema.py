@@ -7,6 +7,7 @@ file, beside the line of the changelog that tells them.
 import copy
 import json
 import os
+from functools import cache
 
 import pytest
 
@@ -17,9 +18,14 @@ RENEW = "If it is meant, renew docs/openapi.json with `python -m tests.test_api_
 
 
 def current():
+    return json.loads(_written())
+
+
+@cache
+def _written() -> str:
     from gpufleet.api import api
 
-    return json.loads(json.dumps(api.get_openapi_schema(), default=str, sort_keys=True))
+    return json.dumps(api.get_openapi_schema(), default=str, sort_keys=True)
 
 
 def operations(document):

@@ -9,7 +9,7 @@ from typing import Any
 from .legal import check_plan
 from .legal_rights import held_of
 from .legal_times import when
-from .planner import plan_of
+from .planner import plan_of, planned
 from .replay import apply_in_transit, apply_plan
 from .shares import figures
 from .world import ALL, read
@@ -19,7 +19,7 @@ ROUNDS = 5
 
 
 def legal(scenario: Json) -> list[str]:
-    return check_plan(scenario, plan_of(scenario))
+    return check_plan(scenario, planned(scenario))
 
 
 def shuffled(scenario: Json, seed: int) -> Json:
@@ -62,7 +62,7 @@ def settles(scenario: Json) -> list[str]:
     victims gone and with them on their way."""
     found = []
     for how in (apply_plan, apply_in_transit):
-        current, plan = scenario, plan_of(scenario)
+        current, plan = scenario, planned(scenario)
         grown: set[str] = set()
         stood = {job.name for job in read(scenario).jobs.values() if job.holds and not job.missing}
         for turn in range(ROUNDS):
@@ -91,7 +91,7 @@ def backfill_is_harmless(scenario: Json) -> list[str]:
     Their GPUs are made free, and they still stand somewhere: on nodes that are no capacity, so that what everyone uses, and with it the order of
     queues, stays what it is. Nobody may start but in a gap; judged where the same jobs do, as they change the dates behind them.
     """
-    then = apply_plan(scenario, plan_of(scenario))
+    then = apply_plan(scenario, planned(scenario))
     passes = then["settings"].get("passes")
     if not any(job.get("backfilled") for job in then["jobs"]) or (passes is not None and "backfill" not in passes):
         return []
@@ -124,7 +124,7 @@ def _set_aside(scenario: Json) -> Json:
 
 def shares_are_right(scenario: Json) -> list[str]:
     """Fair share and use as the plan states them, against the long way. Left out where in-transit work may or may not ask again."""
-    plan = plan_of(scenario)
+    plan = planned(scenario)
     final = read(apply_plan(scenario, plan))
     if final.windows or any(job.state == "stopping" for job in read(scenario).jobs.values()):
         return []
@@ -142,7 +142,7 @@ def shares_are_right(scenario: Json) -> list[str]:
 
 def the_plan_adds_up(scenario: Json) -> list[str]:
     """The sums in the plan are those of the world after it, and it wakes up in time for everything it announces."""
-    plan, world = plan_of(scenario), read(scenario)
+    plan, world = planned(scenario), read(scenario)
     final = read(apply_plan(scenario, plan))
     gpus = sum(len(node.good_gpus()) for node in world.nodes.values() if node.alive)
     allocated = sum(held_of(final, job, ALL) for job in final.jobs.values())
@@ -167,7 +167,7 @@ def the_plan_adds_up(scenario: Json) -> list[str]:
 def advice_is_true(scenario: Json) -> list[str]:
     """The change that is said to start a job now does start it: who reads that, and makes the change, does so when the plan is carried out."""
     found = []
-    plan = plan_of(scenario)
+    plan = planned(scenario)
     then = apply_plan(scenario, plan)
     for entry in plan["waiting"]:
         change = entry["would_start_if"]
@@ -242,7 +242,7 @@ def _spelt_out(value: Any, now: datetime) -> Any:
 
 
 def _same_decisions(scenario: Json, variants: dict[str, Json]) -> list[str]:
-    mine = json.dumps(plan_of(scenario)["decisions"])
+    mine = json.dumps(planned(scenario)["decisions"])
     found = []
     for name, variant in variants.items():
         other = json.dumps(plan_of(variant)["decisions"])
