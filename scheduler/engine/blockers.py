@@ -1,6 +1,6 @@
 """All that stands in the way of a waiting job, with numbers and names. Computed once per queue and shape."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -10,6 +10,7 @@ from .capacity import plain, widest
 from .cluster import Work
 from .grid import Ints
 from .legality import Reclaim, rules_of
+from .passes.consolidate import no_moves
 from .passes.reclaim import request
 from .plan import names
 from .reading import spell_instant
@@ -34,8 +35,11 @@ class Blockers:
         self._alike: dict[tuple[int, int, bool, tuple[int, ...]], Reasons] = {}  # by leaf and shape
         self.rooms: dict[tuple[int, int], Reason | None] = {}
         self._joined: dict[tuple[int, ...], tuple[Reasons, Reasons]] = {}
+        settings = cycle.settings
+        self._leaves_out = settings.max_moves == 0 or not {"consolidate", "reclaim", "preempt"} <= set(settings.passes)
+        self._with: dict[tuple[str, int], Reason] = {}
         self._holders: dict[tuple[int, int], tuple[str, int | None] | None] = {}
-        self._shares: dict[tuple[int, int, int], Reasons] = {}
+        self._shares: dict[tuple[int, int, int, bool], Reasons] = {}
         self._above: dict[tuple[str, int], list[int]] = {}
         self._on_node: dict[int, list[Work]] | None = None
         self._shortages = tuple(
@@ -68,6 +72,8 @@ class Blockers:
             if not work.seats:
                 self._groups[key] = group
         own = cycle.notes.get(work.order)
+        if cycle.cluster.windows.upcoming and "window" not in (own or {}):
+            own = (own or {}) | self._window(work)
         late = work.form.delay and work.job.submitted + work.kind.preemption_delay_ms > cycle.now
         if not own and not late:
             return group
@@ -76,7 +82,11 @@ class Blockers:
     def _with_own(self, work: Work, group: Reasons, own: dict[str, Reason], late: bool) -> Reasons:
         shared = tuple(one for one in group if one is not ORDER)  # there is more to say than that
         extra = [found for code, found in sorted(own.items()) if not any(one.code == code for one in shared)]
+        safe = self._safe([work.home], "preempt_min_runtime_ms") if work.form.level > self.cycle.least_level else 0
+        if safe:
+            extra = [self._with_safe(found, safe) if found.code == "victims" else found for found in extra]
         if late:
+            shared = tuple(one for one in shared if one.code != "victims")  # nobody was asked yet
             at = spell_instant(work.job.submitted + work.kind.preemption_delay_ms)
             extra.append(reason("delay", f"causes no eviction before {at}", until=at))
         key = (id(group), *(id(one) for one in extra))
@@ -89,6 +99,23 @@ class Blockers:
         if not late:
             self._joined[key] = (group, joined)  # with the group itself, so that no other one gets its identity meanwhile
         return joined
+
+    def _with_safe(self, found: Reason, seconds: int) -> Reason:
+        """The same reason, and how long lower work of the own queue is safe; the same object for the same."""
+        key = (found.detail, seconds)
+        if key not in self._with:
+            detail = f"{found.detail}{_safe_for(seconds, OWN)}"
+            self._with[key] = reason("victims", detail, **dict(found.facts), **_safe_fact(seconds))
+        return self._with[key]
+
+    def _window(self, work: Work) -> dict[str, Reason]:
+        """The window that would keep it from a start now, also where there is no room for it anyway."""
+        cycle = self.cycle
+        for quota_type in cycle.types_of(work):
+            refused, _ = cycle.cluster.windows.gate(cycle.cluster, work, quota_type, request(cycle, work, quota_type))
+            if refused is not None:
+                return {"window": refused}
+        return {}
 
     # What a queue's jobs of one kind have in common
 
@@ -119,12 +146,26 @@ class Blockers:
             found.append(room)
             if "reclaim" in cycle.settings.passes:
                 found.extend(self._share(work, leaf, quota_type, milli))
+            if self._leaves_out:
+                found.extend(self._left_out(room))
         if not found and not work.seats and "allocate" not in cycle.settings.passes:
             found.append(reason("passes", f"fits, but only {names(cycle.settings.passes)} run"))
         return found
 
+    def _left_out(self, room: Reason) -> Iterator[Reason]:
+        """That nobody may be moved or put out, where that could make room."""
+        settings = self.cycle.settings
+        if room.code in ("fragmentation", "topology"):
+            if "consolidate" not in settings.passes:
+                yield reason("passes", "nothing that runs is moved to make room: consolidate is left out")
+            elif settings.max_moves == 0:
+                yield no_moves(0)
+        evicting = [name for name in ("reclaim", "preempt") if name not in settings.passes]
+        if evicting:
+            yield reason("passes", f"nobody is put out to make room: {' and '.join(evicting)} {'are' if len(evicting) > 1 else 'is'} left out")
+
     def _share(self, work: Work, leaf: int, quota_type: int, milli: int) -> Reasons:
-        key = (leaf, quota_type, milli)
+        key = (leaf, quota_type, milli, work.form.level > self.cycle.least_level)
         known = self._shares.get(key)
         if known is None:
             known = self._shares[key] = self._new_share(work, leaf, quota_type, milli)
@@ -139,15 +180,24 @@ class Blockers:
             detail = f"{name} uses {gpus(used)} of a fair share of {counted(fair)}; with {gpus(milli)} more it may only use what is idle"
             facts = {"used": used / 1000, "fair": fair / 1000, "needed": milli / 1000, **of_type(division)}
             return (reason("share", detail, quota=name, **facts),)
-        above = [tree.names[over] for place in tree.path[leaf] for over in self._above_line(division, tree.parent[place]) if over != place]
+        places = [over for place in tree.path[leaf] for over in self._above_line(division, tree.parent[place]) if over != place]
+        above = [tree.names[over] for over in places]
+        own = self._safe([leaf], "preempt_min_runtime_ms") if work.form.level > self.cycle.least_level else 0
         if not above:
-            return (reason("victims", f"no queue beside {name} uses more than it may count on", quota=name),)
+            detail = f"no queue beside {name} uses more than it may count on"
+            return (reason("victims", f"{detail}{_safe_for(own, OWN)}", quota=name, **_safe_fact(own)),)
         rules = rules_of(self.cycle, work, quota_type, leaf, milli)
         if rules.even is not None and not rules.sources:
             return (rules.even,)
-        detail = f"above what they may count on: {names(above)}; what they could give makes no room for it"
-        victims = reason("victims", detail, quota=name, above=tuple(above[:MOST_ABOVE]), **of_type(division))
+        safe = max(own, self._safe(places, "reclaim_min_runtime_ms"))
+        detail = f"above what they may count on: {names(above)}; what they could give makes no room for it{_safe_for(safe, 'work is')}"
+        victims = reason("victims", detail, quota=name, above=tuple(above[:MOST_ABOVE]), **of_type(division), **_safe_fact(safe))
         return (victims,) if rules.even is None else (victims, rules.even)
+
+    def _safe(self, places: Sequence[int], field: str) -> int:
+        """How long work below these nodes is safe after its start, in seconds."""
+        default = getattr(self.cycle.settings, field)
+        return max(self.cycle.tree.nearest(place, field, default) for place in places) // 1000
 
     def _above_line(self, division: Division, parent: int) -> list[int]:
         """The nodes below another one that use more than they may count on."""
@@ -196,20 +246,38 @@ class Blockers:
         idle = int((self.view.count_np * allowed).sum())
         if idle < total_needed:
             detail = f"needs {total_needed} {type_name} GPU{'s' * (total_needed != 1)}; {idle} {'is' if idle == 1 else 'are'} free where it may run"
-            return reason("capacity", detail, type=type_name, needed=total_needed, free=idle)
+            first = self._first_to_leave(allowed) if cycle.settings.forecast == "all" else None
+            if first is None:
+                return reason("capacity", detail, type=type_name, needed=total_needed, free=idle)
+            detail += f"; {first[0]} is expected to leave first, by {first[1]}"
+            return reason("capacity", detail, type=type_name, needed=total_needed, free=idle, held_by=first[0], until=first[1])
         if worst is None:
             if plain(cycle.cluster, kind) or self._fits(work, quota_type):
                 return None
             return reason("fragmentation", f"{_free(idle)}, but not grouped as its roles and NVLink groups need them", free=idle, type=type_name)
         return self._too_narrow(work, quota_type, worst, level, idle, total_needed)
 
+    def _first_to_leave(self, allowed: Ints) -> tuple[str, str] | None:
+        """Who leaves some of these nodes next, as far as that is known. Told where everyone's start is foreseen: it changes with time alone."""
+        for end, nodes, name in self._leaving:
+            if allowed[nodes].any():
+                return name, spell_instant(end)
+        return None
+
+    @cached_property
+    def _leaving(self) -> list[tuple[int, list[int], str]]:
+        cycle = self.cycle
+        ends = [(end, work.order, work) for work in cycle.cluster.works if work.seats and (end := cycle.ends_at(work)) < NEVER]
+        return [(end, [seat.node for seat in work.seats], work.job.name) for end, _, work in sorted(ends)]
+
     def _too_narrow(self, work: Work, quota_type: int, worst: tuple[Role, int, int], level: int, idle: int, needed: int) -> Reason:
         role, most, count = worst
         cycle = self.cycle
         type_name = cycle.grid.types[quota_type]
         eligible = cycle.grid.eligible(work.kind, role, quota_type, suspect=work.kind.tolerates_suspect, spare=bool(work.seats))
+        host = self._host_binds(role, eligible.array, level, count)
         if level <= 0:
-            detail = f"{_free(idle)}, but room for only {most} of {count} workers of {counted(1000 * role.gpus)} on one node each"
+            detail = f"{_free(idle)}, but room for only {most} of {count} workers of {counted(1000 * role.gpus)} on one node each{host}"
             return reason(
                 "fragmentation", detail, free=idle, room=most, needed=count, type=type_name, each=role.gpus, **self._nearest(role, eligible.array)
             )
@@ -217,7 +285,7 @@ class Blockers:
         sums = self.capacity.sums(role, eligible, level)
         domain = int(sums.argmax())
         where = cycle.grid.nodes[domain].name if level == cycle.grid.node_level else cycle.grid.levels[level].names[domain]
-        detail = f"the largest free {name} ({where}) has room for {most} of {count} workers: {most * role.gpus} of {counted(1000 * needed)}"
+        detail = f"the largest free {name} ({where}) has room for {most} of {count} workers: {most * role.gpus} of {counted(1000 * needed)}{host}"
         holder = self._holder(level, domain)
         facts: dict[str, object] = {"level": name, "domain": where, "room": most, "needed": count, "type": type_name, "each": role.gpus}
         if holder is not None:
@@ -226,6 +294,15 @@ class Blockers:
             facts["held_by"] = holder[0]
             facts["until"] = None if holder[1] is None else spell_instant(holder[1])
         return reason("topology", detail, **facts)
+
+    def _host_binds(self, role: Role, allowed: Ints, level: int, count: int) -> str:
+        """What is to be said where by GPUs alone there would be room."""
+        if not role.gpus or not (role.cpus or role.host_memory_mib):
+            return ""
+        slots = self.view.count_np * allowed // role.gpus
+        most = int(slots.sum()) if level <= 0 else int(self.cycle.grid.levels[level].sums(slots).max())
+        needs = f"{role.cpus} processors and {role.host_memory_mib / 1024:g} GB of host memory"
+        return f"; each also needs {needs}, which run out before the GPUs" if most >= count else ""
 
     def _nearest(self, role: Role, allowed: Ints) -> dict[str, object]:
         """The node that lacks the fewest GPUs for one worker more."""
@@ -277,12 +354,21 @@ class Blockers:
 
 ORDER = reason("order", "fits by itself, but what is served before it takes the room")
 UNKNOWN: Any = object()
+OWN = "what is lower in its own queue is"
 MOST_ABOVE = 8  # queues that a reason names for programs
 
 
 def of_type(division: Division) -> dict[str, str]:
     """The GPU type that shares are about; none where all types are one."""
     return {} if division.name == ANY_TYPE else {"type": division.name}
+
+
+def _safe_for(seconds: int, who: str) -> str:
+    return f"; {who} safe for {seconds} s after its start" if seconds else ""
+
+
+def _safe_fact(seconds: int) -> dict[str, int]:
+    return {"safe_s": seconds} if seconds else {}
 
 
 def _free(idle: int) -> str:

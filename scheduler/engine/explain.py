@@ -2,7 +2,7 @@
 
 from .plan import Decision, Plan, Stand
 from .reading import spell_instant
-from .reasons import gpus
+from .reasons import counted, gpus
 
 _VERBS = {
     "evict": "stop",
@@ -41,7 +41,7 @@ def explain(plan: Plan) -> str:
         lines.append(f"  {share.quota} [{share.quota_type}]: {gpus(share.used)} of {gpus(share.fair)}; {promised}; {gpus(share.borrowed)}")
     metrics = plan.metrics
     if metrics:
-        lines += ["", f"{metrics['allocated']} of {metrics['gpus']} GPUs in use; {metrics['fragmented']} idle ones fit no waiting job."]
+        lines += ["", f"{metrics['allocated']} GPUs are in use, {metrics['gpus']} in service; {metrics['fragmented']} idle ones fit no waiting job."]
     if plan.next_wake is not None:
         lines.append(f"Nothing changes by itself before {spell_instant(plan.next_wake)}.")
     return "\n".join(lines)
@@ -67,7 +67,7 @@ def _places(workers: tuple[Stand, ...]) -> str:
     by_node: dict[str, int] = {}
     for worker in workers:
         by_node[worker.node] = by_node.get(worker.node, 0) + worker.gpus.bit_count()
-    shown = [f"{node} ({count} GPUs)" if count else node for node, count in list(by_node.items())[:4]]
+    shown = [f"{node} ({counted(1000 * count)})" if count else node for node, count in list(by_node.items())[:4]]
     return ", ".join(shown) + (f" and {len(by_node) - 4} more nodes" if len(by_node) > 4 else "")
 
 
@@ -75,7 +75,7 @@ def change_in_words(change: str, to: object) -> str:
     """What would let a job start now, as the end of a sentence."""
     shown = " or ".join(map(str, to)) if isinstance(to, list | tuple) else to
     if change.startswith("roles."):
-        return f"with {shown} workers of role {change.split('.')[1]}"
+        return f"with {shown} worker{'s' * (to != 1)} of role {change.split('.')[1]}"
     if change not in _CHANGES:
         return f"with {change} as {shown}"
     return _CHANGES[change].format(to=shown or "the whole cluster")

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
+from .allowance import Allowances, Taken
 from .capacity import plain, widest
 from .cluster import Work
 from .form import Form
@@ -56,16 +57,36 @@ def serving(
         yield work, asked
 
 
-def earliest_of(cycle: Cycle, work: Work, types: tuple[int, ...], ahead: Lookahead, rehearsal: Rehearsal | None) -> Date | None:
+class Foreseen(NamedTuple):
+    """A date, the type that it is about, and from when on the gates let the job in: the later of the two is when it starts."""
+
+    date: Date
+    quota_type: int
+    opens: int
+
+    @property
+    def at(self) -> int:
+        return max(self.date.at, self.opens)
+
+
+def earliest_of(
+    cycle: Cycle, work: Work, types: tuple[int, ...], ahead: Lookahead, rehearsal: Rehearsal | None, allowances: Allowances
+) -> Foreseen | None:
     """The earliest date in one of the types."""
-    best: Date | None = None
+    best: Foreseen | None = None
     for quota_type in types:
         milli = cycle.cluster.wants_milli(work.kind, work.missing(), quota_type)
         if work.fixed and cycle.tree.fixed_gate(work.home, quota_type, milli, NEVER) is not None:
             continue  # nothing that ends by itself is sure to make room inside a guarantee
-        found = cycle.book.earliest(ahead, work, quota_type, rehearsal)
-        if found is not None and (best is None or found.at < best.at):
-            best = found
+        opens = allowances.opens(work, quota_type, milli) if cycle.tree.limited else 0
+        found = None if opens is None else cycle.book.earliest(ahead, work, quota_type, rehearsal)
+        if found is None or opens is None:
+            continue
+        if cycle.settings.hysteresis_ms and cycle.backoff(work, work.home, quota_type, milli) is not None:
+            opens = max(opens, cycle.backoff_until(work) - cycle.now)
+        foreseen = Foreseen(found, quota_type, opens)
+        if best is None or foreseen.at < best.at:
+            best = foreseen
     return best
 
 
@@ -78,6 +99,7 @@ class Forecast:
         self.advises_all = self.mode == "all"
         self.predicted: dict[int, int] = {}
         self.dates: list[tuple[Work, Date, int]] = []  # of those without a reservation, in their order, with how long they will stand there
+        self.taken: list[Taken] = []  # what everyone will count against limits, in the same order behind the reserved ones
         self._advice: dict[tuple[int, ...], Advice] = {}
         self._above: dict[tuple[int, tuple[int, int]], dict[Form, Work]] = {}
         if self.mode == "none":
@@ -92,25 +114,38 @@ class Forecast:
         cycle = self.cycle
         book = cycle.book
         ahead = book.fresh_lookahead()
+        allowances = Allowances(cycle)
         for entry in book.entries:
             self.predicted[entry.work.order] = cycle.now + entry.at
             ahead.reserve(entry.at, entry.length, entry.places)
+            self._take(allowances, entry.work, entry.quota_type, entry.at, entry.length)
         rehearsal = book.rehearsal(ahead)
         for work, types in in_turn(cycle, lambda work: work.order not in self.predicted):
-            self._predict(work, types, ahead, rehearsal)
+            self._predict(work, types, ahead, rehearsal, allowances)
 
-    def _predict(self, work: Work, types: tuple[int, ...], ahead: Lookahead, rehearsal: Rehearsal) -> None:
+    def _predict(self, work: Work, types: tuple[int, ...], ahead: Lookahead, rehearsal: Rehearsal, allowances: Allowances) -> None:
         cycle = self.cycle
         book = cycle.book
-        best = earliest_of(cycle, work, types, ahead, rehearsal)
-        if best is None:
+        foreseen = earliest_of(cycle, work, types, ahead, rehearsal, allowances)
+        if foreseen is None:
             return
-        length = book.length(work)
+        best, length = foreseen.date, book.length(work)
+        self._take(allowances, work, foreseen.quota_type, foreseen.at, length)
+        if foreseen.at > best.at:  # which GPUs are free when it is let in is left open: they go to whoever comes first
+            self.predicted[work.order] = cycle.now + foreseen.at
+            return
         self.dates.append((work, best, length))
         ahead.reserve(best.at, length, [*best.places, *newly_shared(best.seats, rehearsal, best.at, length)])
         if book.hosts_bind or best.seats:
             rehearsal.add(best.at, length, book.seats_of(work, best))
         self.predicted[work.order] = cycle.now + best.at
+
+    def _take(self, allowances: Allowances, work: Work, quota_type: int, at: int, length: int) -> None:
+        if not self.cycle.tree.limited:
+            return
+        milli = self.cycle.cluster.wants_milli(work.kind, work.missing(), quota_type)
+        self.taken.append(Taken(work, quota_type, milli, at, length))
+        allowances.take(self.taken[-1])
 
     # The smallest change
 

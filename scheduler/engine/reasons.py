@@ -31,7 +31,7 @@ REASONS = {
     "stale": "Was ended as stale in this plan and is not started again in it.",
     "backoff": "Was evicted a short while ago and would not stand inside its guarantee.",
     "no_type": "No node has a GPU type that the job accepts at a speed above zero.",
-    "no_node": "No node, however empty, satisfies labels, attributes, processors, memory or size.",
+    "no_node": "No node, however empty, satisfies labels, attributes, processors, memory or size, or none that does is in service.",
     "empty_fleet": "Even the empty fleet can't hold the gang under its topology.",
     "limit": "A quota limit on the way up would be exceeded.",
     "guarantee": "Non-preemptible work must fit inside the guarantee on every level.",

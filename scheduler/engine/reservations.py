@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 from .asking import Asking
 from .capacity import widest
 from .cluster import Cluster, Work
+from .columns import ints
 from .fleet import Fleet, Seat
 from .grid import Grid, Ints
 from .lookahead import END, FOREVER, Lookahead
@@ -526,6 +527,10 @@ class Book:
         bound = self._by_counting(ahead, work, quota_type, length)
         if bound is None:
             return None
+        if self.cycle.cluster.windows.upcoming:
+            bound = self._beside_windows(ahead, work, quota_type, length, bound)
+            if bound is None:
+                return None
         role = roles[wants[0][0]]
         if work.form.plain and not work.seats:
             if not self.hosts_bind or not (role.cpus or role.host_memory_mib):
@@ -541,7 +546,22 @@ class Book:
         at, seats = found
         return Date(at, counts_of(seats, self.cycle.grid.usable), seats)
 
-    def _by_counting(self, ahead: Lookahead, work: Work, quota_type: int, length: int) -> Date | None:
+    def _beside_windows(self, ahead: Lookahead, work: Work, quota_type: int, length: int, soonest: Date) -> Date | None:
+        """The same where no coming window is in the way of a start then: it would not be let in, and the place would be kept in vain."""
+        cluster, now = self.cycle.cluster, self.cycle.now
+        windows = cluster.windows
+        milli = cluster.wants_milli(work.kind, work.missing(), quota_type)
+        if not windows.lets(cluster, work, quota_type, milli, now + soonest.at):
+            return None
+        banned = windows.kept_off(cluster, work, quota_type, milli, now + soonest.at)
+        if not banned:
+            return soonest
+        if not work.form.plain:
+            return None
+        found = self._by_counting(ahead, work, quota_type, length, banned)
+        return found if found is not None and windows.lets(cluster, work, quota_type, milli, now + found.at) else None
+
+    def _by_counting(self, ahead: Lookahead, work: Work, quota_type: int, length: int, banned: int = 0) -> Date | None:
         """The soonest by whole GPUs: when the last of its roles could start, each looked at alone."""
         width = widest(self.cycle.cluster, work.kind)
         level = self.cycle.grid.levels[width] if width >= 0 else None
@@ -549,7 +569,10 @@ class Book:
         for place, ranks in work.missing():
             role = work.kind.roles[place]
             if role.gpus:
-                found = ahead.earliest(role.gpus, len(ranks), length, self._nodes(work, role, quota_type), level)
+                nodes = self._nodes(work, role, quota_type)
+                if banned:
+                    nodes = nodes * ints([not banned >> node & 1 for node in range(len(nodes))])
+                found = ahead.earliest(role.gpus, len(ranks), length, nodes, level)
                 if found is None:
                     return None
                 if found[0] >= last.at:
@@ -867,5 +890,5 @@ class Book:
         entry = self._by_node[nodes[0]][0]
         at = spell_instant(self.cycle.now + entry.at)
         holder = entry.work.job.name
-        detail = f"would still run at {at}, when {holder} has {len(entry.places)} nodes reserved"
+        detail = f"would still run at {at}, when {holder} has {len(entry.places)} node{'s' * (len(entry.places) != 1)} reserved"
         return reason("reservation", detail, holder=holder, at=at, gpus=sum(count for _, count in entry.places))

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from .allowance import Allowances
 from .blockers import Blockers
 from .cluster import Work
 from .cycle import settled
@@ -212,6 +213,7 @@ class Line:
             forecast.everyone()
             for entry in book.entries:
                 ahead.reserve(entry.at, entry.length, entry.places)
+        self.taken = [(taken.work.job.name, taken) for taken in forecast.taken]
         self.reserved = {entry.work.job.name for entry in book.entries}
         self.dates = [(work.job.name, date, length) for work, date, length in forecast.dates]
         self.seats = [tuple(book.seats_of(work, date)) for work, date, _ in forecast.dates] if book.hosts_bind else []
@@ -277,7 +279,12 @@ class Line:
             rehearsal = cycle.book.rehearsal(ahead)
             for place in range(min(count, len(self.seats))):
                 rehearsal.add(self.dates[place][1].at, self.dates[place][2], self.seats[place])
-        return earliest_of(cycle, work, types, ahead, rehearsal)
+        allowances = Allowances(cycle)
+        for name, taken in self.taken:
+            if name in before or name in self.reserved:
+                allowances.take(taken)
+        found = earliest_of(cycle, work, types, ahead, rehearsal, allowances)
+        return None if found is None else found.date._replace(at=found.at)
 
     def _ahead(self, before: set[str]) -> tuple[Lookahead, int]:
         """The look-ahead behind so many of the line as are served before."""

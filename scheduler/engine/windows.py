@@ -1,8 +1,9 @@
 """Windows: capacity that is promised to an owner or a class for a time, and what may not be in its way when it starts."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import or_
 from typing import Protocol
 
 from .fleet import Seat
@@ -10,7 +11,7 @@ from .grid import Grid, span_bits
 from .reading import spell_instant
 from .reasons import Reason, counted, gpus, reason
 from .tree import Tree
-from .values import Job, Kind, Preemptible, Scenario, Settings, Window
+from .values import Job, Kind, Placed, Preemptible, Scenario, Settings, Window
 
 NEVER = 1 << 62
 
@@ -53,6 +54,30 @@ class Upcoming:
     counted_at: int = -1
 
 
+def _kept(ahead: Upcoming, grid: Grid, milli: int) -> Reason:
+    """Why so much more can't start before a window."""
+    window = ahead.window
+    where = ""
+    if window.level is not None:
+        level = grid.levels[grid.level_index[window.level]]
+        where = f" of {level.name} {next(name for domain, name in enumerate(level.names) if level.slice_of(domain) == (ahead.low, ahead.high))}"
+    detail = (
+        f"{window.name} begins at {spell_instant(window.start)} and keeps {gpus(ahead.kept)} of {counted(ahead.capacity)}{where}; "
+        f"{gpus(ahead.sticky)} may still be held then, and {gpus(milli)} more could not be off in time"
+    )
+    return reason("window", detail, window=window.name, start=spell_instant(window.start), kept=ahead.kept / 1000)
+
+
+def _last_together(one: Window, other: Window) -> bool:
+    """Whether one of them has begun, and has not ended, when the other begins."""
+    return one.start <= other.start and (one.end is None or one.end > other.start)
+
+
+def milli_of(worker: Placed) -> int:
+    """What a worker keeps from a window; of a split GPU, all of it."""
+    return worker.gpus.bit_count() * (1000 if worker.share_milli is None else worker.share_milli)
+
+
 class Windows:
     def __init__(self, scenario: Scenario, grid: Grid) -> None:
         now = scenario.now
@@ -63,6 +88,7 @@ class Windows:
         current = [window for window in scenario.windows if window.start <= now and (window.end is None or now < window.end)]
         self.lasting = [window for window in current if not self._decayed(window)]
         ahead = [window for window in scenario.windows if now < window.start <= horizon]
+        self.blocks = self._blocks()
         self.upcoming = [self._upcoming(window, scenario.windows) for window in ahead]
         self.displaced: list[tuple[str, str]] = []
 
@@ -98,28 +124,55 @@ class Windows:
 
     def _upcoming(self, window: Window, windows: Iterable[Window]) -> Upcoming:
         quota_type = self.grid.type_index.get(window.gpu_type or "", 0)
+        block = self.blocks.get(window.name)
         kept = 0
         for other in windows:
-            lasts = other.start <= window.start and (other.end is None or other.end > window.start)
-            if other.gpu_type == window.gpu_type and other.level == window.level and lasts:
-                kept += other.gpus
-        low, high, capacity = 0, self.grid.size, self.grid.capacity[quota_type] if self.grid.capacity else 0
-        if window.level is not None:
-            low, high, capacity = self._block(window.level, quota_type, kept)
+            if _last_together(other, window) and other.gpu_type == window.gpu_type and other.level == window.level:
+                kept += other.gpus if self.blocks.get(other.name) == block else 0
+        low, high, capacity = block or (0, self.grid.size, self.grid.capacity[quota_type] if self.grid.capacity else 0)
         return Upcoming(window, quota_type, kept, low, high, capacity)
 
-    def _block(self, level_name: str, quota_type: int, kept: int) -> tuple[int, int, int]:
-        """The block to keep: the smallest domain that holds it, by what is not held now by what can't leave; ties by path."""
+    def _blocks(self) -> dict[str, tuple[int, int, int]]:
+        """The blocks to keep, by name: first node, the one behind the last, and what is usable there in milli-GPU."""
+        found: dict[str, tuple[int, int, int]] = {}
+        chosen: list[tuple[Window, tuple[int, int, int]]] = []
+        for window in self.scenario.windows:
+            if window.level is not None and (window.end is None or window.end > self.now):
+                block = found[window.name] = self._block(window, window.level, chosen)
+                chosen.append((window, block))
+        return found
+
+    def _block(self, window: Window, level_name: str, chosen: Iterable[tuple[Window, tuple[int, int, int]]]) -> tuple[int, int, int]:
+        """The smallest domain that holds a window beside those chosen before and what runs there and can't be gone; ties by path."""
+        quota_type = self.grid.type_index.get(window.gpu_type or "", 0)
         level = self.grid.levels[self.grid.level_index[level_name]]
-        best: tuple[int, int, int, int] | None = None
+        best: tuple[int, int, int, int, int] | None = None
         for domain in range(len(level)):
             low, high = level.slice_of(domain)
             usable = sum(self.grid.usable_count[node] for node in range(low, high) if self.grid.type_of[node] == quota_type) * 1000
-            rank = (0, usable, low, high) if usable >= kept else (1, -usable, low, high)  # where none holds it, the one that holds most
+            left = usable - sum(other.gpus for other, block in chosen if block[:2] == (low, high) and _last_together(other, window))
+            if low < high:
+                left -= self._held_for_long(window, low, high)
+            # Where none holds it, the one that comes nearest.
+            rank = (0, usable, low, high, usable) if left >= window.gpus else (1, -left, low, high, usable)
             if best is None or rank < best:
                 best = rank
         assert best is not None
-        return best[2], best[3], abs(best[1])
+        return best[2:]
+
+    def _held_for_long(self, window: Window, low: int, high: int) -> int:
+        """Milli-GPU of a block that who runs there now will still hold at a window's start, whatever happens, and is no claim to it."""
+        if window.start <= self.now:
+            return 0
+        here = {self.grid.nodes[node].name for node in range(low, high)}
+        total = 0
+        for job in self.scenario.jobs:
+            if job.run.workers and job.run.state != "stopping" and not self.entitled(window, job):
+                started = job.run.started if job.run.started is not None else self.now
+                gone = job.limit_ms is not None and started + job.limit_ms <= window.start
+                if not gone and (job.kind.preemptible is not Preemptible.ALWAYS or job.kind.grace_ms > window.notice_ms):
+                    total += sum(milli_of(worker) for worker in job.run.workers if worker.node in here)
+        return total
 
     # Who is charged to a class window
 
@@ -190,13 +243,30 @@ class Windows:
             if ahead.window.level is not None:
                 banned |= span_bits(ahead.low, ahead.high)
                 continue
-            window = ahead.window
-            detail = (
-                f"{window.name} begins at {spell_instant(window.start)} and keeps {gpus(ahead.kept)} of {counted(ahead.capacity)}; "
-                f"{gpus(ahead.sticky)} may still be held then, and {gpus(milli)} more could not be off in time"
-            )
-            return reason("window", detail, window=window.name, start=spell_instant(window.start), kept=ahead.kept / 1000), 0
+            return _kept(ahead, self.grid, milli), 0
         return None, banned
+
+    def lets(self, cluster: Charged, work: Holder, quota_type: int, milli: int, started: int) -> bool:
+        """Whether no window on all of a type that begins later is in the way of a start at an instant."""
+        return not any(ahead.window.level is None for ahead in self._in_the_way(cluster, work, quota_type, milli, started))
+
+    def kept_off(self, cluster: Charged, work: Holder, quota_type: int, milli: int, started: int) -> int:
+        """The nodes of which a start at an instant must stay off, as a block of them is kept for a window that begins later."""
+        blocks = (ahead for ahead in self._in_the_way(cluster, work, quota_type, milli, started) if ahead.window.level is not None)
+        return reduce(or_, (span_bits(ahead.low, ahead.high) for ahead in blocks), 0)
+
+    def block_reason(self, cluster: Charged, work: Holder, quota_type: int, milli: int) -> Reason:
+        """Why a start now is kept off the block of a window."""
+        found = (ahead for ahead in self._in_the_way(cluster, work, quota_type, milli, self.now) if ahead.window.level is not None)
+        return _kept(next(found), self.grid, milli)
+
+    def _in_the_way(self, cluster: Charged, work: Holder, quota_type: int, milli: int, started: int) -> Iterator[Upcoming]:
+        for ahead in self.upcoming:
+            if ahead.quota_type == quota_type and ahead.window.start > started and milli and self.sticks(ahead.window, work, cluster, started):
+                if ahead.counted_at != cluster.tree.version:
+                    self._count(ahead, cluster)
+                if ahead.sticky + milli > ahead.capacity - ahead.kept:
+                    yield ahead
 
     def displaced_by(self, cluster: Charged) -> list[tuple[str, str]]:
         """(window, job) pairs where running work can't be gone at the start and the promise does not fit beside it."""

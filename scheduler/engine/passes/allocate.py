@@ -302,6 +302,8 @@ def _try_start(cycle: Cycle, work: Work, quota_type: int) -> str:
                     return HELD_BACK
                 backfilled = True
         if seats is None:
+            if banned and fit_any(cycle, work, quota_type, 0) is not None:
+                cycle.note(work, cluster.windows.block_reason(cluster, work, quota_type, milli))
             return HELD_BACK if banned or work.evicted else NO_ROOM
         _seat(cycle, work, seats, quota_type, leaf, backfilled)
         attempt.keep()

@@ -1,7 +1,7 @@
 """Make a block by moving running work elsewhere, where that loses less than it wins."""
 
 from collections.abc import Iterator
-from functools import partial
+from functools import cache, partial
 from itertools import combinations
 from math import comb
 
@@ -73,7 +73,16 @@ def consolidate(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
             return None
     if not loses:  # another job of this shape may have more to win
         cycle.refused["consolidate", cycle.shape_of(work.kind), quota_type] = cycle.placed
-    return LOSES_MORE if loses else NO_MOVES
+    if loses:
+        return LOSES_MORE
+    most = cycle.settings.max_moves
+    return NO_MOVES if most is None or cycle.overdue(work) else no_moves(most)
+
+
+@cache
+def no_moves(most: int) -> Reason:
+    """A plan may move so many jobs, all in all."""
+    return reason("moves", f"no set of at most {most} move{'s' * (most != 1)} makes room", most=most)
 
 
 def _leave_room(cycle: Cycle, target: Target, moved: list[Work]) -> bool:

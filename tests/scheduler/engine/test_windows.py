@@ -3,7 +3,7 @@
 from scheduler.engine.scenario import parse
 from scheduler.simulation.world import World
 
-from .scenes import A100, H100, actions, at, job, node, plan_of, quota, reasons, running, scene
+from .scenes import A100, H100, actions, at, job, leafed, node, placed, plan_of, quota, reasons, running, scene
 
 NIGHT = "2026-11-20T02:00:00Z"
 SEVEN_HOURS = 25_200
@@ -106,3 +106,82 @@ def test_a_window_widens_a_limit_over_all_types_by_what_other_types_were_promise
     plan = plan_of(scene(nodes, [quota("q", {H100: 4, A100: 4}, limit=8)], asked, reservations=[window]))
 
     assert actions(plan) == {"onto-a": "start", "onto-h": "start"}
+
+
+def block(name: str, quota_name: str, gpus: int = 8, **fields: object) -> dict:
+    return {"name": name, "quota": quota_name, "gpus": gpus, "level": "leaf", "start": 3600, "end": 7200, **fields}
+
+
+def test_windows_of_a_level_have_a_block_each() -> None:
+    quotas = [quota("a"), quota("b"), quota("c", 16)]
+    fixed = job("fixed", "c", 8, preemptible=False)
+    both = [block("first", "a"), block("second", "b")]
+
+    assert actions(plan_of(scene(leafed(2, 1), quotas, [fixed], reservations=both))) == {}
+    assert placed(plan_of(scene(leafed(2, 1), quotas, [fixed], reservations=both[:1])), "fixed") == ["n001"]
+    assert placed(plan_of(scene(leafed(3, 1), quotas, [fixed], reservations=both)), "fixed") == ["n002"]
+    after = [both[0], block("second", "b", start=7200, end=9000)]
+    assert placed(plan_of(scene(leafed(2, 1), quotas, [fixed], reservations=after)), "fixed") == ["n001"]
+
+
+def test_windows_that_fit_one_block_together_share_it() -> None:
+    quotas = [quota("a"), quota("b"), quota("c", 16)]
+    both = [block("first", "a", 4), block("second", "b", 4)]
+
+    assert placed(plan_of(scene(leafed(2, 1), quotas, [job("fixed", "c", 8, preemptible=False)], reservations=both)), "fixed") == ["n001"]
+
+
+def test_the_block_of_a_window_is_not_where_somebody_stays() -> None:
+    quotas = [quota("a"), quota("c", 16)]
+    held = running("held", [at("n000", *range(8))], "c", preemptible=False)
+    fixed = job("fixed", "c", 8, preemptible=False)
+    plan = plan_of(scene(leafed(2, 1), quotas, [held, fixed], reservations=[block("first", "a")]))
+
+    assert actions(plan) == {}
+    assert "displaced" not in plan["metrics"]
+    ends = {**held, "limit_s": 3600}
+    assert placed(plan_of(scene(leafed(2, 1), quotas, [ends, fixed], reservations=[block("first", "a")])), "fixed") == ["n001"]
+
+
+def test_no_place_is_kept_for_who_would_not_be_let_in_then() -> None:
+    """What is idle until a window begins serves whoever is gone by then."""
+    on_all = {"name": "floor", "class": "inference", "gpus": 8, "start": 3600, "end": 7200}
+    for window in (on_all, block("first", "a")):
+        stays = job("stays", gpus=8, preemptible=False, submitted=-90)
+        short = job("short", gpus=8, limit_s=600, preemptible=False, submitted=-50)
+        plan = plan_of(scene(leafed(1, 1), [quota("q", 16), quota("a")], [stays, short], reservations=[window]))
+        assert [(one["action"], one["job"]) for one in plan["decisions"]] == [("start", "short")]
+        assert [one["predicted_start"] for one in plan["waiting"]] == [None]
+
+        alone = plan_of(scene(leafed(1, 1), [quota("q", 8), quota("a")], [stays], reservations=[window]))
+        assert alone["decisions"] == []
+        assert "window" in reasons(alone, "stays")
+
+
+def test_a_window_is_told_beside_the_lack_of_room() -> None:
+    floor = {"name": "floor", "class": "inference", "gpus": 8, "start": 3600, "end": 7200}
+    held = running("held", [at("n0", *range(8))], limit_s=600)
+    plan = plan_of(scene([node("n0")], [quota("q", 16)], [held, job("stays", gpus=8, preemptible=False)], reservations=[floor]))
+
+    assert {"capacity", "window"} <= reasons(plan, "stays")
+    assert [one["predicted_start"] for one in plan["waiting"]] == [None]
+
+
+def test_behind_a_window_that_has_begun_by_then_a_place_is_kept() -> None:
+    floor = {"name": "floor", "class": "inference", "gpus": 4, "start": 3600, "end": 7200}
+    held = running("held", [at("n0", *range(8))], limit_s=9000, started=0)
+    plan = plan_of(scene([node("n0")], [quota("q", 16)], [held, job("next", gpus=8, preemptible=False)], reservations=[floor]))
+
+    assert [(one["action"], one["at"]) for one in plan["decisions"]] == [("reserve", "2026-11-20T11:30:00Z")]
+
+
+def test_a_place_is_kept_beside_the_block_of_a_window() -> None:
+    held = [
+        running("one", [at("n001", *range(8))], "c", limit_s=600, started=0),
+        running("two", [at("n000", *range(8))], "c", limit_s=300, started=0),
+    ]
+    quotas = [quota("a"), quota("c", 32)]
+    plan = plan_of(scene(leafed(2, 1), quotas, [*held, job("next", "c", 8, preemptible=False)], reservations=[block("first", "a")]))
+
+    (kept,) = plan["decisions"]
+    assert (kept["at"], [worker["node"] for worker in kept["workers"]]) == ("2026-11-20T09:10:00Z", ["n001"])

@@ -1,0 +1,149 @@
+"""What people are told of a job that waits: all that blocks it, with numbers and names, and when it is expected to start."""
+
+from typing import Any
+
+import pytest
+
+from scheduler.engine.cycle import make_plan
+from scheduler.engine.explain import explain
+from scheduler.engine.scenario import parse
+
+from .scenes import H100, at, job, leafed, node, plan_of, quota, reasons, running, scene
+
+FULL = range(8)
+Json = dict[str, Any]
+
+
+def told(scenario: Json, name: str, code: str) -> str:
+    plan = plan_of(scenario)
+    (detail,) = (one["detail"] for waiting in plan["waiting"] if waiting["job"] == name for one in waiting["reasons"] if one["code"] == code)
+    return str(detail)
+
+
+def expected(scenario: Json) -> dict[str, str | None]:
+    return {waiting["job"]: waiting["predicted_start"] for waiting in plan_of(scenario)["waiting"]}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "asks", "lacks"),
+    [
+        ([node("n0", health="draining"), node("n1", health="down")], {}, "of 2 nodes that it could run on 1 is down, 1 is draining"),
+        (
+            [node("n0", health="suspect"), node("n1", spare=True)],
+            {},
+            "of 2 nodes that it could run on 1 is spare, 1 is suspect, which it does not tolerate",
+        ),
+        ([node("n0", labels={"pool": "a"}), node("n1")], {"node_labels": {"pool": "b"}}, "none of 2 nodes has the label pool=b"),
+        (
+            [node("n0", attributes={"pcie_gbps": 30.5})],
+            {"needs": {"pcie_gbps": 40}},
+            "it needs 40 pcie_gbps, and the most that one of 1 node has is 30.5",
+        ),
+        ([node("n0", 4), node("n1", unhealthy_gpus=[0])], {"gpus": 8}, "it needs 8 GPUs on one node, and the most that one of 2 nodes has is 7"),
+        ([node("n0", cpus=4), node("n1", cpus=6)], {"role": {"cpus": 8}}, "it needs 8 processors, and the most that one of 2 nodes has is 6"),
+        ([node("n0", host_memory_gb=4)], {"role": {"host_memory_gb": 8}}, "it needs 8 GB of host memory, and the most that one of 1 node has is 4"),
+        (
+            [node("n0")],
+            {"sharing": "mps", "roles": [{"gpu_memory_gb": 100}]},
+            "it needs 100 GB of memory on one GPU, and the most that one of 1 node has is 80",
+        ),
+        (
+            [node("n0", 2)],
+            {"sharing": "mps", "roles": [{"gpu_share": 0.5, "devices": 3}]},
+            "it needs 3 GPUs on one node, and the most that one of 1 node has is 2",
+        ),
+    ],
+)
+def test_who_can_run_nowhere_is_told_what_is_lacking(nodes: list[Json], asks: Json, lacks: str) -> None:
+    assert told(scene(nodes, [quota("q", 8)], [job("asks", **asks)]), "asks", "no_node").endswith(f"role worker: {lacks}")
+
+
+def test_the_role_is_named_that_no_node_can_hold() -> None:
+    roles = [{"name": "worker", "gpus": 8}, {"name": "driver", "gpus": 0, "cpus": 500}]
+    scenario = scene([node("n0", cpus=64), node("n1", cpus=64)], [quota("q", 8)], [{**job("gang"), "roles": roles}])
+
+    assert "role driver: it needs 500 processors" in told(scenario, "gang", "no_node")
+
+
+def test_that_a_host_runs_out_before_its_gpus_is_said() -> None:
+    scenario = scene([node("n0", cpus=16)], [quota("q", 8)], [job("first", role={"cpus": 10}), job("second", role={"cpus": 10})])
+
+    assert "each also needs 10 processors and 0 GB of host memory, which run out before the GPUs" in told(scenario, "second", "fragmentation")
+    assert "also needs" not in told(scene([node("n0"), node("n1")], [quota("q", 16)], _wedged(), settings={"max_moves": 0}), "block", "fragmentation")
+
+
+def _wedged() -> list[Json]:
+    return [running("small", [at("n0", 0)]), running("large", [at("n1", 0, 1, 2)]), job("block", gpus=8)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "code", "says"),
+    [
+        ({"max_moves": 0}, "moves", "no set of at most 0 moves makes room"),
+        ({"consolidation": False}, "passes", "consolidate is left out"),
+        ({"passes": ["allocate", "consolidate", "reclaim"], "max_moves": 0}, "passes", "nobody is put out to make room: preempt is left out"),
+        ({"passes": ["allocate"]}, "passes", "consolidate is left out"),
+    ],
+)
+def test_what_the_settings_forbid_is_told(settings: Json, code: str, says: str) -> None:
+    plan = plan_of(scene([node("n0"), node("n1")], [quota("q", 16)], _wedged(), settings=settings))
+
+    assert any(says in one["detail"] for one in plan["waiting"][0]["reasons"] if one["code"] == code)
+
+
+def test_that_work_is_safe_for_a_while_is_told_where_it_is_in_the_way() -> None:
+    beside = scene(
+        [node("n0")],
+        [quota("a", reclaim_min_runtime_s=200), quota("b", 8)],
+        [running("low", [at("n0", *FULL)], "a"), job("mine", "b", 8)],
+    )
+    assert told(beside, "mine", "victims").endswith("makes no room for it; work is safe for 200 s after its start")
+
+    inside = scene(
+        [node("n0")], [quota("q", 8)], [running("low", [at("n0", *FULL)]), job("high", gpus=8, priority=1)], settings={"preempt_min_runtime_s": 300}
+    )
+    assert told(inside, "high", "victims").endswith("what is lower in its own queue is safe for 300 s after its start")
+
+
+def test_who_may_not_put_anybody_out_yet_is_told_nothing_of_victims() -> None:
+    scenario = scene([node("n0")], [quota("a"), quota("b", 8)], [running("low", [at("n0", *FULL)], "a"), job("mine", "b", 8, preemption_delay_s=200)])
+
+    assert reasons(plan_of(scenario), "mine") == {"capacity", "delay"}
+
+
+def test_who_leaves_first_is_named() -> None:
+    held = [running("late", [at("n0", *range(4))], limit_s=9000, started=0), running("soon", [at("n0", *range(4, 8))], estimate_s=600, started=0)]
+    scenario = scene([node("n0")], [quota("q", 8)], [*held, job("waits", gpus=8)])
+
+    assert told(scenario, "waits", "capacity").endswith("0 are free where it may run; soon is expected to leave first, by 2026-11-20T09:10:00Z")
+    assert told({**scenario, "settings": {"forecast": "none"}}, "waits", "capacity").endswith("0 are free where it may run")
+
+
+def test_nobody_is_expected_to_start_before_a_limit_lets_him_in() -> None:
+    held = [running("a", [at("n0", 0, 1)], "org/q", limit_s=600, started=0), running("b", [at("n0", 2, 3)], "org/q", limit_s=1200, started=0)]
+    waiting = [job(f"j{i}", "org/q", 2, submitted=i - 50, estimate_s=300, limit_s=900) for i in range(3)]
+    for cap in (4, {H100: 4}):
+        quotas = [quota("org", 8, limit=cap), quota("org/q", 8, parent="org")]
+        assert expected(scene([node("n0")], quotas, [*held, *waiting])) == {
+            "j0": "2026-11-20T09:10:00Z",
+            "j1": "2026-11-20T09:20:00Z",
+            "j2": "2026-11-20T09:25:00Z",
+        }
+    endless = running("b", [at("n0", 2, 3)], "org/q")
+    assert expected(scene([node("n0")], quotas, [held[0], endless, job("large", "org/q", 4)])) == {"large": None}
+
+
+def test_nobody_is_expected_to_start_before_his_back_off_is_over() -> None:
+    back = job("back", last_evicted=-10, evictions=2)
+
+    assert expected(scene([node("n0")], [quota("q")], [back], settings={"hysteresis_s": 60})) == {"back": "2026-11-20T09:00:50Z"}
+
+
+def test_one_of_a_thing_is_told_as_one() -> None:
+    held = [running("s", [at("n000", 0), at("n002", 0)], limit_s=3600)]
+    gang = job("gang", gpus=8, workers=2, topology={"required": "leaf"})
+    text = explain(make_plan(parse(scene(leafed(4), [quota("q", 32)], [*held, gang, job("one", submitted=-10)], settings={"consolidation": False}))))
+
+    assert "with 1 worker of role worker" in text
+    assert "(1 GPU)" in text
+    assert "2 GPUs" not in text.split("start one")[1].split("\n")[0]
