@@ -151,7 +151,10 @@ class Forecast:
 
     def advice(self, work: Work) -> Advice:
         """None also for who is put out by this plan: what it asks for is no longer to be changed while it runs."""
-        if self.mode == "none" or work.seats or work.first_seats or work.order in self.cycle.static:
+        if self.mode == "none" or work.seats or work.first_seats:
+            return None
+        static = self.cycle.static.get(work.order)
+        if static is not None and static[0].code not in CHANGEABLE:
             return None
         if self.mode == "head" and work.order not in self.predicted:
             return None
@@ -285,6 +288,7 @@ class Forecast:
         return None
 
 
+CHANGEABLE = frozenset({"no_type", "no_node", "empty_fleet", "limit"})  # what may be in the way whatever runs, and is not if less is asked for
 MOST_TRIES = 8  # numbers of workers that are tried, from the largest that could have room
 
 

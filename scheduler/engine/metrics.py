@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from .capacity import widest
-from .cluster import Work
+from .cluster import Work, fitting_profiles
 from .grid import Ints
+from .mig import board_of
 from .state import Cycle
 
 
@@ -100,11 +101,14 @@ def _idle_slices(cycle: Cycle) -> int:
     """Empty MIG instances that no waiting job asks for."""
     if not cycle.fleet.soon.splits:
         return 0
-    asked = {role.mig for work in cycle.waiting() for role in work.kind.roles if role.mig is not None}
-    return sum(
-        1
-        for split in cycle.fleet.soon.splits.values()
-        if split.mode == "mig"
-        for one in split.instances
-        if one not in split.taken and one.profile not in asked
-    )
+    waiting = (work for work in cycle.waiting() if work.kind.sharing == "mig")
+    roles = {id(role): role for work in waiting for role in work.kind.roles if role.parted}
+    asked: dict[str, set[str]] = {}  # profiles by board
+    empty = 0
+    for (node, _), split in cycle.fleet.soon.splits.items():
+        board = board_of(cycle.grid.nodes[node].gpu_type) if split.mode == "mig" else None
+        if board is not None:
+            if board.name not in asked:
+                asked[board.name] = {name for role in roles.values() for name, _ in fitting_profiles(role, board.name)}
+            empty += sum(1 for one in split.instances if one not in split.taken and one.profile not in asked[board.name])
+    return empty

@@ -4,7 +4,7 @@ They know nothing of scenarios. A checker raises `Bad`; `Faults` turns that into
 goes on behind it, so that a person sees everything that is wrong at once.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -17,7 +17,15 @@ MISSING: Any = ...
 
 
 class Bad(Exception):
-    """A value that can't be used; the message says what is allowed."""
+    """A value that can't be used; the message says what is allowed, and `inside` where in the value it is."""
+
+    def __init__(self, message: str, *inside: str | int) -> None:
+        super().__init__(message)
+        self.inside = inside
+
+    def within(self, key: str | int) -> "Bad":
+        """The same of the value that this one stands in."""
+        return Bad(str(self), key, *self.inside)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -47,6 +55,10 @@ class Faults:
         if len(self.found) < MOST_FAULTS:
             self.found.append(Fault(spell(path), message))
 
+    def within(self, key: str) -> bool:
+        """Whether anything below a key of the whole is wrong."""
+        return any(fault.path.startswith((f"$.{key}.", f"$.{key}[")) or fault.path == f"$.{key}" for fault in self.found)
+
     def raise_if_any(self) -> None:
         if self.found:
             raise ScenarioError(self.found)
@@ -67,7 +79,7 @@ class Faults:
             try:
                 values[key] = entry[0](value)
             except Bad as bad:
-                self.add((*path, key), str(bad))
+                self.add((*path, key, *bad.inside), str(bad))
                 sound = False
         for key, (_, default) in table.items():
             if key not in raw:
@@ -186,7 +198,15 @@ def optional(check: Check) -> Check:
 def texts(value: Any) -> tuple[str, ...]:
     if type(value) is not list:
         raise Bad(f"must be a list of strings, not {kind_of(value)}")
-    return tuple(text(item) for item in value)
+    return tuple(_each(text, value))
+
+
+def _each(check: Check, items: Iterable[Any]) -> Iterator[Any]:
+    for place, item in enumerate(items):
+        try:
+            yield check(item)
+        except Bad as bad:
+            raise bad.within(place) from None
 
 
 def table_of(check: Check) -> Check:
@@ -200,7 +220,7 @@ def table_of(check: Check) -> Check:
             try:
                 pairs.append((text(key), check(item)))
             except Bad as bad:
-                raise Bad(f"{short(key)}: {bad}") from None
+                raise bad.within(str(key)) from None
         return tuple(sorted(pairs))
 
     return checked

@@ -110,7 +110,8 @@ def _scenario(raw: dict[str, Any], rows: Any) -> Scenario:
     nodes = read_nodes(faults.rows(raw.get("nodes", []), ("nodes",)), topology, faults, now)
     quotas = read_quotas(faults.rows(raw.get("quotas", []), ("quotas",)), now, faults)
     periods = faults.rows(raw.get("reservations", []), ("reservations",))
-    windows = read_windows(periods, now, named(raw.get("quotas")), topology, nodes, faults)
+    told_all = not faults.within("nodes")  # a type that only a faulty node has is no fault of who asks for it
+    windows = read_windows(periods, now, named(raw.get("quotas")), topology, nodes if told_all else None, faults)
     demand = read_demand(faults.rows(raw.get("demand", []), ("demand",)), topology, faults)
     reader = JobReader(now, topology, nodes, quotas, faults, named(raw.get("nodes")), named(raw.get("quotas")))
     jobs = reader.read(faults.rows(rows, ("jobs",)))
@@ -129,9 +130,9 @@ def _passes(value: Any) -> tuple[str, ...]:
     if value is None:
         return PASSES
     named = texts(value)
-    for name in named:
+    for place, name in enumerate(named):
         if name not in PASSES:
-            raise Bad(f"{short(name)} is no pass; allowed are {', '.join(PASSES)}")
+            raise Bad(f"{short(name)} is no pass; allowed are {', '.join(PASSES)}", place)
     return tuple(name for name in PASSES if name in named)
 
 
@@ -143,22 +144,25 @@ def _by_class(factor: int) -> Any:
             raise Bad("must be an object with a value per class")
         for key in value:
             if key not in CLASSES:
-                raise Bad(f"{short(key)} is no class; allowed are {', '.join(sorted(CLASSES))}")
-        return ByClass(**{key: check(item) for key, item in value.items()})
+                raise Bad(f"{short(key)} is no class; allowed are {', '.join(sorted(CLASSES))}", str(key))
+        return ByClass(**dict(table_of(check)(value)))
 
     return checked
 
 
-def _fairness(value: Any) -> Fairness:
-    faults = Faults()
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _fairness(value: Any, faults: Faults) -> Fairness:
     table = {
         "half_life_s": (seconds, 604_800_000),
         "usage_weight": (scaled(1_000_000, most=1000), 0),
         "step_s": (optional(seconds), None),
     }
-    fields = faults.fields(value, table, ())
+    fields = faults.fields(value, table, ("settings", "fairness"))
     if fields is None:
-        raise Bad("; ".join(f"{fault.path[2:]} {fault.message}".strip() for fault in faults.found))
+        return Fairness()
     return Fairness(fields["half_life_s"], fields["usage_weight"], fields["step_s"])
 
 
@@ -180,7 +184,7 @@ _SETTINGS = {
     "repartition_per_hour": (whole(0, 100_000), 6),
     "max_wait_s": (_by_class(1000), ByClass()),
     "worth": (_by_class(1000), ByClass()),
-    "fairness": (_fairness, Fairness()),
+    "fairness": (_as_it_is, {}),
     "sharing_trust": (one_of("job", "quota", "any"), "quota"),
     "forecast": (one_of("all", "head", "none"), "all"),
 }
@@ -191,6 +195,7 @@ SETTING_KEYS = tuple(_SETTINGS)
 
 def read_settings(raw: Any, faults: Faults) -> Settings:
     fields = faults.fields(raw, _SETTINGS, ("settings",))
+    fairness = _fairness(raw.get("fairness", {}) if isinstance(raw, dict) else {}, faults)
     if fields is None:
         return Settings()
     left_out = {name for name, key in (("preempt", "preemption"), ("consolidate", "consolidation"), ("backfill", "backfill")) if not fields[key]}
@@ -209,7 +214,7 @@ def read_settings(raw: Any, faults: Faults) -> Settings:
         repartition_per_hour=fields["repartition_per_hour"],
         max_wait_ms=fields["max_wait_s"],
         worth_gpu_ms=fields["worth"],
-        fairness=fields["fairness"],
+        fairness=fairness,
         sharing_trust=fields["sharing_trust"],
         forecast=fields["forecast"],
     )

@@ -20,7 +20,7 @@ def _amount(value: Any) -> Amount:
             try:
                 pairs.append((text(key), _milli(item)))
             except Bad as bad:
-                raise Bad(f"{short(key)}: {bad}") from None
+                raise bad.within(str(key)) from None
         return Amount(by_type=tuple(sorted(pairs)))
     return Amount(total=_milli(value))
 
@@ -119,7 +119,10 @@ def _check_tree(found: dict[str, Quota], places: dict[str, int], faults: Faults)
                 faults.add(("quotas", places[name], "guaranteed"), "all guarantees of a tree are numbers, or all are maps by type")
 
 
-def read_windows(rows: list[Any], now: int, known: frozenset[str], topology: Topology, nodes: Sequence[Node], faults: Faults) -> tuple[Window, ...]:
+def read_windows(
+    rows: list[Any], now: int, known: frozenset[str], topology: Topology, nodes: Sequence[Node] | None, faults: Faults
+) -> tuple[Window, ...]:
+    """`nodes` is None where some are faulty: then nothing is said of types."""
     time = instant_after(now)
     table: dict[str, tuple[Check, Any]] = {
         "name": (text, MISSING),
@@ -133,7 +136,7 @@ def read_windows(rows: list[Any], now: int, known: frozenset[str], topology: Top
         "notice_s": (_seconds, 0),
         "decay_s": (optional(_seconds), None),
     }
-    types = {node.quota_type for node in nodes}
+    types = {node.quota_type for node in nodes or ()}
     found: list[Window] = []
     names: set[str] = set()
     for place, raw in enumerate(rows):
@@ -150,7 +153,7 @@ def read_windows(rows: list[Any], now: int, known: frozenset[str], topology: Top
             faults.add((*path, "quota"), f"there is no quota {short(fields['quota'])}")
         if fields["gpu_type"] is None and len(types) > 1:
             faults.add((*path, "gpu_type"), f"must name one of {', '.join(sorted(types))}")
-        if fields["gpu_type"] is not None and fields["gpu_type"] not in types:
+        if nodes is not None and fields["gpu_type"] is not None and fields["gpu_type"] not in types:
             faults.add((*path, "gpu_type"), f"no node has it; there are {', '.join(sorted(types)) or 'none'}")
         if fields["end"] is not None and fields["end"] <= fields["start"]:
             faults.add((*path, "end"), "must lie after start")
@@ -161,7 +164,7 @@ def read_windows(rows: list[Any], now: int, known: frozenset[str], topology: Top
                 quota=fields["quota"],
                 class_rank=rank,
                 gpus=fields["gpus"],
-                gpu_type=fields["gpu_type"] or next(iter(types), None),
+                gpu_type=fields["gpu_type"] or min(types, default=None),
                 level=fields["level"],
                 start=fields["start"],
                 end=fields["end"],

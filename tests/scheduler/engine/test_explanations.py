@@ -8,7 +8,7 @@ from scheduler.engine.cycle import make_plan
 from scheduler.engine.explain import explain
 from scheduler.engine.scenario import parse
 
-from .scenes import H100, at, job, leafed, node, plan_of, quota, reasons, running, scene
+from .scenes import A100, H100, at, job, leafed, node, plan_of, quota, reasons, running, scene
 
 FULL = range(8)
 Json = dict[str, Any]
@@ -147,3 +147,37 @@ def test_one_of_a_thing_is_told_as_one() -> None:
     assert "with 1 worker of role worker" in text
     assert "(1 GPU)" in text
     assert "2 GPUs" not in text.split("start one")[1].split("\n")[0]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "cap", "asks", "code", "change"),
+    [
+        ([node("n0")], 6, {"gpus": 2, "workers": 4}, "limit", ("roles.worker.min", 3)),
+        ([node("n0"), node("n1")], None, {"gpus": 8, "workers": 3}, "empty_fleet", ("roles.worker.min", 2)),
+        (
+            leafed(2, 1),
+            None,
+            {"gpus": 8, "workers": 2, "role": {"step": 2}, "topology": {"required": "leaf"}},
+            "empty_fleet",
+            ("topology.required", None),
+        ),
+        ([node("n0")], None, {"gpus": 8, "role": {"gpu_types": ["other"]}}, "no_type", ("gpu_types", H100)),
+        ([node("n0"), node("n1", 4, gpu_type=A100)], None, {"gpus": 8, "role": {"gpu_types": [A100]}}, "no_node", ("gpu_types", H100)),
+        ([node("n0")], None, {"gpus": 16}, "no_node", None),
+        ([node("n0")], None, {"not_before": 60}, "held", None),
+    ],
+)
+def test_who_can_never_start_as_he_is_is_told_what_would_start_him(
+    nodes: list[Json], cap: int | None, asks: Json, code: str, change: tuple[str, object] | None
+) -> None:
+    (waiting,) = plan_of(scene(nodes, [quota("q", 16, limit=cap)], [job("asks", **asks)]))["waiting"]
+
+    assert [one["code"] for one in waiting["reasons"]] == [code]
+    assert waiting["would_start_if"] == (None if change is None else {"change": change[0], "to": change[1]})
+
+
+def test_an_empty_instance_that_somebody_could_use_is_not_idle_in_vain() -> None:
+    layout = [{"gpu": 0, "instances": [{"profile": "1g.10gb", "start": 0}, {"profile": "3g.40gb", "start": 4}]}]
+    for role, vain in (({"mig": "3g.40gb"}, 1), ({"gpu_memory_gb": 30}, 1), ({"gpu_memory_gb": 5}, 0), ({"mig": "7g.80gb"}, 2)):
+        scenario = scene([node("n0", 1, mig=layout)], [quota("q")], [job("part", sharing="mig", roles=[role])], settings={"passes": ["grow"]})
+        assert plan_of(scenario)["metrics"].get("idle_slices", 0) == vain, role

@@ -58,9 +58,16 @@ def faults_of(document: Any) -> dict[str, str]:
         (lambda s: s["quotas"][1].update(guaranteed={"H100-SXM-80GB": 1}), "$.quotas[1].guaranteed", "all are maps"),
         (lambda s: s["quotas"][1].update(weight=True), "$.quotas[1].weight", "number"),
         (lambda s: s["quotas"][1].update(weight={"H100-SXM-80GB": 2}), "$.quotas[1].weight", "only where guarantees are maps"),
-        (lambda s: s["quotas"][1].update(priority={"H100-SXM-80GB": "high"}), "$.quotas[1].priority", "'H100-SXM-80GB': must be a"),
+        (lambda s: s["quotas"][1].update(priority={"H100-SXM-80GB": "high"}), "$.quotas[1].priority['H100-SXM-80GB']", "must be a whole number"),
+        (lambda s: s["quotas"][1].update(limit={"H100-SXM-80GB": -1}), "$.quotas[1].limit['H100-SXM-80GB']", "between 0"),
+        (lambda s: s["settings"].update(max_wait_s={"batch": -1}), "$.settings.max_wait_s.batch", "between 0"),
+        (lambda s: s["settings"].update(worth={"urgent": 1}), "$.settings.worth.urgent", "allowed are batch, inference, interactive"),
+        (lambda s: s["settings"].update(fairness={"step": 1}), "$.settings.fairness.step", "unknown key"),
+        (lambda s: s["nodes"][0].update(labels={"pool": 3}), "$.nodes[0].labels.pool", "a string"),
+        (lambda s: s["nodes"][2].update(gpu_type="H10O"), "$.nodes[2].mig", "can't be split"),
+        (lambda s: s["jobs"][1]["roles"][0].update(gpu_types=["H100-SXM-80GB", 5]), "$.jobs[1].roles[0].gpu_types[1]", "a string"),
         (lambda s: s["reservations"][0].update({"class": "batch"}), "$.reservations[0]", "either an owner"),
-        (lambda s: s["settings"].update(passes=["allocate", "magic"]), "$.settings.passes", "no pass"),
+        (lambda s: s["settings"].update(passes=["allocate", "magic"]), "$.settings.passes[1]", "no pass"),
         (lambda s: s.update(now=3), "$.now", "2026-11-20T09:00:00Z"),
         (lambda s: s.update(format="gpufleet-scenario/2"), "$.format", "gpufleet-scenario/1"),
         (lambda s: s.update(extra=1), "$.extra", "unknown key"),
@@ -168,3 +175,17 @@ def test_explain_says_it_in_words(tmp_path: Any, capsys: pytest.CaptureFixture[s
     told = capsys.readouterr().out
     assert "split GPU" in told
     assert "wait" in told
+
+
+def test_a_fault_of_a_node_is_no_fault_of_who_asks_for_its_type() -> None:
+    document = sound()
+    document["nodes"] = [{**one, "gpus": -1} for one in document["nodes"]]
+    document["reservations"][0]["gpu_type"] = "H100-SXM-80GB"
+
+    assert set(faults_of(document)) == {f"$.nodes[{place}].gpus" for place in range(3)}
+
+
+def test_every_fault_of_fairness_is_told() -> None:
+    wrong = {"settings": {"max_moves": -1, "fairness": {"step_s": -1, "usage_weight": "much"}}}
+
+    assert set(faults_of(sound() | wrong)) == {"$.settings.max_moves", "$.settings.fairness.step_s", "$.settings.fairness.usage_weight"}
