@@ -27,8 +27,10 @@ Reasons = tuple[Reason, ...]
 class Blockers:
     """Reasons of the final state."""
 
-    def __init__(self, cycle: Cycle) -> None:
+    def __init__(self, cycle: Cycle, *, foresees: bool | None = None) -> None:
+        """`foresees`: whether it is told who leaves first, as where everyone's start is foreseen."""
         self.cycle = cycle
+        self.foresees = cycle.settings.forecast == "all" if foresees is None else foresees
         self.view = cycle.fleet.soon
         self.capacity = cycle.capacity(self.view)
         self._groups: dict[tuple[int, int], Reasons] = {}  # by leaf and form
@@ -246,7 +248,7 @@ class Blockers:
         idle = int((self.view.count_np * allowed).sum())
         if idle < total_needed:
             detail = f"needs {total_needed} {type_name} GPU{'s' * (total_needed != 1)}; {idle} {'is' if idle == 1 else 'are'} free where it may run"
-            first = self._first_to_leave(allowed) if cycle.settings.forecast == "all" else None
+            first = self._first_to_leave(allowed) if self.foresees else None
             if first is None:
                 return reason("capacity", detail, type=type_name, needed=total_needed, free=idle)
             detail += f"; {first[0]} is expected to leave first, by {first[1]}"
@@ -258,7 +260,7 @@ class Blockers:
         return self._too_narrow(work, quota_type, worst, level, idle, total_needed)
 
     def _first_to_leave(self, allowed: Ints) -> tuple[str, str] | None:
-        """Who leaves some of these nodes next, as far as that is known. Told where everyone's start is foreseen: it changes with time alone."""
+        """Who leaves some of these nodes next, as far as that is known."""
         for end, nodes, name in self._leaving:
             if allowed[nodes].any():
                 return name, spell_instant(end)

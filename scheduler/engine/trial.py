@@ -119,7 +119,7 @@ class Ground:
             own = next(one for one in decisions if one.job == work.job.name)
             wait = max((one.grace_ms for one in others if one.action == "evict"), default=0)
             return self._at(cycle, work, work.quota_type, wait, (), stands=own.workers, after=own.after, others=others, backfilled=own.backfilled)
-        reasons = Blockers(cycle).of(work)
+        reasons = Blockers(cycle, foresees=True).of(work)
         never = work.order in cycle.static
         quota_type = next(iter(work.types or work.form.types), 0)
         if never or not dated:
