@@ -161,11 +161,11 @@ class Postgres:
     def url(self, database: str) -> str:
         return f"postgresql://gpufleet@127.0.0.1:{self.port}/{database}"
 
-    def create_database(self) -> str:
-        """The URL of a new, empty database."""
+    def create_database(self, like: str = "template1") -> str:
+        """The URL of a new database: an empty one, or a copy of the database `like`, which nobody uses meanwhile."""
         name = f"t{uuid.uuid4().hex[:12]}"
         with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
-            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+            connection.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(like)))
         return self.url(name)
 
     def schema(self, url: str) -> str:

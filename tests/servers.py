@@ -8,16 +8,21 @@ As a program it runs a command with servers around it, the whole suite on Postgr
     python -m tests.servers postgres redis -- python -m pytest tests/quotas
 """
 
+import fcntl
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from gpufleet.throwaway import PROJECT, Manage, Missing, Postgres, Program, Redis, accepts, free_port, wait_until
 
-__all__ = ["PROJECT", "Manage", "Missing", "Postgres", "Program", "Redis", "accepts", "free_port", "required", "wait_until"]
+__all__ = ["PROJECT", "Manage", "Missing", "Postgres", "Prepared", "Program", "Redis", "accepts", "free_port", "required", "wait_until"]
+DATABASE = "gpufleet.sqlite3"
 
 
 def required(program: str, reason: str) -> None:
@@ -49,6 +54,68 @@ def redis_server() -> Iterator[Redis]:
         raise
     yield server
     server.stop()
+
+
+class Prepared:
+    """Data folders with a database that was made once for a test run, by whichever of its processes needed it first: the others copy the file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def migrated(self, data: Path, **settings: str) -> Manage:
+        """An installation with all its tables and nothing in them."""
+        self._copied("migrated", data, self._migrate)
+        return Manage(data, **settings)
+
+    def demo(self, data: Path, **settings: str) -> Manage:
+        """An installation that holds the small demo as it is now."""
+        self._copied("demo", data, self._seed)
+        return Manage(data, **settings)
+
+    def _migrate(self, data: Path) -> None:
+        Manage(data).run("migrate", "--verbosity", "0")
+
+    def _seed(self, data: Path) -> None:
+        self.migrated(data).run("seed_demo", "small", seconds=300)
+
+    def _copied(self, name: str, data: Path, make: Callable[[Path], None]) -> None:
+        kept = self.folder / name
+        with self._alone(name):
+            if not (kept / DATABASE).exists():
+                make(self.folder / f"{name}-unfinished")
+                (self.folder / f"{name}-unfinished").rename(kept)
+        data.mkdir(parents=True, exist_ok=True)
+        shutil.copy(kept / DATABASE, data)
+
+    @contextmanager
+    def _alone(self, name: str) -> Iterator[None]:
+        with (self.folder / f"{name}.lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    """`prepared.migrated(folder)` is a `Manage` over a database that need not be migrated again; `prepared.demo(folder)` holds the demo."""
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "prepared"
+    folder.mkdir(exist_ok=True)
+    return Prepared(folder)
+
+
+@pytest.fixture(scope="session")
+def migrated_postgres(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], str]:
+    """`migrated_postgres()` gives the URL of a new PostgreSQL database with all its tables and nothing in them: a copy of one that was migrated."""
+    kept: list[str] = []
+
+    def give() -> str:
+        if not kept:
+            url = postgres.create_database()
+            Manage(tmp_path_factory.mktemp("migrated"), GPUFLEET_DATABASE_URL=url).run("migrate", "--verbosity", "0")
+            kept.append(url.rsplit("/", 1)[1])
+        return postgres.create_database(like=kept[0])
+
+    return give
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -92,15 +92,13 @@ def samples() -> list[object]:
 
 
 @pytest.mark.parametrize(("language", "code"), samples())
-def test_marked_samples_run(language, code, tmp_path):
-    manage = Manage(tmp_path / "data")
+def test_marked_samples_run(language, code, prepared, tmp_path):
+    manage = prepared.migrated(tmp_path / "data") if language == "python" else Manage(tmp_path / "data")
     bin_folder = tmp_path / "bin"
     bin_folder.mkdir()
     (bin_folder / "gpufleet").write_text(f'#!/bin/sh\nexec {sys.executable} {PROJECT}/manage.py "$@"\n')
     (bin_folder / "gpufleet").chmod(0o755)
     env = {**manage.env, "PATH": f"{bin_folder}:{os.environ['PATH']}"}
-    if language == "python":
-        manage.run("migrate", "--verbosity", "0")
     command = {"sh": ["sh", "-e", "-c", code], "python": [sys.executable, str(PROJECT / "manage.py"), "shell", "--verbosity", "0", "-c", code]}[
         language
     ]

@@ -224,24 +224,20 @@ def test_long_lists_are_cut():
     assert some(["a"]) == "a"
 
 
-def test_the_command_says_what_to_do_and_fails(tmp_path):
-    manage = Manage(tmp_path)
-
-    empty = manage.run("doctor", check=False)
+def test_the_command_says_what_to_do_and_fails(prepared, tmp_path):
+    empty = Manage(tmp_path).run("doctor", check=False)
 
     assert empty.returncode == 1
     assert "There is no database in" in empty.stdout
     assert "What to do: Start it with gpufleet up" in empty.stdout
 
-    manage.run("migrate", "--verbosity", "0")
-    well = manage.run("doctor", "--json")
+    well = prepared.migrated(tmp_path).run("doctor", "--json")
     assert json.loads(well.stdout)["healthy"] is True
     assert any(check.startswith("records: ") for check in json.loads(well.stdout)["checked"])
 
 
-def test_a_damaged_file_and_a_missing_migration_are_found(tmp_path):
-    manage = Manage(tmp_path)
-    manage.run("migrate", "--verbosity", "0")
+def test_a_damaged_file_and_a_missing_migration_are_found(prepared, tmp_path):
+    manage = prepared.migrated(tmp_path)
     with sqlite3.connect(tmp_path / "gpufleet.sqlite3") as file:
         file.execute("DELETE FROM django_migrations WHERE app = 'dashboards'")
         file.execute("INSERT INTO django_migrations (app, name, applied) VALUES ('core', '0999_from_the_future', '2030-01-01')")
@@ -252,9 +248,8 @@ def test_a_damaged_file_and_a_missing_migration_are_found(tmp_path):
     assert "this version does not have: core.0999_from_the_future" in told
 
 
-def test_a_backup_is_whole_private_and_never_over_another(tmp_path):
-    manage = Manage(tmp_path / "data")
-    manage.run("migrate", "--verbosity", "0")
+def test_a_backup_is_whole_private_and_never_over_another(prepared, tmp_path):
+    manage = prepared.migrated(tmp_path / "data")
 
     manage.run("backup", str(tmp_path / "copy"))
 

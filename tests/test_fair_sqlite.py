@@ -10,7 +10,7 @@ from django.db import OperationalError, connection, connections, transaction
 
 from gpufleet.core.models import Sequence
 from gpufleet.core.sqlite.base import FairLock
-from tests.servers import PROJECT, Manage, wait_until
+from tests.servers import PROJECT, wait_until
 
 only_sqlite = pytest.mark.skipif("connection.vendor != 'sqlite'", reason="about SQLite")
 
@@ -145,9 +145,8 @@ for _ in range(60):
 """
 
 
-def test_two_processes_write_one_file_without_losing_a_number(tmp_path):
-    manage = Manage(tmp_path, DJANGO_SETTINGS_MODULE="gpufleet.settings")
-    manage.run("migrate", "--verbosity", "0")
+def test_two_processes_write_one_file_without_losing_a_number(prepared, tmp_path):
+    manage = prepared.migrated(tmp_path, DJANGO_SETTINGS_MODULE="gpufleet.settings")
 
     writers = [subprocess.Popen([sys.executable, "-c", WRITER], env=manage.env, cwd=PROJECT, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     told = [writer.communicate(timeout=60)[1] for writer in writers]

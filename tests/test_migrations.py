@@ -76,9 +76,8 @@ def _sqlite_schema(path: Path) -> list[tuple[str, ...]]:
 
 
 @pytest.mark.soak
-def test_each_migration_goes_back_and_forth_on_sqlite(tmp_path):
-    manage = Manage(tmp_path)
-    manage.run("migrate", "--verbosity", "0")
+def test_each_migration_goes_back_and_forth_on_sqlite(prepared, tmp_path):
+    manage = prepared.migrated(tmp_path)
     before = _sqlite_schema(tmp_path / "gpufleet.sqlite3")
 
     _round_trip(manage)
@@ -87,10 +86,9 @@ def test_each_migration_goes_back_and_forth_on_sqlite(tmp_path):
 
 
 @pytest.mark.postgres
-def test_each_migration_goes_back_and_forth_on_postgresql(tmp_path, postgres):
-    url = postgres.create_database()
+def test_each_migration_goes_back_and_forth_on_postgresql(tmp_path, postgres, migrated_postgres):
+    url = migrated_postgres()
     manage = Manage(tmp_path, GPUFLEET_DATABASE_URL=url)
-    manage.run("migrate", "--verbosity", "0")
     before = postgres.schema(url)
 
     _round_trip(manage)

@@ -7,6 +7,7 @@ import signal
 import statistics
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
@@ -16,7 +17,7 @@ import yaml
 from celery import Celery
 from websockets.sync.client import ClientConnection, connect
 
-from tests.servers import PROJECT, Manage, Postgres, Program, Redis, free_port, wait_until
+from tests.servers import PROJECT, Manage, Program, Redis, free_port, wait_until
 
 pytestmark = [pytest.mark.postgres, pytest.mark.redis, pytest.mark.xdist_group("production")]
 PASSWORD = "gpufleet-demo"
@@ -48,16 +49,15 @@ def _runs_python_code(pid: int) -> bool:
 class Production:
     """All processes of one installation. The commands of the workers are those of compose.yaml."""
 
-    def __init__(self, folder: Path, postgres: Postgres, redis: Redis) -> None:
+    def __init__(self, folder: Path, database: str, redis: Redis) -> None:
         self.redis = redis
-        urls = {"GPUFLEET_DATABASE_URL": postgres.create_database(), "GPUFLEET_REDIS_URL": redis.url(3)}
+        urls = {"GPUFLEET_DATABASE_URL": database, "GPUFLEET_REDIS_URL": redis.url(3)}
         self.manage = Manage(folder, GPUFLEET_PROFILE="production", GPUFLEET_SECRET_KEY="only-for-tests-" * 5, **urls, **BEHIND)
         self.port = free_port()
         self.origin = f"http://127.0.0.1:{self.port}"
         self.programs: dict[str, Program] = {}
 
     def start(self) -> None:
-        self.manage.run("migrate", "--verbosity", "0")
         self.manage.run("seed_demo", "small", seconds=300)
         options = ["--port", str(self.port), "--workers", "2", "--lifespan", "off", "--ws-per-message-deflate", "false"]
         self.programs["web"] = self.manage.start("-m", "uvicorn", "gpufleet.asgi:application", *options, name="web")
@@ -86,8 +86,8 @@ class Production:
 
 
 @pytest.fixture(scope="module")
-def production(tmp_path_factory, postgres, redis_server) -> Iterator[Production]:
-    running = Production(tmp_path_factory.mktemp("production"), postgres, redis_server)
+def production(tmp_path_factory, migrated_postgres, redis_server) -> Iterator[Production]:
+    running = Production(tmp_path_factory.mktemp("production"), migrated_postgres(), redis_server)
     try:
         running.start()
         yield running
@@ -214,17 +214,14 @@ def test_killed_workers_lose_nothing_and_new_ones_go_on(production):
         for pid in [*children(program.pid), program.pid]:
             os.kill(pid, signal.SIGKILL)
         program.process.wait(10)
-    before = production.manage.run("shell", "--verbosity", "0", "-c", "from gpufleet.core.times import now; print(now().isoformat())").stdout.strip()
+    before = datetime.now(UTC)
 
     for name in ("worker", "scheduler"):
         production.start_again(name)
 
-    ask = (
-        f"from gpufleet.core.models import Progress; print(Progress.objects.filter(name__startswith='heartbeat', reached_at__gt='{before}').count())"
-    )
-    wait_until(
-        lambda: production.manage.run("shell", "--verbosity", "0", "-c", ask).stdout.strip() == "2", seconds=90, what="both queues to be worked on"
-    )
+    with psycopg.connect(production.manage.env["GPUFLEET_DATABASE_URL"], autocommit=True) as looking:
+        ask = "SELECT count(*) FROM progress WHERE name LIKE 'heartbeat%%' AND reached_at > %s"
+        wait_until(lambda: looking.execute(ask, [before]).fetchone() == (2,), seconds=90, what="both queues to be worked on")
     wait_until(lambda: production.findings() == [], seconds=60, what="a clean bill of health")
 
 
@@ -238,11 +235,10 @@ def test_an_emptied_redis_costs_no_session_and_no_update(production, oona):
         assert next_about(socket, "gpus")["topic"] == "gpus"
 
 
-def test_a_call_wakes_a_scheduler_that_waits_for_what_is_due(tmp_path, postgres, redis_server):
+def test_a_call_wakes_a_scheduler_that_waits_for_what_is_due(tmp_path, migrated_postgres, redis_server):
     """It sleeps inside a task until the next thing is due. The worker of compose.yaml has to hear a call meanwhile."""
-    alone = Production(tmp_path, postgres, redis_server)
+    alone = Production(tmp_path, migrated_postgres(), redis_server)
     alone.manage.env["GPUFLEET_REDIS_URL"] = redis_server.url(5)
-    alone.manage.run("migrate", "--verbosity", "0")
     calls = Celery(broker=redis_server.url(5))
     with psycopg.connect(alone.manage.env["GPUFLEET_DATABASE_URL"], autocommit=True) as connection:
 
@@ -253,7 +249,7 @@ def test_a_call_wakes_a_scheduler_that_waits_for_what_is_due(tmp_path, postgres,
             """How long a call takes to be heard, on this machine as busy as it is."""
             before, began = looked(), time.monotonic()
             calls.send_task("scheduler.tasks.tick", queue="scheduler", ignore_result=True)
-            wait_until(lambda: looked() > before, what="a look")
+            wait_until(lambda: looked() > before, seconds=90, what="a look")
             return time.monotonic() - began
 
         try:

@@ -1,17 +1,19 @@
 """From `gpufleet submit` to real processes on virtual GPUs, over a console of one process, by nothing but its commands."""
 
 import json
+import sqlite3
 import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.scheduler.backends.test_local_end_to_end import TRAIN
-from tests.servers import PROJECT, Manage, Program, free_port, wait_until
+from tests.servers import PROJECT, Manage, Prepared, Program, free_port, wait_until
 
 LOCAL = {"GPUFLEET_LOCAL": "on", "GPUFLEET_LOCAL_SAME_USER": "1", "GPUFLEET_VIRTUAL_GPUS": "4", "GPUFLEET_MIN_RUNTIME_S": "0"}
 PREPARE = """
@@ -22,7 +24,7 @@ from quotas.permissions import access_for_user
 from quotas.rules import NodeValues, Share
 from quotas.services.nodes import node_create
 from quotas.services.tokens import token_create
-boss = User.objects.get(username="boss")
+boss = User.objects.create_superuser("boss", password="x")
 access = access_for_user(boss)
 def add(name, kind, parent):
     values = NodeValues(kind, "", "", 1, 100, False, {"virtual": Share(4000, None)})
@@ -44,6 +46,7 @@ class Person:
     """Somebody with a shell, the program and a token."""
 
     def __init__(self, manage: Manage, url: str, secret: str, folder: Path) -> None:
+        self.database = manage.data / "gpufleet.sqlite3"
         self.env = {**manage.env, "GPUFLEET_URL": url, "GPUFLEET_TOKEN": secret, "GPUFLEET_CLIENT_DIR": str(folder), "NO_PROXY": "*"}
 
     def says(self, *words: str) -> str:
@@ -61,15 +64,16 @@ class Person:
         return dict(json.loads(self.says("show", job, "--json")))
 
     def until(self, job: str, *states: str, seconds: float = 60) -> None:
-        wait_until(lambda: self.show(job)["state"] in states, seconds=seconds, what=f"{job} is {' or '.join(states)}")
+        """Asking by command again and again would keep the console from its work."""
+        with closing(sqlite3.connect(f"file:{self.database}?mode=ro", uri=True)) as looking:
+            ask = "SELECT state FROM job WHERE public_id = ?"
+            wait_until(lambda: looking.execute(ask, [job]).fetchone()[0] in states, seconds=seconds, what=f"{job} is {' or '.join(states)}")
+        assert self.show(job)["state"] in states
 
 
 @pytest.fixture
-def console(tmp_path: Path) -> Iterator[tuple[Manage, Program, Person]]:
-    manage, port = Manage(tmp_path / "data", **LOCAL), free_port()
-    manage.run("migrate", "--verbosity", "0")
-    person = "from gpufleet.core.models import User; User.objects.create_superuser('boss', password='x')"
-    manage.run("shell", "--verbosity", "0", "-c", person)
+def console(prepared: Prepared, tmp_path: Path) -> Iterator[tuple[Manage, Program, Person]]:
+    manage, port = prepared.migrated(tmp_path / "data", **LOCAL), free_port()
     manage.run("inventory", "discover", "--apply")
     secret = manage.run("shell", "--verbosity", "0", "-c", PREPARE).stdout.split("SECRET ")[1].strip()
     program = manage.start("manage.py", "up", "--port", str(port), name="up")

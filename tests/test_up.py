@@ -2,9 +2,9 @@
 
 import json
 import signal
+import socket
 import sys
 import urllib.request
-from pathlib import Path
 
 import pytest
 
@@ -14,8 +14,8 @@ from tests.servers import Manage, Program, free_port
 class Up:
     """A console started by `gpufleet up` over a folder of its own."""
 
-    def __init__(self, folder: Path) -> None:
-        self.manage = Manage(folder)
+    def __init__(self, manage: Manage) -> None:
+        self.manage = manage
         self.port = free_port()
 
     def start(self, *extra: str, name: str = "up") -> Program:
@@ -23,7 +23,7 @@ class Up:
 
     def started(self, *extra: str) -> Program:
         program = self.start(*extra)
-        program.wait_for(lambda: "answers at" in program.output(), what="the console to say that it answers")
+        program.wait_for(lambda: "answers at" in program.output(), seconds=180, what="the console to say that it answers")
         return program
 
     def get(self, path: str) -> bytes:
@@ -32,42 +32,50 @@ class Up:
 
 
 @pytest.fixture
-def up(tmp_path):
-    return Up(tmp_path / "data")
+def up(prepared, tmp_path):
+    """A console whose database need not be migrated first."""
+    return Up(prepared.migrated(tmp_path / "data"))
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
-def test_it_answers_when_it_says_so_and_stops_cleanly(up, sent):
-    program = up.started()
+@pytest.fixture
+def first_up(tmp_path):
+    """A console that nobody has started yet."""
+    return Up(Manage(tmp_path / "data"))
+
+
+def test_it_answers_when_it_says_so_and_stops_cleanly(first_up):
+    up, program = first_up, first_up.started()
 
     assert json.loads(up.get("/healthz")) == {"status": "ok"}
-    assert program.stop(sent) == 0
+    assert program.stop(signal.SIGINT) == 0
     assert f"http://127.0.0.1:{up.port}/" in program.output()
     assert f"gpufleet person create NAME --superuser --data-dir {up.manage.data}" in program.output()
     assert "Traceback" not in program.output()
 
 
 def test_what_is_in_the_folder_outlives_a_restart(up):
-    up.started().stop()
+    assert up.started().stop(signal.SIGTERM) == 0
     key = (up.manage.data / "secret_key").read_text()
 
-    up.started().stop()
+    again = up.started()
+    assert again.stop(signal.SIGTERM) == 0
 
+    assert "Traceback" not in again.output()
     assert (up.manage.data / "secret_key").read_text() == key
     assert oct((up.manage.data / "secret_key").stat().st_mode)[-3:] == "600"
 
 
-def test_a_port_that_is_taken_is_named_before_anything_is_prepared(up, tmp_path):
-    first = up.started()
+def test_a_port_that_is_taken_is_named_before_anything_is_prepared(tmp_path):
     second = Manage(tmp_path / "other")
+    with socket.create_server(("127.0.0.1", free_port())) as taken:
+        port = taken.getsockname()[1]
 
-    refused = second.run("up", "--port", str(up.port), check=False)
+        refused = second.run("up", "--port", str(port), check=False)
 
     assert refused.returncode == 1
-    assert f"Port {up.port} on 127.0.0.1 is taken" in refused.stderr
-    assert f"--port {up.port + 1}" in refused.stderr
+    assert f"Port {port} on 127.0.0.1 is taken" in refused.stderr
+    assert f"--port {port + 1}" in refused.stderr
     assert not (second.data / "gpufleet.sqlite3").exists()
-    first.stop()
 
 
 def test_two_consoles_never_share_a_folder(up):
@@ -96,12 +104,13 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     assert "Traceback" not in refused.stderr
 
 
-def test_the_flag_for_the_folder_wins_over_the_environment(up, tmp_path):
-    program = up.started("--data-dir", str(tmp_path / "named"))
+def test_the_flag_for_the_folder_wins_over_the_environment(first_up, prepared, tmp_path):
+    prepared.migrated(tmp_path / "named")
+    program = first_up.started("--data-dir", str(tmp_path / "named"))
     program.stop()
 
-    assert (tmp_path / "named" / "gpufleet.sqlite3").exists()
-    assert not (up.manage.data / "gpufleet.sqlite3").exists()
+    assert (tmp_path / "named" / "secret_key").exists()
+    assert [path.name for path in first_up.manage.data.iterdir()] == ["up.log"]
 
 
 @pytest.mark.parametrize(
@@ -120,7 +129,6 @@ def test_a_part_that_dies_takes_the_console_down_with_a_failure(up, breaks, name
 
 
 def test_a_demo_is_not_served_to_other_machines_unless_allowed(up):
-    up.manage.run("migrate", "--verbosity", "0")
     up.manage.run("shell", "--verbosity", "0", "-c", "from gpufleet.core.models import Installation; Installation.objects.create(demo='small')")
 
     refused = up.manage.run("up", "--host", "0.0.0.0", "--port", str(up.port), check=False)

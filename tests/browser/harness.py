@@ -28,7 +28,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, Playwright, Reque
 
 from gpufleet.core.live.hub import Listener
 from gpufleet.core.live.hub import _hubs as hubs
-from tests.servers import Manage, Program, accepts, free_port, required, wait_until
+from tests.servers import Manage, Prepared, Program, accepts, free_port, required, wait_until
 
 DEMO_PASSWORD = "gpufleet-demo"
 CHROMIUM_FLAGS = [
@@ -268,10 +268,10 @@ def wait_for(page: Page, check: Callable[[], Any], seconds: float = PATIENCE_MS 
 class Site(Console):
     """The console as its own process over a prepared SQLite database."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, manage: Manage) -> None:
         self.port = free_port()
         super().__init__(f"http://127.0.0.1:{self.port}")
-        self.manage = Manage(folder)
+        self.manage = manage
         self.program: Program | None = None
 
     def start(self) -> None:
@@ -290,17 +290,16 @@ User.objects.create_superuser("root", "root@example.org", %r)
 """
 
 
-def _prepare(site: Site, state: str) -> None:
-    site.manage.run("migrate", "--verbosity", "0")
+def _installed(prepared: Prepared, folder: Path, state: str) -> Manage:
     if state == "demo":
-        site.manage.run("seed_demo", "small", seconds=300)
-    else:
-        site.manage.run("shell", "--verbosity", "0", "-c", MAKE_ROOT % DEMO_PASSWORD)
-    site.start()
+        return prepared.demo(folder)
+    manage = prepared.migrated(folder)
+    manage.run("shell", "--verbosity", "0", "-c", MAKE_ROOT % DEMO_PASSWORD)
+    return manage
 
 
 @pytest.fixture(scope="session")
-def prepared_sites() -> Iterator[dict[str, Site]]:
+def running_sites() -> Iterator[dict[str, Site]]:
     running: dict[str, Site] = {}
     yield running
     for site in running.values():
@@ -308,16 +307,16 @@ def prepared_sites() -> Iterator[dict[str, Site]]:
 
 
 @pytest.fixture
-def sites(prepared_sites: dict[str, Site], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Site]]:
+def sites(running_sites: dict[str, Site], prepared: Prepared, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Site]]:
     """`sites("empty")`: a console that was just set up, with one superuser `root`; `sites("demo")`: the small demo fleet and its people."""
 
     def give(state: str) -> Site:
-        if state not in prepared_sites:
-            prepared_sites[state] = Site(tmp_path_factory.mktemp(f"site-{state}"))
-            _prepare(prepared_sites[state], state)
-        return prepared_sites[state]
+        if state not in running_sites:
+            running_sites[state] = Site(_installed(prepared, tmp_path_factory.mktemp(f"site-{state}"), state))
+            running_sites[state].start()
+        return running_sites[state]
 
     yield give
     # Pages that are left open go on working, at the cost of all that comes after them.
-    for site in prepared_sites.values():
+    for site in running_sites.values():
         site.close_windows()

@@ -23,10 +23,16 @@ REACHED_OTHERWISE = {
 PHONE = {"viewport": {"width": 390, "height": 844}}
 
 
-def _pages(site: Site, browser, username: str) -> Pages:
-    site.visit(browser, username)
-    cookies = {cookie["name"]: cookie["value"] for cookie in site.signed_in[username]["cookies"]}
-    return crawl(site.origin, cookies)
+_crawled: dict[Site, Pages] = {}
+
+
+def _pages(site: Site, browser) -> Pages:
+    """What root reaches, found once: between the tests here nothing about it changes."""
+    if site not in _crawled:
+        site.visit(browser, "root")
+        cookies = {cookie["name"]: cookie["value"] for cookie in site.signed_in["root"]["cookies"]}
+        _crawled[site] = crawl(site.origin, cookies)
+    return _crawled[site]
 
 
 def _look(visitor: Visitor, pages: Pages, *, axe: bool) -> list[str]:
@@ -48,7 +54,7 @@ def none(faults: list[str]) -> None:
 @pytest.fixture
 def demo_pages(sites, browser):
     site = sites("demo")
-    return site, _pages(site, browser, "root")
+    return site, _pages(site, browser)
 
 
 def test_every_address_answers_and_every_page_is_linked_from_somewhere(demo_pages):
@@ -67,7 +73,7 @@ def test_every_page_is_clean_in_the_demo(demo_pages, browser):
 def test_every_page_is_clean_before_there_is_anything_to_show(sites, browser):
     site = sites("empty")
 
-    none(_look(site.visit(browser, "root", theme="dark"), _pages(site, browser, "root"), axe=False))
+    none(_look(site.visit(browser, "root", theme="dark"), _pages(site, browser), axe=False))
 
 
 def test_pages_that_a_viewer_may_not_open_say_so_and_are_clean(demo_pages, browser):
@@ -84,7 +90,7 @@ def test_pages_that_a_viewer_may_not_open_say_so_and_are_clean(demo_pages, brows
 @pytest.mark.parametrize("state", ["empty", "demo"])
 def test_axe_finds_nothing_on_any_page(sites, browser, state, theme, size):
     site = sites(state)
-    pages = _pages(site, browser, "root")
+    pages = _pages(site, browser)
     options = PHONE if size == "phone" else {}
 
     none(_look(site.visit(browser, "root", theme=theme, **options), pages, axe=True))

@@ -49,9 +49,8 @@ def look(manage: Manage):
 FOUND = {"names": ["Embed 100% SERVED", "serve-embed-1"], "wild": ["Embed 100% SERVED"], "by_id": ["train_embed"]}
 
 
-def test_the_index_is_there_and_serves_the_search(tmp_path, postgres):
-    manage = Manage(tmp_path, GPUFLEET_DATABASE_URL=postgres.create_database())
-    manage.run("migrate", "--verbosity", "0")
+def test_the_index_is_there_and_serves_the_search(tmp_path, migrated_postgres):
+    manage = Manage(tmp_path, GPUFLEET_DATABASE_URL=migrated_postgres())
 
     assert look(manage) == FOUND | {"by_index": True, "options": ["fastupdate=off"], "told": [], "wrong": 0}
 

@@ -1,9 +1,11 @@
 """The demo on PostgreSQL: the same story as on SQLite, two drivers at once, and a kill in the middle."""
 
+from collections.abc import Callable
+
 import psycopg
 import pytest
 
-from tests.servers import Manage, Postgres, wait_until
+from tests.servers import Manage, wait_until
 
 SEED = """
 from datetime import UTC, datetime
@@ -39,10 +41,9 @@ print(fleet_faults(), JobEvent.objects.count(), FleetSample.objects.count(), Pro
 
 
 @pytest.mark.postgres
-def test_two_drivers_and_a_kill_leave_a_sound_fleet(tmp_path, postgres: Postgres) -> None:
-    address = postgres.create_database()
+def test_two_drivers_and_a_kill_leave_a_sound_fleet(tmp_path, migrated_postgres: Callable[[], str]) -> None:
+    address = migrated_postgres()
     manage = Manage(tmp_path, GPUFLEET_DATABASE_URL=address)
-    manage.run("migrate", "--verbosity", "0")
     shell = ("shell", "--verbosity", "0", "-c")
     before = manage.run(*shell, SEED + LOOK).stdout.split()
     assert before[0] == "[]"

@@ -320,11 +320,10 @@ print(fleet_faults(), Job.objects.filter(state="starting").count(), Attempt.obje
 @pytest.mark.postgres
 @pytest.mark.parametrize("sent", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.soak)])
 def test_a_leader_that_is_killed_or_stopped_in_its_tick_is_replaced_within_five_seconds(
-    tmp_path: Any, postgres: Postgres, sent: signal.Signals
+    tmp_path: Any, migrated_postgres: Callable[[], str], sent: signal.Signals
 ) -> None:
-    address = postgres.create_database()
+    address = migrated_postgres()
     manage = Manage(tmp_path, GPUFLEET_DATABASE_URL=address)
-    manage.run("migrate", "--verbosity", "0")
     manage.run(*SHELL, SET_UP + SUBMIT.format(count=3))
     programs: list[Program] = []
     try:
@@ -372,10 +371,11 @@ def test_the_session_of_a_tick_is_bounded_and_given_back_as_it_was(tmp_path: Any
 
 
 @pytest.mark.postgres
-def test_a_leader_that_is_stopped_in_apply_holds_nobody_up_and_is_fenced_off_when_it_goes_on(tmp_path: Any, postgres: Postgres) -> None:
-    address = postgres.create_database()
+def test_a_leader_that_is_stopped_in_apply_holds_nobody_up_and_is_fenced_off_when_it_goes_on(
+    tmp_path: Any, migrated_postgres: Callable[[], str]
+) -> None:
+    address = migrated_postgres()
     manage = Manage(tmp_path, GPUFLEET_DATABASE_URL=address)
-    manage.run("migrate", "--verbosity", "0")
     manage.run(*SHELL, SET_UP + SUBMIT.format(count=3))
     programs: list[Program] = []
     try:

@@ -42,10 +42,9 @@ print(json.dumps({"tried": tried, "rows": list(Delivery.objects.order_by("id").v
 
 
 @pytest.mark.postgres
-def test_a_worker_killed_between_sending_and_marking_sends_again_under_the_same_id(tmp_path, postgres):
+def test_a_worker_killed_between_sending_and_marking_sends_again_under_the_same_id(tmp_path, migrated_postgres):
     settings = {"GPUFLEET_WEBHOOK_NETWORKS": LOOPBACK, "GPUFLEET_WEBHOOK_HTTP": "on"}
-    manage = Manage(tmp_path, GPUFLEET_DATABASE_URL=postgres.create_database(), **settings)
-    manage.run("migrate", "--verbosity", "0")
+    manage = Manage(tmp_path, GPUFLEET_DATABASE_URL=migrated_postgres(), **settings)
     with receiving() as receiver:
         manage.run("shell", "--verbosity", "0", "-c", MAKE % receiver.url)
         worker = manage.start("manage.py", "shell", "--verbosity", "0", "-c", SENT, name="worker")

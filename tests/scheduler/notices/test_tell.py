@@ -86,9 +86,8 @@ def test_hooks_that_fail_are_served_last_and_who_has_waited_longest_first(capsys
 
 
 @pytest.mark.postgres
-def test_they_are_so_on_postgresql_too(tmp_path, postgres):
+def test_they_are_so_on_postgresql_too(tmp_path, migrated_postgres):
     """It sorts what has no time last by itself: with many hooks that fail none of the others was served."""
-    manage = Manage(tmp_path, GPUFLEET_DATABASE_URL=postgres.create_database())
-    manage.run("migrate", "--verbosity", "0")
+    manage = Manage(tmp_path, GPUFLEET_DATABASE_URL=migrated_postgres())
 
     assert manage.run("shell", "--verbosity", "0", "-c", ORDER).stdout.split() == [FIRST]
