@@ -54,7 +54,8 @@ LISTS = "|".join(
 )
 DESCRIPTIONS = "job_submit|job_fit|job_copy|job_batch|job_change|schedule_make|schedule_update|template_put"
 UNSAID = [
-    Unsaid(LISTS, "", "Places in a list are signed, some choices are the rows that there are, and a page lies behind one row or before one."),
+    Unsaid(LISTS, "after|before", "Places in a list are signed, and a page lies behind one row or before one."),
+    Unsaid(LISTS, "cluster|pool|type", "Which clusters, pools and GPU types there are."),
     Unsaid("quota_list|templates|job_history|job_views", "after", "Places in a list are signed."),
     Unsaid("checkpoint_report", "shard|shards|step", "What other ranks reported must agree with it."),
     Unsaid(

@@ -1,11 +1,11 @@
 """Filters of list pages. Each reads its own parameter of the address, turns it into a condition, and says in a sentence what it can't read."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import reduce
 from operator import and_
-from typing import Any
 
 from django.db.models import Q
 from django.utils.dateparse import parse_date, parse_datetime
@@ -185,14 +185,17 @@ def search_condition(text: str, paths: Sequence[str]) -> Q:
     return condition
 
 
+# Words stand apart by spaces and quotes; within quotes a doubled one is a quote itself. What is not closed runs to the end.
+_WORDS = re.compile(r'"((?:[^"]|"")*)(?:"|$)|[^\s"]+')
+
+
 def search_words(text: str) -> list[str]:
-    """`a "b c" d` -> [a, b c, d]. A quote that is not closed runs to the end."""
-    words: list[Any] = []
-    for number, part in enumerate(text.split('"')):
-        words.extend([part.strip()] if number % 2 else part.split())
+    """`a "b c" d "a ""b"" c" e` -> [a, b c, d, a "b" c, e]."""
+    words = (found[0] if found[1] is None else found[1].replace('""', '"').strip() for found in _WORDS.finditer(text))
     return [word for word in words if word]
 
 
 def word_spelt(word: str) -> str:
     """As `search_words` reads it."""
-    return f'"{word}"' if any(letter.isspace() for letter in word) else word
+    doubled = word.replace('"', '""')
+    return f'"{doubled}"' if '"' in word or any(letter.isspace() for letter in word) else word

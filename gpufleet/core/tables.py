@@ -165,21 +165,21 @@ class Table:
 
     def _asked(self, parameters: QueryDict, queryset: QuerySet[Any, Any], *, sizes: Sequence[int], size: int, presented: Presenter | None) -> "Page":
         """What the address asks for, before any row is read."""
-        problems: list[str] = []
+        faults: dict[str, list[str]] = {}
         bound = [item.bind(parameters.getlist(item.key)) for item in self.filters]
-        problems += [item.problem for item in bound if item.problem]
+        faults |= {item.key: [item.problem] for item in bound if item.problem}
         query = parameters.get("q", "").strip() if self.search else ""
         if "\0" in query:
             query = ""
-            problems.append("The search holds a character that no text has.")
-        sort, order = self._order(parameters.get("sort", ""), problems)
+            faults["q"] = ["The search holds a character that no text has."]
+        sort, order = self._order(parameters.get("sort", ""), faults)
         rows_of = queryset
         for item in bound:
             if item.condition is not None:
                 rows_of = rows_of.filter(item.condition)
         if query:
             rows_of = rows_of.filter(search_condition(query, self.search))
-        page = Page(self, parameters, bound, query, sort, order, _size(parameters, sizes, size, problems), problems, rows_of, sizes)
+        page = Page(self, parameters, bound, query, sort, order, _size(parameters, sizes, size, faults), faults, rows_of, sizes)
         page.presented = presented or self.presented
         return page
 
@@ -242,12 +242,12 @@ class Table:
         answer = format_html('<table data-version="{}" data-order="{}"><tbody>{}</tbody></table>', version, ",".join(keys), page.body)
         return HttpResponse(answer)
 
-    def _order(self, asked: str, problems: list[str]) -> tuple[str, list[Key]]:
+    def _order(self, asked: str, faults: dict[str, list[str]]) -> tuple[str, list[Key]]:
         sortable = {column.key: column for column in self.columns if column.sort}
         parts = [part for part in asked.split(",") if part]
         unknown = [part for part in parts if part.removeprefix("-") not in sortable]
         if unknown:
-            problems.append(f"The list can't be sorted by “{unknown[0][:40]}”; it can be by {', '.join(sortable)}.")
+            faults["sort"] = [f"The list can't be sorted by “{unknown[0][:40]}”; it can be by {', '.join(sortable)}."]
         kept = [part for part in parts if part not in unknown]
         order = []
         for part in kept or self.default_sort.split(","):
@@ -258,12 +258,12 @@ class Table:
     def _slice(self, page: "Page") -> Slice:
         after, before = page.parameters.get("after", ""), page.parameters.get("before", "")
         if after and before:
-            page.problems.append("A page lies behind one row or before one, not both; this is the first page.")
+            page.faults["before"] = ["A page lies behind one row or before one, not both; this is the first page."]
             after = before = ""
         try:
             found = keyset_page(page.queryset, order=page.order, size=page.size, after=after, before=before)
         except BadToken as fault:
-            page.problems.append(f"This is the first page: {fault}.")
+            page.faults["after" if after else "before"] = [f"This is the first page: {fault}."]
             after = before = ""
             found = keyset_page(page.queryset, order=page.order, size=page.size)
         if not found.rows and (after or before):
@@ -296,12 +296,16 @@ class Page:
     sort: str
     order: list[Key]
     size: int
-    problems: list[str]
+    faults: dict[str, list[str]]  # by the parameters that can't be read
     queryset: QuerySet[Any, Any]
     sizes: Sequence[int]
     presented: Presenter | None = None
     chooses: bool = False
     slice: Slice = field(init=False)
+
+    @property
+    def problems(self) -> list[str]:
+        return [text for texts in self.faults.values() for text in texts]
 
     @property
     def region(self) -> str:
@@ -429,12 +433,12 @@ class Page:
         return (self.presented(found.rows) if self.presented else found.rows), found.after
 
 
-def _size(parameters: QueryDict, sizes: Sequence[int], default: int, problems: list[str]) -> int:
+def _size(parameters: QueryDict, sizes: Sequence[int], default: int, faults: dict[str, list[str]]) -> int:
     asked = parameters.get("size", "")
     if not asked:
         return default
     if asked.isascii() and asked.isdigit() and len(asked) < 6 and int(asked) in sizes:
         return int(asked)
     allowed = f"{sizes.start} to {sizes.stop - 1}" if isinstance(sizes, range) else ", ".join(str(size) for size in sizes)
-    problems.append(f"A page can't have “{asked[:40]}” rows; it can have {allowed}.")
+    faults["size"] = [f"A page can't have “{asked[:40]}” rows; it can have {allowed}."]
     return default

@@ -18,6 +18,6 @@ class ReasonQuery(Schema):
 
 def listed(table: Table, request: HttpRequest, rows: QuerySet[Any, Any]) -> Page:
     page = table.page(request.GET, rows, sizes=SIZES)
-    if page.problems:
-        raise ValidationError(page.problems)
+    if page.faults:
+        raise ValidationError(page.faults)
     return page

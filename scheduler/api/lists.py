@@ -27,8 +27,8 @@ def listed(
     if unknown:
         raise ValidationError(unknown)
     page = table.page(request.GET, queryset, sizes=SIZES, presented=presented)
-    if page.problems:
-        raise ValidationError(page.problems)
+    if page.faults:
+        raise ValidationError(page.faults)
     return answered({"items": [row(item) for item in page.rows], "next": page.slice.after or None, "previous": page.slice.before or None})
 
 

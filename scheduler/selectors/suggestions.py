@@ -43,7 +43,7 @@ def _labels(access: Access, typed: str) -> list[str]:
     found = []
     for key, value in rows:
         found.append(key)
-        if '"' not in value and not is_cut(value):
+        if not is_cut(value):
             found.append(f"{key}={value}")
     return [" ".join([*map(word_spelt, before), word_spelt(one)]) for one in _closest(found, open_word)]
 

@@ -10,10 +10,12 @@ from django.db.models import Q
 from django.http import QueryDict
 from django.test import AsyncRequestFactory, RequestFactory
 from django_htmx.middleware import HtmxDetails
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpufleet.core import csvfile
 from gpufleet.core.csvfile import harmless
-from gpufleet.core.filters import search_words
+from gpufleet.core.filters import search_words, word_spelt
 from gpufleet.core.tables import Choice, Column, Flag, Moment, Table, Text
 from scheduler.models import Health, Node
 from tests.builders import NOON, cluster, node
@@ -291,6 +293,12 @@ def test_numbers_times_and_nothing_stay_what_they_are():
 def test_search_words_keep_quotes_together():
     assert search_words('a "b  c" d"e') == ["a", "b  c", "d", "e"]
     assert search_words('""') == []
+    assert search_words('"say ""x""" """" b') == ['say "x"', '"', "b"]
+
+
+@given(st.lists(st.text(alphabet='ab" =\t', min_size=1).map(str.strip).filter(bool), max_size=4))
+def test_every_word_is_read_as_it_was_spelt(words):
+    assert search_words(" ".join(map(word_spelt, words))) == words
 
 
 def test_a_column_of_a_function_needs_a_cell():

@@ -1,5 +1,7 @@
 """The list of jobs by GPU type, labels, cost centre, array and what stands in a job's way: as page, API and suggestions give it."""
 
+from urllib.parse import quote
+
 import pytest
 from django.db import connection
 from django.http import QueryDict
@@ -12,6 +14,7 @@ from scheduler.job_schema import JobChange
 from scheduler.marks import LONGEST, mark_value
 from scheduler.models import JobMark, JobState
 from scheduler.selectors.jobs import jobs_listed
+from scheduler.selectors.suggestions import filter_suggestions
 from scheduler.services.edits import job_edit
 from scheduler.services.submission import submission_create
 from tests.builders import gpu, gpu_type, job, node, outlook, placement
@@ -61,6 +64,16 @@ def test_a_value_of_several_words_and_a_long_one_are_found_as_a_whole(found, our
     assert found('label="note=two words"') == ["a"]
     assert found(f"label=text={long}") == ["a"], "and not what only begins alike"
     assert len(mark_value(long)) <= LONGEST
+
+
+def test_a_value_with_quotes_is_found_as_it_is_offered(found, ours, personas):
+    job("a", on=ours, labels={"note": 'say "x" twice'})
+    job("b", on=ours, labels={"note": "say x twice"})
+
+    offered = next(one for one in filter_suggestions(personas.access("viewer"), "label", "note=") if '"x' in one)
+
+    assert offered == '"note=say ""x"" twice"'
+    assert found(f"label={quote(offered)}") == ["a"]
 
 
 def test_a_type_finds_who_names_it_and_who_has_run_on_it(found, ours):
