@@ -1,6 +1,10 @@
 """What is the same for many operations of the API and is told once: what the parts of addresses are, and which tokens get in."""
 
+from functools import cache
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 # By the step of the address before it: what the parameter names, and one of them.
 PLACES: dict[str, tuple[str, Any]] = {
@@ -45,8 +49,19 @@ _BY_SCOPES: dict[tuple[str, ...], str] = {
 SCOPES = {name: scopes for scopes, names in _BY_SCOPES.items() for name in names.split()}
 
 
+@cache
+def fields() -> dict[str, Any]:
+    read: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("api_fields.yaml").read_text())
+    return read
+
+
 def with_notes(document: dict[str, Any]) -> dict[str, Any]:
-    """The same description with what every address names, and the scopes that let a token through (`x-token-scopes`)."""
+    """The same description with what every address names, what every field means, and the scopes that let a token through (`x-token-scopes`)."""
+    for name, schema in document["components"]["schemas"].items():
+        own = fields()["schemas"].get(name, {})
+        for key, field in schema.get("properties", {}).items():
+            if note := own.get(key) or fields()["words"].get(key):
+                field.setdefault("description", note)
     for path, methods in document["paths"].items():
         steps = path.split("/")
         for operation in methods.values():

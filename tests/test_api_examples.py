@@ -13,7 +13,7 @@ from ninja import NinjaAPI, Schema  # noqa: E402
 
 from gpufleet.api import api  # noqa: E402
 from gpufleet.api_examples import Maker, parts, sheet, with_examples  # noqa: E402
-from gpufleet.api_notes import SCOPES  # noqa: E402
+from gpufleet.api_notes import SCOPES, fields  # noqa: E402
 from gpufleet.core.models import User  # noqa: E402
 from scheduler.models import Job  # noqa: E402
 from tests import builders  # noqa: E402
@@ -58,6 +58,26 @@ def test_the_sheet_names_nothing_that_is_gone():
     assert [f"{name} {key}" for name, said in operations.items() for key in said if f"{name} {key}" not in PARTS] == []
     used = {name for schema in schemas.values() for name in schema.get("properties", {})}
     assert set(sheet()["words"]) - used == set()
+
+
+def test_every_field_says_what_it_means():
+    unsaid = {
+        f"{title}.{name}"
+        for title, schema in DOCUMENT["components"]["schemas"].items()
+        for name, field in schema.get("properties", {}).items()
+        if not field.get("description")
+    }
+
+    assert unsaid == set(), "Describe these fields in gpufleet/api_fields.yaml, or where they are declared."
+
+
+def test_the_notes_on_fields_name_nothing_that_is_gone_or_described_elsewhere():
+    schemas = DOCUMENT["components"]["schemas"]
+    told = [(title, name, note) for title, said in fields()["schemas"].items() for name, note in said.items()]
+    shown = {(title, name, field.get("description")) for title, schema in schemas.items() for name, field in schema.get("properties", {}).items()}
+
+    assert [one for one in told if one not in shown] == []
+    assert set(fields()["words"].values()) - {note for _, _, note in shown} == set()
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
