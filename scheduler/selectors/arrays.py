@@ -1,17 +1,19 @@
 """Arrays as a whole: how many of their jobs are where, when the last one is expected to end, and which of them want to be looked at first."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import Case, Count, IntegerField, Max, Min, Q, QuerySet, Sum, Value, When
+from django.db.models import Case, Count, F, IntegerField, Max, Min, Q, QuerySet, Sum, Value, When
 from django.http import Http404
 
 from quotas.permissions import Access, Can
 from scheduler.models import ENDED, HOLDING, Attempt, Job, JobState
+from scheduler.selectors.holders import open_placements
 from scheduler.selectors.jobs import WAITING
+from scheduler.speeds import seconds_at, slowest_on, speed_on
 
 ROWS_SHOWN = 100
 # Of jobs of one array: who failed is looked at before who runs, and who waits before who is done.
@@ -76,10 +78,11 @@ def elements(access: Access, array: str) -> QuerySet[Job]:
 
 
 def array_for(access: Access, array: str, now: datetime) -> ArrayState:
-    """In four queries at most, however many jobs it has. 404 where the reader may see none of them."""
+    """In five queries at most, however many jobs it has. 404 where the reader may see none of them."""
     access.must_somewhere(Can.SEE)
     mine = elements(access, array)
-    first = mine.select_related("quota", "owner").defer("spec", "launch").order_by("array_index").first()
+    asked = {"throughput": F("spec__throughput"), "gpu_types": F("spec__gpu_types")}
+    first = mine.select_related("quota", "owner").defer("spec", "launch").annotate(**asked).order_by("array_index").first()
     if first is None:
         raise Http404(f"There is no array {array}.")
     held = Count("pk", filter=Q(held_at__isnull=False))
@@ -91,19 +94,23 @@ def array_for(access: Access, array: str, now: datetime) -> ArrayState:
         milli += sum_milli if state in HOLDING else 0
         last = max(filter(None, (last, ended)), default=None)
     left = sum(count for state, count in counts.items() if state not in ENDED)
-    return ArrayState(array, first, counts, holds, milli, last, _foreseen(mine, counts, now) if left else None)
+    return ArrayState(array, first, counts, holds, milli, last, _foreseen(mine, first, counts, now) if left else None)
 
 
-def _foreseen(mine: QuerySet[Job], counts: dict[str, int], now: datetime) -> Foreseen:
-    """By each job's own start and estimate; where some have none, by the pace of those that have ended."""
+def _foreseen(mine: QuerySet[Job], first: Job, counts: dict[str, int], now: datetime) -> Foreseen:
+    """By each job's own start and how long it takes; where some have none, by the pace of those that have ended."""
     live = mine.exclude(state__in=ENDED)
+    # The jobs of an array are alike: the speeds of one are those of all.
+    spec = {"throughput": first.throughput, "gpu_types": first.gpu_types}  # type: ignore[attr-defined]
+    types = _types_held(live) if spec["throughput"] else {}
+    wherever = _slowest_anywhere(spec)
     began = Max("attempts__running_at", filter=Q(attempts__ended_at__isnull=True))
     rows = (
         live.order_by().values_list("pk", "state", "held_at", "estimate_seconds", "limit_seconds", "outlook__predicted_start").annotate(began=began)
     )
     ends, unknown = [], 0
-    for _, state, held, estimate, limit, start, running in rows:
-        seconds = estimate if estimate is not None else limit
+    for pk, state, held, estimate, limit, start, running in rows:
+        seconds = seconds_at(slowest_on(spec, types[pk]) if pk in types else wherever, estimate, limit)
         begins = (running or now) if state in HOLDING else start
         if seconds is None or begins is None or held is not None:
             unknown += 1
@@ -112,6 +119,22 @@ def _foreseen(mine: QuerySet[Job], counts: dict[str, int], now: datetime) -> For
     if not unknown:
         return Foreseen(max(now, *ends), "starts")
     return Foreseen(_at_this_pace(mine, counts, now), "pace", unknown)
+
+
+def _types_held(jobs: QuerySet[Job]) -> dict[int, set[str]]:
+    """On which types of GPU those sit that hold some."""
+    found: dict[int, set[str]] = {}
+    held = open_placements().filter(job__in=jobs.values("pk")).order_by()
+    for job, name in held.values_list("job_id", "gpu__gpu_type__name").distinct():
+        found.setdefault(job, set()).add(name)
+    return found
+
+
+def _slowest_anywhere(spec: Mapping[str, Any]) -> float:
+    """Of a job that sits nowhere yet: on any of the types that it accepts and can run on."""
+    stated = spec["throughput"] or {}
+    speeds = [speed_on(spec, name) for name in spec["gpu_types"] or stated]
+    return min([speed for speed in speeds if speed > 0] + ([] if spec["gpu_types"] else [1.0]), default=1.0)
 
 
 def _at_this_pace(mine: QuerySet[Job], counts: dict[str, int], now: datetime) -> datetime | None:

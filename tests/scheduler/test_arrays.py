@@ -1,6 +1,6 @@
 """An array as a whole: how far it is, when it is expected to be done, and one action on all of it, part by part."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 from django.db import connection
@@ -12,7 +12,7 @@ from scheduler.models import Job, JobBatch, JobState
 from scheduler.selectors.arrays import array_for
 from scheduler.services.arrays import array_steer
 from scheduler.views import arrays as pages
-from tests.builders import attempt, gpu, job, node, outlook, placement
+from tests.builders import attempt, gpu, gpu_type, job, node, outlook, placement
 
 pytestmark = pytest.mark.django_db
 
@@ -81,6 +81,25 @@ def test_its_end_is_that_of_the_job_that_ends_last(personas, sweep):
 
     assert seen.by == "starts"
     assert seen.at == moment + timedelta(minutes=80)
+
+
+def test_its_end_counts_on_the_speed_of_the_gpus_and_never_beyond_a_limit(personas, sweep):
+    spec = {"throughput": {"H100-SXM-80GB": 2, "A100": 0.5}, "roles": [{"name": "worker"}]}
+    fast, slow, waiting = sweep("running", "running", "queued", estimate_seconds=3600, limit_seconds=9000, spec=spec)
+    moment = now()
+    for one, name in ((fast, "H100-SXM-80GB"), (slow, "A100")):
+        placement(one, gpu(node(gpus=1, gpu_type=gpu_type(name))), attempt=attempt(one, running_at=moment))
+    outlook(waiting, "full", predicted_start=moment)
+
+    def end() -> datetime | None:
+        return array_for(personas.access("viewer"), "a-1", moment).foreseen.at
+
+    assert end() == moment + timedelta(seconds=7200), "half as quick where it sits, or may sit"
+    Job.objects.update(spec=spec | {"gpu_types": ["H100-SXM-80GB"]})
+    Job.objects.filter(pk=slow.pk).update(state="completed", ended_at=moment)
+    assert end() == moment + timedelta(seconds=1800)
+    Job.objects.update(limit_seconds=600)
+    assert end() == moment + timedelta(seconds=600)
 
 
 def test_where_starts_are_not_known_it_goes_by_the_pace_until_now(personas, sweep):
