@@ -181,3 +181,19 @@ def test_an_empty_instance_that_somebody_could_use_is_not_idle_in_vain() -> None
     for role, vain in (({"mig": "3g.40gb"}, 1), ({"gpu_memory_gb": 30}, 1), ({"gpu_memory_gb": 5}, 0), ({"mig": "7g.80gb"}, 2)):
         scenario = scene([node("n0", 1, mig=layout)], [quota("q")], [job("part", sharing="mig", roles=[role])], settings={"passes": ["grow"]})
         assert plan_of(scenario)["metrics"].get("idle_slices", 0) == vain, role
+
+
+@pytest.mark.parametrize(("evictions", "until"), [(1, "09:00:20"), (2, "09:00:50"), (4, "09:03:50"), (40, "09:59:50")])
+def test_the_back_off_doubles_up_to_an_hour(evictions: int, until: str) -> None:
+    back = job("back", last_evicted=-10, evictions=evictions)
+
+    assert f"until 2026-11-20T{until}Z" in told(scene([node("n0")], [quota("q")], [back], settings={"hysteresis_s": 1}), "back", "backoff")
+
+
+@pytest.mark.parametrize(("before", "starts"), [([], ["m0", "m1"]), ([-60, -3599], []), ([-60, -3601], ["m0"])])
+def test_a_plan_splits_no_more_gpus_than_an_hour_allows(before: list[int], starts: list[str]) -> None:
+    jobs = [job(f"m{place}", submitted=place - 50, roles=[{"mig": "7g.80gb"}]) for place in range(4)]
+    plan = plan_of(scene([node("n0", repartitioned=before)], [quota("q", 8)], jobs, settings={"repartition_per_hour": 2}))
+
+    assert [one["job"] for one in plan["decisions"] if one["action"] == "start"] == starts
+    assert "repartition" in reasons(plan, "m3")

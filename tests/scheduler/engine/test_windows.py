@@ -185,3 +185,11 @@ def test_a_place_is_kept_beside_the_block_of_a_window() -> None:
 
     (kept,) = plan["decisions"]
     assert (kept["at"], [worker["node"] for worker in kept["workers"]]) == ("2026-11-20T09:10:00Z", ["n001"])
+
+
+def test_a_window_that_nobody_claims_yet_is_not_released_before_its_time() -> None:
+    window = {"name": "run", "quota": "a", "gpus": 8, "start": -100, "end": 3600}
+    for decay, released in ((50, True), (200, False)):
+        plan = plan_of(scene([node("n0")], [quota("a"), quota("b")], [job("other", "b", 8)], reservations=[{**window, "decay_s": decay}]))
+        promised = {share["quota"]: share["guaranteed"] for share in plan["shares"]}
+        assert promised["a"] == (0 if released else 8)
