@@ -590,6 +590,13 @@ class Cluster:
         work.sequence = self.sequence
         self._charge(leaf, quota_type, milli, work.fixed)
 
+    def charge_elsewhere(self, work: Work, leaf: int) -> None:
+        """Charge what a job holds to another leaf."""
+        self._remember(work)
+        self._charge(work.charged_leaf, work.quota_type, -work.milli, work.fixed)
+        work.charged_leaf = leaf
+        self._charge(leaf, work.quota_type, work.milli, work.fixed)
+
     def unseat(self, work: Work, seats: Sequence[Seat], why: Reason, for_job: str | None) -> None:
         """Take workers from a job: all of them is an eviction, some of them a shrink."""
         self._remember(work)

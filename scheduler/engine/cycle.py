@@ -96,6 +96,7 @@ def _sweep(cycle: Cycle, runs: Sequence[Run], sweeps: Iterator[int]) -> None:
     """Run the passes until none of them adds anything."""
     found_nothing: dict[Run, int] = {}
     while next(sweeps) < MOST_SWEEPS:
+        cycle.claim_windows()
         before = cycle.placed
         try:
             in_line = _run_all(cycle, runs, found_nothing)

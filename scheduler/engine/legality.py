@@ -41,8 +41,7 @@ class Reclaim:
         self.leaf = leaf
         self.milli = milli
         self.division: Division = cycle.tree.divisions[cycle.tree.division_of[quota_type]]
-        own = work.charged_leaf if work.seats else work.home
-        self.barred = -1 if leaf == own else own  # in a window's name, too, a job takes nothing from its own queue
+        self.barred = -1 if leaf == work.home else work.home  # in a window's name, too, a job takes nothing from its own queue
         self.even: Reason | None = None  # why nothing may be taken from somebody who is above his line
         self.sources = self._sources()
         self.sparing = tuple(place for place, _, _ in self.sources if self._rests_on_usage(place))
@@ -217,13 +216,21 @@ class Reclaim:
             if leaf == self.leaf:
                 continue  # in one leaf class and number decide, and those were compared
             least = self.cycle.least_milli(victim.kind, self.quota_type)
-            mine, theirs = tree.fork(self.leaf, leaf)
+            mine, theirs = tree.fork(self._asking_from(victim, least), leaf)
             my_key = tree.key(mine, division, self.milli, self._within(mine, found.charged))
             their_key = tree.key(theirs, division, least, self._within(theirs, found.charged))
             if my_key > their_key:
                 detail = f"with {victim.job.name} gone, {tree.names[theirs]} would be served before {tree.names[mine]} again"
                 return reason("balance", detail, quota=tree.names[mine], other=tree.names[theirs])
         return None
+
+    def _asking_from(self, victim: Work, least: int) -> int:
+        """The leaf by which a job and a victim that asks again are compared: that of the job, where both may ask in the name of one window."""
+        tree, division = self.tree, self.division
+        window = tree.window_at.get(self.leaf)
+        if window is None or victim.kind.class_rank != window.class_rank or division.used[self.leaf] + least > window.gpus:
+            return self.leaf
+        return self.work.home
 
 
 def rules_of(cycle: Cycle, work: Work, quota_type: int, leaf: int, milli: int) -> Reclaim:

@@ -107,7 +107,8 @@ class Cycle:
         several = len(self.tree.divisions) > 1 and any(limit is not None for limit in self.tree.limit_total)
         many = forms.choosy and any(len(work.types) > 1 for work in self.cluster.works)
         # A part by memory is asked for as of the smallest GPU that the job accepts, also where only a larger one can hold it.
-        self.several_types = several or many or forms.by_memory
+        # Who is charged to a window of his class asks for nothing in his own queue any more.
+        self.several_types = several or many or forms.by_memory or bool(self.cluster.windows.of_classes)
 
     def rest(self) -> None:
         """Take back all that was decided: the next plan begins with what the scenario says."""
@@ -481,6 +482,19 @@ class Cycle:
         self.takings.forget()
         self.gave_way.clear()
         self.changed()
+
+    def claim_windows(self) -> None:
+        """Charge to windows of classes what the next plan will: who came may stand beyond his guarantee, and who left may have made room in one."""
+        windows, tree = self.cluster.windows, self.tree
+        if not windows.of_classes or not self.cluster.journal:
+            return
+        before, claimed = len(self.cluster.journal), windows.claims(self.cluster)
+        for work in self.cluster.works:
+            leaf = claimed.get(work, work.home)
+            if work.seats and work.charged_leaf != leaf and (leaf != work.home or tree.limit_gate(leaf, work.quota_type, work.milli) is None):
+                self.cluster.charge_elsewhere(work, leaf)
+        if len(self.cluster.journal) > before:
+            self.changed()
 
     def has_turn(self, work: Work, quota_type: int, milli: int) -> bool:
         """Whether a job may be served now."""

@@ -198,7 +198,8 @@ def search(cluster: Cluster, ranked: Ranked, legal: Legal, target: Target, jobs:
     if not needed:
         return Found([], {}, target.low, target.high)
     kept = _from_the_top(cluster, needed, legal, target, jobs)
-    return None if kept is None else _found(_complete(kept, jobs), units, legal, target)
+    whole = None if kept is None else _with_surplus(kept, legal, jobs)
+    return None if whole is None else _found(whole, units, legal, target)
 
 
 def _found(kept: list[Unit], units: Sequence[tuple[tuple[int, ...], Unit]], legal: Legal, target: Target) -> Found:
@@ -230,8 +231,11 @@ def _wide_search(cluster: Cluster, ranked: WideRanking, legal: Legal, target: Ta
     if top is None:
         return None
     if top is not needed:
-        return _found(_complete(top, jobs), ranked.pairs(), legal, target)
-    kept = _complete(needed, jobs)
+        whole = _with_surplus(top, legal, jobs)
+        return None if whole is None else _found(whole, ranked.pairs(), legal, target)
+    kept = _with_surplus(needed, legal, jobs)
+    if kept is None:
+        return None
     charged: dict[int, int] = {}
     for unit in kept:
         for first, end, _, _ in ranked.bounds:
@@ -283,6 +287,14 @@ def _complete(kept: list[Unit], jobs: Units) -> list[Unit]:
         return kept
     have = {id(unit) for unit in kept}
     return kept + [unit for order in sorted(whole) for unit in jobs.units_of(order) if id(unit) not in have]
+
+
+def _with_surplus(needed: list[Unit], legal: Legal, jobs: Units) -> list[Unit] | None:
+    """The units with the surplus that goes along. It goes first: None where it leaves too little above the line for the minima."""
+    kept = _complete(needed, jobs)
+    if len(kept) == len(needed):
+        return kept
+    return kept if _all_legal(sorted(kept, key=lambda unit: (not unit.surplus, unit.milli)), legal, {}) else None
 
 
 class Counter:

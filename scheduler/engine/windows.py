@@ -27,6 +27,8 @@ class Holder(Protocol):
     quota_type: int
     seats: tuple[Seat, ...]
     first_seats: tuple[Seat, ...]
+    evicted: bool
+    moved: bool
 
 
 class Charged(Protocol):
@@ -87,6 +89,7 @@ class Windows:
         horizon = now + scenario.settings.window_horizon_ms
         current = [window for window in scenario.windows if window.start <= now and (window.end is None or now < window.end)]
         self.lasting = [window for window in current if not self._decayed(window)]
+        self.of_classes = [window for window in self.lasting if window.class_rank is not None]
         ahead = [window for window in scenario.windows if now < window.start <= horizon]
         self.blocks = self._blocks()
         self.upcoming = [self._upcoming(window, scenario.windows) for window in ahead]
@@ -177,17 +180,21 @@ class Windows:
     # Who is charged to a class window
 
     def claim(self, cluster: Charged) -> None:
-        """Charge running work of a class to its window where its own guarantees do not hold it, first come first served."""
-        for window in self.lasting:
-            if window.class_rank is None:
-                continue
-            tree = cluster.tree
+        """Charge running work of a class to its window where its own guarantees do not hold it."""
+        for work, leaf in self.claims(cluster).items():
+            work.charged_leaf = leaf
+
+    def claims(self, cluster: Charged) -> dict[Holder, int]:
+        """Who is charged to a window of his class, and to which: what his own guarantees do not hold, first come first served."""
+        claimed: dict[Holder, int] = {}
+        tree = cluster.tree
+        for window in self.of_classes:
             leaf = tree.position[f"window:{window.name}"]
             room = window.gpus
             within: dict[int, int] = {}
             members = [work for work in cluster.works if work.seats and work.kind.class_rank == window.class_rank]
-            members = [work for work in members if work.charged_leaf == work.home and self.grid.types[work.quota_type] == window.gpu_type]
-            for work in sorted(members, key=lambda work: (work.job.run.started or self.now, work.job.name)):
+            members = [work for work in members if work not in claimed and self.grid.types[work.quota_type] == window.gpu_type]
+            for work in sorted(members, key=lambda work: (self._here_since(work), work.job.name)):
                 division = tree.divisions[tree.division_of[work.quota_type]]
                 path = tree.path[work.home]
                 promised = [division.guaranteed[place] for place in path]
@@ -197,7 +204,13 @@ class Windows:
                         within[place] = within.get(place, 0) + work.milli
                 elif work.milli <= room:
                     room -= work.milli
-                    work.charged_leaf = leaf
+                    claimed[work] = leaf
+        return claimed
+
+    def _here_since(self, work: Holder) -> int:
+        """When it came to its place, as the next plan will see it."""
+        stands = work.first_seats and not work.evicted and not work.moved
+        return (work.job.run.started or self.now) if stands else self.now
 
     # What may start before a window
 

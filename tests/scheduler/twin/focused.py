@@ -175,6 +175,39 @@ def step_random(seed: int) -> Json:
     return made
 
 
+def window_random(seed: int) -> Json:
+    """A window of a class that is open, and its class in several queues: who stands in it, and what may be taken in its name?"""
+    rng = random.Random(seed)
+    nodes = [node(f"n{number}", rng.choice([2, 4, 8]), path={"rack": f"r{number // 2}"}) for number in range(rng.randint(1, 3))]
+    total = sum(one["gpus"] for one in nodes)
+    quotas = _tree(rng, total)
+    inner = {one["parent"] for one in quotas}
+    leaves = [one["name"] for one in quotas if one["name"] not in inner]
+    for one in quotas:
+        one.update(priority=rng.choice([100, 100, 50]))
+        if rng.random() < 0.4:
+            one.update(guaranteed=0, weight=0)
+    cls = rng.choice(["inference", "inference", "batch"])
+    free = [(one["name"], gpu) for one in nodes for gpu in range(one["gpus"])]
+    others = ["batch", "batch", "interactive", cls]
+    jobs = [_windowed(rng, f"r{number}", rng.choice(leaves), others, free) for number in range(rng.randint(2, 9))]
+    jobs += [_windowed(rng, f"w{number}", rng.choice(leaves), [cls, cls, "interactive"], []) for number in range(rng.randint(1, 4))]
+    made = scenario(nodes=nodes, quotas=quotas, jobs=jobs, levels=["rack"])
+    made["reservations"] = [{"name": "floor", "class": cls, "gpus": rng.randint(1, total), "gpu_type": H100, "start": -60, "end": None}]
+    if rng.random() < 0.2:
+        made["reservations"].append({**made["reservations"][0], "name": "more", "class": rng.choice(["interactive", cls]), "gpus": 2})
+    return made
+
+
+def _windowed(rng: random.Random, name: str, leaf: str, classes: list[str], free: list[tuple[str, int]]) -> Json:
+    """A job that runs where there is something free."""
+    job = {**_elastic(rng, name, leaf, free), "class": rng.choice(classes)}
+    if rng.random() < 0.6:
+        role = job["roles"][0]
+        role["max"] = max(role["min"], len(job.get("workers") or []))
+    return job
+
+
 def queue_random(seed: int) -> Json:
     """Queues of jobs for whole GPUs of one type, some of which run: who is served in which order, and where?"""
     rng = random.Random(seed)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
+from . import class_windows
 from .order import fork, queue_key, ratio, serves_first
 from .replay import apply_decision, spelt, steps
 from .shares import Figures, Unit, borrowed_units, figures, guarantee_of, least, limit_of, units_of, window_milli
@@ -42,10 +43,13 @@ def right_violations(scenario: Json, plan: Json) -> list[str]:
         if action in TAKES and why.get("code") == "reclaim" and key in world.jobs and key not in judged:
             judged.add(key)
             group = [d for d in plan["decisions"] if d["action"] in TAKES and d["why"].get("for") == key and d["why"]["code"] == "reclaim"]
+            asked = (view for w in _moments(scenario, plan, key, first) for view in (w, *class_windows.views(w, key)))
             found += next(
-                (faults for w in _moments(scenario, plan, key, first) if not (faults := reclaim_violations(w, w.jobs[key], group, plan))),
+                (faults for w in asked if not (faults := reclaim_violations(w, w.jobs[key], group, plan, first.jobs[key].quota))),
                 reclaim_violations(world, world.jobs[key], group, plan),
             )
+            own = [d["job"] for d in group if first.jobs[d["job"]].quota == first.jobs[key].quota]
+            found += [f"{name} is reclaimed for {key} of its own queue" for name in own]
     bound = world_bound(scenario, plan)
     if bound is not None and len(moves) > bound:
         found.append(f"{len(moves)} jobs moved to consolidate, at most {bound}: {', '.join(moves)}")
@@ -73,10 +77,16 @@ def _moments(scenario: Json, plan: Json, asker: str, first: World) -> Iterator[W
         yield now
         moved = [str(d["job"]) for d in plan["decisions"] if d["action"] == "move" and d["why"].get("code") in ("preempt", "reclaim")]
         moved = [name for name in moved if name != asker and now.jobs[name].last_moved == 0]
-        for name in moved:
-            now = _put_out(now, now.jobs[name])
-        if moved:
-            yield now
+        if not moved:
+            continue
+        given = copy.deepcopy(current)  # with what others gave so that the moved ones stand again
+        for decision in plan["decisions"]:
+            if (decision.get("why") or {}).get("for") in moved:
+                apply_decision(given, decision)
+        for then in (now, read(given)):
+            for name in moved:
+                then = _put_out(then, then.jobs[name])
+            yield then
 
 
 def world_bound(scenario: Json, plan: Json) -> int | None:
@@ -110,7 +120,10 @@ def gates(world: World, decision: Json) -> list[str]:
                 continue
             members = [other for other in world.jobs.values() if name in world.ancestry(other.quota)]
             allocated = sum(held_of(world, other, kind) for other in members)
-            fixed = sum(held_of(world, other, kind) for other in members if other.preemptible is False)
+            firm = [other for other in members if other.preemptible is False]
+            # The promise to a class counts its windows; to others what stands in those is charged there.
+            fixed = sum(held_of(world, other, kind) for other in firm)
+            fixed -= _carried(world, [other for other in firm if other.cls != job.cls], kind, job, 0)
             limit = _limit(world, name, kind)
             if limit is not None:
                 limit = max(limit, _widest(world, name, kind))
@@ -362,8 +375,11 @@ def _removed(world: World, decision: Json, division: str) -> list[Unit]:
     return [unit for unit in units if not set(unit.workers) <= stay]
 
 
-def reclaim_violations(world: World, asker: Job, group: list[Json], plan: Json) -> list[str]:
-    """Whether one reclaim was legal, from the world just before it: may it try, each unit, the whole plan, the order afterwards."""
+def reclaim_violations(world: World, asker: Job, group: list[Json], plan: Json, home: str = "") -> list[str]:
+    """Whether one reclaim was legal, from the world just before it: may it try, each unit, the whole plan, the order afterwards.
+
+    `home` is the asker's own queue, where it asks in the name of a window.
+    """
     served = next((d for d in plan["decisions"] if d.get("job") == asker.name and "workers" in d), None)
     back = served is None and asker.holds and not asker.missing  # was put out, and is back in the very place
     if served is None and back:
@@ -403,7 +419,7 @@ def reclaim_violations(world: World, asker: Job, group: list[Json], plan: Json) 
             found += _in_this_step(world, division, (asker, need), unit, pair, taken)
             for name in world.ancestry(victim.quota):
                 taken[name] += unit.milli
-    return found + _whole_plan(world, table, division, asker, need, taken) + _served_again(world, (division, kind), asker, gone)
+    return found + _whole_plan(world, table, division, asker, need, taken) + _served_again(world, (division, kind), asker, home, gone)
 
 
 def _one_step(world: World, asker: Job, served: Json) -> int:
@@ -481,7 +497,7 @@ def _whole_plan(world: World, table: Table, division: str, asker: Job, need: int
     return found
 
 
-def _served_again(world: World, where: tuple[str, str], asker: Job, gone: list[Json]) -> list[str]:
+def _served_again(world: World, where: tuple[str, str], asker: Job, home: str, gone: list[Json]) -> list[str]:
     """With the victims gone, the order of queues must serve the job before each of them that asks again."""
     evicted = [d["job"] for d in gone if d["action"] == "evict"]
     then = world
@@ -490,8 +506,11 @@ def _served_again(world: World, where: tuple[str, str], asker: Job, gone: list[J
         changed = Job(**{**vars(job), "state": "queued", "workers": (), "leaving": ()})
         then = then.with_job(changed)
     table = figures(then)
-    return [
-        f"{name} would be served before {asker.name}, for which it was reclaimed"
-        for name in evicted
-        if not serves_first(then, table, where[0], asker, then.jobs[name], where[1])
-    ]
+    found = []
+    for name in evicted:
+        other, asks = then.jobs[name], asker
+        if asker.quota.startswith(class_windows.MARK) and class_windows.both_may(world, asker.quota, asker, other, *where):
+            asks = replace(asker, quota=home)
+        if not serves_first(then, table, where[0], asks, other, where[1]):
+            found.append(f"{name} would be served before {asker.name}, for which it was reclaimed")
+    return found

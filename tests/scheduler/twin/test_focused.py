@@ -2,13 +2,14 @@
 
 import pytest
 
-from .focused import growth_random, split_random, step_random
+from .focused import growth_random, split_random, step_random, window_random
 from .laws import LAWS
 from .planner import plan_of
 
 # Seeds beyond the fixed set that once broke a law.
 ONCE_FAILED_SPLIT = [575]
 ONCE_FAILED_STEP = [245]
+ONCE_FAILED_WINDOW = [141, 148, 171, 186, 211, 229, 253, 258, 315, 334, 347, 371, 374, 385]
 
 
 @pytest.mark.parametrize("law", sorted(LAWS))
@@ -35,6 +36,19 @@ def test_the_scenarios_about_split_boards_evict_for_a_new_layout():
 def test_steps_of_fairness_keep_every_law(law: str):
     for seed in [*range(150), *ONCE_FAILED_STEP]:
         assert LAWS[law](step_random(seed)) == [], f"step_random({seed})"
+
+
+@pytest.mark.parametrize("law", sorted(LAWS))
+def test_windows_of_classes_keep_every_law(law: str):
+    for seed in [*range(100), *ONCE_FAILED_WINDOW]:
+        assert LAWS[law](window_random(seed)) == [], f"window_random({seed})"
+
+
+def test_the_scenarios_about_windows_take_back_in_their_name():
+    """Else the laws above would be kept by doing nothing."""
+    decisions = [one for seed in range(100) for one in plan_of(window_random(seed))["decisions"] if one["action"] in ("evict", "shrink")]
+
+    assert sum("window:" in one["why"]["detail"] for one in decisions) >= 5
 
 
 def test_the_scenarios_about_steps_spare_somebody():

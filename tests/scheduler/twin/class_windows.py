@@ -1,0 +1,69 @@
+"""Windows of classes as queues of their own: what stands in them is charged to them, and who asks may ask in their name."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from fractions import Fraction
+
+from .shares import guarantee_of, least
+from .world import ALL, Job, Quota, Window, World
+
+MARK = "window:"
+
+
+def views(world: World, asker: str) -> Iterator[World]:
+    """The world with class windows charged, and the one in which the asker asks in the name of a window of his class."""
+    windows = [window for window in world.windows if window.cls is not None and window.open_at(0) and not _released(world, window)]
+    if not windows:
+        return
+    quotas = {**world.quotas, **{MARK + window.name: _quota(world, window) for window in windows}}
+    charged = replace(world, quotas=quotas)
+    for window in windows:
+        charged = _claimed(charged, window)
+    yield charged
+    job = charged.jobs[asker]
+    for window in windows:
+        if job.cls == window.cls and not job.holds:
+            yield charged.with_job(replace(job, quota=MARK + window.name))
+
+
+def both_may(world: World, window: str, asker: Job, other: Job, division: str, kind: str) -> bool:
+    """Whether another job of the class may ask in the name of the same window: then their own queues decide who is served first."""
+    stated = world.quotas[window].limit
+    most = sum(amount or 0 for amount in stated.values()) if isinstance(stated, dict) else stated or 0
+    used = sum(world.held(job, division) for job in world.jobs.values() if job.quota == window)
+    return other.cls == asker.cls and used + least(world, other, kind) <= most
+
+
+def _released(world: World, window: Window) -> bool:
+    if window.decay is None or window.start + window.decay > 0:
+        return False
+    return not any(job.cls == window.cls and job.state != "stopping" for job in world.jobs.values())
+
+
+def _quota(world: World, window: Window) -> Quota:
+    """No share of the surplus, and no more than the window's GPUs."""
+    amount = {str(window.gpu_type): window.milli} if world.by_type else window.milli
+    limit = {**dict.fromkeys(world.divisions(), 0), **amount} if isinstance(amount, dict) else amount
+    return Quota(MARK + window.name, None, amount, limit, Fraction(0), 100, None, None, window.start, 0)
+
+
+def _claimed(world: World, window: Window) -> World:
+    """What the own guarantees of the class's work do not hold is charged to the window, first come first served."""
+    here = [job for job in world.jobs.values() if job.holds and job.cls == window.cls and not job.quota.startswith(MARK)]
+    here = [job for job in here if _type_of(world, job) == window.gpu_type]
+    room, within = window.milli, dict.fromkeys(world.quotas, 0)
+    for job in sorted(here, key=lambda job: (job.started or 0, job.name)):
+        division = str(window.gpu_type) if world.by_type else ALL
+        held, line = world.held(job, division), world.ancestry(job.quota)
+        promises = {name: guarantee_of(world, name, division) for name in line}
+        if all(most is None or within[name] + held <= most for name, most in promises.items()):
+            for name in line:
+                within[name] += held
+        elif held <= room:
+            room -= held
+            world = world.with_job(replace(job, quota=MARK + window.name))
+    return world
+
+
+def _type_of(world: World, job: Job) -> str | None:
+    return next((world.nodes[worker.node].quota_type for worker in job.workers), None)
