@@ -25,11 +25,14 @@ HOUR = 60 * MINUTE
 # So many of the newest count; and so many of what was told last say alone what is unsure where that is more.
 WINDOW, LATELY = 2000, 1000
 # What ranges promise: four fifths of starts. They aim at somewhat more, as the next week is not the last one.
-PROMISED, AIM = 0.8, 0.85
-# Of what is told so much is least sure, and held nearly always; all else as often as is left of the aim, more or less of it by as much as fewer or
-# more than aimed at were inside lately, within bounds.
+PROMISED, AIM = 0.8, 0.8525
+# Of what is told so much is least sure, and held nearly always; all else as often as is left of the aim, more of it by as much as fewer than aimed at
+# were inside lately, and less by a multiple of as much as more were, within bounds.
 UNSURE, UNSURE_HELD = 0.41, 0.95
-LEAST_HELD, MOST_HELD = 0.55, 0.95
+LEAST_HELD, MOST_HELD, NARROWED = 0.55, 0.95, 3
+# Where more than so much was called unsure by now, as a fleet filled up, a multiple of that is called so the less, but never less than the last number.
+# It is looked at after each so many tellings. A range that most can plan by is wide for more than half of them otherwise.
+MOST_UNSURE, CORRECTED, LEAST_UNSURE, LOOKED_AFTER = 0.43, 6, 0.05, 100
 # A spread is half of what lies between the futures, a part of the wait, and a part of how long one usually waits: nobody minds minutes of hours.
 SHOWN, FURTHER, FLOOR = 0.5, 0.1, 0.2
 LEAST_REACH = 0.01  # of a unit, where all came exactly as foreseen
@@ -134,19 +137,29 @@ def _usual(waited: Sequence[int]) -> float:
 
 
 def _border(spreads: Sequence[float]) -> float:
-    """From which spread on those are that are least sure, of all or of the last ones: when a fleet fills up, most are less sure than before."""
-    return max(_border_of(part) for part in (spreads, spreads[-LATELY:]))
+    """From which spread on those are that are least sure, of all or of the last ones: when a fleet fills up, most are less sure than before.
+
+    What was told is gone through from the beginning: so it is known how much of it was called unsure then.
+    """
+    told, unsure = ASSUMED, ASSUMED * UNSURE
+    for seen in range(0, len(spreads) + 1, LOOKED_AFTER):
+        part = min(UNSURE, max(LEAST_UNSURE, UNSURE - CORRECTED * (unsure / told - MOST_UNSURE)))
+        border = max(_border_of(known, part) for known in (spreads[:seen], spreads[max(0, seen - LATELY) : seen]))
+        those = spreads[seen : seen + LOOKED_AFTER]
+        told += len(those)
+        unsure += sum(spread > border for spread in those)
+    return border
 
 
-def _border_of(spreads: Sequence[float]) -> float:
+def _border_of(spreads: Sequence[float], unsure: float) -> float:
     ordered = sorted([*spreads, *assumed_spreads()])
-    return ordered[min(len(ordered) - 1, int((1 - UNSURE) * len(ordered)))]
+    return ordered[min(len(ordered) - 1, int((1 - unsure) * len(ordered)))]
 
 
 def _held(lately: Sequence[bool]) -> float:
     """The part of the surer starts that ranges hold."""
-    inside = (sum(lately) + INSIDE_ASSUMED * AIM) / (len(lately) + INSIDE_ASSUMED)
-    return min(MOST_HELD, max(LEAST_HELD, (AIM - UNSURE * UNSURE_HELD) / (1 - UNSURE) + AIM - inside))
+    missing = AIM - (sum(lately) + INSIDE_ASSUMED * AIM) / (len(lately) + INSIDE_ASSUMED)
+    return min(MOST_HELD, max(LEAST_HELD, (AIM - UNSURE * UNSURE_HELD) / (1 - UNSURE) + missing * (1 if missing > 0 else NARROWED)))
 
 
 def _reach(misses: Sequence[float], lean: float, part: float) -> float:
