@@ -30,8 +30,8 @@ PROMISED, AIM = 0.8, 0.8525
 # were inside lately, and less by a multiple of as much as more were, within bounds.
 UNSURE, UNSURE_HELD = 0.41, 0.95
 LEAST_HELD, MOST_HELD, NARROWED = 0.55, 0.95, 3
-# Where more than so much was called unsure by now, as a fleet filled up, a multiple of that is called so the less, but never less than the last but one
-# of these; that is looked at after each so many tellings. A range that most can plan by would be wide for more than half of them otherwise.
+# Where more than so much was called unsure by now, as a fleet filled up, a multiple of that is called so the less, but never less than the last but
+# one of these; that is looked at after each so many tellings. A range that most can plan by would be wide for more than half of them otherwise.
 MOST_UNSURE, CORRECTED, LEAST_UNSURE, LOOKED_AFTER = 0.43, 6, 0.05, 100
 # A spread is half of what lies between the futures, a part of the wait, and a part of how long one usually waits: nobody minds minutes of hours.
 SHOWN, FURTHER, FLOOR = 0.5, 0.1, 0.2
