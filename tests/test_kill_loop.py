@@ -10,7 +10,7 @@ import random
 import signal
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,7 +19,7 @@ import pytest
 
 from scheduler.backends.base import RunState
 from scheduler.backends.local import LocalBackend, Rules
-from tests.servers import Manage, Postgres, Redis, wait_until
+from tests.servers import Manage, Redis, wait_until
 from tests.test_production import COMPOSE, Production, children
 
 pytestmark = [pytest.mark.soak, pytest.mark.postgres, pytest.mark.redis, pytest.mark.xdist_group("production")]
@@ -83,8 +83,8 @@ class Victims(Production):
 
 
 @pytest.fixture
-def victims(tmp_path: Path, postgres: Postgres, redis_server: Redis) -> Iterator[Victims]:
-    running = Victims(tmp_path, postgres, redis_server)
+def victims(tmp_path: Path, migrated_postgres: Callable[[], str], redis_server: Redis) -> Iterator[Victims]:
+    running = Victims(tmp_path, migrated_postgres(), redis_server)
     try:
         running.start()
         yield running

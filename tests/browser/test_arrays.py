@@ -45,12 +45,14 @@ def test_a_sweep_is_typed_and_says_what_it_comes_to(visit):
 
     expect(page.locator("#fit")).to_contain_text("6 jobs of 2 GPUs each: 12 GPUs if all run at once")
     page.get_by_role("button", name="Submit", exact=True).click()
+    expect(page.locator("h1")).to_have_text("sweep")
+    expect(page.locator("tbody tr")).to_have_count(6)
+    page.get_by_role("link", name="sweep[0]").click()
     expect(page.locator("h1")).to_contain_text("sweep[0]")
     asks = page.locator("section.panel", has=page.get_by_role("heading", name="What it asks for"))
     expect(asks).to_contain_text("LR=0.1")
     asks.get_by_role("link", name="a-").click()
     expect(page.locator("h1")).to_have_text("sweep")
-    expect(page.locator("tbody tr")).to_have_count(6)
 
 
 @pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 390)])
