@@ -66,7 +66,6 @@ class Clearable:
         # By the GPUs of a worker that is moved, and by node: the places for such workers that are won by clearing it, without those that are taken by
         # who leaves it; and whether nobody who leaves it needs such a place.
         self._sizes = np.arange(1, most + 1)
-        self._places = np.arange(most + 1)[:, None] // self._sizes
         self._won: Ints = np.zeros((most, size), dtype=np.int64)
         self._content: Flags = np.ones((most, size), dtype=np.bool_)
         self._there: Ints = np.zeros(most, dtype=np.int64)  # as it is, on all nodes
@@ -111,8 +110,8 @@ class Clearable:
                 elif size and size != usable[seat.node]:
                     return
                 sizes.add(size)
-        places = self._places
-        self._won[:, node] = places[idle + sum(here)] - places[idle] - places[here].sum(axis=0)
+        taken = (np.array(here, dtype=np.int64)[:, None] // self._sizes).sum(axis=0)
+        self._won[:, node] = (idle + sum(here)) // self._sizes - idle // self._sizes - taken
         for size in sizes:
             if size:
                 self._content[size - 1, node] = False
