@@ -45,6 +45,7 @@ from .values import (
     Role,
     Run,
     Topology,
+    has_lapsed,
 )
 
 MOST_WORKERS = 100_000
@@ -261,6 +262,8 @@ class JobReader:
         times = (since, started, self.moment_of(row.until))
         later = (self.moment_of(row.degraded_since), self.moment_of(row.last_evicted), self.moment_of(row.last_moved))
         reclaimed = self.moment_of(row.reclaimed)
+        if has_lapsed(state, times[2], self.now):
+            raise Doubtful
         workers = self.swift_workers(row.workers, kind, name) if holds else ()
         return _run(state, *times, workers, (), row.backfilled is True, *later, evictions, reclaimed)
 
@@ -535,7 +538,9 @@ class JobReader:
         state = fields["state"]
         name = raw["name"] if type(raw.get("name")) is str else "?"
         leaving = self.workers(fields["leaving"], kind, (*path, "leaving"), self.going, name)
-        occupancy = self.going if state == "stopping" else self.held
+        lapsed = has_lapsed(state, fields["until"], self.now)
+        # What was promised until a moment that has come may be somebody else's by now.
+        occupancy = self.going if state == "stopping" else Occupancy(faults, "is also held by") if lapsed else self.held
         workers = self.workers(fields["workers"], kind, (*path, "workers"), occupancy, name, promised=state == "reserved" or bool(leaving))
         if state == "queued" and (workers or leaving):
             faults.add((*path, "workers"), "a queued job has none")
@@ -543,7 +548,7 @@ class JobReader:
             faults.add((*path, "workers"), f"a {state} job has some")
         if len(faults.found) > before:
             return None
-        return Run(
+        run = Run(
             state,
             fields["since"],
             fields["started"],
@@ -557,6 +562,7 @@ class JobReader:
             fields["evictions"],
             fields["reclaimed"],
         )
+        return run.given_up() if lapsed else run
 
     def workers(self, raw: Any, kind: Kind, path: Path, occupancy: Occupancy, name: str, *, promised: bool = False) -> tuple[Placed, ...]:
         if raw == ():

@@ -5,7 +5,7 @@ usage is millionths of the fleet. What many jobs have in common is one shared `K
 whatever is computed about a shape is computed once.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 CLASSES = ("batch", "interactive", "inference")  # the rank of a class is its place here
@@ -268,8 +268,20 @@ class Run:
     evictions: int = 0
     reclaimed: int | None = None  # when it came to its place by reclaim
 
+    def given_up(self) -> "Run":
+        """It asks for places like anyone who waits; or, as long as it has others to leave, it does that first."""
+        if self.leaving:
+            return replace(self, state="stopping", workers=self.leaving, leaving=(), backfilled=False, degraded_since=None, reclaimed=None)
+        waits = Run(last_evicted=self.last_evicted, last_moved=self.last_moved, evictions=self.evictions)
+        return QUEUED if waits == QUEUED else waits
+
 
 QUEUED = Run()
+
+
+def has_lapsed(state: str, until: int | None, now: int) -> bool:
+    """Whether a job was promised its places, or was starting in them, until a moment that has come: it gives them up."""
+    return until is not None and until <= now and state in ("reserved", "starting")
 
 
 @dataclass(frozen=True, slots=True)

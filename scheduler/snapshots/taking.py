@@ -1,7 +1,7 @@
 """Taking a snapshot: read the rows of one moment, reuse what is unchanged, and leave out what can't be planned."""
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import chain, islice
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ from gpufleet.core.moment import one_moment
 from gpufleet.core.prepared import Prepared, together
 from gpufleet.core.times import millis
 from scheduler.engine.kept import Kept
-from scheduler.engine.values import Job, Kind, Scenario, Settings
+from scheduler.engine.values import Job, Kind, Scenario, Settings, has_lapsed
 from scheduler.models import Job as JobModel
 from scheduler.snapshots import jobs as rows_of
 from scheduler.snapshots.fleet import FleetView, fleet_asked, fleet_view
@@ -188,7 +188,7 @@ class Snapshots:
                     left_out[row[rows_of.NAME]] = LeftOut(key, row[rows_of.STATE], str(fault))
                     _block(blocked, (*(held.get(key) or ()), *(seats.get(key) or ())), fleet)
                     continue
-            known_now[key] = known
+            known_now[key] = _as_of(known, moment)
         self._known = known_now
         if len(self._asks) > 2 * len(rows) + 1000:
             self._asks = {row[rows_of.ID]: self._asks[row[rows_of.ID]] for row in rows}
@@ -207,6 +207,15 @@ class Snapshots:
             raise Unreadable("it holds nothing")
         job = job_of(row, tree.paths[row[rows_of.QUOTA]], kind, saving, movable, last, run)
         return _Known(source, job, JobRow(row[rows_of.ID], row[rows_of.STATE], row[rows_of.REVISION], row[rows_of.QUOTA]))
+
+
+def _as_of(known: _Known, now: int) -> _Known:
+    """A promise whose time is up is kept no longer, and who is not up in time is about to be stopped: timers see to it."""
+    run = known.job.run
+    if not has_lapsed(run.state, run.until, now):
+        return known
+    after = run.given_up() if run.state == "reserved" else replace(run, state="stopping")
+    return _Known(known.source, replace(known.job, run=after), known.row)
 
 
 def _asked(now: datetime) -> tuple[tuple[Any, ...], tuple[Any, ...], list[Any], Standing]:

@@ -10,8 +10,8 @@ def run(cycle: Cycle) -> None:
     for work in sorted(cycle.asking.open, key=lambda work: work.order):
         if work.stale or not work.degraded or work.fresh or work.state not in ("running", "starting", "reserved"):
             continue
-        run = work.job.run
-        since = run.degraded_since if run.degraded_since is not None else (run.since if run.since is not None else cycle.now)
+        told = work.job.run.degraded_since
+        since = cycle.now if told is None else told
         if cycle.now - since < grace:
             continue
         have, need = len(work.seats), sum(role.least for role in work.kind.roles)

@@ -1,5 +1,7 @@
 """One rule a test, on fleets small enough to be checked by eye."""
 
+import pytest
+
 from scheduler.engine.scenario import SETTING_KEYS
 from tests.servers import PROJECT
 
@@ -216,6 +218,37 @@ def test_a_gang_without_repair_ends_after_its_grace() -> None:
     plan = plan_of(scene([node("n0")], [quota("q")], [gang]))
 
     assert actions(plan) == {"gang": "evict"}
+
+
+def test_the_grace_of_a_gang_begins_now_where_nobody_says_since_when_it_is_degraded() -> None:
+    gang = running("gang", [at("n0", *FULL)], least=2, most=2, since=-3600, started=-3600)
+    plan = plan_of(scene([node("n0")], [quota("q")], [gang]))
+
+    assert actions(plan) == {}
+    assert plan["next_wake"] == "2026-11-20T09:01:00Z"
+
+
+@pytest.mark.parametrize("state", ["reserved", "starting"])
+def test_a_promise_holds_its_places_until_its_time_and_no_longer(state: str) -> None:
+    promised = {**running("promised", [at("n0", *FULL)], "b", started=None, since=-60), "state": state}
+    for until, expected in ((0.001, {}), (None, {}), (0, {"other": "start"}), (-60, {"other": "start"})):
+        plan = plan_of(scene([node("n0")], [quota("a"), quota("b")], [{**promised, "until": until}, job("other", "a", 8, submitted=-200)]))
+        assert actions(plan) == expected
+        assert [one["job"] for one in plan["waiting"]] == (["promised"] if expected else ["other"])
+
+
+def test_nobody_holds_what_was_promised_to_him_until_now() -> None:
+    """Its places may be another one's by now; and what it still leaves is being freed, like that of everyone who stops."""
+    held = running("held", [at("n0", *FULL)], "a")
+    promised = {**running("promised", [at("n0", *FULL)], "b", started=None), "state": "reserved", "until": -1}
+    plan = plan_of(scene([node("n0")], [quota("a", 8), quota("b")], [held, promised]))
+    assert actions(plan) == {}
+    assert [one["job"] for one in plan["waiting"]] == ["promised"]
+
+    moving = {**promised, "leaving": [at("n1", *FULL)]}
+    plan = plan_of(scene([node("n0"), node("n1")], [quota("a", 8), quota("b")], [held, moving, job("next", "a", 8)]))
+    assert [(one["job"], placed(plan, "next"), one["after"]) for one in plan["decisions"]] == [("next", ["n1"], ["promised"])]
+    assert plan["waiting"] == []
 
 
 def test_a_short_job_runs_in_the_gap_and_a_long_one_does_not() -> None:

@@ -70,6 +70,26 @@ def test_the_export_is_the_same_scenario_and_gives_the_same_plan() -> None:
     assert json.loads(speller.spell(snapshot.scenario)) == json.loads(document)  # the second time from what is known
 
 
+def test_who_was_promised_places_until_now_is_shown_without_them() -> None:
+    """Also where no timer has run yet: what a page asks of the engine, and the export, are no plans of the loop."""
+    loop = busy_world()
+    snapshots = Snapshots()
+    before = {job.name: job for job in take(snapshots, loop.now).scenario.jobs}
+    late = max(job.run.until or 0 for job in before.values()) - millis(loop.now)
+    snapshot = take(snapshots, loop.now + timedelta(milliseconds=late))
+    after = {job.name: job.run for job in snapshot.scenario.jobs}
+
+    assert {"reserved", "starting"} <= {job.run.state for job in before.values()}
+    for name, job in before.items():
+        if job.run.state == "reserved":
+            assert (after[name].state, after[name].workers) == ("queued", ())
+        elif job.run.state == "starting":
+            assert (after[name].state, after[name].workers) == ("stopping", job.run.workers)
+        else:
+            assert after[name] == job.run
+    assert spell(make_plan(load(json.dumps(spelt(snapshot.scenario)))).as_json()) == spell(make_plan(snapshot.scenario, snapshot.kept).as_json())
+
+
 def test_every_recorded_plan_can_be_made_again_from_its_export() -> None:
     busy_world()
     records = list(PlanRecord.objects.order_by("id"))

@@ -5,6 +5,7 @@ from typing import Any
 
 from .boards import layout_faults
 from .builders import H100, at, node, quota, scenario
+from .strategies import scenario_random
 
 Json = dict[str, Any]
 
@@ -237,4 +238,14 @@ def queue_random(seed: int) -> Json:
         made["settings"]["fairness"] = {"usage_weight": 0.5}
     if rng.random() < 0.2:
         made["settings"]["placement"] = "spread"
+    return made
+
+
+def promised_random(seed: int) -> Json:
+    """Any fleet, on which many have only been promised their places or are starting in them, some of them until a moment that has passed."""
+    made, rng = scenario_random(seed), random.Random(seed)
+    for job in made["jobs"]:
+        if job.get("state") in ("reserved", "starting") or (job.get("state") == "running" and rng.random() < 0.4):
+            job.update(state=rng.choice(["reserved", "starting"]), until=rng.choice([-600, -1, 0, 1, 600]), degraded_since=None)
+            job.pop("started", None)
     return made

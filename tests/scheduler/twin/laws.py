@@ -12,7 +12,7 @@ from .legal_times import end_of, may_yield, when
 from .planner import plan_of, planned
 from .replay import apply_in_transit, apply_plan
 from .shares import figures
-from .world import ALL, read
+from .world import ALL, Reader, read
 
 Json = dict[str, Any]
 ROUNDS = 5
@@ -184,7 +184,8 @@ def advice_is_true(scenario: Json) -> list[str]:
 
 def _with_change(scenario: Json, name: str, change: Json) -> Json:
     other = copy.deepcopy(scenario)
-    job = next(job for job in other["jobs"] if job["name"] == name)
+    place, job = next((place, job) for place, job in enumerate(other["jobs"]) if job["name"] == name)
+    job = other["jobs"][place] = Reader(scenario).as_of_now(job)
     what, to = change["change"].split("."), change["to"]
     if what == ["topology", "required"]:
         job["topology"] = {**job["topology"], "required": to}

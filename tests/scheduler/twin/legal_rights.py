@@ -242,8 +242,7 @@ def _taken(world: World, decision: Json, moved: set[str]) -> list[str]:
 def _stale(world: World, victim: Job) -> list[str]:
     if not victim.missing:
         return [f"evict {victim.name} as stale: it is whole"]
-    since = victim.since if victim.degraded_since is None else victim.degraded_since
-    if victim.degraded_since is None or -since < world.settings["stale_grace_s"] * 1000:
+    if -(victim.degraded_since or 0) < world.settings["stale_grace_s"] * 1000:
         return [f"evict {victim.name} as stale: its grace is not over"]
     return []
 

@@ -4,7 +4,7 @@ import copy
 from collections.abc import Iterator
 from typing import Any
 
-from .world import Worker, World, read
+from .world import Reader, Worker, World, read
 
 CHANGES = ("evict", "shrink", "start", "repair", "grow", "move")
 Json = dict[str, Any]
@@ -71,7 +71,7 @@ def apply_in_transit(scenario: Json, plan: Json, *, patience_s: int = 900) -> Js
     Boards are shown with their new layout only where nobody had to leave first.
     """
     after = copy.deepcopy(scenario)
-    promised = _being_left(scenario)
+    promised, reader = _being_left(scenario), Reader(scenario)
     for decision in plan["decisions"]:
         action = decision["action"]
         if action == "repartition":
@@ -94,7 +94,7 @@ def apply_in_transit(scenario: Json, plan: Json, *, patience_s: int = 900) -> Js
         kept = [_place(worker) for worker in job["workers"]]
         gone = [worker for worker in before.get("workers") or [] if _place(worker) not in kept]
         gone = [worker for worker in gone if not promised & {(worker["node"], gpu) for gpu in worker["gpus"]}]  # it was never there
-        if before.get("state", "queued") != "queued":
+        if reader.as_of_now(before).get("state", "queued") != "queued":
             job["leaving"] = [*(before.get("leaving") or []), *gone]
     return after
 

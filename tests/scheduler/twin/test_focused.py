@@ -2,7 +2,7 @@
 
 import pytest
 
-from .focused import growth_random, split_random, step_random, window_random
+from .focused import growth_random, promised_random, split_random, step_random, window_random
 from .laws import LAWS
 from .planner import plan_of
 
@@ -42,6 +42,31 @@ def test_steps_of_fairness_keep_every_law(law: str):
 def test_windows_of_classes_keep_every_law(law: str):
     for seed in [*range(100), *ONCE_FAILED_WINDOW]:
         assert LAWS[law](window_random(seed)) == [], f"window_random({seed})"
+
+
+@pytest.mark.parametrize("law", sorted(LAWS))
+def test_promises_whose_time_is_up_keep_every_law(law: str):
+    for seed in range(120):
+        assert LAWS[law](promised_random(seed)) == [], f"promised_random({seed})"
+
+
+def test_places_whose_promise_has_lapsed_are_given_to_others():
+    """Else the laws above would be kept by doing nothing."""
+    taken = 0
+    for seed in range(120):
+        made = promised_random(seed)
+        lapsed = {
+            (worker["node"], gpu): job["name"]
+            for job in made["jobs"]
+            if job.get("state") in ("reserved", "starting") and job["until"] <= 0 and not job.get("leaving")
+            for worker in job["workers"]
+            for gpu in worker["gpus"]
+        }
+        starts = [one for one in plan_of(made)["decisions"] if one["action"] == "start"]
+        places = ((one["job"], worker["node"], gpu) for one in starts for worker in one["workers"] for gpu in worker["gpus"])
+        taken += any(lapsed.get((node, gpu), name) != name for name, node, gpu in places)
+
+    assert taken >= 10
 
 
 def test_the_scenarios_about_windows_take_back_in_their_name():

@@ -386,10 +386,21 @@ class Reader:
         share = role.share if role.memory_mib is None else max(1, 1000 * role.memory_mib // memory) if memory else 1000
         return replace(worker, share=share)
 
+    def as_of_now(self, raw: dict[str, Any]) -> dict[str, Any]:
+        """A reserved or starting job holds its places until its `until`. Then it waits again, or first leaves what else it has to leave."""
+        until = self.time(raw.get("until"))
+        if raw.get("state") not in ("reserved", "starting") or until is None or until > 0:
+            return raw
+        told = {key: value for key, value in raw.items() if key not in ("since", "started", "backfilled", "degraded_since", "reclaimed")}
+        if raw.get("leaving"):
+            return {**told, "state": "stopping", "workers": raw["leaving"], "leaving": []}
+        return {**told, "state": "queued", "until": None, "workers": []}
+
     def job(self, raw: dict[str, Any]) -> Job:
         cls = raw.get("class", "batch")
         preemptible = raw.get("preemptible")
         roles = {role["name"]: self.role(role) for role in raw["roles"]}
+        raw = self.as_of_now(raw)
         return Job(
             name=raw["name"],
             quota=raw["quota"],
