@@ -6,15 +6,19 @@ as far as held most of the last ones (a conformal interval over a sliding window
 what nobody can know would share it. So the jobs are parted by their spread, where the fleet's own tellings lie: most have a range to plan by, which
 holds three in four, and the two fifths that are least sure one that holds nearly all. How many were inside lately moves the former.
 
-Jobs of one sweep miss alike, so hundreds of starts say less than they seem to: outcomes by a rule count beside the known ones, always. Where futures
-were too much to play, a forecast by estimates with a wide spread stands for them.
+Jobs of one sweep miss alike, so hundreds of starts say less than they seem to: what was told at one moment counts by the root of how many were told
+then, and outcomes by a rule count beside the known ones, always. Where futures were too much to play, a forecast by estimates with a wide spread
+stands for them.
 
 Values in, values out: the console hands over its own history, `gpufleet bench predictions` that of a simulated week.
 """
 
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cache
-from math import ceil, exp, sqrt
+from itertools import accumulate
+from math import exp, sqrt
 from statistics import NormalDist, median
 from typing import NamedTuple
 
@@ -25,11 +29,12 @@ HOUR = 60 * MINUTE
 # So many of the newest count; and so many of what was told last say alone what is unsure where that is more.
 WINDOW, LATELY = 2000, 1000
 # What ranges promise: four fifths of starts. They aim at somewhat more, as the next week is not the last one.
-PROMISED, AIM = 0.8, 0.8525
-# Of what is told so much is least sure, and held nearly always; all else as often as is left of the aim, more of it by as much as fewer than aimed at
-# were inside lately, and less by a multiple of as much as more were, within bounds.
-UNSURE, UNSURE_HELD = 0.41, 0.95
-LEAST_HELD, MOST_HELD, NARROWED = 0.55, 0.95, 3
+PROMISED, AIM = 0.8, 0.84
+# Of what is told so much is least sure, and held nearly always; all else as often as is left of the aim, more or less of it by a multiple of
+# how many fewer or more than aimed at were inside lately, within bounds. Unsure ones that are that many
+# times fewer leave more of the aim to the others.
+UNSURE, UNSURE_HELD, FEWER = 0.41, 0.95, 5
+LEAST_HELD, MOST_HELD, WIDENED, NARROWED = 0.55, 0.95, 2, 3
 # Where more than so much was called unsure by now, as a fleet filled up, a multiple of that is called so the less, but never less than the last but
 # one of these; that is looked at after each so many tellings. A range that most can plan by would be wide for more than half of them otherwise.
 MOST_UNSURE, CORRECTED, LEAST_UNSURE, LOOKED_AFTER = 0.43, 6, 0.05, 100
@@ -49,11 +54,12 @@ SOONER, LATER = 1.0, 1.8
 
 
 class Outcome(NamedTuple):
-    """What was foreseen and the wait that came of it, in milliseconds, and whether that was inside the range that was told."""
+    """What was foreseen and the wait that came of it, in milliseconds, and whether that was inside the range that was told; and when that was."""
 
     foreseen: Waits
     waited: int
     inside: bool
+    told_at: int | None = None  # None: alone
 
 
 class Foreseen(NamedTuple):
@@ -63,6 +69,9 @@ class Foreseen(NamedTuple):
     at: int
     latest: int
     known: int
+
+
+Miss = tuple[float, float]  # by how many units a start came later, and what that counts
 
 
 class Measure(NamedTuple):
@@ -99,15 +108,18 @@ class Foresight:
         self.known = len(known)
         usual = _usual([outcome.waited for outcome in known])
         self.measure = Measure(usual, _border([Measure(usual).spread(waits) for waits in lately]))
-        sure: list[float] = []
-        unsure: list[float] = []
+        together = Counter(outcome.told_at for outcome in known)
+        sure: list[Miss] = []
+        unsure: list[Miss] = []
         for outcome in known:
             kind = unsure if self.measure.spread(outcome.foreseen) > self.measure.border else sure
-            kind.append(self.measure.missed(outcome))
+            alike = 1 if outcome.told_at is None else together[outcome.told_at]
+            kind.append((self.measure.missed(outcome), alike**-0.5))
+        held = _held([outcome.inside for outcome in known], len(unsure))
         for kind, rule in ((sure, SURE_MISSES), (unsure, UNSURE_MISSES)):
-            kind += assumed(max(LEAST_ASSUMED, ASSUMED - len(kind) // ONE_LESS), *rule)
-        self.lean = median(sure + unsure)
-        self.sure = _reach(sure, self.lean, _held([outcome.inside for outcome in known]))
+            kind += [(miss, 1.0) for miss in assumed(max(LEAST_ASSUMED, ASSUMED - len(kind) // ONE_LESS), *rule)]
+        self.lean = _middle(sure + unsure)
+        self.sure = _reach(sure, self.lean, held)
         self.unsure = max(self.sure, _reach(unsure, self.lean, UNSURE_HELD))
 
     def foreseen(self, waits: Waits) -> Foreseen:
@@ -156,16 +168,28 @@ def _border_of(spreads: Sequence[float], unsure: float) -> float:
     return ordered[min(len(ordered) - 1, int((1 - unsure) * len(ordered)))]
 
 
-def _held(lately: Sequence[bool]) -> float:
-    """The part of the surer starts that ranges hold."""
-    missing = AIM - (sum(lately) + INSIDE_ASSUMED * AIM) / (len(lately) + INSIDE_ASSUMED)
-    return min(MOST_HELD, max(LEAST_HELD, (AIM - UNSURE * UNSURE_HELD) / (1 - UNSURE) + missing * (1 if missing > 0 else NARROWED)))
+def _held(lately: Sequence[bool], unsure: int) -> float:
+    """The part of the surer starts that ranges hold: what the unsure ones leave of the aim, where there are some."""
+    known = len(lately) + INSIDE_ASSUMED
+    part = min(UNSURE, FEWER * (unsure + INSIDE_ASSUMED * UNSURE) / known)
+    missing = AIM - (sum(lately) + INSIDE_ASSUMED * AIM) / known
+    return min(MOST_HELD, max(LEAST_HELD, (AIM - part * UNSURE_HELD) / (1 - part) + missing * (WIDENED if missing > 0 else NARROWED)))
 
 
-def _reach(misses: Sequence[float], lean: float, part: float) -> float:
+def _reach(misses: Sequence[Miss], lean: float, part: float) -> float:
     """How far from the middle, on both sides, a range holds such a part of them."""
-    ordered = sorted(abs(miss - lean) for miss in misses)
-    return max(LEAST_REACH, ordered[min(len(ordered), ceil((len(ordered) + 1) * part)) - 1])
+    return max(LEAST_REACH, _reached([(abs(miss - lean), weight) for miss, weight in misses], part))
+
+
+def _middle(misses: Sequence[Miss]) -> float:
+    return (_reached(misses, 0.5) - _reached([(-miss, weight) for miss, weight in misses], 0.5)) / 2
+
+
+def _reached(misses: Sequence[Miss], part: float) -> float:
+    """Up to where such a part of them lies, by what each of them counts."""
+    ordered = sorted(misses)
+    sums = [*accumulate(weight for _, weight in ordered)]
+    return ordered[min(len(ordered) - 1, bisect_left(sums, part * sums[-1]))][0]
 
 
 @cache

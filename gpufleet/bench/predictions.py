@@ -45,7 +45,7 @@ def ranged(story: Sequence[Told]) -> tuple[list[Ranged], list[Ranged]]:
         found.append(done)
         rule = ruled(one.waits)
         by_rule.append(Ranged(rule.earliest, rule.at, rule.latest, at - one.at))
-        history.append(Outcome(one.waits, at - one.at, done.earliest <= done.waited <= done.latest))
+        history.append(Outcome(one.waits, at - one.at, done.earliest <= done.waited <= done.latest, one.at))
     return found, by_rule
 
 

@@ -27,7 +27,7 @@ def foresight_now() -> Foresight:
     told = rows.order_by("-at", "-id").values_list(*FUTURES, "at")[:WINDOW]
     return Foresight(
         (
-            Outcome(_waits(futures, at), (started - at) // MILLISECOND, earliest <= started <= latest)
+            Outcome(_waits(futures, at), (started - at) // MILLISECOND, earliest <= started <= latest, millis(at))
             for *futures, at, earliest, _, latest, started in reversed(known)
         ),
         (_waits(futures, at) for *futures, at in reversed(told)),
