@@ -1,28 +1,77 @@
-"""A fleet on which everyone has what he asks for: a plan decides nothing there, and of what is kept nothing has to be taken up."""
+"""A fleet on which everyone has what he asks for: a plan decides nothing there, and of what is kept nothing has to be taken up.
 
+Where one job comes to it and fits, it starts, and nothing else is decided: of what is kept only the fleet and the tree have to be taken up.
+"""
+
+from dataclasses import dataclass
+
+from .capacity import Capacity
+from .cluster import Cluster, Work
+from .fleet import Seat, View
+from .invariants import check_changes
 from .kept import Kept
-from .plan import Course
-from .values import Scenario
+from .outcome import stands
+from .passes.allocate import FITS
+from .plan import Course, placing
+from .reasons import Reason
+from .seating import fit
+from .values import ByClass, Job, Scenario
 
 STANDS = frozenset(("running", "starting", "reserved"))
 
 
-def calm_course(scenario: Scenario, kept: Kept) -> Course | None:
-    """The empty course of a calm fleet; None where anything could be decided, or only a closer look would tell.
+@dataclass(frozen=True, slots=True)
+class Calm:
+    wake: int | None  # when a later plan could differ although nothing happens
+    newcomer: Job | None  # who waits; nobody else does
 
-    Everyone must stand whole, with nobody waiting, leaving or growing. What has changed since the last plan is taken up by the next one that is made.
+    def course(self) -> Course:
+        return Course((), self.wake, 0)
+
+    def with_newcomer(self, cluster: Cluster) -> Course | None:
+        """The course in which he starts; None where that takes more than idle GPUs.
+
+        What is derived from who waits and who stands is not taken up, but by the next plan that is made.
+        """
+        work = next(one for one in reversed(cluster.works) if one.job is self.newcomer)
+        first = cluster.kept.first
+        if not cluster.goes_on or first is None:
+            return None
+        seats = Room(cluster).start(work)
+        if seats is None:
+            return None
+        first.follow(cluster)
+        check_changes(cluster, first)
+        decision = placing("start", FITS, work.job.name, None, stands(work, cluster.grid), (), False)
+        cluster.rest((work,))
+        cluster.kept.pass_by(cluster)
+        return Course((decision,), self.wake, 0)
+
+
+def calm_at(scenario: Scenario, kept: Kept) -> Calm | None:
+    """How calm a fleet is; None where more could be decided, or only a closer look would tell.
+
+    Everyone must stand whole, with nobody leaving or growing, and at most one waiting. What has changed since the last plan is taken up by the next
+    one that is made.
     """
     forms = kept.forms
     if scenario.windows or forms.elastic or forms.desired or not kept.is_of(scenario):
         return None
     now, step = scenario.now, scenario.settings.fairness.step_ms
     wake: int | None = None
+    newcomer: Job | None = None
     for job in reversed(scenario.jobs):  # who came last waits most of all
         run = job.run
-        if run.state not in STANDS or run.leaving or job.not_before is not None:
-            return None
         form = forms.get(id(job.kind))
-        if form is None or form.each is None or len(run.workers) < form.all_least:
+        if job.not_before is not None or form is None or form.each is None:
+            return None
+        if run.state not in STANDS:
+            plain = run.state == "queued" and run.last_evicted is None and form.plain and not form.delay
+            if newcomer is not None or not plain or not _starts_who_fits(scenario, kept):
+                return None
+            newcomer = job
+            continue
+        if run.leaving or len(run.workers) < form.all_least:
             return None
         at = run.until
         if at is not None and at > now and (wake is None or at < wake):
@@ -31,4 +80,41 @@ def calm_course(scenario: Scenario, kept: Kept) -> Course | None:
             at = (run.reclaimed // step + 1) * step
             if at > now and (wake is None or at < wake):
                 wake = at
-    return Course((), wake, 0)
+    return Calm(wake, newcomer)
+
+
+def _starts_who_fits(scenario: Scenario, kept: Kept) -> bool:
+    """Whether a job alone starts where it fits, past all gates, and nothing but its place is a matter of choice."""
+    settings = scenario.settings
+    return "allocate" in settings.passes and settings.max_wait_ms == ByClass() and not scenario.demand and kept.of_one_type
+
+
+class Room:
+    """The fleet as it is, with nobody waiting but one job: no block is spared for a gang, as its own costs as much anywhere in a domain."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.grid = cluster.grid
+        self.fleet = cluster.fleet
+        self.settings = cluster.settings
+        self._capacity = Capacity(cluster, cluster.fleet.now)
+
+    def capacity(self, view: View) -> Capacity:
+        assert view is self._capacity.view, "nobody leaves"
+        return self._capacity
+
+    def start(self, work: Work) -> tuple[Seat, ...] | None:
+        """Give it the place that a walk along the queue would."""
+        cluster = self.cluster
+        milli = cluster.wants_milli(work.kind, work.missing(), 0)
+        if work.form.types != (0,) or self._refused(work, milli) is not None:
+            return None
+        seats = fit(self, work, 0, self.fleet.now)
+        if seats is not None:
+            cluster.seat(work, seats, 0, work.home, FITS)
+        return seats
+
+    def _refused(self, work: Work, milli: int) -> Reason | None:
+        tree = self.cluster.tree
+        refused = tree.limit_gate(work.home, 0, milli)
+        return tree.fixed_gate(work.home, 0, milli, self.cluster.windows.ends(work, self.cluster.now)) if refused is None and work.fixed else refused

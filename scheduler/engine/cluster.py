@@ -243,8 +243,13 @@ class Cluster:
         self.goes_on = between is not None  # from the state of the plan before
         self.gone: Sequence[Work] = ()  # since then
         self.come: Sequence[Work] = ()
+        self.since_last: tuple[Sequence[Work], Sequence[Work]] = (
+            (),
+            (),
+        )  # the same since somebody last began with it, if only to decide about one job
         self.shifted = False  # whether anyone stands at another place of the list than before
-        self.between: tuple[int, int, Sequence[Work], Sequence[Work]] = (0, 0, (), ())  # where they stood, and stand, in the list
+        # Where they stood, and stand, in the list; None where that is not one step.
+        self.between: tuple[int, int, Sequence[Work], Sequence[Work]] | None = None
         if between is None:
             self._seat_workers()
         else:
@@ -396,7 +401,6 @@ class Cluster:
             else:
                 work.order = place
             middle.append(work)
-        self.between = (first, last, before, middle)
         works[first : len(works) - last] = middle
         if shifted:
             for place, work in enumerate(islice(works, first + len(middle), None), first + len(middle)):
@@ -415,7 +419,12 @@ class Cluster:
                 self._note_amount(work)
                 fleet.put(fleet.soon, work.seats)
                 self.tree.charge(work.home, work.quota_type, work.milli, work.fixed)
-        self.gone, self.come = gone, come
+        self.since_last = gone, come
+        passed = self.kept.passed_by
+        if passed is None:
+            self.gone, self.come, self.between = gone, come, (first, last, before, middle)
+        else:
+            self.gone, self.come = passed.and_then(gone, come)
         self.tree.usage_weight = self.settings.fairness.usage_weight_millionths
         fleet.begin([seat for seats in self.leavers.values() for seat in seats])
 

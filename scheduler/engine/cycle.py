@@ -5,7 +5,8 @@ from functools import partial
 from itertools import count
 from typing import TypeVar
 
-from .calm import calm_course
+from .calm import calm_at
+from .cluster import Cluster
 from .invariants import prepare
 from .kept import Kept
 from .outcome import carry_on, conclude
@@ -44,11 +45,19 @@ def make_course(scenario: Scenario, kept: Kept, before: int | None = None) -> Co
 
     Who plans again at an instant anyway has no need to know what comes to pass later.
     """
-    return calm_course(scenario, kept) or _planned(scenario, kept, partial(carry_on, before=before), tells=False)
+    calm, cluster = calm_at(scenario, kept), None
+    if calm is not None:
+        if calm.newcomer is None:
+            return calm.course()
+        cluster = Cluster(scenario, kept)
+        course = calm.with_newcomer(cluster)
+        if course is not None:
+            return course
+    return _planned(scenario, kept, partial(carry_on, before=before), tells=False, cluster=cluster)
 
 
-def _planned(scenario: Scenario, kept: Kept | None, end: Callable[[Cycle], T], *, tells: bool) -> T:
-    cycle = settled(scenario, kept, tells=tells)
+def _planned(scenario: Scenario, kept: Kept | None, end: Callable[[Cycle], T], *, tells: bool, cluster: Cluster | None = None) -> T:
+    cycle = settled(scenario, kept, tells=tells, cluster=cluster)
     made = end(cycle)
     if kept is not None:
         kept.keep(cycle)
@@ -58,9 +67,9 @@ def _planned(scenario: Scenario, kept: Kept | None, end: Callable[[Cycle], T], *
     return made
 
 
-def settled(scenario: Scenario, kept: Kept | None = None, *, tells: bool = True) -> Cycle:
+def settled(scenario: Scenario, kept: Kept | None = None, *, tells: bool = True, cluster: Cluster | None = None) -> Cycle:
     """The last state of a plan, when no pass adds anything any more."""
-    cycle = Cycle(scenario, kept)
+    cycle = Cycle(scenario, kept, cluster)
     cycle.tells = tells
     runs = [run for name, run in RUNS.items() if name in scenario.settings.passes and name != "grow"]
     _settle(cycle, runs)

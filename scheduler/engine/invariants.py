@@ -11,7 +11,7 @@ import numpy.typing as npt
 from .cluster import Cluster, Work
 from .columns import ints
 from .fleet import Seat
-from .grid import Ints
+from .grid import Grid, Ints
 from .mig import Instance, board_of, layout_faults
 from .state import Cycle
 from .tree import Division, Tree
@@ -34,18 +34,18 @@ def check(cycle: Cycle) -> None:
     if not cycle.placed:
         return  # nothing was decided that could be wrong
     if cluster.goes_on and not cycle.fleet.soon.splits:
-        _check_changes(cycle, first or First(cluster))
+        check_changes(cluster, first or First(cluster))
         return
     settled = Settled(cluster)
     held = settled.held()
     for work in settled.dubious():
-        _whole_gang(work, cycle)
+        _whole_gang(work, cycle.grid)
     parts: dict[tuple[int, int], list[tuple[str, Seat]]] = {}
     for work in settled.others:
         if work.seats and work.seats != work.first_seats:
-            _whole_gang(work, cycle)
+            _whole_gang(work, cycle.grid)
             if len(work.seats) > 1:
-                _together(work, cycle)
+                _together(work, cycle.grid)
         for seat in work.seats:
             if seat.parts:
                 for part in seat.parts:
@@ -176,11 +176,12 @@ class First:
         cluster.kept.first = self
 
     def follow(self, cluster: Cluster) -> None:
-        for work in cluster.gone:
+        gone, come = cluster.since_last
+        for work in gone:
             for seat in work.first_seats:
                 self.held[seat.node] &= ~seat.mask
             self._use(cluster, work, -1)
-        for work in cluster.come:
+        for work in come:
             self.stand(cluster, work)
 
     def stand(self, cluster: Cluster, work: Work) -> None:
@@ -205,23 +206,23 @@ def _charged(cluster: Cluster, seats: Sequence[Seat]) -> int:
     return cluster.tree.division_of[next((of_type[seat.node] for seat in seats if seat.milli), of_type[seats[0].node])]
 
 
-def _check_changes(cycle: Cycle, first: First) -> None:
+def check_changes(cluster: Cluster, first: First) -> None:
     """The same for a plan that goes on from another, in which everyone holds whole GPUs: only what has changed can be wrong."""
-    tree, grid = cycle.tree, cycle.grid
-    changed = [work for work in dict.fromkeys(cycle.cluster.journal) if work.seats != work.first_seats]
+    tree, grid = cluster.tree, cluster.grid
+    changed = [work for work in dict.fromkeys(cluster.journal) if work.seats != work.first_seats]
     held: dict[int, int] = {}
     used = [list(each) for each in first.used]
     for work in changed:
         if work.first_seats:
-            its_own = used[_charged(cycle.cluster, work.first_seats)]
+            its_own = used[_charged(cluster, work.first_seats)]
         for seat in work.first_seats:
             held[seat.node] = held.get(seat.node, first.held[seat.node]) & ~seat.mask
             for place in tree.path[work.home]:
                 its_own[place] -= seat.milli
     for work in changed:
         if work.seats:
-            _whole_gang(work, cycle)
-            _together(work, cycle)
+            _whole_gang(work, grid)
+            _together(work, grid)
         for seat in work.seats:
             here = held.get(seat.node, first.held[seat.node])
             if here & seat.mask:
@@ -233,7 +234,7 @@ def _check_changes(cycle: Cycle, first: First) -> None:
         _within_books(tree, division, used[index], first.used[index])
 
 
-def _whole_gang(work: Work, cycle: Cycle) -> None:
+def _whole_gang(work: Work, grid: Grid) -> None:
     first = set(work.first_seats)
     for place, role in enumerate(work.kind.roles):
         ranks = [seat.rank for seat in work.seats if seat.role == place]
@@ -244,19 +245,18 @@ def _whole_gang(work: Work, cycle: Cycle) -> None:
     for seat in work.seats:
         if seat in first:
             continue
-        node = cycle.grid.nodes[seat.node]
+        node = grid.nodes[seat.node]
         mask = seat.mask
         for part in seat.parts:
             mask |= 1 << part.gpu
-        if mask & ~cycle.grid.usable[seat.node] or node.health in ("down", "draining"):
+        if mask & ~grid.usable[seat.node] or node.health in ("down", "draining"):
             raise InvariantBroken(f"{work.job.name} was placed on {node.name}, which is not healthy", work.job.name)
         if not seat.parts and seat.mask.bit_count() != work.kind.roles[seat.role].gpus:
             raise InvariantBroken(f"{work.job.name} got {seat.mask.bit_count()} GPUs for a worker", work.job.name)
 
 
-def _together(work: Work, cycle: Cycle) -> None:
+def _together(work: Work, grid: Grid) -> None:
     kind = work.kind
-    grid = cycle.grid
     if kind.placing.required is not None:
         level = grid.levels[grid.level_index[kind.placing.required]]
     elif not kind.placing.span_clusters:

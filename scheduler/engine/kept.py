@@ -21,8 +21,8 @@ Each of them is valid only behind the plan that it was made by, on the same node
 window is stated, the first state is made anew, and all of it with it.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from .fleet import Seat
 from .form import Forms
@@ -43,6 +43,19 @@ if TYPE_CHECKING:
     from .units import Units
     from .waking import Wakes
 
+
+class PassedBy(NamedTuple):
+    """Who went and who came since a plan was last made, as far as courses that needed none have taken them up."""
+
+    gone: "dict[Work, None]"
+    come: "dict[Work, None]"
+
+    def and_then(self, gone: "Iterable[Work]", come: "Iterable[Work]") -> "tuple[list[Work], list[Work]]":
+        """The same with who went and came since then: of who came and is gone again nobody has heard."""
+        left = dict.fromkeys(gone)
+        return [*self.gone, *[work for work in left if work not in self.come]], [*[work for work in self.come if work not in left], *come]
+
+
 Sitting = tuple[Job, tuple[Seat, ...], int, int]  # job, seats, milli-GPU, quota type
 
 
@@ -61,6 +74,7 @@ class Kept:
         # Kinds that advice has tried, by the kind and the change: what is known by a kind's identity must not outlive it.
         self.changed_kinds: dict[tuple[int, str, int | str | None], Kind] = {}
         self.asking: Asking
+        self.passed_by: PassedBy | None = None
         self.beginning: tuple[Job, ...] = ()  # of the list of jobs, about as far as the last two have them in common
         self.turn = 0  # the plan that is being made: what another one than the last has kept is out of date
         self.telling: Telling | None = None
@@ -74,9 +88,13 @@ class Kept:
         self.units: tuple[Units, int, Settings, list[Work]] | None = None  # and of which moment, by which settings, and who was changed since
         self._cluster: Cluster | None = None
 
+    def begin(self) -> None:
+        """A plan is made, and takes up all who went and came."""
+        self.turn += 1
+        self.passed_by = None
+
     def taken(self) -> "Cluster | None":
         """The state of the plan before, once: a plan that is broken off leaves none behind."""
-        self.turn += 1
         cluster, self._cluster = self._cluster, None
         return cluster
 
@@ -85,6 +103,12 @@ class Kept:
         cycle.rest()
         self._cluster = cycle.cluster
 
+    def pass_by(self, cluster: "Cluster") -> None:
+        """The state as it is taken up now, for the next plan to go on from; whatever else is kept is that of the plan before."""
+        self.passed_by = PassedBy(dict.fromkeys(cluster.gone), dict.fromkeys(cluster.come))
+        self.units = None
+        self._cluster = cluster
+
     def is_of(self, scenario: Scenario) -> bool:
         """Whether it is surely of these nodes and quotas, and at no later time but those of its jobs anything is due."""
         if scenario.nodes is not self._nodes or scenario.quotas is not self._quotas or self._grid is None or self._tree is None:
@@ -92,6 +116,11 @@ class Kept:
         settings = scenario.settings
         protects = self._tree.protects or settings.preempt_min_runtime_ms or settings.reclaim_min_runtime_ms
         return not protects and not self._grid.repartitioned
+
+    @property
+    def of_one_type(self) -> bool:
+        """Whether all GPUs are of one quota type, divided in one go."""
+        return self._grid is not None and self._tree is not None and len(self._grid.types) == len(self._tree.divisions) == 1
 
     def forget(self) -> None:
         """The first state is made anew, and what was derived from the one before is worth nothing."""

@@ -15,7 +15,7 @@ from .columns import ints
 from .fleet import Seat
 from .forecast import Forecast
 from .form import Form
-from .grid import Ints
+from .grid import Grid, Ints
 from .invariants import check
 from .metrics import fragmented, measure
 from .mig import Instance
@@ -60,7 +60,7 @@ def _telling(cycle: Cycle, forecast: Forecast) -> Telling:
     kept = cluster.kept
     telling = kept.telling
     told = telling is not None and telling.turn + 1 == kept.turn and telling.settings == cycle.settings
-    if telling is not None and told and cluster.goes_on and not forecast.advises_all:
+    if telling is not None and told and cluster.between is not None and not forecast.advises_all:
         telling.follow(*cluster.between)
         telling.forget(cluster.gone)
     else:
@@ -69,9 +69,9 @@ def _telling(cycle: Cycle, forecast: Forecast) -> Telling:
     return telling
 
 
-def stand(work: Work, seat: Seat, cycle: Cycle) -> Stand:
+def stand(work: Work, seat: Seat, grid: Grid) -> Stand:
     role = work.kind.roles[seat.role].name
-    node = cycle.grid.nodes[seat.node].name
+    node = grid.nodes[seat.node].name
     if not seat.parts:
         return new_stand((role, seat.rank, node, seat.mask, None, ()))
     mask = 0
@@ -82,10 +82,10 @@ def stand(work: Work, seat: Seat, cycle: Cycle) -> Stand:
     return Stand(role, seat.rank, node, mask, share_milli=seat.parts[0].milli)
 
 
-def stands(work: Work, cycle: Cycle) -> tuple[Stand, ...]:
+def stands(work: Work, grid: Grid) -> tuple[Stand, ...]:
     if work.form.parted:
-        return tuple([stand(work, seat, cycle) for seat in work.seats])
-    roles, nodes = work.kind.roles, cycle.grid.nodes
+        return tuple([stand(work, seat, grid) for seat in work.seats])
+    roles, nodes = work.kind.roles, grid.nodes
     if len(work.seats) == 1:  # most of all
         (seat,) = work.seats
         return (new_stand((roles[seat.role].name, seat.rank, nodes[seat.node].name, seat.mask, None, ())),)
@@ -140,7 +140,7 @@ def decisions_of(cycle: Cycle) -> list[Decision]:
                 why, beneficiary = served.by(work, work.put_out_why or work.why, work.put_out_for)
             elif action == "shrink":
                 why, beneficiary = served.by(work, work.why, work.for_job)
-            decision = placing(action, why, work.job.name, beneficiary, stands(work, cycle), befores.get(work.order, ()), work.backfilled)
+            decision = placing(action, why, work.job.name, beneficiary, stands(work, cycle.grid), befores.get(work.order, ()), work.backfilled)
         staged[_STAGE[action]].append(decision)
     splits = []
     for key in sorted(cycle.cluster.geometry):
@@ -374,7 +374,7 @@ def _reserved(cycle: Cycle, telling: Telling) -> list[Decision]:
 
 def _reservation(cycle: Cycle, entry: Entry, at: int) -> Decision:
     work, kind = entry.work, entry.work.kind
-    workers = list(stands(work, cycle))  # what still runs of a gang that waits to be whole again
+    workers = list(stands(work, cycle.grid))  # what still runs of a gang that waits to be whole again
     if entry.date.seats:
         workers.extend(Stand(kind.roles[seat.role].name, seat.rank, cycle.grid.nodes[seat.node].name, 0) for seat in entry.date.seats)
     else:

@@ -1,15 +1,30 @@
 """A place for a job as it waits: the tightest that suffices, in one view of the fleet."""
 
 from collections.abc import Mapping
+from typing import Protocol
 
-from .capacity import could_fit
-from .cluster import Work
-from .fleet import NO_PARTS, Seat, View, lowest, new_seat
+from .capacity import Capacity, could_fit
+from .cluster import Cluster, Work
+from .fleet import NO_PARTS, Fleet, Seat, View, lowest, new_seat
+from .grid import Grid
 from .placement import Placer, bits_of_large
-from .state import Cycle
+from .values import Settings
 
 
-def fit(cycle: Cycle, work: Work, quota_type: int, view: View, banned: int = 0, budget: Mapping[str, int] | None = None) -> tuple[Seat, ...] | None:
+class Surroundings(Protocol):
+    """What a search for a place asks of the plan in the making."""
+
+    cluster: Cluster
+    grid: Grid
+    fleet: Fleet
+    settings: Settings
+
+    def capacity(self, view: View) -> Capacity: ...
+
+
+def fit(
+    cycle: Surroundings, work: Work, quota_type: int, view: View, banned: int = 0, budget: Mapping[str, int] | None = None
+) -> tuple[Seat, ...] | None:
     """Take places for what is missing of a job; the seats, or None and nothing taken."""
     form = work.form
     if form.sole and not work.seats and not form.kind.tolerates_suspect and not cycle.grid.narrow_islands:
@@ -33,7 +48,7 @@ def fit(cycle: Cycle, work: Work, quota_type: int, view: View, banned: int = 0, 
     return None
 
 
-def _fit_one(cycle: Cycle, work: Work, quota_type: int, view: View, banned: int) -> tuple[Seat] | None:
+def _fit_one(cycle: Surroundings, work: Work, quota_type: int, view: View, banned: int) -> tuple[Seat] | None:
     """The same for a job of one worker that may stand on any node: the tightest node, by the lowest set bit."""
     role = work.form.roles[0]
     bits = work.form.eligible(cycle.grid, 0, quota_type, suspect=False, spare=False).bits

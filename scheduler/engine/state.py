@@ -46,11 +46,12 @@ FAIR, ANYONE, IN_ORDER = range(3)
 class Cycle:
     """What the passes share while one plan is made."""
 
-    def __init__(self, scenario: Scenario, kept: Kept | None = None) -> None:
+    def __init__(self, scenario: Scenario, kept: Kept | None = None, cluster: Cluster | None = None) -> None:
         self.scenario = scenario
         self.settings = scenario.settings
         self.now = scenario.now
-        self.cluster = Cluster(scenario, kept)
+        self.cluster = Cluster(scenario, kept) if cluster is None else cluster
+        self.cluster.kept.begin()
         self.grid = self.cluster.grid
         self.fleet = self.cluster.fleet
         self.tree = self.cluster.tree
@@ -425,7 +426,7 @@ class Cycle:
         """The units of the plan before, where no work has been lost since then and everyone stands in his place of the list."""
         cluster = self.cluster
         kept, cluster.kept.units = cluster.kept.units, None
-        if kept is None or cluster.shifted or kept[1:3] != (self.now, self.settings):
+        if kept is None or cluster.shifted or cluster.between is None or kept[1:3] != (self.now, self.settings):
             return None
         units, _, _, changed = kept
         if not units.goes_on(cluster):
