@@ -20,6 +20,7 @@ from dashboards.api import router as dashboards_router
 from gpufleet import __version__
 from gpufleet.api_examples import with_examples
 from gpufleet.api_notes import with_notes
+from gpufleet.api_parameters import known_parameters_only
 from gpufleet.api_schema import with_problems
 from gpufleet.core.models import User
 from gpufleet.core.times import now
@@ -60,6 +61,7 @@ class BrowserAuth(SessionAuth):
         return f"u:{request.user.pk}" if request.user.is_authenticated else None
 
 
+JSON_TYPES = ("", "application/json")
 _KINDS = {list: "a list", str: "a string", int: "a number", float: "a number", bool: "true or false", type(None): "null"}
 
 
@@ -70,7 +72,8 @@ class ObjectParser(Parser):
         try:
             found = super().parse_body(request)
         except JSONDecodeError as fault:
-            raise UnreadableBody(f"The body is no JSON: line {fault.lineno}, column {fault.colno}: {fault.msg}.") from None
+            sent = f" It was sent as {request.content_type}; the API takes application/json." if request.content_type not in JSON_TYPES else ""
+            raise UnreadableBody(f"The body is no JSON: line {fault.lineno}, column {fault.colno}: {fault.msg}.{sent}") from None
         except (UnicodeDecodeError, RecursionError):
             raise UnreadableBody("The body is no JSON: it is no UTF-8 text, or too deeply nested.") from None
         if not isinstance(found, dict):
@@ -125,6 +128,7 @@ api = Api(
     throttle=[CallerLimit()],
 )
 problems_install(api)
+api.add_decorator(known_parameters_only(api))
 
 
 class GrantOut(Schema):

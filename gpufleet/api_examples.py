@@ -56,6 +56,8 @@ class Maker:
         """An example of the schema, or NOTHING where none can be made."""
         if examples := schema.get("examples"):
             return examples[0]
+        if len(schema.get("allOf", ())) == 1:
+            return self.value(schema["allOf"][0], where, body=body, name=name)
         if "$ref" in schema:
             title = schema["$ref"].rpartition("/")[2]
             named = self.schemas[title]

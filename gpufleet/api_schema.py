@@ -54,6 +54,9 @@ def with_problems(document: dict[str, Any]) -> dict[str, Any]:
         for method, operation in methods.items():
             answers = operation["responses"]
             stated = {int(status) for status in answers}  # some tell more than a problem does
+            for sent in operation.get("requestBody", {}).get("content", {}).values():
+                if len(sent.get("schema", {}).get("allOf", ())) == 1:  # as the framework writes a body that may be left out
+                    (sent["schema"],) = sent["schema"]["allOf"]
             answers |= {status: _answer(status) for status in _statuses(path, method, operation) if status not in stated}
     return document
 

@@ -14,7 +14,8 @@ from ninja import NinjaAPI
 from ninja.errors import AuthenticationError, HttpError, Throttled
 from ninja.errors import ValidationError as RequestError
 
-from gpufleet.core.faults import Conflict, Stale
+from gpufleet.core.faults import Conflict, Missing, Stale
+from gpufleet.core.schema_words import said
 
 log = structlog.get_logger(__name__)
 
@@ -29,7 +30,7 @@ TITLES = {
     403: "You may not do this",
     404: "There is no such thing here",
     405: "This address does not take that method",
-    409: "Somebody else changed this",
+    409: "That can't be done as things stand",
     412: "It has changed since you read it",
     413: "The request is too large",
     422: "Some values are not right",
@@ -53,11 +54,19 @@ def problem(request: HttpRequest, status: int, detail: str = "", errors: list[di
 
 def _field_path(location: tuple[Any, ...]) -> str:
     """`("body", "payload", "shares", 0, "limit")` is `shares[0].limit` to whoever sent it. The second step is only our argument's name."""
-    kept = location[2:] if location[:1] == ("body",) and len(location) > 2 else location[1:]
+    kept = location[2:] if location[:1] == ("body",) else location[1:]
     path = ""
     for step in kept:
         path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else str(step)
     return path
+
+
+def _said(row: dict[str, Any]) -> str:
+    if row["type"] == "missing" and row["loc"][:1] == ("body",) and len(row["loc"]) == 2:
+        return "The request has no body; a JSON object is wanted."
+    if row["type"] == "extra_forbidden":
+        return f"There is no key {row['loc'][-1]} here."
+    return said(row)
 
 
 def _messages(fault: ValidationError) -> Iterator[dict[str, str]]:
@@ -86,7 +95,7 @@ def answer(request: HttpRequest, fault: Any) -> HttpResponse:
     """The one place where a fault becomes an answer."""
     match fault:
         case RequestError():
-            errors = [{"path": _field_path(tuple(row["loc"])), "message": row["msg"]} for row in fault.errors]
+            errors = [{"path": _field_path(tuple(row["loc"])), "message": _said(row)} for row in fault.errors]
             return problem(request, 422, "Nothing was changed.", errors)
         case ValidationError():
             return problem(request, 422, "Nothing was changed.", list(_messages(fault)))
@@ -99,6 +108,8 @@ def answer(request: HttpRequest, fault: Any) -> HttpResponse:
             return problem(request, 422, "A value is too large, or holds a character that no text has. Nothing was changed.")
         case PermissionDenied():
             return problem(request, 403, str(fault) or "It needs a role or a token scope that you don't have here.")
+        case Missing():
+            return problem(request, 404, str(fault))
         case Http404() | ObjectDoesNotExist():
             return problem(request, 404, "It may have been removed, or it belongs to a team that you can't see.")
         case Stale():

@@ -9,8 +9,8 @@ from django import forms
 from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
 
 from quotas.models import NodeKind, QuotaNode
+from quotas.permissions import Scope
 from quotas.rules import NodeValues, Share, said
-from quotas.services.tokens import Scope
 
 UNLIMITED = ("unlimited", "none", "∞")
 SCOPE_LABELS = {

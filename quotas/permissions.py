@@ -40,6 +40,23 @@ ROLE_CAPABILITIES: dict[str, frozenset[Can]] = {
 }
 
 
+class Scope(StrEnum):
+    """What a token may be made for. Each scope lets some of its owner's capabilities through; it never adds one."""
+
+    READ = "read"
+    SUBMIT = "submit"
+    OPERATE = "operate"
+    ADMIN = "admin"
+
+
+SCOPE_CAPABILITIES: dict[str, frozenset[Can]] = {
+    Scope.READ: frozenset({Can.SEE, Can.SEE_COSTS, Can.SEE_AUDIT}),
+    Scope.SUBMIT: frozenset({Can.SEE, Can.SUBMIT, Can.MANAGE_JOBS}),
+    Scope.OPERATE: frozenset({Can.SEE, Can.OPERATE, Can.MANAGE_JOBS}),
+    Scope.ADMIN: frozenset({Can.SEE, Can.EDIT_QUOTA, Can.MANAGE_PEOPLE, Can.ADMINISTER}),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Grant:
     """Capabilities on one subtree. The empty path stands for everything, also for trees that do not exist yet."""
@@ -55,6 +72,7 @@ class Access:
     actor: Actor
     grants: tuple[Grant, ...]
     within: str = ""  # the subtree that a token was cut down to
+    owner: "Access | None" = None  # of a token: what its owner may do with all of his roles
 
     def can(self, capability: Can, path: str) -> bool:
         """Whether the capability holds on the node at `path`."""
@@ -74,15 +92,33 @@ class Access:
     def must(self, capability: Can, path: str) -> None:
         """Raise `PermissionDenied` unless the capability holds on the node at `path`."""
         if not self.can(capability, path):
-            raise PermissionDenied
+            raise self.refusal(capability, path=path)
 
     def must_somewhere(self, capability: Can) -> None:
         if not self.can_somewhere(capability):
-            raise PermissionDenied
+            raise self.refusal(capability)
 
     def must_everywhere(self, capability: Can) -> None:
         if not self.can_everywhere(capability):
-            raise PermissionDenied
+            raise PermissionDenied(self._cut(lambda access: [capability] if access.can_everywhere(capability) else []))
+
+    def refusal(self, *capabilities: Can, path: str | None = None, otherwise: str = "") -> PermissionDenied:
+        """To be raised where one of these is needed, at `path` or anywhere. Who asks with a token of his that lacks a scope is told which one."""
+
+        def held(access: Access) -> list[Can]:
+            return [one for one in capabilities if (access.can_somewhere(one) if path is None else access.can(one, path))]
+
+        return PermissionDenied(self._cut(held) or otherwise)
+
+    def _cut(self, held: Callable[["Access"], list[Can]]) -> str:
+        """What keeps a token from what its owner may do; nothing where he may not either."""
+        owners = held(self.owner) if self.owner else []
+        if not owners:
+            return ""
+        if self.within and any(self.can_somewhere(one) for one in owners):
+            return f"This token is for {self.within} alone."
+        scopes = [scope for scope, through in SCOPE_CAPABILITIES.items() if through.intersection(owners)]
+        return f"You may do this, but this token may not: it needs the scope {' or '.join(scopes)}."
 
     def paths(self, capability: Can) -> tuple[str, ...]:
         """The topmost subtrees on which the capability holds, in order."""
@@ -97,7 +133,7 @@ class Access:
             inner = path if is_within(path, grant.path) else grant.path if is_within(grant.path, path) else None
             if inner is not None:
                 narrow.append(Grant(inner, grant.capabilities & kept))
-        return Access(actor, tuple(narrow), path)
+        return Access(actor, tuple(narrow), path, self)
 
     def visible(self, capability: Can, column: str = "path") -> Q:
         """A filter for rows whose quota path (in `column`) lies where the capability holds."""

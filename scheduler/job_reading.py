@@ -14,6 +14,7 @@ from typing import Any
 from django.core.exceptions import ValidationError
 from pydantic import ValidationError as SchemaError
 
+from gpufleet.core.schema_words import said
 from scheduler.job_schema import VARIABLE, WAYS, WORD, JobChange, JobDescription
 
 Faults = dict[str, list[str]]
@@ -50,10 +51,10 @@ def read_description(raw: Any) -> Read:
     for _ in range(MOST_ROUNDS):
         if error_now is None:
             break
-        found = [_told(fault) for fault in error_now.errors(include_url=False)]
+        found = [_told(fault, _DESCRIPTION) for fault in error_now.errors(include_url=False)]
         for steps, message in found:
             path = spelt(steps) or "description"
-            if not any(_is_about(path, known) for known in faults if known != path):
+            if not any(_is_about(path, known) for known in faults if known != path) and message not in faults[path]:
                 faults[path].append(message)
         for steps, _ in sorted(found, key=lambda one: [str(step) for step in one[0]], reverse=True):
             _take_out(rest, steps)
@@ -71,14 +72,17 @@ def change_read(raw: Any) -> JobChange:
     try:
         return JobChange.model_validate(raw)
     except SchemaError as error:
-        raise ValidationError(faults_of(error)) from error
+        faults = faults_of(error, _CHANGE)
+        for key in faults.keys() & set(_keys_at((), _DESCRIPTION)) - set(_keys_at((), _CHANGE)):
+            faults[key] = [f"{key} stays as it was submitted; clone the job to have another one."]
+        raise ValidationError(faults) from error
 
 
-def faults_of(error: SchemaError) -> Faults:
-    """Each fault by its path, in words for people."""
+def faults_of(error: SchemaError, schema: Any = None) -> Faults:
+    """Each fault by its path, in words for people. Of what the schema has, it names the key that was perhaps meant."""
     faults: dict[str, list[str]] = defaultdict(list)
     for fault in error.errors(include_url=False):
-        steps, message = _told(fault)
+        steps, message = _told(fault, schema or {})
         faults[spelt(steps) or "description"].append(message)
     return dict(faults)
 
@@ -97,7 +101,7 @@ def _is_about(path: str, known: str) -> bool:
     return longer == shorter or (longer.startswith(shorter) and longer[len(shorter)] in ".[")
 
 
-def _told(fault: Any) -> tuple[tuple[Step, ...], str]:
+def _told(fault: Any, schema: Any) -> tuple[tuple[Step, ...], str]:
     """Where it is, and what is wrong, in words for people."""
     steps: tuple[Step, ...] = tuple(fault["loc"])
     context = fault.get("ctx") or {}
@@ -106,11 +110,8 @@ def _told(fault: Any) -> tuple[tuple[Step, ...], str]:
         return (*steps, context["field"]), fault["msg"]
     if kind == "extra_forbidden":  # the key is whatever somebody wrote, also what looks like a step of pydantic's
         steps = (*_own(steps[:-1]), steps[-1])
-        return steps, f"There is no key {steps[-1]} here{_nearest(steps)}."
-    steps = _own(steps)
-    if kind == "missing":
-        return steps, "It is missing."
-    return steps, _said(kind, context) or f"{fault['msg'].removeprefix('Value error, ').rstrip('.')}."
+        return steps, f"There is no key {steps[-1]} here{_nearest(steps, schema)}."
+    return _own(steps), PATTERNS.get(context.get("pattern", "")) or said(fault)
 
 
 def _own(steps: Sequence[Step]) -> tuple[Step, ...]:
@@ -118,63 +119,40 @@ def _own(steps: Sequence[Step]) -> tuple[Step, ...]:
     return tuple(step for step in steps if isinstance(step, int) or ("[" not in step and step not in ("bool", "literal")))
 
 
-WORDS: dict[str, str | dict[str, str]] = {
-    "string_pattern_mismatch": {
-        WORD: "Letters, digits and . _ / - are allowed; it begins with a letter or a digit.",
-        VARIABLE: "A variable's name has letters, digits and _, and begins with no digit.",
-        "^/": "An absolute path is wanted; it begins with /.",
-    },
-    "greater_than_equal": "At least {ge}.",
-    "greater_than": "More than {gt}.",
-    "less_than_equal": "At most {le}.",
-    "string_too_short": "It is empty.",
-    "string_too_long": "At most {max_length} characters.",
-    "too_short": "At least {min_length}.",
-    "too_long": "At most {max_length}.",
-    "literal_error": "{expected} is wanted.",
-    "string_type": "A text is wanted; in YAML, quote it.",
-    "finite_number": "A finite number is wanted.",
-    "timezone_aware": "The time needs its zone, such as 2026-11-20T09:00:00Z.",
-    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "A whole number is wanted."),
-    **dict.fromkeys(("float_type", "float_parsing"), "A number is wanted."),
-    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false is wanted."),
-    **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "Keys with values are wanted."),
-    "list_type": "A list is wanted.",
-    **dict.fromkeys(("datetime_type", "datetime_parsing", "datetime_from_date_parsing"), "A time is wanted, such as 2026-11-20T09:00:00Z."),
+# What a pattern asks for.
+PATTERNS: dict[str, str] = {
+    WORD: "Letters, digits and . _ / - are allowed; it begins with a letter or a digit.",
+    VARIABLE: "A variable's name has letters, digits and _, and begins with no digit.",
+    "^/": "An absolute path is wanted; it begins with /.",
 }
 
 
-def _said(kind: str, context: Mapping[str, Any]) -> str:
-    words = WORDS.get(kind, "")
-    return words.format(**context) if isinstance(words, str) else words.get(context.get("pattern", ""), "")
-
-
-def _nearest(steps: Sequence[Step]) -> str:
+def _nearest(steps: Sequence[Step], schema: Any) -> str:
     """The key that was perhaps meant."""
-    keys = _keys_at(steps[:-1])
+    keys = _keys_at(steps[:-1], schema)
     meant = difflib.get_close_matches(str(steps[-1]), keys, 1, 0.7)
     return f"; {meant[0]} was perhaps meant" if meant else ""
 
 
-def _keys_at(steps: Sequence[Step]) -> list[str]:
-    schema: Any = _SCHEMA
+def _keys_at(steps: Sequence[Step], whole: Any) -> list[str]:
+    schema = whole
     for step in steps:
-        schema = _resolved(schema)
+        schema = _resolved(schema, whole)
         schema = schema.get("items", {}) if isinstance(step, int) else schema.get("properties", {}).get(step, {})
-    return list(_resolved(schema).get("properties", {}))
+    return list(_resolved(schema, whole).get("properties", {}))
 
 
-_SCHEMA = JobDescription.model_json_schema()
+_DESCRIPTION, _CHANGE = JobDescription.model_json_schema(), JobChange.model_json_schema()
 
 
-def _resolved(schema: Any) -> Any:
+def _resolved(schema: Any, whole: Any) -> Any:
     """Behind references, and behind "or null"."""
     for choice in schema.get("anyOf", ()):
         if choice.get("type") != "null":
             schema = choice
             break
     if "$ref" in schema:
-        return _resolved(_SCHEMA["$defs"][schema["$ref"].rpartition("/")[2]])
+        return _resolved(whole["$defs"][schema["$ref"].rpartition("/")[2]], whole)
     return schema
 
 
@@ -182,8 +160,12 @@ def _take_out(rest: Any, steps: Sequence[Step]) -> None:
     """Remove what a fault is about: the key, or the whole list where an element of it is wrong."""
     if tuple(steps) in STAND_INS:
         if steps[0] == "gpus":
-            for key in ("gpus", "workers", "roles"):
-                rest.pop(key, None)
+            if "roles" in rest and rest.get("gpus") == STAND_INS["gpus",]:
+                rest.pop("gpus")  # it is told that both are stated, so the roles are looked at alone
+                rest.pop("workers", None)
+                return
+            if "roles" not in rest:
+                rest.pop("workers", None)
         rest[steps[0]] = STAND_INS[tuple(steps)]
         return
     holder, above = rest, []

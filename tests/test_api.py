@@ -11,6 +11,8 @@ from ninja import Router
 from gpufleet.api import api
 from gpufleet.limits import CallerLimit
 from quotas.models import ServiceToken
+from scheduler.models import Job
+from tests.builders import job
 from tests.personas import Personas
 
 
@@ -100,6 +102,74 @@ def test_a_body_that_is_no_object_is_not_taken_for_an_empty_one(personas: Person
     answer = personas.client("viewer").post("/api/v1/me/notices/read", body, content_type="application/json")
 
     assert answer.status_code == 400
+
+
+def _problem(answer, status):
+    assert (answer.status_code, answer["Content-Type"]) == (status, "application/problem+json"), answer.content
+    return answer.json()
+
+
+def test_a_parameter_that_there_is_not_is_refused_and_nothing_is_done(personas: Personas):
+    """`?dryrun=true` would submit for good if what is misspelt were left out."""
+    wish = {"name": "x", "quota": "acme/research/nlp", "gpus": 1}
+    told = _problem(personas.client("submitter").post("/api/v1/jobs?dryrun=true&x=1", wish, content_type="application/json"), 422)
+
+    assert told["errors"] == [
+        {"path": "dryrun", "message": "There is no such parameter; dry_run was perhaps meant."},
+        {"path": "x", "message": "There is no such parameter; there are dry_run."},
+    ]
+    assert not Job.objects.exists()
+    assert _problem(personas.client("viewer").get("/api/v1/me?x=1"), 422)["errors"][0]["message"] == "There is no such parameter; there is none."
+    assert _problem(Client().get("/api/v1/me?x=1"), 401)
+    assert personas.client("quota_admin").get("/api/v1/people?size=5").status_code == 200, "lists name theirs apart"
+
+
+def test_faults_of_any_request_are_told_in_the_words_of_descriptions(personas: Personas):
+    caller = personas.client("team_lead")
+
+    assert _problem(caller.get("/api/v1/jobs/queue?size=x"), 422)["errors"] == [{"path": "size", "message": "A whole number is wanted."}]
+    told = _problem(caller.post("/api/v1/webhooks", {"name": "x"}, content_type="application/json"), 422)["errors"]
+    assert {error["path"]: error["message"] for error in told} == dict.fromkeys(("quota", "url", "kinds"), "It is missing.")
+    assert _problem(caller.post("/api/v1/submissions", {"jobs": []}, content_type="application/json"), 422)["errors"] == [
+        {"path": "jobs", "message": "At least 1."}
+    ]
+    assert _problem(caller.generic("POST", "/api/v1/jobs"), 422)["errors"] == [
+        {"path": "", "message": "The request has no body; a JSON object is wanted."}
+    ]
+    steer = {"action": "cancel", "matching": {"phase": "waiting"}, "dry_run": True}  # it belongs into the address
+    assert _problem(caller.post("/api/v1/jobs/bulk", steer, content_type="application/json"), 422)["errors"] == [
+        {"path": "dry_run", "message": "There is no key dry_run here."}
+    ]
+
+
+def test_a_body_that_was_sent_as_something_else_is_told_what_is_taken(personas: Personas):
+    told = _problem(personas.client("submitter").post("/api/v1/jobs", "name: x", content_type="application/yaml"), 400)
+
+    assert (
+        told["detail"] == "The body is no JSON: line 1, column 1: Expecting value. It was sent as application/yaml; the API takes application/json."
+    )
+
+
+def test_a_token_that_lacks_a_scope_is_told_which_one(personas: Personas):
+    """Its owner may do it, so what is missing is no role."""
+
+    def refused(secret, path, body):
+        return _problem(Client().post(path, body, content_type="application/json", headers=_bearer(secret)), 403)["detail"]
+
+    mine = job("mine", on=personas.nodes["acme/research/nlp"], owner=personas.users["submitter"])
+    wish = {"name": "x", "quota": "acme/research/nlp", "gpus": 1}
+    hook = {"name": "x", "url": "https://example.org/", "quota": "acme/research/nlp", "kinds": ["job.failed"]}
+    said = "You may do this, but this token may not: it needs the scope {}."
+
+    assert refused(personas.token("submitter", "read"), "/api/v1/jobs", wish) == said.format("submit")
+    assert refused(personas.token("submitter", "read"), f"/api/v1/jobs/{mine.public_id}/cancel", {}) == said.format("submit")
+    assert refused(personas.token("team_lead", "read"), f"/api/v1/jobs/{mine.public_id}/cancel", {}) == said.format("submit or operate")
+    assert refused(personas.token("team_lead", "read", "submit", "operate"), "/api/v1/webhooks", hook) == said.format("admin")
+    assert refused(personas.token("operator", "read"), "/api/v1/scheduler/pause", {"reason": "x"}) == said.format("operate")
+    assert refused(personas.token("operator", "operate", path="acme/research"), "/api/v1/scheduler/pause", {"reason": "x"}) == (
+        "This token is for acme/research alone."
+    )
+    assert "You may do this" not in refused(personas.token("viewer", "read", "submit"), "/api/v1/jobs", wish), "the role is what lacks"
 
 
 def test_a_body_that_is_too_large_is_said_to_be(personas: Personas, settings):

@@ -2,6 +2,12 @@
 `PermissionDenied`; what a person may not see does not exist (`Http404`). What remains is here.
 """
 
+from django.http import Http404
+
+
+class Missing(Http404):
+    """Part of something that the caller may see does not exist, so its words may say which."""
+
 
 class Conflict(Exception):
     """Somebody else changed the row since it was read. Nothing was written; read it again and decide anew."""

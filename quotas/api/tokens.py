@@ -13,10 +13,10 @@ from gpufleet.navigation import access_of
 from quotas.api.lists import ReasonQuery, listed
 from quotas.lists import TOKENS
 from quotas.models import ServiceToken
-from quotas.permissions import Can
+from quotas.permissions import Can, Scope
 from quotas.selectors.nodes import node_for
 from quotas.selectors.people import token_for, token_list
-from quotas.services.tokens import Scope, token_create, token_revoke
+from quotas.services.tokens import token_create, token_revoke
 
 router = Router(tags=["Tokens"])
 

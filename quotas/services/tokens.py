@@ -5,7 +5,6 @@ import hmac
 import secrets
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import StrEnum
 
 import structlog
 from django.core.exceptions import PermissionDenied, ValidationError
@@ -16,7 +15,7 @@ from gpufleet.core.ids import public_id
 from gpufleet.core.models import User
 from gpufleet.core.prepared import Prepared
 from quotas.models import QuotaNode, ServiceToken
-from quotas.permissions import Access, Can, access_for_user, is_within
+from quotas.permissions import SCOPE_CAPABILITIES, Access, Can, Scope, access_for_user, is_within
 
 log = structlog.get_logger(__name__)
 
@@ -24,23 +23,6 @@ MARK = "gf"
 VIA = "token:"
 LONGEST = timedelta(days=365)
 USE_WRITTEN_EVERY = timedelta(minutes=1)
-
-
-class Scope(StrEnum):
-    """What a token may be made for. Each scope lets some of its owner's capabilities through; it never adds one."""
-
-    READ = "read"
-    SUBMIT = "submit"
-    OPERATE = "operate"
-    ADMIN = "admin"
-
-
-SCOPE_CAPABILITIES: dict[str, frozenset[Can]] = {
-    Scope.READ: frozenset({Can.SEE, Can.SEE_COSTS, Can.SEE_AUDIT}),
-    Scope.SUBMIT: frozenset({Can.SEE, Can.SUBMIT, Can.MANAGE_JOBS}),
-    Scope.OPERATE: frozenset({Can.SEE, Can.OPERATE, Can.MANAGE_JOBS}),
-    Scope.ADMIN: frozenset({Can.SEE, Can.EDIT_QUOTA, Can.MANAGE_PEOPLE, Can.ADMINISTER}),
-}
 
 
 BY_PREFIX = Prepared[ServiceToken](lambda prefix: ServiceToken.objects.select_related("owner", "node").filter(prefix=prefix))

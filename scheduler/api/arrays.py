@@ -7,6 +7,7 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Query, Router, Schema
 from pydantic import Field
 
+from gpufleet.core.taken import Taken
 from gpufleet.core.times import now
 from gpufleet.web import access_of
 from scheduler.api.bulk import StartsOut
@@ -37,7 +38,7 @@ class ArrayOut(Schema):
     failed: list[str]
 
 
-class ArrayActIn(Schema):
+class ArrayActIn(Taken):
     action: Literal["cancel", "hold", "release", "priority", "checkpoint"]
     priority: int | None = Field(None, ge=LEAST_PRIORITY, le=MOST_PRIORITY, description="With the action priority.")
     reason: str = Field("", max_length=280, description="Kept in the history of each job and in the audit log.")

@@ -9,6 +9,7 @@ from django.http import HttpRequest, HttpResponse, QueryDict
 from ninja import Query, Router, Schema
 from pydantic import Field
 
+from gpufleet.core.taken import Taken
 from gpufleet.core.times import now
 from gpufleet.web import Access, access_of
 from scheduler.api.lists import IdempotencyKey, answered
@@ -39,7 +40,7 @@ class MeantIn(Schema):
     revision: int | None = Field(None, ge=0, le=2_147_483_647, description="That was read: a job at another one is left alone.")
 
 
-class BulkIn(Schema):
+class BulkIn(Taken):
     action: Literal["cancel", "hold", "release", "priority", "checkpoint"]
     jobs: list[MeantIn] = Field(default_factory=list, max_length=MOST)
     matching: Parameters | None = Field(

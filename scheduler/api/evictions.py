@@ -68,7 +68,7 @@ EXAMPLE = {
                             "value": {
                                 "items": [
                                     {
-                                        "at": "2026-11-20T13:00:00+00:00",
+                                        "at": "2026-11-20T13:00:00Z",
                                         "kind": "evicted",
                                         "attempt": 1,
                                         "text": "Evicted for j-18 (reclaim). Lost: 1.6 GPU-hours, 12 min of work since step 1,200. "
@@ -87,7 +87,7 @@ EXAMPLE = {
                                         "saved_in_time": False,
                                         "then": "again",
                                         "resumed_step": 1200,
-                                        "resumed_at": "2026-11-20T13:40:20+00:00",
+                                        "resumed_at": "2026-11-20T13:40:20Z",
                                         "waited_s": 2400.0,
                                     }
                                 ],

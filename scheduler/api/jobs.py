@@ -3,13 +3,14 @@
 from collections.abc import Callable
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 from django.http import HttpRequest, HttpResponse
 from ninja import Body, Query, Router, Schema
 from pydantic import Field
 
 from gpufleet.core.etags import IF_MATCH, revision_wanted, stamped
+from gpufleet.core.taken import Taken
 from gpufleet.core.times import now
 from gpufleet.web import Access, Can, access_of
 from scheduler.api.lists import IdempotencyKey, answered, inlined, listed, parameters_of
@@ -258,12 +259,12 @@ def _submitted(done: Submitted) -> HttpResponse:
     return answer
 
 
-class WishIn(Schema):
+class WishIn(Taken):
     key: str = Field("", description="As the header Idempotency-Key of a single submission: at most 100 printable characters.")
     description: Any = Field(description="A job, as `POST /jobs` takes it.")
 
 
-class BatchIn(Schema):
+class BatchIn(Taken):
     jobs: list[WishIn] = Field(min_length=1, max_length=500)
 
 
@@ -335,24 +336,28 @@ def _errors(faults: Any) -> list[dict[str, str]]:
     return [{"path": path, "message": message} for path, messages in faults.items() for message in messages]
 
 
-class SteerIn(Schema):
+class SteerIn(Taken):
     reason: str = Field("", max_length=280, description="Kept in the job's history and in the audit log.")
 
 
+# A reason is not asked for, so neither is a body that holds nothing else.
+MaybeSteerIn = Annotated[SteerIn, Body(default_factory=SteerIn)]
+
+
 @router.post("/jobs/{public_id}/cancel", response=JobOut, by_alias=True, url_name="job_cancel", openapi_extra=IF_MATCH, summary="End a job for good")
-def job_end(request: HttpRequest, public_id: str, body: SteerIn) -> HttpResponse:
+def job_end(request: HttpRequest, public_id: str, body: MaybeSteerIn) -> HttpResponse:
     """What waits is cancelled at once; what runs is told to save its work and is cancelled when it has gone, at the latest after its grace."""
     return _steered(request, public_id, job_cancel, body)
 
 
 @router.post("/jobs/{public_id}/hold", response=JobOut, by_alias=True, url_name="job_hold", openapi_extra=IF_MATCH, summary="Hold a waiting job back")
-def job_held(request: HttpRequest, public_id: str, body: SteerIn) -> HttpResponse:
+def job_held(request: HttpRequest, public_id: str, body: MaybeSteerIn) -> HttpResponse:
     """It keeps its place in the queue and is not started. 409 for a job that has its GPUs."""
     return _steered(request, public_id, job_hold_back, body)
 
 
 @router.post("/jobs/{public_id}/release", response=JobOut, by_alias=True, url_name="job_release", openapi_extra=IF_MATCH, summary="Let a held job go")
-def job_released(request: HttpRequest, public_id: str, body: SteerIn) -> HttpResponse:
+def job_released(request: HttpRequest, public_id: str, body: MaybeSteerIn) -> HttpResponse:
     return _steered(request, public_id, job_release_hold, body)
 
 
@@ -364,7 +369,7 @@ def job_released(request: HttpRequest, public_id: str, body: SteerIn) -> HttpRes
     openapi_extra=IF_MATCH,
     summary="Put a draft in the queue",
 )
-def job_queued(request: HttpRequest, public_id: str, body: SteerIn) -> HttpResponse:
+def job_queued(request: HttpRequest, public_id: str, body: MaybeSteerIn) -> HttpResponse:
     """It is checked as a submission is, and counts as submitted now. 409 for a job that is no draft."""
     return _steered(request, public_id, job_enqueue, body)
 
@@ -377,7 +382,7 @@ def job_queued(request: HttpRequest, public_id: str, body: SteerIn) -> HttpRespo
     openapi_extra=IF_MATCH,
     summary="Let a job save its work now",
 )
-def job_save(request: HttpRequest, public_id: str, body: SteerIn) -> HttpResponse:
+def job_save(request: HttpRequest, public_id: str, body: MaybeSteerIn) -> HttpResponse:
     """It is told to, and goes on. 409 for a job that does not run."""
     return _steered(request, public_id, job_save_now, body)
 
@@ -390,7 +395,7 @@ def job_save(request: HttpRequest, public_id: str, body: SteerIn) -> HttpRespons
     openapi_extra=IF_MATCH,
     summary="Start a job anew",
 )
-def job_again(request: HttpRequest, public_id: str, body: SteerIn, key: IdempotencyKey) -> HttpResponse:
+def job_again(request: HttpRequest, public_id: str, body: MaybeSteerIn, key: IdempotencyKey) -> HttpResponse:
     """What runs saves its work, leaves its GPUs and waits for its next start. Of what has ended the same is submitted as a new job (201).
 
     409 for a job that waits already.
@@ -401,8 +406,11 @@ def job_again(request: HttpRequest, public_id: str, body: SteerIn, key: Idempote
     return _told_of(access, begun.public_id, status=200 if begun.pk == found.pk else 201)
 
 
-class CloneIn(Schema):
+class CloneIn(Taken):
     changes: dict[str, Any] = Field(default_factory=dict, description="Keys of the description with other values; null takes a key away.")
+
+
+MaybeCloneIn = Annotated[CloneIn, Body(default_factory=CloneIn)]
 
 
 @router.get("/jobs/{public_id}/description", response=dict[str, Any], url_name="job_description", summary="A job as it could be submitted again")
@@ -415,7 +423,7 @@ def job_said(request: HttpRequest, public_id: str) -> HttpResponse:
 
 
 @router.post("/jobs/{public_id}/clone", response={201: SubmittedOut, 200: SubmittedOut}, url_name="job_clone", summary="Submit the same again")
-def job_copy(request: HttpRequest, public_id: str, body: CloneIn, key: IdempotencyKey) -> HttpResponse:
+def job_copy(request: HttpRequest, public_id: str, body: MaybeCloneIn, key: IdempotencyKey) -> HttpResponse:
     """With some keys of the description changed. With an `Idempotency-Key` as often as you like, and once in effect."""
     access = access_of(request)
     access.must_somewhere(Can.SUBMIT)

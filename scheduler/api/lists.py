@@ -33,7 +33,7 @@ def listed(
 
 
 def answered(value: Any) -> HttpResponse:
-    return HttpResponse(orjson.dumps(value), content_type="application/json")
+    return HttpResponse(orjson.dumps(value, option=orjson.OPT_UTC_Z), content_type="application/json")
 
 
 def moments(events: Sequence[Any]) -> HttpResponse:

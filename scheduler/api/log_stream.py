@@ -16,6 +16,7 @@ from django.http import HttpRequest, StreamingHttpResponse
 from ninja import Field, Header, Query, Router, Schema
 from ninja.errors import Throttled
 
+from gpufleet.core.faults import Missing
 from gpufleet.web import access_of
 from scheduler.models import Job
 from scheduler.selectors.jobs import job_for, must_steer
@@ -116,7 +117,10 @@ class Stream:
         loop = asyncio.get_running_loop()
         until, wait = loop.time() + STREAM_SECONDS, SOON_SECONDS
         while not self.followed.ended and loop.time() < until:
-            told, more = await step()
+            try:
+                told, more = await step()
+            except Missing:  # no such worker in the attempt that has begun meanwhile: whoever asks again is told so
+                return
             # A comment now and then: who has gone is only noticed when something is sent.
             yield told or b":\n\n"
             wait = SOON_SECONDS if more else min(SELDOM_SECONDS, 2 * wait)

@@ -32,7 +32,7 @@ class LogOut(Schema):
 
 class Which(Schema):
     attempt: int | None = Field(None, ge=1, le=2**31 - 1, description="Default: the latest.")
-    role: str = Field("", max_length=40, description="Default: that of the first worker.")
+    role: str = Field("", max_length=40, description="Default: the first that has such a worker.")
     index: int = Field(0, ge=0, le=2**31 - 1, description="Which worker of the role.")
 
 

@@ -3,8 +3,8 @@
 from datetime import datetime
 from typing import Any
 
+from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import get_object_or_404
 from ninja import Query, Router, Schema, Status
 from pydantic import Field
 
@@ -118,7 +118,9 @@ def webhook_create(request: HttpRequest, response: HttpResponse, body: WebhookIn
     """The secret is in this answer and nowhere else."""
     access = access_of(request)
     must_manage_some_hooks(access)
-    node = get_object_or_404(hook_places(access), path=body.quota)
+    node = hook_places(access).filter(path=body.quota).first()
+    if node is None:
+        raise ValidationError({"quota": [f"There is no {body.quota} here whose webhooks you may manage."]})
     return _made(hook_create(access=access, node=node, name=body.name, url=body.url, kinds=body.kinds, reason=body.reason, now=now()), 201)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.core.exceptions import PermissionDenied, ValidationError
+from django.core.exceptions import ValidationError
 from django.db import DEFAULT_DB_ALIAS, connection
 from django.db.models import Count, Exists, F, OuterRef, Prefetch, Q, QuerySet, Subquery
 from django.http import Http404
@@ -175,7 +175,9 @@ def may_steer(access: Access, job: Job) -> bool:
 
 def must_steer(access: Access, job: Job) -> None:
     if not may_steer(access, job):
-        raise PermissionDenied("Only its owner and those who manage jobs of its team may do this.")
+        own = access.actor.user is not None and job.owner_id == access.actor.user.pk
+        wanted = (Can.MANAGE_JOBS, Can.SUBMIT) if own else (Can.MANAGE_JOBS,)
+        raise access.refusal(*wanted, path=job.quota.path, otherwise="Only its owner and those who manage jobs of its team may do this.")
 
 
 def job_attempts(job: Job) -> list[Attempt]:

@@ -4,8 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from django.http import Http404
-
+from gpufleet.core.faults import Missing
 from scheduler.backends.base import BackendError, LogPart, NotFound, attempt_key
 from scheduler.backends.registry import backend_for
 from scheduler.models import Attempt, Cluster, Job, Placement
@@ -99,15 +98,16 @@ def log_source(job: Job, *, attempt: int | None, role: str, index: int) -> LogSo
     run = _attempt(job, attempt)
     if run is None:
         if attempt is not None:
-            raise Http404(f"{job.public_id} had no attempt {attempt}.")
+            raise Missing(f"{job.public_id} had no attempt {attempt}.")
         ended = job.ended_at is not None
         never = Unread(LogState.NOT_STARTED, "It ended without having been started." if ended else "It has not been started yet.", ended)
         return LogSource(0, role, index, ended, lambda offset, limit: never)
-    role, over = role or _first_role(run), run.ended_at is not None
+    over = run.ended_at is not None
     where = Cluster.objects.filter(nodes__placements__attempt=run).first()
     if where is None:
         nothing = Unread(LogState.HELD_NOTHING, "It held nothing, so nothing was written.", over)
         return LogSource(run.number, role, index, over, lambda offset, limit: nothing)
+    role = _role_of(job, run, role, index)
     key = attempt_key(job=job.public_id, attempt=run.number)
 
     def read(offset: int, limit: int) -> LogPart | Unread:
@@ -129,6 +129,18 @@ def _attempt(job: Job, number: int | None) -> Attempt | None:
     return (attempts if number is None else attempts.filter(number=number)).first()
 
 
-def _first_role(attempt: Attempt) -> str:
-    writers: Sequence[Writer] = job_writers(attempt)[:1]
-    return writers[0].role if writers else "worker"
+def _role_of(job: Job, attempt: Attempt, role: str, index: int) -> str:
+    """The role that was asked for, or the first one with such a worker."""
+    rows = Placement.objects.filter(attempt=attempt, worker=index, **({"role": role} if role else {}))
+    found: str | None = rows.order_by("role").values_list("role", flat=True).first()
+    if found is None:
+        raise Missing(f"Attempt {attempt.number} of {job.public_id} had no {role or 'worker'} {index}; it had {_told(job_writers(attempt))}.")
+    return found
+
+
+def _told(writers: Sequence[Writer]) -> str:
+    """`driver 0 and worker 0 to 7`."""
+    roles: dict[str, list[int]] = {}
+    for writer in writers:
+        roles.setdefault(writer.role, []).append(writer.index)
+    return " and ".join(f"{role} {places[0]}" + (f" to {places[-1]}" if len(places) > 1 else "") for role, places in roles.items())

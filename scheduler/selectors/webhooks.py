@@ -17,7 +17,7 @@ def may_manage_hooks(access: Access, path: str) -> bool:
 
 def must_manage_some_hooks(access: Access) -> None:
     if not any(access.can_somewhere(capability) for capability in MANAGING):
-        access.must_somewhere(MANAGING[0])
+        raise access.refusal(*MANAGING)
 
 
 def hook_places(access: Access) -> QuerySet[QuotaNode]:

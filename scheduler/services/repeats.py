@@ -136,7 +136,7 @@ def _key_of(row: SubmissionKey) -> str:
 def _key_faults(key: str, first: int, place: int) -> str:
     if len(key) > KEY_LENGTH or not key.isprintable():
         return f"At most {KEY_LENGTH} printable characters."
-    return f"It names number {first} of this request, too." if first != place else ""
+    return f"It is the key of jobs[{first}], too." if first != place else ""
 
 
 def _taken(row: SubmissionKey) -> str:

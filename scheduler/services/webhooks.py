@@ -24,7 +24,7 @@ from quotas.permissions import Access
 from scheduler.happenings import PAYLOAD_VERSION, TEST, Happened
 from scheduler.models import Delivery, Webhook, WebhookState
 from scheduler.outgoing import Refused, Rules, target_of
-from scheduler.selectors.webhooks import may_manage_hooks
+from scheduler.selectors.webhooks import MANAGING, may_manage_hooks
 from scheduler.services.notices import Way, own_hook, way_leave
 from scheduler.services.outbox import delivery_of
 from scheduler.services.revisions import row_locked, unchanged_or_stale
@@ -229,7 +229,7 @@ def _new_secret(hook: Webhook) -> str:
 
 def _must_manage(access: Access, node: QuotaNode) -> None:
     if not may_manage_hooks(access, node.path):
-        raise PermissionDenied
+        raise access.refusal(*MANAGING, path=node.path)
 
 
 def _must_manage_hook(access: Access, hook: Webhook) -> None:

@@ -112,7 +112,24 @@ def test_every_fault_of_a_change_is_told_at_its_path(ask, mine):
     soon = now() + timedelta(hours=1)
     body = {"deadline": soon.isoformat(), "not_before": (soon + timedelta(hours=1)).isoformat()}
     assert ask("PATCH", "", body, 422).json()["errors"][0]["path"] == "deadline"
+    told = {error["path"]: error["message"] for error in ask("PATCH", "", {"priorit": 1, "gpus": 4, "roles": []}, 422).json()["errors"]}
+    assert told == {
+        "priorit": "There is no key priorit here; priority was perhaps meant.",
+        "gpus": "gpus stays as it was submitted; clone the job to have another one.",
+        "roles": "roles stays as it was submitted; clone the job to have another one.",
+    }
     assert Job.objects.get(pk=mine.pk).revision == 1
+
+
+def test_what_asks_for_nothing_needs_no_body(ask, mine, personas):
+    client = personas.client("submitter")
+    assert client.generic("POST", f"/api/v1/jobs/{mine.public_id}/hold").status_code == 200
+    assert client.generic("POST", f"/api/v1/jobs/{mine.public_id}/clone").status_code == 201
+    told = client.generic("POST", f"/api/v1/jobs/{mine.public_id}/cancel")
+    assert (told.status_code, told.json()["state"]) == (200, "cancelled")
+    again = ask("POST", "/cancel", {}, 409).json()
+    assert (again["title"], again["detail"]) == ("That can't be done as things stand", f"{mine.public_id} has ended already.")
+    assert ask("POST", "/cancel", {"reasn": "typo"}, 422).json()["errors"][0]["path"] == "reasn"
 
 
 def test_a_write_on_a_revision_that_is_gone_is_refused_with_the_new_one(ask, mine):

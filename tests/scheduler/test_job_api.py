@@ -40,7 +40,7 @@ def test_the_list_has_the_line_of_the_page_and_walks_by_tokens(api, ours):
     first = api("viewer", "get", "/jobs?size=2", 200)
 
     assert [row["name"] for row in first["items"]] == ["train-2", "train-1"]
-    assert first["items"][0]["now"] == {"text": "Needs 8 GPUs; 5 are free.", "at": "2026-11-20T12:00:00+00:00", "more": 1}
+    assert first["items"][0]["now"] == {"text": "Needs 8 GPUs; 5 are free.", "at": "2026-11-20T12:00:00Z", "more": 1}
     assert [row["name"] for row in api("viewer", "get", f"/jobs?size=2&after={first['next']}", 200)["items"]] == ["train-0"]
     assert api("viewer", "get", "/jobs?phase=ended", 200)["items"] == []
     assert api("viewer", "get", "/jobs?state=nonsense", 422)["errors"]
@@ -79,7 +79,7 @@ def test_why_has_every_reason_with_its_facts_and_no_other_teams_names(api, perso
 
     assert told["reasons"] == [{"code": "topology", "detail": "another job holds GPUs there", "held_by": "another job", "room": 3}]
     assert told["would_start_if"] == {"change": "topology.required", "to": "spine"}
-    assert told["promise"] == {"after": ["another job"], "until": "2026-11-20T12:00:00+00:00"}
+    assert told["promise"] == {"after": ["another job"], "until": "2026-11-20T12:00:00Z"}
     assert api("operator", "get", f"/jobs/{mine.public_id}/why", 200)["reasons"] == reasons
 
 
@@ -160,7 +160,9 @@ def test_why_tells_the_first_told_start_and_how_good_such_words_were(api, person
 
     told = api("viewer", "get", f"/jobs/{mine.public_id}/why", 200)
 
-    assert told["first_told"] == {"at": "2026-11-20T12:00:00+00:00", "started_at": None} | {key: at.isoformat() for key, at in first.items()}
+    assert told["first_told"] == {"at": "2026-11-20T12:00:00Z", "started_at": None} | {
+        key: at.isoformat().replace("+00:00", "Z") for key, at in first.items()
+    }
     assert told["record"] == {
         "starts": 3,
         "as_far_ahead": False,

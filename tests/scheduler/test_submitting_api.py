@@ -288,8 +288,14 @@ def test_what_workers_write_is_read_in_parts_and_from_the_end(post, personas):
     assert "data-log=" in client.get(f"/jobs/{name}/").content.decode()
     assert personas.client("viewer").get(f"/jobs/{name}/log/").status_code == 403
     assert "data-log=" not in personas.client("viewer").get(f"/jobs/{name}/").content.decode()
-    assert read(index=7)["note"] == "It has written nothing yet."
-    assert client.get(f"/api/v1/jobs/{name}/logs?attempt=9").status_code == 404
+    for asked, said in {
+        "index=7": f"Attempt 1 of {name} had no worker 7; it had worker 0.",
+        "role=driver": f"Attempt 1 of {name} had no driver 0; it had worker 0.",
+        "attempt=9": f"{name} had no attempt 9.",
+    }.items():
+        for path in ("logs", "logs/stream"):
+            answer = client.get(f"/api/v1/jobs/{name}/{path}?{asked}")
+            assert (answer.status_code, answer.json()["detail"]) == (404, said)
     assert personas.client("viewer").get(f"/api/v1/jobs/{name}/logs").status_code == 403
 
 

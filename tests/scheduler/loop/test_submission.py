@@ -94,6 +94,13 @@ def test_every_fault_is_told_at_its_path() -> None:
         "after[0].job": ["There is no job j-1."],
     }
     assert list(faults(gpus=4, gpuz=1, roles=[{"gpus": -1}])) == ["roles[0].gpus", "gpuz", "gpus"]
+    both = "State roles, or gpus and workers for a single one."
+    assert faults(gpus="x", roles=[{"gpus": "x"}, {"name": "x", "gpus": 1, "mig": "1g.10gb"}]) == {
+        "gpus": ["A whole number is wanted.", both],
+        "roles[0].gpus": ["A whole number is wanted."],
+        "roles[1]": faults(roles=[{"gpus": 1}, {"name": "x", "gpus": 1, "mig": "1g.10gb"}])["roles[1]"],
+    }
+    assert faults(gpus=8, roles=[{"gpus": -1}])["gpus"] == [both]
     assert faults() == {"gpus": ["State roles, or gpus and workers for a single one."]}
     assert list(faults(roles=[{"gpus": 2, "min": 2, "max": 5, "step": 2}, {"name": "x", "gpus": 1, "mig": "1g.10gb"}])) == [
         "roles[0].max",

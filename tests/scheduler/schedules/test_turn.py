@@ -31,7 +31,7 @@ def test_a_job_is_submitted_once_at_its_time_and_knows_it(personas, fleet):
     assert (entry.via, entry.after["schedule"], entry.actor) == ("schedule", schedule.public_id, personas.users["submitter"])
     assert "due 2026-11-20 13:00:00 UTC" in job.events.get().cause
     told = personas.client("viewer").get(f"/api/v1/jobs/{job.public_id}").json()
-    assert (told["schedule"], told["due_at"]) == (schedule.public_id, "2026-11-20T13:00:00+00:00")
+    assert (told["schedule"], told["due_at"]) == (schedule.public_id, "2026-11-20T13:00:00Z")
     html = personas.client("viewer").get(f"/jobs/{job.public_id}/").content.decode()
     assert f'href="/schedules/{schedule.public_id}/"' in html and "2026-11-20 13:00:00 UTC" in html
 
