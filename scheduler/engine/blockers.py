@@ -1,5 +1,6 @@
 """All that stands in the way of a waiting job, with numbers and names. Computed once per queue and shape."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -43,6 +44,7 @@ class Blockers:
         self._holders: dict[tuple[int, int], tuple[str, int | None] | None] = {}
         self._shares: dict[tuple[int, int, int, bool], Reasons] = {}
         self._above: dict[tuple[str, int], list[int]] = {}
+        self._joins: dict[tuple[int, tuple[int, ...]], bool] = {}
         self._on_node: dict[int, list[Work]] | None = None
         self._shortages = tuple(
             reason(
@@ -74,6 +76,8 @@ class Blockers:
             if not work.seats:
                 self._groups[key] = group
         own = cycle.notes.get(work.order)
+        if own and not work.form.parted and not SPLITTING.isdisjoint(own) and not self._may_join(work):
+            own = {code: found for code, found in own.items() if code not in SPLITTING}
         if cycle.cluster.windows.upcoming and "window" not in (own or {}):
             own = (own or {}) | self._window(work)
         late = work.form.delay and work.job.submitted + work.kind.preemption_delay_ms > cycle.now
@@ -349,11 +353,27 @@ class Blockers:
         detail = f"no GPU of {type_name} that it may share by {kind.sharing} has {asked} left, and none is idle"
         return reason("sharing", detail, asked=asked, type=type_name, sharing=kind.sharing)
 
+    def _may_join(self, work: Work) -> bool:
+        """Whether on some node split GPUs that are made whole, beside what is free there, would hold a worker of whole GPUs."""
+        key = (work.form.shape, work.types)
+        if key not in self._joins:
+            wanted = min((role.gpus for role in work.kind.roles if role.gpus), default=0)
+            types = set(self.cycle.types_of(work))
+            of_type = self.cycle.grid.type_of
+            self._joins[key] = any(of_type[node] in types and split + self.view.count_np[node] >= wanted for node, split in self._split.items())
+        return self._joins[key]
+
+    @cached_property
+    def _split(self) -> Counter[int]:
+        """How many GPUs of a node are split into instances."""
+        return Counter(node for (node, _), split in self.view.splits.items() if split.mode == "mig")
+
     def may_reclaim(self, work: Work, quota_type: int) -> bool:
         milli = self.cycle.least_milli(work.kind, quota_type)
         return bool(Reclaim(self.cycle, work, quota_type, work.home, milli).sources)
 
 
+SPLITTING = frozenset({"sharing", "repartition"})
 ORDER = reason("order", "fits by itself, but what is served before it takes the room")
 UNKNOWN: Any = object()
 OWN = "what is lower in its own queue is"

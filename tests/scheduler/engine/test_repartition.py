@@ -8,7 +8,7 @@ from scheduler.engine.reading import ScenarioError
 from scheduler.engine.scenario import parse
 from scheduler.engine.spelling import spelt
 
-from .scenes import actions, at, job, node, plan_of, quota, reasons, scene
+from .scenes import A100, actions, at, job, node, plan_of, quota, reasons, running, scene
 
 Json = dict[str, Any]
 QUOTAS = [quota("a", 0), quota("b", 2)]
@@ -143,3 +143,21 @@ def test_a_place_may_be_promised_before_its_board_is_split_anew() -> None:
     assert actions(plan) == {}
     with pytest.raises(ScenarioError):
         parse(scene(nodes, QUOTAS, [{**promised, "state": "running"}]))
+
+
+@pytest.mark.parametrize(
+    ("asks", "told"),
+    [
+        ({}, True),  # with the split GPU made whole it would have its place
+        ({"gpus": 2}, False),  # no node has room for its worker, however its GPUs are split
+        ({"role": {"gpu_types": [A100]}}, False),  # of its type nothing is split
+    ],
+)
+def test_who_wants_whole_gpus_is_told_of_split_ones_only_where_these_would_do(asks: Json, told: bool) -> None:
+    nodes = [board("n0", FULL), node("n1", 2), node("n2", 2, gpu_type=A100)]
+    tenants = [tenant("left", "a", "n0", 0, "3g.40gb", 0, preemptible=False), running("full", [at("n1", 0, 1)], "a", preemptible=False)]
+    tenants.append(running("old", [at("n2", 0, 1)], "a", preemptible=False))
+    for limit in (6, 0):  # also where no GPU may be split anew for now
+        plan = plan_of(scene(nodes, QUOTAS, [*tenants, job("mine", "b", **asks)], settings={"repartition_per_hour": limit}))
+        assert bool(reasons(plan, "mine") & {"sharing", "repartition"}) is told, plan["waiting"]
+        assert "capacity" in reasons(plan, "mine")
