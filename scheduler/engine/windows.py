@@ -10,10 +10,13 @@ from .fleet import Seat
 from .grid import Grid, span_bits
 from .reading import spell_instant
 from .reasons import Reason, counted, gpus, reason
+from .regions import Region, Span, last_together, regions_around
 from .tree import Tree
 from .values import Job, Kind, Placed, Preemptible, Scenario, Settings, Window
 
 NEVER = 1 << 62
+MOST_CHOICES = 500  # of blocks, to find some for all windows together
+Holders = dict[int, list[tuple[Job, int]]]
 
 
 class Holder(Protocol):
@@ -44,35 +47,28 @@ class Charged(Protocol):
 
 @dataclass(slots=True)
 class Upcoming:
-    """A window that has not started, with what must be kept clear for it."""
+    """A window that has not started, with all that must be kept clear when it does."""
 
     window: Window
     quota_type: int
-    kept: int  # milli-GPU, of this window and of those that last at its start
-    low: int  # the block it stands in
-    high: int
-    capacity: int
-    sticky: int = 0  # milli-GPU of the block that will not be free at the start
+    regions: list[Region]  # its block, and those around it that are promised as well
     counted_at: int = -1
 
 
-def _kept(ahead: Upcoming, grid: Grid, milli: int) -> Reason:
+def _kept(ahead: Upcoming, region: Region, grid: Grid, milli: int) -> Reason:
     """Why so much more can't start before a window."""
     window = ahead.window
     where = ""
-    if window.level is not None:
-        level = grid.levels[grid.level_index[window.level]]
-        where = f" of {level.name} {next(name for domain, name in enumerate(level.names) if level.slice_of(domain) == (ahead.low, ahead.high))}"
+    if not region.whole:
+        levels = ((level, domain) for level in grid.levels for domain in range(len(level)) if level.slice_of(domain) == (region.low, region.high))
+        stated = {one.level for one in region.windows}
+        where = next((f" of {level.name} {level.names[domain]}" for level, domain in levels if level.name in stated), "")
+    others = f", with {', '.join(one.name for one in region.windows if one is not window)}," if len(region.windows) > 1 else ""
     detail = (
-        f"{window.name} begins at {spell_instant(window.start)} and keeps {gpus(ahead.kept)} of {counted(ahead.capacity)}{where}; "
-        f"{gpus(ahead.sticky)} may still be held then, and {gpus(milli)} more could not be off in time"
+        f"{window.name} begins at {spell_instant(window.start)} and{others} keeps {gpus(region.kept)} of {counted(region.capacity)}{where}; "
+        f"{gpus(region.in_the_way())} may still be held then, and {gpus(milli)} more could not be off in time"
     )
-    return reason("window", detail, window=window.name, start=spell_instant(window.start), kept=ahead.kept / 1000)
-
-
-def _last_together(one: Window, other: Window) -> bool:
-    """Whether one of them has begun, and has not ended, when the other begins."""
-    return one.start <= other.start and (one.end is None or one.end > other.start)
+    return reason("window", detail, window=window.name, start=spell_instant(window.start), kept=region.kept / 1000)
 
 
 def milli_of(worker: Placed) -> int:
@@ -86,13 +82,17 @@ class Windows:
         self.grid = grid
         self.now = now
         self.scenario = scenario
+        self._entitled: dict[tuple[str, str], bool] = {}  # by window and queue
         horizon = now + scenario.settings.window_horizon_ms
         current = [window for window in scenario.windows if window.start <= now and (window.end is None or now < window.end)]
         self.lasting = [window for window in current if not self._decayed(window)]
         self.of_classes = [window for window in self.lasting if window.class_rank is not None]
-        ahead = [window for window in scenario.windows if now < window.start <= horizon]
-        self.blocks = self._blocks()
-        self.upcoming = [self._upcoming(window, scenario.windows) for window in ahead]
+        self.whole = (0, grid.size)
+        self.capacities: dict[int, dict[Span, int]] = {}  # milli-GPU by type and block
+        released = [window for window in current if window not in self.lasting]
+        self.promised = [window for window in scenario.windows if (window.end is None or window.end > now) and window not in released]
+        self.spans = self._spans() if self.promised else {}
+        self.upcoming = [self._upcoming(window) for window in self.promised if now < window.start <= horizon]
         self.displaced: list[tuple[str, str]] = []
 
     @cached_property
@@ -118,64 +118,107 @@ class Windows:
     def entitled(self, window: Window, job: Job) -> bool:
         if window.class_rank is not None:
             return job.kind.class_rank == window.class_rank
-        at: str | None = job.quota
-        while at is not None:
-            if at == window.quota:
+        key = (window.name, job.quota)
+        known = self._entitled.get(key)
+        if known is None:
+            at: str | None = job.quota
+            while at is not None and at != window.quota:
+                at = self.parents.get(at)
+            known = self._entitled[key] = at is not None
+        return known
+
+    # Where they keep GPUs clear
+
+    def _type(self, window: Window) -> int:
+        return self.grid.type_index.get(window.gpu_type or "", 0)
+
+    def _beside(self, window: Window) -> list[tuple[Window, Span]]:
+        """The windows of its type that last when it begins, it among them, and where."""
+        together = (other for other in self.promised if other.gpu_type == window.gpu_type and last_together(other, window))
+        return [(other, self.spans[other.name]) for other in together if other.name in self.spans]
+
+    def _upcoming(self, window: Window) -> Upcoming:
+        quota_type = self._type(window)
+        return Upcoming(window, quota_type, regions_around(self.spans[window.name], self._beside(window), self.capacities[quota_type], self.whole))
+
+    def _spans(self) -> dict[str, Span]:
+        """Where each window has its GPUs: on all of its type, or in a block of its level, so that there is room for all of them if there can be."""
+        for window in self.promised:
+            self.capacities.setdefault(self._type(window), {})[self.whole] = self.grid.capacity[self._type(window)] if self.grid.capacity else 0
+        on_all = {window.name: self.whole for window in self.promised if window.level is None}
+        self.spans = {**on_all}
+        in_blocks = sorted(
+            (window for window in self.promised if window.level is not None), key=lambda window: (window.start, -window.gpus, window.name)
+        )
+        if in_blocks:
+            held = {window.name: self._held_for_long(window) for window in in_blocks}
+            if not self._choose(in_blocks, held, [MOST_CHOICES]):
+                self.spans = on_all
+                for window in in_blocks:
+                    self.spans[window.name] = self._blocks(window, held[window.name])[0][1]
+        return self.spans
+
+    def _choose(self, windows: Sequence[Window], held: Mapping[str, Holders], left: list[int]) -> bool:
+        """Give each window the smallest block that holds it beside those before it, with steps back where a later one then finds none."""
+        if not windows:
+            return True
+        window = windows[0]
+        for fault, span in self._blocks(window, held[window.name]):
+            left[0] -= 1
+            if any(fault) or left[0] < 0:
+                return False
+            self.spans[window.name] = span
+            if self._choose(windows[1:], held, left):
                 return True
-            at = self.parents.get(at)
+            del self.spans[window.name]
         return False
 
-    def _upcoming(self, window: Window, windows: Iterable[Window]) -> Upcoming:
-        quota_type = self.grid.type_index.get(window.gpu_type or "", 0)
-        block = self.blocks.get(window.name)
-        kept = 0
-        for other in windows:
-            if _last_together(other, window) and other.gpu_type == window.gpu_type and other.level == window.level:
-                kept += other.gpus if self.blocks.get(other.name) == block else 0
-        low, high, capacity = block or (0, self.grid.size, self.grid.capacity[quota_type] if self.grid.capacity else 0)
-        return Upcoming(window, quota_type, kept, low, high, capacity)
-
-    def _blocks(self) -> dict[str, tuple[int, int, int]]:
-        """The blocks to keep, by name: first node, the one behind the last, and what is usable there in milli-GPU."""
-        found: dict[str, tuple[int, int, int]] = {}
-        chosen: list[tuple[Window, tuple[int, int, int]]] = []
-        for window in self.scenario.windows:
-            if window.level is not None and (window.end is None or window.end > self.now):
-                block = found[window.name] = self._block(window, window.level, chosen)
-                chosen.append((window, block))
-        return found
-
-    def _block(self, window: Window, level_name: str, chosen: Iterable[tuple[Window, tuple[int, int, int]]]) -> tuple[int, int, int]:
-        """The smallest domain that holds a window beside those chosen before and what runs there and can't be gone; ties by path."""
-        quota_type = self.grid.type_index.get(window.gpu_type or "", 0)
-        level = self.grid.levels[self.grid.level_index[level_name]]
-        best: tuple[int, int, int, int, int] | None = None
+    def _blocks(self, window: Window, held: Holders) -> list[tuple[tuple[int, int], Span]]:
+        """The domains of a window's level: first those that hold it beside the windows before it and what runs there and can't be gone, the
+        smallest in front, ties by path; then those in which that lacks least, first of those that would hold it if nobody were there."""
+        assert window.level is not None
+        quota_type, level = self._type(window), self.grid.levels[self.grid.level_index[window.level]]
+        capacities, beside = self.capacities[quota_type], self._beside(window)
+        found: list[tuple[tuple[int, int], int, Span]] = []
         for domain in range(len(level)):
-            low, high = level.slice_of(domain)
-            usable = sum(self.grid.usable_count[node] for node in range(low, high) if self.grid.type_of[node] == quota_type) * 1000
-            left = usable - sum(other.gpus for other, block in chosen if block[:2] == (low, high) and _last_together(other, window))
-            if low < high:
-                left -= self._held_for_long(window, low, high)
-            # Where none holds it, the one that comes nearest.
-            rank = (0, usable, low, high, usable) if left >= window.gpus else (1, -left, low, high, usable)
-            if best is None or rank < best:
-                best = rank
-        assert best is not None
-        return best[2:]
+            span = level.slice_of(domain)
+            usable = capacities[span] = sum(self._usable_milli(node, quota_type) for node in range(*span))
+            over, too_small = 0, 0
+            for region in regions_around(span, [*beside, (window, span)], capacities, self.whole):
+                if not region.whole:
+                    too_small = max(too_small, region.over())
+                    for node in range(region.low, region.high):
+                        for job, milli in held.get(node, ()):
+                            region.stays(self.may_use(region, job), milli)
+                    over = max(over, region.over())
+            found.append(((too_small, over), usable, span))
+        return [(fault, span) for fault, _, span in sorted(found)]
 
-    def _held_for_long(self, window: Window, low: int, high: int) -> int:
-        """Milli-GPU of a block that who runs there now will still hold at a window's start, whatever happens, and is no claim to it."""
+    def _usable_milli(self, node: int, quota_type: int) -> int:
+        counts = self.grid.type_of[node] == quota_type and not self.grid.nodes[node].spare
+        return 1000 * self.grid.usable_count[node] if counts else 0
+
+    def _held_for_long(self, window: Window) -> Holders:
+        """By node who runs there now and will still be there at a window's start, whatever happens, with so many milli-GPU."""
+        found: Holders = {}
         if window.start <= self.now:
-            return 0
-        here = {self.grid.nodes[node].name for node in range(low, high)}
-        total = 0
+            return found
+        quota_type = self._type(window)
+        index, type_of = self.grid.index, self.grid.type_of
         for job in self.scenario.jobs:
-            if job.run.workers and job.run.state != "stopping" and not self.entitled(window, job):
+            if job.run.workers and job.run.state != "stopping":
                 started = job.run.started if job.run.started is not None else self.now
                 gone = job.limit_ms is not None and started + job.limit_ms <= window.start
                 if not gone and (job.kind.preemptible is not Preemptible.ALWAYS or job.kind.grace_ms > window.notice_ms):
-                    total += sum(milli_of(worker) for worker in job.run.workers if worker.node in here)
-        return total
+                    for worker in job.run.workers:
+                        node = index[worker.node]
+                        if type_of[node] == quota_type:
+                            found.setdefault(node, []).append((job, milli_of(worker)))
+        return found
+
+    def may_use(self, region: Region, job: Job) -> int:
+        """Which of a region's windows a job may use, as a bit set."""
+        return sum(1 << place for place, window in enumerate(region.windows) if self.entitled(window, job))
 
     # Who is charged to a class window
 
@@ -218,9 +261,9 @@ class Windows:
         limit = work.job.limit_ms
         return NEVER if limit is None else started + limit
 
-    def sticks(self, window: Window, work: Holder, cluster: Charged, started: int) -> bool:
-        """Whether it could be in the way at the window's start."""
-        if self.entitled(window, work.job) or self.ends(work, started) <= window.start:
+    def stays(self, window: Window, work: Holder, cluster: Charged, started: int) -> bool:
+        """Whether it could still be there at the window's start."""
+        if self.ends(work, started) <= window.start:
             return False
         if work.kind.preemptible is not Preemptible.ALWAYS or work.kind.grace_ms > window.notice_ms:
             return True
@@ -231,68 +274,73 @@ class Windows:
         )
         return started + protection > window.start
 
-    def _count(self, ahead: Upcoming, cluster: Charged) -> None:
-        ahead.sticky = 0
-        for work in cluster.works:
-            if work.seats and work.quota_type == ahead.quota_type:
-                started = work.job.run.started if work.first_seats and work.job.run.started is not None else self.now
-                if self.sticks(ahead.window, work, cluster, started):
-                    ahead.sticky += sum(seat.milli for seat in work.seats if ahead.low <= seat.node < ahead.high)
-        ahead.counted_at = cluster.tree.version
+    def _counted(self, ahead: Upcoming, cluster: Charged) -> list[Region]:
+        """Its regions with all that may still be held in them when it begins."""
+        if ahead.counted_at != cluster.tree.version:
+            ahead.counted_at = cluster.tree.version
+            for region in ahead.regions:
+                region.staying.clear()
+            for work in cluster.works:
+                if work.seats and work.quota_type == ahead.quota_type and self.stays(ahead.window, work, cluster, self._began(work)):
+                    self._add(ahead, work)
+        return ahead.regions
+
+    def _add(self, ahead: Upcoming, work: Holder) -> None:
+        seats = [seat for seat in work.seats if self._usable_milli(seat.node, ahead.quota_type)]
+        for region in ahead.regions:
+            milli = sum(seat.milli for seat in seats if region.low <= seat.node < region.high)
+            if milli:
+                region.stays(self.may_use(region, work.job), milli)
+
+    def _began(self, work: Holder) -> int:
+        """When the time of a job began to count that stands, or gets more; that of one that is placed anew begins now."""
+        return self._here_since(work) if work.seats else self.now
 
     def gate(self, cluster: Charged, work: Holder, quota_type: int, milli: int) -> tuple[Reason | None, int]:
         """Why a start now would be in the way of a window, and the nodes it must stay off."""
         banned = 0
-        for ahead in self.upcoming:
-            if ahead.quota_type != quota_type or not milli:
-                continue
-            started = work.job.run.started if work.first_seats and work.job.run.started is not None else self.now
-            if not self.sticks(ahead.window, work, cluster, started):
-                continue
-            if ahead.counted_at != cluster.tree.version:
-                self._count(ahead, cluster)
-            if ahead.sticky + milli <= ahead.capacity - ahead.kept:
-                continue
-            if ahead.window.level is not None:
-                banned |= span_bits(ahead.low, ahead.high)
-                continue
-            return _kept(ahead, self.grid, milli), 0
+        for ahead, region in self._in_the_way(cluster, work, quota_type, milli, self._began(work)) if self.upcoming else ():
+            if region.whole:
+                return _kept(ahead, region, self.grid, milli), 0
+            banned |= span_bits(region.low, region.high)
         return None, banned
 
     def lets(self, cluster: Charged, work: Holder, quota_type: int, milli: int, started: int) -> bool:
         """Whether no window on all of a type that begins later is in the way of a start at an instant."""
-        return not any(ahead.window.level is None for ahead in self._in_the_way(cluster, work, quota_type, milli, started))
+        return not any(region.whole for _, region in self._in_the_way(cluster, work, quota_type, milli, started))
 
     def kept_off(self, cluster: Charged, work: Holder, quota_type: int, milli: int, started: int) -> int:
         """The nodes of which a start at an instant must stay off, as a block of them is kept for a window that begins later."""
-        blocks = (ahead for ahead in self._in_the_way(cluster, work, quota_type, milli, started) if ahead.window.level is not None)
-        return reduce(or_, (span_bits(ahead.low, ahead.high) for ahead in blocks), 0)
+        blocks = (region for _, region in self._in_the_way(cluster, work, quota_type, milli, started) if not region.whole)
+        return reduce(or_, (span_bits(region.low, region.high) for region in blocks), 0)
 
     def block_reason(self, cluster: Charged, work: Holder, quota_type: int, milli: int) -> Reason:
         """Why a start now is kept off the block of a window."""
-        found = (ahead for ahead in self._in_the_way(cluster, work, quota_type, milli, self.now) if ahead.window.level is not None)
-        return _kept(next(found), self.grid, milli)
+        found = ((ahead, region) for ahead, region in self._in_the_way(cluster, work, quota_type, milli, self.now) if not region.whole)
+        return _kept(*next(found), self.grid, milli)
 
-    def _in_the_way(self, cluster: Charged, work: Holder, quota_type: int, milli: int, started: int) -> Iterator[Upcoming]:
+    def _in_the_way(self, cluster: Charged, work: Holder, quota_type: int, milli: int, started: int) -> Iterator[tuple[Upcoming, Region]]:
+        """The windows that begin later, and where, for which there would be less room than was promised than without so much more of a job."""
         for ahead in self.upcoming:
-            if ahead.quota_type == quota_type and ahead.window.start > started and milli and self.sticks(ahead.window, work, cluster, started):
-                if ahead.counted_at != cluster.tree.version:
-                    self._count(ahead, cluster)
-                if ahead.sticky + milli > ahead.capacity - ahead.kept:
-                    yield ahead
+            if ahead.quota_type != quota_type or ahead.window.start <= started or not milli or self.entitled(ahead.window, work.job):
+                continue
+            if self.stays(ahead.window, work, cluster, started):
+                for region in self._counted(ahead, cluster):
+                    mask = self.may_use(region, work.job)
+                    over = region.over(mask, milli)
+                    if over > 0 and over > region.over():
+                        yield ahead, region
 
     def displaced_by(self, cluster: Charged) -> list[tuple[str, str]]:
         """(window, job) pairs where running work can't be gone at the start and the promise does not fit beside it."""
-        found = []
+        found: dict[tuple[str, str], None] = {}
         for ahead in self.upcoming:
-            self._count(ahead, cluster)
-            over = ahead.sticky - (ahead.capacity - ahead.kept)
-            if over <= 0:
-                continue
-            for work in cluster.works:
-                if work.seats and work.quota_type == ahead.quota_type:
-                    started = work.job.run.started if work.job.run.started is not None else self.now
-                    inside = any(ahead.low <= seat.node < ahead.high for seat in work.seats)
-                    if inside and self.sticks(ahead.window, work, cluster, started):
-                        found.append((ahead.window.name, work.job.name))
-        return found
+            for region in self._counted(ahead, cluster):
+                if region.over() <= 0:
+                    continue
+                for work in cluster.works:
+                    if work.seats and work.quota_type == ahead.quota_type and not self.may_use(region, work.job):
+                        here = any(region.low <= seat.node < region.high for seat in work.seats)
+                        if here and self.stays(ahead.window, work, cluster, self._began(work)):
+                            found[ahead.window.name, work.job.name] = None
+        return list(found)

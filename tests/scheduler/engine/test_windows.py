@@ -143,6 +143,74 @@ def test_the_block_of_a_window_is_not_where_somebody_stays() -> None:
     assert placed(plan_of(scene(leafed(2, 1), quotas, [ends, fixed], reservations=[block("first", "a")])), "fixed") == ["n001"]
 
 
+def test_a_block_and_a_floor_on_all_of_a_type_are_kept_beside_each_other() -> None:
+    """Three leaves of 8: one is the block, and of the other two the floor needs 12."""
+    floor = {"name": "floor", "class": "inference", "gpus": 12, "start": 3600, "end": 7200}
+    quotas = [quota("a"), quota("c", 24)]
+    for start in (3600, 4000, -60):
+        windows = [block("first", "a"), {**floor, "start": start}]
+        for gpus, expected in ((4, {"fixed": "start"}), (5, {})):
+            asked = job("fixed", "c", gpus, preemptible=False)
+            plan = plan_of(scene(leafed(3, 1), quotas, [asked], reservations=windows))
+            assert actions(plan) == expected
+            if not expected:
+                (told,) = [one for one in plan["waiting"][0]["reasons"] if one["code"] == "window"]
+                assert told["kept"] == 20
+
+
+def test_a_block_inside_a_wider_block_is_kept_beside_it() -> None:
+    levels = {"levels": ["zone", "leaf"]}
+    nodes = [node(f"n{place}", path={"zone": f"z{place // 2}", "leaf": f"l{place}"}) for place in range(4)]
+    wide = {**block("wide", "b", 16), "level": "zone"}
+    quotas = [quota("a"), quota("b"), quota("c", 32)]
+    fixed = job("fixed", "c", 8, preemptible=False)
+    plan = plan_of(scene(nodes, quotas, [fixed], reservations=[block("narrow", "a"), wide], topology=levels))
+    assert placed(plan, "fixed") == ["n3"], "one zone is the wide block, and of the other one the narrow block is a leaf"
+
+    plan = plan_of(scene(nodes[:2], quotas, [job("fixed", "c", 1, preemptible=False)], reservations=[block("narrow", "a"), wide], topology=levels))
+    assert actions(plan) == {}
+
+
+def test_windows_that_begin_together_get_blocks_that_hold_them_all() -> None:
+    """The small one by its name would take the leaf that alone holds the large one."""
+    quotas = [quota("a"), quota("b"), quota("c", 16)]
+    held = running("held", [at("n001", 0)], "c", preemptible=False)
+    windows = [block("first", "a", 1), block("second", "b", 8)]
+    for gpus, where in ((6, ["n001"]), (7, [])):
+        plan = plan_of(scene(leafed(2, 1), quotas, [held, job("fixed", "c", gpus, preemptible=False)], reservations=windows))
+        assert placed(plan, "fixed") == where
+
+
+def test_who_stands_in_a_window_is_not_in_the_way_of_the_next_one() -> None:
+    """What a window holds is kept once, whether or not somebody is there who may use it."""
+    floor = {"name": "floor", "class": "inference", "gpus": 8, "start": -60, "end": None}
+    soon = {"name": "soon", "quota": "a", "gpus": 8, "start": 3600, "end": 7200}
+    serving = running("serving", [at("n0", *range(8))], "s", preemptible=False, **{"class": "inference"})
+    quotas = [quota("a"), quota("c", 16), quota("s", 0)]
+    nodes = [node("n0"), node("n1"), node("n2")]
+    plan = plan_of(scene(nodes, quotas, [serving, job("fixed", "c", 8, preemptible=False)], reservations=[floor, soon]))
+    assert actions(plan) == {"fixed": "start"}
+    assert "displaced" not in plan["metrics"]
+
+    more = job("more", "s", 8, preemptible=False, **{"class": "inference"})
+    plan = plan_of(scene(nodes[1:], quotas, [more, job("fixed", "c", 1, preemptible=False)], reservations=[floor, soon]))
+    assert actions(plan) == {"more": "start"}, "what it holds is what the floor keeps"
+    assert "window" in reasons(plan, "fixed")
+
+
+def test_what_is_moved_has_its_whole_limit_before_it_when_a_window_begins() -> None:
+    """It would be gone by its old limit; in its new place that begins anew."""
+    held = running("held", [at("n0", 0)], "c", limit_s=3700, started=-200, grace_s=3600)
+    asked = job("asked", "c", 8)
+    quotas = [quota("a"), quota("c", 16)]
+    soon = {"name": "soon", "quota": "a", "gpus": 8, "start": 3600, "end": 7200}
+    nodes = [node("n0"), node("n1", 8), node("n2", 7)]
+    full = running("full", [at("n1", *range(8))], "c", limit_s=600)
+    assert actions(plan_of(scene(nodes, quotas, [held, full, asked]))) == {"held": "move", "asked": "start"}
+    assert actions(plan_of(scene(nodes, quotas, [held, full, asked], reservations=[{**soon, "gpus": 15}]))) == {"held": "move", "asked": "start"}
+    assert actions(plan_of(scene(nodes, quotas, [held, full, asked], reservations=[{**soon, "gpus": 23}]))) == {}
+
+
 def test_no_place_is_kept_for_who_would_not_be_let_in_then() -> None:
     """What is idle until a window begins serves whoever is gone by then."""
     on_all = {"name": "floor", "class": "inference", "gpus": 8, "start": 3600, "end": 7200}

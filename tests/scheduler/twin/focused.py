@@ -249,3 +249,39 @@ def promised_random(seed: int) -> Json:
             job.update(state=rng.choice(["reserved", "starting"]), until=rng.choice([-600, -1, 0, 1, 600]), degraded_since=None)
             job.pop("started", None)
     return made
+
+
+def ahead_random(seed: int) -> Json:
+    """Windows that begin soon, on all of a type or in blocks of any level, and jobs of every kind of end that would start beside them."""
+    rng = random.Random(seed)
+    count = rng.randint(2, 6)
+    nodes = [node(f"n{number}", rng.choice([2, 4]), path={"zone": f"z{number // 4}", "rack": f"r{number // 2}"}) for number in range(count)]
+    for one in nodes:
+        one.update(health=rng.choice(["healthy"] * 9 + ["draining"]), spare=rng.random() < 0.05)
+    total = sum(one["gpus"] for one in nodes)
+    quotas = _tree(rng, total)
+    for one in quotas:
+        one.update(rng.choice([{}, {}, {}, {"reclaim_min_runtime_s": 3600}, {"preempt_min_runtime_s": 900}]))
+    inner = {one["parent"] for one in quotas}
+    leaves = [one["name"] for one in quotas if one["name"] not in inner]
+    free = [(one["name"], gpu) for one in nodes if not one["spare"] for gpu in range(one["gpus"]) if rng.random() < 0.6]
+    jobs = [_ends(rng, _elastic(rng, f"r{number}", rng.choice(leaves), free)) for number in range(rng.randint(0, 5))]
+    jobs += [_ends(rng, {**_asks(rng, f"w{number}", rng.choice(leaves)), "state": "queued", "workers": []}) for number in range(rng.randint(1, 6))]
+    made = scenario(nodes=nodes, quotas=quotas, jobs=jobs, levels=["zone", "rack"])
+    made["reservations"] = []
+    for number in range(rng.randint(1, 4)):
+        start = rng.choice([-60, 600, 600, 1200, 3600])
+        window: Json = {"name": f"v{number}", "gpus": rng.randint(1, 4), "gpu_type": H100, "start": start, "notice_s": rng.choice([0, 120])}
+        window["end"] = rng.choice([None, max(start, 0) + 600, max(start, 0) + 6000])
+        window.update({"class": rng.choice(["inference", "batch"])} if rng.random() < 0.4 else {"quota": rng.choice(quotas)["name"]})
+        if rng.random() < 0.6:
+            window["level"] = rng.choice(["zone", "rack", "rack", "node"])
+        made["reservations"].append(window)
+    return made
+
+
+def _ends(rng: random.Random, job: Json) -> Json:
+    """With an end, a grace, or a right to stay that decides whether it could be in a window's way."""
+    job.update(rng.choice([{}, {"limit_s": 300}, {"limit_s": 1000}, {"limit_s": 7200}, {"estimate_s": 600}]))
+    job.update(rng.choice([{}, {}, {"preemptible": False}, {"grace_s": 60}, {"grace_s": 600}]))
+    return job

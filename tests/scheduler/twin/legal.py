@@ -8,6 +8,7 @@ from .legal_order import order_violations
 from .legal_places import place_violations
 from .legal_rights import right_violations
 from .legal_times import time_violations
+from .legal_windows import window_violations
 from .replay import CHANGES, apply_plan
 from .world import World, read
 
@@ -36,6 +37,7 @@ def check_plan(scenario: Json, plan: Json) -> list[str]:
     if not found:
         found += right_violations(scenario, plan)
         found += time_violations(world, plan, final)
+        found += window_violations(world, plan, final)
         found += idle_violations(world, plan, final)
         found += order_violations(scenario, plan)
     found += _waiting(world, plan, final)

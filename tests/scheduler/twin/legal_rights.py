@@ -133,9 +133,21 @@ def gates(world: World, decision: Json) -> list[str]:
                 if then > limit and then > charged:
                     found.append(f"{decision['action']} {job.name}: {name} would hold {then} of {limit} milli of {kind}")
             promise = _promise(world, name, kind, job) if job.preemptible is False and world.by_type == (kind != ALL) else None
-            if promise is not None and fixed + more > promise:
+            if promise is not None and fixed + more > promise and not _in_a_window(world, kind, job, more):
                 found.append(f"{decision['action']} {job.name}: non-preemptible {fixed + more} milli of {kind} in {name}, guaranteed {promise}")
     return found
+
+
+def _in_a_window(world: World, kind: str, job: Job, more: int) -> bool:
+    """Whether an open window of its class has room for it: then it is charged there, whatever others have of its queue's guarantee."""
+    charged = next(class_windows.views(world, job.name), world)
+    for window in world.windows:
+        ends_inside = window.end is None or (job.limit is not None and job.limit <= window.end)
+        if window.cls == job.cls and window.open_at(0) and ends_inside and kind in (ALL, window.gpu_type):
+            there = [other for other in charged.jobs.values() if other.quota == class_windows.MARK + window.name]
+            if sum(held_of(world, other, kind) for other in there) + more <= window.milli:
+                return True
+    return False
 
 
 def _carried(world: World, members: list[Job], kind: str, job: Job, more: int) -> int:

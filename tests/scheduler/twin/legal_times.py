@@ -1,16 +1,15 @@
-"""Time: what a reservation was promised is free when it comes, and windows open on capacity that could be emptied for them."""
+"""Time: what a reservation was promised is free when it comes."""
 
 from datetime import datetime
 from typing import Any
 
-from .legal_rights import held_of
-from .world import ALL, Job, World
+from .world import Job, World
 
 Json = dict[str, Any]
 
 
 def time_violations(world: World, plan: Json, final: World) -> list[str]:
-    return _reservations(world, plan, final) + _backfilled(world, plan) + _windows(world, plan, final)
+    return _reservations(world, plan, final) + _backfilled(world, plan)
 
 
 def when(world: World, text: str) -> int:
@@ -85,32 +84,3 @@ def _backfilled(world: World, plan: Json) -> list[str]:
         for job in marked
         if not may_yield(world, job) and end_of(world, job, start=0) is None
     ]
-
-
-def _windows(world: World, plan: Json, final: World) -> list[str]:
-    """Before a window: what could still be there at its start and can't be put off may take at most capacity - n."""
-    started = {d["job"] for d in plan["decisions"] if d["action"] in ("start", "grow", "repair")}
-    found = []
-    for window in world.windows:
-        if not 0 < window.start <= world.settings["window_horizon_s"] * 1000 or window.level is not None:
-            continue
-        kind = window.gpu_type if window.gpu_type is not None else ALL
-        room = world.capacity(kind) - window.milli
-        stuck = [job for job in final.jobs.values() if _stuck(final, job, window.start, window.notice) and not _owner(final, job, window)]
-        total = sum(held_of(final, job, kind) for job in stuck)
-        fresh = sorted(job.name for job in stuck if job.name in started and held_of(final, job, kind))
-        if total > room and fresh:
-            found.append(f"window {window.name}: {total} milli of {kind} can't be off in time, {room} may; started: {', '.join(fresh)}")
-    return found
-
-
-def _owner(world: World, job: Job, window: Any) -> bool:
-    return job.cls == window.cls if window.quota is None else window.quota in world.ancestry(job.quota)
-
-
-def _stuck(world: World, job: Job, start: int, notice: int) -> bool:
-    """Whether the job could still be running then, and can't be evicted within the notice."""
-    if not job.holds:
-        return False
-    limit = None if job.limit is None else (job.started or 0) + job.limit
-    return (limit is None or limit > start) and (job.preemptible is False or job.grace > max(notice, 0))
