@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from gpufleet.client import DONE, JOB_FAILED, NOT_ALLOWED, NOT_THERE, REFUSED, USAGE, ClientError
 from gpufleet.client.arrays import array_shown, array_steered, arrays_blame, is_array
 from gpufleet.client.calls import Console
-from gpufleet.client.description import changes, described, documents, seconds
+from gpufleet.client.description import as_yaml, changes, described, documents, seconds
 from gpufleet.client.launched import launch_facts, standing_facts
 from gpufleet.client.place import URL, Place, clean_url, keep, place_now
 from gpufleet.client.words import ago, ahead, coloured, exact, gpus, gpus_told, lasting, plain, plural, table
@@ -286,8 +286,15 @@ def life_told(life: Mapping[str, Any]) -> str:
 @ends_well
 def show(arguments: Sequence[str]) -> int:
     """Show a job with its attempts and where its workers sit, or an array (a-3) as a whole."""
-    asked = parser_of("show", show.__doc__, jobs="1").parse_args(arguments)
+    parser = parser_of("show", show.__doc__, jobs="1")
+    parser.add_argument("--yaml", action="store_true", help="as it could be submitted again, for those who may steer it")
+    asked = parser.parse_args(arguments)
     console = console_meant()
+    if asked.yaml:
+        if asked.json or is_array(asked.job):
+            parser.error("--yaml is of one job, and without --json")
+        print(as_yaml(console.get(f"/jobs/{asked.job}/description")), end="")
+        return DONE
     if is_array(asked.job):
         return array_shown(console, asked.job, as_json=asked.json)
     job = console.get(f"/jobs/{asked.job}")
@@ -306,6 +313,10 @@ def show(arguments: Sequence[str]) -> int:
         ("Used", used_of(usage) if usage else ""),
         *(standing_facts(usage) if usage else ()),
         ("Submitted", exact(job["submitted_at"])),
+        ("Estimate", lasting(job["estimate_s"]) if job["estimate_s"] else ""),
+        ("Limit", lasting(job["limit_s"]) if job["limit_s"] else ""),
+        ("Labels", plain(" ".join(f"{key}={value}" for key, value in job["labels"].items()))),
+        ("Cost centre", plain(job["cost_centre"])),
     ]
     facts += [("Parameters", plain(" ".join(f"{key}={value}" for key, value in (job["parameters"] or {}).items())))]
     made = job["template_ref"] or (f"{job['template']}, version {job['template_version']}" if job["template"] else "")

@@ -13,6 +13,12 @@ BASH = """_gpufleet() {{
         COMPREPLY=($(compgen -W "{commands}" -- "$word"))
         return
     fi
+    [ "$command" != help ] || COMPREPLY=($(compgen -W "{commands}" -- "$word"))
+    case "$command ${{COMP_WORDS[COMP_CWORD-1]}}" in
+{values}
+        *" --team"|*" --quota") [ -n "$GPUFLEET_NO_JOBS" ] || COMPREPLY=($(compgen -W "$(gpufleet quota --paths 2>/dev/null)" -- "$word")); return;;
+        *" --after") [ -n "$GPUFLEET_NO_JOBS" ] || COMPREPLY=($(compgen -W "$(gpufleet ls --ids 2>/dev/null)" -- "$word")); return;;
+    esac
     case "$command" in
 {cases}
     esac
@@ -38,7 +44,7 @@ WORDS = {
     " --view",
     "plan": "--explain --jsonl",
     "queue": "--json --team --limit",
-    "quota": "--json",
+    "quota": "--json --paths",
     "schedule": "ls add show pause resume run rm --json --cron --zone --name --overlap --catch-up --start-within --from --until --state --team"
     " --owner --search --limit --ids --reason",
     "submit": "--json --draft --dry-run --wait --key --template --name --quota --class --priority --preemptible --gpus --workers --type --speed --mig"
@@ -48,7 +54,20 @@ WORDS = {
     "notices": "ls read set test log --json --unread --limit --zone --quiet --quiet-rule --urgent",
     **dict.fromkeys(("enqueue", "restart"), "--json --reason"),
     **dict.fromkeys(("cancel", "hold", "release", "priority", "checkpoint"), "--json --matching --dry-run --yes --reason"),
-    **dict.fromkeys(("show", "why"), "--json"),
+    "show": "--json --yaml",
+    "why": "--json",
+}
+# By command and option, what may follow it.
+VALUES = {
+    "fleet --nodes": "sick all",
+    "ls --phase": "waiting holding ended",
+    "ls --state": "draft queued reserved starting running checkpointing preempted resuming degraded completed failed cancelled",
+    "notices --quiet-rule": "hold drop",
+    "schedule --catch-up": "none last all",
+    "schedule --overlap": "allow skip replace",
+    "schedule --state": "active paused ended",
+    "submit --class": "inference interactive batch",
+    "submit --preemptible": "true false when_borrowed",
 }
 
 
@@ -68,7 +87,15 @@ def completion(arguments: Sequence[str]) -> int:
 
 def _bash() -> str:
     cases = "\n".join(f'        {name}) COMPREPLY=($(compgen -W "{words}" -- "$word"));;' for name, words in sorted(WORDS.items()))
-    return BASH.format(commands=" ".join(commands()), cases=cases, of_jobs=" ".join(OF_JOBS))
+    values = "\n".join(f'        "{name}") COMPREPLY=($(compgen -W "{words}" -- "$word")); return;;' for name, words in VALUES.items())
+    return BASH.format(values=values, commands=" ".join(commands()), cases=cases, of_jobs=" ".join(OF_JOBS))
+
+
+def _follows(name: str, flag: str) -> str:
+    """For fish: that something follows an option, and what."""
+    if f"{name} --{flag}" in VALUES:
+        return f" -x -a '{VALUES[f'{name} --{flag}']}'"
+    return " -x -a '(gpufleet quota --paths 2>/dev/null)'" if flag in ("team", "quota") else ""
 
 
 def _fish() -> str:
@@ -77,7 +104,7 @@ def _fish() -> str:
         seen = f"-n '__fish_seen_subcommand_from {name}'"
         flags = [word.removeprefix("--") for word in words.split() if word.startswith("--")]
         plain = [word for word in words.split() if not word.startswith("--")]
-        lines += [f"complete -c gpufleet {seen} -l {flag}" for flag in flags]
+        lines += [f"complete -c gpufleet {seen} -l {flag}{_follows(name, flag)}" for flag in flags]
         lines += [f"complete -c gpufleet {seen} -a '{' '.join(plain)}'"] if plain else []
     lines.append(f"complete -c gpufleet -n '__fish_seen_subcommand_from {' '.join(OF_JOBS)}' -a '(gpufleet ls --ids 2>/dev/null)'")
     lines.append("complete -c gpufleet -n '__fish_seen_subcommand_from schedule' -a '(gpufleet schedule ls --ids 2>/dev/null)'")

@@ -12,13 +12,25 @@ import yaml
 from gpufleet.client import USAGE, ClientError
 
 
+class _Twice(yaml.constructor.ConstructorError):
+    """A key that its mapping has already."""
+
+
 class _Loader(yaml.SafeLoader):
-    """Times stay as they are written: what they mean, and that they need a zone, is for the console to say."""
+    """Times stay as they are written: what they mean, and that they need a zone, is for the console to say. No key is there twice."""
 
     yaml_implicit_resolvers = {
         first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        seen: set[str] = set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in seen:
+                raise _Twice(None, None, f"{key.value} is stated twice", key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
 
 
 _LENGTH = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|min|h|d)?")
@@ -38,6 +50,8 @@ def documents(name: str) -> list[dict[str, Any]]:
     except yaml.YAMLError as fault:
         mark = getattr(fault, "problem_mark", None)
         where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        if isinstance(fault, _Twice):
+            raise ClientError(USAGE, f"{name}{where}: {fault.problem}.") from fault
         raise ClientError(USAGE, f"{name} is no YAML{where}: {getattr(fault, 'problem', None) or fault}.") from fault
     if not found:
         raise ClientError(USAGE, f"{name} describes no job.")
@@ -45,6 +59,12 @@ def documents(name: str) -> list[dict[str, Any]]:
         if not isinstance(document, dict):
             raise ClientError(USAGE, f"{name} describes no job: it holds a {type(document).__name__}, not keys with values.")
     return found
+
+
+def as_yaml(description: dict[str, Any]) -> str:
+    """As people write it, to be changed and submitted again."""
+    told: str = yaml.safe_dump(description, sort_keys=False, allow_unicode=True, width=100)
+    return told
 
 
 def described(document: dict[str, Any], asked: argparse.Namespace, command: Sequence[str]) -> dict[str, Any]:

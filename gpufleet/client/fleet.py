@@ -63,6 +63,7 @@ def quota(arguments: Sequence[str]) -> int:
     """Show the quota tree: what each node is promised of each GPU type, and what it holds."""
     parser = parser_of("quota", quota.__doc__)
     parser.add_argument("path", nargs="?", help="only this node and what lies below it")
+    parser.add_argument("--paths", action="store_true", help="print paths alone, for scripts")
     asked = parser.parse_args(arguments)
     nodes = console_meant().get("/quotas")
     if asked.path:
@@ -72,6 +73,9 @@ def quota(arguments: Sequence[str]) -> int:
             raise ClientError(NOT_THERE, f"There is no quota {asked.path} that you may see.")
     if asked.json:
         return print_json({"items": nodes})
+    if asked.paths:
+        print("".join(f"{plain(node['path'])}\n" for node in nodes), end="")
+        return DONE
     rows = [line for node in nodes for line in _shares(node)]
     print("\n".join(table(("QUOTA", "TYPE", "PROMISED", "LIMIT", "HELD", "USE"), rows)))
     return DONE
@@ -131,6 +135,8 @@ def top(arguments: Sequence[str]) -> int:
 
 
 def _jobs(title: str, rows: Sequence[dict[str, Any]]) -> list[str]:
+    if not rows:
+        return [f"{title}: no job"]
     lines = [
         (row["id"], gpus(row["gpus_milli"]), row["state"], ago(row["since"]), plain(row["quota"]), plain(row["name"]), now_of(row)) for row in rows
     ]

@@ -9,7 +9,7 @@ import pytest
 
 from gpufleet import cli
 from gpufleet.client import fleet as fleet_command
-from gpufleet.client.completion import OF_JOBS, WORDS, commands
+from gpufleet.client.completion import OF_JOBS, VALUES, WORDS, commands
 from quotas.models import QuotaShare
 from scheduler.models import JobState
 from tests.builders import job, node, placement
@@ -46,6 +46,7 @@ def test_the_tree_with_what_is_promised_and_held(run, busy):
     assert re.search(r"H100-SXM-80GB +4 +- +1 +#####\.{15}$", line)
     assert {row["path"] for row in json.loads(run("quota", TEAM, "--json")[1])["items"]} == {TEAM}
     assert run("quota", "acme/nowhere")[0] == 4
+    assert run("quota", TEAM, "--paths")[1] == f"{TEAM}\n"
 
 
 def test_top_once_where_there_is_no_terminal(run, busy):
@@ -56,6 +57,7 @@ def test_top_once_where_there_is_no_terminal(run, busy):
     assert "\x1b" not in out, "neither colours nor what others wrote reach a terminal as commands"
     assert {job["name"] for job in json.loads(run("top", "--json")[1])["holding"]} == {"held"}
     assert run("top", "-n", "0")[0] == 2
+    assert "WAITING: no job\n" in run("top", "--team", "acme/product")[1]
 
 
 def test_top_on_a_terminal_goes_on_until_it_is_told_to_stop(run, busy, monkeypatch):
@@ -97,6 +99,8 @@ def test_completion_knows_every_command_and_only_options_that_there_are(capsys):
             assert ended.value.code == 0
         told = capsys.readouterr().out
         assert [word for word in words.split() if word not in told] == []
+        for follows in (key.split()[1] for key in VALUES if key.split()[0] == name):
+            assert follows in words.split()
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -108,4 +112,13 @@ def test_completion_is_a_script_that_the_shell_takes(capsys, shell):
         asked += '\nCOMP_WORDS=(gpufleet fleet --n); COMP_CWORD=2; _gpufleet; echo "${COMPREPLY[@]}"'
         done = subprocess.run(["bash", "-c", asked], capture_output=True, text=True)
         assert (done.stdout, done.stderr) == ("queue quota\n--nodes\n", "")
+        for words, wanted in {
+            ("submit", "--class", "b"): "batch",  # and no file that begins so
+            ("ls", "--state", "ch"): "checkpointing",
+            ("schedule", "ls", "--state", ""): "active paused ended",
+            ("help", "su"): "submit",
+        }.items():
+            asked = f'{script}\nGPUFLEET_NO_JOBS=1; COMP_WORDS=(gpufleet "$@"); COMP_CWORD=$#; _gpufleet; echo "${{COMPREPLY[@]}}"'
+            done = subprocess.run(["bash", "-c", asked, "bash", *words], capture_output=True, text=True)
+            assert (done.stdout, done.stderr) == (f"{wanted}\n", "")
     assert cli.main(["gpufleet", "completion", "tcsh"]) == 2

@@ -216,6 +216,35 @@ def test_what_is_no_description_is_said_without_asking_the_console(run, tmp_path
     assert run("submit", **SUBMIT)[0] == 2
 
 
+@pytest.mark.parametrize("text", ["name: a\nquota: q\nname: b\n", "launch:\n  env:\n    A: x\n\n    A: y\n", '{"gpus": 1,\n\n"gpus": 2}'])
+def test_what_is_stated_twice_is_refused_with_its_line(run, tmp_path, text):
+    """The second would win, and nobody be told."""
+    (tmp_path / "job.yaml").write_text(text)
+    status, _, err = run("submit", str(tmp_path / "job.yaml"), **SUBMIT)
+
+    line = len(text.rstrip("\n").splitlines())
+    assert (status, f"job.yaml at line {line}, column " in err, "is stated twice." in err) == (2, True, True), err
+    assert not Job.objects.exists()
+
+
+def test_a_job_is_written_as_a_file_that_submits_it_again(run, tmp_path, personas):
+    words = ["--name", "first", "--quota", TEAM, "--gpus", "2", "--workers", "1-2", "--limit", "2h", "--label", "run=ü", "--", "sh", "-c", "a\nb"]
+    assert run("submit", *words, **SUBMIT)[0] == 0
+    first = only_job()
+    status, text, _ = run("show", first.public_id, "--yaml", **SUBMIT)
+    (tmp_path / "again.yaml").write_text(text)
+
+    assert status == 0 and text.startswith("name: first\n")
+    assert run("submit", str(tmp_path / "again.yaml"), **SUBMIT)[0] == 0
+    again = Job.objects.exclude(pk=first.pk).get()
+    for column in ("name", "spec", "launch", "labels", "limit_seconds", "quota_id", "gpus_milli"):
+        assert getattr(again, column) == getattr(first, column)
+    assert run("show", first.public_id, "--yaml", "--json", **SUBMIT)[0] == 2
+    assert run("show", first.public_id, "--yaml", who="viewer", scopes=("read",))[0] == 3
+    told = run("show", first.public_id, **SUBMIT)[1]
+    assert "Limit       2 h" in told and "Labels      run=ü" in told
+
+
 def test_a_dry_run_submits_nothing(run):
     status, out, _ = run("submit", "--name", "x", "--quota", TEAM, "--gpus", "1", "--dry-run", **SUBMIT)
 
