@@ -6,10 +6,10 @@ from functools import cached_property
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from .cluster import Work
 from .lookahead import FOREVER
 from .state import Cycle
 from .windows import NEVER
+from .work import Work
 
 EVERY_TYPE = -1
 Key = tuple[int, int]  # a node of the tree, and the quota type that the limit is about

@@ -6,12 +6,12 @@ from itertools import starmap
 from typing import Any, NamedTuple, Protocol
 
 from .blocks import Block, largest
-from .cluster import Work
 from .form import Form
 from .grid import Grid, Ints
 from .reading import spell_instant
 from .reasons import Reason, reason
 from .tree import Tree
+from .work import Work
 
 Types = tuple[int, ...]
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from .capacity import plain, widest
-from .cluster import Work
 from .grid import Ints
 from .legality import Reclaim, rules_of
 from .passes.consolidate import no_moves
@@ -21,6 +20,7 @@ from .state import Cycle
 from .tree import Division
 from .values import ANY_TYPE, Kind, Role
 from .windows import NEVER
+from .work import Work
 
 Reasons = tuple[Reason, ...]
 

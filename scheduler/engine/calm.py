@@ -6,7 +6,7 @@ Where one job comes to it and fits, it starts, and nothing else is decided: of w
 from dataclasses import dataclass
 
 from .capacity import Capacity
-from .cluster import Cluster, Work
+from .cluster import Cluster
 from .fleet import Seat, View
 from .invariants import check_changes
 from .kept import Kept
@@ -16,6 +16,7 @@ from .plan import Course, placing
 from .reasons import Reason
 from .seating import fit
 from .values import ByClass, Job, Scenario
+from .work import Work
 
 STANDS = frozenset(("running", "starting", "reserved"))
 

@@ -13,9 +13,9 @@ from .grid import Ints
 from .values import Kind, Preemptible
 
 if TYPE_CHECKING:
-    from .cluster import Work
     from .fleet import Seat
     from .units import Unit
+    from .work import Work
 
 T = TypeVar("T")
 Flags = npt.NDArray[np.bool_]

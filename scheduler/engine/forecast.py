@@ -7,18 +7,18 @@ from typing import Any, NamedTuple
 
 from .allowance import Allowances, Taken
 from .capacity import plain, widest
-from .cluster import Work
 from .form import Form
 from .lookahead import Lookahead
 from .order import QueueOrder
 from .passes.allocate import could_start
 from .passes.reclaim import may_evict, request
 from .rehearsal import Rehearsal, newly_shared
-from .reservations import Date
 from .state import Cycle
+from .told import Date
 from .tree import Division
 from .values import Kind, Preemptible
 from .windows import NEVER
+from .work import Work
 
 Advice = tuple[str, Any] | None
 

@@ -5,12 +5,13 @@ from collections.abc import Callable
 from functools import cached_property, partial
 
 from .capacity import Capacity, could_fit, plain, widest
-from .cluster import Cluster, Work
+from .cluster import Cluster
 from .fleet import Fleet, View
 from .grid import Grid
 from .placement import Placer
 from .reasons import Reason, counted, reason
 from .values import Kind, Node, Role
+from .work import Work
 
 Verdict = tuple[tuple[Reason, ...], tuple[int, ...]]  # why jobs count in no request, or the types that they can have
 

@@ -8,13 +8,14 @@ from operator import attrgetter
 import numpy as np
 import numpy.typing as npt
 
-from .cluster import Cluster, Work
+from .cluster import Cluster
 from .columns import ints
 from .fleet import Seat
 from .grid import Grid, Ints
 from .mig import Instance, board_of, layout_faults
 from .state import Cycle
 from .tree import Division, Tree
+from .work import Work
 
 
 class InvariantBroken(AssertionError):

@@ -32,16 +32,17 @@ from .values import Job, Kind, Node, Quota, Scenario, Settings, Topology, Window
 
 if TYPE_CHECKING:
     from .asking import Asking
-    from .cluster import Cluster, Work
+    from .cluster import Cluster
     from .invariants import First
     from .movables import Movables
-    from .reservations import Prospect
     from .standing import Standing
     from .state import Cycle
     from .stirring import Sift, Stirred, WholeOrder
     from .telling import Telling
+    from .told import Prospect
     from .units import Units
     from .waking import Wakes
+    from .work import Work
 
 
 class PassedBy(NamedTuple):

@@ -4,7 +4,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .cluster import Work
 from .columns import Columns
 from .ranking import WideRanking
 from .reasons import Reason, counted, gpus, reason
@@ -13,6 +12,7 @@ from .tree import INFINITE, Division
 from .units import Key, Unit
 from .values import Preemptible
 from .victims import Found, Ranked, as_if_running, in_categories
+from .work import Work
 
 Signature = tuple[object, ...]
 Pair = tuple[tuple[int, ...], Unit]

@@ -4,10 +4,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from .capacity import widest
-from .cluster import Work, fitting_profiles
+from .cluster import fitting_profiles
 from .grid import Ints
 from .mig import board_of
 from .state import Cycle
+from .work import Work
 
 
 def measure(cycle: Cycle) -> dict[str, Any]:

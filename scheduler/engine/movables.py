@@ -5,9 +5,10 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from .clearable import Clearable
-from .cluster import Cluster, Work
+from .cluster import Cluster
 from .fleet import Seat
 from .units import begin_of, lost_since
+from .work import Work
 
 Here = Sequence[tuple[int, Work]]  # (GPUs on the node, job), those with the most first
 

@@ -4,8 +4,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 
-from .cluster import Work
 from .tree import Division, Tree
+from .work import Work
 
 Key = tuple[int, ...]
 

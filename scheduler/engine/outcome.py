@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .blockers import Blockers, Reasons
-from .cluster import Work, on_gpus
+from .cluster import on_gpus
 from .columns import ints
 from .fleet import Seat
 from .forecast import Forecast
@@ -22,12 +22,13 @@ from .mig import Instance
 from .plan import Course, Decision, Plan, Share, Stand, Waiting, new_decision, new_stand, new_waiting, placing
 from .reading import spell_instant
 from .reasons import Reason, reason
-from .reservations import Entry
 from .state import Cycle
 from .telling import Telling
+from .told import Entry
 from .tree import Division, Tree
 from .values import QUEUED
 from .waking import next_wake
+from .work import Work
 
 
 def conclude(cycle: Cycle) -> Plan:

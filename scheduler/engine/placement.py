@@ -7,11 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from .cluster import Cluster, Wants, Work, fitting_profiles
+from .cluster import Cluster, fitting_profiles
 from .fleet import NO_PARTS, Part, Seat, Split, View, bits_of, lowest, new_seat
+from .form import Wants
 from .grid import Eligible, Grid, Level, span_bits
 from .mig import BOARDS, Instance, board_of, room_for
 from .values import Kind, Placing, Role
+from .work import Work
 
 Slice = tuple[int, int]
 Offer = tuple[tuple[int, ...], int, tuple[Part, ...]]  # its rank, which ends in the node; the node; and the parts

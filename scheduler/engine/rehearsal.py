@@ -11,11 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .cluster import Cluster, Work
+from .cluster import Cluster
 from .fleet import Fleet, Seat, Split, joined, lowest
 from .grid import Grid
 from .lookahead import END, FOREVER, Lookahead
 from .placement import Placer
+from .work import Work
 
 MOST_MOMENTS = 64  # that are tried for one job; one that fits at none of them gets no date
 

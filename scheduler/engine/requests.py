@@ -5,9 +5,10 @@ from operator import sub
 from typing import Protocol
 
 from .asking import Amounts, Asking, Begun
-from .cluster import Cluster, Work
+from .cluster import Cluster
 from .reasons import Reason
 from .values import Kind
+from .work import Work
 
 NOTHING: Mapping[tuple[int, int], int] = {}
 

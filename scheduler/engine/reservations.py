@@ -1,187 +1,17 @@
 """Places kept for blocked jobs, and what may run in the gaps before them."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Collection, Iterable, Sequence
 
-from .asking import Asking
 from .capacity import widest
-from .cluster import Cluster, Work
-from .columns import ints
-from .fleet import Fleet, Seat
-from .grid import Grid, Ints
-from .lookahead import END, FOREVER, Lookahead
+from .fleet import Seat
+from .grid import Ints
+from .lookahead import END, Lookahead
+from .prospects import Prospects, Surroundings
 from .reading import spell_instant
 from .reasons import Reason, reason
-from .rehearsal import Rehearsal, Stay, counts_of
-from .tree import Tree
-from .values import Kind, Preemptible, Role, Settings
-from .windows import NEVER
-
-MANY = 64  # jobs that changed from which a look-ahead is made anew
-MOST_CHANGES = 4096  # that are looked through
-NO_NODES: frozenset[int] = frozenset()
-
-
-class Surroundings(Protocol):
-    """What a book of reservations asks of the plan in the making."""
-
-    cluster: Cluster
-    fleet: Fleet
-    grid: Grid
-    tree: Tree
-    settings: Settings
-    now: int
-    asking: Asking
-    has_backfilled: bool
-
-    def ends_at(self, work: Work) -> int: ...
-
-    def duration(self, work: Work) -> int: ...
-
-    def least_milli(self, kind: Kind, quota_type: int) -> int: ...
-
-    def rank_in_queue(self, work: Work) -> tuple[bool, int, int, int]: ...
-
-
-class Date(NamedTuple):
-    """When a job could start, and where."""
-
-    at: int  # milliseconds from now
-    places: list[tuple[int, int]]  # (node, whole GPUs)
-    seats: tuple[Seat, ...]  # its workers one by one, where it was tried and not only counted
-
-
-@dataclass(slots=True)
-class Entry:
-    work: Work
-    quota_type: int
-    at: int  # milliseconds from now
-    length: int
-    places: list[tuple[int, int]]  # (node, GPUs)
-    guaranteed: bool  # whether its holder would stay within its guarantees
-    place: int  # in the order of the book
-    date: Date
-    known: "Known"
-    served: bool = False  # by a later pass: its holder stands, and nothing is kept any more
-
-    def keeps(self, node: int) -> int:
-        return sum(count for place, count in self.places if place == node)
-
-
-class Held(NamedTuple):
-    """How a job stands in a book: until which instant (0: it gives way at once), and where."""
-
-    until: int
-    seats: tuple[Seat, ...]
-
-
-NOWHERE = Held(0, ())
-
-
-@dataclass(slots=True, eq=False)
-class Known:
-    """What came of a blocked job that asked for a place in a type: from when on it is kept, where; or no date at all."""
-
-    work: Work
-    quota_type: int
-    instant: int
-    places: list[tuple[int, int]] | None
-    counted: bool  # whether that is a matter of counting GPUs over time, and so the same as long as these are
-    read: int = 0  # so many changes of the fleet it takes into account
-    before: tuple["Known", ...] = ()  # whose places were kept then
-
-    @property
-    def nodes(self) -> Iterator[int]:
-        return (node for node, _ in self.places or ())
-
-
-class Prospect:
-    """A look-ahead to go on from in the next plan, and what was told on it."""
-
-    def __init__(self, settings: Settings, ahead: Lookahead, held: "Stays", ends_now: bool, told: "Told") -> None:
-        self.settings = settings
-        self.ends_now = ends_now  # whether somebody's time was up when it was made, or would have been
-        self.ahead = ahead
-        self.held = held
-        self.told = told
-        self.changed: dict[Work, bool] = {}  # jobs that may stand otherwise by now, and whether they are still there
-
-
-class Stays(dict[Work, Held]):
-    """Who stands where until when, as the look-ahead has it. Of those of whom nobody knows when they end, it is made when it is asked for."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.endless: dict[Work, tuple[Seat, ...]] = {}
-
-    def of(self, work: Work) -> Held:
-        known = self.get(work)
-        if known is None:
-            seats = self.endless.pop(work, None)
-            if seats is None:
-                return NOWHERE
-            known = self[work] = Held(END, seats)
-        return known
-
-
-class Line(NamedTuple):
-    """Who asked for places one after the other, and what came of it."""
-
-    asked: list[tuple[Work, int]]  # and in which type
-    known: list[Known]
-    before: list[tuple[Known, ...]]  # whose places were kept then, by who asked
-    entries: list[Entry]
-    nodes: frozenset[int]  # of the places of all of them
-    read: int  # so many changes of the fleet it takes into account
-
-
-class Told:
-    """What blocked jobs were told, and what has changed on the fleet since.
-
-    A date is the same again as long as its places can still be had, and no node that has changed offers one that comes before it: whether
-    another job stands there since, or another one has a place kept.
-    """
-
-    def __init__(self) -> None:
-        self.dates: dict[Work, Known] = {}
-        self.lately: dict[Work, Known] = {}  # of this plan alone
-        self.changes: list[int] = []  # nodes on which somebody stands otherwise than before, in order; below zero (~node): there is only less room
-        self.line: Line | None = None  # what came of the last ones who asked
-        self._since = (0, 0, NO_NODES, NO_NODES)  # of which of the changes, and the nodes with more and with less room by them
-
-    def go_on(self) -> None:
-        if len(self.dates) > MANY:
-            self.dates = self.lately
-        self.lately = {}
-        if len(self.changes) > MOST_CHANGES:
-            self.dates.clear()
-            self.changes.clear()
-            self.line = None
-            self._since = (0, 0, NO_NODES, NO_NODES)
-
-    def note(self, known: Known, before: Sequence[Known]) -> None:
-        known.read, known.before = len(self.changes), tuple(before)
-        self.dates[known.work] = self.lately[known.work] = known
-
-    def changed_since(self, known: Known, before: Sequence[Known]) -> tuple[frozenset[int], frozenset[int]]:
-        """The nodes on which there may be more room than when it was told, with these places kept now; and those on which there may be less."""
-        more, less = self.since(known.read)
-        told = known.before
-        if gone := [one for one in told if one not in before]:
-            more = more.union(*[one.nodes for one in gone])
-        if come := [one for one in before if one not in told]:
-            less = less.union(*[one.nodes for one in come])
-        return more, less
-
-    def since(self, read: int) -> tuple[frozenset[int], frozenset[int]]:
-        """The same by who stands there alone."""
-        known, until, more, less = self._since
-        if known != read or until != len(self.changes):  # mostly all of them were told at one time
-            changes = self.changes[read:]
-            more, less = frozenset([node for node in changes if node >= 0]), frozenset([~node for node in changes if node < 0])
-            self._since = (read, len(self.changes), more, less)
-        return more, less
+from .told import Date, Entry, Known, Line, Prospect
+from .values import Preemptible, Role
+from .work import Work
 
 
 def _largest(work: Work) -> tuple[Role, int] | None:
@@ -194,32 +24,19 @@ def _largest(work: Work) -> tuple[Role, int] | None:
     return roles[place], count
 
 
-class Book:
+class Book(Prospects):
     """The reservations of one sweep, on top of a look-ahead over what runs. Both follow what the plan changes meanwhile."""
 
     def __init__(self, cycle: Surroundings) -> None:
-        self.cycle = cycle
-        self._entries: list[Entry] = []
+        super().__init__(cycle)
         self._asking: list[tuple[Work, int]] = []  # who was promised an answer, and in which type: it is worked out when somebody wants to know
         self._walk: Callable[[], None] | None = None  # finds those, where nobody has gone along the queue yet
         self.per_type: dict[int, int] = {}
         self.blocked_within: set[int] = set()
         self._asked_at: dict[int, int] = {}  # how many reservations stood before a blocked job, whether or not it has one
         self._by_node: dict[int, list[Entry]] = {}
-        self._ahead: Lookahead | None = None
-        self._read = 0  # so much of the cluster's journal is in the look-ahead
-        self._ends_now = False  # whether somebody's time was up, or his place lent, when the look-ahead was made
         self._full: dict[tuple[int, int], tuple[int, int]] = {}  # for shapes that found no room now: as of when, and for how short a stay
-        self._geometry: list[tuple[int, int]] = []
-        self._held = Stays()
-        self._hosts_bind: bool | None = None
-        self._rehearsed: Rehearsal | None = None
-        self._rehearsed_read = 0  # so much of the cluster's journal is in it
-        self._tenants: dict[tuple[int, int], dict[Work, int]] = {}  # of GPUs in parts: until when, by job
-        self._told = Told()
         self._lenders: tuple[int, list[Work]] | None = None  # as of how much of the cluster's journal
-        self._keeping: list[Known] = []  # whose places are kept now, in order
-        self._unheld: list[Entry] = []  # whose places nobody has asked the look-ahead about since they were told again: it does not know of them
         self.looked_at = False  # whether anybody has asked what is kept, since it was set
 
     @property
@@ -326,65 +143,6 @@ class Book:
         self._by_node.clear()
         self._full.clear()
 
-    @property
-    def ahead(self) -> Lookahead:
-        """The look-ahead as of this moment, with the places that are kept by now."""
-        return self._renew()
-
-    def _renew(self) -> Lookahead:
-        ahead = self._renew_but_unheld()
-        if self._unheld:
-            self._hold_all()
-        return ahead
-
-    def _hold_all(self) -> None:
-        assert self._ahead is not None
-        for entry in self._unheld:
-            self._ahead.reserve(entry.at, entry.length, entry.places)
-        self._unheld.clear()
-
-    def _renew_but_unheld(self) -> Lookahead:
-        cluster = self.cycle.cluster
-        if self._ahead is None or (not self._entries and self._geometry != [*cluster.geometry]):
-            self._tenants, self._geometry = {}, [*cluster.geometry]
-            prospect, cluster.kept.prospect = cluster.kept.prospect, None
-            if prospect is not None and prospect.settings == self.cycle.settings and len(prospect.changed) <= MANY:
-                self._ahead = self._go_on(prospect)
-            else:
-                self._held, self._told = Stays(), Told()
-                self._ahead = self._lookahead(self._held, self._tenants)
-                self._ends_now = self._anyone_ends()
-            self._read = len(cluster.journal)
-        elif self._read < len(cluster.journal):
-            self._hold_all()
-            self._follow(self._ahead)
-        return self._ahead
-
-    def _go_on(self, prospect: Prospect) -> Lookahead:
-        """The look-ahead of an earlier plan as of now."""
-        ahead, held, now = prospect.ahead, prospect.held, self.cycle.now
-        later = now != ahead.now
-        ahead.pass_time(now)
-        self._held, self._told = held, prospect.told
-        self._told.go_on()
-        changed = prospect.changed | dict.fromkeys(self.cycle.cluster.journal, True)
-        if later:
-            for work, stay in held.items():
-                if stay.until < END and (stay.until <= now or work.job.run.started is None):
-                    changed.setdefault(work, True)  # its time was up, or is counted from now on
-        self._take_up(ahead, [(work, self._held_by(work) if there else NOWHERE) for work, there in changed.items()])
-        for work, there in changed.items():
-            if not there:
-                self._told.dates.pop(work, None)
-        if later:
-            self._ends_now = self._anyone_ends()
-        else:
-            self._ends_now = prospect.ends_now or any(held[work].until <= now for work in changed if work in held)
-        return ahead
-
-    def _anyone_ends(self) -> bool:
-        return any(held.until <= self.cycle.now for held in self._held.values())
-
     def prospect(self) -> Prospect | None:
         """What the next plan can go on from, with all reservations taken back; only where GPUs are held whole."""
         if self._ahead is None or self._tenants or self._geometry:
@@ -392,249 +150,6 @@ class Book:
         ahead = self._renew_but_unheld()
         self.clear()
         return Prospect(self.cycle.settings, ahead, self._held, self._ends_now, self._told)
-
-    def fresh_lookahead(self) -> Lookahead:
-        return self._lookahead(Stays(), {})
-
-    def _lookahead(self, known: Stays, tenants: dict[tuple[int, int], dict[Work, int]]) -> Lookahead:
-        """What is idle now or being freed, and when the rest comes free. Backfilled work gives way at once."""
-        cycle = self.cycle
-        soon = cycle.fleet.soon
-        idle = list(soon.count)
-        releases: list[tuple[int, int, int]] = []
-        usable, now, endless = cycle.grid.usable, cycle.now, known.endless
-        for work in cycle.cluster.works:
-            seats = work.seats
-            if not seats:
-                continue
-            job = work.job
-            if job.limit_ms is None and job.estimate_ms is None and not work.backfilled and not work.form.parted:
-                endless[work] = seats  # nobody knows when it ends
-                continue
-            held = known[work] = self._held_by(work)
-            until = self._left(held)
-            for seat in held.seats:
-                node = seat.node
-                if seat.mask:
-                    if not until:
-                        idle[node] += (seat.mask & usable[node]).bit_count()
-                    elif until < END:
-                        releases.append((now + until, node, (seat.mask & usable[node]).bit_count()))
-                for part in seat.parts:
-                    tenants.setdefault((node, part.gpu), {})[work] = until if part.mode != "mig" else END
-        for (node, gpu), ends in tenants.items():  # a shared GPU is whole again when the last of them has left
-            until = max(ends.values())
-            if usable[node] >> gpu & 1 and until < END:
-                if until:
-                    releases.append((now + until, node, 1))
-                else:
-                    idle[node] += 1
-        return Lookahead(cycle.grid, now, idle, releases)
-
-    def _held_by(self, work: Work) -> Held:
-        if not work.seats:
-            return NOWHERE
-        if self.lent(work):
-            return Held(0, work.seats)
-        end = self.cycle.ends_at(work)
-        return Held(END if end >= NEVER else end if end > self.cycle.now else 0, work.seats)
-
-    def _left(self, held: Held) -> int:
-        """So many milliseconds from now it stands there."""
-        return END if held.until >= END else max(0, held.until - self.cycle.now)
-
-    def _follow(self, ahead: Lookahead) -> None:
-        """Take up what has changed about jobs: places given, taken back, or only tried; and who was served meanwhile."""
-        journal = self.cycle.cluster.journal
-        moved = {work.order: work for work in journal[self._read :]}
-        self._read = len(journal)
-        self._take_up(ahead, [(moved[order], self._held_by(moved[order])) for order in sorted(moved)])
-        for entry in self._entries:
-            served = bool(entry.work.seats) and not entry.work.degraded
-            if served != entry.served:
-                entry.served = served
-                if served:
-                    self._keeping.remove(entry.known)
-                    ahead.give_back(entry.at, entry.length, entry.places)
-                else:
-                    self._keeping.append(entry.known)
-                    ahead.reserve(entry.at, entry.length, entry.places)
-
-    def _take_up(self, ahead: Lookahead, stays: Iterable[tuple[Work, Held]]) -> None:
-        """These jobs stand so from now on. Of what cancels out, as who has become another job where he stands, nothing is noted."""
-        usable, changed = self.cycle.grid.usable, self._told.changes
-        by_node: dict[int, dict[int, int]] = {}  # by the time of leaving so many GPUs more, or less
-        for work, new in stays:
-            old = self._held.of(work)
-            if old == new:
-                continue
-            for held, sign in ((old, -1), (new, 1)):
-                until = self._left(held)
-                for seat in held.seats:
-                    if seat.mask and until:
-                        here = by_node.setdefault(seat.node, {})
-                        here[until] = here.get(until, 0) + sign * (seat.mask & usable[seat.node]).bit_count()
-                    for part in seat.parts:
-                        changed.append(seat.node)
-                        self._share(ahead, (seat.node, part.gpu), work, until if part.mode != "mig" else END, sign)
-            if new.seats:
-                self._held[work] = new
-            else:
-                del self._held[work]
-        for node, leaving in by_node.items():
-            more, most, least = 0, 0, 0
-            for until in sorted(leaving, reverse=True):
-                if leaving[until]:
-                    ahead.hold(0, until, node, leaving[until])
-                    more += leaving[until]
-                    most, least = max(most, more), min(least, more)
-            if least < 0:
-                changed.append(node)
-            elif most > 0:
-                changed.append(~node)
-
-    def _share(self, ahead: Lookahead, key: tuple[int, int], work: Work, until: int, sign: int) -> None:
-        """One tenant more or less on a GPU, which is held until the last one has left."""
-        ends = self._tenants.setdefault(key, {})
-        before = max(ends.values(), default=0)
-        if sign > 0:
-            ends[work] = until
-        else:
-            ends.pop(work, None)
-        after = max(ends.values(), default=0)
-        if self.cycle.grid.usable[key[0]] >> key[1] & 1:
-            if after > before:
-                ahead.hold(before, after, key[0], 1)
-            elif before > after:
-                ahead.hold(after, before, key[0], -1)
-
-    # Asking
-
-    def length(self, work: Work) -> int:
-        return min(FOREVER, self.cycle.duration(work))
-
-    def earliest(self, ahead: Lookahead, work: Work, quota_type: int, rehearsal: Rehearsal | None = None) -> Date | None:
-        """When and where its minimum could start.
-
-        By counting GPUs, role by role, where that decides; else that is the soonest moment from which on it is tried. What takes parts of GPUs
-        is only tried for a forecast, which hands over its own rehearsal: nothing is kept for it.
-        """
-        wants, roles = work.missing(), work.kind.roles
-        parted = any(roles[place].parted for place, _ in wants)
-        if (parted and rehearsal is None) or not any(roles[place].gpus or roles[place].parted for place, _ in wants):
-            return None
-        length = self.length(work)
-        bound = self._by_counting(ahead, work, quota_type, length)
-        if bound is None:
-            return None
-        if self.cycle.cluster.windows.upcoming:
-            bound = self._beside_windows(ahead, work, quota_type, length, bound)
-            if bound is None:
-                return None
-        role = roles[wants[0][0]]
-        if work.form.plain and not work.seats:
-            if not self.hosts_bind or not (role.cpus or role.host_memory_mib):
-                return bound
-            rehearsal = rehearsal or self._own_rehearsal(ahead)
-            counts = [(node, count // role.gpus) for node, count in bound.places]
-            if rehearsal.hosts_suffice((role.cpus, role.host_memory_mib), counts, bound.at, length):
-                return bound
-        rehearsal = rehearsal or self._own_rehearsal(ahead)
-        found = rehearsal.earliest(work, quota_type, bound.at, length)
-        if found is None:
-            return None
-        at, seats = found
-        return Date(at, counts_of(seats, self.cycle.grid.usable), seats)
-
-    def _beside_windows(self, ahead: Lookahead, work: Work, quota_type: int, length: int, soonest: Date) -> Date | None:
-        """The same where no coming window is in the way of a start then: it would not be let in, and the place would be kept in vain."""
-        cluster, now = self.cycle.cluster, self.cycle.now
-        windows = cluster.windows
-        milli = cluster.wants_milli(work.kind, work.missing(), quota_type)
-        if not windows.lets(cluster, work, quota_type, milli, now + soonest.at):
-            return None
-        banned = windows.kept_off(cluster, work, quota_type, milli, now + soonest.at)
-        if not banned:
-            return soonest
-        if not work.form.plain:
-            return None
-        found = self._by_counting(ahead, work, quota_type, length, banned)
-        return found if found is not None and windows.lets(cluster, work, quota_type, milli, now + found.at) else None
-
-    def _by_counting(self, ahead: Lookahead, work: Work, quota_type: int, length: int, banned: int = 0) -> Date | None:
-        """The soonest by whole GPUs: when the last of its roles could start, each looked at alone."""
-        width = widest(self.cycle.cluster, work.kind)
-        level = self.cycle.grid.levels[width] if width >= 0 else None
-        last = Date(0, [], ())
-        for place, ranks in work.missing():
-            role = work.kind.roles[place]
-            if role.gpus:
-                nodes = self._nodes(work, role, quota_type)
-                if banned:
-                    nodes = nodes * ints([not banned >> node & 1 for node in range(len(nodes))])
-                found = ahead.earliest(role.gpus, len(ranks), length, nodes, level)
-                if found is None:
-                    return None
-                if found[0] >= last.at:
-                    last = Date(found[0], found[1], ())
-        return last
-
-    def _nodes(self, work: Work, role: Role, quota_type: int) -> Ints:
-        kind = work.kind
-        return self.cycle.grid.eligible(kind, role, quota_type, suspect=kind.tolerates_suspect, spare=bool(work.seats)).array
-
-    @property
-    def hosts_bind(self) -> bool:
-        """Whether processors or memory of a host could run out before its GPUs do."""
-        if self._hosts_bind is None:
-            self._hosts_bind = any(
-                not gpus or cpus * there > room * gpus or memory * there > space * gpus
-                for gpus, cpus, memory in self.cycle.cluster.forms.asked
-                for there, room, space in self.cycle.grid.hosts
-            )
-        return self._hosts_bind
-
-    def rehearsal(self, ahead: Lookahead) -> Rehearsal:
-        """The fleet of this moment and what is reserved on it, to try jobs on it later."""
-        rehearsal = self._bare_rehearsal(ahead)
-        self._add_reserved(rehearsal)
-        return rehearsal
-
-    def _bare_rehearsal(self, ahead: Lookahead) -> Rehearsal:
-        works = self.cycle.cluster.works
-        return Rehearsal(self.cycle.cluster, ahead, ((work, stay) for work in works if work.seats and (stay := self._stay(work)) is not None))
-
-    def _stay(self, work: Work) -> Stay | None:
-        left = self._left(self._held_by(work))
-        return Stay(0, left, work.seats) if work.seats and left else None
-
-    def _add_reserved(self, rehearsal: Rehearsal) -> None:
-        for entry in self.entries:
-            if not entry.served:
-                rehearsal.add(entry.at, entry.length, self.seats_of(entry.work, entry.date))
-
-    def _own_rehearsal(self, ahead: Lookahead) -> Rehearsal:
-        """The same for who asks for a reservation; it follows what changes from one to the next."""
-        journal = self.cycle.cluster.journal
-        if self._rehearsed is None:
-            self._rehearsed = self._bare_rehearsal(ahead)
-        else:
-            self._rehearsed.ahead = ahead
-            self._rehearsed.clear()
-            for work in dict.fromkeys(journal[self._rehearsed_read :]):
-                self._rehearsed.move(work, self._stay(work))
-        self._rehearsed_read = len(journal)
-        self._add_reserved(self._rehearsed)
-        return self._rehearsed
-
-    def seats_of(self, work: Work, date: Date) -> Sequence[Seat]:
-        """Where workers stand at a date: as they were placed, or one by one on the nodes that were counted."""
-        if date.seats:
-            return date.seats
-        role = next(work.kind.roles[place] for place, _ in work.missing())
-        each = role.gpus or 1
-        counted = (node for node, count in date.places for _ in range(count // each))
-        return [Seat(0, 0, node, 0, role.cpus, role.host_memory_mib, 0) for node in counted]
 
     # Keeping
 
@@ -802,13 +317,6 @@ class Book:
         """Whether a job of its shape that would stay no longer found no room now, and nothing has come free since."""
         known = None if work.seats else self._full.get((work.form.shape, quota_type))
         return known is not None and known[0] == len(self.cycle.cluster.journal) and known[1] <= self.length(work)
-
-    def lent(self, work: Work) -> bool:
-        """Whether it stands in a gap and is off its place on short notice when the holder of a reservation wants it."""
-        return work.backfilled and work.kind.preemptible is not Preemptible.NEVER and self._quick(work)
-
-    def _quick(self, work: Work) -> bool:
-        return work.kind.grace_ms <= self.cycle.settings.backfill_notice_ms
 
     def yields(self, work: Work) -> bool:
         """Whether it may run in a gap that ends before it does."""

@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from .capacity import Capacity, could_fit
-from .cluster import Cluster, Work
+from .cluster import Cluster
 from .fleet import NO_PARTS, Fleet, Seat, View, lowest, new_seat
 from .grid import Grid
 from .placement import Placer, bits_of_large
 from .values import Settings
+from .work import Work
 
 
 class Surroundings(Protocol):

@@ -3,9 +3,10 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from .cluster import Cluster, Work
+from .cluster import Cluster
 from .fleet import Seat
 from .values import Preemptible
+from .work import Work
 
 T = TypeVar("T")
 Level = tuple[int, int]

@@ -9,7 +9,7 @@ from typing import Any
 from .asking import Asking
 from .blocks import Blocks, largest, usual_blocks
 from .capacity import Capacity
-from .cluster import Cluster, Work
+from .cluster import Cluster
 from .fleet import View
 from .form import Form
 from .impossible import Verdict, Verdicts
@@ -27,6 +27,7 @@ from .tree import Division
 from .units import Units
 from .values import ByClass, Kind, Scenario
 from .windows import NEVER
+from .work import Work
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,9 @@
 
 from typing import NamedTuple
 
-from .cluster import Work
 from .order import QueueOrder
 from .tree import Tree
+from .work import Work
 
 
 class Stirred:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from heapq import nsmallest
 
-from .cluster import Work
 from .fleet import Seat
 from .placement import Placer
 from .ranking import WideRanking
@@ -12,6 +11,7 @@ from .state import IN_ORDER, Cycle
 from .takings import TakenInVain
 from .units import Unit
 from .victims import Found, Legal, Ranked, Target, search
+from .work import Work
 
 Guard = Callable[[Found], Reason | None]
 

@@ -9,7 +9,8 @@ undone any more: the plan goes on as the next one would, to which those victims 
 from collections.abc import Iterable
 from typing import Protocol
 
-from .cluster import Cluster, Work
+from .cluster import Cluster
+from .work import Work
 
 Mark = tuple[int, int]
 MOST_LOSSES = 4  # of one job in one plan that are undone; after twice as many it waits for the next one

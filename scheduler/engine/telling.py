@@ -11,13 +11,13 @@ from operator import ne
 
 import numpy as np
 
-from .cluster import Work
 from .columns import Flags
 from .fleet import View
 from .plan import Decision, Share, Waiting
 from .reasons import Reason
 from .tree import Tree
 from .values import Settings
+from .work import Work
 
 Books = list[list[int]]  # what is used, of which fixed, fair shares, and what may be counted on
 

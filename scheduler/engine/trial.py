@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from .allowance import Allowances
 from .blockers import Blockers
-from .cluster import Work
 from .cycle import settled
 from .forecast import Forecast, earliest_of, serving
 from .invariants import check
@@ -23,11 +22,12 @@ from .outcome import decisions_of
 from .plan import Decision, Stand
 from .reasons import Reason
 from .rehearsal import newly_shared
-from .reservations import Date
 from .state import Cycle
+from .told import Date
 from .tree import Division
 from .values import Job, Scenario, Settings
 from .windows import NEVER
+from .work import Work
 
 NAME = "this job"
 COPY_EVERY = 128  # reservations from one copy of the look-ahead to the next

@@ -7,13 +7,13 @@ gets something, his team uses more, and the order is another one.
 from functools import partial
 from typing import NamedTuple
 
-from .cluster import Work
 from .kept import Kept
 from .order import QueueOrder
 from .passes.reclaim import request
 from .state import Cycle
 from .tree import Division
 from .values import Job, Scenario
+from .work import Work
 
 FIRST = "first"  # nobody is asked before it
 ROUND = "round"  # others have a GPU type higher up among those they accept, or one that is asked for before

@@ -8,13 +8,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from .cluster import Cluster, Work
+from .cluster import Cluster
 from .columns import WIDE, Columns, ints
 from .fleet import Seat
 from .grid import Ints
 from .standing import Standing
 from .tree import Division
 from .values import QUEUED, Job, Preemptible
+from .work import Work
 
 MANY = 64  # changes that are looked through
 Key = tuple[bool, bool, int, int, int, int, str, int, int]

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from .cluster import Cluster, Work
+from .cluster import Cluster
 from .columns import Columns, ints
 from .form import Form
 from .grid import Ints
@@ -20,6 +20,7 @@ from .ranking import WideRanking
 from .units import Unit, Units
 from .values import Preemptible
 from .wide import WideSearch, can_count
+from .work import Work
 
 T = TypeVar("T")
 Ranked = Sequence[tuple[tuple[int, ...], "Unit"]] | WideRanking

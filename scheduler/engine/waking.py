@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Iterator, Mapping
 from heapq import heappop, heappush, heapreplace
 
-from .cluster import Work
 from .state import Cycle
 from .values import HOUR_MS, QUEUED, ByClass, Settings
+from .work import Work
 
 
 class Wakes:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from functools import partial
 
 from ..capacity import could_fit
-from ..cluster import Work
 from ..fleet import Seat
 from ..form import Form
 from ..order import QueueOrder
@@ -15,6 +14,7 @@ from ..reasons import Reason, reason
 from ..seating import fit
 from ..state import FAIR, Cycle
 from ..tree import NEVER, Division
+from ..work import Work
 from .gaps import due, may_be_due
 from .reclaim import TAKEN_AGAIN, request
 

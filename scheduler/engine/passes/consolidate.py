@@ -7,7 +7,6 @@ from math import comb
 
 from ..capacity import plain
 from ..clearable import Need
-from ..cluster import Work
 from ..fleet import Seat
 from ..form import Wants
 from ..movables import Here
@@ -17,6 +16,7 @@ from ..state import Cycle
 from ..taking import Target, place_in, targets
 from ..units import lost_since, lost_work
 from ..values import Preemptible
+from ..work import Work
 from .reclaim import request, walk
 
 NO_MOVES = reason("moves", "no set of moves makes room")

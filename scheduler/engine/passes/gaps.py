@@ -3,12 +3,12 @@
 from collections.abc import Collection
 from operator import attrgetter
 
-from ..cluster import Work
 from ..legality import Reclaim
 from ..reasons import reason
 from ..state import Cycle
 from ..taking import take_units
 from ..units import Unit
+from ..work import Work
 from .reclaim import may_evict, request
 
 

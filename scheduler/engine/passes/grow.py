@@ -8,7 +8,6 @@ from bisect import insort
 from collections.abc import Sequence
 
 from ..capacity import could_fit
-from ..cluster import Work
 from ..fleet import Seat, View
 from ..form import Wants
 from ..legality import Reclaim
@@ -21,6 +20,7 @@ from ..taking import release
 from ..tree import Division
 from ..units import Unit
 from ..victims import Found, Ranked, Target, search
+from ..work import Work
 from .reclaim import ANY_SIZE, may_evict
 
 Step = tuple[int, tuple[int, ...]]

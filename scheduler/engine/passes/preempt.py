@@ -4,7 +4,6 @@ from functools import partial
 
 import numpy as np
 
-from ..cluster import Work
 from ..columns import Columns
 from ..legality import beyond_share, grows_beyond_share, worth
 from ..ranking import UNBOUNDED, WideRanking
@@ -15,6 +14,7 @@ from ..tree import Division
 from ..units import Unit
 from ..values import Preemptible
 from ..victims import Found, Ranked, as_if_running, has_fresh, in_categories, no_larger
+from ..work import Work
 from .reclaim import beyond_guarantee, request, walk
 
 FEW = 64  # jobs of a leaf that are looked at one by one

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from ..cluster import Work
 from ..legality import rules_of
 from ..order import QueueOrder
 from ..reasons import Reason, reason
@@ -11,6 +10,7 @@ from ..state import FAIR, Cycle, Sieve
 from ..taking import NOTHING, fits_already, take_cheaply, take_units
 from ..tree import Division
 from ..victims import has_fresh, no_larger
+from ..work import Work
 
 ANY_SIZE = 1 << 60
 TAKEN_AGAIN = reason("order", "what it could take would be taken from it again at once by a job that is served before it")

@@ -7,7 +7,6 @@ where empty ones do, nobody is evicted.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ..cluster import Work
 from ..fleet import Seat, Split, View
 from ..grid import span_bits
 from ..legality import Reclaim, grows_beyond_share, worth
@@ -18,6 +17,7 @@ from ..taking import Guard, Ranked, release, targets
 from ..units import Unit
 from ..values import HOUR_MS
 from ..victims import Found, Legal, Target, as_if_running, has_fresh, no_larger, search
+from ..work import Work
 from .preempt import ranked_units
 from .reclaim import claimant, request, walk
 

@@ -1,12 +1,12 @@
 """Everyone's minimum before anyone's surplus: elastic jobs give workers back for a waiting minimum."""
 
-from ..cluster import Work
 from ..legality import Reclaim, grows_beyond_share, worth
 from ..reasons import Reason, reason
 from ..state import Cycle
 from ..taking import NOTHING, take_units
 from ..units import Unit
 from ..victims import Found
+from ..work import Work
 from .reclaim import claimant, request, walk
 
 

@@ -9,7 +9,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scheduler.benchmarks import cases
-from scheduler.engine.cluster import Work
 from scheduler.engine.cycle import RUNS
 from scheduler.engine.impossible import Verdicts
 from scheduler.engine.order import QueueOrder
@@ -23,6 +22,7 @@ from scheduler.engine.takings import TakenBack, TakenInVain
 from scheduler.engine.units import Unit
 from scheduler.engine.values import Amount, Preemptible
 from scheduler.engine.victims import category, search
+from scheduler.engine.work import Work
 from scheduler.simulation.world import World
 from tests.scheduler.twin.strategies import scenario_random
 

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from scheduler.engine.cluster import Work
 from scheduler.engine.cycle import settled
 from scheduler.engine.fleet import Seat
 from scheduler.engine.invariants import InvariantBroken, check
 from scheduler.engine.scenario import parse
 from scheduler.engine.state import Cycle
+from scheduler.engine.work import Work
 
 Json = dict[str, Any]
 

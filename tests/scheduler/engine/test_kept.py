@@ -11,8 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scheduler.benchmarks import cases
-from scheduler.engine.cluster import Cluster, alike_at_both_ends
+from scheduler.engine.cluster import Cluster
 from scheduler.engine.cycle import make_course, make_plan
+from scheduler.engine.difference import alike_at_both_ends
 from scheduler.engine.kept import Kept
 from scheduler.engine.lookahead import Lookahead
 from scheduler.engine.plan import Course, Plan

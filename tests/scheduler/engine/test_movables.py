@@ -8,7 +8,6 @@ from itertools import combinations, product
 import pytest
 
 from scheduler.engine.clearable import Need
-from scheduler.engine.cluster import Work
 from scheduler.engine.cycle import make_course, make_plan
 from scheduler.engine.grid import Ints
 from scheduler.engine.kept import Kept
@@ -16,6 +15,7 @@ from scheduler.engine.movables import Movables
 from scheduler.engine.passes.consolidate import _cleared, _off_node, _plan
 from scheduler.engine.scenario import parse
 from scheduler.engine.state import Cycle
+from scheduler.engine.work import Work
 from tests.scheduler.engine import scenes
 from tests.scheduler.engine.scenes import at, quota, running, scene
 from tests.scheduler.engine.test_kept import EVENTS, after, of_whole_gpus

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from scheduler.engine.cluster import Work
 from scheduler.engine.kept import Kept
 from scheduler.engine.passes.allocate import Walk
 from scheduler.engine.scenario import parse
@@ -14,6 +13,7 @@ from scheduler.engine.state import Cycle
 from scheduler.engine.trial import Ground, unlike
 from scheduler.engine.turns import FIRST, ROUND, Turn, turns
 from scheduler.engine.values import QUEUED, Job, Scenario
+from scheduler.engine.work import Work
 from tests.scheduler.twin.strategies import scenario_random
 
 from .scenes import A100, H100, at, job, node, quota, running, scene
