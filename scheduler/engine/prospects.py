@@ -262,7 +262,7 @@ class Prospects(ABC):
             return None
         length = self.length(work)
         bound = self._by_counting(ahead, work, quota_type, length)
-        if bound is None:
+        if bound is None or self._over_by_then(work, bound.at):
             return None
         if self.cycle.cluster.windows.upcoming:
             bound = self._beside_windows(ahead, work, quota_type, length, bound)
@@ -281,7 +281,13 @@ class Prospects(ABC):
         if found is None:
             return None
         at, seats = found
+        if self._over_by_then(work, at):
+            return None
         return Date(at, counts_of(seats, self.cycle.grid.usable), seats)
+
+    def _over_by_then(self, work: Work, at: int) -> bool:
+        """Whether a gang that has lost workers is expected to have ended before they could be replaced."""
+        return bool(at and work.seats) and self.cycle.now + at >= self.cycle.ends_at(work)
 
     def _beside_windows(self, ahead: Lookahead, work: Work, quota_type: int, length: int, soonest: Date) -> Date | None:
         """The same where no coming window is in the way of a start then: it would not be let in, and the place would be kept in vain."""

@@ -326,7 +326,9 @@ class Book(Prospects):
         """Nodes on which a worker would certainly delay a reservation, as a bit set."""
         if not self.entries or any(role.parted for role in work.kind.roles):
             return 0  # who takes a part may stand beside somebody who stays longer anyway
-        gpus = max((role.gpus for role in work.kind.roles), default=0) or 1
+        gpus = min(role.gpus for role in work.kind.roles)
+        if not gpus:
+            return 0
         until, inside = self._span(work, quota_type, milli)
         self._renew()
         bits = 0

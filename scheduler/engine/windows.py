@@ -12,7 +12,7 @@ from .reading import spell_instant
 from .reasons import Reason, counted, gpus, reason
 from .regions import Region, Span, last_together, regions_around
 from .tree import Tree
-from .values import Job, Kind, Placed, Preemptible, Scenario, Settings, Window
+from .values import Job, Kind, Placed, Preemptible, Quota, Scenario, Window
 
 NEVER = 1 << 62
 MOST_CHOICES = 500  # of blocks, to find some for all windows together
@@ -39,7 +39,6 @@ class Charged(Protocol):
 
     grid: Grid
     tree: Tree
-    settings: Settings
 
     @property
     def works(self) -> Sequence[Holder]: ...
@@ -76,6 +75,10 @@ def milli_of(worker: Placed) -> int:
     return worker.gpus.bit_count() * (1000 if worker.share_milli is None else worker.share_milli)
 
 
+def _ends(job: Job, started: int) -> int:
+    return NEVER if job.limit_ms is None else started + job.limit_ms
+
+
 class Windows:
     def __init__(self, scenario: Scenario, grid: Grid) -> None:
         now = scenario.now
@@ -83,6 +86,7 @@ class Windows:
         self.now = now
         self.scenario = scenario
         self._entitled: dict[tuple[str, str], bool] = {}  # by window and queue
+        self._safe: dict[str, int] = {}
         horizon = now + scenario.settings.window_horizon_ms
         current = [window for window in scenario.windows if window.start <= now and (window.end is None or now < window.end)]
         self.lasting = [window for window in current if not self._decayed(window)]
@@ -96,9 +100,8 @@ class Windows:
         self.displaced: list[tuple[str, str]] = []
 
     @cached_property
-    def parents(self) -> Mapping[str, str | None]:
-        """By quota node the one above it."""
-        return {quota.name: quota.parent for quota in self.scenario.quotas}
+    def quotas(self) -> Mapping[str, Quota]:
+        return {quota.name: quota for quota in self.scenario.quotas}
 
     def times(self) -> Iterable[int]:
         """When a window starts, ends or is released."""
@@ -123,7 +126,7 @@ class Windows:
         if known is None:
             at: str | None = job.quota
             while at is not None and at != window.quota:
-                at = self.parents.get(at)
+                at = self.quotas[at].parent
             known = self._entitled[key] = at is not None
         return known
 
@@ -206,14 +209,12 @@ class Windows:
         quota_type = self._type(window)
         index, type_of = self.grid.index, self.grid.type_of
         for job in self.scenario.jobs:
-            if job.run.workers and job.run.state != "stopping":
-                started = job.run.started if job.run.started is not None else self.now
-                gone = job.limit_ms is not None and started + job.limit_ms <= window.start
-                if not gone and (job.kind.preemptible is not Preemptible.ALWAYS or job.kind.grace_ms > window.notice_ms):
-                    for worker in job.run.workers:
-                        node = index[worker.node]
-                        if type_of[node] == quota_type:
-                            found.setdefault(node, []).append((job, milli_of(worker)))
+            here = job.run.workers and job.run.state != "stopping"
+            if here and self.stays(window, job, job.run.started if job.run.started is not None else self.now):
+                for worker in job.run.workers:
+                    node = index[worker.node]
+                    if type_of[node] == quota_type:
+                        found.setdefault(node, []).append((job, milli_of(worker)))
         return found
 
     def may_use(self, region: Region, job: Job) -> int:
@@ -258,21 +259,31 @@ class Windows:
     # What may start before a window
 
     def ends(self, work: Holder, started: int) -> int:
-        limit = work.job.limit_ms
-        return NEVER if limit is None else started + limit
+        return _ends(work.job, started)
 
-    def stays(self, window: Window, work: Holder, cluster: Charged, started: int) -> bool:
-        """Whether it could still be there at the window's start."""
-        if self.ends(work, started) <= window.start:
+    def stays(self, window: Window, job: Job, started: int) -> bool:
+        """Whether it could still be there at the window's start: by limit, not evictable within the notice, or protected by minimum run time."""
+        if _ends(job, started) <= window.start:
             return False
-        if work.kind.preemptible is not Preemptible.ALWAYS or work.kind.grace_ms > window.notice_ms:
+        if job.kind.preemptible is not Preemptible.ALWAYS or job.kind.grace_ms > window.notice_ms:
             return True
-        tree, settings = cluster.tree, cluster.settings
-        protection = max(
-            tree.nearest(work.home, "preempt_min_runtime_ms", settings.preempt_min_runtime_ms),
-            tree.nearest(work.home, "reclaim_min_runtime_ms", settings.reclaim_min_runtime_ms),
-        )
-        return started + protection > window.start
+        return started + self._safe_for(job.quota) > window.start
+
+    def _safe_for(self, quota: str) -> int:
+        """For how long a minimum run time protects the work of a queue, from whomever: the nearest one going up."""
+        known = self._safe.get(quota)
+        if known is None:
+            known = self._safe[quota] = max(self._nearest(quota, "preempt_min_runtime_ms"), self._nearest(quota, "reclaim_min_runtime_ms"))
+        return known
+
+    def _nearest(self, quota: str, field: str) -> int:
+        at: str | None = quota
+        while at is not None:
+            stated = getattr(self.quotas[at], field)
+            if stated is not None:
+                return int(stated)
+            at = self.quotas[at].parent
+        return int(getattr(self.scenario.settings, field))
 
     def _counted(self, ahead: Upcoming, cluster: Charged) -> list[Region]:
         """Its regions with all that may still be held in them when it begins."""
@@ -281,7 +292,7 @@ class Windows:
             for region in ahead.regions:
                 region.staying.clear()
             for work in cluster.works:
-                if work.seats and work.quota_type == ahead.quota_type and self.stays(ahead.window, work, cluster, self._began(work)):
+                if work.seats and work.quota_type == ahead.quota_type and self.stays(ahead.window, work.job, self._began(work)):
                     self._add(ahead, work)
         return ahead.regions
 
@@ -324,7 +335,7 @@ class Windows:
         for ahead in self.upcoming:
             if ahead.quota_type != quota_type or ahead.window.start <= started or not milli or self.entitled(ahead.window, work.job):
                 continue
-            if self.stays(ahead.window, work, cluster, started):
+            if self.stays(ahead.window, work.job, started):
                 for region in self._counted(ahead, cluster):
                     mask = self.may_use(region, work.job)
                     over = region.over(mask, milli)
@@ -341,6 +352,6 @@ class Windows:
                 for work in cluster.works:
                     if work.seats and work.quota_type == ahead.quota_type and not self.may_use(region, work.job):
                         here = any(region.low <= seat.node < region.high for seat in work.seats)
-                        if here and self.stays(ahead.window, work, cluster, self._began(work)):
+                        if here and self.stays(ahead.window, work.job, self._began(work)):
                             found[ahead.window.name, work.job.name] = None
         return list(found)

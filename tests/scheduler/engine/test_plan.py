@@ -263,6 +263,19 @@ def test_a_short_job_runs_in_the_gap_and_a_long_one_does_not() -> None:
     assert next(one for one in plan["decisions"] if one["action"] == "reserve")["at"] == "2026-11-20T09:59:00Z"
 
 
+def test_a_reservation_keeps_no_worker_out_that_takes_none_of_its_gpus() -> None:
+    """A role without GPUs, or with few, stands where larger ones of the same gang would be in the way."""
+    held = running("held", [at("n0", *range(4))], "b", limit_s=3600)
+    gang = {**running("gang", [at("n0", 4)], "b", preemptible=False), "roles": [{"name": "driver", "gpus": 0}, {"name": "worker", "gpus": 1}]}
+    plan = plan_of(scene([node("n0")], [quota("a", 8), quota("b", 8)], [held, gang, job("next", "a", 7)]))
+    assert actions(plan) == {"gang": "repair"}
+
+    asked = {**job("asked", "b", preemptible=False), "roles": [{"name": "few", "gpus": 1}, {"name": "many", "gpus": 4}]}
+    nodes = [node("n0", 6), node("n1", 4)]
+    plan = plan_of(scene(nodes, [quota("a", 8), quota("b", 10)], [held, job("next", "a", 5, submitted=-200), asked]))
+    assert placed(plan, "asked") == ["n0", "n1"]
+
+
 def test_backfilled_work_gives_way_at_its_time() -> None:
     lent = running("lent", [at("n0", 0, 1)], backfilled=True)
     plan = plan_of(scene([node("n0")], [quota("q", 8)], [lent, job("wide", gpus=8)]))

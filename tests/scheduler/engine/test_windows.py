@@ -139,6 +139,11 @@ def test_the_block_of_a_window_is_not_where_somebody_stays() -> None:
 
     assert actions(plan) == {}
     assert "displaced" not in plan["metrics"]
+    safe = {**held, "preemptible": True, "started": -60}
+    for seconds, where in ((3659, ["n001"]), (3661, [])):
+        tree = [quota("a"), quota("c", 16, reclaim_min_runtime_s=seconds)]
+        plan = plan_of(scene(leafed(2, 1), tree, [safe, fixed], reservations=[block("first", "a")]))
+        assert placed(plan, "fixed") == where
     ends = {**held, "limit_s": 3600}
     assert placed(plan_of(scene(leafed(2, 1), quotas, [ends, fixed], reservations=[block("first", "a")])), "fixed") == ["n001"]
 

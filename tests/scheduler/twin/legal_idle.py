@@ -75,7 +75,12 @@ def _places(taken: Occupancy, world: World, job: Job) -> list[Worker] | None:
             found = gang_fits(taken, job, division=division, repair=job.state == "running")
         except Undecided:
             continue
-        if found and not gates(world, {"action": "start", "job": job.name, "workers": [spelt(w) for w in (*job.workers, *found)]}):
+        # Who lacks nothing but workers without GPUs is refused where his queue has more than it may: A + 0 <= L. That is not judged here.
+        if (
+            found
+            and any(w.gpus for w in found)
+            and not gates(world, {"action": "start", "job": job.name, "workers": [spelt(w) for w in (*job.workers, *found)]})
+        ):
             return found
     return None
 

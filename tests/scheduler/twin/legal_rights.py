@@ -130,7 +130,7 @@ def gates(world: World, decision: Json) -> list[str]:
                 # What a window of a class carries is charged to the window, not to the leaf that it came from.
                 charged = allocated - _carried(world, members, kind, job, 0)
                 then = allocated + more - _carried(world, members, kind, job, more)
-                if then > limit and then > charged:
+                if then > limit and then > charged and not _in_a_window(world, kind, job, more):
                     found.append(f"{decision['action']} {job.name}: {name} would hold {then} of {limit} milli of {kind}")
             promise = _promise(world, name, kind, job) if job.preemptible is False and world.by_type == (kind != ALL) else None
             if promise is not None and fixed + more > promise and not _in_a_window(world, kind, job, more):
@@ -144,7 +144,10 @@ def _in_a_window(world: World, kind: str, job: Job, more: int) -> bool:
     for window in world.windows:
         ends_inside = window.end is None or (job.limit is not None and job.limit <= window.end)
         if window.cls == job.cls and window.open_at(0) and ends_inside and kind in (ALL, window.gpu_type):
-            there = [other for other in charged.jobs.values() if other.quota == class_windows.MARK + window.name]
+            leaf = class_windows.MARK + window.name
+            there = [other for other in charged.jobs.values() if other.quota == leaf]
+            if job.holds and charged.jobs[job.name].quota != leaf:
+                continue
             if sum(held_of(world, other, kind) for other in there) + more <= window.milli:
                 return True
     return False

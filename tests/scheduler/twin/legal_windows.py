@@ -26,9 +26,14 @@ def window_violations(world: World, plan: Json, final: World) -> list[str]:
         before = final
         for job in fresh:
             before = before.with_job(world.jobs[job.name])
-        if _room(before, windows) and not _room(final, windows):
+        if windows_have_room(world, before, windows) and not _room(final, windows):
             found.append(f"no room for {', '.join(one.name for one in windows)} beside {', '.join(sorted(job.name for job in fresh))}")
     return found
+
+
+def windows_have_room(world: World, before: World, windows: list[Window]) -> bool:
+    """Without what the plan starts; and where blocks are to be kept, also as it begins, for that is when they are chosen."""
+    return _room(before, windows) and (all(window.level is None for window in windows) or _room(world, windows))
 
 
 def _bound(world: World, job: Job, window: Window) -> bool:
@@ -82,8 +87,18 @@ def _blocks(world: World, window: Window) -> list[frozenset[str]]:
 def _room(world: World, windows: list[Window]) -> bool:
     """Whether some choice of blocks leaves room for each window when it begins."""
     ahead = [place for place, window in enumerate(windows) if window.start > 0]
-    choices = product(*(_blocks(world, window) for window in windows))
+    choices = (blocks for blocks in product(*(_blocks(world, window) for window in windows)) if _large_enough(world, windows, blocks))
     return any(all(_fits(world, place, windows, blocks) for place in ahead) for blocks in choices)
+
+
+def _large_enough(world: World, windows: list[Window], blocks: tuple[frozenset[str], ...]) -> bool:
+    """Whether the blocks would hold those that have begun, if nobody were there."""
+    open_now = [(one, block) for one, block in zip(windows, blocks, strict=True) if one.open_at(0)]
+    for window, region in open_now:
+        room = sum(1000 * len(node.good_gpus()) for node in _serving(world, region, window))
+        if sum(one.milli for one, block in open_now if block <= region) > room:
+            return False
+    return True
 
 
 def _fits(world: World, place: int, windows: list[Window], blocks: tuple[frozenset[str], ...]) -> bool:
