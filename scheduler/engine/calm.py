@@ -15,7 +15,7 @@ from .passes.allocate import FITS
 from .plan import Course, placing
 from .reasons import Reason
 from .seating import fit
-from .values import ByClass, Job, Scenario
+from .values import Job, Scenario
 from .work import Work
 
 STANDS = frozenset(("running", "starting", "reserved"))
@@ -87,7 +87,7 @@ def calm_at(scenario: Scenario, kept: Kept) -> Calm | None:
 def _starts_who_fits(scenario: Scenario, kept: Kept) -> bool:
     """Whether a job alone starts where it fits, past all gates, and nothing but its place is a matter of choice."""
     settings = scenario.settings
-    return "allocate" in settings.passes and settings.max_wait_ms == ByClass() and not scenario.demand and kept.of_one_type
+    return "allocate" in settings.passes and not settings.waits_end and not scenario.demand and kept.of_one_type
 
 
 class Room:

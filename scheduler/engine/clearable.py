@@ -5,6 +5,7 @@ room elsewhere are passed over, as far as counting tells.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from itertools import combinations
 from math import comb
 from typing import TYPE_CHECKING, NamedTuple
@@ -77,6 +78,8 @@ class Clearable:
             return
         self._as_of = as_of
         stale = self.stale.union(np.flatnonzero(self._idle != soon.count_np).tolist())
+        if not stale:
+            return
         self.stale.clear()
         there = movables.nodes()
         for node in stale:
@@ -164,7 +167,7 @@ class Clearable:
         if pool == short:
             return None
         places = places[np.argsort(jobs[places], kind="stable")][:pool] + low
-        sets: Ints = np.array(list(combinations(places.tolist(), short)), dtype=np.int64)
+        sets = places[_sets(pool, short)]
         enough = self._won[:, sets].sum(axis=2) >= self._beyond(count)[:, None]
         sets = sets[(enough | self._content[:, sets].all(axis=2)).all(axis=0)]
         if not len(sets):
@@ -214,6 +217,12 @@ class Clearable:
         ahead = self._before[others][None, :] - self._before[taken][:, None]
         catches_up = faster > 0
         return int((ahead[catches_up] // faster[catches_up]).min()) if catches_up.any() else NEVER
+
+
+@cache
+def _sets(pool: int, short: int) -> Ints:
+    """So many of a pool, in every way."""
+    return np.array(list(combinations(range(pool), short)), dtype=np.int64)
 
 
 def _lost(cleared: Iterable[Weight]) -> tuple[int, list[Weight]]:

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import compress, count, islice
+from operator import attrgetter
 from typing import Any
 
 from .blocks import Blocks
@@ -204,11 +205,10 @@ class Cluster:
         known = dict(zip(map(id, mine.jobs[first : len(mine.jobs) - last]), before, strict=True))
         keys = [*map(id, jobs)]
         now = [*map(known.get, keys)]  # between two jobs that have changed most have not
-        for place, work in enumerate(now):
-            if work is None and shares_gpus(jobs[place]):
-                return None
-        still = set(keys)
-        return Difference(first, last, before, [work for key, work in known.items() if key not in still], now)
+        if None in now and any(work is None and shares_gpus(job) for job, work in zip(jobs, now, strict=True)):
+            return None
+        gone = sorted([known[key] for key in known.keys() - keys], key=attrgetter("order"))
+        return Difference(first, last, before, gone, now)
 
     def _go_on(self, between: Difference) -> None:
         """Take up what differs between the jobs of the plan before and those of this one."""
@@ -224,13 +224,10 @@ class Cluster:
                 job = jobs[place]
                 work = Work(job, place, position[job.quota], self.form_of(job.kind))
                 come.append(work)
-            else:
-                work.order = place
             middle.append(work)
         works[first : len(works) - last] = middle
-        if shifted:
-            for place, work in enumerate(islice(works, first + len(middle), None), first + len(middle)):
-                work.order = place
+        for place, work in enumerate(islice(works, first, None) if shifted else middle, first):
+            work.order = place
         for work in gone:
             self.leavers.pop(work, None)
             if work.seats:

@@ -122,6 +122,11 @@ class Grid:
         return np.array(plain, dtype=np.int64), np.array(brave, dtype=np.int64)
 
     @cached_property
+    def plain(self) -> bool:
+        """Whether all GPUs are of one type, and whatever is idle may be started on."""
+        return len(self.types) == 1 and bool(self.startable[False].all())
+
+    @cached_property
     def narrow_islands(self) -> frozenset[int]:
         """Nodes that hold several islands of their own."""
         return frozenset(place for place, node in enumerate(self.nodes) if len(node.islands) > 1)

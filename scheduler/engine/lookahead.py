@@ -5,7 +5,7 @@ free. One worker is then an `argmin`; a gang is two sorted arrays and a count. W
 tried in a rehearsal from then on.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy as np
 from .grid import Grid, Ints, Level
 
 MANY_STEPS = 24  # of one node, from which on it is worth a look which of them are none any more
+FEW = 256  # gaps that are looked at one by one
 FOREVER = 1 << 60
 END = 1 << 61
 
@@ -104,6 +105,8 @@ class Lookahead:
 
     def _first_time(self, start: Ints, last: Ints, node: Ints, workers: int, level: Level | None) -> tuple[int, int, int] | None:
         """The first moment at which enough gaps are open in one domain, and the domain; ties by path."""
+        if len(start) < FEW:
+            return self._first_of_few(start.tolist(), last.tolist(), node.tolist(), workers, level)
         if level is None or len(level) == 1:
             order = np.sort(start)
             closed = np.sort(last)
@@ -127,6 +130,34 @@ class Lookahead:
             if len(hits) and (best is None or int(order[hits[0]]) < best[0]):
                 best = (int(order[hits[0]]), int(domain[begin]))
         return None if best is None else (best[0], *level.slice_of(best[1]))
+
+    def _first_of_few(self, start: list[int], last: list[int], node: list[int], workers: int, level: Level | None) -> tuple[int, int, int] | None:
+        """The same for so few gaps that looking at them one by one is sooner done."""
+        here: dict[int, tuple[list[int], list[int]]] = {0: (start, last)}
+        if level is not None and len(level) > 1:
+            here = {}
+            for opens, closes, at in zip(start, last, node, strict=True):
+                domain = level.domain_of(at)
+                known = here.get(domain)
+                if known is None:
+                    known = here[domain] = [], []
+                known[0].append(opens)
+                known[1].append(closes)
+        best: tuple[int, int] | None = None
+        for domain, (opening, closing) in here.items():
+            if len(opening) < workers:
+                continue
+            opening.sort()
+            closing.sort()
+            for moment in opening[workers - 1 :]:
+                if best is not None and (moment, domain) >= best:
+                    break
+                if bisect_right(opening, moment) - bisect_left(closing, moment) >= workers:
+                    best = (moment, domain)
+                    break
+        if best is None:
+            return None
+        return best[0], *((0, self.grid.size) if level is None or len(level) == 1 else level.slice_of(best[1]))
 
     def reserve(self, moment: int, length: int, places: list[tuple[int, int]]) -> None:
         """Keep the GPUs from the moment on for so long."""

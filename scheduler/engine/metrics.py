@@ -42,6 +42,12 @@ def _room(cycle: Cycle, *, suspect: bool) -> Ints:
     return cycle.fleet.soon.count_np * cycle.grid.startable[suspect]
 
 
+def _idle(cycle: Cycle, quota_type: int, *, suspect: bool) -> int:
+    if cycle.grid.plain:
+        return cycle.fleet.soon.idle
+    return int((_room(cycle, suspect=suspect) * cycle.grid.on_type[quota_type]).sum())
+
+
 def fragmented(cycle: Cycle) -> int:
     """Idle GPUs that a waiting job can't use, on average over the jobs that wait."""
     if not cycle.fleet.soon.idle:
@@ -62,7 +68,7 @@ def fragmented(cycle: Cycle) -> int:
             continue
         place = (quota_type, kind.tolerates_suspect)
         if place not in idle_of:
-            idle_of[place] = int((_room(cycle, suspect=kind.tolerates_suspect) * cycle.grid.on_type[quota_type]).sum())
+            idle_of[place] = _idle(cycle, quota_type, suspect=kind.tolerates_suspect)
         weight += count
         if not idle_of[place]:
             continue
@@ -72,7 +78,7 @@ def fragmented(cycle: Cycle) -> int:
             continue
         eligible = cycle.grid.eligible(kind, role, quota_type, suspect=kind.tolerates_suspect, spare=False)
         sums = capacity.sums(role, eligible, widest(cycle.cluster, kind))
-        usable = int(sums[sums >= role.least].sum()) * role.gpus
+        usable = sum([room for room in sums.tolist() if room >= role.least]) * role.gpus
         total += count * max(0, idle_of[place] - usable)
     return total // weight if weight else 0
 

@@ -297,10 +297,13 @@ class Book(Prospects):
 
     def suffice_without(self, leaving: Iterable[Work], work: Work, quota_type: int) -> bool:
         """A bound: False where a job could not start at once even if these left."""
-        counts = self.cycle.fleet.soon.count_np.copy()
-        for one in leaving:
-            for seat in one.seats:
-                counts[seat.node] += seat.mask.bit_count() + len(seat.parts)
+        wanted, soon = _largest(work), self.cycle.fleet.soon
+        seats = [seat for one in leaving for seat in one.seats]
+        if wanted is not None and soon.idle + sum([seat.mask.bit_count() + len(seat.parts) for seat in seats]) < wanted[0].gpus * wanted[1]:
+            return False  # mostly there are too few, wherever they are
+        counts = soon.count_np.copy()
+        for seat in seats:
+            counts[seat.node] += seat.mask.bit_count() + len(seat.parts)
         return self._suffice(work, quota_type, counts)
 
     def _suffice(self, work: Work, quota_type: int, counts: Ints) -> bool:

@@ -35,7 +35,7 @@ from .scenario_jobs import JobReader
 from .scenario_quotas import read_quotas, read_windows
 from .scenario_written import GivenTwice, written
 from .unfrozen import maker
-from .values import ANY_TYPE, CLASSES, PASSES, ByClass, Demand, Fairness, MigInstance, Node, Scenario, Settings, Topology
+from .values import ANY_TYPE, CLASSES, FOR_NONE, PASSES, ByClass, Demand, Fairness, MigInstance, Node, Scenario, Settings, Topology
 
 FORMAT = "gpufleet-scenario/1"
 MOST_GPUS = 64
@@ -182,8 +182,8 @@ _SETTINGS = {
     "overrun": (scaled(1_000_000, most=1000), 1_000_000),
     "window_horizon_s": (seconds, 1_209_600_000),
     "repartition_per_hour": (whole(0, 100_000), 6),
-    "max_wait_s": (_by_class(1000), ByClass()),
-    "worth": (_by_class(1000), ByClass()),
+    "max_wait_s": (_by_class(1000), FOR_NONE),
+    "worth": (_by_class(1000), FOR_NONE),
     "fairness": (_as_it_is, {}),
     "sharing_trust": (one_of("job", "quota", "any"), "quota"),
     "forecast": (one_of("all", "head", "none"), "all"),

@@ -25,7 +25,7 @@ from .stirring import Sift, Stirred, WholeOrder
 from .takings import Takings
 from .tree import Division
 from .units import Units
-from .values import ByClass, Kind, Scenario
+from .values import Kind, Scenario
 from .windows import NEVER
 from .work import Work
 
@@ -270,7 +270,7 @@ class Cycle:
         return most is not None and self.now - work.job.submitted >= most and not work.seats
 
     def any_overdue(self) -> bool:
-        return self.settings.max_wait_ms != ByClass() and any(self.overdue(work) for work in self.waiting())
+        return self.settings.waits_end and any(self.overdue(work) for work in self.waiting())
 
     def waiting_in(self, leaf: int) -> list[Work]:
         """Who waits in a leaf, in its order: with no place, or with fewer workers than its minimum."""

@@ -41,6 +41,9 @@ class ByClass:
         return (self.batch, self.interactive, self.inference)[rank]
 
 
+FOR_NONE = ByClass()
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     placement: str = "pack"
@@ -55,11 +58,16 @@ class Settings:
     overrun_millionths: int = 1_000_000
     window_horizon_ms: int = 1_209_600_000
     repartition_per_hour: int = 6
-    max_wait_ms: ByClass = ByClass()
-    worth_gpu_ms: ByClass = ByClass()  # lost milli-GPU times seconds, that is GPU-milliseconds
+    max_wait_ms: ByClass = FOR_NONE
+    worth_gpu_ms: ByClass = FOR_NONE  # lost milli-GPU times seconds, that is GPU-milliseconds
     fairness: Fairness = Fairness()
     sharing_trust: str = "quota"
     forecast: str = "all"
+
+    @property
+    def waits_end(self) -> bool:
+        """Whether any class is to wait only so long."""
+        return self.max_wait_ms is not FOR_NONE and self.max_wait_ms != FOR_NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +306,23 @@ class Job:
     movable: bool = True  # False: the scenario says in so many words that it has no checkpoint
     work_ms: int | None = None
     run: Run = QUEUED
+
+    def with_run(self, run: Run) -> "Job":
+        """The same job elsewhere, or in another state: sooner made than by `replace`."""
+        return Job(
+            self.name,
+            self.quota,
+            self.kind,
+            self.submitted,
+            self.estimate_ms,
+            self.limit_ms,
+            self.deadline,
+            self.not_before,
+            self.checkpoint,
+            self.movable,
+            self.work_ms,
+            run,
+        )
 
 
 @dataclass(frozen=True, slots=True)

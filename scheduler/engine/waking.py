@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from heapq import heappop, heappush, heapreplace
 
 from .state import Cycle
-from .values import HOUR_MS, QUEUED, ByClass, Settings
+from .values import HOUR_MS, QUEUED, Settings
 from .work import Work
 
 
@@ -15,6 +15,7 @@ class Wakes:
         self.settings = settings
         self.turn = -1
         self.times: dict[Work, tuple[int, ...]] = {}
+        self.protections: dict[int, tuple[int, int]] = {}  # by leaf, for how long work is safe from its own queue, and from others
         self.untimed = untimed  # of whom these are not known yet
         self.ends: Ends | None = None
 
@@ -68,7 +69,7 @@ def next_wake(cycle: Cycle, before: int | None = None) -> int | None:
     """The earliest instant at which a plan could differ although nothing happened; or, of those before an instant, the earliest."""
     now, cluster = cycle.now, cycle.cluster
     wakes = _wakes(cycle)
-    ahead = Ahead(cycle)
+    ahead = Ahead(cycle, wakes.protections)
     touched = dict.fromkeys((*cluster.journal, *(work for work in cycle.asking.open if work.degraded)))
     untimed = wakes.untimed
     untimed.update(dict.fromkeys(cluster.come))
@@ -108,7 +109,7 @@ def _may_wake(cycle: Cycle) -> Iterable[Work]:
     """All jobs because of which alone a later plan could differ, and perhaps others."""
     cluster, settings = cycle.cluster, cycle.settings
     protected = settings.preempt_min_runtime_ms or settings.reclaim_min_runtime_ms
-    if cluster.timed is None or protected or cycle.tree.protects or settings.max_wait_ms != ByClass() or cluster.forms.delay:
+    if cluster.timed is None or protected or cycle.tree.protects or settings.waits_end or cluster.forms.delay:
         return cluster.works
     return [*cluster.timed, *cycle.asking.held]
 
@@ -119,10 +120,10 @@ UNPROTECTED = (0, 0)
 class Ahead:
     """Instants to come at which a plan could differ because of one job."""
 
-    def __init__(self, cycle: Cycle) -> None:
+    def __init__(self, cycle: Cycle, protections: dict[int, tuple[int, int]]) -> None:
         self.cycle = cycle
-        self.waits_end = cycle.settings.max_wait_ms != ByClass()
-        self.protections: dict[int, tuple[int, int]] = {}
+        self.waits_end = cycle.settings.waits_end
+        self.protections = protections
 
     def some(self, works: Iterable[Work]) -> Iterable[Work]:
         """Those of them that may have any: most jobs that wait have none."""

@@ -207,13 +207,14 @@ class World:
         life = self.lives[name]
         if what == "arrive":
             run = life.job.run
-            self._come(replace(life.job, run=Run(last_evicted=run.last_evicted, last_moved=run.last_moved, evictions=run.evictions)))
+            waits = Run(last_evicted=run.last_evicted, last_moved=run.last_moved, evictions=run.evictions)
+            self._come(life.job.with_run(QUEUED if waits == QUEUED else waits))
             return True
         if version != life.version and what != "stopped":
             return False
         if what == "ready":
             job = self.active[name]
-            self._become(replace(job, run=replace(job.run, state="running", started=self.now, until=None)))
+            self._become(job.with_run(replace(job.run, state="running", started=self.now, until=None)))
             if life.first_start is None:
                 life.first_start = self.now
             life.progress.since = self.now
@@ -229,7 +230,7 @@ class World:
             return True
         if what == "stopped":
             job = self.active[name]
-            self._become(replace(job, run=Run(last_evicted=self.now, evictions=job.run.evictions)))
+            self._become(job.with_run(Run(last_evicted=self.now, evictions=job.run.evictions)))
             return True
         return False
 
@@ -358,7 +359,7 @@ class World:
             )
             if at_once and self.lives[name].first_start is None:
                 self.lives[name].first_start = self.now
-            self._become(replace(job, run=run))
+            self._become(job.with_run(run))
             self._form(name, free_at + restore)
             return
         if action == "move":
@@ -366,13 +367,13 @@ class World:
             self._interrupt(name)
             gone[name] = self.now
             run = replace(job.run, workers=workers, started=self.now, last_moved=self.now, backfilled=decision.backfilled, reclaimed=reclaimed)
-            self._become(replace(job, run=run))
+            self._become(job.with_run(run))
             self._form(name, free_at + self._restore(job))
             return
         self._compute(name)
         if action == "shrink":
             gone[name] = self.now
-        self._become(replace(job, run=replace(job.run, workers=workers, degraded_since=None, reclaimed=reclaimed)))
+        self._become(job.with_run(replace(job.run, workers=workers, degraded_since=None, reclaimed=reclaimed)))
         self._form(name, max(self.now, self.lives[name].ready))
 
     def _gone_at(self, name: str) -> int:
@@ -402,10 +403,10 @@ class World:
         gone[name] = self.now + leaving
         run = replace(job.run, evictions=job.run.evictions + 1, last_evicted=self.now)
         if leaving:
-            self._become(replace(job, run=replace(run, state="stopping", since=self.now, until=self.now + leaving)))
+            self._become(job.with_run(replace(run, state="stopping", since=self.now, until=self.now + leaving)))
             self._at(self.now + leaving, "stopped", name, life.version)
         else:
-            self._become(replace(job, run=Run(last_evicted=self.now, evictions=run.evictions)))
+            self._become(job.with_run(Run(last_evicted=self.now, evictions=run.evictions)))
 
 
 def milli_of(worker: Placed, node: Node) -> int:

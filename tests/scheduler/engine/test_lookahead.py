@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from scheduler.engine import lookahead
 from scheduler.engine.grid import Grid
 from scheduler.engine.lookahead import FOREVER, Lookahead
 from scheduler.engine.scenario import parse
@@ -64,9 +65,11 @@ def drawn(seed: int) -> tuple[random.Random, Grid, Lookahead, Dense]:
     return rng, grid, Lookahead(grid, 0, idle, releases), Dense(dense)
 
 
+@pytest.mark.parametrize("few", [0, lookahead.FEW])
 @pytest.mark.parametrize("first", range(0, 400, 100))
-def test_the_earliest_time_and_place_are_those_of_the_slow_search(first: int) -> None:
-    """And so is every one after it, with what was found before reserved."""
+def test_the_earliest_time_and_place_are_those_of_the_slow_search(monkeypatch: pytest.MonkeyPatch, first: int, few: int) -> None:
+    """And so is every one after it, with what was found before reserved; whether gaps are looked at one by one or in columns."""
+    monkeypatch.setattr(lookahead, "FEW", few)
     dates = 0
     for seed in range(first, first + 100):
         rng, grid, ahead, dense = drawn(seed)

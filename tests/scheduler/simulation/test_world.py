@@ -1,6 +1,7 @@
 """The simulated world keeps its own books straight, whatever the engine decides."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -9,7 +10,7 @@ from scheduler.engine.cycle import make_plan
 from scheduler.engine.kept import Kept
 from scheduler.engine.plan import Plan
 from scheduler.engine.scenario import parse
-from scheduler.engine.values import Scenario
+from scheduler.engine.values import Run, Scenario
 from scheduler.simulation.policies import POLICIES, fifo
 from scheduler.simulation.result import saturated, summary
 from scheduler.simulation.workload import works_drawn
@@ -22,6 +23,13 @@ def played(scenario: dict, policy: str = "tree", seed: int = 0) -> dict:
     world = World(parse(scenario), POLICIES[policy][0], works_drawn(parse(scenario), seed))
     world.run()
     return summary(world, policy=policy, seed=seed, wall_s=0.0, per_job=True)
+
+
+def test_a_job_with_another_run_is_the_same_in_all_else() -> None:
+    fields = {"not_before": 60, "checkpoint": {"interval_s": 10}, "estimate_s": 5, "limit_s": 7, "work_s": 6, "deadline": 900}
+    (one,) = parse(scene([node("n0")], [quota("q")], [job("a", **fields)])).jobs
+    run = Run("running", 1, 2)
+    assert one.with_run(run) == replace(one, run=run) != one
 
 
 def test_jobs_run_one_after_the_other_on_a_full_fleet() -> None:
