@@ -78,7 +78,7 @@ NOTICES = Table(
         Column("title", "What", "title", cell="scheduler/_notice.html"),
         Column("text", "Why", "text", cell="{{ row.text|default:'–' }}"),
         Column("kind", "Kind", "kind", on_page=False),
-        Column("job", "Job", "job", cell="{% if row.job %}<a href=\"{% url 'job' row.job %}\">{{ row.job }}</a>{% else %}–{% endif %}"),
+        Column("job", "Job", "job", cell="scheduler/_notice_job.html"),
         Column("count", "Jobs", "count", numeric=True, hint="How many it stands for"),
         Column("read", "Read", "read_at", cell="scheduler/_notice_read.html"),
     ),

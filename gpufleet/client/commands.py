@@ -13,7 +13,7 @@ from datetime import datetime
 from functools import wraps
 from typing import Any, NoReturn
 
-from gpufleet.client import DONE, JOB_FAILED, NOT_ALLOWED, NOT_THERE, REFUSED, USAGE, ClientError
+from gpufleet.client import AWAY, DONE, JOB_FAILED, NOT_ALLOWED, NOT_THERE, REFUSED, USAGE, ClientError
 from gpufleet.client.arrays import array_shown, array_steered, arrays_blame, is_array
 from gpufleet.client.calls import Console
 from gpufleet.client.description import as_yaml, changes, described, documents, seconds
@@ -23,6 +23,8 @@ from gpufleet.client.words import ago, ahead, coloured, exact, gpus, gpus_told, 
 
 ENDED = ("completed", "failed", "cancelled")
 LOOK_AGAIN_SECONDS = 1.0
+# Who waits for a job waits so long for a console that does not answer, and asks it so often.
+AWAY_SECONDS, AGAIN_SECONDS = 900.0, 10.0
 MOST_IN_A_BATCH = 500
 
 Command = Callable[[Sequence[str]], int]
@@ -176,7 +178,7 @@ def _wait_for(console: Console, jobs: Sequence[str]) -> int:
     for name in jobs:
         before = ""
         while True:
-            job = console.get(f"/jobs/{name}")
+            job = _looked_at(console, name)
             if job["state"] != before:
                 before = job["state"]
                 print(f"{name}  {coloured(before, sys.stderr)}  {plain(job['now']['text'])}".rstrip(), file=sys.stderr)
@@ -185,6 +187,19 @@ def _wait_for(console: Console, jobs: Sequence[str]) -> int:
                 break
             time.sleep(LOOK_AGAIN_SECONDS)
     return JOB_FAILED if failed else DONE
+
+
+def _looked_at(console: Console, name: str) -> Any:
+    """A job that is waited for, perhaps for days: a console that restarts meanwhile does not end the wait."""
+    since = time.monotonic()
+    while True:
+        try:
+            return console.get(f"/jobs/{name}")
+        except ClientError as fault:
+            if fault.status != AWAY or time.monotonic() - since > AWAY_SECONDS:
+                raise
+            print(f"{plain(fault)} It is asked again.", file=sys.stderr)
+            time.sleep(AGAIN_SECONDS)
 
 
 @ends_well

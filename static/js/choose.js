@@ -66,7 +66,14 @@
   });
 
   action.addEventListener("change", show);
-  bar.addEventListener("submit", () => {
+  bar.addEventListener("submit", (event) => {
+    // Said here, at its field: the page that would say it has no boxes, so what was chosen would be lost.
+    const number = bar.elements.priority;
+    number.required = !priority.hidden;
+    if (!priority.hidden && !number.reportValidity()) {
+      event.preventDefault();
+      return;
+    }
     bar.elements.matching.value = location.search;
   });
   // Rows come and go: by the list's own filters and pages, and while it is live.

@@ -447,6 +447,24 @@ def test_by_keyboard_alone_rows_are_chosen_and_keep_it_while_the_list_is_live(vi
     expect(page.get_by_role("heading", level=1)).to_have_text("Cancel 1 job?")
 
 
+def test_a_priority_that_is_missing_is_said_at_its_field_and_what_was_chosen_stays(visit, jobs):
+    page = visit("/jobs/?phase=waiting&q=train").page
+    box = page.get_by_role("checkbox", name=f"Choose {jobs[0].public_id}")
+    box.check()
+    page.get_by_label("What to do with them").select_option("priority")
+    page.get_by_role("button", name="Preview", exact=True).click()
+
+    number = page.get_by_role("spinbutton", name="Priority")
+    expect(number).to_be_focused()
+    expect(box).to_be_checked()
+    number.fill("2000")
+    page.get_by_role("button", name="Preview", exact=True).click()
+    expect(box).to_be_checked()
+    number.fill("80")
+    page.get_by_role("button", name="Preview", exact=True).click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Change the priority of 1 job?")
+
+
 def test_without_scripts_the_boxes_and_the_bar_are_a_form(visit, jobs):
     page = visit("/jobs/?phase=waiting&q=train", live=False, java_script_enabled=False).page
     page.get_by_role("checkbox", name=f"Choose {jobs[0].public_id}").check()

@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import pytest
 
+from gpufleet.client import AWAY, ClientError
 from gpufleet.client.calls import Console
 from gpufleet.client.description import seconds
 from gpufleet.client.place import place_now
@@ -355,6 +356,32 @@ def test_waiting_ends_as_the_job_does(run, personas, monkeypatch):
     assert json.loads(out)["jobs"][0]["name"] == "x"
     assert "queued" in err and "failed" in err
     assert calls == [1]
+
+
+def test_a_console_that_restarts_does_not_end_the_wait_for_a_job(run, monkeypatch):
+    asked, slept = [], []
+    get = Console.get
+
+    def away(console, path, **query):
+        asked.append(path)
+        if path.startswith("/jobs/") and len(asked) in (2, 3):
+            raise ClientError(AWAY, "It does not answer.")
+        return get(console, path, **query)
+
+    def ends(seconds):
+        slept.append(seconds)
+        Job.objects.update(state=JobState.COMPLETED, ended_at=now())
+
+    monkeypatch.setattr(Console, "get", away)
+    monkeypatch.setattr("gpufleet.client.commands.time.sleep", ends)
+
+    status, _, err = run("submit", "--name", "x", "--quota", TEAM, "--gpus", "1", "--wait", **SUBMIT)
+    assert (status, err.count("It does not answer. It is asked again."), slept) == (0, 2, [1.0, 10.0, 10.0]), err
+
+    asked.clear()
+    Job.objects.update(state=JobState.QUEUED, ended_at=None)
+    monkeypatch.setattr("gpufleet.client.commands.AWAY_SECONDS", -1.0)
+    assert run("submit", "--name", "x", "--quota", TEAM, "--gpus", "1", "--wait", **SUBMIT)[0] == 6, "not for ever"
 
 
 def test_what_is_waited_for_is_coloured_only_where_it_is_read(run, monkeypatch):

@@ -1,5 +1,7 @@
 """The pages of webhooks and notices, as their people see them; what strangers wrote stays inert."""
 
+import re
+from datetime import timedelta
 from html import unescape
 
 import pytest
@@ -86,8 +88,8 @@ def test_a_message_is_sent_again_by_a_button(personas, lead):
 # Notices
 
 
-def told(user, count=1, **fields):
-    return [Notice.objects.create(**({"user": user, "kind": "failed", "at": NOON, "title": f"train-{n} failed"} | fields)) for n in range(count)]
+def told(user, times=1, **fields):
+    return [Notice.objects.create(**({"user": user, "kind": "failed", "at": NOON, "title": f"train-{n} failed"} | fields)) for n in range(times)]
 
 
 def test_the_list_is_ones_own_and_marks_what_was_read(personas):
@@ -110,6 +112,21 @@ def test_the_list_is_ones_own_and_marks_what_was_read(personas):
     second.refresh_from_db()
     other.refresh_from_db()
     assert (second.read_at is not None, other.read_at) == (True, None)
+
+
+@pytest.mark.parametrize(("kind", "state"), [("started", "running"), ("failed", "failed"), ("finished", "completed"), ("preempted", "preempted")])
+def test_a_notice_about_many_jobs_leads_to_them(personas, kind, state):
+    """They are on top of the list that it leads to: what happened to them last was that."""
+    team = personas.nodes["acme/research/nlp"]
+    ended = {"ended_at": NOON} if state in ("failed", "completed") else {}
+    many = [builders.job(f"many-{n}", on=team, state=state, state_since=NOON, **ended) for n in range(6)]
+    builders.job("older", on=team, state=state, state_since=NOON - timedelta(hours=1), **ended)
+    told(personas.users["submitter"], kind=kind, count=6, title=f"6 jobs: {kind}")
+    client = personas.client("submitter")
+
+    (href,) = re.findall(r'<a href="(/jobs/\?[^"]+)">6 jobs</a>', client.get("/notifications/").content.decode())
+    rows = client.get("/api/v1/jobs" + unescape(href).removeprefix("/jobs/")).json()["items"]
+    assert {row["id"] for row in rows[:6]} == {one.public_id for one in many}
 
 
 def test_a_bell_does_not_count_for_ever(personas, django_assert_max_num_queries):
