@@ -4,7 +4,7 @@ An entry is never changed apart from its end, which is written once; the databas
 (`ledger_moment`) before its first write, so entries of several writers line up without gap or overlap.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from operator import attrgetter
@@ -166,6 +166,13 @@ def ledger_redecide(*, at: datetime) -> int:
     return len(fresh)
 
 
+def ledger_class_if(*, worker: Worker, without: Collection[str] = ()) -> str:
+    """The class in which this would stand if it began beside all that runs now, but for some jobs. Nothing is locked, and nothing written."""
+    shares, held = together(_shares_asked([worker]), OPEN_LINE.asking({worker.gpu_type}))
+    line = [other for other in _line(held) if other.job not in without]
+    return share_classes([*line, worker], _promised(shares), [worker])[worker.key]
+
+
 def ledger_held(*, now: datetime) -> datetime | None:
     """Hold the ledger for a change of the tree, before the tree itself is locked. None: nothing was ever used, so there is no ledger."""
     return ledger_moment(now=now).at if LedgerClock.objects.filter(pk=1).exists() else None
@@ -253,12 +260,13 @@ def _classes_beside_others(attempts: Collection[int], held: Sequence[Held], plac
     promises = _promised(shares)
     if all_inside(asked, (Weight(*row) for row in others), promises):
         return {worker.key: GUARANTEED for worker in asked}
-    line = [
-        Worker((attempt, role, index, gpu_type), surplus, path, milli, preemptible, job_class, priority, millis(began), job)
-        for attempt, role, index, gpu_type, surplus, path, milli, preemptible, job_class, priority, began, job in OPEN_LINE(types)
-        if attempt not in own
-    ]
+    line = [worker for worker in _line(OPEN_LINE(types)) if worker.key[0] not in own]
     return share_classes([*line, *asked], promises, asked)
+
+
+def _line(rows: Iterable[tuple[Any, ...]]) -> Iterator[Worker]:
+    for attempt, role, index, gpu_type, surplus, path, milli, preemptible, job_class, priority, began, job in rows:
+        yield Worker((attempt, role, index, gpu_type), surplus, path, milli, preemptible, job_class, priority, millis(began), job)
 
 
 def _promises(workers: Iterable[Worker]) -> dict[tuple[str, str], Promised]:

@@ -124,13 +124,19 @@ def _quota(fit: Fit) -> str:
     after = own.used + fit.gpus_milli
     if own.guaranteed is None:
         return f"{fit.quota} may use as much of {fit.gpu_type} as it likes."
-    if fit.guaranteed:
+    tight = next((level for level in fit.levels if level.guaranteed is not None and level.used + fit.gpus_milli > level.guaranteed), None)
+    now = "" if fit.verdict in ("now", "soon") else "as things stand, "
+    first = " So much for its first job; the others stand in line behind it." if fit.count > 1 else ""
+    if fit.guaranteed and tight is None:
         kind = f"{fit.gpu_type} {gpu_word(own.guaranteed)}"
-        return f"Guaranteed: {gpus(after)} of {gpus(own.guaranteed)} guaranteed {kind} of {fit.quota} would be in use."
+        return sentence(f"{now}guaranteed: {gpus(after)} of {gpus(own.guaranteed)} guaranteed {kind} of {fit.quota} would be in use.{first}")
+    if fit.guaranteed and tight is not None:
+        kind = f"{gpus(tight.guaranteed or 0)} {fit.gpu_type} {gpu_word(tight.guaranteed or 0)}"
+        told = f"within the {kind} that {tight.quota} is guaranteed, before lower work there, which then borrows"
+        return sentence(f"{now}guaranteed: {told} ({gpus(tight.used + fit.gpus_milli)} would be in use).{first}")
     share = f"{fit.quota} would use {gpus(after)} {fit.gpu_type} {gpu_word(after)}, of which {gpus(own.guaranteed)} guaranteed"
-    tight = next((level for level in fit.levels if level.guaranteed is not None and level.used + fit.gpus_milli > level.guaranteed), own)
-    where = "" if tight is own else f", and {tight.quota} is at its guarantee of {gpus(tight.guaranteed or 0)}"
-    return f"Borrowed: {share}{where}."
+    where = "" if tight is None or tight is own else f", and {tight.quota} is at its guarantee of {gpus(tight.guaranteed or 0)}"
+    return sentence(f"{now}borrowed: {share}{where}.")
 
 
 def _takers(fit: Fit, told: Discretion) -> str:

@@ -18,8 +18,10 @@ from django.db import connection
 
 from gpufleet.core.money import cost_micros
 from gpufleet.core.times import MILLISECOND, millis
+from quotas.lineup import GUARANTEED, Worker
 from quotas.permissions import Access, Can
 from quotas.selectors.rates import rates_now
+from quotas.services.ledger import ledger_class_if
 from scheduler.backends.registry import backends_all, clusters_without_images
 from scheduler.engine.cycle import settled
 from scheduler.engine.invariants import check
@@ -100,7 +102,7 @@ class Fit:
     gpus_milli: int
     count: int
     levels: tuple[Level, ...]
-    guaranteed: bool
+    guaranteed: bool  # beside what runs now
     claimants: tuple[str, ...]
     preemptible: str
     run_seconds: int | None
@@ -421,7 +423,7 @@ def fit_checked(*, access: Access, checked: Checked, raw: Mapping[str, Any], now
         gpus_milli=found.milli or checked.gpus_milli,
         count=said.array.count if said.array else 1,
         levels=found.levels,
-        guaranteed=found.guaranteed,
+        guaranteed=found.guaranteed or _goes_before_others(checked, found, now),
         claimants=found.claimants,
         preemptible=said.preemptible_column,
         run_seconds=run,
@@ -432,6 +434,29 @@ def fit_checked(*, access: Access, checked: Checked, raw: Mapping[str, Any], now
         on_types=_on_types(said, found, standing, rates),
         without_images=clusters_without_images() if said.launch.image is not None else (),
     )
+
+
+def _goes_before_others(checked: Checked, found: Trial, now: datetime) -> bool:
+    """Whether it is within the guarantee although more than that is used: what is lower or easier to put out stands behind it then, and borrows.
+
+    It is the line in which it stands once it runs, so that its page says the same.
+    """
+    said = checked.description
+    if not found.levels or all(not level.guaranteed for level in found.levels):
+        return False
+    would = Worker(
+        key=(0, "", -1, found.quota_type),
+        surplus=False,
+        path=checked.quota.path,
+        gpu_milli=found.milli,
+        preemptible=said.preemptible_column,
+        job_class=said.job_class,
+        priority=said.priority,
+        began=millis(now) + 1,  # behind all that runs
+        job="",
+    )
+    leave = {one.job for one in found.others if one.action == "evict" and one.job is not None} | set(found.after)
+    return ledger_class_if(worker=would, without=leave) == GUARANTEED
 
 
 def _on_types(said: JobDescription, found: Trial, standing: Collection[str], rates: Mapping[str, int]) -> tuple[OnType, ...]:

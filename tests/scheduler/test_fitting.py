@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from django.core.exceptions import ValidationError
 
+from gpufleet.core.audit import SYSTEM
 from gpufleet.core.times import now
-from quotas.models import QuotaShare, Rate
+from quotas.models import LedgerEntry, QuotaShare, Rate
 from quotas.permissions import Access
 from scheduler.engine.plan import Decision
 from scheduler.engine.reasons import Reason
@@ -17,6 +18,7 @@ from scheduler.presenters.fitting import fit_view
 from scheduler.services import fitting
 from scheduler.services.fitting import Fit, fit_of
 from scheduler.services.proposals import changed
+from scheduler.services.submission import submission_create
 from tests import builders
 from tests.builders import NOON
 from tests.scheduler.loop.worlds import H100, Loop, submit
@@ -83,6 +85,34 @@ def test_beyond_the_guarantee_it_is_told_who_could_take_it_back_and_names_nobody
     assert fit_view(found, two_nodes.access("submitter"), {}).quota == f"Borrowed: {PATH} would use 16 {H100} GPUs, of which 8 guaranteed."
 
 
+@pytest.mark.parametrize(
+    ("asks", "guaranteed"),
+    [({}, False), ({"priority": 60}, True), ({"priority": 40}, False), ({"class": "interactive"}, True)],
+)
+def test_what_it_is_told_of_its_guarantee_is_what_it_then_stands_on(two_nodes, asks, guaranteed):
+    """Eight of eight are used. What is higher stands before that, which borrows from then on."""
+    loop = Loop()
+    first = submit(two_nodes.nodes[PATH], gpus=8, limit_seconds=7200)
+    loop.tick()
+    loop.up(first)
+
+    found = fit(two_nodes.access("submitter"), **asks)
+    view = fit_view(found, two_nodes.access("submitter"), {})
+    wish = {"name": "train", "quota": PATH, "gpus": 8} | asks
+    (made,) = submission_create(access=two_nodes.access("submitter"), description=wish, now=loop.after(seconds=1).now, actor=SYSTEM)
+    loop.tick()
+
+    assert found.verdict == "now"
+    assert found.guaranteed is guaranteed
+    assert (LedgerEntry.objects.get(job=made.public_id).share_class == "guaranteed") is guaranteed
+    if guaranteed:
+        within = f"within the 8 {H100} GPUs that {PATH} is guaranteed, before lower work there, which then borrows (16 would be in use)"
+        assert view.quota == f"Guaranteed: {within}."
+        assert "could take it back" not in view.takers
+    else:
+        assert view.quota.startswith("Borrowed: ")
+
+
 def test_what_becomes_of_others_is_counted_where_they_are_not_named(two_nodes):
     theirs = [run(two_nodes, "acme/product/search") for _ in range(2)]
     why = Reason("reclaim", "taken back", {})
@@ -111,6 +141,8 @@ def test_what_has_to_wait_is_told_until_when_and_what_would_start_it_sooner(two_
     assert [reason["code"] for reason in found.reasons] == ["capacity", "share"]
     assert [(one.path, one.to, one.now) for one in found.changes] == [("workers", 1, True)]
     assert found.nodes and not found.stands
+    said = fit_view(found, two_nodes.access("submitter"), {}).quota
+    assert said.startswith(f"As things stand, borrowed: {PATH} would use 24"), "until then others end"
 
 
 def test_what_starts_no_sooner_is_not_proposed(two_nodes):
