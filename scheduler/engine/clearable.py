@@ -5,7 +5,7 @@ room elsewhere are passed over, as far as counting tells.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from itertools import combinations
 from math import comb
 from typing import TYPE_CHECKING, NamedTuple
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from .columns import ints
 from .fleet import View
 from .grid import Ints
 
@@ -64,6 +65,9 @@ class Clearable:
         self._as_of: tuple[View, int] | None = None  # which room it has looked at
         self._changes: list[int] = []  # nodes that were looked at again, in order
         self._choices: dict[Need, Choice] = {}
+        # Sets that leave room for all, for whom they were looked for, as of how many times that nodes were looked at again.
+        self._sets: dict[Need, tuple[Ints, int, list[int] | None]] = {}
+        self._looks = 0
         # By the GPUs of a worker that is moved, and by node: the places for such workers that are won by clearing it, without those that are taken by
         # who leaves it; and whether nobody who leaves it needs such a place.
         self._sizes = np.arange(1, most + 1)
@@ -81,6 +85,7 @@ class Clearable:
         if not stale:
             return
         self.stale.clear()
+        self._looks += 1
         there = movables.nodes()
         for node in stale:
             idle = soon.count[node]
@@ -113,8 +118,7 @@ class Clearable:
                 elif size and size != usable[seat.node]:
                     return
                 sizes.add(size)
-        taken = (np.array(here, dtype=np.int64)[:, None] // self._sizes).sum(axis=0)
-        self._won[:, node] = (idle + sum(here)) // self._sizes - idle // self._sizes - taken
+        self._won[:, node] = _won(idle, tuple(here), len(self._sizes))
         for size in sizes:
             if size:
                 self._content[size - 1, node] = False
@@ -149,15 +153,23 @@ class Clearable:
             return None if choice.enough > most else choice.nodes
         if choice.nodes is None or self._leave_room(choice.nodes, count):
             return choice.nodes
-        return self._together(need, allowed, roomy, weighed)
+        known = self._sets.get(need)
+        if known is not None and known[0] is allowed and known[1] == self._looks:
+            return known[2]
+        fewest = self._together(need, allowed, roomy)
+        if len(fewest) > 1:
+            return min(fewest, key=lambda nodes: _lost(map(weighed, nodes)))  # what is lost depends on the moment
+        nodes = fewest[0] if fewest else None
+        self._sets[need] = allowed, self._looks, nodes
+        return nodes
 
     def _leave_room(self, nodes: Sequence[int], count: int) -> bool:
         """A bound: False where those who leave these nodes together certainly find no room beside so many workers."""
         enough = self._won[:, nodes].sum(axis=1) >= self._beyond(count)
         return bool((enough | self._content[:, nodes].all(axis=1)).all())
 
-    def _together(self, need: Need, allowed: Ints, roomy: Flags, weighed: Weighed) -> list[int] | None:
-        """Of the nodes that are cleared with the fewest jobs each, those that together leave room for all who are moved."""
+    def _together(self, need: Need, allowed: Ints, roomy: Flags) -> list[list[int]]:
+        """Of the nodes that are cleared with the fewest jobs each, sets that leave room for all who are moved: those with the fewest jobs."""
         low, high, count, short = need
         jobs = self.jobs[low:high] * ((allowed[low:high] > 0) & roomy)
         places = np.flatnonzero(jobs)
@@ -165,16 +177,16 @@ class Clearable:
         while pool < len(places) and comb(pool + 1, short) <= MOST_SETS:
             pool += 1
         if pool == short:
-            return None
+            return []
         places = places[np.argsort(jobs[places], kind="stable")][:pool] + low
-        sets = places[_sets(pool, short)]
+        sets = places[_ways(pool, short)]
         enough = self._won[:, sets].sum(axis=2) >= self._beyond(count)[:, None]
         sets = sets[(enough | self._content[:, sets].all(axis=2)).all(axis=0)]
         if not len(sets):
-            return None
+            return []
         moved = self.jobs[sets].sum(axis=1)
         fewest: list[list[int]] = sets[moved == moved.min()].tolist()
-        return fewest[0] if len(fewest) == 1 else min(fewest, key=lambda nodes: _lost(map(weighed, nodes)))
+        return fewest
 
     def _differs(self, choice: Choice, need: Need) -> bool:
         """Whether a node has changed that may be taken now, or was taken."""
@@ -219,8 +231,15 @@ class Clearable:
         return int((ahead[catches_up] // faster[catches_up]).min()) if catches_up.any() else NEVER
 
 
+@lru_cache(4096)
+def _won(idle: int, leaving: tuple[int, ...], most: int) -> Ints:
+    """By the GPUs of a worker, the places on a node that are won by these leaving it, without those that they take."""
+    there = idle + sum(leaving)
+    return ints([there // size - idle // size - sum([each // size for each in leaving]) for size in range(1, most + 1)])
+
+
 @cache
-def _sets(pool: int, short: int) -> Ints:
+def _ways(pool: int, short: int) -> Ints:
     """So many of a pool, in every way."""
     return np.array(list(combinations(range(pool), short)), dtype=np.int64)
 

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .columns import Columns
+from .columns import WIDE, Columns
 from .ranking import WideRanking
 from .reasons import Reason, counted, gpus, reason
 from .state import Cycle
@@ -106,7 +106,9 @@ class Reclaim:
 
     def _below(self, place: int, large: int, surplus_only: bool) -> list[Pair]:
         """What may be taken from one source, in order; kept until something below it changes."""
-        units = self.cycle.units().whole()
+        units = self.cycle.units()
+        if len(self.cycle.cluster.works) >= WIDE:  # columns of all of them are sooner made than units of most
+            units = units.whole()
         key = (place, self.quota_type, large, surplus_only)
         known: list[Pair] | None = units.kept(key, place)
         if known is not None:

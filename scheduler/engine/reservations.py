@@ -9,6 +9,7 @@ from .lookahead import END, Lookahead
 from .prospects import Prospects, Surroundings
 from .reading import spell_instant
 from .reasons import Reason, reason
+from .standing import most_freed
 from .told import Date, Entry, Known, Line, Prospect
 from .values import Preemptible, Role
 from .work import Work
@@ -36,7 +37,7 @@ class Book(Prospects):
         self._asked_at: dict[int, int] = {}  # how many reservations stood before a blocked job, whether or not it has one
         self._by_node: dict[int, list[Entry]] = {}
         self._full: dict[tuple[int, int], tuple[int, int]] = {}  # for shapes that found no room now: as of when, and for how short a stay
-        self._lenders: tuple[int, list[Work]] | None = None  # as of how much of the cluster's journal
+        self._lenders: tuple[int, list[Work], int] | None = None  # as of how much of the cluster's journal, and what may become idle without them
         self.looked_at = False  # whether anybody has asked what is kept, since it was set
 
     @property
@@ -292,8 +293,13 @@ class Book(Prospects):
         journal = self.cycle.cluster.journal
         if self._lenders is None or self._lenders[0] != len(journal):
             some = dict.fromkeys((*self.cycle.asking.in_gaps, *journal)) if self.cycle.has_backfilled else ()
-            self._lenders = len(journal), [work for work in some if work.seats and self.lent(work)]
+            works = [work for work in some if work.seats and self.lent(work)]
+            self._lenders = len(journal), works, sum(map(most_freed, works))
         return self._lenders[1]
+
+    def lent_milli(self) -> int:
+        """Milli-GPU that may become idle without all of them."""
+        return self._lenders[2] if self.lenders() and self._lenders is not None else 0
 
     def suffice_without(self, leaving: Iterable[Work], work: Work, quota_type: int) -> bool:
         """A bound: False where a job could not start at once even if these left."""

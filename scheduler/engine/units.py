@@ -416,7 +416,10 @@ class Units:
         tree = self.cluster.tree
         if not tree.children[place]:
             return self.of_leaf(place)
-        leaves = [self._leaves[leaf] for leaf in range(place, tree.end[place]) if leaf in self._leaves]
+        if self._some is not None:
+            leaves = [units for leaf in range(place, tree.end[place]) if not tree.children[leaf] and (units := self.of_leaf(leaf))]
+        else:
+            leaves = [self._leaves[leaf] for leaf in range(place, tree.end[place]) if leaf in self._leaves]
         if len(leaves) == 1:
             return leaves[0]
         found = [unit for units in leaves for unit in units]

@@ -40,6 +40,8 @@ def may_be_due(cycle: Cycle, work: Work, quota_type: int) -> bool:
     """A bound: False where nobody would give way to it even if its time had come."""
     if not cycle.has_backfilled or not may_evict(cycle, work) or cycle.takings.holds_back(work):
         return False
+    if not work.seats and not work.form.parted and work.form.lowest > 1000 * cycle.fleet.soon.idle + cycle.book.lent_milli():
+        return False  # mostly it asks for more, wherever that is
     level, home = work.kind.level, work.home
     lent = [
         one

@@ -30,7 +30,7 @@ def high_enough(cycle: Cycle, leaf: int, queue: list[Work]) -> list[Work]:
     least = cycle.least_level
     queue = cycle.above(queue, least)
     lowest = cycle.standing.lowest(leaf) if queue else None
-    if lowest is None:
+    if lowest is None or not cycle.above(queue, lowest.level):
         return []
     idle = [cycle.idle_milli(quota_type) for quota_type in range(len(cycle.grid.types))]
     level, most = lowest.level, lowest.milli + sum(idle)

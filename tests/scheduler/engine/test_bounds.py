@@ -19,7 +19,7 @@ from scheduler.engine.standing import Lowest, Standing
 from scheduler.engine.state import FAIR, Cycle
 from scheduler.engine.taking import Target, fits_already, hopeful_domains, targets
 from scheduler.engine.takings import TakenBack, TakenInVain
-from scheduler.engine.units import Unit
+from scheduler.engine.units import Unit, Units
 from scheduler.engine.values import Amount, Preemptible
 from scheduler.engine.victims import category, search
 from scheduler.engine.work import Work
@@ -194,3 +194,16 @@ def test_nobody_is_moved_where_a_bound_saw_no_room(monkeypatch: pytest.MonkeyPat
     World(replace(scenario, settings=replace(scenario.settings, forecast="none"))).run()
     assert True in seen
     assert False in seen
+
+
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(st.integers(0, 10**6))
+def test_units_made_leaf_by_leaf_are_those_that_are_made_at_once(seed: int) -> None:
+    """Below every node of the tree, and in the same order."""
+    drawn = parse(scenario_random(seed, "small"))
+    rigid = tuple(one for one in drawn.jobs if not one.kind.elastic and not any(role.parted for role in one.kind.roles))
+    cycle = Cycle(replace(drawn, jobs=rigid, windows=()))
+    one_by_one, at_once = Units(cycle.cluster, cycle.standing), Units(cycle.cluster, cycle.standing).whole()
+    for place in range(1, len(cycle.tree.names)):
+        assert [unit.key for unit in one_by_one.below(place)] == [unit.key for unit in at_once.below(place)]
+        assert one_by_one._some is not None, "nobody asked for all of them"

@@ -126,6 +126,7 @@ def rankings(cycle: Cycle, large: int) -> tuple[Any, Any, Reclaim]:
     """What `gang` may reclaim, ranked one by one and by columns."""
     gang = job(cycle, "gang")
     rules = Reclaim(cycle, gang, 0, gang.home, cycle.least_milli(gang.kind, 0))
+    cycle.units().whole()  # both are to be of the same units
     with pytest.MonkeyPatch.context() as patch:
         with_columns(patch, used=False)
         plain = rules.units(large)
