@@ -515,6 +515,10 @@ class Cycle:
         """Something computed about this state of the cluster, or None."""
         return self._memo.get(key)
 
+    def stay(self, work: Work) -> tuple[object, ...]:
+        """What the windows to come ask about a job beside its shape: where there are any, two jobs of one shape may differ."""
+        return (work.home, id(work.kind), work.job.limit_ms) if self.cluster.windows.upcoming else ()
+
     def remember(self, key: tuple[Any, ...], value: Any) -> Any:
         self._memo[key] = value
         return value

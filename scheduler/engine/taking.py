@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from heapq import nsmallest
 
+from .columns import ints
 from .fleet import Seat
 from .placement import Placer
 from .ranking import WideRanking
@@ -14,15 +15,28 @@ from .victims import Found, Legal, Ranked, Target, search
 from .work import Work
 
 Guard = Callable[[Found], Reason | None]
+Key = tuple[object, ...]
+
+
+def told_before(cycle: Cycle, key: Key, work: Work) -> Reason | None:
+    """What a job like this one was told in this state. Who was held back by a reservation says nothing about those that stay less long."""
+    known: tuple[Reason, int] | None = None if work.seats or work.backoff_matters else cycle.memo((*key, *cycle.stay(work)))
+    return None if known is None or cycle.book.length(work) < known[1] else known[0]
+
+
+def tell(cycle: Cycle, key: Key, work: Work, refused: Reason) -> None:
+    length = cycle.book.length(work) if refused.code == "reservation" else 0
+    cycle.remember((*key, *cycle.stay(work)), (refused, length))
 
 
 Short = tuple[tuple[int, int, int], ...]  # (first, end, milli-GPU): what must leave below nodes of the tree
 
 
 def targets(
-    cycle: Cycle, work: Work, quota_type: int, domains: Sequence[int] | None = None, *, counted: bool = True, more: Short = ()
+    cycle: Cycle, work: Work, quota_type: int, domains: Sequence[int] | None = None, *, counted: bool = True, more: Short = (), off: int = 0
 ) -> list[Target]:
-    """The slices in which the job could be placed, each with how to tell whether it fits there; and what more must leave wherever it is."""
+    """The slices in which the job could be placed, each with how to tell whether it fits there; what more must leave wherever it is; and off
+    which nodes it stays."""
     kind = work.kind
     grid = cycle.grid
     wants = work.missing()
@@ -38,8 +52,11 @@ def targets(
         place, ranks = wants[0]
         role = kind.roles[place]
         eligible = work.form.eligible(grid, place, quota_type, suspect=kind.tolerates_suspect, spare=bool(work.seats))
-        flags = None if eligible.full else eligible.flags
-        return [Target(low, high, len(ranks), role.gpus, role.cpus, role.host_memory_mib, eligible.array, flags, short=short) for low, high in slices]
+        flags, array = None if eligible.full else eligible.flags, eligible.array
+        if off:
+            array = array * ints([not off >> node & 1 for node in range(grid.size)])
+            flags = bytes(array.tolist())
+        return [Target(low, high, len(ranks), role.gpus, role.cpus, role.host_memory_mib, array, flags, short=short) for low, high in slices]
     found = []
     counts = work.form.plain and not work.seats and work.form.roles[0].gpus > 0
     for low, high in slices:
@@ -47,11 +64,11 @@ def targets(
         def fits(units: Sequence[Unit], low: int = low, high: int = high) -> bool:
             if any(sum(unit.milli for unit in units if first <= unit.leaf < end) < milli for first, end, milli in short):
                 return False
-            if counts:
+            if counts and not off:
                 return room_without(cycle, units, work, quota_type, low, high) >= work.form.all_least
             with cycle.cluster.attempt():
                 release(cycle, units, reason("reclaim", "a trial"), None)
-                return place_in(cycle, work, quota_type, low, high) is not None
+                return place_in(cycle, work, quota_type, low, high, off) is not None
 
         found.append(Target(low, high, fits=fits, short=short))
     return found
@@ -283,13 +300,18 @@ def take_units(
             cycle.remember(("found", alike), found)
         if searched is not None and alike is not None:
             searched[alike] = found
-    if not found:
-        return NOTHING
-    refused: Reason | None = None
+    refused: Reason | None = NOTHING
     for one in found:
         refused = try_set(cycle, work, quota_type, one, why, guard, claim)
         if refused is None:
             return None
+    if refused is NOTHING and cycle.cluster.windows.upcoming:
+        # What makes room in the block of a window to come makes none for who has to stay off it.
+        off = cycle.cluster.windows.gate(cycle.cluster, work, quota_type, cycle.cluster.wants_milli(work.kind, work.missing(), quota_type))[1]
+        for one in _sets(cycle, work, quota_type, ranked, legal, more, off) if off else ():
+            refused = try_set(cycle, work, quota_type, one, why, guard, claim)
+            if refused is None:
+                return None
     return refused
 
 
@@ -299,7 +321,7 @@ def _searched(cycle: Cycle) -> dict[tuple[object, ...], list[Found]] | None:
     return units.searched if units.at_first() else None
 
 
-def _sets(cycle: Cycle, work: Work, quota_type: int, ranked: Ranked, legal: Legal, more: Short) -> list[Found]:
+def _sets(cycle: Cycle, work: Work, quota_type: int, ranked: Ranked, legal: Legal, more: Short, off: int = 0) -> list[Found]:
     """The sets that would make room, one per domain, the least first."""
     found = []
     units = cycle.units()
@@ -308,7 +330,7 @@ def _sets(cycle: Cycle, work: Work, quota_type: int, ranked: Ranked, legal: Lega
     domains = None if more else hopeful_domains(cycle, work, quota_type, ranked)
     if domains is not None and not domains:
         return []
-    slices = targets(cycle, work, quota_type, domains, counted=counted, more=more)
+    slices = targets(cycle, work, quota_type, domains, counted=counted, more=more, off=off)
     here = _by_slice(ranked, slices, cycle.grid.size)
     for target, inside in zip(slices, here, strict=True):
         if len(ranked) >= 64 and not could_hold(cycle, target):

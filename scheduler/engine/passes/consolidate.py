@@ -38,13 +38,18 @@ def may_consolidate(cycle: Cycle, work: Work, quota_type: int) -> bool:
     milli = request(cycle, work, quota_type)
     if not 0 < milli <= cycle.idle_milli(quota_type):
         return False
-    if not work.seats and cycle.refused.get(("consolidate", cycle.shape_of(work.kind), quota_type)) == cycle.placed:
+    if not work.seats and cycle.refused.get(_alike(cycle, work, quota_type)) == cycle.placed:
         return False
     if any(role.parted for role in work.kind.roles) or _moves_for(cycle, work) <= 0 or _just_put_out(cycle, work):
         return False
     if work.kind.preemptible is Preemptible.ALWAYS:
         return True
     return cycle.tree.within_guarantee(work.charged_leaf if work.seats else work.home, quota_type, milli)
+
+
+def _alike(cycle: Cycle, work: Work, quota_type: int) -> tuple[object, ...]:
+    """Jobs of one shape that stay equally long are in the way of the same windows and reservations."""
+    return ("consolidate", cycle.shape_of(work.kind), quota_type, cycle.book.length(work), *cycle.stay(work))
 
 
 def _just_put_out(cycle: Cycle, work: Work) -> bool:
@@ -72,7 +77,7 @@ def consolidate(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
         elif _carry_out(cycle, work, quota_type, target, moved):
             return None
     if not loses:  # another job of this shape may have more to win
-        cycle.refused["consolidate", cycle.shape_of(work.kind), quota_type] = cycle.placed
+        cycle.refused[_alike(cycle, work, quota_type)] = cycle.placed
     if loses:
         return LOSES_MORE
     most = cycle.settings.max_moves

@@ -9,7 +9,7 @@ from ..legality import beyond_share, grows_beyond_share, worth
 from ..ranking import UNBOUNDED, WideRanking
 from ..reasons import Reason, reason
 from ..state import Cycle, Sieve
-from ..taking import NOTHING, at_limits, fits_already, take_units
+from ..taking import NOTHING, at_limits, fits_already, take_units, tell, told_before
 from ..tree import Division
 from ..units import Unit
 from ..values import Preemptible
@@ -131,7 +131,7 @@ def _wide_units(columns: Columns, level: tuple[int, int], quota_type: int, leaf:
 def preempt(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
     leaf = work.charged_leaf if work.seats else work.home
     key = ("preempt", leaf, work.form.level, work.form.shape, quota_type, work.fixed)
-    known: Reason | None = None if work.seats or work.backoff_matters else cycle.memo(key)
+    known = told_before(cycle, key, work)
     if known is not None:
         return known
     if fits_already(cycle, work, quota_type) or not room_without_all(cycle, work, quota_type, leaf):
@@ -171,5 +171,5 @@ def preempt(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
     if refused is not None and has_fresh(ranked) and take(as_if_running(ranked), later=True) is None:
         refused = None
     if refused is not None:
-        cycle.remember(key, refused)
+        tell(cycle, key, work, refused)
     return refused

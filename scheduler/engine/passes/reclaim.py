@@ -7,7 +7,7 @@ from ..legality import rules_of
 from ..order import QueueOrder
 from ..reasons import Reason, reason
 from ..state import FAIR, Cycle, Sieve
-from ..taking import NOTHING, fits_already, take_cheaply, take_units
+from ..taking import NOTHING, fits_already, take_cheaply, take_units, tell, told_before
 from ..tree import Division
 from ..victims import has_fresh, no_larger
 from ..work import Work
@@ -41,7 +41,7 @@ def walk(cycle: Cycle, hopeful: Test, attempt: Try, sieve: Sieve | None = None) 
 def _walk_division(cycle: Cycle, choice: int, division: Division, hopeful: Test, attempt: Try, sieve: Sieve | None) -> None:
     verdicts: dict[tuple[int, int], bool] = {}  # of jobs without places, by leaf and form
     as_of = -1
-    by_job = cycle.any_overdue() or bool(cycle.cluster.windows.lasting)  # then two jobs of one form may differ
+    by_job = cycle.any_overdue() or bool(cycle.cluster.windows.lasting or cycle.cluster.windows.upcoming)  # then two jobs of one form may differ
     takings, everyone = cycle.takings, cycle.turn != FAIR
 
     def test(work: Work) -> bool:
@@ -130,7 +130,7 @@ def may_reclaim(cycle: Cycle, work: Work, quota_type: int) -> bool:
     rules = rules_of(cycle, work, quota_type, leaf, milli)
     if not rules.sources:
         return False
-    key = ("reclaim", rules.signature, work.form.shape)
+    key = ("reclaim", rules.signature, work.form.shape, *cycle.stay(work))
     return bool(work.seats) or cycle.refused.get(key) != cycle.placed
 
 
@@ -149,19 +149,19 @@ def reclaim(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
     if leaf is None:
         return NOTHING
     told = ("told", leaf, quota_type, work.form.shape, work.fixed, work.kind.class_rank, work.charged_leaf)
-    known: Reason | None = None if work.seats or work.backoff_matters else cycle.memo(told)
+    known = told_before(cycle, told, work)
     if known is not None:
         return known
     refused = _reclaim(cycle, work, quota_type, leaf)
     if refused is not None:
-        cycle.remember(told, refused)
+        tell(cycle, told, work, refused)
     return refused
 
 
 def _reclaim(cycle: Cycle, work: Work, quota_type: int, leaf: int) -> Reason | None:
     milli = request(cycle, work, quota_type)
     rules = rules_of(cycle, work, quota_type, leaf, milli)
-    key = ("reclaim", rules.signature, work.form.shape)
+    key = ("reclaim", rules.signature, work.form.shape, *cycle.stay(work))
     if not work.seats and cycle.refused.get(key) == cycle.placed:
         return NOTHING
     if fits_already(cycle, work, quota_type):

@@ -13,7 +13,7 @@ from ..legality import Reclaim, grows_beyond_share, worth
 from ..reasons import Reason, counted, reason
 from ..seating import fit
 from ..state import Cycle
-from ..taking import Guard, Ranked, release, targets
+from ..taking import Guard, Ranked, release, targets, tell, told_before
 from ..units import Unit
 from ..values import HOUR_MS
 from ..victims import Found, Legal, Target, as_if_running, has_fresh, no_larger, search
@@ -62,14 +62,14 @@ def repartition(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
     if not anew.allowed:
         return LIMITED
     asks = ("repartition", work.home, quota_type, work.form.shape, work.form.level, work.kind.preemptible)
-    known: Reason | None = None if work.seats or work.backoff_matters else cycle.memo(asks)
+    known = told_before(cycle, asks, work)
     if known is not None:
         return known
     refused = anew.over_empty()
     if refused is not None and anew.over_evictable() is None:
         return None
     if refused is not None:
-        cycle.remember(asks, refused)
+        tell(cycle, asks, work, refused)
     return refused
 
 

@@ -276,6 +276,17 @@ def test_a_reservation_keeps_no_worker_out_that_takes_none_of_its_gpus() -> None
     assert placed(plan, "asked") == ["n0", "n1"]
 
 
+def test_a_short_job_takes_what_a_long_one_alike_may_not_before_a_reservation() -> None:
+    held = [running(f"h{place}", [at("n0", place)], "b", limit_s=1000) for place in range(4)]
+    fixed = running("fixed", [at("n0", 4, 5, 6, 7)], "d", limit_s=1000, preemptible=False)
+    head = job("head", "a", 8, submitted=-400, preemption_delay_s=500)
+    long = job("long", "b", 4, submitted=-200, priority=9, preemptible=False)
+    short = {**long, "name": "short", "submitted": -100, "limit_s": 600}
+    plan = plan_of(scene([node("n0")], [quota("a", 8), quota("b", 4), quota("d", 4)], [*held, fixed, head, long, short]))
+
+    assert [(one["action"], one["job"]) for one in plan["decisions"] if one["action"] != "evict"] == [("start", "short"), ("reserve", "head")]
+
+
 def test_backfilled_work_gives_way_at_its_time() -> None:
     lent = running("lent", [at("n0", 0, 1)], backfilled=True)
     plan = plan_of(scene([node("n0")], [quota("q", 8)], [lent, job("wide", gpus=8)]))

@@ -1,5 +1,7 @@
 """The serving ramp: what runs at night is off the floor when the morning starts, or never stood on it."""
 
+import pytest
+
 from scheduler.engine.scenario import parse
 from scheduler.simulation.world import World
 
@@ -229,6 +231,29 @@ def test_no_place_is_kept_for_who_would_not_be_let_in_then() -> None:
         alone = plan_of(scene(leafed(1, 1), [quota("q", 8), quota("a")], [stays], reservations=[window]))
         assert alone["decisions"] == []
         assert "window" in reasons(alone, "stays")
+
+
+def test_who_must_stay_off_a_block_takes_from_those_outside_it() -> None:
+    """Who loses least stands in the block, where it would find no place."""
+    inside = running("inside", [at("n000", *range(8))], "c", limit_s=1000)
+    outside = running("outside", [at("n001", *range(8))], "c", limit_s=1000, started=-500)
+    stays = job("stays", "b", 8, preemptible=False)
+    plan = plan_of(scene(leafed(2, 1), [quota("a"), quota("b", 8), quota("c")], [inside, outside, stays], reservations=[block("first", "a")]))
+
+    assert actions(plan) == {"outside": "evict", "stays": "start"}
+
+
+@pytest.mark.parametrize("low", ["b", "c"])
+def test_who_is_gone_in_time_takes_what_one_alike_may_not(low: str) -> None:
+    """Two of one shape, the first of which would stay: what it was told holds for those that stay as well."""
+    floor = {"name": "floor", "class": "inference", "gpus": 8, "start": 3600, "end": 7200}
+    held = [running(f"h{place}", [at("n0", place)], low, limit_s=1000) for place in range(8)]
+    stays = job("stays", "b", 4, submitted=-200, grace_s=600, priority=9)
+    short = job("short", "b", 4, submitted=-100, grace_s=600, priority=9, limit_s=600)
+    plan = plan_of(scene([node("n0")], [quota("b", 8), quota("c")], [*held, stays, short], reservations=[floor]))
+
+    assert actions(plan)["short"] == "start"
+    assert "window" in reasons(plan, "stays")
 
 
 def test_a_window_is_told_beside_the_lack_of_room() -> None:
