@@ -42,6 +42,7 @@ class Reclaim:
         self.milli = milli
         self.division: Division = cycle.tree.divisions[cycle.tree.division_of[quota_type]]
         self.barred = -1 if leaf == work.home else work.home  # in a window's name, too, a job takes nothing from its own queue
+        self.since = self._window_start()
         self.even: Reason | None = None  # why nothing may be taken from somebody who is above his line
         self.sources = self._sources()
         self.sparing = tuple(place for place, _, _ in self.sources if self._rests_on_usage(place))
@@ -84,7 +85,7 @@ class Reclaim:
     @property
     def signature(self) -> Signature:
         """Searches with the same sources find the same victims."""
-        return (self.quota_type, self.barred, *self.sources, *self.sparing)
+        return (self.quota_type, self.barred, self.since, *self.sources, *self.sparing)
 
     def units(self, large: int, *, surplus_only: bool = False, fresh_first: bool = True) -> Ranked:
         """Everything that may be taken from the sources, in the order in which it is tried."""
@@ -144,7 +145,26 @@ class Reclaim:
 
     def _protected_from(self, place: int) -> int:
         """Work of a node that began after this instant is protected by its minimum run time."""
-        return self.cycle.now - self.tree.nearest(place, "reclaim_min_runtime_ms", self.cycle.settings.reclaim_min_runtime_ms)
+        until = self.cycle.now - self.tree.nearest(place, "reclaim_min_runtime_ms", self.cycle.settings.reclaim_min_runtime_ms)
+        return max(until, self.since - 1)
+
+    def _window_start(self) -> int:
+        """When the window began that gives the right to take; who came before it is not protected against its start. 0: no window does."""
+        cycle, tree, division = self.cycle, self.tree, self.division
+        if not cycle.cluster.windows.lasting:
+            return 0
+        own = tree.window_at.get(self.leaf)
+        if own is not None:
+            return own.start
+        began = 0
+        for window in cycle.cluster.windows.lasting:
+            owner = -1 if window.quota is None else tree.position[window.quota]
+            if owner in tree.path[self.leaf] and window.gpu_type == cycle.grid.types[self.quota_type]:
+                standing, promised = division.standing[owner], division.guaranteed[owner]
+                asked = division.used[owner] + self.milli
+                if standing is not None and promised is not None and standing < asked <= promised:
+                    began = max(began, window.start)
+        return began
 
     def _rests_on_usage(self, place: int) -> bool:
         """Whether only past usage lets the queue take from a node: then it spares who came there by reclaim within this step of fairness."""

@@ -84,6 +84,30 @@ def test_an_owners_window_adds_to_its_guarantee_while_it_lasts() -> None:
     assert actions(plan_of(scene([node("n0")], quotas, [held, mine]))) == {}
 
 
+@pytest.mark.parametrize("owner", [{"quota": "a"}, {"class": "inference"}])
+def test_nothing_protects_work_against_the_start_of_a_window(owner: dict) -> None:
+    """Its minimum run time keeps only those safe who came after that; and in the name of the guarantees nobody gains by a window."""
+    window = {"name": "run", **owner, "gpus": 8, "start": -60, "end": 3600}
+    asked = job("asked", "a", 8, **{"class": "inference"})
+    for started, standing, expected in ((-61, 0, {"held": "evict", "asked": "start"}), (-60, 0, {}), (-61, 8, {})):
+        held = running("held", [at("n0", *range(8))], "b", started=started)
+        tree = [quota("a", standing), quota("b")]
+        windows = [] if standing else [window]
+        plan = plan_of(scene([node("n0")], tree, [held, asked], reservations=windows, settings={"reclaim_min_runtime_s": 300}))
+        assert actions(plan) == expected
+
+
+def test_what_the_guarantee_alone_gives_is_no_claim_to_a_window() -> None:
+    window = {"name": "run", "quota": "a", "gpus": 4, "start": -60, "end": 3600}
+    mine = running("mine", [at("n1", *range(4))], "a")
+    held = running("held", [at("n0", *range(4))], "b", started=-61)
+    for there, expected in (([], {}), ([mine], {"held": "evict", "asked": "start"})):
+        nodes = [node("n0", 4), *[node("n1", 4) for _ in there]]
+        jobs = [*there, held, job("asked", "a", 4)]
+        plan = plan_of(scene(nodes, [quota("a", 4), quota("b")], jobs, reservations=[window], settings={"reclaim_min_runtime_s": 300}))
+        assert actions(plan) == expected
+
+
 def test_fixed_work_counts_a_window_only_if_it_ends_inside_it() -> None:
     window = {"name": "run", "quota": "q", "gpus": 8, "start": -60, "end": 3600}
     for limit, expected in ((1800, {"fixed": "start"}), (7200, {})):

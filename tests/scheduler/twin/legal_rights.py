@@ -308,7 +308,11 @@ def preempt_protection(world: World, victim: Job) -> int:
 
 
 def reclaim_protection(world: World, asker: Job, victim: Job) -> int:
-    """The nearest value at or above the victim's node just below the lowest common ancestor."""
+    """The nearest value at or above the victim's node just below the lowest common ancestor. Nothing protects work against a window's start."""
+    for window in world.windows:
+        own = asker.cls == window.cls if window.quota is None else window.quota in world.ancestry(asker.quota)
+        if own and window.open_at(0) and (victim.started or 0) < window.start:
+            return 0
     pair = fork(world, asker.quota, victim.quota)
     if pair is None:
         return 0
@@ -320,9 +324,10 @@ def reclaim_protection(world: World, asker: Job, victim: Job) -> int:
 
 
 def lost_work(world: World, job: Job) -> Fraction:
-    """GPU-milliseconds: GPUs x (time since the last complete checkpoint, or since start, + save + restore)."""
-    gpus = Fraction(held_of(world, job, ALL), 1000)
-    since = job.started if job.started is not None else 0
+    """GPU-milliseconds: GPUs x (time since the last complete checkpoint, or since start, + save + restore). Who has not started loses nothing."""
+    if job.started is None:
+        return Fraction(0)
+    gpus, since = Fraction(held_of(world, job, ALL), 1000), job.started
     point = job.checkpoint or {}
     if point.get("last") is not None:
         last = point["last"]
