@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from gpufleet.core.templatetags.shell import gpu_word, gpus, plural
-from quotas.permissions import Access
+from quotas.permissions import Access, Can
 from scheduler.engine.fleet import bits_of
 from scheduler.presenters.jobs import CELL, GAP, Cell, sentence, span
 from scheduler.selectors.discretion import ANOTHER_JOB, Discretion
@@ -80,7 +80,7 @@ def fit_view(fit: Fit, access: Access, sizes: Mapping[str, int]) -> FitView:
         reasons=tuple((sentence(told.text(str(one.get("detail", "")))), str(one.get("code", ""))) for one in fit.reasons),
         places=tuple(places[:NODES_SHOWN]),
         more_places=max(0, len(places) - NODES_SHOWN),
-        quota=_quota(fit),
+        quota=_quota(fit, access),
         takers=_takers(fit, told),
         others=_others(fit, told),
         notes=_notes(fit),
@@ -117,7 +117,7 @@ def _plain(node: str) -> str:
     return node.rpartition("/")[2]
 
 
-def _quota(fit: Fit) -> str:
+def _quota(fit: Fit, access: Access) -> str:
     if not fit.levels:
         return ""
     own = fit.levels[0]
@@ -130,12 +130,17 @@ def _quota(fit: Fit) -> str:
     if fit.guaranteed and tight is None:
         kind = f"{fit.gpu_type} {gpu_word(own.guaranteed)}"
         return sentence(f"{now}guaranteed: {gpus(after)} of {gpus(own.guaranteed)} guaranteed {kind} of {fit.quota} would be in use.{first}")
+    sees = tight is not None and access.can(Can.SEE, tight.quota)  # what is above his own part of the tree is told to nobody in numbers
+    if fit.guaranteed and not sees:
+        return sentence(f"{now}guaranteed: within all guarantees above {fit.quota} as well, before lower work there, which then borrows.{first}")
     if fit.guaranteed and tight is not None:
         kind = f"{gpus(tight.guaranteed or 0)} {fit.gpu_type} {gpu_word(tight.guaranteed or 0)}"
         told = f"within the {kind} that {tight.quota} is guaranteed, before lower work there, which then borrows"
         return sentence(f"{now}guaranteed: {told} ({gpus(tight.used + fit.gpus_milli)} would be in use).{first}")
     share = f"{fit.quota} would use {gpus(after)} {fit.gpu_type} {gpu_word(after)}, of which {gpus(own.guaranteed)} guaranteed"
-    where = "" if tight is None or tight is own else f", and {tight.quota} is at its guarantee of {gpus(tight.guaranteed or 0)}"
+    where = "" if tight is None or tight is own else ", and more than is guaranteed is in use above it"
+    if tight is not None and tight is not own and sees:
+        where = f", and {tight.quota} is at its guarantee of {gpus(tight.guaranteed or 0)}"
     return sentence(f"{now}borrowed: {share}{where}.")
 
 

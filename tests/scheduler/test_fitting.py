@@ -113,6 +113,18 @@ def test_what_it_is_told_of_its_guarantee_is_what_it_then_stands_on(two_nodes, a
         assert view.quota.startswith("Borrowed: ")
 
 
+def test_numbers_of_nodes_above_are_told_to_those_who_see_them(two_nodes):
+    """Eight of the department's eight are used by a team that the submitter does not see."""
+    run(two_nodes, "acme/research/vision", limit_seconds=7200)
+    for asks, mine, theirs in (
+        ({}, "more than is guaranteed is in use above it.", "acme/research is at its guarantee of 8."),
+        ({"priority": 60}, f"within all guarantees above {PATH} as well", "that acme/research is guaranteed"),
+    ):
+        found = fit(two_nodes.access("submitter"), **asks)
+        assert mine in fit_view(found, two_nodes.access("submitter"), {}).quota
+        assert theirs in fit_view(found, two_nodes.access("operator"), {}).quota
+
+
 def test_what_becomes_of_others_is_counted_where_they_are_not_named(two_nodes):
     theirs = [run(two_nodes, "acme/product/search") for _ in range(2)]
     why = Reason("reclaim", "taken back", {})
