@@ -31,4 +31,5 @@ WORDS: dict[str, str] = {
 def said(fault: Mapping[str, Any]) -> str:
     """One of pydantic's faults, as the console speaks."""
     words = WORDS.get(fault["type"])
-    return words.format(**(fault.get("ctx") or {})) if words else f"{fault['msg'].removeprefix('Value error, ').rstrip('.')}."
+    told = {name: int(value) if isinstance(value, float) and value.is_integer() else value for name, value in (fault.get("ctx") or {}).items()}
+    return words.format(**told) if words else f"{fault['msg'].removeprefix('Value error, ').rstrip('.')}."

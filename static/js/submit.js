@@ -69,7 +69,26 @@
     form.querySelector("[data-count]").textContent = count ? `${count} ${count === 1 ? "fault" : "faults"}, each told at its field.` : "";
     form.querySelector("[data-other-list]").replaceChildren(...told.others.map((message) => Object.assign(document.createElement("li"), { textContent: message })));
     others.hidden = !count;
+    showWhere();
     return count;
+  }
+
+  // A link to every field that has a fault. It stays folded or open as it is, so that nothing jumps under who types.
+  function showWhere() {
+    const where = form.querySelector("[data-fault-links]");
+    const wrong = [...form.querySelectorAll("[data-path]")].filter((box) => box.querySelector("[data-faults]").textContent.trim());
+    const links = wrong.map((box) => {
+      const role = box.closest(".role")?.querySelector("legend").textContent.toLowerCase();
+      const link = document.createElement("a");
+      link.href = `#${box.querySelector("input, select, textarea").id}`;
+      link.textContent = box.querySelector("label").firstChild.textContent.trim() + (role ? `, ${role}` : "");
+      const line = document.createElement("li");
+      line.append(link);
+      return line;
+    });
+    const list = where.querySelector("ul");
+    if (list.textContent.replace(/\s+/g, "") !== links.map((line) => line.textContent).join("").replace(/\s+/g, "")) list.replaceChildren(...links);
+    where.hidden = !links.length;
   }
 
   function showFit(html, count) {
@@ -171,6 +190,16 @@
     soon("form");
   });
 
+  form.querySelector("[data-fault-links]").addEventListener("click", (event) => {
+    const link = event.target.closest("a");
+    const input = link && document.getElementById(link.hash.slice(1));
+    if (!input) return;
+    event.preventDefault();
+    input.closest("details")?.setAttribute("open", "");
+    input.focus({ preventScroll: true });
+    input.scrollIntoView({ block: "center" });
+  });
+
   fit.addEventListener("click", (event) => {
     const button = event.target.closest("[data-change]");
     if (!button) return;
@@ -210,6 +239,9 @@
   document.addEventListener("visibilitychange", () => document.hidden && save());
   if (begun) {
     look(form.elements._from.value);
-    form.querySelector("[data-submit]").focus({ preventScroll: true });
+    // Who was refused is at what is wrong; who begins with a template is at the button that submits it.
+    const refused = form.querySelector("[data-others]");
+    if (refused.hidden) form.querySelector("[data-submit]").focus({ preventScroll: true });
+    else refused.focus();
   }
 })();

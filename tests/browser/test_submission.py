@@ -171,6 +171,33 @@ def test_as_one_types_yaml_fit_and_faults_follow(visit):
     assert visitor.watch.faults == []
 
 
+@pytest.mark.parametrize("scripts", [True, False])
+def test_the_summary_of_faults_leads_to_each_field(visit, scripts):
+    """Many at once, from the YAML: nothing typed is lost, and each is a link away, also in a section that was closed."""
+    visitor = visit("/jobs/new/", java_script_enabled=scripts)
+    page = visitor.page
+    text = "name: ''\nquota: none\ngpus: 99\npriority: 5000\nretries: -1\ngrace_s: -1\nroles: [{gpus: -2}]\ncolour: red\n"
+    page.get_by_label("The same as YAML").fill(text)
+    if scripts:
+        expect(page.locator("[data-count]")).to_contain_text("faults")
+        page.get_by_text("Where", exact=True).click()
+        page.get_by_role("link", name="Grace").click()
+        expect(page.get_by_label("Grace")).to_be_focused()
+        page.get_by_role("button", name="Submit", exact=True).click()
+        expect(page.locator("[data-others]")).to_be_focused()
+    else:
+        page.get_by_role("button", name="Submit the YAML").click()
+
+    assert page.get_by_label("The same as YAML").input_value().strip() == text.strip()
+    where = page.locator("[data-fault-links]")
+    wanted = {"Name", "Team", "GPUs of each worker", "Priority", "Retries", "Grace", "GPUs each, role 1"}
+    assert {link.inner_text() for link in where.get_by_role("link").all()} == wanted
+    expect(page.get_by_text("Line 8: colour: There is no key colour here.")).to_be_visible()
+    where.get_by_role("link", name="GPUs each, role 1").click()
+    expect(page.get_by_label("GPUs each")).to_be_focused()
+    expect(page.get_by_label("GPUs each")).to_be_in_viewport()
+
+
 def test_the_form_follows_the_yaml_and_grows_with_it(visit):
     visitor = visit("/jobs/new/")
     page = visitor.page
