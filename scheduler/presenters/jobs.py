@@ -289,7 +289,7 @@ def event_lines(events: Sequence[JobEvent], discretion: Discretion) -> list[Even
 def _event_line(event: JobEvent, discretion: Discretion) -> EventLine:
     state = event.to_state if event.to_state != event.from_state else ""
     by = "" if event.actor_name == SYSTEM.name else event.actor_name
-    return EventLine(event, state, discretion.text(event.cause), by, event.attempt.number if event.attempt else None)
+    return EventLine(event, state, sentence(discretion.text(event.cause)), by, event.attempt.number if event.attempt else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,7 +313,7 @@ def _run(attempt: Attempt, discretion: Discretion, now: datetime) -> Run:
     outcome = attempt.outcome or ("stopping" if attempt.stop_asked_at else "running" if started else "starting")
     return Run(
         attempt,
-        discretion.text(attempt.cause or attempt.stop_cause),
+        sentence(discretion.text(attempt.cause or attempt.stop_cause)),
         ((started or end) - attempt.started_at).total_seconds(),
         (end - started).total_seconds() if started else None,
         outcome,

@@ -16,10 +16,10 @@ from django.db.models import Max
 from gpufleet.core.audit import audit_record
 from gpufleet.core.faults import Conflict, Stale
 from gpufleet.core.live.news import News
-from gpufleet.core.models import User
+from gpufleet.core.models import AuditEntry, User
 from quotas.permissions import Access, Can, accesses_for_users
 from scheduler.happenings import Happened
-from scheduler.models import Happening, Job, JobFollow, Notice, NoticeChoices, Sending, SendingState, Webhook
+from scheduler.models import Happening, Job, JobFollow, JobState, Notice, NoticeChoices, Sending, SendingState, Webhook
 from scheduler.quiet import A_DAY, QuietHours
 from scheduler.selectors.discretion import Discretion, Names
 
@@ -86,6 +86,10 @@ _MANY = {
     Kind.FINISHED: "{} jobs are over",
     Kind.NEAR_LIMIT: "The time limits of {} jobs are near",
 }
+
+
+# What the audit has of a step that ends a run: it leaves, or what it leaves for becomes another thing.
+ENDING = ({"state": JobState.CHECKPOINTING.value}, {"becomes": JobState.CANCELLED.value})
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,12 +224,14 @@ def notices_make(*, rows: Iterable[Happening], jobs: Mapping[int, Job], names: N
     followers: dict[int, list[int]] = defaultdict(list)
     for followed, user in JobFollow.objects.filter(job__among=list(jobs)).order_by("pk").values_list("job_id", "user_id"):
         followers[followed].append(user)
+    rows = list(rows)
+    cancelled = _cancelled_by(rows, jobs)
     for row in rows:
         kind, job = KIND_OF.get(row.kind), jobs.get(row.job)
         if kind is None or job is None:
             continue
         for user in dict.fromkeys([*([row.owner] if row.owner is not None else []), *followers[row.job]]):
-            if user != row.actor:  # nobody needs to be told what he did himself
+            if user != (row.actor or cancelled.get(row.pk)):  # nobody needs to be told what he did himself
                 told[user, kind].append((row, job))
     found = User.objects.filter(pk__in={user for user, _ in told}, is_active=True).select_related("notice_choices")
     people = {user.pk: user for user in found}
@@ -242,6 +248,24 @@ def notices_make(*, rows: Iterable[Happening], jobs: Mapping[int, Job], names: N
     made.sort(key=lambda notice: notice.at)
     _write(made, people, now, news)
     return len(made)
+
+
+def _cancelled_by(rows: Sequence[Happening], jobs: Mapping[int, Job]) -> dict[int, int]:
+    """Whoever asked for the end of what ran, by the row that tells of it: it ends later, by itself, and only the audit knows who it was."""
+    ended = {
+        (jobs[row.job].public_id, row.cause): row.pk
+        for row in rows
+        if row.kind == Happened.CANCELLED and row.actor is None and row.attempt is not None and row.job in jobs
+    }
+    if not ended:
+        return {}
+    asked = AuditEntry.objects.filter(object_kind="job", object_id__in={job for job, _ in ended}, action="job.state", actor__isnull=False)
+    found = {}
+    for job, cause, after, user in asked.order_by("pk").values_list("object_id", "reason", "after", "actor_id"):
+        row = ended.get((job, cause[:300]))
+        if row is not None and after in ENDING:
+            found[row] = user
+    return found
 
 
 def choices_for(user: User) -> Choices:

@@ -122,7 +122,7 @@ def test_other_teams_are_not_named_where_they_stand_in_the_way(personas, ours, t
     waiting = job("mine", on=ours)
     outlook(waiting, f"above what they may count on: acme/product/search; {secret.public_id} holds GPUs there until later, acme/research may too")
     Promise.objects.create(job=waiting, until=NOON, after=[secret.public_id], cause=f"fits once {secret.public_id} has gone")
-    JobEvent.objects.create(job=waiting, at=NOON, cause=f"taken back for acme/product/search and {secret.public_id}")
+    JobEvent.objects.create(job=waiting, at=NOON, cause=f"acme/product/search takes it back for {secret.public_id}")
 
     for address in ("/jobs/", reverse("job", args=[waiting.public_id])):
         seen = text(personas.client("viewer"), address)
@@ -130,7 +130,7 @@ def test_other_teams_are_not_named_where_they_stand_in_the_way(personas, ours, t
         assert "product" not in seen
     html = page(personas.client("viewer"), waiting)
     assert "another team" in html
-    assert "another job" in html
+    assert "Another team takes it back for another job." in html, "a sentence, also where a name that it began with is kept back"
     assert "acme/research may too" in html
     assert "1 job of other teams leaves" in html
     assert secret.public_id in page(personas.client("operator"), waiting)

@@ -18,19 +18,22 @@ from gpufleet.core.faults import Conflict
 from gpufleet.core.live.news import News
 from gpufleet.core.models import AuditEntry, Change
 from quotas.models import RoleBinding
-from scheduler.models import Delivery, Happening, JobFollow, JobState, Notice, NoticeChoices, Sending, Webhook
+from scheduler.models import Delivery, Happening, Job, JobFollow, JobState, Notice, NoticeChoices, Sending, Webhook
 from scheduler.outgoing import Outcome
 from scheduler.quiet import QuietHours
 from scheduler.services import sending
 from scheduler.services.delivering import GIVE_UP, deliveries_park, deliveries_turn
+from scheduler.services.jobs import job_stop
 from scheduler.services.notices import Kind, Way, job_follow, notice_test, notices_choose, notices_read
 from scheduler.services.outbox import outbox_turn
 from scheduler.services.sending import sendings_turn
+from scheduler.services.steering import job_cancel
 from scheduler.services.steps import Steps, jobs_locked
 from scheduler.services.webhooks import own_hook_remove
 from tests import builders
 from tests.builders import NOON
 from tests.personas import person
+from tests.scheduler.loop.worlds import Loop, submit
 
 pytestmark = pytest.mark.django_db
 TEAM = "acme/research/nlp"
@@ -96,6 +99,27 @@ def test_nobody_is_told_what_he_did_himself(personas):
     end(jobs, JobState.CANCELLED, actor=personas.access("submitter").actor)
 
     assert Notice.objects.count() == 0
+
+
+@pytest.mark.parametrize(("who", "told"), [("submitter", False), ("team_lead", True), (None, True)])
+def test_who_cancelled_what_ran_is_not_told_when_it_has_gone(personas, who, told):
+    """It goes some time after he asked for it, and by itself."""
+    builders.node(gpus=1)
+    loop = Loop()
+    job = submit(personas.nodes[TEAM], owner=personas.users["submitter"])
+    loop.tick()
+    loop.up(job)
+    outbox_turn(now=NOON)
+    Notice.objects.all().delete()
+    if who is None:
+        job_stop(job=Job.objects.get(pk=job.pk), to=JobState.CANCELLED, outcome="cancelled", cause="Replaced.", now=loop.now, actor=SYSTEM)
+    else:
+        job_cancel(access=personas.access(who), job=Job.objects.get(pk=job.pk), reason="Wrong data.", now=loop.now)
+    loop.after(seconds=5).over(job, exit_code=143)
+    outbox_turn(now=loop.now)
+
+    assert Job.objects.get(pk=job.pk).state == JobState.CANCELLED
+    assert Notice.objects.filter(kind="finished").exists() is told
 
 
 def test_where_nobody_is_to_be_told_nothing_is_written(personas, choose):
