@@ -61,7 +61,11 @@ def calm_at(scenario: Scenario, kept: Kept) -> Calm | None:
     now, step = scenario.now, scenario.settings.fairness.step_ms
     wake: int | None = None
     newcomer: Job | None = None
-    for job in reversed(scenario.jobs):  # who came last waits most of all
+    stands = kept.stands
+    if len(stands) > 4 * len(scenario.jobs) + 64:
+        stands.clear()
+    unknown = [job for job in scenario.jobs if id(job) not in stands]
+    for job in reversed(unknown):  # who came last waits most of all
         run = job.run
         form = forms.get(id(job.kind))
         if job.not_before is not None or form is None or form.each is None:
@@ -75,6 +79,9 @@ def calm_at(scenario: Scenario, kept: Kept) -> Calm | None:
         if run.leaving or len(run.workers) < form.all_least:
             return None
         at = run.until
+        if at is None and run.reclaimed is None:
+            stands[id(job)] = job
+            continue
         if at is not None and at > now and (wake is None or at < wake):
             wake = at
         if run.reclaimed is not None and step:

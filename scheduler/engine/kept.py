@@ -76,6 +76,7 @@ class Kept:
         self.changed_kinds: dict[tuple[int, str, int | str | None], Kind] = {}
         self.asking: Asking
         self.passed_by: PassedBy | None = None
+        self.stands: dict[int, Job] = {}  # by identity, jobs that stand whole, whatever the time: they need no other look
         self.beginning: tuple[Job, ...] = ()  # of the list of jobs, about as far as the last two have them in common
         self.turn = 0  # the plan that is being made: what another one than the last has kept is out of date
         self.telling: Telling | None = None

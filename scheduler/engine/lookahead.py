@@ -1,19 +1,20 @@
 """When and where could it start? Free GPUs of every node over time, by the estimates of what runs.
 
 Beside each node's step function stands, per number of GPUs asked for, a table of the gaps in which at least so many are
-free. One worker is then an `argmin`; a gang is two sorted arrays and a count. Whole GPUs only: where more decides, the job is
-tried in a rehearsal from then on.
+free. One worker is then an `argmin`; a gang is two sorted arrays and a count. Where there are few nodes the gaps stand in rows, which
+are looked at one by one. Whole GPUs only: where more decides, the job is tried in a rehearsal from then on.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from .grid import Grid, Ints, Level
 
 MANY_STEPS = 24  # of one node, from which on it is worth a look which of them are none any more
-FEW = 256  # gaps that are looked at one by one
+FEW, FEW_GAPS = 128, 200  # nodes, and their gaps, from which on columns are sooner looked at than one after the other
 FOREVER = 1 << 60
 END = 1 << 61
 
@@ -35,6 +36,8 @@ class Lookahead:
                 times.append(moment)
                 free.append(free[-1] + count)
         self.tables: dict[int, Table] = {}
+        self._rows: dict[int, Rows] = {}
+        self._in_rows = grid.size <= FEW  # whether gaps are looked at one by one: until there are too many, or time has passed
 
     def copy(self) -> "Lookahead":
         """One that may be changed while this one stays."""
@@ -66,6 +69,11 @@ class Lookahead:
         most = self.grid.most_gpus
         if not gpus or gpus > most:
             return None
+        if self._in_rows:
+            if sum(map(len, self._rows_of(gpus))) <= FEW_GAPS:
+                return self._of_few(gpus, workers, length, allowed, level)
+            self._in_rows = False
+            self._rows.clear()
         if workers == 1:
             return self._one(gpus, length, allowed)
         starts: list[Ints] = []
@@ -105,8 +113,6 @@ class Lookahead:
 
     def _first_time(self, start: Ints, last: Ints, node: Ints, workers: int, level: Level | None) -> tuple[int, int, int] | None:
         """The first moment at which enough gaps are open in one domain, and the domain; ties by path."""
-        if len(start) < FEW:
-            return self._first_of_few(start.tolist(), last.tolist(), node.tolist(), workers, level)
         if level is None or len(level) == 1:
             order = np.sort(start)
             closed = np.sort(last)
@@ -131,18 +137,70 @@ class Lookahead:
                 best = (int(order[hits[0]]), int(domain[begin]))
         return None if best is None else (best[0], *level.slice_of(best[1]))
 
-    def _first_of_few(self, start: list[int], last: list[int], node: list[int], workers: int, level: Level | None) -> tuple[int, int, int] | None:
-        """The same for so few gaps that looking at them one by one is sooner done."""
-        here: dict[int, tuple[list[int], list[int]]] = {0: (start, last)}
-        if level is not None and len(level) > 1:
-            here = {}
-            for opens, closes, at in zip(start, last, node, strict=True):
-                domain = level.domain_of(at)
-                known = here.get(domain)
-                if known is None:
-                    known = here[domain] = [], []
-                known[0].append(opens)
-                known[1].append(closes)
+    def _of_few(self, gpus: int, workers: int, length: int, allowed: Ints, level: Level | None) -> tuple[int, list[tuple[int, int]]] | None:
+        """The same for so few nodes that looking at one gap after the other is sooner done than in columns."""
+        may, now = allowed.tolist(), self.now
+        if workers == 1:
+            return self._one_of_few(gpus, length, may)
+        opens: list[int] = []
+        closes: list[int] = []
+        nodes: list[int] = []
+        for multiple in range(gpus, min(self.grid.most_gpus, gpus * workers) + 1, gpus):
+            for node, row in enumerate(self._rows_of(multiple)):
+                if not may[node]:
+                    continue
+                for start, end in row:
+                    begin = start if start > now else now
+                    if end - begin >= length and end > begin:
+                        opens.append(begin)
+                        closes.append(end - length)
+                        nodes.append(node)
+        at = self._first_of_few(opens, closes, nodes, workers, level)
+        if at is None:
+            return None
+        moment, low, high = at
+        there = sorted([node for begin, last, node in zip(opens, closes, nodes, strict=True) if begin <= moment <= last and low <= node < high])
+        counts: dict[int, int] = {}
+        for node in there[:workers]:
+            counts[node] = counts.get(node, 0) + gpus
+        return moment - now, list(counts.items())
+
+    def _one_of_few(self, gpus: int, length: int, may: list[int]) -> tuple[int, list[tuple[int, int]]] | None:
+        best, place, now = END, -1, self.now
+        for node, row in enumerate(self._rows_of(gpus)):
+            for start, end in row:
+                begin = start if start > now else now
+                if begin >= best:
+                    break
+                if end - begin >= length and end > begin and may[node]:
+                    best, place = begin, node
+                    break
+        return None if place < 0 else (best - now, [(place, gpus)])
+
+    def _rows_of(self, count: int) -> list[list[tuple[int, int]]]:
+        """By node the gaps in which at least so many GPUs are free, in instants: they stay while time passes."""
+        rows, now = self._rows.get(count), self.now
+        stale: Iterable[int] = range(self.grid.size)
+        if rows is None:
+            rows = self._rows[count] = Rows([[] for _ in stale], set())
+        else:
+            stale = rows.stale
+        for node in stale:
+            rows.gaps[node] = [(start + now, end if end >= END else end + now) for start, end in self.gaps(node, count)]
+        rows.stale.clear()
+        return rows.gaps
+
+    def _first_of_few(self, opens: list[int], closes: list[int], nodes: list[int], workers: int, level: Level | None) -> tuple[int, int, int] | None:
+        """The first moment at which enough gaps are open in one domain, and the domain; ties by path."""
+        several = level is not None and len(level) > 1
+        here: dict[int, tuple[list[int], list[int]]] = {}
+        for begin, last, node in zip(opens, closes, nodes, strict=True):
+            domain = level.domain_of(node) if several and level is not None else 0
+            known = here.get(domain)
+            if known is None:
+                known = here[domain] = [], []
+            known[0].append(begin)
+            known[1].append(last)
         best: tuple[int, int] | None = None
         for domain, (opening, closing) in here.items():
             if len(opening) < workers:
@@ -157,7 +215,7 @@ class Lookahead:
                     break
         if best is None:
             return None
-        return best[0], *((0, self.grid.size) if level is None or len(level) == 1 else level.slice_of(best[1]))
+        return best[0], *(level.slice_of(best[1]) if several and level is not None else (0, self.grid.size))
 
     def reserve(self, moment: int, length: int, places: list[tuple[int, int]]) -> None:
         """Keep the GPUs from the moment on for so long."""
@@ -209,10 +267,13 @@ class Lookahead:
             times[:], free[:] = [times[place] for place in steps], [free[place] for place in steps]
         for table in self.tables.values():
             table.stale.add(node)
+        for rows in self._rows.values():
+            rows.stale.add(node)
 
     def pass_time(self, now: int) -> None:
         """Count from a later moment on. What is told of a node, or a table, follows when it is asked for."""
         self.now = now
+        self._in_rows = self.grid.size <= FEW
 
     def _cut(self, times: list[int], free: list[int], moment: int) -> int:
         """The place of the step that begins at the moment, made if there is none."""
@@ -233,6 +294,13 @@ class Lookahead:
                 break
             least = min(least, count + sum(more for start, end, more in besides if start <= at < end))
         return least
+
+
+class Rows(NamedTuple):
+    """The gaps of nodes in which at least so many GPUs are free, (start, end) in instants."""
+
+    gaps: list[list[tuple[int, int]]]
+    stale: set[int]  # nodes that have changed since they were last read
 
 
 class Table:

@@ -307,8 +307,8 @@ class Job:
     work_ms: int | None = None
     run: Run = QUEUED
 
-    def with_run(self, run: Run) -> "Job":
-        """The same job elsewhere, or in another state: sooner made than by `replace`."""
+    def with_run(self, run: Run, checkpoint: Checkpoint | None = None) -> "Job":
+        """The same job elsewhere, in another state or with another checkpoint: sooner made than by `replace`."""
         return Job(
             self.name,
             self.quota,
@@ -318,7 +318,7 @@ class Job:
             self.limit_ms,
             self.deadline,
             self.not_before,
-            self.checkpoint,
+            self.checkpoint if checkpoint is None else checkpoint,
             self.movable,
             self.work_ms,
             run,

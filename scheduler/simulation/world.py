@@ -13,7 +13,7 @@ from scheduler.engine.cycle import make_course
 from scheduler.engine.kept import Kept
 from scheduler.engine.mig import board_of
 from scheduler.engine.plan import Course, Decision, Plan
-from scheduler.engine.values import QUEUED, Job, Node, Placed, Role, Run, Scenario
+from scheduler.engine.values import QUEUED, Checkpoint, Job, Node, Placed, Role, Run, Scenario
 
 from .applying import came_by_reclaim, placed, split_anew
 from .progress import MILLION, Progress, gang_rate
@@ -327,7 +327,9 @@ class World:
             return job, NEVER
         interval = checkpoint.interval_ms
         last = started + (self.now - started) // interval * interval if interval else self.now
-        return job if checkpoint.last == last else replace(job, checkpoint=replace(checkpoint, last=last)), last + interval
+        if checkpoint.last != last:
+            job = job.with_run(job.run, Checkpoint(interval, last, checkpoint.save_ms, checkpoint.restore_ms))
+        return job, last + interval
 
     def _carry_out(self, decision: Decision, gone: dict[str, int]) -> None:
         action, name = decision.action, decision.job

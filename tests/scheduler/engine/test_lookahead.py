@@ -65,11 +65,12 @@ def drawn(seed: int) -> tuple[random.Random, Grid, Lookahead, Dense]:
     return rng, grid, Lookahead(grid, 0, idle, releases), Dense(dense)
 
 
-@pytest.mark.parametrize("few", [0, lookahead.FEW])
+@pytest.mark.parametrize(("few", "gaps"), [(0, 0), (lookahead.FEW, 8), (lookahead.FEW, lookahead.FEW_GAPS)])
 @pytest.mark.parametrize("first", range(0, 400, 100))
-def test_the_earliest_time_and_place_are_those_of_the_slow_search(monkeypatch: pytest.MonkeyPatch, first: int, few: int) -> None:
+def test_the_earliest_time_and_place_are_those_of_the_slow_search(monkeypatch: pytest.MonkeyPatch, first: int, few: int, gaps: int) -> None:
     """And so is every one after it, with what was found before reserved; whether gaps are looked at one by one or in columns."""
     monkeypatch.setattr(lookahead, "FEW", few)
+    monkeypatch.setattr(lookahead, "FEW_GAPS", gaps)
     dates = 0
     for seed in range(first, first + 100):
         rng, grid, ahead, dense = drawn(seed)
@@ -92,6 +93,34 @@ def test_the_earliest_time_and_place_are_those_of_the_slow_search(monkeypatch: p
                 since, until = sorted((rng.randint(0, 30), rng.randint(31, 40)))
                 assert ahead.least_free(at, since, until) == min(dense.free[at][since:until]), f"seed {seed}"
     assert dates > 200
+
+
+@pytest.mark.parametrize("few", [0, lookahead.FEW])
+def test_a_later_look_finds_what_a_new_one_would(monkeypatch: pytest.MonkeyPatch, few: int) -> None:
+    """What is open by then is open from then on, and what has closed offers nothing, though the fleet was looked at before."""
+    monkeypatch.setattr(lookahead, "FEW", few)
+    late = 0
+    for seed in range(200):
+        rng, grid, ahead, dense = drawn(seed)
+        asked = [(rng.choice([1, 2, 3, 4]), rng.choice([1, 1, 2, 3]), rng.choice([1, 3, 10, FOREVER])) for _ in range(6)]
+        everywhere = np.ones(grid.size, dtype=np.int64)
+        for at in range(grid.size):  # for a while somebody comes to what is free: some gaps have an end
+            least = min(dense.free[at][5:15])
+            if least and rng.random() < 0.6:
+                count = rng.randint(1, least)
+                ahead.hold(5, 15, at, count)
+                dense.hold(5, 15, at, count)
+        for gpus, workers, length in asked:
+            ahead.earliest(gpus, workers, length, everywhere, grid.levels[1])
+        now = rng.randint(1, 18)
+        ahead.pass_time(now)
+        for gpus, workers, length in asked:
+            found = ahead.earliest(gpus, workers, length, everywhere, grid.levels[1])
+            domains = [range(*grid.levels[1].slice_of(domain)) for domain in range(len(grid.levels[1]))]
+            later = Dense([[*row[now:], *[row[-1]] * now] for row in dense.free])
+            assert found == later.earliest(gpus, workers, min(length, 10 * LAST), [1] * grid.size, domains), f"seed {seed}"
+            late += found is not None and found[0] > 0
+    assert late
 
 
 # Parts of GPUs, hosts and several roles: one job waits, and the fleet is looked at minute by minute.

@@ -10,7 +10,7 @@ from scheduler.engine.cycle import make_plan
 from scheduler.engine.kept import Kept
 from scheduler.engine.plan import Plan
 from scheduler.engine.scenario import parse
-from scheduler.engine.values import Run, Scenario
+from scheduler.engine.values import Checkpoint, Run, Scenario
 from scheduler.simulation.policies import POLICIES, fifo
 from scheduler.simulation.result import saturated, summary
 from scheduler.simulation.workload import works_drawn
@@ -30,6 +30,8 @@ def test_a_job_with_another_run_is_the_same_in_all_else() -> None:
     (one,) = parse(scene([node("n0")], [quota("q")], [job("a", **fields)])).jobs
     run = Run("running", 1, 2)
     assert one.with_run(run) == replace(one, run=run) != one
+    saved = Checkpoint(10, 20, 3, 4)
+    assert one.with_run(run, saved) == replace(one, run=run, checkpoint=saved) != one.with_run(run)
 
 
 def test_jobs_run_one_after_the_other_on_a_full_fleet() -> None:
