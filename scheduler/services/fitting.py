@@ -400,7 +400,7 @@ def fit_checked(*, access: Access, checked: Checked, raw: Mapping[str, Any], now
         at = range_[1]
     start = max(at, said.not_before) if at is not None and said.not_before is not None else at
     better: tuple[Change, ...] = ()
-    if changes and not held and (at is None or at > now):
+    if changes and not held and (at is None or at > now or not _is_at_once(found)):
         better = changes_found(access, checked, raw, found, lambda _, other, dated: _tried(other, now, dated=dated), now)
     standing = GROUNDS.types_of((*(stand.node for stand in found.stands), *(node for node, _ in found.nodes))) or {found.quota_type}
     run = seconds_at(slowest_on(said.spec, standing), said.estimate_s, said.limit_s)
@@ -527,15 +527,20 @@ def _verdict(found: Trial, held: tuple[str, ...], start: datetime | None, now: d
         return "held"
     if start is None:
         return "unknown"
-    if start <= now:
+    if start <= now and _is_at_once(found):
         return "now"
     return "soon" if found.stands and not found.reasons and start - now < timedelta(hours=1) else "later"
+
+
+def _is_at_once(found: Trial) -> bool:
+    """Whether it starts by the very plan, now or when others have left. A date that has come since the fleet was read is no start."""
+    return bool(found.stands) or not found.reasons
 
 
 def _range(checked: Checked, found: Trial, at: datetime, now: datetime) -> tuple[datetime, datetime, datetime]:
     """The earliest, the expected and the latest start. Who starts now, or once others have left after their grace, is told no history."""
     wait = (at - now) // MILLISECOND
-    sure = ruled(estimated(wait)) if found.stands or not wait else GROUNDS.foreseen(lambda side: job_of(checked, side), wait)
+    sure = ruled(estimated(wait)) if _is_at_once(found) else GROUNDS.foreseen(lambda side: job_of(checked, side), wait)
     return now + MILLISECOND * sure.earliest, now + MILLISECOND * sure.at, now + MILLISECOND * sure.latest
 
 

@@ -157,6 +157,20 @@ def test_what_has_to_wait_is_told_until_when_and_what_would_start_it_sooner(two_
     assert said.startswith(f"As things stand, borrowed: {PATH} would use 24"), "until then others end"
 
 
+def test_a_date_that_has_come_since_the_fleet_was_read_is_no_start(two_nodes):
+    """What it waits for should have ended by now, and nobody has seen that it has."""
+    run(two_nodes, PATH, limit_seconds=3)
+    assert fit(two_nodes.access("submitter"), workers=2).verdict == "later"
+
+    later = NOON + timedelta(seconds=4)
+    found = told(two_nodes.access("submitter"), {"name": "train", "quota": PATH, "gpus": 8, "workers": 2}, later)
+    assert (found.as_of, found.verdict, bool(found.reasons)) == (NOON, "later", True)
+    assert found.at is not None
+    assert found.latest is not None
+    assert later <= found.at < found.latest
+    assert [(one.path, one.to, one.now) for one in found.changes] == [("workers", 1, True)]
+
+
 def test_what_starts_no_sooner_is_not_proposed(two_nodes):
     run(two_nodes, "acme/product/search", spec={"grace_s": 60})
     run(two_nodes, "acme/product/search", spec={"grace_s": 60})
