@@ -7,8 +7,8 @@ that, so that "all or nothing" is an attempt that is not kept.
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import compress, count, islice
-from operator import attrgetter
+from itertools import compress, count, islice, repeat
+from operator import attrgetter, is_
 from typing import Any
 
 from .blocks import Blocks
@@ -205,29 +205,30 @@ class Cluster:
         known = dict(zip(map(id, mine.jobs[first : len(mine.jobs) - last]), before, strict=True))
         keys = [*map(id, jobs)]
         now = [*map(known.get, keys)]  # between two jobs that have changed most have not
-        if None in now and any(work is None and shares_gpus(job) for job, work in zip(jobs, now, strict=True)):
+        fresh = [*compress(count(), map(is_, now, repeat(None)))]
+        if any(shares_gpus(jobs[place]) for place in fresh):
             return None
         gone = sorted([known[key] for key in known.keys() - keys], key=attrgetter("order"))
-        return Difference(first, last, before, gone, now)
+        return Difference(first, last, before, gone, now, fresh)
 
     def _go_on(self, between: Difference) -> None:
         """Take up what differs between the jobs of the plan before and those of this one."""
-        first, last, before, gone, now = between
+        first, last, before, gone, now, fresh = between
         self.whole = True
         jobs, works, fleet = self.scenario.jobs, self.works, self.fleet
         shifted = self.shifted = len(works) != len(jobs)
         position = self.tree.position
         come: list[Work] = []
-        middle: list[Work] = []
-        for place, work in enumerate(now, first):
-            if work is None:
-                job = jobs[place]
-                work = Work(job, place, position[job.quota], self.form_of(job.kind))
-                come.append(work)
-            middle.append(work)
+        middle: list[Any] = now
+        in_place = not shifted and [work.order - first for work in gone] == fresh
+        for place in fresh:
+            job = jobs[first + place]
+            middle[place] = work = Work(job, first + place, position[job.quota], self.form_of(job.kind))
+            come.append(work)
         works[first : len(works) - last] = middle
-        for place, work in enumerate(islice(works, first, None) if shifted else middle, first):
-            work.order = place
+        if not in_place:  # else who came stands where somebody went, and nobody else has moved
+            for at, work in enumerate(islice(works, first, None) if shifted else middle, first):
+                work.order = at
         for work in gone:
             self.leavers.pop(work, None)
             if work.seats:

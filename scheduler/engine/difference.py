@@ -47,3 +47,4 @@ class Difference(NamedTuple):
     before: list[Work]  # who stood there
     gone: list[Work]  # of these
     now: list[Work | None]  # who is still there, by the place of his job; None: somebody new
+    fresh: list[int]  # the places of these

@@ -30,16 +30,18 @@ def high_enough(cycle: Cycle, leaf: int, queue: list[Work]) -> list[Work]:
     least = cycle.least_level
     queue = cycle.above(queue, least)
     lowest = cycle.standing.lowest(leaf) if queue else None
-    if lowest is None or not cycle.above(queue, lowest.level):
+    if lowest is None:
         return []
     idle = [cycle.idle_milli(quota_type) for quota_type in range(len(cycle.grid.types))]
-    level, most = lowest.level, lowest.milli + sum(idle)
+    most = lowest.milli + sum(idle)
+    high = [work for work in cycle.above(queue, lowest.level) if work.form.lowest <= most or work.seats]
+    if not high:
+        return []
     asked = cycle.as_it_waits(leaf, idle)
     known = None if asked is None else cycle.standing.kept(("high", leaf), leaf)
     if known is not None and known[0] == asked:
         found: list[Work] = known[1]
         return found
-    high = [work for work in cycle.above(queue, level) if work.form.lowest <= most or work.seats]
     if asked is not None:  # what decides about them is known until something of it changes
         high = [work for work in high if work.seats or any(may_preempt(cycle, work, quota_type) for quota_type in work.types)]
         cycle.standing.keep(("high", leaf), leaf, (asked, high))
