@@ -144,7 +144,7 @@ class Blockers:
         if limit is not None:
             found.append(limit)
         if work.fixed:
-            fixed = cycle.tree.fixed_gate(leaf, quota_type, milli, cycle.cluster.windows.ends(work, cycle.now))
+            fixed = cycle.tree.fixed_gate(leaf, quota_type, milli, cycle.cluster.windows.ends(work))
             if fixed is not None:
                 found.append(fixed)
         room = self._room(work, quota_type)

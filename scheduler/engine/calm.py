@@ -125,4 +125,4 @@ class Room:
     def _refused(self, work: Work, milli: int) -> Reason | None:
         tree = self.cluster.tree
         refused = tree.limit_gate(work.home, 0, milli)
-        return tree.fixed_gate(work.home, 0, milli, self.cluster.windows.ends(work, self.cluster.now)) if refused is None and work.fixed else refused
+        return tree.fixed_gate(work.home, 0, milli, self.cluster.windows.ends(work)) if refused is None and work.fixed else refused

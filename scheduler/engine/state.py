@@ -568,7 +568,7 @@ class Cycle:
     def gate(self, work: Work, leaf: int, quota_type: int, milli: int) -> Reason | None:
         refused = self.tree.limit_gate(leaf, quota_type, milli)
         if refused is None and work.fixed:
-            refused = self.tree.fixed_gate(leaf, quota_type, milli, self.cluster.windows.ends(work, self.now))
+            refused = self.tree.fixed_gate(leaf, quota_type, milli, self.cluster.windows.ends(work))
         if refused is None:
             refused = self.backoff(work, leaf, quota_type, milli)
         return refused

@@ -113,10 +113,21 @@ class Windows:
                 yield window.start + window.decay_ms
 
     def _decayed(self, window: Window) -> bool:
-        """Released: nobody who may use it runs or waits, some time after its start."""
+        """Released: nobody who may use it runs or waits on its type, some time after its start."""
         if window.decay_ms is None or self.now < window.start + window.decay_ms:
             return False
-        return not any(self.entitled(window, job) for job in self.scenario.jobs if job.run.state != "stopping")
+        return not any(self.entitled(window, job) and self._claims(window, job) for job in self.scenario.jobs if job.run.state != "stopping")
+
+    def _claims(self, window: Window, job: Job) -> bool:
+        """Whether it stands on GPUs of a window's type, or is due and would run there."""
+        grid, quota_type = self.grid, self._type(window)
+        if job.run.workers:
+            return any(grid.type_of[grid.index[worker.node]] == quota_type for worker in job.run.workers)
+        if job.not_before is not None and job.not_before > self.now:
+            return False
+        asked = [role for role in job.kind.roles if role.gpus or role.parted]
+        kinds = {node.gpu_type for node, of_type in zip(grid.nodes, grid.type_of, strict=True) if of_type == quota_type}
+        return any(job.kind.speed(kind) and all(not role.gpu_types or kind in role.gpu_types for role in asked) for kind in kinds) and bool(asked)
 
     def entitled(self, window: Window, job: Job) -> bool:
         if window.class_rank is not None:
@@ -258,8 +269,9 @@ class Windows:
 
     # What may start before a window
 
-    def ends(self, work: Holder, started: int) -> int:
-        return _ends(work.job, started)
+    def ends(self, work: Holder) -> int:
+        """When its limit ends: of what gets more workers it has begun."""
+        return _ends(work.job, self._began(work))
 
     def stays(self, window: Window, job: Job, started: int) -> bool:
         """Whether it could still be there at the window's start: by limit, not evictable within the notice, or protected by minimum run time."""

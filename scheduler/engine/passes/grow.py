@@ -127,7 +127,7 @@ class Growth:
         cycle, work, cluster = self.cycle, self.work, self.cycle.cluster
         if cycle.tree.limit_gate(self.leaf, self.quota_type, self.milli) is not None:
             return None
-        if work.fixed and cycle.tree.fixed_gate(self.leaf, self.quota_type, self.milli, cluster.windows.ends(work, cycle.now)) is not None:
+        if work.fixed and cycle.tree.fixed_gate(self.leaf, self.quota_type, self.milli, cluster.windows.ends(work)) is not None:
             return None
         kept_clear, banned = cluster.windows.gate(cluster, work, self.quota_type, self.milli)
         if kept_clear is not None:

@@ -140,7 +140,7 @@ def beyond_guarantee(cycle: Cycle, work: Work, leaf: int, quota_type: int, milli
     key = ("fixed", leaf, quota_type, milli)
     known = None if windows.lasting else cycle.memo(key)
     if known is None:
-        known = cycle.remember(key, cycle.tree.fixed_gate(leaf, quota_type, milli, windows.ends(work, cycle.now)) is not None)
+        known = cycle.remember(key, cycle.tree.fixed_gate(leaf, quota_type, milli, windows.ends(work)) is not None)
     return bool(known)
 
 

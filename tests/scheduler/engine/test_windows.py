@@ -115,6 +115,27 @@ def test_fixed_work_counts_a_window_only_if_it_ends_inside_it() -> None:
         assert actions(plan_of(scene([node("n0")], [quota("q", 0)], [fixed], reservations=[window]))) == expected
 
 
+def test_fixed_work_that_runs_grows_in_a_window_in_which_its_limit_ends() -> None:
+    """That began when it started, and not when it grows."""
+    window = {"name": "run", "quota": "q", "gpus": 4, "start": -600, "end": 1800}
+    for started, expected in ((-1800, {"fixed": "grow"}), (-1799, {})):
+        fixed = running("fixed", [at("n0", 0)], least=1, most=4, preemptible=False, limit_s=3600, started=started)
+        assert actions(plan_of(scene([node("n0")], [quota("q", 1)], [fixed], reservations=[window]))) == expected
+
+
+def test_who_runs_on_another_type_or_is_not_due_is_no_claim_to_a_window() -> None:
+    window = {"name": "run", "quota": "a", "gpus": 8, "gpu_type": H100, "start": -100, "end": 3600, "decay_s": 50}
+    nodes = [node("h"), node("a", gpu_type=A100, gpu_memory_gb=40)]
+    quotas = [quota("a", {H100: 0, A100: 8}), quota("b", {})]
+    elsewhere = running("elsewhere", [at("a", 0)], "a")
+    here = running("here", [at("h", 0)], "a")
+    waits = job("waits", "a", 9, role={"gpu_types": [A100]})
+    for jobs, released in (([elsewhere, waits], True), ([here], False), ([job("later", "a", not_before=600)], True), ([job("now", "a", 9)], False)):
+        plan = plan_of(scene(nodes, quotas, jobs, reservations=[window]))
+        promised = {share["quota"]: share["guaranteed"] for share in plan["shares"] if share["type"] == H100}
+        assert promised["a"] == (0 if released else 8)
+
+
 def test_a_window_widens_the_limit_of_its_own_type_only() -> None:
     nodes = [node("h"), node("a", gpu_type=A100, gpu_memory_gb=40)]
     window = {"name": "more", "quota": "q", "gpus": 4, "gpu_type": H100, "start": -60, "end": 3600}

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 
+from .legal_windows import released
 from .shares import guarantee_of, least
 from .world import ALL, Job, Quota, Window, World
 
@@ -12,7 +13,7 @@ MARK = "window:"
 
 def views(world: World, asker: str) -> Iterator[World]:
     """The world with class windows charged, and the one in which the asker asks in the name of a window of his class."""
-    windows = [window for window in world.windows if window.cls is not None and window.open_at(0) and not _released(world, window)]
+    windows = [window for window in world.windows if window.cls is not None and window.open_at(0) and not released(world, window)]
     if not windows:
         return
     quotas = {**world.quotas, **{MARK + window.name: _quota(world, window) for window in windows}}
@@ -32,12 +33,6 @@ def both_may(world: World, window: str, asker: Job, other: Job, division: str, k
     most = sum(amount or 0 for amount in stated.values()) if isinstance(stated, dict) else stated or 0
     used = sum(world.held(job, division) for job in world.jobs.values() if job.quota == window)
     return other.cls == asker.cls and used + least(world, other, kind) <= most
-
-
-def _released(world: World, window: Window) -> bool:
-    if window.decay is None or window.start + window.decay > 0:
-        return False
-    return not any(job.cls == window.cls and job.state != "stopping" for job in world.jobs.values())
 
 
 def _quota(world: World, window: Window) -> Quota:

@@ -193,7 +193,7 @@ def _promise(world: World, quota: str, kind: str, job: Job) -> int | None:
         return None
     for window in world.windows:
         suits = quota in world.ancestry(window.quota) if window.quota is not None else window.cls == job.cls
-        ends_inside = window.end is None or (job.limit is not None and job.limit <= window.end)
+        ends_inside = window.end is None or (job.limit is not None and (job.started or 0) + job.limit <= window.end)
         if suits and ends_inside and window.open_at(0) and (kind == ALL or window.gpu_type in (None, kind)):
             stated += window.milli
     return stated

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
+from .places import accepts
 from .world import ALL, Job, Window, World
 
 Json = dict[str, Any]
@@ -44,7 +45,18 @@ def _bound(world: World, job: Job, window: Window) -> bool:
 def released(world: World, window: Window) -> bool:
     if window.decay is None or window.start > 0 or window.start + window.decay > 0:
         return False
-    return not any(entitled(world, job, window) for job in world.jobs.values() if job.state != "stopping")
+    return not any(entitled(world, job, window) and _claims(world, job, window) for job in world.jobs.values() if job.state != "stopping")
+
+
+def _claims(world: World, job: Job, window: Window) -> bool:
+    """Whether it stands on GPUs of its type, or is due and accepts them."""
+    if job.workers:
+        return any(world.nodes[worker.node].quota_type == window.gpu_type for worker in job.workers)
+    roles = [role for role in job.roles.values() if role.gpus or not role.whole]
+    if not roles or (job.not_before or 0) > 0:
+        return False
+    of_type = [node for node in world.nodes.values() if node.quota_type == window.gpu_type]
+    return any(all(accepts(job, role, node) for role in roles) for node in of_type)
 
 
 def entitled(world: World, job: Job, window: Window) -> bool:
