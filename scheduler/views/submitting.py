@@ -141,7 +141,7 @@ def job_look(request: HttpRequest) -> HttpResponse:
         "differs": [{"path": path, "was": was, "is": value} for path, was, value in _differences(began, sent)],
     }
     if sent.document is not None:
-        told["values"] = values_of(sent.description) | sent.repeat
+        told["values"] = (values_of(sent.description) if sent.values is None else sent.values) | sent.repeat
         if str(roles) != request.POST.get("_roles", "1"):
             told["form"] = render_to_string("scheduler/_job_form.html", _form(access, start, sent), request=request)
     return JsonResponse(told)
@@ -224,15 +224,16 @@ def _sent(request: HttpRequest, access: Access, *, judged: bool = True) -> Sent:
         text = request.POST.get("yaml", "").replace("\r\n", "\n")
         document = read_yaml(text)
         value = document.value
-        described = value if isinstance(value, dict) else {}
         faults = dict(document.faults)
         if not faults and not isinstance(value, dict):
             faults["yaml"] = ["It describes no job: keys with values are wanted."]
-        sent = Sent(described, None, document, text, faults, repeat)
         if "yaml" in faults:
-            return sent
+            # What is half typed says nothing of the job, so the form stays as it was.
+            values = _typed(request)
+            return Sent(description_of(values), values, document, text, faults, repeat)
+        sent = Sent(value if isinstance(value, dict) else {}, None, document, text, faults, repeat)
     else:
-        values = {path: text for path, text in request.POST.items() if isinstance(text, str) and field_at(path) is not None}
+        values = _typed(request)
         if "add_role" in request.POST:
             values[f"roles[{len({path.partition(']')[0] for path in values if path.startswith('roles[')})}].name"] = "another"
         described = description_of(values)
@@ -251,6 +252,11 @@ def _sent(request: HttpRequest, access: Access, *, judged: bool = True) -> Sent:
         else:
             sent.faults = {**verdict, **sent.faults}
     return sent
+
+
+def _typed(request: HttpRequest) -> dict[str, str]:
+    """What stands in the fields of the form."""
+    return {path: text for path, text in request.POST.items() if isinstance(text, str) and field_at(path) is not None}
 
 
 def _said(request: HttpRequest, sent: Sent) -> dict[str, Any]:

@@ -171,6 +171,22 @@ def test_as_one_types_yaml_fit_and_faults_follow(visit):
     assert visitor.watch.faults == []
 
 
+def test_a_yaml_that_is_half_typed_empties_no_form(visit):
+    """Every bracket is open for a moment. Whoever then goes on in the form must not begin anew."""
+    page = visit("/jobs/new/?template=notebook").page
+    yaml, name = page.get_by_label("The same as YAML"), page.get_by_label("Name", exact=True)
+    expect(name).to_have_value("notebook")
+    with page.expect_response("**/jobs/new/look"):
+        yaml.fill("name: [\n")
+    expect(page.get_by_text("this is no YAML")).to_be_visible()
+    expect(name).to_have_value("notebook")
+
+    with page.expect_response("**/jobs/new/look"):
+        page.get_by_label("Priority").fill("70")
+    expect(yaml).to_have_value(re.compile(r"name: notebook\n(.*\n)*priority: 70\n(.*\n)*gpus: 1\n"))
+    expect(page.get_by_text("this is no YAML")).to_be_hidden()
+
+
 @pytest.mark.parametrize("scripts", [True, False])
 def test_the_summary_of_faults_leads_to_each_field(visit, scripts):
     """Many at once, from the YAML: nothing typed is lost, and each is a link away, also in a section that was closed."""
