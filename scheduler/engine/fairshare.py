@@ -1,6 +1,7 @@
 """Dividing a pool of GPUs among the siblings of a quota tree. Pure arithmetic on whole numbers."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 GPU = 1000
@@ -17,6 +18,9 @@ class Claim(NamedTuple):
     usage: int
     created: int
     name: str
+
+
+new_claim = partial(tuple.__new__, Claim)  # of all the fields at once, past the slow constructor
 
 
 def divide(pool: int, claims: Sequence[Claim], usage_weight: int = 0) -> list[int]:
