@@ -347,7 +347,8 @@ class Blockers:
         if kind.sharing == "mig":
             asked = role.mig or f"an instance with {(role.memory_mib or 0) / 1024:g} GB"
             empty = sum(len(split.instances) - len(split.taken) for split in self.view.splits.values() if split.mode == "mig")
-            detail = f"no empty {asked} on {type_name}; {empty} instances of other profiles or nodes are empty"
+            others = "1 instance of another profile or node is" if empty == 1 else f"{empty} instances of other profiles or nodes are"
+            detail = f"no empty {asked} on {type_name}; {others} empty"
             return reason("sharing", detail, asked=asked, type=type_name, sharing=kind.sharing)
         asked = f"{role.share_milli} milli-GPU" if role.share_milli is not None else f"{(role.memory_mib or 0) / 1024:g} GB"
         detail = f"no GPU of {type_name} that it may share by {kind.sharing} has {asked} left, and none is idle"

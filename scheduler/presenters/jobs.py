@@ -101,6 +101,8 @@ def _waiting(row: JobRow, now: datetime) -> Line:
         return Line("Backs off before it is tried again.", job.retry_at, "tried")
     if outlook and outlook.reasons:
         first = str(outlook.reasons[0].get("detail", ""))
+        if outlook.predicted_start and outlook.reasons[0].get("held_by"):
+            first = first.rpartition("; ")[0] or first  # who leaves first is for the job's page: here it is told when it starts
         return Line(sentence(row.discretion.text(first)), outlook.predicted_start, "starts", more=len(outlook.reasons) - 1)
     if outlook and outlook.predicted_start:
         return Line("Its turn comes.", outlook.predicted_start, "starts")

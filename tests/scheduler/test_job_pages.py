@@ -109,6 +109,20 @@ def test_what_the_plan_does_not_know_is_said_all_the_same(personas, ours, fields
     assert said in text(personas.client("viewer"), "/jobs/")
 
 
+def test_the_line_of_a_list_tells_when_it_starts_rather_than_who_leaves_first(personas, ours):
+    """Six lines of a narrow column were told of each job. Where no start is foreseen who leaves first is all that is known."""
+    detail = "needs 8 GPUs; 5 are free where it may run; j-1 is expected to leave first, by 2026-11-23T15:32:00Z"
+    reasons = [{"code": "capacity", "detail": detail, "held_by": "j-1", "until": "2026-11-23T15:32:00Z"}]
+    dated = job("dated", on=ours)
+    outlook(dated, reasons=reasons, predicted_start=now() + timedelta(minutes=9))
+    outlook(job("open", on=ours), reasons=reasons)
+    seen = text(personas.client("operator"), "/jobs/?q=dated")
+    assert "Needs 8 GPUs; 5 are free where it may run." in seen
+    assert "expected to leave first" not in seen
+    assert "expected to leave first" in text(personas.client("operator"), "/jobs/?q=open")
+    assert "expected to leave first" in page(personas.client("operator"), dated)
+
+
 def test_a_job_that_waits_for_others_says_for_how_many(personas, ours):
     last = job("last", on=ours)
     Dependency.objects.create(job=last, on=job("first", on=ours))
