@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic import ValidationError as SchemaError
 
 from scheduler.job_reading import Faults, faults_of
@@ -13,6 +13,9 @@ LATENESS = "How late a run may still be submitted, in seconds. Null: as late as 
 
 
 class ScheduleIn(BaseModel):
+    # What is misspelt would be taken as not said: another overlap, no end.
+    model_config = ConfigDict(extra="forbid")
+
     name: str = Field(max_length=200)
     description: dict[str, Any] = Field(description="The job, as `POST /jobs` takes it. Its name may be left out: then it is the schedule's.")
     cron: str = Field(max_length=200, description="Minute, hour, day of the month, month, day of the week.")

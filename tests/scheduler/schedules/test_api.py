@@ -46,6 +46,13 @@ def body(**changed: Any) -> dict[str, Any]:
     return {"name": "nightly", "cron": "30 2 * * *", "zone": "Europe/Berlin", "description": {"quota": TEAM, "gpus": 1}} | changed
 
 
+def test_a_key_that_there_is_not_is_named_and_nothing_is_made(personas, fleet):
+    answer = personas.client("submitter").post("/api/v1/schedules", body(overlapp="replace"), content_type="application/json")
+
+    assert (answer.status_code, answer.json()["errors"]) == (422, [{"path": "overlapp", "message": "There is no key overlapp here."}])
+    assert not Schedule.objects.exists()
+
+
 def test_the_api_makes_shows_changes_runs_and_removes(personas, fleet):
     client = personas.client("submitter")
     job = {"quota": TEAM, "gpus": 1, "launch": {"shell": "date"}}
