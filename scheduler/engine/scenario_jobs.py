@@ -541,7 +541,7 @@ class JobReader:
         lapsed = has_lapsed(state, fields["until"], self.now)
         # What was promised until a moment that has come may be somebody else's by now.
         occupancy = self.going if state == "stopping" else Occupancy(faults, "is also held by") if lapsed else self.held
-        workers = self.workers(fields["workers"], kind, (*path, "workers"), occupancy, name, promised=state == "reserved" or bool(leaving))
+        workers = self.workers(fields["workers"], kind, (*path, "workers"), occupancy, name, promised=state == "reserved" or lapsed or bool(leaving))
         if state == "queued" and (workers or leaving):
             faults.add((*path, "workers"), "a queued job has none")
         if state in ("reserved", "starting", "running") and not fields["workers"]:

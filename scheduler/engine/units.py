@@ -83,8 +83,11 @@ def lost_work(work: Work, milli: int, now: int) -> int:
 
 
 def begin_of(job: Job, now: int) -> int:
+    """Since when it runs. Who was only promised places, or is starting in them, begins now."""
     run = job.run
-    return run.started if run.started is not None else (run.since if run.since is not None else now)
+    if run.started is None:
+        return run.since if run.since is not None and run.state == "running" else now
+    return run.started
 
 
 def lost_since(job: Job, milli: int, now: int, begun: int | None = None) -> int:
@@ -480,8 +483,7 @@ def columns_of(works: Sequence[Work], usable: Sequence[int], now: int, *, change
     jobs = [work.job for work in works]
     started = [job.run.started for job in jobs]
     if None in started:
-        runs = [job.run for job in jobs]
-        began = ints([run.started if run.started is not None else run.since if run.since is not None else now for run in runs])
+        began = ints([begin_of(job, now) for job in jobs])
         since = ints([now if each is None else each for each in started])  # who has not started loses no work
     else:
         began = since = np.array(started, dtype=np.int64)

@@ -237,6 +237,16 @@ def test_a_promise_holds_its_places_until_its_time_and_no_longer(state: str) -> 
         assert [one["job"] for one in plan["waiting"]] == (["promised"] if expected else ["other"])
 
 
+def test_who_has_not_started_has_not_run_his_minimum_time() -> None:
+    """Since when the places are promised is no run time."""
+    settings = {"reclaim_min_runtime_s": 300}
+    for fields, expected in (({"started": -400}, {"held": "evict", "asked": "start"}), ({"started": None, "since": -400, "until": 60}, {})):
+        for state in ("reserved", "starting"):
+            held = {**running("held", [at("n0", *FULL)], "b", **fields), "state": state}
+            plan = plan_of(scene([node("n0")], [quota("a", 8), quota("b")], [held, job("asked", "a", 8)], settings=settings))
+            assert actions(plan) == expected
+
+
 def test_nobody_holds_what_was_promised_to_him_until_now() -> None:
     """Its places may be another one's by now; and what it still leaves is being freed, like that of everyone who stops."""
     held = running("held", [at("n0", *FULL)], "a")

@@ -285,3 +285,14 @@ def _ends(rng: random.Random, job: Json) -> Json:
     job.update(rng.choice([{}, {"limit_s": 300}, {"limit_s": 1000}, {"limit_s": 7200}, {"estimate_s": 600}]))
     job.update(rng.choice([{}, {}, {"preemptible": False}, {"grace_s": 60}, {"grace_s": 600}]))
     return job
+
+
+ABOUT = {
+    "growth": growth_random,
+    "split": split_random,
+    "step": step_random,
+    "windows": window_random,
+    "queues": queue_random,
+    "ahead": ahead_random,
+    "promises": promised_random,
+}

@@ -10,7 +10,7 @@ from . import class_windows
 from .order import fork, queue_key, ratio, serves_first
 from .replay import apply_decision, spelt, steps
 from .shares import Figures, Unit, borrowed_units, figures, guarantee_of, least, limit_of, units_of, window_milli
-from .world import ALL, CLASSES, Job, World, read, worker_of
+from .world import ALL, CLASSES, Job, Worker, World, read, worker_of
 
 Json = dict[str, Any]
 Table = dict[tuple[str, str], Figures]
@@ -34,6 +34,8 @@ def right_violations(scenario: Json, plan: Json) -> list[str]:
             found += _consolidated(world, decision, away)
         if action in TAKES:
             faults = _taken(world, decision, away)
+            if faults and action == "evict":
+                faults = _taken(_without_what_others_got(world, plan, str(why.get("for"))), decision, away)
             if faults and why.get("code") == "preempt":
                 # What stands inside a guarantee depends on who was served before, as for a reclaim below.
                 others = _moments(scenario, plan, str(why.get("for")), first)
@@ -43,7 +45,8 @@ def right_violations(scenario: Json, plan: Json) -> list[str]:
         if action in TAKES and why.get("code") == "reclaim" and key in world.jobs and key not in judged:
             judged.add(key)
             group = [d for d in plan["decisions"] if d["action"] in TAKES and d["why"].get("for") == key and d["why"]["code"] == "reclaim"]
-            asked = (view for w in _moments(scenario, plan, key, first) for view in (w, *class_windows.views(w, key)))
+            moments = (w for moment in _moments(scenario, plan, key, first) for w in (moment, _without_what_others_got(moment, plan, key)))
+            asked = (view for w in moments for view in (w, *class_windows.views(w, key)))
             found += next(
                 (faults for w in asked if not (faults := reclaim_violations(w, w.jobs[key], group, plan, first.jobs[key].quota))),
                 reclaim_violations(world, world.jobs[key], group, plan),
@@ -87,6 +90,26 @@ def _moments(scenario: Json, plan: Json, asker: str, first: World) -> Iterator[W
             for name in moved:
                 then = _put_out(then, then.jobs[name])
             yield then
+
+
+def _without_what_others_got(world: World, plan: Json, asker: str) -> World:
+    """With who is put out for the asker at his minimum, where others go onto his places as well: his surplus may have been given to them before."""
+    for decision in plan["decisions"]:
+        victim = world.jobs.get(str(decision.get("job")))
+        if decision["action"] == "evict" and decision["why"].get("for") == asker and victim is not None and _serves_others(plan, victim.name, asker):
+            world = world.with_job(replace(victim, workers=_minimum(victim)))
+    return world
+
+
+def _serves_others(plan: Json, victim: str, asker: str) -> bool:
+    return any(victim in (decision.get("after") or []) and decision.get("job") != asker for decision in plan["decisions"])
+
+
+def _minimum(job: Job) -> tuple[Worker, ...]:
+    found: list[Worker] = []
+    for role in job.roles.values():
+        found += sorted((worker for worker in job.workers if worker.role == role.name), key=lambda worker: worker.index)[: role.min]
+    return tuple(found)
 
 
 def world_bound(scenario: Json, plan: Json) -> int | None:

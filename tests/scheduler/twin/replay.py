@@ -58,7 +58,8 @@ def apply_plan(scenario: Json, plan: Json) -> Json:
     for decision in plan["decisions"]:
         apply_decision(after, decision)
     waited_for = {name for decision in plan["decisions"] for name in decision.get("after") or []}
-    after["jobs"] = [job for job in after["jobs"] if job.get("state") != "stopping" or job["name"] not in waited_for]
+    reader = Reader(scenario)
+    after["jobs"] = [job for job in after["jobs"] if reader.as_of_now(job).get("state") != "stopping" or job["name"] not in waited_for]
     for job in after["jobs"]:
         if job["name"] in waited_for and job.get("leaving"):
             job["leaving"] = []

@@ -49,6 +49,7 @@ ONCE_FAILED: dict[str, list[int]] = {
         7200686,
         7501079,
         7511449,
+        7541493,
         7512433,
     ],
     "backfill_is_harmless": [1507, 706839024329],
