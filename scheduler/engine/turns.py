@@ -7,6 +7,7 @@ gets something, his team uses more, and the order is another one.
 from functools import partial
 from typing import NamedTuple
 
+from .invariants import check
 from .kept import Kept
 from .order import QueueOrder
 from .passes.reclaim import request
@@ -51,6 +52,7 @@ def turns(scenario: Scenario, kept: Kept | None = None) -> tuple[Turn, ...]:
     kept = kept if kept is not None else Kept()
     cycle = Cycle(scenario, kept)
     found = tuple(_asked(cycle))
+    check(cycle)  # who went and who came is taken up there too
     kept.keep(cycle)
     return found
 

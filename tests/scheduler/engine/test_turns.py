@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from scheduler.engine.cycle import make_plan
 from scheduler.engine.kept import Kept
 from scheduler.engine.passes.allocate import Walk
 from scheduler.engine.scenario import parse
@@ -80,6 +81,18 @@ def test_asking_for_the_order_leaves_nothing_behind() -> None:
 
         assert turns(ground.scenario, kept) == before == turns(ground.scenario)
         assert ground.trial(wish(scenario)) == tried == Ground(scenario).trial(wish(scenario))
+
+
+def test_a_plan_after_the_order_knows_who_went_in_between() -> None:
+    """`ends` holds the only node as the plan is made that the next ones go on from, and is gone when the order is asked for."""
+    kept = Kept()
+    full = parse(scene([node("n1")], [quota("q")], [running("ends", [at("n1", *range(8))]), job("next", gpus=8)]))
+    free = replace(full, jobs=full.jobs[1:])
+    make_plan(full, kept)
+    make_plan(full, kept)
+    turns(free, kept)
+
+    assert [one.job for one in make_plan(free, kept).decisions] == ["next"]
 
 
 def wish(scenario: Scenario) -> Job:
