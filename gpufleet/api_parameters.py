@@ -12,24 +12,25 @@ from ninja import NinjaAPI
 from ninja.operation import Operation
 
 View = Callable[..., Any]
+Which = tuple[str, str]
 
 
 def known_parameters_only(api: NinjaAPI) -> Callable[[View], View]:
     """A decorator for all operations of an API; it looks once the caller is known to be one."""
 
     @cache
-    def known() -> dict[str, frozenset[str]]:
+    def known() -> dict[Which, frozenset[str]]:
         views = [view for bound in api._get_bound_routers() for view in bound.path_operations.values()]
-        return {one.view_func.__name__: frozenset(_names(one)) for view in views for one in view.operations}
+        return {_which(one.view_func): frozenset(_names(one)) for view in views for one in view.operations}
 
-    def check(request: HttpRequest, operation: str) -> None:
+    def check(request: HttpRequest, operation: Which) -> None:
         names = known()[operation] if request.GET else frozenset()
         faults = {name: [_told(name, names)] for name in request.GET if name not in names}
         if faults:
             raise ValidationError(faults)
 
     def decorator(view: View) -> View:
-        name = view.__name__
+        name = _which(view)
         if iscoroutinefunction(view):
 
             @wraps(view)
@@ -47,6 +48,11 @@ def known_parameters_only(api: NinjaAPI) -> Callable[[View], View]:
         return plain
 
     return decorator
+
+
+def _which(view: View) -> Which:
+    """An operation by its function: those of two modules may have one name."""
+    return view.__module__, view.__name__
 
 
 def _names(operation: Operation) -> Iterator[str]:

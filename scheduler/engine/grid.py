@@ -64,7 +64,6 @@ class Grid:
         self.levels.append(Level("node", [(*node.path, node.island, node.name) for node in nodes]))
         self.level_index = {name: depth for depth, name in enumerate(self.level_names)}
         self.node_level = len(self.levels) - 1
-        self.fleet_level = -1  # the whole fleet, wider than a cluster
         self.habitual = self._habitual(scenario.topology)
         self.most_gpus = max([node.gpus for node in nodes], default=0)
         # Down and draining nodes and unhealthy GPUs are no capacity.

@@ -99,8 +99,18 @@ def test_completion_knows_every_command_and_only_options_that_there_are(capsys):
             assert ended.value.code == 0
         told = capsys.readouterr().out
         assert [word for word in words.split() if word not in told] == []
-        for follows in (key.split()[1] for key in VALUES if key.split()[0] == name):
+        for follows, values in ((key.split()[1], values) for key, values in VALUES.items() if key.split()[0] == name):
             assert follows in words.split()
+            if (name, follows) not in ANY_TEXT:
+                assert f"{{{','.join(values.split())}}}" in "".join(told.split())
+
+
+# What the console checks, not the program: it takes any text.
+ANY_TEXT = {("ls", "--state"), ("submit", "--preemptible")}
+
+
+def test_completion_knows_every_state_of_a_job():
+    assert VALUES["ls --state"].split() == JobState.values
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
