@@ -52,7 +52,7 @@ class Allowances:
                 latest = max(latest, at)
         return latest
 
-    def take(self, taken: "Taken") -> None:
+    def take(self, taken: Taken) -> None:
         """It counts from then on."""
         work, quota_type, milli, at, length = taken
         for key, most in self._limits(work.home, quota_type):

@@ -61,10 +61,10 @@ def calm_at(scenario: Scenario, kept: Kept) -> Calm | None:
     now, step = scenario.now, scenario.settings.fairness.step_ms
     wake: int | None = None
     newcomer: Job | None = None
-    stands = kept.stands
-    if len(stands) > 4 * len(scenario.jobs) + 64:
-        stands.clear()
-    unknown = [job for job in scenario.jobs if id(job) not in stands]
+    known = kept.stands
+    if len(known) > 4 * len(scenario.jobs) + 64:
+        known.clear()
+    unknown = [job for job in scenario.jobs if id(job) not in known]
     for job in reversed(unknown):  # who came last waits most of all
         run = job.run
         form = forms.get(id(job.kind))
@@ -80,7 +80,7 @@ def calm_at(scenario: Scenario, kept: Kept) -> Calm | None:
             return None
         at = run.until
         if at is None and run.reclaimed is None:
-            stands[id(job)] = job
+            known[id(job)] = job
             continue
         if at is not None and at > now and (wake is None or at < wake):
             wake = at

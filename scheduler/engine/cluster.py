@@ -18,7 +18,7 @@ from .form import Form, Wants
 from .kept import Kept
 from .mig import board_of
 from .reasons import Reason
-from .tree import NEVER, WINDOW_MARK, Tree
+from .tree import Tree
 from .values import QUEUED, Kind, Placed, Role, Scenario
 from .windows import Windows
 from .work import Work
@@ -70,10 +70,8 @@ class Cluster:
         self.goes_on = between is not None  # from the state of the plan before
         self.gone: Sequence[Work] = ()  # since then
         self.come: Sequence[Work] = ()
-        self.since_last: tuple[Sequence[Work], Sequence[Work]] = (
-            (),
-            (),
-        )  # the same since somebody last began with it, if only to decide about one job
+        # The same since somebody last began with it, if only to decide about one job.
+        self.since_last: tuple[Sequence[Work], Sequence[Work]] = ((), ())
         self.shifted = False  # whether anyone stands at another place of the list than before
         # Where they stood, and stand, in the list; None where that is not one step.
         self.between: tuple[int, int, Sequence[Work], Sequence[Work]] | None = None
@@ -568,10 +566,3 @@ def fitting_profiles(role: Role, board_name: str) -> list[tuple[str, int]]:
         if named or roomy:
             found.append((board.charge_milli(profile), profile.compute, profile.name))
     return [(name, charge) for charge, _, name in sorted(found)]
-
-
-def window_leaf(tree: Tree, name: str) -> int:
-    return tree.position[WINDOW_MARK + name]
-
-
-__all__ = ["NEVER", "Cluster", "fitting_profiles", "window_leaf"]

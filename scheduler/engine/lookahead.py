@@ -37,7 +37,7 @@ class Lookahead:
                 free.append(free[-1] + count)
         self.tables: dict[int, Table] = {}
         self._rows: dict[int, Rows] = {}
-        self._in_rows = grid.size <= FEW  # whether gaps are looked at one by one: until there are too many, or time has passed
+        self._in_rows = grid.size <= FEW  # whether gaps are looked at one by one: until there are too many, and again when time has passed
 
     def copy(self) -> "Lookahead":
         """One that may be changed while this one stays."""
@@ -168,11 +168,13 @@ class Lookahead:
     def _one_of_few(self, gpus: int, length: int, may: list[int]) -> tuple[int, list[tuple[int, int]]] | None:
         best, place, now = END, -1, self.now
         for node, row in enumerate(self._rows_of(gpus)):
+            if not may[node]:
+                continue
             for start, end in row:
                 begin = start if start > now else now
                 if begin >= best:
                     break
-                if end - begin >= length and end > begin and may[node]:
+                if end - begin >= length and end > begin:
                     best, place = begin, node
                     break
         return None if place < 0 else (best - now, [(place, gpus)])

@@ -131,10 +131,10 @@ class Book(Prospects):
         self._asking.clear()
         self._walk = None
         self.cycle.cluster.before_changes = None
-        held = self._entries[: len(self._entries) - len(self._unheld)] if self._ahead is not None else ()
-        for entry in held:
-            if not entry.served and self._ahead is not None:
-                self._ahead.give_back(entry.at, entry.length, entry.places)
+        if self._ahead is not None:
+            for entry in self._entries[: len(self._entries) - len(self._unheld)]:
+                if not entry.served:
+                    self._ahead.give_back(entry.at, entry.length, entry.places)
         self._unheld.clear()
         self._keeping.clear()
         self._entries.clear()

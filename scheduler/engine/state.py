@@ -23,7 +23,7 @@ from .reservations import Book
 from .standing import Standing
 from .stirring import Sift, Stirred, WholeOrder
 from .takings import Takings
-from .tree import Division
+from .tree import WINDOW_MARK, Division
 from .units import Units
 from .values import Kind, Scenario
 from .windows import NEVER
@@ -383,7 +383,7 @@ class Cycle:
             type_name = self.grid.types[quota_type]
             for window in self.cluster.windows.lasting:
                 if window.class_rank == work.kind.class_rank and window.gpu_type == type_name:
-                    leaves += [self.tree.position[f"window:{window.name}"]]
+                    leaves += [self.tree.position[WINDOW_MARK + window.name]]
         return leaves if since is None else leaves[leaves.index(since) :]
 
     def limits_of(self, leaf: int) -> tuple[int, ...]:

@@ -280,6 +280,10 @@ class Run:
         """It asks for places like anyone who waits; or, as long as it has others to leave, it does that first."""
         if self.leaving:
             return replace(self, state="stopping", workers=self.leaving, leaving=(), backfilled=False, degraded_since=None, reclaimed=None)
+        return self.as_it_waits()
+
+    def as_it_waits(self) -> "Run":
+        """What is left of it for who has no place: what became of it before."""
         waits = Run(last_evicted=self.last_evicted, last_moved=self.last_moved, evictions=self.evictions)
         return QUEUED if waits == QUEUED else waits
 

@@ -11,7 +11,7 @@ from .grid import Grid, span_bits
 from .reading import spell_instant
 from .reasons import Reason, counted, gpus, reason
 from .regions import Region, Span, last_together, regions_around
-from .tree import Tree
+from .tree import WINDOW_MARK, Tree
 from .values import Job, Kind, Placed, Preemptible, Quota, Scenario, Window
 
 NEVER = 1 << 62
@@ -95,9 +95,9 @@ class Windows:
         self.capacities: dict[int, dict[Span, int]] = {}  # milli-GPU by type and block
         released = [window for window in current if window not in self.lasting]
         self.promised = [window for window in scenario.windows if (window.end is None or window.end > now) and window not in released]
-        self.spans = self._spans() if self.promised else {}
+        self.spans: dict[str, Span] = {}
+        self._find_blocks()
         self.upcoming = [self._upcoming(window) for window in self.promised if now < window.start <= horizon]
-        self.displaced: list[tuple[str, str]] = []
 
     @cached_property
     def quotas(self) -> Mapping[str, Quota]:
@@ -155,7 +155,7 @@ class Windows:
         quota_type = self._type(window)
         return Upcoming(window, quota_type, regions_around(self.spans[window.name], self._beside(window), self.capacities[quota_type], self.whole))
 
-    def _spans(self) -> dict[str, Span]:
+    def _find_blocks(self) -> None:
         """Where each window has its GPUs: on all of its type, or in a block of its level, so that there is room for all of them if there can be."""
         for window in self.promised:
             self.capacities.setdefault(self._type(window), {})[self.whole] = self.grid.capacity[self._type(window)] if self.grid.capacity else 0
@@ -170,7 +170,6 @@ class Windows:
                 self.spans = on_all
                 for window in in_blocks:
                     self.spans[window.name] = self._blocks(window, held[window.name])[0][1]
-        return self.spans
 
     def _choose(self, windows: Sequence[Window], held: Mapping[str, Holders], left: list[int]) -> bool:
         """Give each window the smallest block that holds it beside those before it, with steps back where a later one then finds none."""
@@ -244,7 +243,7 @@ class Windows:
         claimed: dict[Holder, int] = {}
         tree = cluster.tree
         for window in self.of_classes:
-            leaf = tree.position[f"window:{window.name}"]
+            leaf = tree.position[WINDOW_MARK + window.name]
             room = window.gpus
             within: dict[int, int] = {}
             members = [work for work in cluster.works if work.seats and work.kind.class_rank == window.class_rank]

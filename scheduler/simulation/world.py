@@ -206,9 +206,7 @@ class World:
     def _happen(self, what: str, name: str, version: int) -> bool:
         life = self.lives[name]
         if what == "arrive":
-            run = life.job.run
-            waits = Run(last_evicted=run.last_evicted, last_moved=run.last_moved, evictions=run.evictions)
-            self._come(life.job.with_run(QUEUED if waits == QUEUED else waits))
+            self._come(life.job.with_run(life.job.run.as_it_waits()))
             return True
         if version != life.version and what != "stopped":
             return False
