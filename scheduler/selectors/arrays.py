@@ -115,7 +115,7 @@ def _foreseen(mine: QuerySet[Job], first: Job, counts: dict[str, int], now: date
         if seconds is None or begins is None or held is not None:
             unknown += 1
         else:
-            ends.append(max(now, max(begins, now) if state not in HOLDING else begins) + timedelta(seconds=seconds))
+            ends.append((begins if state in HOLDING else max(begins, now)) + timedelta(seconds=seconds))
     if not unknown:
         return Foreseen(max(now, *ends), "starts")
     return Foreseen(_at_this_pace(mine, counts, now), "pace", unknown)

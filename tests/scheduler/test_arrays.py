@@ -83,6 +83,15 @@ def test_its_end_is_that_of_the_job_that_ends_last(personas, sweep):
     assert seen.at == moment + timedelta(minutes=80)
 
 
+@pytest.mark.parametrize(("ran", "left"), [(30, 30), (90, 0)])
+def test_what_runs_ends_by_its_own_start_and_who_is_over_his_estimate_any_moment(personas, sweep, ran, left):
+    (running,) = sweep("running", estimate_seconds=3600)
+    moment = now()
+    attempt(running, running_at=moment - timedelta(minutes=ran))
+
+    assert array_for(personas.access("viewer"), "a-1", moment).foreseen.at == moment + timedelta(minutes=left)
+
+
 def test_its_end_counts_on_the_speed_of_the_gpus_and_never_beyond_a_limit(personas, sweep):
     spec = {"throughput": {"H100-SXM-80GB": 2, "A100": 0.5}, "roles": [{"name": "worker"}]}
     fast, slow, waiting = sweep("running", "running", "queued", estimate_seconds=3600, limit_seconds=9000, spec=spec)
