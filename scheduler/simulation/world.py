@@ -7,6 +7,7 @@ The engine plans at every distinct event time, on the same scenario values as in
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from heapq import heappop, heappush
 
 from scheduler.engine.cycle import make_course
@@ -60,8 +61,8 @@ class World:
     def __init__(self, scenario: Scenario, policy: Policy | None = None, works: dict[str, int] | None = None) -> None:
         self.template = scenario
         self.now = scenario.now
-        kept = Kept()
-        self.policy = policy or (lambda scenario: make_course(scenario, kept, self.timers[0][0] if self.timers else None))
+        self._told_until: int | None = None  # until when the engine was asked whether to be asked again; None: for ever
+        self.policy = policy or partial(self._course, Kept())
         self.nodes = {node.name: node for node in scenario.nodes}
         self.capacity = sum(node.gpus - node.unhealthy.bit_count() for node in scenario.nodes if node.health in ("healthy", "suspect"))
         self.lives: dict[str, Life] = {}
@@ -165,7 +166,7 @@ class World:
         """Play events until nothing can happen any more, or until an instant."""
         if self.active and not self.totals.plans and (not self.timers or self.timers[0][0] > self.now):
             self._plan()  # what runs may be repaired, grow or move, though nobody comes now
-        while self.timers or self._wake is not None:
+        while self._next_timer() is not None or self._wake is not None:
             time = self.timers[0][0] if self.timers else self._wake
             if self._wake is not None and (time is None or self._wake < time):
                 time = self._wake
@@ -176,11 +177,11 @@ class World:
                 break
             self._pass_time(time)
             self._wake = None
-            changed = False
+            happened = 0
             while self.timers and self.timers[0][0] == time:
                 _, _, what, name, version = heappop(self.timers)
-                changed = self._happen(what, name, version) or changed
-            self.totals.events += 1
+                happened += self._happen(what, name, version)
+            self.totals.events += max(1, happened)  # nothing else: the engine has asked to be asked again
             self._plan()
             if self.timers or any(job.run.state != "queued" for job in self.active.values()):
                 self._idle = None
@@ -194,6 +195,16 @@ class World:
             self.now = self._last = self._idle[0]
             del self.totals.queue[self._idle[1] :]
             self.totals.events = self._idle[2]
+
+    def _next_timer(self) -> int | None:
+        """When the next thing happens. What was to become of an earlier form of a job does not."""
+        timers, lives = self.timers, self.lives
+        while timers:
+            time, _, what, name, version = timers[0]
+            if version == lives[name].version or what == "stopped":
+                return time
+            heappop(timers)
+        return None
 
     def _pass_time(self, time: int) -> None:
         span = time - self._last
@@ -299,6 +310,13 @@ class World:
         for decision in plan.decisions:
             self._carry_out(decision, gone)
         self._wake = plan.next_wake
+        until = self._told_until
+        if until is not None and (self._wake is None or self._wake > until) and (self._next_timer() or NEVER) > until:
+            self._wake = until  # what was to happen then does not, by this very plan
+
+    def _course(self, kept: Kept, scenario: Scenario) -> Course:
+        self._told_until = self._next_timer()
+        return make_course(scenario, kept, self._told_until)
 
     def _save(self) -> None:
         """Every job has the checkpoint that it has by now."""

@@ -53,6 +53,31 @@ def test_a_victim_without_checkpoint_begins_anew_and_one_with_goes_on() -> None:
         assert result["preemptions"] == 1
 
 
+def test_events_are_what_happens_and_each_moment_of_them_is_planned_once() -> None:
+    """A job that is put out has no end at the time that was expected before, so nothing happens then and nothing is planned."""
+    low = job("low", gpus=8, submitted=0, work_s=100, checkpoint={"interval_s": 10, "save_s": 0})
+    high = job("high", gpus=8, submitted=60, work_s=300, priority=10)
+    others = [job(f"other-{place}", gpus=8, submitted=70, work_s=50) for place in range(2)]
+    world = World(parse(scene([node("n0")], [quota("q")], [low, high, *others])))
+    world.run()
+
+    # Four arrivals, two of them at one moment, and four ends; at 100, when "low" was to end, nothing.
+    assert (world.totals.preemptions, world.totals.events, world.totals.plans) == (1, 8, 6)
+
+
+def test_the_engine_is_asked_again_at_an_end_that_its_own_plan_prevents() -> None:
+    """It was asked only about what comes before that, and something could be due then."""
+    low = job("low", gpus=8, submitted=0, work_s=100, checkpoint={"interval_s": 10, "save_s": 0})
+    high = job("high", gpus=8, submitted=60, work_s=300, priority=10)
+    world = World(parse(scene([node("n0")], [quota("q")], [low, high])))
+    moments = []
+    course = world.policy
+    world.policy = lambda scenario: moments.append((scenario.now - world.template.now) // 1000) or course(scenario)
+    world.run()
+
+    assert moments == [0, 60, 100, 360]
+
+
 def test_a_job_beyond_its_limit_has_failed() -> None:
     result = played(scene([node("n0")], [quota("q")], [job("long", submitted=0, work_s=100, limit_s=50)]))
 
