@@ -28,7 +28,6 @@ from .reading import (
 )
 from .scenario_places import Occupancy
 from .scenario_written import UNSET, Moment, UnsetType, WrittenCheckpoint, WrittenJob, WrittenWorker, kind_key, plain
-from .unfrozen import maker
 from .values import (
     CLASS_RANK,
     CLASSES,
@@ -46,6 +45,10 @@ from .values import (
     Run,
     Topology,
     has_lapsed,
+    new_checkpoint,
+    new_job,
+    new_placed,
+    new_run,
 )
 
 MOST_WORKERS = 100_000
@@ -122,7 +125,6 @@ _ALL_KEYS = _OWN_KEYS | frozenset(_SHARED_KEYS)
 _WORKER_KEYS = frozenset({"role", "index", "node", "gpus", "gpu_share", "gpu_memory_gb", "mig"})
 
 
-_job, _run, _placed, _checkpoint = maker(Job), maker(Run), maker(Placed), maker(Checkpoint)
 HOLDING = frozenset({"reserved", "starting", "running"})
 NOTHING_TOLD = (UNSET,) * len(_RUN_KEYS)
 
@@ -214,7 +216,7 @@ class JobReader:
             submitted, estimate, limit = row.submitted, row.estimate_s, row.limit_s
             deadline, not_before, work = row.deadline, row.not_before, row.work_s
             moment = self.instant
-            return _job(
+            return new_job(
                 name,
                 quota,
                 kind,
@@ -239,7 +241,7 @@ class JobReader:
             save, restore = (0 if length is UNSET else _seconds(length) for length in lengths[1:])
             known = self.without_last[lengths] = Checkpoint(interval, None, save, restore)
         last = row.last
-        return known if last is None or last is UNSET else _checkpoint(known.interval_ms, self.instant(last), known.save_ms, known.restore_ms)
+        return known if last is None or last is UNSET else new_checkpoint(known.interval_ms, self.instant(last), known.save_ms, known.restore_ms)
 
     def swift_run(self, row: WrittenJob, kind: Kind, name: str) -> Run:
         """Where a job stands. Nothing is noted as held before all of it is known to be sound."""
@@ -265,7 +267,7 @@ class JobReader:
         if has_lapsed(state, times[2], self.now):
             raise Doubtful
         workers = self.swift_workers(row.workers, kind, name) if holds else ()
-        return _run(state, *times, workers, (), row.backfilled is True, *later, evictions, reclaimed)
+        return new_run(state, *times, workers, (), row.backfilled is True, *later, evictions, reclaimed)
 
     def moment_of(self, value: Moment) -> int | None:
         return None if value is None or value is UNSET else self.instant(value)
@@ -298,7 +300,7 @@ class JobReader:
             if mask.bit_count() != gpus or mask & held:
                 raise Doubtful
             masks[node.name] = held | mask
-            placed.append(_placed(0, index, node.name, mask, None, ()))
+            placed.append(new_placed(0, index, node.name, mask, None, ()))
         for worker in placed:
             self.held.hold(worker.node, worker.gpus, name)
         return tuple(placed)

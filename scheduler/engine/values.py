@@ -8,6 +8,8 @@ whatever is computed about a shape is computed once.
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
+from .unfrozen import maker
+
 CLASSES = ("batch", "interactive", "inference")  # the rank of a class is its place here
 CLASS_RANK = {name: rank for rank, name in enumerate(CLASSES)}
 PASSES = ("stale", "allocate", "backfill", "shrink", "consolidate", "reclaim", "preempt", "repartition", "grow")
@@ -247,6 +249,9 @@ class Checkpoint:
     restore_ms: int
 
 
+new_checkpoint = maker(Checkpoint)
+
+
 @dataclass(frozen=True, slots=True)
 class Placed:
     """One worker where it stands. `gpus` is a mask; a part is a share in milli-GPU, GPU memory, or a MIG instance per GPU."""
@@ -257,6 +262,9 @@ class Placed:
     gpus: int
     share_milli: int | None = None
     mig: tuple[tuple[int, str, int], ...] = ()  # (gpu, profile, start)
+
+
+new_placed = maker(Placed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,11 +292,13 @@ class Run:
 
     def as_it_waits(self) -> "Run":
         """What is left of it for who has no place: what became of it before."""
-        waits = Run(last_evicted=self.last_evicted, last_moved=self.last_moved, evictions=self.evictions)
-        return QUEUED if waits == QUEUED else waits
+        if self.last_evicted is None and self.last_moved is None and not self.evictions:
+            return QUEUED
+        return Run(last_evicted=self.last_evicted, last_moved=self.last_moved, evictions=self.evictions)
 
 
 QUEUED = Run()
+new_run = maker(Run)
 
 
 def has_lapsed(state: str, until: int | None, now: int) -> bool:
@@ -313,7 +323,7 @@ class Job:
 
     def with_run(self, run: Run, checkpoint: Checkpoint | None = None) -> "Job":
         """The same job elsewhere, in another state or with another checkpoint: sooner made than by `replace`."""
-        return Job(
+        return new_job(
             self.name,
             self.quota,
             self.kind,
@@ -329,6 +339,9 @@ class Job:
         )
 
 
+new_job = maker(Job)
+
+
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """Everything a decision depends on. Lists are in their canonical order, whatever order they came in."""
@@ -341,3 +354,6 @@ class Scenario:
     windows: tuple[Window, ...]  # by (start, name)
     demand: tuple[Demand, ...]
     jobs: tuple[Job, ...]  # by (submitted, name)
+
+
+new_scenario = maker(Scenario)

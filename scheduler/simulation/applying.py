@@ -3,12 +3,14 @@
 from dataclasses import replace
 
 from scheduler.engine.plan import Decision, Plan, Stand
-from scheduler.engine.values import HOUR_MS, QUEUED, Job, Kind, MigInstance, Node, Placed, Run, Scenario
+from scheduler.engine.values import HOUR_MS, QUEUED, Job, Kind, MigInstance, Node, Placed, Run, Scenario, new_placed, new_run
 
 
 def placed(kind: Kind, stands: tuple[Stand, ...]) -> tuple[Placed, ...]:
+    if len(kind.roles) == 1:
+        return tuple([new_placed(0, index, node, gpus, share, mig) for _, index, node, gpus, share, mig in stands])
     roles = {role.name: place for place, role in enumerate(kind.roles)}
-    return tuple(Placed(roles[one.role], one.index, one.node, one.gpus, one.share_milli, one.mig) for one in stands)
+    return tuple([new_placed(roles[role], index, node, gpus, share, mig) for role, index, node, gpus, share, mig in stands])
 
 
 def carried_out(scenario: Scenario, plan: Plan) -> Scenario:
@@ -43,7 +45,7 @@ def changed(job: Job, decision: Decision, now: int) -> Job:
         return replace(job, run=replace(QUEUED, last_evicted=now, evictions=run.evictions + 1))
     workers = placed(job.kind, decision.workers)
     if decision.action == "start":
-        run = Run("running", now, now, None, workers, (), decision.backfilled, None, run.last_evicted, run.last_moved, run.evictions)
+        run = new_run("running", now, now, None, workers, (), decision.backfilled, None, run.last_evicted, run.last_moved, run.evictions)
     elif decision.action == "move":
         run = replace(run, workers=workers, started=now, last_moved=now, backfilled=decision.backfilled)
     elif decision.action == "repair":

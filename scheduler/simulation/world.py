@@ -14,7 +14,7 @@ from scheduler.engine.cycle import make_course
 from scheduler.engine.kept import Kept
 from scheduler.engine.mig import board_of
 from scheduler.engine.plan import Course, Decision, Plan
-from scheduler.engine.values import QUEUED, Checkpoint, Job, Node, Placed, Role, Run, Scenario
+from scheduler.engine.values import QUEUED, Job, Node, Placed, Role, Run, Scenario, new_checkpoint, new_run, new_scenario
 
 from .applying import came_by_reclaim, placed, split_anew
 from .progress import MILLION, Progress, gang_rate
@@ -71,7 +71,7 @@ class World:
         self.totals = Totals()
         self._serial = 0
         self._last = scenario.now
-        self._speeds: dict[tuple[int, str], int] = {}
+        self._speeds: dict[int, tuple[int, dict[str, int]]] = {}  # by the identity of a kind: its minimum, and its speeds by GPU type
         self._wake: int | None = None
         self._split = False
         self._idle: tuple[int, int, int] | None = None  # since when nothing runs or comes though somebody waits; what was counted by then
@@ -166,11 +166,8 @@ class World:
         """Play events until nothing can happen any more, or until an instant."""
         if self.active and not self.totals.plans and (not self.timers or self.timers[0][0] > self.now):
             self._plan()  # what runs may be repaired, grow or move, though nobody comes now
-        while self._next_timer() is not None or self._wake is not None:
-            time = self.timers[0][0] if self.timers else self._wake
-            if self._wake is not None and (time is None or self._wake < time):
-                time = self._wake
-            assert time is not None
+        timers = self.timers
+        while (time := self._next_moment()) is not None:
             if until is not None and time > until:
                 if self._idle is None:
                     self._pass_time(until)
@@ -178,12 +175,12 @@ class World:
             self._pass_time(time)
             self._wake = None
             happened = 0
-            while self.timers and self.timers[0][0] == time:
-                _, _, what, name, version = heappop(self.timers)
+            while timers and timers[0][0] == time:
+                _, _, what, name, version = heappop(timers)
                 happened += self._happen(what, name, version)
             self.totals.events += max(1, happened)  # nothing else: the engine has asked to be asked again
             self._plan()
-            if self.timers or any(job.run.state != "queued" for job in self.active.values()):
+            if timers or any(job.run.state != "queued" for job in self.active.values()):
                 self._idle = None
             elif not self.active:
                 return
@@ -195,6 +192,11 @@ class World:
             self.now = self._last = self._idle[0]
             del self.totals.queue[self._idle[1] :]
             self.totals.events = self._idle[2]
+
+    def _next_moment(self) -> int | None:
+        """When something happens, or the engine has asked to be asked again."""
+        time, wake = self._next_timer(), self._wake
+        return wake if wake is not None and (time is None or wake < time) else time
 
     def _next_timer(self) -> int | None:
         """When the next thing happens. What was to become of an earlier form of a job does not."""
@@ -223,13 +225,31 @@ class World:
             return False
         if what == "ready":
             job = self.active[name]
-            self._become(job.with_run(replace(job.run, state="running", started=self.now, until=None)))
+            run = job.run
+            self._become(
+                job.with_run(
+                    new_run(
+                        "running",
+                        run.since,
+                        self.now,
+                        None,
+                        run.workers,
+                        run.leaving,
+                        run.backfilled,
+                        run.degraded_since,
+                        run.last_evicted,
+                        run.last_moved,
+                        run.evictions,
+                        run.reclaimed,
+                    )
+                )
+            )
             if life.first_start is None:
                 life.first_start = self.now
             life.progress.since = self.now
             return True
         if what == "end":
-            self._compute(name)
+            life.progress.book(self.now)
             self.totals.useful += (life.work - life.brought) // MILLION * life.least
             self._leave(name)
             return True
@@ -244,9 +264,10 @@ class World:
         return False
 
     def _leave(self, name: str) -> None:
-        self.lives[name].ended = self.now
-        self.lives[name].version += 1
-        self.lives[name].contention += self._crowding
+        life = self.lives[name]
+        life.ended = self.now
+        life.version += 1
+        life.contention += self._crowding
         job = self.active.pop(name)
         place = bisect_left(self._in_order, (job.submitted, name))
         del self._in_order[place], self._jobs[place]
@@ -256,23 +277,22 @@ class World:
 
     # Progress
 
-    def _compute(self, name: str) -> None:
-        """Book the work done in the present form up to now."""
-        self.lives[name].progress.book(self.now)
-
     def _rate(self, job: Job) -> tuple[int, int]:
         """(speed in millionths, milli-GPU) of a job where it stands."""
-        milli = 0
-        speeds = []
+        kind, nodes, milli = job.kind, self.nodes, 0
+        known = self._speeds.get(id(kind))
+        if known is None:
+            known = self._speeds[id(kind)] = (sum(role.least for role in kind.roles), {})
+        least, speeds = known
+        found = []
         for worker in job.run.workers:
-            node = self.nodes[worker.node]
+            node = nodes[worker.node]
             milli += milli_of(worker, node)
-            key = (id(job.kind), node.gpu_type)
-            speed = self._speeds.get(key)
+            speed = speeds.get(node.gpu_type)
             if speed is None:
-                speed = self._speeds[key] = job.kind.speed(node.gpu_type)
-            speeds.append(speed)
-        return gang_rate(speeds, sum(role.least for role in job.kind.roles)), milli
+                speed = speeds[node.gpu_type] = kind.speed(node.gpu_type)
+            found.append(speed)
+        return gang_rate(found, least), milli
 
     def _form(self, name: str, ready: int) -> None:
         """A job has new places: from `ready` on it computes there."""
@@ -302,7 +322,8 @@ class World:
             self.template = replace(self.template, nodes=tuple(self.nodes[node.name] for node in self.template.nodes))
             self._split = False
         template = self.template
-        scenario = Scenario(self.now, template.settings, template.topology, template.nodes, template.quotas, template.windows, template.demand, jobs)
+        places = template.topology, template.nodes
+        scenario = new_scenario(self.now, template.settings, *places, template.quotas, template.windows, template.demand, jobs)
         plan = self.policy(scenario)
         self.totals.plans += 1
         self.totals.fragmented += plan.fragmented
@@ -344,7 +365,7 @@ class World:
         interval = checkpoint.interval_ms
         last = started + (self.now - started) // interval * interval if interval else self.now
         if checkpoint.last != last:
-            job = job.with_run(job.run, Checkpoint(interval, last, checkpoint.save_ms, checkpoint.restore_ms))
+            job = job.with_run(job.run, new_checkpoint(interval, last, checkpoint.save_ms, checkpoint.restore_ms))
         return job, last + interval
 
     def _carry_out(self, decision: Decision, gone: dict[str, int]) -> None:
@@ -355,30 +376,35 @@ class World:
             return
         if name is None or action == "reserve":
             return
-        job = self.active[name]
-        free_at = max([self.now, *(gone.get(other, self._gone_at(other)) for other in decision.after)])
         if action == "evict":
             self._put_out(name, gone)
             return
+        job, now = self.active[name], self.now
+        free_at = max([now, *[gone.get(other, self._gone_at(other)) for other in decision.after]]) if decision.after else now
         workers = placed(job.kind, decision.workers)
-        reclaimed = came_by_reclaim(job.run, decision, self.now)
+        reclaimed = came_by_reclaim(job.run, decision, now)
         if action == "start":
-            restore = self._restore(job)
-            at_once = free_at + restore == self.now
-            run = replace(
-                job.run,
-                state="running" if at_once else "reserved",
-                since=self.now,
-                started=self.now if at_once else None,
-                until=None if at_once else free_at + restore,
-                workers=workers,
-                backfilled=decision.backfilled,
-                reclaimed=reclaimed,
+            before, ready = job.run, free_at + self._restore(job)
+            at_once = ready == now
+            run = new_run(
+                "running" if at_once else "reserved",
+                now,
+                now if at_once else None,
+                None if at_once else ready,
+                workers,
+                before.leaving,
+                decision.backfilled,
+                before.degraded_since,
+                before.last_evicted,
+                before.last_moved,
+                before.evictions,
+                reclaimed,
             )
-            if at_once and self.lives[name].first_start is None:
-                self.lives[name].first_start = self.now
+            life = self.lives[name]
+            if at_once and life.first_start is None:
+                life.first_start = now
             self._become(job.with_run(run))
-            self._form(name, free_at + restore)
+            self._form(name, ready)
             return
         if action == "move":
             self.totals.moves += 1
@@ -388,7 +414,7 @@ class World:
             self._become(job.with_run(run))
             self._form(name, free_at + self._restore(job))
             return
-        self._compute(name)
+        self.lives[name].progress.book(self.now)
         if action == "shrink":
             gone[name] = self.now
         self._become(job.with_run(replace(job.run, workers=workers, degraded_since=None, reclaimed=reclaimed)))
