@@ -266,7 +266,7 @@ class Cluster:
         role = work.form.roles[worker.role]
         node = self.grid.index[worker.node]
         if worker.share_milli is None and not worker.mig:
-            return Seat(worker.role, worker.index, node, worker.gpus, role.cpus, role.host_memory_mib, role.gpus * 1000)
+            return new_seat((worker.role, worker.index, node, worker.gpus, role.cpus, role.host_memory_mib, role.gpus * 1000, NO_PARTS))
         parts: tuple[Part, ...] = ()
         if worker.mig:
             board = board_of(self.grid.nodes[node].gpu_type)

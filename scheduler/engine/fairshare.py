@@ -25,13 +25,21 @@ new_claim = partial(tuple.__new__, Claim)  # of all the fields at once, past the
 
 def divide(pool: int, claims: Sequence[Claim], usage_weight: int = 0) -> list[int]:
     """The fair share of each claim: guarantees first, then the surplus by weight and past usage, highest priority first."""
-    shares = [min(pool if claim.guaranteed is None else claim.guaranteed, claim.wants) for claim in claims]
-    rest = pool - sum(shares)
+    shares, rest = [], pool
+    classes: dict[int, list[int]] = {}  # by priority, who is still short
+    for place, (wants, guaranteed, _, priority, _, _, _) in enumerate(claims):
+        promised = pool if guaranteed is None else guaranteed
+        if promised < wants:
+            classes.setdefault(priority, []).append(place)
+            shares.append(promised)
+            rest -= promised
+        else:
+            shares.append(wants)
+            rest -= wants
     if rest <= 0:
         return shares
-    for priority in sorted({claim.priority for claim in claims}, reverse=True):
-        members = [place for place, claim in enumerate(claims) if claim.priority == priority and shares[place] < claim.wants]
-        rest = _divide_class(rest, members, claims, shares, usage_weight)
+    for priority in sorted(classes, reverse=True) if len(classes) > 1 else classes:
+        rest = _divide_class(rest, classes[priority], claims, shares, usage_weight)
         if rest <= 0:
             break
     return shares
@@ -39,6 +47,12 @@ def divide(pool: int, claims: Sequence[Claim], usage_weight: int = 0) -> list[in
 
 def _divide_class(rest: int, members: list[int], claims: Sequence[Claim], shares: list[int], usage_weight: int) -> int:
     """Give the surplus to one priority class; returns what is left of it."""
+    if len(members) == 1 and not usage_weight:  # mostly
+        (place,) = members
+        claim = claims[place]
+        given = min(rest, claim.wants - shares[place]) if claim.weight else 0
+        shares[place] += given
+        return rest - given
     lost: dict[int, int] = {}
     while members and rest > 0:
         strengths = [claims[place].weight for place in members]
@@ -48,21 +62,26 @@ def _divide_class(rest: int, members: list[int], claims: Sequence[Claim], shares
         total = sum(strengths)
         if not total:
             return rest  # nobody has a claim to it; it can still be borrowed
-        pool, contented = rest, False
+        pool, contented, short = rest, False, []
         for place, strength in zip(members, strengths, strict=True):
             exact = pool * strength  # times the total
             whole, lost[place] = divmod(exact, total * GPU)
             part, need = whole * GPU, claims[place].wants - shares[place]
             if need <= part and need * total < exact:  # it needed less than its exact part
                 contented = True
-            given = min(part, need)
-            shares[place] += given
-            rest -= given
-        members = [place for place in members if shares[place] < claims[place].wants]
+            if part < need:
+                short.append(place)
+            else:
+                part = need
+            shares[place] += part
+            rest -= part
+        members = short
         if not contented:
             break
     # All remainders of the last round have one denominator, so the numerators compare.
-    for place in sorted(members, key=lambda place: (-lost[place], claims[place].created, claims[place].name)):
+    if len(members) > 1:
+        members = sorted(members, key=lambda place: (-lost[place], claims[place].created, claims[place].name))
+    for place in members:
         if rest <= 0:
             break
         if claims[place].weight == 0:

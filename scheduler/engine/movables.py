@@ -38,14 +38,27 @@ class Movables:
         self._clearings: dict[tuple[int, int], Clearing | None] = {}
         self._asked: dict[int, set[int]] = {}  # by node, of how many GPUs any of these is known
         self._clearable: dict[int, Clearable] = {}
+        self._gone: dict[Work, None] = {}  # since a plan last asked
+        self._come: dict[Work, None] = {}
         self._look(cluster.works)
 
+    def hear(self, gone: Iterable[Work], come: Iterable[Work]) -> None:
+        """Who went and who came between two plans; it is taken up when somebody asks, for most plans move nobody."""
+        for work in gone:
+            if work in self._come:
+                del self._come[work]
+            else:
+                self._gone[work] = None
+        self._come.update(dict.fromkeys(come))
+
     def go_on(self, cluster: Cluster) -> None:
-        """Take up who came and went between two plans."""
+        """A plan begins to ask."""
         self.cluster, self._read = cluster, 0
-        for work in cluster.gone:
+        for work in self._gone:
             self._stand(work, ())
-        self._look(cluster.come)
+        self._look(self._come)
+        self._gone.clear()
+        self._come.clear()
 
     def rest(self, changed: Iterable[Work]) -> None:
         """These stand again as when the plan began."""

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from heapq import heappop, heappush, heapreplace
 
+from .standing import most_freed
 from .state import Cycle
 from .values import HOUR_MS, QUEUED, Settings
 from .work import Work
@@ -42,27 +43,31 @@ class Ends:
     def come(self, works: Iterable[Work]) -> None:
         self._fresh.update(dict.fromkeys(work for work in works if work.first_seats))
 
-    def nobody_before(self, instant: int, cycle: Cycle, touched: Mapping[Work, None]) -> bool:
-        """Whether nobody is expected to leave before an instant. Who is touched stands otherwise in this plan than at first."""
-        if any(work.seats and cycle.ends_at(work) < instant for work in touched):
-            return False
+    def freed_before(self, instant: int, cycle: Cycle, touched: Mapping[Work, None]) -> int:
+        """Milli-GPU of who is expected to leave before an instant. Who is touched stands otherwise in this plan than at first."""
+        freed = sum([most_freed(work) for work in touched if work.seats and cycle.ends_at(work) < instant])
         known, line = self._at, self._line
         for work in [work for work in self._fresh if work not in touched]:
             del self._fresh[work]
             known[work] = at = cycle.ends_at(work)
             heappush(line, (at, id(work), work))
+        soon: list[tuple[int, int, Work]] = []
         while line and line[0][0] < instant:
-            at, key, work = line[0]
+            entry = heappop(line)
+            at, key, work = entry
             if known.get(work) != at:
-                heappop(line)
                 continue
-            if at > cycle.now or work in touched:
-                return False
-            known[work] = at = cycle.ends_at(work)  # its time was up, and it goes on
-            heapreplace(line, (at, key, work))
-            if at <= cycle.now:
-                return False
-        return True
+            if at <= cycle.now and work not in touched:
+                known[work] = at = cycle.ends_at(work)  # its time was up, and it goes on
+                entry = at, key, work
+            if at <= cycle.now or at < instant:
+                soon.append(entry)
+                freed += most_freed(work)
+            else:
+                heappush(line, entry)
+        for entry in soon:
+            heappush(line, entry)
+        return freed
 
 
 def next_wake(cycle: Cycle, before: int | None = None) -> int | None:
@@ -79,9 +84,19 @@ def next_wake(cycle: Cycle, before: int | None = None) -> int | None:
     times.extend(at for work in ahead.some(touched) for at in ahead.of(work))
     times.extend(cluster.windows.times())
     times.extend(at + HOUR_MS for at in cycle.grid.repartitioned)
-    if before is None or not cycle.book.unsettled or not _ends(cycle, wakes).nobody_before(before, cycle, touched):
+    if before is None or not cycle.book.unsettled or _may_be_kept_before(before, cycle, _ends(cycle, wakes).freed_before(before, cycle, touched)):
         times.extend(now + entry.at for entry in cycle.book.entries)
     return min((at for at in times if at > now), default=None)
+
+
+def _may_be_kept_before(instant: int, cycle: Cycle, freed: int) -> bool:
+    """A bound: False where no place that comes free before an instant is room for anybody who waits."""
+    if not freed:
+        return False
+    if cycle.cluster.forms.parted or any(work.degraded for work in cycle.asking.open):
+        return True
+    room = freed + 1000 * cycle.fleet.soon.idle + cycle.book.lent_milli()
+    return any(work.form.lowest <= room for work in cycle.waiting())
 
 
 def _ends(cycle: Cycle, wakes: Wakes) -> Ends:

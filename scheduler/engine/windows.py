@@ -81,21 +81,30 @@ def _ends(job: Job, started: int) -> int:
 
 class Windows:
     def __init__(self, scenario: Scenario, grid: Grid) -> None:
-        now = scenario.now
         self.grid = grid
-        self.now = now
+        self.now = scenario.now
         self.scenario = scenario
         self._entitled: dict[tuple[str, str], bool] = {}  # by window and queue
         self._safe: dict[str, int] = {}
+        self.whole = (0, grid.size)
+        self.capacities: dict[int, dict[Span, int]] = {}  # milli-GPU by type and block
+        self.spans: dict[str, Span] = {}
+        self.lasting: list[Window] = []
+        self.of_classes: list[Window] = []
+        self.promised: list[Window] = []
+        self.upcoming: list[Upcoming] = []
+        if scenario.windows:  # mostly there are none
+            self._sort(scenario)
+
+    def _sort(self, scenario: Scenario) -> None:
+        """Which of them last, and which come soon enough to be heeded."""
+        now = self.now
         horizon = now + scenario.settings.window_horizon_ms
         current = [window for window in scenario.windows if window.start <= now and (window.end is None or now < window.end)]
         self.lasting = [window for window in current if not self._decayed(window)]
         self.of_classes = [window for window in self.lasting if window.class_rank is not None]
-        self.whole = (0, grid.size)
-        self.capacities: dict[int, dict[Span, int]] = {}  # milli-GPU by type and block
         released = [window for window in current if window not in self.lasting]
         self.promised = [window for window in scenario.windows if (window.end is None or window.end > now) and window not in released]
-        self.spans: dict[str, Span] = {}
         self._find_blocks()
         self.upcoming = [self._upcoming(window) for window in self.promised if now < window.start <= horizon]
 
