@@ -1,64 +1,62 @@
 """Dividing a pool of GPUs among the siblings of a quota tree. Pure arithmetic on whole numbers."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import NamedTuple
 
 GPU = 1000
 MILLION = 1_000_000
 
 
-class Claim(NamedTuple):
-    """One sibling's side of a division, in milli-GPU; `usage` is the decayed share of the fleet in millionths."""
+class Siblings(NamedTuple):
+    """What the children of one node state, by child; `usage` is the decayed share of the fleet in millionths."""
 
-    wants: int  # min(limit, request)
-    guaranteed: int | None
-    weight: int
-    priority: int
-    usage: int
-    created: int
-    name: str
+    guaranteed: list[int | None]  # milli-GPU; None: unlimited
+    weight: list[int]
+    usage: list[int]
+    age: list[int]  # place by (created, name), no two the same
+    classes: list[list[int]]  # those of equal priority, the highest first
 
 
-new_claim = partial(tuple.__new__, Claim)  # of all the fields at once, past the slow constructor
+def siblings(guaranteed: list[int | None], weight: list[int], priority: list[int], usage: list[int], age: list[int]) -> Siblings:
+    classes = [[place for place, each in enumerate(priority) if each == rank] for rank in sorted(set(priority), reverse=True)]
+    return Siblings(guaranteed, weight, usage, age, classes)
 
 
-def divide(pool: int, claims: Sequence[Claim], usage_weight: int = 0) -> list[int]:
-    """The fair share of each claim: guarantees first, then the surplus by weight and past usage, highest priority first."""
+def divide(pool: int, wants: Sequence[int], stated: Siblings, usage_weight: int = 0) -> list[int]:
+    """The fair share of each child that wants so much, of limit and request the lesser: guarantees first, then the surplus by weight and past usage,
+    highest priority first.
+    """
     shares, rest = [], pool
-    classes: dict[int, list[int]] = {}  # by priority, who is still short
-    for place, (wants, guaranteed, _, priority, _, _, _) in enumerate(claims):
-        promised = pool if guaranteed is None else guaranteed
-        if promised < wants:
-            classes.setdefault(priority, []).append(place)
-            shares.append(promised)
-            rest -= promised
-        else:
-            shares.append(wants)
-            rest -= wants
+    for want, promised in zip(wants, stated.guaranteed, strict=True):
+        most = pool if promised is None else promised
+        given = want if want < most else most
+        shares.append(given)
+        rest -= given
     if rest <= 0:
         return shares
-    for priority in sorted(classes, reverse=True) if len(classes) > 1 else classes:
-        rest = _divide_class(rest, classes[priority], claims, shares, usage_weight)
-        if rest <= 0:
-            break
+    for members in stated.classes:
+        short = [place for place in members if shares[place] < wants[place]]
+        if short:
+            rest = _divide_class(rest, short, wants, stated, shares, usage_weight)
+            if rest <= 0:
+                break
     return shares
 
 
-def _divide_class(rest: int, members: list[int], claims: Sequence[Claim], shares: list[int], usage_weight: int) -> int:
+def _divide_class(rest: int, members: list[int], wants: Sequence[int], stated: Siblings, shares: list[int], usage_weight: int) -> int:
     """Give the surplus to one priority class; returns what is left of it."""
-    if len(members) == 1 and not usage_weight:  # mostly
+    weight = stated.weight
+    if len(members) == 1 and not usage_weight:  # mostly: all of it is his
         (place,) = members
-        claim = claims[place]
-        given = min(rest, claim.wants - shares[place]) if claim.weight else 0
+        given = min(rest, wants[place] - shares[place]) if weight[place] else 0
         shares[place] += given
         return rest - given
     lost: dict[int, int] = {}
     while members and rest > 0:
-        strengths = [claims[place].weight for place in members]
+        strengths = [weight[place] for place in members]
         if usage_weight:
             total_weight = sum(strengths)
-            strengths = [_strength(claims[place], total_weight, usage_weight) for place in members]
+            strengths = [_strength(weight[place], stated.usage[place], total_weight, usage_weight) for place in members]
         total = sum(strengths)
         if not total:
             return rest  # nobody has a claim to it; it can still be borrowed
@@ -66,7 +64,7 @@ def _divide_class(rest: int, members: list[int], claims: Sequence[Claim], shares
         for place, strength in zip(members, strengths, strict=True):
             exact = pool * strength  # times the total
             whole, lost[place] = divmod(exact, total * GPU)
-            part, need = whole * GPU, claims[place].wants - shares[place]
+            part, need = whole * GPU, wants[place] - shares[place]
             if need <= part and need * total < exact:  # it needed less than its exact part
                 contented = True
             if part < need:
@@ -80,18 +78,18 @@ def _divide_class(rest: int, members: list[int], claims: Sequence[Claim], shares
             break
     # All remainders of the last round have one denominator, so the numerators compare.
     if len(members) > 1:
-        members = sorted(members, key=lambda place: (-lost[place], claims[place].created, claims[place].name))
+        members = sorted(members, key=lambda place: (-lost[place], stated.age[place]))
     for place in members:
         if rest <= 0:
             break
-        if claims[place].weight == 0:
+        if not weight[place]:
             continue
-        given = min(GPU, claims[place].wants - shares[place], rest)
+        given = min(GPU, wants[place] - shares[place], rest)
         shares[place] += given
         rest -= given
     return rest
 
 
-def _strength(claim: Claim, total_weight: int, usage_weight: int) -> int:
+def _strength(weight: int, usage: int, total_weight: int, usage_weight: int) -> int:
     """n + k * (n - U), times total_weight and a million squared, so that it is a whole number. Without usage weights compare as they are."""
-    return max(0, claim.weight * (MILLION + usage_weight) * MILLION - usage_weight * claim.usage * total_weight)
+    return max(0, weight * (MILLION + usage_weight) * MILLION - usage_weight * usage * total_weight)

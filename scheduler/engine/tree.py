@@ -9,9 +9,8 @@ from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 from itertools import compress, repeat
 from operator import ne
-from typing import Any
 
-from .fairshare import divide, new_claim
+from .fairshare import Siblings, divide, siblings
 from .reasons import Reason, counted, gpus, reason
 from .values import ANY_TYPE, Quota, Scenario, Window
 
@@ -71,7 +70,7 @@ class Tree:
         # Whether anyone's work is safe for a while after its start.
         self.protects = any(quota.preempt_min_runtime_ms or quota.reclaim_min_runtime_ms for quota in scenario.quotas)
         self._divided: dict[tuple[str, int, int], tuple[int, list[int], list[int]]] = {}
-        self._stated: dict[tuple[str, int], list[tuple[Any, ...]]] = {}  # what the children of a node claim beside what they want
+        self._stated: dict[tuple[str, int], Siblings] = {}  # by the node above them
         self._plain: dict[tuple[str, int], bool] = {}  # whether all siblings below a node have a weight, and guarantees of whole GPUs
         # By division: the weight of usage and the requests as of which its shares were computed last.
         self._shared: list[tuple[int, list[int]] | None] = [None] * len(self.divisions)
@@ -328,19 +327,9 @@ class Tree:
             return wants
         stated = self._stated.get((division.name, parent))
         if stated is None:
-            stated = self._stated[division.name, parent] = [
-                (
-                    division.guaranteed[place],
-                    division.weight[place],
-                    division.priority[place],
-                    division.usage[place],
-                    self.created[place],
-                    self.names[place],
-                )
-                for place in self.children[parent]
-            ]
-        claims = [new_claim((want, *rest)) for want, rest in zip(wants, stated, strict=True)]
-        parts = divide(pool, claims, self.usage_weight)
+            of = [[column[place] for place in self.children[parent]] for column in (division.weight, division.priority, division.usage, self.age)]
+            stated = self._stated[division.name, parent] = siblings([division.guaranteed[place] for place in self.children[parent]], *of)
+        parts = divide(pool, wants, stated, self.usage_weight)
         self._divided[key] = (pool, wants, parts)
         return parts
 

@@ -1,7 +1,7 @@
 """When to plan again although nothing has happened. What is due because of one job as it stands at first is known from plan to plan."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from heapq import heappop, heappush, heapreplace
+from heapq import heappop, heappush
 
 from .standing import most_freed
 from .state import Cycle
