@@ -223,7 +223,8 @@ def check_changes(cluster: Cluster, first: First) -> None:
     for work in changed:
         if work.seats:
             _whole_gang(work, grid)
-            _together(work, grid)
+            if len(work.seats) > 1:
+                _together(work, grid)
         for seat in work.seats:
             here = held.get(seat.node, first.held[seat.node])
             if here & seat.mask:

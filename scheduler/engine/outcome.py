@@ -118,7 +118,10 @@ def decisions_of(cycle: Cycle) -> list[Decision]:
     """What the plan does to jobs and boards, in the order in which it is carried out."""
     if not cycle.cluster.journal:
         return []
-    works = sorted(dict.fromkeys(cycle.cluster.journal), key=attrgetter("order"))
+    journal = dict.fromkeys(cycle.cluster.journal)
+    if cycle.fleet.soon is cycle.fleet.now and not cycle.cluster.geometry and not any(work.first_seats for work in journal):
+        return _starts(cycle, [work for work in journal if work.seats])
+    works = sorted(journal, key=attrgetter("order"))
     # Who leaves and was never given another place comes first of all, in their order.
     gone = [work for work in works if not work.seats and not work.sequence and work.first_seats]
     stood = [work for work in works if (work.seats or work.sequence) and work.seats is not work.first_seats]
@@ -155,6 +158,17 @@ def decisions_of(cycle: Cycle) -> list[Decision]:
     splits.sort()
     staged[_STAGE["repartition"]] = [decision for _, _, decision in splits]
     return in_order(leaving, [*chain.from_iterable(staged)])
+
+
+def _starts(cycle: Cycle, works: list[Work]) -> list[Decision]:
+    """Nobody gives way and no board is split: these start, in the order in which they were given their places."""
+    if len(works) > 1:
+        works.sort(key=attrgetter("sequence"))
+    decisions = []
+    for work in works:
+        assert work.why is not None
+        decisions.append(placing("start", work.why, work.job.name, None, stands(work, cycle.grid), (), work.backfilled))
+    return decisions
 
 
 def _evictions(served: "Served", works: Iterable[Work]) -> list[Decision]:

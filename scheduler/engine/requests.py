@@ -1,7 +1,7 @@
 """What everyone asks for, by leaf and division, and the shares that follow; also where they follow each placement."""
 
 from collections.abc import Iterable, Mapping
-from operator import sub
+from operator import add, sub
 from typing import Protocol
 
 from .asking import Amounts, Asking, Begun
@@ -57,8 +57,7 @@ class Requests:
         for division, used, requested in zip(self.tree.divisions, begun.used, begun.requested, strict=True):
             division.requested = requested
             if division.used != used:
-                for place, more in enumerate(map(sub, division.used, used)):
-                    requested[place] += more
+                requested[:] = map(add, requested, map(sub, division.used, used))
         for key in asking.rerequested:
             self.tree.request(*key, asking.asked.get(key, 0) - begun.asked.get(key, 0))
         if running != begun.running:
