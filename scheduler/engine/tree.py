@@ -6,11 +6,12 @@ per quota type where they are maps.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import compress, repeat
 from operator import ne
 
-from .fairshare import Siblings, divide, siblings
+from .fairshare import GPU, Siblings, divide, siblings
 from .reasons import Reason, counted, gpus, reason
 from .values import ANY_TYPE, Quota, Scenario, Window
 
@@ -18,6 +19,18 @@ NEVER = 1 << 62
 INFINITE = 1 << 100
 WINDOW_MARK = "window:"
 NO_LIMITS = repeat(None)
+
+
+@dataclass(slots=True)
+class Group:
+    """The children of a node: what they state, and how they were divided among last."""
+
+    stated: Siblings
+    plain: bool  # whether each has a weight, and guarantees of whole GPUs
+    pool: int = -1
+    wants: Sequence[int] = ()
+    usage_weight: int = 0
+    parts: list[int] = field(default_factory=list)
 
 
 class Division:
@@ -38,6 +51,7 @@ class Division:
         self.usage = [0] * size
         self.weight = [0] * size
         self.priority = [0] * size
+        self.groups: dict[int, Group] = {}  # by the node above them
 
 
 class Tree:
@@ -69,9 +83,6 @@ class Tree:
         self._unbound = not self.limited and all(limit is None for division in self.divisions for limit in division.limit[1:])
         # Whether anyone's work is safe for a while after its start.
         self.protects = any(quota.preempt_min_runtime_ms or quota.reclaim_min_runtime_ms for quota in scenario.quotas)
-        self._divided: dict[tuple[str, int, int], tuple[int, list[int], list[int]]] = {}
-        self._stated: dict[tuple[str, int], Siblings] = {}  # by the node above them
-        self._plain: dict[tuple[str, int], bool] = {}  # whether all siblings below a node have a weight, and guarantees of whole GPUs
         # By division: the weight of usage and the requests as of which its shares were computed last.
         self._shared: list[tuple[int, list[int]] | None] = [None] * len(self.divisions)
         # What one division may have can hang on what is used in the others.
@@ -293,7 +304,7 @@ class Tree:
         members = self.children[parent]
         if not members:
             return []
-        fair, requested, counted_on = division.fair, division.requested, division.counts_on
+        fair, requested, counted_on, guaranteed = division.fair, division.requested, division.counts_on, division.guaranteed
         limits: Iterable[int | None] = NO_LIMITS
         if self._unbound:
             wants = [requested[place] for place in members]
@@ -302,7 +313,7 @@ class Tree:
             wants = [requested[place] if limit is None else min(limit, requested[place]) for place, limit in zip(members, limits, strict=True)]
         changed = []
         for place, limit, part in zip(members, limits, self._parts(division, parent, pool, wants), strict=False):
-            promised = division.guaranteed[place]
+            promised = guaranteed[place]
             if promised is None:
                 counts_on = division.capacity if limit is None else min(INFINITE, limit)
             else:
@@ -319,30 +330,23 @@ class Tree:
 
     def _parts(self, division: Division, parent: int, pool: int, wants: list[int]) -> list[int]:
         """What each child of a node gets; divided anew only where the pool or what somebody wants is not as it was last time."""
-        key = (division.name, parent, self.usage_weight)
-        known = self._divided.get(key)
-        if known is not None and known[0] == pool and known[1] == wants:
-            return known[2]
-        if pool >= sum(wants) and self._all_content(division, parent, pool, wants):
-            return wants
-        stated = self._stated.get((division.name, parent))
-        if stated is None:
-            of = [[column[place] for place in self.children[parent]] for column in (division.weight, division.priority, division.usage, self.age)]
-            stated = self._stated[division.name, parent] = siblings([division.guaranteed[place] for place in self.children[parent]], *of)
-        parts = divide(pool, wants, stated, self.usage_weight)
-        self._divided[key] = (pool, wants, parts)
-        return parts
+        group = division.groups.get(parent)
+        if group is None:
+            group = division.groups[parent] = self._group(division, parent)
+        if group.pool == pool and group.wants == wants and group.usage_weight == self.usage_weight:
+            return group.parts
+        if group.plain and not self.usage_weight and pool >= sum(wants) and not pool % GPU and not [want for want in wants if want % GPU]:
+            return wants  # everyone surely gets what he wants: nobody is left out, and no GPU is divided
+        group.pool, group.wants, group.usage_weight = pool, wants, self.usage_weight
+        group.parts = divide(pool, wants, group.stated, self.usage_weight)
+        return group.parts
 
-    def _all_content(self, division: Division, parent: int, pool: int, wants: list[int]) -> bool:
-        """Whether everyone surely gets what he wants of a pool that is large enough: nobody is left out, and no GPU is divided."""
-        if self.usage_weight:
-            return False
-        key = (division.name, parent)
-        plain = self._plain.get(key)
-        if plain is None:
-            weighed = all(division.weight[place] > 0 for place in self.children[parent])
-            plain = self._plain[key] = weighed and not any((division.guaranteed[place] or 0) % 1000 for place in self.children[parent])
-        return plain and not pool % 1000 and not any(want % 1000 for want in wants)
+    def _group(self, division: Division, parent: int) -> Group:
+        members = self.children[parent]
+        of = [[column[place] for place in members] for column in (division.weight, division.priority, division.usage, self.age)]
+        promised = [division.guaranteed[place] for place in members]
+        plain = all(weight > 0 for weight in of[0]) and not any((amount or 0) % GPU for amount in promised)
+        return Group(siblings(promised, *of), plain)
 
     # Gates
 
