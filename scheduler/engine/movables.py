@@ -38,33 +38,36 @@ class Movables:
         self._clearings: dict[tuple[int, int], Clearing | None] = {}
         self._asked: dict[int, set[int]] = {}  # by node, of how many GPUs any of these is known
         self._clearable: dict[int, Clearable] = {}
-        self._gone: dict[Work, None] = {}  # since a plan last asked
+        self._gone: dict[Work, None] = {}  # since somebody last asked
         self._come: dict[Work, None] = {}
+        self._again: dict[Work, None] = {}  # who stands otherwise since then, as a plan was taken back
         self._look(cluster.works)
 
-    def hear(self, gone: Iterable[Work], come: Iterable[Work]) -> None:
-        """Who went and who came between two plans; it is taken up when somebody asks, for most plans move nobody."""
-        for work in gone:
+    def go_on(self, cluster: Cluster) -> None:
+        """Hear of who came and went between two plans. It is taken up when somebody asks, for most plans move nobody."""
+        self.cluster, self._read = cluster, 0
+        for work in cluster.gone:
+            self._again.pop(work, None)
             if work in self._come:
                 del self._come[work]
             else:
                 self._gone[work] = None
-        self._come.update(dict.fromkeys(come))
-
-    def go_on(self, cluster: Cluster) -> None:
-        """A plan begins to ask."""
-        self.cluster, self._read = cluster, 0
-        for work in self._gone:
-            self._stand(work, ())
-        self._look(self._come)
-        self._gone.clear()
-        self._come.clear()
+        self._come.update(dict.fromkeys(cluster.come))
 
     def rest(self, changed: Iterable[Work]) -> None:
         """These stand again as when the plan began."""
-        self._look(changed)
+        if self._read:
+            self._again.update(dict.fromkeys(changed))
 
     def _follow(self) -> None:
+        if self._gone or self._come or self._again:
+            for work in self._gone:
+                self._stand(work, ())
+            self._look(self._again)
+            self._look(self._come)
+            self._gone.clear()
+            self._come.clear()
+            self._again.clear()
         journal = self.cluster.journal
         if self._read < len(journal):
             self._look(dict.fromkeys(journal[self._read :]))

@@ -72,7 +72,6 @@ class Cycle:
         self.gave_way: set[int] = set()  # jobs whose surplus went to another's growth: they do not grow in the same plan
         self._memo: dict[tuple[Any, ...], Any] = {}
         self._units: Units | None = None
-        self._movables: Movables | None = None  # once they were asked for
         self._orders: dict[int, int] = {}
         self._waiting: dict[int, list[Work]] = {}  # of which wait now, as far as that was asked since it last changed
         self._stirred: set[int] = set()  # leaves of which a job may have been changed
@@ -95,7 +94,7 @@ class Cycle:
             if self.cluster.kept.standing is not None:
                 self.cluster.kept.standing.go_on(self.cluster)
             if self.cluster.kept.movables is not None:
-                self.cluster.kept.movables.hear(self.cluster.gone, self.cluster.come)
+                self.cluster.kept.movables.go_on(self.cluster)
         else:
             self.cluster.kept.forget()
             self.asking = self.cluster.kept.asking = Asking()
@@ -126,8 +125,8 @@ class Cycle:
         kept.units = None if self._units is None else (self._units, self.now, self.settings, changed)
         if kept.standing is not None:
             kept.standing.rest(changed)
-        if self._movables is not None:
-            self._movables.rest(changed)
+        if kept.movables is not None:
+            kept.movables.rest(changed)
         self.tree.stirred += [work.home for work in changed]
         if kept.whole is not None:
             kept.whole.order.rest()
@@ -411,14 +410,10 @@ class Cycle:
 
     @property
     def movables(self) -> Movables:
-        if self._movables is None:
-            kept = self.cluster.kept
-            if kept.movables is None:
-                kept.movables = Movables(self.cluster)
-            else:
-                kept.movables.go_on(self.cluster)
-            self._movables = kept.movables
-        return self._movables
+        kept = self.cluster.kept
+        if kept.movables is None:
+            kept.movables = Movables(self.cluster)
+        return kept.movables
 
     def units(self) -> Units:
         if self._units is None:
