@@ -3,6 +3,7 @@
 Where one job comes to it and fits, it starts, and nothing else is decided: of what is kept only the fleet and the tree have to be taken up.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .capacity import Capacity
@@ -14,11 +15,10 @@ from .outcome import stands
 from .passes.allocate import FITS
 from .plan import Course, placing
 from .reasons import Reason
+from .roll import Open, Roll, Step
 from .seating import fit
 from .values import Job, Scenario
 from .work import Work
-
-STANDS = frozenset(("running", "starting", "reserved"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,39 +49,34 @@ class Calm:
         return Course((decision,), self.wake, 0)
 
 
-def calm_at(scenario: Scenario, kept: Kept) -> Calm | None:
+def calm_at(scenario: Scenario, kept: Kept, steps: Sequence[Step] | None = None) -> Calm | None:
     """How calm a fleet is; None where more could be decided, or only a closer look would tell.
 
     Everyone must stand whole, with nobody leaving or growing, and at most one waiting. What has changed since the last plan is taken up by the next
-    one that is made.
+    one that is made. The steps lead here from the jobs of the last scenario of which this was asked.
     """
+    roll = kept.roll
+    if roll is None or steps is None:
+        roll = kept.roll = Roll(scenario.jobs, kept.forms)
+    else:
+        roll.follow(steps, scenario.jobs)
+    loud, waiting, _ = roll.count
+    if loud or waiting > 1:
+        return None
     forms = kept.forms
     if scenario.windows or forms.elastic or forms.desired or not kept.is_of(scenario):
         return None
     now, step = scenario.now, scenario.settings.fairness.step_ms
     wake: int | None = None
     newcomer: Job | None = None
-    known = kept.stands
-    if len(known) > 4 * len(scenario.jobs) + 64:
-        known.clear()
-    unknown = [job for job in scenario.jobs if id(job) not in known]
-    for job in reversed(unknown):  # who came last waits most of all
-        run = job.run
-        form = forms.get(id(job.kind))
-        if job.not_before is not None or form is None or form.each is None:
-            return None
-        if run.state not in STANDS:
-            plain = run.state == "queued" and run.last_evicted is None and form.plain and not form.delay
-            if newcomer is not None or not plain or not _starts_who_fits(scenario, kept):
+    for what, job in roll.open.values():
+        if what is Open.WAITS:
+            if not _starts_who_fits(scenario, kept):
                 return None
             newcomer = job
             continue
-        if run.leaving or len(run.workers) < form.all_least:
-            return None
+        run = job.run
         at = run.until
-        if at is None and run.reclaimed is None:
-            known[id(job)] = job
-            continue
         if at is not None and at > now and (wake is None or at < wake):
             wake = at
         if run.reclaimed is not None and step:

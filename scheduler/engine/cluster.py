@@ -12,14 +12,15 @@ from operator import attrgetter, is_
 from typing import Any
 
 from .blocks import Blocks
-from .difference import MANY, Difference, alike_at_both_ends, shares_gpus
+from .difference import MANY, Difference, Fresh, alike_at_both_ends, stepped
 from .fleet import NO_PARTS, Attempt, Fleet, Part, Seat, bits_of, new_seat
 from .form import Form, Wants
+from .grid import Grid
 from .kept import Kept
 from .mig import board_of
 from .reasons import Reason
 from .tree import Tree
-from .values import QUEUED, Kind, Placed, Role, Scenario
+from .values import QUEUED, Job, Kind, Placed, Role, Scenario
 from .windows import Windows
 from .work import Work
 
@@ -39,7 +40,7 @@ class Cluster:
         self._shapes = kept.shapes
         self.windows = Windows(scenario, self.grid)
         before = kept.taken()
-        between = None if before is None else before.difference(scenario)
+        between = None if before is None else before.difference(scenario, self.grid)
         if between is None:
             kept.beginning = ()
         if before is not None and between is not None:
@@ -79,6 +80,8 @@ class Cluster:
             self._seat_workers()
         else:
             self._go_on(between)
+        if kept.roll is not None:
+            kept.roll.begin(scenario.jobs)
 
     # Building
 
@@ -184,17 +187,32 @@ class Cluster:
         self.ousted.clear()
         self.blocks = Blocks(self.grid, (), ())
 
-    def difference(self, scenario: Scenario) -> Difference | None:
+    def difference(self, scenario: Scenario, grid: Grid) -> Difference | None:
         """What the jobs of another scenario do not have in common with those of this one.
 
         None where it can't go on from this one: it must be about whole GPUs, with no window. Elsewhere more than the jobs that changed
         decides about the first state, and it is made anew.
         """
-        mine, kept = self.scenario, self.kept
-        if kept.grid(scenario) is not self.grid or mine.windows or scenario.windows or not self.whole or scenario.now < mine.now:
+        mine = self.scenario
+        if grid is not self.grid or mine.windows or scenario.windows or not self.whole or scenario.now < mine.now:
             return None
         if mine.quotas is not scenario.quotas and mine.quotas != scenario.quotas:
             return None
+        roll = self.kept.roll
+        steps = None if roll is None else roll.steps_between(mine.jobs, scenario.jobs)
+        between = self._compared(scenario) if steps is None else stepped(self.works, steps)
+        for one in between.come:
+            if self._shares_gpus(one.job):
+                return None
+        return between
+
+    def _shares_gpus(self, job: Job) -> bool:
+        """Whether more than its own whole GPUs depends on where a job stands, or leaves."""
+        run = job.run
+        return run is not QUEUED and bool(run.workers or run.leaving) and self.form_of(job.kind).parted
+
+    def _compared(self, scenario: Scenario) -> Difference:
+        mine, kept = self.scenario, self.kept
         first, last = alike_at_both_ends(mine.jobs, scenario.jobs, kept.beginning)
         if not 0 <= first - len(kept.beginning) < MANY:
             kept.beginning = scenario.jobs[:first]
@@ -202,49 +220,55 @@ class Cluster:
         jobs = scenario.jobs[first : len(scenario.jobs) - last]
         known = dict(zip(map(id, mine.jobs[first : len(mine.jobs) - last]), before, strict=True))
         keys = [*map(id, jobs)]
-        now = [*map(known.get, keys)]  # between two jobs that have changed most have not
+        now: list[Any] = [*map(known.get, keys)]  # between two jobs that have changed most have not
         fresh = [*compress(count(), map(is_, now, repeat(None)))]
-        if any(shares_gpus(jobs[place]) for place in fresh):
-            return None
+        come = []
+        for place in fresh:
+            now[place] = one = Fresh(jobs[place], first + place)
+            come.append(one)
         gone = sorted([known[key] for key in known.keys() - keys], key=attrgetter("order"))
-        return Difference(first, last, before, gone, now, fresh)
+        in_place = len(jobs) == len(before) and [work.order - first for work in gone] == fresh
+        return Difference(first, last, before, gone, now, come, in_place)
 
     def _go_on(self, between: Difference) -> None:
         """Take up what differs between the jobs of the plan before and those of this one."""
-        first, last, before, gone, now, fresh = between
+        first, last, before, gone, now, fresh, in_place = between
         self.whole = True
-        jobs, works, fleet = self.scenario.jobs, self.works, self.fleet
-        shifted = self.shifted = len(works) != len(jobs)
-        position = self.tree.position
-        come: list[Work] = []
-        middle: list[Any] = now
-        in_place = not shifted and [work.order - first for work in gone] == fresh
-        for place in fresh:
-            job = jobs[first + place]
-            middle[place] = work = Work(job, first + place, position[job.quota], self.form_of(job.kind))
-            come.append(work)
-        works[first : len(works) - last] = middle
-        if not in_place:  # else who came stands where somebody went, and nobody else has moved
-            for at, work in enumerate(islice(works, first, None) if shifted else middle, first):
+        works, fleet = self.works, self.fleet
+        shifted = self.shifted = len(before) != len(now)
+        works[first : len(works) - last] = now
+        if not in_place:
+            for at, work in enumerate(islice(works, first, None) if shifted else now, first):
                 work.order = at
+            fresh.sort(key=attrgetter("order"))
+        leavers, tree, position = self.leavers, self.tree, self.tree.position
+        staying = {one.before: None for one in fresh if one.before is not None and _stands_there_still(one.before, one.job)}
         for work in gone:
-            self.leavers.pop(work, None)
-            if work.seats:
+            leavers.pop(work, None)
+            if work.seats and work not in staying:
                 fleet.lift(work.seats)
-                self.tree.charge(work.home, work.quota_type, -work.milli, work.fixed)
-        for work in come:
-            run = work.job.run
-            if run is not QUEUED:
+                tree.charge(work.home, work.quota_type, -work.milli, work.fixed)
+        come: list[Work] = []
+        for one in fresh:
+            job, order, was = one.job, one.order, one.before
+            now[order - first] = works[order] = work = Work(job, order, position[job.quota], self.form_of(job.kind))
+            come.append(work)
+            run = job.run
+            if run.leaving or run.state == "stopping":
                 self._note_leaver(work)
-            if run.workers and run.state != "stopping":
+            if was is not None and was in staying:
+                work.seats = work.first_seats = was.seats
+                work.milli, work.quota_type, work.degraded = was.milli, was.quota_type, was.degraded
+                tree.stir(work.home, work.fixed)
+            elif run.workers and run.state != "stopping":
                 work.seats = work.first_seats = tuple([self.seat_of(work, worker) for worker in run.workers])
                 self._note_amount(work)
                 fleet.put(fleet.soon, work.seats)
-                self.tree.charge(work.home, work.quota_type, work.milli, work.fixed)
+                tree.charge(work.home, work.quota_type, work.milli, work.fixed)
         self.since_last = gone, come
         passed = self.kept.passed_by
         if passed is None:
-            self.gone, self.come, self.between = gone, come, (first, last, before, middle)
+            self.gone, self.come, self.between = gone, come, (first, last, before, now)
         else:
             self.gone, self.come = passed.and_then(gone, come)
         self.tree.usage_weight = self.settings.fairness.usage_weight_millionths
@@ -544,6 +568,12 @@ class Cluster:
     def split_anew(self, work: Work, key: tuple[int, int]) -> None:
         self.log.append(("geometry", key, self.geometry.get(key)))
         self.geometry[key] = work
+
+
+def _stands_there_still(was: Work, job: Job) -> bool:
+    """Whether a job that has become another one is on the same places as before."""
+    run = job.run
+    return bool(was.seats) and run.workers is was.job.run.workers and run.state != "stopping" and job.kind is was.kind
 
 
 def on_gpus(seat: Seat) -> int:

@@ -12,6 +12,7 @@ from .kept import Kept
 from .outcome import carry_on, conclude
 from .passes import allocate, backfill, consolidate, grow, preempt, reclaim, repartition, shrink, stale
 from .plan import Course, Plan
+from .roll import Step
 from .state import ANYONE, FAIR, IN_ORDER, Cycle
 from .takings import TakenBack, TakenInVain
 from .values import Scenario
@@ -40,12 +41,13 @@ def make_plan(scenario: Scenario, kept: Kept | None = None) -> Plan:
     return _planned(scenario, kept, conclude, tells=True)
 
 
-def make_course(scenario: Scenario, kept: Kept, before: int | None = None) -> Course:
+def make_course(scenario: Scenario, kept: Kept, before: int | None = None, steps: Sequence[Step] | None = None) -> Course:
     """What `make_plan` decides, without all that a plan only tells: reasons, shares, what is kept for whom and when.
 
-    Who plans again at an instant anyway has no need to know what comes to pass later.
+    Who plans again at an instant anyway has no need to know what comes to pass later. `steps` only save time as well: they say what has become of
+    the jobs since the last course that was asked for with them.
     """
-    calm, cluster = calm_at(scenario, kept), None
+    calm, cluster = calm_at(scenario, kept, steps), None
     if calm is not None:
         if calm.newcomer is None:
             return calm.course()

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .cluster import Cluster
     from .invariants import First
     from .movables import Movables
+    from .roll import Roll
     from .standing import Standing
     from .state import Cycle
     from .stirring import Sift, Stirred, WholeOrder
@@ -76,7 +77,7 @@ class Kept:
         self.changed_kinds: dict[tuple[int, str, int | str | None], Kind] = {}
         self.asking: Asking
         self.passed_by: PassedBy | None = None
-        self.stands: dict[int, Job] = {}  # by identity, jobs that stand whole, whatever the time: they need no other look
+        self.roll: Roll | None = None  # the jobs, where somebody says from course to course what has become of them
         self.beginning: tuple[Job, ...] = ()  # of the list of jobs, about as far as the last two have them in common
         self.turn = 0  # the plan that is being made: what another one than the last has kept is out of date
         self.telling: Telling | None = None
@@ -148,7 +149,8 @@ class Kept:
 
     def grid(self, scenario: Scenario) -> Grid:
         """The grid of the scenario; what depended on another one is forgotten."""
-        same = (scenario.nodes is self._nodes or scenario.nodes == self._nodes) and scenario.topology == self._topology
+        same = scenario.nodes is self._nodes or scenario.nodes == self._nodes
+        same = same and (scenario.topology is self._topology or scenario.topology == self._topology)
         ways = scenario.settings.sharing_trust, scenario.settings.placement  # what would fit an empty fleet depends on them
         if self._grid is None or not same or ways != self._ways:
             self.__init__()  # type: ignore[misc]
