@@ -15,7 +15,6 @@ from .blocks import Blocks
 from .difference import MANY, Difference, Fresh, alike_at_both_ends, stepped
 from .fleet import NO_PARTS, Attempt, Fleet, Part, Seat, bits_of, new_seat
 from .form import Form, Wants
-from .grid import Grid
 from .kept import Kept
 from .mig import board_of
 from .reasons import Reason
@@ -40,7 +39,7 @@ class Cluster:
         self._shapes = kept.shapes
         self.windows = Windows(scenario, self.grid)
         before = kept.taken()
-        between = None if before is None else before.difference(scenario, self.grid)
+        between = None if before is None else before.difference(scenario)
         if between is None:
             kept.beginning = ()
         if before is not None and between is not None:
@@ -71,6 +70,7 @@ class Cluster:
         self.goes_on = between is not None  # from the state of the plan before
         self.gone: Sequence[Work] = ()  # since then
         self.come: Sequence[Work] = ()
+        self.renewed: Sequence[Work] = ()  # of the others, who has saved a checkpoint, and perhaps some of those who have gone
         # The same since somebody last began with it, if only to decide about one job.
         self.since_last: tuple[Sequence[Work], Sequence[Work]] = ((), ())
         self.shifted = False  # whether anyone stands at another place of the list than before
@@ -187,20 +187,20 @@ class Cluster:
         self.ousted.clear()
         self.blocks = Blocks(self.grid, (), ())
 
-    def difference(self, scenario: Scenario, grid: Grid) -> Difference | None:
+    def difference(self, scenario: Scenario) -> Difference | None:
         """What the jobs of another scenario do not have in common with those of this one.
 
         None where it can't go on from this one: it must be about whole GPUs, with no window. Elsewhere more than the jobs that changed
         decides about the first state, and it is made anew.
         """
-        mine = self.scenario
-        if grid is not self.grid or mine.windows or scenario.windows or not self.whole or scenario.now < mine.now:
+        mine, kept = self.scenario, self.kept
+        if kept.grid(scenario) is not self.grid or mine.windows or scenario.windows or not self.whole or scenario.now < mine.now:
             return None
         if mine.quotas is not scenario.quotas and mine.quotas != scenario.quotas:
             return None
-        roll = self.kept.roll
+        roll = kept.roll
         steps = None if roll is None else roll.steps_between(mine.jobs, scenario.jobs)
-        between = self._compared(scenario) if steps is None else stepped(self.works, steps)
+        between = self._compared(scenario) if steps is None else stepped(self.works, steps, later=scenario.now > mine.now)
         for one in between.come:
             if self._shares_gpus(one.job):
                 return None
@@ -228,11 +228,11 @@ class Cluster:
             come.append(one)
         gone = sorted([known[key] for key in known.keys() - keys], key=attrgetter("order"))
         in_place = len(jobs) == len(before) and [work.order - first for work in gone] == fresh
-        return Difference(first, last, before, gone, now, come, in_place)
+        return Difference(first, last, before, gone, now, come, [], in_place)
 
     def _go_on(self, between: Difference) -> None:
         """Take up what differs between the jobs of the plan before and those of this one."""
-        first, last, before, gone, now, fresh, in_place = between
+        first, last, before, gone, now, fresh, saved, in_place = between
         self.whole = True
         works, fleet = self.works, self.fleet
         shifted = self.shifted = len(before) != len(now)
@@ -241,26 +241,27 @@ class Cluster:
             for at, work in enumerate(islice(works, first, None) if shifted else now, first):
                 work.order = at
             fresh.sort(key=attrgetter("order"))
+        renewed: list[Work] = []
+        for one in saved:
+            assert one.before is not None
+            now[one.order - first] = works[one.order] = work = one.before
+            work.job, work.order = one.job, one.order
+            renewed.append(work)
         leavers, tree, position = self.leavers, self.tree, self.tree.position
-        staying = {one.before: None for one in fresh if one.before is not None and _stands_there_still(one.before, one.job)}
         for work in gone:
             leavers.pop(work, None)
-            if work.seats and work not in staying:
+            if work.seats:
                 fleet.lift(work.seats)
                 tree.charge(work.home, work.quota_type, -work.milli, work.fixed)
         come: list[Work] = []
         for one in fresh:
-            job, order, was = one.job, one.order, one.before
+            job, order = one.job, one.order
             now[order - first] = works[order] = work = Work(job, order, position[job.quota], self.form_of(job.kind))
             come.append(work)
             run = job.run
             if run.leaving or run.state == "stopping":
                 self._note_leaver(work)
-            if was is not None and was in staying:
-                work.seats = work.first_seats = was.seats
-                work.milli, work.quota_type, work.degraded = was.milli, was.quota_type, was.degraded
-                tree.stir(work.home, work.fixed)
-            elif run.workers and run.state != "stopping":
+            if run.workers and run.state != "stopping":
                 work.seats = work.first_seats = tuple([self.seat_of(work, worker) for worker in run.workers])
                 self._note_amount(work)
                 fleet.put(fleet.soon, work.seats)
@@ -269,8 +270,10 @@ class Cluster:
         passed = self.kept.passed_by
         if passed is None:
             self.gone, self.come, self.between = gone, come, (first, last, before, now)
+            self.renewed = renewed
         else:
             self.gone, self.come = passed.and_then(gone, come)
+            self.renewed = [*passed.renewed, *renewed]
         self.tree.usage_weight = self.settings.fairness.usage_weight_millionths
         fleet.begin([seat for seats in self.leavers.values() for seat in seats])
 
@@ -568,12 +571,6 @@ class Cluster:
     def split_anew(self, work: Work, key: tuple[int, int]) -> None:
         self.log.append(("geometry", key, self.geometry.get(key)))
         self.geometry[key] = work
-
-
-def _stands_there_still(was: Work, job: Job) -> bool:
-    """Whether a job that has become another one is on the same places as before."""
-    run = job.run
-    return bool(was.seats) and run.workers is was.job.run.workers and run.state != "stopping" and job.kind is was.kind
 
 
 def on_gpus(seat: Seat) -> int:

@@ -1,6 +1,7 @@
 """What two lists of jobs have in common, from one plan to the next."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from itertools import compress, count
 from operator import attrgetter, is_not
 from typing import Any, NamedTuple
@@ -43,6 +44,14 @@ class Fresh:
         self.before = before  # who has become this one
 
 
+_stated = attrgetter(*(field.name for field in fields(Job) if field.name not in ("checkpoint", "run")))
+
+
+def has_only_saved(before: Job, now: Job) -> bool:
+    """Whether a job has become another one by nothing but its checkpoint, on which only what its eviction would lose depends."""
+    return now.run is before.run and bool(_stated(now) == _stated(before))
+
+
 class Difference(NamedTuple):
     """What two lists of jobs do not have in common: between the first so many and the last so many that are the same."""
 
@@ -52,11 +61,12 @@ class Difference(NamedTuple):
     gone: list[Work]  # of these
     now: list[Any]  # who stands there now
     come: list[Fresh]  # of these
+    renewed: list[Fresh]  # of these, who is as he was and has only saved a checkpoint
     in_place: bool  # whether who came stands where somebody went, and nobody else has moved
 
 
-def stepped(works: Sequence[Work], steps: Iterable[Step]) -> Difference:
-    """The difference between jobs and what becomes of them by these steps."""
+def stepped(works: Sequence[Work], steps: Iterable[Step], *, later: bool) -> Difference:
+    """The difference between jobs and what becomes of them by these steps, at the same moment or later."""
     line: list[Any] = [*works]
     gone: list[Work] = []
     come: dict[Fresh, None] = {}
@@ -76,20 +86,29 @@ def stepped(works: Sequence[Work], steps: Iterable[Step]) -> Difference:
             come[new] = None
             continue
         one = line[place]
-        if job is None:
-            in_place = False
-            del line[place]
+        if job is not None:
             if one in come:
-                del come[one]
-                if one.before is not None:
-                    gone.append(one.before)
+                one.job = job
             else:
-                gone.append(one)
-        elif one in come:
-            one.job = job
+                new = line[place] = Fresh(job, place, one)
+                come[new] = None
+            continue
+        in_place = False
+        del line[place]
+        if one not in come:
+            gone.append(one)
         else:
-            new = line[place] = Fresh(job, place, one)
-            come[new] = None
-    gone += [one.before for one in come if one.before is not None]
+            del come[one]
+            if one.before is not None:
+                gone.append(one.before)
+    others, renewed = [], []
+    for new in come:
+        was = new.before
+        if was is not None and later and has_only_saved(was.job, new.job):
+            renewed.append(new)
+            continue
+        others.append(new)
+        if was is not None:
+            gone.append(was)
     gone.sort(key=attrgetter("order"))
-    return Difference(first, last, [*works[first : len(works) - last]], gone, line[first : len(line) - last], [*come], in_place)
+    return Difference(first, last, [*works[first : len(works) - last]], gone, line[first : len(line) - last], others, renewed, in_place)

@@ -47,10 +47,11 @@ if TYPE_CHECKING:
 
 
 class PassedBy(NamedTuple):
-    """Who went and who came since a plan was last made, as far as courses that needed none have taken them up."""
+    """Who went, who came and who saved a checkpoint since a plan was last made, as far as courses that needed none have taken them up."""
 
     gone: "dict[Work, None]"
     come: "dict[Work, None]"
+    renewed: "Sequence[Work]"
 
     def and_then(self, gone: "Iterable[Work]", come: "Iterable[Work]") -> "tuple[list[Work], list[Work]]":
         """The same with who went and came since then: of who came and is gone again nobody has heard."""
@@ -108,7 +109,7 @@ class Kept:
 
     def pass_by(self, cluster: "Cluster") -> None:
         """The state as it is taken up now, for the next plan to go on from; whatever else is kept is that of the plan before."""
-        self.passed_by = PassedBy(dict.fromkeys(cluster.gone), dict.fromkeys(cluster.come))
+        self.passed_by = PassedBy(dict.fromkeys(cluster.gone), dict.fromkeys(cluster.come), cluster.renewed)
         self.units = None
         self._cluster = cluster
 

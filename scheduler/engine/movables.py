@@ -40,6 +40,7 @@ class Movables:
         self._clearable: dict[int, Clearable] = {}
         self._gone: dict[Work, None] = {}  # since somebody last asked
         self._come: dict[Work, None] = {}
+        self._renewed: dict[Work, None] = {}  # and who has less to lose
         self._again: dict[Work, None] = {}  # who stands otherwise since then, as a plan was taken back
         self._look(cluster.works)
 
@@ -53,6 +54,7 @@ class Movables:
             else:
                 self._gone[work] = None
         self._come.update(dict.fromkeys(cluster.come))
+        self._renewed.update(dict.fromkeys(cluster.renewed))
 
     def rest(self, changed: Iterable[Work]) -> None:
         """These stand again as when the plan began."""
@@ -60,6 +62,11 @@ class Movables:
             self._again.update(dict.fromkeys(changed))
 
     def _follow(self) -> None:
+        if self._renewed:
+            for work in self._renewed:
+                for seat in self._held.get(work, ()):
+                    self._touch(seat.node)
+            self._renewed.clear()
         if self._gone or self._come or self._again:
             for work in self._gone:
                 self._stand(work, ())

@@ -229,13 +229,6 @@ class Tree:
                 by_type[place] += milli
         self.version += 1
 
-    def stir(self, leaf: int, fixed: bool) -> None:
-        """Somebody of the leaf stands there otherwise, though what is used there has not changed."""
-        self.stirred.append(leaf)
-        if fixed:
-            self.stirred.append(-self.path[leaf][-1])
-        self.version += 1
-
     def request(self, leaf: int, division: int, milli: int) -> None:
         """Add to what is asked for below the leaf's path; `share` must be called before shares are read again."""
         requested = self.divisions[division].requested

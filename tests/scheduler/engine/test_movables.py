@@ -7,14 +7,17 @@ from itertools import combinations, product
 
 import pytest
 
+from scheduler.engine.calm import calm_at
 from scheduler.engine.clearable import Need
 from scheduler.engine.cycle import make_course, make_plan
 from scheduler.engine.grid import Ints
 from scheduler.engine.kept import Kept
 from scheduler.engine.movables import Movables
 from scheduler.engine.passes.consolidate import _cleared, _off_node, _plan
+from scheduler.engine.roll import Step
 from scheduler.engine.scenario import parse
 from scheduler.engine.state import Cycle
+from scheduler.engine.values import Checkpoint
 from scheduler.engine.work import Work
 from tests.scheduler.engine import scenes
 from tests.scheduler.engine.scenes import at, quota, running, scene
@@ -116,6 +119,30 @@ def test_another_node_is_cleared_from_when_on_less_is_lost_there() -> None:
         cleared.append(cheapest(cycle, Need(0, 3, 1, 1), cycle.grid.startable[False], 8))
         kept.keep(cycle)
     assert cleared == [[0], [0], [2], [2]]
+
+
+def test_who_has_saved_a_checkpoint_loses_less_where_he_stands() -> None:
+    jobs = [
+        running("gang", [at("n0", *range(8)), at("n1", *range(8))], started=-100),
+        running("one", [at("n2", *range(8))], started=-300),
+    ]
+    scenario, kept = parse(scene([*(scenes.node(f"n{place}") for place in range(4))], [quota("q", 32)], jobs)), Kept()
+    make_plan(scenario, kept)
+    cleared, place = [], [job.name for job in scenario.jobs].index("one")
+    for later in (1, 2, 3):
+        scenario, steps = replace(scenario, now=scenario.now + 1000), list[Step]()
+        if later == 3:
+            one = scenario.jobs[place]
+            saved = one.with_run(one.run, Checkpoint(1000, scenario.now, 0, 0))
+            scenario = replace(scenario, jobs=tuple(saved if job is one else job for job in scenario.jobs))
+            steps.append((place, saved, 0))
+        calm_at(scenario, kept, steps)
+        cycle = Cycle(scenario, kept)
+        in_slices(cycle, Cycle(cycle.scenario))
+        cleared.append(cheapest(cycle, Need(0, 3, 1, 1), cycle.grid.startable[False], 8))
+        kept.keep(cycle)
+    assert cleared == [[0], [0], [2]]
+    assert len(cycle.cluster.renewed) == 1, "he stands there as he stood"
 
 
 @pytest.mark.parametrize("first", range(0, 60, 20))

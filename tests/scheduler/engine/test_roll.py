@@ -5,20 +5,23 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from scheduler.engine.cycle import make_course, make_plan
 from scheduler.engine.kept import Kept
 from scheduler.engine.roll import Roll, Step
 from scheduler.engine.scenario import parse
-from scheduler.engine.values import Job, Run
+from scheduler.engine.values import Checkpoint, Job, Run, Scenario
 from tests.scheduler.engine.scenes import at, job, node, quota, running, scene
 from tests.scheduler.engine.test_calm import arrivals
-from tests.scheduler.engine.test_kept import after, by_age, written
+from tests.scheduler.engine.test_kept import EVENTS, after, by_age, of_whole_gpus, written
 
 
 def steps_between(one: Sequence[Job], other: Sequence[Job], chance: random.Random) -> list[Step]:
     """Some way from one list to another: jobs go, come and become others, some of them more than once."""
-    line, steps = list(one), []
+    line = list(one)
+    steps: list[Step] = []
     stay = {each.name for each in other}
     for place in reversed(range(len(line))):
         if line[place].name not in stay:
@@ -71,6 +74,37 @@ def played(seed: int) -> int:
 
 def test_the_course_is_the_same_with_steps_and_without() -> None:
     assert sum(map(played, range(30))) > 1000
+
+
+def saved(scenario: Scenario, chance: random.Random) -> Scenario:
+    """Time goes by, and some have saved a checkpoint."""
+    now = scenario.now + chance.choice((0, 1000, 600_000))
+    jobs = []
+    for each in scenario.jobs:
+        if each.run.workers and chance.random() < 0.5:
+            known = each.checkpoint or Checkpoint(600_000, None, 5000, 5000)
+            jobs.append(each.with_run(each.run, replace(known, last=now - chance.choice((0, 1000)))))
+        else:
+            jobs.append(each)
+    return replace(scenario, now=now, jobs=tuple(jobs))
+
+
+@settings(max_examples=80, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(st.integers(0, 10**6), st.lists(st.sampled_from((*EVENTS, *("save",) * 6)), min_size=3, max_size=12))
+def test_who_has_saved_a_checkpoint_has_less_to_lose(seed: int, events: list[str]) -> None:
+    chance = random.Random(seed)
+    scenario, kept = of_whole_gpus(seed, "small"), Kept()
+    known: tuple[Job, ...] | None = None
+    for turn, event in enumerate(events):
+        plan = make_plan(scenario)
+        if chance.random() < 0.1:
+            assert written(make_plan(scenario, kept)) == written(plan), (turn, event)
+        else:
+            made = make_course(scenario, kept, steps=None if known is None else steps_between(known, scenario.jobs, chance))
+            known = scenario.jobs
+            assert made.decisions == tuple(decision for decision in plan.decisions if decision.action != "reserve"), (turn, event)
+            assert (made.next_wake, made.fragmented) == (plan.next_wake, plan.fragmented), (turn, event)
+        scenario = saved(scenario, chance) if event == "save" else after(scenario, plan, event, chance, turn)
 
 
 def test_steps_that_lead_elsewhere_are_not_believed() -> None:
