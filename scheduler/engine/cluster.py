@@ -7,12 +7,12 @@ that, so that "all or nothing" is an attempt that is not kept.
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import compress, count, islice, repeat
-from operator import attrgetter, is_
+from itertools import compress, count, islice
+from operator import attrgetter
 from typing import Any
 
 from .blocks import Blocks
-from .difference import MANY, Difference, Fresh, alike_at_both_ends, stepped
+from .difference import MANY, Difference, compared, stepped
 from .fleet import NO_PARTS, Attempt, Fleet, Part, Seat, bits_of, new_seat
 from .form import Form, Wants
 from .kept import Kept
@@ -68,9 +68,9 @@ class Cluster:
         self._milli: dict[tuple[int, int], int] = {}
         self.timed: list[Work] | None = None  # jobs with times of their own, or more to them than running; where all were taken up anew
         self.goes_on = between is not None  # from the state of the plan before
-        self.gone: Sequence[Work] = ()  # since then
-        self.come: Sequence[Work] = ()
-        self.renewed: Sequence[Work] = ()  # of the others, who has saved a checkpoint, and perhaps some of those who have gone
+        self.gone: Collection[Work] = ()  # since then
+        self.come: Collection[Work] = ()
+        self.renewed: Collection[Work] = ()  # of the others, who has saved a checkpoint, and perhaps some of those who have gone
         # The same since somebody last began with it, if only to decide about one job.
         self.since_last: tuple[Sequence[Work], Sequence[Work]] = ((), ())
         self.shifted = False  # whether anyone stands at another place of the list than before
@@ -185,7 +185,8 @@ class Cluster:
         for work in changed:
             work.begin_anew()
         self.ousted.clear()
-        self.blocks = Blocks(self.grid, (), ())
+        if self.blocks:
+            self.blocks = Blocks(self.grid, (), ())
 
     def difference(self, scenario: Scenario) -> Difference | None:
         """What the jobs of another scenario do not have in common with those of this one.
@@ -200,7 +201,12 @@ class Cluster:
             return None
         roll = kept.roll
         steps = None if roll is None else roll.steps_between(mine.jobs, scenario.jobs)
-        between = self._compared(scenario) if steps is None else stepped(self.works, steps, later=scenario.now > mine.now)
+        if steps is not None:
+            between = stepped(self.works, steps, later=scenario.now > mine.now)
+        else:
+            between = compared(self.works, mine.jobs, scenario.jobs, kept.beginning)
+            if not 0 <= between.first - len(kept.beginning) < MANY:
+                kept.beginning = scenario.jobs[: between.first]
         for one in between.come:
             if self._shares_gpus(one.job):
                 return None
@@ -210,25 +216,6 @@ class Cluster:
         """Whether more than its own whole GPUs depends on where a job stands, or leaves."""
         run = job.run
         return run is not QUEUED and bool(run.workers or run.leaving) and self.form_of(job.kind).parted
-
-    def _compared(self, scenario: Scenario) -> Difference:
-        mine, kept = self.scenario, self.kept
-        first, last = alike_at_both_ends(mine.jobs, scenario.jobs, kept.beginning)
-        if not 0 <= first - len(kept.beginning) < MANY:
-            kept.beginning = scenario.jobs[:first]
-        before = self.works[first : len(self.works) - last]
-        jobs = scenario.jobs[first : len(scenario.jobs) - last]
-        known = dict(zip(map(id, mine.jobs[first : len(mine.jobs) - last]), before, strict=True))
-        keys = [*map(id, jobs)]
-        now: list[Any] = [*map(known.get, keys)]  # between two jobs that have changed most have not
-        fresh = [*compress(count(), map(is_, now, repeat(None)))]
-        come = []
-        for place in fresh:
-            now[place] = one = Fresh(jobs[place], first + place)
-            come.append(one)
-        gone = sorted([known[key] for key in known.keys() - keys], key=attrgetter("order"))
-        in_place = len(jobs) == len(before) and [work.order - first for work in gone] == fresh
-        return Difference(first, last, before, gone, now, come, [], in_place)
 
     def _go_on(self, between: Difference) -> None:
         """Take up what differs between the jobs of the plan before and those of this one."""
@@ -259,10 +246,12 @@ class Cluster:
             now[order - first] = works[order] = work = Work(job, order, position[job.quota], self.form_of(job.kind))
             come.append(work)
             run = job.run
+            if run is QUEUED:
+                continue
             if run.leaving or run.state == "stopping":
                 self._note_leaver(work)
             if run.workers and run.state != "stopping":
-                work.seats = work.first_seats = tuple([self.seat_of(work, worker) for worker in run.workers])
+                work.seats = work.first_seats = self._whole_seats(work.form, run.workers)
                 self._note_amount(work)
                 fleet.put(fleet.soon, work.seats)
                 tree.charge(work.home, work.quota_type, work.milli, work.fixed)
@@ -272,8 +261,8 @@ class Cluster:
             self.gone, self.come, self.between = gone, come, (first, last, before, now)
             self.renewed = renewed
         else:
-            self.gone, self.come = passed.and_then(gone, come)
-            self.renewed = [*passed.renewed, *renewed]
+            passed.go_on(gone, come, renewed)
+            self.gone, self.come, self.renewed = passed.gone, passed.come, passed.renewed
         self.tree.usage_weight = self.settings.fairness.usage_weight_millionths
         fleet.begin([seat for seats in self.leavers.values() for seat in seats])
 
@@ -288,6 +277,16 @@ class Cluster:
         work.milli = milli
         work.quota_type = quota_type if quota_type >= 0 else self.grid.type_of[work.seats[0].node]
         work.look_for_gaps()
+
+    def _whole_seats(self, form: Form, workers: Iterable[Placed]) -> tuple[Seat, ...]:
+        """The places of workers that hold nothing but whole GPUs."""
+        roles, index = form.roles, self.grid.index
+        seats = []
+        for worker in workers:
+            role = roles[worker.role]
+            taken = role.cpus, role.host_memory_mib, role.gpus * 1000, NO_PARTS
+            seats.append(new_seat((worker.role, worker.index, index[worker.node], worker.gpus, *taken)))
+        return tuple(seats)
 
     def seat_of(self, work: Work, worker: Placed) -> Seat:
         role = work.form.roles[worker.role]

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
-from itertools import compress, count
-from operator import attrgetter, is_not
+from itertools import compress, count, repeat
+from operator import attrgetter, is_, is_not
 from typing import Any, NamedTuple
 
 from .roll import Step
@@ -63,6 +63,24 @@ class Difference(NamedTuple):
     come: list[Fresh]  # of these
     renewed: list[Fresh]  # of these, who is as he was and has only saved a checkpoint
     in_place: bool  # whether who came stands where somebody went, and nobody else has moved
+
+
+def compared(works: Sequence[Work], one: Sequence[Job], other: Sequence[Job], beginning: tuple[Job, ...]) -> Difference:
+    """The difference between the jobs of which these are the works and others."""
+    first, last = alike_at_both_ends(one, other, beginning)
+    before = [*works[first : len(works) - last]]
+    jobs = other[first : len(other) - last]
+    known = dict(zip(map(id, one[first : len(one) - last]), before, strict=True))
+    keys = [*map(id, jobs)]
+    now: list[Any] = [*map(known.get, keys)]  # between two jobs that have changed most have not
+    places = [*compress(count(), map(is_, now, repeat(None)))]
+    come = []
+    for place in places:
+        now[place] = new = Fresh(jobs[place], first + place)
+        come.append(new)
+    gone = sorted([known[key] for key in known.keys() - keys], key=attrgetter("order"))
+    in_place = len(jobs) == len(before) and [work.order - first for work in gone] == places
+    return Difference(first, last, before, gone, now, come, [], in_place)
 
 
 def stepped(works: Sequence[Work], steps: Iterable[Step], *, later: bool) -> Difference:

@@ -277,14 +277,16 @@ class Fleet:
         for seat in seats:
             node = seat.node
             soon.set_free(node, soon.free[node] | (seat.mask & usable[node]))
-            soon.add_host(node, seat.cpus, seat.memory)
+            if seat.cpus or seat.memory:
+                soon.add_host(node, seat.cpus, seat.memory)
 
     def put(self, view: View, seats: Sequence[Seat]) -> None:
         """Whole GPUs are held that were idle when an earlier plan began; `begin` must follow."""
         for seat in seats:
             node = seat.node
             view.set_free(node, view.free[node] & ~seat.mask)
-            view.add_host(node, -seat.cpus, -seat.memory)
+            if seat.cpus or seat.memory:
+                view.add_host(node, -seat.cpus, -seat.memory)
 
     def begin(self, leaving: Sequence[Seat]) -> None:
         """What will be free soon is known of each node: hold as well what is leaving, and begin a plan with what is idle then."""

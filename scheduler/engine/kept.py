@@ -22,7 +22,7 @@ window is stated, the first state is made anew, and all of it with it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from .fleet import Seat
 from .form import Forms
@@ -46,17 +46,24 @@ if TYPE_CHECKING:
     from .work import Work
 
 
-class PassedBy(NamedTuple):
+class PassedBy:
     """Who went, who came and who saved a checkpoint since a plan was last made, as far as courses that needed none have taken them up."""
 
-    gone: "dict[Work, None]"
-    come: "dict[Work, None]"
-    renewed: "Sequence[Work]"
+    def __init__(self, cluster: "Cluster") -> None:
+        self.gone: dict[Work, None] = dict.fromkeys(cluster.gone)
+        self.come: dict[Work, None] = dict.fromkeys(cluster.come)
+        self.renewed: list[Work] = [*cluster.renewed]
 
-    def and_then(self, gone: "Iterable[Work]", come: "Iterable[Work]") -> "tuple[list[Work], list[Work]]":
-        """The same with who went and came since then: of who came and is gone again nobody has heard."""
-        left = dict.fromkeys(gone)
-        return [*self.gone, *[work for work in left if work not in self.come]], [*[work for work in self.come if work not in left], *come]
+    def go_on(self, gone: "Iterable[Work]", come: "Iterable[Work]", renewed: "Iterable[Work]") -> None:
+        """Of who came and is gone again nobody has heard."""
+        for work in gone:
+            if work in self.come:
+                del self.come[work]
+            else:
+                self.gone[work] = None
+        for work in come:
+            self.come[work] = None
+        self.renewed += renewed
 
 
 Sitting = tuple[Job, tuple[Seat, ...], int, int]  # job, seats, milli-GPU, quota type
@@ -109,7 +116,8 @@ class Kept:
 
     def pass_by(self, cluster: "Cluster") -> None:
         """The state as it is taken up now, for the next plan to go on from; whatever else is kept is that of the plan before."""
-        self.passed_by = PassedBy(dict.fromkeys(cluster.gone), dict.fromkeys(cluster.come), cluster.renewed)
+        if self.passed_by is None:
+            self.passed_by = PassedBy(cluster)
         self.units = None
         self._cluster = cluster
 

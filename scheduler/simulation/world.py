@@ -87,6 +87,7 @@ class World:
         self._next_save: dict[str, int] = {}
         self._crowding = 0  # GPUs that were asked for and held, in thousandths of the fleet, times milliseconds
         works = works or {}
+        coming: list[tuple[int, int, str, str, int]] = []
         for job in scenario.jobs:
             work = job.work_ms if job.work_ms is not None else works.get(job.name, job.estimate_ms or 3_600_000)
             least = sum(role.least * self._worker_milli(job, role) for role in job.kind.roles)
@@ -94,7 +95,16 @@ class World:
             if job.run is not QUEUED and job.run.workers:
                 self._already_there(job)
             else:
-                self._at(max(scenario.now, job.submitted), "arrive", job.name, 0)
+                self._serial += 1
+                coming.append((max(scenario.now, job.submitted), self._serial, "arrive", job.name, 0))
+        self._coming = iter(sorted(coming))
+        self._expect_next()
+
+    def _expect_next(self) -> None:
+        """Only who comes next has a timer: those of all who ever come would make each of the others dearer."""
+        for timer in self._coming:
+            heappush(self.timers, timer)
+            break
 
     def _at(self, time: int, what: str, name: str, version: int) -> None:
         self._serial += 1
@@ -224,6 +234,7 @@ class World:
     def _happen(self, what: str, name: str, version: int) -> bool:
         life = self.lives[name]
         if what == "arrive":
+            self._expect_next()
             self._come(life.job.with_run(life.job.run.as_it_waits()))
             return True
         if version != life.version and what != "stopped":
@@ -304,18 +315,19 @@ class World:
         """A job has new places: from `ready` on it computes there."""
         life, job = self.lives[name], self.active[name]
         rate, milli = self._rate(job)
+        run, progress, limit = job.run, life.progress, job.limit_ms
         self._held += milli - life.milli
         life.milli = milli
-        life.version += 1
-        life.progress.form(rate, ready)
+        life.version = version = life.version + 1
+        progress.form(rate, ready)
         life.ready = ready
-        if job.run.state in ("reserved", "starting"):
-            self._at(ready, "ready", name, life.version)
-        if (end := life.progress.ends_at) is not None:
-            self._at(max(self.now, end), "end", name, life.version)
-        started = ready if life.first_start is None or job.run.started is None else job.run.started
-        if job.limit_ms is not None:
-            self._at(max(self.now, started + job.limit_ms), "limit", name, life.version)
+        if run.state in ("reserved", "starting"):
+            self._at(ready, "ready", name, version)
+        if (end := progress.ends_at) is not None:
+            self._at(max(self.now, end), "end", name, version)
+        if limit is not None:
+            started = ready if life.first_start is None or run.started is None else run.started
+            self._at(max(self.now, started + limit), "limit", name, version)
 
     # Planning
 
