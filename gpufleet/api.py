@@ -1,5 +1,6 @@
 """The HTTP API, version 1. Each app brings its own router; who asks, and how faults look, is the same for all."""
 
+import json
 from collections.abc import Callable
 from functools import wraps
 from json import JSONDecodeError
@@ -65,12 +66,22 @@ JSON_TYPES = ("", "application/json")
 _KINDS = {list: "a list", str: "a string", int: "a number", float: "a number", bool: "true or false", type(None): "null"}
 
 
+def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(key for place, (key, _) in enumerate(pairs) if any(key == other for other, _ in pairs[:place]))
+        raise UnreadableBody(f"“{twice[:100]}” is stated twice in one object of the body; nobody could say which of the two counts.")
+    return found
+
+
 class ObjectParser(Parser):
-    """A body is a JSON object: of a list or a word no field would be found, and it would pass as one that leaves everything out."""
+    """A body is a JSON object, in which no key is stated twice: of a list or a word no field would be found, and it would pass as one that leaves
+    everything out.
+    """
 
     def parse_body(self, request: HttpRequest) -> dict[str, Any]:
         try:
-            found = super().parse_body(request)
+            found = json.loads(request.body, object_pairs_hook=_each_key_once)
         except JSONDecodeError as fault:
             sent = f" It was sent as {request.content_type}; the API takes application/json." if request.content_type not in JSON_TYPES else ""
             raise UnreadableBody(f"The body is no JSON: line {fault.lineno}, column {fault.colno}: {fault.msg}.{sent}") from None

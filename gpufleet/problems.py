@@ -1,14 +1,15 @@
 """Every error of the API in one form: problem+json (RFC 9457) with a path for each bad field and the id of the request."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import structlog
 from asgiref.sync import iscoroutinefunction
 from django.core.exceptions import NON_FIELD_ERRORS, ObjectDoesNotExist, PermissionDenied, RequestDataTooBig, TooManyFieldsSent, ValidationError
 from django.db import DataError
-from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
+from django.http.response import HttpResponseBase
 from django.utils.decorators import sync_and_async_middleware
 from ninja import NinjaAPI
 from ninja.errors import AuthenticationError, HttpError, Throttled
@@ -133,6 +134,50 @@ def answer(request: HttpRequest, fault: Any) -> HttpResponse:
 def problems_install(api: NinjaAPI) -> None:
     for kind in (Exception, Http404, HttpError, RequestError):
         api.add_exception_handler(kind, answer)
+
+
+def _asked_for_heads(request: HttpRequest) -> bool:
+    return request.method == "HEAD" and request.path.startswith("/api/")
+
+
+async def _nothing() -> AsyncIterator[bytes]:
+    empty: tuple[bytes, ...] = ()
+    for part in empty:
+        yield part
+
+
+def _head_of(answer: HttpResponseBase) -> HttpResponseBase:
+    """The same without its body, and still with its length, where that is known; a stream is not begun."""
+    if isinstance(answer, StreamingHttpResponse):
+        answer.streaming_content = _nothing() if answer.is_async else ()
+    elif isinstance(answer, HttpResponse):
+        answer["Content-Length"] = str(len(answer.content))
+        answer.content = b""
+    return answer
+
+
+@sync_and_async_middleware
+def head_middleware(get_response: Callable[[HttpRequest], Any]) -> Callable[[HttpRequest], Any]:
+    """What can be read with GET can be asked for its head: operations of the API state GET alone."""
+    if iscoroutinefunction(get_response):
+
+        async def later(request: HttpRequest) -> HttpResponseBase:
+            if not _asked_for_heads(request):
+                answer: HttpResponseBase = await get_response(request)
+                return answer
+            request.method = "GET"
+            return _head_of(await get_response(request))
+
+        return later
+
+    def plain(request: HttpRequest) -> HttpResponseBase:
+        if not _asked_for_heads(request):
+            answer: HttpResponseBase = get_response(request)
+            return answer
+        request.method = "GET"
+        return _head_of(get_response(request))
+
+    return plain
 
 
 @sync_and_async_middleware

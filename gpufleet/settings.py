@@ -72,6 +72,7 @@ MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "csp.middleware.CSPMiddleware",
     "gpufleet.core.middleware.RequestIdMiddleware",
+    "gpufleet.problems.head_middleware",
     "gpufleet.problems.problem_middleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",

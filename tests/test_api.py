@@ -104,6 +104,52 @@ def test_a_body_that_is_no_object_is_not_taken_for_an_empty_one(personas: Person
     assert answer.status_code == 400
 
 
+def test_a_key_that_is_stated_twice_is_refused_and_not_decided_by_the_last_one(personas: Personas):
+    body = '{"name": "x", "quota": "acme/research/nlp", "gpus": 1, "labels": {"a": "1", "a": "2"}}'
+    told = _problem(personas.client("submitter").post("/api/v1/jobs", body, content_type="application/json"), 400)
+
+    assert told["detail"] == "“a” is stated twice in one object of the body; nobody could say which of the two counts."
+    assert not Job.objects.exists()
+
+
+# Callers send these back as they have read them, with more than can be changed.
+WHOLE = {"NodeIn", "NodeChange", "ShareIn", "PersonIn", "ChoicesIn", "OwnHookIn", "TemplateIn"}
+
+
+def test_what_is_sent_so_that_something_is_done_by_it_has_no_keys_that_there_are_not():
+    """A misspelt key would be left out, and the rest done for good."""
+    document = api.get_openapi_schema()
+    schemas, found, line = document["components"]["schemas"], set(), []
+    for operation in (one for methods in document["paths"].values() for one in methods.values()):
+        line += [answer["schema"] for answer in operation.get("requestBody", {}).get("content", {}).values()]
+    while line:
+        part = line.pop()
+        if isinstance(part, dict):
+            name = part.get("$ref", "").rpartition("/")[2]
+            if name and name not in found:
+                found.add(name)
+                line.append(schemas[name])
+            line += part.values()
+        elif isinstance(part, list):
+            line += part
+
+    open_ones = {name for name in found if "properties" in schemas[name] and schemas[name].get("additionalProperties") is not False}
+    assert len(found) > 20
+    assert open_ones == WHOLE & found
+
+
+def test_a_head_is_what_a_read_would_answer_without_its_body(personas: Personas):
+    caller = personas.client("viewer")
+    read, head = caller.get("/api/v1/me"), caller.head("/api/v1/me")
+
+    assert (head.status_code, head.content) == (200, b"")
+    assert head["Content-Length"] == str(len(read.content))
+    assert head["Content-Type"] == read["Content-Type"]
+    assert caller.head("/api/v1/jobs/j-999999").status_code == 404
+    assert caller.head("/api/v1/submissions").status_code == 405, "it can't be read"
+    assert Client().head("/api/v1/me").status_code == 401
+
+
 def _problem(answer, status):
     assert (answer.status_code, answer["Content-Type"]) == (status, "application/problem+json"), answer.content
     return answer.json()

@@ -12,6 +12,7 @@ from pydantic import Field
 from gpufleet.core.etags import IF_MATCH, revision_wanted, stamped
 from gpufleet.core.list_parameters import parameters_of
 from gpufleet.core.models import User
+from gpufleet.core.taken import Taken
 from gpufleet.navigation import access_of
 from quotas.api.lists import listed
 from quotas.api.roles import RoleOut, role_out
@@ -61,7 +62,7 @@ class PersonIn(Schema):
     email: str = Field("", json_schema_extra=EMAIL)
 
 
-class PersonNew(PersonIn):
+class PersonNew(PersonIn, Taken):
     username: str = Field(json_schema_extra={"pattern": f"^\\s*{USERNAME.pattern.replace('a-z', 'a-zA-Z')}\\s*$"})
 
 
@@ -69,11 +70,11 @@ class PersonLink(PersonOut):
     password_link: str = Field(description="Shown this once. Hand it to the person: it sets a password, works once, and for three days.")
 
 
-class Reason(Schema):
+class Reason(Taken):
     reason: str = Field("", max_length=500)
 
 
-class ClockIn(Schema):
+class ClockIn(Taken):
     utc: bool
 
 

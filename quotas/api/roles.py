@@ -7,6 +7,7 @@ from django.http import HttpRequest
 from ninja import Query, Router, Schema, Status
 from pydantic import Field
 
+from gpufleet.core.taken import Taken
 from gpufleet.core.times import now
 from gpufleet.navigation import access_of
 from quotas.api.lists import ReasonQuery
@@ -19,7 +20,7 @@ from quotas.services.roles import role_grant, role_revoke
 router = Router(tags=["Roles"])
 
 
-class RoleIn(Schema):
+class RoleIn(Taken):
     role: str
     username: str = Field("", description="A person, or …")
     group: str = Field("", description="… a group of the sign-on provider; one of the two.")

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from gpufleet.core.etags import IF_MATCH, revision_wanted, stamped
 from gpufleet.core.faults import Conflict, Stale
+from gpufleet.core.taken import Taken
 from gpufleet.core.times import now
 from gpufleet.navigation import access_of
 from quotas.models import NodeKind, QuotaNode
@@ -61,7 +62,7 @@ class NodeIn(Schema):
         return NodeValues(self.kind, self.title, self.cost_centre, self.weight, self.priority, self.overcommit, shares)
 
 
-class NodeNew(NodeIn):
+class NodeNew(NodeIn, Taken):
     parent: str | None = Field(None, description="Id of the node above; null for the top of an empty tree.")
     name: str = Field(json_schema_extra=NODE_NAME)
 
@@ -70,14 +71,14 @@ class NodeChange(NodeIn):
     revision: int | None = Field(None, description=REVISION)
 
 
-class NodeMove(Schema):
+class NodeMove(Taken):
     parent: str | None = Field(description="Id of the node above.")
     name: str = Field(json_schema_extra=NODE_NAME)
     revision: int | None = Field(None, description=REVISION)
     reason: str = Field("", max_length=500)
 
 
-class NodeEnd(Schema):
+class NodeEnd(Taken):
     revision: int | None = Field(None, description=REVISION)
     reason: str = Field("", max_length=500)
 

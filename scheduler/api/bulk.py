@@ -35,7 +35,7 @@ from scheduler.view_queries import QUERY_LENGTH, Parameters
 router = Router(tags=["Jobs"])
 
 
-class MeantIn(Schema):
+class MeantIn(Taken):
     id: str = Field(max_length=24)
     revision: int | None = Field(None, ge=0, le=2_147_483_647, description="That was read: a job at another one is left alone.")
 

@@ -5,6 +5,7 @@ from django.http import HttpRequest
 from ninja import Field, Router, Schema
 from ninja.errors import AuthenticationError
 
+from gpufleet.core.taken import Taken
 from gpufleet.core.times import now
 from scheduler.models import Attempt
 from scheduler.services.checkpoints import Shard, attempt_of_token, shard_report
@@ -13,7 +14,7 @@ router = Router(tags=["Checkpoints"])
 BIGGEST = 2**63 - 1
 
 
-class ShardIn(Schema):
+class ShardIn(Taken):
     """One rank's part of a checkpoint, once it is safely written."""
 
     step: int = Field(ge=0, le=BIGGEST)

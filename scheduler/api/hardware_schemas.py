@@ -6,6 +6,7 @@ from typing import Any, Literal
 from ninja import Schema
 from pydantic import Field
 
+from gpufleet.core.taken import Taken
 from scheduler.models import GpuMode, Health
 from scheduler.services.hardware import REASON_LENGTH
 
@@ -248,23 +249,23 @@ class BoardsOut(Schema):
     items: list[BoardOut]
 
 
-class HealthIn(Schema):
+class HealthIn(Taken):
     to: str = Field(description="What it becomes; not every health follows on every other.", json_schema_extra=_ANY_HEALTH)
     reason: str = Field(description="Kept in its history and in the audit log.", json_schema_extra=REASON)
     seen: str | None = Field(None, description="The health that was read: if it has changed since, the answer is 409.")
 
 
-class SpareIn(Schema):
+class SpareIn(Taken):
     spare: bool = Field(description="Whether it is kept out of normal placement, for replacements.")
     reason: str = Field(description="Kept in its history and in the audit log.", json_schema_extra=REASON)
 
 
-class InstanceIn(Schema):
+class InstanceIn(Taken):
     profile: str = Field(description="As `GET /mig/boards` names it.")
     start: int = Field(description="The memory slice at which it begins.")
 
 
-class GeometryIn(Schema):
+class GeometryIn(Taken):
     """`mode` whole takes no instances. `seen` is the layout that the caller started from; a newer one is answered with 409."""
 
     mode: Literal["mig", "whole"]

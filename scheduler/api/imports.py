@@ -8,6 +8,7 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Router, Schema
 from pydantic import Field
 
+from gpufleet.core.taken import Taken
 from gpufleet.core.times import now
 from gpufleet.web import access_of
 from scheduler.api.lists import answered
@@ -21,7 +22,7 @@ from scheduler.services.imports import Preview, import_apply, import_preview
 router = Router(tags=["Import"])
 
 
-class ImportIn(Schema):
+class ImportIn(Taken):
     """A file of hardware as text."""
 
     format: Literal["yaml", "json", "csv"]
@@ -30,7 +31,7 @@ class ImportIn(Schema):
     source: str = Field("API", description="What the import is listed as, such as the file's name.")
 
 
-class DiscoverIn(Schema):
+class DiscoverIn(Taken):
     cluster: str = Field("", description="The cluster that the machine belongs to; by default the one that it is in already.")
 
 

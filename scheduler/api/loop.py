@@ -7,6 +7,7 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Router, Schema
 from pydantic import Field
 
+from gpufleet.core.taken import Taken
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of
 from scheduler.api.lists import answered, listed, parameters_of
@@ -138,11 +139,11 @@ def scenario(request: HttpRequest) -> HttpResponse:
     return HttpResponse(scenario_now(access_of(request), now()), content_type="application/json")
 
 
-class PauseIn(Schema):
+class PauseIn(Taken):
     reason: str = Field(min_length=1, max_length=280, description="Shown to everybody who wonders why nothing starts.")
 
 
-class ResumeIn(Schema):
+class ResumeIn(Taken):
     reason: str = Field("", max_length=280)
 
 

@@ -8,6 +8,7 @@ from ninja import Router, Schema, Status
 from pydantic import Field
 
 from gpufleet.core.etags import IF_MATCH, revision_wanted, stamped
+from gpufleet.core.taken import Taken
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of
 from quotas.permissions import Access
@@ -41,7 +42,7 @@ class NoticesOut(Schema):
     previous: str | None
 
 
-class ReadIn(Schema):
+class ReadIn(Taken):
     ids: list[int] | None = Field(None, max_length=1000, description="Null: all.")
 
 

@@ -8,6 +8,7 @@ from ninja import Query, Router, Schema, Status
 from pydantic import Field
 
 from gpufleet.core.etags import IF_MATCH, revision_wanted, stamped
+from gpufleet.core.taken import Taken
 from gpufleet.core.times import now
 from gpufleet.web import Access, access_of
 from scheduler.api.lists import answered
@@ -43,14 +44,14 @@ class ViewsQuery(Schema):
     after: str = Field("", max_length=2000, description="The `next` of the page before")
 
 
-class ViewIn(Schema):
+class ViewIn(Taken):
     name: str = Field(max_length=200)
     parameters: Parameters = Field(default_factory=dict, description="As of `GET /jobs`: filters, q, sort and size.")
     shared_with: str = Field("", max_length=500, description="The path of a node: seen by all who see something of its subtree.")
     default: bool = False
 
 
-class ViewChange(Schema):
+class ViewChange(Taken):
     """What is not named stays. An empty `shared_with` shares it with nobody."""
 
     name: str | None = Field(None, max_length=200)

@@ -9,6 +9,7 @@ from ninja import Query, Router, Schema, Status
 from pydantic import Field
 
 from gpufleet.core.etags import IF_MATCH, revision_wanted, stamped
+from gpufleet.core.taken import Taken
 from gpufleet.core.times import now
 from gpufleet.web import Access, Can, access_of
 from quotas.api.lists import ReasonQuery
@@ -65,7 +66,7 @@ class ScheduleDetailOut(ScheduleOut):
     may_steer: bool
 
 
-class ScheduleChange(Schema):
+class ScheduleChange(Taken):
     """What is not named stays; null takes a bound away."""
 
     name: str | None = Field(None, max_length=200)
@@ -103,7 +104,7 @@ class RunsOut(Schema):
     previous: str | None
 
 
-class ScheduleReason(Schema):
+class ScheduleReason(Taken):
     reason: str = Field("", max_length=280, description="Kept in the audit log; of a pause it is shown to all who see the schedule.")
 
 

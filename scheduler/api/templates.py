@@ -8,6 +8,7 @@ from django.shortcuts import get_object_or_404
 from ninja import Query, Router, Schema
 from pydantic import Field
 
+from gpufleet.core.taken import Taken
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of
 from quotas.models import QuotaNode
@@ -89,7 +90,7 @@ class TemplateIn(Schema):
     reason: str = Field("", max_length=280)
 
 
-class ArchiveIn(Schema):
+class ArchiveIn(Taken):
     ref: str = Field(max_length=700)
     reason: str = Field("", max_length=280)
 

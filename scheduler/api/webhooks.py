@@ -9,6 +9,7 @@ from ninja import Query, Router, Schema, Status
 from pydantic import Field
 
 from gpufleet.core.etags import IF_MATCH, revision_wanted, stamped
+from gpufleet.core.taken import Taken
 from gpufleet.core.times import now
 from gpufleet.web import access_of
 from quotas.api.lists import ReasonQuery
@@ -54,7 +55,7 @@ NAME: dict[str, Any] = {"minLength": 1, "maxLength": NAME_LENGTH, "pattern": r"\
 KINDS: dict[str, Any] = {"items": {"type": "string", "enum": list(Happened)}, "minItems": 1}
 
 
-class WebhookIn(Schema):
+class WebhookIn(Taken):
     quota: str = Field(max_length=500, description="The path of a node: it is told of the jobs below it.")
     name: str = Field(max_length=200, json_schema_extra=NAME)
     url: str = Field(max_length=2000, json_schema_extra={"maxLength": 500})
@@ -62,7 +63,7 @@ class WebhookIn(Schema):
     reason: str = Field("", max_length=500)
 
 
-class WebhookChange(Schema):
+class WebhookChange(Taken):
     """What is not named stays."""
 
     name: str | None = Field(None, max_length=200)
@@ -72,7 +73,7 @@ class WebhookChange(Schema):
     reason: str = Field("", max_length=500)
 
 
-class ReasonIn(Schema):
+class ReasonIn(Taken):
     reason: str = Field("", max_length=500)
 
 
