@@ -61,12 +61,12 @@ def ago(moment: str | None, now: datetime | None = None) -> str:
     if not moment:
         return "-"
     when = datetime.fromisoformat(moment)
-    seconds = int(((now or datetime.now(UTC)) - when).total_seconds())
-    ahead, distance = seconds < 0, abs(seconds)
+    now = now or datetime.now(UTC)
+    ahead, distance = when > now, abs(int((now - when).total_seconds()))
     for size, unit in ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s")):
         if distance >= size:
             return f"in {distance // size} {unit}" if ahead else f"{distance // size} {unit} ago"
-    return "now"
+    return "in a moment" if ahead else "now"
 
 
 def ahead(moment: str | None, now: datetime | None = None) -> str:

@@ -37,6 +37,10 @@ class ArrayView:
     may_steer: bool
 
     @property
+    def shows_parameters(self) -> bool:
+        return self.may_steer and any(row.job.parameters for row in self.rows)
+
+    @property
     def said(self) -> str:
         return ", ".join(f"{part.label.lower()} {part.count:,}" for part in self.parts)
 

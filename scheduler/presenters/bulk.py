@@ -68,6 +68,8 @@ class BulkView:
 def bulk_view(preview: Preview) -> BulkView:
     asked, jobs = preview.asked, preview.changing
     heading, button, _ = WORDS[asked.action]
+    if asked.priority is not None:
+        heading, button = (f"Set the priority of {{}} to {asked.priority:,}{end}" for end in ("?", ""))
     number = plural(len(jobs), "job")
     return BulkView(
         preview=preview,

@@ -41,12 +41,12 @@
   }
 
   function relative(moment) {
-    const seconds = Math.trunc((serverNow() - moment) / 1000);
-    const distance = Math.abs(seconds);
-    if (distance < 5) return "just now";
+    const coming = moment > serverNow();
+    const distance = Math.abs(Math.trunc((serverNow() - moment) / 1000));
+    if (distance < 5) return coming ? "in a moment" : "just now";
     const [size, unit] = UNITS.find(([size]) => distance >= size);
     const count = `${Math.floor(distance / size).toLocaleString("en")}\u00a0${unit}`;
-    return seconds < 0 ? `in ${count}` : `${count} ago`;
+    return coming ? `in ${count}` : `${count} ago`;
   }
 
   function absolute(moment, timeStyle = "medium") {

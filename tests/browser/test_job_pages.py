@@ -417,10 +417,10 @@ def test_jobs_are_chosen_and_steered_after_a_look(visit, jobs, width):
     assert visitor.axe() == []
     bar.get_by_role("button", name="Preview", exact=True).click()
 
-    expect(page.get_by_role("heading", level=1)).to_have_text("Change the priority of 2 jobs?")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Set the priority of 2 jobs to 80?")
     assert visitor.axe() == []
     assert set(Job.objects.values_list("priority", flat=True)) == {50}
-    page.get_by_role("button", name="Change the priority of 2 jobs").click()
+    page.get_by_role("button", name="Set the priority of 2 jobs to 80").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Changed the priority of 2 jobs")
     assert visitor.axe() == []
     assert list(Job.objects.order_by("id").values_list("priority", flat=True)) == [80, 50, 80, 50]
@@ -462,7 +462,7 @@ def test_a_priority_that_is_missing_is_said_at_its_field_and_what_was_chosen_sta
     expect(box).to_be_checked()
     number.fill("80")
     page.get_by_role("button", name="Preview", exact=True).click()
-    expect(page.get_by_role("heading", level=1)).to_have_text("Change the priority of 1 job?")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Set the priority of 1 job to 80?")
 
 
 def test_without_scripts_the_boxes_and_the_bar_are_a_form(visit, jobs):

@@ -61,7 +61,17 @@ def test_what_was_expected_earlier_comes_at_any_moment():
 
 @pytest.mark.parametrize(
     ("seconds", "said"),
-    [(0, "just now"), (59, "59 s ago"), (60, "1 min ago"), (3599, "59 min ago"), (7200, "2 h ago"), (86_400 * 40, "40 d ago"), (-90, "in 1 min")],
+    [
+        (0, "just now"),
+        (59, "59 s ago"),
+        (60, "1 min ago"),
+        (3599, "59 min ago"),
+        (7200, "2 h ago"),
+        (86_400 * 40, "40 d ago"),
+        (-90, "in 1 min"),
+        (-4, "in a moment"),
+        (-0.4, "in a moment"),
+    ],
 )
 def test_relative_times_use_one_unit_rounded_down(seconds, said):
     assert shell.relative(NOON - timedelta(seconds=seconds), NOON) == said.replace(" s", "\xa0s").replace(" min", "\xa0min").replace(

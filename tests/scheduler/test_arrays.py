@@ -28,7 +28,9 @@ def sweep(ours, personas):
 
     def make(*states, array="a-1", on=None, **fields):
         given = {"on": on or ours, "owner": personas.users["submitter"], "array": array, "submitted_at": now() - timedelta(hours=2)} | fields
-        return [job(f"lr[{place}]", state=state, array_index=place, parameters={"LR": f"0.{place}"}, **given) for place, state in enumerate(states)]
+        return [
+            job(f"lr[{place}]", state=state, array_index=place, **{"parameters": {"LR": f"0.{place}"}} | given) for place, state in enumerate(states)
+        ]
 
     return make
 
@@ -137,7 +139,10 @@ def test_the_page_shows_failures_first_and_parameters_to_its_people(personas, sw
     assert "<code>LR=0.2</code>" in html and "Preview" in html
     seen = personas.client("viewer").get("/jobs/arrays/a-1/").content.decode()
     assert "LR=0.2" not in seen and "Preview" not in seen
-    own = Job.objects.get(array_index=0)
+    assert 'scope="col">Parameters<' in html
+    sweep("queued", array="a-3", parameters={})
+    assert 'scope="col">Parameters<' not in personas.client("submitter").get("/jobs/arrays/a-3/").content.decode(), "an empty column says nothing"
+    own = Job.objects.get(array="a-1", array_index=0)
     assert '<a href="/jobs/arrays/a-1/">a-1</a>' in personas.client("viewer").get(f"/jobs/{own.public_id}/").content.decode()
 
 

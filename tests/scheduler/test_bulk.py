@@ -441,7 +441,7 @@ def test_in_the_console_rows_are_chosen_looked_at_and_then_steered(personas, our
     listed = client.get("/jobs/").content.decode()
     assert f'name="row" value="{first.public_id}" form="bulk"' in listed
     html = preview_page(client, "priority", first, second, priority="80")
-    assert "Change the priority of 2 jobs?" in html
+    assert "Set the priority of 2 jobs to 80?" in html
     assert "Priority 50 becomes 80." in html
     assert set(Job.objects.values_list("priority", flat=True)) == {50}
 

@@ -128,10 +128,9 @@ def _nothing(why: str) -> SafeString:
 
 def relative(when: datetime, now: datetime) -> str:
     """`5 min ago`, `in 3 h`. One unit, rounded down, as the browser's script says it too."""
-    seconds = int((now - when).total_seconds())
-    ahead, distance = seconds < 0, abs(seconds)
+    ahead, distance = when > now, abs(int((now - when).total_seconds()))
     if distance < 5:
-        return "just now"
+        return "in a moment" if ahead else "just now"
     for size, unit in ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s")):
         if distance >= size:
             count = f"{distance // size:,}{THIN}{unit}"
