@@ -74,19 +74,27 @@ def next_wake(cycle: Cycle, before: int | None = None) -> int | None:
     """The earliest instant at which a plan could differ although nothing happened; or, of those before an instant, the earliest."""
     now, cluster = cycle.now, cycle.cluster
     wakes = _wakes(cycle)
-    ahead = Ahead(cycle, wakes.protections)
-    touched = dict.fromkeys((*cluster.journal, *(work for work in cycle.asking.open if work.degraded)))
+    touched = dict.fromkeys(cluster.journal)
+    if cycle.asking.open:
+        touched.update(dict.fromkeys(work for work in cycle.asking.open if work.degraded))
     untimed = wakes.untimed
     untimed.update(dict.fromkeys(cluster.come))
-    wakes.times.update((work, mine) for work in ahead.some(untimed) if (mine := ahead.of(work)) and work not in touched)
-    wakes.untimed = {work: None for work in touched if work in untimed}
-    times = [at for work, mine in wakes.times.items() if work not in touched for at in mine]
-    times.extend(at for work in ahead.some(touched) for at in ahead.of(work))
-    times.extend(cluster.windows.times())
-    times.extend(at + HOUR_MS for at in cycle.grid.repartitioned)
+    times: list[int] = []
+    if untimed or touched:
+        ahead = Ahead(cycle, wakes.protections)
+        for work in ahead.some(untimed):
+            if work not in touched and (mine := ahead.of(work)):
+                wakes.times[work] = mine
+        wakes.untimed = {work: None for work in touched if work in untimed}
+        times += [at for work in ahead.some(touched) for at in ahead.of(work)]
+    times += [at for work, mine in wakes.times.items() if work not in touched for at in mine]
+    if cycle.scenario.windows:
+        times.extend(cluster.windows.times())
+    if cycle.grid.repartitioned:
+        times.extend(at + HOUR_MS for at in cycle.grid.repartitioned)
     if before is None or not cycle.book.unsettled or _may_be_kept_before(before, cycle, _ends(cycle, wakes).freed_before(before, cycle, touched)):
-        times.extend(now + entry.at for entry in cycle.book.entries)
-    return min((at for at in times if at > now), default=None)
+        times += [now + entry.at for entry in cycle.book.entries]
+    return min([at for at in times if at > now], default=None)
 
 
 def _may_be_kept_before(instant: int, cycle: Cycle, freed: int) -> bool:
