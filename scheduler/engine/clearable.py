@@ -1,10 +1,10 @@
 """How few jobs have to leave each node so that one more worker fits there, and what they lose: columns by node, kept from plan to plan.
 
 A node is looked at again when who could be moved off it, or what is idle there, is another than the last time. Nodes whose jobs would find no
-room elsewhere are passed over, as far as counting tells.
+room elsewhere are passed over, as far as counting tells. `clearable_few` does the same for few nodes, one by one.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 from itertools import combinations
 from math import comb
@@ -16,6 +16,7 @@ import numpy.typing as npt
 from .columns import ints
 from .fleet import View
 from .grid import Ints
+from .work import Work
 
 if TYPE_CHECKING:
     from .movables import Clearing, Movables
@@ -105,23 +106,14 @@ class Clearable:
             self._choices.clear()
 
     def _count_places(self, node: int, idle: int, clearing: "Clearing", usable: Sequence[int]) -> None:
-        """What is won and taken where jobs leave this node.
-
-        A worker who fills another node wins there what he takes. What comes free where he shares one is not counted.
-        """
-        here, sizes = [], set()
-        for work in clearing.works:
-            for seat in work.seats:
-                size = seat.mask.bit_count()
-                if seat.node == node:
-                    here.append(size)
-                elif size and size != usable[seat.node]:
-                    return
-                sizes.add(size)
-        self._won[:, node] = _won(idle, tuple(here), len(self._sizes))
+        """What is won and taken where jobs leave this node, where that can be counted."""
+        leaving = sizes_leaving(node, clearing.works, usable)
+        if leaving is None:
+            return
+        here, sizes = leaving
+        self._won[:, node] = _won(idle, here, len(self._sizes))
         for size in sizes:
-            if size:
-                self._content[size - 1, node] = False
+            self._content[size - 1, node] = False
 
     def _beyond(self, stand: int) -> Ints:
         """How many places must be won for so many workers of the job, by the GPUs of who is moved."""
@@ -158,7 +150,7 @@ class Clearable:
             return known[2]
         fewest = self._together(need, allowed, roomy)
         if len(fewest) > 1:
-            return min(fewest, key=lambda nodes: _lost(map(weighed, nodes)))  # what is lost depends on the moment
+            return least_lost(fewest, weighed)  # what is lost depends on the moment
         nodes = fewest[0] if fewest else None
         self._sets[need] = allowed, self._looks, nodes
         return nodes
@@ -173,13 +165,11 @@ class Clearable:
         low, high, count, short = need
         jobs = self.jobs[low:high] * ((allowed[low:high] > 0) & roomy)
         places = np.flatnonzero(jobs)
-        pool = short
-        while pool < len(places) and comb(pool + 1, short) <= MOST_SETS:
-            pool += 1
+        pool = pool_of(len(places), short)
         if pool == short:
             return []
         places = places[np.argsort(jobs[places], kind="stable")][:pool] + low
-        sets = places[_ways(pool, short)]
+        sets = places[ways(pool, short)]
         enough = self._won[:, sets].sum(axis=2) >= self._beyond(count)[:, None]
         sets = sets[(enough | self._content[:, sets].all(axis=2)).all(axis=0)]
         if not len(sets):
@@ -231,20 +221,59 @@ class Clearable:
         return int((ahead[catches_up] // faster[catches_up]).min()) if catches_up.any() else NEVER
 
 
+def sizes_leaving(node: int, works: Sequence[Work], usable: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """GPUs of the workers who leave a node, and all sizes that need a place elsewhere; None where what comes free can't be counted.
+
+    A worker who fills another node wins there what he takes. What comes free where he shares one is not counted.
+    """
+    here: list[int] = []
+    sizes: list[int] = []
+    for work in works:
+        for seat in work.seats:
+            size = seat.mask.bit_count()
+            if seat.node == node:
+                here.append(size)
+            elif size and size != usable[seat.node]:
+                return None
+            if size and size not in sizes:
+                sizes.append(size)
+    return tuple(here), tuple(sizes)
+
+
 @lru_cache(4096)
-def _won(idle: int, leaving: tuple[int, ...], most: int) -> Ints:
+def won_by_leaving(idle: int, leaving: tuple[int, ...], most: int) -> tuple[int, ...]:
     """By the GPUs of a worker, the places on a node that are won by these leaving it, without those that they take."""
     there = idle + sum(leaving)
-    return ints([there // size - idle // size - sum([each // size for each in leaving]) for size in range(1, most + 1)])
+    return tuple([there // size - idle // size - sum([each // size for each in leaving]) for size in range(1, most + 1)])
+
+
+@lru_cache(4096)
+def _won(idle: int, leaving: tuple[int, ...], most: int) -> Ints:
+    return ints(won_by_leaving(idle, leaving, most))
+
+
+def pool_of(most: int, short: int) -> int:
+    """Of how many nodes sets of so many are looked at; no more than there have to be where that is all of them."""
+    pool = short
+    while pool < most and comb(pool + 1, short) <= MOST_SETS:
+        pool += 1
+    return pool
 
 
 @cache
-def _ways(pool: int, short: int) -> Ints:
+def ways(pool: int, short: int) -> Ints:
     """So many of a pool, in every way."""
     return np.array(list(combinations(range(pool), short)), dtype=np.int64)
 
 
-def _lost(cleared: Iterable[Weight]) -> tuple[int, list[Weight]]:
-    """How sets of nodes compare that are cleared by moving as many jobs: least lost of all of them together, then node by node."""
-    weights = sorted(cleared)
-    return sum([weight[1] for weight in weights]), weights
+def least_lost(sets: Sequence[list[int]], weighed: Weighed) -> list[int]:
+    """Of sets of nodes that are cleared by moving as many jobs the one whose jobs lose least together; then node by node."""
+    weights: dict[int, Weight] = {}
+    for nodes in sets:
+        for node in nodes:
+            if node not in weights:
+                weights[node] = weighed(node)
+    lost = [sum([weights[node][1] for node in nodes]) for nodes in sets]
+    least = min(lost)
+    even = [nodes for nodes, each in zip(sets, lost, strict=True) if each == least]
+    return even[0] if len(even) == 1 else min(even, key=lambda nodes: sorted([weights[node] for node in nodes]))

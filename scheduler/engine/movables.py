@@ -5,12 +5,15 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from .clearable import Clearable
+from .clearable_few import ClearableFew
 from .cluster import Cluster
 from .fleet import Seat
 from .units import begin_of, lost_since
 from .work import Work
 
 Here = Sequence[tuple[int, Work]]  # (GPUs on the node, job), those with the most first
+Leaving = tuple[int, list[Work] | None]  # how many jobs at least clear so many GPUs; and who they are, where that is the same at any time
+FEW = 256  # nodes that are looked at one by one
 
 
 class Clearing(NamedTuple):
@@ -28,16 +31,18 @@ class Clearing(NamedTuple):
 
 
 class Movables:
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, few: int = FEW) -> None:
         self.cluster = cluster
+        self.few = few
         self._read = len(cluster.journal)  # so much of the journal is known
         self._held: dict[Work, tuple[Seat, ...]] = {}
         self._on_node: dict[int, dict[Work, int]] = {}
         self._here: dict[int, Here] = {}  # the same in order, of the nodes about which that was asked
-        self._fewest: dict[tuple[int, int], int] = {}
-        self._clearings: dict[tuple[int, int], Clearing | None] = {}
+        self._leaving: dict[tuple[int, int], Leaving] = {}
+        self._clearings: dict[tuple[int, int], Clearing] = {}
         self._asked: dict[int, set[int]] = {}  # by node, of how many GPUs any of these is known
-        self._clearable: dict[int, Clearable] = {}
+        self._clearable: dict[int, Clearable | ClearableFew] = {}
+        self._touched: set[int] = set()  # nodes about which what is known is out of date
         self._gone: dict[Work, None] = {}  # since somebody last asked
         self._come: dict[Work, None] = {}
         self._renewed: dict[Work, None] = {}  # and who has less to lose
@@ -79,6 +84,8 @@ class Movables:
         if self._read < len(journal):
             self._look(dict.fromkeys(journal[self._read :]))
             self._read = len(journal)
+        if self._touched:
+            self._forget_touched()
 
     def _look(self, works: Iterable[Work]) -> None:
         for work in works:
@@ -88,28 +95,34 @@ class Movables:
         before = self._held.get(work, ())
         if before == seats:
             return
-        for node in {seat.node for seat in before}:
-            self._touch(node)
-            here = self._on_node[node]
-            del here[work]
-            if not here:
-                del self._on_node[node]
+        touched, on_node = self._touched, self._on_node
+        for seat in before:
+            node = seat.node
+            here = on_node.get(node, {})
+            if work in here:  # another worker may have stood there
+                touched.add(node)
+                del here[work]
+                if not here:
+                    del on_node[node]
         for seat in seats:
-            self._touch(seat.node)
-            here = self._on_node.setdefault(seat.node, {})
+            node = seat.node
+            touched.add(node)
+            here = on_node.get(node) or on_node.setdefault(node, {})
             here[work] = here.get(work, 0) + seat.mask.bit_count()
         if seats:
             self._held[work] = seats
         else:
             del self._held[work]
 
-    def _touch(self, node: int) -> None:
-        self._here.pop(node, None)
-        for needed in self._asked.pop(node, ()):
-            self._fewest.pop((node, needed), None)
-            self._clearings.pop((node, needed), None)
+    def _forget_touched(self) -> None:
+        touched, self._touched = self._touched, set()
+        for node in touched:
+            self._here.pop(node, None)
+            for needed in self._asked.pop(node, ()):
+                self._leaving.pop((node, needed), None)
+                self._clearings.pop((node, needed), None)
         for clearable in self._clearable.values():
-            clearable.stale.add(node)
+            clearable.stale |= touched
 
     # Asking
 
@@ -125,58 +138,55 @@ class Movables:
             known = self._here[node] = sorted([(count, work) for work, count in held], key=itemgetter(0), reverse=True)
         return known
 
-    def fewest(self, node: int, needed: int) -> int:
-        """How many jobs of a node at least hold so many GPUs there; 0 where all together hold less."""
+    def leaving(self, node: int, needed: int) -> Leaving:
+        """Who leaves a node so that so many GPUs come free there."""
         key = node, needed
-        known = self._fewest.get(key)
+        known = self._leaving.get(key)
         if known is None:
             self._asked.setdefault(node, set()).add(needed)
-            known = self._fewest[key] = _fewest(self.here(node), needed)
+            known = self._leaving[key] = _leaving(self.here(node), needed)
         return known
+
+    def fewest(self, node: int, needed: int) -> int:
+        """How many jobs of a node at least hold so many GPUs there; 0 where all together hold less."""
+        return self.leaving(node, needed)[0]
 
     def clearing(self, node: int, needed: int) -> Clearing | None:
         """What it takes to clear so many GPUs of a node, where that is the same at any time."""
         key = node, needed
-        if key not in self._clearings:
-            self._asked.setdefault(node, set()).add(needed)
-            self._clearings[key] = _clearing(self.here(node), needed)
-        return self._clearings[key]
+        known = self._clearings.get(key)
+        if known is None and (works := self.leaving(node, needed)[1]) is not None:
+            known = self._clearings[key] = _clearing(works)
+        return known
 
-    def clearable(self, gpus: int) -> Clearable:
+    def clearable(self, gpus: int) -> Clearable | ClearableFew:
         """What it takes to clear each node for one more worker of so many GPUs."""
         self._follow()
         soon = self.cluster.fleet.soon
         known = self._clearable.get(gpus)
         if known is None:
-            known = self._clearable[gpus] = Clearable(gpus, len(soon.count), soon.grid.most_gpus)
+            made = ClearableFew if len(soon.count) <= self.few else Clearable
+            known = self._clearable[gpus] = made(gpus, len(soon.count), soon.grid.most_gpus)
         known.catch_up(self, soon)
         return known
 
 
-def _fewest(here: Here, needed: int) -> int:
-    for size, (count, _) in enumerate(here, 1):
-        needed -= count
-        if needed <= 0:
-            return size
-    return 0
-
-
-def _clearing(here: Here, needed: int) -> Clearing | None:
+def _leaving(here: Here, needed: int) -> Leaving:
+    """As long as nobody suffices by himself, who has the most."""
     chosen: list[Work] = []
-    for count, work in here:  # as long as nobody suffices by himself, who has the most
+    for at, (count, work) in enumerate(here, 1):
         if count >= needed:
-            break
+            several = at < len(here) and here[at][0] >= needed  # who loses least of them depends on the moment
+            chosen.append(work)
+            return at, None if several or any(one.milli % 1000 for one in chosen) else chosen
         chosen.append(work)
         needed -= count
-    enough = [work for count, work in here[len(chosen) :] if count >= needed]
-    if len(enough) != 1:
-        return None  # who loses least of them depends on the moment
-    chosen.append(enough[0])
+    return 0, None
+
+
+def _clearing(works: list[Work]) -> Clearing:
     each_ms = before = since = 0
-    for work in chosen:
-        gpus, rest = divmod(work.milli, 1000)
-        if rest:
-            return None
+    for work in works:
         if not work.fresh and work.job.run.started is None:
             continue
         begun = begin_of(work.job, 0)
@@ -185,7 +195,8 @@ def _clearing(here: Here, needed: int) -> Clearing | None:
         extra = lost_since(work.job, work.milli, begun, begun=begun)  # what saving and restoring costs
         before += extra
         if not work.fresh:
+            gpus = work.milli // 1000
             each_ms += gpus
             before -= gpus * begun
             since = max(since, begun)
-    return Clearing(chosen, each_ms, before, since, sorted([-work.job.submitted for work in chosen]), [work.job.name for work in chosen])
+    return Clearing(works, each_ms, before, since, sorted([-work.job.submitted for work in works]), [work.job.name for work in works])

@@ -39,6 +39,7 @@ class Sieve:
     through: Callable[[int, list[Work]], list[Work]]
 
 
+FEW = 64  # queues that are all looked at again by every pass
 MANY = 8  # changes from which on it pays to look first of which leaves they are
 # Whose turn it is: who stays within his fair share; everyone; or everyone as long as nobody starts in vain.
 FAIR, ANYONE, IN_ORDER = range(3)
@@ -74,6 +75,7 @@ class Cycle:
         self._units: Units | None = None
         self._orders: dict[int, int] = {}
         self._waiting: dict[int, list[Work]] = {}  # of which wait now, as far as that was asked since it last changed
+        self._all_waiting: dict[int, list[Work]] | None = None  # the same of all leaves in which anybody waits
         self._stirred: set[int] = set()  # leaves of which a job may have been changed
         self._read = 0  # how much of the cluster's journal it knows
         self.refused: dict[tuple[Any, ...], int] = {}  # what a search refused, and in which state
@@ -167,6 +169,7 @@ class Cycle:
                 home = work.home
                 mine = here.setdefault(home, [])
             mine.append(work)
+        self._all_waiting = None
         for leaf, works in here.items():
             queue = self.leaf_queues[leaf] = [*self.leaf_queues.get(leaf, ())]  # a walk may still go along the old one
             self._waiting.pop(leaf, None)
@@ -238,7 +241,9 @@ class Cycle:
         """Those of a queue above a class and number."""
         if self._owed:
             return [work for work in queue if work.form.level > level]
-        return queue[: bisect_left(queue, (-level[0], -level[1]), key=attrgetter("form.order"))]
+        if not queue or queue[0].form.level <= level:
+            return []
+        return queue if queue[-1].form.level > level else queue[: bisect_left(queue, (-level[0], -level[1]), key=attrgetter("form.order"))]
 
     def asking_again(self) -> Iterable[Work]:
         """Who was put out at some time in this plan, and waited like everyone else then."""
@@ -283,9 +288,18 @@ class Cycle:
             self._waiting[leaf] = known
         return known
 
+    def waiting_by_leaf(self) -> dict[int, list[Work]]:
+        """The same of every leaf in which anybody waits."""
+        self._ask_again()
+        self._follow()
+        if self._all_waiting is None:
+            self._all_waiting = {leaf: queue for leaf in self.leaf_queues if (queue := self.waiting_in(leaf))}
+        return self._all_waiting
+
     def _follow(self) -> None:
         journal = self.cluster.journal
         if len(journal) > self._read:
+            self._all_waiting = None
             homes = [work.home for work in journal[self._read :]]
             for home in set(homes) if len(homes) > MANY else homes:
                 self._waiting.pop(home, None)
@@ -337,19 +351,17 @@ class Cycle:
         self, division: Division, choice: int, test: Callable[[Work], bool] | None = None, sieve: Sieve | None = None
     ) -> dict[int, list[Work]]:
         """Waiting jobs by leaf that try a type of the division as n-th choice; all that pass the test pass the sieve, too."""
-        if sieve is not None and test is not None and self.by_leaf:
+        if sieve is not None and test is not None and self.by_leaf and len(self.leaf_queues) > FEW:
             chosen_of = {leaf: [work for work in chosen if test(work)] for leaf, chosen in self._sifted(sieve).items()}
             return {leaf: chosen for leaf, chosen in chosen_of.items() if chosen}
-        self._ask_again()
         found: dict[int, list[Work]] = {}
         by_type = self.tree.by_type
-        for leaf in self.leaf_queues:
-            chosen = self.waiting_in(leaf)
-            if sieve is not None and chosen:
+        for leaf, chosen in self.waiting_by_leaf().items():
+            if sieve is not None:
                 chosen = sieve.through(leaf, chosen)
             if by_type:
                 chosen = [work for work in chosen if self._chosen_type(work, choice) in division.types]
-            if test is not None:
+            if test is not None and chosen:
                 chosen = [work for work in chosen if test(work)]
             if chosen:
                 found[leaf] = chosen

@@ -12,7 +12,7 @@ from ..form import Wants
 from ..movables import Here
 from ..placement import Placer
 from ..reasons import Reason, counted, reason
-from ..state import Cycle
+from ..state import Cycle, Sieve
 from ..taking import Target, place_in, targets
 from ..units import lost_since, lost_work
 from ..values import Preemptible
@@ -28,9 +28,14 @@ Option = tuple[int, int, list[int], list[str], int, list[Work]]
 
 
 def run(cycle: Cycle) -> None:
-    idle = any(cycle.idle_milli(quota_type) for quota_type in range(len(cycle.grid.types)))
+    idle = sum([cycle.idle_milli(quota_type) for quota_type in range(len(cycle.grid.types))])
     if idle and (cycle.cluster.moves_left > 0 or cycle.any_overdue()):
-        walk(cycle, partial(may_consolidate, cycle), consolidate)
+        walk(cycle, may_consolidate, consolidate, Sieve("consolidate", idle, partial(no_more, idle)))
+
+
+def no_more(idle: int, leaf: int, queue: list[Work]) -> list[Work]:
+    """Those that ask for no more than all that is idle."""
+    return [work for work in queue if work.form.lowest <= idle or work.seats]
 
 
 def may_consolidate(cycle: Cycle, work: Work, quota_type: int) -> bool:
@@ -40,7 +45,7 @@ def may_consolidate(cycle: Cycle, work: Work, quota_type: int) -> bool:
         return False
     if not work.seats and cycle.refused.get(_alike(cycle, work, quota_type)) == cycle.placed:
         return False
-    if any(role.parted for role in work.kind.roles) or _moves_for(cycle, work) <= 0 or _just_put_out(cycle, work):
+    if work.form.parted or _moves_for(cycle, work) <= 0 or _just_put_out(cycle, work):
         return False
     if work.kind.preemptible is Preemptible.ALWAYS:
         return True

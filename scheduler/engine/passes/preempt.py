@@ -22,17 +22,15 @@ FEW = 64  # jobs of a leaf that are looked at one by one
 
 def run(cycle: Cycle) -> None:
     idle = [cycle.idle_milli(quota_type) for quota_type in range(len(cycle.grid.types))]
-    walk(cycle, partial(may_preempt, cycle), preempt, Sieve("preempt", idle, partial(high_enough, cycle)))
+    walk(cycle, may_preempt, preempt, Sieve("preempt", idle, partial(high_enough, cycle, idle)))
 
 
-def high_enough(cycle: Cycle, leaf: int, queue: list[Work]) -> list[Work]:
+def high_enough(cycle: Cycle, idle: list[int], leaf: int, queue: list[Work]) -> list[Work]:
     """Those above the lowest that runs in a leaf, as far as all of it together with what is idle could be enough."""
-    least = cycle.least_level
-    queue = cycle.above(queue, least)
+    queue = cycle.above(queue, cycle.least_level)
     lowest = cycle.standing.lowest(leaf) if queue else None
     if lowest is None:
         return []
-    idle = [cycle.idle_milli(quota_type) for quota_type in range(len(cycle.grid.types))]
     most = lowest.milli + sum(idle)
     high = [work for work in cycle.above(queue, lowest.level) if work.form.lowest <= most or work.seats]
     if not high:

@@ -15,83 +15,102 @@ from ..work import Work
 ANY_SIZE = 1 << 60
 TAKEN_AGAIN = reason("order", "what it could take would be taken from it again at once by a job that is served before it")
 Try = Callable[[Cycle, Work, int], Reason | None]
-Test = Callable[[Work, int], bool]
+Hopeful = Callable[[Cycle, Work, int], bool]
 
 
 def run(cycle: Cycle) -> None:
-    walk(cycle, partial(may_reclaim, cycle), reclaim, Sieve("reclaim", None, partial(small_enough, cycle)))
+    walk(cycle, may_reclaim, reclaim, Sieve("reclaim", None, partial(small_enough, cycle)))
 
 
 def small_enough(cycle: Cycle, leaf: int, queue: list[Work]) -> list[Work]:
     """Those that could still be within the leaf's share, or that a window may serve."""
     if cycle.cluster.windows.lasting:
         return queue
-    room = max(division.fair[leaf] - division.used[leaf] for division in cycle.tree.divisions)
+    room = max([division.fair[leaf] - division.used[leaf] for division in cycle.tree.divisions])
     return [work for work in queue if work.form.lowest <= room or work.seats] if room > 0 else []
 
 
-def walk(cycle: Cycle, hopeful: Test, attempt: Try, sieve: Sieve | None = None) -> None:
+def walk(cycle: Cycle, hopeful: Hopeful, attempt: Try, sieve: Sieve | None = None) -> None:
     """Let waiting jobs try to take something, in the order of queues. `hopeful` is a cheap bound that spares most searches."""
-    if not cycle.anybody_waits():
+    if not cycle.waiting_by_leaf():
         return
     for choice, division in cycle.rounds():
         _walk_division(cycle, choice, division, hopeful, attempt, sieve)
 
 
-def _walk_division(cycle: Cycle, choice: int, division: Division, hopeful: Test, attempt: Try, sieve: Sieve | None) -> None:
-    verdicts: dict[tuple[int, int], bool] = {}  # of jobs without places, by leaf and form
-    as_of = -1
-    by_job = cycle.any_overdue() or bool(cycle.cluster.windows.lasting or cycle.cluster.windows.upcoming)  # then two jobs of one form may differ
-    takings, everyone = cycle.takings, cycle.turn != FAIR
-
-    def test(work: Work) -> bool:
-        nonlocal as_of
-        if takings.holds_back(work):
-            cycle.note(work, TAKEN_AGAIN)
-            return False
-        if work.form.delay and not may_evict(cycle, work):
-            return False
-        if work.seats or work.evicted or by_job:
-            return tried(work)
-        if as_of != cycle.placed:
-            verdicts.clear()
-            as_of = cycle.placed
-        key = (work.home, id(work.form))
-        known = verdicts.get(key)
-        if known is None:
-            known = verdicts[key] = tried(work)
-        return known
-
-    def tried(work: Work) -> bool:
-        return any(allowed(work, quota_type) for quota_type in cycle.tried_types(work, choice))
-
-    def allowed(work: Work, quota_type: int) -> bool:
-        return (everyone or cycle.has_turn(work, quota_type, request(cycle, work, quota_type))) and hopeful(work, quota_type)
-
-    def onward(queue: Sequence[Work], at: int) -> int:
-        while at < len(queue) and not test(queue[at]):
-            at += 1
-        return at
-
-    def milli(work: Work) -> int:
-        return request(cycle, work, cycle.tried_types(work, choice)[0])
-
-    queues = cycle.queues(division, choice, test, sieve)
+def _walk_division(cycle: Cycle, choice: int, division: Division, hopeful: Hopeful, attempt: Try, sieve: Sieve | None) -> None:
+    test = Test(cycle, choice, hopeful)
+    queues = cycle.queues(division, choice, test.of, sieve)
     if not queues:
         return
-    order = QueueOrder(cycle.tree, division, queues, milli)
-    while (work := order.best()) is not None:
+    order = QueueOrder(cycle.tree, division, queues, test.milli) if len(queues) > 1 else None
+    queue, at = next(iter(queues.values())), 0  # of whom there is no other is served in its own order
+    while True:
+        work = order.best() if order is not None else queue[at] if at < len(queue) else None
+        if work is None:
+            return
         placed, charged = cycle.placed, len(cycle.cluster.charged)
         for quota_type in cycle.tried_types(work, choice):
-            if not allowed(work, quota_type):
+            if not test.of_type(work, quota_type):
                 continue
             refused = attempt(cycle, work, quota_type)
             if refused is None:
                 break
             cycle.note(work, refused)
-        order.drop(work.home, onward, calm=cycle.placed == placed)
+        if order is None:
+            at = test.onward(queue, at + 1)
+            continue
+        order.drop(work.home, test.onward, calm=cycle.placed == placed)
         if cycle.placed != placed:
             cycle.follow(order, charged, work.home)
+
+
+class Test:
+    """Who may try in a walk: one answer for all jobs of a leaf that ask for the same, until somebody is served."""
+
+    __slots__ = ("_as_of", "_by_job", "_verdicts", "choice", "cycle", "everyone", "hopeful", "takings")
+
+    def __init__(self, cycle: Cycle, choice: int, hopeful: Hopeful) -> None:
+        self.cycle, self.choice, self.hopeful, self.takings = cycle, choice, hopeful, cycle.takings
+        self.everyone = cycle.turn != FAIR
+        windows = cycle.cluster.windows
+        self._by_job = bool(windows.lasting or windows.upcoming) or cycle.any_overdue()  # then two jobs of one form may differ
+        self._verdicts: dict[tuple[int, int], bool] = {}  # of jobs without places, by leaf and form
+        self._as_of = -1
+
+    def of(self, work: Work) -> bool:
+        cycle = self.cycle
+        if self.takings.holds_back(work):
+            cycle.note(work, TAKEN_AGAIN)
+            return False
+        if work.form.delay and not may_evict(cycle, work):
+            return False
+        if work.seats or work.evicted or self._by_job:
+            return self._tried(work)
+        if self._as_of != cycle.placed:
+            self._verdicts.clear()
+            self._as_of = cycle.placed
+        key = (work.home, id(work.form))
+        known = self._verdicts.get(key)
+        if known is None:
+            known = self._verdicts[key] = self._tried(work)
+        return known
+
+    def _tried(self, work: Work) -> bool:
+        return any(self.of_type(work, quota_type) for quota_type in self.cycle.tried_types(work, self.choice))
+
+    def of_type(self, work: Work, quota_type: int) -> bool:
+        cycle = self.cycle
+        return (self.everyone or cycle.has_turn(work, quota_type, request(cycle, work, quota_type))) and self.hopeful(cycle, work, quota_type)
+
+    def onward(self, queue: Sequence[Work], at: int) -> int:
+        """The next one of a queue who may try."""
+        while at < len(queue) and not self.of(queue[at]):
+            at += 1
+        return at
+
+    def milli(self, work: Work) -> int:
+        return request(self.cycle, work, self.cycle.tried_types(work, self.choice)[0])
 
 
 def may_evict(cycle: Cycle, work: Work) -> bool:

@@ -30,7 +30,7 @@ def run(cycle: Cycle) -> None:
     """Jobs that ask for instances may make them; jobs that ask for whole GPUs, or share them otherwise, may join instances together."""
     if not cycle.wants_instances and not has_splits(cycle):
         return
-    walk(cycle, lambda work, quota_type: may_repartition(cycle, work), repartition)
+    walk(cycle, lambda cycle, work, quota_type: may_repartition(cycle, work), repartition)
 
 
 def may_repartition(cycle: Cycle, work: Work) -> bool:

@@ -13,7 +13,7 @@ from .reclaim import claimant, request, walk
 def run(cycle: Cycle) -> None:
     _to_what_is_desired(cycle)
     if cycle.cluster.forms.elastic and cycle.anybody_waits() and cycle.units().surplus:
-        walk(cycle, lambda work, quota_type: bool(cycle.units().surplus), shrink)
+        walk(cycle, lambda cycle, work, quota_type: bool(cycle.units().surplus), shrink)
 
 
 def _to_what_is_desired(cycle: Cycle) -> None:

@@ -12,7 +12,7 @@ from scheduler.engine.clearable import Need
 from scheduler.engine.cycle import make_course, make_plan
 from scheduler.engine.grid import Ints
 from scheduler.engine.kept import Kept
-from scheduler.engine.movables import Movables
+from scheduler.engine.movables import FEW, Movables
 from scheduler.engine.passes.consolidate import _cleared, _off_node, _plan
 from scheduler.engine.roll import Step
 from scheduler.engine.scenario import parse
@@ -92,20 +92,24 @@ def in_slices(kept: Cycle, cycle: Cycle) -> int:
     return same
 
 
+@pytest.mark.parametrize("few", [0, FEW], ids=["by columns", "node by node"])
 @pytest.mark.parametrize("first", range(0, 60, 20))
-def test_the_same_nodes_are_cleared_as_if_all_were_weighed_anew(first: int) -> None:
+def test_the_same_nodes_are_cleared_as_if_all_were_weighed_anew(first: int, few: int) -> None:
     same = 0
     for seed in range(first, first + 20):
         scenario, chance, kept = of_whole_gpus(seed, "medium"), random.Random(seed), Kept()
         for turn in range(12):
             cycle = Cycle(scenario, kept)
+            if kept.movables is None:
+                kept.movables = Movables(cycle.cluster, few)
             same += in_slices(cycle, Cycle(scenario))
             kept.keep(cycle)
             scenario = after(scenario, make_plan(scenario), "later" if turn % 3 == 0 else chance.choice(EVENTS), chance, turn)
     assert same > 100
 
 
-def test_another_node_is_cleared_from_when_on_less_is_lost_there() -> None:
+@pytest.mark.parametrize("few", [0, FEW], ids=["by columns", "node by node"])
+def test_another_node_is_cleared_from_when_on_less_is_lost_there(few: int) -> None:
     """A gang of two nodes loses twice as much in a second as a job of one: when it is as old as the other was before it, it has lost as much."""
     jobs = [
         running("gang", [at("n0", *range(8)), at("n1", *range(8))], started=-100),
@@ -115,6 +119,8 @@ def test_another_node_is_cleared_from_when_on_less_is_lost_there() -> None:
     cleared = []
     for later in (0, 99, 101, 200):
         cycle = Cycle(replace(scenario, now=scenario.now + 1000 * later), kept)
+        if kept.movables is None:
+            kept.movables = Movables(cycle.cluster, few)
         in_slices(cycle, Cycle(cycle.scenario))
         cleared.append(cheapest(cycle, Need(0, 3, 1, 1), cycle.grid.startable[False], 8))
         kept.keep(cycle)
