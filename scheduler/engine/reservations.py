@@ -14,6 +14,8 @@ from .told import Date, Entry, Known, Line, Prospect
 from .values import Preemptible, Role
 from .work import Work
 
+Later = tuple[Callable[[], None] | None, list[tuple[Work, int]]]  # a walk along the queue, and who asks for a place in which type
+
 
 def _largest(work: Work) -> tuple[Role, int] | None:
     """The role with the largest workers on GPUs among those that have no place, and how many."""
@@ -168,6 +170,20 @@ class Book(Prospects):
     def keep_later(self, walk: Callable[[], None]) -> None:
         """A walk along the queue that would only keep places, of this state, once that matters."""
         self._walk = walk
+        self.cycle.cluster.before_changes = self.settle
+
+    def set_aside(self) -> Later | None:
+        """Let nobody ask for a place for now, where nothing is kept yet: for the only one who asks, who needs none once he is served."""
+        if self._entries or not self.unsettled:
+            return None
+        later = self._walk, self._asking
+        self._walk, self._asking = None, []
+        self.cycle.cluster.before_changes = None
+        return later
+
+    def take_up(self, later: Later) -> None:
+        """He is not served after all."""
+        self._walk, self._asking = later
         self.cycle.cluster.before_changes = self.settle
 
     def add_later(self, work: Work, quota_type: int) -> None:

@@ -27,9 +27,8 @@ def fit(
     cycle: Surroundings, work: Work, quota_type: int, view: View, banned: int = 0, budget: Mapping[str, int] | None = None
 ) -> tuple[Seat, ...] | None:
     """Take places for what is missing of a job; the seats, or None and nothing taken."""
-    form = work.form
-    if form.sole and not work.seats and not form.kind.tolerates_suspect and not cycle.grid.narrow_islands:
-        return _fit_one(cycle, work, quota_type, view, banned)
+    if is_alone(cycle, work):
+        return fit_one(cycle, work, quota_type, view, banned)
     wants = work.missing()
     repairing = bool(work.seats)
     tries = [(False, False)]
@@ -49,8 +48,14 @@ def fit(
     return None
 
 
-def _fit_one(cycle: Surroundings, work: Work, quota_type: int, view: View, banned: int) -> tuple[Seat] | None:
-    """The same for a job of one worker that may stand on any node: the tightest node, by the lowest set bit."""
+def is_alone(cycle: Surroundings, work: Work) -> bool:
+    """Whether it asks for one worker of whole GPUs that may stand on any node that serves it."""
+    form = work.form
+    return form.sole and not work.seats and not form.kind.tolerates_suspect and not cycle.grid.narrow_islands
+
+
+def fit_one(cycle: Surroundings, work: Work, quota_type: int, view: View, banned: int) -> tuple[Seat] | None:
+    """The same for such a job: the tightest node, by the lowest set bit."""
     role = work.form.roles[0]
     bits = work.form.eligible(cycle.grid, 0, quota_type, suspect=False, spare=False).bits
     if banned:

@@ -85,6 +85,7 @@ class Standing:
         self._below: dict[int, dict[Work, None]] = {}
         self._sums: dict[int, Sums] = {}  # of the leaves about which that was asked
         self._version: dict[int, int] = {}  # how often what stands below a leaf has changed
+        self._lowest: dict[int, tuple[int, Lowest | None]] = {}  # of the leaves about which that was asked, as of which change
         self._kept: dict[tuple[object, ...], tuple[int, Any]] = {}
 
     def _begin(self) -> None:
@@ -171,8 +172,11 @@ class Standing:
 
     def lowest(self, leaf: int) -> Lowest | None:
         """What could be taken inside a leaf at the very most; None where nothing of it is ever preemptible."""
-        known: tuple[Lowest | None] | None = self.kept(("lowest", leaf), leaf)
-        return known[0] if known is not None else self.keep(("lowest", leaf), leaf, (self._sums_of(leaf).lowest(),))[0]
+        self._follow()
+        version, known = self._version.get(leaf, 0), self._lowest.get(leaf)
+        if known is None or known[0] != version:
+            known = self._lowest[leaf] = version, self._sums_of(leaf).lowest()
+        return known[1]
 
     def on_node(self, leaf: int) -> Mapping[int, Sequence[int]]:
         """GPUs and workers of preemptible work of a leaf, by node."""

@@ -2,9 +2,8 @@
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from .asking import Asking
 from .blocks import Blocks, largest, usual_blocks
@@ -30,13 +29,11 @@ from .windows import NEVER
 from .work import Work
 
 
-@dataclass(frozen=True, slots=True)
-class Sieve:
-    """Finds in a queue what is worth trying. Beside the leaf itself it goes by nothing but `as_of`, where no window is owed to a class."""
+class Sieve(NamedTuple):
+    """Finds in a queue what is worth trying. Beside the leaf itself it goes by nothing but what it is given, where no window is owed to a class."""
 
     name: str
-    as_of: object
-    through: Callable[[int, list[Work]], list[Work]]
+    through: "Callable[[Cycle, Any, int, list[Work]], list[Work]]"
 
 
 FEW = 64  # queues that are all looked at again by every pass
@@ -293,8 +290,16 @@ class Cycle:
         self._ask_again()
         self._follow()
         if self._all_waiting is None:
-            self._all_waiting = {leaf: queue for leaf in self.leaf_queues if (queue := self.waiting_in(leaf))}
+            stirred, of = self._stirred, self.waiting_in
+            self._all_waiting = {
+                leaf: waiting for leaf, queue in self.leaf_queues.items() if queue and (waiting := of(leaf) if leaf in stirred else queue)
+            }
         return self._all_waiting
+
+    def waits_alone(self, work: Work) -> bool:
+        """Whether nobody else waits."""
+        waiting = self.waiting_by_leaf()
+        return len(waiting) == 1 and waiting.get(work.home) == [work]
 
     def _follow(self) -> None:
         journal = self.cluster.journal
@@ -330,17 +335,20 @@ class Cycle:
         order.renew(stirred)
         return order
 
-    def _sifted(self, sieve: Sieve) -> dict[int, list[Work]]:
-        """By leaf what the sieve lets through."""
+    def sifted(self, sieve: Sieve, given: object) -> dict[int, list[Work]]:
+        """By leaf what the sieve lets through; of many queues only those are looked at of which anything has changed."""
+        if len(self.leaf_queues) <= FEW or not self.by_leaf:
+            through = sieve.through
+            return {leaf: chosen for leaf, queue in self.waiting_by_leaf().items() if (chosen := through(self, given, leaf, queue))}
         sift = self.cluster.kept.sifts.get(sieve.name)
         if sift is None:
             sift = self.cluster.kept.sifts[sieve.name] = Sift(self.tree)
         leaves: Iterable[int] = self.stirred(sift.stirred)
-        if sift.as_of != sieve.as_of:
-            sift.as_of, leaves = sieve.as_of, [*self.leaf_queues]
+        if sift.as_of != given:
+            sift.as_of, leaves = given, [*self.leaf_queues]
         for leaf in leaves:
             queue = self.waiting_in(leaf) if leaf in self.leaf_queues else []
-            chosen = sieve.through(leaf, queue) if queue else []
+            chosen = sieve.through(self, given, leaf, queue) if queue else []
             if chosen:
                 sift.found[leaf] = chosen
             else:
@@ -348,20 +356,15 @@ class Cycle:
         return sift.found
 
     def queues(
-        self, division: Division, choice: int, test: Callable[[Work], bool] | None = None, sieve: Sieve | None = None
+        self, division: Division, choice: int, test: Callable[[Work], bool] | None = None, among: dict[int, list[Work]] | None = None
     ) -> dict[int, list[Work]]:
-        """Waiting jobs by leaf that try a type of the division as n-th choice; all that pass the test pass the sieve, too."""
-        if sieve is not None and test is not None and self.by_leaf and len(self.leaf_queues) > FEW:
-            chosen_of = {leaf: [work for work in chosen if test(work)] for leaf, chosen in self._sifted(sieve).items()}
-            return {leaf: chosen for leaf, chosen in chosen_of.items() if chosen}
+        """Waiting jobs by leaf that try a type of the division as n-th choice and pass the test: all of them, or among these."""
         found: dict[int, list[Work]] = {}
         by_type = self.tree.by_type
-        for leaf, chosen in self.waiting_by_leaf().items():
-            if sieve is not None:
-                chosen = sieve.through(leaf, chosen)
+        for leaf, chosen in (self.waiting_by_leaf() if among is None else among).items():
             if by_type:
                 chosen = [work for work in chosen if self._chosen_type(work, choice) in division.types]
-            if test is not None and chosen:
+            if test is not None:
                 chosen = [work for work in chosen if test(work)]
             if chosen:
                 found[leaf] = chosen

@@ -5,9 +5,11 @@ from heapq import nsmallest
 
 from .columns import ints
 from .fleet import Seat
+from .grid import span_bits
 from .placement import Placer
 from .ranking import WideRanking
 from .reasons import Reason, reason
+from .seating import fit_one, is_alone
 from .state import IN_ORDER, Cycle
 from .takings import TakenInVain
 from .units import Unit
@@ -228,21 +230,17 @@ def release(cycle: Cycle, units: Sequence[Unit], why: Reason, for_job: str | Non
 
 
 def place_in(cycle: Cycle, work: Work, quota_type: int, low: int, high: int, banned: int = 0) -> tuple[Seat, ...] | None:
-    wants = work.missing()
-    kind = work.kind
-    tries = [kind.tolerates_suspect] if kind.tolerates_suspect else [False]
-    for suspect in tries:
-        placer = Placer(cycle.cluster, work, quota_type, cycle.fleet.soon, suspect=suspect, spare=bool(work.seats), banned=banned)
-        if low == 0 and high == cycle.grid.size:
-            seats = placer.place(wants)
-        else:
-            mark = cycle.fleet.mark()
-            seats = placer.place_in(wants, low, high)
-            if seats is None:
-                cycle.fleet.undo(mark)
-        if seats is not None:
-            return seats
-    return None
+    soon, whole = cycle.fleet.soon, low == 0 and high == cycle.grid.size
+    if is_alone(cycle, work):
+        return fit_one(cycle, work, quota_type, soon, banned if whole else banned | ~span_bits(low, high))
+    placer = Placer(cycle.cluster, work, quota_type, soon, suspect=work.kind.tolerates_suspect, spare=bool(work.seats), banned=banned)
+    if whole:
+        return placer.place(work.missing())
+    mark = cycle.fleet.mark()
+    seats = placer.place_in(work.missing(), low, high)
+    if seats is None:
+        cycle.fleet.undo(mark)
+    return seats
 
 
 def take_cheaply(
@@ -371,43 +369,55 @@ def try_set(
     cluster = cycle.cluster
     milli = cluster.wants_milli(work.kind, work.missing(), quota_type)
     code = why(found)
+    later = cycle.book.set_aside() if cycle.waits_alone(work) else None
     before = cluster.mark()
     victims = found.works
     upset = any(victim.first_seats and not victim.evicted for victim in victims)
     in_vain = cycle.turn == IN_ORDER and found.takes_fresh_beside(work.charged_leaf)
-    with cluster.attempt() as attempt:
-        if found.surplus:
-            release(cycle, found.units, code, work.job.name)
-        else:
-            cluster.put_out_all(victims, code, work.job.name)
-        refused = None
-        leaf = work.home
-        for leaf in cycle.leaves_of(work, quota_type, since=claim):
-            refused = cycle.gate(work, leaf, quota_type, milli)
-            if refused is None:
-                break
-        banned = 0
-        if refused is None:
-            refused, banned = cluster.windows.gate(cluster, work, quota_type, milli)
-        if refused is not None:
-            return refused
-        seats = place_in(cycle, work, quota_type, found.low, found.high, banned)
-        if seats is None or cluster.in_a_circle(work, seats):
-            return NOTHING
-        # Nobody is put out for a stay in a gap: the holder of the reservation would gain the victims' places, to which he has no right.
-        crowded = cycle.book.delays(work, quota_type, milli, seats)
-        if crowded:
-            return cycle.book.held_back(crowded)
-        taken = {victim.job.name for victim in victims}
-        how_many = "1 job gives" if len(taken) == 1 else f"{len(taken)} jobs give"
-        detail = f"{how_many} way: {', '.join(nsmallest(4, taken))}{' and others' if len(taken) > 4 else ''}"
-        cluster.seat(work, seats, quota_type, leaf, reason(code.code, detail))
-        work.backfilled = work.job.run.backfilled and bool(work.first_seats) and not work.evicted
-        attempt.keep()
+    if found.surplus:
+        release(cycle, found.units, code, work.job.name)
+    else:
+        cluster.put_out_all(victims, code, work.job.name)
+    refused = _start(cycle, work, quota_type, milli, found, victims, code, claim)
+    if refused is not None:
+        cluster.undo(before)
+        if later is not None:
+            cycle.book.take_up(later)
+        return refused
     cycle.changed()
     if in_vain:
         raise TakenInVain
     cycle.takings.served(work, before, victims, upset=upset)
+    return None
+
+
+def _start(
+    cycle: Cycle, work: Work, quota_type: int, milli: int, found: Found, victims: Sequence[Work], code: Reason, claim: int | None
+) -> Reason | None:
+    """Give the job its places where others have left, if gates, windows and reservations agree."""
+    cluster = cycle.cluster
+    refused, leaf = None, work.home
+    for leaf in cycle.leaves_of(work, quota_type, since=claim):
+        refused = cycle.gate(work, leaf, quota_type, milli)
+        if refused is None:
+            break
+    banned = 0
+    if refused is None:
+        refused, banned = cluster.windows.gate(cluster, work, quota_type, milli)
+    if refused is not None:
+        return refused
+    seats = place_in(cycle, work, quota_type, found.low, found.high, banned)
+    if seats is None or cluster.in_a_circle(work, seats):
+        return NOTHING
+    # Nobody is put out for a stay in a gap: the holder of the reservation would gain the victims' places, to which he has no right.
+    crowded = cycle.book.delays(work, quota_type, milli, seats)
+    if crowded:
+        return cycle.book.held_back(crowded)
+    taken = {victim.job.name for victim in victims}
+    how_many = "1 job gives" if len(taken) == 1 else f"{len(taken)} jobs give"
+    detail = f"{how_many} way: {', '.join(nsmallest(4, taken))}{' and others' if len(taken) > 4 else ''}"
+    cluster.seat(work, seats, quota_type, leaf, reason(code.code, detail))
+    work.backfilled = work.job.run.backfilled and bool(work.first_seats) and not work.evicted
     return None
 
 

@@ -46,7 +46,12 @@ class Unit:
             self.lost, self.began = 0, now if work.firm else begin_of(work.job, now)
         else:
             self.fresh = False
-            self.lost, self.began = lost_since(work.job, milli, now), begin_of(work.job, now)
+            job = work.job
+            started = job.run.started
+            if started is None or job.checkpoint is not None:
+                self.lost, self.began = lost_since(job, milli, now), begin_of(job, now)
+            else:  # the usual case
+                self.lost, self.began = milli * (now - started) // 1000 if now > started else 0, started
 
     @property
     def key(self) -> Key:
@@ -425,9 +430,11 @@ class Units:
             leaves = [self._leaves[leaf] for leaf in range(place, tree.end[place]) if leaf in self._leaves]
         if len(leaves) == 1:
             return leaves[0]
-        found = [unit for units in leaves for unit in units]
-        found.sort(key=_key)
-        return found
+        key = ("below", place)
+        known: list[Unit] | None = self.kept(key, place)
+        if known is None:
+            known = self.keep(key, place, sorted([unit for units in leaves for unit in units], key=_key))
+        return known
 
     def kept(self, key: tuple[object, ...], place: int) -> Any:
         """What was computed about the units at or below a node of the tree, unless one of them has changed since."""

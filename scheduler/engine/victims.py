@@ -43,6 +43,7 @@ class Target:
     fits: Callable[[Sequence[Unit]], bool] | None = None  # for shapes that can't be counted
     growth: bool = False  # for nobody's minimum: then no surplus goes that does not help
     short: tuple[tuple[int, int, int], ...] = ()  # (first, end, milli-GPU): what must leave below nodes of the tree that are at their limit
+    room: int = -1  # how many workers of a plain shape there is room for as it is, once that was counted
 
 
 class Found:
@@ -309,8 +310,9 @@ class Counter:
         self.usable = cluster.grid.usable
         assert target.allowed is not None
         self.allowed = target.allowed
-        slots = soon.slots_in(target.gpus, target.cpus, target.memory, target.allowed, target.low, target.high)
-        self.total = slots
+        if target.room < 0:
+            target.room = soon.slots_in(target.gpus, target.cpus, target.memory, target.allowed, target.low, target.high)
+        self.total = target.room
         self.short = [list(part) for part in target.short]
 
     def change(self, unit: Unit, sign: int) -> None:

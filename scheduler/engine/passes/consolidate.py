@@ -12,6 +12,7 @@ from ..form import Wants
 from ..movables import Here
 from ..placement import Placer
 from ..reasons import Reason, counted, reason
+from ..seating import fit_one, is_alone
 from ..state import Cycle, Sieve
 from ..taking import Target, place_in, targets
 from ..units import lost_since, lost_work
@@ -30,12 +31,16 @@ Option = tuple[int, int, list[int], list[str], int, list[Work]]
 def run(cycle: Cycle) -> None:
     idle = sum([cycle.idle_milli(quota_type) for quota_type in range(len(cycle.grid.types))])
     if idle and (cycle.cluster.moves_left > 0 or cycle.any_overdue()):
-        walk(cycle, may_consolidate, consolidate, Sieve("consolidate", idle, partial(no_more, idle)))
+        # Who is held back is told so whatever he asks for.
+        walk(cycle, may_consolidate, consolidate, None if cycle.tells else NO_MORE, idle)
 
 
-def no_more(idle: int, leaf: int, queue: list[Work]) -> list[Work]:
+def no_more(_: Cycle, idle: int, leaf: int, queue: list[Work]) -> list[Work]:
     """Those that ask for no more than all that is idle."""
     return [work for work in queue if work.form.lowest <= idle or work.seats]
+
+
+NO_MORE = Sieve("consolidate", no_more)
 
 
 def may_consolidate(cycle: Cycle, work: Work, quota_type: int) -> bool:
@@ -235,32 +240,39 @@ def _carry_out(cycle: Cycle, work: Work, quota_type: int, target: Target, moved:
     milli = request(cycle, work, quota_type)
     why = reason("consolidate", f"{work.job.name} needs a block of {counted(milli)}")
     before = cluster.mark()
-    with cluster.attempt() as attempt:
-        kept_clear, banned = cluster.windows.gate(cluster, work, quota_type, milli)
-        if kept_clear is not None:
-            return False
-        leaves = [(one, one.charged_leaf, one.quota_type, one.missing_like_now(), one.why if one.fresh else why) for one in moved]
-        for one in moved:
-            cluster.unseat(one, one.seats, why, work.job.name)
-        seats = place_in(cycle, work, quota_type, target.low, target.high, banned)
-        if seats is None or cluster.in_a_circle(work, seats) or cycle.book.delays(work, quota_type, milli, seats):
-            return False
-        leaf = work.charged_leaf if work.seats else work.home
-        running = sum(not one.fresh for one in moved)
-        moved_there = "1 job is" if running == 1 else f"{running} jobs are"
-        detail = f"{moved_there} moved to make a block" if running else "others start elsewhere, which makes a block"
-        cluster.seat(work, seats, quota_type, leaf, reason("consolidate", detail))
-        for one, leaf, old_type, wants, its_why in leaves:
-            places = _elsewhere(cycle, one, old_type, wants)
-            if places is None:
-                return False
-            cluster.seat(one, places, old_type, leaf, its_why or why)
-            one.moved = True
-        if not cycle.overdue(work):
-            cluster.spend_moves(len(moved))
-        attempt.keep()
+    if not _all_placed(cycle, work, quota_type, milli, target, moved, why):
+        cluster.undo(before)
+        return False
     cycle.changed()
     cycle.takings.moved(work, before, moved)
+    return True
+
+
+def _all_placed(cycle: Cycle, work: Work, quota_type: int, milli: int, target: Target, moved: list[Work], why: Reason) -> bool:
+    """Seat the job and then those who are moved, as far as it goes."""
+    cluster = cycle.cluster
+    kept_clear, banned = cluster.windows.gate(cluster, work, quota_type, milli)
+    if kept_clear is not None:
+        return False
+    leaves = [(one, one.charged_leaf, one.quota_type, one.missing_like_now(), one.why if one.fresh else why) for one in moved]
+    for one in moved:
+        cluster.unseat(one, one.seats, why, work.job.name)
+    seats = place_in(cycle, work, quota_type, target.low, target.high, banned)
+    if seats is None or cluster.in_a_circle(work, seats) or cycle.book.delays(work, quota_type, milli, seats):
+        return False
+    leaf = work.charged_leaf if work.seats else work.home
+    running = sum(not one.fresh for one in moved)
+    moved_there = "1 job is" if running == 1 else f"{running} jobs are"
+    detail = f"{moved_there} moved to make a block" if running else "others start elsewhere, which makes a block"
+    cluster.seat(work, seats, quota_type, leaf, reason("consolidate", detail))
+    for one, leaf, old_type, wants, its_why in leaves:
+        places = _elsewhere(cycle, one, old_type, wants)
+        if places is None:
+            return False
+        cluster.seat(one, places, old_type, leaf, its_why or why)
+        one.moved = True
+    if not cycle.overdue(work):
+        cluster.spend_moves(len(moved))
     return True
 
 
@@ -271,11 +283,16 @@ def _elsewhere(cycle: Cycle, one: Work, quota_type: int, wants: Wants) -> tuple[
     kept_clear, banned = cluster.windows.gate(cluster, one, quota_type, milli)
     if kept_clear is not None:
         return None
+    alone = is_alone(cycle, one) and wants == one.form.wants
     for view in cycle.views():
         off = banned
         while True:
             mark = cluster.mark()
-            places = Placer(cluster, one, quota_type, view, suspect=one.kind.tolerates_suspect, banned=off).place(wants)
+            places: tuple[Seat, ...] | None
+            if alone:
+                places = fit_one(cycle, one, quota_type, view, off)
+            else:
+                places = Placer(cluster, one, quota_type, view, suspect=one.kind.tolerates_suspect, banned=off).place(wants)
             if places is None:
                 break
             crowded = book.delays(one, quota_type, milli, places)

@@ -1,14 +1,12 @@
 """Inside one leaf: strictly lower work gives way to higher."""
 
-from functools import partial
-
 import numpy as np
 
 from ..columns import Columns
 from ..legality import beyond_share, grows_beyond_share, worth
 from ..ranking import UNBOUNDED, WideRanking
 from ..reasons import Reason, reason
-from ..state import Cycle, Sieve
+from ..state import FEW, Cycle, Sieve
 from ..taking import NOTHING, at_limits, fits_already, take_units, tell, told_before
 from ..tree import Division
 from ..units import Unit
@@ -17,33 +15,38 @@ from ..victims import Found, Ranked, as_if_running, has_fresh, in_categories, no
 from ..work import Work
 from .reclaim import beyond_guarantee, request, walk
 
-FEW = 64  # jobs of a leaf that are looked at one by one
+SOME = 64  # jobs of a leaf that are looked at one by one
 
 
 def run(cycle: Cycle) -> None:
-    idle = [cycle.idle_milli(quota_type) for quota_type in range(len(cycle.grid.types))]
-    walk(cycle, may_preempt, preempt, Sieve("preempt", idle, partial(high_enough, cycle, idle)))
+    walk(cycle, may_preempt, preempt, HIGH_ENOUGH, [cycle.idle_milli(quota_type) for quota_type in range(len(cycle.grid.types))])
 
 
 def high_enough(cycle: Cycle, idle: list[int], leaf: int, queue: list[Work]) -> list[Work]:
     """Those above the lowest that runs in a leaf, as far as all of it together with what is idle could be enough."""
-    queue = cycle.above(queue, cycle.least_level)
-    lowest = cycle.standing.lowest(leaf) if queue else None
+    many = len(cycle.leaf_queues) > FEW
+    if many and not (queue := cycle.above(queue, cycle.least_level)):
+        return []
+    standing = cycle.standing
+    lowest = standing.lowest(leaf)
     if lowest is None:
         return []
     most = lowest.milli + sum(idle)
     high = [work for work in cycle.above(queue, lowest.level) if work.form.lowest <= most or work.seats]
-    if not high:
-        return []
-    asked = cycle.as_it_waits(leaf, idle)
-    known = None if asked is None else cycle.standing.kept(("high", leaf), leaf)
+    asked = cycle.as_it_waits(leaf, idle) if many and high else None
+    if asked is None:
+        return high
+    known = standing.kept(("high", leaf), leaf)
     if known is not None and known[0] == asked:
         found: list[Work] = known[1]
         return found
-    if asked is not None:  # what decides about them is known until something of it changes
-        high = [work for work in high if work.seats or any(may_preempt(cycle, work, quota_type) for quota_type in work.types)]
-        cycle.standing.keep(("high", leaf), leaf, (asked, high))
+    # What decides about them is known until something of it changes.
+    high = [work for work in high if work.seats or any(may_preempt(cycle, work, quota_type) for quota_type in work.types)]
+    standing.keep(("high", leaf), leaf, (asked, high))
     return high
+
+
+HIGH_ENOUGH = Sieve("preempt", high_enough)
 
 
 def may_preempt(cycle: Cycle, work: Work, quota_type: int) -> bool:
@@ -86,7 +89,7 @@ def room_without_all(cycle: Cycle, work: Work, quota_type: int, leaf: int) -> bo
 def _held_below(cycle: Cycle, leaf: int, level: tuple[int, int]) -> dict[int, int]:
     """GPUs by node of a leaf's work below a class and number, as far as it is ever preemptible; of many jobs, of all of them."""
     below = cycle.standing.below(leaf)
-    if len(below) > FEW:
+    if len(below) > SOME:
         return {node: count for node, (count, _) in cycle.standing.on_node(leaf).items()}
     held: dict[int, int] = {}
     for one in below:

@@ -1,7 +1,6 @@
 """Take back between queues: a leaf within its fair share takes from those above theirs, or above what they were promised."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from ..legality import rules_of
 from ..order import QueueOrder
@@ -19,10 +18,10 @@ Hopeful = Callable[[Cycle, Work, int], bool]
 
 
 def run(cycle: Cycle) -> None:
-    walk(cycle, may_reclaim, reclaim, Sieve("reclaim", None, partial(small_enough, cycle)))
+    walk(cycle, may_reclaim, reclaim, SMALL_ENOUGH)
 
 
-def small_enough(cycle: Cycle, leaf: int, queue: list[Work]) -> list[Work]:
+def small_enough(cycle: Cycle, _: None, leaf: int, queue: list[Work]) -> list[Work]:
     """Those that could still be within the leaf's share, or that a window may serve."""
     if cycle.cluster.windows.lasting:
         return queue
@@ -30,17 +29,29 @@ def small_enough(cycle: Cycle, leaf: int, queue: list[Work]) -> list[Work]:
     return [work for work in queue if work.form.lowest <= room or work.seats] if room > 0 else []
 
 
-def walk(cycle: Cycle, hopeful: Hopeful, attempt: Try, sieve: Sieve | None = None) -> None:
-    """Let waiting jobs try to take something, in the order of queues. `hopeful` is a cheap bound that spares most searches."""
+SMALL_ENOUGH = Sieve("reclaim", small_enough)
+
+
+def walk(cycle: Cycle, hopeful: Hopeful, attempt: Try, sieve: Sieve | None = None, given: object = None) -> None:
+    """Let waiting jobs try to take something, in the order of queues. `hopeful` is a cheap bound that spares most searches.
+
+    So does the sieve, which goes by what is `given` and lets everyone through for whom there is hope.
+    """
     if not cycle.waiting_by_leaf():
         return
-    for choice, division in cycle.rounds():
-        _walk_division(cycle, choice, division, hopeful, attempt, sieve)
+    if cycle.tree.by_type:
+        for choice, division in cycle.rounds():
+            _walk_division(cycle, choice, division, hopeful, attempt, sieve, given)
+    else:
+        _walk_division(cycle, 0, cycle.tree.divisions[0], hopeful, attempt, sieve, given)
 
 
-def _walk_division(cycle: Cycle, choice: int, division: Division, hopeful: Hopeful, attempt: Try, sieve: Sieve | None) -> None:
+def _walk_division(cycle: Cycle, choice: int, division: Division, hopeful: Hopeful, attempt: Try, sieve: Sieve | None, given: object) -> None:
+    among = None if sieve is None else cycle.sifted(sieve, given)
+    if among is not None and not among:
+        return
     test = Test(cycle, choice, hopeful)
-    queues = cycle.queues(division, choice, test.of, sieve)
+    queues = cycle.queues(division, choice, test.of, among)
     if not queues:
         return
     order = QueueOrder(cycle.tree, division, queues, test.milli) if len(queues) > 1 else None
@@ -73,8 +84,7 @@ class Test:
     def __init__(self, cycle: Cycle, choice: int, hopeful: Hopeful) -> None:
         self.cycle, self.choice, self.hopeful, self.takings = cycle, choice, hopeful, cycle.takings
         self.everyone = cycle.turn != FAIR
-        windows = cycle.cluster.windows
-        self._by_job = bool(windows.lasting or windows.upcoming) or cycle.any_overdue()  # then two jobs of one form may differ
+        self._by_job: bool | None = None
         self._verdicts: dict[tuple[int, int], bool] = {}  # of jobs without places, by leaf and form
         self._as_of = -1
 
@@ -85,7 +95,7 @@ class Test:
             return False
         if work.form.delay and not may_evict(cycle, work):
             return False
-        if work.seats or work.evicted or self._by_job:
+        if work.seats or work.evicted or self.by_job:
             return self._tried(work)
         if self._as_of != cycle.placed:
             self._verdicts.clear()
@@ -95,6 +105,14 @@ class Test:
         if known is None:
             known = self._verdicts[key] = self._tried(work)
         return known
+
+    @property
+    def by_job(self) -> bool:
+        """Whether two jobs of one form may differ."""
+        if self._by_job is None:
+            windows = self.cycle.cluster.windows
+            self._by_job = bool(windows.lasting or windows.upcoming) or self.cycle.any_overdue()
+        return self._by_job
 
     def _tried(self, work: Work) -> bool:
         return any(self.of_type(work, quota_type) for quota_type in self.cycle.tried_types(work, self.choice))
