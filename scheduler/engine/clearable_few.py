@@ -12,6 +12,7 @@ from .clearable import MANY, NEVER, Flags, Need, Weighed, least_lost, pool_of, s
 from .columns import ints
 from .fleet import View
 from .grid import Ints, span_bits
+from .placement import bits_of_large
 from .work import Work
 
 if TYPE_CHECKING:
@@ -120,14 +121,17 @@ class ClearableFew:
         for (jobs, places), nodes in self._nodes.items():
             if jobs <= fewest and (here := nodes & within) and self._is_roomy(places, need.workers):
                 fewest, equal = jobs, equal | here if jobs == fewest else here
-        return self._least_lost(nodes_in(equal), 1, now, weighed) if equal else None
+        return self._least_lost(bits_of_large(equal), 1, now, weighed) if equal else None
 
     def _cheapest_set(self, need: Need, within: int, allowed: Ints, most: int, now: int, weighed: Weighed) -> list[int] | None:
         _, _, count, short = need
         first = count - short + 1
         roomy = [(jobs, here) for (jobs, places), nodes in self._nodes.items() if (here := nodes & within) and self._is_roomy(places, first)]
-        nodes = sorted([(jobs, node) for jobs, here in roomy for node in nodes_in(here)])
-        if len(nodes) < short or sum(sorted([self._alone(node) for _, node in nodes])[:short]) > most:
+        nodes = sorted([(jobs, node) for jobs, here in roomy for node in bits_of_large(here)])
+        if len(nodes) < short:
+            return None
+        alone = {node: self._alone(node) for _, node in nodes}
+        if sum(sorted(alone.values())[:short]) > most:
             return None
         enough = nodes[short - 1][0]
         chosen = [node for jobs, node in nodes if jobs < enough]
@@ -139,7 +143,9 @@ class ClearableFew:
         if known is None or known[0] is not allowed or known[1] != self._looks:
             known = self._sets[need] = allowed, self._looks, self._together(nodes, count, short)
         fewest = known[2]
-        return least_lost(fewest, weighed) if fewest else None
+        if all(sum([alone[node] for node in each]) > most for each in fewest):  # or there is none
+            return None
+        return least_lost(fewest, weighed)
 
     def _alone(self, node: int) -> int:
         """How many jobs at least leave this node that leave no other one with it."""
@@ -191,13 +197,3 @@ class ClearableFew:
             return []
         moved = ints([jobs for jobs, _ in nodes[:pool]])[sets].sum(axis=1)
         return [[nodes[at][1] for at in each] for each in sets[moved == moved.min()].tolist()]
-
-
-def nodes_in(bits: int) -> list[int]:
-    """The nodes of a bit set, ascending."""
-    nodes = []
-    while bits:
-        low = bits & -bits
-        nodes.append(low.bit_length() - 1)
-        bits ^= low
-    return nodes

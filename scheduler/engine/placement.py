@@ -15,6 +15,7 @@ from .mig import BOARDS, Instance, board_of, room_for
 from .values import Kind, Placing, Role
 from .work import Work
 
+FEW_BITS = 12  # that are sooner taken one by one
 Slice = tuple[int, int]
 Offer = tuple[tuple[int, ...], int, tuple[Part, ...]]  # its rank, which ends in the node; the node; and the parts
 
@@ -533,6 +534,13 @@ def ascending(mask: int) -> Iterator[int]:
 
 def bits_of_large(mask: int) -> list[int]:
     """Positions of the set bits of a wide bit set."""
+    if mask.bit_count() <= FEW_BITS:
+        positions = []
+        while mask:
+            low = mask & -mask
+            positions.append(low.bit_length() - 1)
+            mask ^= low
+        return positions
     size = (mask.bit_length() + 7) // 8
     if not size:
         return []

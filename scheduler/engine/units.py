@@ -48,10 +48,10 @@ class Unit:
             self.fresh = False
             job = work.job
             started = job.run.started
-            if started is None or job.checkpoint is not None:
-                self.lost, self.began = lost_since(job, milli, now), begin_of(job, now)
-            else:  # the usual case
-                self.lost, self.began = milli * (now - started) // 1000 if now > started else 0, started
+            if started is None:
+                self.lost, self.began = 0, begin_of(job, now)
+            else:
+                self.lost, self.began = lost_since(job, milli, now), started
 
     @property
     def key(self) -> Key:
@@ -97,16 +97,16 @@ def begin_of(job: Job, now: int) -> int:
 
 def lost_since(job: Job, milli: int, now: int, begun: int | None = None) -> int:
     """The same from its start on, or from a later begin."""
-    checkpoint = job.checkpoint
     since = job.run.started if begun is None else begun
     if since is None:
         return 0
-    extra = 0
-    if checkpoint is not None:
-        if checkpoint.last is not None and checkpoint.last > since:
-            since = checkpoint.last
-        extra = checkpoint.save_ms + checkpoint.restore_ms
-    return milli * (max(0, now - since) + extra) // 1000
+    checkpoint = job.checkpoint
+    if checkpoint is None:
+        return milli * (now - since) // 1000 if now > since else 0
+    last = checkpoint.last
+    if last is not None and last > since:
+        since = last
+    return milli * ((now - since if now > since else 0) + checkpoint.save_ms + checkpoint.restore_ms) // 1000
 
 
 def _key(unit: Unit) -> Key:

@@ -346,6 +346,13 @@ class Counter:
             self.total += room - state[3]
             state[3] = room
 
+    def enough_without(self, unit: Unit) -> bool:
+        """Whether there is enough with a unit gone."""
+        self.change(unit, 1)
+        enough = self.enough
+        self.change(unit, -1)
+        return enough
+
     @property
     def enough(self) -> bool:
         return self.total >= self.target.count and (not self.short or all(part[2] <= 0 for part in self.short))
@@ -515,6 +522,7 @@ def _smallest_single(cluster: Cluster, units: Sequence[tuple[tuple[int, ...], Un
     first: tuple[int, ...] | None = None
     counter = Counter(cluster, target) if target.fits is None else None
     short = target.count - counter.total if counter is not None and not target.short else 0
+    idle, gpus = cluster.fleet.soon.count, max(1, target.gpus)
     for rank, unit in units:
         if not target.short and not _useful(unit, target):
             continue
@@ -530,12 +538,15 @@ def _smallest_single(cluster: Cluster, units: Sequence[tuple[tuple[int, ...], Un
         if counter is None:
             assert target.fits is not None
             enough = target.fits([unit])
-        elif short > sum(seat.mask.bit_count() // max(1, target.gpus) + 1 for seat in unit.seats):
+        elif len(unit.seats) == 1:
+            seat = unit.seats[0]
+            if target.gpus and short > (idle[seat.node] + seat.mask.bit_count()) // gpus:
+                continue  # there is no room for so many on its node with it gone
+            enough = counter.enough_without(unit)
+        elif short > sum([seat.mask.bit_count() // gpus + 1 for seat in unit.seats]):
             continue  # a place can complete at most one worker more than it holds itself
         else:
-            counter.change(unit, 1)
-            enough = counter.enough
-            counter.change(unit, -1)
+            enough = counter.enough_without(unit)
         if enough:
             best = (unit.milli, unit)
     return None if best is None else best[1]
