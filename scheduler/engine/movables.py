@@ -68,9 +68,7 @@ class Movables:
 
     def _follow(self) -> None:
         if self._renewed:
-            for work in self._renewed:
-                for seat in self._held.get(work, ()):
-                    self._touch(seat.node)
+            self._weigh_anew({seat.node for work in self._renewed for seat in self._held.get(work, ())})
             self._renewed.clear()
         if self._gone or self._come or self._again:
             for work in self._gone:
@@ -113,6 +111,15 @@ class Movables:
             self._held[work] = seats
         else:
             del self._held[work]
+
+    def _weigh_anew(self, nodes: set[int]) -> None:
+        """The same leave these nodes as before, and lose something else."""
+        for node in nodes:
+            for needed in self._asked.get(node, ()):
+                self._clearings.pop((node, needed), None)
+        for clearable in self._clearable.values():
+            if isinstance(clearable, Clearable):  # the other one asks anew what is lost
+                clearable.stale |= nodes
 
     def _forget_touched(self) -> None:
         touched, self._touched = self._touched, set()

@@ -127,7 +127,8 @@ def test_another_node_is_cleared_from_when_on_less_is_lost_there(few: int) -> No
     assert cleared == [[0], [0], [2], [2]]
 
 
-def test_who_has_saved_a_checkpoint_loses_less_where_he_stands() -> None:
+@pytest.mark.parametrize("few", [0, FEW], ids=["by columns", "node by node"])
+def test_who_has_saved_a_checkpoint_loses_less_where_he_stands(few: int) -> None:
     jobs = [
         running("gang", [at("n0", *range(8)), at("n1", *range(8))], started=-100),
         running("one", [at("n2", *range(8))], started=-300),
@@ -144,6 +145,8 @@ def test_who_has_saved_a_checkpoint_loses_less_where_he_stands() -> None:
             steps.append((place, saved, 0))
         calm_at(scenario, kept, steps)
         cycle = Cycle(scenario, kept)
+        if kept.movables is None:
+            kept.movables = Movables(cycle.cluster, few)
         in_slices(cycle, Cycle(cycle.scenario))
         cleared.append(cheapest(cycle, Need(0, 3, 1, 1), cycle.grid.startable[False], 8))
         kept.keep(cycle)
