@@ -78,7 +78,7 @@ def could_fit(cluster: Cluster, capacity: Capacity, form: Form, quota_type: int,
     for place, role in enumerate(form.roles):
         if role.parted or not role.least:
             continue
-        if capacity.view.idle < role.gpus * role.least:
+        if capacity.view.idle < role.gpus * role.least or (role.gpus and capacity.view.slots_at_most(role.gpus) < role.least):
             return False
         eligible = form.eligible(cluster.grid, place, quota_type, suspect=suspect, spare=spare)
         if capacity.most(role, eligible, form.width) < role.least:

@@ -135,6 +135,11 @@ class View:
         buckets = self.by_count()
         return next((count for count in range(len(buckets) - 1, 0, -1) if buckets[count]), 0)
 
+    def slots_at_most(self, gpus: int) -> int:
+        """How many workers of so many GPUs there is room for, if they may stand anywhere."""
+        buckets = self.by_count()
+        return sum([buckets[count].bit_count() * (count // gpus) for count in range(gpus, len(buckets))])
+
     def set_free(self, node: int, mask: int) -> None:
         self.free[node] = mask
         count = mask.bit_count()

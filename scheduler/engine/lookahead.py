@@ -1,22 +1,31 @@
 """When and where could it start? Free GPUs of every node over time, by the estimates of what runs.
 
 Beside each node's step function stands, per number of GPUs asked for, a table of the gaps in which at least so many are
-free. One worker is then an `argmin`; a gang is two sorted arrays and a count. Where there are few nodes the gaps stand in rows, which
-are looked at one by one. Whole GPUs only: where more decides, the job is tried in a rehearsal from then on.
+free. One worker is then an `argmin`; a gang is two sorted arrays and a count. Of few nodes it is known instead from when on they have so
+many: as long as no place is kept there, it only becomes more. Whole GPUs only: where more decides, the job is tried in a rehearsal from then
+on.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 
 from .grid import Grid, Ints, Level
 
 MANY_STEPS = 24  # of one node, from which on it is worth a look which of them are none any more
-FEW, FEW_GAPS = 128, 200  # nodes, and their gaps, from which on columns are sooner looked at than one after the other
+FEW, FEW_STEPS = 128, 400  # nodes, and steps of those on which places are kept, up to which these are looked at one after the other
 FOREVER = 1 << 60
 END = 1 << 61
+Gaps = list[tuple[int, int]]  # from one moment to another
+Steps = tuple[list[int], list[int]]
+Places = list[tuple[int, int]]  # (node, GPUs)
+
+
+def is_few(grid: Grid) -> bool:
+    """Whether dates are so soon found that it is not worth while to remember them."""
+    return grid.size <= FEW
 
 
 class Lookahead:
@@ -24,36 +33,35 @@ class Lookahead:
         """`releases` are (time, node, GPUs) of everything that is held now and ends at all."""
         self.grid = grid
         self.now = now
+        # Steps by node: from which instant on how many GPUs are free; the first one since ever. Times are instants, and stay while time passes.
         self._times: list[list[int]] = [[0] for _ in idle]
         self._free: list[list[int]] = [[count] for count in idle]
-        self._as_of = [now] * len(idle)  # from when on the steps of a node are counted
         for at, node, count in sorted(releases):
-            moment = max(0, at - now)
             times, free = self._times[node], self._free[node]
-            if times[-1] == moment:
+            if at <= now or times[-1] == at:
                 free[-1] += count
             else:
-                times.append(moment)
+                times.append(at)
                 free.append(free[-1] + count)
+        self._kept: dict[int, Steps] = {}  # the same of nodes on which places are kept, without those
+        self._kept_gaps: dict[int, dict[int, Gaps]] = {}  # by number of GPUs, the gaps of these as far as that was asked
         self.tables: dict[int, Table] = {}
-        self._rows: dict[int, Rows] = {}
-        self._in_rows = grid.size <= FEW  # whether gaps are looked at one by one: until there are too many, and again when time has passed
+        self._first = First(grid) if is_few(grid) else None
 
     def copy(self) -> "Lookahead":
         """One that may be changed while this one stays."""
         copy = Lookahead(self.grid, self.now, [], [])
-        copy._times, copy._free, copy._as_of = [list(times) for times in self._times], [list(free) for free in self._free], list(self._as_of)
+        copy._times, copy._free = [list(times) for times in self._times], [list(free) for free in self._free]
+        copy._kept = {node: (list(times), list(free)) for node, (times, free) in self._kept.items()}
         return copy
 
-    def _steps(self, node: int) -> tuple[list[int], list[int]]:
-        """From when on how many GPUs of a node are free, counted from now."""
-        times, free, gone = self._times[node], self._free[node], self.now - self._as_of[node]
-        if gone:
-            self._as_of[node] = self.now
-            if len(times) > 1:
-                past = bisect_right(times, gone) - 1
-                del free[:past]
-                times[:] = [0, *[moment - gone for moment in times[past + 1 :]]]
+    def _steps(self, node: int) -> Steps:
+        """From which instant on how many GPUs of a node are free: the first step holds now."""
+        kept = self._kept.get(node)
+        times, free = (self._times[node], self._free[node]) if kept is None else kept
+        if len(times) > 1 and times[1] <= self.now:
+            past = bisect_right(times, self.now) - 1
+            del free[:past], times[1 : past + 1]
         return times, free
 
     def table(self, count: int) -> "Table":
@@ -64,16 +72,37 @@ class Lookahead:
             table.catch_up(self)
         return table
 
-    def earliest(self, gpus: int, workers: int, length: int, allowed: Ints, level: Level | None) -> tuple[int, list[tuple[int, int]]] | None:
-        """The earliest (time, [(node, GPUs)]) for so many workers for so long, inside one domain of the level if one is given."""
+    def bare_steps(self, node: int) -> Steps:
+        """The steps of a node as if no place were kept there."""
+        return self._times[node], self._free[node]
+
+    @property
+    def kept(self) -> Collection[int]:
+        """The nodes on which places are kept."""
+        return self._kept
+
+    def kept_gaps(self, count: int) -> Mapping[int, Gaps]:
+        """By each of these the gaps in which it has so many GPUs."""
+        known = self._kept_gaps.get(count)
+        if known is None:
+            known = self._kept_gaps[count] = {}
+        if len(known) < len(self._kept):
+            for node in self._kept:
+                if node not in known:
+                    known[node] = self.gaps(node, count)
+        return known
+
+    def earliest(self, gpus: int, workers: int, length: int, allowed: Ints | None, level: Level | None) -> tuple[int, Places] | None:
+        """The earliest (time, [(node, GPUs)]) for so many workers for so long, on some of the nodes or all, inside one domain of the level if one is
+        given.
+        """
         most = self.grid.most_gpus
         if not gpus or gpus > most:
             return None
-        if self._in_rows:
-            if sum(map(len, self._rows_of(gpus))) <= FEW_GAPS:
-                return self._of_few(gpus, workers, length, allowed, level)
-            self._in_rows = False
-            self._rows.clear()
+        if self._first is not None and (not self._kept or sum([len(free) for _, free in self._kept.values()]) <= FEW_STEPS):
+            return self._first.earliest(self, gpus, workers, length, allowed, level)
+        if allowed is None:
+            allowed = np.ones(self.grid.size, dtype=np.int64)
         if workers == 1:
             return self._one(gpus, length, allowed)
         starts: list[Ints] = []
@@ -102,7 +131,13 @@ class Lookahead:
             counts[place] = counts.get(place, 0) + gpus
         return moment, list(counts.items())
 
-    def _one(self, gpus: int, length: int, allowed: Ints) -> tuple[int, list[tuple[int, int]]] | None:
+    def may_be_now(self, gpus: int, workers: int, allowed: Ints | None, level: Level | None) -> bool:
+        """Whether so many workers could start now, if no place were kept; a bound where there are many nodes."""
+        if not gpus or gpus > self.grid.most_gpus:
+            return False
+        return self._first is None or self._first.opens_now(self, gpus, workers, allowed, level)
+
+    def _one(self, gpus: int, length: int, allowed: Ints) -> tuple[int, Places] | None:
         table = self.table(gpus)
         good = (table.end - table.start >= length) & (allowed[:, None] > 0)
         starts = np.where(good, table.start, END)
@@ -137,110 +172,63 @@ class Lookahead:
                 best = (int(order[hits[0]]), int(domain[begin]))
         return None if best is None else (best[0], *level.slice_of(best[1]))
 
-    def _of_few(self, gpus: int, workers: int, length: int, allowed: Ints, level: Level | None) -> tuple[int, list[tuple[int, int]]] | None:
-        """The same for so few nodes that looking at one gap after the other is sooner done than in columns."""
-        may, now = allowed.tolist(), self.now
-        if workers == 1:
-            return self._one_of_few(gpus, length, may)
-        opens: list[int] = []
-        closes: list[int] = []
-        nodes: list[int] = []
-        for multiple in range(gpus, min(self.grid.most_gpus, gpus * workers) + 1, gpus):
-            for node, row in enumerate(self._rows_of(multiple)):
-                if not may[node]:
-                    continue
-                for start, end in row:
-                    begin = start if start > now else now
-                    if end - begin >= length and end > begin:
-                        opens.append(begin)
-                        closes.append(end - length)
-                        nodes.append(node)
-        at = self._first_of_few(opens, closes, nodes, workers, level)
-        if at is None:
-            return None
-        moment, low, high = at
-        there = sorted([node for begin, last, node in zip(opens, closes, nodes, strict=True) if begin <= moment <= last and low <= node < high])
-        counts: dict[int, int] = {}
-        for node in there[:workers]:
-            counts[node] = counts.get(node, 0) + gpus
-        return moment - now, list(counts.items())
-
-    def _one_of_few(self, gpus: int, length: int, may: list[int]) -> tuple[int, list[tuple[int, int]]] | None:
-        best, place, now = END, -1, self.now
-        for node, row in enumerate(self._rows_of(gpus)):
-            if not may[node]:
-                continue
-            for start, end in row:
-                begin = start if start > now else now
-                if begin >= best:
-                    break
-                if end - begin >= length and end > begin:
-                    best, place = begin, node
-                    break
-        return None if place < 0 else (best - now, [(place, gpus)])
-
-    def _rows_of(self, count: int) -> list[list[tuple[int, int]]]:
-        """By node the gaps in which at least so many GPUs are free, in instants: they stay while time passes."""
-        rows, now = self._rows.get(count), self.now
-        stale: Iterable[int] = range(self.grid.size)
-        if rows is None:
-            rows = self._rows[count] = Rows([[] for _ in stale], set())
-        else:
-            stale = rows.stale
-        for node in stale:
-            rows.gaps[node] = [(start + now, end if end >= END else end + now) for start, end in self.gaps(node, count)]
-        rows.stale.clear()
-        return rows.gaps
-
-    def _first_of_few(self, opens: list[int], closes: list[int], nodes: list[int], workers: int, level: Level | None) -> tuple[int, int, int] | None:
-        """The first moment at which enough gaps are open in one domain, and the domain; ties by path."""
-        several = level is not None and len(level) > 1
-        here: dict[int, tuple[list[int], list[int]]] = {}
-        for begin, last, node in zip(opens, closes, nodes, strict=True):
-            domain = level.domain_of(node) if several and level is not None else 0
-            known = here.get(domain)
-            if known is None:
-                known = here[domain] = [], []
-            known[0].append(begin)
-            known[1].append(last)
-        best: tuple[int, int] | None = None
-        for domain, (opening, closing) in here.items():
-            if len(opening) < workers:
-                continue
-            opening.sort()
-            closing.sort()
-            for moment in opening[workers - 1 :]:
-                if best is not None and (moment, domain) >= best:
-                    break
-                if bisect_right(opening, moment) - bisect_left(closing, moment) >= workers:
-                    best = (moment, domain)
-                    break
-        if best is None:
-            return None
-        return best[0], *(level.slice_of(best[1]) if several and level is not None else (0, self.grid.size))
-
-    def reserve(self, moment: int, length: int, places: list[tuple[int, int]]) -> None:
+    def reserve(self, moment: int, length: int, places: Places) -> None:
         """Keep the GPUs from the moment on for so long."""
-        until = END if length >= FOREVER else moment + length
+        start = self.now + moment
+        until = END if length >= FOREVER else start + length
+        kept = self._kept
+        for gaps in self._kept_gaps.values():
+            for node, _ in places:
+                gaps.pop(node, None)
         for node, count in places:
-            self.hold(moment, until, node, count)
+            steps = kept.get(node)
+            if steps is None:
+                times, free = self._steps(node)
+                steps = kept[node] = [*times], [*free]
+            _hold(steps, start, until, count)
+        for table in self.tables.values():
+            table.stale.update([node for node, _ in places])
 
-    def give_back(self, moment: int, length: int, places: list[tuple[int, int]]) -> None:
+    def give_back(self, moment: int, length: int, places: Places) -> None:
         self.reserve(moment, length, [(node, -count) for node, count in places])
 
-    def gaps(self, node: int, count: int) -> list[tuple[int, int]]:
+    def keep_nothing(self) -> None:
+        """Give back all places that are kept."""
+        for table in self.tables.values():
+            table.stale.update(self._kept)
+        self._kept.clear()
+        self._kept_gaps.clear()
+
+    def change(self, node: int, leaving: Mapping[int, int]) -> None:
+        """So many GPUs of a node more, or fewer, are held from now on, by the moment until which they are."""
+        kept = self._kept.get(node)
+        for gaps in self._kept_gaps.values():
+            gaps.pop(node, None)
+        for until, count in leaving.items():
+            if not until:
+                continue
+            instant = END if until >= END else self.now + until
+            _hold((self._times[node], self._free[node]), 0, instant, count)
+            if kept is not None:
+                _hold(kept, 0, instant, count)
+        if self._first is not None:
+            self._first.stale.add(node)
+        for table in self.tables.values():
+            table.stale.add(node)
+
+    def gaps(self, node: int, count: int) -> Gaps:
         """From when to when at least so many GPUs of a node are free."""
         times, free = self._steps(node)
         if len(times) == 1:
             return [(0, END)] if free[0] >= count else []
         gaps = []
-        opened = -1
+        opened, now = -1, self.now
         for at, have in zip(times, free, strict=True):
             if have >= count:
                 if opened < 0:
-                    opened = at
+                    opened = at - now if at else 0
             elif opened >= 0:
-                gaps.append((opened, at))
+                gaps.append((opened, at - now))
                 opened = -1
         if opened >= 0:
             gaps.append((opened, END))
@@ -257,52 +245,172 @@ class Lookahead:
                 return False
         return True
 
-    def hold(self, moment: int, until: int, node: int, count: int) -> None:
-        """So many GPUs of a node are held from one moment to another; fewer than none: given back."""
-        times, free = self._steps(node)
-        first = self._cut(times, free, moment)
-        stop = len(times) if until >= END else self._cut(times, free, until)
-        for place in range(first, stop):
-            free[place] -= count
-        if len(times) > MANY_STEPS:
-            steps = [place for place, have in enumerate(free) if not place or have != free[place - 1]]
-            times[:], free[:] = [times[place] for place in steps], [free[place] for place in steps]
-        for table in self.tables.values():
-            table.stale.add(node)
-        for rows in self._rows.values():
-            rows.stale.add(node)
-
     def pass_time(self, now: int) -> None:
-        """Count from a later moment on. What is told of a node, or a table, follows when it is asked for."""
+        """Count from a later moment on. A table follows when it is asked for."""
         self.now = now
-        self._in_rows = self.grid.size <= FEW
-
-    def _cut(self, times: list[int], free: list[int], moment: int) -> int:
-        """The place of the step that begins at the moment, made if there is none."""
-        place = bisect_right(times, moment) - 1
-        if times[place] == moment:
-            return place
-        times.insert(place + 1, moment)
-        free.insert(place + 1, free[place])
-        return place + 1
+        self._kept_gaps.clear()
 
     def least_free(self, node: int, first: int, until: int, besides: Sequence[tuple[int, int, int]] = ()) -> int:
         """The fewest GPUs free on a node from one moment to another; `besides` lists (from, to, GPUs) that are not held against it."""
         times, free = self._steps(node)
-        place = bisect_right(times, first) - 1
+        now, last = self.now, self.now + until
+        place = bisect_right(times, now + first) - 1
         least = END
         for at, count in zip(times[place:], free[place:], strict=True):
-            if at >= until:
+            if at >= last:
                 break
-            least = min(least, count + sum(more for start, end, more in besides if start <= at < end))
+            moment = at - now if at else 0
+            least = min(least, count + sum([more for start, end, more in besides if start <= moment < end]))
         return least
 
 
-class Rows(NamedTuple):
-    """The gaps of nodes in which at least so many GPUs are free, (start, end) in instants."""
+def _hold(steps: Steps, moment: int, until: int, count: int) -> None:
+    """So many GPUs are held from one instant to another; fewer than none: given back."""
+    times, free = steps
+    first = _cut(times, free, moment) if moment else 0
+    stop = len(times) if until >= END else _cut(times, free, until)
+    for place in range(first, stop):
+        free[place] -= count
+    if len(times) > MANY_STEPS:
+        places = [place for place, have in enumerate(free) if not place or have != free[place - 1]]
+        times[:], free[:] = [times[place] for place in places], [free[place] for place in places]
 
-    gaps: list[list[tuple[int, int]]]
-    stale: set[int]  # nodes that have changed since they were last read
+
+def _cut(times: list[int], free: list[int], instant: int) -> int:
+    """The place of the step that begins at the instant, made if there is none."""
+    place = bisect_right(times, instant) - 1
+    if times[place] == instant:
+        return place
+    times.insert(place + 1, instant)
+    free.insert(place + 1, free[place])
+    return place + 1
+
+
+class First:
+    """From when on each of a few nodes has at least so many GPUs free, as long as no place is kept there: it only becomes more, as those leave
+    who stand there.
+    """
+
+    def __init__(self, grid: Grid) -> None:
+        self.size, self.most = grid.size, grid.most_gpus
+        self.stale: set[int] = set(range(grid.size))  # nodes that have changed since they were last read
+        self._times = [[END] * grid.size for _ in range(grid.most_gpus + 1)]  # instants by node, by number of GPUs
+
+    def _catch_up(self, ahead: Lookahead) -> None:
+        columns, most = self._times, self.most
+        for node in self.stale:
+            count = 1
+            for at, have in zip(*ahead.bare_steps(node), strict=True):
+                while count <= have and count <= most:
+                    columns[count][node] = at
+                    count += 1
+            for column in columns[count:]:
+                column[node] = END
+        self.stale.clear()
+
+    def opens_now(self, ahead: Lookahead, gpus: int, workers: int, allowed: Ints | None, level: Level | None) -> bool:
+        """Whether there would be room for so many workers at once."""
+        if self.stale:
+            self._catch_up(ahead)
+        now = ahead.now
+        may = None if allowed is None else allowed.tolist()
+        lines = [self._times[count] for count in range(gpus, min(self.most, gpus * workers) + 1, gpus)]
+        for low, high in self._domains(level):
+            room = sum([at <= now for line in lines for at in line[low:high]])
+            if room >= workers and (
+                may is None or sum([at <= now and may[node] for line in lines for node, at in enumerate(line[low:high], low)]) >= workers
+            ):
+                return True
+        return False
+
+    def _domains(self, level: Level | None) -> Iterable[tuple[int, int]]:
+        return ((0, self.size),) if level is None or len(level) == 1 else pairwise(level.bounds)
+
+    def earliest(
+        self, ahead: Lookahead, gpus: int, workers: int, length: int, allowed: Ints | None, level: Level | None
+    ) -> tuple[int, Places] | None:
+        """The same as a look-ahead says, one node after the other."""
+        if self.stale:
+            self._catch_up(ahead)
+        may = None if allowed is None else allowed.tolist()
+        if workers == 1:
+            return self._one(ahead, gpus, length, may)
+        now, kept = ahead.now, ahead.kept
+        lines: list[list[int]] = []
+        closing: list[tuple[int, int, int]] = []  # (begin, last instant to begin, node) where places are kept
+        for count in range(gpus, min(self.most, gpus * workers) + 1, gpus):
+            lines.append(self._line(count, kept, may))
+            for node, gaps in ahead.kept_gaps(count).items():
+                if may is None or may[node]:
+                    for start, end in gaps:
+                        if end - start >= length:
+                            closing.append((now + start, now + end - length, node))
+        best: tuple[int, int, int] | None = None
+        for low, high in self._domains(level):
+            opens = [at for line in lines for at in line[low:high]] if len(lines) > 1 else lines[0][low:high]
+            closes = []
+            for begin, last, node in closing:
+                if low <= node < high:
+                    opens.append(begin)
+                    closes.append(last)
+            if len(opens) >= workers:
+                moment = _first_with(opens, closes, workers, now)
+                if moment is not None and (best is None or moment < best[0]):
+                    best = moment, low, high
+        if best is None:
+            return None
+        moment, low, high = best
+        there = [node for line in lines for node, at in enumerate(line[low:high], low) if at <= moment]
+        there += [node for begin, last, node in closing if begin <= moment <= last and low <= node < high]
+        there.sort()
+        counts: dict[int, int] = {}
+        for node in there[:workers]:
+            counts[node] = counts.get(node, 0) + gpus
+        return moment - now, list(counts.items())
+
+    def _line(self, count: int, kept: Collection[int], may: list[int] | None) -> list[int]:
+        """From when on each node has so many for good; never, as far as that is known, where it may not be or a place is kept."""
+        line = self._times[count]
+        if may is not None:
+            return [at if allowed and node not in kept else END for node, (at, allowed) in enumerate(zip(line, may, strict=True))]
+        if kept:
+            line = [*line]
+            for node in kept:
+                line[node] = END
+        return line
+
+    def _one(self, ahead: Lookahead, gpus: int, length: int, may: list[int] | None) -> tuple[int, Places] | None:
+        now, kept = ahead.now, ahead.kept
+        line = self._line(gpus, kept, may)
+        if kept:
+            for node, gaps in ahead.kept_gaps(gpus).items():
+                if may is None or may[node]:
+                    for start, end in gaps:
+                        if end - start >= length:
+                            line[node] = now + start
+                            break
+        at = min(line)
+        if at >= END:
+            return None
+        if at > now:
+            return at - now, [(line.index(at), gpus)]
+        return 0, [(next(node for node, at in enumerate(line) if at <= now), gpus)]
+
+
+def _first_with(opens: list[int], closes: list[int], many: int, now: int) -> int | None:
+    """The first instant at which so many are open, of which some close again."""
+    opens.sort()
+    at = opens[many - 1]
+    if not closes:
+        return None if at >= END else max(at, now)
+    closes.sort()
+    for at in opens[many - 1 :]:
+        moment = at if at > now else now
+        if moment >= END:
+            return None
+        if bisect_right(opens, moment) - bisect_left(closes, moment) >= many:
+            return moment
+    return None
 
 
 class Table:

@@ -9,8 +9,9 @@ from .capacity import widest
 from .cluster import Cluster
 from .columns import ints
 from .fleet import Fleet, Seat
-from .grid import Grid, Ints
-from .lookahead import END, FOREVER, Lookahead
+from .form import Form
+from .grid import Eligible, Grid
+from .lookahead import END, FOREVER, Lookahead, is_few
 from .rehearsal import Rehearsal, Stay, counts_of
 from .told import MANY, NOWHERE, Date, Entry, Held, Known, Prospect, Stays, Told
 from .tree import Tree
@@ -56,6 +57,7 @@ class Prospects(ABC):
         self._rehearsed_read = 0  # so much of the cluster's journal is in it
         self._tenants: dict[tuple[int, int], dict[Work, int]] = {}  # of GPUs in parts: until when, by job
         self._told = Told()
+        self.remembers = not is_few(cycle.grid)  # whether what blocked jobs are told is worth remembering
         self._keeping: list[Known] = []  # whose places are kept now, in order
         self._unheld: list[Entry] = []  # whose places nobody has asked the look-ahead about since they were told again: it does not know of them
 
@@ -63,6 +65,10 @@ class Prospects(ABC):
     @abstractmethod
     def entries(self) -> list[Entry]:
         """What is kept, in order."""
+
+    @abstractmethod
+    def before_following(self) -> None:
+        """The look-ahead is about to follow what has changed."""
 
     @property
     def ahead(self) -> Lookahead:
@@ -83,6 +89,8 @@ class Prospects(ABC):
 
     def _renew_but_unheld(self) -> Lookahead:
         cluster = self.cycle.cluster
+        if self._ahead is not None and self._read < len(cluster.journal):
+            self.before_following()
         if self._ahead is None or (not self._entries and self._geometry != [*cluster.geometry]):
             self._tenants, self._geometry = {}, [*cluster.geometry]
             prospect, cluster.kept.prospect = cluster.kept.prospect, None
@@ -107,14 +115,15 @@ class Prospects(ABC):
         self._told.go_on()
         changed = prospect.changed | dict.fromkeys(self.cycle.cluster.journal, True)
         if later:
-            for work, stay in held.items():
-                if stay.until < END and (stay.until <= now or work.job.run.started is None):
-                    changed.setdefault(work, True)  # its time was up, or is counted from now on
+            for work in held.out_of_date(now):
+                changed.setdefault(work, True)
         self._take_up(ahead, [(work, self._held_by(work) if there else NOWHERE) for work, there in changed.items()])
         for work, there in changed.items():
             if not there:
                 self._told.dates.pop(work, None)
-        if later:
+        if not self.remembers:
+            self._ends_now = True  # on few nodes it is seen at once who could start
+        elif later:
             self._ends_now = self._anyone_ends()
         else:
             self._ends_now = prospect.ends_now or any(held[work].until <= now for work in changed if work in held)
@@ -191,11 +200,11 @@ class Prospects(ABC):
             if served != entry.served:
                 entry.served = served
                 if served:
-                    self._keeping.remove(entry.known)
                     ahead.give_back(entry.at, entry.length, entry.places)
                 else:
-                    self._keeping.append(entry.known)
                     ahead.reserve(entry.at, entry.length, entry.places)
+                if entry.known is not None:
+                    (self._keeping.remove if served else self._keeping.append)(entry.known)
 
     def _take_up(self, ahead: Lookahead, stays: Iterable[tuple[Work, Held]]) -> None:
         """These jobs stand so from now on. Of what cancels out, as who has become another job where he stands, nothing is noted."""
@@ -214,17 +223,15 @@ class Prospects(ABC):
                     for part in seat.parts:
                         changed.append(seat.node)
                         self._share(ahead, (seat.node, part.gpu), work, until if part.mode != "mig" else END, sign)
-            if new.seats:
-                self._held[work] = new
-            else:
-                del self._held[work]
+            self._held.change(work, new)
         for node, leaving in by_node.items():
             more, most, least = 0, 0, 0
+            ahead.change(node, leaving)
+            if not self.remembers:
+                continue
             for until in sorted(leaving, reverse=True):
-                if leaving[until]:
-                    ahead.hold(0, until, node, leaving[until])
-                    more += leaving[until]
-                    most, least = max(most, more), min(least, more)
+                more += leaving[until]
+                most, least = max(most, more), min(least, more)
             if least < 0:
                 changed.append(node)
             elif most > 0:
@@ -239,11 +246,8 @@ class Prospects(ABC):
         else:
             ends.pop(work, None)
         after = max(ends.values(), default=0)
-        if self.cycle.grid.usable[key[0]] >> key[1] & 1:
-            if after > before:
-                ahead.hold(before, after, key[0], 1)
-            elif before > after:
-                ahead.hold(after, before, key[0], -1)
+        if after != before and self.cycle.grid.usable[key[0]] >> key[1] & 1:
+            ahead.change(key[0], {before: -1, after: 1})
 
     # Asking
 
@@ -261,6 +265,8 @@ class Prospects(ABC):
         if (parted and rehearsal is None) or not any(roles[place].gpus or roles[place].parted for place, _ in wants):
             return None
         length = self.length(work)
+        if not work.seats and self.only_gpus_count(work.form) and not self.cycle.cluster.windows.upcoming:
+            return self.counted(ahead, work.form, quota_type, length)
         bound = self._by_counting(ahead, work, quota_type, length)
         if bound is None or self._over_by_then(work, bound.at):
             return None
@@ -270,7 +276,7 @@ class Prospects(ABC):
                 return None
         role = roles[wants[0][0]]
         if work.form.plain and not work.seats:
-            if not self.hosts_bind or not (role.cpus or role.host_memory_mib):
+            if self.only_gpus_count(work.form):
                 return bound
             rehearsal = rehearsal or self._own_rehearsal(ahead)
             counts = [(node, count // role.gpus) for node, count in bound.places]
@@ -284,6 +290,30 @@ class Prospects(ABC):
         if self._over_by_then(work, at):
             return None
         return Date(at, counts_of(seats, self.cycle.grid.usable), seats)
+
+    def only_gpus_count(self, form: Form) -> bool:
+        """Whether counting GPUs over time tells when a job without places could start."""
+        role = form.roles[0]
+        return form.plain and not ((role.cpus or role.host_memory_mib) and self.hosts_bind)
+
+    def counted(self, ahead: Lookahead, form: Form, quota_type: int, length: int) -> Date | None:
+        """When and where such a job could start; no window is to come."""
+        grid, role, width = self.cycle.grid, form.roles[0], form.width
+        if not role.least:
+            return None
+        eligible = form.eligible(grid, 0, quota_type, suspect=form.kind.tolerates_suspect, spare=False)
+        level = grid.levels[width] if width >= 0 else None
+        found = ahead.earliest(role.gpus, role.least, length, None if eligible.full else eligible.array, level)
+        return None if found is None else Date(*found, ())
+
+    def may_be_now(self, form: Form, quota_type: int) -> bool:
+        """Whether such a job could start at once if no place were kept; a bound where there are many nodes."""
+        grid, role, width = self.cycle.grid, form.roles[0], form.width
+        if not role.least:
+            return False
+        eligible = form.eligible(grid, 0, quota_type, suspect=form.kind.tolerates_suspect, spare=False)
+        level = grid.levels[width] if width >= 0 else None
+        return self._renew_but_unheld().may_be_now(role.gpus, role.least, None if eligible.full else eligible.array, level)
 
     def _over_by_then(self, work: Work, at: int) -> bool:
         """Whether a gang that has lost workers is expected to have ended before they could be replaced."""
@@ -312,9 +342,10 @@ class Prospects(ABC):
         for place, ranks in work.missing():
             role = work.kind.roles[place]
             if role.gpus:
-                nodes = self._nodes(work, role, quota_type)
+                eligible = self._nodes(work, role, quota_type)
+                nodes = None if eligible.full and not banned else eligible.array
                 if banned:
-                    nodes = nodes * ints([not banned >> node & 1 for node in range(len(nodes))])
+                    nodes = eligible.array * ints([not banned >> node & 1 for node in range(self.cycle.grid.size)])
                 found = ahead.earliest(role.gpus, len(ranks), length, nodes, level)
                 if found is None:
                     return None
@@ -322,9 +353,9 @@ class Prospects(ABC):
                     last = Date(found[0], found[1], ())
         return last
 
-    def _nodes(self, work: Work, role: Role, quota_type: int) -> Ints:
+    def _nodes(self, work: Work, role: Role, quota_type: int) -> Eligible:
         kind = work.kind
-        return self.cycle.grid.eligible(kind, role, quota_type, suspect=kind.tolerates_suspect, spare=bool(work.seats)).array
+        return self.cycle.grid.eligible(kind, role, quota_type, suspect=kind.tolerates_suspect, spare=bool(work.seats))
 
     @property
     def hosts_bind(self) -> bool:

@@ -1,6 +1,7 @@
 """Places kept for blocked jobs, and what may run in the gaps before them."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import pairwise
 
 from .capacity import widest
 from .fleet import Seat
@@ -27,13 +28,18 @@ def _largest(work: Work) -> tuple[Role, int] | None:
     return roles[place], count
 
 
+NO_TYPE = -1
+
+
 class Book(Prospects):
     """The reservations of one sweep, on top of a look-ahead over what runs. Both follow what the plan changes meanwhile."""
 
     def __init__(self, cycle: Surroundings) -> None:
         super().__init__(cycle)
-        self._asking: list[tuple[Work, int]] = []  # who was promised an answer, and in which type: it is worked out when somebody wants to know
+        # Who was promised an answer, and in which type: it is worked out when somebody wants to know. Of NO_TYPE: nothing is kept for him.
+        self._asking: list[tuple[Work, int]] = []
         self._walk: Callable[[], None] | None = None  # finds those, where nobody has gone along the queue yet
+        self._inside: dict[Work, bool] | None = None  # whether each stays within its guarantees, of the state in which they asked; None: of this one
         self.per_type: dict[int, int] = {}
         self.blocked_within: set[int] = set()
         self._asked_at: dict[int, int] = {}  # how many reservations stood before a blocked job, whether or not it has one
@@ -63,22 +69,94 @@ class Book(Prospects):
             self.settle()
         return self._by_node
 
+    def date_of(self, work: Work) -> int | None:
+        """In how many milliseconds a place is kept for it, if one is."""
+        self._settle_up_to(work)
+        if self._asking and self._asking[0][0] is work:
+            self._work_out(*self._asking.pop(0))
+        return next((entry.at for entry in self._entries if entry.work is work), None)
+
     def settle(self) -> None:
-        """Work out what was asked for later. Nothing may have changed since then, so the cluster asks for it before anything does."""
-        self.cycle.cluster.before_changes = None
-        walk, self._walk = self._walk, None
-        if walk is not None:
-            walk()
+        """Work out what was asked for later, of the state in which it was asked for."""
+        self._gone_along()
         asking, self._asking = self._asking, []
         self.cycle.cluster.before_changes = None
-        first = bool(asking) and not self._entries
+        if self._inside is not None or self._are_counted(asking):
+            for work, quota_type in asking:
+                self._work_out(work, quota_type)
+            self._inside = None
+            return
+        first = self.remembers and bool(asking) and not self._entries
         if first and self._all_again(asking):
             return
         for work, quota_type in asking:
+            if quota_type == NO_TYPE:
+                self._asked_at.setdefault(work.order, len(self._entries))
+                continue
             self.per_type[quota_type] -= 1
             self.add(work, (quota_type,))
         if first:
             self._note_line(asking)
+
+    def _settle_up_to(self, work: Work) -> None:
+        """Work out what is kept before a job asks, or has asked: what is kept behind it does not bind it."""
+        self.looked_at = True
+        if self._walk is not None:
+            self._gone_along()
+        asking = self._asking
+        if not asking or work.order in self._asked_at:
+            return
+        if any(one is work for one, _ in asking) and (self._inside is not None or self._are_counted(asking)):
+            while asking[0][0] is not work:
+                self._work_out(*asking.pop(0))
+        else:
+            self.settle()
+
+    def _gone_along(self) -> None:
+        """Find those who ask."""
+        walk, self._walk = self._walk, None
+        if walk is not None:
+            self.cycle.cluster.before_changes = None
+            walk()
+            self.cycle.cluster.before_changes = self._stand_still
+
+    def _stand_still(self) -> None:
+        """The state is about to change in which somebody was promised an answer: note all of it that decides, or give the answer now."""
+        self._gone_along()
+        self.cycle.cluster.before_changes = None
+        if not self._asking:
+            return
+        if self._are_counted(self._asking):
+            self._renew_but_unheld()
+            self._inside = {work: self._is_inside(work, quota_type) for work, quota_type in self._asking if quota_type != NO_TYPE}
+        else:
+            self.settle()
+
+    def _are_counted(self, asking: list[tuple[Work, int]]) -> bool:
+        """Whether their dates are a matter of the look-ahead alone, and are not remembered from plan to plan."""
+        if self.remembers or self.cycle.cluster.windows.upcoming:
+            return False
+        return all(quota_type == NO_TYPE or self._counted(work) for work, quota_type in asking)
+
+    def _work_out(self, work: Work, quota_type: int) -> None:
+        """Keep the earliest place for a job of which only GPUs are counted. It counts as one that has a reservation already."""
+        self._asked_at.setdefault(work.order, len(self._entries))
+        if quota_type == NO_TYPE:
+            return
+        if self._inside is None:
+            ahead, inside = self._renew_but_unheld(), self._is_inside(work, quota_type)
+        else:
+            assert self._ahead is not None
+            ahead, inside = self._ahead, self._inside[work]
+        date = self.counted(ahead, work.form, quota_type, length := self.length(work))
+        if date is not None:
+            ahead.reserve(date.at, length, date.places)
+            self._keep(Entry(work, quota_type, date.at, length, date.places, inside, len(self._entries), date))
+
+    def before_following(self) -> None:
+        """Whoever asked in the state that the look-ahead is still of is told before it is of another one."""
+        if self._inside is not None:
+            self.settle()
 
     def _all_again(self, asking: list[tuple[Work, int]]) -> bool:
         """Whether the same have asked in the same order as the last time, and get all that they got then."""
@@ -89,7 +167,7 @@ class Book(Prospects):
         more, less = told.since(line.read)
         if not line.nodes.isdisjoint(more) or not line.nodes.isdisjoint(less):
             return False
-        if any(entry.known.instant <= now for entry in line.entries):
+        if any(known.instant <= now for known in line.known):
             return False
         for known in line.known:
             if not self._counted(known.work) or (more and not self._no_others(ahead, known, more)):
@@ -102,13 +180,14 @@ class Book(Prospects):
         return True
 
     def _keep_again(self, entries: list[Entry]) -> None:
-        now, tree, by_node = self.cycle.now, self.cycle.tree, self._by_node
+        now, by_node = self.cycle.now, self._by_node
         for entry in entries:
             work, known = entry.work, entry.known
+            assert known is not None
             if entry.at != known.instant - now:
                 entry.at = known.instant - now
                 entry.date = Date(entry.at, entry.places, ())
-            entry.guaranteed = tree.within_guarantee(work.home, entry.quota_type, self.cycle.least_milli(work.kind, entry.quota_type))
+            entry.guaranteed = self._is_inside(work, entry.quota_type)
             entry.served = False
             for node, _ in entry.places:
                 if node in by_node:
@@ -117,7 +196,7 @@ class Book(Prospects):
                     by_node[node] = [entry]
         self._entries += entries
         self._unheld += entries
-        self._keeping += [entry.known for entry in entries]
+        self._keeping += [entry.known for entry in entries if entry.known is not None]
 
     def _note_line(self, asking: list[tuple[Work, int]]) -> None:
         """Remember what came of all who asked, where that was a matter of counting."""
@@ -131,12 +210,10 @@ class Book(Prospects):
     def clear(self) -> None:
         """Forget what was reserved; the look-ahead stays and goes on to follow what changes."""
         self._asking.clear()
-        self._walk = None
+        self._walk = self._inside = None
         self.cycle.cluster.before_changes = None
         if self._ahead is not None:
-            for entry in self._entries[: len(self._entries) - len(self._unheld)]:
-                if not entry.served:
-                    self._ahead.give_back(entry.at, entry.length, entry.places)
+            self._ahead.keep_nothing()
         self._unheld.clear()
         self._keeping.clear()
         self._entries.clear()
@@ -150,9 +227,8 @@ class Book(Prospects):
         """What the next plan can go on from, with all reservations taken back; only where GPUs are held whole."""
         if self._ahead is None or self._tenants or self._geometry:
             return None
-        ahead = self._renew_but_unheld()
         self.clear()
-        return Prospect(self.cycle.settings, ahead, self._held, self._ends_now, self._told)
+        return Prospect(self.cycle.settings, self._ahead, self._held, self._ends_now, self._told)
 
     # Keeping
 
@@ -170,7 +246,7 @@ class Book(Prospects):
     def keep_later(self, walk: Callable[[], None]) -> None:
         """A walk along the queue that would only keep places, of this state, once that matters."""
         self._walk = walk
-        self.cycle.cluster.before_changes = self.settle
+        self.cycle.cluster.before_changes = self._stand_still
 
     def set_aside(self) -> Later | None:
         """Let nobody ask for a place for now, where nothing is kept yet: for the only one who asks, who needs none once he is served."""
@@ -188,56 +264,91 @@ class Book(Prospects):
 
     def add_later(self, work: Work, quota_type: int) -> None:
         """The same as `add`, of this state, once it matters: mostly nobody starts, and nobody is told of it."""
+        if self._inside is not None:
+            self.settle()
         self._asking.append((work, quota_type))
         self.per_type[quota_type] = self.per_type.get(quota_type, 0) + 1
-        self.cycle.cluster.before_changes = self.settle
+        self.cycle.cluster.before_changes = self._stand_still
+
+    def in_vain_now(self, work: Work, quota_type: int) -> bool:
+        """Whether there is surely no place for a job at once, whatever is kept for others."""
+        if self.remembers or self.cycle.cluster.windows.upcoming or not self._counted(work):
+            return False
+        if not self.is_full(work, quota_type):
+            if self.may_be_now(work.form, quota_type):
+                return False
+            self._fill(work, quota_type)
+        return True
+
+    def asks_in_vain(self, work: Work, quota_type: int) -> bool:
+        """Whether there is surely no place for it at once: then only that it has asked is noted."""
+        if not self.in_vain_now(work, quota_type):
+            return False
+        if self._inside is not None:
+            self.settle()
+        self._asking.append((work, NO_TYPE))
+        self.cycle.cluster.before_changes = self._stand_still
+        return True
 
     def add(self, work: Work, types: Sequence[int], *, only_now: bool = False) -> Entry | None:
         """Keep the earliest place for a blocked job in one of these types; None where there is no date (or only a later one): nothing is kept."""
         self._asked_at.setdefault(work.order, len(self.entries))
-        quota_type = types[0]
-        known = None if only_now or len(types) > 1 else self._told_again(self._renew_but_unheld(), work, quota_type)
-        again = known is not None
+        known = None if not self.remembers or only_now or len(types) > 1 else self._told_again(self._renew_but_unheld(), work, types[0])
         if known is not None:
+            quota_type = known.quota_type
             found = None if known.places is None else Date(known.instant - self.cycle.now, known.places, ())
             if found is None:
                 self.per_type[quota_type] = self.per_type.get(quota_type, 0) + 1
+            else:
+                self._unheld.append(entry := self._entry(work, quota_type, found))
         else:
-            found = None
-            for each in types:
-                date = self._date(work, each, only_now=only_now)
-                if date is not None and (found is None or date.at < found.at):
-                    found, quota_type = date, each
-            instant, places = (END, None) if found is None else (self.cycle.now + found.at, found.places)
-            known = Known(work, quota_type, instant, places, len(types) == 1 and not only_now and self._counted(work))
-        keeping = self._keeping
-        if known.counted:
-            self._told.note(known, keeping)
+            found, quota_type = self._date_in(work, types, only_now=only_now)
+            if found is not None:
+                entry = self._entry(work, quota_type, found)
+                self.ahead.reserve(found.at, entry.length, found.places)
+            if self.remembers:
+                instant, places = (END, None) if found is None else (self.cycle.now + found.at, found.places)
+                known = Known(work, quota_type, instant, places, len(types) == 1 and not only_now and self._counted(work))
+        if known is not None and known.counted:
+            self._told.note(known, self._keeping)
         if found is None:
             return None
         self.per_type[quota_type] = self.per_type.get(quota_type, 0) + 1
-        at, places, _ = found
-        length = self.length(work)
-        keeping.append(known)
-        tree, entries, by_node = self.cycle.tree, self._entries, self._by_node
-        guaranteed = tree.within_guarantee(work.home, quota_type, self.cycle.least_milli(work.kind, quota_type))
-        entry = Entry(work, quota_type, at, length, places, guaranteed, len(entries), found, known)
-        if again:
-            self._unheld.append(entry)
-        else:
-            self.ahead.reserve(at, length, places)
-        entries.append(entry)
-        for node, _ in places:
+        if known is not None:
+            entry.known = known
+            self._keeping.append(known)
+        self._keep(entry)
+        return entry
+
+    def _keep(self, entry: Entry) -> None:
+        self._entries.append(entry)
+        by_node = self._by_node
+        for node, _ in entry.places:
             if node in by_node:
                 by_node[node].append(entry)
             else:
                 by_node[node] = [entry]
-        return entry
+
+    def _date_in(self, work: Work, types: Sequence[int], *, only_now: bool) -> tuple[Date | None, int]:
+        """The earliest in one of these types, and in which."""
+        found, quota_type = None, types[0]
+        for each in types:
+            date = self._date(work, each, only_now=only_now)
+            if date is not None and (found is None or date.at < found.at):
+                found, quota_type = date, each
+        return found, quota_type
+
+    def _entry(self, work: Work, quota_type: int, date: Date) -> Entry:
+        inside = self._is_inside(work, quota_type)
+        return Entry(work, quota_type, date.at, self.length(work), date.places, inside, len(self._entries), date)
+
+    def _is_inside(self, work: Work, quota_type: int) -> bool:
+        """Whether it would stay within its guarantees."""
+        return self.cycle.tree.within_guarantee(work.home, quota_type, self.cycle.least_milli(work.kind, quota_type))
 
     def _counted(self, work: Work) -> bool:
         """Whether its date is a matter of counting GPUs over time, and so the same as long as nobody stands otherwise."""
-        role = work.form.roles[0]
-        return work.form.plain and not work.seats and not (self.hosts_bind and (role.cpus or role.host_memory_mib))
+        return not work.seats and self.only_gpus_count(work.form)
 
     def _told_again(self, ahead: Lookahead, work: Work, quota_type: int) -> Known | None:
         """What it was told when it asked the last time, if it would be told the same now."""
@@ -287,7 +398,8 @@ class Book(Prospects):
         assert entry is self.entries[-1]
         self._entries.pop()
         self.per_type[entry.quota_type] -= 1
-        self._keeping.remove(entry.known)
+        if entry.known is not None:
+            self._keeping.remove(entry.known)
         self.ahead.give_back(entry.at, entry.length, entry.places)
         for node, _ in entry.places:
             self._by_node[node].remove(entry)
@@ -320,13 +432,25 @@ class Book(Prospects):
     def suffice_without(self, leaving: Iterable[Work], work: Work, quota_type: int) -> bool:
         """A bound: False where a job could not start at once even if these left."""
         wanted, soon = _largest(work), self.cycle.fleet.soon
-        seats = [seat for one in leaving for seat in one.seats]
-        if wanted is not None and soon.idle + sum([seat.mask.bit_count() + len(seat.parts) for seat in seats]) < wanted[0].gpus * wanted[1]:
+        if wanted is None:
+            return True
+        role, workers = wanted
+        freed = [(seat.node, seat.mask.bit_count() + len(seat.parts)) for one in leaving for seat in one.seats]
+        if soon.idle + sum([count for _, count in freed]) < role.gpus * workers:
             return False  # mostly there are too few, wherever they are
-        counts = soon.count_np.copy()
-        for seat in seats:
-            counts[seat.node] += seat.mask.bit_count() + len(seat.parts)
-        return self._suffice(work, quota_type, counts)
+        if self.remembers:
+            counts = soon.count_np.copy()
+            for node, count in freed:
+                counts[node] += count
+            return self._suffice(work, quota_type, counts)
+        here = [*soon.count]
+        for node, count in freed:
+            here[node] += count
+        eligible, gpus, width = self._nodes(work, role, quota_type), role.gpus, work.form.width
+        slots = [count // gpus for count in here] if eligible.full else [may * count // gpus for may, count in zip(eligible.flags, here, strict=True)]
+        if width < 0 or len(self.cycle.grid.levels[width]) == 1:
+            return sum(slots) >= workers
+        return any(sum(slots[low:high]) >= workers for low, high in pairwise(self.cycle.grid.levels[width].bounds))
 
     def _suffice(self, work: Work, quota_type: int, counts: Ints) -> bool:
         """Whether so many GPUs by node hold the role with its largest workers, as far as counting tells."""
@@ -334,7 +458,7 @@ class Book(Prospects):
         if wanted is None:
             return True
         role, workers = wanted
-        slots = counts // role.gpus * self._nodes(work, role, quota_type)
+        slots = counts // role.gpus * self._nodes(work, role, quota_type).array
         width = widest(self.cycle.cluster, work.kind)
         return int(slots.sum() if width < 0 else self.cycle.grid.levels[width].sums(slots).max(initial=0)) >= workers
 
@@ -391,7 +515,8 @@ class Book(Prospects):
 
     def delays(self, work: Work, quota_type: int, milli: int, seats: tuple[Seat, ...]) -> list[int]:
         """Nodes on which the seats together take more than the reservations leave. The fleet holds the seats already, the job not yet."""
-        if not self.entries or all(seat.node not in self._by_node for seat in seats):
+        self._settle_up_to(work)
+        if not self._entries or all(seat.node not in self._by_node for seat in seats):
             return []
         self._renew()
         until, inside = self._span(work, quota_type, milli)

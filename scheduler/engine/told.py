@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from .fleet import Seat
@@ -32,7 +33,7 @@ class Entry:
     guaranteed: bool  # whether its holder would stay within its guarantees
     place: int  # in the order of the book
     date: Date
-    known: "Known"
+    known: "Known | None" = None  # where what it was told is remembered
     served: bool = False  # by a later pass: its holder stands, and nothing is kept any more
 
     def keeps(self, node: int) -> int:
@@ -84,6 +85,8 @@ class Stays(dict[Work, Held]):
     def __init__(self) -> None:
         super().__init__()
         self.endless: dict[Work, tuple[Seat, ...]] = {}
+        self._leaving: list[tuple[int, int, Work]] | None = None  # a heap of when each leaves of whom that is known, and of when he did not after all
+        self._unbegun: dict[Work, None] = {}  # whose time is counted from now on
 
     def of(self, work: Work) -> Held:
         known = self.get(work)
@@ -93,6 +96,35 @@ class Stays(dict[Work, Held]):
                 return NOWHERE
             known = self[work] = Held(END, seats)
         return known
+
+    def change(self, work: Work, held: Held) -> None:
+        """It stands so from now on, or nowhere."""
+        if not held.seats:
+            del self[work]
+            self._unbegun.pop(work, None)
+            return
+        self[work] = held
+        if self._leaving is not None and len(self._leaving) > 4 * len(self) + MANY:
+            self._leaving = None  # most of them left or moved before
+        if self._leaving is not None and 0 < held.until < END:
+            heappush(self._leaving, (held.until, id(work), work))
+            if work.job.run.started is None:
+                self._unbegun[work] = None
+
+    def out_of_date(self, now: int) -> list[Work]:
+        """Whose time was up by now, or is counted from now on. Who gives way at once goes on to do so."""
+        if self._leaving is None:
+            some = [(held.until, work) for work, held in self.items() if 0 < held.until < END]
+            self._leaving = [(until, id(work), work) for until, work in some]
+            heapify(self._leaving)
+            self._unbegun = {work: None for _, work in some if work.job.run.started is None}
+        line, over = self._leaving, []
+        while line and line[0][0] <= now:
+            until, _, work = heappop(line)
+            held = self.get(work)
+            if held is not None and held.until == until:
+                over.append(work)
+        return [*over, *self._unbegun]
 
 
 class Line(NamedTuple):

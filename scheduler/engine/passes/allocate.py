@@ -59,13 +59,23 @@ def _only_keeps(cycle: Cycle) -> bool:
     if sum(map(len, cycle.leaf_queues.values())) > MOST_LOOKED_AT or cycle.any_overdue():
         return False
     waiting = [*cycle.waiting()]
-    if any(work.seats or work.evicted for work in waiting):
-        return False
-    forms = {work.form.shape: work.form for work in waiting}.values()
-    capacity = cycle.capacity(cycle.views()[-1])
-    if any(could_fit(cycle.cluster, capacity, form, 0, suspect=form.kind.tolerates_suspect) for form in forms):
-        return False
-    return not cycle.book.lenders() or not any(may_be_due(cycle, work, 0) for work in waiting)
+    forms: dict[int, Form] = {}
+    for work in waiting:
+        if work.seats:
+            return False
+        forms[work.form.shape] = work.form
+    cluster, book, capacity = cycle.cluster, cycle.book, cycle.capacity(cycle.views()[-1])
+    for form in forms.values():
+        if could_fit(cluster, capacity, form, 0, suspect=form.kind.tolerates_suspect):
+            return False
+    lenders = bool(book.lenders())
+    for work in waiting:
+        if work.evicted:
+            if not book.in_vain_now(work, 0):
+                return False
+        elif lenders and may_be_due(cycle, work, 0):
+            return False
+    return True
 
 
 def _overdue(cycle: Cycle, free_start: bool) -> None:
@@ -410,6 +420,8 @@ def _may_stand_at_once(cycle: Cycle, work: Work, types: tuple[int, ...]) -> None
     """
     book = cycle.book
     for quota_type in types:
+        if book.asks_in_vain(work, quota_type):
+            continue
         entry = book.add(work, (quota_type,), only_now=True)
         if entry is None:
             continue

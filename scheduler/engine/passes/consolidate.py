@@ -122,7 +122,7 @@ def _gains(cycle: Cycle, work: Work, milli: int, lost: int) -> bool:
     length = job.limit_ms if job.estimate_ms is None else job.estimate_ms
     if length is not None and lost * 1000 >= milli * length:
         return False
-    at = next((entry.at for entry in cycle.book.entries if entry.work is work), None)
+    at = cycle.book.date_of(work)
     return at is None or lost * 1000 < milli * at
 
 

@@ -1,9 +1,10 @@
-"""Who asks for places in the same order as before gets the same ones at once, unless something speaks against it."""
+"""Who asks for places in the same order as before gets the same ones at once, unless something speaks against it; where there are many nodes."""
 
 from dataclasses import replace
 
 import pytest
 
+from scheduler.engine import lookahead
 from scheduler.engine.cycle import make_plan
 from scheduler.engine.kept import Kept
 from scheduler.engine.reservations import Book
@@ -26,6 +27,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         return found[-1]
 
     monkeypatch.setattr(Book, "_all_again", noted)
+    monkeypatch.setattr(lookahead, "FEW", 0)
     return found
 
 

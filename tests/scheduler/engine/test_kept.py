@@ -3,6 +3,8 @@
 import gc
 import json
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scheduler.benchmarks import cases
+from scheduler.engine import lookahead
 from scheduler.engine.cluster import Cluster
 from scheduler.engine.cycle import make_course, make_plan
 from scheduler.engine.difference import alike_at_both_ends
@@ -115,11 +118,25 @@ def written(plan: Plan) -> str:
     return json.dumps(plan.as_json())
 
 
+@contextmanager
+def many_from(nodes: int) -> Iterator[None]:
+    """A fleet of more nodes than that is looked ahead on as on a large one."""
+    before, lookahead.FEW = lookahead.FEW, nodes
+    try:
+        yield
+    finally:
+        lookahead.FEW = before
+
+
 def holds_through(scenario: Scenario, events: list[str], seed: int) -> None:
+    """Dates are found in one way and remembered, or found in the other each time: one plan looks at a small fleet, one as at a large one."""
     kept, chance = Kept(), random.Random(seed)
+    ways = (lookahead.FEW, 0) if seed % 2 else (0, lookahead.FEW)
     for turn, event in enumerate(events):
-        plan = make_plan(scenario, kept)
-        assert written(plan) == written(make_plan(scenario)), (turn, events[:turn])
+        with many_from(ways[0]):
+            plan = make_plan(scenario, kept)
+        with many_from(ways[1]):
+            assert written(plan) == written(make_plan(scenario)), (turn, events[:turn])
         scenario = after(scenario, plan, event, chance, turn)
 
 

@@ -65,12 +65,12 @@ def drawn(seed: int) -> tuple[random.Random, Grid, Lookahead, Dense]:
     return rng, grid, Lookahead(grid, 0, idle, releases), Dense(dense)
 
 
-@pytest.mark.parametrize(("few", "gaps"), [(0, 0), (lookahead.FEW, 8), (lookahead.FEW, lookahead.FEW_GAPS)])
+@pytest.mark.parametrize(("few", "steps"), [(0, 0), (lookahead.FEW, 8), (lookahead.FEW, lookahead.FEW_STEPS)])
 @pytest.mark.parametrize("first", range(0, 400, 100))
-def test_the_earliest_time_and_place_are_those_of_the_slow_search(monkeypatch: pytest.MonkeyPatch, first: int, few: int, gaps: int) -> None:
+def test_the_earliest_time_and_place_are_those_of_the_slow_search(monkeypatch: pytest.MonkeyPatch, first: int, few: int, steps: int) -> None:
     """And so is every one after it, with what was found before reserved; whether gaps are looked at one by one or in columns."""
     monkeypatch.setattr(lookahead, "FEW", few)
-    monkeypatch.setattr(lookahead, "FEW_GAPS", gaps)
+    monkeypatch.setattr(lookahead, "FEW_STEPS", steps)
     dates = 0
     for seed in range(first, first + 100):
         rng, grid, ahead, dense = drawn(seed)
@@ -108,7 +108,7 @@ def test_a_later_look_finds_what_a_new_one_would(monkeypatch: pytest.MonkeyPatch
             least = min(dense.free[at][5:15])
             if least and rng.random() < 0.6:
                 count = rng.randint(1, least)
-                ahead.hold(5, 15, at, count)
+                ahead.reserve(5, 10, [(at, count)])
                 dense.hold(5, 15, at, count)
         for gpus, workers, length in asked:
             ahead.earliest(gpus, workers, length, everywhere, grid.levels[1])
