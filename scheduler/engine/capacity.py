@@ -20,6 +20,7 @@ class Capacity:
         self._slots: dict[tuple[int, int, int, int], Ints] = {}
         self._sums: dict[tuple[int, int, int, int, int], Ints] = {}
         self._most: dict[tuple[int, int, int, int, int], int] = {}
+        self._could: dict[tuple[int, int, bool, bool], bool] = {}
 
     def _fresh(self) -> None:
         if self.version != self.view.version:
@@ -27,6 +28,16 @@ class Capacity:
             self._slots.clear()
             self._sums.clear()
             self._most.clear()
+            self._could.clear()
+
+    def could_fit(self, form: Form, quota_type: int, *, suspect: bool, spare: bool) -> bool:
+        """The bound of this name, once by shape."""
+        self._fresh()
+        key = (form.shape, quota_type, suspect, spare)
+        known = self._could.get(key)
+        if known is None:
+            known = self._could[key] = _could_fit(self.cluster, self, form, quota_type, suspect=suspect, spare=spare)
+        return known
 
     def slots(self, role: Role, eligible: Eligible) -> Ints:
         self._fresh()
@@ -75,6 +86,10 @@ def plain(cluster: Cluster, kind: Kind) -> bool:
 
 def could_fit(cluster: Cluster, capacity: Capacity, form: Form, quota_type: int, *, suspect: bool, spare: bool = False) -> bool:
     """A quick bound: False means that the minimum of a job without workers certainly does not fit."""
+    return capacity.could_fit(form, quota_type, suspect=suspect, spare=spare)
+
+
+def _could_fit(cluster: Cluster, capacity: Capacity, form: Form, quota_type: int, *, suspect: bool, spare: bool) -> bool:
     for place, role in enumerate(form.roles):
         if role.parted or not role.least:
             continue

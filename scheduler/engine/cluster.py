@@ -341,7 +341,11 @@ class Cluster:
         return min(1000, max(1, 1000 * role.memory_mib // memory)) if memory else 1000
 
     def wants_milli(self, kind: Kind, wants: Wants, quota_type: int) -> int:
-        return sum(len(ranks) * self.worker_milli(kind, kind.roles[place], quota_type) for place, ranks in wants)
+        form = self.form_of(kind)
+        known = form.least.get(quota_type) if wants is form.wants else None
+        if known is None:
+            known = sum([len(ranks) * self.worker_milli(kind, kind.roles[place], quota_type) for place, ranks in wants])
+        return known
 
     # Changing
 

@@ -92,6 +92,7 @@ class View:
         self._host_np: tuple[Ints, Ints] | None = None
         self.host_changed: set[int] = set()
         self.version = 0
+        self._largest = (-1, 0)  # as of which version
 
     def recount(self) -> None:
         """Derive the counts from the masks, after these were written to directly."""
@@ -100,6 +101,7 @@ class View:
         self.count_np = np.array(self.count, dtype=np.int64)
         self.buckets = None
         self._host_np = None
+        self._largest = (-1, 0)
 
     def copy(self) -> "View":
         other = View.__new__(View)
@@ -115,6 +117,7 @@ class View:
         other._host_np = None if self._host_np is None else (self._host_np[0].copy(), self._host_np[1].copy())
         other.host_changed = set(self.host_changed)
         other.version = self.version
+        other._largest = self._largest
         return other
 
     def by_count(self) -> list[int]:
@@ -130,10 +133,16 @@ class View:
     @property
     def largest(self) -> int:
         """The most idle GPUs of a node."""
-        if not self.idle:
-            return 0
-        buckets = self.by_count()
-        return next((count for count in range(len(buckets) - 1, 0, -1) if buckets[count]), 0)
+        version, count = self._largest
+        if version != self.version:
+            count = 0
+            if self.idle:
+                buckets = self.by_count()
+                count = len(buckets) - 1
+                while count and not buckets[count]:
+                    count -= 1
+            self._largest = (self.version, count)
+        return count
 
     def slots_at_most(self, gpus: int) -> int:
         """How many workers of so many GPUs there is room for, if they may stand anywhere."""
