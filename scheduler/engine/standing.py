@@ -54,7 +54,7 @@ class Sums:
         return Lowest(min(levels), sum(milli for _, milli in self._by_level.values())) if levels else None
 
     def below(self, quota_type: int, level: Level) -> int:
-        return sum(milli for (kind, each), (_, milli) in self._by_level.items() if kind == quota_type and each < level)
+        return sum([milli for (kind, each), (_, milli) in self._by_level.items() if each < level and kind == quota_type])
 
     def on_node(self) -> Mapping[int, Sequence[int]]:
         """GPUs and workers by node. A worker without GPUs counts for nothing there, but what it takes of the host may help."""
@@ -85,7 +85,8 @@ class Standing:
         self._below: dict[int, dict[Work, None]] = {}
         self._sums: dict[int, Sums] = {}  # of the leaves about which that was asked
         self._version: dict[int, int] = {}  # how often what stands below a leaf has changed
-        self._lowest: dict[int, tuple[int, Lowest | None]] = {}  # of the leaves about which that was asked, as of which change
+        self._lowest: dict[int, tuple[int, Lowest | None]] = {}  # as of which change, of the leaves about which that was asked
+        self._lower: dict[tuple[int, int, Level], tuple[int, int]] = {}
         self._kept: dict[tuple[object, ...], tuple[int, Any]] = {}
 
     def _begin(self) -> None:
@@ -191,9 +192,12 @@ class Standing:
 
     def freeable_below(self, leaf: int, quota_type: int, level: Level) -> int:
         """Milli-GPU that may become idle without the preemptible work of a leaf below a class and number."""
-        key = ("lower", leaf, quota_type, level)
-        known: int | None = self.kept(key, leaf)
-        return self.keep(key, leaf, self._sums_of(leaf).below(quota_type, level)) if known is None else known
+        self._follow()
+        version, key = self._version.get(leaf, 0), (leaf, quota_type, level)
+        known = self._lower.get(key)
+        if known is None or known[0] != version:
+            known = self._lower[key] = version, self._sums_of(leaf).below(quota_type, level)
+        return known[1]
 
 
 def most_freed(work: Work) -> int:

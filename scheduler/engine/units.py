@@ -458,6 +458,8 @@ class Units:
         members = [unit for unit in self.below(place) if unit.work.quota_type in division.types]
         if promised <= 0:
             return frozenset(members)
+        if sum([unit.milli for unit in members]) <= promised:
+            return frozenset()
         members.sort(key=attrgetter("protection"))
         sums = [*accumulate(map(attrgetter("milli"), members))]
         return frozenset(members[bisect_right(sums, promised) :])
