@@ -11,12 +11,12 @@ from .capacity import plain, widest
 from .grid import Ints
 from .legality import Reclaim, rules_of
 from .passes.consolidate import no_moves
-from .passes.reclaim import request
 from .plan import names
 from .reading import spell_instant
 from .reasons import Reason, counted, gpus, reason
 from .seating import fit
 from .state import Cycle
+from .taking import request
 from .tree import Division
 from .values import ANY_TYPE, Kind, Role
 from .windows import NEVER

@@ -164,8 +164,9 @@ class ClearableFew:
         for node in equal:
             clearing = movables.clearing(node, needed[node])
             if clearing is None or clearing.since > now:  # what is lost there is not a matter of time alone
-                return [min(equal, key=weighed)]
-            lost = clearing.each_ms * now + clearing.before
+                lost = weighed(node)[1]
+            else:
+                lost = clearing.each_ms * now + clearing.before
             if lost < least:
                 least, even = lost, [node]
             elif lost == least:

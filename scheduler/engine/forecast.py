@@ -11,9 +11,10 @@ from .form import Form
 from .lookahead import Lookahead
 from .order import QueueOrder
 from .passes.allocate import could_start
-from .passes.reclaim import may_evict, request
+from .passes.reclaim import may_evict
 from .rehearsal import Rehearsal, newly_shared
 from .state import Cycle
+from .taking import request
 from .told import Date
 from .tree import Division
 from .values import Kind, Preemptible

@@ -45,7 +45,9 @@ class Reclaim:
         self.since = self._window_start()
         self.even: Reason | None = None  # why nothing may be taken from somebody who is above his line
         self.sources = self._sources()
-        self.sparing = tuple(place for place, _, _ in self.sources if self._rests_on_usage(place))
+        self.sparing = tuple([place for place, _, _ in self.sources if self._rests_on_usage(place)])
+        # Searches with the same sources find the same victims.
+        self.signature: Signature = (quota_type, self.barred, self.since, *self.sources, *self.sparing)
 
     def _sources(self) -> list[Source]:
         """The nodes beside the job's path from which something may be taken."""
@@ -81,11 +83,6 @@ class Reclaim:
             f"with {gpus(left)} of {gpus(division.fair[sibling])} left"
         )
         return reason("balance", detail, quota=name, other=other)
-
-    @property
-    def signature(self) -> Signature:
-        """Searches with the same sources find the same victims."""
-        return (self.quota_type, self.barred, self.since, *self.sources, *self.sparing)
 
     def units(self, large: int, *, surplus_only: bool = False, fresh_first: bool = True) -> Ranked:
         """Everything that may be taken from the sources, in the order in which it is tried."""

@@ -116,10 +116,18 @@ def room_without(cycle: Cycle, units: Sequence[Unit], work: Work, quota_type: in
     return room
 
 
+def request(cycle: Cycle, work: Work, quota_type: int) -> int:
+    """What is missing of a job up to its minimum."""
+    if work.seats:
+        return cycle.cluster.wants_milli(work.kind, work.missing(), quota_type)
+    known = work.form.least.get(quota_type)
+    return cycle.least_milli(work.kind, quota_type) if known is None else known
+
+
 def at_limits(cycle: Cycle, work: Work, quota_type: int) -> Short:
     """What must leave below which nodes of the tree so that their limits admit the job."""
     tree = cycle.tree
-    milli = cycle.cluster.wants_milli(work.kind, work.missing(), quota_type)
+    milli = request(cycle, work, quota_type)
     leaf = work.charged_leaf if work.seats else work.home
     if tree.limit_gate(leaf, quota_type, milli) is None:
         return ()
@@ -184,12 +192,11 @@ def _freed(cycle: Cycle, ranked: Ranked) -> dict[int, int]:
     known: tuple[Ranked, dict[int, int]] | None = cycle.memo(key)
     if known is not None:
         return known[1]
-    usable = cycle.grid.usable
-    freed: dict[int, int] = {}
+    usable, freed = cycle.grid.usable, dict[int, int]()
+    before = freed.get
     for _, unit in ranked:
-        for seat in unit.seats:
-            node = seat.node
-            freed[node] = freed.get(node, 0) + (seat.mask & usable[node]).bit_count() + len(seat.parts)
+        for _, _, node, mask, _, _, _, parts in unit.seats:
+            freed[node] = before(node, 0) + (mask & usable[node]).bit_count() + len(parts)
     cycle.remember(key, (ranked, freed))  # with the list itself, so that no other one gets its identity meanwhile
     return freed
 
@@ -367,7 +374,7 @@ def try_set(
         if refused is not None:
             return refused
     cluster = cycle.cluster
-    milli = cluster.wants_milli(work.kind, work.missing(), quota_type)
+    milli = request(cycle, work, quota_type)
     code = why(found)
     later = cycle.book.set_aside() if cycle.waits_alone(work) else None
     before = cluster.mark()

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from .invariants import check
 from .kept import Kept
 from .order import QueueOrder
-from .passes.reclaim import request
 from .state import Cycle
+from .taking import request
 from .tree import Division
 from .values import Job, Scenario
 from .work import Work

@@ -309,7 +309,7 @@ class Counter:
         self.soon = soon
         self.usable = cluster.grid.usable
         assert target.allowed is not None
-        self.allowed = target.allowed
+        self.allowed, self.flags = target.allowed, target.flags
         if target.room < 0:
             target.room = soon.slots_in(target.gpus, target.cpus, target.memory, target.allowed, target.low, target.high)
         self.total = target.room
@@ -327,7 +327,7 @@ class Counter:
                 continue
             state = self.free.get(node)
             if state is None:
-                ok = bool(self.allowed[node])
+                ok = bool(self.flags[node]) if self.flags is not None else bool(self.allowed[node])
                 soon = self.soon
                 room = soon.room_on(node, gpus, cpus, memory) if ok else 0
                 state = self.free[node] = [soon.count[node], soon.cpus[node], soon.memory[node], room, ok]
@@ -461,13 +461,20 @@ def _collect_by_node(cluster: Cluster, units: Sequence[tuple[tuple[int, ...], Un
     low, high, allowed = target.low, target.high, target.allowed
     assert allowed is not None
     for pair in units:
-        for node in sorted({seat.node for seat in pair[1].seats}):
+        seats = pair[1].seats
+        for node in (seats[0].node,) if len(seats) == 1 else sorted({seat.node for seat in seats}):
             if low <= node < high:
-                here.setdefault(node, []).append(pair)
+                if node in here:
+                    here[node].append(pair)
+                else:
+                    here[node] = [pair]
     counter = Counter(cluster, target)
     charged: dict[int, int] = {}
     taken: dict[Unit, None] = {}
-    heap = [slot for node in sorted(here) if allowed[node] and (slot := _next_slot(cluster, target, node, here[node], 0)) is not None]
+    flags = target.flags
+    heap = [
+        slot for node in sorted(here) if (flags is None or flags[node]) and (slot := _next_slot(cluster, target, node, here[node], 0)) is not None
+    ]
     heapify(heap)
     while heap and not counter.enough:
         _, node, count = heappop(heap)

@@ -13,10 +13,11 @@ from ..order import QueueOrder
 from ..reasons import Reason, reason
 from ..seating import fit
 from ..state import FAIR, Cycle
+from ..taking import request
 from ..tree import NEVER, Division
 from ..work import Work
 from .gaps import due, may_be_due
-from .reclaim import TAKEN_AGAIN, request
+from .reclaim import TAKEN_AGAIN
 
 
 def run(cycle: Cycle) -> None:

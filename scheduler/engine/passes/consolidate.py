@@ -14,11 +14,11 @@ from ..placement import Placer
 from ..reasons import Reason, counted, reason
 from ..seating import fit_one, is_alone
 from ..state import Cycle, Sieve
-from ..taking import Target, place_in, targets
+from ..taking import Target, place_in, request, targets
 from ..units import lost_since, lost_work
 from ..values import Preemptible
 from ..work import Work
-from .reclaim import request, walk
+from .reclaim import walk
 
 NO_MOVES = reason("moves", "no set of moves makes room")
 LOSES_MORE = reason("moves", "moving others to make room for it would lose more than it wins")

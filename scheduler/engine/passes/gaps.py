@@ -6,10 +6,10 @@ from operator import attrgetter
 from ..legality import Reclaim
 from ..reasons import reason
 from ..state import Cycle
-from ..taking import take_units
+from ..taking import request, take_units
 from ..units import Unit
 from ..work import Work
-from .reclaim import may_evict, request
+from .reclaim import may_evict
 
 
 def due(cycle: Cycle, work: Work, quota_type: int) -> None:

@@ -7,13 +7,13 @@ from ..legality import beyond_share, grows_beyond_share, worth
 from ..ranking import UNBOUNDED, WideRanking
 from ..reasons import Reason, reason
 from ..state import FEW, Cycle, Sieve
-from ..taking import NOTHING, at_limits, fits_already, take_units, tell, told_before
+from ..taking import NOTHING, at_limits, fits_already, request, take_units, tell, told_before
 from ..tree import Division
 from ..units import Unit
 from ..values import Preemptible
 from ..victims import Found, Ranked, as_if_running, has_fresh, in_categories, no_larger
 from ..work import Work
-from .reclaim import beyond_guarantee, request, walk
+from .reclaim import beyond_guarantee, walk
 
 SOME = 64  # jobs of a leaf that are looked at one by one
 
@@ -82,9 +82,10 @@ def room_without_all(cycle: Cycle, work: Work, quota_type: int, leaf: int) -> bo
         if flags[node] and (room := (free[node] + count) // gpus):
             domain = 0 if level is None else level.domain_of(node)
             more[domain] = more.get(domain, 0) + room
-    sums = cycle.capacity(soon).sums(role, eligible, -1 if level is None else form.width)
-    if any(sums[domain] < role.least <= sums[domain] + room for domain, room in more.items()):
-        return True
+    if more:
+        sums = cycle.capacity(soon).sums(role, eligible, -1 if level is None else form.width)
+        if any(sums[domain] < role.least <= sums[domain] + room for domain, room in more.items()):
+            return True
     return bool(at_limits(cycle, work, quota_type))
 
 

@@ -6,7 +6,7 @@ from ..legality import rules_of
 from ..order import QueueOrder
 from ..reasons import Reason, reason
 from ..state import FAIR, Cycle, Sieve
-from ..taking import NOTHING, fits_already, take_cheaply, take_units, tell, told_before
+from ..taking import NOTHING, fits_already, request, take_cheaply, take_units, tell, told_before
 from ..tree import Division
 from ..victims import has_fresh, no_larger
 from ..work import Work
@@ -115,7 +115,8 @@ class Test:
         return self._by_job
 
     def _tried(self, work: Work) -> bool:
-        return any(self.of_type(work, quota_type) for quota_type in self.cycle.tried_types(work, self.choice))
+        types = self.cycle.tried_types(work, self.choice)
+        return self.of_type(work, types[0]) if len(types) == 1 else any(self.of_type(work, quota_type) for quota_type in types)
 
     def of_type(self, work: Work, quota_type: int) -> bool:
         cycle = self.cycle
@@ -134,13 +135,6 @@ class Test:
 def may_evict(cycle: Cycle, work: Work) -> bool:
     """Before its delay is over a job causes no eviction, move or shrink."""
     return work.job.submitted + work.kind.preemption_delay_ms <= cycle.now
-
-
-def request(cycle: Cycle, work: Work, quota_type: int) -> int:
-    if work.seats:
-        return cycle.cluster.wants_milli(work.kind, work.missing(), quota_type)
-    known = work.form.least.get(quota_type)
-    return cycle.least_milli(work.kind, quota_type) if known is None else known
 
 
 def claimant(cycle: Cycle, work: Work, quota_type: int) -> int | None:

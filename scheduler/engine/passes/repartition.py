@@ -13,13 +13,13 @@ from ..legality import Reclaim, grows_beyond_share, worth
 from ..reasons import Reason, counted, reason
 from ..seating import fit
 from ..state import Cycle
-from ..taking import Guard, Ranked, release, targets, tell, told_before
+from ..taking import Guard, Ranked, release, request, targets, tell, told_before
 from ..units import Unit
 from ..values import HOUR_MS
 from ..victims import Found, Legal, Target, as_if_running, has_fresh, no_larger, search
 from ..work import Work
 from .preempt import ranked_units
-from .reclaim import claimant, request, walk
+from .reclaim import claimant, walk
 
 LIMITED = reason("repartition", "as many GPUs as an hour allows are being split anew already")
 NO_SPLIT = reason("sharing", "no GPU can be split anew for it without touching instances in use")

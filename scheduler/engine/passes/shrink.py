@@ -3,11 +3,11 @@
 from ..legality import Reclaim, grows_beyond_share, worth
 from ..reasons import Reason, reason
 from ..state import Cycle
-from ..taking import NOTHING, take_units
+from ..taking import NOTHING, request, take_units
 from ..units import Unit
 from ..victims import Found
 from ..work import Work
-from .reclaim import claimant, request, walk
+from .reclaim import claimant, walk
 
 
 def run(cycle: Cycle) -> None:
