@@ -100,11 +100,11 @@ class Room:
         self.grid = cluster.grid
         self.fleet = cluster.fleet
         self.settings = cluster.settings
-        self._capacity = Capacity(cluster, cluster.fleet.now)
 
     def capacity(self, view: View) -> Capacity:
-        assert view is self._capacity.view, "nobody leaves"
-        return self._capacity
+        """Of a gang that is asked once, by shape and domain; who comes with one worker is not asked for."""
+        assert view is self.fleet.now, "nobody leaves"
+        return Capacity(self.cluster, view)
 
     def start(self, work: Work) -> tuple[Seat, ...] | None:
         """Give it the place that a walk along the queue would."""

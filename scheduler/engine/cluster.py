@@ -227,7 +227,8 @@ class Cluster:
         if not in_place:
             for at, work in enumerate(islice(works, first, None) if shifted else now, first):
                 work.order = at
-            fresh.sort(key=attrgetter("order"))
+            if len(fresh) > 1:
+                fresh.sort(key=attrgetter("order"))
         renewed: list[Work] = []
         for one in saved:
             assert one.before is not None
@@ -268,14 +269,19 @@ class Cluster:
 
     def _note_amount(self, work: Work) -> None:
         """What the places of a job come to, and in which quota type."""
+        each, seats = work.form.each, work.seats
+        if each is not None:  # all of them are alike
+            work.milli, work.quota_type = each[0] * len(seats), self.grid.type_of[seats[0].node]
+            work.degraded = len(seats) < work.form.all_least
+            return
         milli = 0
         quota_type = -1
-        for seat in work.seats:
+        for seat in seats:
             milli += seat.milli
             if seat.milli and quota_type < 0:
                 quota_type = self.grid.type_of[seat.node]
         work.milli = milli
-        work.quota_type = quota_type if quota_type >= 0 else self.grid.type_of[work.seats[0].node]
+        work.quota_type = quota_type if quota_type >= 0 else self.grid.type_of[seats[0].node]
         work.look_for_gaps()
 
     def _whole_seats(self, form: Form, workers: Iterable[Placed]) -> tuple[Seat, ...]:

@@ -1,6 +1,6 @@
 """What two lists of jobs have in common, from one plan to the next."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from itertools import compress, count, repeat
 from operator import attrgetter, is_, is_not
@@ -83,23 +83,27 @@ def compared(works: Sequence[Work], one: Sequence[Job], other: Sequence[Job], be
     return Difference(first, last, before, gone, now, come, [], in_place)
 
 
-def stepped(works: Sequence[Work], steps: Iterable[Step], *, later: bool) -> Difference:
+def stepped(works: Sequence[Work], steps: Sequence[Step], *, later: bool) -> Difference:
     """The difference between jobs and what becomes of them by these steps, at the same moment or later."""
-    line: list[Any] = [*works]
-    gone: list[Work] = []
-    come: dict[Fresh, None] = {}
-    first = last = len(line)
-    in_place = True
-    for place, job, longer in steps:
+    first = last = length = len(works)
+    for place, _, longer in steps:
         if place < first:
             first = place
-        behind = len(line) - place - (longer <= 0)
+        behind = length - place - (longer <= 0)
         if behind < last:
             last = behind
+        length += longer
+    before = [*works[first : len(works) - last]]
+    line: list[Any] = [*before]
+    gone: list[Work] = []
+    come: dict[Fresh, None] = {}
+    in_place = True
+    for at, job, longer in steps:
+        place = at - first
         if longer > 0:
             assert job is not None
             in_place = False
-            new = Fresh(job, place)
+            new = Fresh(job, at)
             line.insert(place, new)
             come[new] = None
             continue
@@ -108,7 +112,7 @@ def stepped(works: Sequence[Work], steps: Iterable[Step], *, later: bool) -> Dif
             if one in come:
                 one.job = job
             else:
-                new = line[place] = Fresh(job, place, one)
+                new = line[place] = Fresh(job, at, one)
                 come[new] = None
             continue
         in_place = False
@@ -128,5 +132,6 @@ def stepped(works: Sequence[Work], steps: Iterable[Step], *, later: bool) -> Dif
         others.append(new)
         if was is not None:
             gone.append(was)
-    gone.sort(key=attrgetter("order"))
-    return Difference(first, last, [*works[first : len(works) - last]], gone, line[first : len(line) - last], others, renewed, in_place)
+    if len(gone) > 1:
+        gone.sort(key=attrgetter("order"))
+    return Difference(first, last, before, gone, line, others, renewed, in_place)

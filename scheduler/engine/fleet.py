@@ -288,19 +288,17 @@ class Fleet:
     def lift(self, seats: Sequence[Seat]) -> None:
         """Whole GPUs that were held when an earlier plan began are not any more; `begin` must follow."""
         soon, usable = self.soon, self.grid.usable
-        for seat in seats:
-            node = seat.node
-            soon.set_free(node, soon.free[node] | (seat.mask & usable[node]))
-            if seat.cpus or seat.memory:
-                soon.add_host(node, seat.cpus, seat.memory)
+        for _, _, node, mask, cpus, memory, _, _ in seats:
+            soon.set_free(node, soon.free[node] | (mask & usable[node]))
+            if cpus or memory:
+                soon.add_host(node, cpus, memory)
 
     def put(self, view: View, seats: Sequence[Seat]) -> None:
         """Whole GPUs are held that were idle when an earlier plan began; `begin` must follow."""
-        for seat in seats:
-            node = seat.node
-            view.set_free(node, view.free[node] & ~seat.mask)
-            if seat.cpus or seat.memory:
-                view.add_host(node, -seat.cpus, -seat.memory)
+        for _, _, node, mask, cpus, memory, _, _ in seats:
+            view.set_free(node, view.free[node] & ~mask)
+            if cpus or memory:
+                view.add_host(node, -cpus, -memory)
 
     def begin(self, leaving: Sequence[Seat]) -> None:
         """What will be free soon is known of each node: hold as well what is leaving, and begin a plan with what is idle then."""

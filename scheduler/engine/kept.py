@@ -15,6 +15,7 @@ all that it decided is taken back, and the next one takes up only the jobs that 
 - `Standing`: who stands below which leaf, and what follows from that whatever the time;
 - `Movables`: who could be moved off which node, and what it would cost to clear it;
 - `First`: who held what when the plan began, against which the last word on a plan checks what it has changed;
+- `Roll`: the list of jobs, where who keeps it says from course to course what has become of it, and who of them keeps a fleet from being calm;
 - `Units`, and what searches found in the first state: as long as time stands still, for what an eviction would lose depends on the moment.
 
 Each of them is valid only behind the plan that it was made by, on the same nodes, quotas and settings. Where GPUs are shared in parts or a

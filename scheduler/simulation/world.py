@@ -464,12 +464,27 @@ class World:
         life.evictions += 1
         self.totals.preemptions += 1
         gone[name] = self.now + leaving
-        run = replace(job.run, evictions=job.run.evictions + 1, last_evicted=self.now)
-        if leaving:
-            self._become(job.with_run(replace(run, state="stopping", since=self.now, until=self.now + leaving)))
-            self._at(self.now + leaving, "stopped", name, life.version)
-        else:
-            self._become(job.with_run(Run(last_evicted=self.now, evictions=run.evictions)))
+        run, now = job.run, self.now
+        evictions = run.evictions + 1
+        if not leaving:
+            self._become(job.with_run(Run(last_evicted=now, evictions=evictions)))
+            return
+        stops = new_run(
+            "stopping",
+            now,
+            run.started,
+            now + leaving,
+            run.workers,
+            run.leaving,
+            run.backfilled,
+            run.degraded_since,
+            now,
+            run.last_moved,
+            evictions,
+            run.reclaimed,
+        )
+        self._become(job.with_run(stops))
+        self._at(now + leaving, "stopped", name, life.version)
 
 
 def milli_of(worker: Placed, node: Node) -> int:
