@@ -96,6 +96,8 @@ def _could_fit(cluster: Cluster, capacity: Capacity, form: Form, quota_type: int
         if capacity.view.idle < role.gpus * role.least or (role.gpus and capacity.view.slots_at_most(role.gpus) < role.least):
             return False
         eligible = form.eligible(cluster.grid, place, quota_type, suspect=suspect, spare=spare)
+        if role.least == 1 and role.gpus and capacity.view.surely_holds(role.gpus, role.cpus, role.host_memory_mib, eligible.bits):
+            continue
         if capacity.most(role, eligible, form.width) < role.least:
             return False
     return True

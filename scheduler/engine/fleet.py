@@ -149,6 +149,17 @@ class View:
         buckets = self.by_count()
         return sum([buckets[count].bit_count() * (count // gpus) for count in range(gpus, len(buckets))])
 
+    def surely_holds(self, gpus: int, cpus: int, memory: int, bits: int) -> bool:
+        """Whether one worker fits on one of these nodes, as far as the first of those with equally much room tell."""
+        buckets = self.by_count()
+        for count in range(gpus, len(buckets)):
+            candidates = buckets[count] & bits
+            if candidates:
+                node = (candidates & -candidates).bit_length() - 1
+                if self.cpus[node] >= cpus and self.memory[node] >= memory:
+                    return True
+        return False
+
     def set_free(self, node: int, mask: int) -> None:
         self.free[node] = mask
         count = mask.bit_count()

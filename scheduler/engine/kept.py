@@ -6,8 +6,8 @@ all that it decided is taken back, and the next one takes up only the jobs that 
 - `Cluster`: the fleet, the tree and the jobs where they stand;
 - `Asking`: the queues, what is asked for, and how many wait for what. It changes by who came and went, and by time for who is held;
 - `Prospect`: the look-ahead without reservations. Times in it are instants, so a later plan only moves its beginning, takes up the jobs
-  that changed, and looks again at those whose time was up or has not begun. With it goes what blocked jobs were told: a date stays as
-  long as no node that has changed speaks against it;
+  that changed, and looks again at those whose time was up or has not begun. Where there are many nodes, with it goes what blocked jobs
+  were told: a date stays as long as no node that has changed speaks against it;
 - `Telling`: the reasons of each waiting job. They come from the numbers of the tree around its leaf and from the room for its shape:
   both are compared by value with those of the plan before, and where they are the same so are the reasons. Whoever has something of his
   own to tell (a note, a date, a delay), or had it in the plan before, is told anew;

@@ -47,6 +47,7 @@ class Lookahead:
         self._kept_gaps: dict[int, dict[int, Gaps]] = {}  # by number of GPUs, the gaps of these as far as that was asked
         self.tables: dict[int, Table] = {}
         self._first = First(grid) if is_few(grid) else None
+        self._everywhere: Ints = np.ones(grid.size, dtype=np.int64)
 
     def copy(self) -> "Lookahead":
         """One that may be changed while this one stays."""
@@ -102,7 +103,7 @@ class Lookahead:
         if self._first is not None and (not self._kept or sum([len(free) for _, free in self._kept.values()]) <= FEW_STEPS):
             return self._first.earliest(self, gpus, workers, length, allowed, level)
         if allowed is None:
-            allowed = np.ones(self.grid.size, dtype=np.int64)
+            allowed = self._everywhere
         if workers == 1:
             return self._one(gpus, length, allowed)
         starts: list[Ints] = []
@@ -186,8 +187,10 @@ class Lookahead:
                 times, free = self._steps(node)
                 steps = kept[node] = [*times], [*free]
             _hold(steps, start, until, count)
-        for table in self.tables.values():
-            table.stale.update([node for node, _ in places])
+        if self.tables:
+            nodes = [node for node, _ in places]
+            for table in self.tables.values():
+                table.stale.update(nodes)
 
     def give_back(self, moment: int, length: int, places: Places) -> None:
         self.reserve(moment, length, [(node, -count) for node, count in places])
@@ -205,7 +208,7 @@ class Lookahead:
         for gaps in self._kept_gaps.values():
             gaps.pop(node, None)
         for until, count in leaving.items():
-            if not until:
+            if not until or not count:
                 continue
             instant = END if until >= END else self.now + until
             _hold((self._times[node], self._free[node]), 0, instant, count)
@@ -253,12 +256,12 @@ class Lookahead:
     def least_free(self, node: int, first: int, until: int, besides: Sequence[tuple[int, int, int]] = ()) -> int:
         """The fewest GPUs free on a node from one moment to another; `besides` lists (from, to, GPUs) that are not held against it."""
         times, free = self._steps(node)
-        now, last = self.now, self.now + until
-        place = bisect_right(times, now + first) - 1
+        now = self.now
+        place, stop = bisect_right(times, now + first) - 1, bisect_left(times, now + until)
+        if not besides:
+            return min(free[place:stop], default=END)
         least = END
-        for at, count in zip(times[place:], free[place:], strict=True):
-            if at >= last:
-                break
+        for at, count in zip(times[place:stop], free[place:stop], strict=True):
             moment = at - now if at else 0
             least = min(least, count + sum([more for start, end, more in besides if start <= moment < end]))
         return least
@@ -404,11 +407,15 @@ def _first_with(opens: list[int], closes: list[int], many: int, now: int) -> int
     if not closes:
         return None if at >= END else max(at, now)
     closes.sort()
-    for at in opens[many - 1 :]:
-        moment = at if at > now else now
-        if moment >= END:
+    closed, last = 0, len(closes)
+    for place in range(many - 1, len(opens)):
+        at = opens[place]
+        if at >= END:
             return None
-        if bisect_right(opens, moment) - bisect_left(closes, moment) >= many:
+        moment = at if at > now else now
+        while closed < last and closes[closed] < moment:
+            closed += 1
+        if place + 1 - closed >= many:  # of those that open at one moment the last one tells
             return moment
     return None
 

@@ -118,12 +118,13 @@ class Prospects(ABC):
             for work in held.out_of_date(now):
                 changed.setdefault(work, True)
         self._take_up(ahead, [(work, self._held_by(work) if there else NOWHERE) for work, there in changed.items()])
+        if not self.remembers:
+            self._ends_now = True  # on few nodes it is seen at once who could start
+            return ahead
         for work, there in changed.items():
             if not there:
                 self._told.dates.pop(work, None)
-        if not self.remembers:
-            self._ends_now = True  # on few nodes it is seen at once who could start
-        elif later:
+        if later:
             self._ends_now = self._anyone_ends()
         else:
             self._ends_now = prospect.ends_now or any(held[work].until <= now for work in changed if work in held)
@@ -216,6 +217,8 @@ class Prospects(ABC):
                 continue
             for held, sign in ((old, -1), (new, 1)):
                 until = self._left(held)
+                if not until and not work.form.parted:
+                    continue
                 for seat in held.seats:
                     if seat.mask and until:
                         here = by_node.setdefault(seat.node, {})
@@ -225,10 +228,12 @@ class Prospects(ABC):
                         self._share(ahead, (seat.node, part.gpu), work, until if part.mode != "mig" else END, sign)
             self._held.change(work, new)
         for node, leaving in by_node.items():
-            more, most, least = 0, 0, 0
+            if not any(leaving.values()):
+                continue
             ahead.change(node, leaving)
             if not self.remembers:
                 continue
+            more, most, least = 0, 0, 0
             for until in sorted(leaving, reverse=True):
                 more += leaving[until]
                 most, least = max(most, more), min(least, more)

@@ -28,6 +28,11 @@ def _largest(work: Work) -> tuple[Role, int] | None:
     return roles[place], count
 
 
+def _freed(leaving: Iterable[Work]) -> list[tuple[int, int]]:
+    """GPUs by node that may come free with some jobs."""
+    return [(seat.node, seat.mask.bit_count() + len(seat.parts)) for one in leaving for seat in one.seats]
+
+
 NO_TYPE = -1
 
 
@@ -45,7 +50,9 @@ class Book(Prospects):
         self._asked_at: dict[int, int] = {}  # how many reservations stood before a blocked job, whether or not it has one
         self._by_node: dict[int, list[Entry]] = {}
         self._full: dict[tuple[int, int], tuple[int, int]] = {}  # for shapes that found no room now: as of when, and for how short a stay
-        self._lenders: tuple[int, list[Work], int] | None = None  # as of how much of the cluster's journal, and what may become idle without them
+        # As of how much of the cluster's journal; what may become idle without them, and what is idle then by node, once that was asked.
+        self._lenders: tuple[int, list[Work], int] | None = None
+        self._without_lenders: list[int] | None = None
         self.looked_at = False  # whether anybody has asked what is kept, since it was set
 
     @property
@@ -423,34 +430,47 @@ class Book(Prospects):
             some = dict.fromkeys((*self.cycle.asking.in_gaps, *journal)) if self.cycle.has_backfilled else ()
             works = [work for work in some if work.seats and self.lent(work)]
             self._lenders = len(journal), works, sum(map(most_freed, works))
+            self._without_lenders = None
         return self._lenders[1]
 
     def lent_milli(self) -> int:
         """Milli-GPU that may become idle without all of them."""
         return self._lenders[2] if self.lenders() and self._lenders is not None else 0
 
-    def suffice_without(self, leaving: Iterable[Work], work: Work, quota_type: int) -> bool:
+    def suffice_without(self, leaving: Collection[Work], work: Work, quota_type: int) -> bool:
         """A bound: False where a job could not start at once even if these left."""
         wanted, soon = _largest(work), self.cycle.fleet.soon
         if wanted is None:
             return True
         role, workers = wanted
-        freed = [(seat.node, seat.mask.bit_count() + len(seat.parts)) for one in leaving for seat in one.seats]
-        if soon.idle + sum([count for _, count in freed]) < role.gpus * workers:
-            return False  # mostly there are too few, wherever they are
         if self.remembers:
+            freed = _freed(leaving)
+            if soon.idle + sum([count for _, count in freed]) < role.gpus * workers:
+                return False  # mostly there are too few, wherever they are
             counts = soon.count_np.copy()
             for node, count in freed:
                 counts[node] += count
             return self._suffice(work, quota_type, counts)
-        here = [*soon.count]
-        for node, count in freed:
-            here[node] += count
+        here = self._idle_without(leaving)
+        if sum(here) < role.gpus * workers:
+            return False
         eligible, gpus, width = self._nodes(work, role, quota_type), role.gpus, work.form.width
         slots = [count // gpus for count in here] if eligible.full else [may * count // gpus for may, count in zip(eligible.flags, here, strict=True)]
         if width < 0 or len(self.cycle.grid.levels[width]) == 1:
             return sum(slots) >= workers
         return any(sum(slots[low:high]) >= workers for low, high in pairwise(self.cycle.grid.levels[width].bounds))
+
+    def _idle_without(self, leaving: Collection[Work]) -> list[int]:
+        """GPUs by node once these have left; mostly that is everyone who stands in a gap."""
+        everyone = len(leaving) == len(self.lenders())
+        known = self._without_lenders if everyone else None
+        if known is None:
+            known = [*self.cycle.fleet.soon.count]
+            for node, count in _freed(leaving):
+                known[node] += count
+            if everyone:
+                self._without_lenders = known
+        return known
 
     def _suffice(self, work: Work, quota_type: int, counts: Ints) -> bool:
         """Whether so many GPUs by node hold the role with its largest workers, as far as counting tells."""
@@ -499,17 +519,15 @@ class Book(Prospects):
             if entry.served:
                 continue
             # A reservation binds what comes behind it; and what stays within its guarantee is not held back by a job above its own.
-            if entry.place >= own or (inside and not entry.guaranteed) or self._behind(entry, work):
+            if entry.place >= own or (inside and not entry.guaranteed) or (entry.work.home == work.home and self._behind(entry, work)):
                 others.append((entry.at, entry.at + entry.length, entry.keeps(node)))
             elif entry.at < until:
                 first = min(first, entry.at)
         first = max(first, since)
-        return END if first >= until else self.ahead.least_free(node, first, until, others)
+        return END if first >= until else self._renew().least_free(node, first, until, others)
 
     def _behind(self, entry: Entry, work: Work) -> bool:
         """In its own queue a reservation binds only what comes behind its holder."""
-        if entry.work.home != work.home:
-            return False
         rank = self.cycle.rank_in_queue
         return rank(work) < rank(entry.work)
 

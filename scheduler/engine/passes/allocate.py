@@ -59,7 +59,7 @@ def _only_keeps(cycle: Cycle) -> bool:
         return False
     if sum(map(len, cycle.leaf_queues.values())) > MOST_LOOKED_AT or cycle.any_overdue():
         return False
-    waiting = [*cycle.waiting()]
+    waiting = [work for queue in cycle.leaf_queues.values() for work in queue if cycle.waits(work)]
     forms: dict[int, Form] = {}
     for work in waiting:
         if work.seats:
@@ -400,9 +400,10 @@ def _blocked(cycle: Cycle, work: Work, types: tuple[int, ...], *, heads: bool = 
     book = cycle.book
     if book.asks(work):
         return
-    types = tuple([quota_type for quota_type in types if book.room_for_more(quota_type) and _may_have_a_date(cycle, work, quota_type, heads=heads)])
-    if not types:
+    hopeful = [quota_type for quota_type in types if book.room_for_more(quota_type) and _may_have_a_date(cycle, work, quota_type, heads=heads)]
+    if not hopeful:
         return
+    types = tuple(hopeful)
     if len(types) == 1 and not work.evicted and not may_be_due(cycle, work, types[0]):
         book.add_later(work, types[0])
         return

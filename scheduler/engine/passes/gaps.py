@@ -40,9 +40,18 @@ def may_be_due(cycle: Cycle, work: Work, quota_type: int) -> bool:
     """A bound: False where nobody would give way to it even if its time had come."""
     if not cycle.has_backfilled or not may_evict(cycle, work) or cycle.takings.holds_back(work):
         return False
-    if not work.seats and not work.form.parted and work.form.lowest > 1000 * cycle.fleet.soon.idle + cycle.book.lent_milli():
+    if work.seats:
+        return _may_give_way(cycle, work, quota_type)
+    if not work.form.parted and work.form.lowest > 1000 * cycle.fleet.soon.idle + cycle.book.lent_milli():
         return False  # mostly it asks for more, wherever that is
-    level, home = work.kind.level, work.home
+    key = ("due", work.home, id(work.form), quota_type)
+    known: bool | None = cycle.memo(key)
+    return cycle.remember(key, _may_give_way(cycle, work, quota_type)) if known is None else known
+
+
+def _may_give_way(cycle: Cycle, work: Work, quota_type: int) -> bool:
+    """Whether those who stand in gaps could make enough room; that is the same for all of a queue who ask for the same."""
+    level, home = work.form.level, work.home
     lent = [
         one
         for one in cycle.book.lenders()

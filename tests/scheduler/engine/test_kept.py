@@ -20,6 +20,7 @@ from scheduler.engine.difference import alike_at_both_ends
 from scheduler.engine.kept import Kept
 from scheduler.engine.lookahead import Lookahead
 from scheduler.engine.plan import Course, Plan
+from scheduler.engine.reservations import Book
 from scheduler.engine.scenario import parse
 from scheduler.engine.state import Cycle
 from scheduler.engine.units import Units
@@ -189,15 +190,23 @@ def test_a_whole_simulation_is_the_same_with_and_without_what_is_kept(seed: int)
     assert story(kept) == story(scratch)
 
 
+def plan_with_answers_at_once(scenario: Scenario) -> Plan:
+    """The plan from scratch, in which everyone who waits is told at once when and where a place is kept for him."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Book, "add_later", lambda book, work, quota_type: book.add(work, (quota_type,)))
+        patch.setattr(Book, "in_vain_now", lambda *_: False)
+        return make_plan(scenario)
+
+
 def test_a_crowded_simulation_takes_step_by_step_the_plans_that_are_made_from_scratch():
-    """With gangs that wait beside each other, and moves that make room for them."""
+    """With gangs that wait beside each other, and moves that make room for them. Who is answered later, if at all, gets the same answer."""
     scenario = parse(cases.simulated(6, 500))
     scenario = replace(scenario, settings=replace(scenario.settings, forecast="none"))
     kept, moves = Kept(), 0
 
     def both(scenario: Scenario) -> Course:
         nonlocal moves
-        course, plan = make_course(scenario, kept), make_plan(scenario)
+        course, plan = make_course(scenario, kept), plan_with_answers_at_once(scenario)
         assert course.decisions == tuple(one for one in plan.decisions if one.action != "reserve")
         assert course.next_wake == plan.next_wake
         moves += sum(one.action == "move" for one in course.decisions)
