@@ -24,12 +24,13 @@ def run(cycle: Cycle) -> None:
 
 def high_enough(cycle: Cycle, idle: list[int], leaf: int, queue: list[Work]) -> list[Work]:
     """Those above the lowest that runs in a leaf, as far as all of it together with what is idle could be enough."""
+    queue = cycle.above(queue, cycle.least_level)
+    if not queue:
+        return []
     standing, many = cycle.standing, len(cycle.leaf_queues) > FEW
     if not many and not cycle.tells and len(idle) == 1:  # who is held back is told so before what he asks for is compared
         below = standing.freeable_below
         return [work for work in queue if work.seats or ((lower := below(leaf, 0, work.form.level)) and lower + idle[0] >= work.form.lowest)]
-    if many and not (queue := cycle.above(queue, cycle.least_level)):
-        return []
     lowest = standing.lowest(leaf)
     if lowest is None:
         return []
