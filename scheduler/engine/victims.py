@@ -146,19 +146,19 @@ def category(unit: Unit, borrowed: bool, large: int) -> tuple[int, ...]:
 def in_categories(units: Iterable[Unit], outside: Collection[Unit], large: int) -> list[tuple[tuple[int, ...], Unit]]:
     """Those of the units that may give way, by their category; within one the order stays. `outside` holds those that are borrowed."""
     here: dict[tuple[int, ...], list[tuple[tuple[int, ...], Unit]]] = {}
-    alike: dict[tuple[Form, bool, bool, bool, bool], tuple[tuple[int, ...], list[tuple[tuple[int, ...], Unit]]] | None] = {}
+    alike: dict[tuple[Form, bool, bool, bool, bool], tuple[tuple[int, ...], list[tuple[tuple[int, ...], Unit]]]] = {}
     for unit in units:
         borrowed = unit in outside
         form = unit.work.form
         same = (form, unit.fresh, unit.surplus, borrowed, unit.milli > large)
-        if same not in alike:
+        known = alike.get(same)
+        if known is None:
             preemptible = form.kind.preemptible
-            alike[same] = None
+            rank: tuple[int, ...] = ()
             if preemptible is Preemptible.ALWAYS or (preemptible is Preemptible.WHEN_BORROWED and borrowed):
                 rank = category(unit, borrowed, large)
-                alike[same] = (rank, here.setdefault(rank, []))
-        known = alike[same]
-        if known is not None:
+            known = alike[same] = (rank, here.setdefault(rank, []))
+        if known[0]:  # who may not be put out has none
             known[1].append((known[0], unit))
     return [pair for rank in sorted(here) for pair in here[rank]]
 
