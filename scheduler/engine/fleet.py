@@ -445,8 +445,11 @@ class Fleet:
         now, soon = self.now, self.soon
         if now_bits:
             now.set_free(node, now.free[node] ^ now_bits)
-        if now_cpus or now_memory:
-            now.add_host(node, now_cpus, now_memory)
+        if now_cpus or now_memory:  # spelt out: nothing is called more often
+            now.cpus[node] += now_cpus
+            now.memory[node] += now_memory
+            if now._host_np is not None:
+                now.host_changed.add(node)
         if soon is not now:
             if soon_bits:
                 soon.set_free(node, soon.free[node] ^ soon_bits)

@@ -58,18 +58,22 @@ class QueueOrder:
                 changed.add(leaf)
         places = {place for at in changed for place in tree.path[at]}
         self.dropped.clear()
+        version, asks, heaps, children, queues, begun = self.version, self.asks, self.heaps, tree.children, self.queues, self.at
         for place in sorted(places, reverse=True):  # children stand behind their parents
-            self.version[place] += 1
-            best: int | None = self._top(place)
-            if best is None and (head := self.head(place)) is not None:
+            now = version[place] = version[place] + 1
+            best = self._top(place) if children[place] else None
+            if best is None:
+                queue = queues.get(place)
+                at = begun.get(place, 0)
+                if not queue or at >= len(queue):
+                    continue
                 best = place
-                self.asks[place] = self.milli(head)
-            if best is not None:
-                heap = self.heaps[parents[place]]
-                heappush(heap, (key_of(place, division, self.asks[best]), self.version[place], place, best))
-                if len(heap) > 64 + 4 * len(tree.children[parents[place]]):
-                    heap[:] = [entry for entry in heap if self.version[entry[2]] == entry[1]]
-                    heapify(heap)
+                asks[place] = self.milli(queue[at])
+            heap = heaps[parents[place]]
+            heappush(heap, (key_of(place, division, asks[best]), now, place, best))
+            if len(heap) > 64 + 4 * len(children[parents[place]]):
+                heap[:] = [entry for entry in heap if version[entry[2]] == entry[1]]
+                heapify(heap)
 
     def rest(self) -> None:
         """Hold nothing of the plan that has gone along it."""
