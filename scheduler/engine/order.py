@@ -63,12 +63,11 @@ class QueueOrder:
             now = version[place] = version[place] + 1
             best = self._top(place) if children[place] else None
             if best is None:
-                queue = queues.get(place)
-                at = begun.get(place, 0)
-                if not queue or at >= len(queue):
+                waiting, at = queues.get(place, ()), begun.get(place, 0)
+                if at >= len(waiting):
                     continue
                 best = place
-                asks[place] = self.milli(queue[at])
+                asks[place] = self.milli(waiting[at])
             heap = heaps[parents[place]]
             heappush(heap, (key_of(place, division, asks[best]), now, place, best))
             if len(heap) > 64 + 4 * len(children[parents[place]]):
