@@ -94,6 +94,8 @@ def _play(scenario: Scenario, policy: str, seed: int, length_ms: int | None, per
 
     scenario = replace(scenario, settings=replace(scenario.settings, forecast="none"))
     world = World(scenario, POLICIES[policy][0], works_drawn(scenario, seed))
+    gc.freeze()  # all of it stays until the end: the collector need not go through it again and again, and seldom finds anything
+    gc.set_threshold(200_000, 20, 20)
     began = time.perf_counter()
     world.run(None if length_ms is None else scenario.now + length_ms)
     return summary(world, policy=policy, seed=seed, wall_s=time.perf_counter() - began, per_job=per_job)
