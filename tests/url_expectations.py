@@ -451,7 +451,7 @@ ADMIN = frozenset({"admin"})
 
 
 def _node_json(world: World) -> dict[str, Any]:
-    return {"kind": "project", "name": "fresh", "revision": 1, "shares": {}}
+    return {"kind": "project", "name": "fresh", "shares": {}}
 
 
 def _move_json(world: World) -> dict[str, Any]:
@@ -609,7 +609,7 @@ API = [
     Expect("GET", "api/v1/quotas", SEES, tokens=ALL_SCOPES),
     Expect("POST", "api/v1/quotas", EDITS, data=lambda w: _node_json(w) | {"parent": w.team.public_id}, tokens=ADMIN),
     Expect("GET", "api/v1/quotas/{public_id}", SEES, _team, tokens=ALL_SCOPES),
-    Expect("PUT", "api/v1/quotas/{public_id}", EDITS, _team, data=lambda w: _node_json(w) | {"kind": "team"}, tokens=ADMIN),
+    Expect("PUT", "api/v1/quotas/{public_id}", EDITS, _team, data=lambda w: _node_json(w) | {"kind": "team", "revision": 1}, tokens=ADMIN),
     Expect("POST", "api/v1/quotas/{public_id}/move", EDITS, _team, data=_move_json, tokens=ADMIN),
     Expect("POST", "api/v1/quotas/{public_id}/archive", EDITS, FIELDS["empty"], data=lambda w: {"revision": 1}, tokens=ADMIN),
     Expect("POST", "api/v1/quotas/{public_id}/restore", EDITS, FIELDS["archived"], data=lambda w: {"revision": 1}, tokens=ADMIN),

@@ -218,7 +218,8 @@ class World:
         timers, lives = self.timers, self.lives
         while timers:
             time, _, what, name, version = timers[0]
-            if version == lives[name].version or what == "stopped":
+            life = lives.get(name)  # of other things than jobs there is none
+            if life is None or version == life.version or what == "stopped":
                 return time
             heappop(timers)
         return None
