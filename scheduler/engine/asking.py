@@ -122,7 +122,8 @@ class Asking:
     def rest(self, changed: Iterable[Work], asked_again: Iterable[Work]) -> None:
         """As before the first pass of the plan that has taken up `changed`."""
         for work in asked_again:
-            self.queues[work.home].remove(work)
+            if work.stood_before:
+                self.queues[work.home].remove(work)
         for work in changed:
             if not work.first_seats:
                 work.types = self._types.get((work.home, work.form)) or work.form.types

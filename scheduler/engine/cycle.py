@@ -79,10 +79,10 @@ def settled(scenario: Scenario, kept: Kept | None = None, *, tells: bool = True,
 
 
 def _settle(cycle: Cycle, runs: Sequence[Run]) -> None:
-    """Serve everyone. Who was evicted a short while ago, started inside his guarantee, and stands outside it in the end does not start after all."""
+    """Serve everyone. Who was evicted a short while ago, started inside his guarantee, and stands outside it in the end does not start after all;
+    and to nobody is given, and taken from him, at once."""
     _serve(cycle, runs)
-    while late := cycle.outside_again():
-        cycle.held_off.update(late)
+    while cycle.has_to_begin_anew():
         cycle.begin_anew()
         cycle.turn = IN_ORDER
         _serve(cycle, runs)

@@ -244,6 +244,8 @@ def _whole_gang(work: Work, grid: Grid) -> None:
             raise InvariantBroken(f"{work.job.name} has two workers {role.name} of one index", work.job.name)
         if len(ranks) < role.least and not (work.degraded and set(work.seats) <= first):
             raise InvariantBroken(f"{work.job.name} has {len(ranks)} of {role.least} workers {role.name}", work.job.name)
+    if work.gave_back and work.grown():
+        raise InvariantBroken(f"{work.job.name} gets workers and gives others back at once", work.job.name)
     for seat in work.seats:
         if seat in first:
             continue

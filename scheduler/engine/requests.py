@@ -7,7 +7,6 @@ from typing import Protocol
 from .asking import Amounts, Asking, Begun
 from .cluster import Cluster
 from .reasons import Reason
-from .values import Kind
 from .work import Work
 
 NOTHING: Mapping[tuple[int, int], int] = {}
@@ -19,8 +18,6 @@ class Surroundings(Protocol):
     cluster: Cluster
     asking: Asking
     static: dict[int, tuple[Reason, ...]]
-
-    def most_milli(self, kind: Kind, quota_type: int) -> int: ...
 
     def request_milli(self, work: Work, quota_type: int) -> int: ...
 
@@ -34,6 +31,7 @@ class Requests:
         self._by_job: dict[int, Amounts] = {}  # where shares follow each placement
         self._all: Amounts = {}  # of all of them together
         self._read = -1  # so much of the cluster's journal is in them
+        self.over = False  # whether somebody holds more than he may ask for: once he has lost it, he asks for less than he had
 
     def begin(self) -> None:
         """What is used and what is asked for as the plan begins, and the shares that follow."""
@@ -103,8 +101,15 @@ class Requests:
                     amounts[leaf, index] = amounts.get((leaf, index), 0) + milli
 
     def _of_running(self, work: Work, amounts: Amounts) -> None:
-        if work.form.elastic or work.degraded:
-            more = self.cycle.most_milli(work.kind, work.quota_type) - work.milli
-            if more > 0:
-                key = (work.charged_leaf, self.tree.division_of[work.quota_type])
-                amounts[key] = amounts.get(key, 0) + more
+        if not work.form.elastic and not work.degraded:
+            return
+        more, kind, worker = 0, work.kind, self.cycle.cluster.worker_milli
+        for place, role in enumerate(kind.roles):
+            lacks = role.ceiling - (work.count(place) if len(kind.roles) > 1 else len(work.seats))
+            if lacks > 0:
+                more += lacks * worker(kind, role, work.quota_type)
+            elif lacks < 0:
+                self.over = True
+        if more:
+            key = (work.charged_leaf, self.tree.division_of[work.quota_type])
+            amounts[key] = amounts.get(key, 0) + more

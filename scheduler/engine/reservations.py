@@ -79,8 +79,11 @@ class Book(Prospects):
     def date_of(self, work: Work) -> int | None:
         """In how many milliseconds a place is kept for it, if one is."""
         self._settle_up_to(work)
-        if self._asking and self._asking[0][0] is work:
-            self._work_out(*self._asking.pop(0))
+        if self._asking and self._asking[0][0] is work:  # he has asked before, in another type
+            if self._inside is not None or self._are_counted(self._asking):
+                self._work_out(*self._asking.pop(0))
+            else:
+                self.settle()
         return next((entry.at for entry in self._entries if entry.work is work), None)
 
     def settle(self) -> None:

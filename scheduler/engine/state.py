@@ -109,7 +109,7 @@ class Cycle:
         many = forms.choosy and any(len(work.types) > 1 for work in self.cluster.works)
         # A part by memory is asked for as of the smallest GPU that the job accepts, also where only a larger one can hold it.
         # Who is charged to a window of his class asks for nothing in his own queue any more.
-        self.several_types = several or many or forms.by_memory or bool(self.cluster.windows.of_classes)
+        self.several_types = several or many or forms.by_memory or self.requests.over or bool(self.cluster.windows.of_classes)
 
     def rest(self) -> None:
         """Take back all that was decided: the next plan begins with what the scenario says."""
@@ -162,6 +162,8 @@ class Cycle:
         here: dict[int, list[Work]] = {}
         home, mine = -1, []
         for work in put_out.values():
+            if not work.stood_before:
+                continue  # below its minimum it has waited all along
             if work.home != home:  # neighbours are often of one leaf
                 home = work.home
                 mine = here.setdefault(home, [])
@@ -264,7 +266,7 @@ class Cycle:
             return False
         if not work.seats:
             return work.state != "stopping"
-        return work.degraded
+        return work.degraded and not work.gives
 
     def overdue(self, work: Work) -> bool:
         """Whether it has waited as long as its class may."""
@@ -281,7 +283,7 @@ class Cycle:
         if known is None:
             known = self.leaf_queues.get(leaf, [])
             if leaf in self._stirred:
-                known = [work for work in known if not work.stale and (not work.seats or work.degraded)]
+                known = [work for work in known if not work.stale and (not work.seats or (work.degraded and not work.gives))]
             self._waiting[leaf] = known
         return known
 
@@ -498,6 +500,7 @@ class Cycle:
         self.cluster.undo((0, 0))
         self.takings.forget()
         self.gave_way.clear()
+        self._units = None
         self.changed()
 
     def claim_windows(self) -> None:
@@ -588,7 +591,34 @@ class Cycle:
             refused = self.backoff(work, leaf, quota_type, milli)
         return refused
 
-    def outside_again(self) -> list[int]:
+    def has_to_begin_anew(self) -> bool:
+        """Whether somebody's place can't stay as the passes have left it: what is known of him now is noted for the next try."""
+        outside, at_odds = self._outside_again(), self._at_odds()
+        self.held_off.update(outside)
+        return bool(outside) or at_odds
+
+    def _at_odds(self) -> bool:
+        """Whether somebody would get workers and give others back, and neither could be carried out before the other.
+
+        A gang below its minimum is made whole and keeps the rest. Where it is not made whole like that, and with everybody else, giving comes first.
+        """
+        if not self.cluster.forms.elastic:
+            return False
+        found = False
+        for work in dict.fromkeys(self.cluster.journal):
+            if not work.seats or not work.first_seats or work.evicted or work.gives:
+                continue
+            if work.whole:
+                work.gives = work.degraded
+                found = found or work.gives
+            elif work.grown() and work.gave_back:
+                found = True
+                work.whole = not work.stood_before
+                work.gives = not work.whole
+            work.whole = work.whole and not work.gives
+        return found
+
+    def _outside_again(self) -> list[int]:
         """Who was started so soon after an eviction that he must stand inside his guarantee, and does not: whom he displaced stands before him."""
         if not self.settings.hysteresis_ms or not self.cluster.journal:
             return []

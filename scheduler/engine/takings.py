@@ -75,7 +75,7 @@ class Takings:
         `upset` says that somebody stopped running for it. Whoever only took what this plan had started itself cost nobody anything,
         and there is nothing to give back should it lose the place again.
         """
-        ousted = [one.order for one in losers if not one.seats and one.order in self._before] if self._before else []
+        ousted = [one.order for one in dict.fromkeys(losers) if not one.seats and one.order in self._before] if self._before else []
         if not ousted:
             if upset:
                 self._before.setdefault(work.order, before)

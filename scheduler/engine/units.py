@@ -372,17 +372,19 @@ class Units:
 
     def _of(self, work: Work) -> list[Unit]:
         now = self.cluster.now
-        if not work.form.elastic or work.repaired:
+        if not work.form.elastic or work.whole or work.repaired:
             return [Unit(work, work.seats, work.milli, False, 0, now)]
         units: list[Unit] = []
         rest: list[Seat] = []
+        grown = work.grown()
         for place, role in enumerate(work.kind.roles):
-            seats = [seat for seat in work.seats if seat.role == place]  # ascending by rank
+            seats = [seat for seat in work.seats if seat.role == place and seat not in grown]  # ascending by rank
             rest.extend(seats[: role.least])
-            surplus = seats[role.least :]
-            for start in range(0, len(surplus), role.step):
-                step = tuple(surplus[start : start + role.step])
-                units.append(Unit(work, step, sum(seat.milli for seat in step), True, step[-1].rank, now))
+            # Who came in this plan is given back first, whatever his rank: a minimum that runs is made of those who do.
+            for first, steps in ((0, seats[role.least :]), (role.most, [seat for seat in grown if seat.role == place])):
+                for start in range(0, len(steps), role.step):
+                    step = tuple(steps[start : start + role.step])
+                    units.append(Unit(work, step, sum(seat.milli for seat in step), True, first + step[-1].rank, now))
         units.append(Unit(work, tuple(rest), sum(seat.milli for seat in rest), False, 0, now))
         return units
 

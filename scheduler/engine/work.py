@@ -19,6 +19,7 @@ class Work:
         "fixed",
         "for_job",
         "form",
+        "gives",
         "home",
         "job",
         "kind",
@@ -33,6 +34,7 @@ class Work:
         "stale",
         "state",
         "types",
+        "whole",
         "why",
     )
 
@@ -55,6 +57,8 @@ class Work:
         self.moved = False
         self.firm = False  # its place in this plan is as good as one that it had before
         self.stale = False
+        self.whole = False  # it is to be made whole in this plan, so nothing is taken from it but all of it
+        self.gives = False  # something is taken from it in this plan, so it gets nothing
         self.backfilled = run.backfilled
         self.why: Reason | None = None
         self.for_job: str | None = None
@@ -85,12 +89,30 @@ class Work:
     @property
     def stood_before(self) -> bool:
         """Whether its minimum ran before this plan."""
+        if len(self.kind.roles) == 1:
+            return len(self.first_seats) >= self.form.all_least
         return all(sum(seat.role == place for seat in self.first_seats) >= role.least for place, role in enumerate(self.kind.roles))
 
     @property
     def repaired(self) -> bool:
         """Whether this plan gave it what its minimum lacked: then nothing is taken from it in the same plan but the whole."""
         return bool(self.first_seats) and not self.evicted and not self.degraded and not self.stood_before
+
+    @property
+    def gave_back(self) -> bool:
+        """Whether this plan has taken workers from it that ran, and left others: then it gets none in the same plan."""
+        first, seats = self.first_seats, self.seats
+        if not first or seats is first or not seats or self.evicted or self.moved:
+            return False
+        return not {*first} <= {*seats}
+
+    def grown(self) -> tuple[Seat, ...]:
+        """The workers that this plan has added to those that run."""
+        first = self.first_seats
+        if not first or self.seats is first or self.evicted or self.moved:
+            return ()
+        stood = {*first}
+        return tuple([seat for seat in self.seats if seat not in stood])
 
     def count(self, role: int) -> int:
         return sum(1 for seat in self.seats if seat.role == role)
@@ -102,12 +124,22 @@ class Work:
             return self.form.wants
         wants = []
         for place, role in enumerate(self.kind.roles):
-            taken = {seat.rank for seat in seats if seat.role == place}
-            short = role.least - len(taken)
+            short = role.least - self.count(place)
             if short > 0:
-                free = (rank for rank in range(role.most) if rank not in taken)
-                wants.append((place, tuple(rank for _, rank in zip(range(short), free, strict=False))))
+                wants.append((place, tuple(sorted(self.free_ranks(place)[:short]))))
         return tuple(wants)
+
+    def free_ranks(self, place: int) -> list[int]:
+        """The indexes that more workers of a role may have, the lower ones first; behind them those of workers that are still on their way out."""
+        taken = {seat.rank for seat in self.seats if seat.role == place}
+        free = [rank for rank in range(self.kind.roles[place].most) if rank not in taken]
+        away = self.ranks_away(place)
+        return sorted(free, key=lambda rank: (rank in away, rank)) if away else free
+
+    def ranks_away(self, place: int) -> set[int]:
+        """The indexes of a role's workers that the run is giving up: until they are gone nobody could tell another one of that index from them."""
+        run = self.job.run
+        return {one.index for one in run.leaving if one.role == place} if run.leaving and run.state in ("running", "starting") else set()
 
     def missing_like_now(self) -> Wants:
         """The workers that it has, to be placed elsewhere."""
@@ -124,7 +156,7 @@ class Work:
     def begin_anew(self) -> None:
         """As before the first pass of a plan, its places being its first ones again."""
         self.types = self.form.types
-        self.firm = False
+        self.firm = self.whole = self.gives = False
         self.put_out_why = self.put_out_for = None
         self.sequence = 0
 

@@ -77,16 +77,19 @@ def above_minimum(work: Work) -> bool:
 def next_step(work: Work) -> Step | None:
     """The role and ranks of the next step of growth; roles in their order."""
     for place, role in enumerate(work.kind.roles):
-        taken = {seat.rank for seat in work.seats if seat.role == place}
-        if len(taken) >= role.least and len(taken) + role.step <= role.ceiling:
-            free = (rank for rank in range(role.most) if rank not in taken)
-            return place, tuple(rank for _, rank in zip(range(role.step), free, strict=False))
+        have = work.count(place)
+        # Who has lost some of a step is given those first.
+        step = role.step - (have - role.least) % role.step
+        if have >= role.least and have + step <= role.ceiling:
+            ranks, away = work.free_ranks(place)[:step], work.ranks_away(place)
+            if away.isdisjoint(ranks):
+                return place, tuple(ranks)
     return None
 
 
 def gave_way(cycle: Cycle, work: Work) -> bool:
-    """Whether it was shrunk for somebody: then it does not grow in the same plan."""
-    return work.order in cycle.gave_way or bool(work.first_seats and not set(work.first_seats) <= set(work.seats))
+    """Whether it was shrunk for somebody, or will be: then it does not grow in the same plan."""
+    return work.order in cycle.gave_way or work.gives or work.gave_back
 
 
 def grow_once(cycle: Cycle, work: Work, *, at_others_cost: bool) -> bool:

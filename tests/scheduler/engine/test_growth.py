@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from .scenes import actions, at, job, node, plan_of, quota, running, scene
+from .scenes import actions, at, job, node, placed, plan_of, quota, running, scene
 
 Json = dict[str, Any]
 
@@ -82,3 +82,87 @@ def test_in_a_queue_who_is_at_its_minimum_grows_before_who_is_above_it() -> None
 
     assert actions(plan) == {"second": "grow"}
     assert workers(plan, "second") == 2
+
+
+def grows_and_waits(gpus: int) -> Json:
+    """A job has lost its worker 0 and could have it again on n0, beside one that waits for so many GPUs on one node."""
+    nodes = [node("n0", 1), node("n1", 3)]
+    grows = {**running("grows", [at("n1", gpu) for gpu in range(3)], least=1, most=4), "workers": [at("n1", gpu, index=1 + gpu) for gpu in range(3)]}
+    return scene(nodes, [quota("q", 4)], [grows, job("waits", gpus=gpus)])
+
+
+def test_a_minimum_that_runs_is_not_given_back_for_one_that_is_only_about_to() -> None:
+    """Worker 0 comes to n0; with it alone left the job would stand still until that is up."""
+    plan = plan_of(grows_and_waits(3))
+
+    assert actions(plan) == {"grows": "grow"}
+    assert placed(plan, "grows") == ["n0", "n1", "n1", "n1"]
+
+
+def test_who_gives_back_does_not_grow_in_the_same_plan() -> None:
+    scenario = grows_and_waits(2)
+    scenario["nodes"] = [node("n0", 1), node("n1", 3, labels={"pool": "p"})]
+    scenario["jobs"][1]["node_labels"] = {"pool": "p"}
+    plan = plan_of(scenario)
+
+    assert actions(plan) == {"grows": "shrink", "waits": "start"}
+    assert placed(plan, "grows") == ["n1"]
+
+
+def test_who_has_lost_some_of_a_step_is_given_those_first() -> None:
+    """One worker, and steps of two: with two workers left it grows to three and five, never to four."""
+    grows = running("grows", [at("n0", 0), at("n0", 1)], least=1, role={"step": 2}, most=7)
+
+    assert workers(plan_of(scene([node("n0", 4)], [quota("q", 4)], [grows])), "grows") == 3
+    assert workers(plan_of(scene([node("n0", 6)], [quota("q", 6)], [grows])), "grows") == 5
+
+
+def learners_and_actors(actors: int, *, desired: int | None = None) -> Json:
+    """A job of one learner, which it has lost, and of actors on n0."""
+    roles = [{"name": "actor", "min": 1, "max": 4, "gpus": 1}, {"name": "learner", "min": 1, "max": 1, "gpus": 1}]
+    if desired is not None:
+        roles[0]["desired"] = desired
+    stand = [{**at("n0", gpu, index=gpu), "role": "actor"} for gpu in range(actors)]
+    made = {**running("gang", [at("n0", 0)], "a", degraded_since=-5, grace_s=60), "roles": roles, "workers": stand}
+    return {**made, "class": "inference"} if desired is not None else made
+
+
+def test_a_gang_that_is_made_whole_keeps_its_surplus_in_that_plan() -> None:
+    """Its learner comes to the idle GPU; its third actor's is what b could have had."""
+    gang, asks = learners_and_actors(3), job("asks", "b", gpus=2)
+    plan = plan_of(scene([node("n0", 4)], [quota("a", 2), quota("b", 2)], [gang, asks]))
+
+    assert actions(plan) == {"gang": "repair"}
+    assert len(placed(plan, "gang")) == 4
+
+
+def test_a_service_that_holds_what_its_own_gap_needs_gives_back_first() -> None:
+    """Two actors are desired, four stand there, and nothing is idle: the learner comes in the next plan."""
+    scenario = scene([node("n0", 4)], [quota("a", 4)], [learners_and_actors(4, desired=2)])
+    plan = plan_of(scenario)
+
+    assert actions(plan) == {"gang": "shrink"}
+    assert len(placed(plan, "gang")) == 2
+    scenario["jobs"][0]["workers"] = scenario["jobs"][0]["workers"][:2]
+    assert actions(plan_of(scenario)) == {"gang": "repair"}
+
+
+def test_what_is_not_desired_any_more_counts_in_no_share() -> None:
+    """Once four of its six workers are given back, b's part is shared out to a, which grows by it in the same plan."""
+    service = elastic("service", "b", range(2, 8), **{"class": "inference"})
+    service["roles"][0]["desired"] = 2
+    plan = plan_of(scene([node("n0")], [quota("a"), quota("b")], [elastic("grows", "a", range(2)), service]))
+
+    assert {one["quota"]: one["fair"] for one in plan["shares"]} == {"a": 6.0, "b": 2.0}
+    assert (workers(plan, "service"), workers(plan, "grows")) == (2, 6)
+
+
+def test_an_index_is_given_anew_only_once_its_worker_has_left() -> None:
+    """Worker 1 is on its way out: until then nobody could say which of the two a back-end tells of."""
+    grows = {**running("grows", [at("n0", 0)], least=1, most=3), "leaving": [at("n0", 1, index=1)]}
+    scenario = scene([node("n0", 4)], [quota("q", 4)], [grows])
+    plan = plan_of(scenario)
+
+    assert [worker["index"] for one in plan["decisions"] for worker in one["workers"]] == [0, 2]
+    grows["leaving"] = []
+    assert [worker["index"] for one in plan_of(scenario)["decisions"] for worker in one["workers"]] == [0, 1, 2]

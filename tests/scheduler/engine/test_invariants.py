@@ -94,3 +94,18 @@ def test_what_starts_is_charged():
 
     with pytest.raises(InvariantBroken, match="books"):
         check(cycle)
+
+
+def test_nobody_gets_workers_and_gives_others_back_at_once():
+    scenario = scene()
+    runs = scenario["jobs"][0]
+    runs["roles"][0].update(min=1, max=2)
+    runs["workers"].append({"role": "worker", "index": 1, "node": "n1", "gpus": [0, 1]})
+    cycle = settled(parse(scenario))
+    work = job(cycle, "runs")
+    work.seats = (work.seats[0], work.seats[1]._replace(node=2, mask=0b11000000))
+    cycle.cluster.journal.append(work)
+
+    with pytest.raises(InvariantBroken, match="gets workers and gives others back at once") as found:
+        check(cycle)
+    assert found.value.job == "runs"

@@ -83,6 +83,41 @@ def _elastic(rng: random.Random, name: str, leaf: str, free: list[tuple[str, int
     return job
 
 
+def lost_random(seed: int) -> Json:
+    """Elastic jobs that have lost workers of any index, of one role or two, beside larger jobs that wait: who is made whole, who gives back?"""
+    made = growth_random(seed)
+    rng = random.Random(f"lost {seed}")
+    sizes = [one["gpus"] for one in made["nodes"]]
+    for job in made["jobs"]:
+        workers = job.get("workers") or []
+        if not workers:
+            continue
+        if rng.random() < 0.3:
+            _second_role(rng, job)
+        if rng.random() < 0.6:
+            job["workers"] = sorted(rng.sample(workers, rng.randint(1, len(workers))), key=workers.index)
+            if any(sum(one["role"] == role["name"] for one in job["workers"]) < role["min"] for role in job["roles"]):
+                job["degraded_since"] = -rng.choice([10, 100])
+                job["grace_s"] = rng.choice([30, 600])
+        if rng.random() < 0.15:
+            role = job["roles"][0]
+            job["class"], role["desired"] = "inference", rng.randint(role["min"], role["max"])
+    for number in range(rng.randint(1, 2)):
+        job = _asks(rng, f"l{number}", rng.choice([one["quota"] for one in made["jobs"]]))
+        job["roles"][0].update(gpus=rng.choice([2, max(sizes) // 2, max(sizes)]), max=job["roles"][0]["min"], step=1)
+        made["jobs"].append({**job, "state": "queued", "workers": []})
+    return made
+
+
+def _second_role(rng: random.Random, job: Json) -> None:
+    """Turn its last workers into those of another role."""
+    role, workers = job["roles"][0], job["workers"]
+    others = len(workers) - rng.randint(role["min"], len(workers))
+    if others:
+        job["roles"].append({"name": "helper", "min": rng.randint(1, others), "max": others + rng.randint(0, 2), "gpus": role["gpus"]})
+        job["workers"] = workers[:-others] + [{**one, "role": "helper", "index": index} for index, one in enumerate(workers[-others:])]
+
+
 def split_random(seed: int) -> Json:
     """Boards in instances, most of them in use, and jobs that need them split in another way or not at all."""
     rng = random.Random(seed)
@@ -289,6 +324,7 @@ def _ends(rng: random.Random, job: Json) -> Json:
 
 ABOUT = {
     "growth": growth_random,
+    "lost": lost_random,
     "split": split_random,
     "step": step_random,
     "windows": window_random,

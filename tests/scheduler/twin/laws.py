@@ -12,7 +12,7 @@ from .legal_times import end_of, may_yield, when
 from .planner import plan_of, planned
 from .replay import apply_in_transit, apply_plan
 from .shares import figures
-from .world import ALL, Reader, read
+from .world import ALL, Reader, World, read
 
 Json = dict[str, Any]
 ROUNDS = 5
@@ -68,6 +68,8 @@ def settles(scenario: Json) -> list[str]:
         for turn in range(ROUNDS):
             if any(d["why"]["code"] == "stale" for d in plan["decisions"]):
                 break  # who was ended as stale may not start in that plan and comes back as a stranger in the next one
+            if _short_and_over(read(current)):
+                break  # either it is made whole or it gives that back, and the next plan does the other
             current = how(current, plan)
             grown |= {asker for _, asker in _shrunk_for_growth(plan)}
             plan = plan_of(current)
@@ -77,6 +79,12 @@ def settles(scenario: Json) -> list[str]:
                 found.append(f"{how.__name__}, round {turn + 1}: {', '.join(upset)}")
                 break
     return found
+
+
+def _short_and_over(world: World) -> bool:
+    """Whether a service lacks workers of one role and has more of another than it wants by now."""
+    roles = ((job, role) for job in world.jobs.values() if job.holds and job.missing for role in job.roles.values())
+    return any(job.count(role.name) > role.most for job, role in roles)
 
 
 def _shrunk_for_growth(plan: Json) -> list[tuple[str, str]]:

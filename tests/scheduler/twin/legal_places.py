@@ -65,7 +65,7 @@ def _counts(job: Job, action: str, workers: list[Worker]) -> list[str]:
     for role in job.roles.values():
         indexes = sorted(w.index for w in workers if w.role == role.name)
         count, had = len(indexes), job.count(role.name) if job.holds else 0
-        if count < role.min:
+        if count < role.min and not (action == "shrink" and count == had):
             found.append(f"{action} {job.name}: {count} of at least {role.min} {role.name}")
         elif (count - role.min) % role.step and count != had:
             found.append(f"{action} {job.name}: {count} {role.name} is not {role.min} + k * {role.step}")

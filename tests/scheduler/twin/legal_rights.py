@@ -10,7 +10,7 @@ from . import class_windows
 from .order import fork, queue_key, ratio, serves_first
 from .replay import apply_decision, spelt, steps
 from .shares import Figures, Unit, borrowed_units, figures, guarantee_of, least, limit_of, units_of, window_milli
-from .world import ALL, CLASSES, Job, Worker, World, read, worker_of
+from .world import ALL, CLASSES, Job, Role, Worker, World, read, worker_of
 
 Json = dict[str, Any]
 Table = dict[tuple[str, str], Figures]
@@ -64,10 +64,11 @@ def _moments(scenario: Json, plan: Json, asker: str, first: World) -> Iterator[W
 
     A plan stands in the order in which it is carried out, which need not be that in which it was decided. So whoever was served
     may have been served before, one after the other, and a reclaim is legal if it was in one of these worlds: also while others
-    who were put out and moved had not found their new places yet. Stale gangs are ended before anybody searches.
+    who were put out and moved had not found their new places yet. Stale gangs are ended, and services give back what they do not want any more,
+    before anybody takes something from others.
     """
     current = copy.deepcopy(scenario)
-    stale = [decision for decision in plan["decisions"] if (decision.get("why") or {}).get("code") == "stale"]
+    stale = [decision for decision in plan["decisions"] if (decision.get("why") or {}).get("code") in ("stale", "desired")]
     for decision in stale:
         apply_decision(current, decision)
     yield read(current) if stale else first
@@ -465,9 +466,13 @@ def reclaim_violations(world: World, asker: Job, group: list[Json], plan: Json, 
 
 
 def _one_step(world: World, asker: Job, served: Json) -> int:
-    """The charge of the smallest step by which the job grows."""
+    """The charge of the smallest step by which the job grows: of who has lost some of a step, of those."""
     new = [worker for raw in served["workers"] if (worker := worker_of(raw)) not in asker.workers]
-    return min((world.charge(w, asker.roles[w.role]) * asker.roles[w.role].step for w in new), default=0)
+
+    def step(role: Role) -> int:
+        return role.step - (asker.count(role.name) - role.min) % role.step
+
+    return min((world.charge(w, asker.roles[w.role]) * step(asker.roles[w.role]) for w in new), default=0)
 
 
 def _growth_first(world: World, division: str, asker: Job, need: int, group: list[Json]) -> list[str]:

@@ -96,7 +96,9 @@ def apply_in_transit(scenario: Json, plan: Json, *, patience_s: int = 900) -> Js
         gone = [worker for worker in before.get("workers") or [] if _place(worker) not in kept]
         gone = [worker for worker in gone if not promised & {(worker["node"], gpu) for gpu in worker["gpus"]}]  # it was never there
         if reader.as_of_now(before).get("state", "queued") != "queued":
-            job["leaving"] = [*(before.get("leaving") or []), *gone]
+            passing = before.get("leaving") or []
+            away = {(worker.get("role"), worker.get("index")) for worker in passing}  # who is on his way has not been where he goes
+            job["leaving"] = [*passing, *(worker for worker in gone if (worker.get("role"), worker.get("index")) not in away)]
     return after
 
 

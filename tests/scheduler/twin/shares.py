@@ -222,7 +222,7 @@ class Unit:
 
 
 def units_of(world: World, job: Job, division: str) -> list[Unit]:
-    """The minimum first, then the surplus, lower index first."""
+    """The minimum first, then the surplus, lower index first, whatever the role."""
     base: list[Worker] = []
     rest: list[list[Worker]] = []
     for role in job.roles.values():
@@ -230,6 +230,7 @@ def units_of(world: World, job: Job, division: str) -> list[Unit]:
         base += members[: role.min]
         more = members[role.min :]
         rest += [more[at : at + role.step] for at in range(0, len(more), role.step)]
+    rest.sort(key=lambda step: step[-1].index)
 
     def unit(workers: list[Worker], *, surplus: bool) -> Unit:
         total = sum(world.charge(w, job.roles[w.role]) for w in workers if world.division_of(w.node) == division)
