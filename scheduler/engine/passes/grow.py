@@ -61,7 +61,7 @@ def _grow(cycle: Cycle, division: Division) -> None:
             in_turn = False  # he takes others' surplus in the next plan, and would take it from those who got it now
             order.drop(leaf)
             continue
-        if not grow_once(cycle, best, at_others_cost=in_turn) or next_step(best) is None:
+        if not grow_once(cycle, best, in_turn=in_turn) or next_step(best) is None:
             order.drop(leaf)
             continue
         queue, at = queues[leaf], order.at[leaf]
@@ -92,11 +92,14 @@ def gave_way(cycle: Cycle, work: Work) -> bool:
     return work.order in cycle.gave_way or work.gives or work.gave_back
 
 
-def grow_once(cycle: Cycle, work: Work, *, at_others_cost: bool) -> bool:
+def grow_once(cycle: Cycle, work: Work, *, in_turn: bool) -> bool:
+    """One step. Who is not in turn gets what nobody could take back from him, at nobody's cost."""
     step = next_step(work)
     assert step is not None
     growth = Growth(cycle, work, step)
-    return growth.into_idle() or (at_others_cost and growth.by_reclaim())
+    if not in_turn:
+        return growth.stays_within_share() and growth.into_idle()
+    return growth.into_idle() or growth.by_reclaim()
 
 
 class Growth:
@@ -109,6 +112,10 @@ class Growth:
         self.leaf = work.charged_leaf
         self.quota_type = work.quota_type
         self.milli = cycle.cluster.wants_milli(work.kind, self.wants, work.quota_type)
+
+    def stays_within_share(self) -> bool:
+        division = self.cycle.tree.divisions[self.cycle.tree.division_of[self.quota_type]]
+        return all(division.used[place] + self.milli <= division.fair[place] for place in self.cycle.tree.path[self.leaf])
 
     def into_idle(self) -> bool:
         """Take what is idle, or what is being freed and nobody's minimum has taken."""
@@ -153,8 +160,8 @@ class Growth:
         within = self.milli and division.used[self.leaf] + self.milli <= division.fair[self.leaf]
         if not within or "reclaim" not in cycle.settings.passes or not may_evict(cycle, work):
             return False
-        if not cycle.units().surplus:
-            return False
+        if not cycle.units().surplus or cycle.above(cycle.waiting_in(self.leaf), work.form.level):
+            return False  # who waits above it in its queue would put it out with what it got, and has no right to that himself
         rules = Reclaim(cycle, work, self.quota_type, self.leaf, self.milli)
         if not rules.sources:
             return False

@@ -219,8 +219,8 @@ def _reclaim(cycle: Cycle, work: Work, quota_type: int, leaf: int) -> Reason | N
         refused = take_units(cycle, work, quota_type, rules.units(large), rules.legal, why, rules.guard, (*alike, "all"), leaf)
     if refused is not None and has_fresh(ranked):
         later = rules.units(large, fresh_first=False)
-        for name, units in (("later small", no_larger(later, large)), ("later", later)):
-            again = take_units(cycle, work, quota_type, units, rules.legal, why, rules.guard, (*alike, name), leaf)
+        for which, units in (("later small", no_larger(later, large)), ("later", later)):
+            again = take_units(cycle, work, quota_type, units, rules.legal, why, rules.guard, (*alike, which), leaf)
             if again is None:
                 return None
             if again is not NOTHING:

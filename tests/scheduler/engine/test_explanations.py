@@ -8,7 +8,7 @@ from scheduler.engine.cycle import make_plan
 from scheduler.engine.explain import explain
 from scheduler.engine.scenario import parse
 
-from .scenes import A100, H100, at, job, leafed, node, plan_of, quota, reasons, running, scene
+from .scenes import A100, H100, actions, at, job, leafed, node, plan_of, quota, reasons, running, scene
 
 FULL = range(8)
 Json = dict[str, Any]
@@ -197,3 +197,13 @@ def test_a_plan_splits_no_more_gpus_than_an_hour_allows(before: list[int], start
 
     assert [one["job"] for one in plan["decisions"] if one["action"] == "start"] == starts
     assert "repartition" in reasons(plan, "m3")
+
+
+def test_who_is_put_out_together_with_who_has_only_just_started_is_told_for_whom() -> None:
+    """young starts on what is idle beyond its share, and gives way again together with older surplus."""
+    older = running("older", [at("n0", gpu, gpu + 1) for gpu in (0, 2, 4, 6)], "a", least=1, most=4)
+    jobs = [older, running("held", [at("n1", 7)], "b"), job("gang", "b", 4, 2), job("young", "a", 4)]
+    plan = plan_of(scene([node("n0"), node("n1")], [quota("a"), quota("b", 8)], jobs))
+
+    assert actions(plan) == {"older": "shrink", "gang": "start"}
+    assert plan["decisions"][0]["why"] == {"code": "reclaim", "detail": "b takes back 8 GPUs for gang", "for": "gang"}

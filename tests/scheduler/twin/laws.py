@@ -68,8 +68,8 @@ def settles(scenario: Json) -> list[str]:
         for turn in range(ROUNDS):
             if any(d["why"]["code"] == "stale" for d in plan["decisions"]):
                 break  # who was ended as stale may not start in that plan and comes back as a stranger in the next one
-            if _short_and_over(read(current)):
-                break  # either it is made whole or it gives that back, and the next plan does the other
+            if _does_one_of_two(read(current), plan):
+                break  # the next plan does the other
             current = how(current, plan)
             grown |= {asker for _, asker in _shrunk_for_growth(plan)}
             plan = plan_of(current)
@@ -81,10 +81,11 @@ def settles(scenario: Json) -> list[str]:
     return found
 
 
-def _short_and_over(world: World) -> bool:
-    """Whether a service lacks workers of one role and has more of another than it wants by now."""
-    roles = ((job, role) for job in world.jobs.values() if job.holds and job.missing for role in job.roles.values())
-    return any(job.count(role.name) > role.most for job, role in roles)
+def _does_one_of_two(world: World, plan: Json) -> bool:
+    """Whether a gang that lacks workers gives some back, or is made whole with more than it wants by now: a plan never does both."""
+    short = [job for job in world.jobs.values() if job.holds and job.missing]
+    over = any(job.count(role.name) > role.most for job in short for role in job.roles.values())
+    return over or not {job.name for job in short}.isdisjoint(d["job"] for d in plan["decisions"] if d["action"] == "shrink")
 
 
 def _shrunk_for_growth(plan: Json) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ from .legal_rights import gates, held_of, none_borrowed, preempt_protection, rec
 from .order import fork
 from .places import Occupancy, Undecided, gang_fits
 from .replay import spelt
-from .shares import below, borrowed_units, units_of
+from .shares import below, borrowed_units, figures, least, units_of
 from .world import ALL, Job, Worker, World
 
 Json = dict[str, Any]
@@ -118,7 +118,16 @@ def _may_take(world: World, job: Job, victim: Job, *, same_leaf: bool) -> bool:
         borrowed = borrowed_units(world, victim.quota, world.divisions()[0])
         if any((unit.job, unit.workers) not in borrowed for unit in units_of(world, victim, world.divisions()[0])):
             return False
-    return victim.rank < job.rank
+    return victim.rank < job.rank and not _further_beyond_share(world, job, victim)
+
+
+def _further_beyond_share(world: World, job: Job, victim: Job) -> bool:
+    """Evicting inside a leaf never takes the leaf further beyond its fair share (docs/engine.md)."""
+    division = world.divisions()[0]
+    more = least(world, job, division) - held_of(world, victim, division)
+    table = figures(world)
+    entries = (table[name, division] for name in world.ancestry(job.quota))
+    return more > 0 and any(entry.allocated + more > entry.fair for entry in entries)
 
 
 def _first_choice(world: World, job: Job, victim: Job) -> bool:
