@@ -64,6 +64,8 @@ class Cluster:
         self.put_out: list[Work] = []  # jobs that lost all their places, whether or not that was kept
         self.blocks = Blocks(self.grid, (), ())  # what waits and what is usual, once that is known
         self.ousted: dict[int, Work] = {}  # every job that lost all its places at some time, by its order
+        self.made_whole: set[int] = set()  # by order: who gets what its minimum lacks, so that nothing is taken from it but all of it
+        self.giving: set[int] = set()  # from whom something is taken, so that it gets nothing
         self.freed = 0  # kept releases so far: until it moves on, what did not fit does not fit
         self._milli: dict[tuple[int, int], int] = {}
         self.timed: list[Work] | None = None  # jobs with times of their own, or more to them than running; where all were taken up anew

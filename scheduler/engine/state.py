@@ -266,7 +266,7 @@ class Cycle:
             return False
         if not work.seats:
             return work.state != "stopping"
-        return work.degraded and not work.gives
+        return work.degraded and work.order not in self.cluster.giving
 
     def overdue(self, work: Work) -> bool:
         """Whether it has waited as long as its class may."""
@@ -283,7 +283,8 @@ class Cycle:
         if known is None:
             known = self.leaf_queues.get(leaf, [])
             if leaf in self._stirred:
-                known = [work for work in known if not work.stale and (not work.seats or (work.degraded and not work.gives))]
+                giving = self.cluster.giving
+                known = [work for work in known if not work.stale and (not work.seats or (work.degraded and work.order not in giving))]
             self._waiting[leaf] = known
         return known
 
@@ -604,19 +605,18 @@ class Cycle:
         """
         if not self.cluster.forms.elastic:
             return False
-        found = False
+        made_whole, giving = self.cluster.made_whole, self.cluster.giving
+        before = len(made_whole) + 2 * len(giving)
         for work in dict.fromkeys(self.cluster.journal):
-            if not work.seats or not work.first_seats or work.evicted or work.gives:
+            if not work.seats or not work.first_seats or work.evicted or work.order in giving:
                 continue
-            if work.whole:
-                work.gives = work.degraded
-                found = found or work.gives
+            if work.order in made_whole:
+                if work.degraded:
+                    made_whole.remove(work.order)
+                    giving.add(work.order)
             elif work.grown() and work.gave_back:
-                found = True
-                work.whole = not work.stood_before
-                work.gives = not work.whole
-            work.whole = work.whole and not work.gives
-        return found
+                (giving if work.stood_before else made_whole).add(work.order)
+        return len(made_whole) + 2 * len(giving) > before
 
     def _outside_again(self) -> list[int]:
         """Who was started so soon after an eviction that he must stand inside his guarantee, and does not: whom he displaced stands before him."""

@@ -19,7 +19,6 @@ class Work:
         "fixed",
         "for_job",
         "form",
-        "gives",
         "home",
         "job",
         "kind",
@@ -34,7 +33,6 @@ class Work:
         "stale",
         "state",
         "types",
-        "whole",
         "why",
     )
 
@@ -57,8 +55,6 @@ class Work:
         self.moved = False
         self.firm = False  # its place in this plan is as good as one that it had before
         self.stale = False
-        self.whole = False  # it is to be made whole in this plan, so nothing is taken from it but all of it
-        self.gives = False  # something is taken from it in this plan, so it gets nothing
         self.backfilled = run.backfilled
         self.why: Reason | None = None
         self.for_job: str | None = None
@@ -156,7 +152,7 @@ class Work:
     def begin_anew(self) -> None:
         """As before the first pass of a plan, its places being its first ones again."""
         self.types = self.form.types
-        self.firm = self.whole = self.gives = False
+        self.firm = False
         self.put_out_why = self.put_out_for = None
         self.sequence = 0
 

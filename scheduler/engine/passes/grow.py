@@ -89,7 +89,7 @@ def next_step(work: Work) -> Step | None:
 
 def gave_way(cycle: Cycle, work: Work) -> bool:
     """Whether it was shrunk for somebody, or will be: then it does not grow in the same plan."""
-    return work.order in cycle.gave_way or work.gives or work.gave_back
+    return work.order in cycle.gave_way or work.order in cycle.cluster.giving or work.gave_back
 
 
 def grow_once(cycle: Cycle, work: Work, *, in_turn: bool) -> bool:

@@ -21,7 +21,7 @@ def _to_what_is_desired(cycle: Cycle) -> None:
     if not cycle.cluster.forms.desired:
         return
     for work in cycle.cluster.works:
-        if not work.seats or work.evicted or work.moved or work.whole or work.repaired:
+        if not work.seats or work.evicted or work.moved or work.repaired or work.order in cycle.cluster.made_whole:
             continue
         for place, role in enumerate(work.kind.roles):
             if role.desired is None:
