@@ -5,6 +5,7 @@ from functools import partial
 from itertools import count
 from typing import TypeVar
 
+from .anew import has_to_begin_anew
 from .calm import calm_at
 from .cluster import Cluster
 from .invariants import prepare
@@ -82,7 +83,7 @@ def _settle(cycle: Cycle, runs: Sequence[Run]) -> None:
     """Serve everyone. Who was evicted a short while ago, started inside his guarantee, and stands outside it in the end does not start after all;
     and to nobody is given, and taken from him, at once."""
     _serve(cycle, runs)
-    while cycle.has_to_begin_anew():
+    while has_to_begin_anew(cycle):
         cycle.begin_anew()
         cycle.turn = IN_ORDER
         _serve(cycle, runs)

@@ -265,7 +265,7 @@ class Cycle:
         if work.stale:
             return False
         if not work.seats:
-            return work.state != "stopping"
+            return work.state != "stopping" and work.order not in self.static
         return work.degraded and work.order not in self.cluster.giving
 
     def overdue(self, work: Work) -> bool:
@@ -283,8 +283,12 @@ class Cycle:
         if known is None:
             known = self.leaf_queues.get(leaf, [])
             if leaf in self._stirred:
-                giving = self.cluster.giving
-                known = [work for work in known if not work.stale and (not work.seats or (work.degraded and work.order not in giving))]
+                static, giving = self.static, self.cluster.giving  # as `waits` says
+                known = [
+                    work
+                    for work in known
+                    if not work.stale and (work.degraded and work.order not in giving if work.seats else work.order not in static)
+                ]
             self._waiting[leaf] = known
         return known
 
@@ -592,48 +596,10 @@ class Cycle:
             refused = self.backoff(work, leaf, quota_type, milli)
         return refused
 
-    def has_to_begin_anew(self) -> bool:
-        """Whether somebody's place can't stay as the passes have left it: what is known of him now is noted for the next try."""
-        outside, at_odds = self._outside_again(), self._at_odds()
-        self.held_off.update(outside)
-        return bool(outside) or at_odds
-
-    def _at_odds(self) -> bool:
-        """Whether somebody would get workers and give others back, and neither could be carried out before the other.
-
-        A gang below its minimum is made whole and keeps the rest. Where it is not made whole like that, and with everybody else, giving comes first.
-        """
-        if not self.cluster.forms.elastic:
-            return False
-        made_whole, giving = self.cluster.made_whole, self.cluster.giving
-        before = len(made_whole) + 2 * len(giving)
-        for work in dict.fromkeys(self.cluster.journal):
-            if not work.seats or not work.first_seats or work.evicted or work.order in giving:
-                continue
-            if work.order in made_whole:
-                if work.degraded:
-                    made_whole.remove(work.order)
-                    giving.add(work.order)
-            elif work.grown() and work.gave_back:
-                (giving if work.stood_before else made_whole).add(work.order)
-        return len(made_whole) + 2 * len(giving) > before
-
-    def _outside_again(self) -> list[int]:
-        """Who was started so soon after an eviction that he must stand inside his guarantee, and does not: whom he displaced stands before him."""
-        if not self.settings.hysteresis_ms or not self.cluster.journal:
-            return []
-        fresh = (work for work in dict.fromkeys(self.cluster.journal) if work.seats and not work.first_seats)
-        return [work.order for work in fresh if self._backs_off_until(work) > self.now and self._is_borrowed(work)]
-
-    def _is_borrowed(self, work: Work) -> bool:
-        """Whether any of it stands outside the guarantee of a node above it."""
-        division = self.tree.divisions[self.tree.division_of[work.quota_type]]
-        return any(unit.work is work for place in self.tree.path[work.charged_leaf] for unit in self.units().borrowed(place, division))
-
     def backoff_until(self, work: Work) -> int:
-        return 0 if work.seats else self._backs_off_until(work)
+        return 0 if work.seats else self.backs_off_until(work)
 
-    def _backs_off_until(self, work: Work) -> int:
+    def backs_off_until(self, work: Work) -> int:
         run = work.job.run
         if not self.settings.hysteresis_ms or run.last_evicted is None:
             return 0

@@ -308,7 +308,7 @@ def _try_start(cycle: Cycle, work: Work, quota_type: int) -> str:
         if seats is None and cycle.book.entries:
             seats = fit_any(cycle, work, quota_type, banned)
             if seats is not None:
-                if not cycle.book.yields(work):
+                if work.seats or not cycle.book.yields(work):  # what runs of a gang that is made whole was not lent to it
                     cycle.note(work, cycle.book.held_back(cycle.book.delays(work, quota_type, milli, seats)))
                     return HELD_BACK
                 backfilled = True

@@ -109,6 +109,24 @@ def lost_random(seed: int) -> Json:
     return made
 
 
+def thinned_random(seed: int) -> Json:
+    """Anything at all, with workers lost here and there, services that want fewer than they have, and nodes of ill health under what runs."""
+    made = scenario_random(seed)
+    rng = random.Random(f"thinned {seed}")
+    for job in made["jobs"]:
+        workers = job.get("workers") or []
+        if workers and job["state"] == "running" and rng.random() < 0.4:
+            job["workers"] = sorted(rng.sample(workers, rng.randint(1, len(workers))), key=workers.index)
+            job.update(rng.choice([{}, {"degraded_since": -10}, {"degraded_since": -300}]))
+        role = job["roles"][0]
+        if role.get("max", 1) > role.get("min", 1) and rng.random() < 0.3:
+            role["desired"] = rng.randint(role.get("min", 1), role["max"])
+    for one in made["nodes"]:
+        if rng.random() < 0.15:
+            one["health"] = rng.choice(["down", "draining", "suspect"])
+    return made
+
+
 def _second_role(rng: random.Random, job: Json) -> None:
     """Turn its last workers into those of another role."""
     role, workers = job["roles"][0], job["workers"]
@@ -325,6 +343,7 @@ def _ends(rng: random.Random, job: Json) -> Json:
 ABOUT = {
     "growth": growth_random,
     "lost": lost_random,
+    "thinned": thinned_random,
     "split": split_random,
     "step": step_random,
     "windows": window_random,

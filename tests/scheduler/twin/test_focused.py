@@ -2,12 +2,13 @@
 
 import pytest
 
-from .focused import ahead_random, growth_random, lost_random, promised_random, split_random, step_random, window_random
+from .focused import ahead_random, growth_random, lost_random, promised_random, split_random, step_random, thinned_random, window_random
 from .laws import LAWS
 from .planner import plan_of
 
 # Seeds beyond the fixed set that once broke a law.
 ONCE_FAILED_LOST = [155, 182, 202, 221, 287, 363, 529, 675, 967, 993, 1184, 1326, 10169, 10882, 11325, 11352, 11462, 12123]
+ONCE_FAILED_THINNED = [50083, 50695]
 ONCE_FAILED_SPLIT = [575]
 ONCE_FAILED_STEP = [245]
 ONCE_FAILED_AHEAD = [104, 124, 187, 193, 227, 229, 243, 252, 273, 288, 571, 1081, 1868, 2252]
@@ -24,6 +25,12 @@ def test_growth_at_the_cost_of_others_keeps_every_law(law: str):
 def test_jobs_that_have_lost_workers_keep_every_law(law: str):
     for seed in [*range(150), *ONCE_FAILED_LOST]:
         assert LAWS[law](lost_random(seed)) == [], f"lost_random({seed})"
+
+
+@pytest.mark.parametrize("law", sorted(LAWS))
+def test_anything_with_workers_lost_keeps_every_law(law: str):
+    for seed in [*range(120), *ONCE_FAILED_THINNED]:
+        assert LAWS[law](thinned_random(seed)) == [], f"thinned_random({seed})"
 
 
 @pytest.mark.parametrize("law", sorted(LAWS))
