@@ -4,7 +4,11 @@ import os
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from math import ceil
 from typing import Any, TextIO
+
+UNITS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+SOON_S = 5  # nearer than this no number is told
 
 TONES = {
     "running": "34",
@@ -57,20 +61,26 @@ def logged(text: str) -> str:
 
 
 def ago(moment: str | None, now: datetime | None = None) -> str:
-    """`5 min ago`, `in 3 h`."""
+    """`5 min ago`, `in 1 h 59 min`, as the console's pages say it: what is to come in two units, and never sooner than it is."""
     if not moment:
         return "-"
     when = datetime.fromisoformat(moment)
     now = now or datetime.now(UTC)
-    ahead, distance = when > now, abs(int((now - when).total_seconds()))
-    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s")):
-        if distance >= size:
-            return f"in {distance // size} {unit}" if ahead else f"{distance // size} {unit} ago"
-    return "in a moment" if ahead else "now"
+    if when > now:
+        left = ceil((when - now).total_seconds())
+        if left < SOON_S:
+            return "in a moment"
+        step = 1 if left < 60 else 60 if left <= 86_400 else 3600
+        return f"in {lasting(-(-left // step) * step)}"
+    gone = int((now - when).total_seconds())
+    if gone < SOON_S:
+        return "just now"
+    size, unit = next((size, unit) for size, unit in UNITS if gone >= size)
+    return f"{gone // size:,} {unit} ago"
 
 
 def ahead(moment: str | None, now: datetime | None = None) -> str:
-    """`in 3 h`; of what was expected earlier, `any moment`."""
+    """`in 3 h 5 min`; of what was expected earlier, `any moment`."""
     if not moment:
         return "-"
     return "any moment" if datetime.fromisoformat(moment) <= (now or datetime.now(UTC)) else ago(moment, now)
@@ -81,10 +91,16 @@ def exact(moment: str | None) -> str:
 
 
 def lasting(seconds: float) -> str:
-    """`45 s`, `12 min`, `3.5 h`."""
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h".replace(".0 h", " h")
+    """The two largest units, as the console's pages say it: `45 s`, `12 min`, `3 h 20 min`, `2 d 4 h`."""
+    left = int(seconds)
+    if left < 60:
+        return f"{left} s"
+    parts: list[tuple[int, str]] = []
+    for size, unit in UNITS[:-1]:
+        count, left = divmod(left, size)
+        if count or parts:
+            parts.append((count, unit))
+    return " ".join(f"{count:,} {unit}" for count, unit in parts[:2] if count)
 
 
 def gpus(milli: int) -> str:

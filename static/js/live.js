@@ -394,17 +394,7 @@
       if (share > 99 && share < 100) return ">99%";
       return `${halfEven(share)}%`;
     },
-    duration(seconds) {
-      let left = Math.floor(seconds);
-      if (left < 60) return `${left}${THIN}s`;
-      const parts = [];
-      for (const [size, unit] of [[86400, "d"], [3600, "h"], [60, "min"]]) {
-        const count = Math.floor(left / size);
-        left %= size;
-        if (count || parts.length) parts.push([count, unit]);
-      }
-      return parts.slice(0, 2).filter(([count]) => count).map(([count, unit]) => `${grouped(count)}${THIN}${unit}`).join(" ");
-    },
+    duration: shell.duration,
     money(micros, decimals, sign) {
       const unit = 10 ** (6 - decimals);
       const whole = halfEven(micros / unit);

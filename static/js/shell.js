@@ -40,13 +40,34 @@
     ahead = milliseconds - Date.now();
   }
 
+  const SOON_S = 5; // nearer than this no number is told
+  const counted = (count, unit) => `${count.toLocaleString("en")}\u00a0${unit}`;
+
+  // The two largest units, as gpufleet/core/templatetags/shell.py and the command line write them.
+  function duration(seconds) {
+    let left = Math.floor(seconds);
+    if (left < 60) return counted(left, "s");
+    const parts = [];
+    for (const [size, unit] of UNITS.slice(0, -1)) {
+      const count = Math.floor(left / size);
+      left %= size;
+      if (count || parts.length) parts.push([count, unit]);
+    }
+    return parts.slice(0, 2).filter(([count]) => count).map(([count, unit]) => counted(count, unit)).join(" ");
+  }
+
+  // What is past is told in one unit, rounded down. Somebody waits for what is to come: two units, and never sooner than it is.
   function relative(moment) {
-    const coming = moment > serverNow();
-    const distance = Math.abs(Math.trunc((serverNow() - moment) / 1000));
-    if (distance < 5) return coming ? "in a moment" : "just now";
-    const [size, unit] = UNITS.find(([size]) => distance >= size);
-    const count = `${Math.floor(distance / size).toLocaleString("en")}\u00a0${unit}`;
-    return coming ? `in ${count}` : `${count} ago`;
+    const gone = (serverNow() - moment) / 1000;
+    if (gone < 0) {
+      const left = Math.ceil(-gone);
+      if (left < SOON_S) return "in a moment";
+      const step = left < 60 ? 1 : left <= 86400 ? 60 : 3600;
+      return `in ${duration(Math.ceil(left / step) * step)}`;
+    }
+    if (gone < SOON_S) return "just now";
+    const [size, unit] = UNITS.find(([size]) => gone >= size);
+    return `${counted(Math.floor(gone / size), unit)} ago`;
   }
 
   function absolute(moment, timeStyle = "medium") {
@@ -269,7 +290,7 @@
   });
 
   window.gpufleet = Object.assign(window.gpufleet || {}, {
-    shell: { kept, iconOf, lettersOn, isTyping, nextTheme, paintTime, say, serverNow, setServerTime, setTheme, showShortcuts, switchClock, switchDensity },
+    shell: { duration, kept, iconOf, lettersOn, isTyping, nextTheme, paintTime, say, serverNow, setServerTime, setTheme, showShortcuts, switchClock, switchDensity },
   });
   showTheme();
   paintTimes();

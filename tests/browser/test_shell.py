@@ -6,6 +6,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.harness import Site, Visitor
+from tests.spelled import DURATIONS, RELATIVE
 
 pytestmark = pytest.mark.browser
 
@@ -16,6 +17,13 @@ TOO_SMALL = """() => [...document.querySelectorAll("a, button, select, summary, 
   if (!target.checkVisibility() || width < 2 || target.closest("p, .page-sub, .crumbs, .hint, .skip, dd, label")) return false;
   return width < 23.5 || height < 23.5;
 }).map((target) => `${target.outerHTML.slice(0, 120)} is ${target.getBoundingClientRect().width} x ${target.getBoundingClientRect().height}`)"""
+
+SPELL_RELATIVE = """(distances) => distances.map((seconds) => {
+  const time = document.createElement("time");
+  time.dateTime = new Date(gpufleet.shell.serverNow() - seconds * 1000).toISOString();
+  gpufleet.shell.paintTime(time);
+  return time.textContent;
+})"""
 
 
 @pytest.fixture
@@ -115,6 +123,14 @@ def test_sorting_by_keyboard_keeps_the_focus_and_says_the_count(root: Visitor):
     root.page.wait_for_load_state()  # Going back loads the page anew: its rows are there before its scripts can hear a key.
     root.page.keyboard.press("Control+k")
     expect(root.page.get_by_role("combobox", name="Go to or search for")).to_be_focused()
+
+
+def test_the_script_spells_times_as_the_tags_do(root: Visitor):
+    relative = root.page.evaluate(SPELL_RELATIVE, [seconds for seconds, _ in RELATIVE])
+    lasting = root.page.evaluate("(all) => all.map(gpufleet.shell.duration)", [seconds for seconds, _ in DURATIONS])
+
+    assert [said.replace("\xa0", " ") for said in relative] == [said for _, said in RELATIVE]
+    assert [said.replace("\xa0", " ") for said in lasting] == [said for _, said in DURATIONS]
 
 
 def test_the_theme_is_kept_and_there_before_the_first_paint(root: Visitor):

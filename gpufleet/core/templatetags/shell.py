@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from math import ceil
 from typing import NamedTuple
 
 from django import template
@@ -17,6 +18,7 @@ register = template.Library()
 NOTHING = "–"
 ANY_MOMENT = "any moment"
 THIN = "\N{NO-BREAK SPACE}"
+SOON_S = 5  # nearer than this no number is told
 CURRENCY_SIGNS = {"USD": "$", "EUR": "€", "GBP": "£", "JPY": "¥"}
 
 
@@ -127,15 +129,21 @@ def _nothing(why: str) -> SafeString:
 
 
 def relative(when: datetime, now: datetime) -> str:
-    """`5 min ago`, `in 3 h`. One unit, rounded down, as the browser's script says it too."""
-    ahead, distance = when > now, abs(int((now - when).total_seconds()))
-    if distance < 5:
-        return "in a moment" if ahead else "just now"
-    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s")):
-        if distance >= size:
-            count = f"{distance // size:,}{THIN}{unit}"
-            return f"in {count}" if ahead else f"{count} ago"
-    raise AssertionError("Every distance has a unit.")
+    """`5 min ago`, `in 1 h 59 min`, as the browser's script and the command line say it too.
+
+    What is past is told in one unit, rounded down. Somebody waits for what is to come: two units, and never sooner than it is.
+    """
+    if when > now:
+        left = ceil((when - now).total_seconds())
+        if left < SOON_S:
+            return "in a moment"
+        step = 1 if left < 60 else 60 if left <= 86_400 else 3600
+        return f"in {duration(-(-left // step) * step)}"
+    gone = int((now - when).total_seconds())
+    if gone < SOON_S:
+        return "just now"
+    size, unit = next((size, unit) for size, unit in ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s")) if gone >= size)
+    return f"{gone // size:,}{THIN}{unit} ago"
 
 
 @register.filter

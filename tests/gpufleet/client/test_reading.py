@@ -115,7 +115,7 @@ def test_show_says_where_the_time_went(run, ours):
     waiting = job("big", on=ours, submitted_at=now() - timedelta(hours=3), state_since=now() - timedelta(hours=3))
     Wait.objects.create(job=waiting, kind="gpus", since=NOON, quota_ms=5_400_000)
 
-    assert "waited 1.5 h for quota, waited 1.5 h for GPUs\n" in run("show", waiting.public_id)[1]
+    assert "waited 1 h 30 min for quota, waited 1 h 30 min for GPUs\n" in run("show", waiting.public_id)[1]
 
 
 def test_what_should_have_started_earlier_comes_at_any_moment(run, ours):
@@ -125,7 +125,7 @@ def test_what_should_have_started_earlier_comes_at_any_moment(run, ours):
     late, early = (next(line for line in run("ls")[1].splitlines() if name in line) for name in ("late", "early"))
 
     assert late.endswith("any moment")
-    assert early.endswith(("in 2 h", "in 3 h"))
+    assert early.endswith(("in 3 h", "in 2 h 59 min"))
 
 
 def test_why_tells_every_reason(run, ours):

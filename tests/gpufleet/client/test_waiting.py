@@ -46,8 +46,8 @@ def test_it_says_who_holds_it_what_would_help_and_what_starts_it_sooner(run, wai
 
     assert f"would help: 4 {H100} GPUs more must come free where it may run." in out
     assert f"held by long {running.public_id}: 12 GPUs, until about" in out
-    assert "enough is given back in 1 h by estimates" in out
-    assert "By estimates it would start sooner (as it is, in 1 h):\n  With 1 worker: now\n" in out
+    assert "enough is given back in 2 h by estimates" in out
+    assert "By estimates it would start sooner (as it is, in 2 h):\n  With 1 worker: now\n" in out
     assert "sooner" not in run("why", waiting.public_id, who="viewer")[1], "who may not change it is told nothing of changes"
 
 
