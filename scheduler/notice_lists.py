@@ -85,6 +85,7 @@ NOTICES = Table(
     default_sort="-at",
     search=("title", "text", "job"),
     search_label="Search notifications",
+    lines=True,
     filters=(
         Flag("unread", "Unread", Q(read_at__isnull=True), yes="Unread", no="Read"),
         Choice("kind", "Kind", NOTICE_KINDS),

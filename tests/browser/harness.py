@@ -53,6 +53,8 @@ COUNT_MUTATIONS = """() => {
   new MutationObserver((records) => { window.mutations += records.length; })
     .observe(document.body, {subtree: true, childList: true, attributes: true, characterData: true});
 }"""
+# Tables whose last columns only scrolling sideways would show.
+CUT_TABLES = "() => [...document.querySelectorAll('.table-wrap')].filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.innerText)"
 WCAG = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}, "resultTypes": ["violations"]}
 
 

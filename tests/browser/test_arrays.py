@@ -12,7 +12,7 @@ from scheduler.models import Job
 from scheduler.services.arrays import array_steer
 from scheduler.views import arrays
 from tests import builders
-from tests.browser.harness import LiveConsole, Visitor
+from tests.browser.harness import CUT_TABLES, LiveConsole, Visitor
 
 pytestmark = pytest.mark.browser
 PASSWORD = "correct horse battery"
@@ -64,6 +64,7 @@ def test_a_whole_array_is_cancelled_after_a_preview(visit, monkeypatch, theme, w
     expect(page.locator("tbody tr").first).to_contain_text("lr[4]")
     found = visitor.axe()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate(CUT_TABLES) == []
 
     page.get_by_role("button", name="Preview").click()
     expect(page.locator("h1")).to_have_text("Cancel 5 jobs?")

@@ -18,7 +18,7 @@ from scheduler.services.steering import scheduler_pause, scheduler_resume
 from scheduler.services.submission import submission_create
 from scheduler.services.tick import Memory, tick_run
 from tests import builders
-from tests.browser.harness import COUNT_MUTATIONS, THEMES, LiveConsole, Visitor, wait_for
+from tests.browser.harness import COUNT_MUTATIONS, CUT_TABLES, THEMES, LiveConsole, Visitor, wait_for
 from tests.dashboards.worlds import readings
 
 pytestmark = pytest.mark.browser
@@ -418,6 +418,7 @@ def test_jobs_are_chosen_and_steered_after_a_look(visit, jobs, width):
     bar.get_by_role("button", name="Preview", exact=True).click()
 
     expect(page.get_by_role("heading", level=1)).to_have_text("Set the priority of 2 jobs to 80?")
+    assert page.evaluate(CUT_TABLES) == []
     assert visitor.axe() == []
     assert set(Job.objects.values_list("priority", flat=True)) == {50}
     page.get_by_role("button", name="Set the priority of 2 jobs to 80").click()

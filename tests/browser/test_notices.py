@@ -14,7 +14,7 @@ from scheduler.services.notices import notice_tell
 from scheduler.services.outbox import outbox_turn
 from scheduler.services.sending import sendings_turn
 from tests import builders
-from tests.browser.harness import THEMES, LiveConsole
+from tests.browser.harness import CUT_TABLES, THEMES, LiveConsole
 
 pytestmark = pytest.mark.browser
 PASSWORD = "correct horse battery"
@@ -103,5 +103,6 @@ def test_the_pages_are_clean_on_a_phone(live_console: LiveConsole, browser: Brow
     for path in ("/notifications/", "/notifications/settings/"):
         visitor.open(path)
         assert visitor.page.evaluate("document.documentElement.scrollWidth") <= 390, path
+        assert visitor.page.evaluate(CUT_TABLES) == [], path
         assert visitor.axe() == [], path
     assert visitor.watch.faults == []
