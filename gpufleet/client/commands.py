@@ -17,7 +17,7 @@ from gpufleet.client import AWAY, DONE, JOB_FAILED, NOT_ALLOWED, NOT_THERE, REFU
 from gpufleet.client.arrays import array_shown, array_steered, arrays_blame, is_array
 from gpufleet.client.calls import Console
 from gpufleet.client.description import as_yaml, changes, described, documents, seconds
-from gpufleet.client.launched import launch_facts, standing_facts
+from gpufleet.client.launched import launch_facts, seats_told, standing_facts
 from gpufleet.client.place import URL, Place, clean_url, keep, place_now
 from gpufleet.client.words import ago, ahead, coloured, exact, gpus, gpus_told, lasting, plain, plural, table
 
@@ -152,6 +152,8 @@ def submit(arguments: Sequence[str]) -> int:
     else:
         for job in jobs:
             print(f"{job['id']}  {plain(job['name'])}  {coloured(job['state'])}")
+        for array in dict.fromkeys(job["array"] for job in jobs if job["array"]):
+            print(f"{array} is the whole array: gpufleet show {array} says how it fares.", file=sys.stderr)
     for number, errors in refused:
         print(f"Document {number} was refused:", file=sys.stderr)
         for error in errors:
@@ -266,9 +268,8 @@ def now_of(row: dict[str, Any]) -> str:
     now = row["now"]
     if now["text"]:
         more = f" (+{now['more']} more)" if now["more"] else ""
-        # What waits has only moments in front of it.
-        when = ahead if row["state"] in ("queued", "preempted") else ago
-        return plain(now["text"]) + more + (f" {when(now['at'])}" if now["at"] else "")
+        when = ahead if now["before"] == "starts" else ago
+        return plain(now["text"]) + more + (f" · {now['before']} {when(now['at'])}" if now["at"] else "")
     nodes = row["nodes"]
     return plain(", ".join(nodes[:3]) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else ""))
 
@@ -323,6 +324,7 @@ def show(arguments: Sequence[str]) -> int:
         ("Now", now_of(job)),
         ("Team", f"{plain(job['quota'])}, by {plain(job['owner'] or '-')}"),
         ("Class", f"{job['class']}, priority {job['priority']}"),
+        ("Array", f"{job['array']}, element {job['array_index']}" if job["array"] else ""),
         ("GPUs", gpus(job["gpus_milli"])),
         ("Time", life_told(job["life"])),
         ("Used", used_of(usage) if usage else ""),
@@ -349,9 +351,8 @@ def show(arguments: Sequence[str]) -> int:
         print(f", exit code {run['exit_code']}" if run["exit_code"] is not None else "")
         if run["cause"]:
             print(f"  {plain(run['cause'])}")
-        for worker in run["workers"]:
-            device = worker["mig"] or (f"GPU {worker['gpu']}" if worker["gpu"] is not None else "no GPU")
-            print(f"  {plain(worker['role'])} {worker['index']}: {plain(worker['node'])} {device}{' (leaving)' if worker['leaving'] else ''}")
+        for line in seats_told(run["workers"]):
+            print(f"  {line}")
     for one in put_out:
         print(f"{exact(one['at'])}: {plain(one['text'])}")
     for saved in job["checkpoints"]:

@@ -1,7 +1,8 @@
 """What `gpufleet show` says of what a job starts, and of on whose account it stands."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from gpufleet.client.words import gpus_told, plain
@@ -20,6 +21,22 @@ def launch_facts(launch: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     facts += [("Folder", plain(launch.get("workdir") or ""))]
     facts += [("Variable", plain(f"{name}={value}")) for name, value in (launch.get("env") or {}).items()]
     return facts + [("Secret", plain(f"{variable} is {name}")) for variable, name in (launch.get("secrets") or {}).items()]
+
+
+def seats_told(workers: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Where each worker sits, in one line: its GPUs on a node stand beside each other."""
+    lines = []
+    for (role, index, node, leaving), seats in groupby(workers, lambda one: (one["role"], one["index"], one["node"], one["leaving"])):
+        parts, whole = [], []
+        for seat in seats:
+            if seat["mig"]:
+                parts.append(str(seat["mig"]))
+            elif seat["gpu"] is not None:
+                whole.append(str(seat["gpu"]))
+        if whole:
+            parts.insert(0, f"GPU{'s' if len(whole) > 1 else ''} {', '.join(whole)}")
+        lines.append(f"{plain(role)} {index}: {plain(node)} {plain(', '.join(parts) or 'no GPU')}{' (leaving)' if leaving else ''}")
+    return lines
 
 
 def standing_facts(usage: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -67,4 +67,6 @@ def _lines(told: dict[str, Any]) -> list[str]:
         for row in rows
     ]
     counted = f"{len(rows)} of {plural(told['waiting'], 'job')} in the queue, as of {exact(told['as_of'])}."
-    return [*(table(heads, lines) if rows else ()), counted]
+    if not rows:
+        return [f"No job that you may see waits here; {plural(told['waiting'], 'job')} in the whole queue, as of {exact(told['as_of'])}."]
+    return [*table(heads, lines), counted]

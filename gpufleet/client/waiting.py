@@ -2,12 +2,13 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from gpufleet.client import DONE
 from gpufleet.client.calls import Console
 from gpufleet.client.commands import console_meant, ends_well, parser_of, print_json
-from gpufleet.client.words import ahead, coloured, exact, gpus_told, lasting, plain, plural
+from gpufleet.client.words import ahead, coloured, dated, exact, gpus_told, lasting, plain, plural
 
 PATIENCE_SECONDS = 10.0
 WAITS = ("queued", "preempted")
@@ -51,7 +52,7 @@ def _sooner(console: Console, job: str) -> dict[str, Any] | None:
 
 
 def _print_reason(reason: Mapping[str, Any]) -> None:
-    print(f"  {reason['code']}: {plain(reason['detail'])}")
+    print(f"  {reason['code']}: {dated(plain(reason['detail']))}")
     if unblock := reason.get("unblock"):
         at = f" ({ahead(unblock['at'])})" if unblock["at"] else ""
         print(f"    would help: {plain(unblock['text'])}{at}")
@@ -76,7 +77,7 @@ def _print_holders(held: Mapping[str, Any]) -> None:
 def _print_start(told: Mapping[str, Any]) -> None:
     if told["predicted_start"]:
         early, late = told["earliest_start"], told["latest_start"]
-        print(f"Expected to start at {exact(told['predicted_start'])} ({ahead(told['predicted_start'])}){_between(early, late)}.")
+        print(f"Expected to start at {exact(told['predicted_start'])} ({ahead(told['predicted_start'])}){_from_now(early, late)}.")
     first, record = told["first_told"], told["record"]
     if first:
         print(f"First it was told {exact(first['expected'])}{_between(first['earliest'], first['latest'])}.")
@@ -86,6 +87,14 @@ def _print_start(told: Mapping[str, Any]) -> None:
             f"Of the last {plural(record['starts'], 'start')} foreseen {alike}, {record['inside_percent']:.0f} % lay inside their range; "
             f"half of them came within {lasting(record['error_s'])} of what was told."
         )
+
+
+def _from_now(early: str | None, late: str | None) -> str:
+    """What is left of the range: nobody starts in the past."""
+    now = datetime.now(UTC)
+    if not early or not late or datetime.fromisoformat(late) <= now:
+        return ""
+    return f", between now and {exact(late)}" if datetime.fromisoformat(early) <= now else _between(early, late)
 
 
 def _between(early: str, late: str) -> str:

@@ -1,6 +1,7 @@
 """What the commands print: tables and times for people at a terminal."""
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -8,6 +9,7 @@ from math import ceil
 from typing import Any, TextIO
 
 UNITS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+INSTANT = re.compile(r"\b(\d{4}-\d\d-\d\d)T(\d\d:\d\d)(?::\d\d(?:\.\d+)?)?Z")
 SOON_S = 5  # nearer than this no number is told
 
 TONES = {
@@ -84,6 +86,11 @@ def ahead(moment: str | None, now: datetime | None = None) -> str:
     if not moment:
         return "-"
     return "any moment" if datetime.fromisoformat(moment) <= (now or datetime.now(UTC)) else ago(moment, now)
+
+
+def dated(text: str) -> str:
+    """Moments in a sentence of the scheduler as people write them."""
+    return INSTANT.sub(r"\1 \2 UTC", text)
 
 
 def exact(moment: str | None) -> str:

@@ -46,10 +46,11 @@ router = Router(tags=["Jobs"])
 
 
 class NowOut(Schema):
-    """What a job does or waits for, in one sentence; `at` belongs to it. `more` counts further reasons, which `/why` tells."""
+    """What a job does or waits for, in one sentence; `at` belongs to it, and `before` says how. `more` counts further reasons, which `/why` tells."""
 
     text: str
     at: datetime | None
+    before: str
     more: int
 
 
@@ -188,6 +189,7 @@ class SubmittedJob(Schema):
     id: str
     name: str
     state: str
+    array: str | None
 
 
 class SubmittedOut(Schema):
@@ -252,7 +254,7 @@ def job_submit(request: HttpRequest, asked: Query[SubmitQuery], body: Body[dict[
 
 
 def _submitted(done: Submitted) -> HttpResponse:
-    told = [{"id": job.public_id, "name": job.name, "state": job.state} for job in done.jobs]
+    told = [{"id": job.public_id, "name": job.name, "state": job.state, "array": job.array or None} for job in done.jobs]
     milli = sum(job.gpus_milli for job in done.jobs)
     answer = answered({"jobs": told, "count": len(told), "gpus_milli": milli, "dry_run": False, "repeated": done.repeated})
     answer.status_code = 200 if done.repeated else 201
@@ -321,7 +323,7 @@ def job_batch(request: HttpRequest, asked: Query[SubmitQuery], body: BatchIn) ->
 
 
 def _verdict(verdict: Verdict) -> dict[str, Any]:
-    jobs = [{"id": job.public_id, "name": job.name, "state": job.state} for job in verdict.jobs]
+    jobs = [{"id": job.public_id, "name": job.name, "state": job.state, "array": job.array or None} for job in verdict.jobs]
     milli = sum(job.gpus_milli for job in verdict.jobs)
     return {"jobs": jobs, "errors": _errors(verdict.faults or {}), "repeated": verdict.repeated, "count": len(jobs), "gpus_milli": milli}
 
@@ -475,7 +477,7 @@ def _line(line: JobLine) -> dict[str, Any]:
 
 
 def _told(line: Any) -> dict[str, Any]:
-    return {"text": line.text, "at": line.at, "more": line.more}
+    return {"text": line.text, "at": line.at, "before": line.before if line.at else "", "more": line.more}
 
 
 def _facts(found: Job) -> dict[str, Any]:

@@ -92,7 +92,7 @@ def _waiting(row: JobRow, now: datetime) -> Line:
     if job.held_at:
         return Line("Held back by a person.", job.held_at, "since")
     if promise:
-        return Line(promised(promise, job.public_id, row.discretion), promise.until, "or anew")
+        return Line(promised(promise, job.public_id, row.discretion), promise.until, "or given up")
     if row.unmet:
         return Line(f"Waits for {plural(row.unmet, 'job')} to end.")
     if job.not_before and job.not_before > now:

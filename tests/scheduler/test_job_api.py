@@ -40,7 +40,7 @@ def test_the_list_has_the_line_of_the_page_and_walks_by_tokens(api, ours):
     first = api("viewer", "get", "/jobs?size=2", 200)
 
     assert [row["name"] for row in first["items"]] == ["train-2", "train-1"]
-    assert first["items"][0]["now"] == {"text": "Needs 8 GPUs; 5 are free.", "at": "2026-11-20T12:00:00Z", "more": 1}
+    assert first["items"][0]["now"] == {"text": "Needs 8 GPUs; 5 are free.", "at": "2026-11-20T12:00:00Z", "before": "starts", "more": 1}
     assert [row["name"] for row in api("viewer", "get", f"/jobs?size=2&after={first['next']}", 200)["items"]] == ["train-0"]
     assert api("viewer", "get", "/jobs?phase=ended", 200)["items"] == []
     assert api("viewer", "get", "/jobs?state=nonsense", 422)["errors"]

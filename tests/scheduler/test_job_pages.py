@@ -92,6 +92,17 @@ def test_a_start_that_was_expected_earlier_comes_at_any_moment(personas, ours):
     assert "3 min ago" not in html.replace("\u202f", " ").replace("\u00a0", " ")
 
 
+@pytest.mark.parametrize(("latest", "said"), [(timedelta(hours=2), ", between now and <time"), (timedelta(minutes=-1), None)])
+def test_nobody_is_expected_to_start_in_the_past(personas, ours, latest, said):
+    waiting = job("late", on=ours)
+    begins = {"earliest_start": now() - timedelta(hours=1), "latest_start": now() + latest}
+    outlook(waiting, "needs 8 GPUs", predicted_start=now() + timedelta(minutes=3), **begins)
+
+    html = page(personas.client("viewer"), waiting)
+
+    assert said in html if said else "between" not in html
+
+
 @pytest.mark.parametrize(
     ("fields", "said"),
     [

@@ -162,6 +162,11 @@ def moment(when: datetime | None, form: str = "relative") -> SafeString:
 
 
 @register.filter
+def is_past(when: datetime | None) -> bool:
+    return when is not None and when <= timezone.now()
+
+
+@register.filter
 def path(value: str) -> SafeString:
     """A path that breaks behind its slashes, where it must."""
     steps = format_html_join(mark_safe("/<wbr>"), "{}", ((step,) for step in value.split("/")))

@@ -7,6 +7,7 @@ import pytest
 from gpufleet.client.calls import Console
 from gpufleet.client.place import place_now
 from gpufleet.core.times import now
+from scheduler.models import Job
 from scheduler.services import fitting
 from tests.builders import NOON, job, node, outlook
 
@@ -38,6 +39,16 @@ def test_the_queue_is_printed_in_its_order_with_reasons(run, queued):
     assert "goes before" in out
     assert "acme/product" not in out
     assert "jobs in the queue, as of " in lines[-1]
+
+
+def test_that_none_of_ones_own_waits_is_said_in_words(run, queued, personas):
+    Job.objects.filter(quota=personas.nodes["acme/research/nlp"]).delete()
+    fitting.GROUNDS.forget()
+    fitting.GROUNDS.read(now())
+
+    out = run("queue")[1]
+
+    assert out.startswith("No job that you may see waits here; 3 jobs in the whole queue, as of ")
 
 
 def test_whose_start_was_expected_earlier_starts_any_moment(run, queued):

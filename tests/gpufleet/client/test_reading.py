@@ -13,7 +13,7 @@ from gpufleet.cli import main
 from gpufleet.client.commands import used_of
 from gpufleet.client.words import coloured
 from gpufleet.core.times import now
-from scheduler.models import JobEvent, JobState, Wait
+from scheduler.models import JobEvent, JobState, Promise, Wait
 from tests.builders import NOON, attempt, gpu, job, node, outlook, placement
 from tests.dashboards.worlds import gpus_of, readings
 
@@ -76,6 +76,19 @@ def test_a_job_is_shown_with_its_attempts(run, ours):
     assert json.loads(run("show", running.public_id, "--json")[1])["id"] == running.public_id
 
 
+def test_a_worker_is_a_line_however_many_gpus_it_has(run, ours):
+    running = job("gang", on=ours, state=JobState.RUNNING, array="a-7", array_index=2)
+    here = attempt(running)
+    for name in ("alpha", "beta"):
+        for device in node(name, gpus=3).gpus.order_by("index"):
+            placement(running, device, attempt=here, worker=int(name == "beta"))
+
+    out = run("show", running.public_id)[1]
+
+    assert "  worker 0: alpha GPUs 0, 1, 2\n  worker 1: beta GPUs 0, 1, 2\n" in out
+    assert "Array       a-7, element 2" in out
+
+
 def test_show_says_what_a_job_used_and_how_busy_it_is(run, ours):
     running = job("gang", on=ours, state=JobState.RUNNING)
     of = node("alpha", gpus=2)
@@ -124,8 +137,15 @@ def test_what_should_have_started_earlier_comes_at_any_moment(run, ours):
 
     late, early = (next(line for line in run("ls")[1].splitlines() if name in line) for name in ("late", "early"))
 
-    assert late.endswith("any moment")
-    assert early.endswith(("in 3 h", "in 2 h 59 min"))
+    assert late.endswith("· starts any moment")
+    assert early.endswith(("· starts in 3 h", "· starts in 2 h 59 min"))
+
+
+def test_a_promise_is_not_told_as_a_start(run, ours):
+    waiting = job("big", on=ours)
+    Promise.objects.create(job=waiting, after=[waiting.public_id], until=now() + timedelta(minutes=3))
+
+    assert run("ls")[1].rstrip().endswith(("· or given up in 3 min", "· or given up in 2 min"))
 
 
 def test_why_tells_every_reason(run, ours):

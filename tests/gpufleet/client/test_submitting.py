@@ -513,7 +513,10 @@ def test_a_sweep_is_said_by_its_lists(run):
     last = Job.objects.order_by("-array_index")[0]
     assert "Parameters  LR=0.01 SEED=2" in run("show", last.public_id, who="submitter", scopes=("read", "submit"))[1]
     assert run(*said, "--array", "3", **SUBMIT)[0] == 2
-    assert run("submit", "--name", "s", "--quota", TEAM, "--gpus", "1", "--array", "3", **SUBMIT)[0] == 0
+    status, out, err = run("submit", "--name", "s", "--quota", TEAM, "--gpus", "1", "--array", "3", **SUBMIT)
+    array = Job.objects.order_by("-pk")[0].array
+    assert (status, len(out.splitlines())) == (0, 3)
+    assert err == f"{array} is the whole array: gpufleet show {array} says how it fares.\n"
     assert Job.objects.count() == 5
 
 

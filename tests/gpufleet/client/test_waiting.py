@@ -84,3 +84,16 @@ def test_what_it_was_told_first_and_how_good_such_words_were(run, ours):
 
     assert "First it was told 2026-11-20 14:00:00 UTC, between 2026-11-20 13:00:00 UTC and 2026-11-20 16:00:00 UTC." in out
     assert "Of the last 1 start foreseen so, 0 % lay inside their range; half of them came within 40 min of what was told." in out
+
+
+def test_nothing_is_expected_in_the_past_and_moments_are_for_people(run, ours):
+    started, over = job("begun", on=ours), job("over", on=ours)
+    range_begins = {"predicted_start": now() + timedelta(minutes=2), "earliest_start": NOON}
+    outlook(started, "needs 8 GPUs; another job leaves first, by 2026-11-20T12:44:53.165Z", latest_start=now() + timedelta(hours=1), **range_begins)
+    outlook(over, "needs 8 GPUs", predicted_start=NOON, earliest_start=NOON, latest_start=NOON + timedelta(hours=1))
+
+    out = run("why", started.public_id)[1]
+
+    assert "by 2026-11-20 12:44 UTC\n" in out
+    assert ", between now and " in out
+    assert "between" not in run("why", over.public_id)[1]
