@@ -122,7 +122,7 @@ def changes(asked: argparse.Namespace) -> dict[str, Any]:
     if asked.labels:
         found["labels"] = _pairs(asked.labels, "--label")
     if asked.workers:
-        ranges = {role: _workers(count) for role, count in _pairs(asked.workers, "--workers").items()}
+        ranges = {role: _workers(count) for role, count in _pairs(asked.workers, "--workers", "ROLE=COUNT, such as worker=4 or worker=2-8").items()}
         found["workers"] = {role: {"min": least, "max": most} for role, (least, most) in ranges.items()}
     return found
 
@@ -175,11 +175,11 @@ def _speeds(words: Sequence[str]) -> dict[str, float]:
         raise ClientError(USAGE, f"--speed {' '.join(words)}: write TYPE=FACTOR, such as A100-SXM-40GB=0.45.") from fault
 
 
-def _pairs(words: Sequence[str], flag: str) -> dict[str, str]:
+def _pairs(words: Sequence[str], flag: str, shape: str = "key=value") -> dict[str, str]:
     pairs = {}
     for word in words:
         key, equals, value = word.partition("=")
         if not key or not equals:
-            raise ClientError(USAGE, f"{flag} {word}: write key=value.")
+            raise ClientError(USAGE, f"{flag} {word}: write {shape}.")
         pairs[key] = value
     return pairs

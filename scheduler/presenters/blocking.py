@@ -227,7 +227,7 @@ def _dependency(_: Reason, __: Holders | None, around: Around) -> Sentence:
     named = [f"{one.job.public_id} {one.job.name} ({one.job.state}) must {'complete' if one.if_completed else 'end'}" for one in open_ if one.named]
     hidden = len(open_) - len(named)
     parts = [*named[:NAMED], *([plural(len(named) - NAMED, "more job")] if len(named) > NAMED else [])]
-    return _listed([*parts, *([plural(hidden, "job of other teams", "jobs of other teams") + " must end"] if hidden else [])]), None
+    return _listed([*parts, *([plural(hidden, "job of another team", "jobs of other teams") + " must end"] if hidden else [])]), None
 
 
 def _hold(_: Reason, __: Holders | None, around: Around) -> Sentence:

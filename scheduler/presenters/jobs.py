@@ -119,7 +119,7 @@ def promised(promise: Promise, own: str, discretion: Discretion) -> str:
     if len(named) > 3:
         parts.append(plural(len(named) - 3, "more job"))
     if others:
-        parts.append(plural(others, "job of other teams", "jobs of other teams"))
+        parts.append(plural(others, "job of another team", "jobs of other teams"))
     if not parts:
         return "Has been promised GPUs and starts at once."
     last = f"{', '.join(parts[:-1])} and {parts[-1]}" if len(parts) > 1 else parts[0]

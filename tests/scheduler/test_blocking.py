@@ -201,7 +201,7 @@ def test_jobs_before_it_are_named_where_they_may_be(shared):
     outlook(waiting, "waits for them", code="dependency")
 
     assert (
-        told(shared, "viewer", waiting)["dependency"].unblock == f"{one.public_id} prepare (queued) must complete and 1 job of other teams must end."
+        told(shared, "viewer", waiting)["dependency"].unblock == f"{one.public_id} prepare (queued) must complete and 1 job of another team must end."
     )
     assert secret.public_id in told(shared, "operator", waiting)["dependency"].unblock
 

@@ -157,7 +157,7 @@ def test_other_teams_are_not_named_where_they_stand_in_the_way(personas, ours, t
     assert "another team" in html
     assert "Another team takes it back for another job." in html, "a sentence, also where a name that it began with is kept back"
     assert "acme/research may too" in html
-    assert "1 job of other teams leaves" in html
+    assert "1 job of another team leaves" in html
     assert secret.public_id in page(personas.client("operator"), waiting)
 
 

@@ -111,7 +111,7 @@ def test_a_job_is_changed_only_as_it_was_read(run, elastic, monkeypatch):
         ((), 2, "Say what is to be changed."),
         (("--reason", "No."), 2, "Say what is to be changed."),
         (("--limit", "soon"), 2, "no length of time"),
-        (("--workers", "2-8"), 2, "--workers 2-8: write key=value."),
+        (("--workers", "2-8"), 2, "--workers 2-8: write ROLE=COUNT, such as worker=4 or worker=2-8."),
         (("--workers", "other=2"), 5, "workers"),
         (("--priority", "5000"), 5, "priority:"),
         (("--deadline", "tomorrow"), 5, "deadline:"),
