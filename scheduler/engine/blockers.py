@@ -346,7 +346,8 @@ class Blockers:
     def _no_part(self, role: Role, kind: Kind, type_name: str) -> Reason:
         if kind.sharing == "mig":
             asked = role.mig or f"an instance with {(role.memory_mib or 0) / 1024:g} GB"
-            empty = sum(len(split.instances) - len(split.taken) for split in self.view.splits.values() if split.mode == "mig")
+            usable, splits = self.cycle.grid.usable, self.view.splits.items()
+            empty = sum(len(split.instances) - len(split.taken) for (node, gpu), split in splits if split.mode == "mig" and usable[node] >> gpu & 1)
             others = "1 instance of another profile or node is" if empty == 1 else f"{empty} instances of other profiles or nodes are"
             detail = f"no empty {asked} on {type_name}; {others} empty"
             return reason("sharing", detail, asked=asked, type=type_name, sharing=kind.sharing)
@@ -367,7 +368,8 @@ class Blockers:
     @cached_property
     def _split(self) -> Counter[int]:
         """How many GPUs of a node are split into instances."""
-        return Counter(node for (node, _), split in self.view.splits.items() if split.mode == "mig")
+        usable = self.cycle.grid.usable
+        return Counter(node for (node, gpu), split in self.view.splits.items() if split.mode == "mig" and usable[node] >> gpu & 1)
 
     def may_reclaim(self, work: Work, quota_type: int) -> bool:
         milli = self.cycle.least_milli(work.kind, quota_type)

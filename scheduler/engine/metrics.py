@@ -112,8 +112,8 @@ def _idle_slices(cycle: Cycle) -> int:
     roles = {id(role): role for work in waiting for role in work.kind.roles if role.parted}
     asked: dict[str, set[str]] = {}  # profiles by board
     empty = 0
-    for (node, _), split in cycle.fleet.soon.splits.items():
-        board = board_of(cycle.grid.nodes[node].gpu_type) if split.mode == "mig" else None
+    for (node, gpu), split in cycle.fleet.soon.splits.items():
+        board = board_of(cycle.grid.nodes[node].gpu_type) if split.mode == "mig" and cycle.grid.usable[node] >> gpu & 1 else None
         if board is not None:
             if board.name not in asked:
                 asked[board.name] = {name for role in roles.values() for name, _ in fitting_profiles(role, board.name)}

@@ -457,7 +457,7 @@ class Placer:
 
     def _shares_on(self, node: int, milli: int, trust: str) -> list[tuple[tuple[int, ...], Part]]:
         options: list[tuple[tuple[int, ...], Part]] = []
-        for gpu in range(self.grid.nodes[node].gpus):
+        for gpu in bits_of(self.grid.usable[node]):  # on others who runs may stay, and nobody joins
             if not self._stays(node, gpu, self.kind.sharing, trust):
                 continue
             split = self.view.splits.get((node, gpu))
@@ -477,7 +477,7 @@ class Placer:
         if board is None:
             return []
         options: list[tuple[tuple[int, ...], Part]] = []
-        for gpu in range(self.grid.nodes[node].gpus):
+        for gpu in bits_of(self.grid.usable[node]):
             if not self._stays(node, gpu, "mig"):
                 continue
             split = self.view.splits.get((node, gpu))

@@ -231,7 +231,7 @@ class Anew:
         """Split GPUs that nobody uses, as many as may be joined: in path order, and where that is not all of them those of one node."""
         grid = self.cycle.grid
         empty = [key for key in sorted(view.splits) if view.splits[key].mode == "mig" and view.splits[key].empty]
-        empty = [key for key in empty if grid.type_of[key[0]] == self.quota_type and not banned >> key[0] & 1]
+        empty = [key for key in empty if grid.type_of[key[0]] == self.quota_type and grid.usable[key[0]] >> key[1] & 1 and not banned >> key[0] & 1]
         first = self._within_budget(empty)
         if first:
             yield first

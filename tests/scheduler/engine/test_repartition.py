@@ -8,7 +8,7 @@ from scheduler.engine.reading import ScenarioError
 from scheduler.engine.scenario import parse
 from scheduler.engine.spelling import spelt
 
-from .scenes import A100, actions, at, job, node, plan_of, quota, reasons, running, scene
+from .scenes import A100, actions, at, job, node, placed, plan_of, quota, reasons, running, scene
 
 Json = dict[str, Any]
 QUOTAS = [quota("a", 0), quota("b", 2)]
@@ -161,3 +161,29 @@ def test_who_wants_whole_gpus_is_told_of_split_ones_only_where_these_would_do(as
         plan = plan_of(scene(nodes, QUOTAS, [*tenants, job("mine", "b", **asks)], settings={"repartition_per_hour": limit}))
         assert bool(reasons(plan, "mine") & {"sharing", "repartition"}) is told, plan["waiting"]
         assert "capacity" in reasons(plan, "mine")
+
+
+def test_nobody_comes_to_a_sick_gpu_that_is_split() -> None:
+    """Who runs there stays; an empty instance beside him, and one that its tenant is put out of, are nobody's."""
+    stays = tenant("stays", "a", "n0", 0, "3g.40gb", 0)
+    sick = board("n0", FULL, unhealthy_gpus=[0])
+
+    assert actions(plan_of(scene([sick], QUOTAS, [stays, asking("mine", "b", "3g.40gb")]))) == {}
+    plan = plan_of(scene([sick], QUOTAS, [stays, tenant("too", "a", "n0", 0, "3g.40gb", 4), asking("mine", "b", "3g.40gb")]))
+    assert actions(plan) == {}
+
+
+def test_nobody_joins_those_who_share_a_sick_gpu() -> None:
+    share = {"gpu_share": 0.25, "gpus": None}
+    stays = {**job("stays", "a", role=share), "state": "running", "started": -50, "workers": [at("n0", 0, gpu_share=0.25)]}
+    jobs = [stays, job("joins", "a", role=share)]
+
+    assert actions(plan_of(scene([node("n0", 1)], QUOTAS, jobs))) == {"joins": "start"}
+    assert actions(plan_of(scene([node("n0", 1, unhealthy_gpus=[0])], QUOTAS, jobs))) == {}
+
+
+def test_a_sick_gpu_is_not_made_whole_for_anybody() -> None:
+    plan = plan_of(scene([board("n0", FULL, unhealthy_gpus=[0]), board("n1", FULL)], QUOTAS, [job("mine", "b")]))
+
+    assert placed(plan, "mine") == ["n1"]
+    assert [one["node"] for one in splits(plan)] == ["n1"]

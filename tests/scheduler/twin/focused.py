@@ -124,6 +124,8 @@ def thinned_random(seed: int) -> Json:
     for one in made["nodes"]:
         if rng.random() < 0.15:
             one["health"] = rng.choice(["down", "draining", "suspect"])
+        elif rng.random() < 0.3:
+            one["unhealthy_gpus"] = sorted(rng.sample(range(one["gpus"]), rng.randint(1, one["gpus"])))
     return made
 
 
