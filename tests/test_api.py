@@ -112,7 +112,7 @@ def test_a_key_that_is_stated_twice_is_refused_and_not_decided_by_the_last_one(p
     assert not Job.objects.exists()
 
 
-# Callers send these back as they have read them, with more than can be changed.
+# Callers send these back as they have read them, with more than can be changed. Where nothing else is taken, PutBack refuses it.
 WHOLE = {"NodeIn", "NodeChange", "ShareIn", "PersonIn", "ChoicesIn", "OwnHookIn", "TemplateIn"}
 
 

@@ -92,6 +92,7 @@ UNSAID = [
         "parent|kind|name|revision|shares.*|",
         "What a node may be depends on those around it.",
     ),
+    Unsaid("quota_update", ".*", "What was read may be sent along, other keys may not."),
     Unsaid("role_create", "role|username|group|", "A person or a group, and which there are."),
     Unsaid("person_new", "username", "A name is used once."),
     Unsaid("person_.*", "", "Nobody shuts himself out, nor the last superuser."),

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
@@ -12,7 +12,7 @@ from pydantic import Field
 
 from gpufleet.core.etags import IF_MATCH, revision_wanted, stamped
 from gpufleet.core.faults import Conflict, Stale
-from gpufleet.core.taken import Taken
+from gpufleet.core.taken import PutBack, Taken
 from gpufleet.core.times import now
 from gpufleet.navigation import access_of
 from quotas.models import NodeKind, QuotaNode
@@ -34,14 +34,18 @@ NODE_NAME: dict[str, Any] = {"pattern": f"^{NAME.pattern}$"}
 BY_TYPE: dict[str, Any] = {"propertyNames": {"pattern": f"^{GPU_TYPE.pattern}$"}}
 
 
-class ShareIn(Schema):
+class ShareValues(Schema):
     guaranteed_milli: int | None = Field(0, description="Milli-GPU; null is unlimited.", json_schema_extra=AMOUNT)
     limit_milli: int | None = Field(None, description="Milli-GPU; null is no limit.", json_schema_extra=AMOUNT)
     weight: int | None = Field(None, description="Null: the node's own.", json_schema_extra=RANGE)
     priority: int | None = Field(None, description="Null: the node's own.", json_schema_extra=RANGE)
 
 
-class ShareOut(ShareIn):
+class ShareIn(ShareValues, PutBack):
+    read_along: ClassVar[frozenset[str]] = frozenset({"used_milli"})
+
+
+class ShareOut(ShareValues):
     used_milli: int = Field(description="Held now, everything below included.")
 
 
@@ -67,7 +71,8 @@ class NodeNew(NodeIn, Taken):
     name: str = Field(json_schema_extra=NODE_NAME)
 
 
-class NodeChange(NodeIn):
+class NodeChange(NodeIn, PutBack):
+    read_along: ClassVar[frozenset[str]] = frozenset({"id", "path", "parent", "name", "archived_at"})
     revision: int | None = Field(None, description=REVISION)
 
 

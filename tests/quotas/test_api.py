@@ -200,3 +200,16 @@ def test_a_wrong_method_is_a_problem_too(root: Client):
     answer = root.patch("/api/v1/quotas")
 
     assert (answer.status_code, answer["Content-Type"]) == (405, "application/problem+json")
+
+
+def test_a_node_is_put_back_as_it_was_read_and_a_misspelt_key_is_no_default(root: Client, personas: Personas):
+    node = personas.nodes["acme/research"]
+    read = root.get(f"/api/v1/quotas/{node.public_id}").json()
+
+    assert _send(root, "put", f"/api/v1/quotas/{node.public_id}", read).status_code == 200
+    read["shares"] = {"H100-SXM-80GB": {"used_milli": 0, "guaranted_milli": 1000}}
+    answer = _send(root, "put", f"/api/v1/quotas/{node.public_id}", {**read, "revision": read["revision"] + 1, "titel": "x"})
+
+    assert answer.status_code == 422
+    faults = {fault["path"]: fault["message"] for fault in answer.json()["errors"]}
+    assert set(faults) == {"titel", "shares.H100-SXM-80GB.guaranted_milli"}
