@@ -27,8 +27,15 @@ def told_before(cycle: Cycle, key: Key, work: Work) -> Reason | None:
 
 
 def tell(cycle: Cycle, key: Key, work: Work, refused: Reason) -> None:
+    if is_backed_off(cycle, work):
+        return  # others that ask for the same may do more
     length = cycle.book.length(work) if refused.code == "reservation" else 0
     cycle.remember((*key, *cycle.stay(work)), (refused, length))
+
+
+def is_backed_off(cycle: Cycle, work: Work) -> bool:
+    """Whether an eviction a short while ago decides beside what it asks for."""
+    return work.backoff_matters and cycle.backoff_until(work) > cycle.now
 
 
 Short = tuple[tuple[int, int, int], ...]  # (first, end, milli-GPU): what must leave below nodes of the tree

@@ -6,7 +6,7 @@ from ..legality import rules_of
 from ..order import QueueOrder
 from ..reasons import Reason, reason
 from ..state import FAIR, Cycle, Sieve
-from ..taking import NOTHING, fits_already, request, take_cheaply, take_units, tell, told_before
+from ..taking import NOTHING, fits_already, is_backed_off, request, take_cheaply, take_units, tell, told_before
 from ..tree import Division
 from ..victims import has_fresh, no_larger
 from ..work import Work
@@ -225,6 +225,6 @@ def _reclaim(cycle: Cycle, work: Work, quota_type: int, leaf: int) -> Reason | N
                 return None
             if again is not NOTHING:
                 break
-    if refused is NOTHING and not work.seats:
+    if refused is NOTHING and not work.seats and not is_backed_off(cycle, work):
         cycle.refused[key] = cycle.placed
     return refused

@@ -61,3 +61,16 @@ def test_where_nothing_is_taken_back_the_order_of_queues_decides() -> None:
     plan = plan_of(scene([node("n0", 4)], quotas, [job("one", "o1/p", 4), job("two", "o2/q", 4)]))
 
     assert actions(plan) == {"one": "start"}
+
+
+@pytest.mark.parametrize("evicting", ["reclaim", "preempt"])
+def test_who_was_never_put_out_is_not_held_back_for_who_asks_for_the_same_and_was(evicting: str) -> None:
+    """older was evicted ten seconds ago and is back only inside its guarantee; younger asks for the same, and may take it."""
+    own = "b" if evicting == "preempt" else "a"
+    held = [running(f"held-{gpu}", [at("n0", gpu)], own, priority=0) for gpu in range(8)]
+    older = job("older", "b", 2, submitted=-200, priority=10, last_evicted=-10, evictions=1)
+    younger = job("younger", "b", 2, submitted=-100, priority=10)
+    plan = plan_of(scene([node("n0")], [quota("a"), quota("b")], [*held, older, younger], settings={"hysteresis_s": 300}))
+
+    assert actions(plan).get("younger") == "start"
+    assert reasons(plan, "older") >= {"backoff"}

@@ -110,6 +110,11 @@ def _after(world: World, plan: Json, changed: dict[str, int], number: int, who: 
     return []
 
 
+def _untouched(plan: Json) -> set[str]:
+    """Who waits and is not put out by the plan itself."""
+    return {entry["job"] for entry in plan["waiting"]} - {decision.get("job") for decision in plan["decisions"] if decision["action"] == "evict"}
+
+
 def _waiting(world: World, plan: Json, final: World) -> list[str]:
     """Who waits is told why; who was served is not told that he waits."""
     found = []
@@ -120,6 +125,8 @@ def _waiting(world: World, plan: Json, final: World) -> list[str]:
         told[entry["job"]] = entry
         if entry["job"] not in world.jobs:
             found.append(f"waiting: unknown job {entry['job']}")
+        elif world.jobs[entry["job"]].last_evicted is None and entry["job"] in _untouched(plan):
+            found += [f"{entry['job']} was never evicted, and is told so" for r in entry.get("reasons", []) if r.get("code") == "backoff"]
         if not entry.get("reasons"):
             found.append(f"{entry['job']} waits without a reason")
         found += [f"{entry['job']}: a reason without code or words" for r in entry.get("reasons", []) if not (r.get("code") and r.get("detail"))]
