@@ -1,6 +1,7 @@
 """The HTTP API, version 1. Each app brings its own router; who asks, and how faults look, is the same for all."""
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from functools import wraps
 from json import JSONDecodeError
@@ -69,7 +70,7 @@ _KINDS = {list: "a list", str: "a string", int: "a number", float: "a number", b
 def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        twice = next(key for place, (key, _) in enumerate(pairs) if any(key == other for other, _ in pairs[:place]))
+        twice = next(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)
         raise UnreadableBody(f"“{twice[:100]}” is stated twice in one object of the body; nobody could say which of the two counts.")
     return found
 

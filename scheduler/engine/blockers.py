@@ -35,7 +35,7 @@ class Blockers:
         self.view = cycle.fleet.soon
         self.capacity = cycle.capacity(self.view)
         self._groups: dict[tuple[int, int], Reasons] = {}  # by leaf and form
-        self._alike: dict[tuple[int, int, bool, tuple[int, ...]], Reasons] = {}  # by leaf and shape
+        self._alike: dict[tuple[int, int, bool, tuple[int, ...], bool], Reasons] = {}  # by leaf and shape
         self.rooms: dict[tuple[int, int], Reason | None] = {}
         self._joined: dict[tuple[int, ...], tuple[Reasons, Reasons]] = {}
         settings = cycle.settings
@@ -65,9 +65,9 @@ class Blockers:
             return (reason("stale", "was ended in this plan and waits for the next"),)
         form = work.form
         key = (work.home, id(form))
-        group = self._groups.get(key)
+        group = None if work.seats else self._groups.get(key)
         if group is None:
-            alike = (work.home, form.shape, work.fixed, work.types)
+            alike = (work.home, form.shape, work.fixed, work.types, form.level > cycle.least_level)
             group = self._alike.get(alike)
             if group is None or work.seats:
                 group = self._group(work)

@@ -42,6 +42,7 @@ class ClearableFew:
         self._none: dict[
             tuple[Need, int], tuple[Ints, int]
         ] = {}  # needs with no answer, however long anybody has run: for whom, and as of which look
+        self._chose = False  # whether there may be another answer once others have less to lose
         self._sets: dict[
             Need, tuple[Ints, int, list[list[int]]]
         ] = {}  # sets with the fewest jobs that leave room for all, for whom, and as of which look
@@ -108,11 +109,12 @@ class ClearableFew:
         if self._allowed is None or self._allowed[0] is not allowed:
             self._allowed = allowed, int.from_bytes(np.packbits(allowed > 0, bitorder="little").tobytes(), "little")
         within = self._allowed[1] & span_bits(need.low, need.high)
+        self._chose = False
         if need.short == 1:
             nodes = self._cheapest_one(need, within, most, now, weighed)
         else:
             nodes = self._cheapest_set(need, within, allowed, most, now, weighed)
-        if nodes is None:
+        if nodes is None and not self._chose:
             self._none[need, most] = allowed, self._looks
         return nodes
 
@@ -144,6 +146,7 @@ class ClearableFew:
             known = self._sets[need] = allowed, self._looks, self._together(nodes, count, short)
         fewest = known[2]
         if all(sum([alone[node] for node in each]) > most for each in fewest):  # or there is none
+            self._chose = pool_of(len(nodes), short) < len(nodes)
             return None
         return least_lost(fewest, weighed)
 

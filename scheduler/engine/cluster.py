@@ -205,6 +205,7 @@ class Cluster:
         steps = None if roll is None else roll.steps_between(mine.jobs, scenario.jobs)
         if steps is not None:
             between = stepped(self.works, steps, later=scenario.now > mine.now)
+            kept.beginning = ()  # nobody has looked whether the list still begins with it
         else:
             between = compared(self.works, mine.jobs, scenario.jobs, kept.beginning)
             if not 0 <= between.first - len(kept.beginning) < MANY:

@@ -93,6 +93,8 @@ def stepped(works: Sequence[Work], steps: Sequence[Step], *, later: bool) -> Dif
         if behind < last:
             last = behind
         length += longer
+    if not steps:
+        last = 0
     before = [*works[first : len(works) - last]]
     line: list[Any] = [*before]
     gone: list[Work] = []

@@ -292,7 +292,8 @@ class Placer:
         """Consecutive ranks inside one island: the tightest island that holds them."""
         islands = self.grid.islands
         if pin is not None:
-            low, high = islands.slice_of(islands.domain_of(pin.node))
+            first, end = islands.slice_of(islands.domain_of(pin.node))
+            low, high = max(low, first), min(high, end)  # an island may reach beyond the domain in which the gang stands
         bits = self.eligible(role).bits & ~self.banned & span_bits(low, high)
         best: tuple[int, int, int, int] | None = None
         needed = len(ranks)

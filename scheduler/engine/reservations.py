@@ -358,7 +358,7 @@ class Book(Prospects):
 
     def _counted(self, work: Work) -> bool:
         """Whether its date is a matter of counting GPUs over time, and so the same as long as nobody stands otherwise."""
-        return not work.seats and self.only_gpus_count(work.form)
+        return not work.seats and self.only_gpus_count(work.form) and not self.cycle.cluster.windows.upcoming
 
     def _told_again(self, ahead: Lookahead, work: Work, quota_type: int) -> Known | None:
         """What it was told when it asked the last time, if it would be told the same now."""

@@ -501,7 +501,8 @@ class Cycle:
                 order.follow(others)
 
     def begin_anew(self) -> None:
-        """Take back all that was decided."""
+        """Take back all that was decided, and what was still to be worked out of that state."""
+        self.book.clear()
         self.cluster.undo((0, 0))
         self.takings.forget()
         self.gave_way.clear()

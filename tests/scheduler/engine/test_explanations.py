@@ -207,3 +207,22 @@ def test_who_is_put_out_together_with_who_has_only_just_started_is_told_for_whom
 
     assert actions(plan) == {"older": "shrink", "gang": "start"}
     assert plan["decisions"][0]["why"] == {"code": "reclaim", "detail": "b takes back 8 GPUs for gang", "for": "gang"}
+
+
+@pytest.mark.parametrize("submitted", [-90, -110])
+def test_a_gang_that_has_lost_workers_is_told_what_those_need_whoever_was_told_before(submitted: int) -> None:
+    lost = running("lost", [at("n1", *FULL)], least=2, estimate_s=600)
+    waits = job("waits", gpus=8, workers=2, submitted=submitted, estimate_s=600)
+    scenario = scene([node("n1"), node("n2")], [quota("q", 16)], [waits, lost, running("other", [at("n2", *FULL)])])
+
+    assert told(scenario, "lost", "capacity").startswith("needs 8 ")
+    assert told(scenario, "waits", "capacity").startswith("needs 16 ")
+
+
+@pytest.mark.parametrize(("low", "high"), [(-110, -90), (-90, -110)])
+def test_how_long_lower_work_is_safe_is_told_to_whom_it_is_lower_whoever_was_told_before(low: int, high: int) -> None:
+    jobs = [running("a", [at("n1", *FULL)], "p"), job("low", "q", gpus=8, submitted=low), job("high", "q", gpus=8, priority=10, submitted=high)]
+    scenario = scene([node("n1")], [quota("p", 8), quota("q", 8)], jobs, settings={"forecast": "none", "preempt_min_runtime_s": 300})
+
+    assert told(scenario, "high", "victims").endswith("safe for 300 s after its start")
+    assert "safe" not in told(scenario, "low", "victims")

@@ -172,3 +172,20 @@ def test_what_is_kept_is_what_is_there(first: int) -> None:
                 assert of_kept == {(node, needed): now.fewest(node, needed) for node in now.nodes() for needed in range(1, 9)}
             scenario = after(scenario, plan, chance.choice(EVENTS), chance, turn)
     assert same > 100
+
+
+def test_who_could_not_be_made_room_for_may_be_once_others_have_less_to_lose() -> None:
+    """Where the nodes on which least is lost leave no room for all who are moved, others may later."""
+    nodes = [*(scenes.node(f"n{place:03d}") for place in range(108)), scenes.node("z", 5)]
+    jobs = [running(f"a{place:03d}", [at(f"n{place:03d}", *range(5))], started=-10) for place in range(100)]
+    jobs += [running(f"b{place:03d}", [at(f"n{place:03d}", *range(4))], started=-30) for place in range(100, 108)]
+    jobs.append(scenes.job("w", gpus=8, workers=2, submitted=-90))
+    scenario, kept = parse(scene(nodes, [quota("q", 864)], jobs, settings={"forecast": "none"})), Kept()
+    moved = []
+    for later in (0, 200):
+        then = replace(scenario, now=scenario.now + 1000 * later)
+        plan = make_plan(then, kept).as_json()
+        assert plan == make_plan(then).as_json()
+        moved.append(scenes.actions(plan))
+
+    assert moved == [{}, {"b100": "move", "b101": "move", "w": "start"}]

@@ -10,7 +10,7 @@ from scheduler.benchmarks.engine import filled, thinned
 from scheduler.engine.cycle import make_plan
 from scheduler.engine.scenario import parse
 
-from .scenes import actions, at, job, node, plan_of, quota, reasons, running, scene
+from .scenes import actions, at, job, node, placed, plan_of, quota, reasons, running, scene
 
 
 def uneven(**fields: Any) -> dict[str, Any]:
@@ -74,3 +74,13 @@ def test_who_was_never_put_out_is_not_held_back_for_who_asks_for_the_same_and_wa
 
     assert actions(plan).get("younger") == "start"
     assert reasons(plan, "older") >= {"backoff"}
+
+
+def test_a_gang_is_made_whole_inside_its_domain_though_its_island_is_wider() -> None:
+    """An island over three nodes, groups of two, and all on one node: with three of four workers gone, they come back to that one."""
+    lost = {**job("lost", workers=4, topology={"required": "node", "tp_group": 2}), "state": "running", "started": -50, "degraded_since": -1}
+    lost["workers"] = [at("n0", 2, index=2)]
+    plan = plan_of(scene([node(f"n{number}", 4, island="wide") for number in range(3)], [quota("q", 12)], [lost]))
+
+    assert actions(plan) == {"lost": "repair"}
+    assert placed(plan, "lost") == ["n0"] * 4

@@ -131,3 +131,29 @@ def test_who_asks_for_what_nobody_has_looked_at_yet_is_looked_at_again() -> None
     make_plan(replace(scenario, jobs=(of_another_kind,)), kept)
     roll.follow([], (of_another_kind,))
     assert not roll.open
+
+
+def one_runs_and_others_wait(many: int) -> Scenario:
+    held = running("held", [at("n1", *range(8))], estimate_s=100)
+    waiting = [job(f"j{number:03d}", gpus=8) for number in range(many)]
+    return parse(scene([node("n1")], [quota("q", 8)], [held, *waiting], settings={"forecast": "none"}))
+
+
+def test_behind_a_course_with_steps_the_beginning_of_the_list_is_looked_at_again() -> None:
+    scenario, kept = one_runs_and_others_wait(300), Kept()
+    jobs = scenario.jobs
+    make_course(replace(scenario, jobs=jobs[:299]), kept)
+    make_course(scenario, kept)
+    make_course(replace(scenario, jobs=jobs[:5] + jobs[6:]), kept, steps=[(5, None, -1)])
+
+    assert make_plan(scenario, kept) == make_plan(scenario)
+
+
+def test_a_list_to_which_nothing_has_happened_is_told_once() -> None:
+    scenario, kept = one_runs_and_others_wait(2), Kept()
+    make_course(scenario, kept)
+    for _ in range(2):
+        make_plan(scenario, kept)
+    fewer = replace(scenario, jobs=scenario.jobs[:1] + scenario.jobs[2:])
+
+    assert make_plan(fewer, kept) == make_plan(fewer)

@@ -9,7 +9,7 @@ from typing import Any
 from .legal import check_plan
 from .legal_rights import held_of
 from .legal_times import end_of, may_yield, when
-from .planner import plan_of, planned
+from .planner import course_of, plan_of, planned
 from .replay import apply_in_transit, apply_plan
 from .shares import figures
 from .world import ALL, Reader, World, read
@@ -216,6 +216,13 @@ def forecasts_decide_nothing(scenario: Json) -> list[str]:
     )
 
 
+def a_course_decides_the_same(scenario: Json) -> list[str]:
+    """Nobody has to be told anything for the decisions to be what they are."""
+    plan = [decision for decision in planned(scenario)["decisions"] if decision["action"] != "reserve"]
+    course = course_of(scenario)
+    return [] if course == plan else [_difference(json.dumps(plan), json.dumps(course))]
+
+
 def idle_additions_change_nothing(scenario: Json) -> list[str]:
     """A job that is not due, one that no empty fleet could hold, and a node that is down: none of them changes a decision."""
     leaf = scenario["jobs"][0]["quota"] if scenario["jobs"] else None
@@ -268,6 +275,7 @@ LAWS = {
     law.__name__: law
     for law in (
         legal,
+        a_course_decides_the_same,
         deterministic,
         settles,
         backfill_is_harmless,

@@ -4,7 +4,8 @@ import json
 from functools import lru_cache
 from typing import Any
 
-from scheduler.engine.cycle import make_plan
+from scheduler.engine.cycle import make_course, make_plan
+from scheduler.engine.kept import Kept
 from scheduler.engine.scenario import ScenarioError, load
 
 Json = dict[str, Any]
@@ -13,6 +14,11 @@ Json = dict[str, Any]
 def plan_of(scenario: Json) -> Json:
     """The engine's plan. Goes through text both ways, as a file would."""
     return json.loads(json.dumps(make_plan(load(json.dumps(scenario))).as_json()))
+
+
+def course_of(scenario: Json) -> list[Json]:
+    """What the engine decides where nobody has to be told why."""
+    return json.loads(json.dumps([decision.as_json() for decision in make_course(load(json.dumps(scenario)), Kept()).decisions]))
 
 
 def planned(scenario: Json) -> Json:
