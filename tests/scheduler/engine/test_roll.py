@@ -9,9 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine.cycle import make_course, make_plan
+from scheduler.engine.difference import stepped
 from scheduler.engine.kept import Kept
 from scheduler.engine.roll import Roll, Step
 from scheduler.engine.scenario import parse
+from scheduler.engine.state import Cycle
 from scheduler.engine.values import Checkpoint, Job, Run, Scenario
 from tests.scheduler.engine.scenes import at, job, node, quota, running, scene
 from tests.scheduler.engine.test_calm import arrivals
@@ -149,11 +151,8 @@ def test_behind_a_course_with_steps_the_beginning_of_the_list_is_looked_at_again
     assert make_plan(scenario, kept) == make_plan(scenario)
 
 
-def test_a_list_to_which_nothing_has_happened_is_told_once() -> None:
-    scenario, kept = one_runs_and_others_wait(2), Kept()
-    make_course(scenario, kept)
-    for _ in range(2):
-        make_plan(scenario, kept)
-    fewer = replace(scenario, jobs=scenario.jobs[:1] + scenario.jobs[2:])
+def test_of_a_list_to_which_nothing_has_happened_nobody_stands_at_both_ends() -> None:
+    works = Cycle(one_runs_and_others_wait(2)).cluster.works
+    between = stepped(works, [], later=False)
 
-    assert make_plan(fewer, kept) == make_plan(fewer)
+    assert (between.first + between.last, between.before, between.now) == (len(works), [], [])
