@@ -59,7 +59,7 @@ def _form(world: World, plan: Json) -> list[str]:
         if not (decision.get("why") or {}).get("code"):
             found.append(f"{where} {action}: no reason given")
         served = (decision.get("why") or {}).get("for")
-        if served and served not in decision["why"]["detail"]:
+        if served and served not in decision["why"].get("detail", served):
             found.append(f"{where} {action}: for {served}, and the words don't say so: {decision['why']['detail']}")
         if "job" in decision and decision["job"] not in world.jobs:
             found.append(f"{where} {action}: unknown job {decision['job']}")
