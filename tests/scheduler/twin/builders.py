@@ -48,7 +48,7 @@ def start(name: str, *workers: Json, after: list[str] | None = None, **more: Any
 
 
 def evict(name: str, code: str, asker: str) -> Json:
-    return {"action": "evict", "job": name, "why": {"code": code, "for": asker, "detail": "…"}, "grace_s": 0}
+    return {"action": "evict", "job": name, "why": {"code": code, "for": asker, "detail": f"makes room for {asker}"}, "grace_s": 0}
 
 
 def plan(*decisions: Json, waiting: tuple[str, ...] = ()) -> Json:

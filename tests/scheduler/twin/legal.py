@@ -58,9 +58,9 @@ def _form(world: World, plan: Json) -> list[str]:
         found += [f"{where} {action}: no {key}" for key in sorted(NEEDED_KEYS[action]) if key not in decision]
         if not (decision.get("why") or {}).get("code"):
             found.append(f"{where} {action}: no reason given")
-        served = (decision.get("why") or {}).get("for")
-        if served and served not in decision["why"].get("detail", served):
-            found.append(f"{where} {action}: for {served}, and the words don't say so: {decision['why']['detail']}")
+        why = decision.get("why") or {}
+        if why.get("for") and why["for"] not in why.get("detail", ""):
+            found.append(f"{where} {action}: for {why['for']}, and the words don't say so: {why.get('detail')!r}")
         if "job" in decision and decision["job"] not in world.jobs:
             found.append(f"{where} {action}: unknown job {decision['job']}")
         if "node" in decision and decision["node"] not in world.nodes:

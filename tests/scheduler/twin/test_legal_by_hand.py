@@ -103,6 +103,11 @@ WRONG: dict[str, tuple[Json, Json, str]] = {
     ),
     "waiting for nobody": (fleet(*BUSY, job("w")), plan(start("w", at("n1", 2), after=["r"])), "nobody asked to leave"),
     "changed twice": (fleet(job("w")), plan(start("w", at("n1", 2)), evict("w", "reclaim", "w")), "changed twice"),
+    "words that leave out for whom": (
+        fleet(*FULL, job("w", gpus=4)),
+        plan({**evict("r0", "reclaim", "w"), "why": {"code": "reclaim", "for": "w", "detail": "somebody else comes"}}),
+        "for w, and the words don't say so",
+    ),
     "a protected victim": (
         fleet(*[{**one, "started": -10} for one in FULL], job("w", gpus=4), reclaim_min_runtime_s=300),
         plan(evict("r0", "reclaim", "w"), start("w", at("n1", 0, 1, 2, 3), after=["r0"])),
