@@ -104,7 +104,7 @@ class Room:
     def capacity(self, view: View) -> Capacity:
         """Of a gang that is asked once, by shape and domain; who comes with one worker is not asked for."""
         assert view is self.fleet.now, "nobody leaves"
-        return Capacity(self.cluster, view)
+        return Capacity(self.cluster.grid, view)
 
     def start(self, work: Work) -> tuple[Seat, ...] | None:
         """Give it the place that a walk along the queue would."""

@@ -5,16 +5,15 @@ import numpy as np
 from .cluster import Cluster
 from .fleet import View
 from .form import Form
-from .grid import Eligible, Ints
+from .grid import Eligible, Grid, Ints
 from .values import Kind, Role
 
 
 class Capacity:
     """Slots per node and per domain in one view; forgets everything when the view has changed."""
 
-    def __init__(self, cluster: Cluster, view: View) -> None:
-        self.cluster = cluster
-        self.grid = cluster.grid
+    def __init__(self, grid: Grid, view: View) -> None:
+        self.grid = grid
         self.view = view
         self.version = view.version
         self._slots: dict[tuple[int, int, int, int], Ints] = {}
@@ -30,13 +29,13 @@ class Capacity:
             self._most.clear()
             self._could.clear()
 
-    def could_fit(self, form: Form, quota_type: int, *, suspect: bool, spare: bool) -> bool:
-        """The bound of this name, once by shape."""
+    def could_fit(self, form: Form, quota_type: int, *, suspect: bool, spare: bool = False) -> bool:
+        """A quick bound, once by shape: False means that the minimum of a job without workers certainly does not fit."""
         self._fresh()
         key = (form.shape, quota_type, suspect, spare)
         known = self._could.get(key)
         if known is None:
-            known = self._could[key] = _could_fit(self.cluster, self, form, quota_type, suspect=suspect, spare=spare)
+            known = self._could[key] = _could_fit(self, form, quota_type, suspect=suspect, spare=spare)
         return known
 
     def slots(self, role: Role, eligible: Eligible) -> Ints:
@@ -84,18 +83,13 @@ def plain(cluster: Cluster, kind: Kind) -> bool:
     return cluster.form_of(kind).plain
 
 
-def could_fit(cluster: Cluster, capacity: Capacity, form: Form, quota_type: int, *, suspect: bool, spare: bool = False) -> bool:
-    """A quick bound: False means that the minimum of a job without workers certainly does not fit."""
-    return capacity.could_fit(form, quota_type, suspect=suspect, spare=spare)
-
-
-def _could_fit(cluster: Cluster, capacity: Capacity, form: Form, quota_type: int, *, suspect: bool, spare: bool) -> bool:
+def _could_fit(capacity: Capacity, form: Form, quota_type: int, *, suspect: bool, spare: bool) -> bool:
     for place, role in enumerate(form.roles):
         if role.parted or not role.least:
             continue
         if capacity.view.idle < role.gpus * role.least or (role.gpus and capacity.view.slots_at_most(role.gpus) < role.least):
             return False
-        eligible = form.eligible(cluster.grid, place, quota_type, suspect=suspect, spare=spare)
+        eligible = form.eligible(capacity.grid, place, quota_type, suspect=suspect, spare=spare)
         if role.least == 1 and role.gpus and capacity.view.surely_holds(role.gpus, role.cpus, role.host_memory_mib, eligible.bits):
             continue
         if capacity.most(role, eligible, form.width) < role.least:

@@ -177,6 +177,7 @@ class View:
     def add_host(self, node: int, cpus: int, memory: int) -> None:
         self.cpus[node] += cpus
         self.memory[node] += memory
+        self.version += 1
         if self._host_np is not None:
             self.host_changed.add(node)
 
@@ -448,6 +449,7 @@ class Fleet:
         if now_cpus or now_memory:  # spelt out: nothing is called more often
             now.cpus[node] += now_cpus
             now.memory[node] += now_memory
+            now.version += 1
             if now._host_np is not None:
                 now.host_changed.add(node)
         if soon is not now:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 from functools import cached_property, partial
 
-from .capacity import Capacity, could_fit, plain, widest
+from .capacity import Capacity, plain, widest
 from .cluster import Cluster
 from .fleet import Fleet, View
 from .grid import Grid
@@ -78,7 +78,7 @@ class Verdicts:
 
     def _tried_empty(self, work: Work, quota_type: int) -> bool:
         cluster, kind = self.cluster, work.kind
-        if not could_fit(cluster, self._empty_capacity, work.form, quota_type, suspect=kind.tolerates_suspect):
+        if not self._empty_capacity.could_fit(work.form, quota_type, suspect=kind.tolerates_suspect):
             return False
         if plain(cluster, kind):
             return True
@@ -96,7 +96,7 @@ class Verdicts:
 
     @cached_property
     def _empty_capacity(self) -> Capacity:
-        return Capacity(self.cluster, View(self.cluster.grid))
+        return Capacity(self.cluster.grid, View(self.cluster.grid))
 
 
 def never_fits(cluster: Cluster, empty: Capacity, work: Work) -> Reason:

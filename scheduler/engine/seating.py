@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Protocol
 
-from .capacity import Capacity, could_fit
+from .capacity import Capacity
 from .cluster import Cluster
 from .fleet import NO_PARTS, Fleet, Seat, View, lowest, new_seat
 from .grid import Grid
@@ -37,7 +37,7 @@ def fit(
     if repairing:
         tries.append((work.kind.tolerates_suspect, True))
     for suspect, spare in tries:
-        if not repairing and not could_fit(cycle.cluster, cycle.capacity(view), work.form, quota_type, suspect=suspect):
+        if not repairing and not cycle.capacity(view).could_fit(work.form, quota_type, suspect=suspect):
             continue
         placer = Placer(cycle.cluster, work, quota_type, view, banned=banned, suspect=suspect, spare=spare, budget=budget)
         seats = placer.place(wants)

@@ -54,7 +54,7 @@ class Cycle:
         self.grid = self.cluster.grid
         self.fleet = self.cluster.fleet
         self.tree = self.cluster.tree
-        self.capacity_now = Capacity(self.cluster, self.fleet.now)
+        self.capacity_now = Capacity(self.cluster.grid, self.fleet.now)
         self.capacity_soon = self.capacity_now
         self.notes: dict[int, dict[str, Reason]] = {}  # what the passes found in the way of a job
         self.tells = True  # whether all of it is told in the end, and so what is kept for whom
@@ -420,7 +420,7 @@ class Cycle:
         if view is self.fleet.now:
             return self.capacity_now
         if self.capacity_soon.view is not view:
-            self.capacity_soon = Capacity(self.cluster, view)
+            self.capacity_soon = Capacity(self.cluster.grid, view)
         return self.capacity_soon
 
     @property

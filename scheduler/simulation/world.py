@@ -90,7 +90,7 @@ class World:
         coming: list[tuple[int, int, str, str, int]] = []
         for job in scenario.jobs:
             work = job.work_ms if job.work_ms is not None else works.get(job.name, job.estimate_ms or 3_600_000)
-            least = sum(role.least * self._worker_milli(job, role) for role in job.kind.roles)
+            least = sum(role.least * self._worker_milli(role) for role in job.kind.roles)
             self.lives[job.name] = Life(job, work * MILLION, Progress(work * MILLION), job.submitted, least)
             if job.run is not QUEUED and job.run.workers:
                 self._already_there(job)
@@ -130,7 +130,7 @@ class World:
         life.brought = min(done, life.work)
         self._form(job.name, started)
 
-    def _worker_milli(self, job: Job, role: Role) -> int:
+    def _worker_milli(self, role: Role) -> int:
         """What a worker will be charged, as far as that is known before it has a place."""
         if not role.parted:
             return 1000 * role.gpus

@@ -6,7 +6,6 @@ With backfill on, the first blocked jobs get a place kept, and what comes behind
 from collections.abc import Sequence
 from functools import partial
 
-from ..capacity import could_fit
 from ..fleet import Seat
 from ..form import Form
 from ..order import QueueOrder
@@ -65,9 +64,9 @@ def _only_keeps(cycle: Cycle) -> bool:
         if work.seats:
             return False
         forms[work.form.shape] = work.form
-    cluster, book, capacity = cycle.cluster, cycle.book, cycle.capacity(cycle.views()[-1])
+    book, capacity = cycle.book, cycle.capacity(cycle.views()[-1])
     for form in forms.values():
-        if could_fit(cluster, capacity, form, 0, suspect=form.kind.tolerates_suspect):
+        if capacity.could_fit(form, 0, suspect=form.kind.tolerates_suspect):
             return False
     lenders = bool(book.lenders())
     for work in waiting:
@@ -156,7 +155,7 @@ class Walk:
         for shape, form in self.shapes.items():
             if shape in unfit:
                 continue
-            if form is None or could_fit(cycle.cluster, cycle.capacity(self.views[-1]), form, 0, suspect=form.kind.tolerates_suspect):
+            if form is None or cycle.capacity(self.views[-1]).could_fit(form, 0, suspect=form.kind.tolerates_suspect):
                 return False
             unfit.add(shape)
         return True
@@ -223,7 +222,7 @@ class Walk:
         if shape in promising:  # until placing it fails
             return True
         suspect = work.kind.tolerates_suspect
-        fits = could_fit(self.cycle.cluster, self.cycle.capacity(self.views[-1]), work.form, quota_type, suspect=suspect)
+        fits = self.cycle.capacity(self.views[-1]).could_fit(work.form, quota_type, suspect=suspect)
         if fits and not work.form.plain:  # the bound looks at one role at a time, and not at parts
             with self.cycle.cluster.attempt():
                 fits = fit_any(self.cycle, work, quota_type, 0) is not None

@@ -7,7 +7,6 @@ reclaim; never anybody's minimum, and never from its own queue.
 from bisect import insort
 from collections.abc import Sequence
 
-from ..capacity import could_fit
 from ..fleet import Seat, View
 from ..form import Wants
 from ..legality import Reclaim
@@ -249,9 +248,7 @@ class Growth:
     def _could_start(self, work: Work) -> bool:
         cycle = self.cycle
         milli = cycle.cluster.wants_milli(work.kind, work.missing(), self.quota_type)
-        if not work.seats and not could_fit(
-            cycle.cluster, cycle.capacity(cycle.fleet.soon), work.form, self.quota_type, suspect=work.kind.tolerates_suspect
-        ):
+        if not work.seats and not cycle.capacity(cycle.fleet.soon).could_fit(work.form, self.quota_type, suspect=work.kind.tolerates_suspect):
             return False
         if all(cycle.gate(work, leaf, self.quota_type, milli) is not None for leaf in cycle.leaves_of(work, self.quota_type)):
             return False
