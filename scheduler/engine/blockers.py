@@ -3,12 +3,12 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .capacity import plain, widest
-from .grid import Ints
+from .grid import Eligible, Ints
 from .legality import Reclaim, rules_of
 from .passes.consolidate import no_moves
 from .plan import names
@@ -16,13 +16,24 @@ from .reading import spell_instant
 from .reasons import Reason, counted, gpus, reason
 from .seating import fit
 from .state import Cycle
-from .taking import request
+from .taking import NOTHING, request
 from .tree import Division
 from .values import ANY_TYPE, Kind, Role
 from .windows import NEVER
 from .work import Work
 
 Reasons = tuple[Reason, ...]
+
+
+class Narrow(NamedTuple):
+    """A role for which one domain has too little room: so many of the workers that are missing."""
+
+    role: Role
+    eligible: Eligible
+    level: int
+    domain: int | None  # to which those that run pin it
+    most: int
+    missing: int
 
 
 class Blockers:
@@ -36,12 +47,13 @@ class Blockers:
         self.capacity = cycle.capacity(self.view)
         self._groups: dict[tuple[int, int], Reasons] = {}  # by leaf and form
         self._alike: dict[tuple[int, int, bool, tuple[int, ...], bool], Reasons] = {}  # by leaf and shape
+        self._roomy: dict[tuple[int, int], bool] = {}  # whether there is room for it, by the reasons of its group and shape
         self.rooms: dict[tuple[int, int], Reason | None] = {}
         self._joined: dict[tuple[int, ...], tuple[Reasons, Reasons]] = {}
         settings = cycle.settings
         self._leaves_out = settings.max_moves == 0 or not {"consolidate", "reclaim", "preempt"} <= set(settings.passes)
         self._with: dict[tuple[str, int], Reason] = {}
-        self._holders: dict[tuple[int, int], tuple[str, int | None] | None] = {}
+        self._holders: dict[tuple[int, int], list[tuple[Work, int | None]]] = {}
         self._shares: dict[tuple[int, int, int, bool], Reasons] = {}
         self._above: dict[tuple[str, int], list[int]] = {}
         self._joins: dict[tuple[int, tuple[int, ...]], bool] = {}
@@ -80,6 +92,8 @@ class Blockers:
             own = {code: found for code, found in own.items() if code not in SPLITTING}
         if cycle.cluster.windows.upcoming and "window" not in (own or {}):
             own = (own or {}) | self._window(work)
+        if own and ("moves" in own or own.get("victims") is NOTHING) and self._has_room(work, group):
+            own = {code: found for code, found in own.items() if code != "moves" and found is not NOTHING}
         late = work.form.delay and work.job.submitted + work.kind.preemption_delay_ms > cycle.now
         if not own and not late:
             return group
@@ -122,6 +136,17 @@ class Blockers:
             if refused is not None:
                 return {"window": refused}
         return {}
+
+    def _has_room(self, work: Work, group: Reasons) -> bool:
+        """Whether nobody who runs is in its way: then it is not for want of moves or victims that it waits."""
+        key = (id(group), work.form.shape)
+        known = None if work.seats else self._roomy.get(key)
+        if known is None:
+            gated = any(one.code in ("limit", "guarantee") for one in group)
+            known = not gated and any(self._room(work, quota_type) is None for quota_type in self.cycle.types_of(work))
+            if not work.seats:
+                self._roomy[key] = known
+        return known
 
     # What a queue's jobs of one kind have in common
 
@@ -240,15 +265,20 @@ class Blockers:
             return self._no_part(role, kind, type_name)
         total_needed = sum(kind.roles[place].gpus * len(ranks) for place, ranks in wants)
         allowed = np.zeros(cycle.grid.size, dtype=np.int64)
-        level = widest(cycle.cluster, kind)
-        worst: tuple[Role, int, int] | None = None
+        worst: Narrow | None = None
         for place, ranks in wants:
             role = kind.roles[place]
             eligible = cycle.grid.eligible(kind, role, quota_type, suspect=kind.tolerates_suspect, spare=bool(work.seats))
             allowed |= eligible.array
-            most = self.capacity.most(role, eligible, level)
-            if most < len(ranks) and (worst is None or most * worst[2] < worst[1] * len(ranks)):
-                worst = (role, most, len(ranks))
+            level, domain = self._pinned(work, place) if work.seats else (widest(cycle.cluster, kind), None)
+            if domain is None:
+                most = self.capacity.most(role, eligible, level)
+            else:
+                most = int(self.capacity.sums(role, eligible, level)[domain])
+            if most < len(ranks) and (worst is None or most * worst.missing < worst.most * len(ranks)):
+                worst = Narrow(role, eligible, level, domain, most, len(ranks))
+        if worst is not None and worst.domain is not None and worst.level > 0:
+            return self._too_narrow(work, type_name, worst, 0, total_needed)
         idle = int((self.view.count_np * allowed).sum())
         if idle < total_needed:
             detail = f"needs {total_needed} {type_name} GPU{'s' * (total_needed != 1)}; {idle} {'is' if idle == 1 else 'are'} free where it may run"
@@ -261,7 +291,18 @@ class Blockers:
             if plain(cycle.cluster, kind) or self._fits(work, quota_type):
                 return None
             return reason("fragmentation", f"{_free(idle)}, but not grouped as its roles and NVLink groups need them", free=idle, type=type_name)
-        return self._too_narrow(work, quota_type, worst, level, idle, total_needed)
+        return self._too_narrow(work, type_name, worst, idle, total_needed)
+
+    def _pinned(self, work: Work, place: int) -> tuple[int, int | None]:
+        """The level in one domain of which the missing workers of a role must stand, and the domain to which those that run pin them."""
+        grid, placing = self.cycle.grid, work.kind.roles[place].placing
+        level, seats = widest(self.cycle.cluster, work.kind), work.seats
+        if placing is not None and placing.required is not None:
+            of_role = tuple(seat for seat in seats if seat.role == place)
+            own = grid.level_index[placing.required]
+            if of_role and own > level:
+                level, seats = own, of_role
+        return level, None if level < 0 else grid.levels[level].domain_of(seats[0].node)
 
     def _first_to_leave(self, allowed: Ints) -> tuple[str, str] | None:
         """Who leaves some of these nodes next, as far as that is known."""
@@ -276,39 +317,59 @@ class Blockers:
         ends = [(end, work.order, work) for work in cycle.cluster.works if work.seats and (end := cycle.ends_at(work)) < NEVER]
         return [(end, [seat.node for seat in work.seats], work.job.name) for end, _, work in sorted(ends)]
 
-    def _too_narrow(self, work: Work, quota_type: int, worst: tuple[Role, int, int], level: int, idle: int, needed: int) -> Reason:
-        role, most, count = worst
+    def _too_narrow(self, work: Work, type_name: str, worst: Narrow, idle: int, needed: int) -> Reason:
         cycle = self.cycle
-        type_name = cycle.grid.types[quota_type]
-        eligible = cycle.grid.eligible(work.kind, role, quota_type, suspect=work.kind.tolerates_suspect, spare=bool(work.seats))
-        host = self._host_binds(role, eligible.array, level, count)
+        role, eligible, level, pinned, most, count = worst
+        host, facts = self._host_binds(role, eligible.array, worst)
+        each = f"workers of {counted(1000 * role.gpus)}" if role.gpus else "workers"
         if level <= 0:
-            detail = f"{_free(idle)}, but room for only {most} of {count} workers of {counted(1000 * role.gpus)} on one node each{host}"
-            return reason(
-                "fragmentation", detail, free=idle, room=most, needed=count, type=type_name, each=role.gpus, **self._nearest(role, eligible.array)
-            )
+            detail = f"{_free(idle)}, but room for only {most} of {count} {each} on one node each{host}"
+            near = {} if facts else self._nearest(role, eligible.array)
+            return reason("fragmentation", detail, free=idle, room=most, needed=count, type=type_name, each=role.gpus, **near, **facts)
         name = cycle.grid.level_names[level]
-        sums = self.capacity.sums(role, eligible, level)
-        domain = int(sums.argmax())
+        domain = int(self.capacity.sums(role, eligible, level).argmax()) if pinned is None else pinned
         where = cycle.grid.nodes[domain].name if level == cycle.grid.node_level else cycle.grid.levels[level].names[domain]
-        detail = f"the largest free {name} ({where}) has room for {most} of {count} workers: {most * role.gpus} of {counted(1000 * needed)}{host}"
-        holder = self._holder(level, domain)
-        facts: dict[str, object] = {"level": name, "domain": where, "room": most, "needed": count, "type": type_name, "each": role.gpus}
+        facts |= {"level": name, "domain": where, "room": most, "needed": count, "type": type_name, "each": role.gpus}
+        if pinned is None:
+            detail = f"the largest free {name} ({where}) has room for {most} of {count} workers"
+        else:
+            detail = f"its other workers stand in the {name} {where}, which has room for {most} of {count} more"
+            facts["pinned"] = True
+        if role.gpus:
+            detail += f": {most * role.gpus} of {counted(1000 * needed)}"
+        detail += host
+        holder = self._holder(level, domain, work)
         if holder is not None:
             until = "an unknown time" if holder[1] is None else spell_instant(holder[1])
-            detail += f"; {holder[0]} holds GPUs there until {until}"
+            detail += f"; {holder[0]} holds {'GPUs' if role.gpus else 'places'} there until {until}"
             facts["held_by"] = holder[0]
             facts["until"] = None if holder[1] is None else spell_instant(holder[1])
         return reason("topology", detail, **facts)
 
-    def _host_binds(self, role: Role, allowed: Ints, level: int, count: int) -> str:
-        """What is to be said where by GPUs alone there would be room."""
-        if not role.gpus or not (role.cpus or role.host_memory_mib):
-            return ""
-        slots = self.view.count_np * allowed // role.gpus
-        most = int(slots.sum()) if level <= 0 else int(self.cycle.grid.levels[level].sums(slots).max())
-        needs = f"{role.cpus} processors and {role.host_memory_mib / 1024:g} GB of host memory"
-        return f"; each also needs {needs}, which run out before the GPUs" if most >= count else ""
+    def _host_binds(self, role: Role, allowed: Ints, worst: Narrow) -> tuple[str, dict[str, object]]:
+        """What is to be said where by GPUs alone there would be room: of what the hosts have too little left."""
+        view = self.view
+        hosts = [("processors", role.cpus, view.cpus, 1), ("GB of host memory", role.host_memory_mib, view.memory, 1024)]
+        hosts = [one for one in hosts if one[1]]
+        slots = view.count_np * allowed // role.gpus if role.gpus else worst.missing * allowed
+        if not hosts or self._most_in(slots, worst) < worst.missing:
+            return "", {}
+        short, lacks = [], []
+        for what, each, left, unit in hosts:
+            free = np.maximum(np.array(left, dtype=np.int64), 0) * (slots > 0)
+            if self._most_in(np.minimum(slots, free // each), worst) < worst.missing:
+                short.append(f"{each / unit:g} {what}, of which one node has {int(free.max()) / unit:g} left at most")
+                lacks.append(what)
+        if not short:
+            lacks = [what for what, _, _, _ in hosts]
+            short = [" and ".join(f"{each / unit:g} {what}" for what, each, _, unit in hosts) + ", which no node has left together"]
+        return f"; each {'also ' if role.gpus else ''}needs {' and '.join(short)}", {"lacks": tuple(lacks)}
+
+    def _most_in(self, slots: Ints, worst: Narrow) -> int:
+        if worst.level <= 0:
+            return int(slots.sum())
+        sums = self.cycle.grid.levels[worst.level].sums(slots)
+        return int(sums.max() if worst.domain is None else sums[worst.domain])
 
     def _nearest(self, role: Role, allowed: Ints) -> dict[str, object]:
         """The node that lacks the fewest GPUs for one worker more."""
@@ -321,23 +382,20 @@ class Blockers:
     def _sizes(self) -> Ints:
         return np.array(self.cycle.grid.usable_count, dtype=np.int64)
 
-    def _holder(self, level: int, domain: int) -> tuple[str, int | None] | None:
-        """Who leaves a domain first, and when."""
+    def _holder(self, level: int, domain: int, work: Work) -> tuple[str, int | None] | None:
+        """Who of the others leaves a domain first, and when."""
         key = (level, domain)
         if key not in self._holders:
             low, high = self.cycle.grid.levels[level].slice_of(domain)
             if self._on_node is None:
                 self._on_node = {}
-                for work in self.cycle.cluster.works:
-                    for node in {seat.node for seat in work.seats}:
-                        self._on_node.setdefault(node, []).append(work)
-            here = {work.order: work for node in range(low, high) for work in self._on_node.get(node, ())}
-            ends = sorted((self.cycle.ends_at(work), order) for order, work in here.items())
-            self._holders[key] = None
-            if ends:
-                end, order = ends[0]
-                self._holders[key] = (here[order].job.name, None if end >= NEVER else end)
-        return self._holders[key]
+                for one in self.cycle.cluster.works:
+                    for node in {seat.node for seat in one.seats}:
+                        self._on_node.setdefault(node, []).append(one)
+            here = {one.order: one for node in range(low, high) for one in self._on_node.get(node, ())}
+            ends = sorted((self.cycle.ends_at(one), order) for order, one in here.items())
+            self._holders[key] = [(here[order], None if end >= NEVER else end) for end, order in ends[:2]]
+        return next(((one.job.name, end) for one, end in self._holders[key] if one is not work), None)
 
     def _fits(self, work: Work, quota_type: int) -> bool:
         with self.cycle.cluster.attempt():

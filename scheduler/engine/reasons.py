@@ -45,7 +45,7 @@ REASONS = {
     "balance": "Taking it back would leave the victim's queue worse off than this one.",
     "worth": "The work that would be lost is worth more than the settings allow.",
     "delay": "May not cause evictions yet.",
-    "moves": "More running jobs would have to move than one plan may move.",
+    "moves": "No moves that one plan may make, and that win more than they lose, would make room.",
     "sharing": "No split GPU has room for the part.",
     "repartition": "The GPU could be split for it, but the rate limit is used up or the pass is off.",
     "passes": "The passes that could serve it are left out.",

@@ -176,6 +176,8 @@ def _capacity(reason: Reason, held: Holders | None, around: Around) -> Sentence:
 
 def _fragmentation(reason: Reason, held: Holders | None, around: Around) -> Sentence:
     kind = str(reason.get("type", ""))
+    if reason.get("lacks"):
+        return f"jobs on a node that suits it must give back {_listed(list(map(str, reason['lacks'])))}, or it ask for less of it", None
     if "node" not in reason:
         return f"GPUs that lie together must come free, or its workers and NVLink groups be smaller{_out(around, kind)}", None
     short = reason["needed"] - reason["room"]
@@ -186,7 +188,11 @@ def _fragmentation(reason: Reason, held: Holders | None, around: Around) -> Sent
 
 def _topology(reason: Reason, held: Holders | None, around: Around) -> Sentence:
     missing = 1000 * (reason["needed"] - reason["room"]) * reason["each"]
-    told = f"{_amount(missing)} more must come free in {reason['domain']} or in another {reason['level']}, or it must do with a wider level"
+    if reason.get("lacks"):
+        what = _listed(list(map(str, reason["lacks"])))
+        return f"jobs in {reason['domain']} must give back {what}, or it ask for less of it or do with a wider level", None
+    elsewhere = ", where its other workers stand" if reason.get("pinned") else f" or in another {reason['level']}"
+    told = f"{_amount(missing)} more must come free in {reason['domain']}{elsewhere}, or it must do with a wider level"
     return f"{told}{_out(around, str(reason.get('type', '')))}", _enough(held)
 
 
@@ -255,6 +261,8 @@ def _empty_fleet(reason: Reason, *_: Any) -> Sentence:
 def _deadline(reason: Reason, *_: Any) -> Sentence:
     start, deadline = _moment(reason["start"]), _moment(reason["deadline"])
     assert start is not None and deadline is not None
+    if "passed" in str(reason["detail"]):
+        return "a later deadline would help", None
     length = duration((deadline - start).total_seconds()) if deadline > start else ""
     return f"a later deadline{f', or a limit below {length},' if length else ''} would help, as would all that starts it sooner", None
 

@@ -240,6 +240,16 @@ FACTS: dict[str, dict[str, Any]] = {
 }
 
 
+def test_a_gang_is_told_where_its_other_workers_stand_and_what_hosts_lack(shared):
+    waiting = job(on=shared.nodes[OURS])
+    pinned = {"code": "topology", "detail": "x", **FACTS["topology"], "pinned": True}
+    outlook(waiting, reasons=[pinned, {"code": "fragmentation", "detail": "y", "free": 8, "lacks": ["processors"]}])
+    found = told(shared, "viewer", waiting)
+
+    assert found["topology"].unblock == "4 GPUs more must come free in north/s1/l1, where its other workers stand, or it must do with a wider level."
+    assert found["fragmentation"].unblock == "Jobs on a node that suits it must give back processors, or it ask for less of it."
+
+
 @pytest.mark.parametrize("code", REASONS)
 def test_every_reason_has_a_sentence_and_one_of_an_earlier_version_breaks_nothing(shared, code):
     waiting = job(on=shared.nodes[OURS])

@@ -68,7 +68,7 @@ def test_the_role_is_named_that_no_node_can_hold() -> None:
 def test_that_a_host_runs_out_before_its_gpus_is_said() -> None:
     scenario = scene([node("n0", cpus=16)], [quota("q", 8)], [job("first", role={"cpus": 10}), job("second", role={"cpus": 10})])
 
-    assert "each also needs 10 processors and 0 GB of host memory, which run out before the GPUs" in told(scenario, "second", "fragmentation")
+    assert told(scenario, "second", "fragmentation").endswith("; each also needs 10 processors, of which one node has 6 left at most")
     assert "also needs" not in told(scene([node("n0"), node("n1")], [quota("q", 16)], _wedged(), settings={"max_moves": 0}), "block", "fragmentation")
 
 
@@ -226,3 +226,64 @@ def test_how_long_lower_work_is_safe_is_told_to_whom_it_is_lower_whoever_was_tol
 
     assert told(scenario, "high", "victims").endswith("safe for 300 s after its start")
     assert "safe" not in told(scenario, "low", "victims")
+
+
+def test_who_asks_for_no_gpu_is_told_what_the_hosts_lack() -> None:
+    jobs = [job("first", gpus=0, role={"cpus": 10}), job("second", gpus=0, role={"cpus": 10, "host_memory_gb": 1}, submitted=-50)]
+
+    assert told(scene([node("n0", cpus=16, host_memory_gb=64)], [quota("q", 8)], jobs), "second", "fragmentation").endswith(
+        "room for only 0 of 1 workers on one node each; each needs 10 processors, of which one node has 6 left at most"
+    )
+
+
+def test_what_no_host_has_left_together_is_told_as_such() -> None:
+    held = [running("a", [at("n0")], role={"cpus": 10}), running("b", [at("n1")], role={"host_memory_gb": 50})]
+    both = job("both", gpus=1, role={"cpus": 10, "host_memory_gb": 50})
+    hosts = [node(name, cpus=16, host_memory_gb=64) for name in ("n0", "n1")]
+
+    assert told(scene(hosts, [quota("q", 8)], [*held, both]), "both", "fragmentation").endswith(
+        "each also needs 10 processors and 50 GB of host memory, which no node has left together"
+    )
+
+
+def _lost(level: str, *, gpus: int, on: str, other: Json) -> Json:
+    lost = running("lost", [at(on, *range(gpus))], least=2, topology={"required": level}, degraded_since=-5)
+    return scene([*leafed(4)], [quota("q", 16), quota("b")], [lost, other], settings={"passes": ["allocate"]})
+
+
+def test_a_gang_that_has_lost_workers_is_told_of_the_domain_in_which_the_others_stand() -> None:
+    beside = running("beside", [at("n003", *FULL)], "b", limit_s=1050, preemptible=False)
+    for scenario in (_lost("leaf", gpus=8, on="n002", other=beside), {**_lost("leaf", gpus=8, on="n002", other=beside), "settings": {}}):
+        assert told(scenario, "lost", "topology") == (
+            "its other workers stand in the leaf default/l001, which has room for 0 of 1 more: 0 of 8 GPUs; "
+            "beside holds GPUs there until 2026-11-20T09:16:40Z"
+        )
+    together = running("beside", [at("n000", *range(4, 8))], "b", preemptible=False)
+    assert told(_lost("node", gpus=4, on="n000", other=together), "lost", "topology") == (
+        "its other workers stand in the node n000, which has room for 0 of 1 more: 0 of 4 GPUs; beside holds GPUs there until an unknown time"
+    )
+
+
+def test_a_role_that_has_lost_workers_is_told_of_the_domain_in_which_its_own_others_stand() -> None:
+    roles = [{"name": "driver", "gpus": 0}, {"name": "worker", "min": 2, "gpus": 8, "topology": {"required": "leaf"}}]
+    workers = [at("n000", role="driver"), at("n002", *FULL)]
+    lost = {**running("lost", [at("n002", *FULL)]), "roles": roles, "workers": [{**workers[0], "role": "driver"}, workers[1]]}
+    beside = running("beside", [at("n003", *FULL)], "b", preemptible=False)
+
+    found = told(scene(leafed(4), [quota("q", 16), quota("b")], [lost, beside]), "lost", "topology")
+    assert found.startswith("its other workers stand in the leaf default/l001, which has room for 0 of 1 more")
+
+
+@pytest.mark.parametrize("fields", [{"limit_s": 1100, "preemptible": False}, {"limit_s": 2000, "grace_s": 200}])
+def test_who_is_only_held_back_by_a_reservation_is_told_neither_of_moves_nor_of_victims(fields: Json) -> None:
+    held = running("held", [at("n0", *FULL)], "b", limit_s=1050, preemptible=False)
+    jobs = [held, job("gang", gpus=8, workers=2), job("short", gpus=8, submitted=-20, **fields)]
+
+    assert reasons(plan_of(scene([node("n0"), node("n1")], [quota("q", 16), quota("b")], jobs)), "short") == {"reservation"}
+
+
+def test_who_is_only_held_back_by_a_window_is_not_told_of_moves() -> None:
+    window = {"name": "w", "quota": "a", "gpus": 4, "gpu_type": H100, "start": 1000, "end": 5000, "notice_s": 600}
+    waits = job("waits", "b", 8, grace_s=700, limit_s=1001)
+
+    assert reasons(plan_of(scene([node("n0")], [quota("a", 4), quota("b", 4)], [waits], reservations=[window])), "waits") == {"window"}
