@@ -128,6 +128,9 @@ class Forecast:
         cycle = self.cycle
         book = cycle.book
         foreseen = earliest_of(cycle, work, types, ahead, rehearsal, allowances)
+        if foreseen is not None and not foreseen.at and (lenders := book.lenders()):
+            with book.standing(ahead, lenders, rehearsal):
+                foreseen = earliest_of(cycle, work, types, ahead, rehearsal, allowances)
         if foreseen is None:
             return
         best, length = foreseen.date, book.length(work)

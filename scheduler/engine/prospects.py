@@ -1,7 +1,8 @@
 """The look-ahead under a book of reservations: it follows what the plan changes, and says when a job could start."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 from .asking import Asking
@@ -57,6 +58,9 @@ class Prospects(ABC):
         self._rehearsed_read = 0  # so much of the cluster's journal is in it
         self._tenants: dict[tuple[int, int], dict[Work, int]] = {}  # of GPUs in parts: until when, by job
         self._told = Told()
+        self._standing: dict[Work, Held] = {}  # who stands in a gap and is looked at as if he did not give way
+        backfills = "backfill" in cycle.settings.passes and cycle.settings.backfill_depth > 0
+        self._lends = backfills  # nobody gives way to a reservation where none is made
         self.remembers = not is_few(cycle.grid)  # whether what blocked jobs are told is worth remembering
         self._keeping: list[Known] = []  # whose places are kept now, in order
         self._unheld: list[Entry] = []  # whose places nobody has asked the look-ahead about since they were told again: it does not know of them
@@ -174,14 +178,15 @@ class Prospects(ABC):
     def _held_by(self, work: Work) -> Held:
         if not work.seats:
             return NOWHERE
-        if self.lent(work):
-            return Held(0, work.seats)
+        return Held(0, work.seats) if self.lent(work) else self._as_expected(work, work.seats)
+
+    def _as_expected(self, work: Work, seats: tuple[Seat, ...]) -> Held:
         end = self.cycle.ends_at(work)
-        return Held(END if end >= NEVER else end if end > self.cycle.now else 0, work.seats)
+        return Held(END if end >= NEVER else end if end > self.cycle.now else 0, seats)
 
     def lent(self, work: Work) -> bool:
         """Whether it stands in a gap and is off its place on short notice when the holder of a reservation wants it."""
-        return work.backfilled and work.kind.preemptible is not Preemptible.NEVER and self._quick(work)
+        return self._lends and work.backfilled and work.kind.preemptible is not Preemptible.NEVER and self._quick(work)
 
     def _quick(self, work: Work) -> bool:
         return work.kind.grace_ms <= self.cycle.settings.backfill_notice_ms
@@ -189,6 +194,35 @@ class Prospects(ABC):
     def _left(self, held: Held) -> int:
         """So many milliseconds from now it stands there."""
         return END if held.until >= END else max(0, held.until - self.cycle.now)
+
+    @contextmanager
+    def standing(self, ahead: Lookahead, works: Iterable[Work], rehearsal: Rehearsal | None = None) -> Iterator[None]:
+        """As if these did not give way, who stand in gaps: they stay as long as they are expected to."""
+        held = self._held
+        stays = {work: self._as_expected(work, held[work].seats if work in held else work.seats) for work in works}
+        self._stand(ahead, rehearsal, stays, 1)
+        try:
+            yield
+        finally:
+            self._stand(ahead, rehearsal, stays, -1)
+
+    def _stand(self, ahead: Lookahead, rehearsal: Rehearsal | None, works: dict[Work, Held], sign: int) -> None:
+        usable, shared = self.cycle.grid.usable, set()
+        for held in works.values():
+            until = self._left(held)
+            for seat in held.seats if until else ():
+                if seat.mask:
+                    ahead.change(seat.node, {until: sign * (seat.mask & usable[seat.node]).bit_count()})
+                for part in seat.parts:
+                    key = (seat.node, part.gpu)
+                    if key not in shared and not max(self._tenants.get(key, {}).values(), default=0) and usable[seat.node] >> part.gpu & 1:
+                        shared.add(key)
+                        ahead.change(seat.node, {until: sign})
+        self._standing = works if sign > 0 else {}
+        tried = rehearsal or self._rehearsed
+        if tried is not None:
+            for work in works:
+                tried.move(work, self._stay(work))
 
     def _follow(self, ahead: Lookahead) -> None:
         """Take up what has changed about jobs: places given, taken back, or only tried; and who was served meanwhile."""
@@ -384,7 +418,7 @@ class Prospects(ABC):
         return Rehearsal(self.cycle.cluster, ahead, ((work, stay) for work in works if work.seats and (stay := self._stay(work)) is not None))
 
     def _stay(self, work: Work) -> Stay | None:
-        left = self._left(self._held_by(work))
+        left = self._left(self._standing.get(work) or self._held_by(work))
         return Stay(0, left, work.seats) if work.seats and left else None
 
     def _add_reserved(self, rehearsal: Rehearsal) -> None:

@@ -123,6 +123,14 @@ class Rehearsal:
                 return False
         return True
 
+    def host_suffices(self, more: Iterable[Seat], node: int, moment: int) -> bool:
+        """Whether the processors and the memory of a node are enough for all who stand there at a moment, and more."""
+        cpus, memory = self.grid.nodes[node].cpus, self.grid.nodes[node].host_memory_mib
+        for seat in chain(more, (seat for _, _, seat in self.on(node, moment, moment + 1))):
+            cpus -= seat.cpus
+            memory -= seat.memory
+        return cpus >= 0 and memory >= 0
+
     def _uses_by_node(self) -> dict[int, list[Use]]:
         if self._by_node is None:
             self._by_node = {}

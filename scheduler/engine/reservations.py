@@ -47,6 +47,7 @@ class Book(Prospects):
         self._inside: dict[Work, bool] | None = None  # whether each stays within its guarantees, of the state in which they asked; None: of this one
         self.per_type: dict[int, int] = {}
         self.blocked_within: set[int] = set()
+        self._staying: dict[Work, tuple[Work, ...]] = {}  # who stands in a gap and does not give way to whom
         self._asked_at: dict[int, int] = {}  # how many reservations stood before a blocked job, whether or not it has one
         self._by_node: dict[int, list[Entry]] = {}
         self._full: dict[tuple[int, int], tuple[int, int]] = {}  # for shapes that found no room now: as of when, and for how short a stay
@@ -159,6 +160,9 @@ class Book(Prospects):
             assert self._ahead is not None
             ahead, inside = self._ahead, self._inside[work]
         date = self.counted(ahead, work.form, quota_type, length := self.length(work))
+        if date is not None and not date.at and work in self._staying:
+            with self.standing(ahead, self._staying[work]):
+                date = self.counted(ahead, work.form, quota_type, length)
         if date is not None:
             ahead.reserve(date.at, length, date.places)
             self._keep(Entry(work, quota_type, date.at, length, date.places, inside, len(self._entries), date))
@@ -232,6 +236,7 @@ class Book(Prospects):
         self._asked_at.clear()
         self._by_node.clear()
         self._full.clear()
+        self._staying.clear()
 
     def prospect(self) -> Prospect | None:
         """What the next plan can go on from, with all reservations taken back; only where GPUs are held whole."""
@@ -252,6 +257,14 @@ class Book(Prospects):
                 self.settle()
                 break
         return work.order in self._asked_at and any(entry.work is work for entry in self._entries)
+
+    def stay(self, work: Work, lenders: Iterable[Work]) -> bool:
+        """Its time has not come as long as these stand in gaps: they do not give way to it. Returns whether that is news."""
+        known = self._staying.get(work, ())
+        more = [one for one in lenders if one not in known]
+        if more:
+            self._staying[work] = (*known, *more)
+        return bool(more)
 
     def keep_later(self, walk: Callable[[], None]) -> None:
         """A walk along the queue that would only keep places, of this state, once that matters."""
@@ -313,12 +326,16 @@ class Book(Prospects):
                 self._unheld.append(entry := self._entry(work, quota_type, found))
         else:
             found, quota_type = self._date_in(work, types, only_now=only_now)
+            staying = self._staying.get(work) if found is not None and not found.at else None
+            if staying:
+                with self.standing(self.ahead, staying):
+                    found, quota_type = self._date_in(work, types, only_now=only_now)
             if found is not None:
                 entry = self._entry(work, quota_type, found)
                 self.ahead.reserve(found.at, entry.length, found.places)
             if self.remembers:
                 instant, places = (END, None) if found is None else (self.cycle.now + found.at, found.places)
-                known = Known(work, quota_type, instant, places, len(types) == 1 and not only_now and self._counted(work))
+                known = Known(work, quota_type, instant, places, len(types) == 1 and not only_now and not staying and self._counted(work))
         if known is not None and known.counted:
             self._told.note(known, self._keeping)
         if found is None:
@@ -521,13 +538,16 @@ class Book(Prospects):
         for entry in entries:
             if entry.served:
                 continue
-            # A reservation binds what comes behind it; and what stays within its guarantee is not held back by a job above its own.
-            if entry.place >= own or (inside and not entry.guaranteed) or (entry.work.home == work.home and self._behind(entry, work)):
+            if not self._binds(entry, own, inside, work):
                 others.append((entry.at, entry.at + entry.length, entry.keeps(node)))
             elif entry.at < until:
                 first = min(first, entry.at)
         first = max(first, since)
         return END if first >= until else self._renew().least_free(node, first, until, others)
+
+    def _binds(self, entry: Entry, own: int, inside: bool, work: Work) -> bool:
+        """A reservation binds what comes behind it; and what stays within its guarantee is not held back by a job above its own."""
+        return entry.place < own and (entry.guaranteed or not inside) and not (entry.work.home == work.home and self._behind(entry, work))
 
     def _behind(self, entry: Entry, work: Work) -> bool:
         """In its own queue a reservation binds only what comes behind its holder."""
@@ -549,7 +569,19 @@ class Book(Prospects):
                 if since < until and number > self._room(node, entries, since, until, inside, work):
                     crowded.append(node)
                     break
+        if self.hosts_bind and any(seat.cpus or seat.memory for seat in seats):
+            crowded += [node for node in self._short_of_host(seats, until, inside, work) if node not in crowded]
         return crowded
+
+    def _short_of_host(self, seats: tuple[Seat, ...], until: int, inside: bool, work: Work) -> list[int]:
+        """Nodes on which the seats leave too few processors, or too little memory, for those who will start there meanwhile."""
+        own, rehearsal, short = self._asked_at.get(work.order, len(self._entries)), self._own_rehearsal(self.ahead), []
+        for node in sorted({seat.node for seat in seats if seat.node in self._by_node}):
+            kept = [entry for entry in self._by_node[node] if not entry.served and entry.at < until and self._binds(entry, own, inside, work)]
+            here = [seat for seat in seats if seat.node == node]
+            if kept and not all(rehearsal.host_suffices(here, node, entry.at) for entry in kept):
+                short.append(node)
+        return short
 
     def _taken(self, seats: tuple[Seat, ...]) -> dict[int, list[int]]:
         """By node, from when on each GPU is held that somebody could miss."""

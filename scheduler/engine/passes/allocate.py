@@ -15,8 +15,8 @@ from ..state import FAIR, Cycle
 from ..taking import request
 from ..tree import NEVER, Division
 from ..work import Work
-from .gaps import due, may_be_due
-from .reclaim import TAKEN_AGAIN
+from .gaps import due, in_gaps, lenders
+from .reclaim import TAKEN_AGAIN, may_evict
 
 
 def run(cycle: Cycle) -> None:
@@ -68,12 +68,12 @@ def _only_keeps(cycle: Cycle) -> bool:
     for form in forms.values():
         if capacity.could_fit(form, 0, suspect=form.kind.tolerates_suspect):
             return False
-    lenders = bool(book.lenders())
+    lent = bool(book.lenders())
     for work in waiting:
         if work.evicted:
             if not book.in_vain_now(work, 0):
                 return False
-        elif lenders and may_be_due(cycle, work, 0):
+        elif lent and in_gaps(cycle, work, 0)[0]:
             return False
     return True
 
@@ -403,15 +403,27 @@ def _blocked(cycle: Cycle, work: Work, types: tuple[int, ...], *, heads: bool = 
     if not hopeful:
         return
     types = tuple(hopeful)
-    if len(types) == 1 and not work.evicted and not may_be_due(cycle, work, types[0]):
-        book.add_later(work, types[0])
-        return
+    if len(types) == 1 and not work.evicted:
+        may_be, staying = in_gaps(cycle, work, types[0])
+        if not may_be:
+            if staying:
+                book.stay(work, staying)
+            book.add_later(work, types[0])
+            return
     if work.evicted:
         _may_stand_at_once(cycle, work, types)
         return
     entry = book.add(work, types)
-    if entry is not None and not entry.at:
+    while entry is not None and not entry.at:
         due(cycle, work, entry.quota_type)
+        if _has_place(work) or not may_evict(cycle, work) or not book.stay(work, lenders(cycle, work, entry.quota_type)):
+            return
+        book.withdraw(entry)  # nobody gives way to it, so its time has not come
+        entry = book.add(work, types)
+
+
+def _has_place(work: Work) -> bool:
+    return bool(work.seats) and not work.degraded
 
 
 def _may_stand_at_once(cycle: Cycle, work: Work, types: tuple[int, ...]) -> None:

@@ -1,30 +1,31 @@
-"""Who stands in the gap before a reservation gives way to its holder at its time, whatever the shares say."""
+"""Who stands in the gap before a reservation gives way to its holder at its time, whatever the shares say.
 
-from collections.abc import Collection
+But not to whom he would take the place back from again at once: a plan has to come to rest.
+"""
+
+from collections.abc import Collection, Sequence
 from operator import attrgetter
 
 from ..legality import Reclaim
-from ..reasons import reason
+from ..reasons import Reason, reason
 from ..state import Cycle
 from ..taking import request, take_units
+from ..tree import Division
 from ..units import Unit
+from ..victims import Found
 from ..work import Work
 from .reclaim import may_evict
+
+NOBODY: tuple[bool, tuple[Work, ...]] = (False, ())
 
 
 def due(cycle: Cycle, work: Work, quota_type: int) -> None:
     """Let those in a gap leave for a job whose time has come."""
-    if not cycle.has_backfilled or not may_evict(cycle, work) or cycle.takings.holds_back(work):
+    may_be, stay = in_gaps(cycle, work, quota_type)
+    if not may_be:
         return
-    lenders = [other for other in cycle.book.lenders() if other.quota_type == quota_type and other is not work]
-    if not lenders:
-        return
-    units = cycle.units()
-    lent = sorted((unit for other in lenders for unit in units.units_of(other.order)), key=attrgetter("key"))
-    # Who stands before the holder in its own queue ran in no gap behind it.
-    lent = [unit for unit in lent if unit.leaf != work.home or unit.level <= work.kind.level]
-    if not lent:
-        return
+    units, leaving = cycle.units(), [one for one in lenders(cycle, work, quota_type) if one not in stay]
+    lent = sorted((unit for other in leaving for unit in units.units_of(other.order)), key=attrgetter("key"))
     leaf = work.charged_leaf if work.seats else work.home
     rules = Reclaim(cycle, work, quota_type, leaf, request(cycle, work, quota_type))
 
@@ -33,34 +34,61 @@ def due(cycle: Cycle, work: Work, quota_type: int) -> None:
 
     ranked = [((0,), unit) for unit in lent]
     detail = f"the time of {work.job.name} has come; this job ran in the gap before it"
-    take_units(cycle, work, quota_type, ranked, legal, lambda _: reason("reservation_due", detail), rules.order)
+
+    def guard(found: Found) -> Reason | None:
+        return rules.order(found) if _taken_back(rules, found) else None
+
+    take_units(cycle, work, quota_type, ranked, legal, lambda _: reason("reservation_due", detail), guard)
 
 
-def may_be_due(cycle: Cycle, work: Work, quota_type: int) -> bool:
-    """A bound: False where nobody would give way to it even if its time had come."""
+def lenders(cycle: Cycle, work: Work, quota_type: int) -> list[Work]:
+    """Who stands in a gap and would leave it on short notice for the holder of a reservation."""
+    return [other for other in cycle.book.lenders() if other.quota_type == quota_type and other is not work]
+
+
+def _taken_back(rules: Reclaim, found: Found) -> bool:
+    """Whether the queue of one of them could take back from the holder's what the holder gets."""
+    tree, division = rules.tree, rules.division
+    for leaf, _ in found.minima():
+        if leaf != rules.leaf:
+            mine, theirs = tree.fork(rules.leaf, leaf)
+            below = [sum(milli for at, milli in found.charged.items() if tree.below(place, at)) for place in (mine, theirs)]
+            if _may_be_taken(division, mine, division.used[mine] - below[0] + rules.milli, theirs, division.used[theirs] - below[1]):
+                return True
+    return False
+
+
+def _may_be_taken(division: Division, mine: int, holds: int, theirs: int, they_hold: int) -> bool:
+    """Whether a sibling that holds so much could reclaim something from a node that holds so much."""
+    if holds > division.counts_on[mine]:
+        return True
+    promised, theirs_promised = division.guaranteed[mine], division.guaranteed[theirs]
+    return promised is not None and holds > promised and (theirs_promised is None or they_hold < theirs_promised)
+
+
+def in_gaps(cycle: Cycle, work: Work, quota_type: int) -> tuple[bool, tuple[Work, ...]]:
+    """Whether somebody may give way to it at once (a bound), and who stands where it could otherwise start and surely does not."""
     if not cycle.has_backfilled or not may_evict(cycle, work) or cycle.takings.holds_back(work):
-        return False
+        return NOBODY
     if work.seats:
-        return _may_give_way(cycle, work, quota_type)
+        return _in_gaps(cycle, work, quota_type)
     if not work.form.parted and work.form.lowest > 1000 * cycle.fleet.soon.idle + cycle.book.lent_milli():
-        return False  # mostly it asks for more, wherever that is
-    key = ("due", work.home, id(work.form), quota_type)
-    known: bool | None = cycle.memo(key)
-    return cycle.remember(key, _may_give_way(cycle, work, quota_type)) if known is None else known
+        return NOBODY  # mostly it asks for more, wherever that is
+    key = ("gaps", work.home, id(work.form), quota_type)
+    known: tuple[bool, tuple[Work, ...]] | None = cycle.memo(key)
+    return cycle.remember(key, _in_gaps(cycle, work, quota_type)) if known is None else known
 
 
-def _may_give_way(cycle: Cycle, work: Work, quota_type: int) -> bool:
-    """Whether those who stand in gaps could make enough room; that is the same for all of a queue who ask for the same."""
-    level, home = work.form.level, work.home
-    lent = [
-        one
-        for one in cycle.book.lenders()
-        if one.quota_type == quota_type and one is not work and (one.charged_leaf != home or one.form.level <= level)
-    ]
+def _in_gaps(cycle: Cycle, work: Work, quota_type: int) -> tuple[bool, tuple[Work, ...]]:
+    """That is the same for all of a queue who ask for the same."""
+    lent = lenders(cycle, work, quota_type)
     if not lent or not _suffice_without(cycle, lent, work, quota_type):
-        return False
-    some = _served_after(cycle, work, quota_type, lent)
-    return len(some) == len(lent) or (bool(some) and _suffice_without(cycle, some, work, quota_type))
+        return NOBODY
+    stay = _staying(cycle, work, quota_type, lent)
+    if not stay:
+        return True, ()
+    leaving = [one for one in lent if one not in stay]
+    return bool(leaving) and _suffice_without(cycle, leaving, work, quota_type), tuple(stay)
 
 
 def _suffice_without(cycle: Cycle, leaving: Collection[Work], work: Work, quota_type: int) -> bool:
@@ -72,24 +100,25 @@ def _suffice_without(cycle: Cycle, leaving: Collection[Work], work: Work, quota_
     return cycle.remember(key, cycle.book.suffice_without(leaving, work, quota_type)) if known is None else known
 
 
-def _served_after(cycle: Cycle, work: Work, quota_type: int, lent: Collection[Work]) -> list[Work]:
-    """Those of them that may leave for it: the others would be served before it again, whoever else leaves."""
-    tree = cycle.tree
-    if cycle.cluster.windows.lasting:
-        return [*lent]
+def _staying(cycle: Cycle, work: Work, quota_type: int, lent: Sequence[Work]) -> list[Work]:
+    """Who stands before it in its own queue ran in no gap behind it; others would be served before it again, and could take the place back."""
+    tree, by_class = cycle.tree, bool(cycle.cluster.windows.lasting)
     division = tree.divisions[tree.division_of[quota_type]]
     leaf, milli = work.charged_leaf if work.seats else work.home, request(cycle, work, quota_type)
-    mine: dict[int, tuple[int, ...]] = {}
+    gone: dict[int, int] = {}  # a node that uses less is served sooner
     found = []
     for one in lent:
-        its_leaf = one.charged_leaf
-        if its_leaf == leaf or one.form.elastic:
-            found.append(one)
+        if one.charged_leaf == work.home:
+            if one.form.level > work.form.level:
+                found.append(one)
             continue
-        here, there = tree.fork(leaf, its_leaf)
-        my_key = mine.get(here)
-        if my_key is None:  # a node that uses less is served sooner
-            my_key = mine[here] = tree.key(here, division, milli, sum([each.milli for each in lent if tree.below(here, each.charged_leaf)]))
-        if my_key <= tree.key(there, division, cycle.least_milli(one.kind, quota_type), one.milli):
+        if one.charged_leaf == leaf or by_class or len(one.seats) > one.form.all_least:
+            continue
+        mine, theirs = tree.fork(leaf, one.charged_leaf)
+        if mine not in gone:
+            gone[mine] = sum([each.milli for each in lent if tree.below(mine, each.charged_leaf)])
+        if not _may_be_taken(division, mine, division.used[mine] - gone[mine] + milli, theirs, division.used[theirs] - one.milli):
+            continue
+        if tree.key(mine, division, milli, gone[mine]) > tree.key(theirs, division, cycle.least_milli(one.kind, quota_type), one.milli):
             found.append(one)
     return found
