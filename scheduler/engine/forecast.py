@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from .allowance import Allowances, Taken
@@ -150,6 +151,11 @@ class Forecast:
         milli = self.cycle.cluster.wants_milli(work.kind, work.missing(), quota_type)
         self.taken.append(Taken(work, quota_type, milli, at, length))
         allowances.take(self.taken[-1])
+
+    @cached_property
+    def kept(self) -> Mapping[int, int]:
+        """From when on a place is kept for whom, whatever is predicted."""
+        return {entry.work.order: self.cycle.now + entry.at for entry in self.cycle.book.entries}
 
     # The smallest change
 

@@ -28,6 +28,7 @@ from .told import Entry
 from .tree import Division, Tree
 from .values import QUEUED
 from .waking import next_wake
+from .windows import NEVER
 from .work import Work
 
 
@@ -397,7 +398,7 @@ def _reservation(cycle: Cycle, entry: Entry, at: int) -> Decision:
         wanted = [(place, rank) for place, ranks in work.missing() for rank in ranks]
         for (place, rank), node in zip(wanted, counted, strict=True):
             workers.append(Stand(kind.roles[place].name, rank, cycle.grid.nodes[node].name, 0))
-    why = reason("reserve", f"by what runs now it can start at {spell_instant(at)} at the latest")
+    why = reason("reserve", f"by limits and estimates of what runs now it can start at {spell_instant(at)}")
     return Decision("reserve", why, work.job.name, workers=tuple(workers), at=at)
 
 
@@ -405,11 +406,12 @@ def _waiting(cycle: Cycle, forecast: Forecast, telling: Telling, changed: Sequen
     works = cycle.cluster.works
     blockers = Blockers(cycle)
     if changed is None:
-        telling.tell(_entries(cycle, forecast, blockers, works))
+        telling.tell(_entries(cycle, forecast, blockers, works, telling.due))
         telling.same_room(blockers.view)
     else:
         for work in _to_be_told(cycle, forecast, blockers, telling, changed):
             telling.tell_of(work.order, _entry(cycle, forecast, blockers, work))
+        telling.due.update(dict.fromkeys(work for work in cycle.cluster.come if work.job.deadline is not None))
     telling.rooms = blockers.rooms
     if cycle.cluster.handed_on:
         telling.own = dict.fromkeys(_own(cycle, forecast))
@@ -429,7 +431,7 @@ def _own(cycle: Cycle, forecast: Forecast) -> Iterator[Work]:
 def _to_be_told(cycle: Cycle, forecast: Forecast, blockers: Blockers, telling: Telling, changed: Iterable[int]) -> Iterable[Work]:
     """Those whose reasons may be others than in the plan before."""
     tree, queues = cycle.tree, cycle.leaf_queues
-    anew = dict.fromkeys((*telling.own, *cycle.cluster.come, *_own(cycle, forecast)))
+    anew = dict.fromkeys((*telling.own, *telling.due, *cycle.cluster.come, *_own(cycle, forecast)))
     beside = {tree.parent[place] for place in changed}  # what counts beside a node counts below all its siblings
     leaves = {leaf for place in beside for leaf in range(place, tree.end[place]) if leaf in queues}
     for leaf in leaves:
@@ -445,8 +447,8 @@ def _to_be_told(cycle: Cycle, forecast: Forecast, blockers: Blockers, telling: T
     return anew
 
 
-def _entries(cycle: Cycle, forecast: Forecast, blockers: Blockers, works: Sequence[Work]) -> list[Waiting | None]:
-    """What is told of every job. Of whom there is nothing of his own to tell, his queue and what he asks for decide."""
+def _entries(cycle: Cycle, forecast: Forecast, blockers: Blockers, works: Sequence[Work], due: dict[Work, None]) -> list[Waiting | None]:
+    """What is told of every job. Of whom there is nothing of his own to tell, his queue and what he asks for decide. Notes who is `due` by a time."""
     own, advises_all = {*cycle.static, *cycle.notes, *forecast.predicted}, forecast.advises_all
     shared: dict[tuple[int, Form], Reasons] = {}
     entries: list[Waiting | None] = [None] * len(works)
@@ -455,7 +457,10 @@ def _entries(cycle: Cycle, forecast: Forecast, blockers: Blockers, works: Sequen
         if seats and not work.degraded:
             continue
         form = work.form
-        if seats or advises_all or order in own or work.stale or form.delay or work.state == "stopping":
+        dated = work.job.deadline is not None
+        if dated:
+            due[work] = None
+        if seats or advises_all or order in own or work.stale or form.delay or dated or work.state == "stopping":
             entries[order] = _entry(cycle, forecast, blockers, work)
             continue
         key = (work.home, form)
@@ -472,14 +477,33 @@ def _entry(cycle: Cycle, forecast: Forecast, blockers: Blockers, work: Work) -> 
         return None
     reasons = blockers.of(work)
     at = forecast.predicted.get(work.order)
-    if at is None:
-        return Waiting(work.job.name, reasons, None, forecast.advice(work) if forecast.advises_all else None)
-    deadline = work.job.deadline
-    if deadline is not None and at + min(cycle.duration(work), 1 << 50) > deadline:
-        detail = f"predicted to start at {spell_instant(at)}, too late to end before {spell_instant(deadline)}"
-        late = reason("deadline", detail, start=spell_instant(at), deadline=spell_instant(deadline))
-        reasons = (*reasons, late)
-    return Waiting(work.job.name, reasons, at, forecast.advice(work))
+    if work.job.deadline is not None:
+        late = _late(cycle, forecast, work, work.job.deadline)
+        reasons = reasons if late is None else (*reasons, late)
+    return Waiting(work.job.name, reasons, at, forecast.advice(work) if at is not None or forecast.advises_all else None)
+
+
+def _late(cycle: Cycle, forecast: Forecast, work: Work, deadline: int) -> Reason | None:
+    """Why it can't end before its deadline, if so: by when it is predicted to start or a place is kept for it, else were it to start as soon as
+    it may, which is known whatever is foreseen."""
+    begins = work.job.not_before
+    start = cycle.now if begins is None else max(cycle.now, begins)
+    words = f"may not start before {spell_instant(start)}, too late" if start > cycle.now else "started now, it would still run too long"
+    if work.order in forecast.predicted:
+        start = forecast.predicted[work.order]
+        words = f"predicted to start at {spell_instant(start)}, too late"
+    elif work.order in forecast.kept:
+        start = forecast.kept[work.order]
+        words = f"a place is kept for it from {spell_instant(start)} on, too late"
+    length = cycle.duration(work)
+    if length >= NEVER:
+        length = 0  # only its start can be too late
+    elif work.seats:
+        length = cycle.ends_at(work) - cycle.now
+    if start < deadline and start + length <= deadline:
+        return None
+    detail = f"{words} to end before {spell_instant(deadline)}" if deadline > cycle.now else f"its deadline has passed: {spell_instant(deadline)}"
+    return reason("deadline", detail, start=spell_instant(start), deadline=spell_instant(deadline))
 
 
 def _shares(cycle: Cycle, telling: Telling, changed: Iterable[int] | None) -> tuple[Share, ...]:

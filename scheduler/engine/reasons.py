@@ -32,7 +32,7 @@ REASONS = {
     "backoff": "Was evicted a short while ago and would not stand inside its guarantee.",
     "no_type": "No node has a GPU type that the job accepts at a speed above zero.",
     "no_node": "No node, however empty, satisfies labels, attributes, processors, memory or size, or none that does is in service.",
-    "empty_fleet": "Even the empty fleet can't hold the gang under its topology.",
+    "empty_fleet": "Even the empty fleet can't hold the gang in one quota type, under its topology and with what its hosts have.",
     "limit": "A quota limit on the way up would be exceeded.",
     "guarantee": "Non-preemptible work must fit inside the guarantee on every level.",
     "capacity": "Too few GPUs are free.",
@@ -50,7 +50,7 @@ REASONS = {
     "repartition": "The GPU could be split for it, but the rate limit is used up or the pass is off.",
     "passes": "The passes that could serve it are left out.",
     "shortage": "Guarantees in force exceed the healthy capacity.",
-    "deadline": "The predicted start leaves too little time before the deadline.",
+    "deadline": "The deadline has passed, or a start now, at the date kept for it or at the predicted one leaves too little time before it.",
     "order": "Served after others in the order of queues.",
     # Told by the loop: the engine is not shown these jobs.
     "hold": "A person holds it back.",

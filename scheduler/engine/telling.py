@@ -31,6 +31,7 @@ class Telling:
         self.rooms: dict[tuple[int, int], Reason | None] = {}  # by shape and quota type
         self.shares: list[Share] = []
         self.own: dict[Work, None] = {}  # of whom the last plan told something that came from itself alone
+        self.due: dict[Work, None] = {}  # of whom it depends on the time whether their deadline can be met
         self.reserved: dict[Work, tuple[int, list[tuple[int, int]], Decision]] = {}  # by holder: when, on how many GPUs of which nodes
         self._books: list[Books] | None = None
         self._room: tuple[list[int], list[int], list[int]] = ([], [], [])
@@ -100,6 +101,7 @@ class Telling:
     def forget(self, works: Iterable[Work]) -> None:
         for work in works:
             self.own.pop(work, None)
+            self.due.pop(work, None)
 
     def told(self) -> tuple[Waiting, ...]:
         return tuple(self._line)

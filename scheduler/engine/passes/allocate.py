@@ -268,6 +268,7 @@ class Walk:
 
 FITS = reason("fits", "first in the order of queues among those that fit")
 DELAYS_NONE = reason("backfill", "delays no reservation ahead of it")
+DELAYS_NONE_WITHIN = reason("backfill", "stays within its guarantees; delays no reservation of a job that stays within its own")
 STARTED, GATED, HELD_BACK, NO_ROOM = "started", "gated", "held back", "no room"
 
 
@@ -385,13 +386,20 @@ def _seat(cycle: Cycle, work: Work, seats: tuple[Seat, ...], quota_type: int, le
     elif backfilled:
         why = reason("backfill", f"runs before a reservation and can be off in {work.kind.grace_ms // 1000} s")
     elif ahead:
-        why = DELAYS_NONE
+        why = DELAYS_NONE_WITHIN if _binds_less(cycle, work, quota_type) else DELAYS_NONE
     else:
         why = FITS
     cycle.cluster.seat(work, seats, quota_type, leaf, why)
     work.backfilled = backfilled or (work.job.run.backfilled and bool(work.first_seats) and not work.evicted)
     cycle.has_backfilled |= work.backfilled
     cycle.changed()
+
+
+def _binds_less(cycle: Cycle, work: Work, quota_type: int) -> bool:
+    """Whether some of what is kept does not hold it back, as it stays within its guarantees and the holder does not."""
+    if all(entry.guaranteed for entry in cycle.book.entries):
+        return False
+    return cycle.tree.within_guarantee(work.charged_leaf, quota_type, request(cycle, work, quota_type))
 
 
 def _blocked(cycle: Cycle, work: Work, types: tuple[int, ...], *, heads: bool = False) -> None:

@@ -126,7 +126,8 @@ class Growth:
             if seats is None:
                 return False
             work = self.work
-            self._seat(seats, work.why if work.fresh and work.why is not None else reason("grow", "idle, and no waiting minimum can use it"))
+            # Who was started, moved or made whole in this plan is told of that first.
+            self._seat(seats, reason("grow", "idle, and no waiting minimum can use it") if work.why is None else work.why)
             attempt.keep()
         self.cycle.changed()
         return True

@@ -1,11 +1,13 @@
 """What people are told of a job that waits: all that blocks it, with numbers and names, and when it is expected to start."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from scheduler.engine.cycle import make_plan
 from scheduler.engine.explain import explain
+from scheduler.engine.kept import Kept
 from scheduler.engine.scenario import parse
 
 from .scenes import A100, H100, actions, at, job, leafed, node, plan_of, quota, reasons, running, scene
@@ -287,3 +289,72 @@ def test_who_is_only_held_back_by_a_window_is_not_told_of_moves() -> None:
     waits = job("waits", "b", 8, grace_s=700, limit_s=1001)
 
     assert reasons(plan_of(scene([node("n0")], [quota("a", 4), quota("b", 4)], [waits], reservations=[window])), "waits") == {"window"}
+
+
+def _late(forecast: str, **fields: Any) -> Json:
+    held = running("held", [at("n0", *FULL)], "b", limit_s=1050, preemptible=False)
+    jobs = [held, job("waits", gpus=8, workers=2, **fields)]
+    return scene([node("n0"), node("n1")], [quota("q", 16), quota("b")], jobs, settings={"forecast": forecast})
+
+
+@pytest.mark.parametrize("forecast", ["all", "head", "none"])
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"deadline": -100, "estimate_s": 10}, "its deadline has passed: 2026-11-20T08:58:20Z"),
+        ({"deadline": -100}, "its deadline has passed: 2026-11-20T08:58:20Z"),
+        (
+            {"deadline": 400, "not_before": 500, "estimate_s": 10},
+            "may not start before 2026-11-20T09:08:20Z, too late to end before 2026-11-20T09:06:40Z",
+        ),
+        ({"deadline": 400, "roles": [{"gpus": 16}], "limit_s": 500}, "started now, it would still run too long to end before 2026-11-20T09:06:40Z"),
+    ],
+)
+def test_that_a_deadline_can_not_be_met_is_told_whatever_is_foreseen(forecast: str, fields: Json, says: str) -> None:
+    assert told(_late(forecast, **fields), "waits", "deadline") == says
+
+
+@pytest.mark.parametrize(
+    ("forecast", "says"),
+    [("all", "predicted to start at"), ("head", "predicted to start at"), ("none", "a place is kept for it from")],
+)
+def test_when_a_place_is_kept_too_late_for_a_deadline_that_is_told(forecast: str, says: str) -> None:
+    assert told(_late(forecast, deadline=1500, estimate_s=501), "waits", "deadline").startswith(f"{says} 2026-11-20T09:16:40Z")
+    for enough in ({"deadline": 1501, "estimate_s": 501}, {"deadline": 1001}):
+        assert "deadline" not in reasons(plan_of(_late(forecast, **enough)), "waits")
+
+
+def test_a_deadline_passes_between_two_plans() -> None:
+    scenario = _late("head", deadline=100, estimate_s=60)
+    scenario["settings"]["backfill_depth"] = 0
+    kept = Kept()
+    first = parse(scenario)
+    codes = []
+    for passed in (0, 50_000, 100_000):
+        plan = make_plan(replace(first, now=first.now + passed), kept)
+        codes.append([one.code for waiting in plan.waiting for one in waiting.reasons if one.code == "deadline"])
+
+    assert codes == [[], ["deadline"], ["deadline"]]
+
+
+def test_a_gang_that_is_made_whole_and_grows_is_told_why_it_was_made_whole() -> None:
+    lost = running("lost", [at("n0", *range(4)), at("n0", *range(4, 8))], role={"min": 3, "max": 4})
+    plan = plan_of(scene([node("n0"), node("n1")], [quota("q", 16)], [lost]))
+
+    assert [(one["action"], len(one["workers"]), one["why"]["code"]) for one in plan["decisions"]] == [("repair", 4, "repair")]
+
+
+def test_who_may_delay_the_reservation_of_a_job_above_its_guarantee_does_not_say_that_it_delays_none() -> None:
+    def why(guaranteed: int) -> tuple[str, str]:
+        held = running("held", [at("n0", *FULL)], limit_s=1050)
+        jobs = [
+            held,
+            job("gang", gpus=8, workers=2),
+            job("short", gpus=8, submitted=-20, limit_s=900 if guaranteed > 16 else 1100, preemptible=False),
+        ]
+        decisions = plan_of(scene([node("n0"), node("n1")], [quota("q", guaranteed)], jobs))["decisions"]
+        starts = {one["job"]: one["why"] for one in decisions if one["action"] == "start"}
+        return starts["short"]["code"], starts["short"]["detail"]
+
+    assert why(16) == ("backfill", "stays within its guarantees; delays no reservation of a job that stays within its own")
+    assert why(24) == ("backfill", "delays no reservation ahead of it")
