@@ -2,12 +2,19 @@
 
 from collections import Counter
 from collections.abc import Callable
-from functools import cached_property, partial
+from fractions import Fraction
+from functools import cached_property, partial, reduce
+from operator import or_
+from typing import NamedTuple
+
+import numpy as np
 
 from .capacity import Capacity, plain, widest
-from .cluster import Cluster
+from .cluster import Cluster, fitting_profiles
 from .fleet import Fleet, View
-from .grid import Grid
+from .form import Wants
+from .grid import Eligible, Grid, Ints
+from .mig import board_of
 from .placement import Placer
 from .reasons import Reason, counted, reason
 from .values import Kind, Node, Role
@@ -42,7 +49,7 @@ class Verdicts:
             return (self._no_type(work),), ()
         fitting = tuple(quota_type for quota_type in work.form.types if self.fits_empty(work, quota_type))
         if not fitting:
-            return (never_fits(self.cluster, self._empty_capacity, work),), ()
+            return (self._never_fits(work),), ()
         within = tuple(quota_type for quota_type in fitting if self._within_limits(work, quota_type))
         if not within:
             refused = self.cluster.tree.limit_gate(work.home, fitting[0], self._least_milli(work.kind, fitting[0]))
@@ -80,52 +87,163 @@ class Verdicts:
         cluster, kind = self.cluster, work.kind
         if not self._empty_capacity.could_fit(work.form, quota_type, suspect=kind.tolerates_suspect):
             return False
-        if plain(cluster, kind):
-            return True
+        bare = Work(work.job, work.order, work.home, work.form)
+        return plain(cluster, kind) or self._placed(bare, quota_type, bare.missing())
+
+    def _placed(self, bare: Work, quota_type: int, wants: Wants) -> bool:
+        """Whether workers of a job find places were the fleet empty."""
+        cluster = self.cluster
         real = cluster.fleet
         empty = Fleet(cluster.grid)
         empty.settle()
         cluster.fleet = empty
         try:
-            bare = Work(work.job, work.order, work.home, work.form)
             budget = dict.fromkeys(cluster.grid.pool_of, 1 << 30)
-            placer = Placer(cluster, bare, quota_type, empty.now, suspect=kind.tolerates_suspect, budget=budget)
-            return placer.place(bare.missing()) is not None
+            placer = Placer(cluster, bare, quota_type, empty.now, suspect=bare.kind.tolerates_suspect, budget=budget)
+            return placer.place(wants) is not None
         finally:
             cluster.fleet = real
+
+    def _never_fits(self, work: Work) -> Reason:
+        bare = Work(work.job, work.order, work.home, work.form)
+
+        def alone(quota_type: int, place: int) -> bool:
+            return self._placed(bare, quota_type, tuple(want for want in bare.missing() if want[0] == place))
+
+        return never_fits(self.cluster, self._empty_capacity, work, alone)
 
     @cached_property
     def _empty_capacity(self) -> Capacity:
         return Capacity(self.cluster.grid, View(self.cluster.grid))
 
 
-def never_fits(cluster: Cluster, empty: Capacity, work: Work) -> Reason:
-    """The reason, from the room of the fleet were nothing there."""
-    kind = work.kind
-    level = widest(cluster, kind)
+class Bind(NamedTuple):
+    """How many of the workers of a role one domain of a level would hold, were it empty."""
 
-    def most(role: Role) -> int:
+    most: int
+    role: Role
+    level: int
+    quota_type: int
+
+
+def never_fits(cluster: Cluster, empty: Capacity, work: Work, alone: Callable[[int, int], bool]) -> Reason:
+    """The reason, from the room of the fleet were nothing there. `alone`: whether a role would find places in a type by itself."""
+    kind, grid, types = work.kind, cluster.grid, cluster.grid.types
+
+    def bind(role: Role, quota_type: int) -> Bind:
+        level = _level_of(cluster, kind, role)
         if role.parted:
-            return 0
-        suspect = kind.tolerates_suspect
-        return max(empty.most(role, cluster.grid.eligible(kind, role, each, suspect=suspect, spare=False), level) for each in work.types)
+            return Bind(role.least, role, level, quota_type)
+        return Bind(empty.most(role, eligible_for(cluster, work, role, quota_type), level), role, level, quota_type)
 
     for one in sorted(kind.roles, key=lambda one: (-one.gpus, -one.least)):
-        lacks = what_lacks(cluster, work, one) if one.least and not most(one) else None
+        held = one.least and not one.parted and max(bind(one, each).most for each in work.types)
+        lacks = what_lacks(cluster, work, one) if one.least and not held else None
         if lacks is not None:
             return reason("no_node", f"no node, however empty, can hold a worker of role {one.name}: {lacks}")
-    role = max(kind.roles, key=lambda one: (one.gpus, one.least))
-    best = most(role)
-    where = level_name(cluster, kind)
-    if role.parted:
-        return reason(
-            "no_node", f"no node, however empty, can hold the {role.least} workers of role {role.name}, each with the part of a GPU that it asks for"
-        )
-    if not best:
+
+    # A gang stands in one quota type: it is told of the one that would hold most of the role that binds there.
+    roles = [role for role in kind.roles if role.least]
+    worst = [min((bind(role, each) for role in roles), key=_part_held) for each in work.types]
+    most, role, level, quota_type = max(worst, key=_part_held)
+    where = "fleet" if level < 0 else grid.level_names[level]
+    if not most:
         wanted = f"{counted(1000 * role.gpus)}, {role.cpus} processors and {role.host_memory_mib / 1024:g} GB on one node"
         return reason("no_node", f"no node, however empty, offers role {role.name} its {wanted}, labels and attributes")
-    detail = f"the largest {where}, were it empty, holds {best} of {role.least} workers of {counted(1000 * role.gpus)}"
-    return reason("empty_fleet", detail, level=where, holds=best, needed=role.least)
+    if most < role.least:
+        each = f"workers of {counted(1000 * role.gpus)}" if role.gpus else "workers"
+        detail = f"the largest {where}, were it empty, holds {most} of {role.least} {each}{f' of role {role.name}' * (len(roles) > 1)}"
+        if len(work.types) > 1:
+            detail += f" on {types[quota_type]}; a gang stands in one quota type"
+        detail += _hosts_bind(cluster, work, Bind(most, role, level, quota_type))
+        return reason("empty_fleet", detail, level=where, holds=most, needed=role.least)
+    return _together(cluster, work, quota_type, alone)
+
+
+def _part_held(one: Bind) -> Fraction:
+    return Fraction(one.most, one.role.least)
+
+
+def _together(cluster: Cluster, work: Work, quota_type: int, alone: Callable[[int, int], bool]) -> Reason:
+    """The reason where each role has enough room by count."""
+    kind, grid = work.kind, cluster.grid
+    where, width = level_name(cluster, kind), widest(cluster, kind)
+    for place, role in enumerate(kind.roles):
+        if not role.least or alone(quota_type, place):
+            continue
+        if role.parted:
+            part = part_of(role)
+            if role.mig and not _known(cluster, work, role, quota_type):
+                return reason("no_node", f"no GPU on which role {role.name} could run can be split into {part}")
+            workers = "the worker" if role.least == 1 else f"the {role.least} workers"
+            return reason("no_node", f"no node, however empty, has room for {workers} of role {role.name} with {part}{' each' * (role.least > 1)}")
+        group = role.placing.tp_group if role.placing is not None else kind.placing.tp_group
+        found = f"its NVLink groups of {counted(1000 * group)} (role {role.name}) find no place in one {where}, were it empty"
+        if (largest := _largest_island(cluster, work, role, quota_type)) < group:
+            found = f"its NVLink groups (role {role.name}) need {counted(1000 * group)} each, and the largest island has {largest}"
+        return reason("empty_fleet", found, level=where, group=group)
+    needed = sum(role.gpus * role.least for role in kind.roles)
+    allowed = reduce(or_, [eligible_for(cluster, work, role, quota_type).array for role in kind.roles if role.least])
+    usable = np.array(grid.usable_count, dtype=np.int64) * allowed * grid.on_type[quota_type]
+    largest = int(usable.sum() if width < 0 else grid.levels[width].sums(usable).max())
+    detail = f"each of its roles would fit into one {where}, were it empty, but not all of them together"
+    if needed > largest and not work.form.parted:
+        detail = f"its roles together need {counted(1000 * needed)}, and the largest {where}, were it empty, has {largest}"
+    return reason("empty_fleet", detail, level=where, gpus_needed=needed)
+
+
+def eligible_for(cluster: Cluster, work: Work, role: Role, quota_type: int) -> Eligible:
+    return cluster.grid.eligible(work.kind, role, quota_type, suspect=work.kind.tolerates_suspect, spare=False)
+
+
+def _level_of(cluster: Cluster, kind: Kind, role: Role) -> int:
+    """The level in one domain of which all workers of a role must stand."""
+    own = role.placing.required if role.placing is not None else None
+    width = widest(cluster, kind)
+    return width if own is None else max(width, cluster.grid.level_index[own])
+
+
+def _largest_island(cluster: Cluster, work: Work, role: Role, quota_type: int) -> int:
+    grid, allowed = cluster.grid, eligible_for(cluster, work, role, quota_type).array
+    whole = np.array([0 if place in grid.narrow_islands else count for place, count in enumerate(grid.usable_count)], dtype=np.int64)
+    parts = (grid.usable[node] & part for node in grid.narrow_islands if allowed[node] for part in grid.nodes[node].islands)
+    return max(int(grid.islands.sums(whole * allowed).max()), *[part.bit_count() for part in parts], 0)
+
+
+def _hosts_bind(cluster: Cluster, work: Work, bind: Bind) -> str:
+    """What of the hosts there is too little of, where GPUs would suffice."""
+    role, grid = bind.role, cluster.grid
+    allowed = eligible_for(cluster, work, role, bind.quota_type).array
+    slots = np.array(grid.usable_count, dtype=np.int64) * allowed // role.gpus if role.gpus else role.least * allowed
+
+    def most(slots: Ints) -> int:
+        return int(slots.sum() if bind.level < 0 else grid.levels[bind.level].sums(slots).max())
+
+    if most(slots) < role.least:
+        return ""
+    hosts = [
+        ("processors", role.cpus, [node.cpus for node in grid.nodes], 1),
+        ("GB of host memory", role.host_memory_mib, [node.host_memory_mib for node in grid.nodes], 1024),
+    ]
+    short = [
+        f"{each / unit:g} {what}, of which one node has {int((np.array(there) * allowed).max()) / unit:g} at most"
+        for what, each, there, unit in hosts
+        if each and most(np.minimum(slots, np.array(there, dtype=np.int64) // each)) < role.least
+    ]
+    return f"; each {'also ' * bool(role.gpus)}needs {' and '.join(short)}" if short else "; processors and host memory run out before the GPUs"
+
+
+def _known(cluster: Cluster, work: Work, role: Role, quota_type: int) -> bool:
+    """Whether a board on which the role may stand has instances as it asks for."""
+    nodes, allowed = cluster.grid.nodes, eligible_for(cluster, work, role, quota_type).flags
+    boards = [board_of(name) for name in {node.gpu_type for place, node in enumerate(nodes) if allowed[place]}]
+    return any(fitting_profiles(role, board.name) for board in boards if board is not None)
+
+
+def part_of(role: Role) -> str:
+    """The part of a GPU that a worker asks for."""
+    what = role.mig or (f"{role.share_milli} milli-GPU" if role.share_milli is not None else f"{(role.memory_mib or 0) / 1024:g} GB of a GPU")
+    return f"{what} of {role.devices} GPUs" if role.devices > 1 else what
 
 
 def what_lacks(cluster: Cluster, work: Work, role: Role) -> str | None:

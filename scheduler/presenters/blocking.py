@@ -255,6 +255,10 @@ def _aside(_: Reason, __: Holders | None, around: Around) -> Sentence:
 
 
 def _empty_fleet(reason: Reason, *_: Any) -> Sentence:
+    if "group" in reason:
+        return "it never starts like this: smaller NVLink groups, or hardware with larger islands would help", None
+    if "gpus_needed" in reason:
+        return f"it never starts like this: fewer or smaller workers, a wider level than {reason['level']}, or more hardware would help", None
     return f"it never starts like this: {reason['holds']} workers at most, a wider level than {reason['level']}, or more hardware would help", None
 
 

@@ -250,6 +250,14 @@ def test_a_gang_is_told_where_its_other_workers_stand_and_what_hosts_lack(shared
     assert found["fragmentation"].unblock == "Jobs on a node that suits it must give back processors, or it ask for less of it."
 
 
+@pytest.mark.parametrize(("facts", "helps"), [({"group": 8}, "smaller NVLink groups"), ({"gpus_needed": 9}, "fewer or smaller workers")])
+def test_what_binds_in_the_empty_fleet_decides_what_helps(shared, facts, helps):
+    waiting = job(on=shared.nodes[OURS])
+    outlook(waiting, reasons=[{"code": "empty_fleet", "detail": "x", "level": "cluster", **facts}])
+
+    assert helps in told(shared, "viewer", waiting)["empty_fleet"].unblock
+
+
 @pytest.mark.parametrize("code", REASONS)
 def test_every_reason_has_a_sentence_and_one_of_an_earlier_version_breaks_nothing(shared, code):
     waiting = job(on=shared.nodes[OURS])

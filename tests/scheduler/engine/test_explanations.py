@@ -67,6 +67,62 @@ def test_the_role_is_named_that_no_node_can_hold() -> None:
     assert "role driver: it needs 500 processors" in told(scenario, "gang", "no_node")
 
 
+@pytest.mark.parametrize(
+    ("nodes", "asks", "says"),
+    [
+        (
+            [node("n0")],
+            {"roles": [{"name": "driver", "gpus": 1}, {"name": "worker", "gpus": 8}]},
+            "its roles together need 9 GPUs, and the largest cluster, were it empty, has 8",
+        ),
+        (
+            leafed(4),
+            {"roles": [{"name": "tr", "min": 2, "gpus": 8}, {"name": "u", "gpus": 8}], "topology": {"required": "leaf"}},
+            "its roles together need 24 GPUs, and the largest leaf, were it empty, has 16",
+        ),
+        (
+            leafed(4),
+            {"roles": [{"name": "tr", "min": 3, "gpus": 8, "topology": {"required": "leaf"}}, {"name": "u", "gpus": 1}]},
+            "the largest leaf, were it empty, holds 2 of 3 workers of 8 GPUs of role tr",
+        ),
+        (
+            [node("n0", 6), node("n1", 6)],
+            {"roles": [{"name": "a", "min": 2, "gpus": 4}, {"name": "b", "gpus": 3}]},
+            "each of its roles would fit into one cluster, were it empty, but not all of them together",
+        ),
+        (
+            [node("n0", islands=[[0, 1, 2, 3], [4, 5, 6, 7]])],
+            {"gpus": 4, "workers": 2, "topology": {"tp_group": 8}},
+            "its NVLink groups (role worker) need 8 GPUs each, and the largest island has 4",
+        ),
+        (
+            [node("n0"), node("n1", gpu_type=A100)],
+            {"gpus": 8, "workers": 2},
+            "the largest cluster, were it empty, holds 1 of 2 workers of 8 GPUs on A100-SXM-40GB; a gang stands in one quota type",
+        ),
+        (
+            [node("n0", host_memory_gb=64)],
+            {"gpus": 1, "workers": 2, "role": {"host_memory_gb": 33}},
+            "the largest cluster, were it empty, holds 1 of 2 workers of 1 GPU; "
+            "each also needs 33 GB of host memory, of which one node has 64 at most",
+        ),
+    ],
+)
+def test_what_even_the_empty_fleet_has_too_little_of_is_named(nodes: list[Json], asks: Json, says: str) -> None:
+    assert told(scene(nodes, [quota("q", 8)], [{**job("asks"), **asks} if "roles" in asks else job("asks", **asks)]), "asks", "empty_fleet") == says
+
+
+@pytest.mark.parametrize(
+    ("asks", "says"),
+    [
+        ({"mig": "9g.40gb"}, "no GPU on which role worker could run can be split into 9g.40gb"),
+        ({"mig": "7g.80gb", "min": 9, "max": 9}, "no node, however empty, has room for the 9 workers of role worker with 7g.80gb each"),
+    ],
+)
+def test_the_part_is_named_that_no_node_has(asks: Json, says: str) -> None:
+    assert told(scene([node("n0")], [quota("q", 8)], [job("asks", sharing="mig", roles=[asks])]), "asks", "no_node") == says
+
+
 def test_that_a_host_runs_out_before_its_gpus_is_said() -> None:
     scenario = scene([node("n0", cpus=16)], [quota("q", 8)], [job("first", role={"cpus": 10}), job("second", role={"cpus": 10})])
 
