@@ -69,8 +69,8 @@ class Clearable:
         # Sets that leave room for all, for whom they were looked for, as of how many times that nodes were looked at again.
         self._sets: dict[Need, tuple[Ints, int, list[int] | None]] = {}
         self._looks = 0
-        # By the GPUs of a worker that is moved, and by node: the places for such workers that are won by clearing it, without those that are taken by
-        # who leaves it; and whether nobody who leaves it needs such a place.
+        # By the GPUs of a worker that is moved, and by node: the places for such workers that are won by clearing it for a worker of the job, without
+        # those that are taken by who leaves it; and whether nobody who leaves it needs such a place.
         self._sizes = np.arange(1, most + 1)
         self._won: Ints = np.zeros((most, size), dtype=np.int64)
         self._content: Flags = np.ones((most, size), dtype=np.bool_)
@@ -111,16 +111,16 @@ class Clearable:
         if leaving is None:
             return
         here, sizes = leaving
-        self._won[:, node] = _won(idle, here, len(self._sizes))
+        self._won[:, node] = _won(idle, here, self.gpus, len(self._sizes))
         for size in sizes:
             self._content[size - 1, node] = False
 
     def _beyond(self, stand: int) -> Ints:
-        """How many places must be won for so many workers of the job, by the GPUs of who is moved."""
+        """How many places must be won for so many workers of the job on other nodes, by the GPUs of who is moved."""
         return stand * (self.gpus // self._sizes) - self._there
 
     def _roomy_beside(self, stand: int) -> Flags:
-        """Of which nodes those who leave find room elsewhere, beside so many workers of the job: a bound."""
+        """Of which nodes those who leave find room elsewhere, beside one worker of the job there and so many on others: a bound."""
         known = self._roomy.get(stand)
         if known is None:
             ample: Flags = self._content | (self._won >= self._beyond(stand)[:, None])
@@ -133,7 +133,7 @@ class Clearable:
         None where there are not as many whose jobs find room elsewhere, or where one is short and takes more jobs than may be moved.
         """
         low, high, count, short = need
-        roomy = self._roomy_beside(count - short + 1)[low:high]
+        roomy = self._roomy_beside(count - short)[low:high]
         as_of = roomy.tobytes()
         choice = self._choices.get(need)
         if choice is None or choice.allowed is not allowed or now >= choice.until or choice.as_of != as_of or self._differs(choice, need):
@@ -157,7 +157,7 @@ class Clearable:
 
     def _leave_room(self, nodes: Sequence[int], count: int) -> bool:
         """A bound: False where those who leave these nodes together certainly find no room beside so many workers."""
-        enough = self._won[:, nodes].sum(axis=1) >= self._beyond(count)
+        enough = self._won[:, nodes].sum(axis=1) >= self._beyond(count - len(nodes))
         return bool((enough | self._content[:, nodes].all(axis=1)).all())
 
     def _together(self, need: Need, allowed: Ints, roomy: Flags) -> list[list[int]]:
@@ -170,7 +170,7 @@ class Clearable:
             return []
         places = places[np.argsort(jobs[places], kind="stable")][:pool] + low
         sets = places[ways(pool, short)]
-        enough = self._won[:, sets].sum(axis=2) >= self._beyond(count)[:, None]
+        enough = self._won[:, sets].sum(axis=2) >= self._beyond(count - short)[:, None]
         sets = sets[(enough | self._content[:, sets].all(axis=2)).all(axis=0)]
         if not len(sets):
             return []
@@ -241,15 +241,15 @@ def sizes_leaving(node: int, works: Sequence[Work], usable: Sequence[int]) -> tu
 
 
 @lru_cache(4096)
-def won_by_leaving(idle: int, leaving: tuple[int, ...], most: int) -> tuple[int, ...]:
-    """By the GPUs of a worker, the places on a node that are won by these leaving it, without those that they take."""
-    there = idle + sum(leaving)
+def won_by_leaving(idle: int, leaving: tuple[int, ...], gpus: int, most: int) -> tuple[int, ...]:
+    """By the GPUs of a worker, the places on a node that are won by these leaving it for a worker of so many GPUs, without those that they take."""
+    there = idle + sum(leaving) - gpus
     return tuple([there // size - idle // size - sum([each // size for each in leaving]) for size in range(1, most + 1)])
 
 
 @lru_cache(4096)
-def _won(idle: int, leaving: tuple[int, ...], most: int) -> Ints:
-    return ints(won_by_leaving(idle, leaving, most))
+def _won(idle: int, leaving: tuple[int, ...], gpus: int, most: int) -> Ints:
+    return ints(won_by_leaving(idle, leaving, gpus, most))
 
 
 def pool_of(most: int, short: int) -> int:

@@ -80,17 +80,17 @@ class ClearableFew:
     def _places(self, node: int, works: Sequence[Work] | None, usable: Sequence[int]) -> Places | None:
         """What is won and taken where these leave a node."""
         leaving = None if works is None else sizes_leaving(node, works, usable)
-        return None if leaving is None else (won_by_leaving(self._idle[node], leaving[0], self._largest), leaving[1])
+        return None if leaving is None else (won_by_leaving(self._idle[node], leaving[0], self.gpus, self._largest), leaving[1])
 
     def _beyond(self, stand: int, size: int) -> int:
-        """How many places must be won for so many workers of the job, where somebody of this size is moved."""
+        """How many places must be won for so many workers of the job on other nodes, where somebody of this size is moved."""
         there = self._there.get(size)
         if there is None:
             there = self._there[size] = sum([idle // size for idle in self._idle])
         return stand * (self.gpus // size) - there
 
     def _is_roomy(self, places: Places | None, stand: int) -> bool:
-        """Whether those who leave such a node find room elsewhere, beside so many workers of the job: a bound."""
+        """Whether those who leave such a node find room elsewhere, beside one worker of the job there and so many on others: a bound."""
         if places is not None:
             won = places[0]
             for size in places[1]:
@@ -121,14 +121,14 @@ class ClearableFew:
     def _cheapest_one(self, need: Need, within: int, most: int, now: int, weighed: Weighed) -> list[int] | None:
         fewest, equal = most, 0
         for (jobs, places), nodes in self._nodes.items():
-            if jobs <= fewest and (here := nodes & within) and self._is_roomy(places, need.workers):
+            if jobs <= fewest and (here := nodes & within) and self._is_roomy(places, need.workers - 1):
                 fewest, equal = jobs, equal | here if jobs == fewest else here
         return self._least_lost(bits_of_large(equal), 1, now, weighed) if equal else None
 
     def _cheapest_set(self, need: Need, within: int, allowed: Ints, most: int, now: int, weighed: Weighed) -> list[int] | None:
         _, _, count, short = need
-        first = count - short + 1
-        roomy = [(jobs, here) for (jobs, places), nodes in self._nodes.items() if (here := nodes & within) and self._is_roomy(places, first)]
+        elsewhere = count - short
+        roomy = [(jobs, here) for (jobs, places), nodes in self._nodes.items() if (here := nodes & within) and self._is_roomy(places, elsewhere)]
         nodes = sorted([(jobs, node) for jobs, here in roomy for node in bits_of_large(here)])
         if len(nodes) < short:
             return None
@@ -182,7 +182,7 @@ class ClearableFew:
         if len(places) < len(nodes):
             return True
         sizes = {size for _, leaving in places for size in leaving}
-        return all(sum([won[size - 1] for won, _ in places]) >= self._beyond(count, size) for size in sizes)
+        return all(sum([won[size - 1] for won, _ in places]) >= self._beyond(count - len(nodes), size) for size in sizes)
 
     def _together(self, nodes: Sequence[tuple[int, int]], count: int, short: int) -> list[list[int]]:
         """Of the nodes that are cleared with the fewest jobs each, sets that leave room for all who are moved: those with the fewest jobs."""
@@ -195,7 +195,7 @@ class ClearableFew:
         for size in {size for each in here if each is not None for size in each[1]}:
             won = ints([MANY if each is None else each[0][size - 1] for each in here])
             content: Flags = np.array([each is None or size not in each[1] for each in here])
-            roomy &= (won[sets].sum(axis=1) >= self._beyond(count, size)) | content[sets].all(axis=1)
+            roomy &= (won[sets].sum(axis=1) >= self._beyond(count - short, size)) | content[sets].all(axis=1)
         sets = sets[roomy]
         if not len(sets):
             return []

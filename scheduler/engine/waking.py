@@ -16,7 +16,7 @@ class Wakes:
         self.settings = settings
         self.turn = -1
         self.times: dict[Work, tuple[int, ...]] = {}
-        self.protections: dict[int, tuple[int, int]] = {}  # by leaf, for how long work is safe from its own queue, and from others
+        self.protections: dict[int, tuple[int, ...]] = {}  # by leaf, for how long work is safe from its own queue, and from others
         self.untimed = untimed  # of whom these are not known yet
         self.ends: Ends | None = None
 
@@ -137,13 +137,10 @@ def _may_wake(cycle: Cycle) -> Iterable[Work]:
     return [*cluster.timed, *cycle.asking.held]
 
 
-UNPROTECTED = (0, 0)
-
-
 class Ahead:
     """Instants to come at which a plan could differ because of one job."""
 
-    def __init__(self, cycle: Cycle, protections: dict[int, tuple[int, int]]) -> None:
+    def __init__(self, cycle: Cycle, protections: dict[int, tuple[int, ...]]) -> None:
         self.cycle = cycle
         self.waits_end = cycle.settings.waits_end
         self.protections = protections
@@ -163,10 +160,9 @@ class Ahead:
     def of(self, work: Work) -> tuple[int, ...]:
         job = work.job
         run = job.run
-        if work.seats and run is not QUEUED and run.until is None and run.reclaimed is None and not work.degraded:
-            spans = self.protections.get(work.charged_leaf) or self._spans(work.charged_leaf)
-            if run.started is None or spans == UNPROTECTED:
-                return ()  # most jobs that run
+        lasting = work.seats and run is not QUEUED and run.until is None and run.reclaimed is None and not work.degraded
+        if lasting and (run.started is None or not self._spans(work.charged_leaf)):
+            return ()  # most jobs that run
         return tuple(at for at in self._all(work) if at > self.cycle.now)
 
     def _all(self, work: Work) -> Iterator[int]:
@@ -176,8 +172,7 @@ class Ahead:
         if work.seats and run is not QUEUED:
             if run.started is not None:
                 for span in self._spans(work.charged_leaf):
-                    if span:
-                        yield run.started + span
+                    yield run.started + span
             if run.reclaimed is not None and settings.fairness.step_ms:
                 yield (run.reclaimed // settings.fairness.step_ms + 1) * settings.fairness.step_ms
             if work.degraded:
@@ -194,11 +189,12 @@ class Ahead:
             if longest is not None:
                 yield job.submitted + longest
 
-    def _spans(self, leaf: int) -> tuple[int, int]:
+    def _spans(self, leaf: int) -> tuple[int, ...]:
+        """For how long something may protect what stands in a leaf: within it, and on each level on which another queue may take from it."""
         spans = self.protections.get(leaf)
         if spans is None:
             tree, settings = self.cycle.tree, self.cycle.settings
-            inner = tree.nearest(leaf, "preempt_min_runtime_ms", settings.preempt_min_runtime_ms)
-            outer = tree.nearest(leaf, "reclaim_min_runtime_ms", settings.reclaim_min_runtime_ms)
-            spans = self.protections[leaf] = (inner, outer)
+            found = {tree.nearest(place, "reclaim_min_runtime_ms", settings.reclaim_min_runtime_ms) for place in tree.path[leaf]}
+            found.add(tree.nearest(leaf, "preempt_min_runtime_ms", settings.preempt_min_runtime_ms))
+            spans = self.protections[leaf] = tuple(sorted(found - {0}))
         return spans

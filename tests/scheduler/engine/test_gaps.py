@@ -62,7 +62,9 @@ def test_who_ranks_higher_in_the_holders_own_queue_does_not_leave() -> None:
 @pytest.mark.parametrize("settings", [{"backfill": False}, {"backfill_depth": 0}])
 def test_where_no_place_is_kept_nobody_leaves_for_it(settings: dict[str, Any]) -> None:
     lent = running("lent", [at("n1", *ALL)], "b", backfilled=True, limit_s=1050)
-    made = scene([node("n1"), node("n2")], [quota("a", 16), quota("b", 0)], [lent, job("gang", "a", 8, 2)], settings={**settings, "passes": ["allocate"]})
+    made = scene(
+        [node("n1"), node("n2")], [quota("a", 16), quota("b", 0)], [lent, job("gang", "a", 8, 2)], settings={**settings, "passes": ["allocate"]}
+    )
 
     assert told(plan_of(made), "gang")["predicted_start"] == "2026-11-20T09:16:40Z"
 

@@ -45,7 +45,7 @@ def compared(cycle: Cycle) -> int:
 
 
 def leaves_room(cycle: Cycle, cleared: Sequence[tuple[int, list[Work]]], gpus: int, stand: int) -> bool:
-    """Whether those who leave these nodes find places of their sizes beside so many workers, where that can be counted."""
+    """Whether those who leave these nodes find places of their sizes beside so many workers, one on each of the nodes, where that can be counted."""
     if any(cycle.movables.clearing(node, gpus - cycle.fleet.soon.count[node] % gpus) is None for node, _ in cleared):
         return True  # who leaves depends on the moment
     idle, usable = cycle.fleet.soon.count, cycle.grid.usable_count
@@ -55,8 +55,11 @@ def leaves_room(cycle: Cycle, cleared: Sequence[tuple[int, list[Work]]], gpus: i
     room = [*idle]
     for _, seat in moved:
         room[seat.node] += seat.mask.bit_count()
+    for node, _ in cleared:
+        room[node] -= gpus
     sizes = [seat.mask.bit_count() for _, seat in moved]
-    return all(sum(here // size for here in room) >= stand * (gpus // size) + sum(each // size for each in sizes) for size in set(sizes))
+    others = stand - len(cleared)
+    return all(sum(here // size for here in room) >= others * (gpus // size) + sum(each // size for each in sizes) for size in set(sizes))
 
 
 def cheapest(cycle: Cycle, need: Need, allowed: Ints, gpus: int) -> list[int] | None:
@@ -189,3 +192,18 @@ def test_who_could_not_be_made_room_for_may_be_once_others_have_less_to_lose() -
         moved.append(scenes.actions(plan))
 
     assert moved == [{}, {"b100": "move", "b101": "move", "w": "start"}]
+
+
+@pytest.mark.parametrize("nodes", [2, 2 + FEW], ids=["few", "many"])
+def test_who_finds_no_place_beside_the_job_that_he_makes_room_for_is_not_moved_for_it(nodes: int) -> None:
+    """Where he stood he could stay beside nobody who comes there; another one loses more, and finds a place."""
+    jobs = [
+        running("large", [at("n0", *range(5))], started=-10),
+        running("one", [at("n0", 5)], preemptible=False),
+        running("small", [at("n1", 0, 1)], started=-500),
+        running("five", [at("n1", *range(2, 7))], preemptible=False),
+        *[running(f"full{place}", [at(f"n{place}", *range(8))], preemptible=False) for place in range(2, nodes)],
+    ]
+    plan = scenes.plan_of(scene([scenes.node(f"n{place}") for place in range(nodes)], [quota("q", 8 * nodes)], [*jobs, scenes.job("new", gpus=3)]))
+
+    assert scenes.actions(plan) == {"small": "move", "new": "start"}

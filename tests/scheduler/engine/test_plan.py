@@ -228,6 +228,20 @@ def test_the_grace_of_a_gang_begins_now_where_nobody_says_since_when_it_is_degra
     assert plan["next_wake"] == "2026-11-20T09:01:00Z"
 
 
+def test_a_plan_wakes_when_work_is_safe_no_longer_on_the_level_on_which_it_is_taken_back() -> None:
+    """Between top nodes the minimum run time of the top node counts, whatever those below it say."""
+    quotas = [quota("a", 8), quota("b"), quota("b/c", 0, parent="b", reclaim_min_runtime_s=0)]
+    quotas[1]["reclaim_min_runtime_s"] = 600
+    made = scene([node("n0")], quotas, [running("r", [at("n0", *FULL)], "b/c", started=-599), job("waits", "a", 8)])
+    plan = plan_of(made)
+
+    assert (actions(plan), plan["next_wake"]) == ({}, "2026-11-20T09:00:01Z")
+    assert actions(plan_of({**made, "now": plan["next_wake"], "jobs": [{**made["jobs"][0], "started": -600}, made["jobs"][1]]})) == {
+        "r": "evict",
+        "waits": "start",
+    }
+
+
 @pytest.mark.parametrize("state", ["reserved", "starting"])
 def test_a_promise_holds_its_places_until_its_time_and_no_longer(state: str) -> None:
     promised = {**running("promised", [at("n0", *FULL)], "b", started=None, since=-60), "state": state}
