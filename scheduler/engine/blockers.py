@@ -17,7 +17,7 @@ from .reasons import Reason, counted, gpus, reason
 from .seating import fit
 from .state import Cycle
 from .taking import NOTHING, request
-from .tree import Division
+from .tree import Division, Tree
 from .values import ANY_TYPE, Kind, Role
 from .windows import NEVER
 from .work import Work
@@ -58,15 +58,7 @@ class Blockers:
         self._above: dict[tuple[str, int], list[int]] = {}
         self._joins: dict[tuple[int, tuple[int, ...]], bool] = {}
         self._on_node: dict[int, list[Work]] | None = None
-        self._shortages = tuple(
-            reason(
-                "shortage",
-                f"guarantees of {counted(total)} are in force; {gpus(division.capacity)} {'is' if division.capacity == 1000 else 'are'} healthy",
-                guaranteed=total / 1000,
-                healthy=division.capacity / 1000,
-            )
-            for division, total in cycle.tree.shortage()
-        )
+        self._shortages = {division.name: _shortage(cycle.tree, division, total) for division, total in cycle.tree.shortage()}
 
     def of(self, work: Work) -> Reasons:
         cycle = self.cycle
@@ -154,11 +146,7 @@ class Blockers:
         found: list[Reason] = []
         for quota_type in self.cycle.types_of(work):
             found.extend(self._of_type(work, quota_type))
-        found.extend(self._shortages)
-        distinct: dict[tuple[str, str], Reason] = {(one.code, one.detail): one for one in found}
-        if not distinct:
-            return (ORDER,)
-        return tuple(distinct.values())
+        return tuple(dict.fromkeys(found)) or (ORDER,)
 
     def _of_type(self, work: Work, quota_type: int) -> list[Reason]:
         cycle = self.cycle
@@ -177,6 +165,9 @@ class Blockers:
             found.append(room)
             if "reclaim" in cycle.settings.passes:
                 found.extend(self._share(work, leaf, quota_type, milli))
+            short = self._shortages.get(cycle.tree.divisions[cycle.tree.division_of[quota_type]].name)
+            if short is not None:
+                found.append(short)
             if self._leaves_out:
                 found.extend(self._left_out(room))
         if not found and not work.seats and "allocate" not in cycle.settings.passes:
@@ -208,20 +199,22 @@ class Blockers:
         used, fair = division.used[leaf], division.fair[leaf]
         name = tree.names[leaf]
         if used + milli > fair:
-            detail = f"{name} uses {gpus(used)} of a fair share of {counted(fair)}; with {gpus(milli)} more it may only use what is idle"
+            detail = f"{name} uses {gpus(used)} of a fair share of {tree.amount(division, fair)}"
+            detail += f"; with {gpus(milli)} more it may only use what is idle"
             facts = {"used": used / 1000, "fair": fair / 1000, "needed": milli / 1000, **of_type(division)}
             return (reason("share", detail, quota=name, **facts),)
         places = [over for place in tree.path[leaf] for over in self._above_line(division, tree.parent[place]) if over != place]
         above = [tree.names[over] for over in places]
         own = self._safe([leaf], "preempt_min_runtime_ms") if work.form.level > self.cycle.least_level else 0
         if not above:
-            detail = f"no queue beside {name} uses more than it may count on"
+            detail = f"no queue beside {name} uses more{_of(tree, division)} than it may count on"
             return (reason("victims", f"{detail}{_safe_for(own, OWN)}", quota=name, **_safe_fact(own)),)
         rules = rules_of(self.cycle, work, quota_type, leaf, milli)
         if rules.even is not None and not rules.sources:
             return (rules.even,)
         safe = max(own, self._safe(places, "reclaim_min_runtime_ms"))
-        detail = f"above what they may count on: {names(above)}; what they could give makes no room for it{_safe_for(safe, 'work is')}"
+        detail = f"above what they may count on{_of(tree, division)}: {names(above)}"
+        detail += f"; what they could give makes no room for it{_safe_for(safe, 'work is')}"
         victims = reason("victims", detail, quota=name, above=tuple(above[:MOST_ABOVE]), **of_type(division), **_safe_fact(safe))
         return (victims,) if rules.even is None else (victims, rules.even)
 
@@ -290,7 +283,8 @@ class Blockers:
         if worst is None:
             if plain(cycle.cluster, kind) or self._fits(work, quota_type):
                 return None
-            return reason("fragmentation", f"{_free(idle)}, but not grouped as its roles and NVLink groups need them", free=idle, type=type_name)
+            detail = f"{self._free(idle, type_name)}, but not grouped as its roles and NVLink groups need them"
+            return reason("fragmentation", detail, free=idle, type=type_name)
         return self._too_narrow(work, type_name, worst, idle, total_needed)
 
     def _pinned(self, work: Work, place: int) -> tuple[int, int | None]:
@@ -323,7 +317,7 @@ class Blockers:
         host, facts = self._host_binds(role, eligible.array, worst)
         each = f"workers of {counted(1000 * role.gpus)}" if role.gpus else "workers"
         if level <= 0:
-            detail = f"{_free(idle)}, but room for only {most} of {count} {each} on one node each{host}"
+            detail = f"{self._free(idle, type_name)}, but room for only {most} of {count} {each} on one node each{host}"
             near = {} if facts else self._nearest(role, eligible.array)
             return reason("fragmentation", detail, free=idle, room=most, needed=count, type=type_name, each=role.gpus, **near, **facts)
         name = cycle.grid.level_names[level]
@@ -331,7 +325,8 @@ class Blockers:
         where = cycle.grid.nodes[domain].name if level == cycle.grid.node_level else cycle.grid.levels[level].names[domain]
         facts |= {"level": name, "domain": where, "room": most, "needed": count, "type": type_name, "each": role.gpus}
         if pinned is None:
-            detail = f"the largest free {name} ({where}) has room for {most} of {count} workers"
+            what = "" if len(cycle.grid.types) == 1 else f"{type_name} "
+            detail = f"the largest free {name} ({where}) has room for {most} of {count} {what}workers"
         else:
             detail = f"its other workers stand in the {name} {where}, which has room for {most} of {count} more"
             facts["pinned"] = True
@@ -345,6 +340,10 @@ class Blockers:
             facts["held_by"] = holder[0]
             facts["until"] = None if holder[1] is None else spell_instant(holder[1])
         return reason("topology", detail, **facts)
+
+    def _free(self, idle: int, type_name: str) -> str:
+        what = counted(1000 * idle) if len(self.cycle.grid.types) == 1 else f"{idle} {type_name} GPU{'s' * (idle != 1)}"
+        return f"{what} {'is' if idle == 1 else 'are'} free"
 
     def _host_binds(self, role: Role, allowed: Ints, worst: Narrow) -> tuple[str, dict[str, object]]:
         """What is to be said where by GPUs alone there would be room: of what the hosts have too little left."""
@@ -446,13 +445,20 @@ def of_type(division: Division) -> dict[str, str]:
     return {} if division.name == ANY_TYPE else {"type": division.name}
 
 
+def _of(tree: Tree, division: Division) -> str:
+    return "" if len(tree.divisions) == 1 else f" of {division.name}"
+
+
+def _shortage(tree: Tree, division: Division, total: int) -> Reason:
+    """That more is promised than there is, told to those of the type who find no room."""
+    healthy = f"{gpus(division.capacity)} {'is' if division.capacity == 1000 else 'are'} healthy"
+    facts = {"guaranteed": total / 1000, "healthy": division.capacity / 1000, **of_type(division)}
+    return reason("shortage", f"guarantees of {tree.amount(division, total)} are in force; {healthy}", **facts)
+
+
 def _safe_for(seconds: int, who: str) -> str:
     return f"; {who} safe for {seconds} s after its start" if seconds else ""
 
 
 def _safe_fact(seconds: int) -> dict[str, int]:
     return {"safe_s": seconds} if seconds else {}
-
-
-def _free(idle: int) -> str:
-    return f"{counted(1000 * idle)} {'is' if idle == 1 else 'are'} free"

@@ -393,12 +393,16 @@ class Tree:
             if division.fixed[place] + milli > promised:
                 name = self.names[place]
                 detail = (
-                    f"non-preemptible work of {name} holds {gpus(division.fixed[place])} of its guarantee of {counted(promised)}; "
+                    f"non-preemptible work of {name} holds {gpus(division.fixed[place])} of its guarantee of {self.amount(division, promised)}; "
                     f"{gpus(milli)} more would exceed it"
                 )
                 facts = {"used": division.fixed[place] / 1000, "guaranteed": promised / 1000, "needed": milli / 1000}
                 return reason("guarantee", detail, quota=name, **facts, **({} if division.name == ANY_TYPE else {"type": division.name}))
         return None
+
+    def amount(self, division: Division, milli: int) -> str:
+        """So much of a division with its name where there are several, as each tells of its own."""
+        return counted(milli) if len(self.divisions) == 1 else f"{gpus(milli)} {division.name}"
 
     def within_guarantee(self, leaf: int, quota_type: int, milli: int) -> bool:
         """Whether the path stays within its guarantees on every level."""

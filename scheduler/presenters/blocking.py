@@ -156,8 +156,9 @@ def _worth(*_: Any) -> Sentence:
 
 
 def _shortage(reason: Reason, _: Holders | None, around: Around) -> Sentence:
-    missing = _amount(round(1000 * (reason["guaranteed"] - reason["healthy"])))
-    return f"{missing} must come back into service, or guarantees be lowered by as much{_out(around, '')}", None
+    kind = str(reason.get("type", ""))
+    missing = _amount(round(1000 * (reason["guaranteed"] - reason["healthy"])), kind)
+    return f"{missing} must come back into service, or guarantees be lowered by as much{_out(around, kind)}", None
 
 
 # Room

@@ -17,9 +17,13 @@ Json = dict[str, Any]
 
 
 def told(scenario: Json, name: str, code: str) -> str:
-    plan = plan_of(scenario)
-    (detail,) = (one["detail"] for waiting in plan["waiting"] if waiting["job"] == name for one in waiting["reasons"] if one["code"] == code)
-    return str(detail)
+    (detail,) = details(scenario, name, code)
+    return detail
+
+
+def details(scenario: Json, name: str, code: str) -> list[str]:
+    found = [one for waiting in plan_of(scenario)["waiting"] if waiting["job"] == name for one in waiting["reasons"]]
+    return [str(one["detail"]) for one in found if one["code"] == code]
 
 
 def expected(scenario: Json) -> dict[str, str | None]:
@@ -414,3 +418,45 @@ def test_who_may_delay_the_reservation_of_a_job_above_its_guarantee_does_not_say
 
     assert why(16) == ("backfill", "stays within its guarantees; delays no reservation of a job that stays within its own")
     assert why(24) == ("backfill", "delays no reservation ahead of it")
+
+
+EITHER = {"role": {"gpu_types": [H100, A100]}}
+
+
+def test_where_shares_are_by_type_each_that_is_in_the_way_is_told_with_its_name() -> None:
+    nodes = [node("h"), node("a", gpu_type=A100)]
+    quotas = [quota("poor", {H100: 0}), quota("rich", {H100: 8, A100: 8})]
+    full = [running("old", [at("h", *FULL)], "rich"), running("older", [at("a", *FULL)], "rich")]
+    scenario = scene(nodes, quotas, [*full, job("either", "poor", 8, **EITHER)])
+
+    rest = "with 8 more it may only use what is idle"
+    assert details(scenario, "either", "share") == [f"poor uses 0 of a fair share of 0 {name}; {rest}" for name in (H100, A100)]
+
+
+def test_where_guarantees_are_by_type_each_that_is_in_the_way_is_told_with_its_name() -> None:
+    nodes = [node("h"), node("a", gpu_type=A100)]
+    fixed = job("fixed", "q", 8, preemptible=False, **EITHER)
+    scenario = scene(nodes, [quota("q", {H100: 4, A100: 4})], [fixed])
+
+    says = "non-preemptible work of q holds 0 of its guarantee of 4 {}; 8 more would exceed it"
+    assert details(scenario, "fixed", "guarantee") == [says.format(name) for name in (H100, A100)]
+
+
+@pytest.mark.parametrize(
+    ("asks", "told_of"),
+    [
+        ({"role": {"gpu_types": [A100]}}, [f"guarantees of 16 {A100} are in force; 8 are healthy"]),
+        ({"role": {"gpu_types": [H100]}}, []),
+        ({"quota_name": "limited", "role": {"gpu_types": [A100]}}, []),
+    ],
+)
+def test_a_shortage_is_told_to_whom_it_concerns(asks: Json, told_of: list[str]) -> None:
+    """More A100 are promised than there are; who asks for H100, or for whom there is room but for a limit, waits for something else."""
+    nodes = [node("h"), node("a", 10, gpu_type=A100, unhealthy_gpus=[8, 9])]
+    quotas = [quota("poor", {H100: 0}), quota("rich", {H100: 8, A100: 16}), quota("limited", {H100: 0}, limit=1)]
+    full = [running("old", [at("h", *FULL)], "rich"), running("older", [at("a", *range(7))], "rich"), running("small", [at("a", 7)], "limited")]
+    jobs = full if asks.get("quota_name") is None else full[2:]
+    scenario = scene(nodes, quotas, [*jobs, job("asks", **{"quota_name": "poor", "gpus": 1, **asks})])
+
+    assert details(scenario, "asks", "shortage") == told_of
+    assert reasons(plan_of(scenario), "asks")
