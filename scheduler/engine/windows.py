@@ -79,6 +79,12 @@ def _ends(job: Job, started: int) -> int:
     return NEVER if job.limit_ms is None else started + job.limit_ms
 
 
+def _came(job: Job) -> int:
+    """From when on it has asked for a place: since it was there and due."""
+    due = job.submitted if job.not_before is None else max(job.submitted, job.not_before)
+    return due if job.run.started is None else min(due, job.run.started)
+
+
 class Windows:
     def __init__(self, scenario: Scenario, grid: Grid) -> None:
         self.grid = grid
@@ -122,18 +128,17 @@ class Windows:
                 yield window.start + window.decay_ms
 
     def _decayed(self, window: Window) -> bool:
-        """Released: nobody who may use it runs or waits on its type, some time after its start."""
+        """Released: nobody who may use it had come for its type until some time after its start. Who comes later does not bring it back."""
         if window.decay_ms is None or self.now < window.start + window.decay_ms:
             return False
-        return not any(self.entitled(window, job) and self._claims(window, job) for job in self.scenario.jobs if job.run.state != "stopping")
+        until = window.start + window.decay_ms
+        return not any(_came(job) < until and self.entitled(window, job) and self._claims(window, job) for job in self.scenario.jobs)
 
     def _claims(self, window: Window, job: Job) -> bool:
-        """Whether it stands on GPUs of a window's type, or is due and would run there."""
+        """Whether it stands on GPUs of a window's type, or would run there."""
         grid, quota_type = self.grid, self._type(window)
-        if job.run.workers:
-            return any(grid.type_of[grid.index[worker.node]] == quota_type for worker in job.run.workers)
-        if job.not_before is not None and job.not_before > self.now:
-            return False
+        if places := job.run.workers or job.run.leaving:
+            return any(grid.type_of[grid.index[worker.node]] == quota_type for worker in places)
         asked = [role for role in job.kind.roles if role.gpus or role.parted]
         kinds = {node.gpu_type for node, of_type in zip(grid.nodes, grid.type_of, strict=True) if of_type == quota_type}
         return any(job.kind.speed(kind) and all(not role.gpu_types or kind in role.gpu_types for role in asked) for kind in kinds) and bool(asked)

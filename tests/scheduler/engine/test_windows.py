@@ -136,6 +136,36 @@ def test_who_runs_on_another_type_or_is_not_due_is_no_claim_to_a_window() -> Non
         assert promised["a"] == (0 if released else 8)
 
 
+def released(*jobs: dict, decay: int = 1800) -> bool:
+    """Whether a window of a's, which began an hour ago, is a's no more."""
+    window = {"name": "run", "quota": "a", "gpus": 8, "gpu_type": H100, "start": -3600, "end": 3600, "decay_s": decay}
+    plan = plan_of(scene([node("n0"), node("n1")], [quota("a", 8), quota("b")], [*jobs], reservations=[window]))
+    return {share["quota"]: share["guaranteed"] for share in plan["shares"]}["a"] == 8
+
+
+def test_a_released_window_does_not_come_back() -> None:
+    """Whoever is submitted later, whether he waits or runs by now, and also where nobody else waits for the GPUs."""
+    late = job("late", "a", 8, 2, submitted=0)
+    others = [running(f"other{place}", [at(f"n{place}", *range(8))], "b", started=-3000) for place in range(2)]
+    nodes, quotas = [node("n0"), node("n1")], [quota("a", 8), quota("b")]
+    window = {"name": "run", "quota": "a", "gpus": 8, "start": -3600, "end": 3600, "decay_s": 1800}
+
+    runs = running("late", [at("n0", *range(8))], "a", started=-1000) | {"submitted": -1100}
+    assert released(late) and released({**late, "submitted": -1800}) and released(runs)
+    assert actions(plan_of(scene(nodes, quotas, [*others, late], reservations=[window]))) == {}
+    plan = plan_of(scene(nodes, quotas, [{**late, "preemptible": False, "limit_s": 100}], reservations=[window]))
+    assert actions(plan) == {} and reasons(plan, "late") == {"guarantee"}
+
+
+def test_a_window_stays_with_who_came_in_time() -> None:
+    early = job("early", "a", 8, submitted=-1801)
+    gone = {**running("early", [at("n0", *range(8))], "a", started=-1801), "state": "stopping", "until": 60, "submitted": -1900}
+
+    assert not released(early) and not released({**early, "not_before": -1801}) and not released(gone)
+    assert not released(running("early", [at("n0", *range(8))], "a", started=-100) | {"submitted": -3600})
+    assert released({**early, "not_before": -1800})
+
+
 def test_a_window_widens_the_limit_of_its_own_type_only() -> None:
     nodes = [node("h"), node("a", gpu_type=A100, gpu_memory_gb=40)]
     window = {"name": "more", "quota": "q", "gpus": 4, "gpu_type": H100, "start": -60, "end": 3600}

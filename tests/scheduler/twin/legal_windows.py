@@ -45,15 +45,23 @@ def _bound(world: World, job: Job, window: Window) -> bool:
 def released(world: World, window: Window) -> bool:
     if window.decay is None or window.start > 0 or window.start + window.decay > 0:
         return False
-    return not any(entitled(world, job, window) and _claims(world, job, window) for job in world.jobs.values() if job.state != "stopping")
+    return not any(
+        _came(job) < window.start + window.decay and entitled(world, job, window) and _claims(world, job, window) for job in world.jobs.values()
+    )
+
+
+def _came(job: Job) -> int:
+    """When it was first to be served, as far as it shows."""
+    times = [max(job.submitted, job.not_before or job.submitted)]
+    return min(times if job.started is None else [*times, job.started])
 
 
 def _claims(world: World, job: Job, window: Window) -> bool:
-    """Whether it stands on GPUs of its type, or is due and accepts them."""
-    if job.workers:
-        return any(world.nodes[worker.node].quota_type == window.gpu_type for worker in job.workers)
+    """Whether it stands on GPUs of its type, or accepts them."""
+    if standing := job.workers or job.leaving:
+        return any(world.nodes[worker.node].quota_type == window.gpu_type for worker in standing)
     roles = [role for role in job.roles.values() if role.gpus or not role.whole]
-    if not roles or (job.not_before or 0) > 0:
+    if not roles:
         return False
     of_type = [node for node in world.nodes.values() if node.quota_type == window.gpu_type]
     return any(all(accepts(job, role, node) for role in roles) for node in of_type)
