@@ -4,6 +4,7 @@ They know nothing of scenarios. A checker raises `Bad`; `Faults` turns that into
 goes on behind it, so that a person sees everything that is wrong at once.
 """
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,6 +15,7 @@ Check = Callable[[Any], Any]
 LARGEST = 10**12  # any number in a scenario; beyond it sums could leave the exact range of what numpy holds
 MOST_FAULTS = 1000
 MISSING: Any = ...
+PLAIN = (dict, list, int, float, type(None))  # and true and false: what JSON spells in its own way
 
 
 class Bad(Exception):
@@ -114,7 +116,8 @@ def spell(path: tuple[str | int, ...]) -> str:
 
 
 def short(value: Any) -> str:
-    text = ascii(value)
+    """A value as it was written, or the beginning of it."""
+    text = ascii(value) if isinstance(value, str) or not isinstance(value, PLAIN) else json.dumps(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 

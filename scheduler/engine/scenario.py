@@ -154,6 +154,13 @@ def _as_it_is(value: Any) -> Any:
     return value
 
 
+def _factor(value: Any) -> int:
+    factor: int = scaled(1_000_000, most=1000)(value)
+    if not factor:
+        raise Bad("must be above 0")
+    return factor
+
+
 def _fairness(value: Any, faults: Faults) -> Fairness:
     table = {
         "half_life_s": (seconds, 604_800_000),
@@ -179,7 +186,7 @@ _SETTINGS = {
     "hysteresis_s": (seconds, 0),
     "backfill_depth": (whole(0, 100_000), 8),
     "backfill_notice_s": (seconds, 120_000),
-    "overrun": (scaled(1_000_000, most=1000), 1_000_000),
+    "overrun": (_factor, 1_000_000),
     "window_horizon_s": (seconds, 1_209_600_000),
     "repartition_per_hour": (whole(0, 100_000), 6),
     "max_wait_s": (_by_class(1000), FOR_NONE),

@@ -26,6 +26,7 @@ from .reading import (
     texts,
     whole,
 )
+from .scenario_gangs import check_groups, check_sharing, check_types
 from .scenario_places import Occupancy
 from .scenario_written import UNSET, Moment, UnsetType, WrittenCheckpoint, WrittenJob, WrittenWorker, kind_key, plain
 from .values import (
@@ -397,20 +398,22 @@ class JobReader:
         before = len(faults.found)
         placing = self.placing(fields["topology"], (*path, "topology")) or Placing()
         roles: list[Role] = []
-        for place, item in enumerate(faults.rows(fields["roles"], (*path, "roles"))):
+        rows = faults.rows(fields["roles"], (*path, "roles"))
+        for place, item in enumerate(rows):
             role = self.role(item, (*path, "roles", place), placing.tp_group)
             if role is None:
                 continue
+            check_groups(role, placing, path, place, faults)
             if any(other.name == role.name for other in roles):
                 faults.add((*path, "roles", place, "name"), f"{short(role.name)} is the name of another role of this job")
             roles.append(role)
         if not fields["roles"]:
             faults.add((*path, "roles"), "must name at least one role")
         rank = CLASS_RANK[fields["class"]]
-        sharing = self.sharing(fields["sharing"], roles, rank, placing, path)
+        sharing = check_sharing(fields["sharing"], roles, rank, placing, path, faults, told_all=len(roles) == len(rows))
         if not any(role.least for role in roles) and len(faults.found) == before:
             faults.add((*path, "roles"), "at least one role must need a worker (min)")
-        self.common_type(roles, path)
+        check_types(roles, path, faults)
         if len(faults.found) > before:
             return None
         preemptible = fields["preemptible"]
@@ -430,32 +433,6 @@ class JobReader:
             grace_ms=fields["grace_s"],
             throughput=fields["throughput"],
         )
-
-    def common_type(self, roles: list[Role], path: Path) -> None:
-        """A gang is judged in one quota type at a time, so its roles must have one in common."""
-        named = [set(role.gpu_types) for role in roles if role.gpu_types and (role.gpus or role.parted)]
-        if len(named) > 1 and not set.intersection(*named):
-            self.faults.add((*path, "roles"), "roles that share no GPU type are not supported: a gang stands in one quota type")
-
-    def sharing(self, stated: str | None, roles: list[Role], rank: int, placing: Placing, path: Path) -> str:
-        faults = self.faults
-        parted = [role for role in roles if role.parted]
-        wants_mig = any(role.mig is not None for role in roles)
-        sharing = stated or ("mig" if wants_mig else "mps" if parted else "exclusive")
-        if parted and sharing == "exclusive":
-            faults.add((*path, "sharing"), "a part of a GPU needs mig, mps or timeslice")
-        if not parted and sharing != "exclusive":
-            faults.add((*path, "sharing"), f"{sharing} needs a role that asks for a part (mig, gpu_memory_gb or gpu_share)")
-        if wants_mig and sharing != "mig":
-            faults.add((*path, "sharing"), f"a MIG profile can't be served by {sharing}")
-        if sharing == "mig" and any(role.share_milli is not None for role in roles):
-            faults.add((*path, "sharing"), "gpu_share needs mps or timeslice; MIG has profiles (mig) or memory (gpu_memory_gb)")
-        if sharing == "timeslice" and CLASS_RANK["interactive"] != rank:
-            faults.add((*path, "sharing"), "time slices serve the interactive class only")
-        groups = [placing.tp_group, *(role.placing.tp_group for role in roles if role.placing)]
-        if parted and max(groups) > 1:
-            faults.add((*path, "topology", "tp_group"), "a group that needs NVLink takes whole GPUs")
-        return sharing
 
     def placing(self, raw: Any, path: Path, group: int = 1) -> Placing | None:
         """Where workers stand together; what states no TP group of its own has `group`."""

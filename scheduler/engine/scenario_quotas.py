@@ -27,8 +27,8 @@ def _amount(value: Any) -> Amount:
 
 def _usage(value: Any) -> tuple[tuple[str, int], ...]:
     def part(item: Any) -> int:
-        if not 0 <= number(item) <= 1_000_000:
-            raise Bad("must be 0 or more")
+        if not 0 <= number(item) <= 1:
+            raise Bad(f"must be between 0 and 1, not {short(item)}")
         return round(item * 1_000_000)
 
     if type(value) is dict:
@@ -137,6 +137,7 @@ def read_windows(
         "decay_s": (optional(_seconds), None),
     }
     types = {node.quota_type for node in nodes or ()}
+    boards = {node.gpu_type for node in nodes or ()}
     found: list[Window] = []
     names: set[str] = set()
     for place, raw in enumerate(rows):
@@ -154,7 +155,8 @@ def read_windows(
         if fields["gpu_type"] is None and len(types) > 1:
             faults.add((*path, "gpu_type"), f"must name one of {', '.join(sorted(types))}")
         if nodes is not None and fields["gpu_type"] is not None and fields["gpu_type"] not in types:
-            faults.add((*path, "gpu_type"), f"no node has it; there are {', '.join(sorted(types)) or 'none'}")
+            what = "is a GPU type, and its nodes belong to quota types of their own" if fields["gpu_type"] in boards else "no node belongs to it"
+            faults.add((*path, "gpu_type"), f"{what}; a window names a quota type, and there are {', '.join(sorted(types)) or 'none'}")
         if fields["end"] is not None and fields["end"] <= fields["start"]:
             faults.add((*path, "end"), "must lie after start")
         rank = None if fields["class"] is None else CLASS_RANK[fields["class"]]

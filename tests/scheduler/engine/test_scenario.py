@@ -67,6 +67,17 @@ def faults_of(document: Any) -> dict[str, str]:
         (lambda s: s["nodes"][2].update(gpu_type="H10O"), "$.nodes[2].mig", "can't be split"),
         (lambda s: s["jobs"][1]["roles"][0].update(gpu_types=["H100-SXM-80GB", 5]), "$.jobs[1].roles[0].gpu_types[1]", "a string"),
         (lambda s: s["reservations"][0].update({"class": "batch"}), "$.reservations[0]", "either an owner"),
+        (lambda s: s["reservations"][0].update(gpu_type="H200"), "$.reservations[0].gpu_type", "no node belongs to it; a window names a quota type"),
+        (lambda s: s["quotas"][1].update(usage=1.5), "$.quotas[1].usage", "between 0 and 1"),
+        (lambda s: s["settings"].update(overrun=0), "$.settings.overrun", "must be above 0"),
+        (lambda s: s["settings"].update(overrun=1e-9), "$.settings.overrun", "must be above 0"),
+        (lambda s: s["settings"].update(forecast=None), "$.settings.forecast", "must be one of all, head, none, not null"),
+        (lambda s: s["jobs"][1].update(evictions=True), "$.jobs[1].evictions", "must be a whole number, not true"),
+        (lambda s: s["jobs"][1].update({"class": ["batch", None]}), "$.jobs[1].class", 'not ["batch", null]'),
+        (lambda s: s["jobs"][1]["topology"].update(tp_group=3), "$.jobs[1].topology.tp_group", "hold no whole groups of 3"),
+        (lambda s: s["jobs"][1]["roles"][0].update(topology={"tp_group": 5}), "$.jobs[1].roles[0].topology.tp_group", "hold no whole groups of 5"),
+        (lambda s: s["jobs"][2]["roles"][0].update(mig=None, gpu_share=0.0001), "$.jobs[2].roles[0].gpu_share", "above 0"),
+        (lambda s: s["jobs"][2]["roles"][0].update(gpus=1), "$.jobs[2].roles[0]", "exactly one of"),
         (lambda s: s["settings"].update(passes=["allocate", "magic"]), "$.settings.passes[1]", "no pass"),
         (lambda s: s.update(now=3), "$.now", "2026-11-20T09:00:00Z"),
         (lambda s: s.update(format="gpufleet-scenario/2"), "$.format", "gpufleet-scenario/1"),
@@ -80,6 +91,15 @@ def test_one_fault_is_one_line_at_its_path(change: Any, path: str, message: str)
 
     assert list(found) == [path], found
     assert message in found[path]
+
+
+def test_a_window_of_a_gpu_type_whose_nodes_belong_to_others_is_told_so() -> None:
+    nodes = [node("n0", quota_type="pa"), node("n1", quota_type="pb")]
+    window = {"name": "w", "quota": "q", "gpus": 8, "gpu_type": "H100-SXM-80GB", "start": -1}
+    found = faults_of(scene(nodes, [quota("q")], [], reservations=[window]))
+
+    said = "is a GPU type, and its nodes belong to quota types of their own; a window names a quota type, and there are pa, pb"
+    assert found == {"$.reservations[0].gpu_type": said}
 
 
 def test_all_faults_are_told_at_once() -> None:
