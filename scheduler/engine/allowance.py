@@ -1,9 +1,9 @@
 """When a quota's limit lets a waiting job start, by the estimates of who counts against it."""
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from heapq import heappop, heappush
 from typing import NamedTuple
 
 from .lookahead import FOREVER
@@ -27,8 +27,61 @@ class Taken(NamedTuple):
 
 @dataclass(slots=True)
 class Allowance:
-    used: int = 0  # milli-GPU
-    releases: list[tuple[int, int]] = field(default_factory=list)  # (milliseconds from now, milli-GPU), the next in front
+    """What counts against one limit from each moment on, in milli-GPU; behind the last moment it stays so."""
+
+    moments: list[int] = field(default_factory=lambda: [0])  # milliseconds from now
+    levels: list[int] = field(default_factory=lambda: [0])
+    _since: dict[tuple[int, int], int] = field(default_factory=dict)  # from when on so much may count already, for so long: never earlier again
+
+    def count(self, milli: int, start: int, end: int) -> None:
+        if end > start:
+            first = self._cut(start)
+            last = len(self.levels) if end >= FOREVER else self._cut(end)
+            for place in range(first, last):
+                self.levels[place] += milli
+            if last < len(self.levels):
+                self._join(last)
+            self._join(first)
+
+    def may_open(self, room: int, length: int) -> bool:
+        """A bound: False where too much counts for ever."""
+        return room >= 0 and (self.levels[-1] <= room or (length < FOREVER and len(self.levels) > 1))
+
+    def opens(self, room: int, since: int, length: int) -> int | None:
+        """The first moment from which on no more than so much counts for so long: not before there is room for a stay of half that."""
+        half = 1 << max(0, length.bit_length() - 1)
+        known = self._since.get((room, half), 0)
+        first = self._search(room, known, half)
+        if first is None:
+            return None
+        self._since[room, half] = first
+        return self._search(room, max(first, since), length)
+
+    def _search(self, room: int, since: int, length: int) -> int | None:
+        moments, levels = self.moments, self.levels
+        at, until = since, since + length
+        for place in range(bisect_right(moments, since) - 1, len(levels)):
+            if at >= 0 and moments[place] >= until:
+                return at
+            if levels[place] > room:
+                at = -1
+            elif at < 0:
+                at = moments[place]
+                until = at + length
+        return at if at >= 0 else None
+
+    def _cut(self, moment: int) -> int:
+        """The place of a moment, from which on something changes."""
+        place = bisect_left(self.moments, moment)
+        if place == len(self.moments) or self.moments[place] != moment:
+            self.moments.insert(place, moment)
+            self.levels.insert(place, self.levels[place - 1])
+        return place
+
+    def _join(self, place: int) -> None:
+        """Where nothing changes any more there need be no place."""
+        if place and self.levels[place] == self.levels[place - 1]:
+            del self.moments[place], self.levels[place]
 
 
 class Allowances:
@@ -37,31 +90,34 @@ class Allowances:
     def __init__(self, cycle: Cycle) -> None:
         self.cycle = cycle
 
-    def opens(self, work: Work, quota_type: int, milli: int) -> int | None:
-        """From when on, in milliseconds from now, no limit stands in the way; None: nobody knows."""
-        latest = 0
-        for key, most in self._limits(work.home, quota_type):
-            allowance = self._by_limit.setdefault(key, Allowance())
-            over = allowance.used + milli - most
-            releases = [*allowance.releases] if over > 0 else []
-            while over > 0:
-                if not releases:
-                    return None
-                at, freed = heappop(releases)
-                over -= freed
-                latest = max(latest, at)
-        return latest
+    def may_open(self, work: Work, quota_type: int, milli: int, length: int) -> bool:
+        """A bound: False where nobody knows when its limits could let it in."""
+        return all(allowance.may_open(room, length) for allowance, room in self._rooms(work, quota_type, milli))
+
+    def opens(self, work: Work, quota_type: int, milli: int, length: int, since: int) -> int | None:
+        """From when on, in milliseconds from now, no limit stands in the way of a stay of so long; None: nobody knows."""
+        rooms = self._rooms(work, quota_type, milli)
+        at, agree = since, 0
+        while agree < len(rooms):
+            allowance, room = rooms[agree]
+            opens = allowance.opens(room, at, length)
+            if opens is None:
+                return None
+            if opens > at and agree:
+                at, agree = opens, 0  # those before are asked again
+            else:
+                at, agree = opens, agree + 1
+        return at
+
+    def _rooms(self, work: Work, quota_type: int, milli: int) -> list[tuple[Allowance, int]]:
+        """Its limits, each with what may count already as it starts."""
+        return [(self._by_limit.setdefault(key, Allowance()), most - milli) for key, most in self._limits(work.home, quota_type)]
 
     def take(self, taken: Taken) -> None:
-        """It counts from then on."""
+        """It counts from then on, as long as it stays."""
         work, quota_type, milli, at, length = taken
-        for key, most in self._limits(work.home, quota_type):
-            allowance = self._by_limit.setdefault(key, Allowance())
-            allowance.used += milli
-            while allowance.used > most and allowance.releases:
-                allowance.used -= heappop(allowance.releases)[1]
-            if length < FOREVER:
-                heappush(allowance.releases, (at + length, milli))
+        for key, _ in self._limits(work.home, quota_type):
+            self._by_limit.setdefault(key, Allowance()).count(milli, at, at + length)
 
     def _limits(self, leaf: int, quota_type: int) -> Iterator[tuple[Key, int]]:
         tree = self.cycle.tree
@@ -82,8 +138,5 @@ class Allowances:
             if work.seats:
                 end = cycle.ends_at(work)
                 for key, _ in self._limits(work.charged_leaf, work.quota_type):
-                    allowance = found.setdefault(key, Allowance())
-                    allowance.used += work.milli
-                    if end < NEVER:
-                        heappush(allowance.releases, (max(0, end - cycle.now), work.milli))
+                    found.setdefault(key, Allowance()).count(work.milli, 0, FOREVER if end >= NEVER else end - cycle.now)
         return found

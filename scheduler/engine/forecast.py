@@ -60,15 +60,11 @@ def serving(
 
 
 class Foreseen(NamedTuple):
-    """A date, the type that it is about, and from when on the gates let the job in: the later of the two is when it starts."""
+    """A date, the type that it is about, and when the gates let the job in, which is when it starts: then or later."""
 
     date: Date
     quota_type: int
-    opens: int
-
-    @property
-    def at(self) -> int:
-        return max(self.date.at, self.opens)
+    at: int
 
 
 def earliest_of(
@@ -80,13 +76,19 @@ def earliest_of(
         milli = cycle.cluster.wants_milli(work.kind, work.missing(), quota_type)
         if work.fixed and cycle.tree.fixed_gate(work.home, quota_type, milli, NEVER) is not None:
             continue  # nothing that ends by itself is sure to make room inside a guarantee
-        opens = allowances.opens(work, quota_type, milli) if cycle.tree.limited else 0
-        found = None if opens is None else cycle.book.earliest(ahead, work, quota_type, rehearsal)
-        if found is None or opens is None:
+        length = cycle.book.length(work)
+        if cycle.tree.limited and not allowances.may_open(work, quota_type, milli, length):
             continue
+        found = cycle.book.earliest(ahead, work, quota_type, rehearsal)
+        if found is None:
+            continue
+        since = found.at
         if cycle.settings.hysteresis_ms and cycle.backoff(work, work.home, quota_type, milli) is not None:
-            opens = max(opens, cycle.backoff_until(work) - cycle.now)
-        foreseen = Foreseen(found, quota_type, opens)
+            since = max(since, cycle.backoff_until(work) - cycle.now)
+        at = allowances.opens(work, quota_type, milli, length, since) if cycle.tree.limited else since
+        if at is None:
+            continue
+        foreseen = Foreseen(found, quota_type, at)
         if best is None or foreseen.at < best.at:
             best = foreseen
     return best
