@@ -92,7 +92,8 @@ class Asking:
             assert not_before is not None
             if not_before > cycle.now:
                 at = spell_instant(not_before)
-                static[work.order] = (reason("held", f"not before {at}", until=at),)
+                detail = f"submitted only at {at}" if work.job.submitted == not_before else f"not before {at}"
+                static[work.order] = (reason("held", detail, until=at),)
             else:
                 del self.held[work]
                 joined.setdefault((work.home, work.form), []).append(work)

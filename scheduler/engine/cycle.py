@@ -1,6 +1,7 @@
 """One plan: let the passes try what they can, gentlest first, until none adds anything; then say what came of it."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import TypeVar
@@ -39,7 +40,7 @@ def make_plan(scenario: Scenario, kept: Kept | None = None) -> Plan:
 
     `kept` only saves time: with it or without it the plan is the same.
     """
-    return _planned(scenario, kept, conclude, tells=True)
+    return _planned(_without_later(scenario), kept, conclude, tells=True)
 
 
 def make_course(scenario: Scenario, kept: Kept, before: int | None = None, steps: Sequence[Step] | None = None) -> Course:
@@ -57,6 +58,15 @@ def make_course(scenario: Scenario, kept: Kept, before: int | None = None, steps
         if course is not None:
             return course
     return _planned(scenario, kept, partial(carry_on, before=before), tells=False, cluster=cluster)
+
+
+def _without_later(scenario: Scenario) -> Scenario:
+    """Who is submitted only later is not due until then. Who plays plans forward hands over nobody before he has come."""
+    now, jobs = scenario.now, scenario.jobs
+    if not jobs or jobs[-1].submitted <= now:
+        return scenario
+    later = [replace(job, not_before=max(job.submitted, job.not_before or now)) if job.submitted > now else job for job in jobs]
+    return replace(scenario, jobs=tuple(later))
 
 
 def _planned(scenario: Scenario, kept: Kept | None, end: Callable[[Cycle], T], *, tells: bool, cluster: Cluster | None = None) -> T:

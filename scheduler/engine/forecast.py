@@ -68,9 +68,9 @@ class Foreseen(NamedTuple):
 
 
 def earliest_of(
-    cycle: Cycle, work: Work, types: tuple[int, ...], ahead: Lookahead, rehearsal: Rehearsal | None, allowances: Allowances
+    cycle: Cycle, work: Work, types: tuple[int, ...], ahead: Lookahead, rehearsal: Rehearsal | None, allowances: Allowances, due: int = 0
 ) -> Foreseen | None:
-    """The earliest date in one of the types."""
+    """The earliest date in one of the types; `due`: from when on, in milliseconds from now."""
     best: Foreseen | None = None
     for quota_type in types:
         milli = cycle.cluster.wants_milli(work.kind, work.missing(), quota_type)
@@ -82,7 +82,7 @@ def earliest_of(
         found = cycle.book.earliest(ahead, work, quota_type, rehearsal)
         if found is None:
             continue
-        since = found.at
+        since = max(due, ahead.now - cycle.now + found.at)
         if cycle.settings.hysteresis_ms and cycle.backoff(work, work.home, quota_type, milli) is not None:
             since = max(since, cycle.backoff_until(work) - cycle.now)
         at = allowances.opens(work, quota_type, milli, length, since) if cycle.tree.limited else since
@@ -126,6 +126,26 @@ class Forecast:
         rehearsal = book.rehearsal(ahead)
         for work, types in in_turn(cycle, lambda work: work.order not in self.predicted):
             self._predict(work, types, ahead, rehearsal, allowances)
+        if cycle.asking.held:
+            self._not_due(ahead, rehearsal, allowances)
+
+    def _not_due(self, ahead: Lookahead, rehearsal: Rehearsal, allowances: Allowances) -> None:
+        """Who is held until a moment to come, behind everyone who is due: by counting GPUs from then on, where that tells."""
+        cycle, book, later = self.cycle, self.cycle.book, ahead.copy()
+        for due, order, work in sorted((work.job.not_before or 0, work.order, work) for work in cycle.asking.held):
+            blocked, types = cycle.alike(work)
+            if blocked:
+                continue
+            since, length = due - cycle.now, book.length(work)
+            counted = book.only_gpus_count(work.form) and not cycle.cluster.windows.upcoming
+            later.pass_time(due)
+            foreseen = earliest_of(cycle, work, types, later if counted else ahead, None if counted else rehearsal, allowances, since)
+            if foreseen is None:
+                continue
+            self._take(allowances, work, foreseen.quota_type, foreseen.at, length)
+            if counted and foreseen.at == since + foreseen.date.at:
+                later.reserve(foreseen.date.at, length, foreseen.date.places)
+            self.predicted[order] = cycle.now + foreseen.at
 
     def _predict(self, work: Work, types: tuple[int, ...], ahead: Lookahead, rehearsal: Rehearsal, allowances: Allowances) -> None:
         cycle = self.cycle

@@ -12,7 +12,6 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from itertools import takewhile
 
 from django.db import Error, connection, transaction
 
@@ -280,8 +279,7 @@ class _Tick:
     def _moment_of(self, plan: Plan, snapshot: Snapshot) -> datetime:
         """The moment of what this plan does: no job begins before it was submitted, though the tick had begun by then."""
         now = snapshot.scenario.now
-        newest = takewhile(lambda job: job.submitted > now, reversed(snapshot.scenario.jobs))
-        came = {job.name: job.submitted for job in newest if job.submitted <= now + A_WRONG_CLOCK_MS}
+        came = {name: submitted for name, submitted in snapshot.came.items() if submitted <= now + A_WRONG_CLOCK_MS}
         later = max((came[decision.job] for decision in plan.decisions if decision.job in came), default=None)
         return self.now if later is None else EPOCH + timedelta(milliseconds=later)
 

@@ -1,9 +1,10 @@
 """Taking a snapshot: read the rows of one moment, reuse what is unchanged, and leave out what can't be planned."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from itertools import chain, islice
+from itertools import chain, islice, takewhile
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from gpufleet.core.moment import one_moment
@@ -59,6 +60,7 @@ class Snapshot:
     tree: TreeView
     left_out: Mapping[str, LeftOut]
     kept: Kept
+    came: Mapping[str, int]  # by the name of a job that has come since it was begun, when; its scenario says that it is there
 
 
 @dataclass(slots=True)
@@ -98,6 +100,7 @@ class Snapshots:
         tree = self._tree_of((*tree_raw, tuple(sorted(fleet.capacity_milli.items()))), {row[rows_of.QUOTA] for row in rows})
         jobs, left_out, blocked = self._jobs(rows, standing, fleet, tree, now, start_timeout)
         fleet = self._without(fleet, blocked)
+        there, came = _come(jobs, millis(now))
         scenario = Scenario(
             now=millis(now),
             settings=settings,
@@ -106,9 +109,9 @@ class Snapshots:
             quotas=tree.quotas,
             windows=(),
             demand=(),
-            jobs=tuple(known.job for known in jobs),
+            jobs=there,
         )
-        return Snapshot(scenario, {known.job.name: known.row for known in jobs}, fleet, tree, left_out, self.kept)
+        return Snapshot(scenario, {known.job.name: known.row for known in jobs}, fleet, tree, left_out, self.kept, came)
 
     @property
     def kinds(self) -> Kinds:
@@ -216,6 +219,15 @@ def _as_of(known: _Known, now: int) -> _Known:
         return known
     after = run.given_up() if run.state == "reserved" else replace(run, state="stopping")
     return _Known(known.source, replace(known.job, run=after), known.row)
+
+
+def _come(jobs: Sequence[_Known], now: int) -> tuple[tuple[Job, ...], dict[str, int]]:
+    """All of them as come by now, and when those came who did while this was read, or by a clock that is ahead."""
+    came = {known.job.name: known.job.submitted for known in takewhile(lambda known: known.job.submitted > now, reversed(jobs))}
+    if not came:
+        return tuple(known.job for known in jobs), came
+    there = (replace(known.job, submitted=now) if known.job.name in came else known.job for known in jobs)
+    return tuple(sorted(there, key=attrgetter("submitted", "name"))), came
 
 
 def _asked(now: datetime) -> tuple[tuple[Any, ...], tuple[Any, ...], list[Any], Standing]:

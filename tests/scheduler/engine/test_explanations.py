@@ -238,6 +238,32 @@ def test_who_can_never_start_as_he_is_is_told_what_would_start_him(
     assert waiting["would_start_if"] == (None if change is None else {"change": change[0], "to": change[1]})
 
 
+def test_who_is_not_due_yet_is_expected_as_soon_as_he_is_or_when_there_is_room_then() -> None:
+    held = running("held", [at("n0", *range(8))], limit_s=900, started=0)
+    soon, later = job("soon", gpus=8, not_before=100, limit_s=60), job("later", gpus=8, not_before=130, limit_s=60)
+
+    assert expected(scene([node("n0")], [quota("q", 8)], [soon])) == {"soon": "2026-11-20T09:01:40Z"}
+    assert expected(scene([node("n0")], [quota("q", 8)], [soon, later])) == {"soon": "2026-11-20T09:01:40Z", "later": "2026-11-20T09:02:40Z"}
+    assert expected(scene([node("n0")], [quota("q", 8)], [held, soon])) == {"soon": "2026-11-20T09:15:00Z"}
+    assert expected(scene([node("n0")], [quota("q", 8)], [{**soon, "roles": [{"gpus": 16}]}])) == {"soon": None}
+    limited = scene([node("n0"), node("n1")], [quota("q", 8, limit=8)], [held, soon])
+    assert expected(limited) == {"soon": "2026-11-20T09:15:00Z"}
+
+
+def test_who_is_submitted_only_later_is_not_there_yet() -> None:
+    """He starts in no plan of today, asks for no share, and is told when he comes, as is when to plan again."""
+    jobs = [job("first", "a", 8, submitted=500), job("second", "b", 8, submitted=600, not_before=700), job("now", "b", 8, submitted=-1)]
+    scenario = scene([node("n0"), node("n1")], [quota("a", 8), quota("b")], jobs)
+    plan = plan_of(scenario)
+
+    assert actions(plan) == {"now": "start"}
+    assert told(scenario, "first", "held") == "submitted only at 2026-11-20T09:08:20Z"
+    assert told(scenario, "second", "held") == "not before 2026-11-20T09:11:40Z"
+    assert plan["next_wake"] == "2026-11-20T09:08:20Z"
+    assert {share["quota"]: share["fair"] for share in plan["shares"]} == {"a": 0, "b": 8}
+    assert actions(plan_of(scene([node("n0")], [quota("a", 8)], [job("first", "a", 8, submitted=0)]))) == {"first": "start"}
+
+
 def test_an_empty_instance_that_somebody_could_use_is_not_idle_in_vain() -> None:
     layout = [{"gpu": 0, "instances": [{"profile": "1g.10gb", "start": 0}, {"profile": "3g.40gb", "start": 4}]}]
     for role, vain in (({"mig": "3g.40gb"}, 1), ({"gpu_memory_gb": 30}, 1), ({"gpu_memory_gb": 5}, 0), ({"mig": "7g.80gb"}, 2)):

@@ -50,7 +50,7 @@ def test_a_job_that_ends_before_the_floor_may_use_it() -> None:
 
 
 def test_beside_the_floor_there_is_room_for_what_can_never_leave() -> None:
-    jobs = [job(name, "batch", 1, submitted=age, grace_s=3600) for age, name in enumerate(("a", "b", "c"))]
+    jobs = [job(name, "batch", 1, submitted=age - 3, grace_s=3600) for age, name in enumerate(("a", "b", "c"))]
     plan = plan_of(night(*jobs))
 
     assert actions(plan) == {"a": "start", "b": "start"}

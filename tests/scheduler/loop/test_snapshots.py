@@ -70,6 +70,21 @@ def test_the_export_is_the_same_scenario_and_gives_the_same_plan() -> None:
     assert json.loads(speller.spell(snapshot.scenario)) == json.loads(document)  # the second time from what is known
 
 
+def test_who_came_by_a_clock_that_is_ahead_has_come() -> None:
+    """Nothing waits for the clock of the scheduler to catch up, and the plan can be made again from its file."""
+    builders.node(gpus=8)
+    ahead = submit(leaf("team", 8), gpus=8, at=NOON + timedelta(milliseconds=40))
+    snapshots = Snapshots()
+    first = take(snapshots)
+    (job,) = first.scenario.jobs
+
+    assert job.name == ahead.public_id
+    assert job.submitted == first.scenario.now
+    assert [one.action for one in make_plan(load(json.dumps(spelt(first.scenario)))).decisions] == ["start"]
+    assert first.came == {job.name: job.submitted + 40}
+    assert take(snapshots, NOON + timedelta(milliseconds=40)).came == {}
+
+
 def test_who_was_promised_places_until_now_is_shown_without_them() -> None:
     """Also where no timer has run yet: what a page asks of the engine, and the export, are no plans of the loop."""
     loop = busy_world()

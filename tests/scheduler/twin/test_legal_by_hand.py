@@ -86,6 +86,7 @@ WRONG: dict[str, tuple[Json, Json, str]] = {
         "non-preemptible 2000 milli",
     ),
     "not due": (fleet(job("w", not_before=10)), plan(start("w", at("n1", 0))), "it is not due yet"),
+    "not there": (fleet(job("w", submitted=10)), plan(start("w", at("n1", 0))), "it is not due yet"),
     "back too soon": (
         fleet(job("w", evictions=2, last_evicted=-59), quotas=[quota("a", 0)], hysteresis_s=1),
         plan(start("w", at("n1", 0))),

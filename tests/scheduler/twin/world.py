@@ -199,6 +199,11 @@ class Window:
         return self.start <= time and (self.end is None or time < self.end)
 
 
+def _due(not_before: int | None, submitted: int) -> int | None:
+    """Who comes only later is not due before."""
+    return not_before if submitted <= 0 else max(submitted, not_before or submitted)
+
+
 @dataclass
 class World:
     now: datetime
@@ -417,7 +422,7 @@ class Reader:
             preemption_delay=self.seconds(raw.get("preemption_delay_s") or 0) or 0,
             estimate=self.seconds(raw.get("estimate_s")),
             limit=self.seconds(raw.get("limit_s")),
-            not_before=self.time(raw.get("not_before")),
+            not_before=_due(self.time(raw.get("not_before")), self.time(raw.get("submitted", 0)) or 0),
             checkpoint=raw.get("checkpoint"),
             checkpoint_stated="checkpoint" in raw,
             grace=self.seconds(raw.get("grace_s", 0)) or 0,
