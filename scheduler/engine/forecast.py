@@ -72,6 +72,7 @@ def earliest_of(
 ) -> Foreseen | None:
     """The earliest date in one of the types; `due`: from when on, in milliseconds from now."""
     best: Foreseen | None = None
+    windows = cycle.cluster.windows
     for quota_type in types:
         milli = cycle.cluster.wants_milli(work.kind, work.missing(), quota_type)
         if work.fixed and cycle.tree.fixed_gate(work.home, quota_type, milli, NEVER) is not None:
@@ -80,9 +81,16 @@ def earliest_of(
         if cycle.tree.limited and not allowances.may_open(work, quota_type, milli, length):
             continue
         found = cycle.book.earliest(ahead, work, quota_type, rehearsal)
+        since = due
+        if found is None and windows.upcoming:  # then when those that are in the way have begun
+            found = cycle.book.earliest(ahead, work, quota_type, rehearsal, heeds_windows=False)
+            begun = None if found is None else windows.begun(cycle.cluster, work, quota_type, milli, cycle.now + max(due, found.at))
+            if begun is None:
+                continue
+            since = begun - cycle.now
         if found is None:
             continue
-        since = max(due, ahead.now - cycle.now + found.at)
+        since = max(since, ahead.now - cycle.now + found.at)
         if cycle.settings.hysteresis_ms and cycle.backoff(work, work.home, quota_type, milli) is not None:
             since = max(since, cycle.backoff_until(work) - cycle.now)
         at = allowances.opens(work, quota_type, milli, length, since) if cycle.tree.limited else since

@@ -293,8 +293,10 @@ class Prospects(ABC):
     def length(self, work: Work) -> int:
         return min(FOREVER, self.cycle.duration(work))
 
-    def earliest(self, ahead: Lookahead, work: Work, quota_type: int, rehearsal: Rehearsal | None = None) -> Date | None:
-        """When and where its minimum could start.
+    def earliest(
+        self, ahead: Lookahead, work: Work, quota_type: int, rehearsal: Rehearsal | None = None, *, heeds_windows: bool = True
+    ) -> Date | None:
+        """When and where its minimum could start, or could if no window were to come.
 
         By counting GPUs, role by role, where that decides; else that is the soonest moment from which on it is tried. What takes parts of GPUs
         is only tried for a forecast, which hands over its own rehearsal: nothing is kept for it.
@@ -304,12 +306,13 @@ class Prospects(ABC):
         if (parted and rehearsal is None) or not any(roles[place].gpus or roles[place].parted for place, _ in wants):
             return None
         length = self.length(work)
-        if not work.seats and self.only_gpus_count(work.form) and not self.cycle.cluster.windows.upcoming:
+        windows = heeds_windows and self.cycle.cluster.windows.upcoming
+        if not work.seats and self.only_gpus_count(work.form) and not windows:
             return self.counted(ahead, work.form, quota_type, length)
         bound = self._by_counting(ahead, work, quota_type, length)
         if bound is None or self._over_by_then(work, bound.at):
             return None
-        if self.cycle.cluster.windows.upcoming:
+        if windows:
             bound = self._beside_windows(ahead, work, quota_type, length, bound)
             if bound is None:
                 return None

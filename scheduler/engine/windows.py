@@ -16,6 +16,7 @@ from .values import Job, Kind, Placed, Preemptible, Quota, Scenario, Window
 
 NEVER = 1 << 62
 MOST_CHOICES = 500  # of blocks, to find some for all windows together
+MOST_STARTS = 8  # of windows that are tried for one job
 Holders = dict[int, list[tuple[Job, int]]]
 
 
@@ -344,6 +345,11 @@ class Windows:
     def lets(self, cluster: Charged, work: Holder, quota_type: int, milli: int, started: int) -> bool:
         """Whether no window on all of a type that begins later is in the way of a start at an instant."""
         return not any(region.whole for _, region in self._in_the_way(cluster, work, quota_type, milli, started))
+
+    def begun(self, cluster: Charged, work: Holder, quota_type: int, milli: int, since: int) -> int | None:
+        """When the first of those begins, from an instant on, behind which no later one is in the way of a start."""
+        starts = sorted({ahead.window.start for ahead in self.upcoming if ahead.window.start >= since})
+        return next((at for at in starts[:MOST_STARTS] if not any(self._in_the_way(cluster, work, quota_type, milli, at))), None)
 
     def kept_off(self, cluster: Charged, work: Holder, quota_type: int, milli: int, started: int) -> int:
         """The nodes of which a start at an instant must stay off, as a block of them is kept for a window that begins later."""

@@ -301,7 +301,7 @@ def test_no_place_is_kept_for_who_would_not_be_let_in_then() -> None:
         short = job("short", gpus=8, limit_s=600, preemptible=False, submitted=-50)
         plan = plan_of(scene(leafed(1, 1), [quota("q", 16), quota("a")], [stays, short], reservations=[window]))
         assert [(one["action"], one["job"]) for one in plan["decisions"]] == [("start", "short")]
-        assert [one["predicted_start"] for one in plan["waiting"]] == [None]
+        assert [one["predicted_start"] for one in plan["waiting"]] == ["2026-11-20T10:00:00Z"], "nobody keeps him out once it has begun"
 
         alone = plan_of(scene(leafed(1, 1), [quota("q", 8), quota("a")], [stays], reservations=[window]))
         assert alone["decisions"] == []
@@ -337,7 +337,18 @@ def test_a_window_is_told_beside_the_lack_of_room() -> None:
     plan = plan_of(scene([node("n0")], [quota("q", 16)], [held, job("stays", gpus=8, preemptible=False)], reservations=[floor]))
 
     assert {"capacity", "window"} <= reasons(plan, "stays")
-    assert [one["predicted_start"] for one in plan["waiting"]] == [None]
+    assert [one["predicted_start"] for one in plan["waiting"]] == ["2026-11-20T10:00:00Z"]
+
+
+def test_who_is_kept_out_by_one_window_after_the_other_is_expected_when_the_last_one_has_begun() -> None:
+    first = {"name": "first", "quota": "a", "gpus": 4, "start": 1000, "end": 5000}
+    second = {**first, "name": "second", "start": 2500}
+    slow = job("slow", "b", 8, grace_s=700)
+    for windows, limit, minute in (([first], 99_999, "16:40"), ([first, second], 99_999, "41:40"), ([first, second], 1001, "16:40")):
+        tree, asks = [quota("a", 4), quota("b", 4)], {**slow, "limit_s": limit}
+        plan = plan_of(scene([node("n0")], tree, [asks], reservations=[{**one, "notice_s": 600} for one in windows]))
+        assert [one["predicted_start"] for one in plan["waiting"]] == [f"2026-11-20T09:{minute}Z"]
+        assert plan["decisions"] == []
 
 
 def test_behind_a_window_that_has_begun_by_then_a_place_is_kept() -> None:
