@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from .lookahead import FOREVER
 from .state import Cycle
+from .tree import Tree
 from .windows import NEVER
 from .work import Work
 
@@ -90,13 +91,13 @@ class Allowances:
     def __init__(self, cycle: Cycle) -> None:
         self.cycle = cycle
 
-    def may_open(self, work: Work, quota_type: int, milli: int, length: int) -> bool:
-        """A bound: False where nobody knows when its limits could let it in."""
-        return all(allowance.may_open(room, length) for allowance, room in self._rooms(work, quota_type, milli))
+    def may_open(self, work: Work, quota_type: int, milli: int, length: int, tree: Tree) -> bool:
+        """A bound: False where nobody knows when its limits, as a tree has them, could let it in."""
+        return all(allowance.may_open(room, length) for allowance, room in self._rooms(work, quota_type, milli, tree))
 
-    def opens(self, work: Work, quota_type: int, milli: int, length: int, since: int) -> int | None:
+    def opens(self, work: Work, quota_type: int, milli: int, length: int, since: int, tree: Tree) -> int | None:
         """From when on, in milliseconds from now, no limit stands in the way of a stay of so long; None: nobody knows."""
-        rooms = self._rooms(work, quota_type, milli)
+        rooms = self._rooms(work, quota_type, milli, tree)
         at, agree = since, 0
         while agree < len(rooms):
             allowance, room = rooms[agree]
@@ -109,26 +110,15 @@ class Allowances:
                 at, agree = opens, agree + 1
         return at
 
-    def _rooms(self, work: Work, quota_type: int, milli: int) -> list[tuple[Allowance, int]]:
+    def _rooms(self, work: Work, quota_type: int, milli: int, tree: Tree) -> list[tuple[Allowance, int]]:
         """Its limits, each with what may count already as it starts."""
-        return [(self._by_limit.setdefault(key, Allowance()), most - milli) for key, most in self._limits(work.home, quota_type)]
+        return [(self._by_limit.setdefault(key, Allowance()), most - milli) for key, most in _limits(tree, work.home, quota_type)]
 
     def take(self, taken: Taken) -> None:
         """It counts from then on, as long as it stays."""
         work, quota_type, milli, at, length = taken
-        for key, _ in self._limits(work.home, quota_type):
+        for key, _ in _limits(self.cycle.tree, work.home, quota_type):
             self._by_limit.setdefault(key, Allowance()).count(milli, at, at + length)
-
-    def _limits(self, leaf: int, quota_type: int) -> Iterator[tuple[Key, int]]:
-        tree = self.cycle.tree
-        if not tree.limited:
-            return
-        for place in tree.path[leaf]:
-            total, caps = tree.limit_total[place], tree.limit_by_type[place]
-            if total is not None:
-                yield (place, EVERY_TYPE), total
-            if caps is not None and quota_type in caps:
-                yield (place, quota_type), caps[quota_type]
 
     @cached_property
     def _by_limit(self) -> dict[Key, Allowance]:
@@ -137,6 +127,17 @@ class Allowances:
         for work in cycle.cluster.works if cycle.tree.limited else ():
             if work.seats:
                 end = cycle.ends_at(work)
-                for key, _ in self._limits(work.charged_leaf, work.quota_type):
+                for key, _ in _limits(cycle.tree, work.charged_leaf, work.quota_type):
                     found.setdefault(key, Allowance()).count(work.milli, 0, FOREVER if end >= NEVER else end - cycle.now)
         return found
+
+
+def _limits(tree: Tree, leaf: int, quota_type: int) -> Iterator[tuple[Key, int]]:
+    if not tree.limited:
+        return
+    for place in tree.path[leaf]:
+        total, caps = tree.limit_total[place], tree.limit_by_type[place]
+        if total is not None:
+            yield (place, EVERY_TYPE), total
+        if caps is not None and quota_type in caps:
+            yield (place, quota_type), caps[quota_type]

@@ -17,7 +17,7 @@ from .rehearsal import Rehearsal, newly_shared
 from .state import Cycle
 from .taking import request
 from .told import Date
-from .tree import Division
+from .tree import Division, Tree
 from .values import Kind, Preemptible
 from .windows import NEVER
 from .work import Work
@@ -68,17 +68,24 @@ class Foreseen(NamedTuple):
 
 
 def earliest_of(
-    cycle: Cycle, work: Work, types: tuple[int, ...], ahead: Lookahead, rehearsal: Rehearsal | None, allowances: Allowances, due: int = 0
+    cycle: Cycle,
+    work: Work,
+    types: tuple[int, ...],
+    ahead: Lookahead,
+    rehearsal: Rehearsal | None,
+    allowances: Allowances,
+    due: int = 0,
+    then: Tree | None = None,
 ) -> Foreseen | None:
-    """The earliest date in one of the types; `due`: from when on, in milliseconds from now."""
+    """The earliest date in one of the types; `due`: from when on, in milliseconds from now, and `then` with which limits."""
     best: Foreseen | None = None
-    windows = cycle.cluster.windows
+    windows, tree = cycle.cluster.windows, then or cycle.tree
     for quota_type in types:
         milli = cycle.cluster.wants_milli(work.kind, work.missing(), quota_type)
         if work.fixed and cycle.tree.fixed_gate(work.home, quota_type, milli, NEVER) is not None:
             continue  # nothing that ends by itself is sure to make room inside a guarantee
         length = cycle.book.length(work)
-        if cycle.tree.limited and not allowances.may_open(work, quota_type, milli, length):
+        if tree.limited and not allowances.may_open(work, quota_type, milli, length, tree):
             continue
         found = cycle.book.earliest(ahead, work, quota_type, rehearsal)
         since = due
@@ -93,7 +100,7 @@ def earliest_of(
         since = max(since, ahead.now - cycle.now + found.at)
         if cycle.settings.hysteresis_ms and cycle.backoff(work, work.home, quota_type, milli) is not None:
             since = max(since, cycle.backoff_until(work) - cycle.now)
-        at = allowances.opens(work, quota_type, milli, length, since) if cycle.tree.limited else since
+        at = allowances.opens(work, quota_type, milli, length, since, tree) if tree.limited else since
         if at is None:
             continue
         foreseen = Foreseen(found, quota_type, at)
@@ -134,8 +141,28 @@ class Forecast:
         rehearsal = book.rehearsal(ahead)
         for work, types in in_turn(cycle, lambda work: work.order not in self.predicted):
             self._predict(work, types, ahead, rehearsal, allowances)
+        if cycle.cluster.windows.upcoming:
+            self._widened(ahead, rehearsal, allowances)
         if cycle.asking.held:
             self._not_due(ahead, rehearsal, allowances)
+
+    def _widened(self, ahead: Lookahead, rehearsal: Rehearsal, allowances: Allowances) -> None:
+        """Whom only his limits refuse: as soon as a window of his queue widens them so that they alone would let him in."""
+        cycle = self.cycle
+        windows, works = cycle.cluster.windows, cycle.cluster.works
+        refused = [works[order] for order, (first, *_) in cycle.static.items() if first.code == "limit"]
+        trees = [
+            (start, Tree(cycle.scenario, cycle.grid.types, cycle.grid.capacity, windows.lasting_at(start)))
+            for start in windows.starts_of_owners()
+            if refused
+        ]
+        for work in refused:
+            types = tuple(each for each in work.form.types if cycle.verdicts.fits_empty(work, each))
+            found = (earliest_of(cycle, work, types, ahead, rehearsal, allowances, start - cycle.now, tree) for start, tree in trees)
+            foreseen = next((one for one in found if one is not None), None)
+            if foreseen is not None:
+                self._take(allowances, work, foreseen.quota_type, foreseen.at, cycle.book.length(work))
+                self.predicted[work.order] = cycle.now + foreseen.at
 
     def _not_due(self, ahead: Lookahead, rehearsal: Rehearsal, allowances: Allowances) -> None:
         """Who is held until a moment to come, behind everyone who is due: by counting GPUs from then on, where that tells."""

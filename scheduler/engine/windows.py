@@ -346,6 +346,13 @@ class Windows:
         """Whether no window on all of a type that begins later is in the way of a start at an instant."""
         return not any(region.whole for _, region in self._in_the_way(cluster, work, quota_type, milli, started))
 
+    def starts_of_owners(self) -> list[int]:
+        """When windows that have an owner begin, the next ones."""
+        return sorted({ahead.window.start for ahead in self.upcoming if ahead.window.class_rank is None})[:MOST_STARTS]
+
+    def lasting_at(self, instant: int) -> list[Window]:
+        return [window for window in self.promised if window.start <= instant and (window.end is None or instant < window.end)]
+
     def begun(self, cluster: Charged, work: Holder, quota_type: int, milli: int, since: int) -> int | None:
         """When the first of those begins, from an instant on, behind which no later one is in the way of a start."""
         starts = sorted({ahead.window.start for ahead in self.upcoming if ahead.window.start >= since})

@@ -389,15 +389,18 @@ def _late(forecast: str, **fields: Any) -> Json:
     [
         ({"deadline": -100, "estimate_s": 10}, "its deadline has passed: 2026-11-20T08:58:20Z"),
         ({"deadline": -100}, "its deadline has passed: 2026-11-20T08:58:20Z"),
-        (
-            {"deadline": 400, "not_before": 500, "estimate_s": 10},
-            "may not start before 2026-11-20T09:08:20Z, too late to end before 2026-11-20T09:06:40Z",
-        ),
         ({"deadline": 400, "roles": [{"gpus": 16}], "limit_s": 500}, "started now, it would still run too long to end before 2026-11-20T09:06:40Z"),
     ],
 )
 def test_that_a_deadline_can_not_be_met_is_told_whatever_is_foreseen(forecast: str, fields: Json, says: str) -> None:
     assert told(_late(forecast, **fields), "waits", "deadline") == says
+
+
+def test_who_is_due_only_after_his_deadline_is_told_so_or_when_he_is_expected() -> None:
+    fields = {"deadline": 400, "not_before": 500, "estimate_s": 10}
+    foreseen = {"all": "predicted to start at 2026-11-20T09:16:40Z", "head": "may not start before 2026-11-20T09:08:20Z"}
+    for forecast, begins in {**foreseen, "none": foreseen["head"]}.items():
+        assert told(_late(forecast, **fields), "waits", "deadline") == f"{begins}, too late to end before 2026-11-20T09:06:40Z"
 
 
 @pytest.mark.parametrize(

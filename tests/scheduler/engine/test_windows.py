@@ -340,6 +340,23 @@ def test_a_window_is_told_beside_the_lack_of_room() -> None:
     assert [one["predicted_start"] for one in plan["waiting"]] == ["2026-11-20T10:00:00Z"]
 
 
+def test_whom_only_his_limits_refuse_is_expected_when_a_window_widens_them() -> None:
+    """As soon as what counts against them then leaves him in; another queue's window, or one that is too small, helps nobody."""
+    window = {"name": "run", "quota": "a", "gpus": 4, "start": 1000, "end": 5000}
+    asks, other = job("asks", "a", 8), running("other", [at("n1", 0)], "a", limit_s=3600, started=0)
+    tree = [quota("a", 4, limit=4), quota("b", 4)]
+    for windows, jobs, minute in (
+        ([window], [asks], "09:16:40"),
+        ([{**window, "name": "small", "gpus": 2}, {**window, "start": 2000}], [asks], "09:33:20"),
+        ([window], [asks, other], "10:00:00"),
+        ([{**window, "gpus": 3}], [asks], None),
+        ([{**window, "quota": "b"}], [asks], None),
+    ):
+        plan = plan_of(scene([node("n0"), node("n1")], tree, jobs, reservations=windows))
+        assert [one["predicted_start"] for one in plan["waiting"]] == [minute and f"2026-11-20T{minute}Z"]
+        assert reasons(plan, "asks") == {"limit"}
+
+
 def test_who_is_kept_out_by_one_window_after_the_other_is_expected_when_the_last_one_has_begun() -> None:
     first = {"name": "first", "quota": "a", "gpus": 4, "start": 1000, "end": 5000}
     second = {**first, "name": "second", "start": 2500}
