@@ -262,7 +262,8 @@ class Blockers:
         for place, ranks in wants:
             role = kind.roles[place]
             eligible = cycle.grid.eligible(kind, role, quota_type, suspect=kind.tolerates_suspect, spare=bool(work.seats))
-            allowed |= eligible.array
+            if role.gpus or not total_needed:  # on whose nodes GPUs are asked for
+                allowed |= eligible.array
             level, domain = self._pinned(work, place) if work.seats else (widest(cycle.cluster, kind), None)
             if domain is None:
                 most = self.capacity.most(role, eligible, level)
@@ -317,7 +318,8 @@ class Blockers:
         host, facts = self._host_binds(role, eligible.array, worst)
         each = f"workers of {counted(1000 * role.gpus)}" if role.gpus else "workers"
         if level <= 0:
-            detail = f"{self._free(idle, type_name)}, but room for only {most} of {count} {each} on one node each{host}"
+            free = f"{self._free(idle, type_name)}, but " if role.gpus else ""
+            detail = f"{free}room for only {most} of {count} {each} on one node each{host}"
             near = {} if facts else self._nearest(role, eligible.array)
             return reason("fragmentation", detail, free=idle, room=most, needed=count, type=type_name, each=role.gpus, **near, **facts)
         name = cycle.grid.level_names[level]

@@ -128,7 +128,7 @@ class Bind(NamedTuple):
 
 def never_fits(cluster: Cluster, empty: Capacity, work: Work, alone: Callable[[int, int], bool]) -> Reason:
     """The reason, from the room of the fleet were nothing there. `alone`: whether a role would find places in a type by itself."""
-    kind, grid, types = work.kind, cluster.grid, cluster.grid.types
+    kind, types = work.kind, cluster.grid.types
 
     def bind(role: Role, quota_type: int) -> Bind:
         level = _level_of(cluster, kind, role)
@@ -146,17 +146,17 @@ def never_fits(cluster: Cluster, empty: Capacity, work: Work, alone: Callable[[i
     roles = [role for role in kind.roles if role.least]
     worst = [min((bind(role, each) for role in roles), key=_part_held) for each in work.types]
     most, role, level, quota_type = max(worst, key=_part_held)
-    where = "fleet" if level < 0 else grid.level_names[level]
+    where = _largest(cluster, level)
     if not most:
         wanted = f"{counted(1000 * role.gpus)}, {role.cpus} processors and {role.host_memory_mib / 1024:g} GB on one node"
         return reason("no_node", f"no node, however empty, offers role {role.name} its {wanted}, labels and attributes")
     if most < role.least:
         each = f"workers of {counted(1000 * role.gpus)}" if role.gpus else "workers"
-        detail = f"the largest {where}, were it empty, holds {most} of {role.least} {each}{f' of role {role.name}' * (len(roles) > 1)}"
+        detail = f"{where}, were it empty, holds {most} of {role.least} {each}{f' of role {role.name}' * (len(roles) > 1)}"
         if len(work.types) > 1:
             detail += f" on {types[quota_type]}; a gang stands in one quota type"
         detail += _hosts_bind(cluster, work, Bind(most, role, level, quota_type))
-        return reason("empty_fleet", detail, level=where, holds=most, needed=role.least)
+        return reason("empty_fleet", detail, level=level_name(cluster, level), holds=most, needed=role.least)
     return _together(cluster, work, quota_type, alone)
 
 
@@ -167,18 +167,18 @@ def _part_held(one: Bind) -> Fraction:
 def _together(cluster: Cluster, work: Work, quota_type: int, alone: Callable[[int, int], bool]) -> Reason:
     """The reason where each role has enough room by count."""
     kind, grid = work.kind, cluster.grid
-    where, width = level_name(cluster, kind), widest(cluster, kind)
+    width = widest(cluster, kind)
+    where = level_name(cluster, width)
     for place, role in enumerate(kind.roles):
         if not role.least or alone(quota_type, place):
             continue
         if role.parted:
-            part = part_of(role)
             if role.mig and not _known(cluster, work, role, quota_type):
-                return reason("no_node", f"no GPU on which role {role.name} could run can be split into {part}")
-            workers = "the worker" if role.least == 1 else f"the {role.least} workers"
-            return reason("no_node", f"no node, however empty, has room for {workers} of role {role.name} with {part}{' each' * (role.least > 1)}")
+                return reason("no_node", f"no GPU on which role {role.name} could run can be split into {role.mig}")
+            workers, each = ("the worker", "") if role.least == 1 else (f"the {role.least} workers", " each")
+            return reason("no_node", f"no node, however empty, has room for {workers} of role {role.name} with {part_of(role)}{each}")
         group = role.placing.tp_group if role.placing is not None else kind.placing.tp_group
-        found = f"its NVLink groups of {counted(1000 * group)} (role {role.name}) find no place in one {where}, were it empty"
+        found = f"its NVLink groups of {counted(1000 * group)} (role {role.name}) find no place in {_largest(cluster, width)}, were it empty"
         if (largest := _largest_island(cluster, work, role, quota_type)) < group:
             found = f"its NVLink groups (role {role.name}) need {counted(1000 * group)} each, and the largest island has {largest}"
         return reason("empty_fleet", found, level=where, group=group)
@@ -186,9 +186,9 @@ def _together(cluster: Cluster, work: Work, quota_type: int, alone: Callable[[in
     allowed = reduce(or_, [eligible_for(cluster, work, role, quota_type).array for role in kind.roles if role.least])
     usable = np.array(grid.usable_count, dtype=np.int64) * allowed * grid.on_type[quota_type]
     largest = int(usable.sum() if width < 0 else grid.levels[width].sums(usable).max())
-    detail = f"each of its roles would fit into one {where}, were it empty, but not all of them together"
+    detail = f"each of its roles would fit into {_largest(cluster, width)}, were it empty, but not all of them together"
     if needed > largest and not work.form.parted:
-        detail = f"its roles together need {counted(1000 * needed)}, and the largest {where}, were it empty, has {largest}"
+        detail = f"its roles together need {counted(1000 * needed)}, and {_largest(cluster, width)}, were it empty, has {largest}"
     return reason("empty_fleet", detail, level=where, gpus_needed=needed)
 
 
@@ -298,6 +298,9 @@ def _nodes(count: int) -> str:
     return f"{count} node{'s' * (count != 1)}"
 
 
-def level_name(cluster: Cluster, kind: Kind) -> str:
-    level = widest(cluster, kind)
+def _largest(cluster: Cluster, level: int) -> str:
+    return "the fleet" if level < 0 else f"the largest {level_name(cluster, level)}"
+
+
+def level_name(cluster: Cluster, level: int) -> str:
     return "fleet" if level < 0 else cluster.grid.level_names[level]

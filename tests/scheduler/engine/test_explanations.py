@@ -92,7 +92,7 @@ def test_the_role_is_named_that_no_node_can_hold() -> None:
         (
             [node("n0", 6), node("n1", 6)],
             {"roles": [{"name": "a", "min": 2, "gpus": 4}, {"name": "b", "gpus": 3}]},
-            "each of its roles would fit into one cluster, were it empty, but not all of them together",
+            "each of its roles would fit into the largest cluster, were it empty, but not all of them together",
         ),
         (
             [node("n0", islands=[[0, 1, 2, 3], [4, 5, 6, 7]])],
@@ -322,6 +322,15 @@ def test_who_asks_for_no_gpu_is_told_what_the_hosts_lack() -> None:
     assert told(scene([node("n0", cpus=16, host_memory_gb=64)], [quota("q", 8)], jobs), "second", "fragmentation").endswith(
         "room for only 0 of 1 workers on one node each; each needs 10 processors, of which one node has 6 left at most"
     )
+
+
+def test_a_role_without_gpus_makes_no_gpu_count_on_which_the_others_may_not_run() -> None:
+    roles = [{"name": "driver", "gpus": 0}, {"name": "worker", "gpus": 1, "gpu_types": [H100]}]
+    gang = {**job("gang", submitted=-20), "roles": roles}
+    held = running("held", [at("n0", *FULL)], preemptible=False)
+
+    detail = told(scene([node("n0"), node("n1", gpu_type=A100)], [quota("q", 8)], [held, gang]), "gang", "capacity")
+    assert detail.startswith(f"needs 1 {H100} GPU; 0 are free where it may run")
 
 
 def test_what_no_host_has_left_together_is_told_as_such() -> None:
