@@ -15,7 +15,7 @@ from ..state import FAIR, Cycle
 from ..taking import request
 from ..tree import NEVER, Division
 from ..work import Work
-from .gaps import due, in_gaps, lenders
+from .gaps import due, in_gaps, lenders, not_bound
 from .reclaim import TAKEN_AGAIN, may_evict
 
 
@@ -424,7 +424,11 @@ def _blocked(cycle: Cycle, work: Work, types: tuple[int, ...], *, heads: bool = 
     entry = book.add(work, types)
     while entry is not None and not entry.at:
         due(cycle, work, entry.quota_type)
-        if _has_place(work) or not may_evict(cycle, work) or not book.stay(work, lenders(cycle, work, entry.quota_type)):
+        if (
+            _has_place(work)
+            or not may_evict(cycle, work)
+            or not book.stay(work, not_bound(cycle, work, entry.quota_type, lenders(cycle, work, entry.quota_type)))
+        ):
             return
         book.withdraw(entry)  # nobody gives way to it, so its time has not come
         entry = book.add(work, types)

@@ -88,7 +88,21 @@ def _in_gaps(cycle: Cycle, work: Work, quota_type: int) -> tuple[bool, tuple[Wor
     if not stay:
         return True, ()
     leaving = [one for one in lent if one not in stay]
-    return bool(leaving) and _suffice_without(cycle, leaving, work, quota_type), tuple(stay)
+    return bool(leaving) and _suffice_without(cycle, leaving, work, quota_type), tuple(not_bound(cycle, work, quota_type, stay))
+
+
+def not_bound(cycle: Cycle, work: Work, quota_type: int, lent: Sequence[Work]) -> list[Work]:
+    """Those whom its reservation never bound: who ranks higher in its own queue, or stays within his guarantees where it does not.
+
+    Beside them the reservation is computed anew. To others who do not leave for it now it stays due, so that nobody is a reason for a later date.
+    """
+    tree, least = cycle.tree, request(cycle, work, quota_type)
+    above = not tree.within_guarantee(work.charged_leaf if work.seats else work.home, quota_type, least)
+    return [
+        one
+        for one in lent
+        if (one.charged_leaf == work.home and one.form.level > work.form.level) or (above and tree.within_guarantee(one.charged_leaf, quota_type, 0))
+    ]
 
 
 def _suffice_without(cycle: Cycle, leaving: Collection[Work], work: Work, quota_type: int) -> bool:

@@ -7,12 +7,12 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from .legal import check_plan
-from .legal_rights import held_of
+from .legal_rights import held_of, within_guarantee
 from .legal_times import end_of, may_yield, when
 from .planner import course_of, plan_of, planned
 from .replay import apply_in_transit, apply_plan
 from .shares import figures
-from .world import ALL, Reader, World, read
+from .world import ALL, Job, Reader, World, read
 
 Json = dict[str, Any]
 ROUNDS = 5
@@ -111,7 +111,23 @@ def backfill_is_harmless(scenario: Json) -> list[str]:
     (served, dates), (others, earlier) = _dates(then), _dates(_set_aside(then))
     if served != others:
         return []
-    return [f"{job} is reserved at {at} ms, without the backfilled jobs at {earlier[job]}" for job, at in dates.items() if earlier.get(job, at) < at]
+    world, found = read(then), []
+    for name, at in dates.items():
+        if earlier.get(name, at) < at and not any(_is_not_bound(world, one, world.jobs[name]) for one in world.jobs.values() if one.backfilled):
+            found.append(f"{name} is reserved at {at} ms, without the backfilled jobs at {earlier[name]}")
+    return found
+
+
+def _is_not_bound(world: World, backfilled: Job, holder: Job) -> bool:
+    """Whether a reservation never bound somebody: who comes first in its queue, or stays within his guarantees where its holder does not."""
+    if backfilled.quota == holder.quota and backfilled.rank > holder.rank:
+        return True
+    table, line = figures(world), world.ancestry(backfilled.quota)
+    inside = any(
+        all(entry.guaranteed is None or entry.allocated <= entry.guaranteed for entry in (table[name, division] for name in line))
+        for division in world.divisions()
+    )
+    return inside and not within_guarantee(world, holder)
 
 
 def _dates(scenario: Json) -> tuple[set[str], dict[str, int]]:
