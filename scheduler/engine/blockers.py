@@ -150,16 +150,11 @@ class Blockers:
 
     def _of_type(self, work: Work, quota_type: int) -> list[Reason]:
         cycle = self.cycle
-        found: list[Reason] = []
         milli = request(cycle, work, quota_type)
         leaf = work.charged_leaf if work.seats else work.home
-        limit = cycle.tree.limit_gate(leaf, quota_type, milli)
-        if limit is not None:
-            found.append(limit)
+        found = list(cycle.tree.limits_refusing(leaf, quota_type, milli)) if cycle.tree.limited else []
         if work.fixed:
-            fixed = cycle.tree.fixed_gate(leaf, quota_type, milli, cycle.cluster.windows.ends(work))
-            if fixed is not None:
-                found.append(fixed)
+            found.extend(cycle.tree.guarantees_refusing(leaf, quota_type, milli, cycle.cluster.windows.ends(work)))
         room = self._room(work, quota_type)
         if room is not None:
             found.append(room)

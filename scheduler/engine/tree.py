@@ -5,7 +5,7 @@ is two comparisons. There is one `Division` per way of sharing out: one over all
 per quota type where they are maps.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import compress, repeat
@@ -351,24 +351,25 @@ class Tree:
     # Gates
 
     def limit_gate(self, leaf: int, quota_type: int, milli: int) -> Reason | None:
-        """Why the path's limits refuse so much more, if they do."""
-        if not self.limited:
-            return None
+        """Why the path's limits refuse so much more, if they do: the first one."""
+        return next(self.limits_refusing(leaf, quota_type, milli), None) if self.limited else None
+
+    def limits_refusing(self, leaf: int, quota_type: int, milli: int) -> Iterator[Reason]:
+        """All limits on the path that refuse so much more."""
         division = self.divisions[self.division_of[quota_type]]
         for place in self.path[leaf]:
             total = self.limit_total[place]
             if total is not None:
                 used = division.used[place] if len(self.divisions) == 1 else self.used_total(place)
                 if used + milli > total:
-                    return self._limit_reason(place, used, total, milli)
+                    yield self._limit_reason(place, used, total, milli)
             caps = self.limit_by_type[place]
             if caps is not None and quota_type in caps:
                 of_type = division.used if self.used_by_type is None else self.used_by_type[quota_type]
                 if of_type[place] + milli > caps[quota_type]:
-                    return self._limit_reason(place, of_type[place], caps[quota_type], milli, self.types[quota_type])
+                    yield self._limit_reason(place, of_type[place], caps[quota_type], milli, self.types[quota_type])
             if self.quotas[place] is None and division.used[place] + milli > (division.limit[place] or 0):
-                return self._limit_reason(place, division.used[place], division.limit[place] or 0, milli)
-        return None
+                yield self._limit_reason(place, division.used[place], division.limit[place] or 0, milli)
 
     def _limit_reason(self, place: int, used: int, limit: int, milli: int, what: str | None = None) -> Reason:
         name = self.names[place]
@@ -378,7 +379,11 @@ class Tree:
         return reason("limit", detail, quota=name, used=used / 1000, limit=limit / 1000, needed=milli / 1000, **of_type)
 
     def fixed_gate(self, leaf: int, quota_type: int, milli: int, ends: int) -> Reason | None:
-        """Why non-preemptible work does not fit inside the guarantees on its path. A window counts only for what ends inside it."""
+        """Why non-preemptible work does not fit inside the guarantees on its path, if it does not: the first one."""
+        return next(self.guarantees_refusing(leaf, quota_type, milli, ends), None)
+
+    def guarantees_refusing(self, leaf: int, quota_type: int, milli: int, ends: int) -> Iterator[Reason]:
+        """All guarantees on the path inside which it does not fit. A window counts only for what ends inside it."""
         division = self.divisions[self.division_of[quota_type]]
         for place in self.path[leaf]:
             promised = division.standing[place]
@@ -397,8 +402,7 @@ class Tree:
                     f"{gpus(milli)} more would exceed it"
                 )
                 facts = {"used": division.fixed[place] / 1000, "guaranteed": promised / 1000, "needed": milli / 1000}
-                return reason("guarantee", detail, quota=name, **facts, **({} if division.name == ANY_TYPE else {"type": division.name}))
-        return None
+                yield reason("guarantee", detail, quota=name, **facts, **({} if division.name == ANY_TYPE else {"type": division.name}))
 
     def amount(self, division: Division, milli: int) -> str:
         """So much of a division with its name where there are several, as each tells of its own."""

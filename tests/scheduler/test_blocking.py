@@ -42,13 +42,13 @@ def run(loop: Loop, personas: Any, path: str, gpus: int, **fields: Any) -> Job:
 
 
 def told(personas: Any, who: str, waiting: Job, at: Any = NOON) -> dict[str, Blocker]:
-    """What the plan's outlook comes to for somebody, by code."""
+    """What the plan's outlook comes to for somebody, by code; of several the first, which is the nearest on the way up."""
     access = personas.access(who)
     found = Outlook.objects.filter(job=waiting).first()
     fresh = Job.objects.select_related("quota").get(pk=waiting.pk)
     said = Discretion(access, [found.reasons] if found else [])
     rows = blockers_now(access, fresh, found, said, waits_for=job_waits_for(access, fresh), turn=None, now=at)
-    return {row.code: row for row in rows}
+    return {row.code: row for row in reversed(rows)}
 
 
 def test_who_waits_for_gpus_is_told_who_has_them_and_when_enough_come_free(shared):

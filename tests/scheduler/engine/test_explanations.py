@@ -498,3 +498,25 @@ def test_a_shortage_is_told_to_whom_it_concerns(asks: Json, told_of: list[str]) 
 
     assert details(scenario, "asks", "shortage") == told_of
     assert reasons(plan_of(scenario), "asks")
+
+
+@pytest.mark.parametrize(
+    ("fields", "asks", "code", "says"),
+    [
+        ("limit", {}, "limit", "{} uses 3 of its limit of {} GPUs; 4 more would exceed it"),
+        ("guaranteed", {"preemptible": False}, "guarantee", "non-preemptible work of {} holds 3 of its guarantee of {} GPUs; 4 more would exceed it"),
+    ],
+)
+def test_who_is_over_a_line_on_several_levels_is_told_of_all(fields: str, asks: Json, code: str, says: str) -> None:
+    quotas = [quota("o", **{"guaranteed": 6, fields: 6}), quota("o/a", **{"guaranteed": 4, fields: 4}, parent="o")]
+    scenario = scene([node("n0")], quotas, [running("runs", [at("n0", 0, 1, 2)], "o/a", **asks), job("asks", "o/a", 4, **asks)])
+
+    assert details(scenario, "asks", code) == [says.format("o/a", 4), says.format("o", 6)]
+
+
+def test_who_is_over_a_limit_in_sum_and_of_a_type_is_told_of_both() -> None:
+    quotas = [quota("q", 8, limit={H100: 5}), quota("q/a", 8, parent="q", limit=6)]
+    scenario = scene([node("n0")], quotas, [running("runs", [at("n0", 0, 1, 2)], "q/a"), job("asks", "q/a", 4)])
+
+    rest = "4 more would exceed it"
+    assert details(scenario, "asks", "limit") == [f"q/a uses 3 of its limit of 6 GPUs; {rest}", f"q uses 3 of its limit of 5 {H100}; {rest}"]
