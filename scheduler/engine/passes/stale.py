@@ -1,7 +1,10 @@
 """End gangs that stayed below their minimum for longer than their grace."""
 
+from collections import Counter
+
 from ..reasons import reason
 from ..state import Cycle
+from ..work import Work
 
 
 def run(cycle: Cycle) -> None:
@@ -14,8 +17,14 @@ def run(cycle: Cycle) -> None:
         since = cycle.now if told is None else told
         if cycle.now - since < grace:
             continue
-        have, need = len(work.seats), sum(role.least for role in work.kind.roles)
-        detail = f"{have} of {need} workers for {(cycle.now - since) // 1000} s, longer than the grace of {grace // 1000} s"
+        detail = f"{_lacks(work)} for {(cycle.now - since) // 1000} s, longer than the grace of {grace // 1000} s"
         cycle.cluster.unseat(work, work.seats, reason("stale", detail), None)
         work.stale = True
         cycle.changed()
+
+
+def _lacks(work: Work) -> str:
+    """How many workers there are of how many, in each role that has too few: surplus of one makes up for none of another."""
+    roles, have = work.kind.roles, Counter(seat.role for seat in work.seats)
+    short = [(role, have[place]) for place, role in enumerate(roles) if have[place] < role.least]
+    return " and ".join(f"{there} of {role.least} workers{f' of role {role.name}' if len(roles) > 1 else ''}" for role, there in short)

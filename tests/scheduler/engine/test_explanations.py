@@ -520,3 +520,12 @@ def test_who_is_over_a_limit_in_sum_and_of_a_type_is_told_of_both() -> None:
 
     rest = "4 more would exceed it"
     assert details(scenario, "asks", "limit") == [f"q/a uses 3 of its limit of 6 GPUs; {rest}", f"q uses 3 of its limit of 5 {H100}; {rest}"]
+
+
+def test_a_gang_that_is_ended_is_told_which_role_lacks_workers() -> None:
+    """Four of three workers there are in sum, but no server."""
+    roles = [{"name": "server", "min": 1, "gpus": 1}, {"name": "worker", "min": 2, "max": 4, "gpus": 1}]
+    gang = {**running("gang", [at("n0", gpu) for gpu in range(4)], started=-900, degraded_since=-600), "roles": roles}
+    (ended,) = plan_of(scene([node("n0", 4)], [quota("q", 4)], [gang]))["decisions"]
+
+    assert ended["why"]["detail"] == "0 of 1 workers of role server for 600 s, longer than the grace of 60 s"
