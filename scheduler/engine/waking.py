@@ -92,6 +92,8 @@ def next_wake(cycle: Cycle, before: int | None = None) -> int | None:
         times.extend(cluster.windows.times())
     if cycle.grid.repartitioned:
         times.extend(at + HOUR_MS for at in cycle.grid.repartitioned)
+    if cluster.geometry:
+        times.append(now + HOUR_MS)  # from when on those of this plan count no longer
     if before is None or not cycle.book.unsettled or _may_be_kept_before(before, cycle, _ends(cycle, wakes).freed_before(before, cycle, touched)):
         times += [now + entry.at for entry in cycle.book.entries]
     return min([at for at in times if at > now], default=None)

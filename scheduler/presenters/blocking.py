@@ -204,6 +204,10 @@ def _sharing(reason: Reason, held: Holders | None, _: Around) -> Sentence:
     return f"{asked} on {reason['type']} must be given back, or a whole GPU of it lie idle", _enough(held)
 
 
+def _repartition(reason: Reason, *_: Any) -> Sentence:
+    return "it is split within the hour, as operators let so many GPUs be split in one", _moment(reason.get("until"))
+
+
 def _reservation(reason: Reason, _: Holders | None, around: Around) -> Sentence:
     holder = str(reason["holder"])
     job = around.named.get(holder)
@@ -297,7 +301,7 @@ _WORDS: dict[str, Callable[[Reason, Holders | None, Around], Sentence]] = {
     "delay": _says("its own preemption delay must be over, or GPUs come free by themselves", "until"),
     "moves": _says("some running jobs must end, so that fewer have to move; operators say how many may"),
     "sharing": _sharing,
-    "repartition": _says("it is split within the hour, as operators let so many GPUs be split in one"),
+    "repartition": _repartition,
     "passes": _says("an operator must switch on the passes that could serve it"),
     "shortage": _shortage,
     "deadline": _deadline,

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from ..fleet import Seat, Split, View
 from ..grid import span_bits
 from ..legality import Reclaim, grows_beyond_share, worth
+from ..plan import names
+from ..reading import spell_instant
 from ..reasons import Reason, counted, reason
 from ..seating import fit
 from ..state import Cycle
@@ -21,7 +23,6 @@ from ..work import Work
 from .preempt import ranked_units
 from .reclaim import claimant, walk
 
-LIMITED = reason("repartition", "as many GPUs as an hour allows are being split anew already")
 NO_SPLIT = reason("sharing", "no GPU can be split anew for it without touching instances in use")
 Key = tuple[int, int]
 
@@ -57,10 +58,36 @@ def left(cycle: Cycle) -> dict[str, int]:
     return budget
 
 
+def limited(cycle: Cycle, quota_type: int) -> Reason:
+    """That the hour's splits of all pools of a type are used up, and when the first of them has one again."""
+    key = ("splits used up", quota_type)
+    known: Reason | None = cycle.memo(key)
+    return cycle.remember(key, _limited(cycle, quota_type)) if known is None else known
+
+
+def _limited(cycle: Cycle, quota_type: int) -> Reason:
+    grid, most = cycle.grid, cycle.settings.repartition_per_hour
+    made: dict[str, list[int]] = {pool: [] for pool, of_type in zip(grid.pool_of, grid.type_of, strict=True) if of_type == quota_type}
+    for pool, node in zip(grid.pool_of, grid.nodes, strict=True):
+        if pool in made:
+            made[pool] += [at for at in node.repartitioned if at > cycle.now - HOUR_MS]
+    for place, _ in cycle.cluster.geometry:
+        if grid.pool_of[place] in made:
+            made[grid.pool_of[place]].append(cycle.now)
+    pools = sorted(pool for pool in made if pool)
+    where = f" in {'the pool' if len(made) == 1 else 'each of the pools'} {names(pools)}" if pools else ""
+    facts: dict[str, object] = {"most": most, "type": grid.types[quota_type], **({"pools": tuple(pools)} if pools else {})}
+    if not most:
+        return reason("repartition", f"no GPU{where} may be split anew", **facts)
+    at = spell_instant(HOUR_MS + min(sorted(times)[-most] for times in made.values()))
+    detail = f"{counted(1000 * most)}{where} may be split anew within an hour, and so many were; the next at {at}"
+    return reason("repartition", detail, **facts, until=at)
+
+
 def repartition(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
     anew = Anew(cycle, work, quota_type, left(cycle))
     if not anew.allowed:
-        return LIMITED
+        return limited(cycle, quota_type)
     asks = ("repartition", work.home, quota_type, work.form.shape, work.form.level, work.kind.preemptible)
     known = told_before(cycle, asks, work)
     if known is not None:

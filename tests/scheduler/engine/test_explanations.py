@@ -529,3 +529,32 @@ def test_a_gang_that_is_ended_is_told_which_role_lacks_workers() -> None:
     (ended,) = plan_of(scene([node("n0", 4)], [quota("q", 4)], [gang]))["decisions"]
 
     assert ended["why"]["detail"] == "0 of 1 workers of role server for 600 s, longer than the grace of 60 s"
+
+
+@pytest.mark.parametrize(
+    ("pools", "before", "says", "wakes"),
+    [
+        (("", ""), (), "2 GPUs may be split anew within an hour, and so many were; the next at 2026-11-20T10:00:00Z", "2026-11-20T10:00:00Z"),
+        (
+            ("p", "p"),
+            (-600, -300),
+            "2 GPUs in the pool p may be split anew within an hour, and so many were; the next at 2026-11-20T09:50:00Z",
+            "2026-11-20T09:50:00Z",
+        ),
+        (
+            ("p", "q"),
+            (-600, -300),
+            "2 GPUs in each of the pools p, q may be split anew within an hour, and so many were; the next at 2026-11-20T09:50:00Z",
+            "2026-11-20T09:50:00Z",
+        ),
+    ],
+)
+def test_that_the_splits_of_an_hour_are_used_up_is_told_with_limit_pools_and_time(pools: Any, before: Any, says: str, wakes: str) -> None:
+    """Those of this plan count as well, and it is planned again when the first of them counts no longer."""
+    first, second = ({"pool": pool} if pool else {} for pool in pools)
+    nodes = [node("n0", labels=first, repartitioned=list(before)), node("n1", labels=second)]
+    jobs = [job(f"m{place}", submitted=place - 50, roles=[{"mig": "7g.80gb"}]) for place in range(4)]
+    scenario = scene(nodes, [quota("q", 16)], jobs, settings={"repartition_per_hour": 2})
+
+    assert details(scenario, "m3", "repartition") == [says]
+    assert plan_of(scenario)["next_wake"] == wakes
