@@ -11,6 +11,7 @@ from .capacity import plain, widest
 from .grid import Eligible, Ints
 from .legality import Reclaim, rules_of
 from .passes.consolidate import no_moves
+from .passes.repartition import could_serve
 from .plan import names
 from .reading import spell_instant
 from .reasons import Reason, counted, gpus, reason
@@ -51,11 +52,12 @@ class Blockers:
         self.rooms: dict[tuple[int, int], Reason | None] = {}
         self._joined: dict[tuple[int, ...], tuple[Reasons, Reasons]] = {}
         settings = cycle.settings
-        self._leaves_out = settings.max_moves == 0 or not {"consolidate", "reclaim", "preempt"} <= set(settings.passes)
+        self._leaves_out = settings.max_moves == 0 or not {"consolidate", "reclaim", "preempt", "repartition"} <= set(settings.passes)
         self._with: dict[tuple[str, int], Reason] = {}
         self._holders: dict[tuple[int, int], list[tuple[Work, int | None]]] = {}
         self._shares: dict[tuple[int, int, int, bool], Reasons] = {}
         self._above: dict[tuple[str, int], list[int]] = {}
+        self._splits: dict[tuple[int, int], bool] = {}  # whether a GPU split anew would serve it
         self._joins: dict[tuple[int, tuple[int, ...]], bool] = {}
         self._on_node: dict[int, list[Work]] | None = None
         self._shortages = {division.name: _shortage(cycle.tree, division, total) for division, total in cycle.tree.shortage()}
@@ -164,22 +166,33 @@ class Blockers:
             if short is not None:
                 found.append(short)
             if self._leaves_out:
-                found.extend(self._left_out(room))
+                found.extend(self._left_out(work, quota_type, room))
         if not found and not work.seats and "allocate" not in cycle.settings.passes:
             found.append(reason("passes", f"fits, but only {names(cycle.settings.passes)} run"))
         return found
 
-    def _left_out(self, room: Reason) -> Iterator[Reason]:
-        """That nobody may be moved or put out, where that could make room."""
+    def _left_out(self, work: Work, quota_type: int, room: Reason) -> Iterator[Reason]:
+        """That nobody may be moved or put out, nor a GPU be split anew, where that could make room."""
         settings = self.cycle.settings
         if room.code in ("fragmentation", "topology"):
             if "consolidate" not in settings.passes:
                 yield reason("passes", "nothing that runs is moved to make room: consolidate is left out")
             elif settings.max_moves == 0:
                 yield no_moves(0)
+        if "repartition" not in settings.passes and self._could_split(work, quota_type):
+            yield reason("repartition", "a GPU could be split anew for it, but repartition is left out", off=True)
         evicting = [name for name in ("reclaim", "preempt") if name not in settings.passes]
         if evicting:
             yield reason("passes", f"nobody is put out to make room: {' and '.join(evicting)} {'are' if len(evicting) > 1 else 'is'} left out")
+
+    def _could_split(self, work: Work, quota_type: int) -> bool:
+        key = (work.form.shape, quota_type)
+        known = None if work.seats else self._splits.get(key)
+        if known is None:
+            known = could_serve(self.cycle, work, quota_type)
+            if not work.seats:
+                self._splits[key] = known
+        return known
 
     def _share(self, work: Work, leaf: int, quota_type: int, milli: int) -> Reasons:
         key = (leaf, quota_type, milli, work.form.level > self.cycle.least_level)

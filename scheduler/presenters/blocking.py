@@ -205,6 +205,8 @@ def _sharing(reason: Reason, held: Holders | None, _: Around) -> Sentence:
 
 
 def _repartition(reason: Reason, *_: Any) -> Sentence:
+    if reason.get("off"):
+        return "an operator must switch on the pass that splits GPUs anew, or instances that suit it be given back", None
     return "it is split within the hour, as operators let so many GPUs be split in one", _moment(reason.get("until"))
 
 

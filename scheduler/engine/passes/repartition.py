@@ -58,6 +58,11 @@ def left(cycle: Cycle) -> dict[str, int]:
     return budget
 
 
+def could_serve(cycle: Cycle, work: Work, quota_type: int) -> bool:
+    """Whether it would find places with GPUs split anew and nobody put out."""
+    return may_repartition(cycle, work) and Anew(cycle, work, quota_type, left(cycle)).would_do()
+
+
 def limited(cycle: Cycle, quota_type: int) -> Reason:
     """That the hour's splits of all pools of a type are used up, and when the first of them has one again."""
     key = ("splits used up", quota_type)
@@ -124,6 +129,10 @@ class Anew:
         self.claim: int | None = None  # the leaf in whose name it takes from others
         grid = cycle.grid
         self.allowed = any(budget[pool] > 0 and of_type == quota_type for pool, of_type in zip(grid.pool_of, grid.type_of, strict=True))
+
+    def would_do(self) -> bool:
+        with self.cycle.cluster.attempt():
+            return self._fit(self.cycle.fleet.soon, 0) is not None
 
     def over_empty(self) -> Reason | None:
         """Nobody is evicted. None: done; else why not, and nothing was changed."""

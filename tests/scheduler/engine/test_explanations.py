@@ -558,3 +558,22 @@ def test_that_the_splits_of_an_hour_are_used_up_is_told_with_limit_pools_and_tim
 
     assert details(scenario, "m3", "repartition") == [says]
     assert plan_of(scenario)["next_wake"] == wakes
+
+
+@pytest.mark.parametrize(
+    ("asks", "instances", "says"),
+    [
+        ({"roles": [{"mig": "1g.10gb"}]}, [], ["a GPU could be split anew for it, but repartition is left out"]),
+        ({"roles": [{"mig": "1g.10gb"}]}, None, []),
+        ({"gpus": 1}, [{"profile": "7g.80gb", "start": 0}], ["a GPU could be split anew for it, but repartition is left out"]),
+    ],
+)
+def test_that_no_gpu_is_split_anew_is_told_where_one_could_serve(asks: Json, instances: Any, says: list[str]) -> None:
+    """A GPU that somebody uses whole could not be split."""
+    split = {} if not instances else {"mig": [{"gpu": 0, "instances": instances}]}
+    runs = [running("whole", [at("n0", 0)])] if instances is None else []
+    passes = ["allocate", "consolidate", "reclaim", "preempt"]
+    scenario = scene([node("n0", 1, **split)], [quota("q", 1)], [*runs, job("asks", **asks)], settings={"passes": passes})
+
+    assert details(scenario, "asks", "repartition") == says
+    assert reasons(plan_of(scenario), "asks")
