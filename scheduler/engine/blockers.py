@@ -10,7 +10,7 @@ import numpy as np
 from .capacity import plain, widest
 from .grid import Eligible, Ints
 from .legality import Reclaim, rules_of
-from .passes.consolidate import no_moves
+from .passes.consolidate import no_moves, used_up
 from .passes.repartition import could_serve
 from .plan import names
 from .reading import spell_instant
@@ -19,7 +19,7 @@ from .seating import fit
 from .state import Cycle
 from .taking import NOTHING, request
 from .tree import Division, Tree
-from .values import ANY_TYPE, Kind, Role
+from .values import ANY_TYPE, Kind, Preemptible, Role
 from .windows import NEVER
 from .work import Work
 
@@ -52,6 +52,8 @@ class Blockers:
         self.rooms: dict[tuple[int, int], Reason | None] = {}
         self._joined: dict[tuple[int, ...], tuple[Reasons, Reasons]] = {}
         settings = cycle.settings
+        moves = "consolidate" in settings.passes and cycle.cluster.moves_left <= 0 and settings.max_moves
+        self._used_up = used_up(moves) if moves else None
         self._leaves_out = settings.max_moves == 0 or not {"consolidate", "reclaim", "preempt", "repartition"} <= set(settings.passes)
         self._with: dict[tuple[str, int], Reason] = {}
         self._holders: dict[tuple[int, int], list[tuple[Work, int | None]]] = {}
@@ -86,12 +88,19 @@ class Blockers:
             own = {code: found for code, found in own.items() if code not in SPLITTING}
         if cycle.cluster.windows.upcoming and "window" not in (own or {}):
             own = (own or {}) | self._window(work)
+        if self._used_up is not None and "moves" not in (own or {}) and self._might_move(work, group):
+            own = (own or {}) | {"moves": self._used_up}
         if own and ("moves" in own or own.get("victims") is NOTHING) and self._has_room(work, group):
             own = {code: found for code, found in own.items() if code != "moves" and found is not NOTHING}
         late = work.form.delay and work.job.submitted + work.kind.preemption_delay_ms > cycle.now
         if not own and not late:
             return group
         return self._with_own(work, group, own or {}, bool(late))
+
+    def _might_move(self, work: Work, group: Reasons) -> bool:
+        """Whether others could be moved for it, as far as that is told without looking for whom."""
+        movable = work.kind.preemptible is Preemptible.ALWAYS and not self.cycle.overdue(work)
+        return movable and any(one.code in ("fragmentation", "topology") for one in group)
 
     def _with_own(self, work: Work, group: Reasons, own: dict[str, Reason], late: bool) -> Reasons:
         shared = tuple(one for one in group if one is not ORDER)  # there is more to say than that

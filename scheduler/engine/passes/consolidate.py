@@ -100,6 +100,13 @@ def no_moves(most: int) -> Reason:
     return reason("moves", f"no set of at most {most} move{'s' * (most != 1)} makes room", most=most)
 
 
+@cache
+def used_up(most: int) -> Reason:
+    """So many were moved for others in this plan."""
+    are = "1 move that a plan may make is" if most == 1 else f"{most} moves that a plan may make are"
+    return reason("moves", f"the {are} used up; the next plan may move somebody for it", most=most)
+
+
 def _leave_room(cycle: Cycle, target: Target, moved: list[Work]) -> bool:
     """A bound: False where those who are moved certainly find no places beside the job, which takes all the room that there is in its slice."""
     if target.allowed is None or not target.gpus:

@@ -577,3 +577,12 @@ def test_that_no_gpu_is_split_anew_is_told_where_one_could_serve(asks: Json, ins
 
     assert details(scenario, "asks", "repartition") == says
     assert reasons(plan_of(scenario), "asks")
+
+
+def test_that_the_moves_of_a_plan_are_used_up_for_others_is_told() -> None:
+    half = [running(f"m{place}", [at(f"n{place}", 0, 1, 2, 3)]) for place in range(4)]
+    nodes = [node(f"n{place}") for place in range(4)]
+    scenario = scene(nodes, [quota("q", 32)], [*half, job("first", gpus=8, submitted=-200), job("second", gpus=8)], settings={"max_moves": 1})
+
+    assert actions(plan_of(scenario))["first"] == "start"
+    assert details(scenario, "second", "moves") == ["the 1 move that a plan may make is used up; the next plan may move somebody for it"]
