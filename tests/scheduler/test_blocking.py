@@ -343,3 +343,19 @@ def test_the_page_and_the_api_tell_it(shared):
     assert (told_["holders"]["gpus"], told_["holders"]["missing_gpus"]) == (7, 3)
     assert told_["holders"]["teams"] == [{"quota": OURS, "gpus": 1}, {"quota": "", "gpus": 6}]
     assert Node.objects.count() == 1
+
+
+@pytest.mark.parametrize(
+    ("facts", "helps", "at"),
+    [
+        ({"most": 2, "until": "2026-11-20T14:00:00Z"}, "It is split within the hour", NOON + timedelta(hours=2)),
+        ({"off": True}, "An operator must switch on the pass", None),
+    ],
+)
+def test_when_a_gpu_is_split_anew_again_is_told_as_far_as_it_ever_is(shared, facts, helps, at):
+    waiting = job(on=shared.nodes[OURS])
+    outlook(waiting, reasons=[{"code": "repartition", "detail": "x", **facts}])
+    found = told(shared, "viewer", waiting)["repartition"]
+
+    assert found.unblock.startswith(helps)
+    assert found.at == at
