@@ -243,7 +243,7 @@ def _known(cluster: Cluster, work: Work, role: Role, quota_type: int) -> bool:
 def part_of(role: Role) -> str:
     """The part of a GPU that a worker asks for."""
     what = role.mig or (f"{role.share_milli} milli-GPU" if role.share_milli is not None else f"{(role.memory_mib or 0) / 1024:g} GB of a GPU")
-    return f"{what} of {role.devices} GPUs" if role.devices > 1 else what
+    return f"{what} of {counted(1000 * role.devices)}" if role.devices > 1 else what
 
 
 def what_lacks(cluster: Cluster, work: Work, role: Role) -> str | None:
