@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from .allowance import Allowances, Taken
@@ -325,7 +325,7 @@ class Forecast:
         for workers in range(most, max(0, most - MOST_TRIES), -1):
             if (role.most - workers) % role.step or not any(self._open(work, quota_type, workers) for quota_type in work.types):
                 continue
-            if self._starts(work, change, workers, lambda kind, workers=workers: _with_role(kind, least=workers)):  # type: ignore[misc]
+            if self._starts(work, change, workers, partial(_with_role, least=workers)):
                 return change, workers
         return None
 
@@ -335,7 +335,7 @@ class Forecast:
         for wider in range(widest(self.cycle.cluster, work.kind) - 1, -1, -1):
             level = names[wider] if wider else None
             enough = any(self._room(work, quota_type, wider) >= role.least for quota_type in work.types)
-            if enough and self._starts(work, "topology.required", level, lambda kind, level=level: _required(kind, level)):  # type: ignore[misc]
+            if enough and self._starts(work, "topology.required", level, partial(_required, level=level)):
                 return "topology.required", level
         return None
 
@@ -345,12 +345,12 @@ class Forecast:
         for name in grid.gpu_types:
             if not role.gpu_types or name in role.gpu_types:
                 continue
-            if self._starts(work, "gpu_types", name, lambda kind, name=name: _with_role(kind, gpu_types=(name,))):  # type: ignore[misc]
+            if self._starts(work, "gpu_types", name, partial(_with_role, gpu_types=(name,))):
                 return "gpu_types", name
         return None
 
     def _preemptible(self, work: Work) -> Advice:
-        if work.fixed and self._starts(work, "preemptible", None, lambda kind: replace(kind, preemptible=Preemptible.ALWAYS)):
+        if work.fixed and self._starts(work, "preemptible", None, partial(replace, preemptible=Preemptible.ALWAYS)):
             return "preemptible", True
         return None
 

@@ -207,7 +207,8 @@ class Reclaim:
     def guard(self, found: Found) -> Reason | None:
         return self._balance(found) or self.order(found) or worth(self.cycle, self.work, self.leaf, self.quota_type, self.milli, found)
 
-    def _within(self, place: int, charged: dict[int, int]) -> int:
+    def within(self, place: int, charged: dict[int, int]) -> int:
+        """Milli-GPU of what is taken that counts below a node of the tree."""
         end = self.tree.end[place]
         return sum(milli for at, milli in charged.items() if place <= at < end)
 
@@ -215,7 +216,7 @@ class Reclaim:
         tree, division = self.tree, self.division
         charged = found.charged
         for place in tree.path[self.leaf]:
-            mine = division.used[place] - self._within(place, charged) + self.milli
+            mine = division.used[place] - self.within(place, charged) + self.milli
             fair = division.fair[place]
             if mine <= fair:
                 continue
@@ -236,8 +237,8 @@ class Reclaim:
                 continue  # in one leaf class and number decide, and those were compared
             least = self.cycle.least_milli(victim.kind, self.quota_type)
             mine, theirs = tree.fork(self._asking_from(victim, least), leaf)
-            my_key = tree.key(mine, division, self.milli, self._within(mine, found.charged))
-            their_key = tree.key(theirs, division, least, self._within(theirs, found.charged))
+            my_key = tree.key(mine, division, self.milli, self.within(mine, found.charged))
+            their_key = tree.key(theirs, division, least, self.within(theirs, found.charged))
             if my_key > their_key:
                 detail = f"with {victim.job.name} gone, {tree.names[theirs]} would be served before {tree.names[mine]} again"
                 return reason("balance", detail, quota=tree.names[mine], other=tree.names[theirs])

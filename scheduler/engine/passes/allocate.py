@@ -424,18 +424,12 @@ def _blocked(cycle: Cycle, work: Work, types: tuple[int, ...], *, heads: bool = 
     entry = book.add(work, types)
     while entry is not None and not entry.at:
         due(cycle, work, entry.quota_type)
-        if (
-            _has_place(work)
-            or not may_evict(cycle, work)
-            or not book.stay(work, not_bound(cycle, work, entry.quota_type, lenders(cycle, work, entry.quota_type)))
-        ):
+        if not cycle.waits(work) or not may_evict(cycle, work):
+            return
+        if not book.stay(work, not_bound(cycle, work, entry.quota_type, lenders(cycle, work, entry.quota_type))):
             return
         book.withdraw(entry)  # nobody gives way to it, so its time has not come
         entry = book.add(work, types)
-
-
-def _has_place(work: Work) -> bool:
-    return bool(work.seats) and not work.degraded
 
 
 def _may_stand_at_once(cycle: Cycle, work: Work, types: tuple[int, ...]) -> None:

@@ -52,8 +52,8 @@ def _taken_back(rules: Reclaim, found: Found) -> bool:
     for leaf, _ in found.minima():
         if leaf != rules.leaf:
             mine, theirs = tree.fork(rules.leaf, leaf)
-            below = [sum(milli for at, milli in found.charged.items() if tree.below(place, at)) for place in (mine, theirs)]
-            if _may_be_taken(division, mine, division.used[mine] - below[0] + rules.milli, theirs, division.used[theirs] - below[1]):
+            holds = division.used[mine] - rules.within(mine, found.charged) + rules.milli
+            if _may_be_taken(division, mine, holds, theirs, division.used[theirs] - rules.within(theirs, found.charged)):
                 return True
     return False
 

@@ -49,13 +49,20 @@ def has_splits(cycle: Cycle) -> bool:
 
 def left(cycle: Cycle) -> dict[str, int]:
     """GPUs that may still be split anew within the hour, by pool: the label `pool` of the nodes."""
+    most = cycle.settings.repartition_per_hour
+    return {pool: most - len(times) for pool, times in _split_within_the_hour(cycle).items()}
+
+
+def _split_within_the_hour(cycle: Cycle) -> dict[str, list[int]]:
+    """When GPUs were split anew by now, by pool; those of this plan are."""
     grid = cycle.grid
-    budget = dict.fromkeys(grid.pool_of, cycle.settings.repartition_per_hour)
+    made: dict[str, list[int]] = {pool: [] for pool in dict.fromkeys(grid.pool_of)}
     for pool, node in zip(grid.pool_of, grid.nodes, strict=True):
-        budget[pool] -= sum(at > cycle.now - HOUR_MS for at in node.repartitioned)
+        if node.repartitioned:
+            made[pool] += [at for at in node.repartitioned if at > cycle.now - HOUR_MS]
     for place, _ in cycle.cluster.geometry:
-        budget[grid.pool_of[place]] -= 1
-    return budget
+        made[grid.pool_of[place]].append(cycle.now)
+    return made
 
 
 def could_serve(cycle: Cycle, work: Work, quota_type: int) -> bool:
@@ -72,13 +79,8 @@ def limited(cycle: Cycle, quota_type: int) -> Reason:
 
 def _limited(cycle: Cycle, quota_type: int) -> Reason:
     grid, most = cycle.grid, cycle.settings.repartition_per_hour
-    made: dict[str, list[int]] = {pool: [] for pool, of_type in zip(grid.pool_of, grid.type_of, strict=True) if of_type == quota_type}
-    for pool, node in zip(grid.pool_of, grid.nodes, strict=True):
-        if pool in made:
-            made[pool] += [at for at in node.repartitioned if at > cycle.now - HOUR_MS]
-    for place, _ in cycle.cluster.geometry:
-        if grid.pool_of[place] in made:
-            made[grid.pool_of[place]].append(cycle.now)
+    here = {pool for pool, of_type in zip(grid.pool_of, grid.type_of, strict=True) if of_type == quota_type}
+    made = {pool: times for pool, times in _split_within_the_hour(cycle).items() if pool in here}
     pools = sorted(pool for pool in made if pool)
     where = f" in {'the pool' if len(made) == 1 else 'each of the pools'} {names(pools)}" if pools else ""
     facts: dict[str, object] = {"most": most, "type": grid.types[quota_type], **({"pools": tuple(pools)} if pools else {})}
