@@ -10,7 +10,7 @@ from dashboards.selectors import SEVERAL, SEVERITY, Owner, frames_newest, holds_
 from gpufleet.core.tables import Choice, Column, Table
 from gpufleet.core.times import now
 from quotas.permissions import Access
-from scheduler.lists import NO_HARDWARE
+from scheduler.hardware.lists import NO_HARDWARE
 from scheduler.models import Gpu, GpuType, Health
 
 FREE, ANOTHER_TEAM, SEVERAL_TEAMS = "free", "another team", "several teams"

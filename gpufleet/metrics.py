@@ -23,7 +23,7 @@ from gpufleet.core.times import now
 from gpufleet.navigation import access_of
 from gpufleet.problems import answer, problem
 from quotas.permissions import Can
-from scheduler.measures import Counted
+from scheduler.loop.measures import Counted
 from scheduler.selectors.loop import leadership, orders_open
 from scheduler.selectors.measures import Series, jobs_by_state, last_plan_at, measured, queue_figures
 from scheduler.selectors.spreads import Spread

@@ -221,7 +221,7 @@ SOCIALACCOUNT_PROVIDERS = {
     }
 }
 
-# What the scheduler goes by; scheduler/policy.py makes the engine's settings of it.
+# What the scheduler goes by; scheduler/loop/policy.py makes the engine's settings of it.
 SCHEDULER = {
     name: ENV[name]
     for name in (
@@ -243,7 +243,7 @@ SCHEDULER = {
 _LOCAL = ("LOCAL", "LOCAL_USER", "LOCAL_SAME_USER", "LOCAL_CHECKPOINTS", "LOCAL_LOGS_MIB", "LOCAL_CGROUP", "SECRETS_DIR", "SECRETS_ENV")
 LOCAL = {name: ENV[name] for name in _LOCAL}
 VIRTUAL_GPUS = ENV["VIRTUAL_GPUS"]
-# Where webhooks may lead, and when one that fails is given up; scheduler/outgoing.py holds every address against it.
+# Where webhooks may lead, and when one that fails is given up; scheduler/notify/outgoing.py holds every address against it.
 WEBHOOKS = {name: ENV[f"WEBHOOK_{name}"] for name in ("NETWORKS", "HTTP", "GIVE_UP_DAYS")}
 PUBLIC_URL = ENV["PUBLIC_URL"]
 _MAIL = urlsplit(ENV["EMAIL_URL"])

@@ -5,7 +5,7 @@ from celery import shared_task
 from gpufleet.core.times import now
 from gpufleet.retention import retention_prune
 from quotas.services.ledger import ledger_hour
-from scheduler.services.usage import timeline_review
+from scheduler.services.loop.usage import timeline_review
 
 
 @shared_task

@@ -9,12 +9,12 @@ from quotas.forms import NodeChoiceField
 from quotas.forms import ReasonForm as ConfirmForm
 from quotas.models import QuotaNode
 from scheduler.engine.mig import Instance
-from scheduler.happenings import LABELS, Happened
 from scheduler.imports.documents import FORMATS
-from scheduler.job_fields import PLAIN
-from scheduler.job_yaml import read_yaml
+from scheduler.jobs.fields import PLAIN
+from scheduler.jobs.yaml_text import read_yaml
 from scheduler.models import CatchUp, Overlap
-from scheduler.services.hardware import REASON_LENGTH
+from scheduler.notify.happenings import LABELS, Happened
+from scheduler.services.hardware.hardware import REASON_LENGTH
 
 
 class ReasonForm(forms.Form):

@@ -11,17 +11,17 @@ from datetime import timedelta
 from celery import shared_task
 
 from gpufleet.core.times import now
-from scheduler.measures import CONFLICTS, DECISIONS, PHASE, PLANS, TICK
-from scheduler.services.delivering import deliveries_turn
-from scheduler.services.forecasting import ForecastMemory, forecast_run
-from scheduler.services.lease import tick_call
-from scheduler.services.measuring import measures_write, tally
-from scheduler.services.outbox import outbox_turns
-from scheduler.services.pace import Pace
-from scheduler.services.plans import plans_forget
-from scheduler.services.schedules import schedules_turn
-from scheduler.services.sending import sendings_turn
-from scheduler.services.tick import Memory, TickResult, collect_meanwhile, collect_seldom, tick_run
+from scheduler.loop.measures import CONFLICTS, DECISIONS, PHASE, PLANS, TICK
+from scheduler.services.forecasts.forecasting import ForecastMemory, forecast_run
+from scheduler.services.loop.lease import tick_call
+from scheduler.services.loop.measuring import measures_write, tally
+from scheduler.services.loop.pace import Pace
+from scheduler.services.loop.plans import plans_forget
+from scheduler.services.loop.tick import Memory, TickResult, collect_meanwhile, collect_seldom, tick_run
+from scheduler.services.notify.delivering import deliveries_turn
+from scheduler.services.notify.outbox import outbox_turns
+from scheduler.services.notify.sending import sendings_turn
+from scheduler.services.schedules.schedules import schedules_turn
 
 # Beat calls every second, so a call goes on for about so long while things are known to happen.
 A_CALL = timedelta(seconds=0.9)

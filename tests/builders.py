@@ -33,9 +33,9 @@ from scheduler.models import (
     TopologyLevel,
     Webhook,
 )
-from scheduler.services.marks import marks_write, types_sat_on
-from scheduler.services.outlooks import codes_of
-from scheduler.services.webhooks import fingerprint_of, secret_of
+from scheduler.services.forecasts.outlooks import codes_of
+from scheduler.services.jobs.marks import marks_write, types_sat_on
+from scheduler.services.notify.webhooks import fingerprint_of, secret_of
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 _numbers = itertools.count(1)

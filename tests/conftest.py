@@ -55,8 +55,8 @@ def _nothing_left_over(request: pytest.FixtureRequest, monkeypatch: pytest.Monke
     """Each test has its own channel layer (its queues belong to one event loop), an empty cache (sign-in rate limits live there), and no fleet."""
     channel_layers.backends.clear()
     cache.clear()
-    if "db" in request.fixturenames or "scheduler.services.fitting" in sys.modules:
-        from scheduler.services import fitting
+    if "db" in request.fixturenames or "scheduler.services.forecasts.fitting" in sys.modules:
+        from scheduler.services.forecasts import fitting
 
         fitting.GROUNDS.forget()
         # A thread would not see what a test's transaction holds: the fleet is read in the thread of whoever asks.

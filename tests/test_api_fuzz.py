@@ -27,7 +27,7 @@ from schemathesis.specs.openapi.checks import negative_data_rejection, positive_
 
 from gpufleet.api import api  # noqa: E402
 from scheduler.models import JobState  # noqa: E402
-from scheduler.services import fitting  # noqa: E402
+from scheduler.services.forecasts import fitting  # noqa: E402
 from tests import builders  # noqa: E402
 from tests.personas import Personas  # noqa: E402
 

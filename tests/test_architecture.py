@@ -126,14 +126,14 @@ def test_the_engine_asks_no_clock():
 @pytest.mark.parametrize(
     ("name", "target", "allowed"),
     [
-        ("scheduler.services.jobs", "quotas.models", True),
+        ("scheduler.services.jobs.jobs", "quotas.models", True),
         ("quotas.services", "scheduler.models", False),
         ("gpufleet.core.tables", "quotas.permissions", False),
         ("gpufleet.core.audit", "gpufleet.api", False),
-        ("quotas.views", "scheduler.services.jobs", True),
+        ("quotas.views", "scheduler.services.jobs.jobs", True),
         ("quotas.views", "gpufleet.navigation", True),
         ("gpufleet.demo.seed", "scheduler.models", True),
-        ("scheduler.services.jobs", "scheduler.views", False),
+        ("scheduler.services.jobs.jobs", "scheduler.views", False),
         ("scheduler.selectors", "dashboards.telemetry", False),
         ("dashboards.telemetry.frames", "scheduler.models", True),
     ],

@@ -33,7 +33,7 @@ from scheduler.models import (
     ScheduleRun,
     Webhook,
 )
-from scheduler.services.templates import draft_save
+from scheduler.services.jobs.templates import draft_save
 from tests import builders
 from tests.personas import Personas
 from tests.scheduler.test_log_stream import Writing

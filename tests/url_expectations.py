@@ -17,10 +17,10 @@ from gpufleet.core.models import AuditEntry
 from gpufleet.core.times import now
 from quotas.models import RoleBinding, ServiceToken
 from scheduler.models import Delivery, Gpu, InventoryImport, Job, JobBatch, JobState, Lease, Node, PlanRecord, SavedView, Schedule, Webhook
-from scheduler.services.bulk import asked_checked, jobs_steer
-from scheduler.services.imports import import_preview
-from scheduler.services.schedules import schedule_create
-from scheduler.services.templates import template_save
+from scheduler.services.hardware.imports import import_preview
+from scheduler.services.jobs.bulk import asked_checked, jobs_steer
+from scheduler.services.jobs.templates import template_save
+from scheduler.services.schedules.schedules import schedule_create
 from tests import builders
 from tests.personas import PEOPLE, Personas
 

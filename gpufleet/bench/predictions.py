@@ -13,7 +13,7 @@ from typing import Any
 
 from gpufleet.bench import show
 from scheduler.benchmarks.predictions import WORLDS, Told, played
-from scheduler.foresight import Foresight, Outcome, Ranged, ruled, score
+from scheduler.loop.foresight import Foresight, Outcome, Ranged, ruled, score
 from scheduler.simulation.futures import Waits
 
 FIXED, FRESH = 1, 3  # the seed that is always played, and how many are drawn besides

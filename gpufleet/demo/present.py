@@ -35,8 +35,8 @@ from scheduler.backends.memory import Glance
 from scheduler.backends.registry import backend_for
 from scheduler.backends.simulated import SimulatedBackend, moment_of
 from scheduler.models import ENDED, HOLDING, Cluster, Gpu, Health, InventoryEvent, Job, JobState, Node, Placement
-from scheduler.services.hardware import node_health_change
-from scheduler.services.jobs import job_create, job_stop
+from scheduler.services.hardware.hardware import node_health_change
+from scheduler.services.jobs.jobs import job_create, job_stop
 
 SOURCE = "simulated"
 PACE = timedelta(seconds=1.5)  # beat asks every two seconds, give or take

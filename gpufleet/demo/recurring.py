@@ -6,7 +6,7 @@ from typing import Any
 
 from gpufleet.core.models import User
 from quotas.permissions import access_for_user
-from scheduler.services.schedules import schedule_create
+from scheduler.services.schedules.schedules import schedule_create
 
 PROJECT = "veridia/research/language/instruct"
 # Who, what, when. Their work is played by the simulated back-end.

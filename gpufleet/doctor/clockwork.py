@@ -16,7 +16,7 @@ from gpufleet.core.tasks import HEARTBEAT_QUEUES, heartbeat_name
 from gpufleet.core.times import now
 from gpufleet.doctor import Finding, some
 from scheduler.models import Delivery, DeliveryState, Happening, Schedule, Sending, SendingState, Webhook, WebhookState
-from scheduler.services.notices import Way
+from scheduler.services.notify.notices import Way
 
 OLDEST_REDIS = (6, 0)
 ANSWER_SECONDS = 5

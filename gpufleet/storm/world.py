@@ -29,11 +29,11 @@ from scheduler.backends.faults import NO_FAULTS, FaultPlan
 from scheduler.backends.registry import Backends
 from scheduler.backends.simulated import MemoryStore, SimulatedBackend
 from scheduler.models import ENDED, Attempt, Gpu, Health, Job, JobState, Node, PlanRecord
-from scheduler.services.hardware import gpu_health_change, node_health_change
-from scheduler.services.jobs import job_create, job_hold, job_let_go, job_stop
-from scheduler.services.lease import LEASE_SECONDS, lease_pause, lease_resume
-from scheduler.services.tick import Memory, TickResult, tick_run
-from scheduler.services.usage import timeline_review
+from scheduler.services.hardware.hardware import gpu_health_change, node_health_change
+from scheduler.services.jobs.jobs import job_create, job_hold, job_let_go, job_stop
+from scheduler.services.loop.lease import LEASE_SECONDS, lease_pause, lease_resume
+from scheduler.services.loop.tick import Memory, TickResult, tick_run
+from scheduler.services.loop.usage import timeline_review
 from scheduler.simulation.progress import Life
 
 # The night in which clocks in Berlin are set back lies in the first day.

@@ -13,8 +13,8 @@ from gpufleet.web import access_of
 from scheduler.api.bulk import StartsOut
 from scheduler.api.lists import answered
 from scheduler.selectors.arrays import array_for, array_rows, facts_of, failed_of
-from scheduler.services.arrays import FIRST, array_preview, array_steer
-from scheduler.services.bulk import LEAST_PRIORITY, MOST, MOST_PRIORITY, effects_counted
+from scheduler.services.jobs.arrays import FIRST, array_preview, array_steer
+from scheduler.services.jobs.bulk import LEAST_PRIORITY, MOST, MOST_PRIORITY, effects_counted
 
 router = Router(tags=["Jobs"])
 

@@ -13,11 +13,12 @@ from gpufleet.core.taken import Taken
 from gpufleet.core.times import now
 from gpufleet.web import Access, access_of
 from scheduler.api.lists import IdempotencyKey, answered
-from scheduler.job_lists import JOBS
+from scheduler.jobs.lists import JOBS
+from scheduler.jobs.view_queries import QUERY_LENGTH, Parameters
 from scheduler.models import JobBatch
 from scheduler.selectors.batches import batch_for, verdicts_seen
 from scheduler.selectors.jobs import jobs_listed
-from scheduler.services.bulk import (
+from scheduler.services.jobs.bulk import (
     LEAST_PRIORITY,
     MOST,
     MOST_PRIORITY,
@@ -30,7 +31,6 @@ from scheduler.services.bulk import (
     must_steer_something,
     verdict_told,
 )
-from scheduler.view_queries import QUERY_LENGTH, Parameters
 
 router = Router(tags=["Jobs"])
 

@@ -8,7 +8,7 @@ from ninja.errors import AuthenticationError
 from gpufleet.core.taken import Taken
 from gpufleet.core.times import now
 from scheduler.models import Attempt
-from scheduler.services.checkpoints import Shard, attempt_of_token, shard_report
+from scheduler.services.jobs.checkpoints import Shard, attempt_of_token, shard_report
 
 router = Router(tags=["Checkpoints"])
 BIGGEST = 2**63 - 1

@@ -13,7 +13,7 @@ from scheduler.api.jobs import SUBMISSION
 from scheduler.api.lists import answered
 from scheduler.api.why import ReasonOut
 from scheduler.presenters.fitting import fit_facts
-from scheduler.services.fitting import AGAIN_SECONDS, fit_of
+from scheduler.services.forecasts.fitting import AGAIN_SECONDS, fit_of
 
 router = Router(tags=["Jobs"])
 

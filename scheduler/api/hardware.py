@@ -27,14 +27,14 @@ from scheduler.api.hardware_schemas import (
 )
 from scheduler.api.lists import answered, listed, moments, parameters_of
 from scheduler.engine.mig import BOARDS, Instance
-from scheduler.lists import CLUSTERS, GPUS, NODES
+from scheduler.hardware.lists import CLUSTERS, GPUS, NODES
 from scheduler.models import Cluster, Gpu, Node
 from scheduler.selectors.clusters import Branch, cluster_for, cluster_tree, clusters_listed
 from scheduler.selectors.gpus import GpuRow, gpu_for, gpu_history, gpu_rows, gpus_listed
 from scheduler.selectors.holders import Holder, gpu_holders, node_holders
 from scheduler.selectors.nodes import NodeRow, node_for, node_gpus, node_history, node_rows, nodes_listed
-from scheduler.services.geometry import geometry_of, geometry_revision, gpu_geometry_change
-from scheduler.services.hardware import gpu_health_change, node_health_change, node_spare_set
+from scheduler.services.hardware.geometry import geometry_of, geometry_revision, gpu_geometry_change
+from scheduler.services.hardware.hardware import gpu_health_change, node_health_change, node_spare_set
 
 router = Router(tags=["Hardware"])
 

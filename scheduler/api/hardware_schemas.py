@@ -8,7 +8,7 @@ from pydantic import Field
 
 from gpufleet.core.taken import Taken
 from scheduler.models import GpuMode, Health
-from scheduler.services.hardware import REASON_LENGTH
+from scheduler.services.hardware.hardware import REASON_LENGTH
 
 HEALTH = f"One of {', '.join(Health.values)}."
 MODE = f"One of {', '.join(GpuMode.values)}."

@@ -12,12 +12,12 @@ from gpufleet.core.taken import Taken
 from gpufleet.core.times import now
 from gpufleet.web import access_of
 from scheduler.api.lists import answered
-from scheduler.discovery import NothingFound
+from scheduler.hardware.discovery import NothingFound
 from scheduler.imports.plan import Plan
 from scheduler.models import InventoryImport
 from scheduler.selectors.imports import import_for
-from scheduler.services.discovery import machine_discover
-from scheduler.services.imports import Preview, import_apply, import_preview
+from scheduler.services.hardware.discovery import machine_discover
+from scheduler.services.hardware.imports import Preview, import_apply, import_preview
 
 router = Router(tags=["Import"])
 

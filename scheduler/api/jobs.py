@@ -14,10 +14,10 @@ from gpufleet.core.taken import Taken
 from gpufleet.core.times import now
 from gpufleet.web import Access, Can, access_of
 from scheduler.api.lists import IdempotencyKey, answered, inlined, listed, parameters_of
-from scheduler.job_lists import JOBS
-from scheduler.job_reading import Faults, change_read
-from scheduler.job_schema import JobChange, JobDescription
-from scheduler.job_writing import description_of
+from scheduler.jobs.lists import JOBS
+from scheduler.jobs.reading import Faults, change_read
+from scheduler.jobs.schema import JobChange, JobDescription
+from scheduler.jobs.writing import description_of
 from scheduler.models import Attempt, Job
 from scheduler.presenters.jobs import JobLine, Life, job_lines, life_of, line_of
 from scheduler.selectors.discretion import Discretion
@@ -37,10 +37,10 @@ from scheduler.selectors.jobs import (
     must_steer,
 )
 from scheduler.selectors.templates import template_of
-from scheduler.services.edits import job_clone, job_edit, job_enqueue, job_restart, job_save_now
-from scheduler.services.repeats import Submitted, Verdict, submission_once, submissions_dry, submissions_each
-from scheduler.services.steering import job_cancel, job_hold_back, job_release_hold
-from scheduler.services.submission import Checked, submissions_check
+from scheduler.services.jobs.edits import job_clone, job_edit, job_enqueue, job_restart, job_save_now
+from scheduler.services.jobs.repeats import Submitted, Verdict, submission_once, submissions_dry, submissions_each
+from scheduler.services.jobs.steering import job_cancel, job_hold_back, job_release_hold
+from scheduler.services.jobs.submission import Checked, submissions_check
 
 router = Router(tags=["Jobs"])
 

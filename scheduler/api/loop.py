@@ -11,7 +11,7 @@ from gpufleet.core.taken import Taken
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of
 from scheduler.api.lists import answered, listed, parameters_of
-from scheduler.job_lists import PLANS
+from scheduler.jobs.lists import PLANS
 from scheduler.models import PlanRecord
 from scheduler.presenters.plans import PlanLine, plan_lines, total_ms
 from scheduler.selectors.loop import (
@@ -26,7 +26,7 @@ from scheduler.selectors.loop import (
     scenario_now,
 )
 from scheduler.selectors.spreads import Spread
-from scheduler.services.steering import scheduler_pause, scheduler_resume
+from scheduler.services.jobs.steering import scheduler_pause, scheduler_resume
 
 router = Router(tags=["Scheduler"])
 

@@ -14,11 +14,22 @@ from gpufleet.web import Can, access_of
 from quotas.permissions import Access
 from scheduler.api.lists import answered, listed, parameters_of
 from scheduler.models import Notice, Sending
-from scheduler.notice_lists import NOTICES, SENDINGS
+from scheduler.notify.lists import NOTICES, SENDINGS
 from scheduler.selectors.jobs import job_for
 from scheduler.selectors.notices import choices_row, must_be_signed_in, must_be_whole, must_write_own, notices_of, sendings_of
-from scheduler.services.notices import QUIET_RULES, Choices, Kind, Way, choices_of, job_follow, notice_test, notices_choose, notices_read, own_hook
-from scheduler.services.webhooks import own_hook_remove, own_hook_save
+from scheduler.services.notify.notices import (
+    QUIET_RULES,
+    Choices,
+    Kind,
+    Way,
+    choices_of,
+    job_follow,
+    notice_test,
+    notices_choose,
+    notices_read,
+    own_hook,
+)
+from scheduler.services.notify.webhooks import own_hook_remove, own_hook_save
 
 router = Router(tags=["Notices"])
 

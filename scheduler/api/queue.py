@@ -13,7 +13,7 @@ from scheduler.api.fitting import FitReadingOut, being_read
 from scheduler.api.lists import answered
 from scheduler.presenters.queue import QueueLine, queue_lines
 from scheduler.selectors.queue import queue_part, turns_visible
-from scheduler.services.fitting import GROUNDS
+from scheduler.services.forecasts.fitting import GROUNDS
 
 router = Router(tags=["Jobs"])
 EXAMPLE: dict[str, Any] = {

@@ -12,10 +12,10 @@ from gpufleet.core.taken import Taken
 from gpufleet.core.times import now
 from gpufleet.web import Access, access_of
 from scheduler.api.lists import answered
+from scheduler.jobs.view_queries import Parameters, parameters_in, query_of
 from scheduler.models import SavedView
 from scheduler.selectors.saved_views import MOST_SHOWN, is_mine, view_for, views_page
-from scheduler.services.saved_views import view_change, view_remove, view_save
-from scheduler.view_queries import Parameters, parameters_in, query_of
+from scheduler.services.jobs.saved_views import view_change, view_remove, view_save
 
 router = Router(tags=["Jobs"])
 

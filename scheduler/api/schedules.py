@@ -15,10 +15,10 @@ from gpufleet.web import Access, Can, access_of
 from quotas.api.lists import ReasonQuery
 from scheduler.api.lists import IdempotencyKey, answered, listed, parameters_of
 from scheduler.models import Schedule, ScheduleRun
-from scheduler.schedule_lists import RUNS, SCHEDULES
-from scheduler.schedule_schema import ScheduleIn
+from scheduler.schedules.lists import RUNS, SCHEDULES
+from scheduler.schedules.schema import ScheduleIn
 from scheduler.selectors.schedules import description_told, may_steer_schedule, schedule_for, schedule_runs, schedules_listed, times_ahead
-from scheduler.services.schedules import (
+from scheduler.services.schedules.schedules import (
     schedule_change,
     schedule_create,
     schedule_pause,

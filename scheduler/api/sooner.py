@@ -13,7 +13,7 @@ from scheduler.api.lists import answered
 from scheduler.presenters.sooner import proposals
 from scheduler.presenters.submitting import description_of_job
 from scheduler.selectors.jobs import job_for
-from scheduler.services.sooner import job_sooner
+from scheduler.services.forecasts.sooner import job_sooner
 
 router = Router(tags=["Jobs"])
 

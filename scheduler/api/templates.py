@@ -13,10 +13,10 @@ from gpufleet.core.times import now
 from gpufleet.web import Can, access_of
 from quotas.models import QuotaNode
 from scheduler.api.lists import answered
-from scheduler.job_fields import steps_of, value_at
-from scheduler.job_templates import Template
+from scheduler.jobs.fields import steps_of, value_at
+from scheduler.jobs.template_rules import Template
 from scheduler.selectors.templates import may_edit_templates, template_named, template_versions, templates_page
-from scheduler.services.templates import template_archive, template_save
+from scheduler.services.jobs.templates import template_archive, template_save
 
 router = Router(tags=["Templates"])
 

@@ -14,11 +14,11 @@ from gpufleet.core.times import now
 from gpufleet.web import access_of
 from quotas.api.lists import ReasonQuery
 from scheduler.api.lists import answered, listed, parameters_of
-from scheduler.happenings import Happened
 from scheduler.models import Delivery, Webhook
-from scheduler.notice_lists import DELIVERIES, WEBHOOKS
+from scheduler.notify.happenings import Happened
+from scheduler.notify.lists import DELIVERIES, WEBHOOKS
 from scheduler.selectors.webhooks import delivery_for, hook_deliveries, hook_for, hook_places, hooks_managed, must_manage_some_hooks
-from scheduler.services.webhooks import NAME_LENGTH, NewSecret, delivery_repeat, hook_change, hook_create, hook_remove, hook_secret, hook_test
+from scheduler.services.notify.webhooks import NAME_LENGTH, NewSecret, delivery_repeat, hook_change, hook_create, hook_remove, hook_secret, hook_test
 
 router = Router(tags=["Webhooks"])
 

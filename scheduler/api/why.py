@@ -19,7 +19,7 @@ from scheduler.selectors.blocking import Holders
 from scheduler.selectors.discretion import Discretion
 from scheduler.selectors.jobs import WAITING, job_for, job_rows, job_waits_for, may_steer
 from scheduler.selectors.predictions import Record, prediction_of, record_of
-from scheduler.services.fitting import GROUNDS
+from scheduler.services.forecasts.fitting import GROUNDS
 
 router = Router(tags=["Jobs"])
 

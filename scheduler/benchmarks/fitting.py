@@ -18,7 +18,7 @@ from scheduler.benchmarks.cases import MIX, drawn
 from scheduler.benchmarks.lists import signed_in
 from scheduler.benchmarks.loop import GPUS, NODES, QUEUED, TEAMS, hardware, person, say, submit_all, team_of, tree, wish
 from scheduler.models import Job, JobState
-from scheduler.services.tick import Memory, tick_run
+from scheduler.services.loop.tick import Memory, tick_run
 
 
 def crowded(queued: int = QUEUED) -> None:

@@ -20,10 +20,10 @@ from gpufleet.core.models import User
 from gpufleet.core.times import now
 from quotas.models import QuotaNode, RoleBinding
 from scheduler.benchmarks.loop import FULL, REPLAY_QUOTAS, hardware, person, say, tree
-from scheduler.marks import marks_of
+from scheduler.jobs.marks import marks_of
 from scheduler.models import Attempt, Gpu, Job, JobEvent, JobMark, JobState, Outlook, Placement
-from scheduler.services.marks import types_sat_on
-from scheduler.services.outlooks import codes_of
+from scheduler.services.forecasts.outlooks import codes_of
+from scheduler.services.jobs.marks import types_sat_on
 
 PEOPLE = 50
 WORDS = ("train", "tune", "eval", "serve", "sweep", "embed", "distil", "export")

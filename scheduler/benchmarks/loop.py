@@ -34,9 +34,9 @@ from scheduler.models import (
     PlanRecord,
     TopologyLevel,
 )
-from scheduler.services.jobs import job_stop
-from scheduler.services.submission import submission_create, submissions_create
-from scheduler.services.tick import Memory, collect_meanwhile, collect_seldom, tick_run
+from scheduler.services.jobs.jobs import job_stop
+from scheduler.services.jobs.submission import submission_create, submissions_create
+from scheduler.services.loop.tick import Memory, collect_meanwhile, collect_seldom, tick_run
 
 FULL, FREE = "H100-SXM-80GB", "A100-SXM-80GB"
 TEAMS = 10

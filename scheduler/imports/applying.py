@@ -12,8 +12,8 @@ from gpufleet.core.ids import public_ids
 from scheduler.engine.mig import BOARDS
 from scheduler.imports.plan import Change, ChangedGpu, NodeKey, Plan
 from scheduler.models import Cluster, Domain, Gpu, GpuMode, GpuType, Health, InventoryEvent, MigInstance, Nic, Node, Pool, TopologyLevel
-from scheduler.services.geometry import geometry_of, instance_rows
-from scheduler.services.usage import timeline_follow
+from scheduler.services.hardware.geometry import geometry_of, instance_rows
+from scheduler.services.loop.usage import timeline_follow
 
 BATCH = 500
 

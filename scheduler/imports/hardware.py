@@ -9,7 +9,7 @@ from scheduler.imports.plan import Change, ChangedGpu, ChangedNode, Difference, 
 from scheduler.imports.present import Present
 from scheduler.imports.schema import Document, WantedGpu, WantedNode
 from scheduler.models import Gpu, GpuMode, Health, Node
-from scheduler.services.geometry import geometry_of, layout_text
+from scheduler.services.hardware.geometry import geometry_of, layout_text
 
 # Changes to these decide where work fits; what runs stays, and the preview says so.
 _PLACEMENT = frozenset({"path", "spare", "gpu_type", "island", "pool"})

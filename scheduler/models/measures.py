@@ -4,7 +4,7 @@ from django.db import models
 
 
 class Measure(models.Model):
-    """One number that only grows: a counter, or a part of a histogram (`scheduler.measures` says which there are)."""
+    """One number that only grows: a counter, or a part of a histogram (`scheduler.loop.measures` says which there are)."""
 
     name = models.CharField(max_length=60)
     labels = models.CharField(max_length=200, help_text="The values of its labels as a JSON list.")

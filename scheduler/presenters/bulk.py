@@ -7,7 +7,7 @@ from typing import Any
 
 from gpufleet.core.templatetags.shell import gpus, gpus_told, plural
 from scheduler.models import HOLDING, Job, JobBatch, JobState
-from scheduler.services.bulk import CAUSES, Action, Effect, Preview, Verdict
+from scheduler.services.jobs.bulk import CAUSES, Action, Effect, Preview, Verdict
 
 TEAMS_SHOWN = 8
 STARTS_SHOWN = 12

@@ -10,7 +10,7 @@ from quotas.permissions import Access, Can
 from scheduler.engine.fleet import bits_of
 from scheduler.presenters.jobs import CELL, GAP, Cell, sentence, span
 from scheduler.selectors.discretion import ANOTHER_JOB, Discretion
-from scheduler.services.fitting import Fit
+from scheduler.services.forecasts.fitting import Fit
 
 NODES_SHOWN = 12
 CLAIMANTS_SHOWN = 3

@@ -1,6 +1,6 @@
 """The page that changes a job: the fields of the submission form that may still be changed, what was typed over, and where each fault stands.
 
-What a value may be is `scheduler.job_schema`'s alone; here texts become what `JobChange` reads, and its paths become fields again.
+What a value may be is `scheduler.jobs.schema`'s alone; here texts become what `JobChange` reads, and its paths become fields again.
 """
 
 from collections.abc import Iterable, Mapping
@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpufleet.core.times import written
-from scheduler.job_fields import PLAIN, ROLE_BY_KEY, Field, description_of, roles_of, steps_of, value_at, values_of
-from scheduler.job_reading import Faults
+from scheduler.jobs.fields import PLAIN, ROLE_BY_KEY, Field, description_of, roles_of, steps_of, value_at, values_of
+from scheduler.jobs.reading import Faults
 from scheduler.models import ENDED, HOLDING, Job
 from scheduler.presenters.submitting import Row
 

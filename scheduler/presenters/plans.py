@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpufleet.core.templatetags.shell import plural
-from scheduler.measures import PHASES
+from scheduler.loop.measures import PHASES
 from scheduler.models import PlanRecord
 from scheduler.presenters.jobs import sentence
 

@@ -7,11 +7,11 @@ from urllib.parse import urlencode
 
 from django.urls import reverse
 
-from scheduler.job_fields import description_of, steps_of, value_at
+from scheduler.jobs.fields import description_of, steps_of, value_at
 from scheduler.models import Job
 from scheduler.presenters.fitting import better_of
-from scheduler.services.proposals import changed
-from scheduler.services.sooner import Sooner, in_place
+from scheduler.services.forecasts.proposals import changed
+from scheduler.services.forecasts.sooner import Sooner, in_place
 
 # Before the path of a field of the submission form, in an address: the text that it begins with.
 WITH = "with."

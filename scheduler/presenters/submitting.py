@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from scheduler.job_fields import REPEAT, ROLE, SECTIONS, Field, differences, field_for_fault, roles_of, values_of
-from scheduler.job_reading import Faults
-from scheduler.job_schema import IN_IMAGE
-from scheduler.job_templates import Template
-from scheduler.job_yaml import Document
+from scheduler.jobs.fields import REPEAT, ROLE, SECTIONS, Field, differences, field_for_fault, roles_of, values_of
+from scheduler.jobs.reading import Faults
+from scheduler.jobs.schema import IN_IMAGE
+from scheduler.jobs.template_rules import Template
+from scheduler.jobs.yaml_text import Document
 from scheduler.models import Job
 
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any
 
-from scheduler.job_templates import Template
-from scheduler.job_yaml import write_yaml
+from scheduler.jobs.template_rules import Template
+from scheduler.jobs.yaml_text import write_yaml
 from scheduler.models import JobTemplateVersion
 
 

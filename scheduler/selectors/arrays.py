@@ -10,10 +10,10 @@ from django.db.models import Case, Count, F, IntegerField, Max, Min, Q, QuerySet
 from django.http import Http404
 
 from quotas.permissions import Access, Can
+from scheduler.jobs.speeds import seconds_at, slowest_on, speed_on
 from scheduler.models import ENDED, HOLDING, Attempt, Job, JobState
 from scheduler.selectors.holders import open_placements
 from scheduler.selectors.jobs import WAITING
-from scheduler.speeds import seconds_at, slowest_on, speed_on
 
 ROWS_SHOWN = 100
 # Of jobs of one array: who failed is looked at before who runs, and who waits before who is done.

@@ -9,10 +9,10 @@ from typing import Any
 from django.db.models import Count, Q, Sum
 
 from quotas.permissions import Access, Can, is_within
+from scheduler.jobs.speeds import seconds_at, speed_on
 from scheduler.models import Gpu, Health, Outlook
 from scheduler.selectors.holders import open_placements
 from scheduler.snapshots.fleet import domain_named, node_named
-from scheduler.speeds import seconds_at, speed_on
 
 SHOWN = 5
 TEAMS_SHOWN = 3

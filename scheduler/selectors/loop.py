@@ -10,9 +10,9 @@ from django.http import Http404
 
 from quotas.permissions import Access, Can
 from scheduler.engine.spelling import Speller
-from scheduler.measures import PHASES
+from scheduler.loop.measures import PHASES
+from scheduler.loop.policy import policy
 from scheduler.models import HOLDING, Cluster, Job, Lease, Order, PlanRecord
-from scheduler.policy import policy
 from scheduler.selectors.jobs import WAITING
 from scheduler.selectors.spreads import Spread, spread
 from scheduler.snapshots import Snapshots

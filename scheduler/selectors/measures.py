@@ -7,7 +7,7 @@ from datetime import datetime
 
 from django.db.models import Count
 
-from scheduler.measures import MEASURES, Counted, Timed
+from scheduler.loop.measures import MEASURES, Counted, Timed
 from scheduler.models import HOLDING, Cluster, Job, JobClass, Measure, PlanRecord
 from scheduler.selectors.jobs import WAITING
 from scheduler.selectors.spreads import Spread, spread

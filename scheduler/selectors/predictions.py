@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from gpufleet.core.times import MILLISECOND, millis
 from scheduler.engine.values import Job as EngineJob
-from scheduler.foresight import WINDOW, Foresight, Outcome, Ranged, Score, score
+from scheduler.loop.foresight import WINDOW, Foresight, Outcome, Ranged, Score, score
 from scheduler.models import Attempt, Job, Prediction
 from scheduler.simulation.futures import Lasted, Past, Waits, past_of
 from scheduler.snapshots.jobs import Kinds, kind_document

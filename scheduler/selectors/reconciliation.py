@@ -16,7 +16,7 @@ from gpufleet.core.moment import one_moment
 from gpufleet.core.times import millis
 from quotas.models import LedgerClock, LedgerEntry
 from scheduler.models import Attempt, CapacityEntry, Gpu, Placement
-from scheduler.services.usage import phase_of
+from scheduler.services.loop.usage import phase_of
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

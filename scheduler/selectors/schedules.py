@@ -10,7 +10,7 @@ from django.http import Http404
 
 from quotas.permissions import Access, Can
 from scheduler.models import Job, Schedule, ScheduleRun
-from scheduler.recurrence import NoTimes, Rhythm
+from scheduler.schedules.recurrence import NoTimes, Rhythm
 
 TIMES_AHEAD = 5
 

@@ -7,7 +7,7 @@ from django.db.models import QuerySet
 
 from gpufleet.core.filters import search_words, word_spelt
 from quotas.permissions import Access, Can, nodes_visible
-from scheduler.marks import is_cut
+from scheduler.jobs.marks import is_cut
 from scheduler.models import GpuType, Job, JobMark, MarkKind
 from scheduler.selectors.templates import templates_visible
 

@@ -8,7 +8,7 @@ from django.db.models import Max, Q
 from django.http import Http404
 
 from quotas.permissions import Access, Can, is_within
-from scheduler.job_templates import SHIPPED, SHIPPED_BY_REF, Template
+from scheduler.jobs.template_rules import SHIPPED, SHIPPED_BY_REF, Template
 from scheduler.models import Job, JobTemplate, JobTemplateVersion
 
 _SIGNER = signing.Signer(salt="gpufleet.templates")

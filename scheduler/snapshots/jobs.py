@@ -15,11 +15,11 @@ from scheduler.engine.reading import Fault, Faults
 from scheduler.engine.scenario_jobs import JobReader
 from scheduler.engine.values import QUEUED, Job, Kind, Placed, Run, Topology
 from scheduler.engine.values import Checkpoint as Saving
-from scheduler.job_schema import IN_IMAGE
+from scheduler.jobs.schema import IN_IMAGE
+from scheduler.loop.policy import DEFAULT_GRACE_SECONDS
 from scheduler.models import ENDED, HOLDING, Attempt, Checkpoint, Dependency, JobState, Placement, PromisedSeat
 from scheduler.models import Job as JobRow
 from scheduler.models import Promise as PromiseRow
-from scheduler.policy import DEFAULT_GRACE_SECONDS
 from scheduler.snapshots.fleet import RUNS_IMAGES
 
 # What the engine shares between jobs, and what says so in `Job.spec`.

@@ -18,8 +18,8 @@ from scheduler.presenters.bulk import CHOICES, WORDS, bulk_view
 from scheduler.presenters.jobs import job_lines
 from scheduler.selectors.arrays import array_for, array_rows, elements_left
 from scheduler.selectors.jobs import job_rows, may_steer
-from scheduler.services.arrays import FIRST, MOST_ELEMENTS, array_preview, array_steer
-from scheduler.services.bulk import Action, Effect
+from scheduler.services.jobs.arrays import FIRST, MOST_ELEMENTS, array_preview, array_steer
+from scheduler.services.jobs.bulk import Action, Effect
 from scheduler.views.nodes import messages_by_field
 
 # Of one request: then the page shows how far it is.

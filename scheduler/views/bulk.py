@@ -12,11 +12,11 @@ from django.views.decorators.http import require_POST, require_safe
 from gpufleet.core.faults import Conflict
 from gpufleet.core.times import now
 from gpufleet.web import Access, Can, access_of, requires
-from scheduler.job_lists import JOBS
+from scheduler.jobs.lists import JOBS
 from scheduler.presenters.bulk import batch_view, bulk_view
 from scheduler.selectors.batches import batch_for, verdicts_seen
 from scheduler.selectors.jobs import jobs_listed
-from scheduler.services.bulk import MOST, Asked, asked_checked, jobs_preview, jobs_steer, must_steer_something
+from scheduler.services.jobs.bulk import MOST, Asked, asked_checked, jobs_preview, jobs_steer, must_steer_something
 from scheduler.views.nodes import messages_by_field
 
 # Of the list's address, what says which page of it is shown and not which jobs match.

@@ -5,7 +5,7 @@ from django.shortcuts import render
 from django.views.decorators.http import require_safe
 
 from gpufleet.web import Can, access_of, requires
-from scheduler.lists import CLUSTERS
+from scheduler.hardware.lists import CLUSTERS
 from scheduler.selectors.clusters import cluster_for, cluster_tree, clusters_listed
 
 

@@ -16,14 +16,14 @@ from gpufleet.core.times import now
 from gpufleet.web import Can, access_of, requires
 from scheduler.engine.mig import BOARDS, Board, maximal_layouts
 from scheduler.forms import GeometryForm, HealthForm
-from scheduler.lifecycle import steps_from
-from scheduler.lists import GPUS
+from scheduler.hardware.lifecycle import steps_from
+from scheduler.hardware.lists import GPUS
 from scheduler.models import Gpu, GpuMode, GpuType, Health
 from scheduler.presenters.hardware import additions, drawing_of, drawing_of_layout, history_lines, stranded_text
 from scheduler.selectors.gpus import gpu_for, gpu_history, gpu_rows, gpus_listed
 from scheduler.selectors.holders import gpu_holders, gpu_past_holders
-from scheduler.services.geometry import geometry_of, gpu_geometry_change, layout_text
-from scheduler.services.hardware import gpu_health_change
+from scheduler.services.hardware.geometry import geometry_of, gpu_geometry_change, layout_text
+from scheduler.services.hardware.hardware import gpu_health_change
 from scheduler.views.nodes import form_values, messages_by_field
 
 

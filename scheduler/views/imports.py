@@ -11,14 +11,14 @@ from django.views.decorators.http import require_http_methods
 from gpufleet.core.faults import Conflict
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of, requires
-from scheduler.discovery import NothingFound
 from scheduler.forms import DiscoverForm, ImportForm
+from scheduler.hardware.discovery import NothingFound
 from scheduler.imports.documents import Unreadable, decoded, format_of
 from scheduler.imports.plan import Plan
 from scheduler.presenters.hardware import difference_lines
 from scheduler.selectors.imports import import_for, imports_recent
-from scheduler.services.discovery import DEFAULT_CLUSTER, machine_discover
-from scheduler.services.imports import import_apply, import_plan, import_preview
+from scheduler.services.hardware.discovery import DEFAULT_CLUSTER, machine_discover
+from scheduler.services.hardware.imports import import_apply, import_plan, import_preview
 from scheduler.views.nodes import form_values
 
 SHOWN = 300

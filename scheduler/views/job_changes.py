@@ -15,11 +15,11 @@ from gpufleet.core.times import now
 from gpufleet.web import Access, Can, access_of, requires
 from quotas.views.confirm import confirm
 from scheduler.forms import RestartForm
-from scheduler.job_reading import change_read
+from scheduler.jobs.reading import change_read
 from scheduler.models import ENDED, HOLDING, Job
 from scheduler.presenters.job_changes import REASON, SEEN, Typed, asked_of, change_rows, changed_words, faults_at_fields, gone_words, texts_of
 from scheduler.selectors.jobs import job_checkpoints, job_for, must_steer
-from scheduler.services.edits import job_edit, job_restart
+from scheduler.services.jobs.edits import job_edit, job_restart
 from scheduler.views.nodes import messages_by_field
 
 # What no row has: a form that does not say what it was read at changes nothing.

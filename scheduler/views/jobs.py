@@ -17,7 +17,9 @@ from gpufleet.core.faults import Conflict
 from gpufleet.core.live.feed import feed_revision
 from gpufleet.core.times import now
 from gpufleet.web import Access, Can, access_of, requires
-from scheduler.job_lists import JOBS, PHASE_CHOICES
+from scheduler.jobs.lists import JOBS, PHASE_CHOICES
+from scheduler.jobs.speeds import seconds_at, slowest_on
+from scheduler.jobs.view_queries import query_spelt
 from scheduler.models import ENDED, HOLDING, Job, JobState, Node
 from scheduler.presenters.blocking import blockers_now
 from scheduler.presenters.bulk import CHOICES
@@ -65,11 +67,9 @@ from scheduler.selectors.saved_views import is_mine, view_default, views_visible
 from scheduler.selectors.schedules import schedule_of
 from scheduler.selectors.suggestions import filter_suggestions
 from scheduler.selectors.templates import template_of
-from scheduler.services.edits import job_enqueue, job_save_now, restart_refused, save_refused
-from scheduler.services.fitting import GROUNDS
-from scheduler.services.steering import job_cancel, job_hold_back, job_release_hold
-from scheduler.speeds import seconds_at, slowest_on
-from scheduler.view_queries import query_spelt
+from scheduler.services.forecasts.fitting import GROUNDS
+from scheduler.services.jobs.edits import job_enqueue, job_save_now, restart_refused, save_refused
+from scheduler.services.jobs.steering import job_cancel, job_hold_back, job_release_hold
 from scheduler.views.nodes import messages_by_field
 
 

@@ -13,7 +13,7 @@ from gpufleet.core.faults import Conflict
 from gpufleet.core.live.feed import feed_revision
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of, requires
-from scheduler.job_lists import PLANS
+from scheduler.jobs.lists import PLANS
 from scheduler.presenters.plans import decision_lines, dropped_lines, phases_text, plan_lines, total_ms
 from scheduler.selectors.loop import (
     job_counts,
@@ -30,7 +30,7 @@ from scheduler.selectors.loop import (
     scenario_now,
 )
 from scheduler.selectors.predictions import predictions_score
-from scheduler.services.steering import scheduler_pause, scheduler_resume
+from scheduler.services.jobs.steering import scheduler_pause, scheduler_resume
 
 DECISIONS_SHOWN = 8
 

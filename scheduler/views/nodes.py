@@ -13,13 +13,13 @@ from gpufleet.core.faults import Conflict
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of, requires
 from scheduler.forms import HealthForm, SpareForm
-from scheduler.lifecycle import steps_from
-from scheduler.lists import NODES
+from scheduler.hardware.lifecycle import steps_from
+from scheduler.hardware.lists import NODES
 from scheduler.models import Health, Node
 from scheduler.presenters.hardware import drawing_of, history_lines
 from scheduler.selectors.holders import Holder, holding_jobs, node_holders
 from scheduler.selectors.nodes import node_for, node_gpus, node_history, nodes_listed
-from scheduler.services.hardware import node_health_change, node_spare_set
+from scheduler.services.hardware.hardware import node_health_change, node_spare_set
 
 
 @require_safe

@@ -15,10 +15,10 @@ from gpufleet.core.live.feed import feed_revision
 from gpufleet.core.models import User
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of, requires
-from scheduler.notice_lists import NOTICES
+from scheduler.notify.lists import NOTICES
 from scheduler.selectors.jobs import job_for
 from scheduler.selectors.notices import LOG_SHOWN, bell_of, choices_row, notices_of, own_deliveries, sendings_of, unread_count
-from scheduler.services.notices import (
+from scheduler.services.notify.notices import (
     KIND_LABELS,
     QUIET_RULES,
     WAY_LABELS,
@@ -33,7 +33,7 @@ from scheduler.services.notices import (
     notices_read,
     own_hook,
 )
-from scheduler.services.webhooks import own_hook_remove, own_hook_save
+from scheduler.services.notify.webhooks import own_hook_remove, own_hook_save
 
 _TIME = re.compile(r"([01]\d|2[0-3]):([0-5]\d)")
 

@@ -14,7 +14,7 @@ from gpufleet.web import Can, access_of, requires
 from scheduler.presenters.queue import queue_lines
 from scheduler.selectors.loop import pause_now
 from scheduler.selectors.queue import queue_part, turns_visible
-from scheduler.services.fitting import AGAIN_SECONDS, GROUNDS
+from scheduler.services.forecasts.fitting import AGAIN_SECONDS, GROUNDS
 from scheduler.views.jobs import job_tabs
 
 SHOWN = 50

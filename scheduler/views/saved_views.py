@@ -13,10 +13,10 @@ from gpufleet.core.faults import Conflict
 from gpufleet.core.times import now
 from gpufleet.web import Access, Can, access_of, requires
 from quotas.selectors.nodes import leaves_where
+from scheduler.jobs.view_queries import query_said
 from scheduler.models import SavedView
 from scheduler.selectors.saved_views import is_mine, may_unshare, view_for, views_page
-from scheduler.services.saved_views import MOST_VIEWS, view_change, view_remove, view_save
-from scheduler.view_queries import query_said
+from scheduler.services.jobs.saved_views import MOST_VIEWS, view_change, view_remove, view_save
 from scheduler.views.nodes import messages_by_field
 
 TEAMS_SHOWN = 200

@@ -17,10 +17,10 @@ from gpufleet.web import Access, Can, access_of, requires
 from quotas.forms import ReasonForm, faults_of
 from quotas.views.confirm import confirm
 from scheduler.forms import ScheduleForm
-from scheduler.job_yaml import read_yaml, write_yaml
+from scheduler.jobs.yaml_text import read_yaml, write_yaml
 from scheduler.models import CatchUp, Overlap, Schedule
 from scheduler.presenters.submitting import description_of_job
-from scheduler.schedule_lists import RUNS, SCHEDULES
+from scheduler.schedules.lists import RUNS, SCHEDULES
 from scheduler.selectors.jobs import job_for, may_steer, quota_last_used
 from scheduler.selectors.schedules import (
     description_told,
@@ -32,7 +32,7 @@ from scheduler.selectors.schedules import (
     schedules_listed,
     times_ahead,
 )
-from scheduler.services.schedules import (
+from scheduler.services.schedules.schedules import (
     NOT_RECURRING,
     Ran,
     schedule_change,

@@ -9,8 +9,8 @@ from gpufleet.web import Can, access_of, requires
 from scheduler.presenters.sooner import proposals
 from scheduler.presenters.submitting import description_of_job
 from scheduler.selectors.jobs import WAITING, job_for, must_steer
-from scheduler.services.fitting import AGAIN_SECONDS
-from scheduler.services.sooner import job_sooner
+from scheduler.services.forecasts.fitting import AGAIN_SECONDS
+from scheduler.services.forecasts.sooner import job_sooner
 
 
 @require_safe

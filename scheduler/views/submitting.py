@@ -15,10 +15,10 @@ from django.views.decorators.http import require_http_methods, require_POST
 from gpufleet.core.times import now
 from gpufleet.web import Access, Can, access_of, requires
 from quotas.selectors.nodes import leaves_where
-from scheduler.job_fields import REPEAT, description_of, differences, field_at, repeat_of, roles_of, values_of
-from scheduler.job_reading import Faults
-from scheduler.job_templates import Template
-from scheduler.job_yaml import Document, read_yaml, write_yaml
+from scheduler.jobs.fields import REPEAT, description_of, differences, field_at, repeat_of, roles_of, values_of
+from scheduler.jobs.reading import Faults
+from scheduler.jobs.template_rules import Template
+from scheduler.jobs.yaml_text import Document, read_yaml, write_yaml
 from scheduler.models import GpuType, JobDraft, Schedule
 from scheduler.presenters.fitting import fit_view, node_names
 from scheduler.presenters.sooner import WITH, described_with
@@ -32,15 +32,15 @@ from scheduler.presenters.submitting import (
     other_faults,
     repeat_faults,
 )
-from scheduler.schedule_schema import schedule_read
+from scheduler.schedules.schema import schedule_read
 from scheduler.selectors.jobs import drafts_of, job_for, may_steer, quota_last_used
 from scheduler.selectors.nodes import node_sizes
 from scheduler.selectors.schedules import times_ahead
 from scheduler.selectors.templates import template_named, templates_visible
-from scheduler.services.fitting import AGAIN_SECONDS, fit_checked
-from scheduler.services.schedules import schedule_create, schedule_draw
-from scheduler.services.submission import Checked, submission_create, submissions_judge
-from scheduler.services.templates import draft_delete, draft_save
+from scheduler.services.forecasts.fitting import AGAIN_SECONDS, fit_checked
+from scheduler.services.jobs.submission import Checked, submission_create, submissions_judge
+from scheduler.services.jobs.templates import draft_delete, draft_save
+from scheduler.services.schedules.schedules import schedule_create, schedule_draw
 
 TEAMS_SHOWN = 300
 DUE_SHOWN = 3

@@ -12,11 +12,11 @@ from gpufleet.core.faults import Conflict
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of, requires
 from quotas.models import QuotaNode
-from scheduler.job_templates import Template
-from scheduler.job_yaml import read_yaml, write_yaml
+from scheduler.jobs.template_rules import Template
+from scheduler.jobs.yaml_text import read_yaml, write_yaml
 from scheduler.presenters.templates import template_view
 from scheduler.selectors.templates import may_edit_templates, template_named, template_places, template_versions, templates_visible
-from scheduler.services.templates import template_archive, template_save
+from scheduler.services.jobs.templates import template_archive, template_save
 
 TYPED = ("node", "name", "title", "about", "body", "locked", "limits", "reason", "seen")
 

@@ -16,11 +16,11 @@ from gpufleet.web import access_of, requires
 from quotas.forms import ReasonForm, show_faults
 from quotas.views.confirm import confirm
 from scheduler.forms import WebhookForm
-from scheduler.happenings import LABELS
 from scheduler.models import Webhook, WebhookState
-from scheduler.notice_lists import DELIVERIES, WEBHOOKS
+from scheduler.notify.happenings import LABELS
+from scheduler.notify.lists import DELIVERIES, WEBHOOKS
 from scheduler.selectors.webhooks import delivery_for, hook_deliveries, hook_for, hook_places, hooks_managed, must_manage_some_hooks
-from scheduler.services.webhooks import NewSecret, delivery_repeat, hook_change, hook_create, hook_remove, hook_secret, hook_test
+from scheduler.services.notify.webhooks import NewSecret, delivery_repeat, hook_change, hook_create, hook_remove, hook_secret, hook_test
 
 
 @require_safe

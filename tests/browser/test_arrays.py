@@ -9,7 +9,7 @@ from playwright.sync_api import Browser, expect
 from gpufleet.core.models import User
 from gpufleet.core.times import now
 from scheduler.models import Job
-from scheduler.services.arrays import array_steer
+from scheduler.services.jobs.arrays import array_steer
 from scheduler.views import arrays
 from tests import builders
 from tests.browser.harness import CUT_TABLES, LiveConsole, Visitor

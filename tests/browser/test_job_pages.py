@@ -13,10 +13,10 @@ from gpufleet.core.times import now
 from quotas.permissions import access_for_user
 from scheduler.backends.registry import backend_for
 from scheduler.models import Job, JobEvent, JobState, Order, PlanRecord
-from scheduler.services.jobs import job_create, job_hold, job_transition
-from scheduler.services.steering import scheduler_pause, scheduler_resume
-from scheduler.services.submission import submission_create
-from scheduler.services.tick import Memory, tick_run
+from scheduler.services.jobs.jobs import job_create, job_hold, job_transition
+from scheduler.services.jobs.steering import scheduler_pause, scheduler_resume
+from scheduler.services.jobs.submission import submission_create
+from scheduler.services.loop.tick import Memory, tick_run
 from tests import builders
 from tests.browser.harness import COUNT_MUTATIONS, CUT_TABLES, THEMES, LiveConsole, Visitor, wait_for
 from tests.dashboards.worlds import readings

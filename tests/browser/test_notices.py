@@ -9,10 +9,10 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from gpufleet.core.models import User
 from gpufleet.core.times import now
 from scheduler.models import JobState, Notice, NoticeChoices
-from scheduler.services.jobs import job_transition
-from scheduler.services.notices import notice_tell
-from scheduler.services.outbox import outbox_turn
-from scheduler.services.sending import sendings_turn
+from scheduler.services.jobs.jobs import job_transition
+from scheduler.services.notify.notices import notice_tell
+from scheduler.services.notify.outbox import outbox_turn
+from scheduler.services.notify.sending import sendings_turn
 from tests import builders
 from tests.browser.harness import CUT_TABLES, THEMES, LiveConsole
 

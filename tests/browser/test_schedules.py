@@ -9,7 +9,7 @@ from gpufleet.core.models import User
 from gpufleet.core.times import now
 from quotas.permissions import access_for_user
 from scheduler.models import Schedule
-from scheduler.services.schedules import schedule_change, schedule_create, schedule_pause, schedule_remove, schedules_turn
+from scheduler.services.schedules.schedules import schedule_change, schedule_create, schedule_pause, schedule_remove, schedules_turn
 from tests import builders
 from tests.browser.harness import LiveConsole, listeners, wait_for
 

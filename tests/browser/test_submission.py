@@ -15,7 +15,7 @@ from gpufleet.core.times import now
 from quotas.models import QuotaNode, QuotaShare
 from quotas.permissions import access_for_user
 from scheduler.models import Job, JobDraft, JobState, Schedule
-from scheduler.services.templates import template_save
+from scheduler.services.jobs.templates import template_save
 from tests import builders
 from tests.browser.harness import THEMES, LiveConsole, Visitor
 

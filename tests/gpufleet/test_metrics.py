@@ -7,10 +7,10 @@ from django.test import Client
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpufleet.core.times import now
-from scheduler.measures import MEASURES, ORDER, PHASE, PLANS, Counted
+from scheduler.loop.measures import MEASURES, ORDER, PHASE, PLANS, Counted
 from scheduler.models import JobState, Lease, Order
-from scheduler.services.lease import lease_want
-from scheduler.services.measuring import Tally, measures_write, tally
+from scheduler.services.loop.lease import lease_want
+from scheduler.services.loop.measuring import Tally, measures_write, tally
 from scheduler.tasks import tick
 from tests.builders import attempt, cluster, job, node, placement, plan
 from tests.servers import PROJECT
@@ -109,7 +109,7 @@ def test_what_could_not_be_written_is_counted_the_next_time(scrape, monkeypatch)
     mine = Tally()
     mine.count(PLANS, "nothing", n=3)
     with monkeypatch.context() as broken:
-        broken.setattr("scheduler.services.measuring._add", lambda rows: 1 / 0)
+        broken.setattr("scheduler.services.loop.measuring._add", lambda rows: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             measures_write(counted=mine)
     mine.count(PLANS, "nothing")

@@ -10,7 +10,7 @@ from gpufleet.core.models import AuditEntry
 from gpufleet.core.times import now
 from scheduler.models import Job, JobBatch, JobState
 from scheduler.selectors.arrays import array_for
-from scheduler.services.arrays import array_steer
+from scheduler.services.jobs.arrays import array_steer
 from scheduler.views import arrays as pages
 from tests.builders import attempt, gpu, gpu_type, job, node, outlook, placement
 
@@ -234,7 +234,7 @@ def test_another_ones_jobs_are_left_alone(personas, sweep, ours, api):
 
 def test_the_page_previews_and_goes_on_where_it_was(personas, sweep, monkeypatch):
     monkeypatch.setattr(pages, "SLICES", 1)
-    monkeypatch.setattr("scheduler.services.arrays.MOST", 2)
+    monkeypatch.setattr("scheduler.services.jobs.arrays.MOST", 2)
     monkeypatch.setattr(array_steer, "__kwdefaults__", {**array_steer.__kwdefaults__, "size": 2})
     sweep(*["queued"] * 3)
     client = personas.client("submitter")

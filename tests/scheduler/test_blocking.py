@@ -15,7 +15,7 @@ from scheduler.presenters.blocking import Around, Blocker, blockers, blockers_no
 from scheduler.selectors.blocking import block_holders, out_of_service, scope_of
 from scheduler.selectors.discretion import Discretion
 from scheduler.selectors.jobs import job_waits_for
-from scheduler.services.steering import job_hold_back
+from scheduler.services.jobs.steering import job_hold_back
 from scheduler.snapshots.fleet import domain_named
 from tests import builders
 from tests.builders import NOON, attempt, job, node, outlook, placement

@@ -18,14 +18,14 @@ from gpufleet.core.live.news import News
 from gpufleet.core.models import AuditEntry
 from gpufleet.core.times import now
 from quotas.models import QuotaShare, RoleBinding
-from scheduler.job_schema import JobChange
+from scheduler.jobs.schema import JobChange
 from scheduler.models import HOLDING, Attempt, Dependency, Job, JobBatch, JobEvent, JobState, Order
-from scheduler.services import fitting
-from scheduler.services.bulk import MOST, asked_checked, jobs_preview, jobs_steer
-from scheduler.services.edits import job_edit, job_save_now
-from scheduler.services.jobs import job_hold
-from scheduler.services.steering import job_cancel, job_hold_back, job_release_hold
-from scheduler.services.timers import dependencies_settle
+from scheduler.services.forecasts import fitting
+from scheduler.services.jobs.bulk import MOST, asked_checked, jobs_preview, jobs_steer
+from scheduler.services.jobs.edits import job_edit, job_save_now
+from scheduler.services.jobs.jobs import job_hold
+from scheduler.services.jobs.steering import job_cancel, job_hold_back, job_release_hold
+from scheduler.services.loop.timers import dependencies_settle
 from tests import builders
 from tests.builders import NOON, attempt, job, node, placement
 from tests.scheduler.loop.worlds import H100, Loop, submit
@@ -415,7 +415,7 @@ def test_people_can_steer_also_where_nobody_can_say_who_starts_then(personas, ou
     def broken(*_: Any) -> Any:
         raise ValueError("The fleet makes no sense.")
 
-    monkeypatch.setattr("scheduler.services.bulk.sequel_of", broken)
+    monkeypatch.setattr("scheduler.services.jobs.bulk.sequel_of", broken)
 
     assert "be told at this moment" in preview_page(personas.client("team_lead"), "cancel", mine)
     assert "could not be worked out" in caplog.text

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from gpufleet.core.models import AuditEntry
 from gpufleet.core.times import now
-from scheduler.job_reading import read_description
-from scheduler.job_writing import description_of
+from scheduler.jobs.reading import read_description
+from scheduler.jobs.writing import description_of
 from scheduler.models import Job, JobEvent, JobState, Order, OrderKind
-from scheduler.services.submission import submission_create
+from scheduler.services.jobs.submission import submission_create
 from tests.builders import attempt, job, node, placement
 
 pytestmark = pytest.mark.django_db

@@ -14,8 +14,8 @@ from scheduler.presenters.evictions import evictions_told
 from scheduler.selectors.discretion import Discretion
 from scheduler.selectors.evictions import NOTHING_LOST, Held, Loss, job_evictions, loss_of
 from scheduler.selectors.jobs import job_attempts
-from scheduler.services.checkpoints import Shard, shard_report
-from scheduler.services.steering import job_cancel
+from scheduler.services.jobs.checkpoints import Shard, shard_report
+from scheduler.services.jobs.steering import job_cancel
 from tests import builders
 from tests.builders import NOON, attempt, gpu, job, node, person, plan, role
 from tests.scheduler.loop.worlds import Loop, attempt_of, leaf, submit

@@ -15,10 +15,10 @@ from scheduler.engine.plan import Decision
 from scheduler.engine.reasons import Reason
 from scheduler.models import Job
 from scheduler.presenters.fitting import fit_view
-from scheduler.services import fitting
-from scheduler.services.fitting import Fit, fit_of
-from scheduler.services.proposals import changed
-from scheduler.services.submission import submission_create
+from scheduler.services.forecasts import fitting
+from scheduler.services.forecasts.fitting import Fit, fit_of
+from scheduler.services.forecasts.proposals import changed
+from scheduler.services.jobs.submission import submission_create
 from tests import builders
 from tests.builders import NOON
 from tests.scheduler.loop.worlds import H100, Loop, submit

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gpufleet.bench.predictions import ranged
 from scheduler.benchmarks.predictions import WORLDS, Fleet, Told, played
-from scheduler.foresight import (
+from scheduler.loop.foresight import (
     ASSUMED,
     HOUR,
     MINUTE,

@@ -7,9 +7,9 @@ import pytest
 from django.core.exceptions import ValidationError
 
 from scheduler.backends import registry
-from scheduler.job_image import EXAMPLE, LONGEST_NAME, PATTERN, image_fault
+from scheduler.jobs.image import EXAMPLE, LONGEST_NAME, PATTERN, image_fault
 from scheduler.models import Job, Placement
-from scheduler.services.submission import submission_create
+from scheduler.services.jobs.submission import submission_create
 from tests import builders
 from tests.builders import NOON
 from tests.scheduler.loop.worlds import H100, Loop, leaf

@@ -9,7 +9,7 @@ from django.urls import reverse
 from gpufleet.core.models import AuditEntry
 from gpufleet.core.times import now
 from scheduler.models import Attempt, Job, JobEvent, JobState, Order, OrderKind
-from scheduler.services.jobs import job_hold, job_stop
+from scheduler.services.jobs.jobs import job_hold, job_stop
 from tests.builders import NOON, attempt, job, node, placement
 
 pytestmark = pytest.mark.django_db

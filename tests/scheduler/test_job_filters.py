@@ -8,15 +8,15 @@ from django.http import QueryDict
 from django.test.utils import CaptureQueriesContext
 
 from gpufleet.core.times import now
-from scheduler import job_filters
-from scheduler.job_lists import JOBS
-from scheduler.job_schema import JobChange
-from scheduler.marks import LONGEST, mark_value
+from scheduler.jobs import filters as job_filters
+from scheduler.jobs.lists import JOBS
+from scheduler.jobs.marks import LONGEST, mark_value
+from scheduler.jobs.schema import JobChange
 from scheduler.models import JobMark, JobState
 from scheduler.selectors.jobs import jobs_listed
 from scheduler.selectors.suggestions import filter_suggestions
-from scheduler.services.edits import job_edit
-from scheduler.services.submission import submission_create
+from scheduler.services.jobs.edits import job_edit
+from scheduler.services.jobs.submission import submission_create
 from tests.builders import gpu, gpu_type, job, node, outlook, placement
 
 pytestmark = pytest.mark.django_db

@@ -22,7 +22,7 @@ from scheduler.models import (
     Promise,
     Wait,
 )
-from scheduler.services import fitting
+from scheduler.services.forecasts import fitting
 from tests.builders import NOON, attempt, cluster, gpu, job, mig_gpu, node, outlook, placement, plan
 
 pytestmark = pytest.mark.django_db
@@ -370,7 +370,7 @@ def test_the_list_filters(personas, ours, query, expected):
 
 
 def test_every_heading_of_the_lists_sorts_both_ways(personas, ours):
-    from scheduler.job_lists import JOBS, PLANS
+    from scheduler.jobs.lists import JOBS, PLANS
 
     job("one", on=ours)
     plan()

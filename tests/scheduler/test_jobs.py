@@ -11,9 +11,9 @@ from hypothesis.extra.django import TestCase
 from gpufleet.core.audit import Actor
 from gpufleet.core.faults import Conflict
 from gpufleet.core.models import AuditEntry, Change
+from scheduler.jobs.transitions import FOLLOWING, OUTCOMES, gives_back, takes_gpus
 from scheduler.models import ENDED, HOLDING, Attempt, Gpu, Job, JobEvent, JobState, Placement
-from scheduler.services.jobs import IllegalTransition, Seat, job_create, job_release, job_start, job_transition
-from scheduler.transitions import FOLLOWING, OUTCOMES, gives_back, takes_gpus
+from scheduler.services.jobs.jobs import IllegalTransition, Seat, job_create, job_release, job_start, job_transition
 from tests import builders
 from tests.builders import NOON
 from tests.invariants import fleet_faults

@@ -14,8 +14,8 @@ from scheduler.engine.turns import OF_JOBS, OF_NODES, Side, Turn
 from scheduler.engine.values import Job as EngineJob
 from scheduler.models import Job
 from scheduler.presenters.queue import _OF_JOBS, _OF_NODES, ordinal, why_there
-from scheduler.services import fitting
-from scheduler.services.steering import job_cancel
+from scheduler.services.forecasts import fitting
+from scheduler.services.jobs.steering import job_cancel
 from tests import builders
 from tests.builders import NOON
 from tests.scheduler.loop.worlds import H100, Loop, submit

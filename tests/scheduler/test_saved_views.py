@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from gpufleet.core.models import AuditEntry
 from gpufleet.core.tables import Table
 from quotas.models import Role, RoleBinding
+from scheduler.jobs.view_queries import QUERY_LENGTH, query_read, query_said
 from scheduler.models import SavedView
 from scheduler.selectors.saved_views import MOST_SHOWN, view_for
-from scheduler.services.saved_views import view_change, view_remove, view_save
-from scheduler.view_queries import QUERY_LENGTH, query_read, query_said
+from scheduler.services.jobs.saved_views import view_change, view_remove, view_save
 from tests.builders import NOON, job
 
 pytestmark = pytest.mark.django_db
@@ -114,7 +114,7 @@ def test_names_are_one_owners_own_and_views_are_not_endless(personas, monkeypatc
     change(client, other, 422, name="waits")
     for bad in ("", "  ", "x" * 81, "a\0b", "a\x1b[2Jb"):
         assert save(client, 422, name=bad)["errors"][0]["path"] == "name"
-    monkeypatch.setattr("scheduler.services.saved_views.MOST_VIEWS", 2)
+    monkeypatch.setattr("scheduler.services.jobs.saved_views.MOST_VIEWS", 2)
     assert "as many as there may be" in str(save(client, 422, name="Third"))
 
 
@@ -206,7 +206,7 @@ def test_a_write_can_name_the_revision_that_was_read(personas):
 
 @pytest.mark.django_db(transaction=True)
 def test_two_that_are_saved_at_once_do_not_both_find_room_nor_both_become_the_default(personas, monkeypatch):
-    monkeypatch.setattr("scheduler.services.saved_views.MOST_VIEWS", 3)
+    monkeypatch.setattr("scheduler.services.jobs.saved_views.MOST_VIEWS", 3)
     access = personas.access("submitter")
     view_save(access=access, name="First", query="", is_default=True, now=NOON)
     start, outcomes = threading.Barrier(4), []

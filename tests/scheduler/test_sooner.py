@@ -9,15 +9,15 @@ from django.urls import reverse
 
 from gpufleet.core.times import now
 from quotas.models import QuotaShare
-from scheduler.job_reading import change_read
+from scheduler.jobs.reading import change_read
 from scheduler.models import Job, JobState
 from scheduler.presenters.sooner import proposals
 from scheduler.presenters.submitting import description_of_job
-from scheduler.services import fitting, sooner
-from scheduler.services.edits import job_clone, job_edit
-from scheduler.services.lease import lease_pause
-from scheduler.services.sooner import HELD, NOT_ASKED, NOT_DUE, NOT_YOURS, PROMISED, Sooner, job_sooner
-from scheduler.services.steering import job_cancel
+from scheduler.services.forecasts import fitting, sooner
+from scheduler.services.forecasts.sooner import HELD, NOT_ASKED, NOT_DUE, NOT_YOURS, PROMISED, Sooner, job_sooner
+from scheduler.services.jobs.edits import job_clone, job_edit
+from scheduler.services.jobs.steering import job_cancel
+from scheduler.services.loop.lease import lease_pause
 from tests import builders
 from tests.builders import NOON
 from tests.scheduler.loop.worlds import H100, Loop, state, submit

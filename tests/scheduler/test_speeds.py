@@ -6,7 +6,7 @@ from math import ceil
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.speeds import MILLION, is_cut, seconds_at, slowest_on, speed_on
+from scheduler.jobs.speeds import MILLION, is_cut, seconds_at, slowest_on, speed_on
 
 SECONDS = st.integers(1, 10**7)
 SPEEDS = st.integers(1, 1000 * MILLION).map(lambda pace: pace / MILLION)

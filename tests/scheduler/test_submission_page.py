@@ -3,9 +3,9 @@
 import pytest
 from django.urls import reverse
 
-from scheduler.job_fields import PLAIN, ROLE_BY_KEY, description_of, values_of
-from scheduler.job_schema import Array, JobDescription, Launch, Placing, RoleForm, Saving
-from scheduler.job_templates import SHIPPED
+from scheduler.jobs.fields import PLAIN, ROLE_BY_KEY, description_of, values_of
+from scheduler.jobs.schema import Array, JobDescription, Launch, Placing, RoleForm, Saving
+from scheduler.jobs.template_rules import SHIPPED
 from scheduler.models import Job, JobDraft, JobEvent, JobState
 from tests import builders
 

@@ -12,7 +12,7 @@ from gpufleet.core.live.feed import feed_revision
 from gpufleet.core.models import AuditEntry, Change
 from scheduler.backends.registry import backend_for
 from scheduler.models import Job, JobEvent, JobState, SubmissionKey
-from scheduler.services.tick import tick_run
+from scheduler.services.loop.tick import tick_run
 from tests.builders import NOON, cluster, job, node
 
 pytestmark = pytest.mark.django_db
@@ -217,7 +217,7 @@ def test_a_submission_is_told_to_pages_and_calls_the_scheduler_once_it_is_there(
     before = feed_revision()
     calls = []
     monkeypatch.setattr("gpufleet.core.live.feed.feed_hint", lambda rev: calls.append((rev, Job.objects.count())))
-    monkeypatch.setattr("scheduler.services.lease.tick_call", lambda: calls.append(("tick", Job.objects.count())))
+    monkeypatch.setattr("scheduler.services.loop.lease.tick_call", lambda: calls.append(("tick", Job.objects.count())))
     bearer = {"Authorization": f"Bearer {personas.token('submitter', 'submit')}"}
     told = []
     for number in range(2):

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpufleet.core.times import now
-from scheduler.job_fields import description_of, values_of
-from scheduler.job_reading import read_description
-from scheduler.job_schema import Array
+from scheduler.jobs.fields import description_of, values_of
+from scheduler.jobs.reading import read_description
+from scheduler.jobs.schema import Array
 from scheduler.models import Job
-from scheduler.services.submission import submission_create
+from scheduler.services.jobs.submission import submission_create
 from tests import builders
 
 PATH = "acme/research/nlp"

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpufleet.core.times import now
-from scheduler.job_templates import SHIPPED_BY_REF, Template
+from scheduler.jobs.template_rules import SHIPPED_BY_REF, Template
 from scheduler.models import Job
 from scheduler.presenters.templates import diff_lines
-from scheduler.services.submission import submission_create
-from scheduler.services.templates import template_archive, template_save
+from scheduler.services.jobs.submission import submission_create
+from scheduler.services.jobs.templates import template_archive, template_save
 from tests import builders
 
 pytestmark = pytest.mark.django_db

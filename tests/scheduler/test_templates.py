@@ -5,11 +5,11 @@ from django.core.exceptions import PermissionDenied, ValidationError
 
 from gpufleet.core.faults import Conflict
 from gpufleet.core.models import AuditEntry
-from scheduler.job_templates import SHIPPED, SHIPPED_BY_REF, Template
+from scheduler.jobs.template_rules import SHIPPED, SHIPPED_BY_REF, Template
 from scheduler.models import Job, JobTemplateVersion
 from scheduler.selectors.templates import template_named, templates_visible
-from scheduler.services.submission import submission_create
-from scheduler.services.templates import template_archive, template_save
+from scheduler.services.jobs.submission import submission_create
+from scheduler.services.jobs.templates import template_archive, template_save
 from tests import builders
 from tests.builders import NOON
 

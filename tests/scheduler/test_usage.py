@@ -18,13 +18,13 @@ from quotas.permissions import Access, Can, Grant
 from quotas.rules import NodeValues, Share
 from quotas.services.ledger import ledger_hour
 from quotas.services.nodes import node_move, node_update
-from scheduler.lifecycle import steps_from
+from scheduler.hardware.lifecycle import steps_from
+from scheduler.jobs.transitions import FOLLOWING, OUTCOMES, gives_back, takes_gpus
 from scheduler.models import HOLDING, USES, CapacityEntry, Gpu, Job, JobState, Node, Placement
 from scheduler.selectors.reconciliation import usage_differences
-from scheduler.services.hardware import gpu_health_change, node_health_change
-from scheduler.services.jobs import Seat, job_create, job_release, job_start, job_transition
-from scheduler.services.usage import timeline_review
-from scheduler.transitions import FOLLOWING, OUTCOMES, gives_back, takes_gpus
+from scheduler.services.hardware.hardware import gpu_health_change, node_health_change
+from scheduler.services.jobs.jobs import Seat, job_create, job_release, job_start, job_transition
+from scheduler.services.loop.usage import timeline_review
 from tests import builders
 from tests.builders import NOON
 from tests.invariants import fleet_faults

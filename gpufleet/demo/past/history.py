@@ -26,7 +26,7 @@ from gpufleet.demo.past.world import Act, Moved, Placed, Released, Run, Submitte
 from gpufleet.demo.rows import keys_stated, next_key
 from gpufleet.demo.workloads import GRACE_SECONDS, job_fields
 from quotas.models import QuotaNode
-from scheduler.marks import Mark, marks_of
+from scheduler.jobs.marks import Mark, marks_of
 from scheduler.models import ENDED, IN_SERVICE, Attempt, Gpu, Health, InventoryEvent, Job, JobEvent, JobMark, JobState, MarkKind, Node, Placement
 
 WARM_UP = timedelta(hours=5)

@@ -8,7 +8,7 @@ from gpufleet.client.calls import Console
 from gpufleet.client.place import place_now
 from gpufleet.core.times import now
 from scheduler.models import Job
-from scheduler.services import fitting
+from scheduler.services.forecasts import fitting
 from tests.builders import NOON, job, node, outlook
 
 pytestmark = pytest.mark.django_db(transaction=True)

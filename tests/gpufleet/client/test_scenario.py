@@ -8,7 +8,7 @@ import pytest
 from gpufleet.cli import main
 from gpufleet.core.times import now
 from scheduler.models import PlanRecord
-from scheduler.services.tick import Memory, tick_run
+from scheduler.services.loop.tick import Memory, tick_run
 from tests.builders import node, plan
 from tests.scheduler.loop.worlds import leaf, submit
 

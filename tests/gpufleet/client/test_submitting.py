@@ -13,8 +13,8 @@ from gpufleet.core.models import AuditEntry
 from gpufleet.core.times import now
 from scheduler.backends.registry import backend_for
 from scheduler.models import Job, JobState, SavedView
-from scheduler.services.jobs import job_hold
-from scheduler.services.tick import tick_run
+from scheduler.services.jobs.jobs import job_hold
+from scheduler.services.loop.tick import tick_run
 from tests.builders import cluster, gpu_type, job, node
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -8,7 +8,7 @@ import pytest
 from gpufleet.core.times import now
 from quotas.models import QuotaShare
 from scheduler.models import Job, Prediction
-from scheduler.services import fitting
+from scheduler.services.forecasts import fitting
 from tests import builders
 from tests.builders import NOON, job, outlook
 from tests.scheduler.loop.worlds import H100, Loop, submit

@@ -12,8 +12,8 @@ from gpufleet.demo.hardware import Hardware, Machine, Share, SliceOf
 from gpufleet.demo.past.history import Past
 from gpufleet.demo.past.model import demo_step
 from gpufleet.demo.past.world import Act, Moved, Placed, Released, World, held_by
+from scheduler.jobs.transitions import may_become
 from scheduler.models import HOLDING, JobState
-from scheduler.transitions import may_become
 from tests.builders import NOON
 
 

@@ -20,7 +20,7 @@ from gpufleet.core.models import Progress
 from gpufleet.demo.present import demo_advance
 from dashboards.telemetry.rollups import telemetry_rollup
 from scheduler.backends.registry import backends_all
-from scheduler.services.tick import Memory, tick_run
+from scheduler.services.loop.tick import Memory, tick_run
 import os
 memory = Memory()
 for turn in itertools.count():

@@ -31,9 +31,9 @@ from scheduler.models import (
     Placement,
     SimulatedRun,
 )
-from scheduler.services.forecasting import forecast_run
-from scheduler.services.jobs import job_stop
-from scheduler.services.tick import Memory, tick_run
+from scheduler.services.forecasts.forecasting import forecast_run
+from scheduler.services.jobs.jobs import job_stop
+from scheduler.services.loop.tick import Memory, tick_run
 from tests.builders import NOON
 from tests.gpufleet.demo.test_seed import rows_of_everything
 from tests.invariants import fleet_faults

@@ -14,7 +14,7 @@ from gpufleet.demo.seed import DatabaseNotEmpty, demo_seed
 from quotas.models import QuotaShare
 from scheduler.engine.mig import BOARDS, Instance, valid_layout
 from scheduler.models import Attempt, Checkpoint, Gpu, InventoryEvent, Job, JobEvent, MigInstance, Node, Order, Placement, SimulatedRun
-from scheduler.services.schedules import schedules_turn
+from scheduler.services.schedules.schedules import schedules_turn
 from tests.invariants import fleet_faults
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)

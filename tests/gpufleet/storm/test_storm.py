@@ -26,13 +26,13 @@ from gpufleet.storm.world import FAULTS_A_DAY, START, World
 from scheduler.backends.registry import Backends
 from scheduler.engine.fleet import Fleet
 from scheduler.models import JobClass, JobState, Placement
-from scheduler.services import runs
-from scheduler.services.applying import _Applying
-from scheduler.services.dispatch import orders_dispatch
-from scheduler.services.jobs import job_create, job_hold, job_stop
-from scheduler.services.lease import Lease
-from scheduler.services.splitting import Splitter
-from scheduler.services.steps import Steps
+from scheduler.services.jobs.jobs import job_create, job_hold, job_stop
+from scheduler.services.loop import runs
+from scheduler.services.loop.applying import _Applying
+from scheduler.services.loop.dispatch import orders_dispatch
+from scheduler.services.loop.lease import Lease
+from scheduler.services.loop.splitting import Splitter
+from scheduler.services.loop.steps import Steps
 from tests.servers import PROJECT
 
 SEEDS_THAT_ONCE_FAILED = (3052, 65529092)  # a day with too few evictions; a job that grew and shrank by one decision

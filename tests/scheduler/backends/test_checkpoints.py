@@ -12,8 +12,8 @@ from django.test import Client
 
 from scheduler.backends.manifests import checkpoints_in
 from scheduler.models import Attempt, Checkpoint, CheckpointShard, JobState
-from scheduler.services.checkpoints import COMPLETE, KEPT, Shard, Told, checkpoints_tell, shard_report
-from scheduler.services.tokens import attempt_token, token_digest
+from scheduler.services.jobs.checkpoints import COMPLETE, KEPT, Shard, Told, checkpoints_tell, shard_report
+from scheduler.services.jobs.tokens import attempt_token, token_digest
 from tests import builders
 from tests.builders import NOON
 

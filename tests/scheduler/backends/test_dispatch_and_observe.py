@@ -14,10 +14,10 @@ from scheduler.backends.memory import REMEMBERED, DatabaseStore
 from scheduler.backends.registry import Backends
 from scheduler.backends.simulated import SimulatedBackend
 from scheduler.models import Attempt, Checkpoint, Gpu, Job, JobState, Node, Order, OrderKind, Placement, SimulatedRun
-from scheduler.services.dispatch import orders_dispatch, seats_of
-from scheduler.services.observe import runs_observe
-from scheduler.services.tokens import attempt_token, token_digest
-from scheduler.services.usage import timeline_review
+from scheduler.services.jobs.tokens import attempt_token, token_digest
+from scheduler.services.loop.dispatch import orders_dispatch, seats_of
+from scheduler.services.loop.observe import runs_observe
+from scheduler.services.loop.usage import timeline_review
 from tests import builders
 from tests.invariants import fleet_faults, gang_faults, seat_faults
 from tests.scheduler.backends.scenes import at

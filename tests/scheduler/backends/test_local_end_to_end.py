@@ -14,7 +14,7 @@ from scheduler.backends.base import NotFound
 from scheduler.backends.local import LocalBackend, Rules
 from scheduler.backends.registry import Backends
 from scheduler.models import HOLDING, Attempt, Checkpoint, Job, JobState, Order, Placement
-from scheduler.services.tick import Memory, tick_run
+from scheduler.services.loop.tick import Memory, tick_run
 from tests import builders
 from tests.invariants import fleet_faults
 from tests.scheduler.loop.worlds import leaf, submit

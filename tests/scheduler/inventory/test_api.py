@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gpufleet.core.models import AuditEntry
-from scheduler.discovery import NothingFound
+from scheduler.hardware.discovery import NothingFound
 from scheduler.models import Gpu, GpuMode, Health, JobState, MigInstance, Node
 from tests.builders import cluster, gpu, job, mig_gpu, nic, node, placement
 from tests.scheduler.inventory.test_import_faults import YAML
@@ -158,7 +158,7 @@ def test_discovery_without_a_driver_is_409_with_advice(api, monkeypatch):
     def nothing(*, virtual):
         raise NothingFound(["libnvidia-ml.so.1: not found"])
 
-    monkeypatch.setattr("scheduler.services.discovery.machine_read", nothing)
+    monkeypatch.setattr("scheduler.services.hardware.discovery.machine_read", nothing)
     found = api("operator", "post", "/inventory/discovery", 409, {})
     assert found["tried"] == ["libnvidia-ml.so.1: not found"]
     assert found["advice"]

@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 import yaml
 
-from scheduler import discovery
-from scheduler.discovery import Device, Machine, NothingFound, Slice, document_of, machine_read
+from scheduler.hardware import discovery
+from scheduler.hardware.discovery import Device, Machine, NothingFound, Slice, document_of, machine_read
 from scheduler.models import Gpu, GpuMode, Node
-from scheduler.services.discovery import machine_discover
-from scheduler.services.imports import import_apply, import_plan, import_preview
+from scheduler.services.hardware.discovery import machine_discover
+from scheduler.services.hardware.imports import import_apply, import_plan, import_preview
 from tests.builders import NOON, cluster, gpu_type, node
 
 STUB = Path(__file__).with_name("nvml_stub.c")
 LOOK = """
 import json, sys
 from dataclasses import asdict
-from scheduler.discovery import NothingFound, machine_read
+from scheduler.hardware.discovery import NothingFound, machine_read
 try:
     print(json.dumps(asdict(machine_read())))
 except NothingFound as fault:
@@ -179,7 +179,7 @@ def test_gpus_of_a_kind_that_can_not_be_split_are_imported_and_known_again(perso
 
 @pytest.mark.django_db
 def test_where_jobs_may_run_here_the_new_cluster_has_the_local_back_end(monkeypatch, settings):
-    from scheduler.services.discovery import machine_document
+    from scheduler.services.hardware.discovery import machine_document
 
     machine = discovery.Machine("here", "", 2, 1024, [discovery.Device(0, "virtual", "GPU-virtual-0", 1024)], [[0]])
     assert "backend" not in machine_document(machine)

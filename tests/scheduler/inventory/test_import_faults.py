@@ -8,7 +8,7 @@ from scheduler.imports.documents import MAX_DEPTH, Fault, Unreadable, decoded, r
 from scheduler.imports.schema import read_document
 from scheduler.imports.spreadsheet import tree_of
 from scheduler.models import Cluster, Gpu, GpuType, InventoryImport, Node
-from scheduler.services.imports import import_plan, import_preview
+from scheduler.services.hardware.imports import import_plan, import_preview
 from tests.builders import NOON, cluster, node
 
 YAML = """\

@@ -8,7 +8,7 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 from django.core.management import CommandError, call_command
 
 from gpufleet.core.models import AuditEntry
-from scheduler.discovery import NothingFound
+from scheduler.hardware.discovery import NothingFound
 from scheduler.models import InventoryImport, Node
 from tests.scheduler.inventory.test_import_faults import CSV, YAML
 
@@ -107,7 +107,7 @@ def test_discovery_without_a_driver_says_what_was_tried_and_what_helps(personas,
     def nothing(*, virtual):
         raise NothingFound(["libnvidia-ml.so.1: NVML Shared Library Not Found (LibraryNotFound)"])
 
-    monkeypatch.setattr("scheduler.services.discovery.machine_read", nothing)
+    monkeypatch.setattr("scheduler.services.hardware.discovery.machine_read", nothing)
     html = personas.client("operator").post("/inventory/discover/", {"cluster": ""}).content.decode()
     assert "No GPU could be asked" in html
     assert "LibraryNotFound" in html

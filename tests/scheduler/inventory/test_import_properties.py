@@ -11,8 +11,8 @@ from gpufleet.core.audit import SYSTEM
 from quotas.permissions import Access, Can, Grant
 from scheduler.engine.mig import BOARDS, layouts, valid_layout
 from scheduler.models import Gpu, GpuMode, MigInstance, Node
-from scheduler.services.geometry import geometry_of
-from scheduler.services.imports import import_apply, import_plan, import_preview
+from scheduler.services.hardware.geometry import geometry_of
+from scheduler.services.hardware.imports import import_apply, import_plan, import_preview
 from tests.builders import NOON
 
 pytestmark = pytest.mark.django_db

@@ -10,7 +10,7 @@ from gpufleet.core.faults import Conflict
 from gpufleet.core.models import AuditEntry, Change
 from scheduler.imports.documents import format_of
 from scheduler.models import Cluster, Domain, Gpu, GpuMode, GpuType, InventoryEvent, InventoryImport, MigInstance, Nic, Node, Pool
-from scheduler.services.imports import import_apply, import_plan, import_preview
+from scheduler.services.hardware.imports import import_apply, import_plan, import_preview
 from tests.builders import NOON, gpu, placement
 
 pytestmark = pytest.mark.django_db

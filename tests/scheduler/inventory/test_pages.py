@@ -132,7 +132,7 @@ def test_lists_filter_and_sort(personas, fleet, address, expected):
 @pytest.mark.parametrize("name", ["clusters", "nodes", "gpus"])
 @pytest.mark.parametrize("column", range(12))
 def test_every_heading_sorts_both_ways(personas, fleet, name, column):
-    from scheduler import lists
+    from scheduler.hardware import lists
 
     table = getattr(lists, name.upper())
     keys = [item.key for item in table.columns if item.sort]

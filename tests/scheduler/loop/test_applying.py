@@ -11,9 +11,9 @@ from quotas.models import QuotaNode
 from scheduler.engine.plan import Decision, Plan, Stand
 from scheduler.engine.reasons import reason
 from scheduler.models import Attempt, Gpu, GpuMode, Job, JobEvent, JobState, MigInstance, Node, Order, Placement, PlanRecord, Promise, Repartition
-from scheduler.services.applying import LEAVERS_FIRST, plan_apply
-from scheduler.services.jobs import job_stop
-from scheduler.services.lease import lease_take
+from scheduler.services.jobs.jobs import job_stop
+from scheduler.services.loop.applying import LEAVERS_FIRST, plan_apply
+from scheduler.services.loop.lease import lease_take
 from tests import builders
 from tests.builders import NOON
 from tests.invariants import fleet_faults
@@ -181,7 +181,7 @@ def test_an_elastic_job_grows_into_idle_gpus_and_gives_them_back() -> None:
     order = Order.objects.get(kind="resize")
     assert order.payload == {"add": [], "leave": [["worker", 2], ["worker", 3]]}
     assert Placement.objects.filter(leaving_since__isnull=False).count() == 4
-    from scheduler.services.runs import workers_left
+    from scheduler.services.loop.runs import workers_left
 
     workers_left(attempt=attempt_of(elastic), workers=[("worker", 2), ("worker", 3)], now=loop.after(seconds=20).now)
     loop.tick()
@@ -199,7 +199,7 @@ def test_a_gang_that_lost_a_worker_is_repaired_beside_its_healthy_members() -> N
     loop, gang = Loop(), submit(leaf("team", 24), gpus=8, workers=2)
     loop.tick()
     run = loop.up(gang)
-    from scheduler.services.runs import workers_lost
+    from scheduler.services.loop.runs import workers_lost
 
     lost = Placement.objects.filter(job=gang, node=first, until__isnull=True).values_list("worker", flat=True).first()
     assert lost is not None
@@ -221,7 +221,7 @@ def test_a_gang_that_can_not_be_repaired_in_time_waits_again_whole() -> None:
     loop, gang = Loop(), submit(leaf("team", 16), gpus=8, workers=2)
     loop.tick()
     run = loop.up(gang)
-    from scheduler.services.runs import workers_lost
+    from scheduler.services.loop.runs import workers_lost
 
     lost = Placement.objects.get(job=gang, node=first, gpu__index=0).worker
     Node.objects.filter(pk=first.pk).update(health="down")
@@ -395,7 +395,7 @@ def test_an_engine_that_fails_altogether_writes_nothing_and_is_tried_again(monke
         raise ZeroDivisionError
 
     with monkeypatch.context() as patched:
-        patched.setattr("scheduler.services.tick.make_plan", fails)
+        patched.setattr("scheduler.services.loop.tick.make_plan", fails)
         result = loop.tick()
         assert (result.fault, result.again) == ("ZeroDivisionError()", False)
         assert not loop.after(seconds=29).tick().planned

@@ -11,11 +11,11 @@ from quotas.services.nodes import node_move
 from scheduler.engine.scenario import load
 from scheduler.engine.spelling import spelt
 from scheduler.engine.values import Fairness, Quota
+from scheduler.loop.policy import policy
 from scheduler.models import Attempt, CapacityEntry, JobState, Node, PlanRecord, Promise, UsageStep
-from scheduler.policy import policy
-from scheduler.services.jobs import Seat, job_create, job_release, job_start, job_transition
-from scheduler.services.past import past_usage_take
-from scheduler.services.plans import plan_replay
+from scheduler.services.jobs.jobs import Seat, job_create, job_release, job_start, job_transition
+from scheduler.services.loop.past import past_usage_take
+from scheduler.services.loop.plans import plan_replay
 from scheduler.snapshots import Snapshots
 from tests import builders
 from tests.builders import NOON

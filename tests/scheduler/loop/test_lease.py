@@ -12,7 +12,7 @@ import pytest
 from django.db import connection, transaction
 
 from scheduler.models import Attempt, Job, JobState, Lease, Order, PlanRecord
-from scheduler.services.lease import (
+from scheduler.services.loop.lease import (
     Fenced,
     lease_done,
     lease_kept,
@@ -23,7 +23,7 @@ from scheduler.services.lease import (
     lease_take,
     lease_want,
 )
-from scheduler.services.tick import Memory
+from scheduler.services.loop.tick import Memory
 from scheduler.snapshots import Snapshot, Snapshots
 from tests import builders
 from tests.builders import NOON
@@ -76,7 +76,7 @@ class TestRow:
 
     def test_only_the_first_of_many_wishes_calls(self, monkeypatch: pytest.MonkeyPatch, django_capture_on_commit_callbacks: Any) -> None:
         calls: list[int] = []
-        monkeypatch.setattr("scheduler.services.lease.tick_call", lambda: calls.append(1))
+        monkeypatch.setattr("scheduler.services.loop.lease.tick_call", lambda: calls.append(1))
         with django_capture_on_commit_callbacks(execute=True):
             for _ in range(5):
                 lease_want()
@@ -109,7 +109,7 @@ class TestKeeping:
 
     @pytest.fixture(autouse=True)
     def often(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("scheduler.services.lease.RENEW_SECONDS", 0.05)
+        monkeypatch.setattr("scheduler.services.loop.lease.RENEW_SECONDS", 0.05)
 
     def test_it_is_renewed_until_it_is_given_back(self) -> None:
         held = lease_take(name="tick", holder="one", now=NOON)
@@ -133,7 +133,7 @@ class TestKeeping:
         assert ends() == NOON + 8 * SECOND
 
     def test_who_hangs_loses_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("scheduler.services.lease.MOST_RENEWALS", 3)
+        monkeypatch.setattr("scheduler.services.loop.lease.MOST_RENEWALS", 3)
         held = lease_take(name="tick", holder="one", now=NOON)
         assert held is not None
         moments = iter(NOON + number * SECOND for number in range(1, 1000))
@@ -263,8 +263,8 @@ for _ in range({count}):
 LEAD = """
 import time
 from gpufleet.core.times import now
-from scheduler.services.tick import Memory, tick_run
-from scheduler.services.lease import lease_take
+from scheduler.services.loop.tick import Memory, tick_run
+from scheduler.services.loop.lease import lease_take
 memory = Memory()
 print("up", flush=True)
 {first}
@@ -274,7 +274,7 @@ while True:
 """
 # In the middle of a tick that takes for ever, long after the lease that it began with.
 HANG = """
-from scheduler.services.lease import lease_kept
+from scheduler.services.loop.lease import lease_kept
 held = lease_take(name="tick", holder="{name}", now=now())
 with lease_kept(lease=held, clock=now):
     print("holds", flush=True)
@@ -285,7 +285,7 @@ with lease_kept(lease=held, clock=now):
 # Stopped when all its rows are written and none is committed; then it goes on, as a leader that finds another one leading.
 STOP_IN_APPLY = """
 import os, signal
-from scheduler.services import tick as module
+from scheduler.services.loop import tick as module
 whole = module.plan_apply
 def stopped(**how):
     applied = whole(**how)
@@ -299,7 +299,7 @@ print("led" if first.led else "fenced off", flush=True)
 """
 SESSION = """
 from django.db import connection
-from scheduler.services.lease import session_bounded
+from scheduler.services.loop.lease import session_bounded
 def show():
     with connection.cursor() as cursor:
         cursor.execute("SHOW idle_in_transaction_session_timeout")

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from scheduler import tasks
-from scheduler.services.pace import APART_SECONDS, MANY, Pace
-from scheduler.services.tick import TickResult
+from scheduler.services.loop.pace import APART_SECONDS, MANY, Pace
+from scheduler.services.loop.tick import TickResult
 from tests import builders
 from tests.scheduler.loop.worlds import Loop, leaf, submit
 

@@ -9,15 +9,15 @@ import pytest
 from gpufleet.core.times import millis, now
 from quotas.models import QuotaNode
 from scheduler.engine.values import Settings
-from scheduler.foresight import LATER, Foresight, estimated, ruled
+from scheduler.loop.foresight import LATER, Foresight, estimated, ruled
 from scheduler.models import Attempt, Job, JobState, Outlook, Prediction
 from scheduler.selectors.predictions import foresight_now, past_recalled, predictions_score
-from scheduler.services import fitting
-from scheduler.services.fitting import Fit, fit_of
-from scheduler.services.forecasting import ForecastMemory, forecast_run
-from scheduler.services.jobs import job_stop
-from scheduler.services.outlooks import Start
-from scheduler.services.predictions import Foreseen, predictions_close, predictions_keep, starts_foresee
+from scheduler.services.forecasts import fitting
+from scheduler.services.forecasts.fitting import Fit, fit_of
+from scheduler.services.forecasts.forecasting import ForecastMemory, forecast_run
+from scheduler.services.forecasts.outlooks import Start
+from scheduler.services.forecasts.predictions import Foreseen, predictions_close, predictions_keep, starts_foresee
+from scheduler.services.jobs.jobs import job_stop
 from scheduler.simulation.futures import UNKNOWN, Past, Waits
 from scheduler.snapshots import Snapshots
 from tests import builders

@@ -11,11 +11,11 @@ from scheduler.cli import spell
 from scheduler.engine.cycle import make_plan
 from scheduler.engine.scenario import load
 from scheduler.engine.spelling import Speller, spelt
+from scheduler.loop.policy import policy
 from scheduler.models import Checkpoint, Gpu, Job, JobState, Outlook, PlanRecord, Repartition
-from scheduler.policy import policy
-from scheduler.services.forecasting import forecast_run
-from scheduler.services.jobs import Seat, job_start, job_stop, job_transition
-from scheduler.services.plans import NotKept, plan_export, plan_replay, plans_forget
+from scheduler.services.forecasts.forecasting import forecast_run
+from scheduler.services.jobs.jobs import Seat, job_start, job_stop, job_transition
+from scheduler.services.loop.plans import NotKept, plan_export, plan_replay, plans_forget
 from scheduler.snapshots import Snapshot, Snapshots
 from tests import builders
 from tests.builders import NOON

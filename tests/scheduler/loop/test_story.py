@@ -8,8 +8,8 @@ from django.db import transaction
 
 from gpufleet.core.logs import logging_config
 from scheduler.models import Attempt, JobState, PlanRecord
-from scheduler.services import story
-from scheduler.services.steps import Steps, jobs_locked
+from scheduler.services.loop import story
+from scheduler.services.loop.steps import Steps, jobs_locked
 from tests.builders import NOON, node
 from tests.scheduler.loop.worlds import Loop, submit
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from gpufleet.core.models import AuditEntry
 from quotas.permissions import Access, access_for_user
-from scheduler.job_reading import read_description
-from scheduler.job_schema import Array, JobDescription, Launch, Placing, RoleForm, Saving
+from scheduler.jobs.reading import read_description
+from scheduler.jobs.schema import Array, JobDescription, Launch, Placing, RoleForm, Saving
 from scheduler.models import Dependency, Job, JobState
-from scheduler.services.submission import submission_create, submissions_check, submissions_create
+from scheduler.services.jobs.submission import submission_create, submissions_check, submissions_create
 from tests import builders
 from tests.builders import NOON
 from tests.scheduler.loop.worlds import Loop, leaf, state, submit, wishes
@@ -231,7 +231,7 @@ def test_a_job_may_wait_for_many(many: int) -> None:
 
 def test_what_no_back_end_can_do_is_refused_with_that_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     from scheduler.backends.base import Facts
-    from scheduler.services import submission
+    from scheduler.services.jobs import submission
 
     monkeypatch.setattr(submission, "_facts_now", lambda clusters: {1: Facts(runs_mps=False, creates_mig=False)})
     builders.gpu_type()

@@ -11,7 +11,7 @@ import pytest
 
 from gpufleet.core.times import now
 from scheduler import tasks
-from scheduler.services.tick import TickResult
+from scheduler.services.loop.tick import TickResult
 from tests.builders import NOON
 from tests.servers import wait_until
 

@@ -20,8 +20,8 @@ from scheduler.models import (
     PlanRecord,
     Promise,
 )
-from scheduler.services.jobs import job_hold, job_let_go, job_stop
-from scheduler.services.lease import lease_pause, lease_resume
+from scheduler.services.jobs.jobs import job_hold, job_let_go, job_stop
+from scheduler.services.loop.lease import lease_pause, lease_resume
 from tests import builders
 from tests.builders import NOON
 from tests.invariants import fleet_faults

@@ -6,14 +6,14 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from scheduler.jobs.waiting import wait_kind
 from scheduler.models import Health, Job, JobState, Node, Wait
 from scheduler.presenters.jobs import life_of
 from scheduler.selectors.jobs import job_attempts
-from scheduler.services.forecasting import ForecastMemory, forecast_run
-from scheduler.services.jobs import job_hold, job_let_go, job_stop
-from scheduler.services.outlooks import Told, outlooks_write
-from scheduler.services.tick import Memory
-from scheduler.waiting import wait_kind
+from scheduler.services.forecasts.forecasting import ForecastMemory, forecast_run
+from scheduler.services.forecasts.outlooks import Told, outlooks_write
+from scheduler.services.jobs.jobs import job_hold, job_let_go, job_stop
+from scheduler.services.loop.tick import Memory
 from tests.builders import NOON, job, node
 from tests.scheduler.loop.worlds import H100, Loop, leaf, state, submit
 

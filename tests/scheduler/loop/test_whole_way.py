@@ -13,10 +13,10 @@ from quotas.models import LedgerEntry, Phase
 from scheduler.backends.base import Facts
 from scheduler.backends.simulated import MemoryStore, SimulatedBackend
 from scheduler.models import ENDED, Attempt, CapacityEntry, Cluster, Job, JobState, Order, Outlook, Placement, Promise
-from scheduler.services import forecasting
-from scheduler.services.forecasting import ForecastMemory, forecast_run
-from scheduler.services.jobs import job_hold, job_stop
-from scheduler.services.tick import TickResult, tick_run
+from scheduler.services.forecasts import forecasting
+from scheduler.services.forecasts.forecasting import ForecastMemory, forecast_run
+from scheduler.services.jobs.jobs import job_hold, job_stop
+from scheduler.services.loop.tick import TickResult, tick_run
 from tests import builders
 from tests.builders import NOON
 from tests.invariants import fleet_faults

@@ -6,8 +6,8 @@ from typing import Any
 from gpufleet.core.audit import Actor
 from quotas.models import QuotaNode, QuotaShare
 from scheduler.models import Attempt, Job, Lease
-from scheduler.services.jobs import attempt_ended, attempt_running, job_create
-from scheduler.services.tick import Memory, TickResult, tick_run
+from scheduler.services.jobs.jobs import attempt_ended, attempt_running, job_create
+from scheduler.services.loop.tick import Memory, TickResult, tick_run
 from tests import builders
 from tests.builders import NOON
 

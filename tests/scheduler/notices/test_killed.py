@@ -20,8 +20,8 @@ for number in range(3):
 SENT = """
 import random, time
 from gpufleet.core.times import now
-from scheduler.outgoing import post
-from scheduler.services.delivering import deliveries_turn
+from scheduler.notify.outgoing import post
+from scheduler.services.notify.delivering import deliveries_turn
 
 def send(*given):
     outcome = post(*given)
@@ -35,7 +35,7 @@ LATER = """
 import json, random
 from gpufleet.core.times import now
 from scheduler.models import Delivery
-from scheduler.services.delivering import CLAIM, deliveries_turn
+from scheduler.services.notify.delivering import CLAIM, deliveries_turn
 tried = [deliveries_turn(clock=lambda: now() + wait, rng=random.Random(1)) for wait in (CLAIM / 3, CLAIM, CLAIM)]
 print(json.dumps({"tried": tried, "rows": list(Delivery.objects.order_by("id").values_list("public_id", "state", "attempts"))}))
 """

@@ -13,10 +13,10 @@ from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import SMTP, AuthResult, Envelope, Session
 
 from scheduler.models import JobState, Sending, SendingState
-from scheduler.services.delivering import GIVE_UP
-from scheduler.services.notices import TEST_TITLE, Kind, notice_test, notices_choose, notices_read
-from scheduler.services.outbox import outbox_turn
-from scheduler.services.sending import sendings_turn
+from scheduler.services.notify.delivering import GIVE_UP
+from scheduler.services.notify.notices import TEST_TITLE, Kind, notice_test, notices_choose, notices_read
+from scheduler.services.notify.outbox import outbox_turn
+from scheduler.services.notify.sending import sendings_turn
 from tests.builders import NOON
 from tests.personas import Personas
 

@@ -19,17 +19,17 @@ from gpufleet.core.live.news import News
 from gpufleet.core.models import AuditEntry, Change
 from quotas.models import RoleBinding
 from scheduler.models import Delivery, Happening, Job, JobFollow, JobState, Notice, NoticeChoices, Sending, Webhook
-from scheduler.outgoing import Outcome
-from scheduler.quiet import QuietHours
-from scheduler.services import sending
-from scheduler.services.delivering import GIVE_UP, deliveries_park, deliveries_turn
-from scheduler.services.jobs import job_stop
-from scheduler.services.notices import Kind, Way, job_follow, notice_test, notices_choose, notices_read
-from scheduler.services.outbox import outbox_turn
-from scheduler.services.sending import sendings_turn
-from scheduler.services.steering import job_cancel
-from scheduler.services.steps import Steps, jobs_locked
-from scheduler.services.webhooks import own_hook_remove
+from scheduler.notify.outgoing import Outcome
+from scheduler.notify.quiet_hours import QuietHours
+from scheduler.services.jobs.jobs import job_stop
+from scheduler.services.jobs.steering import job_cancel
+from scheduler.services.loop.steps import Steps, jobs_locked
+from scheduler.services.notify import sending
+from scheduler.services.notify.delivering import GIVE_UP, deliveries_park, deliveries_turn
+from scheduler.services.notify.notices import Kind, Way, job_follow, notice_test, notices_choose, notices_read
+from scheduler.services.notify.outbox import outbox_turn
+from scheduler.services.notify.sending import sendings_turn
+from scheduler.services.notify.webhooks import own_hook_remove
 from tests import builders
 from tests.builders import NOON
 from tests.personas import person
@@ -370,7 +370,7 @@ def test_who_dies_while_mailing_sends_again(personas, mine, choose, monkeypatch)
         raise Killed
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr("scheduler.services.sending.mail_of", die)
+        patch.setattr("scheduler.services.notify.sending.mail_of", die)
         sent(at)
 
     assert len(sent(at + sending.CLAIM)) == 1

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from scheduler import outgoing
-from scheduler.outgoing import Refused, Rules, addresses_of, inert, is_allowed, post, signature, target_of
+from scheduler.notify import outgoing
+from scheduler.notify.outgoing import Refused, Rules, addresses_of, inert, is_allowed, post, signature, target_of
 from tests.receiver import LOOPBACK
 
 OPEN = Rules(http=True)

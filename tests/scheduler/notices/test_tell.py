@@ -6,9 +6,9 @@ import pytest
 
 from scheduler import tasks
 from scheduler.models import Delivery
-from scheduler.outgoing import Outcome
-from scheduler.services import outbox
-from scheduler.services.delivering import deliveries_turn
+from scheduler.notify.outgoing import Outcome
+from scheduler.services.notify import outbox
+from scheduler.services.notify.delivering import deliveries_turn
 from tests import builders
 from tests.servers import Manage
 
@@ -62,7 +62,7 @@ def test_what_is_wrong_with_one_part_keeps_no_other_from_its_turn(monkeypatch, c
 
 ORDER = """
 from datetime import timedelta
-from scheduler.services.delivering import AT_ONCE, deliveries_claim
+from scheduler.services.notify.delivering import AT_ONCE, deliveries_claim
 from tests import builders
 from tests.builders import NOON
 

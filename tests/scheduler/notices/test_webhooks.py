@@ -16,11 +16,13 @@ from gpufleet.core.audit import SYSTEM
 from gpufleet.core.faults import Conflict, Stale
 from gpufleet.core.live.news import News
 from gpufleet.core.models import AuditEntry
-from scheduler.happenings import TOLD, Happened
 from scheduler.models import Delivery, Happening, JobState, Webhook, WebhookState
-from scheduler.outgoing import Outcome
+from scheduler.notify.happenings import TOLD, Happened
+from scheduler.notify.outgoing import Outcome
 from scheduler.selectors.webhooks import hook_places, hooks_managed
-from scheduler.services.delivering import (
+from scheduler.services.jobs.jobs import job_create, job_transition
+from scheduler.services.loop.steps import Steps, jobs_locked
+from scheduler.services.notify.delivering import (
     AT_ONCE,
     AT_ONCE_A_HOOK,
     CLAIM,
@@ -31,10 +33,8 @@ from scheduler.services.delivering import (
     deliveries_turn,
     pause_after,
 )
-from scheduler.services.jobs import job_create, job_transition
-from scheduler.services.outbox import outbox_turn
-from scheduler.services.steps import Steps, jobs_locked
-from scheduler.services.webhooks import delivery_repeat, hook_change, hook_create, hook_remove, hook_secret, hook_test
+from scheduler.services.notify.outbox import outbox_turn
+from scheduler.services.notify.webhooks import delivery_repeat, hook_change, hook_create, hook_remove, hook_secret, hook_test
 from tests import builders
 from tests.builders import NOON
 
@@ -307,7 +307,7 @@ def test_who_dies_between_sending_and_writing_it_down_sends_again_under_the_same
         raise Killed
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
-        patch.setattr("scheduler.services.delivering.deliveries_settle", die)
+        patch.setattr("scheduler.services.notify.delivering.deliveries_settle", die)
         deliveries_turn(clock=Clock(), rng=random.Random(1))
     assert len(receiver.calls) == 1
 

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from scheduler.models import Job, JobState, Schedule, ScheduleRun
-from scheduler.services.schedules import schedule_create
+from scheduler.services.schedules.schedules import schedule_create
 from tests.builders import NOON
 
 TEAM = "acme/research/nlp"

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from scheduler.job_fields import PLAIN, REPEAT
-from scheduler.job_yaml import read_yaml
+from scheduler.jobs.fields import PLAIN, REPEAT
+from scheduler.jobs.yaml_text import read_yaml
 from scheduler.models import Job, JobDraft, Schedule
 from scheduler.presenters.submitting import FLAGS
-from scheduler.schedule_schema import ScheduleIn
+from scheduler.schedules.schema import ScheduleIn
 from tests.scheduler.schedules.making import TEAM
 
 JOB = {"name": "nightly", "quota": TEAM, "gpus": "1", "launch.command": "python evaluate.py"}

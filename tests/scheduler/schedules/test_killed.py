@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.models import Job, Schedule, ScheduleRun
-from scheduler.recurrence import Rhythm
-from scheduler.services.schedules import schedules_turn, step_of
+from scheduler.schedules.recurrence import Rhythm
+from scheduler.services.schedules.schedules import schedules_turn, step_of
 from tests import builders
 from tests.builders import NOON
 from tests.scheduler.schedules.making import DAY, EXPRESSIONS, HOUR, MINUTE, STARTS, ZONES, make, outcomes

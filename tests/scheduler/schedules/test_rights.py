@@ -11,7 +11,7 @@ from gpufleet.core.models import AuditEntry, User
 from quotas.models import RoleBinding, ServiceToken
 from quotas.services.tokens import token_revoke
 from scheduler.models import Job, Notice, Schedule, ScheduleRun
-from scheduler.services.schedules import MOST_REFUSALS, schedule_change, schedule_resume, schedule_run_now, schedules_turn
+from scheduler.services.schedules.schedules import MOST_REFUSALS, schedule_change, schedule_resume, schedule_run_now, schedules_turn
 from tests import builders
 from tests.builders import NOON
 from tests.scheduler.schedules.making import DAY, HOUR, MINUTE, TEAM, end_all, make, outcomes

@@ -8,8 +8,8 @@ from django.db import IntegrityError, transaction
 from gpufleet.core.faults import Conflict
 from gpufleet.core.models import AuditEntry
 from scheduler.models import Job, JobState, Schedule, ScheduleRun
-from scheduler.services import schedules as service
-from scheduler.services.schedules import schedule_change, schedule_pause, schedule_resume, schedules_turn
+from scheduler.services.schedules import schedules as service
+from scheduler.services.schedules.schedules import schedule_change, schedule_pause, schedule_resume, schedules_turn
 from tests import builders
 from tests.builders import NOON
 from tests.scheduler.schedules.making import DAY, HOUR, MINUTE, TEAM, end_all, make, outcomes

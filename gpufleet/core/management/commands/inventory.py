@@ -13,11 +13,11 @@ from gpufleet.core.audit import Actor
 from gpufleet.core.faults import Conflict
 from gpufleet.core.times import now
 from quotas.permissions import Access, Can, Grant
-from scheduler.discovery import NothingFound, machine_read
+from scheduler.hardware.discovery import NothingFound, machine_read
 from scheduler.imports.documents import FORMATS, Unreadable, decoded, format_of
 from scheduler.presenters.hardware import difference_lines
-from scheduler.services.discovery import machine_document
-from scheduler.services.imports import Preview, import_apply, import_preview
+from scheduler.services.hardware.discovery import machine_document
+from scheduler.services.hardware.imports import Preview, import_apply, import_preview
 
 
 class Command(BaseCommand):

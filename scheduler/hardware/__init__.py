@@ -1,0 +1,1 @@
+"""Discovery, health states and lists of clusters, nodes and GPUs."""

@@ -1,0 +1,111 @@
+"""A job's description as YAML: read so that every fault has its line, and written so that people like to read it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from scheduler.jobs.reading import Faults, spelt
+from scheduler.jobs.schema import JobDescription
+
+MAX_CHARACTERS = 1_000_000
+MAX_DEPTH = 30
+MAX_VALUES = 50_000
+KEYS = {one.alias or name: place for place, (name, one) in enumerate(JobDescription.model_fields.items())}
+
+
+class _Loader(yaml.SafeLoader):
+    """Times stay as they are written: what they mean, and that they need a zone, is for the schema to say."""
+
+    yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+@dataclass(slots=True)
+class Document:
+    """What a text says, where it says it, and what is wrong with its form."""
+
+    value: Any = None
+    lines: dict[str, int] = field(default_factory=dict)  # by path
+    faults: Faults = field(default_factory=dict)
+
+    def line(self, path: str) -> int | None:
+        """The line of a path, or of the nearest thing above it."""
+        while path:
+            if path in self.lines:
+                return self.lines[path]
+            path = path[: max(path.rfind("."), path.rfind("["), 0)]
+        return None
+
+
+def read_yaml(text: str) -> Document:
+    """One description. A text that is no YAML has one fault, with its line and column."""
+    found = Document()
+    if len(text) > MAX_CHARACTERS:
+        found.faults["yaml"] = [f"At most {MAX_CHARACTERS:,} characters."]
+        return found
+    try:
+        nodes = list(yaml.compose_all(text, _Loader))
+        if len(nodes) > 1:
+            found.faults["yaml"] = [f"Line {nodes[1].start_mark.line + 1}: a second document; one page submits one description."]
+        if nodes and nodes[0] is not None:
+            _walk(nodes[0], (), found)
+            found.value = _built(nodes[0])
+    except yaml.MarkedYAMLError as fault:
+        mark = fault.problem_mark or fault.context_mark
+        where = f"Line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        found.faults["yaml"] = [f"{where}this is no YAML: {fault.problem or fault.context}."]
+    except (yaml.YAMLError, ValueError, RecursionError) as fault:
+        found.faults["yaml"] = [f"This is no YAML: {str(fault).splitlines()[0]}."]
+    return found
+
+
+def _walk(node: Any, steps: tuple[int | str, ...], found: Document) -> None:
+    """The line of everything, and keys that are there twice."""
+    found.lines.setdefault(spelt(steps), node.start_mark.line + 1)
+    if len(found.lines) > MAX_VALUES:
+        raise ValueError(f"it has more than {MAX_VALUES:,} values")
+    if len(steps) > MAX_DEPTH:
+        raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels")
+    if isinstance(node, yaml.MappingNode):
+        seen: set[str] = set()
+        for key, value in node.value:
+            name = str(key.value)
+            path = spelt((*steps, name))
+            if name in seen:
+                found.faults.setdefault(path, []).append(f"{name} is stated twice; the second time in line {key.start_mark.line + 1}.")
+            seen.add(name)
+            found.lines[path] = key.start_mark.line + 1
+            _walk(value, (*steps, name), found)
+    elif isinstance(node, yaml.SequenceNode):
+        for place, value in enumerate(node.value):
+            _walk(value, (*steps, place), found)
+
+
+def _built(node: Any) -> Any:
+    loader = _Loader("")
+    try:
+        return loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+def write_yaml(description: Mapping[str, Any]) -> str:
+    """The keys in the order of the schema; unknown ones at the end."""
+    ordered = dict(sorted(description.items(), key=lambda pair: KEYS.get(str(pair[0]), len(KEYS))))
+    return yaml.dump(ordered, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100) if ordered else ""
+
+
+class _Dumper(yaml.SafeDumper):
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        super().increase_indent(flow, False)
+
+
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+
+
+_Dumper.add_representer(str, _text)

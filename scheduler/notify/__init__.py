@@ -1,0 +1,1 @@
+"""Events of jobs, and where notifications may go."""

@@ -1,0 +1,1 @@
+"""Recurring jobs: the schema of a schedule and when it is due."""

@@ -1,0 +1,1 @@
+"""Fit checks, predicted starts and proposals."""

@@ -1,0 +1,548 @@
+"""Whether, when and where a job would start, asked before it is submitted (UI-3).
+
+Each process that is asked keeps the fleet of a moment (`Ground`), made from the database as the loop's snapshot is, and tries
+descriptions on it. It is made beside the requests, also the first time: who asks while that goes on is answered from the one
+before, which is seconds old and says so, or, where there is none, is asked to come again in a moment. Nothing is written.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar, cast
+
+from django.core.exceptions import ValidationError
+from django.db import connection
+
+from gpufleet.core.money import cost_micros
+from gpufleet.core.times import MILLISECOND, millis
+from quotas.lineup import GUARANTEED, Worker
+from quotas.permissions import Access, Can
+from quotas.selectors.rates import rates_now
+from quotas.services.ledger import ledger_class_if
+from scheduler.backends.registry import backends_all, clusters_without_images
+from scheduler.engine.cycle import settled
+from scheduler.engine.invariants import check
+from scheduler.engine.kept import Kept
+from scheduler.engine.outcome import decisions_of
+from scheduler.engine.plan import Decision, Stand
+from scheduler.engine.trial import Ground, Level, Trial, starts_at_once
+from scheduler.engine.turns import Turn, turns
+from scheduler.engine.values import QUEUED, Job, Scenario
+from scheduler.jobs.schema import JobDescription
+from scheduler.jobs.speeds import is_cut, seconds_at, slowest_on, speed_on
+from scheduler.loop.foresight import Foreseen, Foresight, estimated, ruled
+from scheduler.loop.policy import policy, without_splitting
+from scheduler.models import Lease as LeaseRow
+from scheduler.selectors.loop import pause_now
+from scheduler.selectors.predictions import Recalled, foresight_now, past_recalled
+from scheduler.services.forecasts.proposals import Change, changes_found, moment_of
+from scheduler.services.jobs.submission import Checked, submissions_check
+from scheduler.services.loop.lease import TICK
+from scheduler.simulation.applying import changed as changed_by
+from scheduler.simulation.futures import Stage, events_each, waits_foreseen
+from scheduler.snapshots import Snapshots
+from scheduler.snapshots.jobs import Kinds, kind_document
+
+# As long as nothing was decided since, a ground serves so long; after a decision it is made anew as soon as this.
+FRESH, FRESH_QUIET = timedelta(seconds=5), timedelta(seconds=60)
+# Making one takes at most such a part of the time: it computes beside the answers of its process, which wait for it in turns.
+MOST_OF_THE_TIME = 0.1
+# An older one says nothing any more.
+STALE = timedelta(minutes=5)
+# Small fleets are read within this: who asks first is then answered at once.
+PATIENCE_SECONDS = 0.25
+# Who looks at what an action on many jobs comes to looks once, and does not ask again by itself: so long for the fleet, and for his turn.
+LONG_PATIENCE_SECONDS = 2.0
+AGAIN_SECONDS = 1
+# What was typed is remembered by what is kept from ground to ground; after so much of it all is begun anew.
+MOST_KINDS = 2000
+MOST_EVENTS = 1_200  # of futures, while somebody waits for the answer
+PARTS = ("mig", "gpu_memory_gb", "gpu_share")
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+PAUSED = "The scheduler is paused: it starts nothing until an operator resumes it."
+log = logging.getLogger(__name__)
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class OnType:
+    """How a job would run on one of the types that it accepts. `cut`: its limit ends it before its work is done."""
+
+    gpu_type: str
+    speed: float
+    run_seconds: int | None
+    cut: bool
+    cost_micros: int | None
+    chosen: bool  # what the rest of the fit speaks of
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """What would become of a job.
+
+    `verdict`: now, soon (when others have left), later, held (until somebody or something lets it go), never, or unknown.
+    """
+
+    verdict: str
+    at: datetime | None
+    earliest: datetime | None
+    latest: datetime | None
+    as_of: datetime
+    reasons: tuple[dict[str, Any], ...]
+    stands: tuple[Stand, ...]
+    nodes: tuple[tuple[str, int], ...]
+    after: tuple[str, ...]
+    others: tuple[Decision, ...]
+    backfilled: bool
+    quota: str
+    gpu_type: str
+    gpus_milli: int
+    count: int
+    levels: tuple[Level, ...]
+    guaranteed: bool  # beside what runs now
+    claimants: tuple[str, ...]
+    preemptible: str
+    run_seconds: int | None
+    cost_micros: int | None  # of one job, for those who may see costs
+    limit_cost_micros: int | None
+    changes: tuple[Change, ...]
+    waits_for: tuple[str, ...]  # what holds it whatever the fleet has
+    on_types: tuple[OnType, ...]  # the fastest first; empty where it states no speeds
+    without_images: tuple[str, ...]  # of a job with an image: the clusters whose back-ends run none, where it never stands
+
+    @property
+    def all_milli(self) -> int:
+        """What all jobs of an array hold if all run at once."""
+        return self.count * self.gpus_milli
+
+    @property
+    def all_cost_micros(self) -> int | None:
+        return None if self.cost_micros is None else self.count * self.cost_micros
+
+
+@dataclass(frozen=True, slots=True)
+class Sequel:
+    """Who would start at once, by their names and in the order of the plan, if something else became of some jobs."""
+
+    as_of: datetime
+    starts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """Who waits, in the order in which they are asked, as of a moment; and where each stands in it, by name."""
+
+    as_of: datetime
+    decided: int  # what had been decided by then
+    turns: tuple[Turn, ...]
+    place: Mapping[str, int]
+
+    def is_behind(self) -> bool:
+        """Whether something was decided since, so that the order may be another one soon."""
+        return decided_now() != self.decided
+
+    def turn_of(self, job: str) -> Turn | None:
+        place = self.place.get(job)
+        return None if place is None else self.turns[place]
+
+
+@dataclass(slots=True)
+class Side:
+    """A ground with all that it is made anew from."""
+
+    snapshots: Snapshots
+    ground: Ground | None = None
+    taken_at: datetime = EPOCH
+    took: timedelta = timedelta(0)
+    looked_at: datetime = EPOCH  # when it was last compared with what was decided
+    decided: int = -1
+    kinds: int = 0
+    foresight: Foresight = field(default_factory=Foresight)
+    past: Recalled | None = None
+    queue: Queue | None = None  # once somebody has asked for it
+    answers: dict[Hashable, Any] = field(default_factory=dict)  # what was found on it and is asked for again
+
+
+class Grounds:
+    """The process's own: one that is asked, one that is made anew meanwhile."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        self._serving: Side | None = None
+        self._spare: Side | None = None
+        self._making = threading.Lock()
+        self._trying = threading.Lock()
+        self._previewing = threading.Lock()
+        self._as_it_stands: tuple[Scenario, frozenset[str]] | None = None  # who starts without any change
+        self._made = threading.Event()  # set whenever no reading is under way
+        self._fault: Exception | None = None
+
+    def trial(self, make: Callable[[Side], Job], now: datetime, *, dated: bool) -> tuple[Trial, datetime] | None:
+        """One trial and of which moment it is; None: the fleet is being read. Trials take a few hundredths of a second, one after the other."""
+        self._see_to_it(now)
+        with self._trying:
+            side = self._serving  # under the lock: the one that is made anew is never the one that is tried on
+            if side is None or not _serves(side, now):
+                return None
+            assert side.ground is not None
+            return side.ground.trial(make(side), dated=dated), side.taken_at
+
+    def again(self, name: str, make: Callable[[Side, Job], Job], now: datetime, *, dated: bool) -> tuple[Trial | None, datetime] | None:
+        """The same of a job that waits, changed as `make` says, in its place; nothing where it does not wait there."""
+        self._see_to_it(now)
+        with self._trying:
+            side = self._serving
+            if side is None or not _serves(side, now):
+                return None
+            assert side.ground is not None
+            waiting = side.ground.waiting(name)
+            trial = side.ground.trial(make(side, waiting), dated=dated, instead_of=name) if waiting is not None else None
+            return trial, side.taken_at
+
+    def remembered(self, key: Hashable, find: Callable[[], Answer]) -> Answer:
+        """What takes many trials is looked for once for each reading. The key has all that it depends on beside the fleet."""
+        side = self._serving
+        if side is None:
+            return find()
+        if key not in side.answers:
+            side.answers[key] = find()
+        return cast(Answer, side.answers[key])
+
+    def types_of(self, nodes: Iterable[str] | None) -> set[str]:
+        """The GPU types of these nodes, or of all, in the fleet as it was read last."""
+        side = self._serving
+        if side is None or side.ground is None:
+            return set()
+        named = None if nodes is None else set(nodes)
+        return {node.gpu_type for node in side.ground.scenario.nodes if node.gpus and (named is None or node.name in named)}
+
+    def sequel(self, change: Callable[[Sequence[Job], Kinds], Sequence[Job]], now: datetime) -> Sequel | None:
+        """A plan of the fleet with other jobs. None: the fleet is being read, or too many ask for such plans.
+
+        It is made from nothing: where hundreds of jobs differ little of what trials keep is of use, and so no trial waits for it, nor takes back
+        what it changed. One at a time, or a few people who look at what they are about to do would take all of the processor.
+        """
+        self._see_to_it(now, LONG_PATIENCE_SECONDS)
+        with self._trying:
+            side = self._serving
+            if side is None or not _serves(side, now):
+                return None
+            assert side.ground is not None
+            before, taken_at = side.ground.scenario, side.taken_at
+            jobs = change(before.jobs, side.snapshots.kinds)
+            side.kinds += max(0, len(jobs) - len(before.jobs))  # those that join were read by what trials keep
+        if not self._previewing.acquire(timeout=LONG_PATIENCE_SECONDS):
+            return None
+        try:
+            if self._as_it_stands is None or self._as_it_stands[0] is not before:
+                self._as_it_stands = before, frozenset(_starts(before, before.jobs))
+            known = self._as_it_stands[1]
+            return Sequel(taken_at, tuple(name for name in _starts(before, jobs) if name not in known))
+        finally:
+            self._previewing.release()
+
+    def queue(self, now: datetime) -> Queue | None:
+        """In which order those who wait are asked, worked out once for each reading. None: the fleet is being read."""
+        self._see_to_it(now)
+        with self._trying:
+            side = self._serving
+            if side is None or not _serves(side, now):
+                return None
+            if side.queue is None:
+                assert side.ground is not None
+                asked = turns(side.ground.scenario, side.ground.kept)
+                side.queue = Queue(side.taken_at, side.decided, asked, {turn.job.name: place for place, turn in enumerate(asked)})
+            return side.queue
+
+    def queue_at_hand(self, now: datetime) -> Queue | None:
+        """The same where it has been worked out already: nothing is read or computed, and nobody waits."""
+        side = self._serving
+        return None if side is None or not _serves(side, now) else side.queue
+
+    def foreseen(self, make: Callable[[Side], Job], wait: int) -> Foreseen:
+        """The range around a start that a trial found: by futures, where few enough jobs are there to play them while somebody waits."""
+        with self._trying:
+            side = self._serving
+            if side is None or side.ground is None or side.past is None:
+                return ruled(estimated(wait))
+            jobs = side.ground.scenario.jobs
+            if not events_each(len(jobs) + 1, most_events=MOST_EVENTS):
+                return side.foresight.foreseen(estimated(wait))
+            job = make(side)
+            stage = Stage(replace(side.ground.scenario, jobs=(*jobs, job)), side.past.past)
+            played = waits_foreseen(stage, {job.name}, seed=millis(side.taken_at), most_events=MOST_EVENTS)
+            return side.foresight.foreseen(played.get(job.name) or estimated(wait))
+
+    def read(self, now: datetime) -> None:
+        """Read the fleet at once, in the caller's own thread."""
+        with self._making:
+            self._make(now)
+
+    def _see_to_it(self, now: datetime, patience: float = PATIENCE_SECONDS) -> None:
+        """Have the fleet read where what is there is too old or nothing is there; wait a little for it in the latter case."""
+        side = self._serving
+        serves = side is not None and _serves(side, now)
+        if not serves and self._fault is not None:
+            fault, self._fault = self._fault, None
+            raise fault  # whoever asks next has it tried again
+        if (not serves or (side is not None and self._is_old(side, now))) and self._making.acquire(blocking=False):
+            self._made.clear()
+            self._beside(now)
+        # Who comes after a quiet while gets a small fleet as it is now; of a large one what is there is told meanwhile.
+        if not serves or (side is not None and now - side.taken_at >= FRESH_QUIET):
+            self._made.wait(patience)
+
+    def _is_old(self, side: Side, now: datetime) -> bool:
+        age = now - side.taken_at
+        if age >= FRESH_QUIET:
+            return True
+        # One answer tries many descriptions at one moment.
+        if side.looked_at == now or age < max(FRESH, side.took / MOST_OF_THE_TIME):
+            return False
+        side.looked_at = now
+        return decided_now() != side.decided
+
+    def _beside(self, now: datetime) -> None:
+        threading.Thread(target=self._make_in_thread, args=(now,), name="fit-ground", daemon=True).start()
+
+    def _make_in_thread(self, now: datetime) -> None:
+        try:
+            self._make_and_tell(now)
+        finally:
+            connection.close()
+
+    def _make_and_tell(self, now: datetime) -> None:
+        try:
+            self._make(now)
+        except Exception as fault:
+            log.exception("The fleet could not be read for trials; the last one serves on")
+            self._fault = fault
+        finally:
+            self._making.release()
+            self._made.set()
+
+    def _make(self, now: datetime) -> None:
+        side = self._spare
+        if side is None or side.kinds > MOST_KINDS:
+            side = Side(Snapshots())
+        chosen = policy()
+        facts = [backend.facts for backend in backends_all().values()]
+        engine = chosen.engine if not facts or any(one.creates_mig for one in facts) else without_splitting(chosen.engine)
+        began = time.monotonic()
+        side.decided = decided_now()
+        snapshot = side.snapshots.take(settings=engine, now=now, start_timeout=chosen.start_timeout)
+        side.ground, side.queue = Ground(_begun(snapshot.scenario, snapshot.kept), snapshot.kept), None
+        side.taken_at, side.foresight, side.answers = now, foresight_now(), {}
+        side.past = past_recalled(side.past, kinds=side.snapshots.kinds, now=now)
+        side.took = timedelta(seconds=time.monotonic() - began)
+        with self._trying:  # whoever still tries on the old one ends first
+            self._spare, self._serving = self._serving, side
+        self._fault = None
+
+
+def _begun(scenario: Scenario, kept: Kept) -> Scenario:
+    """With those standing whom the loop's next plan starts at once: otherwise every trial starts them anew, which takes it several times as long."""
+    starts = {one.job: one for one in starts_at_once(scenario, kept)}
+    if not starts:
+        return scenario
+    begun = (changed_by(job, starts[job.name], scenario.now) if job.name in starts else job for job in scenario.jobs)
+    return replace(scenario, jobs=tuple(begun))
+
+
+def _starts(scenario: Scenario, jobs: Sequence[Job]) -> list[str]:
+    """Who starts at once if these are the fleet's jobs, in the order of the plan."""
+    cycle = settled(replace(scenario, jobs=tuple(jobs)), Kept())
+    check(cycle)
+    return [one.job for one in decisions_of(cycle) if one.action == "start" and one.job is not None]
+
+
+def _serves(side: Side, now: datetime) -> bool:
+    return timedelta(0) <= now - side.taken_at < STALE
+
+
+GROUNDS = Grounds()
+
+
+def decided_now() -> int:
+    """How many events the loop's plans have seen."""
+    return LeaseRow.objects.filter(name=TICK).values_list("done", flat=True).first() or 0
+
+
+def sequel_of(change: Callable[[Sequence[Job], Kinds], Sequence[Job]], now: datetime) -> Sequel | None:
+    """Who would start if the fleet's jobs were what `change` makes of them."""
+    return GROUNDS.sequel(change, now)
+
+
+def fit_of(*, access: Access, description: Mapping[str, Any], now: datetime, changes: bool = True) -> Fit | None:
+    """What would become of a job that holds all rules; None while the fleet is still being read.
+
+    A `ValidationError` names every fault, as a submission does.
+    """
+    (checked,) = submissions_check(access=access, descriptions=[description], now=now)
+    return fit_checked(access=access, checked=checked, raw=description, now=now, changes=changes)
+
+
+def fit_checked(*, access: Access, checked: Checked, raw: Mapping[str, Any], now: datetime, changes: bool = True) -> Fit | None:
+    tried = _tried(checked, now)
+    if tried is None:
+        return None
+    found, as_of = tried
+    said = checked.description
+    at = moment_of(found, as_of, now)
+    held = (*_held(said, now), *([PAUSED] if pause_now() else []))
+    range_ = None if at is None else _range(checked, found, at, now)
+    if range_ is not None:
+        at = range_[1]
+    start = max(at, said.not_before) if at is not None and said.not_before is not None else at
+    better: tuple[Change, ...] = ()
+    if changes and not held and (at is None or at > now or not _is_at_once(found)):
+        better = changes_found(access, checked, raw, found, lambda _, other, dated: _tried(other, now, dated=dated), now)
+    standing = GROUNDS.types_of((*(stand.node for stand in found.stands), *(node for node, _ in found.nodes))) or {found.quota_type}
+    run = seconds_at(slowest_on(said.spec, standing), said.estimate_s, said.limit_s)
+    rates = rates_now(now=now) if access.can(Can.SEE_COSTS, checked.quota.path) else {}
+    costs = rates.get(found.quota_type)
+    return Fit(
+        verdict=_verdict(found, held, start, now),
+        at=start,
+        earliest=None if range_ is None else max(range_[0], now, said.not_before or now),
+        latest=None if range_ is None else max(range_[2], now, said.not_before or now),
+        as_of=as_of,
+        reasons=tuple(reason.as_json() for reason in found.reasons),
+        stands=found.stands,
+        nodes=found.nodes,
+        after=found.after,
+        others=found.others,
+        backfilled=found.backfilled,
+        quota=checked.quota.path,
+        gpu_type=found.quota_type,
+        gpus_milli=found.milli or checked.gpus_milli,
+        count=said.array.count if said.array else 1,
+        levels=found.levels,
+        guaranteed=found.guaranteed or _goes_before_others(checked, found, now),
+        claimants=found.claimants,
+        preemptible=said.preemptible_column,
+        run_seconds=run,
+        cost_micros=_cost(found.milli, run, costs),
+        limit_cost_micros=_cost(found.milli, said.limit_s, costs),
+        changes=better,
+        waits_for=held,
+        on_types=_on_types(said, found, standing, rates),
+        without_images=clusters_without_images() if said.launch.image is not None else (),
+    )
+
+
+def _goes_before_others(checked: Checked, found: Trial, now: datetime) -> bool:
+    """Whether it is within the guarantee although more than that is used: what is lower or easier to put out stands behind it then, and borrows.
+
+    It is the line in which it stands once it runs, so that its page says the same.
+    """
+    said = checked.description
+    if not found.levels or all(not level.guaranteed for level in found.levels):
+        return False
+    would = Worker(
+        key=(0, "", -1, found.quota_type),
+        surplus=False,
+        path=checked.quota.path,
+        gpu_milli=found.milli,
+        preemptible=said.preemptible_column,
+        job_class=said.job_class,
+        priority=said.priority,
+        began=millis(now) + 1,  # behind all that runs
+        job="",
+    )
+    leave = {one.job for one in found.others if one.action == "evict" and one.job is not None} | set(found.after)
+    return ledger_class_if(worker=would, without=leave) == GUARANTEED
+
+
+def _on_types(said: JobDescription, found: Trial, standing: Collection[str], rates: Mapping[str, int]) -> tuple[OnType, ...]:
+    """What it would be on each type of the fleet that it accepts: for those who choose between sooner, faster and cheaper."""
+    if not said.throughput:
+        return ()
+    roles = [role for role in said.spec["roles"] if role.get("gpus") or any(role.get(part) for part in PARTS)]
+    # A part that is stated by its memory is charged otherwise on GPUs of another size.
+    alike = not any(role.get("gpu_memory_gb") for role in roles)
+    rows = []
+    for name in sorted(GROUNDS.types_of(None)):
+        speed = speed_on(said.spec, name)
+        if not speed or any(name not in (role.get("gpu_types") or (name,)) for role in roles):
+            continue
+        run = seconds_at(speed, said.estimate_s, said.limit_s)
+        cost = _cost(found.milli, run, rates.get(name)) if alike or name == found.quota_type else None
+        rows.append(OnType(name, speed, run, is_cut(speed, said.estimate_s, said.limit_s), cost, name in standing))
+    return tuple(sorted(rows, key=lambda row: (-row.speed, row.gpu_type)))
+
+
+def _tried(checked: Checked, now: datetime, *, dated: bool = True) -> tuple[Trial, datetime] | None:
+    return GROUNDS.trial(lambda side: job_of(checked, side), now, dated=dated)
+
+
+def job_of(checked: Checked, side: Side) -> Job:
+    """The job as the engine has it, of a kind that the ground knows and keeps."""
+    said = checked.description
+    kinds = side.snapshots.kinds
+    kind = kinds.kind(kind_document(said.spec, said.job_class, said.priority, said.preemptible_column, checked.gpus_milli))
+    saving = kinds.saving(said.spec)
+    if isinstance(kind, str) or isinstance(saving, str):
+        raise ValidationError({"description": [kind if isinstance(kind, str) else str(saving)]})
+    side.kinds += 1
+    assert side.ground is not None
+    scenario = side.ground.scenario
+    return Job(
+        name=side.ground.name,
+        quota=checked.quota.path,
+        kind=kind,
+        submitted=scenario.now,
+        estimate_ms=None if said.estimate_s is None else 1000 * said.estimate_s,
+        limit_ms=None if said.limit_s is None else 1000 * said.limit_s,
+        deadline=None if said.deadline is None else millis(said.deadline),
+        not_before=None,
+        checkpoint=saving[0],
+        movable=saving[1],
+        work_ms=None,
+        run=QUEUED,
+    )
+
+
+def _held(said: JobDescription, now: datetime) -> tuple[str, ...]:
+    """What keeps it back whatever the fleet has."""
+    held = []
+    if said.draft:
+        held.append("It is a draft: it is not in the queue.")
+    if said.hold:
+        held.append("It is held until somebody lets it go.")
+    if said.after:
+        held.append(f"It waits for {', '.join(one.job for one in said.after[:4])}{' and more' if len(said.after) > 4 else ''}.")
+    return tuple(held)
+
+
+def _verdict(found: Trial, held: tuple[str, ...], start: datetime | None, now: datetime) -> str:
+    if found.never:
+        return "never"
+    if held:
+        return "held"
+    if start is None:
+        return "unknown"
+    if start <= now and _is_at_once(found):
+        return "now"
+    return "soon" if found.stands and not found.reasons and start - now < timedelta(hours=1) else "later"
+
+
+def _is_at_once(found: Trial) -> bool:
+    """Whether it starts by the very plan, now or when others have left. A date that has come since the fleet was read is no start."""
+    return bool(found.stands) or not found.reasons
+
+
+def _range(checked: Checked, found: Trial, at: datetime, now: datetime) -> tuple[datetime, datetime, datetime]:
+    """The earliest, the expected and the latest start. Who starts now, or once others have left after their grace, is told no history."""
+    wait = (at - now) // MILLISECOND
+    sure = ruled(estimated(wait)) if _is_at_once(found) else GROUNDS.foreseen(lambda side: job_of(checked, side), wait)
+    return now + MILLISECOND * sure.earliest, now + MILLISECOND * sure.at, now + MILLISECOND * sure.latest
+
+
+def _cost(milli: int, seconds: int | None, rate: int | None) -> int | None:
+    return None if seconds is None or rate is None else cost_micros(gpu_milli=milli, millis=1000 * seconds, micros_per_gpu_hour=rate)

@@ -1,0 +1,119 @@
+"""What waiting jobs are told: all that blocks each, and when it is expected to start."""
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from django.db import transaction
+from django.db.models import Exists, OuterRef, Q
+
+from gpufleet.core.live.news import News
+from gpufleet.core.prepared import Prepared
+from scheduler.engine.plan import Waiting
+from scheduler.jobs.waiting import wait_kind
+from scheduler.models import ENDED, Dependency, Job, JobState, Outlook
+from scheduler.services.jobs.waits import waits_follow
+from scheduler.snapshots import Snapshot
+from scheduler.snapshots.jobs import due_filter
+
+WAITING = (JobState.QUEUED, JobState.PREEMPTED)
+BATCH = 500
+FORECAST = ("predicted_start", "earliest_start", "latest_start", "would_start_if", "forecast_at")
+ALIVE: Prepared[int] = Prepared(lambda jobs: Job.objects.filter(pk__among=jobs).values_list("pk", flat=True))
+
+
+class Start(NamedTuple):
+    """When a job is expected to start, and in which range."""
+
+    earliest: datetime
+    at: datetime
+    latest: datetime
+
+
+class Told(NamedTuple):
+    """What a waiting job is told: all that blocks it, when it is expected to start, and what would help."""
+
+    reasons: list[dict[str, Any]]
+    start: Start | None = None
+    change: dict[str, Any] | None = None
+
+
+def outlooks_write(*, told: Mapping[int, Told], now: datetime, forecast: bool, news: News | None = None) -> None:
+    """Write what jobs are told; of their starts only in a forecast."""
+    own = news or News()
+    fields = ["at", "reasons", "codes", *(FORECAST if forecast else [])]
+    with transaction.atomic():
+        # A job may be gone by now: it was deleted, or a test's transaction was rolled back.
+        alive = set(ALIVE(told))
+        rows = [
+            Outlook(
+                job_id=key,
+                at=now,
+                reasons=one.reasons,
+                codes=codes_of(one.reasons),
+                predicted_start=one.start and one.start.at,
+                earliest_start=one.start and one.start.earliest,
+                latest_start=one.start and one.start.latest,
+                would_start_if=one.change,
+                forecast_at=now if forecast else None,
+            )
+            for key, one in told.items()
+            if key in alive
+        ]
+        Outlook.objects.bulk_create(rows, batch_size=BATCH, update_conflicts=True, unique_fields=["job"], update_fields=fields)
+        waits_follow(kinds={row.job_id: wait_kind(row.reasons) for row in rows}, now=now)
+        if rows:
+            own.add("jobs", *(row.job_id for row in rows))
+        if news is None:
+            own.publish()
+
+
+def codes_of(reasons: Iterable[Mapping[str, Any]]) -> str:
+    """The codes of some reasons as they are looked for."""
+    return f" {' '.join(sorted({str(one['code']) for one in reasons}))} "
+
+
+def told_by(waiting: Iterable[Waiting], snapshot: Snapshot) -> dict[int, Told]:
+    """A plan's waiting list by job, but for the starts."""
+    found: dict[int, Told] = {}
+    spelt: dict[int, list[dict[str, Any]]] = {}
+    for one in waiting:
+        row = snapshot.jobs.get(one.job)
+        if row is None:
+            continue
+        reasons = spelt.get(id(one.reasons))  # many jobs share one tuple of reasons
+        if reasons is None:
+            reasons = spelt[id(one.reasons)] = [each.as_json() for each in one.reasons]
+        change = None if one.would_start_if is None else {"change": one.would_start_if[0], "to": one.would_start_if[1]}
+        found[row.id] = Told(reasons, change=change)
+    return found
+
+
+def told_left_out(snapshot: Snapshot) -> dict[int, Told]:
+    """Waiting jobs that the engine was not shown as something about them is wrong: nobody but an operator can help them."""
+    waiting = [one for one in snapshot.left_out.values() if one.state in WAITING]
+    return {one.id: Told([{"code": "aside", "detail": f"left out of every plan: {one.why}"}]) for one in waiting}
+
+
+def told_undue(*, now: datetime) -> dict[int, Told]:
+    """Waiting jobs that the engine is not shown, and why: held by a person, not due, or behind another job."""
+    rows = Job.objects.filter(state__in=WAITING).exclude(due_filter(now)).order_by("id")
+    behind = Exists(Dependency.objects.filter(Q(on__state__in=ENDED, if_completed=False) | ~Q(on__state__in=ENDED), job=OuterRef("pk")))
+    found: dict[int, Told] = {}
+    for key, held, not_before, retry_at, waits in rows.annotate(waits=behind).values_list("id", "held_at", "not_before", "retry_at", "waits"):
+        reasons = []
+        if held is not None:
+            reasons.append({"code": "hold", "detail": "a person holds it back"})
+        if not_before is not None and not_before > now:
+            reasons.append({"code": "held", "detail": f"not before {not_before:%Y-%m-%d %H:%M:%S} UTC", "until": not_before.isoformat()})
+        if retry_at is not None and retry_at > now:
+            reasons.append({"code": "retry", "detail": f"tried again at {retry_at:%Y-%m-%d %H:%M:%S} UTC", "until": retry_at.isoformat()})
+        if waits:
+            reasons.append({"code": "dependency", "detail": f"waits for {', '.join(_ahead_of(key))}"})
+        found[key] = Told(reasons)
+    return found
+
+
+def _ahead_of(job: int) -> list[str]:
+    rows = Dependency.objects.filter(job=job).exclude(on__state=JobState.COMPLETED).order_by("id")
+    return list(rows.values_list("on__public_id", flat=True)[:4])

@@ -1,0 +1,1 @@
+"""Writes of hardware: health, geometry, discovery, import."""

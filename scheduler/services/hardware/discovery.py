@@ -1,0 +1,43 @@
+"""Discovery: what this machine has goes the way of every import, by a preview."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.conf import settings
+
+from quotas.permissions import Access, Can
+from scheduler.hardware.discovery import Machine, document_of, machine_read
+from scheduler.models import Cluster, GpuType, Node
+from scheduler.services.hardware.imports import Preview, import_preview
+
+DEFAULT_CLUSTER = "local"
+
+
+@dataclass(frozen=True, slots=True)
+class Discovered:
+    machine: Machine
+    document: str
+    preview: Preview
+
+
+def machine_document(machine: Machine, cluster: str = "") -> str:
+    """The machine as an import file. Without a cluster it stays in the one that it is in already."""
+    if not cluster:
+        found = Node.objects.filter(name=machine.name, removed_at__isnull=True).order_by("pk").values_list("cluster__name", flat=True).first()
+        cluster = found or DEFAULT_CLUSTER
+    known: dict[str, str] = {}
+    for name, board in GpuType.objects.exclude(board="").order_by("name").values_list("name", "board"):
+        known.setdefault(board, name)
+    fresh = not Cluster.objects.filter(name=cluster).exists()
+    # Where jobs may run on this machine, that is what its cluster is for.
+    backend = "local" if settings.LOCAL["LOCAL"] else ""
+    return document_of(machine, cluster=cluster, new_cluster=fresh, known_types=known, backend=backend)
+
+
+def machine_discover(*, access: Access, cluster: str, now: datetime) -> Discovered:
+    """Look at this machine and preview what that would change. Raises `NothingFound` where there is no GPU to ask."""
+    access.must_everywhere(Can.OPERATE)
+    machine = machine_read(virtual=settings.VIRTUAL_GPUS)
+    document = machine_document(machine, cluster)
+    preview = import_preview(access=access, text=document, form="yaml", source=f"discovery of {machine.name}", remove_missing=False, now=now)
+    return Discovered(machine, document, preview)

@@ -1,0 +1,152 @@
+"""Health of nodes and GPUs, and the spare flag: an operator's decisions about hardware."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.db import transaction
+from django.db.models import Q
+
+from gpufleet.core.audit import Actor, audit_record
+from gpufleet.core.faults import Conflict
+from gpufleet.core.live.feed import feed_publish
+from quotas.permissions import Access, Can
+from scheduler.hardware.lifecycle import MUST_BE_EMPTY, may_follow, steps_from
+from scheduler.models import Gpu, Health, InventoryEvent, Node
+from scheduler.selectors.holders import jobs_on
+from scheduler.services.loop.usage import timeline_follow, usage_moment
+
+REASON_LENGTH = 300
+
+
+def node_health_change(*, access: Access, node: Node, to: str, reason: str, now: datetime, seen: str | None = None) -> Node:
+    """Take a node to another health. `seen` is the health that the operator saw; a newer one is a conflict, not overwritten."""
+    access.must_everywhere(Can.OPERATE)
+    with transaction.atomic():
+        now = usage_moment(now=now)
+        node = _locked_node(node)
+        _check_step(node, to, reason, seen, Q(node=node))
+        _step(access, node, None, to, reason, now)
+        timeline_follow(gpus=Gpu.objects.filter(node=node, removed_at__isnull=True).values_list("pk", flat=True), at=now)
+    return node
+
+
+def gpu_health_change(*, access: Access, gpu: Gpu, to: str, reason: str, now: datetime, seen: str | None = None) -> Gpu:
+    """The same for one GPU: the others of its node stay in service."""
+    access.must_everywhere(Can.OPERATE)
+    with transaction.atomic():
+        now = usage_moment(now=now)
+        gpu = locked_gpu(gpu)
+        _check_step(gpu, to, reason, seen, Q(gpu=gpu))
+        _step(access, gpu.node, gpu, to, reason, now)
+        timeline_follow(gpus=[gpu.pk], at=now)
+    return gpu
+
+
+def _step(access: Access, node: Node, gpu: Gpu | None, to: str, reason: str, now: datetime) -> None:
+    """Write another health of a node, or of one of its GPUs."""
+    row, kind = (node, "node") if gpu is None else (gpu, "gpu")
+    before = {"health": row.health, "reason": row.health_reason}
+    row.health, row.health_since, row.health_reason = to, now, reason.strip()
+    row.save(update_fields=["health", "health_since", "health_reason"])
+    after = {"health": to, "reason": row.health_reason}
+    _record(access.actor, f"{kind}.health", node, gpu, "health", before, after, reason, now)
+
+
+def node_spare_set(*, access: Access, node: Node, spare: bool, reason: str, now: datetime) -> Node:
+    """Keep a node out of normal placement as a replacement (INV-7), or give it back. What runs on it stays."""
+    access.must_everywhere(Can.OPERATE)
+    with transaction.atomic():
+        node = _locked_node(node)
+        _check_reason(reason)
+        if node.spare == spare:
+            raise ValidationError({"spare": f"{node.name} is {'already' if spare else 'not'} a spare."})
+        before = {"spare": node.spare}
+        node.spare = spare
+        node.save(update_fields=["spare"])
+        _record(access.actor, "node.spare", node, None, "spare", before, {"spare": spare}, reason, now)
+    return node
+
+
+def _locked_node(node: Node) -> Node:
+    locked = Node.objects.select_for_update().get(pk=node.pk)
+    if locked.removed_at is not None:
+        raise Conflict(f"{locked.name} was taken out of the fleet; its history can't be added to.")
+    return locked
+
+
+def locked_gpu(gpu: Gpu) -> Gpu:
+    """The GPU as it is now, held against other writers. Its node is locked too, so that no job is placed meanwhile."""
+    node = _locked_node(gpu.node)
+    locked = Gpu.objects.select_for_update(of=("self",)).select_related("gpu_type").get(pk=gpu.pk)
+    if locked.removed_at is not None:
+        raise Conflict(f"GPU {locked.index} of {node.name} was taken out of the fleet.")
+    locked.node = node
+    return locked
+
+
+def _check_step(device: Node | Gpu, to: str, reason: str, seen: str | None, held: Q) -> None:
+    if seen is not None and seen != device.health:
+        raise Conflict(f"It is {Health(device.health).label.lower()} by now, no longer {seen.replace('_', ' ')}. Look again, then decide.")
+    faults: dict[str, str] = {}
+    if to not in Health.values:
+        faults["to"] = f"There is no health “{to[:40]}”; it can be {', '.join(Health.values)}."
+    elif not may_follow(device.health, to):
+        allowed = ", ".join(Health(step.to).label.lower() for step in steps_from(device.health))
+        faults["to"] = f"From {Health(device.health).label.lower()} it can become {allowed}, not {Health(to).label.lower()}."
+    elif to in MUST_BE_EMPTY and (running := jobs_on(held)):
+        faults["to"] = (
+            f"{running} {'job runs' if running == 1 else 'jobs run'} here. Drain it and wait until nothing is left, or move the work first."
+        )
+    try:
+        _check_reason(reason)
+    except ValidationError as fault:
+        faults["reason"] = fault.message_dict["reason"][0]
+    if faults:
+        raise ValidationError(faults)
+
+
+def _check_reason(reason: str) -> None:
+    if not reason.strip():
+        raise ValidationError({"reason": "Say why: whoever looks at this later will want to know."})
+    if len(reason.strip()) > REASON_LENGTH:
+        raise ValidationError({"reason": f"The reason has {len(reason.strip())} characters; {REASON_LENGTH} are kept."})
+
+
+def _record(
+    actor: Actor, action: str, node: Node, gpu: Gpu | None, kind: str, before: Mapping[str, Any], after: Mapping[str, Any], reason: str, now: datetime
+) -> None:
+    hardware_event(actor=actor, node=node, gpu=gpu, kind=kind, before=before, after=after, cause=reason.strip(), now=now)
+    device: Node | Gpu = gpu or node
+    audit_record(
+        actor=actor, action=action, kind="gpu" if gpu else "node", object_id=device.public_id, before=before, after=after, reason=reason.strip()
+    )
+    gpus = [gpu.pk] if gpu else Gpu.objects.filter(node=node, removed_at__isnull=True).order_by("index").values_list("pk", flat=True)
+    feed_publish(changes={"nodes": [{"id": node.pk}], "gpus": [{"id": pk} for pk in gpus], "overview": [{"id": 1}]})
+
+
+def hardware_event(
+    *,
+    actor: Actor,
+    node: Node,
+    gpu: Gpu | None,
+    kind: str,
+    before: Mapping[str, Any] | None,
+    after: Mapping[str, Any] | None,
+    cause: str,
+    now: datetime,
+) -> InventoryEvent:
+    """One line of the hardware's own history."""
+    return InventoryEvent.objects.create(
+        at=now,
+        node=node,
+        gpu=gpu,
+        cluster_id=node.cluster_id,
+        kind=kind,
+        before=before,
+        after=after,
+        cause=cause[:REASON_LENGTH],
+        actor=actor.user,
+        actor_name=actor.name,
+    )

@@ -1,0 +1,102 @@
+"""Import in two steps: a preview that is kept, and applying exactly what it showed, in one transaction."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.db import transaction
+
+from gpufleet.core.audit import audit_record
+from gpufleet.core.faults import Conflict
+from gpufleet.core.ids import public_id
+from gpufleet.core.live.feed import feed_publish
+from quotas.permissions import Access, Can
+from scheduler.imports.applying import Applying
+from scheduler.imports.comparison import clusters_named, compare
+from scheduler.imports.documents import Fault, Unreadable, read
+from scheduler.imports.plan import Plan
+from scheduler.imports.present import present_read
+from scheduler.imports.schema import read_document
+from scheduler.imports.spreadsheet import tree_of
+from scheduler.models import InventoryImport
+from scheduler.services.loop.usage import usage_moment
+
+PREVIEWS_KEPT = timedelta(days=7)
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What a file would do. There is nothing to apply where it has faults or changes nothing."""
+
+    plan: Plan
+    upload: InventoryImport | None
+
+    @property
+    def faults(self) -> list[Fault]:
+        return self.plan.faults
+
+
+def import_plan(*, text: str, form: str, remove_missing: bool, for_update: bool = False) -> Plan:
+    """Read a file and compare it with the inventory. All that is wrong with it is in the plan's faults, by line and column."""
+    try:
+        root, faults = read(text, form)
+    except Unreadable as fault:
+        return Plan(faults=fault.faults)
+    document = read_document(tree_of(root, faults) if form == "csv" else root, faults)
+    plan = compare(document, present_read(clusters_named(document), for_update=for_update), remove_missing=remove_missing)
+    plan.faults = sorted({(fault.line, fault.column, fault.message): fault for fault in [*document.faults, *plan.faults]}.values())
+    return plan
+
+
+def import_preview(*, access: Access, text: str, form: str, source: str, remove_missing: bool, now: datetime) -> Preview:
+    """Say what the file would do, and keep it for `import_apply`. The inventory is left as it is."""
+    access.must_everywhere(Can.OPERATE)
+    with transaction.atomic():
+        plan = import_plan(text=text, form=form, remove_missing=remove_missing)
+        if plan.faults or not plan.effective:
+            return Preview(plan, None)
+        InventoryImport.objects.filter(applied_at__isnull=True, created_at__lt=now - PREVIEWS_KEPT).delete()
+        upload = InventoryImport.objects.create(
+            public_id=public_id("i"),
+            created_at=now,
+            created_by=access.actor.user,
+            created_by_name=access.actor.name,
+            source=source[:200],
+            form=form,
+            text=text,
+            remove_missing=remove_missing,
+            digest=plan.digest,
+            counts=plan.counts,
+        )
+    return Preview(plan, upload)
+
+
+def import_apply(*, access: Access, upload: InventoryImport, now: datetime) -> Plan:
+    """Do what the preview showed, all of it or nothing. Where the inventory has changed so that the file would now do something else, refuse."""
+    access.must_everywhere(Can.OPERATE)
+    with transaction.atomic():
+        now = usage_moment(now=now)
+        upload = InventoryImport.objects.select_for_update().get(pk=upload.pk)
+        if upload.applied_at is not None:
+            raise Conflict(f"{upload.source} was applied already, by {upload.applied_by_name}.")
+        plan = import_plan(text=upload.text, form=upload.form, remove_missing=upload.remove_missing, for_update=True)
+        if plan.faults or plan.digest != upload.digest:
+            raise Conflict("The inventory has changed since this preview was made, so the file would do something else now. Look at a fresh preview.")
+        done = Applying(plan=plan, actor=access.actor, cause=f"import {upload.public_id}: {upload.source}", now=now)
+        done.run()
+        upload.applied_at, upload.applied_by_name = now, access.actor.name
+        upload.save(update_fields=["applied_at", "applied_by_name"])
+        audit_record(
+            actor=access.actor,
+            action="inventory.import",
+            kind="import",
+            object_id=upload.public_id,
+            after={"source": upload.source, **plan.counts},
+        )
+        feed_publish(
+            changes={
+                "nodes": [{"id": pk} for pk in sorted(done.touched_nodes)],
+                "gpus": [{"id": pk} for pk in sorted(done.touched_gpus)],
+                "overview": [{"id": 1}],
+            }
+        )
+    return plan

@@ -1,0 +1,1 @@
+"""Writes of jobs: submission, edits, bulk actions, templates, checkpoints."""

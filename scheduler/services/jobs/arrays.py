@@ -1,0 +1,53 @@
+"""One action on a whole array, slice by slice: what bulk takes in one transaction is a part of it, and each part stands by itself.
+
+Who is interrupted goes on from where he was, or does all of it again: a job that is so already stays as it is.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.core.exceptions import ValidationError
+
+from quotas.permissions import Access
+from scheduler.selectors.arrays import array_for, elements_left
+from scheduler.services.jobs.bulk import MOST, Asked, Preview, asked_checked, effects_counted, jobs_preview, jobs_steer, must_steer_something
+
+MOST_ELEMENTS = 10_000
+FIRST = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """What came of one part: how many jobs had which effect, and behind which element the next part begins (None: it was the last)."""
+
+    counts: Counter[str]
+    batch: str | None
+    after: int | None
+
+
+def array_preview(*, access: Access, array: str, action: str, priority: int | None, now: datetime) -> Preview:
+    """What the action would come to for all jobs that have not ended. Nothing is written."""
+    must_steer_something(access)
+    array_for(access, array, now)
+    names = [name for _, name in elements_left(access, array, after=FIRST, limit=MOST_ELEMENTS)]
+    first = asked_checked(action=action, jobs=[(name, None) for name in names[:MOST] or [array]], priority=priority)
+    return jobs_preview(access=access, asked=Asked(first.action, tuple((name, None) for name in names), first.priority), now=now)
+
+
+def array_steer(
+    *, access: Access, array: str, action: str, priority: int | None, reason: str, now: datetime, after: int = FIRST, size: int = MOST
+) -> Slice:
+    """Do it to the jobs behind `after` that have not ended, `size` at most."""
+    must_steer_something(access)
+    array_for(access, array, now)
+    asked_checked(action=action, jobs=[(array, None)], priority=priority)
+    if not 1 <= size <= MOST:
+        raise ValidationError({"size": [f"From 1 to {MOST}."]})
+    found = elements_left(access, array, after=after, limit=size + 1)
+    some = found[:size]
+    if not some:
+        return Slice(Counter(), None, None)
+    asked = asked_checked(action=action, jobs=[(name, None) for _, name in some], priority=priority)
+    done = jobs_steer(access=access, asked=asked, reason=reason, now=now)
+    return Slice(effects_counted(done.batch.verdicts), done.batch.public_id, some[-1][0] if len(found) > size else None)

@@ -1,0 +1,457 @@
+"""One action on many jobs: what it would come to, job by job, and doing it.
+
+The same rules judge a job for the preview and, on its locked row, when it is done. Each job has a verdict of its own, so that one that may not be
+touched, or that has changed since it was looked at, keeps none of the others back, and nothing is done to it. All that is done is one transaction
+with an audit entry for each job, which names the batch.
+"""
+
+import hashlib
+import logging
+import secrets
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+import orjson
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.db import connection, transaction
+from django.db.models import Sum
+
+from gpufleet.core.faults import Conflict
+from gpufleet.core.live.news import News
+from gpufleet.core.templatetags.shell import plural
+from gpufleet.core.times import millis
+from quotas.permissions import Access, Can
+from scheduler.backends.base import Signal
+from scheduler.engine.values import QUEUED, Kind
+from scheduler.engine.values import Job as Planned
+from scheduler.models import ENDED, HOLDING, Attempt, Dependency, Job, JobBatch, JobState, OrderKind, Placement
+from scheduler.selectors.batches import NOT_THERE
+from scheduler.selectors.jobs import jobs_named, may_steer
+from scheduler.services.forecasts.fitting import sequel_of
+from scheduler.services.jobs.edits import save_refused
+from scheduler.services.jobs.jobs import HELD, LET_GO
+from scheduler.services.jobs.repeats import KEY_LENGTH
+from scheduler.services.jobs.steering import reason_given
+from scheduler.services.loop.lease import lease_want
+from scheduler.services.loop.runs import Clusters, Stop, grace_of, stop_ask
+from scheduler.services.loop.steps import Steps, jobs_locked, open_attempts
+from scheduler.services.loop.timers import NOT_STARTED
+from scheduler.snapshots.jobs import Kinds, kind_document, unmet_dependencies
+
+MOST = 500
+ID_LENGTH = 24
+LEAST_PRIORITY, MOST_PRIORITY = -1000, 1000
+_QUOTA = Job._meta.get_field("quota")
+log = logging.getLogger(__name__)
+
+
+class Action(StrEnum):
+    CANCEL = "cancel"
+    HOLD = "hold"
+    RELEASE = "release"
+    PRIORITY = "priority"
+    CHECKPOINT = "checkpoint"
+
+
+CAUSES = {
+    Action.CANCEL: "Cancelled.",
+    Action.HOLD: "Held back.",
+    Action.RELEASE: "Let go.",
+    Action.PRIORITY: "Changed.",
+    Action.CHECKPOINT: "Asked to save its work now.",
+}
+
+
+class Effect(StrEnum):
+    CHANGES = "changes"
+    SAME = "same"  # it is so already
+    REFUSED = "refused"  # it can't be done to a job in its state
+    STALE = "stale"  # it has changed since it was looked at
+    NOT_ALLOWED = "not_allowed"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """An action and the jobs that are meant, each with the revision that was seen of it, if one was."""
+
+    action: Action
+    jobs: tuple[tuple[str, int | None], ...]
+    priority: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What becomes of one job. `job` is None where there is none that the reader may see."""
+
+    name: str
+    job: Job | None
+    effect: Effect
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What would happen. `freed` is in milli-GPU by type; `along` is how many other jobs end too, as they need one of these completed.
+
+    `following` says who would start then; None: nobody can work it out now.
+    """
+
+    asked: Asked
+    verdicts: tuple[Verdict, ...]
+    freed: Mapping[str, int]
+    along: int
+    following: "Following | None"
+
+    @property
+    def changing(self) -> list[Job]:
+        return [verdict.job for verdict in self.verdicts if verdict.job is not None and verdict.effect == Effect.CHANGES]
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """Who would start at once, in the order of the plan: jobs that the reader may see, and how many besides them."""
+
+    as_of: datetime
+    jobs: tuple[Job, ...]
+    others: int
+
+
+@dataclass(frozen=True, slots=True)
+class Steered:
+    batch: JobBatch
+    repeated: bool = False
+
+
+def asked_checked(*, action: str, jobs: Iterable[tuple[str, int | None]], priority: int | None = None) -> Asked:
+    """What is asked, each job once; a `ValidationError` where it makes no sense."""
+    faults: dict[str, list[str]] = {}
+    if action not in set(Action):
+        faults["action"] = [f"It can be {', '.join(Action)}."]
+    meant = dict(reversed([*jobs]))  # of one that is named twice the first counts
+    named = tuple((name, meant[name]) for name in reversed(meant))
+    if not named:
+        faults["jobs"] = ["It names no job."]
+    elif len(named) > MOST:
+        faults["jobs"] = [f"At most {MOST} jobs at once; these are {len(named):,}."]
+    elif any(len(name) > ID_LENGTH or not name.isprintable() for name in meant):
+        faults["jobs"] = [f"An id has at most {ID_LENGTH} printable characters."]
+    if action == Action.PRIORITY and (priority is None or not LEAST_PRIORITY <= priority <= MOST_PRIORITY):
+        faults["priority"] = [f"Say which: a whole number from {LEAST_PRIORITY} to {MOST_PRIORITY}."]
+    elif action != Action.PRIORITY and priority is not None:
+        faults["priority"] = ["Only the action priority takes one."]
+    if faults:
+        raise ValidationError(faults)
+    return Asked(Action(action), named, priority)
+
+
+# Judging
+
+
+def _verdict(asked: Asked, name: str, revision: int | None, job: Job | None, steers: bool, attempt: Attempt | None) -> Verdict:
+    if job is None:
+        return Verdict(name, None, Effect.UNKNOWN, NOT_THERE)
+    if not steers:
+        return Verdict(name, job, Effect.NOT_ALLOWED, "Only its owner and those who manage jobs of its team may do this.")
+    if revision is not None and job.revision != revision:
+        return Verdict(name, job, Effect.STALE, f"It has changed since it was looked at: {job.state} at revision {job.revision}, not {revision}.")
+    if job.state in ENDED:
+        return Verdict(name, job, Effect.REFUSED, "It has ended already.")
+    effect, detail = RULES[asked.action](job, attempt, asked.priority)
+    return Verdict(name, job, effect, detail)
+
+
+Rule = Callable[[Job, Attempt | None, int | None], tuple[Effect, str]]
+
+
+def _cancelling(job: Job, attempt: Attempt | None, _: int | None) -> tuple[Effect, str]:
+    if attempt is None or job.state not in HOLDING:
+        return Effect.CHANGES, "It leaves the queue at once."
+    if attempt.stop_to in ENDED:
+        return Effect.SAME, "It is leaving for good already."
+    if attempt.stop_to:
+        return Effect.CHANGES, "It is leaving its GPUs already, and won't come back."
+    grace = round(grace_of(job))
+    return (
+        Effect.CHANGES,
+        f"It is told to save its work, and has {plural(grace, 'second')} for it." if grace else "It is stopped by force at once.",
+    )
+
+
+def _holding(job: Job, _attempt: Attempt | None, _: int | None) -> tuple[Effect, str]:
+    if job.state in HOLDING:
+        return Effect.REFUSED, "It has its GPUs already; what waits can be held back."
+    if job.held_at is not None:
+        return Effect.SAME, "It is held back already."
+    return Effect.CHANGES, "It keeps its place in the queue and is not started."
+
+
+def _releasing(job: Job, _attempt: Attempt | None, _: int | None) -> tuple[Effect, str]:
+    if job.held_at is None:
+        return Effect.SAME, "It is not held back."
+    return Effect.CHANGES, "It may start again."
+
+
+def _ranking(job: Job, _attempt: Attempt | None, priority: int | None) -> tuple[Effect, str]:
+    if job.priority == priority:
+        return Effect.SAME, f"Its priority is {priority} already."
+    return Effect.CHANGES, f"Priority {job.priority} becomes {priority}."
+
+
+def _saving(job: Job, attempt: Attempt | None, _: int | None) -> tuple[Effect, str]:
+    if refused := save_refused(job, attempt):
+        return Effect.REFUSED, refused
+    return Effect.CHANGES, "It saves its work now, and goes on."
+
+
+RULES: dict[Action, Rule] = {
+    Action.CANCEL: _cancelling,
+    Action.HOLD: _holding,
+    Action.RELEASE: _releasing,
+    Action.PRIORITY: _ranking,
+    Action.CHECKPOINT: _saving,
+}
+
+
+# Looking
+
+
+def jobs_preview(*, access: Access, asked: Asked, now: datetime) -> Preview:
+    """What the action would come to now. Nothing is written."""
+    must_steer_something(access)
+    seen = jobs_named(access, [name for name, _ in asked.jobs])
+    attempts = open_attempts([job.pk for job in seen.values() if job.state in HOLDING])
+    verdicts = []
+    for name, revision in asked.jobs:
+        job = seen.get(name)
+        steers, attempt = (may_steer(access, job), attempts.get(job.pk)) if job is not None else (False, None)
+        verdicts.append(_verdict(asked, name, revision, job, steers, attempt))
+    preview = Preview(asked, tuple(verdicts), {}, 0, None)
+    jobs = preview.changing
+    cancels = asked.action == Action.CANCEL
+    return replace(
+        preview, freed=_freed(jobs) if cancels else {}, along=_along(jobs) if cancels else 0, following=_following(access, asked, jobs, now)
+    )
+
+
+def must_steer_something(access: Access) -> None:
+    if access.actor.user is None or not (access.can_somewhere(Can.SUBMIT) or access.can_somewhere(Can.MANAGE_JOBS)):
+        raise PermissionDenied("It needs a role that may submit or manage jobs, and a token with the scope submit or operate.")
+
+
+def _freed(jobs: Sequence[Job]) -> dict[str, int]:
+    """What they hold, in milli-GPU by type."""
+    held = Placement.objects.filter(job__among=[job.pk for job in jobs if job.state in HOLDING], until__isnull=True, gpu__isnull=False)
+    return dict(held.order_by("gpu__gpu_type_id").values_list("gpu__gpu_type_id").annotate(milli=Sum("gpu_milli")))
+
+
+def _along(jobs: Sequence[Job]) -> int:
+    """How many others end along, also those behind others, as far as they have not started: what `dependencies_settle` comes to, in one question."""
+    keys = {job.pk for job in jobs}
+    states = [state.value for state in NOT_STARTED]
+    if not keys:
+        return 0
+    direct = Dependency.objects.filter(on__among=sorted(keys), if_completed=True, job__state__in=states).order_by().values("job_id")
+    sql, given = direct.query.sql_with_params()
+    marks = ", ".join(["%s"] * len(states))
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"WITH RECURSIVE behind (job_id) AS ({sql} UNION SELECT later.job_id FROM behind"  # noqa: S608 - made by the ORM
+            f" JOIN job_dependency AS later ON later.on_id = behind.job_id JOIN job ON job.id = later.job_id"
+            f" WHERE later.if_completed AND job.state IN ({marks})) SELECT job_id FROM behind",
+            (*given, *states),
+        )
+        return len({key for (key,) in cursor.fetchall()} - keys)
+
+
+def _following(access: Access, asked: Asked, jobs: Sequence[Job], now: datetime) -> Following | None:
+    """Who would start at once by what the engine makes of it. People must be able to steer also where that can't be said."""
+    if not jobs or asked.action == Action.CHECKPOINT:
+        return None
+    free = _free_to_start(jobs, now) if asked.action == Action.RELEASE else []
+    try:
+        found = sequel_of(lambda planned, kinds: _instead(asked, jobs, free, planned, kinds), now)
+    except Exception:
+        log.exception("It could not be worked out who starts after %s", asked.action)
+        return None
+    if found is None:
+        return None
+    seen = jobs_named(access, found.starts[:MOST])
+    return Following(found.as_of, tuple(seen[name] for name in found.starts if name in seen), len(found.starts) - len(seen))
+
+
+def _free_to_start(jobs: Sequence[Job], now: datetime) -> list[Job]:
+    """Those of held jobs that nothing else holds."""
+    due = [job for job in jobs if all(moment is None or moment <= now for moment in (job.not_before, job.retry_at))]
+    waits = set(Job.objects.filter(unmet_dependencies(), pk__among=[job.pk for job in due]).values_list("pk", flat=True))
+    return [job for job in due if job.pk not in waits and job.state in (JobState.QUEUED, JobState.PREEMPTED)]
+
+
+def _instead(asked: Asked, jobs: Sequence[Job], free: Sequence[Job], planned: Sequence[Planned], kinds: Kinds) -> list[Planned]:
+    """The fleet's jobs as they would be."""
+    named = {job.public_id for job in jobs}
+    if asked.action in (Action.CANCEL, Action.HOLD):
+        return [one for one in planned if one.name not in named]
+    if asked.action == Action.PRIORITY:
+        assert asked.priority is not None
+        again: dict[int, Kind] = {}
+        return [
+            replace(one, kind=again.setdefault(id(one.kind), replace(one.kind, priority=asked.priority))) if one.name in named else one
+            for one in planned
+        ]
+    there = {one.name for one in planned}
+    more = [found for job in free if job.public_id not in there and (found := _planned(job, kinds)) is not None]
+    return sorted([*planned, *more], key=lambda one: (one.submitted, one.name))
+
+
+def _planned(job: Job, kinds: Kinds) -> Planned | None:
+    """A waiting job as the engine has it; None where it can't be read, which its own page says."""
+    kind = kinds.kind(kind_document(job.spec, job.job_class, job.priority, job.preemptible, job.gpus_milli))
+    saving = kinds.saving(job.spec)
+    if isinstance(kind, str) or isinstance(saving, str):
+        return None
+    return Planned(
+        name=job.public_id,
+        quota=job.quota.path,
+        kind=kind,
+        submitted=millis(job.submitted_at),
+        estimate_ms=None if job.estimate_seconds is None else 1000 * job.estimate_seconds,
+        limit_ms=None if job.limit_seconds is None else 1000 * job.limit_seconds,
+        deadline=None if job.deadline is None else millis(job.deadline),
+        checkpoint=saving[0],
+        movable=saving[1],
+        run=QUEUED,
+    )
+
+
+# Doing
+
+
+def jobs_steer(*, access: Access, asked: Asked, reason: str, now: datetime, key: str = "", said: Any = None) -> Steered:
+    """Do it to each job that it can be done to, and say of every one what became of it.
+
+    Under a key it is done once: asked again, the first answer is given again. `said` is what the caller asked for in his own words, by which a key
+    that is used twice by mistake is noticed.
+    """
+    must_steer_something(access)
+    cause = reason_given(reason, CAUSES[asked.action])
+    if len(key) > KEY_LENGTH or not key.isprintable():
+        raise ValidationError({"Idempotency-Key": f"At most {KEY_LENGTH} printable characters."})
+    user = access.actor.user
+    assert user is not None
+    digest = _digest(said if said is not None else [asked.action, asked.jobs, asked.priority, cause]) if key else ""
+    public = f"b-{secrets.token_hex(6)}"
+    fresh = JobBatch(public_id=public, user=user, action=asked.action, priority=asked.priority, reason=cause, at=now, key=key, digest=digest)
+    with transaction.atomic():
+        # First of all, while nothing is locked: a second request by this key waits here for the end of the first one.
+        JobBatch.objects.bulk_create([fresh], ignore_conflicts=True)
+        batch = JobBatch.objects.get(user=user, key=key) if key else JobBatch.objects.get(public_id=public)
+        if batch.public_id != public:
+            if batch.digest != digest:
+                raise Conflict(_taken(key))
+            return Steered(batch, repeated=True)
+        verdicts = _steer(access, asked, cause, now, batch.public_id)
+        batch.verdicts = [verdict_told(verdict) for verdict in verdicts]
+        batch.save(update_fields=["verdicts"])
+    return Steered(batch)
+
+
+def batch_repeated(*, access: Access, key: str, said: Any) -> JobBatch | None:
+    """What was done under a key before anything else is looked at: what it matched then may not be there any more."""
+    known = JobBatch.objects.filter(user=access.actor.user, key=key).first() if key else None
+    if known is not None and known.digest != _digest(said):
+        raise Conflict(_taken(key))
+    return known
+
+
+def _digest(said: Any) -> str:
+    return hashlib.sha256(orjson.dumps(said, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+def _taken(key: str) -> str:
+    return f"The key {key} was used for something else. Take a fresh one."
+
+
+def _steer(access: Access, asked: Asked, cause: str, now: datetime, batch: str) -> list[Verdict]:
+    steps = Steps(now=now, actor=access.actor, batch=batch)
+    seen = jobs_named(access, [name for name, _ in asked.jobs])
+    steered = {job.pk: job for job in seen.values() if may_steer(access, job)}
+    locked = jobs_locked(steered)
+    attempts = open_attempts([key for key, job in locked.items() if job.state in HOLDING])
+    clusters = Clusters(attempts.values())
+    verdicts = []
+    for name, revision in asked.jobs:
+        known = seen.get(name)
+        job = locked.get(known.pk, known) if known is not None else None
+        if known is not None and job is not None:
+            _QUOTA.set_cached_value(job, known.quota)
+        attempt = attempts.get(job.pk) if job is not None else None
+        verdict = _verdict(asked, name, revision, job, known is not None and known.pk in steered, attempt)
+        if verdict.effect == Effect.CHANGES and job is not None:
+            DOERS[asked.action](steps, job, attempt, clusters, cause, asked.priority)
+        verdicts.append(verdict)
+    news = News()
+    steps.write(news)
+    news.publish()
+    lease_want()
+    return verdicts
+
+
+Doer = Callable[[Steps, Job, Attempt | None, Clusters, str, int | None], None]
+
+
+def _cancel(steps: Steps, job: Job, attempt: Attempt | None, clusters: Clusters, cause: str, _: int | None) -> None:
+    if attempt is None or job.state not in HOLDING:
+        steps.forget_promise(job)
+        steps.move(job, JobState.CANCELLED, cause)
+        return
+    if stop_ask(steps, job, attempt, clusters.of(attempt), Stop(job.pk, JobState.CANCELLED, "cancelled", cause)):
+        steps.forget_promise(job)
+
+
+def _hold(steps: Steps, job: Job, _attempt: Attempt | None, _clusters: Clusters, cause: str, _: int | None) -> None:
+    steps.note(job, cause, detail=HELD, held_at=steps.now)
+    steps.record(job, "job.hold", {"held": False}, {"held": True}, cause)
+
+
+def _release(steps: Steps, job: Job, _attempt: Attempt | None, _clusters: Clusters, cause: str, _: int | None) -> None:
+    steps.note(job, cause, detail=LET_GO, held_at=None)
+    steps.record(job, "job.hold", {"held": True}, {"held": False}, cause)
+
+
+def _rank(steps: Steps, job: Job, _attempt: Attempt | None, _clusters: Clusters, cause: str, priority: int | None) -> None:
+    before = job.priority
+    steps.note(job, cause, detail={"changed": ["priority"]}, priority=priority)
+    steps.record(job, "job.edit", {"priority": before}, {"priority": priority}, cause)
+
+
+def _save(steps: Steps, job: Job, attempt: Attempt | None, clusters: Clusters, cause: str, _: int | None) -> None:
+    assert attempt is not None, "it runs"
+    steps.note(job, cause, attempt=attempt)
+    for cluster in clusters.of(attempt):
+        steps.order(attempt, OrderKind.SIGNAL, cluster, {"signal": Signal.CHECKPOINT.value})
+    steps.record(job, "job.checkpoint", None, None, cause)
+
+
+DOERS: dict[Action, Doer] = {
+    Action.CANCEL: _cancel,
+    Action.HOLD: _hold,
+    Action.RELEASE: _release,
+    Action.PRIORITY: _rank,
+    Action.CHECKPOINT: _save,
+}
+
+
+def verdict_told(verdict: Verdict) -> dict[str, Any]:
+    """As it is kept, and as programs are told it."""
+    job = verdict.job
+    known = {"name": job.name, "state": str(job.state), "revision": job.revision} if job is not None else {"name": "", "state": "", "revision": None}
+    return {"id": verdict.name, **known, "effect": str(verdict.effect), "detail": verdict.detail}
+
+
+def effects_counted(verdicts: Iterable[Mapping[str, Any]]) -> Counter[str]:
+    return Counter(str(verdict["effect"]) for verdict in verdicts)

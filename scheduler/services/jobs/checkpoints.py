@@ -1,0 +1,157 @@
+"""Checkpoints: told by ranks with their attempt's token, found as manifest files, or seen by a back-end. All come to the same rows (JOB-4).
+
+One counts once every shard is there. A job resumes from its newest one that counts; a few are kept beside it, and older rows go.
+"""
+
+import hmac
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.core.exceptions import ValidationError
+from django.db import transaction
+
+from gpufleet.core.live.news import News
+from gpufleet.core.prepared import Prepared
+from scheduler.backends.base import SeenCheckpoint
+from scheduler.models import Attempt, Checkpoint, CheckpointShard, Job
+from scheduler.services.jobs.tokens import token_digest
+from scheduler.services.loop.runs import OfJob
+
+KEPT = 3  # complete ones a job
+MOST_SHARDS = 100_000
+LOCATION_LENGTH = 500
+COMPLETE: Prepared[tuple[int, int]] = Prepared(
+    lambda jobs: (
+        Checkpoint.objects.filter(job__among=jobs, verified_at__isnull=False, removed_at__isnull=True)
+        .order_by("verified_at", "step", "id")
+        .values_list("job_id", "id")
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    number: int
+    bytes: int = 0
+    digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What is known of one checkpoint of an attempt: perhaps not all of its shards yet."""
+
+    attempt_id: int
+    job_id: int
+    step: int
+    location: str
+    shards_expected: int
+    shards: tuple[Shard, ...]
+
+
+def attempt_of_token(token: str) -> Attempt | None:
+    """The open attempt whose ranks have this token."""
+    digest = token_digest(token)
+    found = Attempt.objects.select_related("job").filter(token_digest=digest, ended_at__isnull=True).first()
+    return found if found is not None and hmac.compare_digest(found.token_digest, digest) else None
+
+
+def shard_report(
+    *, attempt: Attempt, step: int, shard: Shard, shards_expected: int, location: str, now: datetime, news: News | None = None
+) -> Checkpoint:
+    """A rank says that its part of a checkpoint is safely written. Said twice, it counts once; what contradicts the first report is refused."""
+    faults: dict[str, list[str]] = {}
+    if not 1 <= shards_expected <= MOST_SHARDS:
+        faults["shards"] = [f"Must be between 1 and {MOST_SHARDS}."]
+    elif not 0 <= shard.number < shards_expected:
+        faults["shard"] = [f"Must be between 0 and {shards_expected - 1}."]
+    if step < 0:
+        faults["step"] = ["Must not be below 0."]
+    if len(location) > LOCATION_LENGTH:
+        faults["location"] = [f"Must not be longer than {LOCATION_LENGTH} characters."]
+    known = Checkpoint.objects.filter(attempt=attempt, step=step).first()
+    if known is not None and known.shards_expected != shards_expected and not faults:
+        faults["shards"] = [f"Other ranks said that step {step} has {known.shards_expected} shards."]
+    if faults:
+        raise ValidationError(faults)
+    told = Told(attempt.pk, attempt.job_id, step, location, shards_expected, (shard,))
+    checkpoints_tell(told=[told], now=now, news=news)
+    return Checkpoint.objects.get(attempt=attempt, step=step)
+
+
+def told_of(attempt: OfJob, seen: SeenCheckpoint) -> Told:
+    shards = tuple(Shard(number) for number in seen.shards)
+    return Told(attempt.pk, attempt.job_id, seen.step, seen.location[:LOCATION_LENGTH], seen.shards_expected, shards)
+
+
+def checkpoints_tell(*, told: Sequence[Told], now: datetime, news: News | None = None) -> int:
+    """Write down what is told, in few statements. Returns how many became complete by it."""
+    if not told:
+        return 0
+    own = news or News()
+    with transaction.atomic():
+        # The job's row is the lock, as for everything that happens to a job.
+        jobs = {one.job_id for one in told}
+        list(Job.objects.select_for_update().filter(pk__among=jobs).order_by("pk").values_list("pk"))
+        rows = _rows(told, now)
+        complete = _with_shards(told, rows, now)
+        Checkpoint.objects.filter(pk__among=complete).update(verified_at=now)
+        if complete:
+            _prune(jobs)
+            own.add("jobs", *sorted(jobs))
+        if news is None:
+            own.publish()
+    return len(complete)
+
+
+def _rows(told: Sequence[Told], now: datetime) -> Mapping[tuple[int, int], Checkpoint]:
+    wanted = {(one.attempt_id, one.step): one for one in told}
+    Checkpoint.objects.bulk_create(
+        [
+            Checkpoint(
+                job_id=one.job_id,
+                attempt_id=one.attempt_id,
+                step=one.step,
+                location=one.location,
+                shards_expected=one.shards_expected,
+                reported_at=now,
+            )
+            for one in wanted.values()
+        ],
+        ignore_conflicts=True,
+    )
+    found = Checkpoint.objects.filter(attempt__among={one.attempt_id for one in told}, step__among={one.step for one in told})
+    return {(row.attempt_id, row.step): row for row in found}
+
+
+def _with_shards(told: Sequence[Told], rows: Mapping[tuple[int, int], Checkpoint], now: datetime) -> list[int]:
+    """Add the shards. Returns the keys of checkpoints that are complete now and were not."""
+    open_rows = {row.pk: row for one in told if (row := rows[one.attempt_id, one.step]).verified_at is None}
+    present: dict[int, set[int]] = defaultdict(set)
+    for key, number in CheckpointShard.objects.filter(checkpoint__among=open_rows).values_list("checkpoint_id", "number"):
+        present[key].add(number)
+    fresh = []
+    for one in told:
+        row = rows[one.attempt_id, one.step]
+        if row.pk not in open_rows:
+            continue
+        for shard in one.shards:
+            if 0 <= shard.number < row.shards_expected and shard.number not in present[row.pk]:
+                present[row.pk].add(shard.number)
+                fresh.append(CheckpointShard(checkpoint=row, number=shard.number, bytes=shard.bytes, digest=shard.digest[:128], reported_at=now))
+    CheckpointShard.objects.bulk_create(fresh, ignore_conflicts=True)
+    return [key for key, row in open_rows.items() if len(present[key]) == row.shards_expected]
+
+
+def _prune(jobs: Iterable[int]) -> None:
+    """Keep the newest complete ones of each job, and what is newer than they are."""
+    kept: dict[int, list[int]] = defaultdict(list)
+    gone = []
+    rows = Checkpoint.objects.filter(job__among=jobs).order_by("job_id", "-step", "-id").values_list("pk", "job_id", "verified_at")
+    for pk, job, verified in rows:
+        if len(kept[job]) >= KEPT:
+            gone.append(pk)
+        elif verified is not None:
+            kept[job].append(pk)
+    Checkpoint.objects.filter(pk__among=gone, resumed_by__isnull=True).delete()

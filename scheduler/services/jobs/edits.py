@@ -1,0 +1,248 @@
+"""Changing a job, putting a draft in the queue, starting anew, and having work saved now: by those who may steer the job."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.db import transaction
+
+from gpufleet.core.audit import audit_record
+from gpufleet.core.faults import Conflict
+from gpufleet.core.live.news import News
+from quotas.permissions import Access
+from scheduler.backends.base import Signal
+from scheduler.engine.values import Kind
+from scheduler.jobs.schema import JobChange
+from scheduler.jobs.storable import unstorable
+from scheduler.jobs.writing import description_of
+from scheduler.models import ENDED, HOLDING, Attempt, Job, JobState, OrderKind, Placement
+from scheduler.selectors.jobs import must_steer
+from scheduler.services.jobs.jobs import job_stop
+from scheduler.services.jobs.marks import labels_renew
+from scheduler.services.jobs.repeats import Submitted, submission_once
+from scheduler.services.jobs.revisions import unchanged_or_stale
+from scheduler.services.jobs.steering import reason_given
+from scheduler.services.jobs.submission import submissions_check
+from scheduler.services.loop.lease import lease_want
+from scheduler.services.loop.runs import Clusters
+from scheduler.services.loop.steps import Steps, jobs_locked, open_attempts
+from scheduler.snapshots.fleet import topology_now
+from scheduler.snapshots.jobs import Kinds, kind_document
+
+COLUMNS = {
+    "name": "name",
+    "priority": "priority",
+    "estimate_s": "estimate_seconds",
+    "limit_s": "limit_seconds",
+    "not_before": "not_before",
+    "deadline": "deadline",
+    "retries": "retry_limit",
+    "cost_centre": "cost_centre",
+    "labels": "labels",
+}
+# What no longer means anything once a job has its GPUs.
+ONLY_WAITING = ("not_before", "deadline")
+
+
+def job_edit(*, access: Access, job: Job, change: JobChange, now: datetime, revision: int | None = None) -> Job:
+    """Change what is named, and nothing else. With a revision only if the job is still as it was read (`Stale` otherwise)."""
+    must_steer(access, job)
+    cause = reason_given(change.reason, "Changed.")
+    given = change.model_dump(exclude_unset=True, exclude={"reason"})
+    if not given:
+        raise ValidationError({"description": "It names nothing to change."})
+    if wrong := unstorable({key: value for key, value in given.items() if key in ("name", "labels", "cost_centre")}):
+        raise ValidationError(wrong)
+    news = News()
+    with transaction.atomic():
+        steps = Steps(now=now, actor=access.actor)
+        fresh = jobs_locked([job.pk])[job.pk]
+        unchanged_or_stale(fresh, revision)
+        if fresh.state in ENDED:
+            raise Conflict(f"{fresh.public_id} has ended; a clone of it can be changed.")
+        after = {COLUMNS[key]: value for key, value in given.items() if key in COLUMNS}
+        _check_times(fresh, given, now)
+        if "workers" in given:
+            after["spec"] = _resized(fresh, change)
+            after["gpus_milli"] = _least_milli(fresh, after["spec"])
+        before = {column: getattr(fresh, column) for column in after}
+        plain = {column: value for column, value in after.items() if column not in ("spec", "labels")}
+        steps.note(fresh, cause, detail={"changed": sorted(given)}, **plain)
+        if documents := {column: value for column, value in after.items() if column in ("spec", "labels")}:
+            Job.objects.filter(pk=fresh.pk).update(**documents)
+        if "labels" in documents:
+            fresh.labels = documents["labels"]
+            labels_renew(fresh)
+        audit_record(
+            actor=access.actor,
+            action="job.edit",
+            kind="job",
+            object_id=fresh.public_id,
+            quota=job.quota,
+            before=_told(before),
+            after=_told(after),
+            reason=cause,
+        )
+        steps.write(news)
+        news.publish()
+        lease_want()
+    return fresh
+
+
+def _told(columns: Mapping[str, Any]) -> dict[str, Any]:
+    return {column: value.isoformat() if isinstance(value, datetime) else value for column, value in columns.items()}
+
+
+def _check_times(job: Job, given: Mapping[str, Any], now: datetime) -> None:
+    faults: dict[str, list[str]] = {}
+    for key in ONLY_WAITING:
+        if given.get(key) is not None and job.state in HOLDING:
+            faults[key] = [f"{job.public_id} has started already."]
+    not_before, deadline = given.get("not_before", job.not_before), given.get("deadline", job.deadline)
+    if given.get("deadline") is not None and given["deadline"] <= now:
+        faults.setdefault("deadline", []).append("It lies in the past.")
+    if not_before is not None and deadline is not None and deadline <= not_before:
+        faults.setdefault("deadline" if "deadline" in given else "not_before", []).append("The deadline must lie after not_before.")
+    if faults:
+        raise ValidationError(faults)
+
+
+def _resized(job: Job, change: JobChange) -> dict[str, Any]:
+    """The spec with other numbers of workers; the whole must be a job that the engine takes, and a run must lie within its new range."""
+    roles = [dict(role) for role in job.spec.get("roles") or ()]
+    named = {str(role.get("name", "worker")): role for role in roles}
+    faults: dict[str, list[str]] = {}
+    held = _workers_held(job) if job.state in HOLDING else None
+    for name, wanted in (change.workers or {}).items():
+        role = named.get(name)
+        if role is None:
+            faults[f"workers.{name}"] = [f"The job has no such role; it has {', '.join(sorted(named)) or 'none that it names'}."]
+            continue
+        least, most = wanted.min, wanted.max if wanted.max is not None else wanted.min
+        role.pop("count", None)
+        role["min"] = least
+        role.pop("max", None)
+        role |= {"max": most} if most != least else {}
+        if held is not None and not least <= held.get(name, 0) <= most:
+            faults[f"workers.{name}"] = [f"It runs with {held.get(name, 0)}, which must lie within the new range."]
+    spec = {**job.spec, "roles": roles}
+    if not faults:
+        found = Kinds(topology_now()).check(kind_document(spec, job.job_class, job.priority, job.preemptible, job.gpus_milli))
+        if not isinstance(found, Kind):
+            faults["workers"] = [f"{fault.message[:1].upper()}{fault.message[1:]}." for fault in found]
+    if faults:
+        raise ValidationError(faults)
+    return spec
+
+
+def _workers_held(job: Job) -> dict[str, int]:
+    rows = Placement.objects.filter(job=job, until__isnull=True, leaving_since__isnull=True).values_list("role", "worker").distinct()
+    found: dict[str, int] = {}
+    for role, _ in rows.order_by():
+        found[role] = found.get(role, 0) + 1
+    return found
+
+
+def _least_milli(job: Job, spec: Mapping[str, Any]) -> int:
+    """What the minimum of the gang is charged now: each worker as much as it was charged before."""
+    before = {str(role.get("name", "worker")): int(role.get("min", role.get("count", 1))) for role in job.spec.get("roles") or ()}
+    after = {str(role.get("name", "worker")): int(role.get("min", 1)) for role in spec["roles"]}
+    each = {str(role.get("name", "worker")): 1000 * int(role.get("gpus", 0) or 0) for role in spec["roles"]}
+    if all(each.values()):
+        return sum(each[name] * count for name, count in after.items())
+    # Parts of GPUs: with one role the charge of a worker is known, with several it stays as it was.
+    if len(before) == 1 and (least := next(iter(before.values()))):
+        return job.gpus_milli // least * next(iter(after.values()))
+    return job.gpus_milli
+
+
+def job_enqueue(*, access: Access, job: Job, reason: str, now: datetime, revision: int | None = None) -> Job:
+    """Put a draft in the queue, from now on and behind those who wait: what it says has to hold today as that of any submission."""
+    must_steer(access, job)
+    cause = reason_given(reason, "Submitted.")
+    news = News()
+    with transaction.atomic():
+        steps = Steps(now=now, actor=access.actor)
+        fresh = jobs_locked([job.pk])[job.pk]
+        unchanged_or_stale(fresh, revision)
+        if fresh.state != JobState.DRAFT:
+            raise Conflict(f"{fresh.public_id} is no draft; it was submitted already.")
+        if fresh.deadline is not None and fresh.deadline <= now:
+            raise ValidationError({"deadline": "It lies in the past."})
+        (checked,) = submissions_check(access=access, descriptions=[description_of(fresh, now)], now=now)
+        steps.move(fresh, JobState.QUEUED, cause, submitted_at=steps.now, gpus_milli=checked.gpus_milli)
+        steps.write(news)
+        news.publish()
+        lease_want()
+    return fresh
+
+
+def save_refused(job: Job, attempt: Attempt | None) -> str:
+    """Why it can't be asked to save its work now, given its open attempt; empty: it can."""
+    if attempt is None or job.state not in (JobState.RUNNING, JobState.DEGRADED):
+        return "It does not run; only what runs can save its work."
+    if job.spec.get("checkpoint", {}) is None:
+        return "It says of itself that it saves nothing."
+    return ""
+
+
+def restart_refused(job: Job, attempt: Attempt | None) -> str:
+    """Why it can't be started anew, given its open attempt; empty: it can. Of what has ended the same is submitted, by who may submit."""
+    if job.state in ENDED:
+        return ""
+    if job.state not in HOLDING:
+        return "It waits already."
+    if attempt is not None and attempt.stop_to in ENDED:
+        return "It is leaving for good; once it has ended it can be submitted again."
+    if attempt is not None and attempt.stop_to:
+        return "It is leaving already, and waits for its next start then."
+    return ""
+
+
+def job_save_now(*, access: Access, job: Job, reason: str, now: datetime, revision: int | None = None) -> Job:
+    """Ask a running job to save its work at once, and to go on."""
+    must_steer(access, job)
+    cause = reason_given(reason, "Asked to save its work now.")
+    news = News()
+    with transaction.atomic():
+        steps = Steps(now=now, actor=access.actor)
+        fresh = jobs_locked([job.pk])[job.pk]
+        unchanged_or_stale(fresh, revision)
+        attempt: Attempt | None = open_attempts([fresh.pk]).get(fresh.pk)
+        if (refused := save_refused(fresh, attempt)) or attempt is None:
+            raise Conflict(f"{fresh.public_id}: {refused}")
+        steps.note(fresh, cause, attempt=attempt)
+        for cluster in Clusters([attempt]).of(attempt):
+            steps.order(attempt, OrderKind.SIGNAL, cluster, {"signal": Signal.CHECKPOINT.value})
+        audit_record(actor=access.actor, action="job.checkpoint", kind="job", object_id=fresh.public_id, quota=job.quota, reason=cause)
+        steps.write(news)
+        news.publish()
+        lease_want()
+    return fresh
+
+
+def job_restart(*, access: Access, job: Job, reason: str, now: datetime, key: str = "", revision: int | None = None) -> Job:
+    """Begin anew: what runs is put out and waits for its next start, from its last checkpoint; of what has ended a new job is submitted."""
+    must_steer(access, job)
+    cause = reason_given(reason, "Restarted.")
+    unchanged_or_stale(job, revision)
+    if job.state in ENDED:
+        return job_clone(access=access, job=job, changes={}, key=key, now=now).jobs[0]
+    if refused := restart_refused(job, open_attempts([job.pk]).get(job.pk)):
+        raise Conflict(f"{job.public_id}: {refused}")
+    return job_stop(
+        job=job, to=JobState.PREEMPTED, outcome="preempted", cause=cause, now=now, actor=access.actor, revision=revision, only_holding=True
+    )
+
+
+def job_clone(*, access: Access, job: Job, changes: Mapping[str, Any], key: str, now: datetime) -> Submitted:
+    """Submit the same again, with some keys of the description changed; null takes a key away."""
+    must_steer(access, job)
+    said = description_of(job, now)
+    if "gpus" in changes:
+        said.pop("roles", None)
+    elif "roles" in changes:
+        said.pop("gpus", None)
+    said |= changes
+    return submission_once(access=access, description={name: value for name, value in said.items() if value is not None}, key=key, now=now)

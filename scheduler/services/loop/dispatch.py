@@ -1,0 +1,294 @@
+"""Tells back-ends what was decided: after the commit, in the order of decision within an attempt, again and again until it is acknowledged.
+
+Killed anywhere here, some orders are told twice and none is lost; a back-end does nothing twice.
+"""
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import transaction
+
+from gpufleet.core.prepared import Prepared, PreparedUpdate
+from scheduler.backends.base import (
+    Backend,
+    BackendError,
+    BackendRefused,
+    NotFound,
+    Signal,
+    StartOrder,
+    WorkerSeat,
+    attempt_key,
+)
+from scheduler.loop.measures import CALL, CALL_FAULTS, ORDER
+from scheduler.models import Attempt, JobState, Order, OrderKind, Placement
+from scheduler.services.jobs.tokens import attempt_token, token_digest
+from scheduler.services.loop.measuring import tally
+from scheduler.services.loop.runs import Ended, Stop, attempts_ended, attempts_stop, grace_of
+
+log = logging.getLogger(__name__)
+
+MOST = 400  # orders in one call; the rest has its turn in the next
+FAULT_LENGTH = 300
+LONGEST_PAUSE = timedelta(seconds=60)
+
+UNDONE = Order.objects.filter(done_at__isnull=True)
+DUE = Prepared[Order](lambda now: UNDONE.filter(due_at__lte=now).order_by("due_at", "id")[:MOST])
+SENT = PreparedUpdate(lambda keys, at: (Order.objects.filter(pk__among=keys), {"done_at": at, "fault": ""}))
+OVERTAKEN = PreparedUpdate(lambda keys, at: (UNDONE.filter(pk__among=keys), {"done_at": at, "fault": "Overtaken: the run was to end."}))
+# What a job is needs reading only where it begins: `STARTING`.
+WAITING = Prepared[Order](
+    lambda attempts: (
+        UNDONE.filter(attempt__among=attempts)
+        .select_related("attempt__job")
+        .order_by("sequence")
+        .defer("attempt__job__spec", "attempt__job__launch", "attempt__job__labels")
+    )
+)
+STARTING = Prepared[Attempt](lambda attempts: Attempt.objects.filter(pk__among=attempts).select_related("job__owner", "resumed_from"))
+SET_TOKEN = PreparedUpdate(lambda attempt, digest: (Attempt.objects.filter(pk=attempt, ended_at__isnull=True), {"token_digest": digest}))
+SEATS: Prepared[tuple[Any, ...]] = Prepared(
+    lambda attempts: (
+        Placement.objects.filter(attempt__among=attempts, until__isnull=True, leaving_since__isnull=True)
+        .order_by("attempt_id", "role", "worker", "gpu__index", "id")
+        .values_list("attempt_id", "node__cluster_id", "role", "worker", "node__name", "gpu__index", "gpu__uuid", "mig__uuid", "gpu_milli")
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatched:
+    sent: int = 0
+    put_off: int = 0  # the back-end failed; tried again
+    refused: int = 0  # the back-end will never do it
+    more: bool = False  # more are due than one call sends
+
+
+def orders_dispatch(*, backends: Mapping[int, Backend], now: datetime, clock: Callable[[], datetime] | None = None) -> Dispatched:
+    """Send every order that is due and whose turn it is. `clock` tells when each back-end had taken its own; without one that is `now`."""
+    due = DUE(now)
+    if not due:
+        return Dispatched()
+    ready = _whose_turn_it_is(due, now)
+    starts = {order.attempt_id for order in ready if order.kind == OrderKind.START}
+    orders = _StartOrders([key for key in starts if key is not None])
+    sent: dict[datetime, list[int]] = defaultdict(list)
+    failed: list[tuple[Order, str]] = []
+    refused: list[tuple[Order, str]] = []
+    for cluster, group in _by_cluster(ready).items():
+        backend = backends.get(cluster)
+        if backend is None:
+            failed += [(order, "This console has no such back-end.") for order in group]
+            continue
+        done, not_now, never = _send_all(backend, group, orders, now)
+        taken_at = clock() if clock is not None else now
+        sent[taken_at] += done
+        failed += not_now
+        refused += never
+        sent_now = set(done)
+        for order in group:
+            if order.pk in sent_now:
+                tally.time(ORDER, cluster, order.kind, seconds=(taken_at - order.due_at).total_seconds())
+        for order, _ in (*not_now, *never):
+            tally.count(CALL_FAULTS, cluster, order.kind)
+    with transaction.atomic():
+        for at, keys in sent.items():
+            SENT(keys, at)
+        for order, fault in failed:
+            _put_off(order, fault, now)
+    for order, fault in refused:
+        _give_up(order, fault, now)
+    return Dispatched(sum(map(len, sent.values())), len(failed), len(refused), more=len(due) == MOST)
+
+
+def _whose_turn_it_is(due: Sequence[Order], now: datetime) -> list[Order]:
+    """Of each attempt the oldest order that still matters. Being told to end makes all that was to be told before pointless."""
+    attempts = {order.attempt_id for order in due if order.attempt_id is not None}
+    by_run: dict[tuple[int, int], list[Order]] = defaultdict(list)
+    for order in WAITING(attempts):
+        by_run[order.attempt_id or 0, order.cluster_id].append(order)
+    ready = [order for order in due if order.attempt_id is None]
+    pointless: list[int] = []
+    for orders in by_run.values():
+        ends = [order for order in orders if _ends(order)]
+        attempt = orders[0].attempt
+        assert attempt is not None
+        if attempt.ended_at is not None:
+            pointless += [order.pk for order in orders if order.kind != OrderKind.STOP]
+            orders = [order for order in orders if order.kind == OrderKind.STOP]
+        elif ends and orders[0] is not ends[-1]:
+            # Between being asked and being killed lies its grace, so the last one only overtakes the others when it is due.
+            last = next((order for order in reversed(ends) if order.due_at <= now), ends[0])
+            pointless += [order.pk for order in orders if order.sequence < last.sequence]
+            orders = [order for order in orders if order.sequence >= last.sequence]
+        if orders and orders[0].due_at <= now:
+            ready.append(orders[0])
+    OVERTAKEN(pointless, now)
+    ready.sort(key=lambda order: (order.due_at, order.pk))
+    return ready
+
+
+def _ends(order: Order) -> bool:
+    return order.kind == OrderKind.STOP or (order.kind == OrderKind.SIGNAL and order.payload.get("signal") == Signal.TERMINATE)
+
+
+def _by_cluster(orders: Iterable[Order]) -> dict[int, list[Order]]:
+    groups: dict[int, list[Order]] = defaultdict(list)
+    for order in orders:
+        groups[order.cluster_id].append(order)
+    return groups
+
+
+Outcome = tuple[list[int], list[tuple[Order, str]], list[tuple[Order, str]]]
+
+
+def _send_all(backend: Backend, group: Sequence[Order], orders: "_StartOrders", now: datetime) -> Outcome:
+    sent: list[int] = []
+    failed: list[tuple[Order, str]] = []
+    refused: list[tuple[Order, str]] = []
+    keys = [_key(order.attempt) for order in group if order.attempt is not None]
+    try:
+        with backend.together(keys):
+            for order in group:
+                try:
+                    with tally.timing(CALL, order.cluster_id, order.kind):
+                        _send(backend, order, orders, now)
+                except BackendRefused as fault:
+                    refused.append((order, str(fault)))
+                except BackendError as fault:
+                    failed.append((order, str(fault)))
+                else:
+                    sent.append(order.pk)
+    except BackendError as fault:
+        return [], [(order, str(fault)) for order in group], []
+    return sent, failed, refused
+
+
+def _send(backend: Backend, order: Order, orders: "_StartOrders", now: datetime) -> None:
+    payload, sequence = order.payload, order.sequence
+    if order.kind == OrderKind.REPARTITION:
+        instances = [(str(profile), int(start)) for profile, start in payload["instances"]]
+        backend.repartition(node=payload["node"], gpu=payload["gpu"], instances=instances, sequence=sequence, now=now)
+        return
+    attempt = order.attempt
+    assert attempt is not None
+    key = _key(attempt)
+    match order.kind:
+        case OrderKind.START:
+            start = orders.of(attempt, sequence, order.cluster_id)
+            if start is not None:
+                backend.start(start, now=now)
+        case OrderKind.RESIZE:
+            add = {(str(role), int(index)) for role, index in payload.get("add", ())}
+            leave = [(str(role), int(index)) for role, index in payload.get("leave", ())]
+            seats = [seat for seat in worker_seats(attempt.pk, order.cluster_id) if (seat.role, seat.index) in add]
+            backend.resize(key=key, sequence=sequence, add=seats, leave=leave, now=now)
+        case OrderKind.SIGNAL:
+            _signal(backend, key, sequence, Signal(payload["signal"]), now)
+        case OrderKind.STOP:
+            backend.stop(key=key, sequence=sequence, force=bool(payload.get("force")), now=now)
+        case _:
+            raise BackendRefused(f"There is no order {order.kind}.")
+
+
+def _signal(backend: Backend, key: str, sequence: int, signal: Signal, now: datetime) -> None:
+    try:
+        if backend.facts.signals or signal == Signal.TERMINATE:
+            backend.signal(key=key, sequence=sequence, signal=signal, now=now)
+    except NotFound:
+        # It never came to be there. Whoever asks it to save has nothing to wait for; whoever asks it to leave wants it kept away.
+        if signal == Signal.TERMINATE:
+            backend.stop(key=key, sequence=sequence, force=True, now=now)
+
+
+def worker_seats(attempt: int, cluster: int) -> list[WorkerSeat]:
+    """Where the workers of an attempt sit in one cluster, without those that are leaving."""
+    return seats_of([attempt]).get((attempt, cluster), [])
+
+
+def seats_of(attempts: Sequence[int]) -> dict[tuple[int, int], list[WorkerSeat]]:
+    """By attempt and cluster, in the order of roles and ranks."""
+    found: dict[tuple[int, int], dict[tuple[str, int, str], list[tuple[int | None, str, str, int]]]] = defaultdict(dict)
+    for attempt, cluster, role, worker, node, index, uuid, mig, milli in SEATS(attempts):
+        found[attempt, cluster].setdefault((role, worker, node), []).append((index, uuid or "", mig or "", milli))
+    return {
+        place: [
+            WorkerSeat(
+                role=role,
+                index=worker,
+                node=node,
+                gpus=tuple(index for index, _, _, _ in parts if index is not None),
+                gpu_uuids=tuple(uuid for _, uuid, _, _ in parts if uuid),
+                mig_uuids=tuple(mig for _, _, mig, _ in parts if mig),
+                gpu_milli=parts[0][3],
+            )
+            for (role, worker, node), parts in workers.items()
+        ]
+        for place, workers in found.items()
+    }
+
+
+class _StartOrders:
+    """What the runs that are to begin are to know, read together."""
+
+    def __init__(self, attempts: Sequence[int]) -> None:
+        self._attempts = {attempt.pk: attempt for attempt in STARTING(attempts)}
+        self._seats = seats_of(attempts)
+        fresh = []
+        for attempt in self._attempts.values():
+            digest = token_digest(attempt_token(_key(attempt)))
+            if attempt.token_digest != digest and attempt.ended_at is None:
+                attempt.token_digest = digest
+                fresh.append(attempt)
+        for attempt in fresh:
+            # Before the back-end is told: a rank may report before this call has come back.
+            SET_TOKEN(attempt.pk, attempt.token_digest)
+
+    def of(self, attempt: Attempt, sequence: int, cluster: int) -> StartOrder | None:
+        """None: it holds nothing any more, so there is nothing to begin."""
+        seats = self._seats.get((attempt.pk, cluster))
+        known = self._attempts.get(attempt.pk)
+        if not seats or known is None:
+            return None
+        job, resumed = known.job, known.resumed_from
+        return StartOrder(
+            key=_key(known),
+            sequence=sequence,
+            job=job.public_id,
+            attempt=known.number,
+            workers=tuple(seats),
+            launch=job.launch,
+            spec=job.spec,
+            token=attempt_token(_key(known)),
+            owner=job.owner.username if job.owner else "",
+            resume_from=resumed.location if resumed else "",
+            resume_step=resumed.step if resumed else 0,
+            grace_seconds=int(grace_of(job)),
+            limit_seconds=job.limit_seconds,
+        )
+
+
+def _key(attempt: Attempt) -> str:
+    return attempt_key(job=attempt.job.public_id, attempt=attempt.number)
+
+
+def _put_off(order: Order, fault: str, now: datetime) -> None:
+    """Later and later, up to a minute. What ends a run is tried each few seconds: somebody waits for its GPUs."""
+    pause = min(timedelta(seconds=1) * 2 ** min(order.tries, 10), timedelta(seconds=5) if _ends(order) else LONGEST_PAUSE)
+    changed = Order.objects.filter(pk=order.pk, done_at__isnull=True)
+    changed.update(tries=order.tries + 1, due_at=now + pause, fault=fault[:FAULT_LENGTH])
+    log.warning("order %s is put off by %s s: %s", order, pause.total_seconds(), fault)
+
+
+def _give_up(order: Order, fault: str, now: datetime) -> None:
+    """The back-end will never do it: a job that could not begin has failed, with the back-end's own words."""
+    Order.objects.filter(pk=order.pk, done_at__isnull=True).update(done_at=now, tries=order.tries + 1, fault=fault[:FAULT_LENGTH])
+    log.warning("order %s is refused: %s", order, fault)
+    attempt = order.attempt
+    if order.kind == OrderKind.START and attempt is not None:
+        stop = Stop(attempt.job_id, JobState.FAILED, "failed", fault, grace_seconds=0)
+        attempts_stop(stops=[stop], now=now)
+        attempts_ended(ends=[Ended(attempt.pk, None, fault)], now=now)

@@ -1,0 +1,296 @@
+"""Looks at what truly runs and writes down what has changed: runs that came up, ended, lost a worker or saved their work.
+
+What runs wins over what was meant. It looks at news each time, and at everything at the start and twice a minute; then it also ends what nobody knows
+of and finds out that a run is gone of which nobody told.
+"""
+
+import logging
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from django.db import transaction
+from django.db.models import Exists, Max, OuterRef
+
+from gpufleet.core.live.news import News
+from gpufleet.core.prepared import Prepared
+from scheduler.backends.base import Backend, BackendError, RunState, SeenRun, attempt_key
+from scheduler.backends.registry import Backends
+from scheduler.loop.measures import CALL, CALL_FAULTS
+from scheduler.models import Attempt, Checkpoint, Gpu, JobState, Order, OrderKind, Placement
+from scheduler.services.jobs.checkpoints import Told, checkpoints_tell, told_of
+from scheduler.services.loop.measuring import tally
+from scheduler.services.loop.runs import Ended, attempts_ended, attempts_seen, workers_left, workers_lost, workers_up
+from scheduler.services.loop.usage import usage_follow, usage_moment
+
+log = logging.getLogger(__name__)
+
+# A back-end that leaves out a run once may be mistaken. So long it has to be gone before its GPUs are given to others.
+MISSING_FOR = timedelta(seconds=45)
+STRAY_SEQUENCE = 1 << 30
+
+
+class _Known(NamedTuple):
+    """What is looked at of an attempt that a back-end tells of."""
+
+    pk: int
+    job_id: int
+    sequence: int
+    state: str  # of its job
+    is_running: bool
+    is_over: bool
+    is_short: bool  # of workers
+
+
+SEEN = ("job__public_id", "number", "pk", "job_id", "sequence", "job__state", "running_at", "ended_at", "job__degraded_since")
+ATTEMPTS: Prepared[tuple[Any, ...]] = Prepared(
+    lambda jobs, numbers: Attempt.objects.filter(job__public_id__among=jobs, number__among=numbers).order_by().values_list(*SEEN)
+)
+REACHED: Prepared[tuple[int, int]] = Prepared(
+    lambda attempts: (
+        Checkpoint.objects.filter(attempt__among=attempts, verified_at__isnull=False)
+        .order_by()
+        .values("attempt")
+        .annotate(step=Max("step"))
+        .values_list("attempt", "step")
+    )
+)
+# A row a worker: it may hold several GPUs.
+WORKERS: Prepared[tuple[Any, ...]] = Prepared(
+    lambda attempts, cluster: (
+        Placement.objects.filter(attempt__among=attempts, until__isnull=True, node__cluster=cluster)
+        .order_by()
+        .distinct()
+        .values_list("attempt_id", "role", "worker", "leaving_since", "joining")
+    )
+)
+STARTS = Order.objects.filter(attempt=OuterRef("pk"), kind=OrderKind.START)
+# Open attempts that a back-end was told to begin.
+BEGUN: Prepared[tuple[int, str, int]] = Prepared(
+    lambda cluster: Attempt.objects.filter(
+        Exists(STARTS.filter(cluster=cluster, done_at__isnull=False)),
+        ~Exists(STARTS.filter(cluster=cluster, done_at__isnull=True)),
+        ended_at__isnull=True,
+    ).values_list("pk", "job__public_id", "number")
+)
+
+
+@dataclass(slots=True)
+class Observed:
+    seen: int = 0
+    came_up: int = 0
+    ended: int = 0
+    lost_workers: int = 0
+    checkpoints: int = 0
+    strays: int = 0
+    silent: list[int] = field(default_factory=list)  # clusters whose back-end did not answer
+
+    @property
+    def changed(self) -> bool:
+        return bool(self.came_up or self.ended or self.lost_workers or self.strays)
+
+
+def runs_observe(*, backends: Mapping[int, Backend], now: datetime, full: bool | None = None) -> Observed:
+    """Ask every back-end and write down what it says. `full` None: everything where that is due, else only news."""
+    found = Observed()
+    news = News()
+    for cluster, backend in backends.items():
+        whole = full if full is not None else not isinstance(backends, Backends) or backends.full_look_due(cluster, now)
+        asked = "observe" if whole else "news"
+        try:
+            with tally.timing(CALL, cluster, asked):
+                seen = backend.observe(now=now) if whole else backend.news(now=now)
+        except BackendError as fault:
+            # What runs there goes on running; it is only not known how it does.
+            log.warning("the back-end of cluster %s does not answer: %s", cluster, fault)
+            found.silent.append(cluster)
+            tally.count(CALL_FAULTS, cluster, asked)
+            continue
+        _take_in(found, backend, cluster, seen, now, news)
+        if whole:
+            missing = backends.missing if isinstance(backends, Backends) else None
+            _miss(found, cluster, backend, {run.key for run in seen}, now, missing, news)
+            if isinstance(backends, Backends):
+                backends.looked(cluster, now)
+    news.publish()
+    return found
+
+
+def _take_in(found: Observed, backend: Backend, cluster: int, seen: Sequence[SeenRun], now: datetime, news: News) -> None:
+    attempts = _attempts(seen)
+    known = [(run, attempt) for run in seen if (attempt := attempts.get(run.key)) is not None and not attempt.is_over]
+    found.seen += len(seen)
+    _tell_checkpoints(found, known, now, news)
+    # Also one that has ended already: so short that nobody saw it run, or it ended while it was asked to leave.
+    up = [attempt.pk for run, attempt in known if not attempt.is_running and run.started_at is not None and run.state == RunState.RUNNING]
+    up += [
+        attempt.pk for run, attempt in known if attempt.is_running and attempt.state == JobState.DEGRADED and not attempt.is_short and _is_whole(run)
+    ]
+    ends = [Ended(attempt.pk, run.exit_code, run.why, run.node_lost) for run, attempt in known if run.state == RunState.ENDED]
+    if up or ends:
+        came_up, ended = attempts_seen(up=up, ends=ends, now=now, news=news)
+        found.came_up += came_up
+        found.ended += ended
+    here = [(run, attempt) for run, attempt in known if run.state != RunState.ENDED]
+    _look_at_workers(found, here, cluster, now, news)
+    if not backend.facts.pins_gpus:
+        _adopt_gpus(here, cluster, now)
+    _strays(found, backend, [run for run in seen if (known_as := attempts.get(run.key)) is None or known_as.is_over], now)
+    done = [run.key for run in seen if run.state == RunState.ENDED]
+    if done:
+        # After the commit of their ends: whoever is killed in between is told once more.
+        backend.forget(keys=done, now=now)
+
+
+def _attempts(seen: Sequence[SeenRun]) -> dict[str, _Known]:
+    """Attempts by key, for runs that the scheduler has ever begun."""
+    wanted = {run.key for run in seen}
+    jobs = {key.rpartition(".")[0] for key in wanted}
+    numbers = {int(number) for key in wanted if (number := key.rpartition(".")[2]).isdigit()}
+    found = {}
+    for job, number, *known, running_at, ended_at, degraded_since in ATTEMPTS.raw(jobs, numbers):
+        times = (moment is not None for moment in (running_at, ended_at, degraded_since))
+        found[attempt_key(job=job, attempt=number)] = _Known(*known, *times)
+    return {key: row for key, row in found.items() if key in wanted}
+
+
+def _tell_checkpoints(found: Observed, known: Sequence[tuple[SeenRun, _Known]], now: datetime, news: News) -> None:
+    # A back-end tells the last few again and again; only what is further than what is known is written.
+    reached = dict(REACHED([attempt.pk for run, attempt in known if run.checkpoints]))
+    told: list[Told] = [told_of(attempt, one) for run, attempt in known for one in run.checkpoints if one.step > reached.get(attempt.pk, -1)]
+    found.checkpoints += checkpoints_tell(told=told, now=now, news=news)
+
+
+def _is_whole(run: SeenRun) -> bool:
+    return run.state == RunState.RUNNING and all(worker.state == RunState.RUNNING for worker in run.workers)
+
+
+def _look_at_workers(found: Observed, here: Sequence[tuple[SeenRun, _Known]], cluster: int, now: datetime, news: News) -> None:
+    """Workers that should be there and are not: those that were asked to go have left, the others are lost."""
+    held = _workers_held([attempt.pk for _, attempt in here], cluster)
+    for run, attempt in here:
+        alive = {(worker.seat.role, worker.seat.index) for worker in run.workers if worker.state != RunState.ENDED}
+        dead = {(worker.seat.role, worker.seat.index): worker for worker in run.workers if worker.state == RunState.ENDED}
+        staying, leaving, joining = held.get(attempt.pk, (set(), set(), set()))
+        if left := sorted(leaving - alive):
+            workers_left(attempt=attempt, workers=left, now=now, news=news)
+        if run.sequence < attempt.sequence:
+            continue  # it has not been told all yet, so whom it misses may be one that is about to be replaced
+        up = {(worker.seat.role, worker.seat.index) for worker in run.workers if worker.state == RunState.RUNNING}
+        if joined := sorted(joining & up):
+            workers_up(attempt=attempt, workers=joined, now=now, news=news)
+        if lost := sorted(staying & dead.keys()):
+            nodes = ", ".join(sorted({dead[worker].seat.node for worker in lost}))
+            found.lost_workers += workers_lost(
+                attempt=attempt, workers=lost, now=now, cause=f"{_count(len(lost))} on {nodes} gone; the rest stays.", news=news
+            )
+
+
+def _count(workers: int) -> str:
+    return "1 worker" if workers == 1 else f"{workers} workers"
+
+
+Workers = tuple[set[tuple[str, int]], set[tuple[str, int]], set[tuple[str, int]]]
+
+
+def _workers_held(attempts: Sequence[int], cluster: int) -> dict[int, Workers]:
+    """By attempt: the workers that stay, those that are leaving, and of those that stay those that joined and are not known to be up.
+
+    A worker that moves inside its gang is told by its new place.
+    """
+    found: dict[int, Workers] = defaultdict(lambda: (set(), set(), set()))
+    for attempt, role, worker, since, joining in WORKERS.raw(attempts, cluster):
+        found[attempt][since is not None].add((role, worker))
+        if joining and since is None:
+            found[attempt][2].add((role, worker))
+    return found
+
+
+def _adopt_gpus(here: Sequence[tuple[SeenRun, _Known]], cluster: int, now: datetime) -> None:
+    """A back-end that chooses the GPUs of a node itself has the last word on which they are."""
+    for run, attempt in here:
+        if not _sits_elsewhere(run, attempt, cluster):
+            continue
+        with transaction.atomic():
+            moment = usage_moment(now=now)
+            touched: list[int] = []
+            for worker in run.workers:
+                seat = worker.seat
+                if worker.state == RunState.ENDED or not seat.gpus:
+                    continue
+                rows = list(
+                    Placement.objects.select_for_update(of=("self",))
+                    .filter(attempt=attempt.pk, role=seat.role, worker=seat.index, node__name=seat.node, node__cluster=cluster, until__isnull=True)
+                    .select_related("gpu")
+                    .order_by("gpu__index")
+                )
+                have = {row.gpu.index for row in rows if row.gpu is not None}
+                if have == set(seat.gpus) or len(rows) != len(seat.gpus):
+                    continue
+                free = sorted(set(seat.gpus) - have)
+                gpus = Gpu.objects.filter(node__name=seat.node, node__cluster=cluster, index__in=free, removed_at__isnull=True).in_bulk(
+                    field_name="pk"
+                )
+                by_index = {gpu.index: gpu for gpu in gpus.values()}
+                wrong = [row for row in rows if row.gpu is not None and row.gpu.index not in seat.gpus]
+                for row, index in zip(wrong, free, strict=True):
+                    taken = Placement.objects.filter(gpu=by_index[index], until__isnull=True).exclude(attempt=attempt.pk).exists()
+                    if not taken and row.gpu_id is not None:
+                        touched += [row.gpu_id, by_index[index].pk]
+                        _take_seat(row, by_index[index], moment)
+            usage_follow(attempts=[attempt.pk] if touched else [], gpus=touched, at=moment)
+
+
+def _sits_elsewhere(run: SeenRun, attempt: _Known, cluster: int) -> bool:
+    """Whether any worker uses other GPUs than those that are written down. Looked at first, as it hardly ever is so."""
+    rows = Placement.objects.filter(attempt=attempt.pk, node__cluster=cluster, until__isnull=True, gpu__isnull=False)
+    written: dict[tuple[str, int], set[int]] = defaultdict(set)
+    for role, index, gpu in rows.values_list("role", "worker", "gpu__index"):
+        written[role, index].add(gpu)
+    return any(
+        worker.state != RunState.ENDED and worker.seat.gpus and written[worker.seat.role, worker.seat.index] != set(worker.seat.gpus)
+        for worker in run.workers
+    )
+
+
+def _take_seat(row: Placement, gpu: Gpu, moment: datetime) -> None:
+    """From now on it holds another GPU. That it held this one until now stays written, as nobody else could have it."""
+    Placement.objects.filter(pk=row.pk).update(until=moment)
+    row.pk, row.gpu, row.since = None, gpu, moment
+    row.save(force_insert=True)
+
+
+def _strays(found: Observed, backend: Backend, runs: Sequence[SeenRun], now: datetime) -> None:
+    """Runs of attempts that are over or that nobody knows: ended, as nothing accounts for them."""
+    for run in runs:
+        if run.state == RunState.ENDED:
+            continue
+        try:
+            backend.stop(key=run.key, sequence=max(STRAY_SEQUENCE, run.sequence + 1), force=True, now=now)
+        except BackendError as fault:
+            log.warning("the stray run %s could not be ended: %s", run.key, fault)
+        else:
+            log.warning("the stray run %s was ended", run.key)
+            found.strays += 1
+
+
+def _miss(found: Observed, cluster: int, backend: Backend, seen: set[str], now: datetime, missing: dict[str, datetime] | None, news: News) -> None:
+    """Attempts that were begun and of which their back-end knows nothing, for long enough: they are lost, and kept away if they come back."""
+    gone = {key: pk for pk, job, number in BEGUN.raw(cluster) if (key := attempt_key(job=job, attempt=number)) not in seen}
+    if missing is not None:
+        for key in [key for key in missing if key in seen]:
+            del missing[key]
+        gone = {key: pk for key, pk in gone.items() if now - missing.setdefault(key, now) >= MISSING_FOR}
+    for key in gone:
+        try:
+            backend.stop(key=key, sequence=STRAY_SEQUENCE, force=True, now=now)
+        except BackendError as fault:
+            log.warning("the missing run %s could not be kept away: %s", key, fault)
+    if gone:
+        ends = [Ended(pk, None, "Its back-end knows nothing of it any more.", node_lost=True) for pk in gone.values()]
+        found.ended += attempts_ended(ends=ends, now=now, news=news)
+        if missing is not None:
+            for key in gone:
+                missing.pop(key, None)

@@ -1,0 +1,304 @@
+"""What becomes of attempts: asked to stop, seen running, seen ended, short of a worker. All of it in bulk, one transaction a call.
+
+Nobody takes GPUs from a run here. A run is asked to leave, and its GPUs are free when its back-end says that it has left.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from django.db import transaction
+
+from gpufleet.core.audit import SYSTEM, Actor
+from gpufleet.core.live.news import News
+from gpufleet.core.prepared import Prepared, together
+from scheduler.backends.base import Signal
+from scheduler.loop.policy import DEFAULT_GRACE_SECONDS
+from scheduler.models import ENDED, HOLDING, Attempt, Job, JobState, OrderKind, Placement, Promise
+from scheduler.services.loop.holds import OPEN_OF
+from scheduler.services.loop.lease import lease_want
+from scheduler.services.loop.retries import retry_delay
+from scheduler.services.loop.steps import LOCKED, OPEN_ATTEMPTS, Steps, jobs_locked, open_attempts
+
+CLUSTERS_OF: Prepared[tuple[int, int]] = Prepared(
+    lambda attempts: (
+        Placement.objects.filter(attempt__among=attempts).order_by("node__cluster_id").values_list("attempt_id", "node__cluster_id").distinct()
+    )
+)
+JOBS_OF: Prepared[int] = Prepared(lambda attempts: Attempt.objects.filter(pk__among=attempts, ended_at__isnull=True).values_list("job_id", flat=True))
+PROMISED: Prepared[int] = Prepared(lambda jobs: Promise.objects.filter(job__among=jobs).values_list("job_id", flat=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """An attempt is to leave; its job becomes `to` once it has. `grace_seconds` None: as the job states it."""
+
+    job_id: int
+    to: str
+    outcome: str
+    cause: str
+    grace_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A run that its back-end says is over."""
+
+    attempt_id: int
+    exit_code: int | None
+    why: str = ""
+    node_lost: bool = False
+
+
+class OfJob(Protocol):
+    """An attempt, by its key and its job's."""
+
+    @property
+    def pk(self) -> int: ...
+
+    @property
+    def job_id(self) -> int: ...
+
+
+def grace_of(job: Job) -> float:
+    stated = job.spec.get("grace_s", DEFAULT_GRACE_SECONDS)
+    return float(stated) if isinstance(stated, int | float) else DEFAULT_GRACE_SECONDS
+
+
+def by_attempt(placements: Iterable[Placement]) -> Mapping[int, list[Placement]]:
+    found: dict[int, list[Placement]] = defaultdict(list)
+    for placement in placements:
+        found[placement.attempt_id].append(placement)
+    return found
+
+
+class Clusters:
+    """Which back-ends an attempt's orders go to, looked up once for many attempts."""
+
+    def __init__(self, attempts: Iterable[Attempt]) -> None:
+        self._of: dict[int, list[int]] = defaultdict(list)
+        for attempt, cluster in CLUSTERS_OF([attempt.pk for attempt in attempts]):
+            self._of[attempt].append(cluster)
+
+    def of(self, attempt: Attempt) -> Sequence[int]:
+        return self._of.get(attempt.pk, ())
+
+
+def stop_ask(steps: Steps, job: Job, attempt: Attempt, clusters: Sequence[int], stop: Stop, detail: Mapping[str, object] | None = None) -> bool:
+    """Ask a run to save its work and leave. What ends a job for good overrides what would only pause it, never the other way round.
+
+    False: it is leaving already for a reason that weighs as much, and nothing was changed.
+    """
+    now = steps.now
+    grace = grace_of(job) if stop.grace_seconds is None else stop.grace_seconds
+    until = now + timedelta(seconds=grace)
+    if attempt.stop_to:
+        if attempt.stop_to in ENDED or stop.to not in ENDED:
+            return False
+        until = min(until, attempt.stop_until or until)
+        steps.record(job, "job.state", {"becomes": attempt.stop_to}, {"becomes": stop.to}, stop.cause)  # it stays in its state, so no step says so
+        steps.attempt(attempt, stop_to=stop.to, stop_outcome=stop.outcome, stop_cause=stop.cause[:300], stop_until=until)
+        steps.note(job, stop.cause, attempt=attempt, detail=detail)
+        return True
+    steps.attempt(attempt, stop_to=stop.to, stop_outcome=stop.outcome, stop_cause=stop.cause[:300], stop_asked_at=now, stop_until=until)
+    steps.move(job, JobState.CHECKPOINTING, stop.cause, attempt=attempt, detail=detail)
+    for cluster in clusters:
+        if grace > 0:
+            steps.order(attempt, OrderKind.SIGNAL, cluster, {"signal": Signal.TERMINATE.value})
+        else:
+            steps.order(attempt, OrderKind.STOP, cluster, {"force": True})
+    return True
+
+
+def attempts_stop(*, stops: Sequence[Stop], now: datetime, actor: Actor = SYSTEM, news: News | None = None, want: bool = True) -> int:
+    """Ask many runs to leave. Jobs that hold nothing by now are passed over. Returns how many were asked."""
+    own = news or News()
+    with transaction.atomic():
+        steps = Steps(now=now, actor=actor)
+        keys = {stop.job_id for stop in stops}
+        locked, opened = together(LOCKED.asking(keys), OPEN_ATTEMPTS.asking(keys))
+        jobs: dict[int, Job] = {job.pk: job for job in locked}
+        attempts: dict[int, Attempt] = {attempt.job_id: attempt for attempt in opened}
+        clusters = Clusters(attempts.values())
+        asked = 0
+        for stop in stops:
+            job, attempt = jobs.get(stop.job_id), attempts.get(stop.job_id)
+            if job is None or attempt is None or job.state not in HOLDING:
+                continue
+            if stop_ask(steps, job, attempt, clusters.of(attempt), stop):
+                asked += 1
+                if stop.to in ENDED:
+                    steps.forget_promise(job)
+        steps.write(own)
+        if news is None:
+            own.publish()
+        if asked and want:
+            lease_want()
+    return asked
+
+
+def attempt_running(*, attempt: Attempt, now: datetime, news: News | None = None) -> bool:
+    """Every worker is up."""
+    return bool(attempts_running(attempts=[attempt.pk], now=now, news=news))
+
+
+def attempts_running(*, attempts: Sequence[int], now: datetime, news: News | None = None) -> int:
+    """The runs whose workers are all up, by key of their attempts. Said twice it changes nothing. Returns how many jobs it moved."""
+    return attempts_seen(up=attempts, ends=(), now=now, news=news)[0]
+
+
+def attempt_ended(
+    *, attempt: Attempt, exit_code: int | None, now: datetime, why: str = "", node_lost: bool = False, news: News | None = None
+) -> bool:
+    """One run is over."""
+    return bool(attempts_ended(ends=[Ended(attempt.pk, exit_code, why, node_lost)], now=now, news=news))
+
+
+def attempts_ended(*, ends: Sequence[Ended], now: datetime, news: News | None = None, want: bool = True) -> int:
+    """Runs that are over: their GPUs are free, and their jobs completed, failed, wait again, or are what they were stopped for. Twice is once."""
+    return attempts_seen(up=(), ends=ends, now=now, news=news, want=want)[1]
+
+
+def attempts_seen(*, up: Sequence[int], ends: Sequence[Ended], now: datetime, news: News | None = None, want: bool = True) -> tuple[int, int]:
+    """What a look has shown, all of it at once: whose workers are all up, and who is over. Returns how many jobs went on, and how many runs ended."""
+    own = news or News()
+    with transaction.atomic():
+        steps = Steps(now=now)
+        told = [*up, *(end.attempt_id for end in ends)]
+        keys = set(JOBS_OF(told))
+        # Jobs are locked first: what is asked behind that is true until the end of the transaction.
+        locked, opened, held_rows, promised_rows = together(
+            LOCKED.asking(keys), OPEN_ATTEMPTS.asking(keys), OPEN_OF.asking({end.attempt_id for end in ends}), PROMISED.asking(keys)
+        )
+        jobs: dict[int, Job] = {job.pk: job for job in locked}
+        attempts: dict[int, Attempt] = {attempt.pk: attempt for attempt in opened}
+        moved = sum(_came_up(steps, jobs[attempts[key].job_id], attempts[key]) for key in dict.fromkeys(up) if key in attempts)
+        over = {end.attempt_id: end for end in reversed(ends) if end.attempt_id in attempts}
+        held, promised = by_attempt(held_rows), set(promised_rows)
+        for key, end in reversed(over.items()):
+            attempt = attempts[key]
+            _end(steps, jobs[attempt.job_id], attempt, end, held.get(key, []), attempt.job_id in promised)
+        steps.write(own)
+        if news is None:
+            own.publish()
+        if over and want:
+            lease_want()
+    return moved, len(over)
+
+
+def _came_up(steps: Steps, job: Job, attempt: Attempt) -> bool:
+    if attempt.running_at is None:
+        steps.attempt(attempt, running_at=steps.now)
+    if job.state in (JobState.STARTING, JobState.RESUMING):
+        steps.move(job, JobState.RUNNING, "All workers are up.", attempt=attempt)
+        if job.degraded_since is not None:
+            steps.move(job, JobState.DEGRADED, "It lost workers while it started.", attempt=attempt)
+        return True
+    if job.state == JobState.DEGRADED and job.degraded_since is None:
+        steps.move(job, JobState.RUNNING, "The gang is whole again.", attempt=attempt)
+        return True
+    return False
+
+
+def _end(steps: Steps, job: Job, attempt: Attempt, end: Ended, held: Sequence[Placement], promised: bool) -> None:
+    """What a job becomes when its run is over, whatever it was doing."""
+    steps.attempt(attempt, exit_code=end.exit_code)
+    if end.exit_code == 0 and not end.node_lost:
+        if job.state in (JobState.STARTING, JobState.RESUMING):
+            # So short that nobody saw it run.
+            steps.attempt(attempt, running_at=attempt.running_at or steps.now)
+            steps.move(job, JobState.RUNNING, "All workers are up.", attempt=attempt)
+        _finish(steps, job, attempt, held, JobState.COMPLETED, "completed", end.why or "Completed.", promised)
+    elif attempt.stop_to:
+        to, outcome = attempt.stop_to, attempt.stop_outcome
+        if to == JobState.PREEMPTED and outcome == "moved":
+            to, outcome = (JobState.RESERVED, "moved") if promised else (JobState.PREEMPTED, "preempted")
+        _finish(steps, job, attempt, held, to, outcome, attempt.stop_cause, promised and to != JobState.RESERVED)
+    elif end.node_lost:
+        _finish(steps, job, attempt, held, JobState.QUEUED, "lost", end.why or "Its node was lost.", promised)
+    else:
+        _fail(steps, job, attempt, end, held, promised)
+
+
+def _fail(steps: Steps, job: Job, attempt: Attempt, end: Ended, held: Sequence[Placement], promised: bool) -> None:
+    why = end.why or (f"Ended with exit code {end.exit_code}." if end.exit_code is not None else "Ended without an exit code.")
+    failures = job.failures + 1
+    if failures > job.retry_limit:
+        _finish(steps, job, attempt, held, JobState.FAILED, "failed", why, promised, failures=failures)
+        return
+    at = steps.now + retry_delay(job_id=job.pk, failures=failures)
+    cause = f"{why} Try {failures + 1} of {job.retry_limit + 1} is due at {at:%H:%M:%S} UTC."
+    _finish(steps, job, attempt, held, JobState.QUEUED, "failed", cause, promised, failures=failures, retry_at=at)
+
+
+def _finish(
+    steps: Steps, job: Job, attempt: Attempt, held: Sequence[Placement], to: str, outcome: str, cause: str, promised: bool, **columns: object
+) -> None:
+    if promised:
+        steps.forget_promise(job)
+    steps.end(job, attempt, to, outcome, cause, held, degraded_since=None, **columns)
+
+
+def workers_up(*, attempt: OfJob, workers: Iterable[tuple[str, int]], now: datetime, news: News | None = None) -> int:
+    """Workers that were added to a run are up: until now they were starting, whatever the others did. Said twice it changes nothing."""
+    own = news or News()
+    wanted = set(workers)
+    with transaction.atomic():
+        steps = Steps(now=now)
+        job = jobs_locked([attempt.job_id])[attempt.job_id]
+        here = [one for one in OPEN_OF([attempt.pk]) if one.joining and (one.role, one.worker) in wanted]
+        if not here:
+            return 0
+        steps.arrive(here)
+        count = len({(one.role, one.worker) for one in here})
+        steps.note(job, f"{count} added {'worker is' if count == 1 else 'workers are'} up.", attempt=open_attempts([job.pk]).get(job.pk))
+        steps.write(own)
+        if news is None:
+            own.publish()
+    return len(here)
+
+
+def workers_left(*, attempt: OfJob, workers: Iterable[tuple[str, int]], now: datetime, news: News | None = None) -> int:
+    """Workers of a gang that shrinks have gone: what they held is free."""
+    return _workers_gone(attempt, workers, now, news, leaving=True, cause="")
+
+
+def workers_lost(*, attempt: OfJob, workers: Iterable[tuple[str, int]], now: datetime, cause: str, news: News | None = None) -> int:
+    """Workers of a gang are gone without having been asked. The rest stays and the job is degraded until it is repaired, or stale."""
+    return _workers_gone(attempt, workers, now, news, leaving=False, cause=cause)
+
+
+def _workers_gone(attempt: OfJob, workers: Iterable[tuple[str, int]], now: datetime, news: News | None, *, leaving: bool, cause: str) -> int:
+    own = news or News()
+    wanted = set(workers)
+    with transaction.atomic():
+        steps = Steps(now=now)
+        job = jobs_locked([attempt.job_id])[attempt.job_id]
+        fresh = open_attempts([job.pk]).get(job.pk)
+        if fresh is None or fresh.pk != attempt.pk:
+            return 0
+        gone = [
+            placement
+            for placement in OPEN_OF([attempt.pk])
+            if (placement.role, placement.worker) in wanted and (placement.leaving_since is not None) == leaving
+        ]
+        if not gone:
+            return 0
+        steps.close(gone)
+        if leaving:
+            steps.note(job, f"{len({(one.role, one.worker) for one in gone})} workers have left.", attempt=fresh)
+        elif job.state in (JobState.RUNNING, JobState.DEGRADED):
+            since = job.degraded_since or steps.now
+            if job.state == JobState.RUNNING:
+                steps.move(job, JobState.DEGRADED, cause, attempt=fresh, degraded_since=since)
+            else:
+                steps.note(job, cause, attempt=fresh, degraded_since=since)
+        else:
+            steps.note(job, cause, attempt=fresh, degraded_since=job.degraded_since or steps.now)
+        steps.write(own)
+        if news is None:
+            own.publish()
+        lease_want()
+    return len(gone)

@@ -1,0 +1,1 @@
+"""The outbox, webhooks, notifications and their delivery."""

@@ -1,0 +1,1 @@
+"""Writes of schedules, and the turn that submits what is due."""
