@@ -16,9 +16,12 @@ from gpufleet.core.logs import logging_config
 
 ENV = environment.read()
 BASE_DIR = Path(__file__).resolve().parent.parent
+# In a clone, templates and static files lie beside the packages; an installed console brings its own (setup.py).
+IN_CLONE = (BASE_DIR / "manage.py").exists()
+SITE_DIR = BASE_DIR if IN_CLONE else BASE_DIR / "gpufleet" / "site"
 PROFILE: str = ENV["PROFILE"]
 PRODUCTION = PROFILE == "production"
-DATA_DIR: Path = ENV["DATA_DIR"] if ENV["DATA_DIR"].is_absolute() else BASE_DIR / ENV["DATA_DIR"]
+DATA_DIR: Path = ENV["DATA_DIR"] if ENV["DATA_DIR"].is_absolute() else (BASE_DIR if IN_CLONE else Path.cwd()) / ENV["DATA_DIR"]
 DEBUG = False
 
 
@@ -88,7 +91,7 @@ MIDDLEWARE = [
 TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
-        "DIRS": [BASE_DIR / "templates"],
+        "DIRS": [SITE_DIR / "templates"],
         "APP_DIRS": True,
         "OPTIONS": {
             "context_processors": [
@@ -267,7 +270,7 @@ CURRENCY = ENV["CURRENCY"]
 API_REQUESTS_PER_MINUTE: int = ENV["API_REQUESTS_PER_MINUTE"]
 
 STATIC_URL = "/static/"
-STATICFILES_DIRS = [BASE_DIR / "static"]
+STATICFILES_DIRS = [SITE_DIR / "static"]
 STATICFILES_FINDERS = [
     "django.contrib.staticfiles.finders.FileSystemFinder",
     "django.contrib.staticfiles.finders.AppDirectoriesFinder",

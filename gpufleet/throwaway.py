@@ -66,7 +66,15 @@ def accepts(port: int) -> bool:
 class Program:
     """A child process with its output in a file. It dies with us, also when we are killed."""
 
-    def __init__(self, command: Sequence[str], *, log: Path, env: Mapping[str, str] | None = None, user: pwd.struct_passwd | None = None) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        log: Path,
+        env: Mapping[str, str] | None = None,
+        user: pwd.struct_passwd | None = None,
+        cwd: Path | None = None,
+    ) -> None:
         drop = [f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"] if user else []
         self.log = log
         with log.open("wb") as output:
@@ -76,7 +84,7 @@ class Program:
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
                 env=dict(env) if env is not None else None,
-                cwd=PROJECT if user is None else log.parent,
+                cwd=cwd or (PROJECT if user is None else log.parent),
             )
 
     @property
