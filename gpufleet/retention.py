@@ -100,6 +100,8 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         "scheduler.SimulatedRun", None, why="The simulated back-end's own; of what is over it keeps the newest 2,000 in each cluster, for their logs."
     ),
+    Kind("scheduler.SlurmCluster", None, why="How Slurm is reached."),
+    Kind("scheduler.SlurmRun", None, why="The Slurm back-end's own; of what is over it keeps the newest 2,000 in each cluster, for their logs."),
     Kind("scheduler.Placement", None, why="The allocation history that the ledger is held against."),
     Kind("dashboards.TelemetryFrame", None, why="One row a cluster, overwritten."),
 )

@@ -17,11 +17,14 @@ from scheduler.backends.base import Backend, BackendError, Facts
 from scheduler.backends.local import FACTS, LocalBackend, Rules
 from scheduler.backends.memory import DatabaseStore
 from scheduler.backends.simulated import SimulatedBackend
-from scheduler.models import Cluster, Node
+from scheduler.backends.slurm.backend import FACTS as SLURM_FACTS
+from scheduler.backends.slurm.backend import SlurmBackend
+from scheduler.backends.slurm.client import Settings
+from scheduler.models import Cluster, Node, SlurmCluster
 
 FULL_LOOK = timedelta(seconds=30)
 CLUSTERS = Prepared[Cluster](lambda: Cluster.objects.order_by("pk"))
-SIMULATED, LOCAL = "simulated", "local"
+SIMULATED, LOCAL, SLURM = "simulated", "local", "slurm"
 SECRET = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
@@ -89,7 +92,7 @@ def backend_for(cluster: Cluster) -> Backend:
 
 def runs_images(kind: str) -> bool:
     """Whether back-ends of that kind run images. One that is unknown here runs nothing at all."""
-    known = {SIMULATED: Facts(), LOCAL: FACTS}
+    known = {SIMULATED: Facts(), LOCAL: FACTS, SLURM: SLURM_FACTS}
     return kind in known and known[kind].runs_images
 
 
@@ -103,6 +106,11 @@ def _made(cluster: Cluster) -> Backend:
         return SimulatedBackend(DatabaseStore(cluster.pk), clock=now, speed_of=lambda node: _type_of(cluster.pk, node))
     if cluster.backend == LOCAL:
         return LocalBackend(settings.DATA_DIR / "local", local_rules())
+    if cluster.backend == SLURM:
+        row = SlurmCluster.objects.filter(cluster=cluster).first()
+        if row is None:
+            raise UnknownBackend(f"Cluster {cluster.name} is not connected to Slurm yet.")
+        return SlurmBackend(cluster.pk, slurm_settings(row), secrets=secret_named, report_url=report_url())
     raise UnknownBackend(f"Cluster {cluster.name} names the back-end {cluster.backend}, which does not exist.")
 
 
@@ -111,15 +119,24 @@ def _type_of(cluster: int, node: str) -> str:
     return found or ""
 
 
+def slurm_settings(row: SlurmCluster) -> Settings:
+    return Settings(row.conf, row.partition, row.account, row.user, row.folder, row.tag, row.rest_url)
+
+
+def report_url() -> str:
+    """Where ranks report checkpoints; empty: the console knows no address of its own."""
+    console = (settings.PUBLIC_URL or settings.OWN_URL).rstrip("/")
+    return f"{console}/api/v1/checkpoints" if console else ""
+
+
 def local_rules() -> Rules:
     chosen = settings.LOCAL
-    console = (settings.PUBLIC_URL or settings.OWN_URL).rstrip("/")
     return Rules(
         user=chosen["LOCAL_USER"],
         same_user=chosen["LOCAL_SAME_USER"],
         secrets=secret_named,
         allowed=why_not_local,
-        report_url=f"{console}/api/v1/checkpoints" if console else "",
+        report_url=report_url(),
         checkpoints=Path(chosen["LOCAL_CHECKPOINTS"]) if chosen["LOCAL_CHECKPOINTS"] else None,
         cgroup=Path(chosen["LOCAL_CGROUP"]) if chosen["LOCAL_CGROUP"] else None,
         kept_bytes=1024**2 * chosen["LOCAL_LOGS_MIB"],

@@ -6,7 +6,7 @@ people begin with when they submit (`templates`), what they may ask for again (`
 submitted again and again (`schedules`), and what others are told (`notices`).
 """
 
-from scheduler.models.execution import Checkpoint, CheckpointShard, Order, OrderKind, SimulatedRun
+from scheduler.models.execution import Checkpoint, CheckpointShard, Order, OrderKind, SimulatedRun, SlurmCluster, SlurmRun
 from scheduler.models.inventory import (
     IN_SERVICE,
     Cluster,
@@ -102,6 +102,8 @@ __all__ = [
     "Sending",
     "SendingState",
     "SimulatedRun",
+    "SlurmCluster",
+    "SlurmRun",
     "SubmissionKey",
     "TopologyLevel",
     "UsageStep",

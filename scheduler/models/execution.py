@@ -94,3 +94,40 @@ class SimulatedRun(models.Model):
 
     def __str__(self) -> str:
         return self.attempt_key
+
+
+class SlurmCluster(models.Model):
+    """How a cluster's Slurm is reached, and what its jobs run as (docs/operate/slurm.md)."""
+
+    cluster = models.OneToOneField(Cluster, on_delete=models.CASCADE, related_name="slurm")
+    conf = models.CharField(max_length=300, blank=True, help_text="Path of slurm.conf on the console's machine; empty: the machine's own.")
+    partition = models.CharField(max_length=60, blank=True)
+    account = models.CharField(max_length=60, blank=True)
+    user = models.CharField(max_length=60, blank=True, help_text="User that jobs run as; empty: the console's own.")
+    folder = models.CharField(max_length=300, help_text="For logs and checkpoints, at the same path on the console and on every node.")
+    rest_url = models.CharField(max_length=300, blank=True, help_text="Of slurmrestd, for reading; empty: Slurm's own commands.")
+    tag = models.CharField(max_length=16, unique=True, help_text="Marks this console's jobs in Slurm.")
+    changed_at = MomentField(default=now)
+
+    class Meta:
+        db_table = "slurm_cluster"
+
+    def __str__(self) -> str:
+        return f"Slurm of {self.cluster_id}"
+
+
+class SlurmRun(models.Model):
+    """What the Slurm back-end remembers of one attempt. It belongs to that back-end alone: nothing else reads or writes it."""
+
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="slurm_runs")
+    attempt_key = models.CharField(max_length=40, unique=True)
+    sequence = models.PositiveIntegerField(default=0)
+    state = models.JSONField(default=dict)
+    forgotten_at = MomentField(null=True, blank=True, help_text="Its end has been written down; the row is only there for its log.")
+
+    class Meta:
+        db_table = "slurm_run"
+        indexes = [models.Index(fields=["cluster", "forgotten_at"], name="slurm_run_open")]
+
+    def __str__(self) -> str:
+        return self.attempt_key

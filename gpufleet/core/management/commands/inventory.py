@@ -1,4 +1,4 @@
-"""`gpufleet inventory import FILE [--apply]` and `gpufleet inventory discover`: hardware from files and from this machine, without a browser."""
+"""`gpufleet inventory import|discover|connect-slurm|slurm`: hardware from files, from this machine and from Slurm, without a browser."""
 
 import getpass
 import sys
@@ -7,17 +7,22 @@ from pathlib import Path
 from typing import Any
 
 from django.conf import settings
+from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError
 
 from gpufleet.core.audit import Actor
 from gpufleet.core.faults import Conflict
 from gpufleet.core.times import now
 from quotas.permissions import Access, Can, Grant
+from scheduler.backends.base import BackendError
+from scheduler.backends.slurm.client import Settings
 from scheduler.hardware.discovery import NothingFound, machine_read
+from scheduler.hardware.slurm import KnownType, UnknownType
 from scheduler.imports.documents import FORMATS, Unreadable, decoded, format_of
 from scheduler.presenters.hardware import difference_lines
 from scheduler.services.hardware.discovery import machine_document
 from scheduler.services.hardware.imports import Preview, import_apply, import_preview
+from scheduler.services.hardware.slurm import slurm_check, slurm_connect, slurm_document
 
 
 class Command(BaseCommand):
@@ -32,18 +37,37 @@ class Command(BaseCommand):
         look = actions.add_parser("discover", help="from the NVIDIA driver of this machine")
         look.add_argument("--cluster", default="", help="where the machine belongs; by default where it is already, or local")
         look.add_argument("--print", action="store_true", help="only print what was found, as a file for an import elsewhere")
-        for action in (read, look):
+        connect = actions.add_parser("connect-slurm", help="try each step of the way to a Slurm cluster, and keep how it is reached")
+        connect.add_argument("--cluster", required=True, help="name of the cluster; it is made where there is none")
+        connect.add_argument("--folder", required=True, help="for logs and checkpoints, at the same path on the console and on every node")
+        connect.add_argument("--conf", default="", help="path of slurm.conf; by default the machine's own")
+        connect.add_argument("--partition", default="", help="by default the default partition")
+        connect.add_argument("--account", default="", help="account that jobs are charged to in Slurm")
+        connect.add_argument("--user", default="", help="user that jobs run as; needed where the console runs as root")
+        connect.add_argument("--rest-url", default="", help="of slurmrestd, for reading; by default Slurm's commands")
+        connect.add_argument("--data-dir", help="folder of an embedded console (default: GPUFLEET_DATA_DIR, or ./data)")
+        slurm = actions.add_parser("slurm", help="from a Slurm cluster that is connected: nodes, GPUs, features, switches")
+        slurm.add_argument("--cluster", required=True)
+        slurm.add_argument("--gpu-type", action="append", default=[], metavar="GRES=NAME[:MIB]", help="type of the inventory for a type of GRES")
+        slurm.add_argument("--remove-missing", action="store_true", help="take out of the fleet what Slurm no longer has and nothing runs on")
+        slurm.add_argument("--print", action="store_true", help="only print what was found, as a file for an import elsewhere")
+        for action in (read, look, slurm):
             action.add_argument("--apply", action="store_true", help="make the changes that are shown")
             action.add_argument("--data-dir", help="folder of an embedded console (default: GPUFLEET_DATA_DIR, or ./data)")
 
     def handle(self, *args: Any, **options: Any) -> None:
+        if options["action"] == "connect-slurm":
+            self._connect(options)
+            return
         if options["action"] == "import":
             source, text, form = self._file(options)
+        elif options["action"] == "slurm":
+            source, text, form = self._slurm(options)
         else:
             source, text, form = self._machine(options)
-            if options["print"]:
-                self.stdout.write(text, ending="")
-                return
+        if options.get("print"):
+            self.stdout.write(text, ending="")
+            return
         access = command_line_access()
         preview = import_preview(access=access, text=text, form=form, source=source, remove_missing=bool(options.get("remove_missing")), now=now())
         self._tell(preview, source)
@@ -80,6 +104,36 @@ class Command(BaseCommand):
         for note in machine.notes:
             self.stderr.write(note)
         return f"discovery of {machine.name}", machine_document(machine, options["cluster"]), "yaml"
+
+    def _connect(self, options: dict[str, Any]) -> None:
+        names = ("conf", "partition", "account", "user", "folder", "rest_url")
+        chosen = Settings(**{name: options[name] for name in names})
+        steps = slurm_check(chosen)
+        for step in steps:
+            self.stdout.write(f"{'ok    ' if step.ok else 'failed'}  {step.name:11} {step.seen}")
+        if not all(step.ok for step in steps):
+            raise CommandError("Nothing was changed.", returncode=3)
+        try:
+            slurm_connect(access=command_line_access(), cluster=options["cluster"], settings=chosen, now=now())
+        except ValidationError as fault:
+            raise CommandError("\n".join(fault.messages), returncode=2) from fault
+        self.stdout.write(f"Connected. Import its nodes with: gpufleet inventory slurm --cluster {options['cluster']}")
+
+    def _slurm(self, options: dict[str, Any]) -> tuple[str, str, str]:
+        types = {}
+        for word in options["gpu_type"]:
+            gres, equals, known = word.partition("=")
+            name, _, memory = known.partition(":")
+            if not equals or not gres or not name or (memory and not memory.isdigit()):
+                raise CommandError(f"--gpu-type {word}: write GRES=NAME or GRES=NAME:MIB, for example h100=H100-SXM-80GB:81559.", returncode=2)
+            types[gres] = KnownType(name, int(memory) if memory else None)
+        try:
+            text = slurm_document(cluster=options["cluster"], types=types)
+        except ValidationError as fault:
+            raise CommandError("\n".join(fault.messages), returncode=2) from fault
+        except (UnknownType, BackendError) as fault:
+            raise CommandError(str(fault), returncode=3) from fault
+        return f"Slurm of {options['cluster']}", text, "yaml"
 
     def _tell(self, preview: Preview, source: str) -> None:
         if preview.faults:

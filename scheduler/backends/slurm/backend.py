@@ -1,0 +1,563 @@
+"""The Slurm back-end: runs are jobs of a Slurm cluster, one for each group of nodes that hold the same (`script.Part`).
+
+A submission is held until its number is written down, and found again by its comment when the answer was lost, so that nothing is started twice:
+what is not written down is never released. Slurm never requeues a job by itself. Jobs without this console's tag are not touched.
+"""
+
+import logging
+import os
+import pwd
+import stat
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from django.db import transaction
+
+from scheduler.backends.base import (
+    BackendError,
+    BackendRefused,
+    Facts,
+    LogPart,
+    NotFound,
+    RunState,
+    SeenCheckpoint,
+    SeenRun,
+    SeenWorker,
+    Signal,
+    StartOrder,
+    WorkerSeat,
+    whole_characters,
+)
+from scheduler.backends.local import KEY, ROLE
+from scheduler.backends.manifests import checkpoints_in
+from scheduler.backends.slurm.client import Settings, SlurmClient, SlurmJob, SlurmNode, SlurmSilent
+from scheduler.backends.slurm.script import Part, Places, is_single, parts_of, saves, script_of
+from scheduler.models import SlurmRun
+
+log = logging.getLogger(__name__)
+FACTS = Facts(pins_gpus=False, resizes_in_place=False, creates_mig=False, runs_mps=False, runs_images=False, latency_ms=1500)
+NODES_FOR = 60.0  # seconds that addresses of nodes are remembered
+LATEST = timedelta(seconds=120)  # so long a submission whose answer was lost may take to appear
+KEPT = 2_000  # runs that are over, for their logs
+LOST = frozenset({"NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "REVOKED"})
+
+
+@dataclass(slots=True)
+class Run:
+    """What is kept of a run between two looks."""
+
+    key: str
+    sequence: int
+    at: str
+    parts: list[dict[str, Any]] = field(default_factory=list)  # Part, with the number of its Slurm job once there is one
+    single: bool = False  # one process, which is sent signals through the batch step
+    saves: bool = False
+    grace: int = 30
+    folder: str = ""
+    checkpoints: str = ""
+    stopping: str = ""
+    term_at: str = ""
+    killed: bool = False
+
+    @property
+    def never_begun(self) -> bool:
+        return not self.parts
+
+    @property
+    def ids(self) -> list[int]:
+        return [part["id"] for part in self.parts if part.get("id")]
+
+
+class SlurmBackend:
+    def __init__(
+        self,
+        cluster: int,
+        settings: Settings,
+        *,
+        client: SlurmClient | None = None,
+        secrets: Callable[[str], str | None] = lambda _: None,
+        report_url: str = "",
+    ) -> None:
+        self.cluster, self.settings = cluster, settings
+        self.client = client or SlurmClient(settings)
+        self.secrets, self.report_url = secrets, report_url
+        self._held = threading.local()
+        self._nodes: tuple[float, dict[str, SlurmNode]] = (0.0, {})
+
+    @property
+    def facts(self) -> Facts:
+        return FACTS
+
+    @contextmanager
+    def together(self, keys: Sequence[str] = ()) -> Iterator[None]:
+        """One look at Slurm's queue serves all orders of the block, and what was submitted in it is released with one call at its end."""
+        if getattr(self._held, "release", None) is not None:
+            yield
+            return
+        self._held.release, self._held.jobs, self._held.silent = [], None, None
+        try:
+            yield
+            if self._held.release:
+                self.client.release(self._held.release)
+        finally:
+            self._held.release = self._held.jobs = self._held.silent = None
+
+    # Orders
+
+    def start(self, order: StartOrder, *, now: datetime) -> None:
+        if not KEY.fullmatch(order.key):
+            raise BackendRefused(f"{order.key!r} is not a name of a run.")
+        with self.together():
+            parts = parts_of(order)
+            run, fresh = self._begun(order, parts, now)
+            if run is None:
+                return
+            places = self._places(order, run)
+            known = {} if fresh else self._submitted(order.key)
+            for part, kept in zip(parts, run.parts, strict=True):
+                if not kept.get("id"):
+                    kept["id"] = known.get(part.number) or self._submit(order, part, places)
+                    self._keep(run)
+            self._held.release += run.ids
+
+    def _begun(self, order: StartOrder, parts: Sequence[Part], now: datetime) -> tuple[Run | None, bool]:
+        """The run as it is written down before Slurm hears of it; None where it is not to begin (any more). And whether it is new."""
+        with transaction.atomic():
+            run = self._read(order.key)
+            if run is not None:
+                return (None if run.never_begun or run.stopping or run.killed or run.sequence > order.sequence else run), False
+            run = Run(order.key, order.sequence, now.isoformat(), grace=order.grace_seconds, saves=saves(order))
+            run.parts = [asdict(part) | {"id": None} for part in parts]
+            run.single = len(parts) == 1 and is_single(order, parts[0])
+            run.folder, run.checkpoints = (str(path) for path in self._folders(order))
+            self._keep(run)
+            return run, True
+
+    def _submitted(self, key: str) -> dict[int, int]:
+        """Slurm jobs of a run by number of their part, the first of each: a second one was submitted when an answer was lost."""
+        found: dict[int, int] = {}
+        for job in sorted(self._jobs(), key=lambda job: job.id):
+            whose, number = self._mark(job)
+            if whose == key and not job.ended:
+                found.setdefault(number, job.id)
+        return found
+
+    def _submit(self, order: StartOrder, part: Part, places: Places) -> int:
+        if self._held.silent:
+            raise BackendError(str(self._held.silent))
+        secrets = self._secret_values(order.launch)
+        script = script_of(order, part, places=places, master=self._address(order.workers[0].node), secrets=secrets)
+        log_file = (
+            f"{places.run}/{part.seats[0].role}-{part.seats[0].index}.log" if is_single(order, part) else f"{places.run}/batch-{part.number}.log"
+        )
+        arguments = [
+            "--hold",
+            "--no-requeue",
+            f"--job-name=gpufleet-{order.key}",
+            f"--comment=gpufleet {self.settings.tag} {order.key} {part.number} {order.sequence}",
+            f"--nodes={len(part.nodes)}",
+            f"--nodelist={','.join(part.nodes)}",
+            f"--ntasks-per-node={1 if is_single(order, part) else max(1, part.cpus)}",
+            f"--cpus-per-task={part.cpus if is_single(order, part) else 1}",
+            f"--chdir={places.run}",
+            f"--output={log_file}",
+            "--open-mode=append",
+            f"--time={-(-order.limit_seconds // 60) + 1 + -(-order.grace_seconds // 60) if order.limit_seconds else 'UNLIMITED'}",
+        ]
+        if part.gpus:
+            arguments.append(f"--gres=gpu:{part.gpus}")
+        if part.memory_mib:
+            arguments.append(f"--mem={part.memory_mib}")
+        arguments += [f"--{name}={value}" for name in ("partition", "account") if (value := getattr(self.settings, name))]
+        if os.getuid() == 0 and self.settings.user:
+            arguments.append(f"--uid={self.settings.user}")
+        try:
+            return self.client.submit(arguments, script)
+        except SlurmSilent as fault:
+            self._held.silent = fault
+            raise
+
+    def resize(self, *, key: str, sequence: int, add: Sequence[WorkerSeat], leave: Sequence[tuple[str, int]], now: datetime) -> None:
+        raise BackendRefused("A run on Slurm is not resized in place; it is stopped and started anew.")
+
+    def repartition(self, *, node: str, gpu: int, instances: Sequence[tuple[str, int]], sequence: int, now: datetime) -> None:
+        raise BackendRefused("The Slurm back-end does not repartition GPUs. Change gres.conf on the node, then import the cluster again.")
+
+    def signal(self, *, key: str, sequence: int, signal: Signal, now: datetime) -> None:
+        with self._told(key, sequence) as run:
+            if run is None:
+                raise NotFound(f"No run {key}.")
+            if signal == Signal.TERMINATE:
+                self._ask_to_leave(run, now)
+            elif run.saves:
+                self._send(run, "USR1")
+
+    def stop(self, *, key: str, sequence: int, force: bool, now: datetime) -> None:
+        with self._told(key, sequence, begun=Run(key, sequence, now.isoformat())) as run:
+            if run is None:
+                return
+            if force:
+                run.killed = True
+                self.client.cancel(self._all_ids(run))
+            else:
+                self._ask_to_leave(run, now)
+
+    @contextmanager
+    def _told(self, key: str, sequence: int, begun: Run | None = None) -> Iterator[Run | None]:
+        """A run to which a newer order came. `begun` is written down where Slurm was never told of it, so that a late start does nothing."""
+        with transaction.atomic():
+            run = self._read(key)
+            if run is None:
+                if begun is not None:
+                    self.client.cancel(list(self._submitted_now(key).values()))
+                    self._keep(begun)
+                yield None
+                return
+            if run.sequence >= sequence:
+                yield Run(key, run.sequence, run.at)
+                return
+            yield run
+            run.sequence = sequence
+            self._keep(run)
+
+    def _all_ids(self, run: Run) -> list[int]:
+        """Those written down, and those whose number was lost on its way."""
+        unknown = any(not part.get("id") for part in run.parts)
+        return sorted({*run.ids, *(self._submitted_now(run.key).values() if unknown else ())})
+
+    def _submitted_now(self, key: str) -> dict[int, int]:
+        with self.together():
+            return self._submitted(key)
+
+    def _ask_to_leave(self, run: Run, now: datetime) -> None:
+        """USR1 at once where it saves its work on that; TERM when it has, or half of its grace is over."""
+        if run.stopping:
+            return
+        run.stopping, run.term_at = now.isoformat(), (now + timedelta(seconds=run.grace / 2 if run.saves else 0)).isoformat()
+        if run.saves:
+            self._send(run, "USR1")
+
+    def _send(self, run: Run, name: str) -> None:
+        self.client.cancel(run.ids, f"--signal={name}", *(["--batch"] if run.single else []))
+
+    def forget(self, *, keys: Sequence[str], now: datetime) -> None:
+        SlurmRun.objects.filter(cluster_id=self.cluster, attempt_key__in=list(keys), forgotten_at__isnull=True).update(forgotten_at=now)
+
+    def tidy(self) -> int:
+        over = SlurmRun.objects.filter(cluster_id=self.cluster, forgotten_at__isnull=False).order_by("-forgotten_at", "-pk")
+        old = list(over.values_list("pk", flat=True)[KEPT:])
+        return SlurmRun.objects.filter(pk__in=old).delete()[0] if old else 0
+
+    # Looking
+
+    def observe(self, *, now: datetime) -> tuple[SeenRun, ...]:
+        with self.together():
+            jobs = self._jobs()
+        by_id = {job.id: job for job in jobs}
+        ours: dict[tuple[str, int], list[SlurmJob]] = {}
+        for job in sorted(jobs, key=lambda job: job.id):
+            key, number = self._mark(job)
+            if key and not job.ended:
+                ours.setdefault((key, number), []).append(job)
+        rows = SlurmRun.objects.filter(cluster_id=self.cluster, forgotten_at__isnull=True).order_by("attempt_key")
+        runs = [self._of_row(row) for row in rows]
+        found = []
+        for run in runs:
+            try:
+                seen = self._seen(run, by_id, ours, now)
+                self._see_to(run, seen, by_id, now)
+            except SlurmSilent:
+                raise
+            except BackendError as fault:
+                log.warning("%s: %s", run.key, fault)
+                continue
+            found.append(seen)
+        self._end_doubles(runs, ours)
+        known = {run.key for run in runs}
+        for key in sorted({key for key, _ in ours} - known):
+            # Nothing here accounts for it: the console was set back to an older state, or ended it and was killed meanwhile.
+            if not SlurmRun.objects.filter(attempt_key=key, forgotten_at__isnull=False).exists():
+                found.append(SeenRun(key, 0, RunState.RUNNING, ()))
+            else:
+                self.client.cancel([job.id for (whose, _), group in ours.items() if whose == key for job in group])
+        return tuple(sorted(found, key=lambda run: run.key))
+
+    def news(self, *, now: datetime) -> tuple[SeenRun, ...]:
+        """All of it: one question to the controller, whatever it is about."""
+        return self.observe(now=now) if SlurmRun.objects.filter(cluster_id=self.cluster, forgotten_at__isnull=True).exists() else ()
+
+    def next_event_at(self, *, now: datetime) -> datetime | None:
+        return now + timedelta(seconds=1) if SlurmRun.objects.filter(cluster_id=self.cluster, forgotten_at__isnull=True).exists() else None
+
+    def _seen(self, run: Run, by_id: Mapping[int, SlurmJob], ours: Mapping[tuple[str, int], Sequence[SlurmJob]], now: datetime) -> SeenRun:
+        at = datetime.fromisoformat(run.at)
+        if run.never_begun:
+            return SeenRun(run.key, run.sequence, RunState.ENDED, (), ended_at=at, exit_code=143, why="Cancelled before it was started.")
+        workers: list[SeenWorker] = []
+        states, starts, ends, wrong = [], [], [], []
+        for part in run.parts:
+            job = by_id.get(part.get("id") or 0)
+            if job is None and not part.get("id") and (found := ours.get((run.key, part["number"]))):
+                job = found[0]
+            look = self._part_state(run, part, job, now)
+            states.append(look)
+            if job is not None and job.started_at is not None:
+                starts.append(job.started_at)
+            if look == RunState.ENDED:
+                ends.append(job.ended_at if job is not None and job.ended_at is not None else now)
+                code, why, lost = self._outcome(run, part, job)
+                if code != 0:
+                    wrong.append((ends[-1], code, why, lost))
+            workers += self._workers(run, part, job, look)
+        if states and set(states) == {RunState.ENDED}:
+            state = RunState.ENDED
+        elif run.stopping or run.killed:
+            state = RunState.STOPPING
+        else:
+            state = RunState.STARTING if RunState.STARTING in states else RunState.RUNNING
+        bad = min(wrong, key=lambda one: one[0], default=None)
+        return SeenRun(
+            key=run.key,
+            sequence=run.sequence,
+            state=state,
+            workers=tuple(workers),
+            started_at=max(starts) if len(starts) == len(run.parts) else None,
+            ended_at=max(ends) if state == RunState.ENDED else None,
+            exit_code=None if state != RunState.ENDED else bad[1] if bad is not None else 0,
+            why="" if bad is None else bad[2],
+            node_lost=bad is not None and bad[3],
+            checkpoints=tuple(
+                SeenCheckpoint(one.step, one.location, one.shards_expected, one.shards, one.at) for one in checkpoints_in(Path(run.checkpoints))
+            )
+            if run.checkpoints
+            else (),
+        )
+
+    def _part_state(self, run: Run, part: Mapping[str, Any], job: SlurmJob | None, now: datetime) -> RunState:
+        if job is None:
+            if part.get("id"):
+                return RunState.ENDED  # longer ago than the controller remembers
+            return RunState.ENDED if run.killed and now - datetime.fromisoformat(run.at) > LATEST else RunState.STARTING
+        if job.ended:
+            return RunState.ENDED
+        return RunState.RUNNING if job.running else RunState.STARTING
+
+    def _outcome(self, run: Run, part: Mapping[str, Any], job: SlurmJob | None) -> tuple[int | None, str, bool]:
+        """Exit code, the reason for its owner, and whether the hardware is to blame."""
+        if job is None:
+            code = self._left_code(run, part)
+            if code is not None:
+                return code, f"Exit code {code}." if code else "", False
+            return None, f"Slurm no longer knows job {part.get('id')}, and it left no exit code.", True
+        if job.state == "COMPLETED":
+            return 0, "", False
+        nodes = ", ".join(part["nodes"])
+        if job.state in LOST:
+            return None, f"Slurm job {job.id} on {nodes}: {job.state.lower().replace('_', ' ')}.", True
+        words = {"TIMEOUT": "time limit reached", "OUT_OF_MEMORY": "out of memory", "CANCELLED": "cancelled", "PREEMPTED": "preempted by Slurm"}
+        what = words.get(job.state, f"exit code {job.exit_code}")
+        return job.exit_code or 1, f"Slurm job {job.id} on {nodes}: {what}.", job.state == "PREEMPTED"
+
+    def _left_code(self, run: Run, part: Mapping[str, Any]) -> int | None:
+        codes = []
+        for seat in part["seats"]:
+            try:
+                codes.append(int(_text_of(Path(run.folder), f"{seat['role']}-{seat['index']}.exit")))
+            except (OSError, ValueError):
+                return None
+        return next((code for code in codes if code), 0)
+
+    def _workers(self, run: Run, part: Mapping[str, Any], job: SlurmJob | None, state: RunState) -> list[SeenWorker]:
+        taken: dict[str, int] = {}
+        found = []
+        for kept in part["seats"]:
+            node, count = kept["node"], len(kept["gpus"])
+            gpus = tuple(kept["gpus"])
+            if job is not None and (shown := job.gpus.get(node)):
+                first = taken.get(node, 0)
+                if len(shown) >= first + count:
+                    gpus = tuple(shown[first : first + count])
+                taken[node] = first + count
+            found.append(SeenWorker(WorkerSeat(kept["role"], kept["index"], node, gpus), state, job.exit_code if job is not None else None))
+        return found
+
+    def _see_to(self, run: Run, seen: SeenRun, by_id: Mapping[int, SlurmJob], now: datetime) -> None:
+        """What is due by itself: a held job is released, a gang that lost a member ends, a run asked to leave is asked more clearly."""
+        if seen.state == RunState.ENDED or run.never_begun:
+            return
+        alive = [number for number in run.ids if number in by_id and not by_id[number].ended]
+        if run.killed:
+            self.client.cancel(self._all_ids(run))
+            return
+        if run.stopping:
+            if run.term_at and self._is_time(run, seen, now):
+                pending = [number for number in alive if not by_id[number].running]
+                self.client.cancel(pending)
+                self.client.cancel([number for number in alive if number not in pending], "--signal=TERM", *(["--batch"] if run.single else []))
+                run.term_at = ""
+                self._keep(run)
+            return
+        if seen.why:
+            run.stopping = now.isoformat()
+            self._keep(run)
+            self.client.cancel(alive)
+            return
+        if all(part.get("id") for part in run.parts):
+            held = [number for number in alive if by_id[number].held]
+            if held:
+                self.client.release(held)
+
+    def _is_time(self, run: Run, seen: SeenRun, now: datetime) -> bool:
+        asked = datetime.fromisoformat(run.stopping)
+        saved = any(len(one.shards) == one.shards_expected and one.at >= asked for one in seen.checkpoints)
+        return saved or now >= datetime.fromisoformat(run.term_at)
+
+    def _end_doubles(self, runs: Sequence[Run], ours: Mapping[tuple[str, int], Sequence[SlurmJob]]) -> None:
+        """A submission whose answer was lost and that came to be after all, beside the one that was made instead. It was never released."""
+        kept = {(run.key, part["number"]): part.get("id") for run in runs for part in run.parts}
+        for place, jobs in ours.items():
+            number = kept.get(place)
+            if number:
+                self.client.cancel([job.id for job in jobs if job.id != number])
+
+    def logs(self, *, key: str, role: str, index: int, offset: int, limit: int) -> LogPart:
+        row = SlurmRun.objects.filter(cluster_id=self.cluster, attempt_key=key).first()
+        if row is None or not ROLE.fullmatch(role):
+            raise NotFound(f"No log of {role} {index} of {key}.")
+        run = self._of_row(row)
+        try:
+            with _opened(Path(run.folder), f"{role}-{index}.log") as descriptor:
+                size = os.fstat(descriptor).st_size
+                begin = max(0, size + offset) if offset < 0 else min(offset, size)
+                data = os.pread(descriptor, limit, begin)
+        except FileNotFoundError:
+            if row.forgotten_at is None:
+                return LogPart(0, b"", ended=False)  # nothing has been written yet
+            raise NotFound(f"No log of {role} {index} of {key}.") from None
+        except OSError as fault:
+            raise BackendError(f"The log of {role} {index} of {key} cannot be read: {fault}") from fault
+        ended = row.forgotten_at is not None and len(data) < limit
+        return LogPart(begin, whole_characters(data) if len(data) >= limit else data, ended)
+
+    # Its memory
+
+    def _jobs(self) -> list[SlurmJob]:
+        if self._held.jobs is None:
+            if self._held.silent:
+                raise BackendError(str(self._held.silent))
+            try:
+                self._held.jobs = self.client.jobs()
+            except SlurmSilent as fault:
+                self._held.silent = fault
+                raise
+        found: list[SlurmJob] = self._held.jobs
+        return found
+
+    def _mark(self, job: SlurmJob) -> tuple[str, int]:
+        words = job.comment.split(" ")
+        if len(words) == 5 and words[:2] == ["gpufleet", self.settings.tag] and words[3].isdigit():
+            return words[2], int(words[3])
+        return "", 0
+
+    def _read(self, key: str) -> Run | None:
+        row = SlurmRun.objects.select_for_update().filter(attempt_key=key).first()
+        return None if row is None else self._of_row(row)
+
+    @staticmethod
+    def _of_row(row: SlurmRun) -> Run:
+        return Run(key=row.attempt_key, sequence=row.sequence, **row.state)
+
+    def _keep(self, run: Run) -> None:
+        state = {name: value for name, value in asdict(run).items() if name not in ("key", "sequence")}
+        SlurmRun.objects.update_or_create(attempt_key=run.key, defaults={"cluster_id": self.cluster, "sequence": run.sequence, "state": state})
+
+    # Files and people
+
+    def _account(self) -> pwd.struct_passwd:
+        if not self.settings.user:
+            own = pwd.getpwuid(os.getuid())
+            if own.pw_uid == 0:
+                raise BackendRefused("Jobs would run as root: name a user for the jobs of this cluster.")
+            return own
+        try:
+            found = pwd.getpwnam(self.settings.user)
+        except KeyError:
+            raise BackendRefused(f"There is no user {self.settings.user} on the console's machine.") from None
+        if found.pw_uid == 0:
+            raise BackendRefused("Jobs on Slurm never run as root.")
+        if os.getuid() not in (0, found.pw_uid):
+            raise BackendRefused(f"Only a console that runs as root can submit jobs of {self.settings.user}.")
+        return found
+
+    def _folders(self, order: StartOrder) -> tuple[Path, Path]:
+        """Made by the console in folders that no job can write to, so that none can put a link in the way."""
+        account, top = self._account(), Path(self.settings.folder) / f"gpufleet-{self.settings.tag}"
+        made = []
+        try:
+            for path in (top / "runs" / order.key, top / "checkpoints" / order.job / str(order.attempt)):
+                for parent in reversed(path.relative_to(top).parents):
+                    (top / parent).mkdir(mode=0o755, parents=True, exist_ok=True)
+                path.mkdir(mode=0o750, exist_ok=True)
+                descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+                try:
+                    if os.getuid() == 0:
+                        os.fchown(descriptor, account.pw_uid, account.pw_gid)
+                finally:
+                    os.close(descriptor)
+                made.append(path)
+        except OSError as fault:
+            raise BackendError(f"The shared folder {self.settings.folder} cannot be used: {fault}") from fault
+        return made[0], made[1]
+
+    def _places(self, order: StartOrder, run: Run) -> Places:
+        account = self._account()
+        return Places(run.folder, run.checkpoints, account.pw_name, account.pw_dir, self.report_url)
+
+    def _secret_values(self, launch: Mapping[str, Any]) -> dict[str, str]:
+        found = {}
+        for variable, name in (launch.get("secrets") or {}).items():
+            value = self.secrets(str(name))
+            if value is None:
+                raise BackendRefused(f"There is no secret {name!r}.")
+            found[str(variable)] = value
+        return found
+
+    def _address(self, node: str) -> str:
+        """Where the first rank is reached: the name of a node need not resolve."""
+        read, known = self._nodes
+        if node not in known or monotonic() - read > NODES_FOR:
+            known = {one.name: one for one in self.client.nodes()}
+            self._nodes = (monotonic(), known)
+        if node not in known:
+            raise BackendRefused(f"Slurm knows no node {node}.")
+        return known[node].address or node
+
+
+@contextmanager
+def _opened(folder: Path, name: str) -> Iterator[int]:
+    """A plain file that a job may have written: never through a link, and never one that blocks."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=descriptor)
+    finally:
+        os.close(descriptor)
+    try:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise FileNotFoundError(name)
+        yield file
+    finally:
+        os.close(file)
+
+
+def _text_of(folder: Path, name: str) -> str:
+    with _opened(folder, name) as descriptor:
+        return os.read(descriptor, 64).decode(errors="replace")
+
+
+__all__ = ["FACTS", "SlurmBackend"]

@@ -1,0 +1,325 @@
+"""What gpufleet says to Slurm and hears from it: its own commands with argument lists, and slurmrestd for reading where there is one.
+
+No shell is involved. Every call has a time limit, because Slurm's commands wait for a controller that is away.
+"""
+
+import json
+import os
+import pwd
+import re
+import shutil
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from time import monotonic
+from typing import Any
+
+from scheduler.backends.base import BackendError, BackendRefused
+
+SECONDS = 5.0  # of one call
+TOKEN_SECONDS = 600
+REST_VERSION = "v0.0.38"
+RELEASED_A_CALL = 200
+# What Slurm answers where a description can never run; everything else may be different next time.
+NEVER = (
+    "invalid partition", "invalid account", "invalid qos", "invalid generic resource", "requested node configuration is not available",
+    "invalid node name", "invalid user id", "user not permitted", "access/permission denied", "unable to open file", "batch script",
+    "exceeds", "more processors requested than permitted", "invalid job credential",
+)  # fmt: skip
+ENDED = frozenset(
+    {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY", "REVOKED", "LAUNCH_FAILED"}
+)
+RUNNING = frozenset({"RUNNING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "COMPLETING"})
+INDEX = re.compile(r"\(IDX:([^)]*)\)")
+
+
+class SlurmSilent(BackendError):
+    """The controller did not answer in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How one cluster is reached and what its jobs run as."""
+
+    conf: str = ""  # path of slurm.conf; empty: the machine's own
+    partition: str = ""
+    account: str = ""
+    user: str = ""  # whom jobs run as; empty: the console's own user
+    folder: str = ""  # for scripts, logs and checkpoints, seen by console and nodes alike
+    tag: str = ""  # marks this console's jobs
+    rest_url: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmJob:
+    """One job as Slurm shows it."""
+
+    id: int
+    state: str
+    comment: str
+    user: str
+    nodes: tuple[str, ...]
+    gpus: Mapping[str, tuple[int, ...]]  # indices by node, as far as Slurm tells
+    exit_code: int | None
+    held: bool
+    reason: str
+    started_at: datetime | None
+    ended_at: datetime | None
+
+    @property
+    def ended(self) -> bool:
+        return self.state in ENDED
+
+    @property
+    def running(self) -> bool:
+        return self.state in RUNNING
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmNode:
+    name: str
+    address: str
+    states: tuple[str, ...]  # IDLE, ALLOCATED, MIXED, DOWN, with DRAIN, NOT_RESPONDING, … behind
+    reason: str
+    cpus: int
+    memory_mib: int
+    gres: str
+    features: tuple[str, ...] = field(default=())
+    switch: str = ""
+
+
+def hostlist(text: str) -> tuple[str, ...]:
+    """`gpu[001-003,7],login` as names, in the order written."""
+    found: list[str] = []
+    for part in _split(text):
+        head, bracket, rest = part.partition("[")
+        if not bracket:
+            found.append(part)
+            continue
+        inside, _, tail = rest.partition("]")
+        for span in inside.split(","):
+            low, dash, high = span.partition("-")
+            numbers = range(int(low), int(high) + 1) if dash else (int(low),)
+            found += [name for number in numbers for name in hostlist(f"{head}{number:0{len(low)}d}{tail}")]
+    return tuple(found)
+
+
+def _split(text: str) -> Iterator[str]:
+    depth, begun = 0, 0
+    for place, letter in enumerate(text):
+        depth += (letter == "[") - (letter == "]")
+        if letter == "," and not depth:
+            if text[begun:place]:
+                yield text[begun:place]
+            begun = place + 1
+    if text[begun:]:
+        yield text[begun:]
+
+
+def indices(text: str) -> tuple[int, ...]:
+    """The GPU indices of `gpu:h100:3(IDX:0-1,5)`."""
+    found: list[int] = []
+    for inside in INDEX.findall(text):
+        for span in inside.split(","):
+            low, dash, high = span.partition("-")
+            if low.isdigit() and (not dash or high.isdigit()):
+                found += range(int(low), int(high or low) + 1)
+    return tuple(found)
+
+
+class SlurmClient:
+    def __init__(self, settings: Settings, *, seconds: float = SECONDS) -> None:
+        self.settings, self.seconds = settings, seconds
+        self._token: tuple[str, float] | None = None
+
+    # Commands
+
+    def run(self, *command: str, stdin: str | None = None, env: Mapping[str, str] | None = None) -> str:
+        """The output of one of Slurm's commands. `SlurmSilent` where it takes too long, `BackendError` with Slurm's own words where it fails."""
+        program = shutil.which(command[0])
+        if program is None:
+            raise BackendError(f"Slurm's command {command[0]} is not installed on this machine (Debian package slurm-client).")
+        try:
+            done = subprocess.run(
+                [program, *command[1:]],
+                input=stdin,
+                stdin=subprocess.DEVNULL if stdin is None else None,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=self.seconds,
+                env=self._environment() | dict(env or {}),
+                cwd="/",
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise SlurmSilent(f"Slurm did not answer {command[0]} within {self.seconds:g} s.") from None
+        if done.returncode:
+            words = " ".join(done.stderr.split())[-300:] or f"{command[0]} ended with {done.returncode}."
+            low = words.lower()
+            if command[0] == "sbatch" and any(one in low for one in NEVER):
+                raise BackendRefused(f"Slurm refuses the job: {words}")
+            if "unable to contact slurm controller" in low or "connection refused" in low or "socket timed out" in low:
+                raise SlurmSilent(f"Slurm's controller does not answer: {words}")
+            raise BackendError(f"{command[0]}: {words}")
+        return done.stdout
+
+    def _environment(self) -> dict[str, str]:
+        """Nothing of the console's own environment: a job inherits what sbatch is started with."""
+        found = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "LANG": "C.UTF-8"}
+        conf = self.settings.conf or os.environ.get("SLURM_CONF", "")
+        return found | ({"SLURM_CONF": conf} if conf else {})
+
+    def ping(self) -> str:
+        """Slurm's version and which controller answers."""
+        return f"{self.run('sinfo', '--version').strip()}; {' '.join(self.run('scontrol', 'ping').split())}"
+
+    def submit(self, arguments: Sequence[str], script: str) -> int:
+        printed = self.run("sbatch", "--parsable", *arguments, stdin=script)
+        return int(printed.strip().split(";")[0])
+
+    def release(self, ids: Sequence[int]) -> None:
+        for first in range(0, len(ids), RELEASED_A_CALL):
+            part = ids[first : first + RELEASED_A_CALL]
+            try:
+                self.run("scontrol", "release", ",".join(map(str, part)))
+            except SlurmSilent:
+                raise
+            except BackendError:
+                # One that has ended or was released before fails the whole call: the others are released one by one.
+                for one in part:
+                    self._unless_over("scontrol", "release", str(one))
+
+    def cancel(self, ids: Sequence[int], *flags: str) -> None:
+        for one in ids:
+            self._unless_over("scancel", *flags, str(one))
+
+    def _unless_over(self, *command: str) -> None:
+        """An order for a job that has ended meanwhile has nothing left to do."""
+        try:
+            self.run(*command)
+        except SlurmSilent:
+            raise
+        except BackendError as fault:
+            words = str(fault).lower()
+            if not any(one in words for one in ("invalid job id", "already", "job/step", "completing or completed", "not pending", "no longer")):
+                raise
+
+    # Reading
+
+    def jobs(self) -> list[SlurmJob]:
+        """All jobs that the controller still remembers, ended ones included."""
+        document = self._rest("jobs") if self.settings.rest_url else self._json("squeue", "--json", "--all")
+        return [_job(one) for one in document.get("jobs", ())]
+
+    def nodes(self) -> list[SlurmNode]:
+        document = self._rest("nodes") if self.settings.rest_url else self._json("sinfo", "--json")
+        return [_node(one) for one in document.get("nodes", ())]
+
+    def partitions(self) -> tuple[str, ...]:
+        printed = self.run("sinfo", "--noheader", "--format", "%R")
+        return tuple(sorted(set(printed.split())))
+
+    def topology(self) -> str:
+        return self.run("scontrol", "show", "topology")
+
+    def _json(self, *command: str) -> dict[str, Any]:
+        try:
+            found = json.loads(self.run(*command))
+        except ValueError as fault:
+            raise BackendError(f"{command[0]} printed no JSON; Slurm 22.05 or newer is needed: {fault}") from None
+        return found if isinstance(found, dict) else {}
+
+    def _rest(self, what: str) -> dict[str, Any]:
+        """Reading through slurmrestd costs its controller no process of ours; writes go by command, since REST cannot pin nodes before v0.0.40."""
+        request = urllib.request.Request(  # noqa: S310 - the address is an operator's, and http or https (services.hardware.slurm)
+            f"{self.settings.rest_url.rstrip('/')}/slurm/{REST_VERSION}/{what}",
+            headers={"X-SLURM-USER-NAME": self._rest_user(), "X-SLURM-USER-TOKEN": self._jwt()},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=self.seconds) as answer:  # noqa: S310
+                found = json.load(answer)
+        except urllib.error.HTTPError as fault:
+            self._token = None
+            raise BackendError(f"slurmrestd answered {fault.code} to {what}.") from None
+        except (OSError, ValueError) as fault:
+            raise SlurmSilent(f"slurmrestd does not answer at {self.settings.rest_url}: {fault}") from None
+        return found if isinstance(found, dict) else {}
+
+    def _rest_user(self) -> str:
+        return pwd.getpwuid(os.getuid()).pw_name
+
+    def _jwt(self) -> str:
+        if self._token is None or monotonic() > self._token[1]:
+            printed = self.run("scontrol", "token", f"lifespan={TOKEN_SECONDS}")
+            self._token = (printed.strip().partition("=")[2], monotonic() + TOKEN_SECONDS / 2)
+        return self._token[0]
+
+
+def _number(value: Any) -> int | None:
+    """A number as versions before and after 23.02 write it."""
+    if isinstance(value, dict):
+        return int(value["number"]) if value.get("set") and not value.get("infinite") else None
+    return int(value) if isinstance(value, int | float) else None
+
+
+def _moment(value: Any) -> datetime | None:
+    seconds = _number(value)
+    return datetime.fromtimestamp(seconds, UTC) if seconds else None
+
+
+def _state(value: Any) -> str:
+    """The first word: newer versions give a list with flags behind."""
+    states = value if isinstance(value, list) else [value]
+    return str(states[0] if states else "").split(" ")[0].rstrip("+") or "UNKNOWN"
+
+
+def _exit_code(one: Mapping[str, Any]) -> int | None:
+    value = one.get("exit_code")
+    if isinstance(value, dict):
+        code, signal = _number(value.get("return_code")), _number((value.get("signal") or {}).get("id", (value.get("signal") or {}).get("signal_id")))
+        return 128 + signal if signal else code
+    if not isinstance(value, int):
+        return None
+    return 128 + (value & 0x7F) if value & 0x7F else value >> 8
+
+
+def _job(one: Mapping[str, Any]) -> SlurmJob:
+    nodes = hostlist(str(one.get("nodes") or ""))
+    detail = one.get("gres_detail") or ()
+    reason = str(one.get("state_reason") or "")
+    state = _state(one.get("job_state"))
+    return SlurmJob(
+        id=int(one["job_id"]),
+        state=state,
+        comment=str(one.get("comment") or ""),
+        user=str(one.get("user_name") or one.get("user_id") or ""),
+        nodes=nodes,
+        gpus={node: indices(str(text)) for node, text in zip(nodes, detail, strict=False)},
+        exit_code=_exit_code(one) if state in ENDED else None,
+        held=_number(one.get("priority")) == 0 and state == "PENDING",
+        reason=reason,
+        started_at=_moment(one.get("start_time")) if state in RUNNING or state in ENDED else None,
+        ended_at=_moment(one.get("end_time")) if state in ENDED else None,
+    )
+
+
+def _node(one: Mapping[str, Any]) -> SlurmNode:
+    states = one.get("state") or "UNKNOWN"
+    flags = one.get("state_flags") or ()
+    words = [*(states if isinstance(states, list) else [states]), *(flags if isinstance(flags, list) else [flags])]
+    features = one.get("features") or ()
+    return SlurmNode(
+        name=str(one.get("name") or ""),
+        address=str(one.get("address") or one.get("hostname") or ""),
+        states=tuple(str(word).upper() for word in words if word),
+        reason=str(one.get("reason") or ""),
+        cpus=int(one.get("cpus") or 0),
+        memory_mib=int(one.get("real_memory") or 0),
+        gres=str(one.get("gres") or ""),
+        features=tuple(features if isinstance(features, list) else [part for part in str(features).split(",") if part]),
+        switch=str(one.get("network") or ""),
+    )

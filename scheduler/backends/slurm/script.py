@@ -1,0 +1,192 @@
+"""The batch script of a part of a run: one Slurm job over nodes on which the same is wanted.
+
+Values of a job reach the shell only as quoted words. Slurm reads options (`#SBATCH`) up to the first command, and the first line is one, so that no
+value can add an option.
+"""
+
+import shlex
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scheduler.backends.base import BackendRefused, StartOrder, WorkerSeat
+from scheduler.backends.local import NAME
+
+PORTS = range(10_240, 20_000)
+# A task's own ranks: Slurm numbers the tasks of a step from 0. No signal is ignored for the job: a shell could never trap it again.
+TASK = 'export RANK=$(($1 + SLURM_PROCID)) ROLE_RANK=$(($1 + SLURM_PROCID)) LOCAL_RANK=$SLURM_PROCID; shift; exec "$@"'
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Nodes that hold the same: so many GPUs, processors and memory each."""
+
+    number: int
+    nodes: tuple[str, ...]
+    seats: tuple[WorkerSeat, ...]
+    gpus: int
+    cpus: int
+    memory_mib: int
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where a run's files lie, as the nodes see them, and whose the processes are."""
+
+    run: str
+    checkpoints: str
+    user: str
+    home: str
+    report_url: str = ""
+
+
+def parts_of(order: StartOrder, *, first: int = 0) -> list[Part]:
+    """The seats of a run as Slurm jobs: nodes with equal needs together, in the order of their first rank."""
+    roles = {str(role.get("name") or "worker"): role for role in order.spec.get("roles") or ()}
+    by_node: dict[str, list[WorkerSeat]] = {}
+    for seat in sorted(order.workers, key=lambda seat: (seat.role, seat.index)):
+        if seat.mig_uuids or seat.gpu_milli != 1000:
+            raise BackendRefused("The Slurm back-end places whole GPUs only; parts of GPUs are not built yet.")
+        by_node.setdefault(seat.node, []).append(seat)
+    alike: dict[tuple[int, int, int, int], list[str]] = {}
+    for node, seats in by_node.items():
+        cpus = sum(_cpus(order, seat) for seat in seats)
+        memory = sum(int((roles.get(seat.role, {}).get("host_memory_gb") or 0) * 1024) for seat in seats)
+        alike.setdefault((sum(len(seat.gpus) for seat in seats), cpus, memory, len(seats)), []).append(node)
+    return [
+        Part(number, tuple(nodes), tuple(seat for node in nodes for seat in by_node[node]), gpus, cpus, memory)
+        for number, ((gpus, cpus, memory, _), nodes) in enumerate(alike.items(), first)
+    ]
+
+
+def tasks_of(order: StartOrder, seat: WorkerSeat) -> int:
+    return max(1, len(seat.gpus)) if order.launch.get("per", "worker") == "gpu" else 1
+
+
+def is_single(order: StartOrder, part: Part) -> bool:
+    """One process: it takes the place of the script, and needs no step of its own."""
+    return len(part.seats) == 1 and tasks_of(order, part.seats[0]) == 1
+
+
+def saves(order: StartOrder) -> bool:
+    """Whether the job says that it saves its work when it is asked to (USR1)."""
+    return bool(order.spec.get("checkpoint"))
+
+
+def port_of(key: str) -> int:
+    """The same for every member of a gang, and likely another for another run."""
+    return PORTS[zlib.crc32(key.encode()) % len(PORTS)]
+
+
+def script_of(order: StartOrder, part: Part, *, places: Places, master: str, secrets: Mapping[str, str]) -> str:
+    argv = _argv(order.launch)
+    env = _environment(order, places, secrets)
+    ranks = _ranks(order, master)
+    workdir = str(order.launch.get("workdir") or "")
+    if workdir and (not workdir.startswith("/") or "\0" in workdir):
+        raise BackendRefused(f"The working directory {workdir} is not an absolute path.")
+    lines = ["#!/bin/bash", ":", "umask 027", *(f"export {name}={shlex.quote(value)}" for name, value in env.items())]
+    # A home that a node does not have is no fault of the job; a folder that it names is.
+    lines.append(f"cd -- {shlex.quote(workdir)} || exit 126" if workdir else f"cd -- {shlex.quote(places.home)} 2>/dev/null || cd /")
+    if is_single(order, part):
+        rank = ranks[part.seats[0].role, part.seats[0].index]
+        words = {**rank, "RANK": rank["FIRST"], "ROLE_RANK": rank["FIRST"], "LOCAL_RANK": "0"}
+        lines += [f"export {name}={shlex.quote(value)}" for name, value in words.items() if name != "FIRST"]
+        lines.append(f"exec {shlex.join(argv)}")
+        return "\n".join(lines) + "\n"
+    lines += ["trap : TERM USR1", f"task={shlex.quote(TASK)}", f"folder={shlex.quote(places.run)}", *_KEEPER]
+    for seat in part.seats:
+        rank = ranks[seat.role, seat.index]
+        exports = " ".join(f"{name}={shlex.quote(value)}" for name, value in rank.items() if name != "FIRST")
+        gres = f"--gres=gpu:{len(seat.gpus)}" if seat.gpus else "--gres=none"
+        name, node, tasks = shlex.quote(f"{seat.role}-{seat.index}"), shlex.quote(seat.node), tasks_of(order, seat)
+        lines.append(f"worker {name} {node} {tasks} {gres} {_cpus(order, seat) // tasks or 1} {rank['FIRST']} {exports} -- {shlex.join(argv)} &")
+        lines.append("pids+=($!)")
+    return "\n".join([*lines, *_WAIT]) + "\n"
+
+
+# A worker is a step. Its exit code is kept in a file of its own; the first that fails ends the others, as a gang without a member waits in vain.
+_KEEPER = (
+    "unset SLURM_NTASKS_PER_NODE SLURM_CPUS_PER_TASK  # those of the whole job; each step has its own",
+    "pids=()",
+    "worker() {",
+    "  local name=$1 node=$2 tasks=$3 gres=$4 cpus=$5 first=$6 code; shift 6",
+    '  while [ "$1" != -- ]; do export "$1"; shift; done; shift',
+    '  srun --exact --mem=0 --nodes=1 --nodelist="$node" --ntasks="$tasks" --cpus-per-task="$cpus" "$gres" --kill-on-bad-exit=1 \\',
+    '    --open-mode=append --output="$folder/$name.log" /bin/sh -c "$task" gpufleet "$first" "$@"',
+    "  code=$?",
+    '  echo "$code" > "$folder/$name.exit.new" && mv "$folder/$name.exit.new" "$folder/$name.exit"',
+    '  if [ "$code" -ne 0 ]; then',
+    '    ( set -C; echo "$code" > "$folder/first.$SLURM_JOB_ID" ) 2>/dev/null && scancel --signal=TERM "$SLURM_JOB_ID"',
+    '    ( sleep 10; scancel --signal=KILL "$SLURM_JOB_ID" ) >/dev/null 2>&1 &',
+    "  fi",
+    "}",
+)
+_WAIT = (
+    'for pid in "${pids[@]}"; do while kill -0 "$pid" 2>/dev/null; do wait "$pid"; done; done',
+    'exit "$(cat "$folder/first.$SLURM_JOB_ID" 2>/dev/null || echo 0)"',
+)
+
+
+def _cpus(order: StartOrder, seat: WorkerSeat) -> int:
+    """Processors of a worker: what its role asks for, and at least one for each of its tasks."""
+    role: Mapping[str, Any] = next((one for one in order.spec.get("roles") or () if (one.get("name") or "worker") == seat.role), {})
+    return max(tasks_of(order, seat), int(role.get("cpus") or 1))
+
+
+def _argv(launch: Mapping[str, Any]) -> list[str]:
+    if launch.get("image"):
+        raise BackendRefused("The Slurm back-end starts programs of its nodes and runs no images; the job names one.")
+    shell, command = launch.get("shell"), launch.get("command")
+    argv = ["/bin/sh", "-c", str(shell)] if shell else command
+    if not isinstance(argv, list) or not argv or not all(isinstance(part, str) and "\0" not in part for part in argv):
+        raise BackendRefused("The job specifies no command: launch.command is a list of arguments.")
+    return list(argv)
+
+
+def _environment(order: StartOrder, places: Places, secrets: Mapping[str, str]) -> dict[str, str]:
+    given = {str(name): str(value) for name, value in (order.launch.get("env") or {}).items()}
+    own = {
+        "HOME": places.home,
+        "USER": places.user,
+        "LOGNAME": places.user,
+        "GPUFLEET_JOB": order.job,
+        "GPUFLEET_ATTEMPT": str(order.attempt),
+        "GPUFLEET_TOKEN": order.token,
+        "GPUFLEET_CHECKPOINT_DIR": places.checkpoints,
+        "GPUFLEET_RESUME_FROM": order.resume_from,
+        "GPUFLEET_RESUME_STEP": str(order.resume_step),
+        "GPUFLEET_GRACE_SECONDS": str(order.grace_seconds),
+    }
+    if places.report_url:
+        own["GPUFLEET_REPORT_URL"] = places.report_url
+    found = {**given, **own, **secrets}
+    for name, value in found.items():
+        if not NAME.fullmatch(name) or "\0" in value:
+            raise BackendRefused(f"{name!r} is not a name of a variable, or its value contains a null character.")
+    return found
+
+
+def _ranks(order: StartOrder, master: str) -> dict[tuple[str, int], dict[str, str]]:
+    """The variables of each worker, as torchrun sets them; `FIRST` is the rank of its first task."""
+    seats: Sequence[WorkerSeat] = sorted(order.workers, key=lambda seat: (seat.role, seat.index))
+    counts = [tasks_of(order, seat) for seat in seats]
+    world, first, found = sum(counts), 0, {}
+    for place, (seat, count) in enumerate(zip(seats, counts, strict=True)):
+        found[seat.role, seat.index] = {
+            "FIRST": str(first),
+            "WORLD_SIZE": str(world),
+            "LOCAL_WORLD_SIZE": str(count),
+            "GROUP_RANK": str(place),
+            "NODE_RANK": str(place),
+            "GROUP_WORLD_SIZE": str(len(seats)),
+            "ROLE_WORLD_SIZE": str(world),
+            "MASTER_ADDR": master,
+            "MASTER_PORT": str(port_of(order.key)),
+            "TORCHELASTIC_RUN_ID": order.key,
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+            "GPUFLEET_ROLE": seat.role,
+        }
+        first += count
+    return found

@@ -1,0 +1,331 @@
+"""The Slurm back-end against a real Slurm: real controller, real nodes, real processes; only the GPUs are links to /dev/null."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpufleet.core.times import now
+from scheduler.backends.base import BackendRefused, NotFound, RunState, SeenRun, Signal, WorkerSeat
+from scheduler.backends.slurm.backend import SlurmBackend
+from scheduler.backends.slurm.client import Settings, SlurmClient, SlurmSilent, hostlist, indices
+from scheduler.models import SlurmRun
+from tests import builders
+from tests.scheduler.backends.scenes import start_order
+from tests.servers import accepts, free_port, required, wait_until
+from tests.slurm import PATH, Slurm, missing
+
+pytestmark = [pytest.mark.django_db, pytest.mark.slurm]
+
+
+@pytest.fixture(scope="module")
+def slurm() -> Iterator[Slurm]:
+    if package := missing():
+        required("slurm", f"Slurm is not installed (Debian package {package}).")
+    server = Slurm(nodes=4, gpus=8)
+    yield server
+    server.stop()
+
+
+class Site:
+    def __init__(self, slurm: Slurm, **client: Any) -> None:
+        shared = slurm.dir / "shared"
+        shared.mkdir(exist_ok=True)
+        user = "nobody" if os.getuid() == 0 else ""
+        self.slurm = slurm
+        self.cluster = builders.cluster("hpc", backend="slurm")
+        self.settings = Settings(conf=str(slurm.conf), user=user, folder=str(shared), tag=os.urandom(4).hex())
+        self.client = SlurmClient(self.settings)
+        self.restart()
+
+    def restart(self) -> None:
+        """A console that remembers nothing but its database."""
+        self.backend = SlurmBackend(self.cluster.pk, self.settings, client=self.client)
+
+    def start(self, key: str = "j-1.1", *, on: Sequence[WorkerSeat], **fields: Any) -> None:
+        self.backend.start(replace(start_order(key), workers=tuple(on), **fields), now=now())
+
+    def seen(self, key: str = "j-1.1") -> SeenRun:
+        return next(run for run in self.backend.observe(now=now()) if run.key == key)
+
+    def until(self, state: RunState, key: str = "j-1.1") -> SeenRun:
+        return wait_until(lambda: (run := self.seen(key)).state == state and run, seconds=60, what=f"{key} to be {state}: {self.mine()}")
+
+    def log(self, index: int = 0, key: str = "j-1.1") -> str:
+        return self.backend.logs(key=key, role="worker", index=index, offset=0, limit=1 << 16).text
+
+    def mine(self) -> list[str]:
+        return [f"{job.id} {job.state} {job.comment} {job.reason}" for job in self.client.jobs() if self.settings.tag in job.comment]
+
+    def clear(self) -> None:
+        self.client.cancel([job.id for job in self.client.jobs() if self.settings.tag in job.comment and not job.ended])
+        wait_until(lambda: len(self.slurm.idle()) == len(self.slurm.names), seconds=30, what="all nodes to be idle")
+
+
+@pytest.fixture
+def site(slurm) -> Iterator[Site]:
+    site = Site(slurm)
+    yield site
+    site.clear()
+
+
+def seat(index: int, node: str, gpus: int) -> WorkerSeat:
+    return WorkerSeat("worker", index, node, tuple(range(gpus)))
+
+
+def shell(text: str, **more: Any) -> dict[str, Any]:
+    return {"shell": text, **more}
+
+
+ROLES = {"roles": [{"name": "worker", "min": 1, "gpus": 4, "cpus": 2}]}
+
+
+def test_a_process_runs_on_its_node_with_its_gpus_and_ends_with_its_code(site):
+    site.start(on=[seat(0, "gpu003", 4)], launch=shell('echo "$SLURMD_NODENAME $CUDA_VISIBLE_DEVICES $RANK/$WORLD_SIZE"; exit 3'))
+
+    run = site.until(RunState.ENDED)
+
+    assert site.log() == "gpu003 0,1,2,3 0/1\n"
+    assert run.exit_code == 3
+    assert "exit code 3" in run.why
+    assert not run.node_lost
+
+
+def test_a_gang_over_two_nodes_has_the_ranks_of_torchrun(site):
+    text = 'echo "$SLURMD_NODENAME rank $RANK local $LOCAL_RANK of $WORLD_SIZE at $MASTER_ADDR $CUDA_VISIBLE_DEVICES"'
+    site.start(on=[seat(0, "gpu001", 2), seat(1, "gpu004", 2)], launch=shell(text, per="gpu"))
+
+    run = site.until(RunState.ENDED)
+
+    assert run.exit_code == 0, run.why
+    assert sorted(site.log(0).splitlines()) == [f"gpu001 rank {rank} local {rank} of 4 at 127.0.0.1 0,1" for rank in (0, 1)]
+    assert sorted(site.log(1).splitlines()) == [f"gpu004 rank {rank} local {rank - 2} of 4 at 127.0.0.1 0,1" for rank in (2, 3)]
+
+
+def test_workers_of_one_node_get_gpus_of_their_own_and_nodes_that_differ_a_job_each(site):
+    seats = (seat(0, "gpu001", 2), seat(1, "gpu001", 3), seat(2, "gpu002", 8))
+    site.start(on=seats, launch=shell("echo $CUDA_VISIBLE_DEVICES; sleep 60"))
+
+    run = site.until(RunState.RUNNING)
+    wait_until(lambda: site.log(0) and site.log(1) and site.log(2), what="the three workers to write")
+
+    shown = [set(site.log(index).strip().split(",")) for index in range(3)]
+    assert [len(one) for one in shown] == [2, 3, 8]
+    assert not shown[0] & shown[1]
+    assert len([line for line in site.mine() if "RUNNING" in line]) == 2
+    assert {worker.seat.index: len(worker.seat.gpus) for worker in run.workers} == {0: 2, 1: 3, 2: 8}
+
+
+def test_a_worker_that_fails_ends_its_gang(site):
+    text = 'if [ "$RANK" = 1 ]; then exit 9; fi; sleep 300'
+    site.start(on=[seat(0, "gpu001", 1), seat(1, "gpu002", 1)], launch=shell(text))
+
+    run = site.until(RunState.ENDED)
+
+    assert run.exit_code == 9
+
+
+def test_a_job_that_saves_is_signalled_then_asked_to_leave(site):
+    text = "trap 'echo saving' USR1; trap 'echo leaving; exit 0' TERM; echo up; while :; do sleep 0.1; done"
+    site.start(on=[seat(0, "gpu001", 1)], launch=shell(text), spec={**ROLES, "checkpoint": {"interval_s": 60}}, grace_seconds=2)
+    site.until(RunState.RUNNING)
+    wait_until(lambda: "up" in site.log(), what="it to be up")
+
+    site.backend.signal(key="j-1.1", sequence=2, signal=Signal.CHECKPOINT, now=now())
+    wait_until(lambda: "saving" in site.log(), what="it to save")
+    site.backend.signal(key="j-1.1", sequence=3, signal=Signal.TERMINATE, now=now())
+    run = site.until(RunState.ENDED)
+
+    assert run.exit_code == 0
+    assert "leaving" in site.log()
+
+
+def test_force_ends_at_once_and_a_late_start_does_nothing(site):
+    site.start(on=[seat(0, "gpu001", 8)], launch=shell("trap '' TERM; sleep 300"))
+    site.until(RunState.RUNNING)
+
+    site.backend.stop(key="j-1.1", sequence=5, force=True, now=now())
+    site.until(RunState.ENDED)
+    site.start(on=[seat(0, "gpu001", 8)], launch=shell("sleep 300"))
+
+    assert [line for line in site.mine() if "PENDING" in line or "RUNNING" in line] == []
+
+
+def test_a_submission_whose_answer_was_lost_is_found_again_and_never_doubled(site, monkeypatch):
+    """The console dies between Slurm's taking the job and writing its number down."""
+    lost = []
+    submit = site.client.submit
+
+    def submit_then_die(arguments, script):
+        lost.append(submit(arguments, script))
+        raise SlurmSilent("the answer was lost")
+
+    monkeypatch.setattr(site.client, "submit", submit_then_die)
+    with pytest.raises(SlurmSilent):
+        site.start(on=[seat(0, "gpu001", 1)], launch=shell("sleep 300"))
+    monkeypatch.undo()
+    site.restart()
+
+    site.start(on=[seat(0, "gpu001", 1)], launch=shell("sleep 300"))
+    site.until(RunState.RUNNING)
+
+    assert [job.id for job in site.client.jobs() if site.settings.tag in job.comment] == lost
+
+
+def test_a_double_that_came_late_is_cancelled_unstarted(site):
+    site.start(on=[seat(0, "gpu001", 1)], launch=shell("sleep 300"))
+    site.until(RunState.RUNNING)
+    (mine,) = (job for job in site.client.jobs() if site.settings.tag in job.comment)
+    late = site.client.submit(["--hold", f"--comment={mine.comment}", "--nodes=1", "--output=/dev/null", "--chdir=/"], "#!/bin/sh\nsleep 300\n")
+
+    site.backend.observe(now=now())
+
+    states = {job.id: job.state for job in site.client.jobs()}
+    assert states[late] == "CANCELLED"
+    assert states[mine.id] == "RUNNING"
+
+
+def test_a_node_that_goes_down_is_the_hardwares_fault(site):
+    site.start(on=[seat(0, "gpu002", 8)], launch=shell("sleep 300"))
+    site.until(RunState.RUNNING)
+
+    site.slurm.sh("scontrol", "update", "nodename=gpu002", "state=down", "reason=xid79")
+    try:
+        run = site.until(RunState.ENDED)
+    finally:
+        site.slurm.sh("scontrol", "update", "nodename=gpu002", "state=resume", check=False)
+
+    assert run.node_lost
+    assert "gpu002" in run.why
+
+
+def test_a_controller_that_is_away_is_told_in_time_and_nothing_is_lost(site):
+    site.start(on=[seat(0, "gpu001", 1)], launch=shell("echo up; sleep 300"))
+    site.until(RunState.RUNNING)
+
+    site.slurm.end("slurmctld")
+    try:
+        site.client.seconds = 2
+        with pytest.raises(SlurmSilent):
+            site.backend.observe(now=now())
+        with pytest.raises(SlurmSilent):
+            site.start("j-2.1", on=[seat(0, "gpu004", 1)], launch=shell("sleep 300"))
+    finally:
+        site.slurm.start_controller()
+        site.client.seconds = 5
+    wait_until(lambda: "UP" in site.slurm.sh("scontrol", "ping", check=False), what="the controller to be back")
+
+    assert site.until(RunState.RUNNING).state == RunState.RUNNING
+    site.start("j-2.1", on=[seat(0, "gpu004", 1)], launch=shell("sleep 300"))
+    site.until(RunState.RUNNING, "j-2.1")
+    assert len([line for line in site.mine() if "j-2.1" in line]) == 1
+
+
+def test_jobs_of_others_are_not_touched(site):
+    theirs = site.client.submit(["--nodes=1", "--gres=gpu:1", "--output=/dev/null", "--chdir=/"], "#!/bin/sh\nsleep 300\n")
+    try:
+        site.start(on=[seat(0, "gpu001", 1)], launch=shell("exit 0"))
+        site.until(RunState.ENDED)
+        site.backend.observe(now=now())
+
+        assert next(job for job in site.client.jobs() if job.id == theirs).state in ("PENDING", "RUNNING")
+    finally:
+        site.client.cancel([theirs])
+
+
+HOSTILE = "$(touch {mark}) `touch {mark}` '; touch {mark}; ' \" \n#SBATCH --comment=owned\n#SBATCH --nodelist=gpu004\n"
+
+
+def test_hostile_values_reach_no_shell_and_add_no_option(site):
+    mark = site.slurm.dir / "shared" / "owned"
+    mark.parent.chmod(0o777)
+    hostile = HOSTILE.format(mark=mark)
+    launch = {"command": ["/usr/bin/printf", "%s", hostile], "env": {"HOSTILE": hostile}}
+    site.start(on=[seat(0, "gpu001", 1)], launch=launch, spec=ROLES, owner=hostile, resume_from=hostile)
+
+    run = site.until(RunState.ENDED)
+
+    assert run.exit_code == 0, run.why
+    assert site.log() == hostile
+    assert not mark.exists()
+    assert all("owned" not in line for line in site.mine())
+
+
+@pytest.mark.parametrize(
+    ("launch", "words"),
+    [
+        ({"shell": "true", "workdir": "relative"}, "not an absolute path"),
+        ({"shell": "true", "env": {"A B": "1"}}, "not a name of a variable"),
+        ({"shell": "true", "secrets": {"A": "none"}}, "no secret"),
+        ({"shell": "true", "image": "x:1"}, "runs no images"),
+        ({}, "no command"),
+    ],
+)
+def test_what_can_never_run_is_refused_with_the_reason(site, launch, words):
+    with pytest.raises(BackendRefused, match=words):
+        site.start(on=[seat(0, "gpu001", 1)], launch=launch)
+
+
+def test_a_node_that_slurm_does_not_have_is_refused(site):
+    with pytest.raises(BackendRefused, match="knows no node"):
+        site.start(on=[seat(0, "gpu999", 1)], launch=shell("true"))
+
+
+def test_a_log_is_never_read_through_a_link(site):
+    site.start(on=[seat(0, "gpu001", 1)], launch=shell("true"))
+    site.until(RunState.ENDED)
+    folder = Path(SlurmRun.objects.get().state["folder"])
+    (folder / "worker-0.log").unlink()
+    (folder / "worker-0.log").symlink_to("/etc/shadow")
+
+    with pytest.raises((NotFound, Exception), match="cannot be read"):
+        site.log()
+
+
+def test_names_and_indices_are_read_as_slurm_writes_them():
+    assert hostlist("gpu[001-003,7],login,r[1-2]n[01-02]") == (
+        "gpu001", "gpu002", "gpu003", "gpu7", "login", "r1n01", "r1n02", "r2n01", "r2n02",
+    )  # fmt: skip
+    assert hostlist("") == ()
+    assert indices("gpu:h100:3(IDX:0-1,5)") == (0, 1, 5)
+    assert indices("gpu:h100:0(IDX:N/A)") == ()
+
+
+@pytest.fixture
+def rest(slurm) -> Iterator[str]:
+    if shutil.which("slurmrestd", path=PATH) is None or not slurm.has_jwt():
+        required("slurm", "slurmrestd with JWT is not installed (Debian packages slurmrestd and slurm-wlm-jwt-plugin).")
+    address = f"127.0.0.1:{free_port()}"
+    env = {**slurm.env, "SLURM_JWT": "daemon", "SLURMRESTD_SECURITY": "disable_user_check"}
+    command = ["slurmrestd", "-s", "openapi/v0.0.38", "-a", "rest_auth/jwt", address]
+    with (slurm.dir / "log/slurmrestd.log").open("wb") as log:
+        server = subprocess.Popen(command, env=env, stdout=log, stderr=log)
+    wait_until(lambda: accepts(int(address.rpartition(":")[2])), what="slurmrestd to listen")
+    yield f"http://{address}"
+    server.terminate()
+    server.wait(10)
+
+
+def test_slurmrestd_shows_the_same_as_the_commands(site, rest):
+    site.start(on=[seat(0, "gpu002", 4)], launch=shell("sleep 300"))
+    site.until(RunState.RUNNING)
+    by_rest = SlurmClient(replace(site.settings, rest_url=rest))
+
+    assert [(job.id, job.state, job.comment, job.gpus) for job in by_rest.jobs()] == [
+        (job.id, job.state, job.comment, job.gpus) for job in site.client.jobs()
+    ]
+    assert [(node.name, node.gres, node.cpus) for node in by_rest.nodes()] == [(node.name, node.gres, node.cpus) for node in site.client.nodes()]
+    (run,) = SlurmBackend(site.cluster.pk, site.settings, client=by_rest).observe(now=now())
+    assert run.state == RunState.RUNNING
+
+
+def test_a_slurmrestd_that_is_away_is_told_as_silence(site):
+    away = SlurmClient(replace(site.settings, rest_url=f"http://127.0.0.1:{free_port()}"))
+
+    with pytest.raises(SlurmSilent, match="does not answer"):
+        away.jobs()

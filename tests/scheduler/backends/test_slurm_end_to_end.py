@@ -1,0 +1,183 @@
+"""The whole way of a job on Slurm: submitted, placed by the engine, carried out by Slurm, put out for a higher class, resumed and completed."""
+
+import os
+from collections.abc import Iterator
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from gpufleet.core.models import AuditEntry
+from gpufleet.core.times import now
+from scheduler.backends.registry import Backends
+from scheduler.backends.slurm.backend import SlurmBackend
+from scheduler.backends.slurm.client import Settings, SlurmClient
+from scheduler.models import HOLDING, Attempt, Cluster, Gpu, Job, JobState, Node, Placement, SlurmCluster
+from scheduler.services.loop.runs import Stop, attempts_stop
+from scheduler.services.loop.tick import Memory, tick_run
+from tests import builders
+from tests.invariants import fleet_faults
+from tests.scheduler.backends.test_slurm import slurm  # noqa: F401 - a fixture
+from tests.scheduler.loop.worlds import leaf, submit
+from tests.servers import wait_until
+from tests.slurm import Slurm
+
+pytestmark = [pytest.mark.django_db, pytest.mark.slurm]
+
+
+class Console:
+    """The loop over a real Slurm, by the real clock."""
+
+    def __init__(self, slurm: Slurm, cluster: int) -> None:  # noqa: F811
+        shared = slurm.dir / "shared"
+        shared.mkdir(exist_ok=True)
+        user = "nobody" if os.getuid() == 0 else ""
+        self.slurm, self.cluster = slurm, cluster
+        self.settings = Settings(conf=str(slurm.conf), user=user, folder=str(shared), tag=os.urandom(4).hex())
+        self.client = SlurmClient(self.settings)
+        self.restart()
+
+    def restart(self) -> None:
+        self.slurm_backend = SlurmBackend(self.cluster, self.settings, client=self.client)
+        self.backends, self.memory = Backends({self.cluster: self.slurm_backend}), Memory()
+
+    def tick(self) -> None:
+        tick_run(holder="test", now=now(), backends=self.backends, memory=self.memory)
+
+    def until(self, job: Job, *states: str) -> Job:
+        def there() -> Job | None:
+            self.tick()
+            return Job.objects.filter(pk=job.pk, state__in=states).first()
+
+        return wait_until(there, seconds=60, what=f"{job.name} to be {' or '.join(states)}")
+
+    def alive(self) -> list[str]:
+        return sorted(job.comment.split(" ")[2] for job in self.client.jobs() if self.settings.tag in job.comment and not job.ended)
+
+
+@pytest.fixture
+def console(slurm: Slurm, settings: Any) -> Iterator[Console]:  # noqa: F811
+    settings.SCHEDULER = {**settings.SCHEDULER, "MIN_RUNTIME_S": 0, "HYSTERESIS_S": 0}
+    cluster = builders.cluster("hpc", backend="slurm")
+    for name in slurm.names:
+        builders.node(name, of=cluster, gpus=8)
+    console = Console(slurm, cluster.pk)
+    yield console
+    console.client.cancel([job.id for job in console.client.jobs() if console.settings.tag in job.comment and not job.ended])
+    wait_until(lambda: len(slurm.idle()) == len(slurm.names), seconds=30, what="all nodes to be idle")
+
+
+def job_on(text: str, *, workers: int = 1, gpus: int = 8, **more: Any) -> Job:
+    spec = {"roles": [{"name": "worker", "min": workers, "gpus": gpus, "cpus": 2}], **more.pop("spec", {})}
+    return submit(leaf("team", 32), gpus=gpus, workers=workers, at=now(), spec=spec, launch={"shell": text}, **more)
+
+
+def test_a_gang_of_four_nodes_runs_and_completes(console):
+    job = job_on('test "$WORLD_SIZE" = 4', workers=4)
+
+    console.until(job, JobState.COMPLETED)
+    console.tick()
+
+    assert Attempt.objects.get(job=job).exit_code == 0
+    assert not Placement.objects.filter(until__isnull=True).exists()
+    assert console.alive() == []
+    assert not fleet_faults()
+
+
+def test_a_higher_class_preempts_it_and_it_comes_back(console):
+    low = job_on("trap 'exit 1' TERM; while :; do sleep 0.1; done", workers=4, spec={"grace_s": 2}, name="low")
+    console.until(low, JobState.RUNNING)
+
+    high = job_on("sleep 1", workers=2, job_class="interactive", name="high")
+    console.until(high, JobState.COMPLETED)
+    console.until(low, JobState.RUNNING)
+
+    assert Attempt.objects.get(job=low, number=1).outcome == "preempted"
+    assert Attempt.objects.filter(job=low).count() == 2
+    assert not fleet_faults()
+
+
+def test_a_console_that_was_away_finds_what_runs_and_what_ended(console):
+    over = console.slurm.dir / "shared" / "over"
+    stays, ends = job_on("sleep 300", gpus=4, name="stays"), job_on(f"until [ -e {over} ]; do sleep 0.1; done; exit 4", gpus=4, name="ends")
+    for job in (stays, ends):
+        console.until(job, JobState.RUNNING)
+
+    console.restart()
+    over.touch()
+    console.until(ends, JobState.FAILED)
+
+    assert Attempt.objects.get(job=ends).exit_code == 4
+    assert Job.objects.get(pk=stays.pk).state in HOLDING
+    assert Attempt.objects.filter(job=stays).count() == 1
+    assert not fleet_faults()
+
+
+def test_a_cancelled_job_is_gone_from_slurm(console):
+    job = job_on("sleep 300", workers=2, spec={"grace_s": 1})
+    console.until(job, JobState.RUNNING)
+
+    attempts_stop(stops=[Stop(job.pk, JobState.CANCELLED, "cancelled", "Wrong data.", grace_seconds=1)], now=now())
+    console.until(job, JobState.CANCELLED)
+
+    wait_until(lambda: console.alive() == [], what="its Slurm jobs to be gone")
+    assert not fleet_faults()
+
+
+@pytest.fixture
+def shared(slurm):  # noqa: F811
+    folder = slurm.dir / "shared"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def inventory(*words: object) -> str:
+    out = StringIO()
+    call_command("inventory", *map(str, words), stdout=out)
+    return out.getvalue()
+
+
+def connect(slurm, shared, **more: str) -> str:  # noqa: F811
+    user = ["--user", "nobody"] if os.getuid() == 0 else []
+    options = [word for name, value in more.items() for word in (f"--{name}", value)]
+    return inventory("connect-slurm", "--cluster", "hpc", "--conf", slurm.conf, "--folder", shared, *user, *options)
+
+
+def test_a_cluster_is_connected_and_imported_and_a_second_import_changes_nothing(slurm, shared):  # noqa: F811
+    steps = connect(slurm, shared)
+    types = ("--gpu-type", "h100=H100-SXM-80GB:81559")
+    first = inventory("slurm", "--cluster", "hpc", *types, "--apply")
+    again = inventory("slurm", "--cluster", "hpc", *types, "--apply")
+
+    assert [line.split()[:2] for line in steps.splitlines()[:-1]] == [
+        ["ok", name] for name in ("controller", "nodes", "partition", "user", "folder", "submission")
+    ]
+    assert "Applied." in first
+    assert "Nothing to change." in again
+    assert Gpu.objects.filter(node__cluster__name="hpc").count() == 32
+    assert Node.objects.get(name="gpu003").domain.path == "spine/leaf1"
+    assert SlurmCluster.objects.get().cluster.backend == "slurm"
+    assert AuditEntry.objects.filter(action="slurm.connect").count() == 1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"), [({"partition": "none"}, "no partition none"), ({"user": "root"}, "never run as root"), ({"folder": "/none"}, "/none")]
+)
+def test_a_step_that_fails_is_named_and_nothing_is_kept(slurm, shared, wrong, words, capsys):  # noqa: F811
+    out = StringIO()
+    base = {"conf": str(slurm.conf), "folder": str(shared), "user": "nobody" if os.getuid() == 0 else ""}
+    options = [word for name, value in (base | wrong).items() for word in (f"--{name}", value)]
+    with pytest.raises(CommandError):
+        call_command("inventory", "connect-slurm", "--cluster", "hpc", *options, stdout=out)
+
+    assert words in next(line for line in out.getvalue().splitlines() if line.startswith("failed"))
+    assert not SlurmCluster.objects.exists()
+    assert not Cluster.objects.exists()
+
+
+def test_a_type_of_gres_that_nobody_named_is_asked_for(slurm, shared):  # noqa: F811
+    connect(slurm, shared)
+
+    with pytest.raises(CommandError, match="--gpu-type h100=NAME"):
+        inventory("slurm", "--cluster", "hpc")
