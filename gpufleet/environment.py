@@ -106,6 +106,23 @@ def _url(*schemes: str) -> Callable[[str], str]:
     return parse
 
 
+def _uids(text: str) -> tuple[int, int] | None:
+    """A range of user ids. Those below 1000 belong to the machine, and the last one of all means nobody."""
+    if not text:
+        return None
+    low, high = (int(part) for part in text.split("-"))
+    if not 1000 <= low <= high <= 2**32 - 3:
+        raise ValueError
+    return low, high
+
+
+def _node_words(text: str) -> tuple[str, ...]:
+    words = _words(text)
+    if any(len(word.split(":")) != 2 or not all(word.split(":")) for word in words):
+        raise ValueError
+    return words
+
+
 def _secret(text: str) -> str:
     if text and len(text) < 50:
         raise ValueError
@@ -179,13 +196,14 @@ VARIABLES = (
     Variable("GPUFLEET_OIDC_GROUPS_CLAIM", "the claim that lists a person's groups", str, "groups", "groups"),
     Variable("GPUFLEET_LOCAL", "on or off", _switch, "off", "off"),
     Variable("GPUFLEET_LOCAL_USER", "the name of a user of this machine, or empty", str, "", ""),
+    Variable("GPUFLEET_LOCAL_UIDS", "two numbers from 1000 on, such as 700000-765535, or empty", _uids, "", ""),
     Variable("GPUFLEET_LOCAL_SAME_USER", "1 or 0", _one, "0", "0"),
     Variable("GPUFLEET_LOCAL_CHECKPOINTS", "a folder, or empty: in the data folder", str, "", ""),
     Variable("GPUFLEET_LOCAL_LOGS_MIB", "1 to 10000000", _whole(1, 10_000_000), "4096", "4096"),
     Variable("GPUFLEET_LOCAL_CGROUP", "a folder of cgroup v2 that the console may write to, or empty", str, "", ""),
     Variable("GPUFLEET_VIRTUAL_GPUS", "0 to 64", _whole(0, 64), "0", "0"),
-    Variable("GPUFLEET_SECRETS_DIR", "a folder with a file a secret, or empty", str, "", ""),
-    Variable("GPUFLEET_SECRETS_ENV", "names of variables with commas between them", _words, "", ""),
+    Variable("GPUFLEET_SECRETS_DIR", "a folder with a folder for each node of the tree, or empty", str, "", ""),
+    Variable("GPUFLEET_SECRETS_ENV", "node:NAME of variables with commas between them, such as lab/vision:HUB", _node_words, "", ""),
 )
 
 

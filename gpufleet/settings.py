@@ -243,7 +243,7 @@ SCHEDULER = {
     )
 }
 # What runs on the console's own machine, and as whom; scheduler/backends/registry.py makes the local back-end's rules of it.
-_LOCAL = ("LOCAL", "LOCAL_USER", "LOCAL_SAME_USER", "LOCAL_CHECKPOINTS", "LOCAL_LOGS_MIB", "LOCAL_CGROUP", "SECRETS_DIR", "SECRETS_ENV")
+_LOCAL = ("LOCAL", "LOCAL_USER", "LOCAL_SAME_USER", "LOCAL_CHECKPOINTS", "LOCAL_LOGS_MIB", "LOCAL_CGROUP", "LOCAL_UIDS", "SECRETS_DIR", "SECRETS_ENV")
 LOCAL = {name: ENV[name] for name in _LOCAL}
 VIRTUAL_GPUS = ENV["VIRTUAL_GPUS"]
 # Where webhooks may lead, and when one that fails is given up; scheduler/notify/outgoing.py holds every address against it.

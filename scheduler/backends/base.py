@@ -70,6 +70,7 @@ class StartOrder:
     spec: dict[str, Any]  # Job.spec: what a model of progress needs to know
     token: str  # with which its ranks report checkpoints
     owner: str = ""
+    team: str = ""  # path of the job's queue: what is kept from other teams, and the secrets that it may have
     resume_from: str = ""  # location of the checkpoint it resumes from
     resume_step: int = 0
     grace_seconds: int = 30

@@ -12,7 +12,9 @@ depend on the console (`supervisor.py`). `Job.launch` says what to start:
 """
 
 import contextlib
+import errno
 import fcntl
+import grp
 import json
 import logging
 import os
@@ -22,12 +24,15 @@ import re
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +52,7 @@ from scheduler.backends.base import (
     WorkerSeat,
     whole_characters,
 )
-from scheduler.backends.manifests import checkpoints_in
+from scheduler.backends.manifests import FOLDER, Looker
 
 log = logging.getLogger(__name__)
 LOCAL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -60,6 +65,9 @@ MARK = "GPUFLEET_RUN_DIR"  # in the environment of all that a worker starts; a f
 # A supervisor that has not written its state so long after it was started never will.
 COME_UP = timedelta(seconds=20)
 SPAWN_SECONDS = 10
+# So long one look at all runs waits for the file systems of their checkpoints, and the end of a run for its last ones.
+LOOK_SECONDS = 1.0
+LAST_LOOK = timedelta(seconds=20)
 FACTS = Facts(resizes_in_place=False, creates_mig=False, runs_mps=False, runs_images=False, latency_ms=500)
 # Each look goes through the folders, so there are never more than so many of runs that are over; and so many are deleted at once.
 MOST_KEPT = 2_000
@@ -72,12 +80,13 @@ class Rules:
 
     user: str = ""
     same_user: bool = False
-    secrets: Callable[[str], str | None] = lambda _: None
+    secrets: Callable[[str, str], str | None] = lambda _name, _team: None  # by name and the path of the job's queue
     allowed: Callable[[], str] = lambda: ""
     report_url: str = ""
     checkpoints: Path | None = None  # instead of a folder beside the runs
     log_segment: int = 4 * 1024 * 1024
     log_segments: int = 8
+    uids: tuple[int, int] | None = None  # the first and the last of those that jobs get, one each
     cgroup: Path | None = None  # of version 2, in which each worker gets one of its own; None: what a job asks for of the host binds only the plan
     kept_bytes: int = 4 * 1024**3  # of the folders of runs that are over
 
@@ -91,6 +100,7 @@ class Account:
     uid: int | None = None
     gid: int | None = None
     groups: tuple[int, ...] = ()
+    alone: bool = False  # nobody but one job has this uid
 
 
 @dataclass(slots=True)
@@ -105,6 +115,7 @@ class Run:
     stopping: str = ""  # since when it has been asked to leave
     term_at: str = ""  # and when it is told so more clearly
     killed: bool = False
+    uid: int | None = None  # that nobody but this job has
 
     @property
     def never_begun(self) -> bool:
@@ -114,6 +125,8 @@ class Run:
 class LocalBackend:
     def __init__(self, folder: Path, rules: Rules) -> None:
         self.folder, self.rules = folder, rules
+        self._looker = Looker()
+        self._waits_left = 0.0
 
     @property
     def facts(self) -> Facts:
@@ -140,19 +153,25 @@ class LocalBackend:
             raise BackendError(f"The files of {key} can't be used: {fault}") from fault
 
     def start(self, order: StartOrder, *, now: datetime) -> None:
-        account = self._account()
-        argv, cwd = _argv(order.launch), _workdir(order.launch, account)
-        secrets = self._secrets(order.launch)
+        argv = _argv(order.launch)
+        secrets = self._secrets(order)
+        account = self._account(order)
+        cwd = _workdir(order.launch, account)
         env = _environment(order.launch, account)
         with self._run(order.key) as place:
             run = _read(place)
             if run is not None and (run.never_begun or run.sequence > order.sequence):
                 return
-            checkpoints = self._checkpoint_folder(order, account)
+            try:
+                checkpoints = self._checkpoint_folder(order, account)
+            except BackendRefused:
+                if run is None:
+                    shutil.rmtree(place, ignore_errors=True)
+                raise
             if run is None:
                 # The port is chosen once: who is started after a kill in between must meet the others.
                 port = _free_port()
-                run = Run(order.key, order.sequence, now.isoformat(), [], str(checkpoints))
+                run = Run(order.key, order.sequence, now.isoformat(), [], str(checkpoints), uid=account.uid if account.alone else None)
                 run.workers = [asdict(seat) | {"port": port, "grace": order.grace_seconds} for seat in order.workers]
                 _write(place, run)
             ranks = _ranks(order, int(run.workers[0]["port"]))
@@ -214,6 +233,7 @@ class LocalBackend:
             "uid": account.uid,
             "gid": account.gid,
             "groups": list(account.groups),
+            "apart": account.uid is not None and not namespaces_missing(),
             "log_segment": self.rules.log_segment,
             "log_segments": self.rules.log_segments,
             "limits": limits,
@@ -303,6 +323,8 @@ class LocalBackend:
                     sent += 1
             if number == _KILL:
                 supervisor.end_marked(f"{MARK}={spot}")
+        if number == _KILL and run.uid is not None:
+            supervisor.end_user(run.uid)
         return sent
 
     def forget(self, *, keys: Sequence[str], now: datetime) -> None:
@@ -312,9 +334,10 @@ class LocalBackend:
                 run = _read(place)
                 if run is None:
                     shutil.rmtree(place, ignore_errors=True)
-                elif self._seen(place, run, now).state == RunState.ENDED:
+                elif self._is_over(place, run, now):
                     with contextlib.suppress(FileNotFoundError):
                         (place / "run.json").replace(place / "forgotten.json")
+                        self._looker.drop(Path(run.checkpoints))
 
     def tidy(self) -> int:
         """Delete the folders of forgotten runs, the oldest first, until the rest is within bounds. Their checkpoints lie elsewhere and stay."""
@@ -339,18 +362,27 @@ class LocalBackend:
 
     def observe(self, *, now: datetime) -> tuple[SeenRun, ...]:
         found = []
+        self._waits_left = LOOK_SECONDS
         for place in sorted(self.folder.glob("runs/*/run.json")):
             try:
                 with self._run(place.parent.name) as folder:
                     run = _read(folder)
-                    if run is not None:
-                        seen = self._seen(folder, run, now)
+                    if run is not None and (seen := self._seen(folder, run, now)) is not None:
                         self._see_to(folder, run, seen, now)
                         found.append(seen)
             except BackendError as fault:
-                # The others are no worse for it. Whoever misses this one for long enough gives it up.
+                # The others are no worse for it. A run that is missed for long enough is given up.
                 log.warning("%s", fault)
+            except Exception:
+                log.exception("The run %s could not be looked at", place.parent.name)
         return tuple(found)
+
+    def _checkpoints(self, run: Run) -> tuple[tuple[SeenCheckpoint, ...], bool]:
+        """The newest checkpoints, and whether they are as they are now. All runs of a look wait for file systems no longer than one may."""
+        began = time.monotonic()
+        found, fresh = self._looker.seen(Path(run.checkpoints), wait=max(0.0, self._waits_left))
+        self._waits_left -= time.monotonic() - began
+        return tuple(SeenCheckpoint(one.step, one.location, one.shards_expected, one.shards, one.at) for one in found), fresh
 
     def news(self, *, now: datetime) -> tuple[SeenRun, ...]:
         """All: a machine has few runs, and their processes tell nobody when they end."""
@@ -359,7 +391,8 @@ class LocalBackend:
     def next_event_at(self, *, now: datetime) -> datetime | None:
         return now + timedelta(seconds=1) if any(self.folder.glob("runs/*/run.json")) else None
 
-    def _seen(self, place: Path, run: Run, now: datetime) -> SeenRun:
+    def _seen(self, place: Path, run: Run, now: datetime) -> SeenRun | None:
+        """None: it has ended, and its last checkpoints are still being looked at."""
         if run.never_begun:
             at = datetime.fromisoformat(run.at)
             return SeenRun(run.key, run.sequence, RunState.ENDED, (), ended_at=at, exit_code=143, why="Ended before it was begun.")
@@ -376,6 +409,9 @@ class LocalBackend:
         bad = min(wrong, key=lambda look: look.ended or now, default=None)
         starts = [look.started for _, look in workers if look.started is not None]
         ends = [look.ended for _, look in workers if look.ended is not None]
+        checkpoints, fresh = self._checkpoints(run)
+        if state == RunState.ENDED and not fresh and now - max(ends, default=now) < LAST_LOOK:
+            return None
         return SeenRun(
             key=run.key,
             sequence=run.sequence,
@@ -386,10 +422,11 @@ class LocalBackend:
             exit_code=None if state != RunState.ENDED else bad.exit_code if bad is not None else 0,
             why="" if bad is None else bad.why,
             node_lost=bad is not None and bad.exit_code is None,
-            checkpoints=tuple(
-                SeenCheckpoint(one.step, one.location, one.shards_expected, one.shards, one.at) for one in checkpoints_in(Path(run.checkpoints))
-            ),
+            checkpoints=checkpoints,
         )
+
+    def _is_over(self, place: Path, run: Run, now: datetime) -> bool:
+        return all(self._worker(place, run, worker, now).state == RunState.ENDED for worker in run.workers)
 
     def _worker(self, place: Path, run: Run, worker: Mapping[str, Any], now: datetime) -> "Look":
         name = f"{worker['role']} {worker['index']}"
@@ -464,18 +501,25 @@ class LocalBackend:
 
     # What a job may use
 
-    def _account(self) -> Account:
+    def _account(self, order: StartOrder) -> Account:
+        """Whom the job's processes run as. Refused where that would not keep it from others' work."""
         if why := self.rules.allowed():
             raise BackendRefused(why)
         own = pwd.getpwuid(os.getuid())
+        if self.rules.uids is not None and not self.rules.same_user:
+            account = self._account_of_range(order)
+        else:
+            account = self._account_named(own)
+        if account.uid is not None and (why := self.not_apart()):
+            self._only_team(order.team, why)
+        return account
+
+    def _account_named(self, own: pwd.struct_passwd) -> Account:
         if not self.rules.user:
             if self.rules.same_user:
                 return Account(own.pw_name, own.pw_dir)
-            raise BackendRefused("Local jobs need a user of their own: GPUFLEET_LOCAL_USER names none.")
-        try:
-            found = pwd.getpwnam(self.rules.user)
-        except KeyError:
-            raise BackendRefused(f"There is no user {self.rules.user} on this machine (GPUFLEET_LOCAL_USER).") from None
+            raise BackendRefused("Local jobs need users of their own: set GPUFLEET_LOCAL_UIDS, or GPUFLEET_LOCAL_USER for one team.")
+        found = self._user()
         if found.pw_uid == own.pw_uid:
             if self.rules.same_user:
                 return Account(own.pw_name, own.pw_dir)
@@ -484,27 +528,205 @@ class LocalBackend:
             raise BackendRefused("Local jobs never run as root.")
         if os.getuid() != 0:
             raise BackendRefused(f"Only a console that runs as root can start jobs as {self.rules.user}.")
-        return Account(found.pw_name, found.pw_dir, found.pw_uid, found.pw_gid, tuple(os.getgrouplist(found.pw_name, found.pw_gid)))
+        return Account(found.pw_name, found.pw_dir, found.pw_uid, found.pw_gid, _groups_of(found))
 
-    def _secrets(self, launch: Mapping[str, Any]) -> dict[str, str]:
+    def _user(self) -> pwd.struct_passwd:
+        try:
+            return pwd.getpwnam(self.rules.user)
+        except KeyError:
+            raise BackendRefused(f"There is no user {self.rules.user} on this machine (GPUFLEET_LOCAL_USER).") from None
+
+    def _account_of_range(self, order: StartOrder) -> Account:
+        if os.getuid() != 0:
+            raise BackendRefused("Only a console that runs as root can start jobs as users of GPUFLEET_LOCAL_UIDS.")
+        groups: tuple[int, ...] = ()
+        if self.rules.user:
+            named = self._user()
+            if named.pw_uid == 0:
+                raise BackendRefused("Local jobs never run as root.")
+            groups = _groups_of(named)
+        uid = self._uid_of(order.job)
+        if why := _taken(uid):
+            raise BackendRefused(f"{why}; GPUFLEET_LOCAL_UIDS must be a range that nothing else uses.")
+        home = str(self._checkpoint_root() / order.job / "home")
+        return Account(f"gpufleet-{uid}", home, uid, uid, groups, alone=True)
+
+    def _uid_of(self, job: str) -> int:
+        """The uid of a job, the same for all of its attempts. It goes to another job when nothing of this one is left on the machine."""
+        assert self.rules.uids is not None
+        low, high = self.rules.uids
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o750)
+        with (self.folder / "uids.lock").open("a") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            path = self.folder / "uids.json"
+            known: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"last": low - 1, "jobs": {}}
+            jobs: dict[str, int] = known["jobs"]
+            if low <= jobs.get(job, -1) <= high:
+                return jobs[job]
+            taken = set(jobs.values())
+            if len(taken) >= high - low + 1:
+                jobs = {name: uid for name, uid in jobs.items() if self._is_on_disk(name)}
+                taken = set(jobs.values())
+            last = known["last"] if low <= known["last"] <= high else low - 1
+            uid = next((one for one in (*range(last + 1, high + 1), *range(low, last + 1)) if one not in taken), None)
+            if uid is None:
+                raise BackendError("Every uid of GPUFLEET_LOCAL_UIDS belongs to a job whose checkpoints are kept. Delete some, or widen the range.")
+            jobs[job] = uid
+            supervisor.write_whole(path, {"last": uid, "jobs": jobs})
+            return uid
+
+    def _is_on_disk(self, job: str) -> bool:
+        return os.path.lexists(self._checkpoint_root() / job) or any(self.folder.glob(f"runs/{job}.*"))
+
+    def not_apart(self) -> str:
+        """Why jobs that run as other users than the console are not kept from each other; empty: they are."""
+        if self.rules.uids is None:
+            return f"all local jobs run as {self.rules.user} (GPUFLEET_LOCAL_UIDS gives each a user of its own)"
+        if (why := namespaces_missing()) and not proc_hides_others():
+            return f"every process of this machine is visible to all jobs: there are no PID namespaces ({why}), and /proc has no hidepid"
+        return ""
+
+    def _only_team(self, team: str, why: str) -> None:
+        """Where jobs cannot be kept apart, only those of one team run: of the first that comes."""
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o750)
+        path = self.folder / "only-team.json"
+        if not path.exists():
+            supervisor.write_whole(path, team)
+        first = json.loads(path.read_text())
+        if first != team:
+            raise BackendRefused(f"This machine runs jobs of {first or 'one team'} only, as {why}.")
+
+    def _secrets(self, order: StartOrder) -> dict[str, str]:
         found = {}
-        for variable, name in (launch.get("secrets") or {}).items():
-            value = self.rules.secrets(str(name))
+        for variable, name in (order.launch.get("secrets") or {}).items():
+            value = self.rules.secrets(str(name), order.team)
             if not NAME.fullmatch(variable):
-                raise BackendRefused(f"{variable!r} is no name of a variable.")
+                raise BackendRefused(f"{variable!r} is not a name of a variable.")
             if value is None:
-                raise BackendRefused(f"There is no secret {name!r}. Its operator keeps secrets as files in GPUFLEET_SECRETS_DIR.")
+                raise BackendRefused(f"There is no secret {str(name)!r} for {order.team or 'this job'}.")
+            if "\0" in value:
+                raise BackendRefused(f"The secret {str(name)!r} holds a character that no variable can hold.")
             found[variable] = value
         return found
 
+    def _checkpoint_root(self) -> Path:
+        return self.rules.checkpoints or self.folder / "checkpoints"
+
     def _checkpoint_folder(self, order: StartOrder, account: Account) -> Path:
-        job = (self.rules.checkpoints or self.folder / "checkpoints") / order.job
-        place = job / str(order.attempt)
-        place.mkdir(parents=True, exist_ok=True, mode=0o750)
+        """Where the attempt saves its work. The job owns this folder and nothing above it.
+
+        Everything goes by descriptors that follow no link, and what is there already is only taken if it is ours or the job's.
+        """
+        if not KEY.fullmatch(order.job):
+            raise BackendRefused(f"{order.job!r} is not a name of a job.")
+        root = self._checkpoint_root()
+        try:
+            root.mkdir(parents=True, exist_ok=True, mode=0o750 if account.uid is None else 0o751)
+            self._can_be_entered(root, account)
+            top = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            with _closing(top):
+                job = _own_folder(top, order.job, account, ours=True)
+                with _closing(job):
+                    for name in (str(order.attempt), *(["home"] if account.alone else [])):
+                        os.close(_own_folder(job, name, account, ours=False))
+        except OSError as fault:
+            raise BackendError(f"The checkpoint folder of {order.job} cannot be made: {fault}") from fault
+        return root / order.job / str(order.attempt)
+
+    def _can_be_entered(self, root: Path, account: Account) -> None:
+        if account.uid is None:
+            return
+        look = root.stat()
+        if account.alone and look.st_mode & 0o022 and not look.st_mode & stat.S_ISVTX:
+            raise BackendRefused(f"Others may write to {root}, where all jobs save their work: take that right away.")
+        mine = {account.gid, *account.groups}
+        for path in (root.resolve(), *root.resolve().parents):
+            look = path.stat()
+            bit = 0o100 if look.st_uid == account.uid else 0o010 if look.st_gid in mine else 0o001
+            if not look.st_mode & bit:
+                raise BackendRefused(f"Jobs of another user cannot enter {path}: name another folder in GPUFLEET_LOCAL_CHECKPOINTS.")
+
+
+@contextmanager
+def _closing(descriptor: int) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _own_folder(parent: int, name: str, account: Account, *, ours: bool) -> int:
+    """A folder that is there or is made, open. `ours`: it stays the console's, and the job may only pass through."""
+    made = False
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(name, 0o750, dir_fd=parent)
+        made = True
+    try:
+        found = os.open(name, FOLDER, dir_fd=parent)
+    except OSError as fault:
+        if fault.errno in (errno.ELOOP, errno.ENOTDIR):
+            raise BackendRefused(f"The checkpoint folder {name} is not a folder: something else has been put there.") from None
+        raise
+    try:
+        owner = os.fstat(found).st_uid
+        if not made and owner not in {os.getuid(), account.uid}:
+            raise BackendRefused(f"The checkpoint folder {name} belongs to another user ({owner}).")
         if account.uid is not None and account.gid is not None:
-            for one in (job, place):
-                os.chown(one, account.uid, account.gid)
-        return place
+            # Earlier versions gave the parent to the job as well: it is taken back.
+            os.fchown(found, os.getuid() if ours else account.uid, account.gid)
+            os.fchmod(found, 0o750)
+    except BaseException:
+        os.close(found)
+        raise
+    return found
+
+
+def _groups_of(user: pwd.struct_passwd) -> tuple[int, ...]:
+    groups = tuple(os.getgrouplist(user.pw_name, user.pw_gid))
+    if 0 in groups:
+        raise BackendRefused(f"{user.pw_name} is in the group of root; local jobs never are (GPUFLEET_LOCAL_USER).")
+    return groups
+
+
+def _taken(uid: int) -> str:
+    """What else a uid of the range belongs to: a user or group of the machine, or a range for somebody's containers."""
+    with contextlib.suppress(KeyError):
+        return f"The uid {uid} is that of {pwd.getpwuid(uid).pw_name}"
+    with contextlib.suppress(KeyError):
+        return f"The gid {uid} is that of the group {grp.getgrgid(uid).gr_name}"
+    for path in (Path("/etc/subuid"), Path("/etc/subgid")):
+        with contextlib.suppress(OSError):
+            for line in path.read_text(errors="replace").splitlines():
+                name, _, rest = line.partition(":")
+                first, _, count = rest.partition(":")
+                if first.isdigit() and count.isdigit() and int(first) <= uid < int(first) + int(count):
+                    return f"The uid {uid} is one that {path} gives to {name}"
+    return ""
+
+
+@cache
+def namespaces_missing() -> str:
+    """Why this machine has no PID namespaces for jobs; empty: it has."""
+    if os.getuid() != 0:
+        return "the console does not run as root"
+    asked = subprocess.run(
+        [sys.executable, "-I", "-S", supervisor.__file__, "probe"],
+        capture_output=True,
+        text=True,
+        env={"PATH": LOCAL_PATH, "LANG": "C.UTF-8"},
+        timeout=SPAWN_SECONDS,
+        check=False,
+    )
+    return asked.stdout.strip() if asked.returncode == 0 else asked.stderr.strip()[-200:] or "the kernel refused"
+
+
+def proc_hides_others() -> bool:
+    """Whether /proc shows each user only their own processes."""
+    for line in Path("/proc/mounts").read_text().splitlines():
+        _, place, kind, options, *_ = line.split()
+        if (place, kind) == ("/proc", "proc"):
+            return any(one.startswith("hidepid=") and one not in ("hidepid=0", "hidepid=off") for one in options.split(","))
+    return False
 
 
 _USR1, _TERM, _KILL = int(signal.SIGUSR1), int(signal.SIGTERM), int(signal.SIGKILL)
@@ -536,14 +758,16 @@ def _workdir(launch: Mapping[str, Any], account: Account) -> str:
     wanted = str(launch.get("workdir") or "")
     if wanted and not wanted.startswith("/"):
         raise BackendRefused(f"The working directory {wanted} is no absolute path.")
-    return wanted or (account.home if Path(account.home).is_dir() else "/")
+    return wanted or (account.home if account.alone or Path(account.home).is_dir() else "/")
 
 
 def _environment(launch: Mapping[str, Any], account: Account) -> dict[str, str]:
     given = {str(name): str(value) for name, value in (launch.get("env") or {}).items()}
     for name in given:
         if not NAME.fullmatch(name):
-            raise BackendRefused(f"{name!r} is no name of a variable.")
+            raise BackendRefused(f"{name!r} is not a name of a variable.")
+        if "\0" in given[name]:
+            raise BackendRefused(f"The variable {name} holds a character that no variable can hold.")
     return {"PATH": LOCAL_PATH, "HOME": account.home, "USER": account.name, "LOGNAME": account.name, "LANG": "C.UTF-8", **given}
 
 

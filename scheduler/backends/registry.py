@@ -1,7 +1,5 @@
 """Which back-end a cluster has. One object a cluster and process, so that what a back-end remembers between calls is kept."""
 
-import os
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -16,6 +14,7 @@ from gpufleet.core.times import now
 from scheduler.backends.base import Backend, BackendError, Facts
 from scheduler.backends.local import FACTS, LocalBackend, Rules
 from scheduler.backends.memory import DatabaseStore
+from scheduler.backends.secrets import secret_value
 from scheduler.backends.simulated import SimulatedBackend
 from scheduler.backends.slurm.backend import FACTS as SLURM_FACTS
 from scheduler.backends.slurm.backend import SlurmBackend
@@ -25,7 +24,6 @@ from scheduler.models import Cluster, Node, SlurmCluster
 FULL_LOOK = timedelta(seconds=30)
 CLUSTERS = Prepared[Cluster](lambda: Cluster.objects.order_by("pk"))
 SIMULATED, LOCAL, SLURM = "simulated", "local", "slurm"
-SECRET = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
@@ -110,8 +108,12 @@ def _made(cluster: Cluster) -> Backend:
         row = SlurmCluster.objects.filter(cluster=cluster).first()
         if row is None:
             raise UnknownBackend(f"Cluster {cluster.name} is not connected to Slurm yet.")
-        return SlurmBackend(cluster.pk, slurm_settings(row), secrets=secret_named, report_url=report_url())
+        return SlurmBackend(cluster.pk, slurm_settings(row), secrets=_secret, report_url=report_url())
     raise UnknownBackend(f"Cluster {cluster.name} names the back-end {cluster.backend}, which does not exist.")
+
+
+def _secret(name: str, team: str) -> str | None:
+    return secret_value(name, team=team)
 
 
 def _type_of(cluster: int, node: str) -> str:
@@ -134,10 +136,11 @@ def local_rules() -> Rules:
     return Rules(
         user=chosen["LOCAL_USER"],
         same_user=chosen["LOCAL_SAME_USER"],
-        secrets=secret_named,
+        secrets=_secret,
         allowed=why_not_local,
         report_url=report_url(),
         checkpoints=Path(chosen["LOCAL_CHECKPOINTS"]) if chosen["LOCAL_CHECKPOINTS"] else None,
+        uids=chosen["LOCAL_UIDS"],
         cgroup=Path(chosen["LOCAL_CGROUP"]) if chosen["LOCAL_CGROUP"] else None,
         kept_bytes=1024**2 * chosen["LOCAL_LOGS_MIB"],
     )
@@ -156,15 +159,3 @@ def why_not_local() -> str:
         if User.objects.filter(is_active=True).count() > 1:
             return "GPUFLEET_LOCAL_SAME_USER is for a console of one person; several have accounts."
     return ""
-
-
-def secret_named(name: str) -> str | None:
-    """A secret that the operator keeps for jobs: a file of that name, or a variable that the settings let through."""
-    if not SECRET.fullmatch(name):
-        return None
-    chosen = settings.LOCAL
-    if chosen["SECRETS_DIR"]:
-        path = Path(chosen["SECRETS_DIR"]) / name
-        if path.is_file():
-            return path.read_text().rstrip("\n")
-    return os.environ.get(name) if name in chosen["SECRETS_ENV"] else None

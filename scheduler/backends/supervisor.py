@@ -7,15 +7,17 @@ and in no process list. Its folder is its memory, and what the console knows of 
     state.json    what it is: its processes with their start times (a process id alone may be another's by now), and how they ended
     log.<offset>  what the processes write, in segments that are named for where they begin; the oldest go
 
-Each rank is a process group of its own. When the first of a worker's ranks fails the others are ended, and when the last has ended nothing is left of
-what they started, also not what has made itself independent: it is known by its environment.
+Each rank is a process group of its own. When the first of a worker's ranks fails, the others are ended. When the last has ended, nothing that they
+started is left: the supervisor adopts every orphan below it (a subreaper), and the ranks of another user live in a PID namespace that ends as one.
 """
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import json
 import os
+import re
 import selectors
 import signal
 import subprocess
@@ -23,11 +25,20 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NoReturn
 
 TERM_SECONDS = 10.0
+# So long the end of a worker's last processes is waited for; what the kernel cannot end by then (a device that does not answer) is left to it.
+END_SECONDS = 20.0
 LONGEST_LINE = 64 * 1024
 REDACTED = b"[secret]"
+# Shorter secrets would blacken ordinary words; so would short lines of long ones.
+SHORTEST_SECRET = 4
+SHORTEST_LINE = 8
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 36, 38
+CLONE_NEWNS, CLONE_NEWPID = 0x0002_0000, 0x2000_0000
+MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REC, MS_PRIVATE = 0x2, 0x4, 0x8, 0x4000, 0x4_0000
 
 
 def started_ticks(pid: int) -> int | None:
@@ -60,6 +71,141 @@ def catches(pid: int, number: int) -> bool:
     return bool(mask >> (number - 1) & 1)
 
 
+def end_user(uid: int) -> None:
+    """Kill every process of a user that one job has for itself."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if entry.stat().st_uid == uid:
+                    os.kill(int(entry.name), signal.SIGKILL)
+
+
+def descendants(top: int) -> list[int]:
+    """All processes below one."""
+    below: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                below.setdefault(int(fields[1]), []).append(int(entry.name))
+    found, open_ones = [], [top]
+    while open_ones:
+        children = below.pop(open_ones.pop(), [])
+        found += children
+        open_ones += children
+    return found
+
+
+def _system(name: str, *arguments: Any) -> None:
+    """A call of the C library that Python has no name for."""
+    library = ctypes.CDLL(None, use_errno=True)
+    if getattr(library, name)(*arguments) == -1:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), name)
+
+
+def own_proc() -> None:
+    """Show this process, and what it starts, only the processes of its own PID namespace."""
+    _system("unshare", CLONE_NEWNS)
+    _system("mount", b"none", b"/", None, ctypes.c_ulong(MS_REC | MS_PRIVATE), None)
+    _system("mount", b"proc", b"/proc", b"proc", ctypes.c_ulong(MS_NOSUID | MS_NODEV | MS_NOEXEC), None)
+
+
+def first_process() -> int:
+    """Begin a PID namespace, in which all later children of this process are. Returns its first process, with which all the others end."""
+    _system("unshare", CLONE_NEWPID)
+    pid = os.fork()
+    if pid == 0:
+        _be_first()
+    return pid
+
+
+def _be_first() -> NoReturn:
+    try:
+        _system("prctl", PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        os.closerange(0, 1024)
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries the orphans that come to it
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+        while True:
+            signal.pause()
+    finally:
+        os._exit(1)
+
+
+def probe() -> str:
+    """Why jobs cannot have a PID namespace and a /proc of their own on this machine; empty: they can."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(read)
+        fault = ""
+        try:
+            first = first_process()
+            second = os.fork()
+            if second == 0:
+                own_proc()
+                os._exit(0 if Path("/proc/self").exists() and os.getpid() == 2 else 1)
+            if os.waitpid(second, 0)[1]:
+                fault = "a /proc of its own could not be mounted"
+            os.kill(first, signal.SIGKILL)
+        except OSError as refused:
+            fault = f"{refused.filename}: {refused.strerror}"
+        os.write(write, fault.encode())
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read, "rb") as answer:
+        said = answer.read().decode()
+    return said if os.waitpid(child, 0)[1] == 0 else said or "the kernel refused"
+
+
+class Redactor:
+    """Replaces secrets in a stream, wherever it is cut. What may be the beginning of a secret is held back until it is known not to be.
+
+    A secret of several lines is known as a whole, as it looks with its line ends escaped, and by each of its lines that is long enough.
+    """
+
+    def __init__(self, secrets: list[bytes]) -> None:
+        forms: set[bytes] = set()
+        for secret in secrets:
+            forms |= {
+                secret,
+                secret.replace(b"\n", b"\r\n"),
+                secret.replace(b"\n", b"\\n"),
+                json.dumps(secret.decode(errors="replace"))[1:-1].encode(),
+            }
+            if b"\n" in secret:
+                forms |= {line.strip() for line in secret.split(b"\n") if len(line.strip()) >= SHORTEST_LINE}
+        self.forms = sorted((one for one in forms if len(one) >= SHORTEST_SECRET), key=lambda one: (-len(one), one))
+        self.pattern = re.compile(b"|".join(map(re.escape, self.forms))) if self.forms else None
+        self.heads = re.compile(b"(?=%s)" % b"|".join(re.escape(form[:SHORTEST_SECRET]) for form in self.forms))
+        self.longest = max(map(len, self.forms), default=0)
+
+    def pass_on(self, data: bytes, *, last: bool = False) -> tuple[bytes, bytes]:
+        """What may be shown of it, and what is held back."""
+        if self.pattern is None:
+            return data, b""
+        shown: list[bytes] = []
+        begin = 0
+        for match in self.pattern.finditer(data):
+            if not last and self._may_go_on(data, match.start()):
+                return b"".join([*shown, data[begin : match.start()]]), data[match.start() :]
+            shown += [data[begin : match.start()], REDACTED]
+            begin = match.end()
+        end = len(data)
+        if not last:
+            early = [match.start() for match in self.heads.finditer(data, max(begin, end - self.longest + 1))]
+            late = range(max(begin, end - SHORTEST_SECRET + 1), end)
+            end = next((place for place in (*early, *late) if self._may_go_on(data, place)), end)
+        return b"".join([*shown, data[begin:end]]), data[end:]
+
+    def _may_go_on(self, data: bytes, place: int) -> bool:
+        """Whether all from here on is the beginning of something longer."""
+        length = len(data) - place
+        rest = data[place:] if length < self.longest else b""
+        return bool(rest) and any(len(form) > length and form.startswith(rest) for form in self.forms)
+
+
 def write_whole(path: Path, document: Any) -> None:
     """All of it or nothing, whenever the machine stops."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
@@ -71,22 +217,23 @@ def write_whole(path: Path, document: Any) -> None:
 
 
 class Log:
-    """Segments of a bounded size; only so many are kept. Secrets are blackened line by line."""
+    """Segments of a bounded size; only so many are kept. Secrets are blackened before anything is written."""
 
     def __init__(self, folder: Path, *, segment: int, segments: int, secrets: list[bytes]) -> None:
         self.folder, self.segment, self.segments = folder, segment, segments
-        self.secrets = sorted((one for one in secrets if len(one) >= 4), key=len, reverse=True)
+        self.redactor = Redactor(secrets)
         self.offset = self.begun = 0
         self.file = self._open()
-        self.rest: dict[int, bytes] = {}
+        self.held: dict[int, bytes] = {}  # what may be the beginning of a secret
+        self.rest: dict[int, bytes] = {}  # lines that have not ended
 
     def _open(self) -> BinaryIO:
         return (self.folder / f"log.{self.offset:015}").open("ab", buffering=0)
 
     def feed(self, source: int, data: bytes, prefix: bytes) -> None:
         """Take in what a process wrote; whole lines are written on."""
-        held = self.rest.pop(source, b"") + data
-        *lines, rest = held.split(b"\n")
+        shown, self.held[source] = self.redactor.pass_on(self.held.pop(source, b"") + data)
+        *lines, rest = (self.rest.pop(source, b"") + shown).split(b"\n")
         if len(rest) > LONGEST_LINE:
             lines, rest = [*lines, rest], b""
         if lines:
@@ -95,12 +242,12 @@ class Log:
             self.rest[source] = rest
 
     def drain(self, source: int, prefix: bytes) -> None:
-        if rest := self.rest.pop(source, b""):
-            self.write(prefix + rest + b"\n")
+        shown, _ = self.redactor.pass_on(self.held.pop(source, b""), last=True)
+        if rest := self.rest.pop(source, b"") + shown:
+            *lines, end = rest.split(b"\n")
+            self.write(b"".join(prefix + line + b"\n" for line in [*lines, *([end] if end else [])]))
 
     def write(self, data: bytes) -> None:
-        for secret in self.secrets:
-            data = data.replace(secret, REDACTED)
         with contextlib.suppress(OSError):
             # A full disk must not stop the work: what can't be written is missing from the log.
             while data:
@@ -207,6 +354,7 @@ class Worker:
         }
         self.ending_since: float | None = None
         self.fence = Fence(order.get("limits"))
+        self.first: int | None = None  # process of the ranks' PID namespace
 
     def keep(self) -> None:
         write_whole(self.folder / "state.json", self.state)
@@ -216,14 +364,20 @@ class Worker:
         if self.fence.missing:
             self.log.write(f"gpufleet: no limits on memory and processors ({self.fence.missing})\n".encode())
         try:
+            _system("prctl", PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+            if self.order.get("apart"):
+                self.first = first_process()
             with self.fence.inside():
                 for rank in self.order["ranks"]:
                     self._start(rank)
-        except OSError as fault:
+        except (OSError, ValueError, subprocess.SubprocessError) as fault:
             self._kill(signal.SIGKILL)
-            words = f"{self.order['argv'][0]}: {os.strerror(fault.errno or errno.EIO)}"
-            self.log.write(words.encode() + b"\n")
-            self._over(127 if fault.errno == errno.ENOENT else 126, words)
+            number = fault.errno if isinstance(fault, OSError) else None
+            what = fault.filename if isinstance(fault, OSError) and isinstance(fault.filename, str) else self.order["argv"][0]
+            words = f"{what}: {os.strerror(number) if number else fault}"
+            self.log.write(words.encode(errors="replace") + b"\n")
+            self._end_all()
+            self._over(127 if number == errno.ENOENT else 126, words)
             return
         self.state |= {"state": "running", "started_at": time.time()}
         self.keep()
@@ -231,21 +385,49 @@ class Worker:
 
     def _start(self, rank: dict[str, str]) -> None:
         order = self.order
-        child = subprocess.Popen(
-            order["argv"],
-            cwd=order["cwd"],
-            env={**order["env"], **order["secrets"], **rank},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            process_group=0,
-            **({"user": order["uid"], "group": order["gid"], "extra_groups": order["groups"]} if order["uid"] is not None else {}),
-            umask=0o027,
-        )
+        read, write = os.pipe()
+        try:
+            child = subprocess.Popen(  # with one thread only, code may run between fork and exec
+                order["argv"],
+                env={**order["env"], **order["secrets"], **rank},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                process_group=0,
+                umask=0o027,
+                preexec_fn=lambda: self._become(write),
+            )
+        except subprocess.SubprocessError as fault:
+            os.set_blocking(read, False)
+            with contextlib.suppress(BlockingIOError):
+                number, _, what = os.read(read, 4096).decode(errors="replace").partition(" ")
+                raise OSError(int(number), os.strerror(int(number)), what) from fault
+            raise
+        finally:
+            os.close(read)
+            os.close(write)
         self.children.append(child)
         self.state["processes"].append({"pid": child.pid, "ticks": started_ticks(child.pid)})
         # At once: a console that looks now must be able to find and end it.
         self.keep()
+
+    def _become(self, told: int) -> None:
+        """In the child: see only the job's processes, become its user for good, and only then enter the folder where it works."""
+        order, what = self.order, ""
+        try:
+            if self.first is not None:
+                own_proc()
+            if order["uid"] is not None:
+                what = "becoming the job's user"
+                os.setgroups(order["groups"])
+                os.setresgid(order["gid"], order["gid"], order["gid"])
+                os.setresuid(order["uid"], order["uid"], order["uid"])
+                _system("prctl", PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+            what = order["cwd"]
+            os.chdir(what)
+        except OSError as fault:
+            os.write(told, f"{fault.errno} {what or fault.filename}".encode(errors="replace"))
+            raise
 
     def _watch(self) -> None:
         """Carry what is written to the log until the last of them has ended."""
@@ -260,6 +442,7 @@ class Worker:
                     self._carry(selector, key)
                 self._end_the_others()
             self._kill(signal.SIGKILL)
+            self._end_all()
             end_marked(self.order["mark"])
             deadline = time.monotonic() + 1.0
             while selector.get_map() and time.monotonic() < deadline:
@@ -297,6 +480,24 @@ class Worker:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(child.pid, number)
 
+    def _end_all(self) -> None:
+        """End everything below us, also what has left its session and cleared its environment."""
+        deadline = time.monotonic() + END_SECONDS
+        for child in self.children:
+            # Before anything below buries it: how it ended is told by it alone.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(timeout=max(0.0, deadline - time.monotonic()))
+        while time.monotonic() < deadline:
+            for pid in descendants(os.getpid()):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            try:
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+            except ChildProcessError:
+                return
+            time.sleep(0.01)
+
     def _outcome(self) -> tuple[int, str]:
         codes = [child.wait() for child in self.children]
         bad = next((code for code in codes if code), 0)
@@ -314,6 +515,9 @@ class Worker:
 
 
 def main() -> None:
+    if sys.argv[1:] == ["probe"]:
+        sys.stdout.write(probe())
+        return
     order = json.load(sys.stdin)
     folder = Path(order["folder"])
     if os.fork():

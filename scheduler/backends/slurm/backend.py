@@ -81,7 +81,7 @@ class SlurmBackend:
         settings: Settings,
         *,
         client: SlurmClient | None = None,
-        secrets: Callable[[str], str | None] = lambda _: None,
+        secrets: Callable[[str, str], str | None] = lambda _name, _team: None,  # by name and the path of the job's queue
         report_url: str = "",
     ) -> None:
         self.cluster, self.settings = cluster, settings
@@ -151,7 +151,7 @@ class SlurmBackend:
     def _submit(self, order: StartOrder, part: Part, places: Places) -> int:
         if self._held.silent:
             raise BackendError(str(self._held.silent))
-        secrets = self._secret_values(order.launch)
+        secrets = self._secret_values(order)
         script = script_of(order, part, places=places, master=self._address(order.workers[0].node), secrets=secrets)
         log_file = (
             f"{places.run}/{part.seats[0].role}-{part.seats[0].index}.log" if is_single(order, part) else f"{places.run}/batch-{part.number}.log"
@@ -519,12 +519,12 @@ class SlurmBackend:
         account = self._account()
         return Places(run.folder, run.checkpoints, account.pw_name, account.pw_dir, self.report_url)
 
-    def _secret_values(self, launch: Mapping[str, Any]) -> dict[str, str]:
+    def _secret_values(self, order: StartOrder) -> dict[str, str]:
         found = {}
-        for variable, name in (launch.get("secrets") or {}).items():
-            value = self.secrets(str(name))
+        for variable, name in (order.launch.get("secrets") or {}).items():
+            value = self.secrets(str(name), order.team)
             if value is None:
-                raise BackendRefused(f"There is no secret {name!r}.")
+                raise BackendRefused(f"There is no secret {str(name)!r} for {order.team or 'this job'}.")
             found[str(variable)] = value
         return found
 

@@ -23,6 +23,7 @@ from quotas.models import QuotaNode
 from quotas.permissions import Access, Can, is_within
 from scheduler.backends.base import Facts
 from scheduler.backends.registry import CLUSTERS, backends_all
+from scheduler.backends.secrets import secret_exists, secrets_kept
 from scheduler.engine.mig import board_of
 from scheduler.engine.values import Kind, Role
 from scheduler.jobs.reading import Faults, read_description
@@ -214,6 +215,8 @@ class _Checker:
         kind = self._kind(description, faults)
         if kind is not None:
             self._check_backends(description, kind, faults)
+        if quota is not None:
+            self._check_secrets(description, quota.path, faults)
         after = self._after(description, faults)
         if faults or quota is None or kind is None:
             return None, dict(faults)
@@ -275,6 +278,14 @@ class _Checker:
 
         if description.launch.image is not None and (fault := self._no_images(kind)):
             faults["launch.image"].append(fault)
+
+    def _check_secrets(self, description: JobDescription, path: str, faults: dict[str, list[str]]) -> None:
+        """Whether its queue may use each secret. A secret of another team and one that does not exist are refused in the same words."""
+        named = sorted(set(description.launch.secrets.values()))
+        if named and secrets_kept():
+            unknown = [name for name in named if not secret_exists(name, team=path)]
+            if unknown:
+                faults["launch.secrets"].append(f"{path} has no secret {', '.join(unknown)}.")
 
     def _no_images(self, kind: Kind) -> str:
         """Why no cluster that could take a job runs its image, if none does."""

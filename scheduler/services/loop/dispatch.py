@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db import transaction
+from django.db import Error, InterfaceError, OperationalError, transaction
 
 from gpufleet.core.prepared import Prepared, PreparedUpdate
 from scheduler.backends.base import (
@@ -48,7 +48,7 @@ WAITING = Prepared[Order](
         .defer("attempt__job__spec", "attempt__job__launch", "attempt__job__labels")
     )
 )
-STARTING = Prepared[Attempt](lambda attempts: Attempt.objects.filter(pk__among=attempts).select_related("job__owner", "resumed_from"))
+STARTING = Prepared[Attempt](lambda attempts: Attempt.objects.filter(pk__among=attempts).select_related("job__owner", "job__quota", "resumed_from"))
 SET_TOKEN = PreparedUpdate(lambda attempt, digest: (Attempt.objects.filter(pk=attempt, ended_at__isnull=True), {"token_digest": digest}))
 SEATS: Prepared[tuple[Any, ...]] = Prepared(
     lambda attempts: (
@@ -160,9 +160,18 @@ def _send_all(backend: Backend, group: Sequence[Order], orders: "_StartOrders", 
                     refused.append((order, str(fault)))
                 except BackendError as fault:
                     failed.append((order, str(fault)))
+                except Error:
+                    raise  # the back-end keeps its memory in the database, and this transaction is spoilt
+                except Exception as fault:
+                    log.exception("order %s could not be sent", order)
+                    failed.append((order, f"The back-end failed: {fault!r}"))
                 else:
                     sent.append(order.pk)
-    except BackendError as fault:
+    except (OperationalError, InterfaceError):
+        raise  # the database is away: nothing is known of the orders
+    except Exception as fault:
+        if not isinstance(fault, BackendError):
+            log.exception("the orders of a back-end could not be sent")
         return [], [(order, str(fault)) for order in group], []
     return sent, failed, refused
 
@@ -264,6 +273,7 @@ class _StartOrders:
             spec=job.spec,
             token=attempt_token(_key(known)),
             owner=job.owner.username if job.owner else "",
+            team=job.quota.path,
             resume_from=resumed.location if resumed else "",
             resume_step=resumed.step if resumed else 0,
             grace_seconds=int(grace_of(job)),

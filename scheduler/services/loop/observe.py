@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from django.db import transaction
+from django.db import InterfaceError, OperationalError, transaction
 from django.db.models import Exists, Max, OuterRef
 
 from gpufleet.core.live.news import News
@@ -21,6 +21,7 @@ from scheduler.backends.registry import Backends
 from scheduler.loop.measures import CALL, CALL_FAULTS
 from scheduler.models import Attempt, Checkpoint, Gpu, JobState, Order, OrderKind, Placement
 from scheduler.services.jobs.checkpoints import Told, checkpoints_tell, told_of
+from scheduler.services.loop.lease import Fenced
 from scheduler.services.loop.measuring import tally
 from scheduler.services.loop.runs import Ended, attempts_ended, attempts_seen, workers_left, workers_lost, workers_up
 from scheduler.services.loop.usage import usage_follow, usage_moment
@@ -30,6 +31,8 @@ log = logging.getLogger(__name__)
 # A back-end that leaves out a run once may be mistaken. So long it has to be gone before its GPUs are given to others.
 MISSING_FOR = timedelta(seconds=45)
 STRAY_SEQUENCE = 1 << 30
+# Faults that say nothing of a back-end or a run: the database is away, or another scheduler leads by now.
+OUR_OWN = (OperationalError, InterfaceError, Fenced)
 
 
 class _Known(NamedTuple):
@@ -102,13 +105,15 @@ def runs_observe(*, backends: Mapping[int, Backend], now: datetime, full: bool |
         try:
             with tally.timing(CALL, cluster, asked):
                 seen = backend.observe(now=now) if whole else backend.news(now=now)
-        except BackendError as fault:
+        except OUR_OWN:
+            raise
+        except Exception as fault:
             # What runs there goes on running; it is only not known how it does.
-            log.warning("the back-end of cluster %s does not answer: %s", cluster, fault)
+            log.warning("the back-end of cluster %s does not answer: %s", cluster, fault, exc_info=not isinstance(fault, BackendError))
             found.silent.append(cluster)
             tally.count(CALL_FAULTS, cluster, asked)
             continue
-        _take_in(found, backend, cluster, seen, now, news)
+        _take_in_each(found, backend, cluster, seen, now, news)
         if whole:
             missing = backends.missing if isinstance(backends, Backends) else None
             _miss(found, cluster, backend, {run.key for run in seen}, now, missing, news)
@@ -116,6 +121,23 @@ def runs_observe(*, backends: Mapping[int, Backend], now: datetime, full: bool |
                 backends.looked(cluster, now)
     news.publish()
     return found
+
+
+def _take_in_each(found: Observed, backend: Backend, cluster: int, seen: Sequence[SeenRun], now: datetime, news: News) -> None:
+    """All together; should anything be wrong with one of them, each by itself, so that its fault concerns that run alone."""
+    try:
+        _take_in(found, backend, cluster, seen, now, news)
+        return
+    except OUR_OWN:
+        raise
+    except Exception as fault:
+        if len(seen) == 1:
+            log.exception("what the back-end of cluster %s says of %s cannot be taken in", cluster, seen[0].key)
+            tally.count(CALL_FAULTS, cluster, "observe")
+            return
+        log.warning("what the back-end of cluster %s says cannot be taken in together: %r", cluster, fault)
+    for run in seen:
+        _take_in_each(found, backend, cluster, (run,), now, news)
 
 
 def _take_in(found: Observed, backend: Backend, cluster: int, seen: Sequence[SeenRun], now: datetime, news: News) -> None:

@@ -1,14 +1,15 @@
 """From orders to runs and back: what is told to a back-end, and what is written down of what it says. The simulated one, in its database."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 
-from scheduler.backends.base import Backend, BackendError, BackendRefused, RunState, SeenRun, SeenWorker, WorkerSeat
+from scheduler.backends.base import Backend, BackendError, BackendRefused, RunState, SeenCheckpoint, SeenRun, SeenWorker, WorkerSeat
 from scheduler.backends.faults import FaultPlan
 from scheduler.backends.memory import REMEMBERED, DatabaseStore
 from scheduler.backends.registry import Backends
@@ -415,3 +416,44 @@ def test_a_back_end_s_fault_in_the_middle_of_many_orders_puts_off_only_its_own()
 
     assert (found.sent, found.put_off) == (2, 1)
     assert SimulatedRun.objects.count() == 2
+
+
+def test_whatever_is_wrong_with_one_run_concerns_that_run_alone() -> None:
+    """A back-end whose word on one run cannot be written down, and one that fails in a way that nobody thought of."""
+    good, bad = started(workers=1), started(workers=1)
+    both = backends()
+    orders_dispatch(backends=both, now=at(1))
+    real = both[builders.cluster().pk]
+
+    class Strange(SimulatedBackend):
+        def observe(self, *, now: datetime) -> tuple[SeenRun, ...]:
+            wild = SeenCheckpoint(2**70, "x", 1, (0,), now)
+            return tuple(replace(run, checkpoints=(wild,)) if run.key == key_of(bad) else run for run in real.observe(now=now))
+
+    class Broken(SimulatedBackend):
+        def observe(self, *, now: datetime) -> tuple[SeenRun, ...]:
+            raise RecursionError
+
+        def start(self, order: Any, *, now: datetime) -> None:
+            if order.job == bad.job.public_id:
+                raise RecursionError
+            super().start(order, now=now)
+
+    store = DatabaseStore(builders.cluster().pk)
+    runs_observe(backends=backends(Strange(store)), now=at(7), full=True)
+    assert (state_of(good)[0], state_of(bad)[0]) == (JobState.RUNNING, JobState.STARTING)
+
+    assert runs_observe(backends=backends(Broken(store)), now=at(8), full=True).silent == [builders.cluster().pk]
+    Order.objects.update(done_at=None, due_at=at(8))
+    done = orders_dispatch(backends=backends(Broken(store)), now=at(8))
+    assert (done.sent, done.put_off) == (1, 1)
+    assert "RecursionError" in Order.objects.get(attempt=bad).fault
+
+
+def test_a_database_that_is_away_is_no_fault_of_a_back_end_s() -> None:
+    class Away(SimulatedBackend):
+        def observe(self, *, now: datetime) -> tuple[SeenRun, ...]:
+            raise OperationalError
+
+    with pytest.raises(OperationalError):
+        runs_observe(backends=backends(Away(DatabaseStore(builders.cluster().pk))), now=at(7), full=True)

@@ -41,7 +41,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def backend(folder: Path) -> LocalBackend:
-    return LocalBackend(folder, Rules(same_user=True, secrets={"wandb": "s3cr3t-value"}.get))
+    return LocalBackend(folder, Rules(same_user=True, secrets=lambda name, _team: {"wandb": "s3cr3t-value"}.get(name)))
 
 
 def script(body: str) -> list[str]:
@@ -455,7 +455,7 @@ def test_whose_process_id_another_has_now_is_not_taken_for_it(backend: LocalBack
 @pytest.mark.parametrize(
     ("rules", "words"),
     [
-        (Rules(), "GPUFLEET_LOCAL_USER names none"),
+        (Rules(), "set GPUFLEET_LOCAL_UIDS"),
         (Rules(user="nobody-of-that-name"), "no user"),
         (Rules(user="root"), "console's own user|as root"),
         (Rules(same_user=True, allowed=lambda: "Local jobs are switched off."), "switched off"),

@@ -133,7 +133,7 @@ def train(steps: int) -> Job:
 def test_two_ranks_run_are_put_out_save_their_work_resume_and_complete(console: Console) -> None:
     job = train(steps=400)
     console.until(job, JobState.RUNNING)
-    wait_until(lambda: "begins at step 0" in console.log(job, 1, 1), seconds=20, what="both ranks met")
+    wait_until(lambda: all("begins at step 0" in console.log(job, 1, rank) for rank in (0, 1)), seconds=20, what="both ranks met")
     seen = [console.log(job, 1, rank).split(" on ")[1].strip() for rank in (0, 1)]
     held = Placement.objects.filter(job=job, until__isnull=True).order_by("worker").values_list("gpu__uuid", flat=True)
     assert seen == list(held)

@@ -7,10 +7,13 @@ from typing import Any
 import pytest
 
 from gpufleet.core.models import Installation
+from quotas.permissions import access_for_user
 from scheduler.backends.base import BackendRefused
 from scheduler.backends.local import LocalBackend
-from scheduler.backends.registry import Backends, UnknownBackend, backend_for, backends_all, local_rules, secret_named, why_not_local
+from scheduler.backends.registry import Backends, UnknownBackend, backend_for, backends_all, local_rules, why_not_local
+from scheduler.backends.secrets import secret_value
 from scheduler.backends.simulated import SimulatedBackend
+from scheduler.services.jobs.submission import Checked, submissions_judge
 from tests import builders
 from tests.builders import NOON
 from tests.scheduler.backends.scenes import start_order
@@ -72,13 +75,43 @@ def test_the_console_s_own_user_is_for_one_person_on_one_machine(settings: Any, 
         LocalBackend(Path("/nowhere"), local_rules()).start(start_order(launch={"command": ["true"]}), now=NOON)
 
 
-def test_secrets_come_from_files_and_from_variables_that_are_let_through(tmp_path: Path, local: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "hub").write_text("from the file\n")
+def test_a_secret_is_that_of_a_node_and_what_lies_below(tmp_path: Path, local: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = {"top": "nobody's", "lab/hub": "the lab's\n", "lab/vision/hub": "vision's", "lab/vision/key": "a\nb\n", "other/key": "x"}
+    for place, text in kept.items():
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place).write_text(text)
     (tmp_path.parent / "outside").write_text("no")
-    local(SECRETS_DIR=str(tmp_path), SECRETS_ENV=("WANDB",))
+    local(SECRETS_DIR=str(tmp_path), SECRETS_ENV=("lab/vision:WANDB",))
     monkeypatch.setenv("WANDB", "from the environment")
     monkeypatch.setenv("GPUFLEET_SECRET_KEY", "the console's")
 
-    assert secret_named("hub") == "from the file"
-    assert secret_named("WANDB") == "from the environment"
-    assert [secret_named(name) for name in ("GPUFLEET_SECRET_KEY", "../outside", "", ".", "nothing")] == [None] * 5
+    def value(name: str, team: str) -> str | None:
+        return secret_value(name, team=team)
+
+    assert value("hub", "lab/language") == "the lab's"
+    assert value("hub", "lab/vision/exp") == "vision's", "the nearest one"
+    assert value("key", "lab/vision/exp") == "a\nb"
+    assert value("WANDB", "lab/vision") == "from the environment"
+    assert [value(*one) for one in (("key", "lab"), ("key", "lab/visionary"), ("WANDB", "lab"), ("top", "lab"), ("hub", "other"))] == [None] * 5
+    assert [value(name, "lab/vision") for name in ("GPUFLEET_SECRET_KEY", "../outside", "", ".", "nothing")] == [None] * 5
+    assert [value("hub", team) for team in ("", "../lab", "lab/..", "/lab", "lab//vision")] == [None] * 5
+
+
+@pytest.mark.django_db
+def test_a_submission_names_only_secrets_of_its_own_queue(tmp_path: Path, local: Any) -> None:
+    mine, other = (builders.quota(name, parent=builders.quota()) for name in ("vision", "language"))
+    place = tmp_path / other.path
+    place.mkdir(parents=True)
+    (place / "key").write_text("theirs")
+    access = access_for_user(builders.person(is_superuser=True))
+    wanted = {"name": "j", "gpus": 1, "launch": {"command": ["true"], "secrets": {"KEY": "key"}}}
+    asked = [{**wanted, "quota": mine.path}, {**wanted, "quota": other.path}]
+
+    def told() -> list[Any]:
+        judged = submissions_judge(access=access, descriptions=asked, now=NOON)
+        return [None if isinstance(one, Checked) else one for one in judged]
+
+    local(SECRETS_DIR="")
+    assert told() == [None, None], "a console that keeps no secrets knows none of another one's"
+    local(SECRETS_DIR=str(tmp_path))
+    assert told() == [{"launch.secrets": [f"{mine.path} has no secret key."]}, None]

@@ -1,0 +1,114 @@
+"""A job writes what it likes into its checkpoint folder, and the console reads it, perhaps as root."""
+
+import json
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from scheduler.backends import manifests
+from scheduler.backends.manifests import Found, Looker, checkpoints_in
+
+GOOD = {"shards": 1, "files": [{"shard": 0, "file": "shard", "bytes": 4}]}
+
+
+def step(folder: Path, number: int, *, manifest: bytes | None = None, name: str = "0.json") -> Path:
+    place = folder / f"step-{number}"
+    place.mkdir()
+    (place / "shard").write_bytes(b"data")
+    (place / name).write_bytes(json.dumps(GOOD).encode() if manifest is None else manifest)
+    return place
+
+
+def seen(folder: Path) -> list[tuple[int, tuple[int, ...]]]:
+    return [(one.step, one.shards) for one in checkpoints_in(folder)]
+
+
+def nested(depth: int) -> bytes:
+    return b'{"shards": 1, "files": ' + b"[" * depth + b"]" * depth + b"}"
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        b"[" * 200_000,
+        nested(200_000),
+        nested(manifests.DEEPEST + 1),
+        b'{"a":' * 100_000,
+        b'"' + b"[" * 200_000,
+        b'{"shards": ' + b"9" * 10_000 + b"}",
+        b'{"shards": true, "files": []}',
+        b'{"shards": 1, "files": [{"shard": 0, "file": "a\\u0000b", "bytes": 4}]}',
+        b'{"shards": 1, "files": [{"shard": 0, "file": "../step-1/shard", "bytes": 4}]}',
+        b"\xff\xfe",
+        b" " * (manifests.LARGEST_MANIFEST + 1),
+    ],
+    ids=range(11),
+)
+def test_a_spoilt_manifest_is_no_checkpoint_and_no_harm_to_the_others(tmp_path: Path, manifest: bytes) -> None:
+    step(tmp_path, 1)
+    step(tmp_path, 2, manifest=manifest)
+
+    found = seen(tmp_path)
+    assert (1, (0,)) in found
+    assert (2, (0,)) not in found
+
+
+def test_only_regular_files_are_read(tmp_path: Path) -> None:
+    for number in range(1, 4):
+        step(tmp_path, number)
+    os.mkfifo(tmp_path / "step-1" / "1.json")
+    (tmp_path / "step-2" / "1.json").symlink_to("/dev/zero")
+    (tmp_path / "step-3" / "1.json").mkdir()
+
+    assert seen(tmp_path) == [(1, (0,)), (2, (0,)), (3, (0,))]
+
+
+def test_no_link_leads_to_a_file_or_a_folder_elsewhere(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    place = step(elsewhere, 5)
+    folder = tmp_path / "own"
+    folder.mkdir()
+    (folder / "step-5").symlink_to(place)
+    linked = step(folder, 4)
+    (linked / "shard").unlink()
+    (linked / "shard").symlink_to(place / "shard")  # whether a secret file has a size would be told by whether it counts
+
+    assert seen(folder) == [(4, ())]
+    (tmp_path / "link").symlink_to(folder)
+    assert seen(tmp_path / "link") == []
+
+
+def test_names_are_bounded_and_a_step_is_seen_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    step(tmp_path, 7)
+    (tmp_path / "step-007").mkdir()
+    (tmp_path / "step-٣").mkdir()
+    assert [number for number, _ in seen(tmp_path)] in ([7], [])
+
+    monkeypatch.setattr(manifests, "MOST_NAMES", 2)
+    assert seen(tmp_path) == []
+
+
+def test_a_time_that_no_calendar_has_is_no_fault(tmp_path: Path) -> None:
+    place = step(tmp_path, 1)
+    os.utime(place / "0.json", (2**33, 2**33))
+    assert len(checkpoints_in(tmp_path)) <= 1
+
+
+def test_whoever_asks_does_not_wait_for_a_file_system_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    step(tmp_path, 1)
+    looker, answers = Looker(), threading.Event()
+    real = checkpoints_in
+
+    def hangs(folder: Path) -> list[Found]:
+        assert answers.wait(30)
+        return real(folder)
+
+    monkeypatch.setattr(manifests, "checkpoints_in", hangs)
+    assert [looker.seen(tmp_path, wait=0.0) for _ in range(3)] == [([], False)] * 3
+    assert sum(thread.name == "checkpoints" for thread in threading.enumerate()) == 1, "one thread, however often it is asked for"
+    answers.set()
+    found, fresh = looker.seen(tmp_path, wait=30)
+    assert ([one.step for one in found], fresh) == ([1], True)
