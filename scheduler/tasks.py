@@ -14,7 +14,7 @@ from gpufleet.core.times import now
 from scheduler.loop.measures import CONFLICTS, DECISIONS, PHASE, PLANS, TICK
 from scheduler.services.forecasts.forecasting import ForecastMemory, forecast_run
 from scheduler.services.loop.lease import tick_call
-from scheduler.services.loop.measuring import measures_write, tally
+from scheduler.services.loop.measuring import measures_write, tally, tick_finished
 from scheduler.services.loop.pace import Pace
 from scheduler.services.loop.plans import plans_forget
 from scheduler.services.loop.tick import Memory, TickResult, collect_meanwhile, collect_seldom, tick_run
@@ -75,6 +75,7 @@ def _count(result: TickResult, seconds: float) -> None:
         tally.count(CONFLICTS, n=result.dropped)
     if time.monotonic() - _Written.at >= COUNTS_WRITTEN_EVERY:
         measures_write()
+        tick_finished(now=now())
         _Written.at = time.monotonic()
 
 

@@ -16,6 +16,7 @@ from gpufleet.core.tasks import HEARTBEAT_QUEUES, heartbeat_name
 from gpufleet.core.times import now
 from gpufleet.doctor import Finding, some
 from scheduler.models import Delivery, DeliveryState, Happening, Schedule, Sending, SendingState, Webhook, WebhookState
+from scheduler.selectors.loop import scheduler_silent
 from scheduler.services.notify.notices import Way
 
 OLDEST_REDIS = (6, 0)
@@ -93,6 +94,18 @@ def worker_and_clock() -> Iterator[Finding]:
             )
 
 
+def ticks_finish() -> Iterator[Finding]:
+    """A worker may answer while the scheduler in it hangs, on a file system or in a plan."""
+    if not settings.PRODUCTION and not console_runs():
+        return
+    if silent := scheduler_silent(now()):
+        yield Finding(
+            f"The scheduler has not finished a tick for {silent:,} s.",
+            "No job starts, and no end is noticed. Running jobs go on.",
+            "Look into the log of the worker of the queue scheduler for what it does, then restart it. Nothing is lost.",
+        )
+
+
 def messages_go_out() -> Iterator[Finding]:
     """What happened becomes messages within seconds, and messages that are due are tried."""
     moment = now()
@@ -168,4 +181,5 @@ CHECKS = {
     "Redis answers": redis_answers,
     "the channel layer carries": channel_layer_carries,
     "worker and clock": worker_and_clock,
+    "ticks finish": ticks_finish,
 }

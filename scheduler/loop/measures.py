@@ -43,3 +43,6 @@ DELIVERY = Timed("gpufleet_webhook_try_seconds", "How long a try to deliver to a
 MAILS = Counted("gpufleet_notice_mails", "Mails with notices: sent, or failed (tried again later).", ("outcome",))
 
 MEASURES = (TICK, PHASE, PLANS, DECISIONS, CONFLICTS, WAITED, CALL, CALL_FAULTS, ORDER, DELIVERIES, DELIVERY, MAILS)
+
+# The name under which the scheduler writes down, every few seconds, that it has finished a tick.
+TICK_FINISHED = "tick finished"

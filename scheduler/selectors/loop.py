@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from django.db.models import Count, Func, IntegerField, Min, Q, QuerySet
+from django.db.models import Count, Func, IntegerField, Min, Q, QuerySet, Subquery
 from django.http import Http404
 
+from gpufleet.core.models import Progress
 from quotas.permissions import Access, Can
 from scheduler.engine.spelling import Speller
-from scheduler.loop.measures import PHASES
+from scheduler.loop.measures import PHASES, TICK_FINISHED
 from scheduler.loop.policy import policy
 from scheduler.models import HOLDING, Cluster, Job, Lease, Order, PlanRecord
 from scheduler.selectors.jobs import WAITING
@@ -21,6 +22,8 @@ LEASE = "tick"
 MEASURED = 200
 # Beat looks every second, and who was killed is replaced within five.
 PATIENCE = timedelta(seconds=10)
+# The longest tick of a large fleet takes a fraction of it.
+LONGEST_TICK = timedelta(seconds=60)
 
 
 class JsonLength(Func):
@@ -39,6 +42,7 @@ class Leadership:
 
     lease: Lease | None
     now: datetime
+    silent: int = 0  # seconds without a finished tick, where that is too long
 
     @property
     def paused(self) -> bool:
@@ -76,7 +80,38 @@ class Leadership:
 
 
 def leadership(now: datetime) -> Leadership:
-    return Leadership(Lease.objects.filter(name=LEASE).first(), now)
+    lease = Lease.objects.filter(name=LEASE).annotate(finished_at=FINISHED_AT).first()
+    return Leadership(lease, now, _silent(lease.finished_at if lease else None, now))
+
+
+FINISHED_AT = Subquery(Progress.objects.filter(name=TICK_FINISHED).values("reached_at")[:1])
+
+
+def _silent(finished_at: datetime | None, now: datetime) -> int:
+    """Seconds since a tick was finished, where that is too long, else 0. A console on which none ever was has only begun."""
+    return int((now - finished_at).total_seconds()) if finished_at is not None and now - finished_at > LONGEST_TICK else 0
+
+
+def scheduler_silent(now: datetime) -> int:
+    return _silent(Progress.objects.filter(name=TICK_FINISHED).values_list("reached_at", flat=True).first(), now)
+
+
+class Standstill(NamedTuple):
+    """Why nothing is decided: somebody paused the scheduler, or it has not finished a tick for so many seconds."""
+
+    at: datetime | None
+    reason: str
+    silent: int
+
+
+def standstill_now(now: datetime) -> Standstill | None:
+    """Told to everyone who waits."""
+    found = Lease.objects.filter(name=LEASE).annotate(finished_at=FINISHED_AT).values_list("paused_at", "paused_reason", "finished_at").first()
+    if found is None:
+        return None
+    paused_at, reason, finished_at = found
+    silent = _silent(finished_at, now)
+    return Standstill(paused_at, reason, silent) if paused_at is not None or silent else None
 
 
 class Pause(NamedTuple):

@@ -60,7 +60,7 @@ from scheduler.selectors.jobs import (
     may_steer,
 )
 from scheduler.selectors.logs import job_writers
-from scheduler.selectors.loop import pause_now
+from scheduler.selectors.loop import standstill_now
 from scheduler.selectors.notices import follows_job
 from scheduler.selectors.predictions import prediction_of, record_of
 from scheduler.selectors.saved_views import is_mine, view_default, views_visible
@@ -86,7 +86,7 @@ def job_list(request: HttpRequest) -> HttpResponseBase:
     version = feed_revision()
     context = {
         "heading": "Jobs",
-        "pause": cache(pause_now),
+        "pause": cache(lambda: standstill_now(now())),
         "views": partial(_views, access, request),
         "version": version,
         "tabs": partial(job_tabs, access, [phase for phase in request.GET.getlist("phase") if phase]),
@@ -249,7 +249,7 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
         "line": line_of(row, moment),
         "life": life_of(job, attempts, moment, job_wait(job)),
         "waits": job.state in WAITING,
-        "pause": pause_now() if job.state in WAITING else None,
+        "pause": standstill_now(moment) if job.state in WAITING else None,
         "is_draft": job.state == JobState.DRAFT,
         "holds": job.state in HOLDING,
         "ended": job.state in ENDED,

@@ -12,7 +12,7 @@ from gpufleet.core.live.feed import feed_revision
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of, requires
 from scheduler.presenters.queue import queue_lines
-from scheduler.selectors.loop import pause_now
+from scheduler.selectors.loop import standstill_now
 from scheduler.selectors.queue import queue_part, turns_visible
 from scheduler.services.forecasts.fitting import AGAIN_SECONDS, GROUNDS
 from scheduler.views.jobs import job_tabs
@@ -27,7 +27,7 @@ def queue_page(request: HttpRequest) -> HttpResponse:
     """`team` shows a subtree, `job` the page on which a job stands. While the fleet is being read the page says so and comes again by itself."""
     access, moment, version = access_of(request), now(), feed_revision()
     team = request.GET.get("team", "")[:500].strip().strip("/")
-    context: dict[str, Any] = {"tabs": job_tabs(access, [], queue=True), "team": team, "pause": pause_now(), "version": version}
+    context: dict[str, Any] = {"tabs": job_tabs(access, [], queue=True), "team": team, "pause": standstill_now(moment), "version": version}
     queue = GROUNDS.queue(moment)
     if queue is None:
         answer = render(request, "scheduler/queue.html", context)

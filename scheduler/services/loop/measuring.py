@@ -10,10 +10,12 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 
 from django.db import connection, transaction
 
-from scheduler.loop.measures import Counted, Timed
+from gpufleet.core.models import Progress
+from scheduler.loop.measures import TICK_FINISHED, Counted, Timed
 
 ALL = "count"
 SUM = "sum"
@@ -81,6 +83,10 @@ def measures_write(*, counted: Tally = tally) -> int:
         counted.give_back(grown)
         raise
     return len(rows)
+
+
+def tick_finished(*, now: datetime) -> None:
+    Progress.objects.update_or_create(name=TICK_FINISHED, defaults={"reached_at": now})
 
 
 def _add(rows: list[tuple[str, str, str, int]]) -> None:
