@@ -272,3 +272,14 @@ def test_a_schedule_that_nobody_looks_at_is_found():
     found = [finding.what for check, finding in examine(("clockwork",)).findings if check == "clockwork: schedules go on"]
 
     assert found == ["Jobs that recur are due for more than 10 minutes and were not submitted: s-1."]
+
+
+def test_a_machine_on_which_jobs_are_not_kept_apart_is_a_note(settings):
+    def notes():
+        return [finding.what for check, finding in examine(["machine"]).findings if check == "machine: local jobs" and finding.note]
+
+    assert notes() == []
+    settings.LOCAL = {**settings.LOCAL, "LOCAL": True, "LOCAL_USER": "jobs"}
+    assert ["run as jobs" in one for one in notes()] == [True]
+    settings.LOCAL = {**settings.LOCAL, "LOCAL_SAME_USER": True}
+    assert notes() == []

@@ -12,6 +12,8 @@ from django.db import connection
 from django.utils import timezone
 
 from gpufleet.doctor import Finding
+from scheduler.backends.local import LocalBackend
+from scheduler.backends.registry import local_rules
 
 LEAST_FREE_BYTES = 1 << 30
 MOST_APART = timedelta(seconds=2)
@@ -66,6 +68,20 @@ def gpu_driver() -> Iterator[Finding]:
     )
 
 
+def local_jobs() -> Iterator[Finding]:
+    """Whether jobs of several teams are kept apart on this machine."""
+    chosen = settings.LOCAL
+    if not chosen["LOCAL"] or chosen["LOCAL_SAME_USER"]:
+        return
+    if why := LocalBackend(settings.DATA_DIR / "local", local_rules()).not_apart():
+        yield Finding(
+            f"Local jobs are not kept apart: {why}.",
+            "This machine runs jobs of one queue only, the queue of its first job.",
+            "See docs/operate/back-ends.md, what separates jobs on one machine.",
+            note=True,
+        )
+
+
 def static_files() -> Iterator[Finding]:
     missing = [name for name in ASSETS if not finders.find(name)]
     if missing:
@@ -76,4 +92,10 @@ def static_files() -> Iterator[Finding]:
         )
 
 
-CHECKS = {"room on disk": room_on_disk, "clocks agree": clocks_agree, "GPU driver": gpu_driver, "static files": static_files}
+CHECKS = {
+    "room on disk": room_on_disk,
+    "clocks agree": clocks_agree,
+    "GPU driver": gpu_driver,
+    "static files": static_files,
+    "local jobs": local_jobs,
+}

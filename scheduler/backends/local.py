@@ -581,7 +581,7 @@ class LocalBackend:
     def not_apart(self) -> str:
         """Why jobs that run as other users than the console are not kept from each other; empty: they are."""
         if self.rules.uids is None:
-            return f"all local jobs run as {self.rules.user} (GPUFLEET_LOCAL_UIDS gives each a user of its own)"
+            return f"all local jobs run as {self.rules.user or 'one user'} (GPUFLEET_LOCAL_UIDS gives each a user of its own)"
         if (why := namespaces_missing()) and not proc_hides_others():
             return f"every process of this machine is visible to all jobs: there are no PID namespaces ({why}), and /proc has no hidepid"
         return ""

@@ -1,6 +1,10 @@
 """Orders for back-ends with defaults, so that what a test mentions is what it is about."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from scheduler.backends.base import StartOrder, WorkerSeat
@@ -9,6 +13,15 @@ from tests.builders import NOON
 
 def at(seconds: float) -> Any:
     return NOON + timedelta(seconds=seconds)
+
+
+@contextmanager
+def open_folder() -> Iterator[Path]:
+    """A folder that other users can enter. Not below that of pytest, which each session closes to them anew."""
+    with TemporaryDirectory(prefix="gpufleet-") as name:
+        place = Path(name)
+        place.chmod(0o711)
+        yield place
 
 
 def seat(index: int = 0, node: str = "n1", *, gpus: tuple[int, ...] = (0,), role: str = "worker") -> WorkerSeat:

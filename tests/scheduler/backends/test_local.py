@@ -19,7 +19,7 @@ import pytest
 from scheduler.backends import supervisor
 from scheduler.backends.base import BackendError, BackendRefused, NotFound, RunState, SeenRun, Signal, StartOrder, WorkerSeat
 from scheduler.backends.local import LocalBackend, Rules, visible_devices
-from tests.scheduler.backends.scenes import start_order
+from tests.scheduler.backends.scenes import open_folder, start_order
 from tests.servers import PROJECT, wait_until
 
 PYTHON = sys.executable
@@ -37,6 +37,12 @@ def folder(tmp_path: Path) -> Iterator[Path]:
             if supervisor.started_ticks(process["pid"]) == process["ticks"]:
                 with suppress(ProcessLookupError):
                     os.killpg(process["pid"], signal.SIGKILL)
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    with open_folder() as place:
+        yield place
 
 
 @pytest.fixture
@@ -467,11 +473,7 @@ def test_jobs_run_as_somebody_else_or_not_at_all(folder: Path, rules: Rules, wor
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can start processes as another user")
-def test_a_job_of_another_user_is_that_user_and_reads_nothing_of_the_console_s(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    shared = tmp_path_factory.mktemp("checkpoints")
-    for path in (shared, *shared.parents):
-        if path.stat().st_uid == 0 and path != Path("/"):
-            path.chmod(path.stat().st_mode | 0o011)
+def test_a_job_of_another_user_is_that_user_and_reads_nothing_of_the_console_s(folder: Path, shared: Path) -> None:
     private = folder / "private"
     private.write_text("key")
     private.chmod(0o600)

@@ -17,7 +17,7 @@ import pytest
 from scheduler.backends import local, supervisor
 from scheduler.backends.base import BackendError, BackendRefused, RunState, SeenRun, StartOrder
 from scheduler.backends.local import LocalBackend, Rules, namespaces_missing
-from tests.scheduler.backends.scenes import seat, start_order
+from tests.scheduler.backends.scenes import open_folder, seat, start_order
 from tests.servers import wait_until
 
 root_only = pytest.mark.skipif(os.getuid() != 0, reason="only root can start processes as other users")
@@ -31,14 +31,9 @@ def now() -> datetime:
 
 
 @pytest.fixture
-def shared(tmp_path: Path) -> Path:
-    """A folder that other users can reach."""
-    place = tmp_path / "shared"
-    place.mkdir()
-    for path in (place, *place.parents):
-        if path.stat().st_uid == os.getuid() and path != Path("/"):
-            path.chmod(path.stat().st_mode | 0o011)
-    return place
+def shared() -> Iterator[Path]:
+    with open_folder() as place:
+        yield place
 
 
 @pytest.fixture
