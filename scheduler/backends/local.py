@@ -377,10 +377,10 @@ class LocalBackend:
                 log.exception("The run %s could not be looked at", place.parent.name)
         return tuple(found)
 
-    def _checkpoints(self, run: Run) -> tuple[tuple[SeenCheckpoint, ...], bool]:
+    def _checkpoints(self, run: Run, *, last: bool) -> tuple[tuple[SeenCheckpoint, ...], bool]:
         """The newest checkpoints, and whether they are as they are now. All runs of a look wait for file systems no longer than one may."""
         began = time.monotonic()
-        found, fresh = self._looker.seen(Path(run.checkpoints), wait=max(0.0, self._waits_left))
+        found, fresh = self._looker.seen(Path(run.checkpoints), wait=max(0.0, self._waits_left), last=last)
         self._waits_left -= time.monotonic() - began
         return tuple(SeenCheckpoint(one.step, one.location, one.shards_expected, one.shards, one.at) for one in found), fresh
 
@@ -409,7 +409,7 @@ class LocalBackend:
         bad = min(wrong, key=lambda look: look.ended or now, default=None)
         starts = [look.started for _, look in workers if look.started is not None]
         ends = [look.ended for _, look in workers if look.ended is not None]
-        checkpoints, fresh = self._checkpoints(run)
+        checkpoints, fresh = self._checkpoints(run, last=state == RunState.ENDED)
         if state == RunState.ENDED and not fresh and now - max(ends, default=now) < LAST_LOOK:
             return None
         return SeenRun(

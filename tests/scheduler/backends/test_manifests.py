@@ -112,3 +112,22 @@ def test_whoever_asks_does_not_wait_for_a_file_system_that_hangs(tmp_path: Path,
     answers.set()
     found, fresh = looker.seen(tmp_path, wait=30)
     assert ([one.step for one in found], fresh) == ([1], True)
+
+
+def test_a_folder_that_takes_long_is_looked_at_seldom_but_once_more_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, looks = iter(range(0, 100_000, 50)), []
+
+    class Time:
+        @staticmethod
+        def monotonic() -> float:
+            return next(clock)
+
+    monkeypatch.setattr(manifests, "time", Time)
+    monkeypatch.setattr(manifests, "checkpoints_in", lambda folder: looks.append(folder) or [])
+    looker = Looker()
+    for _ in range(20):
+        looker.seen(tmp_path, wait=30)
+    assert 1 < len(looks) < 6, "each time it took a tenth of what followed"
+    before = len(looks)
+    looker.seen(tmp_path, wait=30, last=True)
+    assert len(looks) == before + 1
