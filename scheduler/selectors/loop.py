@@ -74,7 +74,7 @@ class Leadership:
             return "paused"
         if self.lease is None or (not self.lease.epoch and not self.unseen):
             return "never"
-        if self.overdue:
+        if self.overdue or self.silent:
             return "overdue"
         return "deciding" if self.holds else "watching"
 

@@ -10,6 +10,7 @@ from gpufleet.core.times import now
 from gpufleet.doctor import clockwork, examine
 from scheduler import tasks
 from scheduler.models import JobState
+from scheduler.selectors.loop import leadership
 from scheduler.services.loop.lease import TICK, lease_pause, lease_take
 from scheduler.services.loop.measuring import tick_finished
 from scheduler.services.loop.tick import TickResult
@@ -51,6 +52,7 @@ def test_it_is_told_everywhere_and_only_while_it_hangs(reader: Client, job: str,
     assert [words in one for one in doctor_says()] == [True]
     assert reader.get("/healthz").json()["findings"][0].startswith(f"The scheduler {words} 7")
     assert [words in page for page in told(reader, job)] == [True] * 4
+    assert leadership(now()).state == "overdue", "and not that it watches"
 
 
 def test_a_pause_is_no_silence(reader: Client, job: str) -> None:
