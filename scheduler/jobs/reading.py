@@ -20,6 +20,9 @@ from scheduler.jobs.schema import VARIABLE, WAYS, WORD, JobChange, JobDescriptio
 Faults = dict[str, list[str]]
 Step = int | str
 MOST_ROUNDS = 60
+# Nobody mends more at once, and finding the key that was meant costs time for each.
+MOST_FAULTS = 50
+LONGEST_KEY = 60
 # Put where something is missing, so that the rest can be checked. What is told of them is not passed on.
 STAND_INS: dict[tuple[Step, ...], Any] = {("name",): "job", ("quota",): "none", ("gpus",): 1}
 
@@ -51,14 +54,22 @@ def read_description(raw: Any) -> Read:
     for _ in range(MOST_ROUNDS):
         if error_now is None:
             break
-        found = [_told(fault, _DESCRIPTION) for fault in error_now.errors(include_url=False)]
-        for steps, message in found:
+        errors = error_now.errors(include_url=False)
+        told = 0
+        for fault in errors:
+            if len(faults) >= MOST_FAULTS:
+                break
+            told += 1
+            steps, message = _told(fault, _DESCRIPTION)
             path = spelt(steps) or "description"
             if not any(_is_about(path, known) for known in faults if known != path) and message not in faults[path]:
                 faults[path].append(message)
-        for steps, _ in sorted(found, key=lambda one: [str(step) for step in one[0]], reverse=True):
+        if more := len(errors) - told:
+            return Read(None, dict(faults) | {"description": [and_more(more)]}, None)
+        found = [_steps_of(fault) for fault in errors]
+        for steps in sorted(found, key=lambda steps: [str(step) for step in steps], reverse=True):
             _take_out(rest, steps)
-        if any(steps[:1] == ("array",) for steps, _ in found) and isinstance(array := rest.get("array"), dict) and not array.keys() & {*WAYS}:
+        if any(steps[:1] == ("array",) for steps in found) and isinstance(array := rest.get("array"), dict) and not array.keys() & {*WAYS}:
             del rest["array"]  # without what it got wrong it says nothing, which is no fault of its own
         try:
             return Read(None, dict(faults), JobDescription.model_validate(rest))
@@ -81,10 +92,17 @@ def change_read(raw: Any) -> JobChange:
 def faults_of(error: SchemaError, schema: Any = None) -> Faults:
     """Each fault by its path, in words for people. Of what the schema has, it names the key that was perhaps meant."""
     faults: dict[str, list[str]] = defaultdict(list)
-    for fault in error.errors(include_url=False):
+    errors = error.errors(include_url=False)
+    for fault in errors[:MOST_FAULTS]:
         steps, message = _told(fault, schema or {})
         faults[spelt(steps) or "description"].append(message)
+    if len(errors) > MOST_FAULTS:
+        faults["description"].append(and_more(len(errors) - MOST_FAULTS))
     return dict(faults)
+
+
+def and_more(count: int) -> str:
+    return f"{count:,} more {'problem is' if count == 1 else 'problems are'} not listed."
 
 
 def spelt(steps: Sequence[Step]) -> str:
@@ -101,17 +119,30 @@ def _is_about(path: str, known: str) -> bool:
     return longer == shorter or (longer.startswith(shorter) and longer[len(shorter)] in ".[")
 
 
+def _steps_of(fault: Any) -> tuple[Step, ...]:
+    """Where a fault is, in keys of the description."""
+    steps: tuple[Step, ...] = tuple(fault["loc"])
+    if fault["type"] == "rule":
+        return (*steps, fault["ctx"]["field"])
+    if fault["type"] == "extra_forbidden":  # the key is whatever somebody wrote, also what looks like a step of pydantic's
+        return (*_own(steps[:-1]), steps[-1])
+    return _own(steps)
+
+
 def _told(fault: Any, schema: Any) -> tuple[tuple[Step, ...], str]:
     """Where it is, and what is wrong, in words for people."""
-    steps: tuple[Step, ...] = tuple(fault["loc"])
-    context = fault.get("ctx") or {}
-    kind = fault["type"]
-    if kind == "rule":
-        return (*steps, context["field"]), fault["msg"]
-    if kind == "extra_forbidden":  # the key is whatever somebody wrote, also what looks like a step of pydantic's
-        steps = (*_own(steps[:-1]), steps[-1])
-        return steps, f"There is no key {steps[-1]} here{_nearest(steps, schema)}."
-    return _own(steps), PATTERNS.get(context.get("pattern", "")) or said(fault)
+    steps, context = _steps_of(fault), fault.get("ctx") or {}
+    if fault["type"] == "rule":
+        return steps, fault["msg"]
+    if fault["type"] == "extra_forbidden":
+        return steps, f"There is no key {_short(steps[-1])} here{_nearest(steps, schema)}."
+    return steps, PATTERNS.get(context.get("pattern", "")) or said(fault)
+
+
+def _short(key: Step) -> str:
+    """A key as a message names it: whatever length somebody gave it."""
+    text = str(key)
+    return text if len(text) <= LONGEST_KEY else f"{text[:LONGEST_KEY]}…"
 
 
 def _own(steps: Sequence[Step]) -> tuple[Step, ...]:
@@ -130,6 +161,8 @@ PATTERNS: dict[str, str] = {
 def _nearest(steps: Sequence[Step], schema: Any) -> str:
     """The key that was perhaps meant."""
     keys = _keys_at(steps[:-1], schema)
+    if len(str(steps[-1])) > LONGEST_KEY:
+        return ""
     meant = difflib.get_close_matches(str(steps[-1]), keys, 1, 0.7)
     return f"; {meant[0]} was perhaps meant" if meant else ""
 

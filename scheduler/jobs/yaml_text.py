@@ -11,17 +11,48 @@ from scheduler.jobs.schema import JobDescription
 
 MAX_CHARACTERS = 1_000_000
 MAX_DEPTH = 30
-MAX_VALUES = 50_000
+MAX_VALUES = 20_000
+MAX_DIGITS = 40
 KEYS = {one.alias or name: place for place, (name, one) in enumerate(JobDescription.model_fields.items())}
 
 
-class _Loader(yaml.SafeLoader):
-    """Times stay as they are written: what they mean, and that they need a zone, is for the schema to say."""
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """Times stay as they are written: what they mean, and that they need a zone, is for the schema to say.
+
+    libyaml's parser where PyYAML brings it: the one in Python takes half a minute for a megabyte.
+    """
 
     yaml_implicit_resolvers = {
         first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
+
+
+def _whole(loader: _Loader, node: yaml.ScalarNode) -> Any:
+    """A number that a person could have meant: one of thousands of digits can be neither printed nor stored."""
+    if len(str(node.value)) > MAX_DIGITS:
+        raise ValueError(f"line {node.start_mark.line + 1} has a number of more than {MAX_DIGITS} digits")
+    return loader.construct_yaml_int(node)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _whole)
+
+
+def _bounded(text: str) -> None:
+    """Refuse a text that is too large before anything is made of it."""
+    values = depth = 0
+    for event in yaml.parse(text, _Loader):
+        if isinstance(event, yaml.ScalarEvent | yaml.AliasEvent):
+            values += 1
+        elif isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            values += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if values > MAX_VALUES:
+            raise ValueError(f"it has more than {MAX_VALUES:,} values")
+        if depth > MAX_DEPTH:
+            raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels")
 
 
 @dataclass(slots=True)
@@ -48,6 +79,7 @@ def read_yaml(text: str) -> Document:
         found.faults["yaml"] = [f"At most {MAX_CHARACTERS:,} characters."]
         return found
     try:
+        _bounded(text)
         nodes = list(yaml.compose_all(text, _Loader))
         if len(nodes) > 1:
             found.faults["yaml"] = [f"Line {nodes[1].start_mark.line + 1}: a second document; one page submits one description."]
@@ -55,12 +87,20 @@ def read_yaml(text: str) -> Document:
             _walk(nodes[0], (), found)
             found.value = _built(nodes[0])
     except yaml.MarkedYAMLError as fault:
-        mark = fault.problem_mark or fault.context_mark
-        where = f"Line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        where = _place(text, fault.problem_mark or fault.context_mark)
         found.faults["yaml"] = [f"{where}this is no YAML: {fault.problem or fault.context}."]
     except (yaml.YAMLError, ValueError, RecursionError) as fault:
         found.faults["yaml"] = [f"This is no YAML: {str(fault).splitlines()[0]}."]
     return found
+
+
+def _place(text: str, mark: yaml.Mark | None) -> str:
+    """Line and column for people; what is missing at the end is missing behind the last character."""
+    if mark is None:
+        return ""
+    lines = text.splitlines() or [""]
+    line, column = (mark.line, mark.column) if mark.line < len(lines) else (len(lines) - 1, len(lines[-1]))
+    return f"Line {line + 1}, column {column + 1}: "
 
 
 def _walk(node: Any, steps: tuple[int | str, ...], found: Document) -> None:
