@@ -1,12 +1,15 @@
 """Error pages: what happened, what to do, and the id under which the log has it. Never a stack trace."""
 
+import sys
 from typing import Any
 
 import structlog
-from django.db import DataError
+from django.db import DataError, InterfaceError, OperationalError
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
 from django.utils.deprecation import MiddlewareMixin
+
+from gpufleet.core.faults import RETRY_SECONDS
 
 log = structlog.get_logger(__name__)
 
@@ -15,6 +18,9 @@ class UnstorableMiddleware(MiddlewareMixin):
     """A value that the database can't hold or compare, such as PostgreSQL's texts the character NUL, is the caller's mistake and not ours."""
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
+        if isinstance(exception, OperationalError | InterfaceError):
+            log.error("database_does_not_answer", path=request.path, exc_info=exception)
+            return unavailable(request)
         if not isinstance(exception, DataError):
             return None
         log.warning("value_refused_by_the_database", path=request.path, exc_info=exception)
@@ -47,7 +53,17 @@ def not_found(request: HttpRequest, exception: Any = None) -> HttpResponse:
     return _answer(request, 404, "There is nothing here", "It may have been removed, or it belongs to a team that you can't see.")
 
 
+def unavailable(request: HttpRequest) -> HttpResponse:
+    advice = "Nothing was changed. Try again in a few seconds; running jobs go on meanwhile."
+    answer = _answer(request, 503, "The database does not answer", advice)
+    answer["Retry-After"] = str(RETRY_SECONDS)
+    return answer
+
+
 def server_error(request: HttpRequest) -> HttpResponse:
+    """What no view answered. Middleware asks the database as well, so this may be its absence."""
+    if isinstance(sys.exception(), OperationalError | InterfaceError):
+        return unavailable(request)
     return _answer(request, 500, "Something broke on our side", "Nothing was changed half-way. Give the id below to whoever runs this console.")
 
 

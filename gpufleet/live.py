@@ -4,15 +4,17 @@ import zlib
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
+from urllib.parse import urlsplit
 
 import orjson
 from channels.db import database_sync_to_async
 from channels.routing import URLRouter
-from channels.security.websocket import AllowedHostsOriginValidator
+from channels.security.websocket import WebsocketDenier
 from channels.sessions import CookieMiddleware
 from django.conf import settings
 from django.contrib.auth import get_user
 from django.http import Http404, HttpRequest, HttpResponse
+from django.http.request import validate_host
 from django.urls import path
 from django.utils.cache import patch_vary_headers
 from django.views.decorators.http import require_GET
@@ -66,4 +68,40 @@ def packed(request: HttpRequest, answer: Mapping[str, Any]) -> HttpResponse:
 
 urlpatterns = [path("live/<slug:topic>/snapshot", snapshot, name="live-snapshot")]
 
-websockets = AllowedHostsOriginValidator(CookieMiddleware(URLRouter([path("ws/live/", LiveConsumer.as_asgi(viewer_of=viewer_of))])))
+
+class SameOrigin:
+    """Sockets for pages of this console alone: scheme, host and port of the page are those under which the console was asked.
+
+    Of a page on another port of the same host, a browser sends the console's cookies along.
+    """
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> Any:
+        if _is_own(scope):
+            return await self.app(scope, receive, send)
+        return await WebsocketDenier()(scope, receive, send)
+
+
+def _is_own(scope: Any) -> bool:
+    headers = {name: value.decode("latin-1") for name, value in scope.get("headers", ())}
+    origin, host = headers.get(b"origin", ""), headers.get(b"host", "")
+    if origin.rstrip("/") in settings.CSRF_TRUSTED_ORIGINS:
+        return True
+    schemes = {"https"} if settings.SESSION_COOKIE_SECURE else {"http", "https"} if settings.SECURE_PROXY_SSL_HEADER else {"http"}
+    bare = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() and not host.endswith("]") else host
+    return validate_host(bare, settings.ALLOWED_HOSTS) and any(_spelled(origin) == _spelled(f"{scheme}://{host}") for scheme in schemes)
+
+
+def _spelled(address: str) -> tuple[str, str, int | None] | None:
+    """Scheme, host and port, with the port that a scheme has by itself."""
+    try:
+        parts = urlsplit(address)
+        port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    except ValueError:
+        return None
+    return (parts.scheme, (parts.hostname or "").lower(), port) if parts.hostname else None
+
+
+websockets = SameOrigin(CookieMiddleware(URLRouter([path("ws/live/", LiveConsumer.as_asgi(viewer_of=viewer_of))])))

@@ -7,7 +7,7 @@ from typing import Any
 import structlog
 from asgiref.sync import iscoroutinefunction
 from django.core.exceptions import NON_FIELD_ERRORS, ObjectDoesNotExist, PermissionDenied, RequestDataTooBig, TooManyFieldsSent, ValidationError
-from django.db import DataError
+from django.db import DataError, InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.utils.decorators import sync_and_async_middleware
@@ -15,7 +15,7 @@ from ninja import NinjaAPI
 from ninja.errors import AuthenticationError, HttpError, Throttled
 from ninja.errors import ValidationError as RequestError
 
-from gpufleet.core.faults import Conflict, Missing, Stale
+from gpufleet.core.faults import RETRY_SECONDS, Conflict, Missing, Stale
 from gpufleet.core.schema_words import said
 
 log = structlog.get_logger(__name__)
@@ -37,6 +37,7 @@ TITLES = {
     422: "Some values are not right",
     429: "Too many requests",
     500: "Something broke on our side",
+    503: "The database does not answer",
 }
 
 
@@ -119,6 +120,11 @@ def answer(request: HttpRequest, fault: Any) -> HttpResponse:
             return stale
         case Conflict():
             return problem(request, 409, str(fault) or "Read it again, then decide anew. Nothing was changed.")
+        case OperationalError() | InterfaceError():
+            log.error("database_does_not_answer", path=request.path, exc_info=fault)
+            away = problem(request, 503, "Nothing was changed. Try again in a few seconds; a request with an idempotency key may be repeated.")
+            away["Retry-After"] = str(RETRY_SECONDS)
+            return away
         case Throttled():
             return _throttled(request, fault)
         case AuthenticationError():

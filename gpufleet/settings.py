@@ -1,6 +1,7 @@
 """Django's settings for both profiles. What an operator may choose comes from `gpufleet.environment`; the rest is decided here."""
 
 import contextlib
+import os
 import secrets
 import sys
 import tempfile
@@ -25,19 +26,33 @@ DATA_DIR: Path = ENV["DATA_DIR"] if ENV["DATA_DIR"].is_absolute() else (BASE_DIR
 DEBUG = False
 
 
+SHORTEST_KEY = 50
+
+
 def _kept_secret() -> str:
     """The embedded profile makes its own key once and keeps it beside its database, so sessions outlive a restart."""
     path = DATA_DIR / "secret_key"
     try:
-        DATA_DIR.mkdir(parents=True, exist_ok=True)
+        if not DATA_DIR.exists():
+            DATA_DIR.mkdir(parents=True, mode=0o700)
         if not path.exists():
             # Whole or not at all: of two programs that start at once, both use the key of the first.
             with tempfile.NamedTemporaryFile("w", dir=DATA_DIR, prefix="secret_key.") as fresh:
                 fresh.write(secrets.token_urlsafe(64))
                 fresh.flush()
+                os.fsync(fresh.fileno())
                 with contextlib.suppress(FileExistsError):
                     path.hardlink_to(fresh.name)
-        return path.read_text()
+            folder = os.open(DATA_DIR, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(folder)  # the name as well as the content outlives a power cut
+            finally:
+                os.close(folder)
+        key = path.read_text().strip()
+        if len(key) < SHORTEST_KEY:
+            told = f"{path} does not hold a key: restore it from a backup, or delete it for a new one (which signs everybody out)."
+            raise environment.ConfigurationError([f"GPUFLEET_DATA_DIR: {told}"])
+        return key
     except OSError as error:
         raise environment.ConfigurationError([f"GPUFLEET_DATA_DIR: {DATA_DIR} can't be used: {error.strerror} ({error.filename})"]) from None
 
@@ -105,6 +120,9 @@ TEMPLATES = [
 ]
 
 
+LONGEST_STATEMENT_S, LONGEST_LOCK_S = 60, 20
+
+
 def _postgresql(url: str) -> dict[str, Any]:
     parts = conninfo_to_dict(url)
     known = {"NAME": parts.pop("dbname", ""), "USER": parts.pop("user", ""), "PASSWORD": parts.pop("password", "")}
@@ -115,7 +133,14 @@ def _postgresql(url: str) -> dict[str, Any]:
         **known,
         "CONN_MAX_AGE": 0,
         # What is asked again and again stays prepared (gpufleet.core.prepared); the ORM's own statements are never.
-        "OPTIONS": {**parts, "prepare_threshold": 2, "pool": {"min_size": 2, "max_size": 16}},
+        # A database that is away is told within seconds (503), and one that hangs is not waited for without end.
+        "OPTIONS": {
+            "connect_timeout": 2,
+            "options": f"-c statement_timeout={LONGEST_STATEMENT_S}s -c lock_timeout={LONGEST_LOCK_S}s",
+            **parts,
+            "prepare_threshold": 2,
+            "pool": {"min_size": 2, "max_size": 16, "timeout": 5, "reconnect_timeout": 30},
+        },
     }
 
 
@@ -140,7 +165,14 @@ DATABASES = {"default": _postgresql(ENV["DATABASE_URL"]) if ENV["DATABASE_URL"] 
 
 REDIS_URL: str = ENV["REDIS_URL"] or ""
 if REDIS_URL:
-    CACHES = {"default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": ENV["REDIS_URL"], "KEY_PREFIX": "gpufleet"}}
+    CACHES = {
+        "default": {
+            "BACKEND": "gpufleet.core.cache.SharedCache",
+            "LOCATION": ENV["REDIS_URL"],
+            "KEY_PREFIX": "gpufleet",
+            "OPTIONS": {"serializer": "gpufleet.core.cache.JsonSerializer", "socket_connect_timeout": 1, "socket_timeout": 1},
+        }
+    }
     CHANNEL_LAYERS = {"default": {"BACKEND": "gpufleet.layers.SharedChannelLayer", "CONFIG": {"hosts": [ENV["REDIS_URL"]]}}}
     CELERY_BROKER_URL = ENV["REDIS_URL"]
 else:
@@ -150,8 +182,8 @@ else:
     CELERY_BROKER_URL = "memory://localhost/"
     CELERY_BROKER_TRANSPORT = "gpufleet.broker:Transport"
 
-# Sessions in the database: they survive a restart of Redis, and ending one is a row that goes.
-SESSION_ENGINE = "django.contrib.sessions.backends.db"
+# Sessions in the database: they survive a restart of Redis, and ending one is a row that goes. The table holds hashes of their keys.
+SESSION_ENGINE = "gpufleet.core.sessions"
 SESSION_COOKIE_AGE = ENV["SESSION_HOURS"] * 3600
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"

@@ -31,7 +31,7 @@ def test_no_secret_is_written_down():
     """Secrets come in from outside, and compose refuses to start without them."""
     text = (PROJECT / "compose.yaml").read_text()
 
-    for name in ("GPUFLEET_SECRET_KEY", "POSTGRES_PASSWORD"):
+    for name in ("GPUFLEET_SECRET_KEY", "POSTGRES_PASSWORD", "REDIS_PASSWORD"):
         assert f"${{{name}:?" in text
     assert not re.search(r"(?i)(secret|password)\w*[:=]\s*[\"']?[a-z0-9]{8,}", text.replace("${", "$ {"))
 

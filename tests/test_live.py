@@ -73,8 +73,11 @@ async def test_who_may_see_nothing_is_told_why_the_socket_closes(socket_of, name
     assert await closed_with(socket) == code
 
 
-async def test_a_foreign_site_gets_no_socket(socket_of):
-    socket = await sync_to_async(socket_of)("operator", origin="https://evil.example")
+@pytest.mark.parametrize(
+    "origin", ["https://evil.example", "http://localhost:8081", "https://localhost", "null", "http://localhost.evil.example", ""]
+)
+async def test_a_foreign_site_gets_no_socket_and_neither_does_another_port_or_scheme(socket_of, origin):
+    socket = await sync_to_async(socket_of)("operator", origin=origin)
 
     assert not (await socket.connect())[0]
 

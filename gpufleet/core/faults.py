@@ -4,6 +4,8 @@
 
 from django.http import Http404
 
+RETRY_SECONDS = 5  # what a caller is told to wait while the database is away
+
 
 class Missing(Http404):
     """Part of something that the caller may see does not exist, so its words may say which."""

@@ -1,5 +1,6 @@
 """Has the machine room, the right time, its GPU driver, and the files that browsers ask for?"""
 
+import shlex
 import shutil
 from collections.abc import Iterator
 from datetime import timedelta
@@ -11,6 +12,7 @@ from django.contrib.staticfiles import finders
 from django.db import connection
 from django.utils import timezone
 
+from gpufleet.core.private import readable_by_others
 from gpufleet.doctor import Finding
 from scheduler.backends.local import LocalBackend
 from scheduler.backends.registry import local_rules
@@ -92,7 +94,17 @@ def static_files() -> Iterator[Finding]:
         )
 
 
+def private_files() -> Iterator[Finding]:
+    for path, mode in readable_by_others(settings.DATA_DIR):
+        yield Finding(
+            f"{path} has the mode {mode}.",
+            "Other users of this machine can read sessions, password hashes or the key.",
+            f"chmod {'700' if path.is_dir() else '600'} {shlex.quote(str(path))}",
+        )
+
+
 CHECKS = {
+    "private files": private_files,
     "room on disk": room_on_disk,
     "clocks agree": clocks_agree,
     "GPU driver": gpu_driver,

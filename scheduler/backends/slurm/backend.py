@@ -502,7 +502,9 @@ class SlurmBackend:
         try:
             for path in (top / "runs" / order.key, top / "checkpoints" / order.job / str(order.attempt)):
                 for parent in reversed(path.relative_to(top).parents):
-                    (top / parent).mkdir(mode=0o755, parents=True, exist_ok=True)
+                    if not (top / parent).exists():
+                        (top / parent).mkdir(parents=True, exist_ok=True)
+                        (top / parent).chmod(0o755)  # whatever the umask: the job's user passes through
                 path.mkdir(mode=0o750, exist_ok=True)
                 descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
                 try:

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import os
 import shutil
 import sqlite3
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
+
+from gpufleet.core.private import folder_made_private
 
 PAGES_AT_A_TIME = 4096
 
@@ -27,6 +30,7 @@ class Command(BaseCommand):
         source: Path = database["NAME"]
         if not source.exists():
             raise CommandError(f"There is no database in {source.parent}.")
+        os.umask(0o077)
         try:
             folder.mkdir(mode=0o700, parents=True)
         except OSError as error:
@@ -42,4 +46,5 @@ class Command(BaseCommand):
                 shutil.copytree(original, folder / name)
             elif original.exists():
                 shutil.copy2(original, folder / name)
+        folder_made_private(folder)
         self.stdout.write(f"Copied to {folder}.")

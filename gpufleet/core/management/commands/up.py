@@ -2,15 +2,21 @@
 
 import argparse
 import ipaddress
+import os
 import shlex
+from pathlib import Path
 from typing import Any
 
 from django.conf import settings
 from django.core.management import call_command, get_commands
 from django.core.management.base import BaseCommand, CommandError
-from django.db import connection, connections
+from django.db import DatabaseError, connection, connections
 from django.db.migrations.executor import MigrationExecutor
 
+from gpufleet.core.private import folder_made_private
+from gpufleet.core.sqlite.header import why_damaged
+
+DAMAGED = "The database {path} cannot be used: {damage}. Restore it from a backup, or start with another --data-dir."
 DEMO_SIZES = ("small", "large", "none")
 
 
@@ -50,6 +56,12 @@ class Command(BaseCommand):
         from gpufleet.celery import app
 
         try:
+            # Sessions, password hashes and the key lie there: nobody else on this machine reads them, and no file of ours is made readable.
+            os.umask(0o077)
+            folder_made_private(settings.DATA_DIR)
+            path = settings.DATABASES["default"]["NAME"]
+            if damage := why_damaged(Path(path)):
+                raise CommandError(DAMAGED.format(path=path, damage=damage))
             with embedded.only_console(settings.DATA_DIR):
                 listener = embedded.listen(host, port)
                 self._migrate()
@@ -67,6 +79,9 @@ class Command(BaseCommand):
                 status = embedded.serve(app, listener, lambda: self._announce(f"http://{shown}:{port}/", held, anybody=anybody))
         except embedded.CannotStart as error:
             raise CommandError(str(error)) from None
+        except DatabaseError as error:
+            path = settings.DATABASES["default"]["NAME"]
+            raise CommandError(f"The database {path} cannot be used: {error}. Restore it from a backup, or start with another --data-dir.") from None
         if status:
             raise SystemExit(status)
 
