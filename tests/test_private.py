@@ -1,8 +1,12 @@
 """What lies on the disk signs nobody in and is for one user alone; a database or a cache that is away is told, and quickly."""
 
+import shutil
+import signal
 import stat
+import time
 from pathlib import Path
 
+import httpx
 import pytest
 import redis
 from django.contrib.sessions.models import Session
@@ -12,7 +16,7 @@ from django.test import Client
 from gpufleet.core.cache import SharedCache
 from gpufleet.core.private import folder_made_private, readable_by_others
 from gpufleet.core.sessions import SessionStore, hashed
-from tests.servers import Manage, free_port
+from tests.servers import Manage, Postgres, accepts, free_port
 
 
 def mode(path: Path) -> int:
@@ -156,3 +160,47 @@ def test_with_redis_values_are_json_and_never_unpickled(redis_server):
     assert stored == b'[1.5, "a", null, true]'
     cache.set("n", 1)
     assert cache.incr("n") == 2
+
+
+@pytest.mark.django_db
+def test_healthz_says_that_the_database_is_away_or_the_disk_full(client, monkeypatch, no_database):
+    well = client.get("/healthz")
+    usage = shutil.disk_usage("/")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
+    full = client.get("/healthz")
+    no_database()
+    away = client.get("/healthz")
+
+    assert well.status_code == 200
+    if connection.vendor == "sqlite":
+        assert (full.status_code, full.json()["findings"]) == (503, ["The disk of the data folder is full."])
+    assert (away.status_code, away.json()["findings"]) == (503, ["The database does not answer."])
+    assert away["Retry-After"] == "5"
+
+
+def test_a_console_whose_postgres_ends_says_503_within_two_seconds(postgres, tmp_path):
+    """The real thing: uvicorn over a PostgreSQL of its own, which is ended. `postgres` skips this where there is none."""
+    own = Postgres()
+    try:
+        url = own.create_database()
+        manage = Manage(tmp_path, GPUFLEET_DATABASE_URL=url)
+        manage.run("migrate", "--verbosity", "0")
+        port = free_port()
+        web = manage.start("-m", "uvicorn", "gpufleet.asgi:application", "--port", str(port), "--lifespan", "off", name="web")
+        web.wait_for(lambda: accepts(port), seconds=90, what="the web server to listen")
+        base = f"http://127.0.0.1:{port}"
+        with httpx.Client(base_url=base, timeout=20) as client:
+            assert client.get("/healthz").status_code == 200
+            own.program.stop(signal.SIGINT)
+            begun = time.monotonic()
+            away = client.get("/healthz")
+            took = time.monotonic() - begun
+            asked = client.get("/api/v1/jobs", headers={"Authorization": "Bearer none"})
+        web.stop()
+    finally:
+        own.stop()
+
+    assert away.status_code == 503
+    assert took < 2.5
+    assert asked.status_code == 503
+    assert asked.headers["Retry-After"] == "5"

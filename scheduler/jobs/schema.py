@@ -25,6 +25,7 @@ from scheduler.jobs.image import LONGEST, PATTERN, image_fault
 from scheduler.loop.policy import DEFAULT_GRACE_SECONDS
 
 MOST_ELEMENTS = 10_000
+MOST_TYPES = 50
 # In which an array says how many it is.
 WAYS = ("size", "values", "grid")
 # In `Job.spec`, which the engine's snapshot reads: whether `Job.launch` names an image. No key of a description.
@@ -88,7 +89,7 @@ class RoleForm(Part):
     gpu_memory_gb: float | None = Field(default=None, gt=0, le=100_000, allow_inf_nan=False, description="A part by its memory.")
     gpu_share: float | None = Field(default=None, gt=0, le=1, allow_inf_nan=False, description="A part by its share of the GPU.")
     devices: int | None = Field(default=None, ge=1, le=64, description="So many such parts, each on another GPU of one node.")
-    gpu_types: list[Word] | None = None
+    gpu_types: list[Word] | None = Field(default=None, max_length=MOST_TYPES)
     cpus: int = Field(default=0, ge=0, le=100_000)
     host_memory_gb: float = Field(default=0, ge=0, le=1_000_000, allow_inf_nan=False)
     topology: Placing | None = None
@@ -109,8 +110,10 @@ class Launch(Part):
     shell: Text | None = Field(default=None, min_length=1)
     image: Image | None = Field(default=None, description="What it runs in: registry/name:tag or …@sha256:…. Only where the back-end runs images.")
     per: Literal["worker", "gpu"] = Field(default="worker", description="One process a worker, or one for each of its GPUs.")
-    env: dict[Variable, Text] = Field(default_factory=dict)
-    secrets: dict[Variable, Word] = Field(default_factory=dict, description="Variables by the name of a secret that the operator keeps.")
+    env: dict[Variable, Text] = Field(default_factory=dict, max_length=1000)
+    secrets: dict[Variable, Word] = Field(
+        default_factory=dict, max_length=100, description="Variables by the name of a secret that the operator keeps."
+    )
     workdir: Text | None = Field(default=None, pattern=r"^/", description="An absolute path.")
     simulated: dict[str, Any] | None = Field(default=None, description="For the simulated back-end: how the job behaves.")
 
@@ -225,12 +228,12 @@ class JobDescription(Part):
     preemptible: bool | Literal["when_borrowed"] | None = Field(default=None, description="Unless stated: inference when_borrowed, others true.")
     gpus: int | None = Field(default=None, ge=0, le=64, description="Short for one role: whole GPUs of each worker.")
     workers: int | None = Field(default=None, ge=1, le=100_000, description="With gpus: how many workers.")
-    gpu_types: list[Word] | None = Field(default=None, description="For roles that name none.")
+    gpu_types: list[Word] | None = Field(default=None, max_length=MOST_TYPES, description="For roles that name none.")
     roles: list[RoleForm] | None = Field(default=None, min_length=1, max_length=20)
     topology: Placing | None = None
     sharing: Literal["exclusive", "mig", "mps", "timeslice"] | None = None
-    node_labels: dict[Word, Text] | None = None
-    needs: dict[Word, float] | None = None
+    node_labels: dict[Word, Text] | None = Field(default=None, max_length=50)
+    needs: dict[Word, float] | None = Field(default=None, max_length=50)
     tolerates_suspect: bool | None = None
     preemption_delay_s: Seconds | None = None
     grace_s: Seconds = Field(default=DEFAULT_GRACE_SECONDS, description="Between the signal and the end by force.")
