@@ -45,25 +45,30 @@ def operations() -> list[tuple[str, str]]:
     return found
 
 
+def many_of(rng: random.Random, most: int) -> int:
+    """Of each order of magnitude as many."""
+    return int(most ** rng.random())
+
+
 def wide(rng: random.Random) -> Any:
-    return {f"k{number}": rng.choice([1, "x", None, []]) for number in range(rng.randrange(1, 60_000))}
+    return {f"k{number}": rng.choice([1, "x", None, []]) for number in range(many_of(rng, 60_000))}
 
 
 def deep(rng: random.Random) -> str:
     opening, closing = rng.choice([("[", "]"), ('{"a":', "}")])
-    depth = rng.randrange(1, 200_000)
+    depth = many_of(rng, 200_000)
     return opening * depth + "1" + (closing * depth if rng.random() < 0.5 else "")
 
 
 def numbers(rng: random.Random) -> str:
     return rng.choice(['{"gpus": %s}', '{"name": "a", "quota": "acme", "gpus": 1, "priority": %s}', "[%s]"]) % (
-        rng.choice(["9" * rng.randrange(1, 9_000), "1e999999", "-0", "0." + "1" * 50_000, "NaN", "1E400"])
+        rng.choice(["9" * many_of(rng, 9_000), "1e999999", "-0", "0." + "1" * 50_000, "NaN", "1E400"])
     )
 
 
 def job(rng: random.Random) -> Any:
     """Nearly a job, with one thing blown up."""
-    many = rng.randrange(1, 20_000)
+    many = many_of(rng, 20_000)
     blown: dict[str, Callable[[], Any]] = {
         "roles": lambda: [{"name": f"r{number}", "gpus": rng.choice([1, "x", True])} for number in range(many)],
         "labels": lambda: {f"l{number}": "x" * rng.randrange(9) for number in range(many)},
@@ -81,11 +86,11 @@ def job(rng: random.Random) -> Any:
 
 def ids(rng: random.Random) -> Any:
     some = rng.choice([True, False, None, 1, "j-1", {}, [], "x" * 1000])
-    return {rng.choice(["ids", "jobs", "scopes", "kinds"]): [some] * rng.randrange(1, 50_000), "action": "cancel", "reason": "x"}
+    return {rng.choice(["ids", "jobs", "scopes", "kinds"]): [some] * many_of(rng, 50_000), "action": "cancel", "reason": "x"}
 
 
 def noise(rng: random.Random) -> bytes:
-    return rng.randbytes(rng.randrange(1, 100_000))
+    return rng.randbytes(many_of(rng, 100_000))
 
 
 def bodies(seed: int, count: int) -> Iterator[tuple[str, str, bytes]]:
@@ -115,7 +120,7 @@ def yamls(seed: int, count: int) -> Iterator[str]:
         lambda many: "a: '" + "x" * many,
     ]
     for _ in range(count):
-        yield rng.choice(forms)(rng.randrange(1, 200_000))[:MOST_BYTES]
+        yield rng.choice(forms)(many_of(rng, 200_000))[:MOST_BYTES]
 
 
 @pytest.fixture
