@@ -5,8 +5,10 @@ from typing import Any, ClassVar
 from ninja import Schema
 from pydantic import ConfigDict, model_validator
 
+from gpufleet.core.strict import Strict
 
-class Taken(Schema):
+
+class Taken(Strict, Schema):
     """Keys that there are not are refused: what is misspelt, or stands in the body instead of the address, would be done without otherwise.
 
     For a `PUT` of a whole object, to which callers send what they have read, there is `PutBack`.
@@ -15,7 +17,7 @@ class Taken(Schema):
     model_config = ConfigDict(extra="forbid")
 
 
-class PutBack(Schema):
+class PutBack(Strict, Schema):
     """A whole object that takes the place of the one that was read. What was read beside it may be sent along and changes nothing; other keys are
     refused: misspelt, they would set what they mean to its default.
     """

@@ -4,9 +4,12 @@ from django.db.models import Count, Q, QuerySet
 from django.http import Http404
 from django.shortcuts import get_object_or_404
 
+from gpufleet.core.audit import Actor
 from gpufleet.core.models import User
 from quotas.models import RoleBinding, ServiceToken
 from quotas.permissions import Access, Can
+
+VIA = "token:"  # and the prefix of the token: how an actor acts
 
 
 def people_list(access: Access) -> QuerySet[User]:
@@ -51,9 +54,21 @@ def binding_for(access: Access, pk: int) -> RoleBinding:
 
 
 def token_list(access: Access) -> QuerySet[ServiceToken]:
-    """One's own tokens; administrators see everybody's."""
+    """One's own tokens; administrators see everybody's. A token for a part of the tree sees itself and those within that part."""
     tokens = ServiceToken.objects.select_related("owner", "node")
-    return tokens if access.can_everywhere(Can.ADMINISTER) else tokens.filter(Q(owner=access.actor.user))
+    if not access.can_everywhere(Can.ADMINISTER):
+        tokens = tokens.filter(Q(owner=access.actor.user))
+    own = token_of(access.actor)
+    if own is not None and own.node is not None:
+        tokens = tokens.filter(Q(pk=own.pk) | Q(node__path=own.node.path) | Q(node__path__startswith=f"{own.node.path}/"))
+    return tokens
+
+
+def token_of(actor: Actor) -> ServiceToken | None:
+    """The token by which the actor acts; None for a person in the browser."""
+    if not actor.via.startswith(VIA):
+        return None
+    return ServiceToken.objects.select_related("node").get(prefix=actor.via.removeprefix(VIA))
 
 
 def token_for(access: Access, public_id: str) -> ServiceToken:

@@ -16,11 +16,11 @@ from gpufleet.core.models import User
 from gpufleet.core.prepared import Prepared
 from quotas.models import QuotaNode, ServiceToken
 from quotas.permissions import SCOPE_CAPABILITIES, Access, Can, Scope, access_for_user, is_within
+from quotas.selectors.people import VIA, token_of
 
 log = structlog.get_logger(__name__)
 
 MARK = "gf"
-VIA = "token:"
 LONGEST = timedelta(days=365)
 USE_WRITTEN_EVERY = timedelta(minutes=1)
 
@@ -137,13 +137,6 @@ def _revoke_one(actor: Actor, token: ServiceToken, reason: str, now: datetime) -
         after=_facts(token),
         reason=reason,
     )
-
-
-def token_of(actor: Actor) -> ServiceToken | None:
-    """The token by which the actor acts; None for a person in the browser."""
-    if not actor.via.startswith(VIA):
-        return None
-    return ServiceToken.objects.select_related("node").get(prefix=actor.via.removeprefix(VIA))
 
 
 def _beyond(maker: ServiceToken, scopes: list[str], node: QuotaNode | None, expires_at: datetime) -> dict[str, str]:

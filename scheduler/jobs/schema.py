@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 from pydantic import (
     AfterValidator,
     AwareDatetime,
-    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -21,6 +20,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from gpufleet.core.strict import Strict
 from scheduler.jobs.image import LONGEST, PATTERN, image_fault
 from scheduler.loop.policy import DEFAULT_GRACE_SECONDS
 
@@ -64,7 +64,7 @@ def broken_rule(field: str, message: str) -> PydanticCustomError:
     return PydanticCustomError("rule", message, {"field": field})
 
 
-class Part(BaseModel):
+class Part(Strict):
     model_config = ConfigDict(extra="forbid")
 
 
@@ -281,7 +281,7 @@ class JobDescription(Part):
         for key in ("topology", "sharing", "node_labels", "needs", "tolerates_suspect", "preemption_delay_s", "throughput", "work_s"):
             value = getattr(self, key)
             if value is not None:
-                document[key] = value.model_dump(exclude_none=True, exclude_defaults=True) if isinstance(value, BaseModel) else value
+                document[key] = value.model_dump(exclude_none=True, exclude_defaults=True) if isinstance(value, Part) else value
         if "checkpoint" in self.model_fields_set:
             document["checkpoint"] = None if self.checkpoint is None else self.checkpoint.model_dump(exclude_none=True)
         if self.launch.image is not None:

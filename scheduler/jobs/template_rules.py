@@ -4,6 +4,7 @@ A description that names a template says only what is its own; the template says
 templates name no GPU type and no path, so they serve any fleet.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +14,10 @@ from pydantic import ValidationError as SchemaError
 from scheduler.jobs.fields import steps_of, value_at, value_written
 from scheduler.jobs.reading import Faults
 from scheduler.jobs.schema import WAYS, Array
+
+# What stands at the top of a description for a single role, and by which keys roles say the same.
+IN_ROLES = {"gpus": ("gpus",), "workers": ("min", "max"), "gpu_types": ("gpu_types",)}
+_ROLE = re.compile(r"roles\[(\d+)\]\.(\w+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +72,29 @@ class Template:
             if value_at(raw, steps_of(path)) != wanted:
                 found[path] = [f"The template {self.ref} keeps it at {_shown(wanted)}."]
         for path, limit in self.limits.items():
-            value, path = _counted(raw) if path == "array.size" else (value_at(raw, steps_of(path)), path)
-            if value is not None and (said := _beyond(value, limit)):
-                found.setdefault(path, []).append(f"{said}, by the template {self.ref}.")
+            for value, where in self._meant(path, raw):
+                if value is not None and (said := _beyond(value, limit)):
+                    found.setdefault(where, []).append(f"{said}, by the template {self.ref}.")
         return found
+
+    def _meant(self, path: str, raw: Mapping[str, Any]) -> list[tuple[Any, str]]:
+        """What a limit is about, in whichever way the description says it, and where it does: a number of GPUs stands at the top or in roles."""
+        if path == "array.size":
+            return [_counted(raw)]
+        roles = raw.get("roles")
+        if isinstance(roles, list) and path in IN_ROLES:
+            return [
+                (role.get(key), f"roles[{place}].{key}") for place, role in enumerate(roles) if isinstance(role, Mapping) for key in IN_ROLES[path]
+            ]
+        role = _ROLE.fullmatch(path)
+        if role is None:
+            return [(value_at(raw, steps_of(path)), path)]
+        if not isinstance(roles, list):
+            return [(raw.get(key), key) for key, parts in IN_ROLES.items() if role[2] in parts]
+        # A template of one role bounds every role: a further one would be a way around it.
+        alone = len(self.body.get("roles") or ()) <= 1
+        places = range(len(roles)) if alone else [int(role[1])]
+        return [(value_at(raw, steps_of(f"roles[{place}].{role[2]}")), f"roles[{place}].{role[2]}") for place in places]
 
 
 def _counted(raw: Mapping[str, Any]) -> tuple[int | None, str]:
@@ -140,7 +164,7 @@ SHIPPED = (
             "launch": {"command": ["jupyter", "lab", "--ip=0.0.0.0", "--no-browser"]},
         },
         locked=("class",),
-        limits={"gpus": {"least": 1, "most": 2}, "limit_s": {"most": 24 * HOUR}},
+        limits={"gpus": {"least": 1, "most": 2}, "workers": {"most": 1}, "limit_s": {"most": 24 * HOUR}},
     ),
     Template(
         "fine-tune",

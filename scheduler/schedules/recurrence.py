@@ -11,8 +11,9 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
+from gpufleet.core.zones import zone_named
+
 EXPRESSION_LENGTH = 100
-ZONE_LENGTH = 60
 FIELDS = ("minute", "hour", "day-of-month", "month", "day-of-week")
 EXAMPLE = "30 2 * * MON-FRI"
 MOST_COUNTED = 1000
@@ -55,10 +56,8 @@ def zone_fault(name: str) -> str:
 
 def _zone(name: str) -> ZoneInfo:
     try:
-        if len(name) > ZONE_LENGTH or not name.isprintable():
-            raise ValueError
-        return ZoneInfo(name)
-    except (ValueError, OSError, KeyError) as fault:
+        return zone_named(name)
+    except ValueError as fault:
         raise NoTimes("Name a time zone such as Europe/Berlin or UTC.") from fault
 
 

@@ -52,6 +52,17 @@ def template_named(access: Access, ref: str) -> Template | None:
     return _template(version) if version is not None and _is_visible(access, path) else None
 
 
+def template_kept(job: Job) -> Template | None:
+    """The version of the template that a job began with; None where it began with none."""
+    if not job.template:
+        return None
+    if job.template in SHIPPED_BY_REF:
+        return SHIPPED_BY_REF[job.template]
+    rows = JobTemplateVersion.objects.filter(template__public_id=job.template, number=job.template_version or 0)
+    version = rows.select_related("template__node").first()
+    return None if version is None else _template(version)
+
+
 def template_versions(access: Access, ref: str) -> list[JobTemplateVersion]:
     """All versions of one of a subtree, the newest first. 404 for others."""
     path, _, name = ref.partition("@")[0].rpartition(":")

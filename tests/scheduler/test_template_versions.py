@@ -181,7 +181,7 @@ def test_the_form_says_bounds_and_version_before_one_types(personas, save):
     newest = client.get(f"/jobs/new/?template={REF}").content.decode()
     assert "by its template" not in newest and "locked by the template" in newest, "what is locked has no bounds"
     look = client.post("/jobs/new/look", {"yaml": f"template: notebook\nname: a\nquota: {TEAM}\n", "_from": "yaml"}).json()
-    assert look["bounds"] == {"gpus": "1 to 2, by its template.", "limit_s": "At most 1d, by its template."}
+    assert look["bounds"] == {"gpus": "1 to 2, by its template.", "workers": "At most 1, by its template.", "limit_s": "At most 1d, by its template."}
 
 
 def test_the_api_says_what_may_be_typed(personas):

@@ -1,5 +1,6 @@
 """Changing a job, putting a draft in the queue, starting anew, and having work saved now: by those who may steer the job."""
 
+import copy
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -18,6 +19,7 @@ from scheduler.jobs.storable import unstorable
 from scheduler.jobs.writing import description_of
 from scheduler.models import ENDED, HOLDING, Attempt, Job, JobState, OrderKind, Placement
 from scheduler.selectors.jobs import must_steer
+from scheduler.selectors.templates import template_kept
 from scheduler.services.jobs.jobs import job_stop
 from scheduler.services.jobs.marks import labels_renew
 from scheduler.services.jobs.repeats import Submitted, submission_once
@@ -66,6 +68,7 @@ def job_edit(*, access: Access, job: Job, change: JobChange, now: datetime, revi
         if "workers" in given:
             after["spec"] = _resized(fresh, change)
             after["gpus_milli"] = _least_milli(fresh, after["spec"])
+        _check_template(fresh, after, now)
         before = {column: getattr(fresh, column) for column in after}
         plain = {column: value for column, value in after.items() if column not in ("spec", "labels")}
         steps.note(fresh, cause, detail={"changed": sorted(given)}, **plain)
@@ -88,6 +91,19 @@ def job_edit(*, access: Access, job: Job, change: JobChange, now: datetime, revi
         news.publish()
         lease_want()
     return fresh
+
+
+def _check_template(job: Job, after: Mapping[str, Any], now: datetime) -> None:
+    """A change goes no further than the template of the job allows. What was beyond it before is not the change's fault."""
+    template = template_kept(job)
+    if template is None:
+        return
+    changed = copy.copy(job)
+    for column, value in after.items():
+        setattr(changed, column, value)
+    was, found = template.faults(description_of(job, now)), template.faults(description_of(changed, now))
+    if fresh := {path: messages for path, messages in found.items() if messages != was.get(path)}:
+        raise ValidationError(fresh)
 
 
 def _told(columns: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
-from zoneinfo import ZoneInfo
 
 from django.conf import settings
 from django.core.exceptions import PermissionDenied, ValidationError
@@ -17,6 +16,7 @@ from gpufleet.core.audit import audit_record
 from gpufleet.core.faults import Conflict, Stale
 from gpufleet.core.live.news import News
 from gpufleet.core.models import AuditEntry, User
+from gpufleet.core.zones import zone_named
 from quotas.permissions import Access, Can, accesses_for_users
 from scheduler.models import Happening, Job, JobFollow, JobState, Notice, NoticeChoices, Sending, SendingState, Webhook
 from scheduler.notify.happenings import Happened
@@ -192,8 +192,8 @@ def _choice_faults(
         elif Way.WEBHOOK in chosen and own_hook(user) is None:
             found[f"ways.{kind}"] = ["Your own webhook can't be chosen: you have named none."]
     try:
-        ZoneInfo(zone)
-    except (ValueError, OSError, KeyError):
+        zone_named(zone)
+    except ValueError:
         found["zone"] = ["Name a time zone such as Europe/Berlin or UTC."]
     for name, value in (("quiet_from", quiet_from), ("quiet_until", quiet_until)):
         if (quiet_from is None) != (quiet_until is None) and value is None:

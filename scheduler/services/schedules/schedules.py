@@ -20,7 +20,7 @@ from gpufleet.core.live.news import News
 from gpufleet.core.models import User
 from quotas.models import QuotaNode
 from quotas.permissions import Access, Can, access_for_user
-from quotas.services.tokens import token_of
+from quotas.selectors.people import token_of
 from scheduler.jobs.reading import Faults
 from scheduler.jobs.schema import EARLIEST, LATEST, LONGEST_SECONDS
 from scheduler.models import ENDED, HOLDING, CatchUp, Job, JobState, Overlap, RunOutcome, Schedule, ScheduleRun, SubmissionKey
