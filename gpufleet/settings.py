@@ -88,6 +88,7 @@ INSTALLED_APPS = [
 
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
+    "gpufleet.core.middleware.PackedPagesMiddleware",
     "csp.middleware.CSPMiddleware",
     "gpufleet.core.middleware.RequestIdMiddleware",
     "gpufleet.problems.head_middleware",
@@ -154,7 +155,8 @@ def _sqlite(path: Path) -> dict[str, Any]:
             "timeout": 20,
             # A tick asks some three hundred different questions; of the usual 128 each would be gone before it is asked again.
             "cached_statements": 512,
-            "init_command": "PRAGMA journal_mode=WAL;PRAGMA synchronous=NORMAL;PRAGMA cache_size=-65536;PRAGMA temp_store=MEMORY;",
+            # FULL: what was answered as done outlives a power cut. It costs 0.2 to 0.5 ms a commit (median) on a virtual disk, against 0.02 ms.
+            "init_command": "PRAGMA journal_mode=WAL;PRAGMA synchronous=FULL;PRAGMA cache_size=-65536;PRAGMA temp_store=MEMORY;",
         },
         # Threads need a file: the shared in-memory database answers "table is locked" under two writers.
         "TEST": {"NAME": DATA_DIR / "test.sqlite3"},

@@ -1,5 +1,7 @@
 """What lies on the disk signs nobody in and is for one user alone; a database or a cache that is away is told, and quickly."""
 
+import gzip
+import re
 import shutil
 import signal
 import stat
@@ -204,3 +206,35 @@ def test_a_console_whose_postgres_ends_says_503_within_two_seconds(postgres, tmp
     assert took < 2.5
     assert asked.status_code == 503
     assert asked.headers["Retry-After"] == "5"
+
+
+@pytest.mark.django_db
+def test_what_was_answered_outlives_a_power_cut():
+    if connection.vendor != "sqlite":
+        pytest.skip("PostgreSQL has its own setting, synchronous_commit.")
+    with connection.cursor() as cursor:
+        cursor.execute("PRAGMA synchronous")
+        assert cursor.fetchone() == (2,)  # FULL
+
+
+@pytest.mark.django_db
+def test_a_page_is_packed_and_what_is_packed_elsewhere_is_left_alone(personas):
+    client = personas.client("operator")
+    plain, packed = client.get("/jobs/"), client.get("/jobs/", headers={"Accept-Encoding": "gzip"})
+    api = client.get("/api/v1/jobs", headers={"Accept-Encoding": "gzip"})
+
+    assert packed["Content-Encoding"] == "gzip"
+    assert "Accept-Encoding" in packed["Vary"]
+    assert len(packed.content) < len(plain.content) / 3
+    assert b"<html" in gzip.decompress(packed.content)
+    assert "Content-Encoding" not in plain.headers
+    assert "Content-Encoding" not in api.headers
+
+
+@pytest.mark.django_db
+def test_the_token_of_a_form_differs_in_every_answer(personas):
+    """So lengths of packed pages tell nothing of it."""
+    client = personas.client("operator")
+    tokens = {re.search(r'csrfmiddlewaretoken" value="([^"]+)"', client.get("/jobs/new/").content.decode())[1] for _ in range(3)}
+
+    assert len(tokens) == 3

@@ -1,4 +1,4 @@
-"""Gives every request an id that its log lines, its audit entries and its error page share."""
+"""What every request passes: an id that its log lines, audit entries and error page share; and pages that are packed."""
 
 import uuid
 from collections.abc import Awaitable, Callable
@@ -7,6 +7,8 @@ from typing import Any
 import structlog
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.middleware.gzip import GZipMiddleware
 
 
 class RequestIdMiddleware:
@@ -34,3 +36,16 @@ class RequestIdMiddleware:
         response: HttpResponse = await self.get_response(request)
         response["X-Request-Id"] = request_id
         return response
+
+
+class PackedPagesMiddleware(GZipMiddleware):
+    """Pages of HTML, gzipped: a page of 4,000 GPUs is a tenth of its size then.
+
+    A page holds the CSRF token, which Django masks anew in every answer, and Django pads what it packs by a random length: comparing lengths tells
+    nothing of it (BREACH). Streams are left alone, as packing would hold back lines of a log; files and JSON are packed where they are made.
+    """
+
+    def process_response(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
+        if response.streaming or not response.get("Content-Type", "").startswith("text/html"):
+            return response
+        return super().process_response(request, response)
