@@ -88,6 +88,11 @@ def backend_for(cluster: Cluster) -> Backend:
         return _ours.provide(cluster)
 
 
+def exists(kind: str) -> bool:
+    """Whether this program has such a back-end. Nothing is placed where it has none."""
+    return kind in (SIMULATED, LOCAL, SLURM)
+
+
 def runs_images(kind: str) -> bool:
     """Whether back-ends of that kind run images. One that is unknown here runs nothing at all."""
     known = {SIMULATED: Facts(), LOCAL: FACTS, SLURM: SLURM_FACTS}

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpufleet.core.prepared import Prepared, Question
 from gpufleet.core.times import millis
-from scheduler.backends.registry import runs_images
+from scheduler.backends.registry import exists, runs_images
 from scheduler.engine.values import MigInstance as Slice
 from scheduler.engine.values import Node, Topology
 from scheduler.models import Cluster, Domain, Gpu, GpuMode, Health, MigInstance, Repartition, TopologyLevel
@@ -104,6 +104,8 @@ def fleet_view(rows: Rows) -> FleetView:
     clusters, levels, domains, node_rows, gpu_rows, slice_rows, splits = rows
     cluster_names = {key: name for key, name, _ in clusters}
     with_images = {key for key, _, backend in clusters if runs_images(backend)}
+    # Nobody would carry out what is placed there. What runs goes on, as on a node that is drained.
+    without_backend = {key for key, _, backend in clusters if not exists(backend)}
     topology = _topology(levels)
     trails = _Trails(domains, levels, topology.levels)
     gpus: dict[int, list[Any]] = defaultdict(list)
@@ -121,6 +123,8 @@ def fleet_view(rows: Rows) -> FleetView:
         if kind:
             path = trails.path(row[4], cluster_names[row[1]], row[2])
             node = _node(row, kind, gpus[row[0]], slices, cluster_names[row[1]], path, images=row[1] in with_images)
+            if row[1] in without_backend and node.health != "down":
+                node = replace(node, health="draining")
             nodes.append(replace(node, repartitioned=tuple(split_at[row[0]])) if row[0] in split_at else node)
     nodes = _islands_apart(nodes)
     nodes.sort(key=lambda node: (node.path, node.island, node.name))

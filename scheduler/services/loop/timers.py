@@ -19,7 +19,7 @@ from scheduler.models import HOLDING, Attempt, Dependency, Job, JobState, Order,
 from scheduler.notify.happenings import Happened
 from scheduler.services.loop.lease import lease_want
 from scheduler.services.loop.promises import LAPSED, promises_lapse
-from scheduler.services.loop.runs import Clusters, Stop, attempts_stop
+from scheduler.services.loop.runs import Clusters, Ended, Stop, attempts_ended, attempts_stop
 from scheduler.services.loop.steps import Steps, jobs_locked, open_attempts
 
 WAITING = (JobState.QUEUED, JobState.PREEMPTED)
@@ -38,6 +38,15 @@ LATE_STARTS: Prepared[int] = Prepared(
 OVERDUE_STOPS: Prepared[int] = Prepared(
     lambda at: (
         OPEN.filter(stop_until__lte=at).exclude(orders__kind=OrderKind.STOP).order_by("stop_until", "id").values_list("job_id", flat=True)[:MOST]
+    )
+)
+# Asked to end by force so long ago, and nobody has taken the order: its back-end is silent, or there is none.
+UNANSWERED_FOR = timedelta(seconds=60)
+UNANSWERED: Prepared[int] = Prepared(
+    lambda at: (
+        OPEN.filter(stop_until__lte=at, orders__kind=OrderKind.STOP, orders__done_at__isnull=True, orders__tries__gt=0)
+        .order_by("stop_until", "id")
+        .values_list("id", flat=True)[:MOST]
     )
 )
 LIMITED: Prepared[tuple[int, datetime | None, int | None, datetime | None]] = Prepared(
@@ -89,6 +98,7 @@ def timers_run(*, now: datetime, policy: Policy, news: News) -> int:
         + starts_give_up(now=now, timeout=policy.start_timeout, news=news)
         + limits_enforce(now=now, warning=policy.limit_warning, news=news)
         + stops_force(now=now, news=news)
+        + stops_give_up(now=now, news=news)
         + deadlines_enforce(now=now, news=news)
         + dependencies_settle(now=now, news=news)
     )
@@ -101,6 +111,7 @@ def _anything_is_due(now: datetime, policy: Policy) -> bool:
         LAPSED.asking(now),
         LATE_STARTS.asking(now - policy.start_timeout),
         OVERDUE_STOPS.asking(now),
+        UNANSWERED.asking(now - UNANSWERED_FOR),
         PAST_DEADLINE.asking(now),
         UNMEETABLE.asking(),
     )
@@ -133,6 +144,15 @@ def stops_force(*, now: datetime, news: News) -> int:
                     steps.order(attempt, OrderKind.STOP, cluster, {"force": True})
         steps.write(news)
     return len(attempts)
+
+
+def stops_give_up(*, now: datetime, news: News) -> int:
+    """Nobody waits for a back-end that does not answer: the attempt ends here, and whatever still runs there is ended as a stray when it answers."""
+    keys = sorted(set(UNANSWERED(now - UNANSWERED_FOR)))
+    if not keys:
+        return 0
+    why = f"Its back-end did not answer for {UNANSWERED_FOR.total_seconds():g} s after the grace; what still runs there ends when it answers."
+    return attempts_ended(ends=[Ended(key, None, why, node_lost=True) for key in keys], now=now, news=news)
 
 
 def limits_enforce(*, now: datetime, warning: timedelta, news: News) -> int:
