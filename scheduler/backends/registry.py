@@ -23,7 +23,7 @@ from scheduler.models import Cluster, Node, SlurmCluster
 
 FULL_LOOK = timedelta(seconds=30)
 CLUSTERS = Prepared[Cluster](lambda: Cluster.objects.order_by("pk"))
-SIMULATED, LOCAL, SLURM = "simulated", "local", "slurm"
+SIMULATED, LOCAL, SLURM = KINDS = ("simulated", "local", "slurm")
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
@@ -90,7 +90,7 @@ def backend_for(cluster: Cluster) -> Backend:
 
 def exists(kind: str) -> bool:
     """Whether this program has such a back-end. Nothing is placed where it has none."""
-    return kind in (SIMULATED, LOCAL, SLURM)
+    return kind in KINDS
 
 
 def runs_images(kind: str) -> bool:

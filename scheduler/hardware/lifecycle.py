@@ -21,7 +21,7 @@ _VERBS = {
     Health.REPAIRING: ("Start repair", "Someone works on it."),
     Health.BURN_IN: ("Start burn-in", "It is tried out; jobs don't get it yet."),
     Health.HEALTHY: ("Mark healthy", "Jobs may use it again."),
-    Health.DOWN: ("Mark down", "It does not answer."),
+    Health.DOWN: ("Mark down", "Not responding. Gangs lose their workers here: they are repaired elsewhere, shrunk or queued again."),
 }
 # In these states nothing may run, so they can't be entered while something does.
 MUST_BE_EMPTY = frozenset({Health.DRAINED, Health.REPAIRING, Health.BURN_IN})

@@ -3,10 +3,11 @@
 Each looks for what is past its time and acts on it once; doing it again changes nothing.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db import transaction
 from django.db.models import Exists, OuterRef, QuerySet
@@ -14,12 +15,13 @@ from django.db.models import Exists, OuterRef, QuerySet
 from gpufleet.core.live.news import News
 from gpufleet.core.prepared import Prepared, together
 from scheduler.backends.base import Signal
+from scheduler.backends.registry import KINDS
 from scheduler.loop.policy import Policy
-from scheduler.models import HOLDING, Attempt, Dependency, Job, JobState, Order, OrderKind, Promise
+from scheduler.models import HOLDING, Attempt, Dependency, Health, Job, JobState, Order, OrderKind, Placement, Promise
 from scheduler.notify.happenings import Happened
 from scheduler.services.loop.lease import lease_want
 from scheduler.services.loop.promises import LAPSED, promises_lapse
-from scheduler.services.loop.runs import Clusters, Ended, Stop, attempts_ended, attempts_stop
+from scheduler.services.loop.runs import Clusters, Ended, Stop, attempts_ended, attempts_stop, workers_lost
 from scheduler.services.loop.steps import Steps, jobs_locked, open_attempts
 
 WAITING = (JobState.QUEUED, JobState.PREEMPTED)
@@ -40,13 +42,32 @@ OVERDUE_STOPS: Prepared[int] = Prepared(
         OPEN.filter(stop_until__lte=at).exclude(orders__kind=OrderKind.STOP).order_by("stop_until", "id").values_list("job_id", flat=True)[:MOST]
     )
 )
-# Asked to end by force so long ago, and nobody has taken the order: its back-end is silent, or there is none.
+# Asked to end by force so long ago, and there is no back-end that could take the order. One that is only silent may still run it: its GPUs stay held.
 UNANSWERED_FOR = timedelta(seconds=60)
 UNANSWERED: Prepared[int] = Prepared(
     lambda at: (
         OPEN.filter(stop_until__lte=at, orders__kind=OrderKind.STOP, orders__done_at__isnull=True, orders__tries__gt=0)
+        .exclude(orders__cluster__backend__in=KINDS)
         .order_by("stop_until", "id")
         .values_list("id", flat=True)[:MOST]
+    )
+)
+# Workers that stand on a node that is down, however it came to be: by hand, by a rule, by a look at a cluster.
+ON_DOWN_NODES: Prepared[tuple[int, int, str, int, str]] = Prepared(
+    lambda: (
+        Placement.objects.filter(until__isnull=True, leaving_since__isnull=True, node__health=Health.DOWN, attempt__stop_to="")
+        .order_by("attempt_id", "role", "worker")
+        .distinct()
+        .values_list("attempt_id", "attempt__job_id", "role", "worker", "node__name")[:MOST]
+    )
+)
+STANDING_ELSEWHERE: Prepared[int] = Prepared(
+    lambda attempts: (
+        Placement.objects.filter(attempt__among=attempts, until__isnull=True, leaving_since__isnull=True)
+        .exclude(node__health=Health.DOWN)
+        .order_by()
+        .distinct()
+        .values_list("attempt_id", flat=True)
     )
 )
 LIMITED: Prepared[tuple[int, datetime | None, int | None, datetime | None]] = Prepared(
@@ -95,6 +116,7 @@ def timers_run(*, now: datetime, policy: Policy, news: News) -> int:
         return 0
     return (
         promises_lapse(now=now, news=news)
+        + nodes_lost(now=now, news=news)
         + starts_give_up(now=now, timeout=policy.start_timeout, news=news)
         + limits_enforce(now=now, warning=policy.limit_warning, news=news)
         + stops_force(now=now, news=news)
@@ -112,10 +134,36 @@ def _anything_is_due(now: datetime, policy: Policy) -> bool:
         LATE_STARTS.asking(now - policy.start_timeout),
         OVERDUE_STOPS.asking(now),
         UNANSWERED.asking(now - UNANSWERED_FOR),
+        ON_DOWN_NODES.asking(),
         PAST_DEADLINE.asking(now),
         UNMEETABLE.asking(),
     )
     return any(due) or any(end <= now or (warn_at is not None and warn_at <= now) for _, _, end, warn_at in _limited(limited, policy.limit_warning))
+
+
+class _Of(NamedTuple):
+    pk: int
+    job_id: int
+
+
+def nodes_lost(*, now: datetime, news: News) -> int:
+    """Gangs lose their workers on nodes that are down: they degrade, and are repaired, shrunk or queued again by the rules."""
+    gangs: dict[_Of, list[tuple[str, int, str]]] = defaultdict(list)
+    for attempt, job, role, worker, node in ON_DOWN_NODES.raw():
+        gangs[_Of(attempt, job)].append((role, worker, node))
+    elsewhere = set(STANDING_ELSEWHERE([attempt.pk for attempt in gangs])) if gangs else set()
+    stops = []
+    for attempt, lost in gangs.items():
+        nodes = ", ".join(sorted({node for _, _, node in lost}))
+        counted = f"{len(lost)} {'worker' if len(lost) == 1 else 'workers'}"
+        cause = f"{nodes} is down: {counted} lost."
+        if attempt.pk in elsewhere:
+            workers_lost(attempt=attempt, workers=[(role, worker) for role, worker, _ in lost], now=now, cause=cause, news=news)
+        else:  # nobody is left whom a replacement could join
+            stops.append(Stop(attempt.job_id, JobState.QUEUED, "lost", cause, grace_seconds=0))
+    if stops:
+        attempts_stop(stops=stops, now=now, news=news)
+    return len(gangs)
 
 
 def starts_give_up(*, now: datetime, timeout: timedelta, news: News) -> int:
@@ -147,11 +195,11 @@ def stops_force(*, now: datetime, news: News) -> int:
 
 
 def stops_give_up(*, now: datetime, news: News) -> int:
-    """Nobody waits for a back-end that does not answer: the attempt ends here, and whatever still runs there is ended as a stray when it answers."""
+    """Nobody waits for a back-end that does not exist: the attempt ends here. What still runs there ends as a stray when there is one again."""
     keys = sorted(set(UNANSWERED(now - UNANSWERED_FOR)))
     if not keys:
         return 0
-    why = f"Its back-end did not answer for {UNANSWERED_FOR.total_seconds():g} s after the grace; what still runs there ends when it answers."
+    why = "Its cluster has no back-end that could end it; nothing is placed there."
     return attempts_ended(ends=[Ended(key, None, why, node_lost=True) for key in keys], now=now, news=news)
 
 

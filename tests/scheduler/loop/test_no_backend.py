@@ -6,7 +6,8 @@ from datetime import timedelta
 import pytest
 
 from scheduler.backends.base import BackendError, Facts
-from scheduler.models import Cluster, Job, JobState, Placement
+from scheduler.models import Attempt, Cluster, Job, JobEvent, JobState, Node, Placement
+from scheduler.services.hardware.hardware import node_health_change
 from scheduler.services.loop.runs import Stop, attempts_stop
 from scheduler.services.loop.tick import Memory, tick_run
 from tests import builders
@@ -67,6 +68,7 @@ def test_a_cancel_ends_within_grace_and_a_minute_and_the_ledger_is_closed():
     loop, job = Loop(), submit(leaf("team", 8), gpus=8)
     loop.tick()
     loop.up(job)
+    Cluster.objects.update(backend="nowhere")
     attempts_stop(stops=[Stop(job.pk, JobState.CANCELLED, "cancelled", "Wrong data.", grace_seconds=30)], now=loop.now)
     backends, memory = {cluster.pk: Silent()}, Memory()
 
@@ -83,3 +85,54 @@ def test_a_cancel_ends_within_grace_and_a_minute_and_the_ledger_is_closed():
     assert not Placement.objects.filter(until__isnull=True).exists()
     assert not fleet_faults()
     assert Job.objects.get(pk=job.pk).ended_at == NOON + timedelta(seconds=91)
+
+
+def three_nodes():
+    cluster = builders.cluster("near")
+    return [builders.node(f"n{number}", of=cluster, gpus=8) for number in (1, 2, 3)]
+
+
+def down(node, personas, at):
+    node_health_change(access=personas.access("superuser"), node=node, to="down", reason="It does not answer.", now=at)
+
+
+def where(job):
+    return sorted(set(Placement.objects.filter(job=job, until__isnull=True).values_list("node__name", flat=True)))
+
+
+def test_a_gang_on_a_node_set_down_degrades_and_is_repaired_elsewhere(personas):
+    nodes, loop = three_nodes(), Loop()
+    gang = submit(leaf("team", 24), gpus=8, workers=2)
+    loop.tick()
+    loop.up(gang)
+    kept, lost = where(gang)
+
+    down(next(node for node in nodes if node.name == lost), personas, loop.now)
+    loop.after(seconds=1).tick(force=True)
+
+    assert lost not in where(gang)
+    assert kept in where(gang)
+    assert len(where(gang)) == 2
+    assert any(f"{lost} is down: 1 worker lost." in event.cause for event in JobEvent.objects.filter(job=gang))
+    assert not fleet_faults()
+
+
+def test_a_lone_job_on_a_node_set_down_is_stopped_and_starts_elsewhere(personas):
+    loop = Loop()
+    three_nodes()
+    job = submit(leaf("team", 24), gpus=8)
+    loop.tick()
+    loop.up(job)
+    (lost,) = where(job)
+
+    down(Node.objects.get(name=lost), personas, loop.now)
+    loop.after(seconds=1).tick(force=True)
+    assert Attempt.objects.get(job=job).stop_to == JobState.QUEUED
+    assert any(f"{lost} is down: 1 worker lost." in event.cause for event in JobEvent.objects.filter(job=job))
+    loop.over(job, exit_code=None)
+    loop.after(seconds=120).tick(force=True)
+
+    assert Attempt.objects.filter(job=job).count() == 2
+    assert where(job)
+    assert lost not in where(job)
+    assert not fleet_faults()
