@@ -1,5 +1,6 @@
 """Nodes: the list, one node, its history."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -8,7 +9,7 @@ from django.db.models.functions import Coalesce
 from django.http import Http404
 
 from quotas.permissions import Access, Can
-from scheduler.models import Gpu, Health, InventoryEvent, MigInstance, Node
+from scheduler.models import Gpu, Health, InventoryEvent, Job, MigInstance, Node, Placement
 from scheduler.selectors.holders import open_placements
 
 HISTORY_LENGTH = 50
@@ -72,6 +73,26 @@ def node_gpus(node: Node) -> list[Gpu]:
 def node_history(node: Node) -> list[InventoryEvent]:
     """What happened to the node and its GPUs, the latest first."""
     return list(InventoryEvent.objects.filter(node=node).select_related("gpu").order_by("-at", "-id")[:HISTORY_LENGTH])
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A job that had GPUs of a node when it went down or was drained, and what became of it."""
+
+    job: Job
+    nodes: str  # where it is now; empty: nowhere
+
+
+def jobs_left(access: Access, node: Node) -> list[Left]:
+    """Jobs that left the node since it went down or was drained, as far as the reader may see them. Two queries."""
+    if node.health not in (Health.DOWN, Health.DRAINING, Health.DRAINED):
+        return []
+    was_here = Placement.objects.filter(job=OuterRef("pk"), node=node, until__gte=node.health_since)
+    jobs = list(Job.objects.filter(Exists(was_here), access.visible(Can.SEE, "quota__path")).select_related("quota").order_by("-pk")[:HISTORY_LENGTH])
+    places: dict[int, list[str]] = defaultdict(list)
+    for job, name in open_placements().filter(job__in=jobs).order_by("node__name").values_list("job_id", "node__name").distinct():
+        places[job].append(name)
+    return [Left(job, ", ".join(places[job.pk])) for job in jobs]
 
 
 def live_instances() -> "Prefetch[str]":

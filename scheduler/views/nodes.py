@@ -18,7 +18,7 @@ from scheduler.hardware.lists import NODES
 from scheduler.models import Health, Node
 from scheduler.presenters.hardware import drawing_of, history_lines
 from scheduler.selectors.holders import Holder, holding_jobs, node_holders
-from scheduler.selectors.nodes import node_for, node_gpus, node_history, nodes_listed
+from scheduler.selectors.nodes import jobs_left, node_for, node_gpus, node_history, nodes_listed
 from scheduler.services.hardware.hardware import node_health_change, node_spare_set
 
 
@@ -99,6 +99,7 @@ def _page(request: HttpRequest, node: Node, *, status: int = 200, **extra: Any) 
         "taken_milli": taken,
         "capacity_milli": len(gpus) * 1000,
         "jobs": holding_jobs(holders_here),
+        "left": jobs_left(access, node),
         "nics": list(node.nics.order_by("name")),
         "steps": [asdict(step) for step in steps_from(node.health)],
         "may_operate": access.can_everywhere(Can.OPERATE) and node.removed_at is None,

@@ -4,6 +4,7 @@ from contextlib import nullcontext
 from datetime import timedelta
 
 import pytest
+from django.urls import reverse
 
 from scheduler.backends.base import BackendError, Facts
 from scheduler.models import Attempt, Cluster, Job, JobEvent, JobState, Node, Placement
@@ -115,6 +116,12 @@ def test_a_gang_on_a_node_set_down_degrades_and_is_repaired_elsewhere(personas):
     assert len(where(gang)) == 2
     assert any(f"{lost} is down: 1 worker lost." in event.cause for event in JobEvent.objects.filter(job=gang))
     assert not fleet_faults()
+    page = personas.client("superuser").get(reverse("node", args=[Node.objects.get(name=lost).public_id])).content.decode()
+    assert "Jobs that left" in page
+    assert gang.public_id in page
+    assert ", ".join(where(gang)) in page
+    stranger = personas.client("submitter").get(reverse("node", args=[Node.objects.get(name=lost).public_id])).content.decode()
+    assert gang.public_id not in stranger
 
 
 def test_a_lone_job_on_a_node_set_down_is_stopped_and_starts_elsewhere(personas):
