@@ -125,3 +125,16 @@ def test_a_token_for_a_part_of_the_tree_neither_sees_nor_revokes_wider_ones(pers
     assert len(all_of_them) == 3
     assert client.delete(f"/api/v1/tokens/{wider}", headers=mine).status_code == 404
     assert client.delete(f"/api/v1/tokens/{next(one['id'] for one in seen if one['scopes'] == ['read'])}", headers=mine).status_code == 204
+
+
+@pytest.mark.django_db
+def test_the_verdict_of_an_elastic_job_names_the_size_that_it_starts_with(personas):
+    builders.node("n1", of=builders.cluster("c"), gpus=8)
+    client = personas.client("team_lead")
+
+    def verdict(**roles: int) -> str:
+        yaml = {"name": "a", "quota": "acme/research/nlp", "estimate_s": 60, "roles": [{"name": "worker", "gpus": 1, **roles}]}
+        return client.post("/jobs/new/look", {"yaml": json.dumps(yaml), "_from": "yaml"}).json()["fit"]
+
+    assert "Starts now on 8 of 64 GPUs" in verdict(min=4, max=64)
+    assert "Starts now<" in verdict(min=4, max=4)

@@ -71,6 +71,8 @@ def fit_view(fit: Fit, access: Access, sizes: Mapping[str, int]) -> FitView:
     said = [*fit.reasons, *fit.claimants, *(one.job for one in fit.others), *fit.after]
     told = Discretion(access, said)
     tone, icon, heading = LOOKS[fit.verdict]
+    if fit.verdict in ("now", "soon", "later") and fit.wanted_milli > fit.gpus_milli:
+        heading = f"{heading} on {gpus(fit.gpus_milli)} of {gpus(fit.wanted_milli)} GPUs"
     places = _places(fit, sizes)
     return FitView(
         fit=fit,

@@ -112,6 +112,7 @@ class Fit:
     waits_for: tuple[str, ...]  # what holds it whatever the fleet has
     on_types: tuple[OnType, ...]  # the fastest first; empty where it states no speeds
     without_images: tuple[str, ...]  # of a job with an image: the clusters whose back-ends run none, where it never stands
+    wanted_milli: int  # whole GPUs that an elastic job asks for at most; it may start on fewer
 
     @property
     def all_milli(self) -> int:
@@ -433,6 +434,7 @@ def fit_checked(*, access: Access, checked: Checked, raw: Mapping[str, Any], now
         waits_for=held,
         on_types=_on_types(said, found, standing, rates),
         without_images=clusters_without_images() if said.launch.image is not None else (),
+        wanted_milli=sum(1000 * (role.get("gpus") or 0) * int(role.get("max") or role.get("min") or 1) for role in said.spec["roles"]),
     )
 
 
