@@ -9,6 +9,9 @@ from .values import ANY_TYPE, CLASS_RANK, CLASSES, Amount, Node, Quota, Topology
 _milli = scaled(1000, most=100_000_000)
 _seconds = scaled(1000)
 _UNLIMITED = Amount()
+# No organisation is deeper, and every placement is charged to each level.
+DEEPEST = 64
+CYCLE_SHOWN = 20
 
 
 def _amount(value: Any) -> Amount:
@@ -96,17 +99,24 @@ def _check_tree(found: dict[str, Quota], places: dict[str, int], faults: Faults)
     for name, quota in found.items():
         if quota.parent is not None and quota.parent not in places:
             faults.add(("quotas", places[name], "parent"), f"there is no quota {short(quota.parent)}")
-    settled: set[str] = set()
+    depths: dict[str, int] = {}
     for name in sorted(found):
-        trail: list[str] = []
+        steps: dict[str, None] = {}
         at: str | None = name
-        while at is not None and at in found and at not in settled and at not in trail:
-            trail.append(at)
+        while at is not None and at in found and at not in depths and at not in steps:
+            steps[at] = None
             at = found[at].parent
-        if at in trail:
+        trail = list(steps)
+        depth = depths.get(at or "", 0)
+        if at in steps:
             cycle = trail[trail.index(at) :] if at is not None else trail
-            faults.add(("quotas", places[cycle[0]], "parent"), f"is part of a cycle: {' -> '.join(cycle)} -> {cycle[0]}")
-        settled.update(trail)
+            shown = cycle if len(cycle) <= CYCLE_SHOWN else [*cycle[:CYCLE_SHOWN], "…"]
+            faults.add(("quotas", places[cycle[0]], "parent"), f"is part of a cycle: {' -> '.join(shown)} -> {cycle[0]}")
+        for step in reversed(trail):
+            depth += 1
+            depths[step] = depth
+            if depth == DEEPEST + 1:  # what lies below is not named again
+                faults.add(("quotas", places[step], "parent"), f"is deeper than {DEEPEST} levels")
     styles = {name: quota.guaranteed.by_type is not None for name, quota in found.items() if not quota.guaranteed.unlimited}
     for name in sorted(found):
         for key, by_type in (("weight", found[name].weights), ("priority", found[name].priorities)):

@@ -209,3 +209,25 @@ def test_every_fault_of_fairness_is_told() -> None:
     wrong = {"settings": {"max_moves": -1, "fairness": {"step_s": -1, "usage_weight": "much"}}}
 
     assert set(faults_of(sound() | wrong)) == {"$.settings.max_moves", "$.settings.fairness.step_s", "$.settings.fairness.usage_weight"}
+
+
+def chain(depth: int) -> dict[str, Any]:
+    """A tree that is one line of quotas, the top first."""
+    document = sound()
+    document["quotas"] += [quota(f"deep-{level:05d}", parent=f"deep-{level - 1:05d}" if level else None) for level in range(depth)]
+    return document
+
+
+def test_a_tree_that_is_too_deep_is_one_fault_and_costs_no_more_than_it_is_long() -> None:
+    parse(chain(64))
+    before = len(sound()["quotas"])
+
+    assert faults_of(chain(20_000)) == {f"$.quotas[{before + 64}].parent": "is deeper than 64 levels"}
+
+
+def test_a_long_cycle_is_shown_in_part() -> None:
+    document = chain(5_000)
+    document["quotas"][-5_000]["parent"] = "deep-04999"
+
+    (message,) = (text for text in faults_of(document).values() if "cycle" in text)
+    assert len(message) < 500
