@@ -99,8 +99,8 @@ class Walk:
         self.free_start = free_start
         self.book = cycle.book
         types = range(len(cycle.grid.types))
-        self.unfit: list[set[int]] = [set() for _ in types]  # shapes by quota type: nothing is freed in this pass, so it stays so
-        self.promising: list[set[int]] = [set() for _ in types]
+        self.unfit: list[set[object]] = [set() for _ in types]  # `_alike` by quota type: nothing is freed in this pass, so it stays so
+        self.promising: list[set[object]] = [set() for _ in types]
         self.only_type = len(types) == 1
         self.views = cycle.views()
         self.shapes: dict[int, Form | None] | None = None
@@ -176,7 +176,7 @@ class Walk:
         unfit, promising = self.unfit[0], self.promising[0]
         while at < end:
             work = queue[at]
-            if work.seats or (work.form.shape not in unfit and self._may_fit_now(work, promising)):
+            if work.seats or (self._alike(work) not in unfit and self._may_fit_now(work, promising)):
                 break
             at += 1
         return at
@@ -202,10 +202,14 @@ class Walk:
             return NEVER
         return self.division.fair[leaf] - self.division.used[leaf]
 
-    def _may_fit_now(self, work: Work, promising: set[int]) -> bool:
+    def _may_fit_now(self, work: Work, promising: set[object]) -> bool:
         if self.by_right and not self._has_right(work, 0):
             return False
-        return work.form.shape in promising or self.may_fit(work, 0)
+        return self._alike(work) in promising or self.may_fit(work, 0)
+
+    def _alike(self, work: Work) -> object:
+        """What jobs share that fit, or do not fit, alike: their shape, and for a share of a GPU the domain of trust as well."""
+        return (work.form.shape, self.cycle.cluster.trust_of(work)) if work.kind.sharing == "mps" else work.form.shape
 
     def _has_right(self, work: Work, quota_type: int) -> bool:
         return self.cycle.has_turn(work, quota_type, self.milli(work))
@@ -216,7 +220,7 @@ class Walk:
     def may_fit(self, work: Work, quota_type: int) -> bool:
         if self.by_right and not self._has_right(work, quota_type):
             return False
-        shape, unfit, promising = work.form.shape, self.unfit[quota_type], self.promising[quota_type]
+        shape, unfit, promising = self._alike(work), self.unfit[quota_type], self.promising[quota_type]
         if shape in unfit:
             return False
         if shape in promising:  # until placing it fails
@@ -262,7 +266,7 @@ class Walk:
             if outcome == STARTED:
                 return True
             if outcome == NO_ROOM and not work.seats:
-                self.unfit[quota_type].add(work.form.shape)
+                self.unfit[quota_type].add(self._alike(work))
         return False
 
 

@@ -1,6 +1,7 @@
 """What is asked very often where many GPUs are shared in parts, held against the plain way of answering it."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -18,6 +19,8 @@ from scheduler.engine.takings import TakenBack, TakenInVain
 from scheduler.engine.values import Role
 from scheduler.engine.victims import fewest
 from tests.scheduler.twin.strategies import scenario_random
+
+from .scenes import actions, at, job, node, plan_of, quota, scene
 
 searched = settings(max_examples=120, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 seeds = st.integers(0, 10**6)
@@ -162,3 +165,21 @@ def test_nobody_is_told_to_share_a_gpu_before_it_is_shared():
     told = {one["job"]: one["predicted_start"] for one in make_plan(parse(scenario)).as_json()["waiting"]}
 
     assert told == {"first": "2026-11-20T10:00:00Z", "second": "2026-11-20T10:00:00Z"}
+
+
+def test_who_may_not_share_a_gpu_keeps_nobody_out_who_may() -> None:
+    """One team's refusal is about whom it trusts, and says nothing of another team's job of the same shape."""
+
+    def share(name: str, quota_name: str, **fields: Any) -> dict[str, Any]:
+        return job(name, quota_name, role={"gpus": None, "gpu_share": 0.5}, sharing="mps", **fields)
+
+    there = share("there", "b", state="running", started=-50) | {"workers": [at("n1", 0, gpu_share=0.5)]}
+    for one in (there,):
+        one["roles"][0].pop("gpus")
+    first, second = share("first", "a", submitted=-90), share("second", "b", submitted=-80)
+    for one in (first, second):
+        one["roles"][0].pop("gpus")
+
+    plan = plan_of(scene([node("n1", 1)], [quota("a", 1), quota("b", 1)], [there, first, second]))
+
+    assert actions(plan) == {"second": "start"}
