@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from gpufleet.core.templatetags.shell import gpu_word, gpus, plural
+from gpufleet.core.templatetags.shell import gpu_word, gpus, gpus_told, plural
 from quotas.permissions import Access, Can
 from scheduler.engine.fleet import bits_of
 from scheduler.presenters.jobs import CELL, GAP, Cell, sentence, span
@@ -72,7 +72,7 @@ def fit_view(fit: Fit, access: Access, sizes: Mapping[str, int]) -> FitView:
     told = Discretion(access, said)
     tone, icon, heading = LOOKS[fit.verdict]
     if fit.verdict in ("now", "soon", "later") and fit.wanted_milli > fit.gpus_milli:
-        heading = f"{heading} on {gpus(fit.gpus_milli)} of {gpus(fit.wanted_milli)} GPUs"
+        heading = f"{heading} on {gpus(fit.gpus_milli)} of {gpus_told(fit.wanted_milli)}"
     places = _places(fit, sizes)
     return FitView(
         fit=fit,
