@@ -13,6 +13,8 @@ from django.urls import reverse
 
 from dashboards.figures import Figures, Holding, Series, as_columns, figures_by_type, gap_cost, holdings, queue_by_class
 from dashboards.selectors import SEVERAL, Owner, fleet_read, jobs_waiting, nodes_needing_attention
+from gpufleet.core.charts import Chart, over_time
+from gpufleet.core.charts import Series as Line
 from gpufleet.core.templatetags.shell import CURRENCY_SIGNS, NOTHING, THIN, duration, gpus, money, percent_of, plural
 from gpufleet.core.times import millis
 from scheduler.models import JobClass
@@ -22,7 +24,6 @@ HOLDERS_SHOWN = 8
 OTHERS = 0
 ROUND_MONEY_FROM = 100_000_000
 SVG_WIDTH = 1000
-TWIN_ROWS = 24
 
 
 def overview_shared(*, now: datetime) -> dict[str, Any]:
@@ -212,29 +213,16 @@ def _moment(at: int | None) -> Any:
     return None if at is None else datetime.fromtimestamp(at / 1000, UTC)
 
 
-@dataclass(frozen=True, slots=True)
-class TwinRow:
-    """One line of the chart's table twin: the same numbers as text."""
-
-    at: datetime
-    capacity: str
-    allocated: str
-    active: str
-    gap: str
-
-
-def twin_rows(series: Series) -> list[TwinRow]:
-    """The chart as at most two dozen lines, the newest first: each is the mean of the steps that it covers."""
-    stride = max(1, -(-len(series.at) // TWIN_ROWS))
-    rows = []
-    for begin in range(0, len(series.at), stride):
-        means = [_mean(column[begin : begin + stride]) for column in (series.capacity, series.allocated, series.active)]
-        gap = None if means[1] is None or means[2] is None else max(0.0, means[1] - means[2])
-        capacity, allocated, active, left = (NOTHING if value is None else f"{value:,.0f}" for value in (*means, gap))
-        rows.append(TwinRow(_moment(series.at[begin]), capacity, allocated, active, left))
-    return rows[::-1]
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+def fleet_chart(series: Series, *, hours: int) -> Chart:
+    """Allocated GPUs and GPUs' worth of SM activity, under the line of all there are."""
+    return over_time(
+        label=f"Allocated and computing GPUs over the last {plural(hours, 'hour')}",
+        unit="GPUs",
+        at=[datetime.fromtimestamp(at / 1000, UTC) for at in series.at],
+        series=[
+            Line("Allocated", series.allocated, "held", kind="area"),
+            Line("Computing", series.active, "used", kind="area"),
+            Line("In the fleet", series.capacity, "ink-soft", dashed=True),
+        ],
+        most=max((value for value in series.capacity if value is not None), default=None),
+    )

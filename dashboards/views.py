@@ -1,25 +1,25 @@
 """The overview and the fleet map."""
 
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import render
 from django.views.decorators.http import require_GET
 
 from dashboards.history import DEFAULT_HOURS, RANGES, history
 from dashboards.lists import CELLS, cells, cells_listed
-from dashboards.presenters import overview_own, overview_page, overview_shared, twin_rows
+from dashboards.presenters import fleet_chart, overview_own, overview_page, overview_shared
 from dashboards.selectors import SEVERITY, fleet_size, levels_deep, owners_named, rates_visible
+from gpufleet.core.charts import chart_response
 from gpufleet.core.live.feed import feed_revision
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of, requires
 
 
-def _asked_range(request: HttpRequest) -> int:
-    """The hours of the address; anything else than what is offered is the default."""
-    asked = request.GET.get("hours", "")
+def _asked_hours(request: HttpRequest) -> int:
+    """The hours of `?range=6h`; anything else than what is offered is the default."""
+    asked = request.GET.get("range", "").removesuffix("h")
     return int(asked) if asked.isascii() and asked.isdigit() and int(asked) in RANGES else DEFAULT_HOURS
 
 
@@ -32,16 +32,16 @@ def overview(request: HttpRequest) -> HttpResponse:
     shared = overview_shared(now=moment)
     owners = owners_named(access)
     own = overview_own(owners=owners, rates=rates_visible(access, now=moment))
-    hours, gpu_type = _asked_range(request), request.GET.get("type", "")
+    hours, gpu_type = _asked_hours(request), request.GET.get("type", "")
     gpu_type = gpu_type if gpu_type in shared["types"] else ""
     series = history(hours=hours, gpu_type=gpu_type, now=moment)
     context = {
         **overview_page(shared, own, owners),
-        "live": {"version": version, "rows": shared, "own": own, "history": asdict(series)},
+        "live": {"version": version, "rows": shared, "own": own},
         "ranges": list(RANGES),
         "hours": hours,
         "gpu_type": gpu_type,
-        "twin": twin_rows(series),
+        "chart": fleet_chart(series, hours=hours),
         "healths": SEVERITY,
         "may_import": access.can_everywhere(Can.OPERATE),
     }
@@ -50,10 +50,13 @@ def overview(request: HttpRequest) -> HttpResponse:
 
 @require_GET
 @requires(Can.SEE)
-def overview_history(request: HttpRequest) -> HttpResponse:
-    """The chart's series for another range or type, or a minute later."""
-    series = history(hours=_asked_range(request), gpu_type=request.GET.get("type", ""), now=now())
-    return JsonResponse(asdict(series), headers={"Cache-Control": "no-store"})
+def overview_history(request: HttpRequest) -> HttpResponseBase:
+    """The chart for another range or type, or a minute later."""
+    hours = _asked_hours(request)
+    series = history(hours=hours, gpu_type=request.GET.get("type", ""), now=now())
+    answer = chart_response(request, fleet_chart(series, hours=hours), name="utilization")
+    answer["Cache-Control"] = "no-store"
+    return answer
 
 
 @require_GET

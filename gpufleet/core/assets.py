@@ -5,41 +5,24 @@ import gzip
 import hashlib
 import mimetypes
 import threading
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import plotly
 from django.conf import settings
 from django.contrib.staticfiles import finders
 from django.contrib.staticfiles.storage import StaticFilesStorage
 from django.core.exceptions import SuspiciousFileOperation
-from django.core.files.storage import FileSystemStorage
 
 _DIGEST_LENGTH = 12
+LARGE = "vendor/plotly/plotly.min.js"
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-
-class PlotlyFinder(finders.BaseFinder):
-    """plotly.min.js straight out of the Python package, so that the script always matches it; nothing else of that folder."""
-
-    name = "vendor/plotly.min.js"
-    folder = Path(plotly.__file__).parent / "package_data"
-
-    def find(self, path: str, find_all: bool = False, **kwargs: Any) -> Any:
-        found = str(self.folder / "plotly.min.js") if path == self.name else None
-        return ([found] if found else []) if find_all else found or []
-
-    def list(self, ignore_patterns: Any) -> Iterator[tuple[str, FileSystemStorage]]:
-        storage = FileSystemStorage(location=str(self.folder))
-        storage.prefix = "vendor"  # type: ignore[attr-defined]
-        yield "plotly.min.js", storage
 
 
 @lru_cache(maxsize=512)
@@ -167,7 +150,7 @@ class StaticServer:
         if scope["type"] != "http" or not (path.startswith(settings.STATIC_URL) or path in _AT_ROOT):
             if self._large is None:
                 # The first page, mostly the one to sign in, is the sign that the charts' script will be wanted; packing it takes a moment.
-                self._large = asyncio.create_task(asyncio.to_thread(self._shelf.fetch, PlotlyFinder.name))
+                self._large = asyncio.create_task(asyncio.to_thread(self._shelf.fetch, LARGE))
             await self._app(scope, receive, send)
             return
         if scope["method"] not in ("GET", "HEAD"):

@@ -19,7 +19,7 @@ from scheduler.backends.registry import local_rules
 
 LEAST_FREE_BYTES = 1 << 30
 MOST_APART = timedelta(seconds=2)
-ASSETS = ("css/tokens.css", "css/base.css", "js/shell.js", "vendor/plotly.min.js")
+ASSETS = ("css/tokens.css", "css/base.css", "js/shell.js", "vendor/plotly/plotly.min.js")
 
 
 def room_on_disk() -> Iterator[Finding]:

@@ -321,7 +321,7 @@ def test_times_that_a_change_brings_follow_the_clock_of_the_person(visit, live_c
     page.get_by_role("button", name="Times in UTC").click()
     expect(fresh).to_have_attribute("title", re.compile(r"UTC$"))
     page.locator(".twin summary").click()
-    expect(page.locator("[data-twin] th").first).to_contain_text("UTC")
+    expect(page.locator("[data-plot-table] tbody th").first).to_contain_text("UTC")
 
 
 def test_who_holds_idle_gpus_leads_to_them_on_the_map(visit, live_console, fleet):

@@ -1,0 +1,233 @@
+"""Charts: figures made with plotly's Python API, drawn by static/js/charts.js, and readable as a table without scripts.
+
+A page shows a chart with `{% chart chart source=url %}` (templatetags/charts.py). The view behind `source` returns `chart_response(request, chart)`:
+the same chart for another range as JSON, or as CSV with `?format=csv`.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from itertools import groupby
+from types import ModuleType
+from typing import Any, Literal
+
+import numpy as np
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.template.loader import render_to_string
+
+from gpufleet.core import csvfile
+
+TABLE_ROWS = 48
+
+Value = float | int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One line, area or set of bars. `colour` is the name of a colour in tokens.css; None in `values` is a gap, never a zero."""
+
+    name: str
+    values: Sequence[Value]
+    colour: str
+    kind: Literal["line", "area", "bar"] = "line"
+    dashed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """An event on the time axis: a node drained, a quota changed."""
+
+    at: datetime
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of the table: what is in it, and the colour of its series where it has one."""
+
+    name: str
+    colour: str = ""
+    dashed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A figure and the same numbers as a table. `label` is what a screen reader says; `rows` begin with a moment or a name."""
+
+    label: str
+    unit: str
+    figure: dict[str, Any]
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Any, ...], ...]
+    marks: tuple[Mark, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        return all(value is None for row in self.rows for value in row[1:])
+
+    @property
+    def over_time(self) -> bool:
+        return bool(self.rows) and isinstance(self.rows[0][0], datetime)
+
+    @property
+    def legend(self) -> tuple[Column, ...]:
+        return tuple(column for column in self.columns if column.colour) if len(self.columns) > 2 else ()
+
+    @property
+    def table(self) -> list[tuple[Any, ...]]:
+        """At most 48 rows, the newest first: over time each is the mean of the points that it covers."""
+        if not self.over_time:
+            return list(self.rows)
+        stride = max(1, -(-len(self.rows) // TABLE_ROWS))
+        parts = (self.rows[begin : begin + stride] for begin in range(0, len(self.rows), stride))
+        return [(part[0][0], *(_mean(column) for column in zip(*(row[1:] for row in part), strict=True))) for part in parts][::-1]
+
+
+def _mean(values: Iterable[Value]) -> Value:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+@cache
+def _plotly() -> ModuleType:
+    """Imported with the first chart: it takes half a second, which commands and workers without charts need not wait for."""
+    import plotly.graph_objects as graph_objects
+    import plotly.io
+
+    plotly.io.templates.default = None
+    return graph_objects
+
+
+def _numbers(values: Sequence[Value]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    return np.array([np.nan if value is None else value for value in values], dtype=float)
+
+
+def _colour(name: str) -> str:
+    return f"var(--{name})"
+
+
+def over_time(
+    *, label: str, unit: str, at: Sequence[datetime], series: Sequence[Series], stacked: bool = False, marks: Sequence[Mark] = (), most: Value = None
+) -> Chart:
+    """Lines, or areas on top of each other, over time. Where no series has a value the ground is hatched as "no data"."""
+    go = _plotly()
+    times = np.array([moment.astimezone(UTC).replace(tzinfo=None) for moment in at], dtype="datetime64[s]")
+    figure = go.Figure(layout={"xaxis": {"type": "date"}, "yaxis": {"rangemode": "tozero", "ticksuffix": "%" if unit == "%" else ""}})
+    if most is not None:
+        figure.layout.yaxis.range = [0, float(most) * 1.04 or 1.0]
+    for one in series:
+        colour = _colour(one.colour)
+        filled = stacked and one.kind == "area"
+        figure.add_trace(
+            go.Scatter(
+                x=times,
+                y=_numbers(one.values),
+                name=one.name,
+                mode="lines",
+                line={"color": colour, "width": 0 if filled else 2, "dash": "dot" if one.dashed else "solid"},
+                stackgroup="all" if filled else None,
+                fill=None if filled or one.kind != "area" else "tozeroy",
+                fillcolor=colour if one.kind == "area" else None,
+                hovertemplate=f"%{{y:,.3~f}}{'%' if unit == '%' else ' ' + unit}",
+            )
+        )
+    figure.update_layout(shapes=[*_gaps(times, series), *(_line(mark) for mark in marks)])
+    rows = tuple(zip(at, *(one.values for one in series), strict=True))
+    columns = (Column("Time"), *(Column(one.name, one.colour, one.dashed) for one in series))
+    return Chart(label, unit, figure.to_plotly_json(), columns, rows, tuple(marks))
+
+
+def _gaps(times: np.ndarray[Any, Any], series: Sequence[Series]) -> list[dict[str, Any]]:
+    """Runs of moments at which no series has a value."""
+    dark = [all(one.values[number] is None for one in series) for number in range(len(times))]
+    runs = (list(run) for is_dark, run in groupby(range(len(times)), key=dark.__getitem__) if is_dark)
+    return [
+        {
+            "type": "rect",
+            "xref": "x",
+            "yref": "paper",
+            "x0": str(times[max(0, run[0] - 1)]),
+            "x1": str(times[min(len(times) - 1, run[-1] + 1)]),
+            "y0": 0,
+            "y1": 1,
+            "line": {"width": 0},
+            "fillcolor": _colour("hatch"),
+            "opacity": 0.25,
+            "layer": "below",
+        }
+        for run in runs
+    ]
+
+
+def _line(mark: Mark) -> dict[str, Any]:
+    at = mark.at.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="seconds")
+    line = {"width": 1, "dash": "dot", "color": _colour("ink-soft")}
+    return {"type": "line", "xref": "x", "yref": "paper", "x0": at, "x1": at, "y0": 0, "y1": 1, "line": line}
+
+
+def bars(*, label: str, unit: str, first: str, names: Sequence[str], series: Sequence[Series], stacked: bool = False, across: bool = False) -> Chart:
+    """Bars by name; `across`: lying, for long names. `first` heads the column of names in the table."""
+    go = _plotly()
+    figure = go.Figure(layout={"barmode": "stack" if stacked else "group"})
+    named, counted = ("yaxis", "xaxis") if across else ("xaxis", "yaxis")
+    figure.update_layout({named: {"type": "category"}, counted: {"rangemode": "tozero"}})
+    if across:
+        figure.layout.yaxis.autorange = "reversed"
+    for one in series:
+        values = _numbers(one.values)
+        # Names come from people: plotly reads a small part of HTML in texts, and they are no part of it.
+        shown = [name.replace("<", "‹").replace(">", "›") for name in names]
+        figure.add_trace(
+            go.Bar(
+                x=values if across else shown,
+                y=shown if across else values,
+                orientation="h" if across else "v",
+                name=one.name,
+                marker={"color": _colour(one.colour)},
+                hovertemplate=f"%{{{'x' if across else 'y'}:,.2~f}} {unit}",
+            )
+        )
+    rows = tuple(zip(names, *(one.values for one in series), strict=True))
+    return Chart(label, unit, figure.to_plotly_json(), (Column(first), *(Column(one.name, one.colour) for one in series)), rows)
+
+
+def heat_map(
+    *, label: str, unit: str, first: str, names: Sequence[str], columns: Sequence[str], values: Sequence[Sequence[Value]], most: float
+) -> Chart:
+    """A row of cells for each name, from 0 to `most`; a cell without a value stays empty."""
+    go = _plotly()
+    scale = [[step / 9, _colour(f"heat-{step}")] for step in range(10)]
+    figure = go.Figure(layout={"yaxis": {"type": "category", "autorange": "reversed"}, "xaxis": {"type": "category"}})
+    cells = np.array([_numbers(row) for row in values]) if values else np.empty((0, len(columns)))
+    shown = [name.replace("<", "‹").replace(">", "›") for name in names]
+    heat = go.Heatmap(
+        z=cells, x=list(columns), y=shown, zmin=0, zmax=most, xgap=1, ygap=1, hovertemplate=f"%{{y}}, %{{x}}: %{{z:,.1~f}} {unit}<extra></extra>"
+    )
+    # The scale is set behind plotly's back, as it takes no variable for a colour of a scale; charts.js puts the colours in.
+    figure.add_trace(heat)
+    made = figure.to_plotly_json()
+    made["data"][0]["colorscale"] = scale
+    rows = tuple((name, *row) for name, row in zip(names, values, strict=True))
+    return Chart(label, unit, made, (Column(first), *(Column(name) for name in columns)), rows)
+
+
+def chart_response(request: HttpRequest, chart: Chart, *, name: str = "chart") -> HttpResponseBase:
+    """The chart as `static/js/charts.js` asks for it, or as a file with `?format=csv`."""
+    if request.GET.get("format") == "csv":
+        header = [column.name if not number else f"{column.name} ({chart.unit})" for number, column in enumerate(chart.columns)]
+        return csvfile.answer(request, f"{name}.csv", header, lambda _: (chart.rows, ""), tuple)
+    return HttpResponse(figure_json(chart_document(chart)), content_type="application/json")
+
+
+def chart_document(chart: Chart) -> Mapping[str, Any]:
+    """What the script draws: the figure, its label, and the table as it stands in the page."""
+    table = render_to_string("_chart_table.html", {"chart": chart})
+    return {"label": chart.label, "empty": chart.is_empty, "figure": chart.figure, "table": table}
+
+
+def figure_json(document: Mapping[str, Any]) -> str:
+    """Plotly's own encoder: it knows arrays, and what has no value becomes null."""
+    from plotly.io.json import to_json_plotly
+
+    return str(to_json_plotly(document))

@@ -1,0 +1,106 @@
+"""Pictures of numbers: charts that the browser draws, and small ones (sparklines, bullets) that come as SVG with the page."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from django import template
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString, mark_safe
+
+from gpufleet.core.charts import Chart, chart_document, figure_json
+from gpufleet.core.ranges import RANGES, Range
+from gpufleet.core.templatetags.shell import NOTHING, gpus, moment
+
+register = template.Library()
+
+WIDTH, HEIGHT = 120, 24
+
+
+@register.inclusion_tag("_chart.html")
+def chart(chart: Chart, source: str = "", size: str = "normal") -> dict[str, Any]:
+    """`{% chart utilization source=url %}`; `source` answers the same chart for another range (`chart_response`). `size`: low, normal or high."""
+    document = figure_json({key: value for key, value in chart_document(chart).items() if key != "table"})
+    # As Django's json_script does: nothing in a text may end the element.
+    safe = document.replace("<", "\\u003C").replace(">", "\\u003E").replace("&", "\\u0026")
+    return {"chart": chart, "source": source, "size": size, "document": mark_safe(safe)}  # noqa: S308 - escaped in the line above
+
+
+@register.inclusion_tag("_chart_ranges.html")
+def chart_ranges(chosen: Range, keys: str = "") -> dict[str, Any]:
+    """`{% chart_ranges range %}`: one picker for all charts of a page; `keys="24h 7d 30d"` offers these alone."""
+    return {"chosen": chosen, "ranges": [one for one in RANGES if not keys or one.key in keys.split()]}
+
+
+@register.filter
+def chart_cell(value: Any) -> str | SafeString:
+    """A cell of a chart's table: moments as everywhere, numbers with at most one decimal, `–` where there is none."""
+    if isinstance(value, datetime):
+        return moment(value, "absolute")
+    if value is None:
+        return NOTHING
+    if isinstance(value, int | float):
+        return f"{value:,.1f}".removesuffix(".0")
+    return str(value)
+
+
+@register.simple_tag
+def sparkline(values: Sequence[float | None], label: str, tone: str = "used", most: float | None = None) -> SafeString:
+    """A line without axes, from 0 to `most` (the largest value). A gap in the values is a gap in the line."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return format_html('<span class="nothing" title="{}: no data">{}</span>', label, NOTHING)
+    top = max(most or 0, *known) or 1
+    step = WIDTH / max(1, len(values) - 1)
+    runs: list[list[str]] = [[]]
+    for number, value in enumerate(values):
+        if value is None:
+            runs.append([])
+        else:
+            runs[-1].append(f"{number * step:.1f},{(HEIGHT - 1) - value / top * (HEIGHT - 2):.1f}")
+    # A lone reading is drawn as a dash, which a line of one point would not show.
+    lines = format_html_join("", '<polyline points="{}"></polyline>', ((" ".join(run if len(run) > 1 else [run[0], run[0]]),) for run in runs if run))
+    return format_html(
+        '<svg class="spark spark-{}" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">{}</svg>',
+        tone,
+        WIDTH,
+        HEIGHT,
+        label,
+        lines,
+    )
+
+
+@register.simple_tag
+def bullet(
+    used: int, *, guaranteed: int | None = None, borrowed: int = 0, waiting: int = 0, limit: int | None = None, whole: int = 0, label: str = ""
+) -> SafeString:
+    """One bar of milli-GPU: used (of it borrowed), waiting behind it, a mark at the guarantee and one at the limit, on a ground of `whole`."""
+    span = max(used + waiting, guaranteed or 0, limit or 0, whole, 1)
+
+    def at(milli: int) -> str:
+        return f"{milli * 1000 / span:.0f}"
+
+    own = max(0, used - borrowed)
+    parts = [("own", 0, own), ("borrowed", own, used - own), ("waiting", used, waiting)]
+    rects = format_html_join(
+        "", '<rect class="bullet-{}" x="{}" width="{}" y="6" height="12"></rect>', ((name, at(x), at(width)) for name, x, width in parts if width > 0)
+    )
+    marks = format_html_join(
+        "",
+        '<rect class="bullet-{}" x="{}" width="4" y="1" height="22"></rect>',
+        ((name, f"{min(996, milli * 1000 / span):.0f}") for name, milli in (("guarantee", guaranteed), ("limit", limit)) if milli is not None),
+    )
+    told = [f"{gpus(used)} used"]
+    told += [f"{gpus(borrowed)} borrowed"] if borrowed else []
+    told += [f"{gpus(guaranteed)} guaranteed"] if guaranteed is not None else []
+    told += [f"limit {gpus(limit)}"] if limit is not None else []
+    told += [f"{gpus(waiting)} waiting"] if waiting else []
+    text = f"{label}: {', '.join(told)}" if label else ", ".join(told)
+    return format_html(
+        '<svg class="bullet" viewBox="0 0 1000 24" preserveAspectRatio="none" role="img" aria-label="{}"><title>{}</title>'
+        '<rect class="bullet-ground" width="1000" y="6" height="12"></rect>{}{}</svg>',
+        text,
+        text,
+        rects,
+        marks,
+    )

@@ -1,0 +1,132 @@
+"""Charts as the server makes them: what is drawn, what the table and the file say, and that no text of a person becomes markup."""
+
+import base64
+import json
+import re
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pytest
+from django.template import Context, Template
+from django.test import RequestFactory
+from hypothesis import given
+from hypothesis import strategies as st
+from plotly.offline import get_plotlyjs_version
+
+from gpufleet.core.charts import Chart, Mark, Series, bars, chart_document, chart_response, figure_json, heat_map, over_time
+from gpufleet.core.ranges import RANGES, range_of
+from gpufleet.core.templatetags.charts import bullet, sparkline
+from tests.servers import PROJECT
+
+NOON = datetime(2026, 11, 24, 12, tzinfo=UTC)
+VALUES = st.lists(st.none() | st.floats(0, 1e6) | st.integers(0, 10**6), min_size=1, max_size=200)
+
+
+def chart(values, **more) -> Chart:
+    at = [NOON + timedelta(minutes=number) for number in range(len(values))]
+    return over_time(label="Use", unit="GPUs", at=at, series=[Series("Allocated", values, "held", kind="area")], **more)
+
+
+def numbers(packed: dict) -> list[float]:
+    """What plotly packed for the browser."""
+    return np.frombuffer(base64.b64decode(packed["bdata"]), dtype=packed["dtype"]).tolist()
+
+
+def shown(made: Chart) -> str:
+    return Template("{% load charts %}{% chart made source='/x?team=a' %}").render(Context({"made": made}))
+
+
+@given(VALUES)
+def test_a_missing_value_is_a_gap_and_never_a_zero(values):
+    figure = chart(values).figure
+
+    assert [value is None for value in values] == [np.isnan(value) for value in numbers(figure["data"][0]["y"])]
+
+
+@given(VALUES)
+def test_the_table_has_at_most_48_rows_and_the_mean_of_what_they_cover(values):
+    made = chart(values)
+
+    known = [value for value in values if value is not None]
+    assert len(made.table) <= 48
+    assert [row[0] for row in made.table] == sorted((row[0] for row in made.table), reverse=True)
+    for row in made.table:
+        assert row[1] is None or min(known) - 1e-6 <= row[1] <= max(known) + 1e-6
+
+
+def test_a_time_without_any_value_is_hatched():
+    shapes = chart([1, 2, None, None, 3]).figure["layout"]["shapes"]
+
+    assert [(shape["x0"], shape["x1"]) for shape in shapes] == [("2026-11-24T12:01:00", "2026-11-24T12:04:00")]
+
+
+def test_an_event_is_a_line_on_the_axis():
+    made = chart([1, 2], marks=[Mark(NOON, "n1 drained")])
+
+    assert made.figure["layout"]["shapes"][0]["type"] == "line"
+
+
+@pytest.mark.parametrize("text", ["</script><script>alert(1)</script>", "<b>x</b>", "a & b"])
+def test_names_of_people_are_text(text):
+    made = bars(label=text, unit="$", first="Team", names=[text], series=[Series("Cost", [1], "used")])
+
+    page = shown(made)
+    document = re.search(r"<script[^>]*>(.*?)</script>", page, re.S)
+
+    assert document is not None
+    assert json.loads(document.group(1))["label"] == text
+    assert "<script>alert" not in page
+    assert "<b>" not in json.dumps(json.loads(figure_json(chart_document(made)))["figure"])
+
+
+def test_a_chart_of_nothing_says_so():
+    assert "No data in this range." in shown(chart([None, None]))
+
+
+def test_the_file_has_every_point_and_the_unit():
+    answer = chart_response(RequestFactory().get("/", {"format": "csv"}), chart([1, None, 2.5]), name="use")
+
+    assert b"".join(answer).decode().splitlines()[0] == "Time,Allocated (GPUs)"
+    assert answer["Content-Disposition"] == 'attachment; filename="use.csv"'
+
+
+def test_a_heat_map_leaves_cells_without_a_value_empty():
+    made = heat_map(label="SM", unit="%", first="Node", names=["n1"], columns=["0", "1"], values=[[50, None]], most=100)
+
+    drawn = numbers(json.loads(figure_json(chart_document(made)))["figure"]["data"][0]["z"])
+    assert drawn[0] == 50
+    assert np.isnan(drawn[1])
+    assert made.table == [("n1", 50, None)]
+
+
+def test_the_vendored_script_is_of_the_version_that_figures_are_made_for():
+    head = (PROJECT / "static/vendor/plotly/plotly.min.js").read_text()[:40]
+
+    assert head.startswith(f"/* plotly.js {get_plotlyjs_version()},"), "make charts"
+
+
+@pytest.mark.parametrize("one", RANGES)
+def test_no_range_has_more_than_750_points(one):
+    assert one.length / one.step <= 750
+    assert range_of({"range": one.key}) == one
+
+
+def test_an_unknown_range_is_the_default():
+    assert range_of({"range": "5y"}, "7d").key == "7d"
+
+
+@given(st.lists(st.none() | st.floats(0, 1e9), max_size=60))
+def test_a_sparkline_stays_in_its_box(values):
+    drawn = sparkline(values, "Use")
+
+    points = [tuple(map(float, point.split(","))) for run in re.findall(r'points="([^"]*)"', drawn) for point in run.split()]
+    assert all(0 <= x <= 120 and 0 <= y <= 24 for x, y in points)
+    assert bool(points) == any(value is not None for value in values)
+
+
+@given(*[st.integers(0, 10**7)] * 5)
+def test_a_bullet_stays_in_its_box(used, guaranteed, borrowed, waiting, limit):
+    drawn = bullet(used, guaranteed=guaranteed, borrowed=min(borrowed, used), waiting=waiting, limit=limit)
+
+    for x, width in re.findall(r'x="(\d+)" width="(\d+)"', drawn):
+        assert int(x) + int(width) <= 1001
