@@ -1,4 +1,4 @@
-"""What surrounds every page: the navigation that this person may use, and facts that the shell shows."""
+"""The frame of every page: the navigation of seven sections, and facts that the shell shows."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +23,10 @@ def access_of(request: HttpRequest) -> Access:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A page that the navigation leads to, who is led there, and the key that goes there after a `g`."""
+    """A page of the navigation: its label, address, icon, the key that opens it after a `g`, and the capability it needs.
+
+    `everywhere` asks for the capability on the whole fleet. `or_needs` is a second capability that also opens the page.
+    """
 
     label: str
     url_name: str
@@ -40,8 +43,21 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
+class Section:
+    """One of the seven entries of the navigation. A section opens at its first place; without a place it is not shown.
+
+    `also` names pages outside the list of places (by the first part of their address) that belong to this section.
+    """
+
+    label: str
+    icon: str
+    places: tuple[Place, ...]
+    also: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Link:
-    """A place as one page shows it. `current` is what `aria-current` says: `page` on it, `true` on a page below it, else empty."""
+    """A place as one page shows it. `current` is the value of `aria-current`: `page` on it, `true` on a page below it, else empty."""
 
     label: str
     url: str
@@ -50,38 +66,66 @@ class Link:
     current: str
 
 
-PLACES: tuple[tuple[str, tuple[Place, ...]], ...] = (
-    (
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A section as one page shows it, with the places that this person may open."""
+
+    label: str
+    icon: str
+    url: str
+    links: tuple[Link, ...]
+    is_here: bool
+
+    @property
+    def current(self) -> str:
+        return self.links[0].current if len(self.links) == 1 else ("true" if self.is_here else "")
+
+
+SECTIONS: tuple[Section, ...] = (
+    Section("Home", "home", (Place("Home", "overview", "home", "o"),), also=("/overview/",)),
+    Section(
         "Fleet",
+        "chip",
         (
-            Place("Overview", "overview", "gauge", "o"),
             Place("Fleet map", "fleet", "map", "m"),
-            Place("Clusters", "clusters", "cluster", "c"),
             Place("Nodes", "nodes", "node", "n"),
             Place("GPUs", "gpus", "chip", "g"),
+            Place("Clusters", "clusters", "cluster", "c"),
         ),
     ),
-    (
-        "Work",
+    Section(
+        "Jobs",
+        "job",
         (
-            Place("Jobs", "jobs", "job", "w"),
+            Place("All jobs", "jobs", "job", "w"),
             Place("Queue", "queue", "sort", "l"),
-            Place("Submit", "job_new", "plus", "u", needs=Can.SUBMIT),
+            Place("Submit a job", "job_new", "plus", "u", needs=Can.SUBMIT),
             Place("Schedules", "schedules", "refresh", "r"),
-            Place("Scheduler", "scheduler", "clock", "s", everywhere=True),
+            Place("Templates", "templates", "copy", "e"),
         ),
     ),
-    ("Sharing", (Place("Quotas", "quotas", "tree", "q"),)),
-    (
-        "Administration",
+    Section("Capacity", "tree", (Place("Quotas", "quotas", "tree", "q"),)),
+    Section("Cost", "coin", ()),
+    Section(
+        "Activity",
+        "bell",
+        (
+            Place("Audit log", "audit", "scroll", "a", needs=Can.SEE_AUDIT),
+            Place("Notifications", "notices", "bell", "b"),
+        ),
+    ),
+    Section(
+        "Settings",
+        "wrench",
         (
             Place("People", "people", "people", "p", needs=Can.MANAGE_PEOPLE),
             Place("Tokens", "tokens", "key", "t"),
             Place("Webhooks", "webhooks", "link", "h", needs=Can.MANAGE_PEOPLE, or_needs=Can.OPERATE),
-            Place("Audit log", "audit", "scroll", "a", needs=Can.SEE_AUDIT),
             Place("Import", "inventory_import", "upload", "i", needs=Can.OPERATE, everywhere=True),
             Place("Discovery", "inventory_discover", "radar", "d", needs=Can.OPERATE, everywhere=True),
+            Place("Scheduler", "scheduler", "clock", "s", everywhere=True),
         ),
+        also=("/profile/",),
     ),
 )
 
@@ -92,20 +136,22 @@ def _current(url: str, path: str) -> str:
     return "true" if url != "/" and path.startswith(url) else ""
 
 
-def navigation(request: HttpRequest) -> list[tuple[str, list[Link]]]:
-    """The groups of places that this person may use. A person without any role has none."""
+def navigation(request: HttpRequest) -> list[Entry]:
+    """The sections and places that this person may open. A person without any role has none."""
     access = access_of(request)
-    groups = []
-    # Of two places that a page lies below only the nearer one is where it is.
+    path = request.path
+    # Of two places that a page lies below, the nearer one is current.
     here = max(
-        (reverse(place.url_name) for _, places in PLACES for place in places if _current(reverse(place.url_name), request.path)), key=len, default=""
+        (reverse(place.url_name) for section in SECTIONS for place in section.places if _current(reverse(place.url_name), path)), key=len, default=""
     )
-    for title, places in PLACES:
-        open_places = [(place, reverse(place.url_name)) for place in places if place.is_open_to(access)]
-        links = [Link(place.label, url, place.icon, place.key, _current(url, request.path) if url == here else "") for place, url in open_places]
+    entries = []
+    for section in SECTIONS:
+        opened = [(place, reverse(place.url_name)) for place in section.places if place.is_open_to(access)]
+        links = tuple(Link(place.label, url, place.icon, place.key, _current(url, path) if url == here else "") for place, url in opened)
         if links:
-            groups.append((title, links))
-    return groups
+            is_here = any(link.current for link in links) or path.startswith(section.also)
+            entries.append(Entry(section.label, section.icon, links[0].url, links, is_here))
+    return entries
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@
   /* ---- What can be chosen ---- */
 
   function places() {
-    return [...document.querySelectorAll("#places a, #person-menu a")].map((link) => ({ label: link.textContent.trim(), icon: link.dataset.icon, url: link.href, key: link.dataset.key && `g ${link.dataset.key}` }));
+    return [...document.querySelectorAll("#places [data-place], #person-menu a")].map((link) => ({ label: link.textContent.trim(), note: link.dataset.section, icon: link.dataset.icon, url: link.href, key: link.dataset.key && `g ${link.dataset.key}` }));
   }
   function actions() {
     return [

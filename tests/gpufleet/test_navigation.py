@@ -5,17 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.navigation import PLACES
+from gpufleet.navigation import SECTIONS
 from tests.personas import PEOPLE
 
 pytestmark = pytest.mark.django_db
-ALL = [place for _, places in PLACES for place in places]
+ALL = [place for section in SECTIONS for place in section.places]
 
 
 def links(html: str) -> dict[str, str]:
     nav = html[html.index('id="places"') :]
     nav = nav[: nav.index("</nav>")]
-    return {label.strip(): href for href, label in re.findall(r'<a href="([^"]+)".*?</i>\s*([^<]+?)\s*</a>', nav, re.DOTALL)}
+    return {label.strip(): href for href, label in re.findall(r'<a href="([^"]+)"\s+data-place.*?</i>\s*([^<]+?)\s*</a>', nav, re.DOTALL)}
 
 
 @pytest.mark.parametrize("who", [name for name in PEOPLE if name not in ("anonymous", "stranger")])
@@ -24,7 +24,7 @@ def test_every_place_that_is_offered_opens(who, personas):
 
     offered = links(client.get("/search/").content.decode())
 
-    assert {"Overview", "Nodes", "Quotas"} <= offered.keys()
+    assert {"Home", "Nodes", "Quotas"} <= offered.keys()
     for label, href in offered.items():
         assert client.get(href).status_code == 200, label
 
@@ -55,6 +55,23 @@ def test_the_page_one_is_on_is_marked(personas):
 
     assert re.search(r'href="/nodes/"[^>]*aria-current="page"', client.get("/nodes/").content.decode())
     assert 'aria-current="page"' not in client.get("/search/").content.decode().split("</nav>")[0]
+
+
+def test_only_the_current_section_is_open(personas):
+    html = personas.client("operator").get("/nodes/").content.decode().split("</nav>")[0]
+
+    assert html.count('class="is-here"') == 1
+    assert re.search(r'class="is-here">\s*<a class="section" href="/fleet/">.*?</i>Fleet</a>', html, re.DOTALL)
+
+
+def test_a_section_without_pages_is_hidden_and_one_opens_at_its_first_page(personas):
+    def sections(who: str) -> dict[str, str]:
+        html = personas.client(who).get("/search/").content.decode().split("</nav>")[0]
+        return {label: href for href, label in re.findall(r'<a class="section" href="([^"]+)">.*?</i>([^<]+)</a>', html)}
+
+    assert sections("superuser")["Settings"] == "/people/"
+    assert sections("viewer")["Settings"] == "/tokens/"
+    assert all(section.label not in sections("superuser") for section in SECTIONS if not section.places)
 
 
 def test_the_manual_knows_every_key():
