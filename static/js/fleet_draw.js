@@ -20,7 +20,7 @@
       return style.color;
     };
     const heat = Array.from({ length: HEAT_STEPS }, (_, step) => read(`heat-${step}`));
-    const names = ["cell-edge", "cell-empty", "hatch", "held", "sunken", "rest", "surface", "ink", "good", "warn", "bad", "move", "good-soft"];
+    const names = ["cell-edge", "cell-empty", "hatch", "held", "waste", "sunken", "rest", "surface", "ink", "good", "warn", "bad", "move", "good-soft"];
     const found = Object.fromEntries(names.map((name) => [name, read(name)]));
     found.series = Array.from({ length: SERIES }, (_, number) => read(`series-${number}`));
     found.heat = heat;
@@ -86,7 +86,7 @@
       const sm = fleet.sm[number];
       if (sm === UNREAD) return looks.of("unread", () => ({ fill: colours["cell-empty"], hatch: colours.hatch }));
       if (!fleet.milli[number] && sm < 5) return free();
-      if (fleet.isIdle(number)) return looks.of("idle", () => ({ fill: colours.heat[0], frame: colours.held }));
+      if (fleet.isIdle(number)) return looks.of("idle", () => ({ fill: colours.heat[0], frame: colours.waste }));
       // Steps that the key shows: a colour between two of them could not be told from either.
       const step = Math.min(HEAT_STEPS - 1, Math.floor((sm * HEAT_STEPS) / 100));
       return looks.of(`sm ${step}`, () => ({ fill: colours.heat[step] }));

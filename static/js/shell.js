@@ -226,6 +226,29 @@
     if (count) spoken.textContent = count.textContent;
   });
 
+  /* ---- Tables that fit scroll with the page, under their head; those that do not scroll sideways, and their edge says so ---- */
+
+  const fitting = new ResizeObserver((entries) => entries.forEach(({ target }) => fit(target.closest(".table-wrap") ?? target)));
+  function fit(wrap) {
+    const table = wrap.querySelector("table");
+    if (!table) return;
+    wrap.classList.remove("fits");
+    const fits = wrap.scrollWidth <= wrap.clientWidth + 1;
+    wrap.classList.toggle("fits", fits);
+    wrap.classList.toggle("more-aside", !fits && wrap.scrollLeft + wrap.clientWidth < wrap.scrollWidth - 1);
+    if (fits) wrap.removeAttribute("tabindex");
+    else wrap.tabIndex = 0;
+  }
+  function watchTables(within = document) {
+    const wraps = [...within.querySelectorAll("main .table-wrap")].filter((wrap) => !wrap.dataset.watched);
+    for (const wrap of wraps) {
+      wrap.dataset.watched = "";
+      fitting.observe(wrap);
+      wrap.addEventListener("scroll", () => wrap.classList.contains("fits") || fit(wrap), { passive: true });
+    }
+  }
+  document.addEventListener("htmx:afterSettle", () => watchTables());
+
   /* ---- Copying what is shown once, such as a new token ---- */
 
   document.addEventListener("click", async (event) => {
@@ -294,4 +317,5 @@
   });
   showTheme();
   paintTimes();
+  watchTables();
 })();

@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import hashlib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -212,3 +213,11 @@ def test_the_shell_is_small():
 
     assert packed("js/theme.js", "js/shell.js", "js/finder.js") < 15_000
     assert packed("css/tokens.css", "css/base.css", "css/icons.css") < 15_000
+
+
+def test_fonts_are_named_with_the_digest_of_their_content():
+    """A style sheet cannot ask for a hashed name, so it carries it; a font that is replaced must be named anew."""
+    named = re.findall(r'url\("\.\./(fonts/[^"]+)"\)', (PROJECT / "static/css/fonts.css").read_text())
+
+    assert len(named) == 4
+    assert [name for name in named if name != hashed_name(plain_name(name)[0])] == []
