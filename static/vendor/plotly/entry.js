@@ -20,6 +20,8 @@ Registry.register([
   require("plotly.js/src/components/colorbar"),
   require("plotly.js/src/components/legend"),
   Fx,
+  // Its bar of buttons is never shown, but plotly.js reads its settings.
+  require("plotly.js/src/components/modebar"),
   require("plotly.js/src/locale-en"),
   require("plotly.js/src/locale-en-us"),
 ]);
