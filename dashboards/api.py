@@ -44,7 +44,7 @@ class SummaryOut(Schema):
     types: list[TypeOut]
 
 
-@router.get("/fleet/summary", response=SummaryOut, summary="What is handed out and what computes")
+@router.get("/fleet/summary", response=SummaryOut, summary="Allocation and utilization")
 def fleet_summary(request: HttpRequest) -> SummaryOut:
     """Allocation and SM activity side by side for every GPU type, now."""
     access = access_of(request)
@@ -74,7 +74,7 @@ class HistoryOut(Schema):
     without_reading_milli: list[int | None]
 
 
-@router.get("/fleet/history", response=HistoryOut, summary="What was handed out and what computed, over the last hours")
+@router.get("/fleet/history", response=HistoryOut, summary="Allocation and utilization over the last hours")
 def fleet_history(request: HttpRequest, asked: Query[HistoryQuery]) -> HistoryOut:
     """What the overview's chart shows: the whole fleet, or one GPU type."""
     access_of(request).must_somewhere(Can.SEE)

@@ -292,7 +292,7 @@ class _Samples:
         found: dict[str, list[tuple[int, bytes]]] = {}
         for node, at, percents in rows.values_list("node_id", "at", "sm_active"):
             name, read = names[node], bytes(percents)
-            # Where a GPU came or went since, nobody can say which byte is whose.
+            # Where a GPU came or went since, unknown which byte is whose.
             if len(read) == devices.size[name]:
                 found.setdefault(name, []).append((millis(at), read))
         for name, mine in found.items():

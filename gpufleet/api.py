@@ -71,7 +71,7 @@ def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         twice = next(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)
-        raise UnreadableBody(f"“{twice[:100]}” is stated twice in one object of the body; nobody could say which of the two counts.")
+        raise UnreadableBody(f"“{twice[:100]}” is stated twice in one object of the body.")
     return found
 
 
@@ -85,9 +85,9 @@ class ObjectParser(Parser):
             found = json.loads(request.body, object_pairs_hook=_each_key_once)
         except JSONDecodeError as fault:
             sent = f" It was sent as {request.content_type}; the API takes application/json." if request.content_type not in JSON_TYPES else ""
-            raise UnreadableBody(f"The body is no JSON: line {fault.lineno}, column {fault.colno}: {fault.msg}.{sent}") from None
+            raise UnreadableBody(f"The body is not valid JSON: line {fault.lineno}, column {fault.colno}: {fault.msg}.{sent}") from None
         except (UnicodeDecodeError, RecursionError):
-            raise UnreadableBody("The body is no JSON: it is no UTF-8 text, or too deeply nested.") from None
+            raise UnreadableBody("The body is not valid JSON: it is not UTF-8 text, or too deeply nested.") from None
         if not isinstance(found, dict):
             raise UnreadableBody(f"The body is to be a JSON object, and is {_KINDS.get(type(found), 'something else')}.")
         return found

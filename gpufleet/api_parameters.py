@@ -67,4 +67,4 @@ def _names(operation: Operation) -> Iterator[str]:
 def _told(name: str, names: frozenset[str]) -> str:
     meant = difflib.get_close_matches(name, names, 1, 0.7)
     there = f"there are {', '.join(sorted(names))}" if names else "there is none"
-    return f"There is no such parameter; {f'{meant[0]} was perhaps meant' if meant else there}."
+    return f"Unknown parameter; {f'{meant[0]} was perhaps meant' if meant else there}."

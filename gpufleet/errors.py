@@ -64,7 +64,7 @@ def server_error(request: HttpRequest) -> HttpResponse:
     """What no view answered. Middleware asks the database as well, so this may be its absence."""
     if isinstance(sys.exception(), OperationalError | InterfaceError):
         return unavailable(request)
-    return _answer(request, 500, "Something broke on our side", "Nothing was changed half-way. Give the id below to whoever runs this console.")
+    return _answer(request, 500, "Something broke on our side", "No change was left half-done. Give the id below to your console's operator.")
 
 
 def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:

@@ -74,7 +74,7 @@ class Fleet(Collector):
         yield gauge("gpufleet_scheduler_state", "1 for the state it is in.", *(((("state", name),), float(lead.state == name)) for name in states))
         yield gauge("gpufleet_scheduler_unseen_events", "Events that no plan has seen yet.", ((), lead.unseen))
         if lease is not None:
-            yield gauge("gpufleet_scheduler_lease_holder_info", "Who holds or held the lease.", ((("holder", lease.holder),), 1))
+            yield gauge("gpufleet_scheduler_lease_holder_info", "Holder of the lease.", ((("holder", lease.holder),), 1))
             yield gauge("gpufleet_scheduler_lease_epoch", "How often the lease was taken.", ((), lease.epoch))
         last = last_plan_at()
         if last is not None:

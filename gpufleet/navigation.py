@@ -168,7 +168,7 @@ DEMO_PEOPLE = (
     DemoPerson("root", "Superuser", "everything"),
     DemoPerson("oona", "Operator", "the fleet, its health, every job"),
     DemoPerson("quentin", "Quota admin", "the quota tree and its people"),
-    DemoPerson("fay", "Finance", "what it costs and who pays"),
+    DemoPerson("fay", "Finance", "costs and cost centres"),
     DemoPerson("tessa", "Team lead", "one team, its quota and its jobs"),
     DemoPerson("sam", "Submitter", "own jobs in one team"),
     DemoPerson("vic", "Viewer", "one team, nothing to change"),

@@ -29,7 +29,7 @@ TITLES = {
     400: "The request can't be read",
     401: "Sign in first",
     403: "You may not do this",
-    404: "There is no such thing here",
+    404: "Not found",
     405: "This address does not take that method",
     409: "That can't be done as things stand",
     412: "It has changed since you read it",
@@ -83,7 +83,7 @@ def _messages(fault: ValidationError) -> Iterator[dict[str, str]]:
 
 def _unexpected(request: HttpRequest, fault: Exception) -> HttpResponse:
     log.error("api_request_failed", path=request.path, method=request.method, exc_info=fault)
-    return problem(request, 500, "Nothing was changed half-way. Give the request id to whoever runs this console.")
+    return problem(request, 500, "No change was left half-done. Give the request id to your console's operator.")
 
 
 def _throttled(request: HttpRequest, fault: Throttled) -> HttpResponse:
@@ -119,7 +119,7 @@ def answer(request: HttpRequest, fault: Any) -> HttpResponse:
             stale["ETag"] = f'"{fault.revision}"'
             return stale
         case Conflict():
-            return problem(request, 409, str(fault) or "Read it again, then decide anew. Nothing was changed.")
+            return problem(request, 409, str(fault) or "Reload it and try again. Nothing was changed.")
         case OperationalError() | InterfaceError():
             log.error("database_does_not_answer", path=request.path, exc_info=fault)
             away = problem(request, 503, "Nothing was changed. Try again in a few seconds; a request with an idempotency key may be repeated.")

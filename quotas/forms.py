@@ -75,7 +75,7 @@ class NodeForm(forms.Form):
     name = forms.CharField(max_length=60, help_text="Small letters, digits, - and _. It becomes part of the path.")
     kind = forms.ChoiceField(choices=NodeKind.choices)
     title = forms.CharField(max_length=120, required=False, help_text="How pages call it; empty: its name.")
-    cost_centre = forms.CharField(max_length=40, required=False, help_text="Who pays; empty: as the node above.")
+    cost_centre = forms.CharField(max_length=40, required=False, help_text="Cost centre that pays. Empty: as the parent.")
     weight = forms.IntegerField(initial=1, min_value=0, help_text="Its part of what is left over when guarantees are served. 0: none.")
     priority = forms.IntegerField(initial=100, min_value=0, help_text="Higher classes share the surplus first.")
     overcommit = forms.BooleanField(

@@ -31,7 +31,7 @@ PEOPLE = Table(
         Choice("role", "Role", Role.choices, apply=lambda roles: Q(pk__in=User.objects.filter(role_bindings__role__in=roles).values("pk"))),
     ),
     libraries=("shell",),
-    empty="There is nobody here yet.",
+    empty="No people yet.",
 )
 
 
@@ -79,7 +79,7 @@ TOKENS = Table(
     search_label="Search tokens",
     filters=(Choice("state", "State", (("valid", "Valid"), ("expired", "Expired"), ("revoked", "Revoked")), apply=_states),),
     libraries=("shell",),
-    empty="There are no tokens yet. A program that calls the API needs one.",
+    empty="No tokens yet. A program that calls the API needs one.",
     empty_href="/tokens/new/",
     empty_action="New token",
 )

@@ -86,7 +86,7 @@ def value_faults(values: NodeValues) -> Faults:
     for gpu_type, share in values.shares.items():
         at = f"shares.{gpu_type}"
         if not GPU_TYPE.fullmatch(gpu_type):
-            note(faults, at, "This is no name of a GPU type.")
+            note(faults, at, "This is not the name of a GPU type.")
         for name in ("guaranteed_milli", "limit_milli"):
             amount = getattr(share, name)
             if amount is not None and not 0 <= amount <= MOST:

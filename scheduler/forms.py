@@ -143,7 +143,7 @@ class ScheduleForm(forms.Form):
         required=False,
         min_value=1,
         label=PLAIN["repeat.start_within_s"].label,
-        help_text="In seconds. Empty: as late as it comes; five minutes where missed times are let go.",
+        help_text="In seconds. Empty: as late as it comes; five minutes where missed runs are skipped.",
     )
     starts_at = forms.DateTimeField(required=False, label="From", help_text="Such as 2026-11-20T09:00:00Z.")
     ends_at = forms.DateTimeField(required=False, label="Until", help_text="Not due after.")

@@ -112,8 +112,8 @@ def path_wrong():
     [
         (ended_job_holds, "GPUs are held for work that has ended: j-"),
         (attempt_left_open, "their last attempt has not: j-"),
-        (gpu_shared_too_often, "More is handed out than there is of g-"),
-        (split_and_whole, "More is handed out than there is of g-"),
+        (gpu_shared_too_often, "More is allocated than exists of g-"),
+        (split_and_whole, "More is allocated than exists of g-"),
         (half_a_gang, "Jobs run with a part of their gang: j-"),
         (nothing_held, "Jobs run with a part of their gang: j-"),
         (queued_job_holds, "Jobs that do not run hold GPUs: j-"),

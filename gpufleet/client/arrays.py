@@ -36,7 +36,7 @@ def array_shown(console: Console, name: str, *, as_json: bool) -> int:
         ("Held back", str(found["held"]) if found["held"] else ""),
         ("Holds", gpus_told(found["holding_milli"]) if found["holding_milli"] else ""),
         ("Submitted", exact(found["submitted_at"])),
-        ("All done", end or "nobody can say"),
+        ("All done", end or "unknown"),
         ("Failed", " ".join(found["failed"][:10]) + (f" and {counts['failed'] - 10} more" if counts.get("failed", 0) > 10 else "")),
     ]
     for label, value in facts:

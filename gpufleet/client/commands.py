@@ -87,7 +87,7 @@ def login(arguments: Sequence[str]) -> int:
         parser.error("the address of the console is missing")
     token = (getpass.getpass("Service token (it is not shown): ") if sys.stdin.isatty() else sys.stdin.readline()).strip()
     if not token or not token.isascii() or not token.isprintable() or " " in token:
-        raise ClientError(USAGE, "That is no token. Make one on the page Tokens of the console; it begins with gf_.")
+        raise ClientError(USAGE, "Not a valid token. Create one on the Tokens page of the console; it begins with gf_.")
     place = Place(url, token)
     me = Console(place).get("/me")
     path = keep(place)
@@ -110,7 +110,7 @@ def submit(arguments: Sequence[str]) -> int:
     shape.add_argument("--quota", help="path of the team's quota, such as org/nlp")
     shape.add_argument("--class", dest="job_class", choices=("inference", "interactive", "batch"))
     shape.add_argument("--priority", type=int)
-    shape.add_argument("--preemptible", metavar="WHETHER", help="true, false or when_borrowed: whether it may be put out")
+    shape.add_argument("--preemptible", metavar="WHETHER", help="true, false or when_borrowed: whether the job can be preempted")
     shape.add_argument("--gpus", type=int, help="whole GPUs of each worker")
     shape.add_argument("--workers", help="how many, or least-most for an elastic job: 4 or 2-8")
     shape.add_argument("--type", dest="gpu_types", action="append", help="GPU type it accepts; may be repeated")
@@ -200,7 +200,7 @@ def _looked_at(console: Console, name: str) -> Any:
         except ClientError as fault:
             if fault.status != AWAY or time.monotonic() - since > AWAY_SECONDS:
                 raise
-            print(f"{plain(fault)} It is asked again.", file=sys.stderr)
+            print(f"{plain(fault)} Retrying.", file=sys.stderr)
             time.sleep(AGAIN_SECONDS)
 
 
@@ -215,8 +215,8 @@ def ls(arguments: Sequence[str]) -> int:
     parser.add_argument("--mine", action="store_true", help="only my own")
     parser.add_argument("--type", help="GPU type that it names, or sits on")
     parser.add_argument("--label", action="append", metavar="KEY[=VALUE]", help="may be repeated; all must be there")
-    parser.add_argument("--cost-centre", help="for whom it is charged to")
-    parser.add_argument("--blocker", action="append", metavar="CODE", help="waiting jobs that are told this reason, such as limit; may be repeated")
+    parser.add_argument("--cost-centre", help="cost centre to charge")
+    parser.add_argument("--blocker", action="append", metavar="CODE", help="waiting jobs with this reason, such as limit; may be repeated")
     parser.add_argument("--template", metavar="NAME", help="what it began with: notebook, org/nlp:serve, or org/nlp:serve@3")
     parser.add_argument("--array", help="id of an array, such as a-3")
     parser.add_argument("--all", action="store_true", help="ended ones too")
@@ -303,7 +303,7 @@ def life_told(life: Mapping[str, Any]) -> str:
 def show(arguments: Sequence[str]) -> int:
     """Show a job with its attempts and where its workers sit, or an array (a-3) as a whole."""
     parser = parser_of("show", show.__doc__, jobs="1")
-    parser.add_argument("--yaml", action="store_true", help="as it could be submitted again, for those who may steer it")
+    parser.add_argument("--yaml", action="store_true", help="as it could be submitted again; for people who may steer it")
     asked = parser.parse_args(arguments)
     console = console_meant()
     if asked.yaml:
@@ -480,7 +480,7 @@ def change(arguments: Sequence[str]) -> int:
     parser.add_argument("--retries", type=int, help="how often it is tried again after a failure of its own")
     parser.add_argument("--label", dest="labels", action="append", help="key=value, beside those that it has; may be repeated")
     parser.add_argument("--workers", action="append", metavar="ROLE=COUNT", help="worker=4, or worker=2-8 for least and most; may be repeated")
-    parser.add_argument("--cost-centre", help="for whom it is charged to")
+    parser.add_argument("--cost-centre", help="cost centre to charge")
     parser.add_argument("--reason", help="kept in the job's history and in the audit log")
     asked = parser.parse_args(arguments)
     console, path = console_meant(), f"/jobs/{asked.job}"
@@ -549,10 +549,10 @@ def _print_preview(answers: Sequence[dict[str, Any]]) -> None:
             print(f"Would start by that: {', '.join(told) or 'nobody'}.")
 
 
-cancel = _many("cancel", "End jobs. What runs is told to save its work and has its grace.", "is being stopped")
+cancel = _many("cancel", "Cancel jobs. Running jobs get their grace period to save their work.", "is being stopped")
 hold = _many("hold", "Hold waiting jobs back; they keep their place in the queue.", "held back")
 release = _many("release", "Let held jobs go.", "let go")
 priority = _many("priority", "Change the priority of jobs.", "has its new priority")
-checkpoint = _many("checkpoint", "Have running jobs save their work now, and go on.", "asked to save its work")
+checkpoint = _many("checkpoint", "Have running jobs save their work now, and go on.", "saving its work")
 enqueue = _steer("enqueue", "Put drafts in the queue. They are checked as submissions are.", "submitted")
-restart = _steer("restart", "Start jobs anew: what runs saves its work and waits again, what has ended is submitted once more.", "starts anew")
+restart = _steer("restart", "Restart jobs. Running jobs save their work and queue again; ended jobs are submitted again.", "restarts")

@@ -52,7 +52,7 @@ def documents(name: str) -> list[dict[str, Any]]:
         where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         if isinstance(fault, _Twice):
             raise ClientError(USAGE, f"{name}{where}: {fault.problem}.") from fault
-        raise ClientError(USAGE, f"{name} is no YAML{where}: {getattr(fault, 'problem', None) or fault}.") from fault
+        raise ClientError(USAGE, f"{name} is not valid YAML{where}: {getattr(fault, 'problem', None) or fault}.") from fault
     if not found:
         raise ClientError(USAGE, f"{name} describes no job.")
     for document in found:
@@ -164,7 +164,7 @@ def seconds(text: str) -> int:
     """`90m`, `2h`, `1.5d`, or plain seconds."""
     found = _LENGTH.fullmatch(text.strip())
     if found is None:
-        raise ClientError(USAGE, f"{text!r} is no length of time; write 90m, 2h, 1d, or seconds.")
+        raise ClientError(USAGE, f"{text!r} is not a duration; write 90m, 2h, 1d, or seconds.")
     return int(float(found[1]) * _UNITS[found[2] or "s"])
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from gpufleet.client.words import gpus_told, plain
 
-HIDDEN = "shown to its owner and those who manage jobs of its team"
+HIDDEN = "visible to the owner and managers of the team's jobs"
 KINDS = ("guaranteed", "reserved", "borrowed")
 
 

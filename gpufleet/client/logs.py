@@ -27,7 +27,9 @@ def logs(arguments: Sequence[str]) -> int:
     parser.add_argument("--role", help="which role (default: that of the first worker)")
     parser.add_argument("--index", type=int, default=0, help="which worker of the role (default: 0)")
     parser.add_argument("--tail", type=int, help="begin so many bytes before the end")
-    parser.add_argument("--search", "--grep", metavar="TEXT", help="only lines that hold it, whatever its case, with their numbers; no pattern")
+    parser.add_argument(
+        "--search", "--grep", metavar="TEXT", help="only lines that contain this text, ignoring case, with their numbers; not a pattern"
+    )
     parser.add_argument("--context", type=int, default=0, metavar="LINES", help=f"with --search: so many lines around each, {MOST_CONTEXT} at most")
     parser.add_argument("--json", action="store_true", help="with --search: the lines as the API has them, one a line")
     asked = parser.parse_args(arguments)

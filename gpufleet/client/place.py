@@ -45,14 +45,14 @@ def _kept(environ: Mapping[str, str]) -> dict[str, str]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as fault:
-        raise ClientError(USAGE, f"{kept_at(environ)} can't be read: {fault}. Run gpufleet login anew.") from fault
+        raise ClientError(USAGE, f"{kept_at(environ)} can't be read: {fault}. Run gpufleet login again.") from fault
     return read if isinstance(read, dict) else {}
 
 
 def clean_url(url: str) -> str:
     parts = urlsplit(url.strip())
     if url and (parts.scheme not in ("http", "https") or not parts.netloc):
-        raise ClientError(USAGE, f"{url!r} is no address of a console; it looks like https://console.example.org.")
+        raise ClientError(USAGE, f"{url!r} is not the address of a console; it looks like https://console.example.org.")
     return url.strip().rstrip("/")
 
 

@@ -47,10 +47,10 @@ def webhooks(arguments: Sequence[str]) -> int:
     listing.add_argument("-n", "--limit", type=int, default=100, help="at most so many (default: 100)")
     adding = _verb(verbs, "add", "make a webhook; its secret is printed once")
     adding.add_argument("name")
-    adding.add_argument("url", help="where it is told, https")
-    adding.add_argument("--quota", required=True, help="path of a node: it is told of the jobs below it")
+    adding.add_argument("url", help="address that receives events, https")
+    adding.add_argument("--quota", required=True, help="path of a node: the webhook reports the jobs below it")
     adding.add_argument("--on", dest="kinds", action="append", required=True, metavar="KIND", help="such as job.failed; may be repeated")
-    for name, text in (("pause", "tell it nothing for now"), ("resume", "go on telling it")):
+    for name, text in (("pause", "pause the webhook"), ("resume", "go on telling it")):
         _verb(verbs, name, text).add_argument("id", metavar="WEBHOOK")
     trying = _verb(verbs, "test", "send it a test message, and say what it answered")
     trying.add_argument("id", metavar="WEBHOOK", help="such as w-3")
@@ -79,7 +79,7 @@ def _hooks(console: Console, asked: argparse.Namespace) -> int:
 def _hook_add(console: Console, asked: argparse.Namespace) -> int:
     wish = {"name": asked.name, "url": asked.url, "quota": asked.quota, "kinds": asked.kinds, "reason": asked.reason}
     made = console.post("/webhooks", wish)
-    return _told(asked, made, [f"{made['id']}  {plain(made['name'])}", f"Its secret, told this once: {made['secret']}"])
+    return _told(asked, made, [f"{made['id']}  {plain(made['name'])}", f"Its secret, shown once: {made['secret']}"])
 
 
 def _hook_switch(console: Console, asked: argparse.Namespace) -> int:
@@ -152,11 +152,11 @@ WEBHOOKS: dict[str, Handler] = {
 def notices(arguments: Sequence[str]) -> int:
     """Read and choose what you are told of your jobs and of those that you follow."""
     parser, verbs = _group("notices", notices.__doc__, NOTICES)
-    listing = _verb(verbs, "ls", "list what you were told, the newest first")
+    listing = _verb(verbs, "ls", "list your notifications, newest first")
     listing.add_argument("--unread", action="store_true", help="only what you have not read")
     listing.add_argument("-n", "--limit", type=int, default=50, help="at most so many (default: 50)")
     _verb(verbs, "read", "mark all as read")
-    setting = _verb(verbs, "set", "choose of what you are told and how; without arguments, show it")
+    setting = _verb(verbs, "set", "change your notification settings; without arguments, show them")
     setting.add_argument("ways", nargs="*", metavar="KIND=WAYS", help="such as failed=console,email, or started= for not at all")
     setting.add_argument("--zone", help="your time zone, such as Europe/Helsinki")
     setting.add_argument("--quiet", metavar="FROM-UNTIL", help="quiet hours such as 22:00-07:00, or none")
@@ -172,7 +172,7 @@ def notices(arguments: Sequence[str]) -> int:
 def _notices(console: Console, asked: argparse.Namespace) -> int:
     rows = list(console.pages("/me/notices", asked.limit, unread="yes" if asked.unread else None))
     lines = [(ago(row["at"]), "" if row["read_at"] else "*", row["kind"], row["job"] or "-", plain(row["title"])) for row in rows]
-    return _told(asked, {"items": rows}, table(("WHEN", "", "KIND", "JOB", "WHAT"), lines) if rows else ["You were told nothing."])
+    return _told(asked, {"items": rows}, table(("WHEN", "", "KIND", "JOB", "WHAT"), lines) if rows else ["No notifications."])
 
 
 def _read(console: Console, asked: argparse.Namespace) -> int:

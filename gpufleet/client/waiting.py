@@ -71,7 +71,7 @@ def _print_holders(held: Mapping[str, Any]) -> None:
     if held["enough_at"]:
         print(f"    enough is given back {ahead(held['enough_at'])} by estimates")
     elif held["missing_gpus"] is not None:
-        print("    nobody knows when enough is given back")
+        print("    no estimate when enough is released")
 
 
 def _print_start(told: Mapping[str, Any]) -> None:
@@ -80,12 +80,12 @@ def _print_start(told: Mapping[str, Any]) -> None:
         print(f"Expected to start at {exact(told['predicted_start'])} ({ahead(told['predicted_start'])}){_from_now(early, late)}.")
     first, record = told["first_told"], told["record"]
     if first:
-        print(f"First it was told {exact(first['expected'])}{_between(first['earliest'], first['latest'])}.")
+        print(f"First prediction: {exact(first['expected'])}{_between(first['earliest'], first['latest'])}.")
     if record:
         alike = "about as far ahead" if record["as_far_ahead"] else "so"
         print(
             f"Of the last {plural(record['starts'], 'start')} foreseen {alike}, {record['inside_percent']:.0f} % lay inside their range; "
-            f"half of them came within {lasting(record['error_s'])} of what was told."
+            f"half of them came within {lasting(record['error_s'])} of the prediction."
         )
 
 

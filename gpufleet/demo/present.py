@@ -200,7 +200,7 @@ class Step:
                 backend.node_lost(node=machine.name, now=self.now)
 
     def _drain(self, machine: Machine) -> None:
-        """What runs there is asked to save its work and go once patience is over; then the machine is drained."""
+        """What runs there is saving its work and go once patience is over; then the machine is drained."""
         guests = sorted(set(Placement.objects.filter(node=machine.key, until__isnull=True).values_list("job_id", flat=True)))
         if not guests:
             self._turn(machine, Health.DRAINED, "Nothing runs here any more.")

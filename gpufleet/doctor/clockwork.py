@@ -113,8 +113,8 @@ def messages_go_out() -> Iterator[Finding]:
     if oldest is not None and moment - oldest > LONGEST_SILENCE:
         yield Finding(
             f"What happened since {oldest:%Y-%m-%d %H:%M:%S} UTC was not made into messages.",
-            "Nobody is told of it: no webhook, nor any person.",
-            "Check the worker of the queue default and its log. Nothing was lost: it is told once the worker runs.",
+            "No notification is sent: neither to webhooks nor to people.",
+            "Check the worker of the queue default and its log. Nothing was lost: events are sent once the worker runs.",
         )
     late = Delivery.objects.filter(state=DeliveryState.WAITING, due_at__lt=moment - MESSAGES_LATE, hook__state=WebhookState.ACTIVE)
     late = late.filter(hook__removed_at__isnull=True, hook__failing_since__isnull=True)
@@ -123,7 +123,7 @@ def messages_go_out() -> Iterator[Finding]:
         names = list(late.order_by("hook__name").values_list("hook__name", flat=True).distinct()[:50])
         yield Finding(
             f"{count:,} messages to webhooks ({some(names)}) are due for more than {MESSAGES_LATE.total_seconds() / 60:g} minutes and were not sent.",
-            "Receivers are told late; what waits a day is given up.",
+            "Receivers get events late; events older than a day are dropped.",
             "Check the worker of the queue default; with very many messages, start another one.",
         )
     failing = Webhook.objects.filter(state=WebhookState.ACTIVE, removed_at__isnull=True, failing_since__lt=moment - FAILING_LONG).order_by("pk")
@@ -136,9 +136,7 @@ def messages_go_out() -> Iterator[Finding]:
         )
     off = list(Webhook.objects.filter(state=WebhookState.DISABLED, removed_at__isnull=True).order_by("pk").values_list("name", flat=True)[:50])
     if off:
-        yield Finding(
-            f"Webhooks were switched off after days of failing: {some(off)}.", "They are told nothing.", "Resume or remove them.", note=True
-        )
+        yield Finding(f"Webhooks were switched off after days of failing: {some(off)}.", "They receive nothing.", "Resume or remove them.", note=True)
 
 
 def schedules_go_on() -> Iterator[Finding]:
@@ -160,7 +158,7 @@ def mails_go_out() -> Iterator[Finding]:
     if late:
         yield Finding(
             f"{late:,} notices by e-mail are due for more than {MESSAGES_LATE.total_seconds() / 60:g} minutes and were not sent.",
-            "People are told late; what waits a day is given up.",
+            "People get mail late; mail older than a day is dropped.",
             "Check the worker of the queue default and its log.",
         )
     failed = Q(state=SendingState.WAITING, attempts__gte=TRIED_OFTEN) | Q(state=SendingState.FAILED, done_at__gt=moment - timedelta(days=1))

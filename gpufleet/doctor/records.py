@@ -28,7 +28,7 @@ def ended_jobs_hold_nothing() -> Iterator[Finding]:
     held = _open_placements().filter(Q(job__state__in=ENDED) | Q(attempt__ended_at__isnull=False))
     jobs = list(held.order_by("job_id").values_list("job__public_id", flat=True).distinct()[:50])
     if jobs:
-        yield Finding(f"GPUs are held for work that has ended: {some(jobs)}.", "They look taken and are given to nobody.", A_DEFECT)
+        yield Finding(f"GPUs are held for work that has ended: {some(jobs)}.", "They appear allocated but no job uses them.", A_DEFECT)
     attempts = list(
         Attempt.objects.filter(ended_at__isnull=True, job__state__in=ENDED).order_by("job_id").values_list("job__public_id", flat=True)[:50]
     )
@@ -51,7 +51,7 @@ def no_gpu_is_held_twice() -> Iterator[Finding]:
     ).values_list("pk", flat=True)
     gpus = list(Gpu.objects.filter(Q(pk__in=list(over[:50])) | Q(pk__in=list(both[:50]))).order_by("pk").values_list("public_id", flat=True))
     if gpus:
-        yield Finding(f"More is handed out than there is of {some(gpus)}.", "Two jobs run into each other there.", A_DEFECT)
+        yield Finding(f"More is allocated than exists of {some(gpus)}.", "Two jobs run into each other there.", A_DEFECT)
 
 
 def gangs_are_whole() -> Iterator[Finding]:

@@ -155,7 +155,7 @@ class Plans:
             if fault:
                 yield f"plan {key}: {fault}"
             if epoch < self.epoch:
-                yield f"plan {key} was written under epoch {epoch}, after one of epoch {self.epoch}: whoever wrote it did not lead any more"
+                yield f"plan {key} was written under epoch {epoch}, after one of epoch {self.epoch}: its writer had lost the lease"
             self.seen, self.epoch = key, max(epoch, self.epoch)
 
 

@@ -63,7 +63,7 @@ def role_create(request: HttpRequest, public_id: str, payload: RoleIn) -> Status
     node = node_for(access, public_id, Can.MANAGE_PEOPLE)
     user = person_named(payload.username) if payload.username else None
     if payload.username and user is None:
-        raise ValidationError({"username": "There is nobody of this user name."})
+        raise ValidationError({"username": "No person has this user name."})
     binding = role_grant(access=access, node=node, role=payload.role, user=user, group=payload.group, reason=payload.reason, now=now())
     return Status(201, role_out(binding))
 

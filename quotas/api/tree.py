@@ -36,7 +36,7 @@ BY_TYPE: dict[str, Any] = {"propertyNames": {"pattern": f"^{GPU_TYPE.pattern}$"}
 
 class ShareValues(Schema):
     guaranteed_milli: int | None = Field(0, description="Milli-GPU; null is unlimited.", json_schema_extra=AMOUNT)
-    limit_milli: int | None = Field(None, description="Milli-GPU; null is no limit.", json_schema_extra=AMOUNT)
+    limit_milli: int | None = Field(None, description="Milli-GPU; null means unlimited.", json_schema_extra=AMOUNT)
     weight: int | None = Field(None, description="Null: the node's own.", json_schema_extra=RANGE)
     priority: int | None = Field(None, description="Null: the node's own.", json_schema_extra=RANGE)
 

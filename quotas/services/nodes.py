@@ -77,7 +77,7 @@ def node_update(*, access: Access, node: QuotaNode, values: NodeValues, revision
         if not may_decide(access, node):
             touched = [name for name in DECIDED_ABOVE if getattr(values, name) != getattr(now_held, name)]
             if touched:
-                raise PermissionDenied("What this node is promised is decided by those who manage the node above it.")
+                raise PermissionDenied("Only managers of the parent node can change what this node is guaranteed.")
         faults = value_faults(values)
         faults |= place_faults(kind=values.kind, parent_kind=node.parent.kind if node.parent else None, path=node.path, depth=node.depth)
         if not faults and node.parent is not None and guarantees(values.shares) != guarantees(now_held.shares):
@@ -144,7 +144,7 @@ def node_archive(*, access: Access, node: QuotaNode, revision: int, reason: str 
         _must_decide(access, node)
         faults: Faults = {}
         if node.parent is None:
-            note(faults, "node", "The top of the tree stays: with it would go every role on it, and nobody could put it back.")
+            note(faults, "node", "The root of the tree cannot be archived: every role on it would end.")
         if node.children.filter(archived_at__isnull=True).exists():
             note(faults, "node", "Archive what lies below it first.")
         if node.jobs.filter(ended_at__isnull=True).exists():

@@ -64,7 +64,7 @@ def person_update(*, access: Access, person: User, display_name: str, email: str
     with transaction.atomic():
         there = User.objects.select_for_update().get(pk=person.pk)
         if revision is not None and revision != person_revision(there):
-            raise Stale(f"The account of {there} has changed: read it again, then decide anew.", person_revision(there))
+            raise Stale(f"The account of {there} has changed: reload it and try again.", person_revision(there))
         before = _facts(there)
         person.display_name, person.email = display_name.strip(), email.strip()
         person.save(update_fields=["display_name", "email"])

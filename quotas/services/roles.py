@@ -93,7 +93,9 @@ def roles_follow_groups(*, user: User, groups: Iterable[str], actor: Actor, now:
 def must_hand_out(access: Access, role: str, node: QuotaNode) -> None:
     """Raise `PermissionDenied` unless this access may give or take this role on the node."""
     if not may_hand_out(access, role, node.path):
-        raise PermissionDenied(f"It needs the right to manage people on {node.path}, and nobody hands out a role that can do more than their own.")
+        raise PermissionDenied(
+            f"This requires the right to manage people on {node.path}, and you cannot grant a role with more rights than your own."
+        )
 
 
 def _must_leave_a_superuser(going: list[RoleBinding]) -> None:

@@ -14,7 +14,7 @@ from quotas.selectors.audit import audit_entry_for, audit_list
 @requires(Can.SEE_AUDIT)
 def audit(request: HttpRequest) -> HttpResponseBase:
     return AUDIT.respond(
-        request, audit_list(access_of(request)), "list.html", {"heading": "Audit log", "sub": "Kept for ever; nobody can change it."}
+        request, audit_list(access_of(request)), "list.html", {"heading": "Audit log", "sub": "Entries are kept for ever and cannot be changed."}
     )
 
 

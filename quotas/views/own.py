@@ -71,7 +71,7 @@ def token_revoke_page(request: HttpRequest, public_id: str) -> HttpResponse:
     form = ReasonForm(request.POST if request.method == "POST" else None)
     if request.method == "POST" and form.is_valid():
         token_revoke(access=access, token=token, reason=form.cleaned_data["reason"], now=now())
-        messages.success(request, f"{token.name} is revoked: whatever used it is refused from now on.")
+        messages.success(request, f"{token.name} is revoked. Programs that use it are refused from now on.")
         return redirect("tokens")
     page = reverse("tokens")
     last = f"last used {token.last_used_at:%Y-%m-%d %H:%M} UTC" if token.last_used_at else "never used"

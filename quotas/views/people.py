@@ -150,7 +150,7 @@ def role_new(request: HttpRequest, public_id: str) -> HttpResponse:
         user = None if group else person_named(holder)
         try:
             if not group and user is None:
-                raise ValidationError({"holder": "There is nobody of this user name."})
+                raise ValidationError({"holder": "No person has this user name."})
             binding = role_grant(access=access, node=node, role=form.cleaned_data["role"], user=user, group=group, now=now())
         except ValidationError as fault:
             show_faults(form, fault)

@@ -33,7 +33,7 @@ class ArrayOut(Schema):
     holding_milli: int = Field(description="What its jobs hold now, in milli-GPU.")
     ended_percent: int
     ended_at: datetime | None = Field(description="When the last job ended; null as long as one has not.")
-    foreseen_end: datetime | None = Field(description="When the last job is expected to have ended; null where nobody can say.")
+    foreseen_end: datetime | None = Field(description="Predicted end of the last job; null where unknown.")
     foreseen_by: str | None = Field(description="starts: each job's start and length are known; pace: as quickly as until now.")
     failed: list[str]
 
@@ -57,7 +57,7 @@ class ArrayActOut(Schema):
     next: int | None
     freed_milli: dict[str, int] | None = Field(description="Of a dry run: what comes free, in milli-GPU by type.")
     cancelled_along: int | None = Field(description="Of a dry run: other jobs that end too.")
-    starts: StartsOut | None = Field(description="Of a dry run: who would start by that.")
+    starts: StartsOut | None = Field(description="For a dry run: jobs that would start.")
 
 
 class ArrayActQuery(Schema):

@@ -146,7 +146,7 @@ def _meant(access: Access, body: BulkIn) -> tuple[list[tuple[str, int | None]], 
         raise ValidationError({"matching": ["Name jobs or say what they match, not both."]})
     known = {"q", "sort", *(item.key for item in JOBS.filters)}
     if unknown := [name for name in body.matching if name not in known]:
-        raise ValidationError({f"matching.{name}": [f"There is no such parameter; there are {', '.join(sorted(known))}."] for name in unknown})
+        raise ValidationError({f"matching.{name}": [f"Unknown parameter; there are {', '.join(sorted(known))}."] for name in unknown})
     parameters = QueryDict(mutable=True)
     for name, value in body.matching.items():
         parameters.setlist(name, value if isinstance(value, list) else [value])

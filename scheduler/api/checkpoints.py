@@ -20,7 +20,7 @@ class ShardIn(Taken):
     step: int = Field(ge=0, le=BIGGEST)
     shard: int = Field(ge=0)
     shards: int = Field(ge=1, description="How many shards this step has in all.")
-    location: str = Field(max_length=500, description="Where the checkpoint is; the next attempt is told it.")
+    location: str = Field(max_length=500, description="Where the checkpoint is. The next attempt receives it.")
     bytes: int = Field(0, ge=0, le=BIGGEST)
     digest: str = Field("", max_length=128)
 
@@ -51,5 +51,5 @@ def _attempt(request: HttpRequest) -> Attempt:
         raise AuthenticationError(message="Send the token of the attempt: Authorization: Bearer <GPUFLEET_TOKEN>.")
     attempt = attempt_of_token(token)
     if attempt is None:
-        raise PermissionDenied("This is no token of an attempt that runs.")
+        raise PermissionDenied("This is not the token of a running attempt.")
     return attempt

@@ -41,7 +41,7 @@ class EvictionOut(Schema):
     lost_s: float | None = Field(description="The work that has to be done again, null while it is not known, and of a gang that went on.")
     lost_gpu_hours: float | None
     saved_step: int | None = Field(description="The last that this attempt saved whole.")
-    saved_in_time: bool = Field(description="It saved that step after it had been asked to leave: nothing is lost.")
+    saved_in_time: bool = Field(description="It saved this step during its grace period: nothing is lost.")
     then: str = Field(description="leaving, waiting, starting, again, completed, ended or went_on.")
     resumed_step: int | None = Field(description="Null: from the beginning, or not yet.")
     resumed_at: datetime | None = Field(description="When it ran again.")
@@ -110,7 +110,7 @@ EXAMPLE = {
     by_alias=True,
     url_name="job_evictions",
     openapi_extra=EXAMPLE,
-    summary="When a job was put out, for whom, why, and what was lost",
+    summary="Preemptions of a job: for which job, why, and what was lost",
 )
 def evictions(request: HttpRequest, public_id: str) -> HttpResponse:
     """Every time that it was evicted, moved or shrunk. Jobs of other teams are named only where the caller may see them."""

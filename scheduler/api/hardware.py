@@ -70,7 +70,7 @@ def nodes(request: HttpRequest) -> HttpResponse:
     return listed(request, NODES, nodes_listed(access_of(request)), _node_row, node_rows)
 
 
-@router.get("/nodes/{public_id}", response=HostOut, url_name="node", summary="A node with its GPUs, ports and who holds them")
+@router.get("/nodes/{public_id}", response=HostOut, url_name="node", summary="A node with its GPUs, ports and jobs")
 def node(request: HttpRequest, public_id: str) -> HttpResponse:
     """Who holds a GPU is named where the caller may see; elsewhere `job` is null and `held` still true."""
     access = access_of(request)
@@ -103,7 +103,7 @@ def gpus(request: HttpRequest) -> HttpResponse:
     return listed(request, GPUS, gpus_listed(access), _gpu_row, partial(gpu_rows, access))
 
 
-@router.get("/gpus/{public_id}", response=GpuOut, url_name="gpu", summary="A GPU with its instances and who holds it")
+@router.get("/gpus/{public_id}", response=GpuOut, url_name="gpu", summary="A GPU with its instances and jobs")
 def gpu(request: HttpRequest, public_id: str) -> HttpResponse:
     """Its `ETag` stands for how it is split: sent as `If-Match` with a new geometry, it is done only if that has not changed (412 otherwise)."""
     access = access_of(request)

@@ -41,7 +41,7 @@ class LevelOut(Schema):
 
     name: str
     bandwidth_gbps: int | None = Field(description="Of one node's links into a place of this level.")
-    oversubscription: float = Field(description="2: twice as much can be asked for as there is.")
+    oversubscription: float = Field(description="2: twice as much can be requested as exists.")
     rails: bool = Field(description="GPU i of each node below hangs on rail switch i.")
 
 
@@ -57,7 +57,7 @@ class BranchOut(Schema):
     nodes: int
     nodes_out_of_service: int
     gpus: int
-    free_gpus: int = Field(description="Whole, healthy, in service, no spares, held by nobody.")
+    free_gpus: int = Field(description="Whole, healthy, in service, no spares, not allocated.")
     allocated_milli: int
     node_ids: list[str] = Field(description="Nodes that stand right here, in no narrower place.")
     domains: list["BranchOut"] = Field(description="The places inside it, each like this one.")
@@ -74,7 +74,7 @@ class ClusterOut(Schema):
     unplaced: list[str] = Field(description="Ids of nodes that stand nowhere in the topology.")
     nodes: int
     gpus: int
-    free_gpus: int = Field(description="Whole, healthy, in service, no spares, held by nobody.")
+    free_gpus: int = Field(description="Whole, healthy, in service, no spares, not allocated.")
     allocated_milli: int
 
 

@@ -104,7 +104,7 @@ def inventory_discovery(request: HttpRequest, body: DiscoverIn) -> HttpResponse:
     try:
         found = machine_discover(access=access_of(request), cluster=body.cluster, now=now())
     except NothingFound as nothing:
-        answer = answered({"detail": "No GPU could be asked.", "tried": nothing.tried, "advice": nothing.advice})
+        answer = answered({"detail": "No GPU could be read.", "tried": nothing.tried, "advice": nothing.advice})
         answer.status_code = 409
         return answer
     return _previewed(found.preview)

@@ -141,13 +141,15 @@ class JobDetailOut(JobOut):
     deadline: datetime | None
     retry_limit: int
     failures: int
-    evictions: int = Field(description="How often the scheduler put it out for others, by which its back-off grows; `/evictions` tells every kind.")
+    evictions: int = Field(
+        description="How often the scheduler evicted it for other jobs; its back-off grows with this. `/evictions` lists every kind."
+    )
     life: LifeOut
     spec: dict[str, Any]
-    launch: dict[str, Any] | None = Field(description="What is started; null to those who may not steer the job.")
-    parameters: dict[str, str] | None = Field(description="Of an element of an array: its own variables; null to those who may not steer the job.")
+    launch: dict[str, Any] | None = Field(description="What is started; null for readers who may not steer the job.")
+    parameters: dict[str, str] | None = Field(description="Variables of this array element; null for readers who may not steer the job.")
     waits_for: list[str]
-    attempts: list[AttemptOut] = Field(description="The latest first; workers are told of the latest alone.")
+    attempts: list[AttemptOut] = Field(description="Newest first. Workers receive the newest alone.")
     checkpoints: list[CheckpointOut]
     may_steer: bool
     template_ref: str | None = Field(description="As a description names that version: org/nlp:serve@3. Null where the caller may not begin with it.")
@@ -395,7 +397,7 @@ def job_save(request: HttpRequest, public_id: str, body: MaybeSteerIn) -> HttpRe
     by_alias=True,
     url_name="job_restart",
     openapi_extra=IF_MATCH,
-    summary="Start a job anew",
+    summary="Restart a job",
 )
 def job_again(request: HttpRequest, public_id: str, body: MaybeSteerIn, key: IdempotencyKey) -> HttpResponse:
     """What runs saves its work, leaves its GPUs and waits for its next start. Of what has ended the same is submitted as a new job (201).

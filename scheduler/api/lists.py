@@ -23,7 +23,7 @@ def listed(
 ) -> HttpResponse:
     """One page as JSON. What a person would be told above a list is a fault here: a program must not go on with rows that it did not ask for."""
     known = {"q", "sort", "size", "after", "before", *(item.key for item in table.filters)}
-    unknown = {name: [f"There is no such parameter; there are {', '.join(sorted(known))}."] for name in request.GET if name not in known}
+    unknown = {name: [f"Unknown parameter; there are {', '.join(sorted(known))}."] for name in request.GET if name not in known}
     if unknown:
         raise ValidationError(unknown)
     page = table.page(request.GET, queryset, sizes=SIZES, presented=presented)

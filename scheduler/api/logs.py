@@ -23,7 +23,7 @@ class LogOut(Schema):
     role: str
     index: int
     text: str
-    offset: int = Field(description="Where the text begins: behind the offset that was asked for where what is older is no longer kept.")
+    offset: int = Field(description="Where the text begins: after the requested offset where older text is no longer kept.")
     next_offset: int
     ended: bool
     state: State
@@ -71,7 +71,7 @@ class LogFoundOut(Schema):
     hits: list[HitOut]
     next_offset: int
     next_line: int
-    begins_at: int = Field(description="What is older is no longer kept. Lines are counted from here.")
+    begins_at: int = Field(description="Older text is no longer kept. Lines are counted from here.")
     size: int = Field(description="Where the log ends now.")
     done: bool
     ended: bool
@@ -81,7 +81,7 @@ class LogFoundOut(Schema):
 
 class SearchQuery(Which):
     q: str = Field(
-        min_length=1, max_length=LONGEST_WANTED, pattern=r"^[^\r\n]+$", description="What a line is to hold, whatever its case. No pattern."
+        min_length=1, max_length=LONGEST_WANTED, pattern=r"^[^\r\n]+$", description="Text that a line contains, ignoring case. Not a pattern."
     )
     offset: int = Field(0, ge=0, le=2**53, description="The `next_offset` of the answer before.")
     line: int = Field(1, ge=1, le=2**53, description="The `next_line` of the answer before.")

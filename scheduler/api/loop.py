@@ -99,7 +99,7 @@ class PlanDetailOut(Schema):
     fault: str | None
 
 
-@router.get("/scheduler", response=SchedulerOut, url_name="scheduler", summary="Who decides, and how it goes")
+@router.get("/scheduler", response=SchedulerOut, url_name="scheduler", summary="State of the scheduler")
 def scheduler_state(request: HttpRequest) -> HttpResponse:
     access_of(request).must_everywhere(Can.SEE)
     moment = now()
@@ -140,7 +140,7 @@ def scenario(request: HttpRequest) -> HttpResponse:
 
 
 class PauseIn(Taken):
-    reason: str = Field(min_length=1, max_length=280, description="Shown to everybody who wonders why nothing starts.")
+    reason: str = Field(min_length=1, max_length=280, description="Shown to all users while nothing starts.")
 
 
 class ResumeIn(Taken):

@@ -86,7 +86,7 @@ WAYS: dict[str, Any] = {
 
 class ChoicesIn(Schema):
     ways: dict[str, list[str]] = Field(
-        description="Kinds: started, preempted, failed, finished, near_limit. What is not named is not told.", json_schema_extra=WAYS
+        description="Kinds: started, preempted, failed, finished, near_limit. Kinds that are not named are not sent.", json_schema_extra=WAYS
     )
     zone: str = Field("UTC", max_length=100)
     quiet_from: int | None = Field(None, ge=0, lt=1440)
@@ -138,7 +138,7 @@ class FollowOut(Schema):
     follows: bool
 
 
-@router.get("/me/notices", response=NoticesOut, url_name="notices", openapi_extra=parameters_of(NOTICES), summary="What I was told in the console")
+@router.get("/me/notices", response=NoticesOut, url_name="notices", openapi_extra=parameters_of(NOTICES), summary="List my notifications")
 def notices(request: HttpRequest) -> HttpResponse:
     return listed(request, NOTICES, notices_of(_person(request)), _notice)
 
@@ -150,16 +150,14 @@ def notices_mark(request: HttpRequest, body: ReadIn) -> HttpResponse:
     return answered({"read": notices_read(access=access, keys=keys, now=now())})
 
 
-@router.get("/me/notices/choices", response=ChoicesOut, url_name="notice_choices", summary="What I want to be told of, and how")
+@router.get("/me/notices/choices", response=ChoicesOut, url_name="notice_choices", summary="My notification settings")
 def notice_choices(request: HttpRequest) -> HttpResponse:
     access = _person(request)
     chosen = choices_of(choices_row(access))
     return stamped(answered(_choices(access, chosen)), chosen.revision)
 
 
-@router.put(
-    "/me/notices/choices", response=ChoicesOut, url_name="notice_choices", openapi_extra=IF_MATCH, summary="Choose what I want to be told of, and how"
-)
+@router.put("/me/notices/choices", response=ChoicesOut, url_name="notice_choices", openapi_extra=IF_MATCH, summary="Change my notification settings")
 def notice_choices_put(request: HttpRequest, body: ChoicesIn) -> HttpResponse:
     """All choices at once. 409 if they were changed since `seen`; with `If-Match` only if nothing has changed (412 otherwise)."""
     access = _own_writer(request)
@@ -199,12 +197,12 @@ def notices_log(request: HttpRequest) -> HttpResponse:
     return listed(request, SENDINGS, sendings_of(_person(request)), _sending)
 
 
-@router.put("/jobs/{public_id}/follow", response=FollowOut, url_name="job_follow", summary="Be told of a job as its owner is")
+@router.put("/jobs/{public_id}/follow", response=FollowOut, url_name="job_follow", summary="Follow a job")
 def job_followed(request: HttpRequest, public_id: str) -> HttpResponse:
     return _follow(request, public_id, follows=True)
 
 
-@router.delete("/jobs/{public_id}/follow", response=FollowOut, url_name="job_follow", summary="No longer be told of a job")
+@router.delete("/jobs/{public_id}/follow", response=FollowOut, url_name="job_follow", summary="Unfollow a job")
 def job_unfollowed(request: HttpRequest, public_id: str) -> HttpResponse:
     return _follow(request, public_id, follows=False)
 

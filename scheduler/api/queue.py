@@ -94,7 +94,7 @@ class QueueQuery(Schema):
     response={200: QueueOut, 202: FitReadingOut},
     by_alias=True,
     url_name="job_queue",
-    summary="Who waits, in the order in which they are asked",
+    summary="Waiting jobs in scheduling order",
 )
 def job_queue(request: HttpRequest, asked: Query[QueueQuery]) -> HttpResponse:
     """As of a few seconds ago, or up to a minute where nothing was decided.

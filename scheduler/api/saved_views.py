@@ -47,7 +47,7 @@ class ViewsQuery(Schema):
 class ViewIn(Taken):
     name: str = Field(max_length=200)
     parameters: Parameters = Field(default_factory=dict, description="As of `GET /jobs`: filters, q, sort and size.")
-    shared_with: str = Field("", max_length=500, description="The path of a node: seen by all who see something of its subtree.")
+    shared_with: str = Field("", max_length=500, description="The path of a node: visible to everyone with a role in its subtree.")
     default: bool = False
 
 

@@ -62,7 +62,7 @@ class SchedulesOut(Schema):
 
 class ScheduleDetailOut(ScheduleOut):
     times_ahead: list[datetime] = Field(description="The next five times at which it is due.")
-    description: dict[str, Any] = Field(description="The job; `launch` only for those who may steer the schedule.")
+    description: dict[str, Any] = Field(description="The job; `launch` only for readers who may steer the schedule.")
     may_steer: bool
 
 
@@ -105,7 +105,7 @@ class RunsOut(Schema):
 
 
 class ScheduleReason(Taken):
-    reason: str = Field("", max_length=280, description="Kept in the audit log; of a pause it is shown to all who see the schedule.")
+    reason: str = Field("", max_length=280, description="Kept in the audit log. The reason of a pause is shown to all readers of the schedule.")
 
 
 OPTIONAL = ("start_within_s", "starts_at", "ends_at")

@@ -119,7 +119,7 @@ def template_put(request: HttpRequest, body: TemplateIn) -> HttpResponse:
     return answered(_facts(found, True))
 
 
-@router.post("/templates/archive", response=TemplateOut, url_name="template_archive", summary="Let nobody begin with a template any more")
+@router.post("/templates/archive", response=TemplateOut, url_name="template_archive", summary="Retire a template")
 def template_gone(request: HttpRequest, body: ArchiveIn) -> HttpResponse:
     access = access_of(request)
     access.must_somewhere(Can.SEE)

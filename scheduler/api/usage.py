@@ -29,7 +29,7 @@ class HeldNowOut(Schema):
     without_reading_milli: int
     parts_milli: int
     busy_percent: int | None = Field(description="Of what has a reading.", examples=[39])
-    idle_micros_per_hour: int | None = Field(description="What the idle ones cost; null to those who may not see costs.", examples=[12_400_000])
+    idle_micros_per_hour: int | None = Field(description="Cost of the idle GPUs; null for readers who may not view costs.", examples=[12_400_000])
 
 
 class WorkerUseOut(Schema):

@@ -56,10 +56,10 @@ KINDS: dict[str, Any] = {"items": {"type": "string", "enum": list(Happened)}, "m
 
 
 class WebhookIn(Taken):
-    quota: str = Field(max_length=500, description="The path of a node: it is told of the jobs below it.")
+    quota: str = Field(max_length=500, description="The path of a node: the webhook reports the jobs below it.")
     name: str = Field(max_length=200, json_schema_extra=NAME)
     url: str = Field(max_length=2000, json_schema_extra={"maxLength": 500})
-    kinds: list[str] = Field(max_length=50, description="What it is told of, such as job.started and job.failed.", json_schema_extra=KINDS)
+    kinds: list[str] = Field(max_length=50, description="Events it receives, such as job.started and job.failed.", json_schema_extra=KINDS)
     reason: str = Field("", max_length=500)
 
 

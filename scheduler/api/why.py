@@ -113,8 +113,8 @@ class WhyOut(Schema):
     promise: PromiseOut | None
     waits_for: list[str]
     may_steer: bool
-    first_told: FirstToldOut | None = Field(description="Null for a job that was never told a start.")
-    record: RecordOut | None = Field(description="For a job that waits and was told a start.")
+    first_told: FirstToldOut | None = Field(description="Null for a job without a prediction.")
+    record: RecordOut | None = Field(description="For a waiting job with a prediction.")
 
 
 @router.get("/jobs/{public_id}/why", response=WhyOut, url_name="job_why", summary="Why a job waits")

@@ -141,7 +141,7 @@ class LocalBackend:
     def _run(self, key: str) -> Iterator[Path]:
         """The folder of a run, held against any other process that is told about it."""
         if not KEY.fullmatch(key):
-            raise BackendRefused(f"{key!r} is no name of a run.")
+            raise BackendRefused(f"{key!r} is not the name of a run.")
         place = self.folder / "runs" / key
         try:
             place.mkdir(parents=True, exist_ok=True, mode=0o750)
@@ -254,7 +254,7 @@ class LocalBackend:
             raise BackendError(f"The supervisor could not be started: {done.stderr.decode(errors='replace')[-200:].strip()}")
 
     def resize(self, *, key: str, sequence: int, add: Sequence[WorkerSeat], leave: Sequence[tuple[str, int]], now: datetime) -> None:
-        raise BackendRefused("A local run is not resized in place; it is stopped and started anew.")
+        raise BackendRefused("A local run cannot be resized in place. It is stopped and restarted.")
 
     def repartition(self, *, node: str, gpu: int, instances: Sequence[tuple[str, int]], sequence: int, now: datetime) -> None:
         raise BackendRefused("The local back-end does not split GPUs. Split them with nvidia-smi, then discover the machine again.")
@@ -757,7 +757,7 @@ def _argv(launch: Mapping[str, Any]) -> list[str]:
 def _workdir(launch: Mapping[str, Any], account: Account) -> str:
     wanted = str(launch.get("workdir") or "")
     if wanted and not wanted.startswith("/"):
-        raise BackendRefused(f"The working directory {wanted} is no absolute path.")
+        raise BackendRefused(f"The working directory {wanted} is not an absolute path.")
     return wanted or (account.home if account.alone or Path(account.home).is_dir() else "/")
 
 
@@ -822,7 +822,7 @@ def _free_port() -> int:
 
 def _worker_folder(place: Path, role: str, index: int) -> Path:
     if not ROLE.fullmatch(role):
-        raise BackendRefused(f"{role!r} is no name of a role that can be a folder.")
+        raise BackendRefused(f"{role!r} cannot be used as a folder name for a role.")
     return place / f"{role}-{index}"
 
 

@@ -504,7 +504,7 @@ class Worker:
         if bad >= 0:
             return bad, "" if bad == 0 else f"exit code {bad}"
         if bad == -signal.SIGKILL and self.fence.ran_out_of_memory():
-            return 128 - bad, "ended by the kernel: it used more memory of the host than it asked for"
+            return 128 - bad, "killed by the kernel: it used more host memory than requested"
         name = signal.Signals(-bad).name if -bad in {one.value for one in signal.Signals} else f"signal {-bad}"
         return 128 - bad, f"ended by {name}"
 

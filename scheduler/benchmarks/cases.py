@@ -132,7 +132,7 @@ def steady(seed: int, nodes: int = 500, jobs: int = 6000) -> Scenario:
 
 
 def mixed(seed: int, nodes: int = 300, jobs: int = 400) -> Scenario:
-    """Two types of GPU, three queues, shared GPUs and elastic jobs, nine tenths full and far from its fixed point: much gives way in one plan."""
+    """Two types of GPU, three queues, shared GPUs and elastic jobs, nine tenths full and far from its fixed point: much is evicted in one plan."""
     chance = random.Random(seed)
     machines, names = fleet(nodes), ["a", "b", "c"]
     for place, node in enumerate(machines):

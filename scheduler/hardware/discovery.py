@@ -79,7 +79,7 @@ def machine_read(*, virtual: int = 0) -> Machine:
         name = _name()
         devices = [Device(index, VIRTUAL, f"GPU-virtual-{name}-{index}", VIRTUAL_MIB) for index in range(virtual)]
         which = "this GPU is virtual and computes" if virtual == 1 else f"these {virtual} GPUs are virtual and compute"
-        notes = [f"There is no driver; {which} nothing (GPUFLEET_VIRTUAL_GPUS)."]
+        notes = [f"No driver found; {which} nothing (GPUFLEET_VIRTUAL_GPUS)."]
         return Machine(name, "", os.cpu_count() or 0, _memory_mib(), devices, [list(range(virtual))], notes)
 
 
@@ -97,7 +97,7 @@ def _machine_read() -> Machine:
         handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
         driver = str(_maybe(pynvml.nvmlSystemGetDriverVersion) or "")
         if not handles:
-            raise NothingFound([f"{library}: it answered (driver {driver})", "The driver was asked for GPUs: it knows of none"])
+            raise NothingFound([f"{library}: it answered (driver {driver})", "The driver reports no GPUs"])
         notes: list[str] = []
         devices = [_device(index, handle, notes) for index, handle in enumerate(handles)]
         islands = _islands(handles)

@@ -9,7 +9,7 @@ from scheduler.models import Cluster, GpuMode, GpuType, Health, Pool
 from scheduler.selectors.gpus import gpu_health_counts, gpu_is_taken
 from scheduler.selectors.nodes import health_counts, node_is_taken, node_rows
 
-NO_HARDWARE = "There is no hardware here yet. Import it from a file, or let the console look at the machine that it runs on."
+NO_HARDWARE = "No hardware yet. Import it from a file, or discover the GPUs of this machine."
 
 _PLACE = """<a href="{% url 'cluster' row.CLUSTER.name %}">{{ row.CLUSTER.name }}</a>"""
 

@@ -96,7 +96,7 @@ def read(text: str, form: str) -> tuple[Item, list[Fault]]:
     except yaml.MarkedYAMLError as fault:
         mark = fault.problem_mark or fault.context_mark
         line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-        raise Unreadable(*builder.faults, Fault(line, column, "", f"this is no {form.upper()}: {fault.problem or fault.context}")) from fault
+        raise Unreadable(*builder.faults, Fault(line, column, "", f"this is not a {form.upper()}: {fault.problem or fault.context}")) from fault
     except yaml.reader.ReaderError as fault:
         before = text[: fault.position]
         raise Unreadable(
@@ -117,7 +117,7 @@ def _check_json(text: str) -> None:
     try:
         json.loads(text)
     except json.JSONDecodeError as fault:
-        raise Unreadable(Fault(fault.lineno, fault.colno, "", f"this is no JSON: {fault.msg[:1].lower()}{fault.msg[1:]}")) from fault
+        raise Unreadable(Fault(fault.lineno, fault.colno, "", f"this is not valid JSON: {fault.msg[:1].lower()}{fault.msg[1:]}")) from fault
     except RecursionError as fault:
         raise Unreadable(Fault(1, 1, "", f"values are nested deeper than {MAX_DEPTH} levels")) from fault
 
@@ -197,7 +197,7 @@ def read_csv(text: str) -> tuple[Item, list[Fault]]:
             if any(cell.text.strip() for cell in cells):
                 root.items.append(_row(cells, names, faults))
     except csv.Error as fault:
-        raise Unreadable(*faults, Fault(len(lines), 1, "", f"this is no CSV: {fault}")) from fault
+        raise Unreadable(*faults, Fault(len(lines), 1, "", f"this is not valid CSV: {fault}")) from fault
     return root, faults
 
 

@@ -12,7 +12,7 @@ def tree_of(rows: Item, faults: list[Fault]) -> Item:
     """The rows as a document. Clusters that rows name come into being with it; `levels` names their topology."""
     for name, (cell, _) in rows.entries.items():
         if name not in COLUMNS:
-            faults.append(Fault(cell.line, cell.column, name, f"is no column; there are {', '.join(COLUMNS)}"))
+            faults.append(Fault(cell.line, cell.column, name, f"is not a column; the columns are {', '.join(COLUMNS)}"))
     missing = [name for name in ("cluster", "name") if name not in rows.entries]
     faults.extend(Fault(rows.line, rows.column, name, "this column is missing") for name in missing)
     clusters: dict[str, Item] = {}

@@ -166,7 +166,7 @@ SECTIONS = (
                 choices=_choices(("true", "Always"), ("when_borrowed", "When borrowed"), ("false", "Never"), blank="By its class"),
             ),
             Field("grace_s", "Grace", "length", "Between the signal and the end by force.", placeholder="30"),
-            Field("preemption_delay_s", "Puts nobody out for", "length"),
+            Field("preemption_delay_s", "Preempts nothing for", "length"),
             Field("checkpoint", "Checkpoints", "choice", choices=_choices(("null", "Can't be moved"), blank="As stated below")),
             Field("checkpoint.interval_s", "Saved every", "length"),
             Field("checkpoint.save_s", "Saving takes", "length"),

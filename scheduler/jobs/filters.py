@@ -24,7 +24,7 @@ BLOCKERS = {
     "victims": "Nothing may be taken",
     "balance": "Would rob a poorer queue",
     "worth": "Too much work would be lost",
-    "delay": "May evict nobody yet",
+    "delay": "May not preempt yet",
     "moves": "Too many moves",
     "sharing": "No split GPU has room",
     "repartition": "Splits are used up",

@@ -73,7 +73,7 @@ class Document:
 
 
 def read_yaml(text: str) -> Document:
-    """One description. A text that is no YAML has one fault, with its line and column."""
+    """One description. A text that is not valid YAML has one fault, with its line and column."""
     found = Document()
     if len(text) > MAX_CHARACTERS:
         found.faults["yaml"] = [f"At most {MAX_CHARACTERS:,} characters."]
@@ -88,9 +88,9 @@ def read_yaml(text: str) -> Document:
             found.value = _built(nodes[0])
     except yaml.MarkedYAMLError as fault:
         where = _place(text, fault.problem_mark or fault.context_mark)
-        found.faults["yaml"] = [f"{where}this is no YAML: {fault.problem or fault.context}."]
+        found.faults["yaml"] = [f"{where}this is not valid YAML: {fault.problem or fault.context}."]
     except (yaml.YAMLError, ValueError, RecursionError) as fault:
-        found.faults["yaml"] = [f"This is no YAML: {str(fault).splitlines()[0]}."]
+        found.faults["yaml"] = [f"This is not valid YAML: {str(fault).splitlines()[0]}."]
     return found
 
 

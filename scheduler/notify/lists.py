@@ -27,7 +27,7 @@ WEBHOOKS = Table(
     search=("name", "url", "node__path", "public_id"),
     search_label="Search webhooks",
     filters=(Choice("state", "State", WebhookState.choices),),
-    empty="There are no webhooks yet. One tells a chat, a pager or a program what happens to jobs.",
+    empty="No webhooks yet. A webhook reports job events to a chat, a pager or a program.",
     empty_href="/webhooks/new/",
     empty_action="New webhook",
 )
@@ -92,7 +92,7 @@ NOTICES = Table(
         Moment("from", "From", "at"),
         Moment("to", "To", "at", until=True),
     ),
-    empty="You were told nothing yet. What happens to your jobs, and to those that you follow, is told here.",
+    empty="No notifications yet. Events of your jobs and of jobs you follow appear here.",
 )
 
 SENDINGS = Table(

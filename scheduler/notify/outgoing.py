@@ -96,13 +96,13 @@ def target_of(url: str, rules: Rules) -> Target:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
     except ValueError:
-        raise Refused("This is no web address.") from None
+        raise Refused("This is not a web address.") from None
     if parts.scheme not in ("https", "http") or not host:
         raise Refused("Write an address that begins with https:// and names a host.")
     if parts.scheme == "http" and not rules.http:
         raise Refused("Only https:// is allowed here: over http:// anybody on the way could read it (GPUFLEET_WEBHOOK_HTTP).")
     if parts.username is not None or parts.password is not None:
-        raise Refused("Leave user and password out: they would be shown with the address. The signature says who sends.")
+        raise Refused("Remove the user and password: they would be shown with the address. The signature identifies the sender.")
     if parts.fragment:
         raise Refused("Leave out what is behind #: it is never sent.")
     if port == 0:
@@ -160,7 +160,7 @@ def _looked_up(target: Target) -> list[Any]:
 
 def _must_be_allowed(address: Address, rules: Rules) -> None:
     if not is_allowed(address, rules.networks):
-        raise Refused(f"{address} is no public address. Who runs this console may allow its network (GPUFLEET_WEBHOOK_NETWORKS).")
+        raise Refused(f"{address} is not a public address. An operator can allow its network (GPUFLEET_WEBHOOK_NETWORKS).")
 
 
 def is_allowed(address: Address, networks: Iterable[Network] = ()) -> bool:

@@ -132,10 +132,10 @@ def _guarantee(reason: Reason, held: Holders | None, _: Around) -> Sentence:
 
 def _share(reason: Reason, held: Holders | None, _: Around) -> Sentence:
     if "needed" not in reason:
-        return "it starts on what comes free by itself", None
+        return "it starts on GPUs that become free", None
     missing = _amount(beyond(reason, "fair"), str(reason.get("type", "")))
     rest = f"; {reason['quota']} must give {missing} back before it may take any from others" if reason["needed"] <= reason["fair"] else ""
-    return f"it starts as soon as what it asks for lies idle{rest}", _enough(held) if rest else None
+    return f"it starts as soon as the requested GPUs are idle{rest}", _enough(held) if rest else None
 
 
 def _victims(reason: Reason, *_: Any) -> Sentence:
@@ -143,8 +143,8 @@ def _victims(reason: Reason, *_: Any) -> Sentence:
     if above:
         return f"running jobs must end by themselves, or {_listed(list(map(str, above))[:NAMED], max(0, len(above) - NAMED))} use still more", None
     if "quota" in reason:
-        return "running jobs must end by themselves: nobody beside it has more than they may count on", None
-    return "running jobs must end by themselves: what might be taken back lies too scattered, or may not be taken yet", None
+        return "running jobs must end: no other team is above its fair share", None
+    return "running jobs must end: preemptible work is too scattered or still protected", None
 
 
 def _balance(reason: Reason, *_: Any) -> Sentence:
@@ -206,7 +206,7 @@ def _sharing(reason: Reason, held: Holders | None, _: Around) -> Sentence:
 
 def _repartition(reason: Reason, *_: Any) -> Sentence:
     if reason.get("off"):
-        return "an operator must switch on the pass that splits GPUs anew, or instances that suit it be given back", None
+        return "an operator must enable repartitioning, or matching instances must be released", None
     return "it is split within the hour, as operators let so many GPUs be split in one", _moment(reason.get("until"))
 
 
@@ -254,11 +254,11 @@ def _hold(_: Reason, __: Holders | None, around: Around) -> Sentence:
 def _retry(reason: Reason, _: Holders | None, around: Around) -> Sentence:
     job = around.job
     tries = f": {job.failures} of {plural(job.retry_limit, 'retry', 'retries')} used" if job.retry_limit else ""
-    return f"it is tried again by itself{tries}", _moment(reason.get("until"))
+    return f"it is retried automatically{tries}", _moment(reason.get("until"))
 
 
 def _aside(_: Reason, __: Holders | None, around: Around) -> Sentence:
-    return "an operator must look at it; it is planned with again by itself for a try", around.job.set_aside_until
+    return "an operator must check it; the scheduler retries automatically", around.job.set_aside_until
 
 
 def _empty_fleet(reason: Reason, *_: Any) -> Sentence:
@@ -283,9 +283,9 @@ def _says(text: str, moment: str = "") -> Callable[[Reason, Holders | None, Arou
 
 
 _WORDS: dict[str, Callable[[Reason, Holders | None, Around], Sentence]] = {
-    "held": _says("it becomes due by itself; an earlier moment before which it must not start would let it in sooner", "until"),
+    "held": _says("it becomes due automatically; an earlier start time lets it in sooner", "until"),
     "stale": _says("the next plan looks at it again, within seconds"),
-    "backoff": _says("it may borrow again by itself after its back-off; inside its guarantee it may start at any time", "until"),
+    "backoff": _says("it can borrow again after its back-off; within its guarantee it can start at any time", "until"),
     "no_type": _says("it never starts like this: it must accept a GPU type that the fleet has"),
     "no_node": _says("it never starts like this: it must ask for less on one node, or such a node be added"),
     "empty_fleet": _empty_fleet,

@@ -118,7 +118,7 @@ def _starts_said(preview: Preview, jobs: Sequence[Job]) -> str:
     if not jobs or preview.asked.action == Action.CHECKPOINT:
         return ""
     if preview.following is None:
-        return "Who would start then can't be told at this moment."
+        return "The effect on other jobs cannot be computed now."
     count = len(preview.following.jobs) + preview.following.others
     when = "Once they have gone" if any(job.state in HOLDING for job in jobs) and preview.asked.action == Action.CANCEL else "At once"
     if not count:

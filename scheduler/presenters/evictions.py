@@ -37,7 +37,7 @@ THEN = {
     LEAVING: "It saves its work and leaves.",
     WAITING: "It waits still.",
     STARTING: "It starts up again.",
-    COMPLETED: "It completed while it was asked to leave.",
+    COMPLETED: "It completed during its grace period.",
     WENT_ON: "It went on with the rest.",
 }
 
@@ -130,5 +130,11 @@ def _leaving(row: Eviction) -> str:
 def _then(row: Eviction) -> str:
     if row.then != AGAIN:
         return THEN.get(row.then, "It ended before it ran again.")
-    begun = f"It went on from step {row.resumed_step:,}" if row.resumed_step is not None else "It began anew" if row.recorded else "It ran again"
+    begun = (
+        f"It went on from step {row.resumed_step:,}"
+        if row.resumed_step is not None
+        else "Restarted from the beginning"
+        if row.recorded
+        else "It ran again"
+    )
     return f"{begun} after {duration(row.waited_seconds)}."

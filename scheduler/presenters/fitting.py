@@ -60,7 +60,7 @@ LOOKS = {
     "now": ("good", "play", "Starts now"),
     "soon": ("good", "clock", "Starts once others have left"),
     "later": ("move", "clock", "Starts later"),
-    "held": ("rest", "pause", "Waits whatever is free"),
+    "held": ("rest", "pause", "Waits even if GPUs are free"),
     "never": ("bad", "cross", "Never starts like this"),
     "unknown": ("warn", "question", "Nobody can say when it starts"),
 }
@@ -174,7 +174,7 @@ def _notes(fit: Fit) -> tuple[str, ...]:
 
 # Of one, and of several.
 VERBS = {
-    "evict": ("is put out", "are put out"),
+    "evict": ("is preempted", "are preempted"),
     "shrink": ("gives some GPUs back", "give some GPUs back"),
     "move": ("is moved", "are moved"),
     "start": ("starts elsewhere", "start elsewhere"),
@@ -193,7 +193,7 @@ def _others(fit: Fit, told: Discretion) -> tuple[str, ...]:
         sentence(f"{who} {VERBS[action][0]}") if count == 1 or who != ANOTHER_JOB else f"{count} jobs of other teams {VERBS[action][1]}."
         for (who, action), count in counts.items()
     ]
-    return (*lines, *(["A GPU is split anew for it."] if any(one.action == "repartition" for one in fit.others) else []))
+    return (*lines, *(["A GPU is repartitioned for it."] if any(one.action == "repartition" for one in fit.others) else []))
 
 
 def better_of(path: str, to: Any, at: datetime, now: bool) -> Better:

@@ -11,13 +11,13 @@ from scheduler.presenters.jobs import sentence
 
 ACTIONS = {
     "start": "starts",
-    "evict": "gives way",
+    "evict": "is evicted",
     "shrink": "gives back surplus",
     "grow": "grows",
     "repair": "gets its lost workers back",
     "move": "moves",
     "reserve": "is promised a place",
-    "repartition": "is split anew",
+    "repartition": "is repartitioned",
 }
 
 

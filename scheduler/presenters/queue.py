@@ -14,8 +14,8 @@ from scheduler.selectors.discretion import Discretion
 from scheduler.selectors.jobs import WAITING
 from scheduler.selectors.queue import QueuePart
 
-FIRST = "Nobody is asked before it."
-ROUND = "Others are asked before it for the GPU type that comes first: everyone's first choice goes before anyone's second, type by type."
+FIRST = "Next in line."
+ROUND = "Jobs for the preceding GPU type come first: first choices are scheduled before second choices, type by type."
 
 
 def ordinal(number: int) -> str:

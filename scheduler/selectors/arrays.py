@@ -22,7 +22,7 @@ _FIRST = ((JobState.FAILED,), (*HOLDING,), (*WAITING, JobState.DRAFT), (JobState
 
 @dataclass(frozen=True, slots=True)
 class Foreseen:
-    """When the last job is expected to have ended. `by`: starts (each is foreseen) or pace (as quickly as until now); without `at` nobody can say."""
+    """When the last job is expected to have ended. `by`: starts (each is foreseen) or pace (as quickly as until now); without `at` unknown."""
 
     at: datetime | None
     by: str = ""

@@ -9,7 +9,7 @@ from quotas.permissions import Access
 from scheduler.models import JobBatch
 from scheduler.selectors.jobs import jobs_named
 
-NOT_THERE = "There is no such job, or it belongs to a team that you can't see."
+NOT_THERE = "This job does not exist, or you cannot view its team."
 
 
 def batch_for(access: Access, public_id: str) -> JobBatch:

@@ -12,7 +12,7 @@ def import_for(access: Access, public_id: str) -> InventoryImport:
     access.must_everywhere(Can.OPERATE)
     found = InventoryImport.objects.filter(public_id=public_id).first()
     if found is None:
-        raise Http404("There is no such import. Previews that nobody applied are deleted after seven days.")
+        raise Http404("This import does not exist. Previews that were not applied are deleted after seven days.")
     return found
 
 

@@ -177,7 +177,7 @@ def must_steer(access: Access, job: Job) -> None:
     if not may_steer(access, job):
         own = access.actor.user is not None and job.owner_id == access.actor.user.pk
         wanted = (Can.MANAGE_JOBS, Can.SUBMIT) if own else (Can.MANAGE_JOBS,)
-        raise access.refusal(*wanted, path=job.quota.path, otherwise="Only its owner and those who manage jobs of its team may do this.")
+        raise access.refusal(*wanted, path=job.quota.path, otherwise="Only the owner and managers of the team's jobs can do this.")
 
 
 def job_attempts(job: Job) -> list[Attempt]:

@@ -115,7 +115,7 @@ def log_source(job: Job, *, attempt: int | None, role: str, index: int) -> LogSo
             return backend_for(where).logs(key=key, role=role, index=index, offset=offset, limit=min(limit, MOST_BYTES))
         except NotFound:
             if over:
-                return Unread(LogState.GONE, f"It is no longer kept: the back-end of {where.name} gives up the logs of runs that are over.", True)
+                return Unread(LogState.GONE, f"The log is no longer kept: the back-end of {where.name} deletes logs of finished runs.", True)
             return Unread(LogState.EMPTY, "It has written nothing yet.", False)
         except BackendError as fault:
             # Perhaps later: whoever follows it goes on asking.

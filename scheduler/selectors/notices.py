@@ -63,7 +63,7 @@ def must_be_whole(access: Access) -> None:
 def must_be_signed_in(access: Access) -> None:
     """Where one's notices go is said by nobody else: a token that is lost would have them sent elsewhere."""
     if access.actor.via != "session":
-        raise PermissionDenied("Only a person who is signed in says where the own notices go.")
+        raise PermissionDenied("Only a signed-in person can choose where notifications go.")
 
 
 def must_write_own(access: Access) -> None:

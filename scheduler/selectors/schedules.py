@@ -49,7 +49,7 @@ def may_steer_schedule(access: Access, schedule: Schedule) -> bool:
 
 def must_steer_schedule(access: Access, schedule: Schedule) -> None:
     if not may_steer_schedule(access, schedule):
-        raise PermissionDenied("Only its owner and those who manage jobs of its team may do this.")
+        raise PermissionDenied("Only the owner and managers of the team's jobs can do this.")
 
 
 def times_ahead(schedule: Schedule, now: datetime) -> list[datetime]:

@@ -129,7 +129,7 @@ class Stage:
         return list(found.items())
 
     def _kind(self, job: Job) -> tuple[Demand, tuple[int, ...], int]:
-        """What it asks for, the largest workers first; of which types it can be; and its milli-GPU. No type: it is not played."""
+        """Request, the largest workers first; of which types it can be; and its milli-GPU. No type: it is not played."""
         known = self._kinds.get(id(job.kind))
         if known is None:
             roles = job.kind.roles

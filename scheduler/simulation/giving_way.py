@@ -1,4 +1,4 @@
-"""Who gives way to a job in one future of a queue: the search for a set that makes room, of those who may be taken in their order. See `playing`."""
+"""Who is evicted to a job in one future of a queue: the search for a set that makes room, of those who may be taken in their order. See `playing`."""
 
 from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
@@ -143,7 +143,7 @@ class Search:
 
 
 class Room:
-    """How many workers of a job fit while others are put out and let stand again."""
+    """How many workers of a job fit while others are preempted and let stand again."""
 
     def __init__(self, fleet: Fleet, one: One) -> None:
         self.fleet, self.kind = fleet, one.types[0]

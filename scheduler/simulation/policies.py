@@ -11,7 +11,7 @@ from .world import Policy
 
 
 def fifo(scenario: Scenario) -> Plan:
-    """First come, first served over the whole fleet: nobody is put out, and nobody starts before who came earlier."""
+    """First come, first served over the whole fleet: nobody is preempted, and nobody starts before who came earlier."""
     everyone = Quota("all", None, Amount(), Amount(), 1000, 100, None, None, 0, ())
     settings = replace(scenario.settings, passes=("allocate", "repartition"), forecast="none")
     running = [replace(job, quota="all") for job in scenario.jobs if job.run.workers]
@@ -48,5 +48,5 @@ def _never(plan: Plan) -> bool:
 # None is the engine itself, which the world calls with what it keeps between plans.
 POLICIES: dict[str, tuple[Policy | None, str]] = {
     "tree": (None, "quota tree with borrowing, reclaim and preemption, as in docs/engine.md"),
-    "fifo": (fifo, "first come, first served over the whole fleet, nobody is put out"),
+    "fifo": (fifo, "first come, first served over the whole fleet, nobody is preempted"),
 }

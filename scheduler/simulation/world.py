@@ -1,4 +1,4 @@
-"""A discrete-event world around the engine: jobs arrive, run, save checkpoints, are put out and come back.
+"""A discrete-event world around the engine: jobs arrive, run, save checkpoints, are preempted and come back.
 
 The engine plans at every distinct event time, on the same scenario values as in production. Work is counted at the speed of
 `min` workers on a GPU type of speed 1.0; more workers are proportionally faster.

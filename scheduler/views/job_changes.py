@@ -114,7 +114,7 @@ def job_restart_page(request: HttpRequest, public_id: str) -> HttpResponse:
     except Conflict as fault:
         return _not_restarted(request, access, job_for(access, public_id), fault)
     if begun.pk == job.pk:
-        messages.success(request, f"{job.name} is told to save its work; it waits for its next start once it has left its GPUs.")
+        messages.success(request, f"{job.name} is saving its work. It queues again once it has released its GPUs.")
     else:
         messages.success(request, f"{job.name} is submitted again: {begun.public_id}.")
     return redirect("job", begun.public_id)
@@ -145,16 +145,16 @@ def _confirm_restart(request: HttpRequest, access: Access, job: Job, form: Resta
 def _effects(job: Job) -> list[str]:
     if job.state in ENDED:
         return [
-            "The same is submitted as a new job, with your rights, and queues behind those who wait.",
+            "A copy is submitted as a new job with your permissions, behind the jobs that wait.",
             "This one and its history stay as they are.",
         ]
     if job.state not in HOLDING:
         return ["It waits for its start already, so there is nothing to restart."]
     saved = next((row for row in job_checkpoints(job) if row.state == "complete"), None)
     return [
-        "Its workers are told to save their work and to leave; who stays past the grace is stopped by force.",
+        "Its workers are signalled to save their work and exit. Workers that do not exit within the grace period are killed.",
         "Its GPUs come free for others; it waits for its next start, which may take a while.",
         f"It goes on from its last complete checkpoint; the newest is of step {saved.checkpoint.step} now."
         if saved
-        else "No complete checkpoint was reported: unless it saves its work now, it begins anew.",
+        else "No complete checkpoint was reported. Unless it saves its work now, it restarts from the beginning.",
     ]

@@ -158,7 +158,7 @@ def job_cancel_page(request: HttpRequest, public_id: str) -> HttpResponse:
         else:
             ended = cancelled.state in ENDED
             messages.success(
-                request, f"{job.name} is cancelled." if ended else f"{job.name} is told to save its work; its GPUs are free once it has gone."
+                request, f"{job.name} is cancelled." if ended else f"{job.name} is saving its work. Its GPUs are free once it has exited."
             )
             return redirect("job", public_id)
     attempts = job_attempts(job)
@@ -196,7 +196,7 @@ def job_enqueue_write(request: HttpRequest, public_id: str) -> HttpResponse:
 @require_POST
 @requires(Can.SEE)
 def job_save_write(request: HttpRequest, public_id: str) -> HttpResponse:
-    return _steer(request, public_id, job_save_now, "{} is told to save its work now, and goes on.")
+    return _steer(request, public_id, job_save_now, "{} is saving a checkpoint and keeps running.")
 
 
 def _steer(request: HttpRequest, public_id: str, service: Callable[..., Job], said: str) -> HttpResponse:

@@ -209,5 +209,5 @@ def job_follow_write(request: HttpRequest, public_id: str) -> HttpResponse:
     job = job_for(access, public_id)
     follows = request.POST.get("to") != "no"
     job_follow(access=access, job=job, follows=follows, now=now())
-    messages.success(request, f"You are told what happens to {job.name}." if follows else f"You are no longer told what happens to {job.name}.")
+    messages.success(request, f"You are notified about {job.name}." if follows else f"You are no longer notified about {job.name}.")
     return redirect("job", public_id)

@@ -95,7 +95,7 @@ def webhook_switch(request: HttpRequest, public_id: str) -> HttpResponse:
     except Conflict as fault:
         messages.error(request, str(fault))
     else:
-        becomes = "is told of what happens from now on" if active else "is told nothing until you resume it"
+        becomes = "receives events from now on" if active else "receives nothing until you resume it"
         messages.success(request, f"{hook.name} {becomes}.")
     return redirect("webhook", hook.public_id)
 

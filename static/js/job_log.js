@@ -154,7 +154,7 @@
         if (first) live.setText(size, `${sized(first)} are before.`);
       }
       panel.dataset.state = said.state;
-      live.setText(note, said.note + (said.state === "unreachable" ? " It is asked again." : ""));
+      live.setText(note, said.note + (said.state === "unreachable" ? " Retrying." : ""));
     });
     mine.addEventListener("end", () => {
       if (mine !== source) return;
@@ -167,7 +167,7 @@
       if (mine !== source || mine.readyState !== EventSource.CLOSED) return;
       close();
       tryAt = Date.now() + SELDOM_MS;
-      if (!whole) live.setText(note, "The console does not give the log now. It is asked again.");
+      if (!whole) live.setText(note, "The console does not give the log now. Retrying.");
     });
   }
 

@@ -49,7 +49,7 @@ def test_a_sweep_is_typed_and_says_what_it_comes_to(visit):
     expect(page.locator("tbody tr")).to_have_count(6)
     page.get_by_role("link", name="sweep[0]").click()
     expect(page.locator("h1")).to_contain_text("sweep[0]")
-    asks = page.locator("section.panel", has=page.get_by_role("heading", name="What it asks for"))
+    asks = page.locator("section.panel", has=page.get_by_role("heading", name="Request"))
     expect(asks).to_contain_text("LR=0.1")
     asks.get_by_role("link", name="a-").click()
     expect(page.locator("h1")).to_have_text("sweep")

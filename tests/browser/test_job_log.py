@@ -128,7 +128,7 @@ def test_why_there_is_nothing_is_told_in_its_own_words(visit: Callable[..., Visi
     note = visitor.page.locator("[data-log-note]")
     expect(note).to_have_text("It has written nothing yet.")
     fault[0] = BackendError("no route to it")
-    expect(note).to_contain_text("can't give it now: no route to it It is asked again.")
+    expect(note).to_contain_text("can't give it now: no route to it Retrying.")
     assert visitor.axe() == []
     fault.clear()
     expect(visitor.page.locator("[data-log-text]")).to_contain_text("the last NEEDLE")

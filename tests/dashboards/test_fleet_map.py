@@ -137,7 +137,7 @@ def test_the_table_says_what_the_cells_say(two_teams):
 
 
 def test_an_empty_map_says_what_comes_next(personas):
-    assert "There is no hardware yet" in personas.client("operator").get(reverse("fleet")).content.decode()
+    assert "No hardware yet" in personas.client("operator").get(reverse("fleet")).content.decode()
     assert snapshot(personas, "viewer")["gpus"]["id"] == []
 
 

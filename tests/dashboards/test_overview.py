@@ -93,13 +93,13 @@ def test_without_telemetry_nothing_is_called_idle(personas):
     assert "No telemetry yet" in text
     assert '<span class="value" data-f="sm">–</span>' in text
     assert '<span class="value" data-f="gap">–</span>' in text
-    assert "Without telemetry nobody can be called idle." in text
+    assert "Idle allocations need telemetry." in text
 
 
 def test_an_empty_console_says_what_to_do_next(personas):
     assert "Import hardware" in page(personas, "operator")
     assert "Import hardware" not in page(personas, "viewer")
-    assert "There is no hardware yet" in page(personas, "viewer")
+    assert "No hardware yet" in page(personas, "viewer")
 
 
 def test_what_the_address_says_wrongly_is_ignored(shared_fleet):

@@ -137,7 +137,7 @@ def test_a_job_that_was_let_alone_has_no_such_panel(personas, page, api, ours):
     attempt(quiet, outcome="lost", stop_to="queued", stop_outcome="lost", stop_asked_at=NOON, stop_cause="It was not running in time.")
     attempt(quiet, outcome="cancelled", stop_to="cancelled", stop_outcome="cancelled", stop_asked_at=NOON)
 
-    assert "When it was put out" not in page("viewer", quiet)
+    assert "Preemptions" not in page("viewer", quiet)
     assert api("viewer", quiet) == {"items": [], "counts": {}, "lost_s": 0.0, "lost_gpu_hours": 0.0}
 
 
@@ -222,7 +222,7 @@ def test_who_saved_nothing_at_all_began_anew(api, ours):
     (row,) = api("viewer", mine)["items"]
 
     assert (row["lost_s"], row["resumed_step"], row["waited_s"]) == (61 * 60, None, 180)
-    assert "It began anew after 3 min." in row["text"]
+    assert "Restarted from the beginning after 3 min." in row["text"]
 
 
 @pytest.mark.django_db

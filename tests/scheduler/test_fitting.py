@@ -133,8 +133,8 @@ def test_what_becomes_of_others_is_counted_where_they_are_not_named(two_nodes):
 
     submitter, operator = (fit_view(found, two_nodes.access(who), {}) for who in ("submitter", "operator"))
 
-    assert submitter.others == ("2 jobs of other teams are put out.", "Another job grows.")
-    assert operator.others == (*(f"{job.public_id} is put out." for job in theirs), f"{theirs[0].public_id} grows.")
+    assert submitter.others == ("2 jobs of other teams are preempted.", "Another job grows.")
+    assert operator.others == (*(f"{job.public_id} is preempted." for job in theirs), f"{theirs[0].public_id} grows.")
     assert submitter.takers.startswith(f"Another team and {PATH} could take it back")
     assert operator.takers.startswith(f"acme/product, acme/product/search and {PATH} could take it back")
 

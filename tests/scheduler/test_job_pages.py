@@ -213,7 +213,7 @@ def test_where_nobody_knows_when_a_limit_has_room_again_that_is_said(personas, o
 
     assert html.count("its end is not known") == 5
     assert "2 more jobs beside: 8 GPUs in all, 8 of acme/research/nlp." in html
-    assert "Nobody knows when enough is given back." in html
+    assert "No estimate when enough is released." in html
     assert "No start can be foreseen as things stand." in html
 
 
@@ -466,7 +466,7 @@ def test_a_plan_tells_what_it_decided_and_why(personas, ours):
 
     html = text(personas.client("operator"), reverse("plan", args=[made.pk]))
 
-    for part in ("gives way", "Acme takes back 8 GPUs.", "1 worker on n1", "GPU 3 of north/n2", "The job moved on.", "with 4 jobs left waiting"):
+    for part in ("is evicted", "Acme takes back 8 GPUs.", "1 worker on n1", "GPU 3 of north/n2", "The job moved on.", "with 4 jobs left waiting"):
         assert part in html, part
     listed = text(personas.client("operator"), "/scheduler/?decided=yes")
     assert "plan 120 · " in listed, "where most of the time went, the longest first"
@@ -475,7 +475,7 @@ def test_a_plan_tells_what_it_decided_and_why(personas, ours):
     plan(at=now() + timedelta(minutes=1))
     page = text(personas.client("operator"), "/scheduler/")
     last = page[page.index("What it did last") : page.index("<h2>Plans")]
-    for part in (f"Plan {made.pk}", "gives way", "Acme takes back 8 GPUs.", two.public_id):
+    for part in (f"Plan {made.pk}", "is evicted", "Acme takes back 8 GPUs.", two.public_id):
         assert part in last, part
 
 

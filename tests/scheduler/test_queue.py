@@ -82,7 +82,7 @@ def test_who_sees_all_sees_each_at_his_turn_and_why(busy, queued):
     assert found["old"]["by"] == "priority"
     assert found["old"]["why"] == f"Behind {queued['urgent'].public_id} of the same team: priority 80 goes before 50."
     assert (found["urgent"]["turn_of_team"], found["old"]["turn_of_team"]) == (1, 2)
-    assert told["items"][0]["why"] == "Nobody is asked before it."
+    assert told["items"][0]["why"] == "Next in line."
     page = get(busy, "operator")
     assert page.index(queued["urgent"].public_id) < page.index(queued["old"].public_id)
     assert "priority 80 goes before 50" in page
@@ -199,7 +199,7 @@ def test_while_the_fleet_is_read_one_is_asked_to_come_again(busy, monkeypatch):
     fitting.GROUNDS._make_and_tell(readings[0])
     page = busy.client("viewer").get("/jobs/queue/")
     assert "Refresh" not in page
-    assert "Nobody is in the queue." in page.content.decode()
+    assert "The queue is empty." in page.content.decode()
 
 
 def test_the_order_is_worked_out_once_for_each_reading(busy, queued, monkeypatch):

@@ -48,7 +48,7 @@ def test_every_fault_is_told_at_its_path_and_nothing_is_written(post):
     assert post(WISH | {"quota": "acme/product/search"}, 422)["errors"][0]["path"] == "quota"
     assert post(WISH | {"gpu_types": ["Z9"]}, 422)["errors"][0]["path"] == "gpu_types"
     assert post([1, 2], 400)["detail"] == "The body is to be a JSON object, and is a list."
-    assert post('{"name": tr', 400)["detail"] == "The body is no JSON: line 1, column 10: Expecting value."
+    assert post('{"name": tr', 400)["detail"] == "The body is not valid JSON: line 1, column 10: Expecting value."
     assert not Job.objects.exists()
 
 

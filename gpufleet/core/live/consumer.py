@@ -107,7 +107,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
         return "" if self.viewer and topic.open_to(self.viewer) else "Your roles don't allow it."
 
     async def _admitted(self) -> bool:
-        """Ask again who this is. Ends the socket when the session is over, nothing is left that this person may follow, or nobody can say."""
+        """Ask again who this is. Ends the socket when the session is over, nothing is left that this person may follow, or unknown."""
         try:
             self.viewer = await self.viewer_of(self.scope)
         except DatabaseError:

@@ -354,7 +354,7 @@ def _stop(job: Work, run: Run) -> tuple[str, str, str, datetime | None, datetime
     if run.ended is not None or job.state != JobState.CHECKPOINTING:
         return "", "", "", None, None
     asked = moment_of(job.since)
-    return JobState.PREEMPTED.value, "preempted", "Its GPUs were asked back.", asked, asked + timedelta(seconds=GRACE_SECONDS)
+    return JobState.PREEMPTED.value, "preempted", "Its GPUs were reclaimed.", asked, asked + timedelta(seconds=GRACE_SECONDS)
 
 
 def _write_health(past: Past, world: World) -> None:

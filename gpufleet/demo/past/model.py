@@ -188,7 +188,7 @@ class Step:
         for gpu_type, job in sorted(room.blocked.items()):
             if gpu_type not in leaving:
                 for victim in placing.victims_for(self.world, job, moment=self.moment):
-                    self._evict(victim, f"Its GPUs are lent; {job.team.rsplit('/', 1)[-1]} asks for its guarantee.")
+                    self._evict(victim, f"Its GPUs are lent; {job.team.rsplit('/', 1)[-1]} reclaims its guarantee.")
 
     def _place(self, job: Work, seats: tuple[Seat, ...]) -> None:
         resumes = job.state == JobState.PREEMPTED

@@ -184,7 +184,7 @@ class SlurmBackend:
             raise
 
     def resize(self, *, key: str, sequence: int, add: Sequence[WorkerSeat], leave: Sequence[tuple[str, int]], now: datetime) -> None:
-        raise BackendRefused("A run on Slurm is not resized in place; it is stopped and started anew.")
+        raise BackendRefused("A Slurm run cannot be resized in place. It is stopped and restarted.")
 
     def repartition(self, *, node: str, gpu: int, instances: Sequence[tuple[str, int]], sequence: int, now: datetime) -> None:
         raise BackendRefused("The Slurm back-end does not repartition GPUs. Change gres.conf on the node, then import the cluster again.")

@@ -134,7 +134,7 @@ class Sequel:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """Who waits, in the order in which they are asked, as of a moment; and where each stands in it, by name."""
+    """Waiting jobs in scheduling order, as of a moment; and where each stands in it, by name."""
 
     as_of: datetime
     decided: int  # what had been decided by then

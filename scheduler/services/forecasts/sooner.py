@@ -25,7 +25,7 @@ IN_PLACE = ("limit_s", "workers", "roles[0].min")
 
 @dataclass(frozen=True, slots=True)
 class Sooner:
-    """Up to three changes. `at` is when it starts as it is (None: nobody can say); `idle`: why none was looked for."""
+    """Up to three changes. `at` is when it starts as it is (None: unknown); `idle`: why none was looked for."""
 
     as_of: datetime
     at: datetime | None
@@ -34,7 +34,7 @@ class Sooner:
 
 
 PROMISED = "It has been promised its GPUs already, and starts as soon as they are free."
-HELD = "Nothing was tried: it is held back, and starts nowhere before it is let go."
+HELD = "Nothing was tried: the job is on hold and starts only after it is released."
 NOT_DUE = "Nothing was tried: it is not due yet."
 BACKS_OFF = "Nothing was tried: it backs off before it is started again."
 NOT_ASKED = "Nothing was tried: it waits for other jobs, or the next plan starts it."

@@ -46,7 +46,7 @@ def gpu_geometry_change(
         if faults := layout_faults(board, wanted):
             raise ValidationError({"layout": [f"{fault}." for fault in faults]})
         if not reason.strip():
-            raise ValidationError({"reason": "Say why: whoever looks at this later will want to know."})
+            raise ValidationError({"reason": "A reason is required for the record."})
         leaving = [instance for instance in present if Instance(instance.start, instance.profile) not in wanted]
         mode = GpuMode.WHOLE if layout is None else GpuMode.MIG
         _check_unused(gpu, leaving, mode)

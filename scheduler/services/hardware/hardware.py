@@ -109,7 +109,7 @@ def _check_step(device: Node | Gpu, to: str, reason: str, seen: str | None, held
 
 def _check_reason(reason: str) -> None:
     if not reason.strip():
-        raise ValidationError({"reason": "Say why: whoever looks at this later will want to know."})
+        raise ValidationError({"reason": "A reason is required for the record."})
     if len(reason.strip()) > REASON_LENGTH:
         raise ValidationError({"reason": f"The reason has {len(reason.strip())} characters; {REASON_LENGTH} are kept."})
 

@@ -156,7 +156,7 @@ def _verdict(asked: Asked, name: str, revision: int | None, job: Job | None, ste
     if job is None:
         return Verdict(name, None, Effect.UNKNOWN, NOT_THERE)
     if not steers:
-        return Verdict(name, job, Effect.NOT_ALLOWED, "Only its owner and those who manage jobs of its team may do this.")
+        return Verdict(name, job, Effect.NOT_ALLOWED, "Only the owner and managers of the team's jobs can do this.")
     if revision is not None and job.revision != revision:
         return Verdict(name, job, Effect.STALE, f"It has changed since it was looked at: {job.state} at revision {job.revision}, not {revision}.")
     if job.state in ENDED:
@@ -178,7 +178,7 @@ def _cancelling(job: Job, attempt: Attempt | None, _: int | None) -> tuple[Effec
     grace = round(grace_of(job))
     return (
         Effect.CHANGES,
-        f"It is told to save its work, and has {plural(grace, 'second')} for it." if grace else "It is stopped by force at once.",
+        f"It is signalled to save its work, with a grace period of {plural(grace, 'second')} for it." if grace else "It is stopped by force at once.",
     )
 
 
@@ -276,7 +276,7 @@ def _following(access: Access, asked: Asked, jobs: Sequence[Job], now: datetime)
     try:
         found = sequel_of(lambda planned, kinds: _instead(asked, jobs, free, planned, kinds), now)
     except Exception:
-        log.exception("It could not be worked out who starts after %s", asked.action)
+        log.exception("The starts after %s could not be computed", asked.action)
         return None
     if found is None:
         return None

@@ -183,7 +183,7 @@ def job_enqueue(*, access: Access, job: Job, reason: str, now: datetime, revisio
         fresh = jobs_locked([job.pk])[job.pk]
         unchanged_or_stale(fresh, revision)
         if fresh.state != JobState.DRAFT:
-            raise Conflict(f"{fresh.public_id} is no draft; it was submitted already.")
+            raise Conflict(f"{fresh.public_id} is not a draft: it has already been submitted.")
         if fresh.deadline is not None and fresh.deadline <= now:
             raise ValidationError({"deadline": "It lies in the past."})
         (checked,) = submissions_check(access=access, descriptions=[description_of(fresh, now)], now=now)
@@ -195,7 +195,7 @@ def job_enqueue(*, access: Access, job: Job, reason: str, now: datetime, revisio
 
 
 def save_refused(job: Job, attempt: Attempt | None) -> str:
-    """Why it can't be asked to save its work now, given its open attempt; empty: it can."""
+    """Why it can't be saving its work now, given its open attempt; empty: it can."""
     if attempt is None or job.state not in (JobState.RUNNING, JobState.DEGRADED):
         return "It does not run; only what runs can save its work."
     if job.spec.get("checkpoint", {}) is None:
@@ -239,7 +239,7 @@ def job_save_now(*, access: Access, job: Job, reason: str, now: datetime, revisi
 
 
 def job_restart(*, access: Access, job: Job, reason: str, now: datetime, key: str = "", revision: int | None = None) -> Job:
-    """Begin anew: what runs is put out and waits for its next start, from its last checkpoint; of what has ended a new job is submitted."""
+    """Begin anew: what runs is preempted and waits for its next start, from its last checkpoint; of what has ended a new job is submitted."""
     must_steer(access, job)
     cause = reason_given(reason, "Restarted.")
     unchanged_or_stale(job, revision)

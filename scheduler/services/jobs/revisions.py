@@ -12,7 +12,7 @@ Row = TypeVar("Row", bound=Model)
 def unchanged_or_stale(row: Any, revision: int | None, name: str = "") -> None:
     """`name` is what people call it; its public id, if nothing."""
     if revision is not None and row.revision != revision:
-        raise Stale(f"{name or row.public_id} is at revision {row.revision} by now, not {revision}: read it again, then decide anew.", row.revision)
+        raise Stale(f"{name or row.public_id} is at revision {row.revision} by now, not {revision}: reload it and try again.", row.revision)
 
 
 def row_locked(rows: QuerySet[Row], key: int, *, revision: int | None, gone: Exception, name: str = "") -> Row:

@@ -53,7 +53,7 @@ def scheduler_pause(*, access: Access, reason: str, now: datetime) -> None:
     access.must_everywhere(Can.OPERATE)
     cause = reason_given(reason, "")
     if not cause:
-        raise ValidationError({"reason": "Say why, for those who wonder why nothing starts."})
+        raise ValidationError({"reason": "State a reason. Users see it while nothing starts."})
     with transaction.atomic():
         _written_down(access, "scheduler.pause", cause)
         if LeaseRow.objects.select_for_update().filter(name=TICK, paused_at__isnull=False).exists():

@@ -81,7 +81,7 @@ def template_save(
 
 
 def template_archive(*, access: Access, template: JobTemplate, reason: str, now: datetime) -> None:
-    """Nobody begins with it any more; jobs that did are not touched."""
+    """The template is retired. Existing jobs are unaffected."""
     if not may_edit_templates(access, template.node.path):
         raise PermissionDenied
     with transaction.atomic():
@@ -114,12 +114,12 @@ def _faults(name: str, title: str, about: str, body: Any, locked: Sequence[str],
         found["body.template"] = ["A template names no other one."]
     for path in locked:
         if field_at(path) is None:
-            found[f"locked.{path}"] = [f"{path} is no key of a description."]
+            found[f"locked.{path}"] = [f"{path} is not a key of a job description."]
         elif value_at(body, steps_of(path)) is None:
             found[f"locked.{path}"] = [f"The template says nothing of {path}; what is locked needs a value."]
     for path, limit in limits.items():
         if field_at(path) is None:
-            found[f"limits.{path}"] = [f"{path} is no key of a description."]
+            found[f"limits.{path}"] = [f"{path} is not a key of a job description."]
         elif not isinstance(limit, Mapping) or not limit or not limit.keys() <= LIMIT_KEYS:
             found[f"limits.{path}"] = ["least, most or one_of are wanted."]
         elif any(not isinstance(limit[key], int | float) for key in ("least", "most") if key in limit) or not isinstance(

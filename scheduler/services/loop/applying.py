@@ -30,11 +30,11 @@ GIVING_WAY = ("evict", "shrink")
 GETTING = ("start", "move", "repair", "grow")
 MOVED_ON = "Its job has moved on since the snapshot."
 TREE_CHANGED = "The quota tree has changed since the snapshot."
-HARDWARE_CHANGED = "A GPU or node of it is no longer in the fleet."
+HARDWARE_CHANGED = "One of its GPUs or nodes is no longer in the fleet."
 NO_ROOM = "A decision that it depends on was dropped."
 NOT_SPLIT = "The back-end of its cluster can't split GPUs."
 IN_VAIN = "The job that it makes room for does not start."
-LEAVERS_FIRST = "A GPU can only be split anew once those who leave it are gone; it is decided again then."
+LEAVERS_FIRST = "A GPU can be repartitioned only after its jobs have exited. The next plan decides again."
 PROMISES = Prepared[Promise](lambda jobs: Promise.objects.filter(job__among=jobs))
 STOPPING_UNTIL: Prepared[datetime | None] = Prepared(
     lambda jobs: Attempt.objects.filter(job__public_id__among=jobs, ended_at__isnull=True, stop_until__isnull=False).values_list(
@@ -279,7 +279,7 @@ class _Applying:
         return next(board.charge_milli(each) for each in board.profiles if each.name == profile)
 
     def _check_seats(self) -> None:
-        """Which places are free now, in the order of decisions. A place where somebody who gives way still sits is promised."""
+        """Which places are free now, in the order of decisions. A place where somebody who is evicted still sits is promised."""
         asking = {place: item for place, item in enumerate(self.items) if item.seats and not item.fault}
         own = {place: item.job.pk for place, item in asking.items() if item.job is not None}
         broken, busy = seats_faults(wanted={place: item.seats for place, item in asking.items()}, own=own)

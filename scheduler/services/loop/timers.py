@@ -234,7 +234,7 @@ def _warn(keys: Iterable[int], now: datetime, news: News) -> None:
         clusters = Clusters(attempts)
         for attempt in attempts:
             steps.attempt(attempt, warned_at=steps.now)
-            steps.note(jobs[attempt.job_id], "It was told that its time limit is near.", attempt=attempt, told=Happened.NEAR_LIMIT)
+            steps.note(jobs[attempt.job_id], "It was warned that its time limit is near.", attempt=attempt, told=Happened.NEAR_LIMIT)
             for cluster in clusters.of(attempt):
                 steps.order(attempt, OrderKind.SIGNAL, cluster, {"signal": Signal.WARN.value})
         steps.write(news)

@@ -43,7 +43,7 @@ UNTRIED: dict[str, str] = {
     "removed": "It was not sent: the webhook was removed.",
     WebhookState.PAUSED: "It was not sent for a day: the webhook is paused.",
     WebhookState.DISABLED: "It was not sent for a day: the webhook is switched off.",
-    WebhookState.ACTIVE: "It was not sent for a day: nobody got round to it. Is a worker of the queue default running?",
+    WebhookState.ACTIVE: "Not sent for a day: no worker picked it up. Is a worker of the queue default running?",
 }
 
 Send = Callable[[str, bytes, dict[str, str], Rules], Outcome]

@@ -51,7 +51,7 @@ class Way(StrEnum):
 # About oneself rather than about a job: always told, in the console.
 OWN = "own"
 TEST_TITLE = "This is a test"
-CHANGED = "The choices were changed meanwhile: read them again, then decide anew."
+CHANGED = "The choices have changed. Reload them and try again."
 KIND_OF: dict[str, Kind] = {
     Happened.STARTED: Kind.STARTED,
     Happened.PREEMPTED: Kind.PREEMPTED,
@@ -201,7 +201,7 @@ def _choice_faults(
         elif value is not None and not 0 <= value < A_DAY:
             found[name] = ["A time of the day is wanted."]
     if quiet_from is not None and quiet_from == quiet_until and not found:
-        found["quiet_until"] = ["It must differ from the beginning. To be told nothing at all, choose no way."]
+        found["quiet_until"] = ["The end must differ from the beginning. To receive nothing, choose no channel."]
     if quiet_rule not in QUIET_RULES:
         found["quiet_rule"] = ["Choose {}.".format(" or ".join(f"“{label}” ({rule})" for rule, label in QUIET_RULES.items()))]
     if not set(urgent) <= set(Kind):
@@ -364,7 +364,7 @@ def notice_test(*, access: Access, now: datetime) -> Counter[str]:
             raise Conflict("The last test is behind the bell: read it before the next.")
         ways = sorted({Way.CONSOLE.value}.union(*choices_for(user).ways.values()))
         news = News()
-        notice = Notice.objects.create(user=user, kind=OWN, at=now, title=TEST_TITLE, text="It was sent because you asked for it.")
+        notice = Notice.objects.create(user=user, kind=OWN, at=now, title=TEST_TITLE, text="You requested this test message.")
         Sending.objects.bulk_create([Sending(notice=notice, user=user, way=way, made_at=now, due_at=now) for way in ways if way != Way.CONSOLE])
         audit_record(actor=access.actor, action="notices.test", kind="person", object_id=user.public_id, after={"ways": ways})
         news.add("bells", user.pk)

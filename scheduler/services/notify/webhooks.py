@@ -147,7 +147,7 @@ def own_hook_save(*, access: Access, url: str, now: datetime, seen: int | None =
         User.objects.select_for_update().get(pk=user.pk)
         hook = own_hook(user)
         if hook is None and seen:
-            raise Stale("The webhook was removed meanwhile: read it again, then decide anew.", 0)
+            raise Stale("The webhook was removed. Reload the list and try again.", 0)
         if hook is not None:
             unchanged_or_stale(hook, seen, "The webhook")
             hook_change(access=access, hook=hook, url=url, state=WebhookState.ACTIVE, now=now)

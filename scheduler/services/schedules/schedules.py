@@ -321,7 +321,7 @@ def _deal_with(schedule: Schedule, step: Step, now: datetime) -> None:
 def _missed(schedule: Schedule, now: datetime) -> str:
     if schedule.start_within_s is not None:
         return f"Nobody looked until {now:%Y-%m-%d %H:%M:%S} UTC; a run is submitted at most {schedule.start_within_s} s late."
-    why = "missed times are let go" if schedule.catch_up == CatchUp.NONE else "a newer one was due"
+    why = "missed runs are skipped" if schedule.catch_up == CatchUp.NONE else "a newer one was due"
     return f"Nobody looked until {now:%Y-%m-%d %H:%M:%S} UTC; {why}."
 
 

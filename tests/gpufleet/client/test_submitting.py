@@ -376,7 +376,7 @@ def test_a_console_that_restarts_does_not_end_the_wait_for_a_job(run, monkeypatc
     monkeypatch.setattr("gpufleet.client.commands.time.sleep", ends)
 
     status, _, err = run("submit", "--name", "x", "--quota", TEAM, "--gpus", "1", "--wait", **SUBMIT)
-    assert (status, err.count("It does not answer. It is asked again."), slept) == (0, 2, [1.0, 10.0, 10.0]), err
+    assert (status, err.count("It does not answer. Retrying."), slept) == (0, 2, [1.0, 10.0, 10.0]), err
 
     asked.clear()
     Job.objects.update(state=JobState.QUEUED, ended_at=None)
@@ -538,7 +538,7 @@ def test_a_whole_array_is_shown_and_cancelled(run, personas):
 
     status, out, err = run("show", "a-7")
     assert status == 0, err
-    assert "lr\n" in out and "4 jobs, 50 % ended" in out and "2 queued" in out and "nobody can say" in out
+    assert "lr\n" in out and "4 jobs, 50 % ended" in out and "2 queued" in out and "unknown" in out
     assert json.loads(run("show", "a-7", "--json")[1])["size"] == 4
     assert run("show", "a-8")[0] == 4
     assert run("cancel", "a-7", "--dry-run", **SUBMIT)[1] == "a-7  2 jobs would change\n"

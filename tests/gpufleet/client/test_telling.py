@@ -97,7 +97,7 @@ def test_notices_are_listed_and_marked_as_read(run, personas):
     out = run("notices", "ls", "--unread", **OWN)[1]
     assert "train failed" in out and "*" in out
     assert run("notices", "read", **OWN)[1].strip() == "1 marked as read."
-    assert run("notices", "ls", "--unread", **OWN)[1].strip() == "You were told nothing."
+    assert run("notices", "ls", "--unread", **OWN)[1].strip() == "No notifications."
     assert json.loads(run("notices", "ls", "--json", **OWN)[1])["items"][0]["kind"] == "failed"
     assert run("notices", "log", **OWN)[1].strip() == "Nothing was sent."
     assert run("notices", "read", who="submitter", scopes=("read",))[0] == 3

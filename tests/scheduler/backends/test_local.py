@@ -572,7 +572,7 @@ def test_what_a_worker_asks_for_of_the_host_is_its_limit(folder: Path) -> None:
     wait_until(lambda: look(backend).state == RunState.ENDED, seconds=20, what="it has ended")
 
     assert ((place / "memory.max").read_text(), (place / "cpu.max").read_text()) == (str(1536 * 1024**2), "200000 100000")
-    assert look(backend).why == "Worker 0: ended by the kernel: it used more memory of the host than it asked for."
+    assert look(backend).why == "Worker 0: killed by the kernel: it used more host memory than requested."
     assert log_of(backend) == ""
 
 

@@ -89,7 +89,7 @@ def test_a_driver_that_does_not_work_is_told(driver):
 
 
 def test_a_driver_without_gpus_is_told(driver):
-    assert look(driver, STUB_GPUS="0")["tried"][-1] == "The driver was asked for GPUs: it knows of none"
+    assert look(driver, STUB_GPUS="0")["tried"][-1] == "The driver reports no GPUs"
 
 
 @pytest.mark.django_db

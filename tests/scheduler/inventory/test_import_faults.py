@@ -124,7 +124,7 @@ south,,n7,,H100-SXM-80GB,2,,,,,,"5:3g.40gb@0;0:4g.40gb@4;1:3g.40gb+1g.10gb@0",ml
 south,,n8,,,3,,,,,rack=,,mlx5_0:400:x;mlx5_0:400,,extra
 """
 CSV_FAULTS = """\
-1:89: colour: is no column; there are levels, name, cluster
+1:89: colour: is not a column; the columns are levels, name, cluster
 3:7: levels: “spine/rack” differs from “spine/leaf” in line 2
 3:1: nodes[1].path: “s1/l1/x” is 3 levels deep; south has 2: spine, leaf
 3:43: nodes[1].gpus: must be a number, not “eight”
@@ -192,7 +192,7 @@ def test_files_that_mean_harm_or_nothing_are_refused_at_once(name):
 
 @pytest.mark.parametrize("text", ["{", '{"a": 1,}', "[1, 2", '{"a": NaN}x', "[" * 100_000, "{'a': 1}", '"abc', "\x00"])
 def test_what_is_no_json_is_told_where_it_breaks(text):
-    with pytest.raises(Unreadable, match=r"^\d+:\d+: (this is no JSON|values are nested deeper)"):
+    with pytest.raises(Unreadable, match=r"^\d+:\d+: (this is not a JSON|values are nested deeper)"):
         read(text, "json")
 
 

@@ -109,7 +109,7 @@ def test_discovery_without_a_driver_says_what_was_tried_and_what_helps(personas,
 
     monkeypatch.setattr("scheduler.services.hardware.discovery.machine_read", nothing)
     html = personas.client("operator").post("/inventory/discover/", {"cluster": ""}).content.decode()
-    assert "No GPU could be asked" in html
+    assert "No GPU could be read" in html
     assert "LibraryNotFound" in html
     assert "nvidia-smi" in html
     answer = personas.client("operator").post("/inventory/discover/", {"cluster": "a b"})
@@ -142,7 +142,7 @@ def test_the_command_refuses_with_places(tmp_path):
     assert caught.value.returncode == 2
     with pytest.raises(CommandError, match="No such file"):
         run("import", str(tmp_path / "none.yaml"))
-    with pytest.raises(CommandError, match="say what it is with --format"):
+    with pytest.raises(CommandError, match="state the format with --format"):
         run("import", str(tmp_path / "none.txt"))
 
 
@@ -151,6 +151,6 @@ def test_the_command_tells_when_there_is_no_driver(monkeypatch):
         raise NothingFound(["libnvidia-ml.so.1: not found"])
 
     monkeypatch.setattr("gpufleet.core.management.commands.inventory.machine_read", nothing)
-    with pytest.raises(CommandError, match=r"No GPU could be asked.\n  tried: libnvidia-ml.so.1: not found") as caught:
+    with pytest.raises(CommandError, match=r"No GPU could be read.\n  tried: libnvidia-ml.so.1: not found") as caught:
         run("discover")
     assert caught.value.returncode == 3

@@ -32,7 +32,7 @@ class Command(BaseCommand):
         actions = parser.add_subparsers(dest="action", required=True)
         read = actions.add_parser("import", help="from a YAML, JSON or CSV file; - reads standard input")
         read.add_argument("file")
-        read.add_argument("--format", choices=FORMATS, help="by default the ending of the file's name tells")
+        read.add_argument("--format", choices=FORMATS, help="by default taken from the file name")
         read.add_argument("--remove-missing", action="store_true", help="take out of the fleet what the file leaves out and nothing runs on")
         look = actions.add_parser("discover", help="from the NVIDIA driver of this machine")
         look.add_argument("--cluster", default="", help="where the machine belongs; by default where it is already, or local")
@@ -85,7 +85,7 @@ class Command(BaseCommand):
         name = options["file"]
         form = options["format"] or format_of(name)
         if not form:
-            raise CommandError(f"{name}: say what it is with --format {'|'.join(FORMATS)}; its name does not tell.")
+            raise CommandError(f"{name}: state the format with --format {'|'.join(FORMATS)}; its name does not show the format.")
         try:
             text = decoded(sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes())
         except OSError as fault:
@@ -100,7 +100,7 @@ class Command(BaseCommand):
         except NothingFound as nothing:
             tried = "\n".join(f"  tried: {line}" for line in nothing.tried)
             advice = "\n".join(f"  {line}" for line in nothing.advice)
-            raise CommandError(f"No GPU could be asked.\n{tried}\n{advice}", returncode=3) from nothing
+            raise CommandError(f"No GPU could be read.\n{tried}\n{advice}", returncode=3) from nothing
         for note in machine.notes:
             self.stderr.write(note)
         return f"discovery of {machine.name}", machine_document(machine, options["cluster"]), "yaml"

@@ -17,11 +17,13 @@ SHELL = Actor(user=None, name="shell of the console", via="command")
 
 
 class Command(BaseCommand):
-    help = "Make a person (person create NAME [--superuser]) or set a password (person password NAME). The password is asked for, or read from stdin."
+    help = (
+        "Make a person (person create NAME [--superuser]) or set a password (person password NAME). The password is prompted for, or read from stdin."
+    )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         kinds = parser.add_subparsers(dest="what", required=True)
-        create = kinds.add_parser("create", help="make a person who signs in with a password")
+        create = kinds.add_parser("create", help="create a person who signs in with a password")
         create.add_argument("username")
         create.add_argument("--name", default="", help="the name by which people know them")
         create.add_argument("--email", default="")
@@ -57,7 +59,7 @@ class Command(BaseCommand):
     def _password(self, username: str) -> None:
         person = User.objects.filter(username=username).first()
         if person is None:
-            raise CommandError(f"There is nobody named {username}.")
+            raise CommandError(f"No person is named {username}.")
         person.set_password(self._asked(person))
         with transaction.atomic():
             person.save(update_fields=["password"])
