@@ -10,7 +10,7 @@ from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
 
 from quotas.models import NodeKind, QuotaNode
 from quotas.permissions import Scope
-from quotas.rules import NodeValues, Share, said
+from quotas.rules import CLASSES, NODE_FIELDS, NodeValues, Share, said
 
 UNLIMITED = ("unlimited", "none", "∞")
 SCOPE_LABELS = {
@@ -19,6 +19,7 @@ SCOPE_LABELS = {
     Scope.OPERATE: "Operate: change nodes, drain, import",
     Scope.ADMIN: "Administer: edit the quota tree and people",
 }
+FORM_FIELDS = tuple(name for name in NODE_FIELDS if name not in ("shares", "policy"))
 LIFETIMES = (("7", "7 days"), ("30", "30 days"), ("90", "90 days"), ("365", "1 year"))
 
 
@@ -81,17 +82,29 @@ class NodeForm(forms.Form):
     overcommit = forms.BooleanField(
         required=False, label="Allow overcommit", help_text="The nodes below may be promised more together than this node has."
     )
+    preempt_min_runtime_s = forms.IntegerField(
+        required=False, min_value=0, label="Minimum run time, preemption", help_text="Seconds; empty: the nearest value above."
+    )
+    reclaim_min_runtime_s = forms.IntegerField(
+        required=False, min_value=0, label="Minimum run time, reclaim", help_text="Seconds; empty: the nearest value above."
+    )
+    default_class = forms.ChoiceField(
+        required=False,
+        choices=[("", "As the node above"), *((name, name.capitalize()) for name in CLASSES)],
+        help_text="Class of jobs that state none.",
+    )
+    needs_approval = forms.BooleanField(required=False, label="Require approval", help_text="A second person approves changes here and below.")
     reason = forms.CharField(max_length=500, required=False, help_text="Kept in the audit log with your name.")
     revision = forms.IntegerField(widget=forms.HiddenInput, required=False)
 
     def __init__(self, data: Any = None, *, gpu_types: Iterable[str], values: NodeValues, fixed_name: str = "", decides: bool = True, **options: Any):
         self.values, self.decides = values, decides
-        initial = {name: getattr(values, name) for name in ("kind", "title", "cost_centre", "weight", "priority", "overcommit")}
+        initial = {name: getattr(values, name) for name in FORM_FIELDS}
         super().__init__(data, initial=initial | options.pop("initial", {}), **options)
         if fixed_name:
             del self.fields["name"]
         if not decides:
-            for name in ("kind", "weight", "priority"):
+            for name in ("kind", "weight", "priority", "preempt_min_runtime_s", "reclaim_min_runtime_s"):
                 del self.fields[name]
         self.shares = [ShareForm(gpu_type, data, _share_initial(values.shares.get(gpu_type))) for gpu_type in gpu_types] if decides else []
 
@@ -101,7 +114,7 @@ class NodeForm(forms.Form):
 
     def node_values(self) -> NodeValues:
         data = self.cleaned_data
-        held = {name: data.get(name, getattr(self.values, name)) for name in ("kind", "title", "cost_centre", "weight", "priority", "overcommit")}
+        held = {name: data.get(name, getattr(self.values, name)) for name in FORM_FIELDS} | {"policy": self.values.policy}
         if not self.decides:
             return NodeValues(**held, shares=self.values.shares)
         stated = {row.gpu_type: row.share() for row in self.shares}

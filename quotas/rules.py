@@ -2,9 +2,10 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any
 
-from quotas.models import NodeKind
+from quotas.models import NodeKind, SharingTrust
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,59}")
 GPU_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
@@ -12,6 +13,8 @@ DEEPEST = 12
 LONGEST_PATH = 500
 MOST = 1_000_000_000  # a million GPUs: more than that is a slip of the keyboard
 HEAVIEST = 1_000_000
+LONGEST_SECONDS = 366 * 86_400
+CLASSES = ("inference", "interactive", "batch")
 WIDTH = {kind: place for place, kind in enumerate(NodeKind.values)}
 
 Faults = dict[str, list[str]]
@@ -38,6 +41,37 @@ class NodeValues:
     priority: int = 100
     overcommit: bool = False
     shares: Mapping[str, Share] = field(default_factory=dict)
+    preempt_min_runtime_s: int | None = None
+    reclaim_min_runtime_s: int | None = None
+    default_class: str = ""
+    needs_approval: bool = False
+    policy: Mapping[str, int | str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A fleet-wide rule of the policy: a number with its bounds, or one of some words. What is not stated is as the operator configured it."""
+
+    title: str
+    help: str
+    least: int = 0
+    most: int = LONGEST_SECONDS
+    choices: tuple[str, ...] = ()
+    unit: str = "s"
+
+
+POLICY: Mapping[str, Rule] = {
+    "half_life_s": Rule("Usage half-life", "Past usage counts half after this time.", least=60),
+    "usage_weight_millionths": Rule("Usage weight", "Effect of past usage on shares of idle GPUs. 0: none.", most=1_000_000_000, unit="millionths"),
+    "sharing_trust": Rule("Sharing trust", "Jobs that may share one GPU by MPS.", choices=tuple(SharingTrust.values), unit=""),
+    **{f"max_wait_{name}_s": Rule(f"Longest wait, {name}", "After this wait a job heads the reservations.", least=1) for name in CLASSES},
+    **{
+        f"worth_{name}_gpu_s": Rule(f"Worth, {name}", "Most lost GPU-seconds that a job above its guarantee may cause.", most=MOST, unit="GPU-s")
+        for name in CLASSES
+    },
+}
+NODE_FIELDS = tuple(one.name for one in fields(NodeValues))
+SHARE_FIELDS = tuple(one.name for one in fields(Share))
 
 
 def said(milli: int | None) -> str:
@@ -83,6 +117,15 @@ def value_faults(values: NodeValues) -> Faults:
     for name in ("weight", "priority"):
         if not 0 <= getattr(values, name) <= HEAVIEST:
             note(faults, name, f"It must lie between 0 and {HEAVIEST:,}.")
+    for name in ("preempt_min_runtime_s", "reclaim_min_runtime_s"):
+        length = getattr(values, name)
+        if length is not None and not 0 <= length <= LONGEST_SECONDS:
+            note(faults, name, f"It must lie between 0 and {LONGEST_SECONDS:,} s.")
+    if values.default_class and values.default_class not in CLASSES:
+        note(faults, "default_class", f"Choose one of {', '.join(CLASSES)}.")
+    for name, value in values.policy.items():
+        if message := _policy_fault(name, value):
+            note(faults, f"policy.{name}", message)
     for gpu_type, share in values.shares.items():
         at = f"shares.{gpu_type}"
         if not GPU_TYPE.fullmatch(gpu_type):
@@ -98,6 +141,17 @@ def value_faults(values: NodeValues) -> Faults:
         if share.limit_milli is not None and share.guaranteed_milli is not None and share.limit_milli < share.guaranteed_milli:
             note(faults, f"{at}.limit_milli", f"The limit must be at least the guarantee, {said(share.guaranteed_milli)}.")
     return faults
+
+
+def _policy_fault(name: str, value: Any) -> str:
+    rule = POLICY.get(name)
+    if rule is None:
+        return f"Unknown rule. Rules are {', '.join(POLICY)}."
+    if rule.choices:
+        return "" if value in rule.choices else f"Choose one of {', '.join(rule.choices)}."
+    if isinstance(value, bool) or not isinstance(value, int) or not rule.least <= value <= rule.most:
+        return f"It must be a whole number between {rule.least:,} and {rule.most:,}."
+    return ""
 
 
 Guarantees = Mapping[str, int | None]

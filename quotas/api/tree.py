@@ -18,7 +18,7 @@ from gpufleet.navigation import access_of
 from quotas.models import NodeKind, QuotaNode
 from quotas.permissions import Can
 from quotas.presenters import summed
-from quotas.rules import GPU_TYPE, HEAVIEST, NAME, NodeValues, Share
+from quotas.rules import CLASSES, GPU_TYPE, HEAVIEST, LONGEST_SECONDS, NAME, NODE_FIELDS, POLICY, NodeValues, Share
 from quotas.rules import MOST as MOST_MILLI
 from quotas.selectors.nodes import node_for, tree_list, tree_page
 from quotas.services.nodes import node_archive, node_create, node_move, node_restore, node_update
@@ -30,6 +30,7 @@ REVISION = "The one that was read; an older one is answered with 409. Not needed
 # What the services refuse is told here and judged there, so that no rule is written twice.
 RANGE: dict[str, Any] = {"minimum": 0, "maximum": HEAVIEST}
 AMOUNT: dict[str, Any] = {"minimum": 0, "maximum": MOST_MILLI}
+LENGTH: dict[str, Any] = {"minimum": 0, "maximum": LONGEST_SECONDS}
 NODE_NAME: dict[str, Any] = {"pattern": f"^{NAME.pattern}$"}
 BY_TYPE: dict[str, Any] = {"propertyNames": {"pattern": f"^{GPU_TYPE.pattern}$"}}
 
@@ -56,6 +57,13 @@ class NodeIn(Schema):
     weight: int = Field(1, description="Of what is left over, against its siblings.", json_schema_extra=RANGE)
     priority: int = Field(100, description="A higher one is served first.", json_schema_extra=RANGE)
     overcommit: bool = Field(False, description="Whether those below may be promised more than it is.")
+    preempt_min_runtime_s: int | None = Field(None, description="Null: the nearest value above.", json_schema_extra=LENGTH)
+    reclaim_min_runtime_s: int | None = Field(None, description="Null: the nearest value above.", json_schema_extra=LENGTH)
+    default_class: str = Field("", description="Of jobs that state none; empty: as the node above.", json_schema_extra={"enum": ["", *CLASSES]})
+    needs_approval: bool = Field(False, description="Whether a second person approves changes here and below.")
+    policy: dict[str, int | str] = Field(
+        default_factory=dict, description="Fleet-wide rules; the top alone has them.", json_schema_extra={"propertyNames": {"enum": list(POLICY)}}
+    )
     shares: dict[str, ShareIn] = Field(
         default_factory=dict, description="By GPU type. A type that is not named is promised nothing.", json_schema_extra=BY_TYPE
     )
@@ -63,7 +71,7 @@ class NodeIn(Schema):
 
     def values(self) -> NodeValues:
         shares = {gpu_type: Share(**share.model_dump()) for gpu_type, share in self.shares.items()}
-        return NodeValues(self.kind, self.title, self.cost_centre, self.weight, self.priority, self.overcommit, shares)
+        return NodeValues(**{name: getattr(self, name) for name in NODE_FIELDS if name != "shares"}, shares=shares)
 
 
 class NodeNew(NodeIn, Taken):
@@ -99,6 +107,11 @@ class NodeOut(Schema):
     weight: int
     priority: int
     overcommit: bool
+    preempt_min_runtime_s: int | None
+    reclaim_min_runtime_s: int | None
+    default_class: str
+    needs_approval: bool
+    policy: dict[str, int | str]
     revision: int
     archived_at: datetime | None
     shares: dict[str, ShareOut]
@@ -124,7 +137,7 @@ def _out(nodes: list[QuotaNode], sums: dict[str, dict[str, int]]) -> list[NodeOu
     ]
 
 
-NODE_COLUMNS = ("name", "kind", "title", "cost_centre", "weight", "priority", "overcommit", "revision", "archived_at")
+NODE_COLUMNS = ("name", *(name for name in NODE_FIELDS if name != "shares"), "revision", "archived_at")
 
 
 def _shares(node: QuotaNode, used: dict[str, int]) -> dict[str, ShareOut]:
@@ -243,5 +256,5 @@ def quota_restore(request: HttpRequest, response: HttpResponse, public_id: str, 
     access.must_somewhere(Can.EDIT_QUOTA)
     node = node_for(access, public_id, Can.EDIT_QUOTA)
     with _revision_read(request, node, payload.revision) as revision:
-        node_restore(access=access, node=node, revision=revision, reason=payload.reason)
+        node_restore(access=access, node=node, revision=revision, reason=payload.reason, now=now())
     return _one(request, response, public_id)

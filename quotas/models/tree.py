@@ -28,6 +28,14 @@ class Role(models.TextChoices):
     SUPERUSER = "superuser", "Superuser"
 
 
+class SharingTrust(models.TextChoices):
+    """Whose jobs may share one GPU by MPS."""
+
+    JOB = "job", "One job"
+    QUOTA = "quota", "One queue"
+    ANY = "any", "Anyone"
+
+
 class QuotaNode(models.Model):
     """A node of the quota tree. `path` is its whole name (`org/nlp/exp`); it is rewritten for the subtree when a node moves or is renamed."""
 
@@ -42,6 +50,11 @@ class QuotaNode(models.Model):
     weight = models.PositiveIntegerField(default=1)
     priority = models.PositiveIntegerField(default=100)
     overcommit = models.BooleanField(default=False, help_text="The children's guarantees may add up to more than this node's own.")
+    preempt_min_runtime_s = models.PositiveIntegerField(null=True, blank=True, help_text="Null: the nearest value above.")
+    reclaim_min_runtime_s = models.PositiveIntegerField(null=True, blank=True, help_text="Null: the nearest value above.")
+    default_class = models.CharField(max_length=12, blank=True, help_text="Class of jobs that state none; empty: the nearest value above.")
+    needs_approval = models.BooleanField(default=False, help_text="A second person approves changes of this node and of all below it.")
+    policy = models.JSONField(default=dict, blank=True, help_text="Fleet-wide rules; the top alone has them.")
     revision = models.PositiveIntegerField(default=1)
     created_at = MomentField(default=now)
     archived_at = MomentField(null=True, blank=True)

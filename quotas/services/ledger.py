@@ -5,7 +5,7 @@ An entry is never changed apart from its end, which is written once; the databas
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from operator import attrgetter
 from typing import Any
@@ -16,7 +16,7 @@ from django.db.models import Sum
 from gpufleet.core.bulk import rows_insert
 from gpufleet.core.prepared import Prepared, PreparedUpdate, Question, together
 from gpufleet.core.times import millis, whole_millis
-from quotas.lineup import GUARANTEED, Key, Promised, Weight, Worker, above, all_inside, share_classes
+from quotas.lineup import GUARANTEED, STANDINGS, Key, Promised, Weight, Worker, above, all_inside, share_classes
 from quotas.models import LedgerClock, LedgerEntry, QuotaNode, QuotaShare
 
 
@@ -171,6 +171,32 @@ def ledger_class_if(*, worker: Worker, without: Collection[str] = ()) -> str:
     shares, held = together(_shares_asked([worker]), OPEN_LINE.asking({worker.gpu_type}))
     line = [other for other in _line(held) if other.job not in without]
     return share_classes([*line, worker], _promised(shares), [worker])[worker.key]
+
+
+def ledger_classes_if(
+    before: Mapping[tuple[str, str], Promised], after: Mapping[tuple[str, str], Promised], renamed: Mapping[str, str]
+) -> list[tuple[str, str, str]]:
+    """The jobs that run with their classes under two sets of guarantees, where these differ. `renamed` says where nodes are under the second.
+
+    A job of several classes has the one that is taken back first. Nothing is locked, and nothing written.
+    """
+    types = {at[1] for at in {**before, **after} if renamed or before.get(at) != after.get(at)}
+    line = list(_line(OPEN_LINE(types)))
+    was = _by_job(line, share_classes(line, before))
+    moved = [replace(worker, path=_moved(worker.path, renamed)) for worker in line] if renamed else line
+    now = _by_job(moved, share_classes(moved, after))
+    return [(job, was[job], now[job]) for job in sorted(was) if was[job] != now[job]]
+
+
+def _moved(path: str, renamed: Mapping[str, str]) -> str:
+    return renamed.get(path, path)
+
+
+def _by_job(line: Iterable[Worker], classes: Mapping[Key, str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for worker in line:
+        found[worker.job] = max(found.get(worker.job, GUARANTEED), classes[worker.key], key=STANDINGS.index)
+    return found
 
 
 def ledger_held(*, now: datetime) -> datetime | None:

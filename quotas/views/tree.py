@@ -237,7 +237,7 @@ def node_restore_page(request: HttpRequest, public_id: str) -> HttpResponse:
     access = access_of(request)
     node = node_for(access, public_id, Can.EDIT_QUOTA)
     try:
-        node_restore(access=access, node=node, revision=_number(request.POST.get("revision", "")))
+        node_restore(access=access, node=node, revision=_number(request.POST.get("revision", "")), now=now())
     except (ValidationError, Conflict) as fault:
         messages.error(request, said_of(fault))
     else:

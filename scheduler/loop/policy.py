@@ -1,14 +1,19 @@
 """What production schedules by: the operator's settings as the engine and the loop read them, in this one place."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import Any
 
 from django.conf import settings
 
-from scheduler.engine.values import Fairness, Settings
+from gpufleet.core.prepared import Prepared
+from quotas.models import QuotaNode
+from scheduler.engine.values import CLASSES, ByClass, Fairness, Settings
 
 # Between the signal and the end by force, for a job that states no `grace_s`.
 DEFAULT_GRACE_SECONDS = 30
+TOP = Prepared[tuple[Any]](lambda: QuotaNode.objects.filter(parent__isnull=True).values_list("policy"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,3 +55,32 @@ def policy() -> Policy:
         start_timeout=timedelta(seconds=chosen["START_TIMEOUT_S"]),
         limit_warning=timedelta(seconds=chosen["LIMIT_WARNING_S"]),
     )
+
+
+def ruled(settings: Settings, rules: Mapping[str, Any]) -> Settings:
+    """The settings under the fleet-wide rules of the top of the quota tree (`quotas.rules.POLICY`). What it does not state is as configured."""
+    if not rules:
+        return settings
+    fairness = settings.fairness
+    fairness = replace(
+        fairness,
+        half_life_ms=1000 * rules.get("half_life_s", fairness.half_life_ms // 1000),
+        usage_weight_millionths=rules.get("usage_weight_millionths", fairness.usage_weight_millionths),
+    )
+    return replace(
+        settings,
+        fairness=fairness,
+        sharing_trust=rules.get("sharing_trust", settings.sharing_trust),
+        max_wait_ms=_by_class(settings.max_wait_ms, rules, "max_wait_{}_s"),
+        worth_gpu_ms=_by_class(settings.worth_gpu_ms, rules, "worth_{}_gpu_s"),
+    )
+
+
+def _by_class(usual: ByClass, rules: Mapping[str, Any], key: str) -> ByClass:
+    stated = {name: 1000 * rules[key.format(name)] for name in CLASSES if key.format(name) in rules}
+    return replace(usual, **stated) if stated else usual
+
+
+def fairness_now(settings: Settings) -> Fairness:
+    """How past usage counts by the rules of this moment."""
+    return ruled(settings, next((rules or {} for (rules,) in TOP()), {})).fairness

@@ -12,6 +12,7 @@ from gpufleet.core.prepared import Prepared, together
 from gpufleet.core.times import millis
 from scheduler.engine.kept import Kept
 from scheduler.engine.values import Job, Kind, Scenario, Settings, has_lapsed
+from scheduler.loop.policy import ruled
 from scheduler.models import Job as JobModel
 from scheduler.snapshots import jobs as rows_of
 from scheduler.snapshots.fleet import FleetView, fleet_asked, fleet_view
@@ -29,7 +30,7 @@ from scheduler.snapshots.jobs import (
     standing_of,
     workers_of,
 )
-from scheduler.snapshots.tree import Past, TreeView, archived_nodes, inner_nodes, past_usage, tree_asked, tree_view
+from scheduler.snapshots.tree import Past, TreeView, archived_nodes, inner_nodes, past_usage, policy_of, tree_asked, tree_view
 
 ASKED = Prepared(lambda keys: JobModel.objects.filter(pk__among=keys).order_by().values_list("id", "spec", "gpus_milli"))
 
@@ -82,6 +83,7 @@ class Snapshots:
         self._tree: TreeView | None = None
         self._tree_key: tuple[Any, ...] = ()
         self._past: Past | None = None
+        self._rules: tuple[Settings, Mapping[str, Any], Settings] | None = None
         self._kinds: Kinds | None = None
         self._known: dict[int, _Known] = {}
         self._asks: dict[int, tuple[int, Any]] = {}  # by job: revision, and its kind with how it saves, or a fault
@@ -91,6 +93,7 @@ class Snapshots:
         with one_moment():
             fleet_raw, tree_raw, seen, standing = _asked(now)
             fleet = self._fleet_of(fleet_raw)
+            settings = self._ruled(settings, policy_of(tree_raw))
             self._past = past_usage(now, settings.fairness, self._past)
             known, fresh = job_rows(seen, self._rows)
             rows = known.values()
@@ -128,6 +131,11 @@ class Snapshots:
             self._fleet, self._blocked_fleet = fleet, None
             self._known.clear()
         return self._fleet
+
+    def _ruled(self, settings: Settings, policy: Mapping[str, Any]) -> Settings:
+        if self._rules is None or self._rules[:2] != (settings, policy):
+            self._rules = (settings, policy, ruled(settings, policy))
+        return self._rules[2]
 
     def _tree_of(self, rows: tuple[Any, ...], quotas: set[int]) -> TreeView:
         inner, archived = inner_nodes(rows) & quotas, archived_nodes(rows) & quotas

@@ -15,9 +15,9 @@ from scheduler.models import UsageStep
 # Jobs belong to leaves. What sits on an inner node of the tree is shown as a leaf of its own below it, with nothing guaranteed.
 OWN = "-"
 MILLION = 1_000_000
-NODES = Prepared(
-    lambda: QuotaNode.objects.order_by("id").values_list("id", "parent_id", "path", "weight", "priority", "created_at", "archived_at", "revision")
-)
+RUNTIMES = ("preempt_min_runtime_s", "reclaim_min_runtime_s")
+_NODE = ("id", "parent_id", "path", "weight", "priority", "created_at", "archived_at", "revision", *RUNTIMES, "policy")
+NODES = Prepared(lambda: QuotaNode.objects.order_by("id").values_list(*_NODE))
 SHARES = Prepared(
     lambda: QuotaShare.objects.order_by("id").values_list("node_id", "gpu_type", "guaranteed_milli", "limit_milli", "weight", "priority")
 )
@@ -80,7 +80,7 @@ def tree_view(rows: tuple[Any, ...], inner_with_jobs: frozenset[int], archived_w
     paths: dict[int, str] = {}
     used = _used(past, {row[0]: row[1] for row in node_rows}) if past is not None else {}
     for key in shown:
-        _, parent, path, weight, priority, created, _, _ = by_id[key]
+        _, parent, path, weight, priority, created, _, _, preempt, reclaim, _ = by_id[key]
         weights = _each_type(1000 * weight, {row[1]: 1000 * row[4] for row in shares[key] if row[4] is not None}, capacity)
         priorities = _each_type(priority, {row[1]: row[5] for row in shares[key] if row[5] is not None}, capacity)
         quota = Quota(
@@ -91,8 +91,8 @@ def tree_view(rows: tuple[Any, ...], inner_with_jobs: frozenset[int], archived_w
             # What is said for each type leaves nothing to say for the others.
             weight=1000 if weights else 1000 * weight,
             priority=100 if priorities else priority,
-            preempt_min_runtime_ms=None,
-            reclaim_min_runtime_ms=None,
+            preempt_min_runtime_ms=_millis(preempt),
+            reclaim_min_runtime_ms=_millis(reclaim),
             created=millis(created),
             usage=_parts(used.get(key), past),
             weights=weights,
@@ -131,6 +131,15 @@ def _parts(used: Mapping[str, int] | None, past: Past | None) -> tuple[tuple[str
 def _revision(node_rows: list[Any]) -> tuple[int, int, int]:
     live = [(row[0], row[7]) for row in node_rows if row[6] is None]
     return len(live), sum(revision for _, revision in live), max((key for key, _ in live), default=0)
+
+
+def _millis(seconds: int | None) -> int | None:
+    return None if seconds is None else 1000 * seconds
+
+
+def policy_of(rows: tuple[Any, ...]) -> Mapping[str, Any]:
+    """The fleet-wide rules: those of the top."""
+    return next((row[10] or {} for row in rows[0] if row[1] is None), {})
 
 
 def inner_nodes(rows: tuple[Any, ...]) -> frozenset[int]:

@@ -31,7 +31,7 @@ def _promise(node: QuotaNode, **amounts: int | None) -> None:
 
 def _fault(call, *arguments, **keywords) -> dict[str, list[str]]:
     with pytest.raises(ValidationError) as raised:
-        call(*arguments, **({} if call is node_restore else {"now": NOON}) | keywords)
+        call(*arguments, **{"now": NOON} | keywords)
     return raised.value.message_dict
 
 
@@ -80,7 +80,8 @@ def test_a_parent_can_not_shrink_below_what_its_children_were_promised(personas:
 
 def test_overcommit_lets_children_be_promised_more(personas: Personas, root: Access):
     values = NodeValues("org", overcommit=True, shares={"H100": Share(1_000)})
-    acme = node_update(access=root, node=personas.nodes["acme"], values=values, revision=1, now=NOON)
+    assert "overcommitted" in _fault(node_update, access=root, node=personas.nodes["acme"], values=values, revision=1)["reason"][0]
+    acme = node_update(access=root, node=personas.nodes["acme"], values=values, revision=1, reason="Trial", now=NOON)
     node_update(access=root, node=personas.nodes["acme/research"], values=_values("department", H100=5_000), revision=1, now=NOON)
 
     assert (
@@ -210,7 +211,7 @@ def test_archiving_frees_the_guarantee_and_restoring_asks_for_room(personas: Per
     assert "shares.H100.guaranteed_milli" in _fault(node_restore, access=root, node=nlp, revision=2)
     assert "name" in _fault(node_create, access=root, parent=personas.nodes["acme/research"], name="nlp", values=_values(), now=NOON)
     node_update(access=root, node=personas.nodes["acme/research/vision"], values=_values(), revision=2, now=NOON)
-    assert node_restore(access=root, node=nlp, revision=2).archived_at is None
+    assert node_restore(access=root, node=nlp, revision=2, now=NOON).archived_at is None
 
 
 def test_what_has_children_is_not_archived(personas: Personas, root: Access):

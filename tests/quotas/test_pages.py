@@ -64,7 +64,7 @@ def test_a_fault_stands_at_its_field_and_nothing_is_written(personas: Personas, 
     answer = personas.client("quota_admin").post(reverse("quota-edit", args=[node.public_id]), sent)
 
     assert answer.status_code == 422
-    assert answer.context["form"].shares[0].errors == {"limit": ["The limit must be at least the guarantee, 4.5."]}
+    assert answer.context["form"].shares[0].errors["limit"] == ["The limit must be at least the guarantee, 4.5."]
     sent["share-H100-limit"] = ""
     answer = personas.client("quota_admin").post(reverse("quota-edit", args=[node.public_id]), sent)
     assert answer.context["form"].shares[0].errors["guaranteed"] == [

@@ -12,7 +12,8 @@ from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.db import DEFAULT_DB_ALIAS, transaction
-from django.db.models import Exists, OuterRef
+from django.db.models import CharField, Exists, ExpressionWrapper, F, OuterRef, Q, Subquery, Value
+from django.db.models.functions import Concat
 
 from gpufleet.core.audit import Actor, audit_entry, audit_write
 from gpufleet.core.bulk import FEW, keys_ahead, objects_insert, rows_insert
@@ -45,8 +46,16 @@ MOST_AT_ONCE = 10_000
 TYPES = Prepared[GpuType](lambda: GpuType.objects.all())
 _NODE = [column.attname for column in QuotaNode._meta.concrete_fields]
 _below = QuotaNode.objects.filter(parent=OuterRef("pk"), archived_at__isnull=True)
+# At the node or nearest above it: the class of a job that states none.
+_usual = (
+    QuotaNode.objects.exclude(default_class="")
+    .annotate(below=ExpressionWrapper(OuterRef("path"), CharField()))
+    .filter(Q(below=F("path")) | Q(below__startswith=Concat(F("path"), Value("/"))))
+    .order_by("-depth")
+    .values("default_class")[:1]
+)
 NODE_AND_DIVIDED: Prepared[tuple[Any, ...]] = Prepared(
-    lambda path: QuotaNode.objects.filter(path=path, archived_at__isnull=True).order_by().values_list(*_NODE, Exists(_below))
+    lambda path: QuotaNode.objects.filter(path=path, archived_at__isnull=True).order_by().values_list(*_NODE, Exists(_below), Subquery(_usual))
 )
 
 
@@ -161,6 +170,7 @@ class _Checker:
         self.facts = _facts_now(clusters)
         self.clusters = clusters
         self._templates: dict[str, Template | None] = {}
+        self._usual_classes: dict[str, str] = {}
         self._quotas: dict[str, tuple[QuotaNode | None, str]] = {path: self._judge_quota(path, rows) for path, rows in zip(named, nodes, strict=True)}
 
     def _named_jobs(self, descriptions: Sequence[Any]) -> dict[str, int]:
@@ -209,6 +219,8 @@ class _Checker:
         quota, fault = self._quota(description.quota)
         if fault:
             faults["quota"].append(fault)
+        if (usual := self._usual_classes.get(description.quota)) and "job_class" not in description.model_fields_set:
+            description = description.model_copy(update={"job_class": usual})
         if not description.due_after(self.now):
             faults["deadline"].append("It lies in the past.")
         self._check_types(description, faults)
@@ -232,7 +244,8 @@ class _Checker:
             return None, f"There is no quota {path}."
         if not self.access.can(Can.SUBMIT, path):
             return None, f"You may not submit to {path}."
-        *values, divided = rows[0]
+        *values, divided, usual = rows[0]
+        self._usual_classes[path] = usual or ""
         if divided:
             return None, f"{path} has quotas below it; jobs belong to one of those."
         return QuotaNode.from_db(DEFAULT_DB_ALIAS, _NODE, values), ""

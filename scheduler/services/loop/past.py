@@ -51,6 +51,14 @@ def past_usage_take(*, now: datetime, fairness: Fairness) -> bool:
     return True
 
 
+def past_usage_if(*, now: datetime, fairness: Fairness) -> tuple[dict[str, dict[str, int]], dict[str, int]]:
+    """What a step would sum up that began now, by node, and the capacity beside it. Nothing is written."""
+    half_life = timedelta(milliseconds=fairness.half_life_ms)
+    last = UsageStep.objects.filter(half_life_seconds=fairness.half_life_ms // 1000, at__lte=now).order_by("-at").first()
+    sums = _Sums(now, half_life, last)
+    return sums.used(), sums.capacity()
+
+
 class _Sums:
     def __init__(self, begin: datetime, half_life: timedelta, last: UsageStep | None) -> None:
         self.begin = begin

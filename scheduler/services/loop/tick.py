@@ -21,7 +21,7 @@ from scheduler.backends.base import Backend
 from scheduler.engine.cycle import make_plan
 from scheduler.engine.invariants import InvariantBroken
 from scheduler.engine.plan import Plan
-from scheduler.loop.policy import Policy, policy, without_splitting
+from scheduler.loop.policy import Policy, fairness_now, policy, without_splitting
 from scheduler.models import Job, Outlook, PlanRecord
 from scheduler.models import Lease as LeaseRow
 from scheduler.services.forecasts.outlooks import outlooks_write, told_by, told_left_out
@@ -152,6 +152,7 @@ class _Tick:
         self.backends = backends
         self.memory = memory
         self.policy = chosen
+        self.fairness = chosen.engine.fairness
         self.clock = clock
         self.engine = chosen.engine
         if backends and not any(backend.facts.creates_mig for backend in backends.values()):
@@ -217,7 +218,8 @@ class _Tick:
     def _decide(self) -> tuple[TickResult, Callable[[], None] | None]:
         """What came of it, and what is left to write down about it once the back-ends have been told."""
         with self.phases.of("snapshot"):
-            past_usage_take(now=self.now, fairness=self.policy.engine.fairness)
+            self.fairness = fairness_now(self.policy.engine)
+            past_usage_take(now=self.now, fairness=self.fairness)
         for _ in range(MOST_ASIDE_A_TICK):
             with self.phases.of("snapshot"):
                 snapshot = self.memory.snapshots.take(settings=self.engine, now=self.now, start_timeout=self.policy.start_timeout)
@@ -289,7 +291,7 @@ class _Tick:
         self.memory.drops = self.memory.drops + 1 if applied.asks_again else 0
         if self.memory.drops:
             times.append(self.now + min(MOST_DROP_DELAY, timedelta(seconds=2 ** (self.memory.drops - 1) - 1)))
-        fairness = self.policy.engine.fairness
+        fairness = self.fairness
         if plan.waiting and fairness.usage_weight_millionths and fairness.step_ms:
             times.append(step_begin(self.now, fairness) + timedelta(milliseconds=fairness.step_ms))
         if plan.next_wake is not None:

@@ -1,0 +1,119 @@
+"""Reading changes of the quota tree. A reader sees a change that concerns a node he may see, and of its lines those of such nodes."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db.models import QuerySet
+from django.shortcuts import get_object_or_404
+
+from quotas.drafts import NodeState, Tree, edits_read, state_of
+from quotas.models import QuotaChange, QuotaNode
+from quotas.permissions import Access, Can
+from quotas.services.changes import overtaken_lines
+from quotas.services.writing import approval_asked, edits_judged, facts_of, tree_at, tree_now
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One field of one node, before and after. `what` is empty for its values, else created, moved, archived or restored."""
+
+    path: str
+    node: str | None
+    field: str
+    before: Any
+    after: Any
+    what: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How an open change stands against the tree of now."""
+
+    lines: tuple[Line, ...]
+    hidden: int  # nodes that the reader may not see
+    faults: Mapping[str, list[str]]
+    overtaken: tuple[str, ...]
+    approval: str | None
+    before: Tree
+    after: Tree
+
+
+def change_list(access: Access) -> QuerySet[QuotaChange]:
+    seen = QuotaNode.objects.filter(access.visible(Can.SEE)).values("pk")
+    return QuotaChange.objects.filter(pk__in=QuotaChange.nodes.through.objects.filter(quotanode__in=seen).values("quotachange_id"))
+
+
+def change_for(access: Access, public_id: str) -> QuotaChange:
+    return get_object_or_404(change_list(access).select_related("author", "approver", "reverts"), public_id=public_id)
+
+
+def change_standing(access: Access, change: QuotaChange) -> Standing:
+    """What an open change would do to the tree of now."""
+    edits, _ = edits_read(change.edits)
+    tree, _ = tree_now()
+    edited = edits_judged(tree, edits)
+    keys = edited.touched
+    lines, hidden = _lines(access, {key: tree.get(key) for key in keys}, {key: edited.after[key] for key in keys}, tree.paths, edited.after.paths)
+    return Standing(lines, hidden, edited.faults, tuple(overtaken_lines(change, tree)), approval_asked(edited), edited.before, edited.after)
+
+
+def applied_lines(access: Access, change: QuotaChange) -> tuple[tuple[Line, ...], int]:
+    """What an applied change did, and how many nodes of it the reader may not see."""
+    before = {key: state_of(said) if said else None for key, said in change.before.items()}
+    after = {key: state_of(said) for key, said in change.after.items()}
+    paths = dict(QuotaNode.objects.filter(public_id__in=after).values_list("public_id", "path"))
+    return _lines(access, before, after, paths, paths)
+
+
+def _lines(
+    access: Access,
+    before: Mapping[str, NodeState | None],
+    after: Mapping[str, NodeState],
+    old_paths: Mapping[str, str],
+    new_paths: Mapping[str, str],
+) -> tuple[tuple[Line, ...], int]:
+    found: list[Line] = []
+    hidden = 0
+    for key, new in after.items():
+        old, path = before.get(key), new_paths.get(key, new.name)
+        if not access.can(Can.SEE, old_paths.get(key, path)) and not access.can(Can.SEE, path):
+            hidden += 1
+            continue
+        found += _node_lines(key, old, new, old_paths.get(key, path), path)
+    return tuple(found), hidden
+
+
+def _node_lines(key: str, old: NodeState | None, new: NodeState, old_path: str, path: str) -> Iterable[Line]:
+    if old is None:
+        yield Line(path, None, "", None, None, "created")
+        for name, value in facts_of(new, path).items():
+            if (
+                name not in ("path", "archived", "kind")
+                and value not in (None, "", False, {})
+                and not (name.endswith("guaranteed_milli") and not value)
+            ):
+                yield Line(path, None, name, None, value)
+        return
+    if old.archived != new.archived:
+        yield Line(path, key, "", None, None, "archived" if new.archived else "restored")
+    if (old.parent, old.name) != (new.parent, new.name):
+        yield Line(path, key, "path", old_path, path, "moved")
+    was, now = facts_of(old, old_path), facts_of(new, path)
+    for name in {**was, **now}:
+        if name not in ("path", "archived") and was.get(name) != now.get(name):
+            yield Line(path, key, name, was.get(name), now.get(name))
+
+
+def node_changes(access: Access, node: QuotaNode) -> QuerySet[QuotaChange]:
+    """Changes that concerned a node, the newest first."""
+    return change_list(access).filter(nodes=node).order_by("-changed_at", "-id")
+
+
+def tree_visible_at(access: Access, moment: datetime) -> tuple[Tree, list[NodeState]]:
+    """The tree as it was, and its nodes that the reader may see, in order: by their paths then or now."""
+    tree = tree_at(moment)
+    now = dict(QuotaNode.objects.values_list("public_id", "path"))
+    seen = [state for state in tree.in_order() if not state.archived and access.can(Can.SEE, now.get(state.id, tree.paths[state.id]))]
+    return tree, seen

@@ -1,0 +1,256 @@
+"""What a change of the quota tree would do now (QTA-7): the engine plans the present state twice, with the tree as it is and as it would be."""
+
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from quotas.drafts import NodeState, Tree, over_capacity
+from quotas.lineup import BORROWED, Promised
+from quotas.models import QuotaNode
+from quotas.permissions import Access, Can
+from quotas.rules import Share, said
+from quotas.services.ledger import ledger_classes_if
+from scheduler.engine.cycle import make_plan
+from scheduler.engine.kept import Kept
+from scheduler.engine.plan import Decision, Plan
+from scheduler.engine.values import Scenario, Settings
+from scheduler.loop.policy import policy, ruled
+from scheduler.models import Job
+from scheduler.selectors.usage import held_by_quota
+from scheduler.services.loop.past import past_usage_if
+from scheduler.snapshots import Snapshots
+from scheduler.snapshots.taking import Snapshot
+from scheduler.snapshots.tree import Past, archived_nodes, inner_nodes, policy_of, tree_view
+
+MOST_NAMED = 200
+FAR = 1 << 40  # keys of nodes that are yet to be made
+_guard = threading.Lock()
+_snapshots = Snapshots()
+
+
+@dataclass(frozen=True, slots=True)
+class ShareChange:
+    """A node's part of one GPU type before and after, in milli-GPU. `fair` is what it may count on now."""
+
+    path: str
+    gpu_type: str
+    used: int
+    fair: tuple[int, int]
+    guaranteed: tuple[int | None, int | None]
+    borrowed: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class JobEffect:
+    """What would become of a job: preempted, shrinks, moves, starts, waits (it would start otherwise), borrows or guaranteed."""
+
+    job: str
+    name: str
+    path: str
+    effect: str
+    detail: str
+    gpus_milli: int
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    as_of: datetime
+    shares: tuple[ShareChange, ...]
+    jobs: tuple[JobEffect, ...]
+    more_jobs: int  # that are not named
+    warnings: tuple[str, ...]
+    plans: tuple[int, int] = (0, 0)  # decisions with the tree as it is, and as it would be
+    unseen: int = 0  # effects on jobs that the reader may not see
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        found: dict[str, int] = defaultdict(int)
+        for one in self.jobs:
+            found[one.effect] += 1
+        return dict(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """The present state under a drafted tree."""
+
+    snapshot: Snapshot
+    drafted: Scenario
+    paths: Mapping[int, str]  # of nodes under the draft, by key
+    names: Mapping[str, str] = field(default_factory=dict)  # paths now by the paths under the draft
+
+
+def tree_preview(*, access: Access, before: Tree, after: Tree, now: datetime) -> Preview:
+    """What the drafted tree changes at once. Nothing is written."""
+    chosen = policy()
+    with _guard:
+        snapshot = _snapshots.take(settings=chosen.engine, now=now, start_timeout=chosen.start_timeout)
+        ground = drafted_ground(snapshot, before, after, chosen.engine, now)
+        plan = make_plan(snapshot.scenario, _snapshots.kept)
+        planned = make_plan(ground.drafted, Kept())
+    effects = [*_decided(plan, planned), *_classes(before, after)]
+    named, unseen, more = _named(access, effects)
+    shares = tuple(line for line in _shares(plan, planned, ground) if access.can(Can.SEE, ground.names.get(line.path, line.path)))
+    warnings = tuple(_warnings(before, after, snapshot.fleet.capacity_milli))
+    return Preview(now, shares, named, more, warnings, (len(plan.decisions), len(planned.decisions)), unseen)
+
+
+def drafted_ground(snapshot: Snapshot, before: Tree, after: Tree, engine: Settings, now: datetime) -> Ground:
+    """The same fleet and jobs under the drafted tree."""
+    keys = dict(QuotaNode.objects.values_list("public_id", "pk"))
+    fresh = [state.id for state in after.in_order() if state.id not in keys]
+    keys |= {key: FAR + place for place, key in enumerate(fresh)}
+    old_rows = {row[0]: row for row in snapshot.tree.rows[0]}
+    node_rows = [_node_row(state, after, keys, old_rows, now) for state in after.states.values()]
+    share_rows = [
+        (keys[state.id], gpu_type, share.guaranteed_milli, share.limit_milli, share.weight, share.priority)
+        for state in after.states.values()
+        for gpu_type, share in sorted(state.values.shares.items())
+    ]
+    rows = (sorted(node_rows), sorted(share_rows, key=lambda row: row[:2]), snapshot.tree.rows[2])
+    rules = policy_of(rows)
+    settings = ruled(engine, rules)
+    with_jobs = {row.quota_id for row in snapshot.jobs.values()}
+    tree = tree_view(rows, inner_nodes(rows) & with_jobs, archived_nodes(rows) & with_jobs, _past(snapshot, settings, now))
+    jobs = tuple(_elsewhere(job, tree.paths[snapshot.jobs[job.name].quota_id]) for job in snapshot.scenario.jobs)
+    names = {after.paths[key]: before.paths[key] for key in before.states if key in after.paths and after.paths[key] != before.paths[key]}
+    return Ground(snapshot, replace(snapshot.scenario, settings=settings, quotas=tree.quotas, jobs=jobs), tree.paths, names)
+
+
+def _node_row(state: NodeState, after: Tree, keys: Mapping[str, int], old: Mapping[int, Any], now: datetime) -> tuple[Any, ...]:
+    key, values = keys[state.id], state.values
+    known = old.get(key)
+    return (
+        key,
+        keys[state.parent] if state.parent is not None else None,
+        after.paths[state.id],
+        values.weight,
+        values.priority,
+        known[5] if known else now,
+        now if state.archived else None,
+        known[7] if known else 1,
+        values.preempt_min_runtime_s,
+        values.reclaim_min_runtime_s,
+        dict(values.policy),
+    )
+
+
+def _elsewhere(job: Any, quota: str) -> Any:
+    return job if job.quota == quota else replace(job, quota=quota)
+
+
+def _past(snapshot: Snapshot, settings: Settings, now: datetime) -> Past | None:
+    """What was used of late, as the drafted rules count it."""
+    if not settings.fairness.usage_weight_millionths:
+        return None
+    return Past(0, *past_usage_if(now=now, fairness=settings.fairness))
+
+
+# What the plans decide
+
+WORDS = {"evict": "preempted", "shrink": "shrinks", "move": "moves", "start": "starts", "grow": "grows"}
+
+
+def _decided(plan: Plan, planned: Plan) -> Iterable[tuple[str, str, str]]:
+    """Job, effect and why, for what only one of the two plans does."""
+    now = {(one.action, one.job): one for one in plan.decisions if one.job is not None}
+    then = {(one.action, one.job): one for one in planned.decisions if one.job is not None}
+    for (action, job), decision in then.items():
+        if (action, job) not in now and action in WORDS:
+            yield str(job), WORDS[action], _why(decision)
+    waiting = {one.job: one for one in planned.waiting}
+    for action, job in now:
+        if action == "start" and ("start", job) not in then:
+            told = waiting.get(str(job))
+            yield str(job), "waits", told.reasons[0].detail if told and told.reasons else "It would start with the tree as it is."
+        elif action == "evict" and ("evict", job) not in then:
+            yield str(job), "stays", "It would be preempted with the tree as it is."
+
+
+def _why(decision: Decision) -> str:
+    return f"{decision.why.detail}" + (f" (for {decision.for_job})" if decision.for_job else "")
+
+
+def _classes(before: Tree, after: Tree) -> Iterable[tuple[str, str, str]]:
+    """Running jobs that stand on their guarantee now and would borrow, or the reverse."""
+    for job, was, now in ledger_classes_if(_promises(before), _promises(after), _renamed(before, after)):
+        if (was == BORROWED) != (now == BORROWED):
+            borrows = now == BORROWED
+            yield job, "borrows" if borrows else "guaranteed", "Its GPUs can be reclaimed." if borrows else "Its GPUs can no longer be reclaimed."
+
+
+def _promises(tree: Tree) -> dict[tuple[str, str], Promised]:
+    return {
+        (tree.paths[state.id], gpu_type): Promised(share.guaranteed_milli)
+        for state in tree.states.values()
+        for gpu_type, share in state.values.shares.items()
+    }
+
+
+def _renamed(before: Tree, after: Tree) -> dict[str, str]:
+    return {before.paths[key]: after.paths[key] for key in before.states if key in after.paths and before.paths[key] != after.paths[key]}
+
+
+def _named(access: Access, effects: Sequence[tuple[str, str, str]]) -> tuple[tuple[JobEffect, ...], int, int]:
+    """The effects with the names of their jobs, the weighty first; how many the reader may not see; how many there are beyond those named."""
+    order = ["preempted", "shrinks", "waits", "borrows", "moves", "starts", "grows", "guaranteed", "stays"]
+    ranked = sorted(dict.fromkeys(effects), key=lambda one: (order.index(one[1]), one[0]))
+    rows = {job: (name, path, milli) for job, name, path, milli in _job_rows({job for job, _, _ in ranked})}
+    seen = [one for one in ranked if one[0] in rows and access.can(Can.SEE, rows[one[0]][1])]
+    named = [JobEffect(job, rows[job][0], rows[job][1], effect, detail, rows[job][2]) for job, effect, detail in seen[:MOST_NAMED]]
+    return tuple(named), len(ranked) - len(seen), max(0, len(seen) - MOST_NAMED)
+
+
+def _job_rows(ids: Iterable[str]) -> Iterable[tuple[str, str, str, int]]:
+    return Job.objects.filter(public_id__among=list(ids)).values_list("public_id", "name", "quota__path", "gpus_milli")
+
+
+# Shares and warnings
+
+
+def _shares(plan: Plan, planned: Plan, ground: Ground) -> Iterable[ShareChange]:
+    was = {(one.quota, one.quota_type): one for one in plan.shares}
+    for one in planned.shares:
+        old = was.get((ground.names.get(one.quota, one.quota), one.quota_type))
+        fair, guaranteed, borrowed = (old.fair, old.guaranteed, old.borrowed) if old else (0, 0, 0)
+        if (fair, guaranteed, borrowed) != (one.fair, one.guaranteed, one.borrowed):
+            yield ShareChange(
+                one.quota, one.quota_type, old.used if old else one.used, (fair, one.fair), (guaranteed, one.guaranteed), (borrowed, one.borrowed)
+            )
+
+
+def _warnings(before: Tree, after: Tree, capacity: Mapping[str, int]) -> Iterable[str]:
+    used = _used_now()
+    for state in after.in_order():
+        old = before.get(state.id)
+        path = after.paths[state.id]
+        for gpu_type, share in sorted(state.values.shares.items()):
+            held = used.get((state.id, gpu_type), 0)
+            was = old.values.shares.get(gpu_type, Share()) if old else Share()
+            limit = share.limit_milli
+            if limit is not None and limit < held and was.limit_milli != limit:
+                fell = f"Limit of {path} for {gpu_type}: {said(was.limit_milli) if was.limit_milli is not None else 'none'} → {said(limit)}"
+                yield f"{fell}, with {said(held)} in use. Nothing more starts there; {said(held - limit)} GPUs stay above the limit until jobs end."
+            lower = share.guaranteed_milli
+            if lower is not None and lower < held and (was.guaranteed_milli is None or was.guaranteed_milli > lower) and old is not None:
+                first = said(was.guaranteed_milli)
+                yield f"Guarantee of {path} for {gpu_type}: {first} → {said(lower)}, with {said(held)} in use. What exceeds it can be reclaimed."
+    for gpu_type, (total, has) in over_capacity(after, capacity).items():
+        worse = total > over_capacity(before, capacity).get(gpu_type, (0, 0))[0]
+        yield f"{said(total)} GPUs of {gpu_type} are guaranteed; {said(has)} are healthy.{' This change adds to it.' if worse else ''}"
+
+
+def _used_now() -> dict[tuple[str, str], int]:
+    """Milli-GPU that each node holds with all below it, by public id and type."""
+    nodes = {pk: (public, parent) for pk, public, parent in QuotaNode.objects.values_list("pk", "public_id", "parent_id")}
+    found: dict[tuple[str, str], int] = defaultdict(int)
+    for pk, kinds in held_by_quota().items():
+        at: int | None = pk
+        while at is not None:
+            public, at = nodes[at]
+            for gpu_type, milli in kinds.items():
+                found[public, gpu_type] += milli
+    return found
