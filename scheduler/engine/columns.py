@@ -145,11 +145,12 @@ class Columns:
         self.held = np.bitwise_count(mask).astype(np.int64)
         self.gpus = np.bitwise_count(mask & np.array(usable, dtype=np.uint64)[self.node]).astype(np.int64)
 
-    def _tail(self, row: int) -> tuple[str, int, int]:
-        """What tells two units apart that are alike in everything else."""
+    def _tail(self, row: int) -> tuple[int, str, int, int]:
+        """What tells two units apart that are alike in everything else: submitted last, name, and place in its job."""
         seats = self.held_by[row]
         index = self.units[row].index if self.any_surplus and self.surplus[row] else 0
-        return self.works[row].job.name, -index, seats[0].role if seats else 0
+        job = self.works[row].job
+        return -job.submitted, job.name, -index, seats[0].role if seats else 0
 
     def _by_name(self, rows: Ints, before: Ints) -> bool:
         """Whether rows surely stand by name behind those before them: so do whole jobs that were submitted at once, in their order."""
@@ -249,11 +250,12 @@ class Columns:
         kinds = () if self.one_kind else (self.preemptible[rows], -self.class_rank[rows], -self.priority[rows])
         keys = (*kinds, self.began[rows])
         order, alike = in_order_of(len(rows), keys)
-        # Minima of the same standing and lost work come by name already, as the units themselves do.
+        # Minima of the same standing, lost work and age come by name already, as the units themselves do.
         if alike.any():
-            alike &= ~neighbours_alike((self.lost[rows], self.surplus[rows], self.fresh[rows]), order) | self.surplus[rows][order][1:]
+            submitted = ints([self.works[row].job.submitted for row in rows.tolist()])
+            alike &= ~neighbours_alike((self.lost[rows], self.surplus[rows], self.fresh[rows], submitted), order) | self.surplus[rows][order][1:]
         if alike.any():  # name, then surplus behind the minimum, then a lower index first
-            names = [(self.works[row].job.name, bool(self.surplus[row]), -self._tail(row)[1]) for row in rows.tolist()]
+            names = [(self.works[row].job.name, bool(self.surplus[row]), -self._tail(row)[2]) for row in rows.tolist()]
             rank = np.empty(len(rows), dtype=np.int64)
             rank[sorted(range(len(rows)), key=names.__getitem__)] = np.arange(len(rows))
             order = in_order_of(len(rows), (*keys, rank))[0]

@@ -129,7 +129,7 @@ def _sweep(cycle: Cycle, runs: Sequence[Run], sweeps: Iterator[int]) -> None:
             return
         if cycle.placed != before and not in_line:
             continue  # who was put out may find another place, and that comes before anyone's growth
-        if cycle.takings.second_chance():
+        if cycle.takings.second_chance() or (cycle.kept_share and cycle.share_in_vain()):
             found_nothing.clear()
             continue
         settled = cycle.placed

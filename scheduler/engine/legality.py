@@ -1,5 +1,6 @@
 """What one queue may take from another, and whether the whole of it is fair. docs/engine.md states the rules."""
 
+from copy import copy
 from typing import NamedTuple
 
 import numpy as np
@@ -44,10 +45,11 @@ class Reclaim:
         self.barred = -1 if leaf == work.home else work.home  # in a window's name, too, a job takes nothing from its own queue
         self.since = self._window_start()
         self.even: Reason | None = None  # why nothing may be taken from somebody who is above his line
+        self.spares_long_waits = cycle.settings.waits_end and not self.tree.within_guarantee(leaf, quota_type, milli)
         self.sources = self._sources()
         self.sparing = tuple([place for place, _, _ in self.sources if self._rests_on_usage(place)])
         # Searches with the same sources find the same victims.
-        self.signature: Signature = (quota_type, self.barred, self.since, *self.sources, *self.sparing)
+        self.signature: Signature = (quota_type, self.barred, self.since, self.spares_long_waits, *self.sources, *self.sparing)
 
     def _sources(self) -> list[Source]:
         """The nodes beside the job's path from which something may be taken."""
@@ -95,6 +97,8 @@ class Reclaim:
                 below = [pair for pair in below if not self._came_in_this_step(pair[1].work)]
             if place <= self.barred < self.tree.end[place]:
                 below = [pair for pair in below if pair[1].leaf != self.barred]
+            if self.spares_long_waits:
+                below = [pair for pair in below if pair[1].surplus or not self.cycle.waited_long(pair[1].work)]
             ranked.extend(below)
         if not fresh_first:
             return as_if_running(ranked)
@@ -134,6 +138,9 @@ class Reclaim:
             outside = columns.borrowed(place, end, division.types, division.guaranteed[place])
             here &= (columns.preemptible == Preemptible.ALWAYS) | ((columns.preemptible == Preemptible.WHEN_BORROWED) & outside)
             here &= columns.surplus | columns.fresh | (columns.began <= self._protected_from(place))
+            if self.spares_long_waits:
+                spared = [row for row in np.flatnonzero(here & ~columns.surplus).tolist() if self.cycle.waited_long(columns.works[row])]
+                here[spared] = False
             chosen |= here
             borrowed |= outside
         used = division.used
@@ -187,6 +194,24 @@ class Reclaim:
     def _came_in_this_step(self, work: Work) -> bool:
         step, at = self.cycle.settings.fairness.step_ms, work.job.run.reclaimed
         return step is not None and at is not None and at // step == self.cycle.now // step
+
+    def crosses(self, found: Found) -> bool:
+        """Whether a set takes running work and leaves a victim's node below its line."""
+        used = self.division.used
+        return not found.fresh and any(used[place] - milli < self._line(place) for place, milli in found.charged.items())
+
+    def _line(self, place: int) -> int:
+        """The line of a victim's node: its fair share where it stands above, else its guarantee."""
+        division = self.division
+        used, line = division.used[place], division.counts_on[place]
+        return line if used >= line else min(used, division.guaranteed[place] or 0)
+
+    def crossing_none(self) -> "Reclaim":
+        """The same rules for sets that leave every victim's node at its line or above."""
+        rules = copy(self)
+        rules.sources = [source._replace(floor=max(source.floor, self._line(source.place))) for source in self.sources]
+        rules.signature = (*self.signature, "crossing none")
+        return rules
 
     def exhausted(self, taken: dict[int, int]) -> bool:
         """Whether nobody is above his line any more, with what was taken so far."""

@@ -5,6 +5,7 @@ from itertools import pairwise
 
 from .capacity import widest
 from .fleet import Seat
+from .gates import Hold
 from .grid import Ints
 from .lookahead import END, Lookahead
 from .prospects import Prospects, Surroundings
@@ -47,6 +48,7 @@ class Book(Prospects):
         self._inside: dict[Work, bool] | None = None  # whether each stays within its guarantees, of the state in which they asked; None: of this one
         self.per_type: dict[int, int] = {}
         self.blocked_within: set[int] = set()
+        self.holds: list[Hold] = []  # gates that blocked jobs keep, in order
         self._staying: dict[Work, tuple[Work, ...]] = {}  # who stands in a gap and does not give way to whom
         self._asked_at: dict[int, int] = {}  # how many reservations stood before a blocked job, whether or not it has one
         self._by_node: dict[int, list[Entry]] = {}
@@ -231,6 +233,7 @@ class Book(Prospects):
         self._unheld.clear()
         self._keeping.clear()
         self._entries.clear()
+        self.holds.clear()
         self.per_type.clear()
         self.blocked_within.clear()
         self._asked_at.clear()
@@ -420,6 +423,20 @@ class Book(Prospects):
             self.per_type[quota_type] = self.per_type.get(quota_type, 0) + 1
         return found
 
+    def add_from(self, work: Work, quota_type: int, since: int) -> None:
+        """Keep the earliest place from an instant on, in milliseconds from now, for a job that its gates refuse until then."""
+        self._asked_at.setdefault(work.order, len(self.entries))
+        self.per_type[quota_type] = self.per_type.get(quota_type, 0) + 1
+        if not self._counted(work):
+            return  # only its gates are kept
+        ahead = self.ahead.copy()
+        ahead.pass_time(self.cycle.now + since)
+        found = self.counted(ahead, work.form, quota_type, self.length(work))
+        if found is not None:
+            entry = self._entry(work, quota_type, found._replace(at=since + found.at))
+            self.ahead.reserve(entry.at, entry.length, entry.places)
+            self._keep(entry)
+
     def withdraw(self, entry: Entry) -> None:
         """Keep the latest place no longer."""
         assert entry is self.entries[-1]
@@ -547,7 +564,9 @@ class Book(Prospects):
 
     def _binds(self, entry: Entry, own: int, inside: bool, work: Work) -> bool:
         """A reservation binds what comes behind it; and what stays within its guarantee is not held back by a job above its own."""
-        return entry.place < own and (entry.guaranteed or not inside) and not (entry.work.home == work.home and self._behind(entry, work))
+        if entry.work.home == work.home:
+            return entry.place < own and not self._behind(entry, work)
+        return entry.place < own and (entry.guaranteed or not inside)
 
     def _behind(self, entry: Entry, work: Work) -> bool:
         """In its own queue a reservation binds only what comes behind its holder."""

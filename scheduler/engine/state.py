@@ -11,6 +11,7 @@ from .capacity import Capacity
 from .cluster import Cluster
 from .fleet import View
 from .form import Form
+from .gates import held_gate
 from .impossible import Verdict, Verdicts
 from .kept import Kept
 from .movables import Movables
@@ -63,6 +64,9 @@ class Cycle:
         self.takings = Takings(self)
         self.turn = IN_ORDER
         self.held_off: set[int] = set()  # by order: who would stand outside his guarantee in the end, too soon after an eviction
+        self.kept_share: set[int] = set()  # by order: for whom later jobs of the leaf were held back, so that it can reclaim
+        self.refused_within: set[int] = set()  # of these, who was refused by all passes nevertheless
+        self.continues = False  # whether something is left for the next plan
         self.placed = 0  # kept changes; a sweep that leaves it alone was the last one
         self.verdicts = Verdicts(self.cluster, self.least_milli)
         self._judged: set[int] = set()  # jobs that lost their places, and of which is known where they ask again
@@ -272,6 +276,14 @@ class Cycle:
         """Whether it has waited as long as its class may."""
         most = self.settings.max_wait_ms.of(work.kind.class_rank)
         return most is not None and self.now - work.job.submitted >= most and not work.seats
+
+    def waited_long(self, work: Work) -> bool:
+        """Whether a job started after it had waited as long as its class may: for as long again only work within its guarantees reclaims it."""
+        most = self.settings.max_wait_ms.of(work.kind.class_rank)
+        if most is None or not work.seats:
+            return False
+        started = self.now if work.fresh or work.job.run.started is None else work.job.run.started
+        return started - work.job.submitted >= most > self.now - started
 
     def any_overdue(self) -> bool:
         return self.settings.waits_end and any(self.overdue(work) for work in self.waiting())
@@ -506,8 +518,17 @@ class Cycle:
         self.cluster.undo((0, 0))
         self.takings.forget()
         self.gave_way.clear()
+        self.kept_share.clear()
+        self.refused_within.clear()
         self._units = None
         self.changed()
+
+    def share_in_vain(self) -> bool:
+        """Whether later jobs of a leaf were held back for one that no pass could serve after all: they are looked at once more."""
+        in_vain = {work.order for work in self.waiting() if work.order in self.kept_share and not self.overdue(work)} - self.refused_within
+        self.kept_share.clear()
+        self.refused_within |= in_vain
+        return bool(in_vain)
 
     def claim_windows(self) -> None:
         """Charge to windows of classes what the next plan will: who came may stand beyond his guarantee, and who left may have made room in one."""
@@ -595,6 +616,8 @@ class Cycle:
             refused = self.tree.fixed_gate(leaf, quota_type, milli, self.cluster.windows.ends(work))
         if refused is None:
             refused = self.backoff(work, leaf, quota_type, milli)
+        if refused is None and self.book.holds and not work.seats:
+            refused = held_gate(self, work, leaf, quota_type, milli)
         return refused
 
     def backoff_until(self, work: Work) -> int:

@@ -385,6 +385,18 @@ class Tree:
     def guarantees_refusing(self, leaf: int, quota_type: int, milli: int, ends: int) -> Iterator[Reason]:
         """All guarantees on the path inside which it does not fit. A window counts only for what ends inside it."""
         division = self.divisions[self.division_of[quota_type]]
+        for place, promised in self.promised_to_fixed(leaf, division, ends):
+            if division.fixed[place] + milli > promised:
+                name = self.names[place]
+                detail = (
+                    f"non-preemptible work of {name} holds {gpus(division.fixed[place])} of its guarantee of {self.amount(division, promised)}; "
+                    f"{gpus(milli)} more would exceed it"
+                )
+                facts = {"used": division.fixed[place] / 1000, "guaranteed": promised / 1000, "needed": milli / 1000}
+                yield reason("guarantee", detail, quota=name, **facts, **({} if division.name == ANY_TYPE else {"type": division.name}))
+
+    def promised_to_fixed(self, leaf: int, division: Division, ends: int) -> Iterator[tuple[int, int]]:
+        """The guarantees on a leaf's way up, as non-preemptible work that ends at an instant may count them."""
         for place in self.path[leaf]:
             promised = division.standing[place]
             if promised is None:
@@ -395,14 +407,7 @@ class Tree:
             for window, path in self.lasting:
                 if place in path and self.divisions[self._window_division(window)] is division and (window.end is None or ends <= window.end):
                     promised += window.gpus
-            if division.fixed[place] + milli > promised:
-                name = self.names[place]
-                detail = (
-                    f"non-preemptible work of {name} holds {gpus(division.fixed[place])} of its guarantee of {self.amount(division, promised)}; "
-                    f"{gpus(milli)} more would exceed it"
-                )
-                facts = {"used": division.fixed[place] / 1000, "guaranteed": promised / 1000, "needed": milli / 1000}
-                yield reason("guarantee", detail, quota=name, **facts, **({} if division.name == ANY_TYPE else {"type": division.name}))
+            yield place, promised
 
     def amount(self, division: Division, milli: int) -> str:
         """So much of a division with its name where there are several, as each tells of its own."""

@@ -18,7 +18,7 @@ from .values import QUEUED, Job, Preemptible
 from .work import Work
 
 MANY = 64  # changes that are looked through
-Key = tuple[bool, bool, int, int, int, int, str, int, int]
+Key = tuple[bool, bool, int, int, int, int, int, str, int, int]
 Protection = tuple[int, int, int, int, str, bool, int]
 
 T = TypeVar("T")
@@ -57,8 +57,9 @@ class Unit:
     def key(self) -> Key:
         if self._key is None:
             kind = self.work.kind
-            name, role = self.work.job.name, self.seats[0].role if self.seats else 0
-            self._key = (not self.fresh, not self.surplus, kind.class_rank, kind.priority, self.lost, -self.began, name, -self.index, role)
+            job, role = self.work.job, self.seats[0].role if self.seats else 0
+            youngest = (-self.began, -job.submitted)
+            self._key = (not self.fresh, not self.surplus, kind.class_rank, kind.priority, self.lost, *youngest, job.name, -self.index, role)
         return self._key
 
     @property

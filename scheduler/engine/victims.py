@@ -77,6 +77,11 @@ class Found:
         """Whether it is the surplus of somebody that goes."""
         return any(unit.surplus for unit in self.units)
 
+    @property
+    def fresh(self) -> bool:
+        """Whether all of it stands only by this plan."""
+        return all(unit.fresh for unit in self.units)
+
     def takes_fresh_beside(self, leaf: int) -> bool:
         """Whether something goes that the plan has started in another leaf."""
         return any(unit.fresh and unit.leaf != leaf for unit in self.units)
@@ -126,6 +131,10 @@ class WideFound(Found):
     @property
     def surplus(self) -> bool:
         return False
+
+    @property
+    def fresh(self) -> bool:
+        return bool(self.columns.fresh[self.rows].all())
 
     def takes_fresh_beside(self, leaf: int) -> bool:
         return bool((self.columns.fresh[self.rows] & (self.columns.leaf[self.rows] != leaf)).any())

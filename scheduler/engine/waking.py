@@ -8,6 +8,8 @@ from .state import Cycle
 from .values import HOUR_MS, QUEUED, Settings
 from .work import Work
 
+NEXT_PLAN_MS = 1000  # until the plan that goes on where this one stopped
+
 
 class Wakes:
     """Instants to come because of jobs as they stand at first. Valid behind the plan that it was last asked in."""
@@ -92,6 +94,8 @@ def next_wake(cycle: Cycle, before: int | None = None) -> int | None:
         times.extend(cluster.windows.times())
     if cycle.grid.repartitioned:
         times.extend(at + HOUR_MS for at in cycle.grid.repartitioned)
+    if cycle.continues:
+        times.append(now + NEXT_PLAN_MS)
     if cluster.geometry:
         times.append(now + HOUR_MS)  # from when on those of this plan count no longer
     if before is None or not cycle.book.unsettled or _may_be_kept_before(before, cycle, _ends(cycle, wakes).freed_before(before, cycle, touched)):
@@ -163,7 +167,7 @@ class Ahead:
         job = work.job
         run = job.run
         lasting = work.seats and run is not QUEUED and run.until is None and run.reclaimed is None and not work.degraded
-        if lasting and (run.started is None or not self._spans(work.charged_leaf)):
+        if lasting and not self.waits_end and (run.started is None or not self._spans(work.charged_leaf)):
             return ()  # most jobs that run
         return tuple(at for at in self._all(work) if at > self.cycle.now)
 
@@ -175,6 +179,9 @@ class Ahead:
             if run.started is not None:
                 for span in self._spans(work.charged_leaf):
                     yield run.started + span
+            longest = settings.max_wait_ms.of(work.kind.class_rank) if self.waits_end else None
+            if run.started is not None and longest is not None and run.started - job.submitted >= longest:
+                yield run.started + longest  # until then it is safe from work above its guarantee
             if run.reclaimed is not None and settings.fairness.step_ms:
                 yield (run.reclaimed // settings.fairness.step_ms + 1) * settings.fairness.step_ms
             if work.degraded:

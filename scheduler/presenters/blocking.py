@@ -214,8 +214,8 @@ def _reservation(reason: Reason, _: Holders | None, around: Around) -> Sentence:
     holder = str(reason["holder"])
     job = around.named.get(holder)
     who = f"{holder} {job.name} of {job.quota.path}" if job else holder
-    what = f", for which {_amount(1000 * reason['gpus'])} are kept," if reason.get("gpus") else ""
-    return f"{who}{what} must have started, or this job be sure to end before that start, by a shorter limit", _moment(reason["at"])
+    what = f", for which {_amount(round(1000 * reason['gpus']))} are kept," if reason.get("gpus") else ""
+    return f"{who}{what} must have started, or this job be sure to end before that start, by a shorter limit", _moment(reason.get("at"))
 
 
 def _window(reason: Reason, *_: Any) -> Sentence:

@@ -573,6 +573,8 @@ class Playing:
         for most in (bound, max(other.milli for other, _ in victims)):
             among = [victim for victim in ranked if victim[1].milli <= most]
             needed = search.least(among)
+            if needed is not None and self._cross(one, needed):
+                needed = search.least(self._crossing_none(one, among)) or needed
             if needed is not None:
                 if any(other in self.fresh for other in needed):
                     self.in_vain = True
@@ -583,6 +585,34 @@ class Playing:
             if len(among) == len(ranked):
                 break
         return None
+
+    def _line(self, one: One, other: One) -> tuple[int, int]:
+        """The node that answers for a victim, and its line: its fair share where it stands above, else its guarantee."""
+        division, theirs = self.division(one), self._fork(one.leaf, other.leaf)[1]
+        line = division.counts_on[theirs]
+        return theirs, line if division.used[theirs] >= line else min(division.used[theirs], division.guaranteed[theirs] or 0)
+
+    def _cross(self, one: One, victims: Sequence[One]) -> bool:
+        """Whether a set leaves a victim's node below its line; what was started at this instant goes first all the same."""
+        if all(other in self.fresh or other.leaf == one.leaf for other in victims):
+            return False
+        used, taken, lines = self.division(one).used, dict[int, int](), dict[int, int]()
+        for other in victims:
+            place, lines[place] = self._line(one, other)
+            taken[place] = taken.get(place, 0) + other.milli
+        return any(used[place] - milli < lines[place] for place, milli in taken.items())
+
+    def _crossing_none(self, one: One, ranked: Sequence[Candidate]) -> list[Candidate]:
+        """The same candidates, each legal as long as its node stays at its line or above."""
+        used, found = self.division(one).used, list[Candidate]()
+        for rank, other, _ in ranked:
+            place, line = self._line(one, other)
+
+            def stays(taken: dict[int, int], place: int = place, least: int = line + other.milli) -> bool:
+                return used[place] - taken.get(place, 0) >= least
+
+            found.append((rank, other, stays))
+        return found
 
     def _ranked(self, victims: list[tuple[One, Legal]], bound: int) -> list[Candidate]:
         """In the order in which they are tried: what is borrowed, then by size, class and priority; in each by what is lost, the youngest first."""

@@ -8,6 +8,7 @@ from functools import partial
 
 from ..fleet import Seat
 from ..form import Form
+from ..gates import hold_of, used_before
 from ..order import QueueOrder
 from ..reasons import Reason, reason
 from ..seating import fit
@@ -61,7 +62,7 @@ def _only_keeps(cycle: Cycle) -> bool:
     waiting = [work for queue in cycle.leaf_queues.values() for work in queue if cycle.waits(work)]
     forms: dict[int, Form] = {}
     for work in waiting:
-        if work.seats:
+        if work.seats or work.fixed or cycle.limits_of(work.home):
             return False
         forms[work.form.shape] = work.form
     book, capacity = cycle.book, cycle.capacity(cycle.views()[-1])
@@ -407,7 +408,7 @@ def _binds_less(cycle: Cycle, work: Work, quota_type: int) -> bool:
 
 
 def _blocked(cycle: Cycle, work: Work, types: tuple[int, ...], *, heads: bool = False) -> None:
-    """Keep the earliest place for a blocked job, and let backfilled work give way to it if its time has come."""
+    """Keep the earliest place and the gates for a blocked job, and let backfilled work give way to it if its time has come."""
     book = cycle.book
     if book.asks(work):
         return
@@ -455,16 +456,28 @@ def _may_stand_at_once(cycle: Cycle, work: Work, types: tuple[int, ...]) -> None
 
 
 def _may_have_a_date(cycle: Cycle, work: Work, quota_type: int, *, heads: bool) -> bool:
-    """Within the fair share, or nobody within his waits for that type; and past the gates."""
+    """Within the fair share, or no job within it waits for that type; and past the gates.
+
+    What later work of its own leaf uses is not counted. Of a job that its gates refuse, they are kept, and a place from when they let it in.
+    """
     book, tree = cycle.book, cycle.tree
     milli = request(cycle, work, quota_type)
     leaf = work.charged_leaf if work.seats else work.home
     division = tree.divisions[tree.division_of[quota_type]]
-    within = division.used[leaf] + milli <= division.fair[leaf]
+    within = used_before(cycle, work, leaf, division) + milli <= division.fair[leaf]
     if not within and not heads and quota_type in book.blocked_within:
         return False
-    if cycle.gate(work, leaf, quota_type, milli) is not None:
+    refused = cycle.gate(work, leaf, quota_type, milli)
+    if refused is not None and (work.evicted or refused.code not in ("limit", "guarantee")):
         return False
+    hold = None if work.evicted else hold_of(cycle, work, quota_type, milli)
+    if refused is not None and hold is not None:
+        if hold.opens is not None:
+            book.add_from(work, quota_type, hold.opens)
+        elif not heads:
+            return False
+    if hold is not None:
+        book.holds.append(hold)
     if within:
         book.blocked_within.add(quota_type)
-    return True
+    return refused is None

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from ..fleet import Seat, View
 from ..form import Wants
+from ..gates import held_gate
 from ..legality import Reclaim
 from ..order import QueueOrder
 from ..placement import Placer
@@ -26,6 +27,7 @@ Step = tuple[int, tuple[int, ...]]
 
 
 def run(cycle: Cycle) -> None:
+    cycle.continues = False
     for division in cycle.tree.divisions:
         _grow(cycle, division)
 
@@ -57,7 +59,7 @@ def _grow(cycle: Cycle, division: Division) -> None:
     while (best := order.best()) is not None:
         leaf = best.charged_leaf
         if gave_way(cycle, best):
-            in_turn = False  # he takes others' surplus in the next plan, and would take it from those who got it now
+            in_turn, cycle.continues = False, True  # he takes others' surplus in the next plan, and would take it from those who got it now
             order.drop(leaf)
             continue
         if not grow_once(cycle, best, in_turn=in_turn) or next_step(best) is None:
@@ -139,6 +141,8 @@ class Growth:
             return None
         if work.fixed and cycle.tree.fixed_gate(self.leaf, self.quota_type, self.milli, cluster.windows.ends(work)) is not None:
             return None
+        if cycle.book.holds and held_gate(cycle, work, self.leaf, self.quota_type, self.milli) is not None:
+            return None
         kept_clear, banned = cluster.windows.gate(cluster, work, self.quota_type, self.milli)
         if kept_clear is not None:
             return None
@@ -155,8 +159,6 @@ class Growth:
         """Take the surplus of other queues; the leaf stays within its fair share."""
         cycle, work = self.cycle, self.work
         division = cycle.tree.divisions[cycle.tree.division_of[self.quota_type]]
-        if not work.stood_before:
-            return False  # in the next plan: so it can be told what was for what
         within = self.milli and division.used[self.leaf] + self.milli <= division.fair[self.leaf]
         if not within or "reclaim" not in cycle.settings.passes or not may_evict(cycle, work):
             return False
@@ -164,6 +166,9 @@ class Growth:
             return False  # who waits above it in its queue would put it out with what it got, and has no right to that himself
         rules = Reclaim(cycle, work, self.quota_type, self.leaf, self.milli)
         if not rules.sources:
+            return False
+        if not work.stood_before:
+            cycle.continues = True  # in the next plan: so it can be told what was for what
             return False
         large = max(8000, 2 * self.milli)
         ranked = rules.units(ANY_SIZE, surplus_only=True)

@@ -8,9 +8,10 @@ from ..reasons import Reason, reason
 from ..state import FAIR, Cycle, Sieve
 from ..taking import NOTHING, fits_already, is_backed_off, request, take_cheaply, take_units, tell, told_before
 from ..tree import Division
-from ..victims import has_fresh, no_larger
+from ..victims import Found, Ranked, has_fresh, no_larger
 from ..work import Work
 
+CROSSES = reason("balance", "only jobs whose queue would fall below its line make enough room")
 ANY_SIZE = 1 << 60
 TAKEN_AGAIN = reason("order", "what it could take would be taken from it again at once by a job that is served before it")
 Try = Callable[[Cycle, Work, int], Reason | None]
@@ -212,15 +213,37 @@ def _reclaim(cycle: Cycle, work: Work, quota_type: int, leaf: int) -> Reason | N
     if small is None:
         small = cycle.remember((*listed, large), no_larger(ranked, large))
     alike = (rules.signature, work.form.shape, cycle.limits_of(leaf))
+
+    def take(units: Ranked, which: str, *, fresh_first: bool = True) -> Reason | None:
+        """Take a set that leaves every victim's node at its line or above; where there is none, another one."""
+        crossing = False
+
+        def guard(found: Found) -> Reason | None:
+            nonlocal crossing
+            crosses = rules.crosses(found)
+            crossing |= crosses
+            return CROSSES if crosses else rules.guard(found)
+
+        refused = take_units(cycle, work, quota_type, units, rules.legal, why, guard, (*alike, which), leaf)
+        if refused is None or not crossing:
+            return refused
+        strict = rules.crossing_none()
+        others = strict.units(large, fresh_first=fresh_first)
+        if len(others) > len(units):
+            others = no_larger(others, large)
+        if take_units(cycle, work, quota_type, others, strict.legal, why, strict.guard, (*alike, which, "crossing none"), leaf) is None:
+            return None
+        return take_units(cycle, work, quota_type, units, rules.legal, why, rules.guard, (*alike, which), leaf)
+
     if take_cheaply(cycle, work, quota_type, small, rules.legal, why, rules.guard, alike, leaf):
         return None
-    refused = take_units(cycle, work, quota_type, small, rules.legal, why, rules.guard, (*alike, "small"), leaf)
+    refused = take(small, "small")
     if refused is NOTHING and len(small) < len(ranked):
-        refused = take_units(cycle, work, quota_type, rules.units(large), rules.legal, why, rules.guard, (*alike, "all"), leaf)
+        refused = take(rules.units(large), "all")
     if refused is not None and has_fresh(ranked):
         later = rules.units(large, fresh_first=False)
         for which, units in (("later small", no_larger(later, large)), ("later", later)):
-            again = take_units(cycle, work, quota_type, units, rules.legal, why, rules.guard, (*alike, which), leaf)
+            again = take(units, which, fresh_first=False)
             if again is None:
                 return None
             if again is not NOTHING:

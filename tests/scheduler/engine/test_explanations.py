@@ -447,10 +447,11 @@ def test_who_may_delay_the_reservation_of_a_job_above_its_guarantee_does_not_say
         held = running("held", [at("n0", *FULL)], limit_s=1050)
         jobs = [
             held,
-            job("gang", gpus=8, workers=2),
+            job("gang", "a/p", gpus=8, workers=2),
             job("short", gpus=8, submitted=-20, limit_s=900 if guaranteed > 16 else 1100, preemptible=False),
         ]
-        decisions = plan_of(scene([node("n0"), node("n1")], [quota("q", guaranteed)], jobs))["decisions"]
+        quotas = [quota("q", guaranteed), quota("a", 16, priority=200), quota("a/p", 16 if guaranteed > 16 else 0, parent="a")]
+        decisions = plan_of(scene([node("n0"), node("n1")], quotas, jobs))["decisions"]
         starts = {one["job"]: one["why"] for one in decisions if one["action"] == "start"}
         return starts["short"]["code"], starts["short"]["detail"]
 

@@ -2,6 +2,9 @@
 
 from typing import Any
 
+from scheduler.engine.scenario import parse
+from scheduler.simulation.world import World
+
 from .scenes import actions, at, job, node, placed, plan_of, quota, running, scene
 
 Json = dict[str, Any]
@@ -166,3 +169,15 @@ def test_an_index_is_given_anew_only_once_its_worker_has_left() -> None:
     assert [worker["index"] for one in plan["decisions"] for worker in one["workers"]] == [0, 2]
     grows["leaving"] = []
     assert [worker["index"] for one in plan_of(scenario)["decisions"] for worker in one["workers"]] == [0, 1, 2]
+
+
+def test_growth_that_is_left_for_the_next_plan_comes_at_once() -> None:
+    """Started in this plan, a job takes what is guaranteed to it from another queue's surplus in the next one: it is not left at its minimum."""
+    lender = {**running("lender", [at("n0", gpu) for gpu in range(7)], "r", least=1), "roles": [{"min": 1, "max": 8, "gpus": 1}]}
+    scenario = scene([node("n0")], [quota("q", 2), quota("r", 0)], [lender, job("grows", most=2, work_s=HOURS, limit_s=HOURS)])
+    world = World(parse(scenario))
+    world.run(world.now + 60_000)
+    assert len(world.active["grows"].run.workers) == 2
+
+
+HOURS = 5 * 3600
