@@ -12,6 +12,7 @@ from pydantic import Field
 from dashboards.figures import Figures, figures_by_type, gap_cost
 from dashboards.fleetmap import map_snapshot
 from dashboards.history import history
+from dashboards.idle.api import router as idle_router
 from dashboards.selectors import fleet_read, rates_visible
 from gpufleet.core.live.feed import feed_revision
 from gpufleet.core.times import now
@@ -19,6 +20,7 @@ from gpufleet.live import packed
 from gpufleet.web import Can, access_of
 
 router = Router(tags=["Fleet"])
+router.add_router("", idle_router)
 
 
 class TypeOut(Schema):

@@ -86,3 +86,8 @@ class FleetSample(models.Model):
 
     def __str__(self) -> str:
         return f"{self.gpu_type} at {self.at:%H:%M}"
+
+
+# Further tables stand with what they are about.
+from dashboards.alerts.models import ActivityEntry  # noqa: E402, F401
+from dashboards.idle.models import IdleEpisode, IdleExemption, IdlePolicy, IdleStep  # noqa: E402, F401

@@ -2,6 +2,8 @@
 
 from celery import shared_task
 
+from dashboards.idle.episodes import idle_turn
+from dashboards.idle.winning import won_back_follow
 from dashboards.telemetry.local import local_collect
 from dashboards.telemetry.rollups import telemetry_rollup
 from gpufleet.core.times import now
@@ -15,3 +17,10 @@ def telemetry_rollup_write() -> None:
 @shared_task
 def telemetry_local_collect() -> None:
     local_collect(now=now())
+
+
+@shared_task
+def idle_look() -> None:
+    moment = now()
+    idle_turn(now=moment)
+    won_back_follow(now=moment)

@@ -14,6 +14,9 @@ PLACES: dict[str, tuple[str, Any]] = {
     "clusters": ("Name of the cluster.", "alpha"),
     "deliveries": ("Id of a message to the webhook.", "dl-4be1a09c77d2f6e81b3a5c90"),
     "gpus": ("Id of the GPU.", "g-130"),
+    "exemptions": ("Id of the exemption.", "x-6"),
+    "idle": ("Id of the idle episode.", "e-21"),
+    "policies": ("Id of the node of the tree that states the policy.", "q-9"),
     "imports": ("Id of the import, as its preview has it.", "i-3"),
     "jobs": ("Id of the job.", "j-417"),
     "nodes": ("Id of the node.", "n-17"),
@@ -40,9 +43,11 @@ _BY_SCOPES: dict[tuple[str, ...], str] = {
     OPERATING: "gpu_geometry gpu_health node_health node_spare pause resume inventory_discovery inventory_preview inventory_import inventory_apply",
     ("admin",): "group_rule_list person_list person_get person_new person_change person_return person_end person_reset"
     " quota_create quota_update quota_archive quota_move quota_restore role_create role_delete token_new token_delete",
-    STEERING: "jobs_bulk job_view_update job_change job_end job_save job_queued job_held job_released job_again job_said job_output job_output_search"
+    STEERING: "idle_notify idle_reclaim idle_snooze"
+    " jobs_bulk job_view_update job_change job_end job_save job_queued job_held job_released job_again job_said job_output job_output_search"
     " array_act job_output_stream job_earlier schedule_delete schedule_update schedule_hold schedule_go_on schedule_run",
-    HOOKING: "webhooks webhook webhook_create webhook_update webhook_delete webhook_rotate webhook_try deliveries delivery delivery_again",
+    HOOKING: "idle_policy_put idle_policy_delete idle_exemption_create idle_exemption_delete"
+    " webhooks webhook webhook_create webhook_update webhook_delete webhook_rotate webhook_try deliveries delivery delivery_again",
     WRITING: "job_view_create job_view_delete job_followed job_unfollowed notice_choices_put notices_mark notices_try template_put template_gone",
 }
 # Of a token with any one of them, as far as the role of its owner reaches. What is not named is open to all.

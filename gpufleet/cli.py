@@ -40,6 +40,7 @@ PLAIN_COMMANDS: dict[str, str] = {
     "webhooks": "gpufleet.client.telling:webhooks",
     "notices": "gpufleet.client.telling:notices",
     "schedule": "gpufleet.client.schedules:schedule",
+    "idle": "gpufleet.client.idle:idle",
     "fleet": "gpufleet.client.fleet:fleet",
     "quota": "gpufleet.client.fleet:quota",
     "top": "gpufleet.client.fleet:top",

@@ -91,6 +91,7 @@ SECTIONS: tuple[Section, ...] = (
             Place("Nodes", "nodes", "node", "n"),
             Place("GPUs", "gpus", "chip", "g"),
             Place("Clusters", "clusters", "cluster", "c"),
+            Place("Idle GPUs", "idle", "clock", "z"),
         ),
     ),
     Section(

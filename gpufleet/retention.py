@@ -32,6 +32,8 @@ KINDS: tuple[Kind, ...] = (
     Kind("dashboards.TelemetryMinute", timedelta(minutes=30), "at", "The roll-ups are made from it within a quarter of an hour."),
     Kind("dashboards.NodeSample", timedelta(days=14), "at", "Long enough to look back at a fortnight's incidents."),
     Kind("dashboards.FleetSample", timedelta(days=400), "at", "A year can be compared with the year before."),
+    Kind("dashboards.ActivityEntry", timedelta(days=90), "at", "A quarter: what happened; episodes, incidents and alerts have their own rows."),
+    Kind("dashboards.IdleEpisode", timedelta(days=400), "ended_at", "A year of waste can be compared with the year before."),
     Kind("scheduler.JobEvent", timedelta(days=400), "at", "As above: why a job waited or went."),
     Kind("scheduler.InventoryEvent", timedelta(days=400), "at", "As above: what happened to a machine."),
     Kind("scheduler.InventoryImport", timedelta(days=7), "created_at", "A preview that was not applied is out of date.", {"applied_at": None}),
@@ -103,6 +105,9 @@ KINDS: tuple[Kind, ...] = (
     Kind("scheduler.SlurmCluster", None, why="How Slurm is reached."),
     Kind("scheduler.SlurmRun", None, why="The Slurm back-end's own; of what is over it keeps the newest 2,000 in each cluster, for their logs."),
     Kind("scheduler.Placement", None, why="The allocation history that the ledger is held against."),
+    Kind("dashboards.IdleStep", None, why="Part of its episode."),
+    Kind("dashboards.IdlePolicy", None, why="What an admin chose."),
+    Kind("dashboards.IdleExemption", None, why="Ended, not deleted: the audit log names it."),
     Kind("dashboards.TelemetryFrame", None, why="One row a cluster, overwritten."),
 )
 

@@ -12,8 +12,8 @@ from scheduler.engine.mig import Instance
 from scheduler.imports.documents import FORMATS
 from scheduler.jobs.fields import PLAIN
 from scheduler.jobs.yaml_text import read_yaml
-from scheduler.models import CatchUp, Overlap
-from scheduler.notify.happenings import LABELS, Happened
+from scheduler.models import CatchUp, HookForm, Overlap
+from scheduler.notify.happenings import HOOK_KINDS, LABELS, Happened
 from scheduler.services.hardware.hardware import REASON_LENGTH
 
 
@@ -84,13 +84,23 @@ class WebhookForm(forms.Form):
         widget=forms.URLInput(attrs={"autocomplete": "off"}),
     )
     kinds = forms.MultipleChoiceField(
-        choices=[(kind.value, f"{LABELS[kind]} ({kind.value})") for kind in Happened],
+        choices=[(kind.value, f"{LABELS[kind]} ({kind.value})") for kind in HOOK_KINDS],
         label="Tell it when",
         widget=forms.CheckboxSelectMultiple,
         initial=[Happened.FAILED.value, Happened.PREEMPTED.value],
     )
+    form = forms.ChoiceField(
+        choices=HookForm.choices,
+        initial=HookForm.JSON,
+        required=False,
+        label="Format",
+        help_text="Slack-compatible messages suit Slack, Mattermost and others that take {“text”: …}.",
+    )
     reason = forms.CharField(max_length=500, required=False, help_text="Kept in the audit log with your name.")
     revision = forms.IntegerField(widget=forms.HiddenInput, required=False)
+
+    def clean_form(self) -> str:
+        return self.cleaned_data["form"] or str(self.initial.get("form", HookForm.JSON))
 
     def __init__(self, *arguments: Any, places: Any = None, **options: Any) -> None:
         super().__init__(*arguments, **options)

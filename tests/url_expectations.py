@@ -13,6 +13,7 @@ from datetime import timedelta
 from functools import cached_property
 from typing import Any
 
+from dashboards.models import IdleEpisode, IdleExemption, IdlePolicy
 from gpufleet.core.models import AuditEntry
 from gpufleet.core.times import now
 from quotas.models import RoleBinding, ServiceToken
@@ -37,6 +38,8 @@ SUBMITS = SUPER | {"submitter", "team_lead"}
 HOOKS = SUPER | {"operator", "quota_admin", "team_lead"}
 TEMPLATES = SUPER | {"operator", "quota_admin", "team_lead"}
 STEERS = SUPER | {"submitter", "team_lead", "operator"}  # the submitter's own job
+POLICIES = SUPER | {"operator", "quota_admin"}
+IDLE = SUPER | {"operator", "team_lead"}
 FLEET = SUPER | {"operator", "finance"}  # a role on the root: they see every subtree
 
 TOKEN_SCOPES = ("read", "submit", "operate", "admin")
@@ -149,6 +152,24 @@ class World:
         return self.schedule
 
     @cached_property
+    def episode(self) -> IdleEpisode:
+        """GPUs of the submitter's running job stay idle."""
+        moment, job = now(), self.running_job
+        facts = {"public_id": "e-1", "gpu_type": "H100-SXM-80GB", "waste": "empty", "held_milli": 1000, "idle_milli": 1000, "activity_centi": 0}
+        times = {"started_at": moment - timedelta(hours=1), "seen_at": moment, "stage_at": moment}
+        run = job.attempts.get()
+        return IdleEpisode.objects.create(job=job, attempt=run, quota=job.quota, owner=job.owner, gpus=[self.gpu.pk], **facts, **times)
+
+    @cached_property
+    def exemption(self) -> IdleExemption:
+        until = now() + timedelta(days=1)
+        return IdleExemption.objects.create(public_id="x-1", node=self.team, reason="Test", until=until, by="Test")
+
+    @cached_property
+    def idle_policy(self) -> IdlePolicy:
+        return IdlePolicy.objects.create(node=self.team, classes=["batch"], notify_minutes=5)
+
+    @cached_property
     def batch(self) -> JobBatch:
         """What the superuser did to many jobs."""
         asked = asked_checked(action="hold", jobs=[(self.job.public_id, None), (self.others_job.public_id, None), ("j-999999", None)])
@@ -230,6 +251,14 @@ def _hook_json(world: World) -> dict[str, Any]:
     return {"quota": world.team.path, "name": "Chat", "url": "https://hooks.example.org/x", "kinds": ["job.failed"]}
 
 
+def _idle_form() -> dict[str, Any]:
+    return {"enabled": "on", "threshold_percent": "5", "window_minutes": "20", "classes": ["batch"], "zone": "UTC", "reason": "Test"}
+
+
+def _exemption_json(world: World) -> dict[str, Any]:
+    return {"until": (now() + timedelta(days=2)).strftime("%Y-%m-%dT%H:%M:%SZ"), "reason": "Test"}
+
+
 def _schedule_json(world: World) -> dict[str, Any]:
     builders.gpu_type()
     return {"name": "nightly", "cron": "0 2 * * *", "description": {"quota": world.team.path, "gpus": 1}}
@@ -258,6 +287,8 @@ FIELDS: dict[str, Callable[[World], dict[str, Any]]] = {
     "others' webhook": lambda w: {"public_id": w.others_webhook.public_id},
     "schedule": lambda w: {"public_id": w.schedule.public_id},
     "paused schedule": lambda w: {"public_id": w.paused_schedule.public_id},
+    "episode": lambda w: {"public_id": w.episode.public_id},
+    "exemption": lambda w: {"public_id": w.exemption.public_id},
     "upload": lambda w: {"public_id": w.upload.public_id},
 }
 HARDWARE = "clusters: [{name: fresh}]"
@@ -402,6 +433,23 @@ PAGES = [
     Expect("POST", "notifications/settings/", SIGNED_IN, data=lambda w: {"ways-failed": "console", "zone": "UTC", "quiet_rule": "hold"}),
     Expect("POST", "notifications/test/", SIGNED_IN),
     Expect("POST", "notifications/webhook/", SIGNED_IN, data=lambda w: {"url": "https://hooks.example.org/x"}),
+    # idle GPUs
+    Expect("GET", "idle/", SEES),
+    Expect("GET", "idle/policies/", SEES),
+    Expect("GET", "idle/policies/<slug:public_id>/", POLICIES, _team),
+    Expect("POST", "idle/policies/<slug:public_id>/", POLICIES, _team, data=lambda w: _idle_form()),
+    Expect("GET", "idle/policies/<slug:public_id>/remove/", POLICIES, _team),
+    Expect("POST", "idle/policies/<slug:public_id>/remove/", POLICIES, lambda w: {"public_id": w.idle_policy.node.public_id}),
+    Expect("GET", "idle/exemptions/new/", POLICIES),
+    Expect("POST", "idle/exemptions/new/", POLICIES, data=lambda w: _exemption_json(w) | {"node": w.team.public_id}),
+    Expect("POST", "idle/exemptions/<slug:public_id>/end/", POLICIES, FIELDS["exemption"]),
+    Expect("GET", "idle/<slug:public_id>/", SEES, FIELDS["episode"]),
+    Expect("GET", "idle/<slug:public_id>/notify/", IDLE, FIELDS["episode"]),
+    Expect("POST", "idle/<slug:public_id>/notify/", IDLE, FIELDS["episode"], data=lambda w: {"reason": "Test"}),
+    Expect("GET", "idle/<slug:public_id>/reclaim/", IDLE, FIELDS["episode"]),
+    Expect("POST", "idle/<slug:public_id>/reclaim/", IDLE, FIELDS["episode"], data=lambda w: {"reason": "Test"}),
+    Expect("GET", "idle/<slug:public_id>/snooze/", STEERS, FIELDS["episode"]),
+    Expect("POST", "idle/<slug:public_id>/snooze/", STEERS, FIELDS["episode"], data=lambda w: {"reason": "Test", "hours": "2"}),
     # webhooks
     Expect("GET", "webhooks/", HOOKS),
     Expect("GET", "webhooks/new/", HOOKS),
@@ -448,6 +496,10 @@ HOOKING = frozenset({"operate", "admin"})
 STEERING = frozenset({"submit", "operate"})
 SPLIT = {"mode": "mig", "instances": [{"profile": "3g.40gb", "start": 0}], "reason": "Test"}
 ADMIN = frozenset({"admin"})
+
+
+def _reason(world: World) -> dict[str, Any]:
+    return {"reason": "Test"}
 
 
 def _node_json(world: World) -> dict[str, Any]:
@@ -583,6 +635,33 @@ API = [
     Expect("GET", "api/v1/me/notices/log", SIGNED_IN, tokens=ALL_SCOPES),
     Expect("PUT", "api/v1/jobs/{public_id}/follow", SEES, FIELDS["job"], tokens=WRITING),
     Expect("DELETE", "api/v1/jobs/{public_id}/follow", SEES, FIELDS["job"], tokens=WRITING, silent="It is not followed."),
+    Expect("GET", "api/v1/idle", SEES, tokens=ALL_SCOPES),
+    Expect("GET", "api/v1/idle/summary", SEES, tokens=ALL_SCOPES),
+    Expect("GET", "api/v1/idle/policies", SEES, tokens=ALL_SCOPES),
+    Expect("GET", "api/v1/idle/policies/{quota_id}", SEES, lambda w: {"quota_id": w.team.public_id}, tokens=ALL_SCOPES),
+    Expect(
+        "PUT",
+        "api/v1/idle/policies/{quota_id}",
+        POLICIES,
+        lambda w: {"quota_id": w.team.public_id},
+        data=lambda w: {"notify_minutes": 10, "reason": "Test"},
+        tokens=HOOKING,
+    ),
+    Expect("DELETE", "api/v1/idle/policies/{quota_id}", POLICIES, lambda w: {"quota_id": w.idle_policy.node.public_id}, tokens=HOOKING),
+    Expect("GET", "api/v1/idle/exemptions", SEES, tokens=ALL_SCOPES),
+    Expect("POST", "api/v1/idle/exemptions", POLICIES, data=lambda w: _exemption_json(w) | {"quota": w.team.path}, tokens=HOOKING),
+    Expect("DELETE", "api/v1/idle/exemptions/{exemption_id}", POLICIES, lambda w: {"exemption_id": w.exemption.public_id}, tokens=HOOKING),
+    Expect("GET", "api/v1/idle/{episode_id}", SEES, lambda w: {"episode_id": w.episode.public_id}, tokens=ALL_SCOPES),
+    Expect("POST", "api/v1/idle/{episode_id}/notify", IDLE, lambda w: {"episode_id": w.episode.public_id}, data=_reason, tokens=STEERING),
+    Expect("POST", "api/v1/idle/{episode_id}/reclaim", IDLE, lambda w: {"episode_id": w.episode.public_id}, data=_reason, tokens=STEERING),
+    Expect(
+        "POST",
+        "api/v1/idle/{episode_id}/snooze",
+        STEERS,
+        lambda w: {"episode_id": w.episode.public_id},
+        data=lambda w: {"reason": "Test", "hours": 2},
+        tokens=STEERING,
+    ),
     Expect("GET", "api/v1/webhooks", HOOKS, tokens=HOOKING),
     Expect("POST", "api/v1/webhooks", HOOKS, data=_hook_json, tokens=HOOKING),
     Expect("GET", "api/v1/webhooks/{public_id}", HOOKS, FIELDS["webhook"], tokens=HOOKING),

@@ -16,6 +16,7 @@ from gpufleet.demo.loading import DRIVER, hardware_now
 from gpufleet.demo.past.history import history_write
 from gpufleet.demo.recurring import schedules_seed
 from gpufleet.demo.sweeping import sweep_seed
+from gpufleet.demo.wasting import wasting_seed
 from quotas.models import NodeKind, QuotaNode, QuotaShare, Rate, Role, RoleBinding
 from scheduler.models import Cluster, Domain, Gpu, GpuMode, GpuType, InventoryEvent, MigInstance, Nic, Node, Pool, TopologyLevel
 
@@ -49,6 +50,7 @@ def demo_seed(*, size: str, seed: int, now: datetime, hours: float | None = None
         span = plan.history_hours if hours is None else hours
         jobs = history_write(hardware=hardware, seed=seed, now=now, hours=span, pace=timedelta(seconds=plan.pace_seconds))
         sweep_seed()
+        wasting_seed(seed=seed, now=now)
         schedules_seed(people={person.username: person for person in people}, now=now)
         Progress.objects.create(name=DRIVER, reached_at=now)
         Installation.objects.update_or_create(id=1, defaults={"installed_at": now, "demo": size, "demo_seed": seed})

@@ -1,7 +1,7 @@
 """Webhooks over HTTP: managed by who may manage them, with what they were sent."""
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
@@ -15,7 +15,7 @@ from gpufleet.web import access_of
 from quotas.api.lists import ReasonQuery
 from scheduler.api.lists import answered, listed, parameters_of
 from scheduler.models import Delivery, Webhook
-from scheduler.notify.happenings import Happened
+from scheduler.notify.happenings import HOOK_KINDS
 from scheduler.notify.lists import DELIVERIES, WEBHOOKS
 from scheduler.selectors.webhooks import delivery_for, hook_deliveries, hook_for, hook_places, hooks_managed, must_manage_some_hooks
 from scheduler.services.notify.webhooks import NAME_LENGTH, NewSecret, delivery_repeat, hook_change, hook_create, hook_remove, hook_secret, hook_test
@@ -31,6 +31,7 @@ class WebhookOut(Schema):
     quota: str
     url: str
     kinds: list[str]
+    form: str = Field(description="json: gpufleet's own, signed; slack: for chats that take Slack's webhooks.", examples=["json"])
     state: str
     fingerprint: str
     revision: int
@@ -52,7 +53,7 @@ class WebhookMade(WebhookOut):
 
 # What the service refuses is told here and judged there, so that no rule is written twice.
 NAME: dict[str, Any] = {"minLength": 1, "maxLength": NAME_LENGTH, "pattern": r"\S"}
-KINDS: dict[str, Any] = {"items": {"type": "string", "enum": list(Happened)}, "minItems": 1}
+KINDS: dict[str, Any] = {"items": {"type": "string", "enum": list(HOOK_KINDS)}, "minItems": 1}
 
 
 class WebhookIn(Taken):
@@ -60,6 +61,7 @@ class WebhookIn(Taken):
     name: str = Field(max_length=200, json_schema_extra=NAME)
     url: str = Field(max_length=2000, json_schema_extra={"maxLength": 500})
     kinds: list[str] = Field(max_length=50, description="Events it receives, such as job.started and job.failed.", json_schema_extra=KINDS)
+    form: Literal["json", "slack"] = Field("json", description="json: gpufleet's own; slack: for chats that take Slack's webhooks.")
     reason: str = Field("", max_length=500)
 
 
@@ -69,6 +71,7 @@ class WebhookChange(Taken):
     name: str | None = Field(None, max_length=200)
     url: str | None = Field(None, max_length=2000)
     kinds: list[str] | None = Field(None, max_length=50)
+    form: Literal["json", "slack"] | None = Field(None, description="json or slack")
     state: str | None = Field(None, max_length=20, description="active or paused")
     reason: str = Field("", max_length=500)
 
@@ -122,7 +125,9 @@ def webhook_create(request: HttpRequest, response: HttpResponse, body: WebhookIn
     node = hook_places(access).filter(path=body.quota).first()
     if node is None:
         raise ValidationError({"quota": [f"There is no {body.quota} here whose webhooks you may manage."]})
-    return _made(hook_create(access=access, node=node, name=body.name, url=body.url, kinds=body.kinds, reason=body.reason, now=now()), 201)
+    return _made(
+        hook_create(access=access, node=node, name=body.name, url=body.url, kinds=body.kinds, form=body.form, reason=body.reason, now=now()), 201
+    )
 
 
 @router.get("/webhooks/{public_id}", response=WebhookOut, url_name="webhook", summary="A webhook")
@@ -208,7 +213,7 @@ def _made(new: NewSecret, status: int) -> HttpResponse:
 
 
 def _facts(hook: Webhook) -> dict[str, Any]:
-    plain = ("name", "url", "kinds", "state", "fingerprint", "revision", "created_at", "failing_since", "disabled_at")
+    plain = ("name", "url", "kinds", "form", "state", "fingerprint", "revision", "created_at", "failing_since", "disabled_at")
     own = {"id": hook.public_id, "quota": hook.node.path if hook.node else None, "author": hook.author_name}
     return own | {name: getattr(hook, name) for name in plain}
 

@@ -39,6 +39,13 @@ class WebhookState(models.TextChoices):
     DISABLED = "disabled", "Disabled"
 
 
+class HookForm(models.TextChoices):
+    """What its messages look like."""
+
+    JSON = "json", "gpufleet (signed JSON)"
+    SLACK = "slack", "Slack-compatible"
+
+
 class Webhook(models.Model):
     """An address that is told what happens to the jobs below a node of the tree, or to those that one person is told about.
 
@@ -51,6 +58,7 @@ class Webhook(models.Model):
     node = models.ForeignKey(QuotaNode, null=True, blank=True, on_delete=models.PROTECT, related_name="webhooks")
     person = models.ForeignKey(User, null=True, blank=True, on_delete=models.CASCADE, related_name="webhooks")
     url = models.CharField(max_length=500)
+    form = models.CharField(max_length=8, choices=HookForm.choices, default=HookForm.JSON)
     kinds = models.JSONField(default=list)
     state = models.CharField(max_length=10, choices=WebhookState.choices, default=WebhookState.ACTIVE)
     salt = models.CharField(max_length=64)

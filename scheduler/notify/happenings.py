@@ -1,6 +1,8 @@
 """What of a job's life others are told: the kinds of happenings, and which step of the state machine is which."""
 
+from collections.abc import Mapping
 from enum import StrEnum
+from typing import Any
 
 from scheduler.jobs.transitions import FOLLOWING
 from scheduler.models.jobs import HOLDING, JobState
@@ -22,6 +24,23 @@ class Happened(StrEnum):
     CANCELLED = "job.cancelled"
 
 
+class FleetEvent(StrEnum):
+    """What happens to the fleet or to a team rather than to a job's state."""
+
+    ALERT_FIRING = "alert.firing"
+    ALERT_ESCALATED = "alert.escalated"
+    ALERT_RESOLVED = "alert.resolved"
+    INCIDENT_OPENED = "incident.opened"
+    INCIDENT_CLOSED = "incident.closed"
+    STRAGGLER = "straggler.named"
+    IDLE_NOTIFIED = "idle.notified"
+    IDLE_WARNED = "idle.warned"
+    IDLE_RECLAIMED = "idle.reclaimed"
+
+
+# What a webhook may choose to be told of.
+HOOK_KINDS: tuple[StrEnum, ...] = (*Happened, *FleetEvent)
+
 # A delivery that somebody asked for, to see whether it arrives. No hook chooses it.
 TEST = "test"
 # What one person's own webhook is sent.
@@ -38,6 +57,15 @@ LABELS: dict[str, str] = {
     Happened.COMPLETED: "It completed",
     Happened.FAILED: "It failed",
     Happened.CANCELLED: "It was cancelled",
+    FleetEvent.ALERT_FIRING: "An alert fires",
+    FleetEvent.ALERT_ESCALATED: "An alert is not acknowledged in time",
+    FleetEvent.ALERT_RESOLVED: "An alert is over",
+    FleetEvent.INCIDENT_OPENED: "A node has a problem",
+    FleetEvent.INCIDENT_CLOSED: "A node is healthy again",
+    FleetEvent.STRAGGLER: "A rank slows its job down",
+    FleetEvent.IDLE_NOTIFIED: "The owner of idle GPUs was notified",
+    FleetEvent.IDLE_WARNED: "The owner of idle GPUs was warned",
+    FleetEvent.IDLE_RECLAIMED: "Idle GPUs were reclaimed",
     TEST: "Test",
     NOTICES: "Notices",
 }
@@ -64,3 +92,25 @@ TOLD: dict[tuple[str, str], Happened] = {
     for after in following
     if (kind := _happened(before, after)) is not None
 }
+
+
+def slack_text(said: Mapping[str, Any]) -> str:
+    """A message as chats that read Slack's webhooks show it: one line in bold, what happened, and where it is shown."""
+    console = str(said.get("console", ""))
+    job = said.get("job")
+    if isinstance(job, Mapping):
+        title, text, link = (
+            f"{job['name']} ({job['id']}): {said['to']}",
+            f"{said.get('cause', '')} Team {job['quota']}.",
+            f"{console}/jobs/{job['id']}/",
+        )
+    elif said.get("kind") == TEST:
+        title, text, link = "Test from gpufleet", f"Sent by {said.get('by', '')}.", f"{console}/"
+    else:
+        title, text, link = str(said.get("title", "")), str(said.get("text", "")), f"{console}{said.get('link', '/')}"
+    return f"*{_plain(title)}*\n{_plain(text)}\n<{link}|Open in gpufleet>"
+
+
+def _plain(text: str) -> str:
+    """Slack reads these three characters as markup."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -4,10 +4,10 @@ from django.db.models import Q
 
 from gpufleet.core.tables import Choice, Column, Flag, Moment, Table, Text
 from scheduler.models import DeliveryState, SendingState, WebhookState
-from scheduler.notify.happenings import LABELS, TEST, Happened
+from scheduler.notify.happenings import HOOK_KINDS, LABELS, TEST
 from scheduler.services.notify.notices import KIND_LABELS, WAY_LABELS, Way
 
-KIND_CHOICES = tuple((kind.value, kind.value) for kind in Happened)
+KIND_CHOICES = tuple((kind.value, kind.value) for kind in HOOK_KINDS)
 DELIVERY_KINDS = (*KIND_CHOICES, (TEST, LABELS[TEST]))
 
 WEBHOOKS = Table(

@@ -41,7 +41,7 @@ def webhook_new(request: HttpRequest) -> HttpResponse:
     if request.method == "POST" and form.is_valid():
         data = form.cleaned_data
         try:
-            facts = {name: data[name] for name in ("name", "url", "kinds", "reason")}
+            facts = {name: data[name] for name in ("name", "url", "kinds", "form", "reason")}
             return _shown(request, hook_create(access=access, node=data["node"], now=now(), **facts))
         except ValidationError as fault:
             show_faults(form, fault)
@@ -61,14 +61,14 @@ def webhook_page(request: HttpRequest, public_id: str) -> HttpResponseBase:
 @requires()
 def webhook_edit(request: HttpRequest, public_id: str) -> HttpResponse:
     hook = _hook(request, public_id)
-    initial = {"name": hook.name, "url": hook.url, "kinds": hook.kinds, "revision": hook.revision}
+    initial = {"name": hook.name, "url": hook.url, "kinds": hook.kinds, "form": hook.form, "revision": hook.revision}
     form = WebhookForm(request.POST if request.method == "POST" else None, initial=initial)
     status = 200
     if request.method == "POST":
         status = 422
         if form.is_valid():
             data = form.cleaned_data
-            facts = {name: data[name] for name in ("name", "kinds", "reason")}
+            facts = {name: data[name] for name in ("name", "kinds", "form", "reason")}
             facts |= {"url": data["url"]} if data["url"] != hook.url else {}
             try:
                 hook_change(access=access_of(request), hook=hook, seen=data["revision"], now=now(), **facts)

@@ -40,6 +40,12 @@ class Kind(StrEnum):
     FAILED = "failed"
     FINISHED = "finished"
     NEAR_LIMIT = "near_limit"
+    IDLE = "idle"
+    ALERT = "alert"
+
+
+# Kinds that are not about a step of a job. Choices that were saved before there were such kinds say nothing of them: then the console tells them.
+OF_FLEET = frozenset({Kind.IDLE, Kind.ALERT})
 
 
 class Way(StrEnum):
@@ -67,6 +73,8 @@ KIND_LABELS: dict[str, str] = {
     Kind.FAILED: "A job failed",
     Kind.FINISHED: "A job completed, or somebody else cancelled it",
     Kind.NEAR_LIMIT: "A job's time limit is near",
+    Kind.IDLE: "GPUs of your job are idle",
+    Kind.ALERT: "An alert fires or ends",
 }
 WAY_LABELS = {Way.CONSOLE: "Console", Way.EMAIL: "E-mail", Way.WEBHOOK: "Own webhook"}
 QUIET_RULES = {"hold": "Hold it back and send it as one when they are over", "drop": "Leave it out"}
@@ -108,7 +116,7 @@ def choices_of(row: NoticeChoices | None) -> Choices:
     if row is None:
         return Choices()
     quiet = QuietHours(row.quiet_from, row.quiet_until, row.zone) if row.quiet_from is not None and row.quiet_until is not None else None
-    ways = {kind.value: frozenset(row.ways.get(kind, ())) for kind in Kind}
+    ways = {kind.value: frozenset(row.ways.get(kind, (Way.CONSOLE.value,) if kind in OF_FLEET else ())) for kind in Kind}
     return Choices(ways, quiet, row.quiet_rule == "drop", frozenset(row.urgent), row.zone, row.revision)
 
 
@@ -246,6 +254,37 @@ def notices_make(*, rows: Iterable[Happening], jobs: Mapping[int, Job], names: N
         if each and key in people and choices_for(people[key]).ways[kind]:
             made += _notices(people[key], kind, each, Discretion(sees[key], names))
     made.sort(key=lambda notice: notice.at)
+    _write(made, people, now, news)
+    return len(made)
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One thing that one person is to be told, of the fleet rather than of a step of a job."""
+
+    user: int
+    title: str
+    text: str
+    job: str = ""
+
+
+def notices_say(*, kind: Kind, words: Sequence[Word], now: datetime, news: News) -> int:
+    """Tell people something by the ways that each has chosen for its kind, in the caller's transaction. Returns how many notices that were."""
+    found = User.objects.filter(pk__in={word.user for word in words}, is_active=True).select_related("notice_choices")
+    people = {user.pk: user for user in found}
+    made = [
+        Notice(
+            user=people[word.user],
+            kind=kind,
+            at=now,
+            title=word.title[:TITLE_LENGTH],
+            text=word.text[:TEXT_LENGTH],
+            job=word.job,
+            in_console=Way.CONSOLE in choices_for(people[word.user]).ways[kind],
+        )
+        for word in words
+        if word.user in people and choices_for(people[word.user]).ways[kind]
+    ]
     _write(made, people, now, news)
     return len(made)
 

@@ -16,8 +16,8 @@ from gpufleet.core.live.news import News
 from gpufleet.core.prepared import Prepared, together
 from gpufleet.core.times import written
 from quotas.permissions import Access, Can, Grant, is_within
-from scheduler.models import Delivery, Happening, Job, JobFollow, NoticeChoices, Webhook, WebhookState
-from scheduler.notify.happenings import PAYLOAD_VERSION, TOLD
+from scheduler.models import Delivery, Happening, HookForm, Job, JobFollow, NoticeChoices, Webhook, WebhookState
+from scheduler.notify.happenings import PAYLOAD_VERSION, TOLD, slack_text
 from scheduler.selectors.discretion import Discretion, Names
 from scheduler.services.loop.story import Event
 from scheduler.services.notify.notices import KIND_OF, notices_make
@@ -124,7 +124,10 @@ def _deliveries(rows: Sequence[Happening], jobs: dict[int, Job], hooks: Sequence
 
 
 def delivery_of(hook: Webhook, *, event: str, kind: str, job: str, body: str, now: datetime, again_of: Delivery | None = None) -> Delivery:
+    """A message that is yet to be written. One that is sent again goes out as it was."""
     public = f"dl-{secrets.token_hex(12)}"
+    if hook.form == HookForm.SLACK and again_of is None:
+        body = json.dumps({"text": slack_text(json.loads(body))}, ensure_ascii=False, separators=(",", ":"))
     return Delivery(hook=hook, public_id=public, event=event, kind=kind, job=job, body=body, made_at=now, due_at=now, again_of=again_of)
 
 

@@ -21,8 +21,8 @@ from gpufleet.core.models import User
 from gpufleet.core.times import written
 from quotas.models import QuotaNode
 from quotas.permissions import Access
-from scheduler.models import Delivery, Webhook, WebhookState
-from scheduler.notify.happenings import PAYLOAD_VERSION, TEST, Happened
+from scheduler.models import Delivery, HookForm, Webhook, WebhookState
+from scheduler.notify.happenings import HOOK_KINDS, PAYLOAD_VERSION, TEST
 from scheduler.notify.outgoing import Refused, Rules, target_of
 from scheduler.selectors.webhooks import MANAGING, may_manage_hooks
 from scheduler.services.jobs.revisions import row_locked, unchanged_or_stale
@@ -53,10 +53,12 @@ def fingerprint_of(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()[:12]
 
 
-def hook_create(*, access: Access, node: QuotaNode, name: str, url: str, kinds: Sequence[str], reason: str = "", now: datetime) -> NewSecret:
+def hook_create(
+    *, access: Access, node: QuotaNode, name: str, url: str, kinds: Sequence[str], form: str = HookForm.JSON, reason: str = "", now: datetime
+) -> NewSecret:
     """A webhook for the jobs of a subtree. The secret is in the answer and nowhere else."""
     _must_manage(access, node)
-    faults = _faults(name, url, kinds, reason)
+    faults = _faults(name, url, kinds, reason) | _form_faults(form)
     with transaction.atomic():
         # Locked, so that two at once do not both find room.
         QuotaNode.objects.select_for_update().get(pk=node.pk)
@@ -70,6 +72,7 @@ def hook_create(*, access: Access, node: QuotaNode, name: str, url: str, kinds: 
             node=node,
             url=url.strip(),
             kinds=_ordered(kinds),
+            form=form,
             created_at=now,
             author=access.actor.user,
             author_name=access.actor.name,
@@ -87,6 +90,7 @@ def hook_change(
     name: str | None = None,
     url: str | None = None,
     kinds: Sequence[str] | None = None,
+    form: str | None = None,
     state: str | None = None,
     seen: int | None = None,
     reason: str = "",
@@ -106,8 +110,10 @@ def hook_change(
             faults.pop("url", None)  # what was allowed when it was typed in is looked at again when it is sent to
         if state is not None and state not in (WebhookState.ACTIVE, WebhookState.PAUSED):
             faults["state"] = ["active or paused is wanted."]
+        faults |= _form_faults(form if form is not None else hook.form)
         if faults:
             raise ValidationError(faults)
+        hook.form = form if form is not None else hook.form
         hook.name = name.strip() if name is not None else hook.name
         hook.url = url.strip() if url is not None else hook.url
         hook.kinds = _ordered(kinds) if kinds is not None else hook.kinds
@@ -115,7 +121,7 @@ def hook_change(
             hook.state, hook.disabled_at = state, None
             hook.failing_since = None if state == WebhookState.ACTIVE else hook.failing_since
         hook.revision += 1
-        hook.save(update_fields=["name", "url", "kinds", "state", "disabled_at", "failing_since", "revision"])
+        hook.save(update_fields=["name", "url", "kinds", "form", "state", "disabled_at", "failing_since", "revision"])
         _record(access, "webhook.update", hook, before=before, after=_facts(hook), reason=reason)
     return hook
 
@@ -140,7 +146,7 @@ def own_hook_save(*, access: Access, url: str, now: datetime, seen: int | None =
     user = access.actor.user
     if user is None:
         raise PermissionDenied
-    faults = _faults(OWN_NAME, url, list(Happened), "")
+    faults = _faults(OWN_NAME, url, list(HOOK_KINDS), "")
     if faults:
         raise ValidationError(faults)
     with transaction.atomic():
@@ -245,7 +251,7 @@ def _locked(hook: Webhook, seen: int | None) -> Webhook:
 
 
 def _ordered(kinds: Sequence[str]) -> list[str]:
-    return [kind.value for kind in Happened if kind in kinds]
+    return [kind.value for kind in HOOK_KINDS if kind in kinds]
 
 
 def _faults(name: str, url: str, kinds: Sequence[str], reason: str) -> dict[str, list[str]]:
@@ -256,16 +262,20 @@ def _faults(name: str, url: str, kinds: Sequence[str], reason: str) -> dict[str,
         target_of(url.strip(), Rules.of_settings())
     except Refused as refusal:
         found["url"] = [str(refusal)]
-    unknown = sorted(set(kinds) - set(Happened))
+    unknown = sorted(set(kinds) - set(HOOK_KINDS))
     if unknown or not kinds:
-        found["kinds"] = [f"Choose at least one of {', '.join(Happened)}."]
+        found["kinds"] = [f"Choose at least one of {', '.join(HOOK_KINDS)}."]
     if len(reason) > REASON_LENGTH or "\0" in reason:
         found["reason"] = [f"At most {REASON_LENGTH} characters."]
     return found
 
 
+def _form_faults(form: str) -> dict[str, list[str]]:
+    return {} if form in HookForm.values else {"form": [f"Choose {' or '.join(HookForm.values)}."]}
+
+
 def _facts(hook: Webhook) -> dict[str, Any]:
-    return {"name": hook.name, "address": address_told(hook.url), "kinds": hook.kinds, "state": hook.state}
+    return {"name": hook.name, "address": address_told(hook.url), "kinds": hook.kinds, "form": hook.form, "state": hook.state}
 
 
 def address_told(url: str) -> str:

@@ -1,0 +1,1 @@
+"""Alerts (UI-12): rules over figures of the fleet, who is told, and the log of what happened."""

@@ -1,0 +1,269 @@
+"""The round of the idle rules: episodes opened, gone on with and ended from readings, and the steps that policies say taken in time.
+
+A GPU without readings is not idle: then nothing opens, nothing is counted, and no step is taken. Late or doubled rounds are harmless.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+import numpy as np
+from django.db import transaction
+
+from dashboards.idle.detection import Idleness, idleness, lying_clusters
+from dashboards.idle.models import IdleEpisode, IdleStep, Stage, Waste
+from dashboards.idle.policies import Exempt, Rules, exempt_now, policies_read, steps_due
+from dashboards.idle.steps import Act, act_take
+from dashboards.signals import Window, activity_window
+from gpufleet.core.ids import public_ids
+from gpufleet.core.live.news import News
+from gpufleet.core.progress import turn_take
+from scheduler.models import HOLDING, Placement
+
+TURN = "idle"
+PACE = timedelta(seconds=50)  # beat asks each minute, give or take
+MINUTE = timedelta(minutes=1)
+# Of a round so much is counted at most: while the console was down nobody looked.
+MOST_COUNTED = timedelta(minutes=5)
+# What came before a reclaim must be told so long before it.
+BETWEEN_STEPS = timedelta(minutes=10)
+STAGE_ORDER = [stage.value for stage in Stage]
+
+
+@dataclass(slots=True)
+class Holding:
+    """What one attempt holds: its GPUs with shares, and since when."""
+
+    attempt: int
+    job: int
+    job_class: str
+    quota: int
+    path: str
+    owner: int | None
+    gpus: dict[int, int] = field(default_factory=dict)
+    since: dict[int, datetime] = field(default_factory=dict)
+    types: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def milli(self) -> int:
+        return sum(self.gpus.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """How idle a holding is: its idle GPUs, and those of them whose readings would open an episode."""
+
+    known: bool
+    opens: tuple[int, ...]
+    stays: tuple[int, ...]
+    empty: bool
+    activity: float
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    opened: int = 0
+    ended: int = 0
+    acted: int = 0
+    unknown: int = 0
+    lying: tuple[int, ...] = ()
+
+
+def idle_turn(*, now: datetime) -> Round | None:
+    """One round. None: another process just did it."""
+    with transaction.atomic():
+        if turn_take(name=TURN, now=now, at_least=PACE) is None:
+            return None
+    return idle_round(now=now)
+
+
+def idle_round(*, now: datetime) -> Round:
+    policies, exempt = policies_read(), exempt_now(now)
+    holdings, clusters = holdings_open()
+    watched = {key: rules for key, one in holdings.items() if (rules := policies.for_path(one.path)[1]).enabled and one.job_class in rules.classes}
+    longest = max((rules.window_minutes for rules in watched.values()), default=0)
+    episodes = {episode.attempt_id: episode for episode in IdleEpisode.objects.filter(ended_at__isnull=True).select_related("job", "quota", "owner")}
+    if not longest and not episodes:
+        return Round()
+    window = activity_window(minutes=max(longest, 5), now=now)
+    lying = _lying(window, holdings, clusters)
+    judged = {key: _judge(holdings[key], found, now, rules, lying, clusters) for key, rules, found in _idleness(window, watched)}
+    return _write(holdings, watched, judged, episodes, exempt, tuple(sorted(lying)), now)
+
+
+def holdings_open() -> tuple[dict[int, Holding], dict[int, int]]:
+    """What every attempt holds now, and the cluster of each held GPU. One query."""
+    rows = Placement.objects.filter(until__isnull=True, gpu__isnull=False, job__state__in=HOLDING).values_list(
+        "attempt_id",
+        "job_id",
+        "job__job_class",
+        "job__quota_id",
+        "job__quota__path",
+        "job__owner_id",
+        "gpu_id",
+        "gpu_milli",
+        "since",
+        "gpu__gpu_type_id",
+        "node__cluster_id",
+    )
+    found: dict[int, Holding] = {}
+    clusters: dict[int, int] = {}
+    for attempt, job, job_class, quota, path, owner, gpu, milli, since, gpu_type, cluster in rows:
+        one = found.get(attempt)
+        if one is None:
+            one = found[attempt] = Holding(attempt, job, job_class, quota, path, owner)
+        one.gpus[gpu] = one.gpus.get(gpu, 0) + milli
+        one.since[gpu] = max(since, one.since.get(gpu, since))
+        one.types[gpu] = gpu_type
+        clusters[gpu] = cluster
+    return found, clusters
+
+
+def _lying(window: Window, holdings: Mapping[int, Holding], clusters: Mapping[int, int]) -> set[int]:
+    held = [(gpu, clusters[gpu], one.job) for one in holdings.values() for gpu in one.gpus]
+    gpus, of_cluster, jobs = np.array(held, np.int64).reshape(-1, 3).T
+    return lying_clusters(window, gpus=gpus, clusters=of_cluster, jobs=jobs)
+
+
+def _idleness(window: Window, watched: Mapping[int, Rules]) -> Iterable[tuple[int, Rules, tuple[Window, Idleness]]]:
+    """Each watched attempt with what its own policy's window says. Policies that ask the same are answered once."""
+    made: dict[tuple[int, int], tuple[Window, Idleness]] = {}
+    for key, rules in watched.items():
+        asked = (rules.window_minutes, rules.threshold_percent)
+        if asked not in made:
+            part = window.last(rules.window_minutes)
+            made[asked] = part, idleness(part, threshold_percent=rules.threshold_percent)
+        yield key, rules, made[asked]
+
+
+def _judge(one: Holding, seen: tuple[Window, Idleness], now: datetime, rules: Rules, lying: set[int], clusters: Mapping[int, int]) -> Found:
+    window, idle = seen
+    keys = sorted(one.gpus)
+    rows = [(key, row) for key, row in zip(keys, window.places(keys).tolist(), strict=True) if row >= 0 and clusters[key] not in lying]
+    known = [(key, row) for key, row in rows if idle.known[row]]
+    start = now - MINUTE * rules.window_minutes
+    stays = tuple(key for key, row in known if idle.stays[row])
+    opens = tuple(key for key, row in known if idle.opens[row] and one.since[key] <= start)
+    low = [row for key, row in known if key in set(stays)]
+    return Found(
+        known=len(known) == len(keys),
+        opens=opens,
+        stays=stays,
+        empty=bool(low) and all(idle.empty[row] for row in low),
+        activity=float(np.mean(idle.mean[low])) if low else 0.0,
+    )
+
+
+def _write(
+    holdings: Mapping[int, Holding],
+    watched: Mapping[int, Rules],
+    judged: Mapping[int, Found],
+    episodes: Mapping[int, IdleEpisode],
+    exempt: Exempt,
+    lying: tuple[int, ...],
+    now: datetime,
+) -> Round:
+    news = News()
+    acts: list[Act] = []
+    ended = acted = 0
+    unknown = sum(not found.known for found in judged.values())
+    with transaction.atomic():
+        fresh = [key for key, found in judged.items() if key not in episodes and found.opens]
+        made = _open(fresh, holdings, watched, judged, now)
+        for attempt, episode in episodes.items():
+            found = judged.get(attempt)
+            if attempt not in holdings:
+                end_episode(episode, "The job left its GPUs.", now)
+                ended += 1
+            elif found is None:
+                end_episode(episode, "The policy no longer watches it.", now)
+                ended += 1
+            elif found.stays:
+                _go_on(episode, holdings[attempt], found, now)
+            elif found.known:
+                end_episode(episode, "The GPUs compute again.", now)
+                ended += 1
+        for episode in (*episodes.values(), *made):
+            found, rules = judged.get(episode.attempt_id), watched.get(episode.attempt_id)
+            if episode.ended_at is None and found is not None and rules is not None and found.stays:
+                acts += _due(episode, rules, exempt, now)
+        if made or ended:
+            news.add("overview", 1)
+            news.publish()
+    for act in acts:
+        acted += act_take(act=act, now=now)
+    return Round(len(made), ended, acted, unknown, lying)
+
+
+def _open(
+    keys: Sequence[int], holdings: Mapping[int, Holding], watched: Mapping[int, Rules], judged: Mapping[int, Found], now: datetime
+) -> list[IdleEpisode]:
+    made = []
+    for key, public in zip(keys, public_ids("e", len(keys)) if keys else (), strict=True):
+        one, found, rules = holdings[key], judged[key], watched[key]
+        started = now - MINUTE * rules.window_minutes
+        milli = sum(one.gpus[gpu] for gpu in found.opens)
+        made.append(
+            IdleEpisode(
+                public_id=public,
+                job_id=one.job,
+                attempt_id=one.attempt,
+                quota_id=one.quota,
+                owner_id=one.owner,
+                gpu_type=one.types[found.opens[0]],
+                waste=Waste.EMPTY if found.empty else Waste.LOW,
+                gpus=list(found.opens),
+                held_milli=one.milli,
+                idle_milli=milli,
+                activity_centi=round(found.activity * 100),
+                started_at=started,
+                seen_at=now,
+                wasted_milli_millis=milli * rules.window_minutes * 60_000,
+                stage_at=now,
+            )
+        )
+    IdleEpisode.objects.bulk_create(made)
+    IdleStep.objects.bulk_create(
+        IdleStep(episode=episode, at=now, kind="opened", text=f"{len(episode.gpus)} of its GPUs have been idle since {episode.started_at:%H:%M} UTC.")
+        for episode in made
+    )
+    return made
+
+
+def _go_on(episode: IdleEpisode, one: Holding, found: Found, now: datetime) -> None:
+    # What was idle at the last round has been so until now. Nobody looked at more than a few minutes.
+    gone = min(now - episode.seen_at, MOST_COUNTED)
+    episode.wasted_milli_millis += episode.idle_milli * max(0, int(gone / timedelta(milliseconds=1)))
+    episode.gpus = list(found.stays)
+    episode.idle_milli = sum(one.gpus[gpu] for gpu in found.stays)
+    episode.held_milli = one.milli
+    episode.waste = Waste.EMPTY if found.empty else Waste.LOW
+    episode.activity_centi = round(found.activity * 100)
+    episode.seen_at = now
+    episode.save(update_fields=["wasted_milli_millis", "gpus", "idle_milli", "held_milli", "waste", "activity_centi", "seen_at"])
+
+
+def end_episode(episode: IdleEpisode, reason: str, now: datetime) -> None:
+    """It is over. What lies between the last reading and now is not counted."""
+    episode.ended_at, episode.end_reason = max(now, episode.started_at), reason
+    if episode.stage == Stage.RECLAIMING:
+        episode.stage, episode.stage_at, episode.reclaimed_at = Stage.RECLAIMED, now, now
+    episode.save(update_fields=["ended_at", "end_reason", "stage", "stage_at", "reclaimed_at"])
+    IdleStep.objects.create(episode=episode, at=now, kind="ended", text=reason)
+
+
+def _due(episode: IdleEpisode, rules: Rules, exempt: Exempt, now: datetime) -> list[Act]:
+    """The next step of an episode, where its time has come: one a round, so that each is told before the next is taken."""
+    if exempt.covers(episode.job_id, episode.quota.path if episode.pk else "") or not rules.acts_at(now):
+        return []
+    if episode.snoozed_until is not None and episode.snoozed_until > now:
+        return []
+    reached = STAGE_ORDER.index(episode.stage)
+    for name in steps_due(rules, now - episode.started_at):
+        stage = {"notify": Stage.NOTIFIED, "warn": Stage.WARNED, "warn_again": Stage.WARNED_AGAIN, "reclaim": Stage.RECLAIMING}[name]
+        if STAGE_ORDER.index(stage) <= reached:
+            continue
+        if stage == Stage.RECLAIMING and (reached < STAGE_ORDER.index(Stage.WARNED) or now - episode.stage_at < BETWEEN_STEPS):
+            return []
+        return [Act(episode.pk, stage, hold=rules.hold_after, reclaim_after=rules.reclaim_minutes)]
+    return []

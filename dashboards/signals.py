@@ -1,0 +1,73 @@
+"""What GPUs did over the last minutes, as one matrix: the only way in which idle, health and straggler rules read telemetry.
+
+A minute without a reading is NaN. A GPU whose source is stale is not `fresh`, and no rule may act on it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dashboards.models import TelemetryFrame, TelemetryMinute
+from dashboards.selectors import FRESH
+from dashboards.telemetry.frames import MINUTE, minute_of, sums_of
+
+Floats = NDArray[np.float64]
+Whole = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+# The newest minute may still be written to.
+SETTLED = timedelta(seconds=4)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Percent by GPU and minute, the oldest minute first. `gpus` are primary keys in ascending order."""
+
+    gpus: Whole
+    fresh: Mask
+    sm: Floats
+    memory: Floats
+
+    @property
+    def minutes(self) -> int:
+        return int(self.sm.shape[1])
+
+    def places(self, keys: Sequence[int] | Whole) -> Whole:
+        """Rows of these GPUs; -1 for those that no source has read."""
+        wanted = np.asarray(keys, np.int64)
+        if not len(self.gpus):
+            return np.full(len(wanted), -1, np.int64)
+        found = np.minimum(np.searchsorted(self.gpus, wanted), len(self.gpus) - 1)
+        return np.where(self.gpus[found] == wanted, found, -1)
+
+    def last(self, minutes: int) -> "Window":
+        """The newest part of it."""
+        return Window(self.gpus, self.fresh, self.sm[:, -minutes:], self.memory[:, -minutes:])
+
+
+def activity_window(*, minutes: int, now: datetime) -> Window:
+    """The last whole minutes of every GPU that some source reads. Two queries."""
+    end = minute_of(now - SETTLED)
+    start = end - MINUTE * minutes
+    newest = dict(TelemetryFrame.objects.values_list("cluster_id", "at"))
+    rows = list(TelemetryMinute.objects.filter(at__gte=start, at__lt=end).order_by("cluster_id", "at"))
+    if not rows:
+        empty = np.zeros((0, minutes))
+        return Window(np.zeros(0, np.int64), np.zeros(0, np.bool_), empty, empty)
+    parts = [(row, sums_of(row)) for row in rows]
+    gpus = np.unique(np.concatenate([sums.gpus for _, sums in parts])).astype(np.int64)
+    sm, memory = np.full((len(gpus), minutes), np.nan), np.full((len(gpus), minutes), np.nan)
+    fresh = np.zeros(len(gpus), np.bool_)
+    for row, sums in parts:
+        place, column = np.searchsorted(gpus, sums.gpus), (row.at - start) // MINUTE
+        sm[place, column] = _means(sums.sm_sum, sums.sm_read)
+        memory[place, column] = _means(sums.memory_sum, sums.memory_read)
+        at = newest.get(row.cluster_id)
+        fresh[place] = at is not None and abs(now - at) <= FRESH
+    return Window(gpus, fresh, sm, memory)
+
+
+def _means(total: NDArray[np.uint32], count: NDArray[np.uint32]) -> Floats:
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)

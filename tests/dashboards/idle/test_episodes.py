@@ -1,0 +1,278 @@
+"""Idle episodes: what opens one, what ends one, what is done about it, and what must never count as idle."""
+
+from datetime import timedelta
+
+import numpy as np
+import pytest
+from django.core.exceptions import PermissionDenied, ValidationError
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dashboards.idle.detection import idleness
+from dashboards.idle.episodes import idle_round
+from dashboards.idle.models import IdleEpisode, IdlePolicy, Stage
+from dashboards.idle.policies import Rules, exemption_create, policy_save, rules_faults, steps_due
+from dashboards.idle.steps import episode_notify, episode_reclaim, episode_snooze
+from dashboards.idle.winning import won_back_follow
+from dashboards.models import ActivityEntry
+from dashboards.signals import Window
+from gpufleet.core.faults import Conflict
+from gpufleet.core.models import AuditEntry
+from scheduler.models import Delivery, Job, JobState, Notice, Order, OrderKind
+from tests import builders
+from tests.builders import NOON
+from tests.dashboards.signals import watched
+from tests.dashboards.worlds import gpus_of
+from tests.personas import Personas
+
+pytestmark = pytest.mark.django_db
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture
+def gang(personas: Personas):
+    """A job that holds four GPUs since the morning; its team has a policy that reclaims after an hour."""
+    team = builders.quota("nlp", parent=builders.quota("research", parent=builders.quota()))
+    owner = builders.person("ada")
+    job = builders.job(state=JobState.RUNNING, on=team, owner=owner, gpus_milli=4000)
+    gpus = gpus_of(builders.node(gpus=4))
+    for gpu in gpus:
+        builders.placement(job, gpu, since=NOON - timedelta(hours=5))
+    return job, gpus
+
+
+def policy(node, **fields):
+    return IdlePolicy.objects.create(node=node, **({"classes": ["batch", "interactive"], "notify_minutes": 20} | fields))
+
+
+def look(gpus, figures, *, at=NOON, **more):
+    watched(dict(zip(gpus, figures, strict=True)), until=at, **more)
+    return idle_round(now=at)
+
+
+def test_only_the_idle_gpus_of_a_gang_count(gang):
+    job, gpus = gang
+
+    look(gpus, [90, 1, 0, 85])
+
+    episode = IdleEpisode.objects.get()
+    assert (episode.job, episode.idle_milli, episode.held_milli) == (job, 2000, 4000)
+    assert episode.gpus == [gpus[1].pk, gpus[2].pk]
+    assert episode.started_at == NOON - 20 * MINUTE
+    assert episode.wasted_milli_millis == 2000 * 20 * 60_000
+
+
+def test_an_allocation_without_a_process_is_the_worst_waste_and_is_told_apart(gang):
+    _, gpus = gang
+
+    look(gpus, [0, 0, 0, 0], memory=0)
+
+    assert IdleEpisode.objects.get().waste == "empty"
+
+
+def test_a_short_burst_neither_hides_an_episode_nor_ends_one(gang):
+    _, gpus = gang
+    burst = [0] * 24 + [80] + [0] * 5
+    look(gpus, [burst] * 4)
+    assert IdleEpisode.objects.count() == 1
+
+    look(gpus, [[*burst[5:], 95, 95, 0, 0, 0]] * 4, at=NOON + 5 * MINUTE)
+
+    episode = IdleEpisode.objects.get()
+    assert episode.ended_at is None
+    assert episode.wasted_milli_millis == 4000 * 25 * 60_000
+
+
+def test_work_ends_an_episode_and_the_owner_is_left_alone(gang):
+    job, gpus = gang
+    policy(job.quota)
+    look(gpus, [0] * 4)
+
+    look(gpus, [80] * 4, at=NOON + 30 * MINUTE)
+
+    episode = IdleEpisode.objects.get()
+    assert episode.ended_at == NOON + 30 * MINUTE
+    assert episode.end_reason == "The GPUs compute again."
+
+
+@pytest.mark.parametrize("figures", [[None] * 30, [None] * 10 + [0] * 20, [0] * 15 + [None] * 15], ids=["none", "late", "gone"])
+def test_what_was_not_read_is_not_idle(gang, figures):
+    job, gpus = gang
+    policy(job.quota, window_minutes=30)
+
+    found = look(gpus, [figures] * 4)
+
+    assert IdleEpisode.objects.count() == 0
+    assert found.unknown == 1
+
+
+def test_a_stale_source_marks_nobody_idle_and_reclaims_nothing(gang):
+    job, gpus = gang
+    policy(job.quota, notify_minutes=0, warn_minutes=0, reclaim_minutes=20)
+    look(gpus, [0] * 4)
+    wasted = IdleEpisode.objects.get().wasted_milli_millis
+
+    for later in (5, 15, 25, 90):  # nothing is read any more
+        idle_round(now=NOON + later * MINUTE)
+
+    episode = IdleEpisode.objects.get()
+    assert (episode.ended_at, episode.wasted_milli_millis) == (None, wasted)
+    assert episode.stage == Stage.NOTIFIED
+    assert Job.objects.get(pk=job.pk).state == JobState.RUNNING
+
+
+def test_a_source_that_reads_zero_everywhere_is_not_believed():
+    team = builders.quota("nlp", parent=builders.quota())
+    nodes = [builders.node(gpus=8) for _ in range(3)]
+    for node in nodes:
+        job = builders.job(state=JobState.RUNNING, on=team, gpus_milli=8000)
+        for gpu in gpus_of(node):
+            builders.placement(job, gpu, since=NOON - timedelta(hours=5))
+    gpus = [gpu for node in nodes for gpu in gpus_of(node)]
+
+    found = look(gpus, [0] * 24)
+    assert IdleEpisode.objects.count() == 0
+    assert len(found.lying) == 1
+
+    look(gpus, [0] * 16 + [70] * 8, at=NOON + MINUTE)
+    assert IdleEpisode.objects.count() == 2
+
+
+def test_a_fresh_allocation_has_its_window_first(gang):
+    job, gpus = gang
+    job.placements.update(since=NOON - 10 * MINUTE)
+
+    look(gpus, [0] * 4)
+
+    assert IdleEpisode.objects.count() == 0
+
+
+def test_the_policy_of_the_nearest_node_notifies_warns_and_reclaims_in_turn(gang):
+    job, gpus = gang
+    builders.webhook(job.quota.parent, kinds=["idle.notified", "idle.warned", "idle.reclaimed"])
+    policy(job.quota.parent, enabled=False)
+    policy(job.quota, notify_minutes=20, warn_minutes=30, warn_again_minutes=45, reclaim_minutes=60)
+    stages = []
+    for minute in range(0, 60, 2):
+        look(gpus, [0] * 4, at=NOON + minute * MINUTE)
+        stage = IdleEpisode.objects.get().stage
+        if not stages or stages[-1][1] != stage:
+            stages.append((minute, stage))
+
+    assert stages == [(0, "notified"), (10, "warned"), (26, "warned_again"), (40, "reclaiming")]
+    fresh = Job.objects.get(pk=job.pk)
+    assert fresh.state == JobState.CHECKPOINTING
+    assert Order.objects.get(attempt__job=job).kind == OrderKind.SIGNAL  # it saves its work first
+    assert fresh.attempts.get().stop_to == JobState.PREEMPTED
+    assert [notice.kind for notice in Notice.objects.filter(user=job.owner)] == ["idle"] * 4
+    assert list(Delivery.objects.order_by("pk").values_list("kind", flat=True)) == ["idle.notified", "idle.warned", "idle.warned", "idle.reclaimed"]
+    assert ActivityEntry.objects.filter(path=job.quota.path).count() == 4
+    assert list(AuditEntry.objects.filter(object_kind="idle_episode").values_list("action", flat=True).order_by("pk"))[-1] == "idle.reclaiming"
+
+
+def test_outside_of_working_hours_nothing_is_done(gang):
+    job, gpus = gang
+    policy(job.quota, notify_minutes=0, hours_from=8 * 60, hours_until=12 * 60)
+
+    look(gpus, [0] * 4)
+    assert IdleEpisode.objects.get().stage == Stage.OPEN
+
+    look(gpus, [0] * 4, at=NOON + timedelta(hours=20))
+    assert IdleEpisode.objects.get().stage == Stage.NOTIFIED
+
+
+def test_an_exemption_keeps_policies_off_until_it_expires(gang, personas: Personas):
+    job, gpus = gang
+    policy(job.quota, notify_minutes=0)
+    access = personas.access("superuser")
+    with pytest.raises(ValidationError):
+        exemption_create(access=access, node=job.quota, reason=" ", until=NOON + timedelta(days=400), now=NOON)
+    exemption_create(access=access, node=job.quota.parent, reason="Hardware debugging.", until=NOON + timedelta(hours=1), now=NOON)
+
+    look(gpus, [0] * 4)
+    assert IdleEpisode.objects.get().stage == Stage.OPEN
+
+    look(gpus, [0] * 4, at=NOON + 61 * MINUTE)
+    assert IdleEpisode.objects.get().stage == Stage.NOTIFIED
+
+
+def test_an_owner_snoozes_twice_and_then_asks(gang):
+    job, gpus = gang
+    policy(job.quota, notify_minutes=0)
+    builders.role(job.owner, "submitter", job.quota)
+    from quotas.permissions import access_for_user
+
+    access = access_for_user(job.owner)
+    watched(dict.fromkeys(gpus, 0), until=NOON - MINUTE)
+    IdlePolicy.objects.update(notify_minutes=None)
+    idle_round(now=NOON - MINUTE)
+    IdlePolicy.objects.update(notify_minutes=0)
+    episode = IdleEpisode.objects.get()
+    for _ in range(2):
+        episode_snooze(access=access, episode=episode, hours=1, reason="Debugging.", now=NOON)
+    with pytest.raises(Conflict):
+        episode_snooze(access=access, episode=episode, hours=1, reason="Debugging.", now=NOON)
+
+    look(gpus, [0] * 4, at=NOON)
+
+    assert IdleEpisode.objects.get().stage == Stage.OPEN
+    with pytest.raises(PermissionDenied):
+        episode_reclaim(access=access, episode=episode, reason="Mine", now=NOON)
+
+
+def test_a_person_notifies_and_reclaims_and_what_was_won_is_measured(gang, personas: Personas):
+    job, gpus = gang
+    access = personas.access("superuser")
+    policy(job.quota, notify_minutes=None)
+    look(gpus, [0] * 4)
+    episode = episode_notify(access=access, episode=IdleEpisode.objects.get(), text="Please look.", now=NOON)
+    assert episode.stage == Stage.NOTIFIED
+    with pytest.raises(ValidationError):
+        episode_reclaim(access=access, episode=episode, reason="", now=NOON)
+
+    episode_reclaim(access=access, episode=episode, reason="Others wait.", hold=True, now=NOON)
+    with pytest.raises(Conflict):
+        episode_reclaim(access=access, episode=episode, reason="Others wait.", now=NOON)
+    assert Job.objects.get(pk=job.pk).held_at is not None
+    job.placements.update(until=NOON + MINUTE)
+    look(gpus, [0] * 4, at=NOON + 2 * MINUTE)
+    other = builders.job("other", state=JobState.RUNNING, on=job.quota)
+    for gpu in gpus[:3]:
+        builders.placement(other, gpu, since=NOON + 12 * MINUTE)
+    won_back_follow(now=NOON + 72 * MINUTE)
+
+    ended = IdleEpisode.objects.get()
+    assert (ended.stage, ended.end_reason) == (Stage.RECLAIMED, "The job left its GPUs.")
+    assert ended.won_milli_millis == 3000 * 3_600_000
+
+
+def test_a_policy_is_stated_changed_and_audited(gang, personas: Personas):
+    job, _ = gang
+    access = personas.access("superuser")
+    policy_save(access=access, node=job.quota, values={"reclaim_minutes": 120}, reason="Test", now=NOON, revision=0)
+    with pytest.raises(Conflict):
+        policy_save(access=access, node=job.quota, values={"reclaim_minutes": 240}, reason="Test", now=NOON, revision=0)
+    with pytest.raises(PermissionDenied):
+        policy_save(access=personas.access("team_lead"), node=job.quota, values={}, reason="Test", now=NOON)
+
+    assert AuditEntry.objects.get(action="idle.policy").after["reclaim_minutes"] == 120
+    assert rules_faults(Rules(warn_minutes=10, notify_minutes=20)).keys() == {"warn_minutes"}
+    assert "reclaim_minutes" in rules_faults(Rules(warn_minutes=None, warn_again_minutes=None, reclaim_minutes=100))
+
+
+@given(st.lists(st.one_of(st.none(), st.integers(0, 100)), min_size=1, max_size=60), st.integers(1, 50))
+def test_nothing_but_readings_below_the_threshold_makes_a_gpu_idle(figures, threshold):
+    row = np.array([[np.nan if value is None else float(value) for value in figures]])
+    found = idleness(Window(np.array([1]), np.array([True]), row, row), threshold_percent=threshold)
+    read = [value for value in figures if value is not None]
+    low = sum(value < threshold for value in read)
+
+    assert bool(found.opens[0]) == (len(read) >= 0.8 * len(figures) and bool(read) and low >= 0.9 * len(read))
+    assert not found.opens[0] or found.stays[0]
+    stale = idleness(Window(np.array([1]), np.array([False]), row, row), threshold_percent=threshold)
+    assert not stale.opens[0] and not stale.known[0]
+
+
+def test_steps_fall_due_in_order():
+    rules = Rules(notify_minutes=10, warn_minutes=20, warn_again_minutes=30, reclaim_minutes=40)
+    assert [len(steps_due(rules, timedelta(minutes=at))) for at in (5, 10, 25, 39, 41)] == [0, 1, 2, 3, 4]
