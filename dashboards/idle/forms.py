@@ -10,7 +10,6 @@ from quotas.forms import NodeChoiceField
 from quotas.models import QuotaNode
 from scheduler.models import JobClass
 
-MINUTES = {"min_value": 0, "required": False}
 TIME_FORM = "%H:%M"
 
 
@@ -50,10 +49,10 @@ class PolicyForm(forms.Form):
         min_value=5, max_value=1440, label="Window, minutes", help_text="A GPU is idle when 90% of these minutes are."
     )
     classes = forms.MultipleChoiceField(choices=JobClass.choices, widget=forms.CheckboxSelectMultiple, label="Job classes")
-    notify_minutes = forms.IntegerField(**MINUTES, label="Notify after, minutes")
-    warn_minutes = forms.IntegerField(**MINUTES, label="Warn after, minutes")
-    warn_again_minutes = forms.IntegerField(**MINUTES, label="Warn again after, minutes")
-    reclaim_minutes = forms.IntegerField(**MINUTES, label="Reclaim after, minutes", help_text="Empty: never. The job saves its work first.")
+    notify_minutes = forms.IntegerField(min_value=0, required=False, label="Notify after, minutes")
+    warn_minutes = forms.IntegerField(min_value=0, required=False, label="Warn after, minutes")
+    warn_again_minutes = forms.IntegerField(min_value=0, required=False, label="Warn again after, minutes")
+    reclaim_minutes = forms.IntegerField(min_value=0, required=False, label="Reclaim after, minutes", help_text="Empty: never. The job saves its work first.")
     hold_after = forms.BooleanField(required=False, label="Hold reclaimed jobs until someone releases them")
     weekdays = forms.MultipleChoiceField(
         choices=list(enumerate(WEEKDAYS)), widget=forms.CheckboxSelectMultiple, required=False, label="Act on", help_text="None: on all days."

@@ -101,7 +101,8 @@ def policy_save(*, access: Access, node: QuotaNode, values: Mapping[str, Any], r
         if revision is not None and revision != present:
             raise Stale("The policy was changed meanwhile. Read it again, then decide.", present)
         base = rules_of(row) if row else policies_read().for_path(node.path)[1]
-        rules = replace(base, **{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+        stated: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+        rules = replace(base, **stated)
         if faults := rules_faults(rules, reason):
             raise ValidationError(faults)
         before = _facts(base) if row else None
@@ -110,8 +111,16 @@ def policy_save(*, access: Access, node: QuotaNode, values: Mapping[str, Any], r
             setattr(row, name, value)
         row.revision, row.changed_at = row.revision + 1, now
         row.save()
-        facts = {"before": before, "after": _facts(rules), "reason": reason.strip(), "quota": node}
-        audit_record(actor=access.actor, action="idle.policy", kind="quota", object_id=node.public_id, **facts)
+        audit_record(
+            actor=access.actor,
+            action="idle.policy",
+            kind="quota",
+            object_id=node.public_id,
+            before=before,
+            after=_facts(rules),
+            reason=reason.strip(),
+            quota=node,
+        )
     return row
 
 

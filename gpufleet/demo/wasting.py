@@ -36,8 +36,8 @@ def wasting_seed(*, seed: int, now: datetime) -> int:
         held[attempt].append((gpu, milli, gpu_type))
     drawn = [(one, held[one.pk]) for one in attempts if held[one.pk] and rng.random() < 0.8]
     episodes, steps = [], []
-    for (attempt, seats), public in zip(drawn, public_ids("e", len(drawn)) if drawn else (), strict=True):
-        episode = _episode(attempt, seats, public, rng)
+    for (run, seats), public in zip(drawn, public_ids("e", len(drawn)) if drawn else (), strict=True):
+        episode = _episode(run, seats, public, rng)
         episodes.append(episode)
         steps += _steps(episode)
     IdleEpisode.objects.bulk_create(episodes, batch_size=500)
