@@ -649,7 +649,7 @@ API = [
     ),
     Expect("DELETE", "api/v1/idle/policies/{quota_id}", POLICIES, lambda w: {"quota_id": w.idle_policy.node.public_id}, tokens=HOOKING),
     Expect("GET", "api/v1/idle/exemptions", SEES, tokens=ALL_SCOPES),
-    Expect("POST", "api/v1/idle/exemptions", POLICIES, data=lambda w: _exemption_json(w) | {"quota": w.team.path}, tokens=HOOKING),
+    Expect("POST", "api/v1/idle/exemptions", POLICIES, data=lambda w: {"quota": w.team.path, "days": 7, "reason": "Test"}, tokens=HOOKING),
     Expect("DELETE", "api/v1/idle/exemptions/{exemption_id}", POLICIES, lambda w: {"exemption_id": w.exemption.public_id}, tokens=HOOKING),
     Expect("GET", "api/v1/idle/{episode_id}", SEES, lambda w: {"episode_id": w.episode.public_id}, tokens=ALL_SCOPES),
     Expect("POST", "api/v1/idle/{episode_id}/notify", IDLE, lambda w: {"episode_id": w.episode.public_id}, data=_reason, tokens=STEERING),

@@ -1,6 +1,6 @@
 """Idle episodes and their policies over HTTP."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -184,7 +184,7 @@ class ExemptionIn(Taken):
 
     quota: str | None = Field(None, max_length=500, description="Path of a node: all below it is exempt.")
     job: str | None = Field(None, max_length=24, description="Id of a job.")
-    until: datetime = Field(description="Until when, at most 180 days ahead.")
+    days: int = Field(ge=1, le=180, description="How long it holds, in days.")
     reason: str = Field(max_length=300, json_schema_extra={"minLength": 1, "pattern": r"\S"})
 
 
@@ -269,7 +269,10 @@ def idle_exemption_create(request: HttpRequest, body: ExemptionIn) -> HttpRespon
     if body.quota and node is None:
         raise ValidationError({"quota": [f"There is no node {body.quota} that you may see."]})
     job = job_for(access, body.job) if body.job else None
-    answer = answered(_exemption(exemption_create(access=access, node=node, job=job, reason=body.reason, until=body.until, now=now())))
+    moment = now()
+    until = moment + timedelta(days=body.days)
+    made = exemption_create(access=access, node=node, job=job, reason=body.reason, until=until, now=moment)
+    answer = answered(_exemption(made))
     answer.status_code = 201
     return answer
 

@@ -52,7 +52,9 @@ class PolicyForm(forms.Form):
     notify_minutes = forms.IntegerField(min_value=0, required=False, label="Notify after, minutes")
     warn_minutes = forms.IntegerField(min_value=0, required=False, label="Warn after, minutes")
     warn_again_minutes = forms.IntegerField(min_value=0, required=False, label="Warn again after, minutes")
-    reclaim_minutes = forms.IntegerField(min_value=0, required=False, label="Reclaim after, minutes", help_text="Empty: never. The job saves its work first.")
+    reclaim_minutes = forms.IntegerField(
+        min_value=0, required=False, label="Reclaim after, minutes", help_text="Empty: never. The job saves its work first."
+    )
     hold_after = forms.BooleanField(required=False, label="Hold reclaimed jobs until someone releases them")
     weekdays = forms.MultipleChoiceField(
         choices=list(enumerate(WEEKDAYS)), widget=forms.CheckboxSelectMultiple, required=False, label="Act on", help_text="None: on all days."
