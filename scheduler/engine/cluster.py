@@ -310,7 +310,7 @@ class Cluster:
             parts = tuple(Part(gpu, charges[profile], "mig", "", profile, start) for gpu, profile, start in worker.mig)
         elif worker.share_milli is not None:
             trust = self.trust_of(work)
-            parts = tuple(Part(gpu, worker.share_milli, work.kind.sharing, trust) for gpu in bits_of(worker.gpus))
+            parts = tuple(Part(gpu, worker.share_milli, work.kind.sharing, trust, memory=role.memory_mib or 0) for gpu in bits_of(worker.gpus))
         if parts:
             return Seat(worker.role, worker.index, node, 0, role.cpus, role.host_memory_mib, sum(part.milli for part in parts), parts)
         return Seat(worker.role, worker.index, node, worker.gpus, role.cpus, role.host_memory_mib, role.gpus * 1000)

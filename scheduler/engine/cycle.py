@@ -86,6 +86,8 @@ def settled(scenario: Scenario, kept: Kept | None = None, *, tells: bool = True,
     cycle.tells = tells
     runs = [run for name, run in RUNS.items() if name in scenario.settings.passes and name != "grow"]
     _settle(cycle, runs)
+    if "shrink" in scenario.settings.passes and cycle.cluster.forms.elastic:
+        shrink.give_own(cycle)
     return cycle
 
 

@@ -26,6 +26,7 @@ class Part(NamedTuple):
     trust: str
     profile: str = ""
     start: int = 0
+    memory: int = 0  # MiB of the GPU, where that was requested
 
 
 class Seat(NamedTuple):
@@ -54,6 +55,7 @@ class Split(NamedTuple):
     tenants: int = 0
     instances: tuple[Instance, ...] = ()
     taken: tuple[Instance, ...] = ()
+    memory: int = 0  # MiB of the GPU that its tenants requested
 
     @property
     def empty(self) -> bool:
@@ -521,8 +523,8 @@ def joined(split: Split | None, part: Part) -> Split:
         taken = tuple(sorted((*(split.taken if split else ()), instance)))
         return Split("mig", instances=instances, taken=taken, tenants=len(taken))
     if split is None:
-        return Split(part.mode, part.trust, part.milli, 1)
-    return split._replace(used=split.used + part.milli, tenants=split.tenants + 1)
+        return Split(part.mode, part.trust, part.milli, 1, memory=part.memory)
+    return split._replace(used=split.used + part.milli, tenants=split.tenants + 1, memory=split.memory + part.memory)
 
 
 def left(split: Split, part: Part) -> Split | None:
@@ -533,4 +535,4 @@ def left(split: Split, part: Part) -> Split | None:
         return split._replace(taken=tuple(taken), tenants=len(taken))
     if split.tenants == 1:
         return None
-    return split._replace(used=split.used - part.milli, tenants=split.tenants - 1)
+    return split._replace(used=split.used - part.milli, tenants=split.tenants - 1, memory=split.memory - part.memory)

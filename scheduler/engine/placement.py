@@ -383,7 +383,7 @@ class Placer:
         return {
             node
             for (node, _), split in splits.items()
-            if split.mode == mode and split.trust == trust and split.used + part_milli(role, nodes[node].gpu_memory_mib) <= 1000
+            if split.mode == mode and split.trust == trust and has_room(split, role, nodes[node].gpu_memory_mib)
         }
 
     def _offer(self, node: int, role: Role) -> Offer | None:
@@ -422,10 +422,7 @@ class Placer:
         if kind.sharing == "mig":
             options = self._instances_on(node, role)
         else:
-            milli = part_milli(role, self.grid.nodes[node].gpu_memory_mib)
-            trust = self.cluster.trust_of(self.work)
-            if milli <= 1000:
-                options = self._shares_on(node, milli, trust)
+            options = self._shares_on(node, role, self.cluster.trust_of(self.work))
         if len(options) < role.devices:
             return None
         options.sort(key=lambda option: (option[0], option[1].gpu))
@@ -456,17 +453,21 @@ class Placer:
         now = self.view.splits.get((node, gpu))
         return mode != "mig" or now is None or set(later.taken) <= set(now.taken) <= set(later.instances)
 
-    def _shares_on(self, node: int, milli: int, trust: str) -> list[tuple[tuple[int, ...], Part]]:
+    def _shares_on(self, node: int, role: Role, trust: str) -> list[tuple[tuple[int, ...], Part]]:
         options: list[tuple[tuple[int, ...], Part]] = []
+        memory = self.grid.nodes[node].gpu_memory_mib
+        milli = part_milli(role, memory)
+        if milli > 1000:
+            return options
         for gpu in bits_of(self.grid.usable[node]):  # on others who runs may stay, and nobody joins
             if not self._stays(node, gpu, self.kind.sharing, trust):
                 continue
             split = self.view.splits.get((node, gpu))
-            part = Part(gpu, milli, self.kind.sharing, trust)
+            part = Part(gpu, milli, self.kind.sharing, trust, memory=role.memory_mib or 0)
             if split is None:
                 if self.view.free[node] >> gpu & 1:
                     options.append(((1, 1000 - milli), part))
-            elif split.mode == self.kind.sharing and split.trust == trust and split.used + milli <= 1000:
+            elif split.mode == self.kind.sharing and split.trust == trust and has_room(split, role, memory):
                 options.append(((0, 1000 - split.used - milli), part))
         return options
 
@@ -517,6 +518,11 @@ class Placer:
                 if starts:
                     return (1 + step + (2 if split is None else 0), charge, 0), Part(gpu, charge, "mig", "", name, starts[0])
         return None
+
+
+def has_room(split: Split, role: Role, memory: int) -> bool:
+    """Whether a shared GPU with so much memory has room for a share: charges are rounded down, so memory is counted as well."""
+    return split.used + part_milli(role, memory) <= 1000 and (role.memory_mib is None or split.memory + role.memory_mib <= memory)
 
 
 def part_milli(role: Role, memory: int) -> int:

@@ -18,6 +18,7 @@ from scheduler.engine.roll import Step
 from scheduler.engine.values import QUEUED, Job, Node, Placed, Role, Run, Scenario, new_checkpoint, new_run, new_scenario
 
 from .applying import came_by_reclaim, placed, split_anew
+from .past import PastUsage
 from .progress import MILLION, Progress, gang_rate
 
 NEVER = 1 << 62
@@ -86,6 +87,7 @@ class World:
         self._saves: list[tuple[int, str]] = []  # when each of the others has a later one, if he is still there as he was
         self._next_save: dict[str, int] = {}
         self._crowding = 0  # GPUs that were asked for and held, in thousandths of the fleet, times milliseconds
+        self._past = PastUsage(scenario, self._capacity_by_type()) if scenario.settings.fairness.usage_weight_millionths else None
         works = works or {}
         coming: list[tuple[int, int, str, str, int]] = []
         for job in scenario.jobs:
@@ -99,6 +101,23 @@ class World:
                 coming.append((max(scenario.now, job.submitted), self._serial, "arrive", job.name, 0))
         self._coming = iter(sorted(coming))
         self._expect_next()
+
+    def _capacity_by_type(self) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for node in self.nodes.values():
+            if node.health in ("healthy", "suspect"):
+                found[node.gpu_type] = found.get(node.gpu_type, 0) + 1000 * (node.gpus - node.unhealthy.bit_count())
+        return found
+
+    def _note_use(self, job: Job) -> None:
+        """What a job holds from now on, for past usage."""
+        if self._past is None:
+            return
+        held: dict[str, int] = {}
+        for worker in job.run.workers if job.run.state != "stopping" and job.name in self.active else ():
+            node = self.nodes[worker.node]
+            held[node.gpu_type] = held.get(node.gpu_type, 0) + milli_of(worker, node)
+        self._past.change(job.name, job.quota, held, self.now)
 
     def _expect_next(self) -> None:
         """Only who comes next has a timer: those of all who ever come would make each of the others dearer."""
@@ -153,6 +172,7 @@ class World:
         self.active[job.name] = job
         self._unsaved[job.name] = None
         self._count(job, 1)
+        self._note_use(job)
         self.lives[job.name].contention = -self._crowding
 
     def _become(self, job: Job) -> None:
@@ -163,6 +183,8 @@ class World:
         self._jobs[place] = job
         self._steps.append((place, job, 0))
         self._unsaved[job.name] = None
+        if before.run is not job.run:
+            self._note_use(job)
         if bool(before.run.workers) != bool(job.run.workers):
             self._count(before, -1)
             self._count(job, 1)
@@ -211,6 +233,8 @@ class World:
     def _next_moment(self) -> int | None:
         """When something happens, or the engine has asked to be asked again."""
         time, wake = self._next_timer(), self._wake
+        if self._past is not None and self._waiting and (step := self._past.next_step(self.now)) is not None:
+            wake = step if wake is None else min(wake, step)  # shares are others from then on
         return wake if wake is not None and (time is None or wake < time) else time
 
     def _next_timer(self) -> int | None:
@@ -231,6 +255,8 @@ class World:
             self.totals.queue.append((span, self._waiting))
             self._crowding += span * max(1000, (self._wanted + self._held) // max(1, self.capacity))
         self._last = self.now = time
+        if self._past is not None and self._past.is_due(time):
+            self.template = replace(self.template, quotas=self._past.taken(self.template.quotas, time))
 
     def _happen(self, what: str, name: str, version: int) -> bool:
         life = self.lives[name]
@@ -290,6 +316,7 @@ class World:
         del self._in_order[place], self._jobs[place]
         self._steps.append((place, None, -1))
         self._count(job, -1)
+        self._note_use(job)
         self._unsaved.pop(name, None)
         self._next_save.pop(name, None)
 

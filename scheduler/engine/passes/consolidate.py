@@ -54,6 +54,8 @@ def may_consolidate(cycle: Cycle, work: Work, quota_type: int) -> bool:
         return False
     if work.kind.preemptible is Preemptible.ALWAYS:
         return True
+    if "reclaim" not in cycle.settings.passes:
+        return False  # by its rules work within its guarantees moves others, whether or not it is preemptible itself
     return cycle.tree.within_guarantee(work.charged_leaf if work.seats else work.home, quota_type, milli)
 
 

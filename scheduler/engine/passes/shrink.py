@@ -1,11 +1,14 @@
 """Everyone's minimum before anyone's surplus: elastic jobs give workers back for a waiting minimum."""
 
+from collections.abc import Sequence
+from functools import partial
+
 from ..legality import Reclaim, grows_beyond_share, worth
 from ..reasons import Reason, reason
 from ..state import Cycle
-from ..taking import NOTHING, request, take_units
+from ..taking import NOTHING, place_in, request, take_units
 from ..units import Unit
-from ..victims import Found
+from ..victims import Found, fewest
 from ..work import Work
 from .reclaim import claimant, walk
 
@@ -67,4 +70,32 @@ def shrink(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
     return take_units(cycle, work, quota_type, ranked, legal, why, guard, claim=claim)
 
 
-__all__ = ["run", "shrink"]
+def give_own(cycle: Cycle) -> None:
+    """A degraded gang that nothing else can repair gives back its own surplus; the next plan puts the workers it lacks there.
+
+    One gang in a plan, as the last thing that is done: nobody else takes the room that it makes.
+    """
+    for work in sorted((work for work in cycle.asking.open if work.degraded and cycle.waits(work)), key=cycle.rank_in_queue):
+        units = [] if work.gave_back or work.grown() else [unit for unit in cycle.units().units_of(work.order) if unit.surplus]
+        units.sort(key=lambda unit: unit.key)
+        if units and _makes_room(cycle, work, units):
+            seats = [seat for unit in fewest(units, partial(_makes_room, cycle, work)) for seat in unit.seats]
+            cycle.cluster.unseat(work, seats, reason("shrink", "surplus is released for its own minimum"), work.job.name)
+            cycle.changed()
+            cycle.continues = True
+            return
+
+
+def _makes_room(cycle: Cycle, work: Work, units: Sequence[Unit]) -> bool:
+    """Whether the workers that a gang lacks fit without some of its surplus."""
+    quota_type, milli = work.quota_type, request(cycle, work, work.quota_type)
+    with cycle.cluster.attempt():
+        cycle.cluster.unseat(work, [seat for unit in units for seat in unit.seats], reason("shrink", "a trial"), None)
+        if cycle.gate(work, work.charged_leaf, quota_type, milli) is not None:
+            return False
+        refused, banned = cycle.cluster.windows.gate(cycle.cluster, work, quota_type, milli)
+        seats = None if refused is not None else place_in(cycle, work, quota_type, 0, cycle.grid.size, banned)
+        return seats is not None and not cycle.book.delays(work, quota_type, milli, seats)
+
+
+__all__ = ["give_own", "run", "shrink"]

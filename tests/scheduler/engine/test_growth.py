@@ -171,6 +171,17 @@ def test_an_index_is_given_anew_only_once_its_worker_has_left() -> None:
     assert [worker["index"] for one in plan_of(scenario)["decisions"] for worker in one["workers"]] == [0, 1, 2]
 
 
+def test_a_degraded_gang_gives_back_its_own_surplus_where_nothing_else_makes_room() -> None:
+    """Three actors, no learner, and nothing idle: an actor goes, and the learner comes in the next plan, a second later."""
+    scenario = scene([node("n0", 4)], [quota("a", 4), quota("b")], [learners_and_actors(3), running("other", [at("n0", 3)], "b", preemptible=False)])
+    plan = plan_of(scenario)
+
+    assert actions(plan) == {"gang": "shrink"}
+    assert plan["next_wake"] == "2026-11-20T09:00:01Z"
+    scenario["jobs"][0]["workers"] = scenario["jobs"][0]["workers"][:2]
+    assert actions(plan_of(scenario)) == {"gang": "repair"}
+
+
 def test_growth_that_is_left_for_the_next_plan_comes_at_once() -> None:
     """Started in this plan, a job takes what is guaranteed to it from another queue's surplus in the next one: it is not left at its minimum."""
     lender = {**running("lender", [at("n0", gpu) for gpu in range(7)], "r", least=1), "roles": [{"min": 1, "max": 8, "gpus": 1}]}

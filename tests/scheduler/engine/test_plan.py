@@ -436,3 +436,20 @@ def test_who_was_evicted_is_told_how_often() -> None:
 
     assert told(1).startswith("was evicted a short while ago; until 2026-11-20T09:04")
     assert told(3).startswith("was evicted 3 times, last a short while ago; until 2026-11-20T09:04")
+
+
+def test_requests_for_memory_never_add_up_to_more_than_a_gpu_has() -> None:
+    """3 of 80 GB are charged 37 milli: 27 of them would be 999 milli and 81 GB."""
+    jobs = [{**job(f"j{i:02d}", sharing="mps"), "roles": [{"min": 1, "gpu_memory_gb": 3}]} for i in range(27)]
+    plan = plan_of(scene([node("n0", 1)], [quota("q", 1)], jobs))
+    assert list(actions(plan).values()).count("start") == 26
+
+
+def test_alone_consolidate_moves_nothing_for_a_job_that_is_not_preemptible() -> None:
+    """To move others for work within its guarantees is a right of reclaim."""
+    nodes = [node("n0", 2), node("n1", 2)]
+    stand = [running(f"r{i}", [at(f"n{i}", 0)], "r", checkpoint={"interval_s": 60}) for i in range(2)]
+    asker = job("asker", "q", 2, preemptible=False)
+    for passes, found in ((["consolidate"], False), (["consolidate", "reclaim"], True)):
+        plan = plan_of(scene(nodes, [quota("q", 2), quota("r")], [*stand, asker], settings={"passes": passes}))
+        assert ("move" in actions(plan).values()) is found
