@@ -117,3 +117,19 @@ def _ranks(line: Sequence[Worker], milli: Mapping[Key, int], promised: Promised)
         total += milli[worker.unit]
         if total > promised.guaranteed_milli:
             yield worker.unit, 1 if total <= promised.guaranteed_milli + promised.window_milli else 2
+
+
+def with_class_windows(classes: Mapping[Key, str], workers: Iterable[Worker], rooms: Mapping[tuple[str, str], int]) -> dict[Key, str]:
+    """The same with what borrows and stands on a window of its class: first come, first served, a unit as a whole. `rooms` is by class and GPU type."""
+    found = dict(classes)
+    units: dict[Key, list[Worker]] = {}
+    for worker in workers:
+        if (worker.job_class, worker.gpu_type) in rooms and classes.get(worker.key) == BORROWED:
+            units.setdefault(worker.unit, []).append(worker)
+    left = dict(rooms)
+    for members in sorted(units.values(), key=lambda members: (members[0].began, members[0].job, members[0].unit)):
+        at, milli = (members[0].job_class, members[0].gpu_type), sum(worker.gpu_milli for worker in members)
+        if milli <= left[at]:
+            left[at] -= milli
+            found.update((worker.key, RESERVED) for worker in members)
+    return found

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpufleet.core.live.topics import topic_register
+from quotas.models import Reservation
 from quotas.permissions import Access, Can
 from scheduler.models import Job, Schedule
 from scheduler.selectors.notices import bell_mark, bell_of
@@ -22,6 +23,11 @@ def jobs_load(ids: Sequence[int]) -> list[list[Any]]:
 def schedules_load(ids: Sequence[int]) -> list[list[Any]]:
     """Which schedules changed, were due or were made; of one that was removed pages learn that something changed."""
     return [[public_id] for public_id in Schedule.objects.filter(pk__in=ids).order_by("pk").values_list("public_id", flat=True)]
+
+
+def reservations_load(ids: Sequence[int]) -> list[list[Any]]:
+    """Which reservations changed, or came to a window."""
+    return [[public_id] for public_id in Reservation.objects.filter(pk__in=ids).order_by("pk").values_list("public_id", flat=True)]
 
 
 def plans_load(ids: Sequence[int]) -> list[list[Any]]:
@@ -46,6 +52,7 @@ def nothing_more(access: Access, query: Mapping[str, str]) -> dict[str, Any]:
 def topics_register() -> None:
     topic_register("jobs", Can.SEE, jobs_load, nothing_more, window_seconds=JOBS_WINDOW_SECONDS)
     topic_register("schedules", Can.SEE, schedules_load, nothing_more)
+    topic_register("reservations", Can.SEE, reservations_load, nothing_more)
     topic_register("bells", Can.SEE, bells_load, bells_snapshot)
     topic_register("pause", Can.SEE, plans_load, nothing_more)
     topic_register("plans", Can.SEE, plans_load, nothing_more, window_seconds=PLANS_WINDOW_SECONDS)

@@ -15,3 +15,24 @@ def zone_named(name: str) -> ZoneInfo:
         return ZoneInfo(name)
     except (OSError, KeyError) as fault:
         raise ValueError(name) from fault
+
+
+class NoTimes(ValueError):
+    """A rule or a zone that says no times (any more), in words for people."""
+
+
+def zone_fault(name: str) -> str:
+    """What is wrong with the name of a zone; empty: nothing."""
+    try:
+        zone_meant(name)
+    except NoTimes as fault:
+        return str(fault)
+    return ""
+
+
+def zone_meant(name: str) -> ZoneInfo:
+    """The zone, or in words why there is none."""
+    try:
+        return zone_named(name)
+    except ValueError as fault:
+        raise NoTimes("Name a time zone such as Europe/Berlin or UTC.") from fault

@@ -1,11 +1,21 @@
-"""The tables of the quota tree (`tree`), with people's roles on it and the rates, of its changes (`changes`), and of what was used (`ledger`)."""
+"""The tables of the quota tree (`tree`), with people's roles on it and the rates, of its changes (`changes`), of what was used (`ledger`), of capacity
+held by the calendar (`windows`), and of budgets (`budgets`)."""
 
+from quotas.models.budgets import AtStop, Budget, BudgetDay, BudgetException, BudgetPeriod, BudgetUnit
 from quotas.models.changes import ChangeState, QuotaChange, QuotaVersion
 from quotas.models.ledger import LedgerClock, LedgerEntry, Phase, ShareClass
 from quotas.models.tree import NodeKind, QuotaNode, QuotaShare, Rate, Role, RoleBinding, ServiceToken, SharingTrust
+from quotas.models.windows import Idle, Reservation, ReservationState, Shape, Window
 
 __all__ = [
+    "AtStop",
+    "Budget",
+    "BudgetDay",
+    "BudgetException",
+    "BudgetPeriod",
+    "BudgetUnit",
     "ChangeState",
+    "Idle",
     "LedgerClock",
     "LedgerEntry",
     "NodeKind",
@@ -15,9 +25,13 @@ __all__ = [
     "QuotaShare",
     "QuotaVersion",
     "Rate",
+    "Reservation",
+    "ReservationState",
     "Role",
     "RoleBinding",
     "ServiceToken",
+    "Shape",
     "ShareClass",
     "SharingTrust",
+    "Window",
 ]

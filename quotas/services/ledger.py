@@ -16,8 +16,21 @@ from django.db.models import Sum
 from gpufleet.core.bulk import rows_insert
 from gpufleet.core.prepared import Prepared, PreparedUpdate, Question, together
 from gpufleet.core.times import millis, whole_millis
-from quotas.lineup import GUARANTEED, STANDINGS, Key, Promised, Weight, Worker, above, all_inside, share_classes
+from quotas.lineup import (
+    GUARANTEED,
+    NOTHING,
+    STANDINGS,
+    Key,
+    Promised,
+    Weight,
+    Worker,
+    above,
+    all_inside,
+    share_classes,
+    with_class_windows,
+)
 from quotas.models import LedgerClock, LedgerEntry, QuotaNode, QuotaShare
+from quotas.selectors.windows import IN_FORCE, InForce, of_class
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +149,7 @@ def ledger_follow(*, attempts: Collection[int], held: Sequence[Held], at: dateti
     before, after = _keys_by_attempt(open_entries), _keys_by_attempt(wanted)
     deciding = {attempt for attempt, keys in after.items() if before.get(attempt) != keys}
     places = _Places.at(dict(paths))
-    classes = _classes_beside_others(attempts, held, places) if deciding else {}
+    classes = _classes_beside_others(attempts, held, places, at) if deciding else {}
     fresh, ended = [], [pk for key, (pk, _) in open_entries.items() if key not in wanted]
     for key, worker in wanted.items():
         pk, entry = open_entries.get(key, (None, None))
@@ -155,7 +168,8 @@ def ledger_redecide(*, at: datetime) -> int:
     entries = _by_key(OPEN_ENTRIES())
     places = _Places.of(entry.worker.quota_id for _, entry in entries.values())
     line = [_worker(entry.worker, places.path[entry.worker.quota_id]) for _, entry in entries.values()]
-    classes = share_classes(line, _promises(line))
+    shares, rows = together(_shares_asked(line), IN_FORCE.asking(at))
+    classes = _classes(line, None, shares, rows)
     fresh, ended = [], []
     for key, (pk, entry) in entries.items():
         following = _entry(entry.worker, places, classes[key])
@@ -166,11 +180,11 @@ def ledger_redecide(*, at: datetime) -> int:
     return len(fresh)
 
 
-def ledger_class_if(*, worker: Worker, without: Collection[str] = ()) -> str:
+def ledger_class_if(*, worker: Worker, without: Collection[str] = (), at: datetime) -> str:
     """The class in which this would stand if it began beside all that runs now, but for some jobs. Nothing is locked, and nothing written."""
-    shares, held = together(_shares_asked([worker]), OPEN_LINE.asking({worker.gpu_type}))
+    shares, held, rows = together(_shares_asked([worker]), OPEN_LINE.asking({worker.gpu_type}), IN_FORCE.asking(at))
     line = [other for other in _line(held) if other.job not in without]
-    return share_classes([*line, worker], _promised(shares), [worker])[worker.key]
+    return _classes([*line, worker], [worker], shares, rows)[worker.key]
 
 
 def ledger_classes_if(
@@ -276,18 +290,32 @@ def _worker(worker: Held, path: str) -> Worker:
     )
 
 
-def _classes_beside_others(attempts: Collection[int], held: Sequence[Held], places: _Places) -> dict[Key, str]:
+def _classes_beside_others(attempts: Collection[int], held: Sequence[Held], places: _Places, at: datetime) -> dict[Key, str]:
     """The classes of these workers in line with all that runs. The others' columns alone are read, and only where somebody may stand outside: this is
     done whenever something starts."""
     asked = [_worker(worker, places.path[worker.quota_id]) for worker in held]
     own = set(attempts)
     types = {worker.gpu_type for worker in held}
-    shares, others = together(_shares_asked(asked), OTHERS_HOLD.asking(types, own))
-    promises = _promised(shares)
-    if all_inside(asked, (Weight(*row) for row in others), promises):
+    shares, others, rows = together(_shares_asked(asked), OTHERS_HOLD.asking(types, own), IN_FORCE.asking(at))
+    if all_inside(asked, (Weight(*row) for row in others), _promised(shares, ())):
         return {worker.key: GUARANTEED for worker in asked}
     line = [worker for worker in _line(OPEN_LINE(types)) if worker.key[0] not in own]
-    return share_classes([*line, *asked], promises, asked)
+    return _classes([*line, *asked], asked, shares, rows)
+
+
+def _classes(
+    line: Sequence[Worker], asked: Sequence[Worker] | None, shares: Iterable[tuple[str, str, int | None]], rows: Iterable[tuple[Any, ...]]
+) -> dict[Key, str]:
+    """The classes of those who are asked about (None: of all), with what is reserved at that moment. Who has taken a window of a class is only known
+    when all of that class are lined up."""
+    windows = [InForce(*row) for row in rows]
+    rooms = of_class(windows)
+    if not rooms:
+        return share_classes(line, _promised(shares, windows), asked)
+    if asked is not None:
+        shares = _shares_asked(line).answer()
+    classes = with_class_windows(share_classes(line, _promised(shares, windows)), line, rooms)
+    return classes if asked is None else {worker.key: classes[worker.key] for worker in asked}
 
 
 def _line(rows: Iterable[tuple[Any, ...]]) -> Iterator[Worker]:
@@ -295,15 +323,15 @@ def _line(rows: Iterable[tuple[Any, ...]]) -> Iterator[Worker]:
         yield Worker((attempt, role, index, gpu_type), surplus, path, milli, preemptible, job_class, priority, millis(began), job)
 
 
-def _promises(workers: Iterable[Worker]) -> dict[tuple[str, str], Promised]:
-    """What is promised where these stand, and above."""
-    return _promised(_shares_asked(workers).answer())
-
-
 def _shares_asked(workers: Iterable[Worker]) -> Question:
     return SHARES.asking({upper for path in {worker.path for worker in workers} for upper in above(path)})
 
 
-def _promised(shares: Iterable[tuple[str, str, int | None]]) -> dict[tuple[str, str], Promised]:
-    # Windows are not stored yet, so nobody stands on one.
-    return {(path, gpu_type): Promised(milli) for path, gpu_type, milli in shares}
+def _promised(shares: Iterable[tuple[str, str, int | None]], windows: Iterable[InForce]) -> dict[tuple[str, str], Promised]:
+    """By node and type: its guarantee, and the windows of its subtree on top of it. What a window adds counts for its owner and for each node above."""
+    found = {(path, gpu_type): Promised(milli) for path, gpu_type, milli in shares}
+    for window in windows:
+        for path in above(window.path) if window.path is not None else ():
+            known = found.get((path, window.gpu_type), NOTHING)
+            found[path, window.gpu_type] = Promised(known.guaranteed_milli, known.window_milli + window.milli)
+    return found

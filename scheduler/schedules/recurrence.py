@@ -7,11 +7,10 @@ the gap is over, one that it shows twice in autumn is due the first time. Where 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
-from gpufleet.core.zones import zone_named
+from gpufleet.core.zones import NoTimes, zone_meant
 
 EXPRESSION_LENGTH = 100
 FIELDS = ("minute", "hour", "day-of-month", "month", "day-of-week")
@@ -20,10 +19,6 @@ MOST_COUNTED = 1000
 INSTANT = timedelta(milliseconds=1)
 # How far back the newest of many due times is looked for, before all of them are gone through.
 LOOKING_BACK = (timedelta(hours=1), timedelta(days=1), timedelta(days=32), timedelta(days=400))
-
-
-class NoTimes(ValueError):
-    """An expression or a zone that says no times (any more), in words for people."""
 
 
 def expression_fault(expression: str) -> str:
@@ -46,21 +41,6 @@ def _worded(fault: CronSimError, expression: str) -> str:
     return f"The {name.replace('-', ' ')} can't be {expression.split()[FIELDS.index(name)]}."
 
 
-def zone_fault(name: str) -> str:
-    try:
-        _zone(name)
-    except NoTimes as fault:
-        return str(fault)
-    return ""
-
-
-def _zone(name: str) -> ZoneInfo:
-    try:
-        return zone_named(name)
-    except ValueError as fault:
-        raise NoTimes("Name a time zone such as Europe/Berlin or UTC.") from fault
-
-
 @dataclass(frozen=True, slots=True)
 class Rhythm:
     """The due times of an expression, up to an end."""
@@ -71,7 +51,7 @@ class Rhythm:
 
     def after(self, moment: datetime) -> datetime | None:
         """The first due time behind a moment; None: there is none any more."""
-        local = moment.astimezone(_zone(self.zone))
+        local = moment.astimezone(zone_meant(self.zone))
         try:
             # The expression goes by the wall clock, which shows some hours twice: what it finds may lie before the moment.
             found = next((due for due in (due.astimezone(UTC) for due in CronSim(self.expression, local)) if due > moment), None)

@@ -31,6 +31,7 @@ from scheduler.snapshots.jobs import (
     workers_of,
 )
 from scheduler.snapshots.tree import Past, TreeView, archived_nodes, inner_nodes, past_usage, policy_of, tree_asked, tree_view
+from scheduler.snapshots.windows import WindowsView, windows_asked
 
 ASKED = Prepared(lambda keys: JobModel.objects.filter(pk__among=keys).order_by().values_list("id", "spec", "gpus_milli"))
 
@@ -61,6 +62,7 @@ class Snapshot:
     tree: TreeView
     left_out: Mapping[str, LeftOut]
     kept: Kept
+    calendar: WindowsView
     came: Mapping[str, int]  # by the name of a job that has come since it was begun, when; its scenario says that it is there
 
 
@@ -91,7 +93,7 @@ class Snapshots:
 
     def take(self, *, settings: Settings, now: datetime, start_timeout: timedelta) -> Snapshot:
         with one_moment():
-            fleet_raw, tree_raw, seen, standing = _asked(now)
+            fleet_raw, tree_raw, window_rows, seen, standing = _asked(now, settings)
             fleet = self._fleet_of(fleet_raw)
             settings = self._ruled(settings, policy_of(tree_raw))
             self._past = past_usage(now, settings.fairness, self._past)
@@ -104,17 +106,24 @@ class Snapshots:
         jobs, left_out, blocked = self._jobs(rows, standing, fleet, tree, now, start_timeout)
         fleet = self._without(fleet, blocked)
         there, came = _come(jobs, millis(now))
+        calendar = WindowsView.of(
+            window_rows,
+            paths={quota.name for quota in tree.quotas},
+            types=fleet.capacity_milli.keys(),
+            levels=fleet.topology.all_levels,
+            now=now,
+        )
         scenario = Scenario(
             now=millis(now),
             settings=settings,
             topology=fleet.topology,
             nodes=fleet.nodes,
             quotas=tree.quotas,
-            windows=(),
+            windows=calendar.windows,
             demand=(),
             jobs=there,
         )
-        return Snapshot(scenario, {known.job.name: known.row for known in jobs}, fleet, tree, left_out, self.kept, came)
+        return Snapshot(scenario, {known.job.name: known.row for known in jobs}, fleet, tree, left_out, self.kept, calendar, came)
 
     @property
     def kinds(self) -> Kinds:
@@ -238,12 +247,13 @@ def _come(jobs: Sequence[_Known], now: int) -> tuple[tuple[Job, ...], dict[str, 
     return tuple(sorted(there, key=attrgetter("submitted", "name"))), came
 
 
-def _asked(now: datetime) -> tuple[tuple[Any, ...], tuple[Any, ...], list[Any], Standing]:
-    """Fleet, tree, jobs with their revisions, and where they stand, in one go."""
+def _asked(now: datetime, settings: Settings) -> tuple[tuple[Any, ...], tuple[Any, ...], list[Any], list[Any], Standing]:
+    """Fleet, tree, windows, jobs with their revisions, and where they stand, in one go."""
     fleet, tree, jobs, standing = fleet_asked(now), tree_asked(), jobs_asked(now), standing_asked()
-    answers = iter(together(*fleet, *tree, *jobs, *standing))
-    fleet_raw, tree_raw, seen, rows = (tuple(islice(answers, len(asked))) for asked in (fleet, tree, jobs, standing))
-    return fleet_raw, tree_raw, list(chain(*seen)), standing_of(*rows)
+    windows = [windows_asked(now, settings.window_horizon_ms)]
+    answers = iter(together(*fleet, *tree, *windows, *jobs, *standing))
+    fleet_raw, tree_raw, (kept,), seen, rows = (tuple(islice(answers, len(asked))) for asked in (fleet, tree, windows, jobs, standing))
+    return fleet_raw, tree_raw, list(kept), list(chain(*seen)), standing_of(*rows)
 
 
 def _block(blocked: dict[int, int], seats: Iterable[Row], fleet: FleetView) -> None:

@@ -18,7 +18,7 @@ from django.db import connection
 
 from gpufleet.core.money import cost_micros
 from gpufleet.core.times import MILLISECOND, millis
-from quotas.lineup import GUARANTEED, Worker
+from quotas.lineup import GUARANTEED, RESERVED, Worker
 from quotas.permissions import Access, Can
 from quotas.selectors.rates import rates_now
 from quotas.services.ledger import ledger_class_if
@@ -458,7 +458,7 @@ def _goes_before_others(checked: Checked, found: Trial, now: datetime) -> bool:
         job="",
     )
     leave = {one.job for one in found.others if one.action == "evict" and one.job is not None} | set(found.after)
-    return ledger_class_if(worker=would, without=leave) == GUARANTEED
+    return ledger_class_if(worker=would, without=leave, at=now) in (GUARANTEED, RESERVED)
 
 
 def _on_types(said: JobDescription, found: Trial, standing: Collection[str], rates: Mapping[str, int]) -> tuple[OnType, ...]:

@@ -64,7 +64,7 @@ def _forecast(lease: Lease, now: datetime, memory: ForecastMemory, force: bool) 
     if planned == lease.done and not stale and not force:
         return 0
     snapshot = memory.snapshots.take(settings=replace(chosen.engine, forecast="all"), now=now, start_timeout=chosen.start_timeout)
-    waiting = make_plan(snapshot.scenario, snapshot.kept).waiting
+    waiting = snapshot.calendar.told(make_plan(snapshot.scenario, snapshot.kept).waiting)
     told = told_by(waiting, snapshot) | told_left_out(snapshot) | told_undue(now=now)
     predictions_close()
     memory.past = past_recalled(memory.past, kinds=memory.snapshots.kinds, now=now)

@@ -33,7 +33,9 @@ from scheduler.services.loop.promises import promises_take
 from scheduler.services.loop.steps import Steps, jobs_locked
 from scheduler.services.loop.story import plan_tell, within_plan, within_tick
 from scheduler.services.loop.timers import demand_next, timers_next, timers_run
+from scheduler.services.windows.turn import windows_next, windows_turn
 from scheduler.snapshots import Snapshot, Snapshots
+from scheduler.snapshots.windows import next_turn
 
 # A tick leaves one or two thousand; the first one of a process a hundred times as many.
 YOUNG_OBJECTS = 20_000
@@ -196,6 +198,8 @@ class _Tick:
         news = News()
         timers_run(now=self.now, policy=self.policy, news=news)
         news.publish()
+        chosen = self.policy
+        windows_turn(now=self.now, snapshots=self.memory.snapshots, settings=chosen.engine, start_timeout=chosen.start_timeout)
 
     def _due(self, force: bool) -> bool:
         """Whether a plan is wanted. Read anew, as what was just observed may have asked for one."""
@@ -208,7 +212,7 @@ class _Tick:
         return force or wanted > done or (next_wake_at is not None and next_wake_at <= self.now)
 
     def _next_at(self) -> datetime | None:
-        times = [timers_next(now=self.now, policy=self.policy)]
+        times = [timers_next(now=self.now, policy=self.policy), windows_next(now=self.now)]
         times += [backend.next_event_at(now=self.now) for backend in self.backends.values()]
         times += [next_wake_at for _, _, _, next_wake_at in LEASE()]
         return min((at for at in times if at is not None and at > self.now), default=None)
@@ -255,7 +259,7 @@ class _Tick:
                     # The back-ends are told as of that moment, too: it is when their orders are due.
                     self.moment = self._moment_of(plan, snapshot)
                     applied = plan_apply(plan=plan, snapshot=snapshot, lease=self.lease, now=self.moment, facts=facts, news=news, plan_id=plan_id)
-            wake = self._wake(plan, applied)
+            wake = self._wake(plan, applied, snapshot)
             if record is not None:
                 record.dropped = [decision.as_json() | {"dropped": why} for decision, why in applied.not_done]
                 record.next_wake_at = wake
@@ -285,9 +289,9 @@ class _Tick:
         later = max((came[decision.job] for decision in plan.decisions if decision.job in came), default=None)
         return self.now if later is None else EPOCH + timedelta(milliseconds=later)
 
-    def _wake(self, plan: Plan, applied: Applied) -> datetime | None:
+    def _wake(self, plan: Plan, applied: Applied, snapshot: Snapshot) -> datetime | None:
         """When to plan again though nobody asks. What was dropped is planned anew: at once, then at growing distances, should it stay so."""
-        times = [demand_next(now=self.now)]
+        times = [demand_next(now=self.now), next_turn(snapshot.calendar, self.now)]
         self.memory.drops = self.memory.drops + 1 if applied.asks_again else 0
         if self.memory.drops:
             times.append(self.now + min(MOST_DROP_DELAY, timedelta(seconds=2 ** (self.memory.drops - 1) - 1)))
@@ -318,7 +322,7 @@ class _Tick:
         memory = self.memory
         if memory.told is None:
             memory.told = set(Outlook.objects.values_list("job_id", flat=True))
-        told = told_by((one for one in plan.waiting if snapshot.jobs[one.job].id not in memory.told), snapshot)
+        told = told_by((one for one in snapshot.calendar.told(plan.waiting) if snapshot.jobs[one.job].id not in memory.told), snapshot)
         told |= {key: said for key, said in told_left_out(snapshot).items() if key not in memory.told}
         if told:
             outlooks_write(told=told, now=self.now, forecast=False)

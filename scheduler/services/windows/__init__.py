@@ -1,0 +1,1 @@
+"""Writing reservations, and the turn that keeps what they promise."""

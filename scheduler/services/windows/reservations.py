@@ -1,0 +1,220 @@
+"""Reservations: requested, approved, denied, changed, cancelled, and windows that end early.
+
+An approved reservation has its windows written down some time ahead; the engine, the ledger and the calendar read those. One writer at a time checks
+what fits and writes: two requests for the last GPUs can't both be approved.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.db import transaction
+from django.db.models import Q
+
+from gpufleet.core.audit import SYSTEM, audit_record
+from gpufleet.core.faults import Conflict
+from gpufleet.core.ids import public_id
+from gpufleet.core.live.news import News
+from quotas.models import Reservation, ReservationState, Window
+from quotas.permissions import Access
+from quotas.services.ledger import ledger_held, ledger_redecide
+from quotas.services.nodes import lock_tree
+from scheduler.selectors.windows import may_ask_on, may_decide_on, must_steer_reservation
+from scheduler.services.jobs.revisions import row_locked
+from scheduler.services.jobs.steering import reason_given
+from scheduler.services.loop.lease import lease_want
+from scheduler.services.windows.drawing import reservation_draw
+
+# Windows that recur are written down so far ahead; the engine looks two weeks ahead.
+WRITTEN_AHEAD = timedelta(days=28)
+FOR_EVER = timedelta(days=36_500)
+FACTS = (
+    *("name", "job_class", "gpu_type", "shape", "gpus_milli", "nodes", "level", "zone", "starts_at", "ends_at", "rule"),
+    *("notice_s", "lead_s", "decay_s", "idle", "purpose", "state"),
+)
+
+
+def reservation_request(*, access: Access, given: Mapping[str, Any], now: datetime, approve: bool = True) -> Reservation:
+    """Ask for one. Who may approve it has it approved at once, unless `approve` is false. Every fault is told at its field."""
+    with transaction.atomic():
+        at = ledger_held(now=now)
+        lock_tree()
+        drawn = reservation_draw(access=access, given=given, now=now)
+        found = drawn.reservation
+        named = not {"quota", "class"} & drawn.faults.keys()
+        if named and not (may_ask_on(access, found.quota) or may_decide_on(access, found.quota)):
+            raise PermissionDenied("Team leads and quota admins of this subtree may do this.")
+        if drawn.faults:
+            raise ValidationError(drawn.faults)
+        found.public_id, found.requested_by, found.requested_at = public_id("r"), access.actor.user, now
+        decided = approve and may_decide_on(access, found.quota)
+        if decided:
+            found.state, found.decided_name, found.decided_at = ReservationState.APPROVED, access.actor.name, now
+        found.save(force_insert=True)
+        if decided:
+            windows_write(found, now)
+            _ledger_follows(at)
+        _record(access, "reservation.request", found, after=reservation_facts(found))
+        _tell(found)
+    return found
+
+
+def reservation_decide(
+    *, access: Access, reservation: Reservation, approve: bool, reason: str = "", revision: int | None = None, now: datetime
+) -> Reservation:
+    """Approve or deny a request. What no longer fits is refused with the numbers."""
+    cause = reason_given(reason, "")
+    with transaction.atomic():
+        at = ledger_held(now=now)
+        lock_tree()
+        found = _locked(reservation, revision)
+        if not may_decide_on(access, found.quota):
+            raise PermissionDenied("Quota admins of the node above decide this.")
+        if found.state != ReservationState.REQUESTED:
+            raise Conflict(f"{found.public_id} is not pending: it is {found.get_state_display().lower()}.")
+        if approve:
+            _still_fits_or_raise(access, found, {}, now)
+        before = reservation_facts(found)
+        found.state = ReservationState.APPROVED if approve else ReservationState.DENIED
+        found.decided_name, found.decided_at, found.decision = access.actor.name, now, cause
+        _save(found)
+        if approve:
+            windows_write(found, now)
+            _ledger_follows(at)
+        _record(access, "reservation.approve" if approve else "reservation.deny", found, before, reservation_facts(found), cause)
+        _tell(found)
+    return found
+
+
+def reservation_change(
+    *, access: Access, reservation: Reservation, given: Mapping[str, Any], revision: int | None = None, now: datetime
+) -> Reservation:
+    """Change what is given. A change by somebody who may not approve it is pending again, and holds nothing until it is approved."""
+    must_steer_reservation(access, reservation)
+    with transaction.atomic():
+        at = ledger_held(now=now)
+        lock_tree()
+        found = _locked(reservation, revision)
+        must_steer_reservation(access, found)
+        if found.state in (ReservationState.DENIED, ReservationState.CANCELLED):
+            raise Conflict(f"{found.public_id} is {found.get_state_display().lower()}; request a new one.")
+        before, words = reservation_facts(found), {"name", "purpose", "reason"}
+        _still_fits_or_raise(access, found, given, now)
+        if given.keys() - words and not may_decide_on(access, found.quota):
+            found.state, found.decided_name, found.decided_at = ReservationState.REQUESTED, "", None
+        _save(found)
+        windows_write(found, now)
+        _ledger_follows(at)
+        _record(access, "reservation.change", found, before, reservation_facts(found), str(given.get("reason") or ""))
+        _tell(found)
+    return found
+
+
+def reservation_cancel(*, access: Access, reservation: Reservation, reason: str = "", revision: int | None = None, now: datetime) -> Reservation:
+    """Give it back: a window that lasts ends now, and none follows. Jobs that run on it go on as borrowers."""
+    cause = reason_given(reason, "")
+    with transaction.atomic():
+        at = ledger_held(now=now)
+        lock_tree()
+        found = _locked(reservation, revision)
+        must_steer_reservation(access, found)
+        if found.state in (ReservationState.DENIED, ReservationState.CANCELLED):
+            raise Conflict(f"{found.public_id} is {found.get_state_display().lower()} already.")
+        before = reservation_facts(found)
+        found.state, found.decision = ReservationState.CANCELLED, cause
+        if found.decided_at is None:
+            found.decided_name, found.decided_at = access.actor.name, now
+        _save(found)
+        windows_write(found, now)
+        _ledger_follows(at)
+        _record(access, "reservation.cancel", found, before, reservation_facts(found), cause)
+        _tell(found)
+    return found
+
+
+def window_end(*, access: Access, reservation: Reservation, reason: str = "", revision: int | None = None, now: datetime) -> Reservation:
+    """End the window that lasts now. Those that follow stay."""
+    cause = reason_given(reason, "")
+    with transaction.atomic():
+        at = ledger_held(now=now)
+        lock_tree()
+        found = _locked(reservation, revision)
+        must_steer_reservation(access, found)
+        lasting = found.windows.filter(Q(ends_at__isnull=True) | Q(ends_at__gt=now), starts_at__lte=now, released_at__isnull=True)
+        if not lasting.update(ends_at=now):
+            raise Conflict(f"No window of {found.public_id} lasts now.")
+        if not found.rule:
+            found.ends_at = now
+        _save(found)
+        _ledger_follows(at)
+        _record(access, "reservation.end_window", found, after={"ended_at": now.isoformat()}, reason=cause)
+        _tell(found)
+    return found
+
+
+def windows_write(found: Reservation, now: datetime) -> None:
+    """Write down its windows that have not ended, and take away those it has no longer. What is over stays as it was."""
+    wanted = {}
+    until = now + WRITTEN_AHEAD
+    if found.state == ReservationState.APPROVED:
+        until = until if found.rule else now + FOR_EVER
+        wanted = dict(found.times.between(now, until))
+    # In order: an end that was changed is no window of its own.
+    for row in list(found.windows.filter(Q(ends_at__isnull=True) | Q(ends_at__gt=now)).order_by("starts_at")):
+        end = wanted.pop(row.starts_at, row.starts_at)
+        if end != row.starts_at:
+            if end != row.ends_at:
+                found.windows.filter(pk=row.pk).update(ends_at=end)
+        elif row.starts_at > now:
+            row.delete()
+        else:
+            found.windows.filter(pk=row.pk).update(ends_at=now)
+    ended = set(found.windows.filter(starts_at__in=wanted).values_list("starts_at", flat=True))
+    Window.objects.bulk_create(Window(reservation=found, starts_at=start, ends_at=end) for start, end in wanted.items() if start not in ended)
+    Reservation.objects.filter(pk=found.pk).update(expanded_to=until)
+
+
+def reservation_facts(found: Reservation) -> dict[str, Any]:
+    facts = {name: getattr(found, name) for name in FACTS}
+    moments = {name: value.isoformat() if value is not None else None for name, value in facts.items() if name in ("starts_at", "ends_at")}
+    return facts | moments | {"quota": found.quota.path if found.quota is not None else None}
+
+
+def _still_fits_or_raise(access: Access, found: Reservation, given: Mapping[str, Any], now: datetime) -> None:
+    faults = reservation_draw(access=access, given=given, now=now, instead_of=found).faults
+    if faults:
+        raise ValidationError(faults)
+
+
+def _locked(reservation: Reservation, revision: int | None) -> Reservation:
+    gone = Conflict(f"{reservation.public_id} was removed meanwhile.")
+    return row_locked(Reservation.objects.select_related("quota__parent"), reservation.pk, revision=revision, gone=gone)
+
+
+def _save(found: Reservation) -> None:
+    found.revision += 1
+    found.save()
+
+
+def _ledger_follows(at: datetime | None) -> None:
+    """What stands on a window is another class of usage from now on."""
+    if at is not None:
+        ledger_redecide(at=at)
+
+
+def _tell(found: Reservation) -> None:
+    """Pages, and the scheduler, as the last thing of the transaction."""
+    news = News()
+    news.add("reservations", found.pk)
+    news.publish()
+    lease_want()
+
+
+def _record(
+    access: Access, action: str, found: Reservation, before: dict[str, Any] | None = None, after: dict[str, Any] | None = None, reason: str = ""
+) -> None:
+    actor = access.actor if access.actor.user is not None else SYSTEM
+    audit_record(
+        actor=actor, action=action, kind="reservation", object_id=found.public_id, quota=found.quota, before=before, after=after, reason=reason
+    )

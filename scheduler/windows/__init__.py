@@ -1,0 +1,1 @@
+"""Capacity held by the calendar: how much fits, who must leave for it, and the lists of it."""
