@@ -120,7 +120,10 @@ def _ranks(line: Sequence[Worker], milli: Mapping[Key, int], promised: Promised)
 
 
 def with_class_windows(classes: Mapping[Key, str], workers: Iterable[Worker], rooms: Mapping[tuple[str, str], int]) -> dict[Key, str]:
-    """The same with what borrows and stands on a window of its class: first come, first served, a unit as a whole. `rooms` is by class and GPU type."""
+    """The same with what borrows and stands on a window of its class: first come, first served, a unit as a whole.
+
+    `rooms` is by class and GPU type.
+    """
     found = dict(classes)
     units: dict[Key, list[Worker]] = {}
     for worker in workers:

@@ -21,6 +21,7 @@ from scheduler.views import (
     submitting,
     templates,
     webhooks,
+    windows,
 )
 
 urlpatterns = [
@@ -51,6 +52,16 @@ urlpatterns = [
     path("jobs/<slug:public_id>/restart/", job_changes.job_restart_page, name="job_restart"),
     path("jobs/<slug:public_id>/checkpoint/", jobs.job_save_write, name="job_save"),
     path("jobs/<slug:public_id>/follow/", notices.job_follow_write, name="job_follow"),
+    path("reservations/", windows.calendar, name="calendar"),
+    path("reservations/timeline/", windows.timeline, name="timeline"),
+    path("reservations/floors/", windows.floor_view, name="floors"),
+    path("reservations/list/", windows.reservation_list, name="reservations"),
+    path("reservations/new/", windows.reservation_new, name="reservation_new"),
+    path("reservations/<slug:public_id>/", windows.reservation_page, name="reservation"),
+    path("reservations/<slug:public_id>/edit/", windows.reservation_edit, name="reservation_edit"),
+    path("reservations/<slug:public_id>/decide/", windows.reservation_decide_write, name="reservation_decide"),
+    path("reservations/<slug:public_id>/end/", windows.reservation_window_end, name="reservation_end"),
+    path("reservations/<slug:public_id>/cancel/", windows.reservation_cancel_page, name="reservation_cancel"),
     path("schedules/", schedules.schedule_list, name="schedules"),
     path("schedules/new/", schedules.schedule_new, name="schedule_new"),
     path("schedules/<slug:public_id>/", schedules.schedule_page, name="schedule"),

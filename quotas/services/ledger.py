@@ -328,7 +328,7 @@ def _shares_asked(workers: Iterable[Worker]) -> Question:
 
 
 def _promised(shares: Iterable[tuple[str, str, int | None]], windows: Iterable[InForce]) -> dict[tuple[str, str], Promised]:
-    """By node and type: its guarantee, and the windows of its subtree on top of it. What a window adds counts for its owner and for each node above."""
+    """By node and type: its guarantee, and on top of it the windows. What a window adds counts for its owner and for each node above."""
     found = {(path, gpu_type): Promised(milli) for path, gpu_type, milli in shares}
     for window in windows:
         for path in above(window.path) if window.path is not None else ():

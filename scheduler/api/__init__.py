@@ -17,6 +17,7 @@ from scheduler.api import (
     loop,
     notices,
     queue,
+    reservations,
     saved_views,
     schedules,
     sooner,
@@ -41,6 +42,7 @@ router.add_router("", usage.router)
 router.add_router("", events.router)
 router.add_router("", evictions.router)
 router.add_router("", schedules.router)
+router.add_router("", reservations.router)
 router.add_router("", logs.router)
 router.add_router("", log_stream.router)
 router.add_router("", fitting.router)

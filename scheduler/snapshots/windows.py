@@ -95,7 +95,7 @@ class WindowsView:
             for one in asked
             if (one.path is None or one.path in paths) and one.gpu_type in types and (one.shape != Shape.BLOCK or one.level in levels)
         )
-        windows = sorted((window for one in kept for window in _parts(one, millis(now))), key=lambda window: (window.start, window.name))
+        windows = sorted((window for one in kept for window in parts_of(one, millis(now))), key=lambda window: (window.start, window.name))
         return cls(kept, tuple(windows))
 
     def told(self, waiting: Sequence[Waiting]) -> Sequence[Waiting]:
@@ -134,7 +134,7 @@ def _reason(said: dict[str, Any], by_name: dict[str, Kept]) -> Any:
     return reason("window", detail, **facts)
 
 
-def _parts(one: Kept, now: int) -> Iterable[Window]:
+def parts_of(one: Kept, now: int) -> Iterable[Window]:
     start, end = millis(one.starts_at), None if one.ends_at is None else millis(one.ends_at)
     if start > now:
         notice = 0 if now >= start - 1000 * max(one.lead_s, one.notice_s) else 1000 * one.notice_s

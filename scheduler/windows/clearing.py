@@ -158,7 +158,7 @@ def _asking(mine: Sequence[Window], kinds: Kinds, milli: int, at: int) -> tuple[
     else:
         path = TOP
         leaf = Quota(path, None, Amount(by_type=((first.gpu_type or "", 0),)), Amount(), 0, 100, 0, 0, 0, ())
-    gangs: list[tuple[int, int, str | None]]
+    gangs: Sequence[tuple[int, int, str | None]]
     if first.level == "node":
         each = first.gpus // 1000
         gangs = [(1, each, None)] * (gpus // each if each else 0)

@@ -18,13 +18,14 @@ from gpufleet.core.faults import Conflict
 from gpufleet.core.ids import public_id
 from gpufleet.core.live.news import News
 from gpufleet.core.models import User
+from gpufleet.core.zones import zone_fault
 from quotas.models import QuotaNode
 from quotas.permissions import Access, Can, access_for_user
 from quotas.selectors.people import token_of
 from scheduler.jobs.reading import Faults
 from scheduler.jobs.schema import EARLIEST, LATEST, LONGEST_SECONDS
 from scheduler.models import ENDED, HOLDING, CatchUp, Job, JobState, Overlap, RunOutcome, Schedule, ScheduleRun, SubmissionKey
-from scheduler.schedules.recurrence import INSTANT, NoTimes, Rhythm, expression_fault, zone_fault
+from scheduler.schedules.recurrence import INSTANT, NoTimes, Rhythm, expression_fault
 from scheduler.selectors.schedules import is_owner, must_steer_schedule
 from scheduler.services.jobs.repeats import key_take, key_used
 from scheduler.services.jobs.revisions import row_locked

@@ -8,7 +8,8 @@ from cronsim import CronSim
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from scheduler.schedules.recurrence import NoTimes, Rhythm, expression_fault, zone_fault
+from gpufleet.core.zones import zone_fault
+from scheduler.schedules.recurrence import NoTimes, Rhythm, expression_fault
 from tests.builders import NOON
 from tests.scheduler.schedules.making import EXPRESSIONS, HOUR, MINUTE, STARTS, ZONES, at, told
 
