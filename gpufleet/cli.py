@@ -41,6 +41,8 @@ PLAIN_COMMANDS: dict[str, str] = {
     "notices": "gpufleet.client.telling:notices",
     "schedule": "gpufleet.client.schedules:schedule",
     "idle": "gpufleet.client.idle:idle",
+    "reserve": "gpufleet.client.reserving:reserve",
+    "budget": "gpufleet.client.reserving:budget",
     "fleet": "gpufleet.client.fleet:fleet",
     "quota": "gpufleet.client.fleet:quota",
     "top": "gpufleet.client.fleet:top",

@@ -105,7 +105,15 @@ SECTIONS: tuple[Section, ...] = (
             Place("Templates", "templates", "copy", "e"),
         ),
     ),
-    Section("Capacity", "tree", (Place("Quotas", "quotas", "tree", "q"),)),
+    Section(
+        "Capacity",
+        "tree",
+        (
+            Place("Quotas", "quotas", "tree", "q"),
+            Place("Reservations", "calendar", "clock", "v"),
+            Place("Budgets", "budgets", "coin", "y"),
+        ),
+    ),
     Section("Cost", "coin", ()),
     Section(
         "Activity",

@@ -97,6 +97,8 @@ KINDS = (
     ("installation", "Installation"),
     ("job", "Job"),
     ("webhook", "Webhook"),
+    ("reservation", "Reservation"),
+    ("budget", "Budget"),
     ("page", "Export"),
 )
 

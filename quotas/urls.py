@@ -1,6 +1,6 @@
 from django.urls import path
 
-from quotas.views import audit, own, people, tree
+from quotas.views import audit, budgets, own, people, tree
 
 urlpatterns = [
     path("quotas/", tree.tree, name="quotas"),
@@ -13,6 +13,12 @@ urlpatterns = [
     path("quotas/<str:public_id>/restore/", tree.node_restore_page, name="quota-restore"),
     path("quotas/<str:public_id>/roles/", people.role_new, name="role-new"),
     path("quotas/<str:public_id>/roles/<int:pk>/end/", people.role_end, name="role-end"),
+    path("budgets/", budgets.budget_list, name="budgets"),
+    path("budgets/new/", budgets.budget_new, name="budget_new"),
+    path("budgets/<slug:public_id>/", budgets.budget_page, name="budget"),
+    path("budgets/<slug:public_id>/edit/", budgets.budget_edit, name="budget_edit"),
+    path("budgets/<slug:public_id>/exception/", budgets.budget_exception_write, name="budget_exception"),
+    path("budgets/<slug:public_id>/remove/", budgets.budget_remove_page, name="budget_remove"),
     path("people/", people.people, name="people"),
     path("people/new/", people.person_new, name="person-new"),
     path("people/<str:public_id>/", people.person, name="person"),

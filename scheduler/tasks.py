@@ -12,6 +12,7 @@ from celery import shared_task
 
 from gpufleet.core.times import now
 from scheduler.loop.measures import CONFLICTS, DECISIONS, PHASE, PLANS, TICK
+from scheduler.services.budgets import budgets_step
 from scheduler.services.forecasts.forecasting import ForecastMemory, forecast_run
 from scheduler.services.loop.lease import tick_call
 from scheduler.services.loop.measuring import measures_write, tally, tick_finished
@@ -135,6 +136,12 @@ def plans_prune() -> int:
 def schedules() -> int:
     """Submit the jobs that are due again."""
     return schedules_turn(now=now())
+
+
+@shared_task
+def budgets() -> int:
+    """Count what budgets have used, and act on those that warn or stop."""
+    return budgets_step(now=now())
 
 
 @shared_task

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpufleet.core.live.topics import topic_register
-from quotas.models import Reservation
+from quotas.models import Budget, Reservation
 from quotas.permissions import Access, Can
 from scheduler.models import Job, Schedule
 from scheduler.selectors.notices import bell_mark, bell_of
@@ -30,6 +30,11 @@ def reservations_load(ids: Sequence[int]) -> list[list[Any]]:
     return [[public_id] for public_id in Reservation.objects.filter(pk__in=ids).order_by("pk").values_list("public_id", flat=True)]
 
 
+def budgets_load(ids: Sequence[int]) -> list[list[Any]]:
+    """Which budgets changed: how they stand, pages ask for."""
+    return [[public_id] for public_id in Budget.objects.filter(pk__in=ids).order_by("pk").values_list("public_id", flat=True)]
+
+
 def plans_load(ids: Sequence[int]) -> list[list[Any]]:
     return [[key] for key in ids]
 
@@ -53,6 +58,7 @@ def topics_register() -> None:
     topic_register("jobs", Can.SEE, jobs_load, nothing_more, window_seconds=JOBS_WINDOW_SECONDS)
     topic_register("schedules", Can.SEE, schedules_load, nothing_more)
     topic_register("reservations", Can.SEE, reservations_load, nothing_more)
+    topic_register("budgets", Can.SEE, budgets_load, nothing_more)
     topic_register("bells", Can.SEE, bells_load, bells_snapshot)
     topic_register("pause", Can.SEE, plans_load, nothing_more)
     topic_register("plans", Can.SEE, plans_load, nothing_more, window_seconds=PLANS_WINDOW_SECONDS)

@@ -9,19 +9,21 @@ is sent as JSON): it must leave an entry in the audit log, unless `silent` says 
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any
 
 from dashboards.models import IdleEpisode, IdleExemption, IdlePolicy
 from gpufleet.core.models import AuditEntry
 from gpufleet.core.times import now
-from quotas.models import RoleBinding, ServiceToken
+from quotas.models import Budget, Reservation, RoleBinding, ServiceToken
+from quotas.services.budgets import budget_create, exception_grant
 from scheduler.models import Delivery, Gpu, InventoryImport, Job, JobBatch, JobState, Lease, Node, PlanRecord, SavedView, Schedule, Webhook
 from scheduler.services.hardware.imports import import_preview
 from scheduler.services.jobs.bulk import asked_checked, jobs_steer
 from scheduler.services.jobs.templates import template_save
 from scheduler.services.schedules.schedules import schedule_create
+from scheduler.services.windows.reservations import reservation_request
 from tests import builders
 from tests.personas import PEOPLE, Personas
 
@@ -40,6 +42,7 @@ TEMPLATES = SUPER | {"operator", "quota_admin", "team_lead"}
 STEERS = SUPER | {"submitter", "team_lead", "operator"}  # the submitter's own job
 POLICIES = SUPER | {"operator", "quota_admin"}
 IDLE = SUPER | {"operator", "team_lead"}
+ASKS = SUPER | {"team_lead", "quota_admin", "operator"}
 FLEET = SUPER | {"operator", "finance"}  # a role on the root: they see every subtree
 
 TOKEN_SCOPES = ("read", "submit", "operate", "admin")
@@ -151,6 +154,37 @@ class World:
         Schedule.objects.filter(pk=self.schedule.pk).update(paused_at=builders.NOON, paused_by="Test", paused_reason="Test")
         return self.schedule
 
+    def _reserved(self, who: str, **given: Any) -> Reservation:
+        assert self.node.pk
+        asked = _reservation_json(self) | given
+        asked["job_class"] = asked.pop("class", None)
+        asked |= {name: datetime.fromisoformat(asked[name]) for name in ("starts_at", "ends_at")}
+        return reservation_request(access=self.personas.access(who), given=asked, now=now())
+
+    @cached_property
+    def reservation(self) -> Reservation:
+        """The team lead's, pending."""
+        return self._reserved("team_lead")
+
+    @cached_property
+    def lasting_reservation(self) -> Reservation:
+        """The superuser's, on a window that lasts now."""
+        moment = now()
+        times = {"starts_at": (moment - timedelta(hours=1)).isoformat(), "ends_at": (moment + timedelta(hours=1)).isoformat()}
+        return self._reserved("superuser", **times)
+
+    @cached_property
+    def budget(self) -> Budget:
+        return budget_create(access=self.personas.access("superuser"), given=_budget_json(self), now=now())
+
+    @cached_property
+    def excepted_budget(self) -> Budget:
+        moment = now()
+        exception_grant(
+            access=self.personas.access("superuser"), budget=self.budget, extra=1000, until=moment + timedelta(days=1), reason="Test", now=moment
+        )
+        return self.budget
+
     @cached_property
     def episode(self) -> IdleEpisode:
         """GPUs of the submitter's running job stay idle."""
@@ -257,6 +291,31 @@ def _idle_form() -> dict[str, Any]:
 
 def _exemption_json(world: World) -> dict[str, Any]:
     return {"until": (now() + timedelta(days=2)).strftime("%Y-%m-%dT%H:%M:%SZ"), "reason": "Test"}
+def _reservation_json(world: World) -> dict[str, Any]:
+    start = now().replace(microsecond=0) + timedelta(days=2)
+    assert world.node.pk, "there is a GPU to reserve"
+    times = {"starts_at": start.isoformat(), "ends_at": (start + timedelta(hours=2)).isoformat()}
+    return {"name": "Morning", "quota": world.team.path, "gpu_type": world.gpu.gpu_type_id, "gpus": 1} | times
+
+
+def _reservation_form(world: World) -> dict[str, Any]:
+    start = now().replace(microsecond=0, tzinfo=None) + timedelta(days=2)
+    times = {"start": start.isoformat(timespec="minutes"), "end": (start + timedelta(hours=2)).isoformat(timespec="minutes"), "zone": "UTC"}
+    assert world.node.pk, "there is a GPU to reserve"
+    amount = {"gpu_type": world.gpu.gpu_type_id, "amount": 1, "shape": "gpus"}
+    return {"name": "Morning", "owner": world.team.path, "notice_min": 10, "lead_min": 15, "idle": "held", "do": "write"} | times | amount
+
+
+def _budget_json(world: World) -> dict[str, Any]:
+    return {"name": "Month", "quota": world.team.path, "unit": "gpu_hours", "amount": 1000, "period": "month"}
+
+
+def _budget_form(world: World) -> dict[str, Any]:
+    return _budget_json(world) | {"zone": "UTC", "warn_percent": 80, "stop_percent": 100, "at_stop": "nothing_new"}
+
+
+def _exception_json(world: World) -> dict[str, Any]:
+    return {"extra": 500, "until": (now() + timedelta(days=3)).isoformat(), "reason": "Test"}
 
 
 def _schedule_json(world: World) -> dict[str, Any]:
@@ -286,6 +345,10 @@ FIELDS: dict[str, Callable[[World], dict[str, Any]]] = {
     "webhook": lambda w: {"public_id": w.webhook.public_id},
     "others' webhook": lambda w: {"public_id": w.others_webhook.public_id},
     "schedule": lambda w: {"public_id": w.schedule.public_id},
+    "reservation": lambda w: {"public_id": w.reservation.public_id},
+    "lasting reservation": lambda w: {"public_id": w.lasting_reservation.public_id},
+    "budget": lambda w: {"public_id": w.budget.public_id},
+    "excepted budget": lambda w: {"public_id": w.excepted_budget.public_id},
     "paused schedule": lambda w: {"public_id": w.paused_schedule.public_id},
     "episode": lambda w: {"public_id": w.episode.public_id},
     "exemption": lambda w: {"public_id": w.exemption.public_id},
@@ -327,6 +390,29 @@ PAGES = [
     Expect("POST", "quotas/<str:public_id>/roles/", MANAGES, _team, data=lambda w: {"holder": "stranger", "role": "viewer"}),
     Expect("GET", "quotas/<str:public_id>/roles/<int:pk>/end/", MANAGES, lambda w: _team(w) | {"pk": w.binding.pk}),
     Expect("POST", "quotas/<str:public_id>/roles/<int:pk>/end/", MANAGES, lambda w: _team(w) | {"pk": w.binding.pk}),
+    # reservations and budgets
+    Expect("GET", "reservations/", SEES),
+    Expect("GET", "reservations/timeline/", SEES),
+    Expect("GET", "reservations/floors/", SEES),
+    Expect("GET", "reservations/list/", SEES),
+    Expect("GET", "reservations/new/", ASKS),
+    Expect("POST", "reservations/new/", ASKS, data=_reservation_form),
+    Expect("GET", "reservations/<slug:public_id>/", SEES, FIELDS["reservation"]),
+    Expect("GET", "reservations/<slug:public_id>/edit/", ASKS, FIELDS["reservation"]),
+    Expect("POST", "reservations/<slug:public_id>/edit/", ASKS, FIELDS["reservation"], data=_reservation_form),
+    Expect("POST", "reservations/<slug:public_id>/decide/", EDITS, FIELDS["reservation"], data=lambda w: {"to": "approved"}),
+    Expect("POST", "reservations/<slug:public_id>/end/", ASKS, FIELDS["lasting reservation"]),
+    Expect("GET", "reservations/<slug:public_id>/cancel/", ASKS, FIELDS["reservation"]),
+    Expect("POST", "reservations/<slug:public_id>/cancel/", ASKS, FIELDS["reservation"], data=lambda w: {"reason": "Test"}),
+    Expect("GET", "budgets/", SEES),
+    Expect("GET", "budgets/new/", EDITS),
+    Expect("POST", "budgets/new/", EDITS, data=_budget_form),
+    Expect("GET", "budgets/<slug:public_id>/", SEES, FIELDS["budget"]),
+    Expect("GET", "budgets/<slug:public_id>/edit/", EDITS, FIELDS["budget"]),
+    Expect("POST", "budgets/<slug:public_id>/edit/", EDITS, FIELDS["budget"], data=_budget_form),
+    Expect("POST", "budgets/<slug:public_id>/exception/", EDITS, FIELDS["budget"], data=_exception_json),
+    Expect("GET", "budgets/<slug:public_id>/remove/", EDITS, FIELDS["budget"]),
+    Expect("POST", "budgets/<slug:public_id>/remove/", EDITS, FIELDS["budget"], data=lambda w: {"reason": "Test"}),
     # people
     Expect("GET", "people/", MANAGES),
     Expect("GET", "people/new/", SUPER),
@@ -496,6 +582,7 @@ HOOKING = frozenset({"operate", "admin"})
 STEERING = frozenset({"submit", "operate"})
 SPLIT = {"mode": "mig", "instances": [{"profile": "3g.40gb", "start": 0}], "reason": "Test"}
 ADMIN = frozenset({"admin"})
+ASKING = frozenset({"submit", "operate", "admin"})
 
 
 def _reason(world: World) -> dict[str, Any]:
@@ -587,6 +674,26 @@ API = [
     Expect("GET", "api/v1/templates/{path:ref}", SEES, lambda w: {"ref": w.template}, tokens=ALL_SCOPES),
     Expect("POST", "api/v1/fit", SUBMITS, data=_job_json, tokens=frozenset({"submit"}), silent="It only asks."),
     Expect("POST", "api/v1/submissions", SUBMITS, data=lambda w: {"jobs": [{"description": _job_json(w)}]}, tokens=frozenset({"submit"})),
+    Expect("GET", "api/v1/reservations", SEES, tokens=ALL_SCOPES),
+    Expect("POST", "api/v1/reservations", ASKS, data=_reservation_json, tokens=ASKING),
+    Expect("POST", "api/v1/reservations/preview", ASKS, data=_reservation_json, tokens=ASKING, silent="It only asks."),
+    Expect("GET", "api/v1/reservations/{public_id}", SEES, FIELDS["reservation"], tokens=ALL_SCOPES),
+    Expect("PATCH", "api/v1/reservations/{public_id}", ASKS, FIELDS["reservation"], data=lambda w: {"name": "Evening"}, tokens=ASKING),
+    Expect("POST", "api/v1/reservations/{public_id}/approve", EDITS, FIELDS["reservation"], data=lambda w: {"reason": "Test"}, tokens=ADMIN),
+    Expect("POST", "api/v1/reservations/{public_id}/deny", EDITS, FIELDS["reservation"], data=lambda w: {"reason": "Test"}, tokens=ADMIN),
+    Expect("POST", "api/v1/reservations/{public_id}/cancel", ASKS, FIELDS["reservation"], data=lambda w: {"reason": "Test"}, tokens=ASKING),
+    Expect(
+        "POST", "api/v1/reservations/{public_id}/end-window", ASKS, FIELDS["lasting reservation"], data=lambda w: {"reason": "Test"}, tokens=ASKING
+    ),
+    Expect("GET", "api/v1/windows", SEES, tokens=ALL_SCOPES),
+    Expect("GET", "api/v1/floors", SEES, tokens=ALL_SCOPES),
+    Expect("GET", "api/v1/budgets", SEES, tokens=ALL_SCOPES),
+    Expect("POST", "api/v1/budgets", EDITS, data=_budget_json, tokens=ADMIN),
+    Expect("GET", "api/v1/budgets/{public_id}", SEES, FIELDS["budget"], tokens=ALL_SCOPES),
+    Expect("PATCH", "api/v1/budgets/{public_id}", EDITS, FIELDS["budget"], data=lambda w: {"amount": 2000}, tokens=ADMIN),
+    Expect("DELETE", "api/v1/budgets/{public_id}", EDITS, FIELDS["budget"], tokens=ADMIN),
+    Expect("POST", "api/v1/budgets/{public_id}/exception", EDITS, FIELDS["budget"], data=_exception_json, tokens=ADMIN),
+    Expect("DELETE", "api/v1/budgets/{public_id}/exception", EDITS, FIELDS["excepted budget"], tokens=ADMIN),
     Expect("GET", "api/v1/schedules", SEES, tokens=ALL_SCOPES),
     Expect("POST", "api/v1/schedules", SUBMITS, data=_schedule_json, tokens=frozenset({"submit"})),
     Expect("GET", "api/v1/schedules/{public_id}", SEES, FIELDS["schedule"], tokens=ALL_SCOPES),

@@ -2,6 +2,8 @@
 
 from decimal import ROUND_HALF_EVEN, Decimal
 
+from django.conf import settings
+
 MILLIS_PER_HOUR = 3_600_000
 
 
@@ -9,3 +11,8 @@ def cost_micros(*, gpu_milli: int, millis: int, micros_per_gpu_hour: int) -> int
     """What holding `gpu_milli` for `millis` costs. Rounded once, half to even, at the end."""
     exact = Decimal(gpu_milli * millis * micros_per_gpu_hour) / Decimal(1000 * MILLIS_PER_HOUR)
     return int(exact.to_integral_value(rounding=ROUND_HALF_EVEN))
+
+
+def written_money(micros: int) -> str:
+    """As messages write it: `EUR 1,234.56`."""
+    return f"{settings.CURRENCY} {Decimal(micros) / 1_000_000:,.2f}"

@@ -14,6 +14,7 @@ from gpufleet.core.models import Installation, Progress, User
 from gpufleet.demo import fleet, organisation
 from gpufleet.demo.loading import DRIVER, hardware_now
 from gpufleet.demo.past.history import history_write
+from gpufleet.demo.planned import budgets_seed, reservations_seed
 from gpufleet.demo.recurring import schedules_seed
 from gpufleet.demo.sweeping import sweep_seed
 from gpufleet.demo.wasting import wasting_seed
@@ -51,7 +52,10 @@ def demo_seed(*, size: str, seed: int, now: datetime, hours: float | None = None
         jobs = history_write(hardware=hardware, seed=seed, now=now, hours=span, pace=timedelta(seconds=plan.pace_seconds))
         sweep_seed()
         wasting_seed(seed=seed, now=now)
-        schedules_seed(people={person.username: person for person in people}, now=now)
+        by_name = {person.username: person for person in people}
+        schedules_seed(people=by_name, now=now)
+        reservations_seed(people=by_name, now=now)
+        budgets_seed(people=by_name, now=now)
         Progress.objects.create(name=DRIVER, reached_at=now)
         Installation.objects.update_or_create(id=1, defaults={"installed_at": now, "demo": size, "demo_seed": seed})
         audit_record(actor=SYSTEM, action="demo.seed", kind="installation", object_id="1", after={"demo": size, "seed": seed})

@@ -50,6 +50,7 @@ class Budget(models.Model):
     counted_to = MomentField(null=True, blank=True, help_text="Up to when usage is in its days.")
     warned_at = MomentField(null=True, blank=True, help_text="In this period.")
     stopped_at = MomentField(null=True, blank=True, help_text="Since when it is used up, in this period.")
+    excepted = models.BooleanField(default=False, help_text="An exception lets work start although it is used up.")
     revision = models.PositiveIntegerField(default=1)
 
     class Meta:

@@ -137,4 +137,4 @@ class Window(models.Model):
             return "released"
         if self.starts_at > moment:
             return "coming"
-        return "active" if self.ends_at is None or self.ends_at > moment else "over"
+        return "active" if self.ends_at is None or self.ends_at > moment else "past"

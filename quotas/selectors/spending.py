@@ -76,7 +76,7 @@ def attempts_spent(attempts: Collection[int], *, rates: RateCard | None, now: da
         total += milli * length
         if rates is None or not length:
             continue
-        covered, charged = _charged(rates.steps.get(gpu_type, ()), start, end)
+        covered, charged = rates_charged(rates.steps.get(gpu_type, ()), start, end)
         money += milli * charged
         priced += covered
         if covered < length:
@@ -87,7 +87,7 @@ def attempts_spent(attempts: Collection[int], *, rates: RateCard | None, now: da
     return Spent(total, cost, tuple(sorted(bare)), found[0][-1] if found else None, dict(holds), hour)
 
 
-def _charged(steps: Sequence[tuple[int, int]], start: int, end: int) -> tuple[int, int]:
+def rates_charged(steps: Sequence[tuple[int, int]], start: int, end: int) -> tuple[int, int]:
     """How many milliseconds of [start, end) have a rate, and these milliseconds times their rates."""
     covered = charged = 0
     for (since, micros), (until, _) in pairwise([*steps, (NEVER, 0)]):

@@ -77,7 +77,7 @@ class ReservationsOut(Schema):
 
 
 class WindowOut(Schema):
-    """`state`: coming, active, over or released. `leaving` names jobs that were asked to leave for it, as far as the caller may see them."""
+    """`state`: coming, active, past or released. `leaving` names jobs that were asked to leave for it, as far as the caller may see them."""
 
     reservation: str
     name: str
@@ -241,7 +241,7 @@ def reservations(request: HttpRequest) -> HttpResponse:
     "/reservations", response={201: ReservationDetailOut}, url_name="reservations", openapi_extra=_examples(NEW), summary="Request a reservation"
 )
 def reservation_make(request: HttpRequest, body: ReservationIn) -> HttpResponse:
-    """Approved at once where the caller may approve it, else pending. All problems are told at once; over capacity with the nearest start that fits."""
+    """Approved at once where the caller may approve it, else pending. All problems are told at once, with the nearest start that fits."""
     access = access_of(request)
     access.must_somewhere(Can.SEE)
     return _told(access, reservation_request(access=access, given=_given(body), now=now()), status=201)

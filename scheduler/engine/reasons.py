@@ -56,6 +56,7 @@ REASONS = {
     "hold": "A person holds it back.",
     "retry": "It failed, and is tried again at a given time.",
     "dependency": "It waits for another job.",
+    "budget": "A budget of its team, or of a node above, is used up.",
     "aside": "It is left out of planning, as something about it is wrong; an operator has to look.",
 }
 

@@ -40,6 +40,7 @@ BLOCKERS = {
     "hold": "Held back by a person",
     "retry": "Backs off after a failure",
     "dependency": "Waits for another job",
+    "budget": "Its team's budget is used up",
     "aside": "Left out of planning",
 }
 # So many jobs with one mark that to walk the list and look at each is quicker than to gather and sort them.

@@ -5,7 +5,7 @@ from typing import Any
 
 from scheduler.models import WaitKind
 
-OF_QUOTA = ("limit", "guarantee")
+OF_QUOTA = ("limit", "guarantee", "budget")
 OF_ROOM = ("capacity", "fragmentation", "topology", "sharing")
 ASIDE = ("hold", "held", "retry", "dependency", "aside")
 

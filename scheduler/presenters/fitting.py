@@ -166,10 +166,10 @@ def _takers(fit: Fit, told: Discretion) -> str:
 def _notes(fit: Fit) -> tuple[str, ...]:
     """What else narrows where it may run."""
     if not fit.without_images:
-        return ()
+        return fit.budgets
     *first, last = fit.without_images
     named = f"{', '.join(first)} and {last}" if first else last
-    return (f"It names an image, so it does not run on {named}: no images are run there.",)
+    return (f"It names an image, so it does not run on {named}: no images are run there.", *fit.budgets)
 
 
 # Of one, and of several.

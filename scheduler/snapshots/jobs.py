@@ -11,6 +11,8 @@ from django.db.models import Exists, Max, OuterRef, Q
 from gpufleet.core.bulk import moment_read
 from gpufleet.core.prepared import Prepared, Question
 from gpufleet.core.times import millis
+from quotas.models import QuotaNode
+from quotas.selectors.budgets import stopped_above, stops_now
 from scheduler.engine.reading import Fault, Faults
 from scheduler.engine.scenario_jobs import JobReader
 from scheduler.engine.values import QUEUED, Job, Kind, Placed, Run, Topology
@@ -64,9 +66,19 @@ def due_filter(now: datetime) -> Q:
     return Q(state__in=WAITING, held_at__isnull=True) & due & ~Q(unmet_dependencies())
 
 
+def barred_quotas() -> list[int]:
+    """The nodes of the tree in which a budget that is used up lets nothing new start. Mostly there are none."""
+    stops = stops_now()
+    if not stops:
+        return []
+    return [key for key, path in QUOTAS() if stopped_above(path, stops) is not None]
+
+
 # Most are read as the database's driver gives them: thousands of times that nobody looks at need not become Python's. `moment` reads them.
 RUNNING = Prepared(lambda: JobRow.objects.filter(state__in=(*HOLDING, JobState.RESERVED)).order_by().values_list("id", "revision"))
 DUE = Prepared(lambda now: JobRow.objects.filter(due_filter(now)).order_by().values_list("id", "revision"))
+DUE_BUT = Prepared(lambda now, barred: JobRow.objects.filter(due_filter(now)).exclude(quota__among=barred).order_by().values_list("id", "revision"))
+QUOTAS: Prepared[tuple[int, str]] = Prepared(lambda: QuotaNode.objects.order_by("id").values_list("id", "path"))
 JOBS = Prepared(lambda keys: JobRow.objects.filter(pk__among=keys).order_by().values_list(*COLUMNS))
 OPEN_ATTEMPTS = Prepared(
     lambda: (
@@ -99,7 +111,8 @@ SAVED = Prepared(
 
 def jobs_asked(now: datetime) -> list[Question]:
     """The jobs that are to be planned, with their revisions: those that hold or are promised something, and those that are demand."""
-    return [RUNNING.asking(), DUE.asking(now)]
+    barred = barred_quotas()
+    return [RUNNING.asking(), DUE_BUT.asking(now, barred) if barred else DUE.asking(now)]
 
 
 def job_rows(seen: Sequence[tuple[int, int]], known: Mapping[int, Row]) -> tuple[dict[int, Row], list[Row]]:

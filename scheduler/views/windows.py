@@ -191,11 +191,12 @@ def reservation_cancel_page(request: HttpRequest, public_id: str) -> HttpRespons
     page = reverse("reservation", args=[public_id])
     if request.method == "POST" and form.is_valid():
         return _steer(request, public_id, reservation_cancel, "{} is cancelled.")
-    effects = ["A window that is active ends now, and no window follows.", "Jobs on it keep running as borrowers: other teams may reclaim their GPUs."]
+    effects = [
+        "A window that is active ends now, and no window follows.",
+        "Jobs on it keep running as borrowers: other teams may reclaim their GPUs.",
+    ]
     above = [("Reservations", reverse("calendar")), (found.name, page)]
-    return confirm(
-        request, form, above=above, back=page, heading=f"Cancel {found.name}", send="Cancel reservation", leave="Keep it", effects=effects
-    )
+    return confirm(request, form, above=above, back=page, heading=f"Cancel {found.name}", send="Cancel reservation", leave="Keep it", effects=effects)
 
 
 # What they share

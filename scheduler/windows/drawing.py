@@ -185,7 +185,9 @@ def _box(window: Window, x: float, y: float, width: float, height: float, now: d
     text = f"{reservation.gpus_milli / 1000:g} {reservation.name}"
     under = f"{reservation.owner_label}" if height >= 2 * SHORTEST else ""
     can = window.reservation_id in movable and not reservation.rule and window.starts_at > now
-    return Box(window, round(x, 1), round(y, 1), round(width, 1), round(height, 1), window.state_at(now), fitted(text, width), fitted(under, width), can)
+    return Box(
+        window, round(x, 1), round(y, 1), round(width, 1), round(height, 1), window.state_at(now), fitted(text, width), fitted(under, width), can
+    )
 
 
 def timeline_drawn(

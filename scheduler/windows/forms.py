@@ -136,8 +136,16 @@ class ReservationForm(forms.Form):
     def show(self, faults: Mapping[str, Sequence[str]]) -> None:
         """Faults of the services at the fields that people see."""
         fields = {
-            **{"quota": "owner", "class": "owner", "gpus": "amount", "nodes": "amount", "level": "shape", "starts_at": "start", "ends_at": "end"},
-            **{"notice_s": "notice_min", "lead_s": "lead_min", "decay_s": "decay_min"},
+            "quota": "owner",
+            "class": "owner",
+            "gpus": "amount",
+            "nodes": "amount",
+            "level": "shape",
+            "starts_at": "start",
+            "ends_at": "end",
+            "notice_s": "notice_min",
+            "lead_s": "lead_min",
+            "decay_s": "decay_min",
         }
         for path, texts in faults.items():
             name = fields.get(path, path)

@@ -99,6 +99,16 @@ LOOKS: dict[str, Look] = {
     "failing": Look("warn", "alert", "Failing"),
     "disabled": Look("bad", "stop", "Switched off"),
     "over": Look("warn", "alert", "Over"),
+    "requested": Look("warn", "clock", "Pending approval"),
+    "approved": Look("good", "check", "Approved"),
+    "denied": Look("rest", "cross", "Denied"),
+    "coming": Look("move", "clock", "Coming"),
+    "past": Look("rest", "stop", "Over"),
+    "released": Look("rest", "eject", "Released"),
+    "within": Look("good", "check", "Within budget"),
+    "warned": Look("warn", "alert", "Near its limit"),
+    "stopped": Look("bad", "stop", "Used up"),
+    "excepted": Look("warn", "clock", "Used up, with an exception"),
 }
 
 

@@ -38,6 +38,7 @@ from scheduler.loop.policy import policy, without_splitting
 from scheduler.models import Lease as LeaseRow
 from scheduler.selectors.loop import pause_now
 from scheduler.selectors.predictions import Recalled, foresight_now, past_recalled
+from scheduler.services.forecasts.budgeting import budgets_said
 from scheduler.services.forecasts.proposals import Change, changes_found, moment_of
 from scheduler.services.jobs.submission import Checked, submissions_check
 from scheduler.services.loop.lease import TICK
@@ -110,6 +111,7 @@ class Fit:
     limit_cost_micros: int | None
     changes: tuple[Change, ...]
     waits_for: tuple[str, ...]  # what holds it whatever the fleet has
+    budgets: tuple[str, ...]  # those that it would bring near their end, or beyond it
     on_types: tuple[OnType, ...]  # the fastest first; empty where it states no speeds
     without_images: tuple[str, ...]  # of a job with an image: the clusters whose back-ends run none, where it never stands
     wanted_milli: int  # whole GPUs that an elastic job asks for at most; it may start on fewer
@@ -395,18 +397,31 @@ def fit_checked(*, access: Access, checked: Checked, raw: Mapping[str, Any], now
     found, as_of = tried
     said = checked.description
     at = moment_of(found, as_of, now)
-    held = (*_held(said, now), *([PAUSED] if pause_now() else []))
+    paused = [PAUSED] if pause_now() else []
     range_ = None if at is None else _range(checked, found, at, now)
     if range_ is not None:
         at = range_[1]
     start = max(at, said.not_before) if at is not None and said.not_before is not None else at
-    better: tuple[Change, ...] = ()
-    if changes and not held and (at is None or at > now or not _is_at_once(found)):
-        better = changes_found(access, checked, raw, found, lambda _, other, dated: _tried(other, now, dated=dated), now)
     standing = GROUNDS.types_of((*(stand.node for stand in found.stands), *(node for node, _ in found.nodes))) or {found.quota_type}
     run = seconds_at(slowest_on(said.spec, standing), said.estimate_s, said.limit_s)
     rates = rates_now(now=now) if access.can(Can.SEE_COSTS, checked.quota.path) else {}
     costs = rates.get(found.quota_type)
+    count = said.array.count if said.array else 1
+    price = rates_now(now=now).get(found.quota_type)
+    charged = _cost(found.milli, run, price)
+    budgets = budgets_said(
+        access,
+        checked.quota.path,
+        gpu_type=found.quota_type,
+        gpus_milli=count * (found.milli or checked.gpus_milli),
+        seconds=run,
+        cost_micros=None if charged is None else count * charged,
+        now=now,
+    )
+    held = (*_held(said, now), *budgets.holds, *paused)
+    better: tuple[Change, ...] = ()
+    if changes and not held and (at is None or at > now or not _is_at_once(found)):
+        better = changes_found(access, checked, raw, found, lambda _, other, dated: _tried(other, now, dated=dated), now)
     return Fit(
         verdict=_verdict(found, held, start, now),
         at=start,
@@ -422,7 +437,7 @@ def fit_checked(*, access: Access, checked: Checked, raw: Mapping[str, Any], now
         quota=checked.quota.path,
         gpu_type=found.quota_type,
         gpus_milli=found.milli or checked.gpus_milli,
-        count=said.array.count if said.array else 1,
+        count=count,
         levels=found.levels,
         guaranteed=found.guaranteed or _goes_before_others(checked, found, now),
         claimants=found.claimants,
@@ -432,6 +447,7 @@ def fit_checked(*, access: Access, checked: Checked, raw: Mapping[str, Any], now
         limit_cost_micros=_cost(found.milli, said.limit_s, costs),
         changes=better,
         waits_for=held,
+        budgets=budgets.notes,
         on_types=_on_types(said, found, standing, rates),
         without_images=clusters_without_images() if said.launch.image is not None else (),
         wanted_milli=sum(1000 * (role.get("gpus") or 0) * int(role.get("max") or role.get("min") or 1) for role in said.spec["roles"]),

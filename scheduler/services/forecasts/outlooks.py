@@ -9,12 +9,13 @@ from django.db.models import Exists, OuterRef, Q
 
 from gpufleet.core.live.news import News
 from gpufleet.core.prepared import Prepared
+from quotas.selectors.budgets import stopped_above, stops_now
 from scheduler.engine.plan import Waiting
 from scheduler.jobs.waiting import wait_kind
 from scheduler.models import ENDED, Dependency, Job, JobState, Outlook
 from scheduler.services.jobs.waits import waits_follow
 from scheduler.snapshots import Snapshot
-from scheduler.snapshots.jobs import due_filter
+from scheduler.snapshots.jobs import barred_quotas, due_filter
 
 WAITING = (JobState.QUEUED, JobState.PREEMPTED)
 BATCH = 500
@@ -97,11 +98,17 @@ def told_left_out(snapshot: Snapshot) -> dict[int, Told]:
 
 def told_undue(*, now: datetime) -> dict[int, Told]:
     """Waiting jobs that the engine is not shown, and why: held by a person, not due, or behind another job."""
-    rows = Job.objects.filter(state__in=WAITING).exclude(due_filter(now)).order_by("id")
+    stops = stops_now()
+    barred = Q(quota__in=barred_quotas()) if stops else Q(pk__in=[])
+    rows = Job.objects.filter(state__in=WAITING).filter(~due_filter(now) | barred).order_by("id")
     behind = Exists(Dependency.objects.filter(Q(on__state__in=ENDED, if_completed=False) | ~Q(on__state__in=ENDED), job=OuterRef("pk")))
     found: dict[int, Told] = {}
-    for key, held, not_before, retry_at, waits in rows.annotate(waits=behind).values_list("id", "held_at", "not_before", "retry_at", "waits"):
+    columns = ("id", "held_at", "not_before", "retry_at", "waits", "quota__path")
+    for key, held, not_before, retry_at, waits, path in rows.annotate(waits=behind).values_list(*columns):
         reasons = []
+        if (stop := stopped_above(path, stops)) is not None:
+            detail = f"the budget {stop.budget} of {stop.path} is used up; no new job starts there"
+            reasons.append({"code": "budget", "detail": detail, "budget": stop.budget, "quota": stop.path})
         if held is not None:
             reasons.append({"code": "hold", "detail": "a person holds it back"})
         if not_before is not None and not_before > now:

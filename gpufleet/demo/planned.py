@@ -1,0 +1,57 @@
+"""What the demo's people hold by the calendar, and what their budgets are."""
+
+from collections.abc import Mapping
+from datetime import datetime, time, timedelta
+from zoneinfo import ZoneInfo
+
+from gpufleet.core.models import User
+from gpufleet.core.recurrence import moment_of
+from gpufleet.demo.fleet import H100, L40S
+from quotas.models import AtStop, Budget, BudgetUnit
+from quotas.permissions import access_for_user
+from quotas.selectors.budgets import period_at, used_between
+from quotas.selectors.spending import rate_card
+from quotas.services.budgets import budget_create
+from scheduler.services.windows.reservations import reservation_request
+
+BERLIN = ZoneInfo("Europe/Berlin")
+WEEKDAYS = "FREQ=WEEKLY;BYDAY=MO,TU,WE,TH,FR"
+# Team, name, unit, and how much of it is used by now, in percent.
+BUDGETS = (
+    ("veridia/research/language", "Language, month", BudgetUnit.GPU_HOURS, 86),
+    ("veridia/platform/simulation", "Simulation, month", BudgetUnit.GPU_HOURS, 104),
+    ("veridia/products", "Products, quarter", BudgetUnit.MONEY, 37),
+)
+
+
+def reservations_seed(*, people: Mapping[str, User], now: datetime) -> None:
+    """A serving floor on weekdays, an approved reservation next Tuesday, and a request that waits for approval."""
+    today = now.astimezone(BERLIN).date()
+    tuesday = today + timedelta(days=(1 - today.weekday()) % 7 or 7)
+    later = today + timedelta(days=3)
+
+    def at(day: object, hour: int) -> datetime:
+        return moment_of(datetime.combine(day, time(hour)), BERLIN)  # type: ignore[arg-type]
+
+    admin = access_for_user(people["quentin"], via="system")
+    floor = {"name": "Serving day", "job_class": "inference", "gpu_type": L40S, "gpus": 24, "rule": WEEKDAYS, "purpose": "Chat and search by day"}
+    floor |= {"starts_at": at(today - timedelta(days=today.weekday()), 8), "ends_at": at(today - timedelta(days=today.weekday()), 20)}
+    reservation_request(access=admin, given=floor | {"zone": "Europe/Berlin"}, now=now)
+    release = {"name": "Release training", "quota": "veridia/research/language/atlas", "gpu_type": H100, "gpus": 32, "decay_s": 1800}
+    release |= {"starts_at": at(tuesday, 9), "ends_at": at(tuesday, 12), "purpose": "Final run of Atlas 3", "zone": "Europe/Berlin"}
+    reservation_request(access=admin, given=release, now=now)
+    asked = {"name": "Benchmark evening", "quota": "veridia/research/language/instruct", "gpu_type": H100, "nodes": 2, "zone": "Europe/Berlin"}
+    asked |= {"starts_at": at(later, 18), "ends_at": at(later, 22), "purpose": "Compare with the last release"}
+    reservation_request(access=access_for_user(people["tessa"], via="system"), given=asked, now=now)
+
+
+def budgets_seed(*, people: Mapping[str, User], now: datetime) -> None:
+    """One near its warning's end, one used up, one with room. Their amounts follow from what the past has used."""
+    access, rates = access_for_user(people["quentin"], via="system"), rate_card()
+    for path, name, unit, percent in BUDGETS:
+        period = "quarter" if unit == BudgetUnit.MONEY else "month"
+        given = {"name": name, "quota": path, "unit": unit, "period": period, "zone": "Europe/Berlin", "at_stop": AtStop.NOTHING_NEW}
+        made = budget_create(access=access, given=given | {"amount": 10**12}, now=now)
+        used = used_between(made, period_at(made, now).start, now, rates).of(unit)
+        rounded = 100 * used // percent
+        Budget.objects.filter(pk=made.pk).update(amount=max(1000, rounded - rounded % 1000))

@@ -1,0 +1,69 @@
+"""What a budget that is used up does to jobs: nothing new starts, running ones wind down where it says so, and those who look after it are told."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from django.db import transaction
+from django.db.models import Q
+
+from gpufleet.core.live.news import News
+from gpufleet.core.models import User
+from quotas.models import AtStop, Budget, Role, RoleBinding
+from quotas.selectors.budgets import above_of
+from quotas.services.budgets import Turned, budgets_turn
+from scheduler.models import HOLDING, Job, JobState
+from scheduler.services.forecasts.budgeting import amount_said
+from scheduler.services.loop.lease import lease_want
+from scheduler.services.loop.runs import Stop, attempts_stop
+from scheduler.services.notify.notices import notice_tell
+
+# Who is told: those who lead the team, and those who set its budgets.
+TOLD = (Role.TEAM_LEAD, Role.QUOTA_ADMIN)
+MOST_TOLD = 50
+
+
+def budgets_step(*, now: datetime) -> int:
+    """Count all budgets, and act on what has changed. Returns how many have."""
+    turned = budgets_turn(now=now)
+    for one in turned:
+        budget_act(turned=one, now=now)
+    return len(turned)
+
+
+def budget_act(*, turned: Turned, now: datetime) -> None:
+    budget = turned.standing.budget
+    news = News()
+    with transaction.atomic():
+        if turned.what == "stopped" and budget.at_stop == AtStop.WIND_DOWN:
+            _wind_down(budget, now, news)
+        for user in _people(budget):
+            title, text = _words(turned)
+            notice_tell(user=user, title=title, text=text, now=now, news=news)
+        news.publish()
+        lease_want()
+
+
+def _wind_down(budget: Budget, now: datetime, news: News) -> None:
+    path = budget.quota.path
+    running = Job.objects.filter(Q(quota=budget.quota) | Q(quota__path__startswith=f"{path}/"), state__in=HOLDING).exclude(preemptible="no")
+    cause = f"The budget {budget.public_id} ({budget.name}) of {path} is used up."
+    stops = [Stop(key, JobState.PREEMPTED, "preempted", cause) for key in running.order_by("pk").values_list("pk", flat=True)]
+    attempts_stop(stops=stops, now=now, news=news, want=False)
+
+
+def _people(budget: Budget) -> Sequence[User]:
+    bound = RoleBinding.objects.filter(role__in=TOLD, node__path__in=above_of(budget.quota.path), user__isnull=False)
+    return list(User.objects.filter(pk__in=bound.values("user"), is_active=True).order_by("pk")[:MOST_TOLD])
+
+
+def _words(turned: Turned) -> tuple[str, str]:
+    standing = turned.standing
+    budget = standing.budget
+    used = f"{standing.percent}% of {amount_said(budget.amount, budget.unit)} used"
+    where = f"{budget.name} ({budget.quota.path})"
+    if turned.what == "stopped":
+        what = "Running jobs wind down, and nothing new starts." if budget.at_stop == AtStop.WIND_DOWN else "Running jobs go on. Nothing new starts."
+        return f"Budget used up: {where}", f"{used}. {what}"
+    if turned.what == "resumed":
+        return f"Budget open again: {where}", f"{used}. New jobs start again."
+    return f"Budget near its limit: {where}", f"{used}. Forecast for the end of the period: {standing.forecast_percent}%."

@@ -1,0 +1,166 @@
+"""Budgets: periods by a zone's clock, usage counted once, thresholds, exceptions, and what a budget that is used up does."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.core.exceptions import PermissionDenied, ValidationError
+
+from gpufleet.core.models import User
+from quotas.models import Budget, BudgetDay, Rate
+from quotas.permissions import access_for_user
+from quotas.selectors.budgets import period_at, standings, stops_now
+from quotas.selectors.spending import rate_card
+from quotas.services.budgets import budget_change, budget_count, budget_create, budgets_turn, exception_end, exception_grant
+from scheduler.models import JobState, Notice, Outlook
+from scheduler.services.budgets import budgets_step
+from scheduler.services.forecasts.outlooks import told_undue
+from tests import builders
+from tests.builders import NOON
+from tests.scheduler.loop.test_whole_way import Fleet
+from tests.scheduler.loop.worlds import H100, leaf, state, submit
+
+pytestmark = pytest.mark.django_db
+GIVEN = {"name": "Month", "unit": "gpu_hours", "amount": 10_000, "period": "month"}
+
+
+def root() -> User:
+    return User.objects.get_or_create(username="root", is_superuser=True)[0]
+
+
+def budget(path: str = "acme/team", now: datetime = NOON, **given: object) -> Budget:
+    return budget_create(access=access_for_user(root()), given=GIVEN | {"quota": path} | given, now=now)
+
+
+@pytest.mark.parametrize(
+    ("period", "zone", "start", "end"),
+    [
+        ("month", "UTC", datetime(2026, 11, 1, tzinfo=UTC), datetime(2026, 12, 1, tzinfo=UTC)),
+        ("quarter", "Europe/Berlin", datetime(2026, 9, 30, 22, tzinfo=UTC), datetime(2026, 12, 31, 23, tzinfo=UTC)),
+        ("year", "America/New_York", datetime(2026, 1, 1, 5, tzinfo=UTC), datetime(2027, 1, 1, 5, tzinfo=UTC)),
+    ],
+)
+def test_periods_begin_by_the_clock_of_their_zone(period: str, zone: str, start: datetime, end: datetime) -> None:
+    found = period_at(Budget(period=period, zone=zone), NOON)
+
+    assert (found.start, found.end) == (start, end)
+
+
+def busy(hours: float, *, gpus: int = 8, amount: int = 10_000, **given: object) -> tuple[Fleet, Budget]:
+    """A team that has held GPUs for some hours under a budget."""
+    builders.node(gpus=8)
+    team = leaf("team", 8)
+    fleet = Fleet()
+    submit(team, gpus=gpus, spec={"work_s": 200_000, "grace_s": 20})
+    fleet.tick()
+    found = budget(amount=amount, **given)
+    fleet.after(hours=hours).tick()
+    return fleet, found
+
+
+def standing(found: Budget, now: datetime) -> object:
+    return standings([Budget.objects.select_related("quota").get(pk=found.pk)], rate_card(), now)[0]
+
+
+def test_usage_is_counted_once_however_often_it_is_counted() -> None:
+    fleet, found = busy(0.5)
+    for _ in range(3):
+        budgets_turn(now=fleet.now)
+    fleet.after(hours=0.5).tick()
+    budgets_turn(now=fleet.now)
+
+    assert standing(found, fleet.now).used == 8000  # 8 GPUs for an hour, in thousandths of a GPU-hour
+    fresh = budget(name="Anew")
+    assert standing(fresh, fleet.now).used == 8000
+
+
+def test_money_follows_the_rates_of_their_time() -> None:
+    Rate.objects.create(gpu_type=H100, valid_from=NOON - timedelta(days=1), micros_per_gpu_hour=2_000_000)
+    Rate.objects.create(gpu_type=H100, valid_from=NOON + timedelta(hours=1), micros_per_gpu_hour=4_000_000)
+    fleet, found = busy(2, unit="money", amount=1_000_000_000)
+
+    assert standing(found, fleet.now).used == 8 * 2_000_000 + 8 * 4_000_000
+
+
+def test_it_warns_once_then_stops_and_jobs_wait_with_the_reason() -> None:
+    fleet, found = busy(1.01)
+    lead = builders.person("lead", email="")
+    builders.role(lead, "team_lead", found.quota)
+    assert budgets_step(now=fleet.now) == 1
+    assert budgets_step(now=fleet.now) == 0
+    fleet.after(hours=0.3).tick()
+    budgets_step(now=fleet.now)
+    waits = submit(found.quota, gpus=1, at=fleet.now, name="late")
+    fleet.after(seconds=5).tick()
+
+    assert [stop.path for stop in stops_now()] == ["acme/team"]
+    assert state(waits) == JobState.QUEUED
+    told = told_undue(now=fleet.now)[waits.pk]
+    assert [one["code"] for one in told.reasons] == ["budget"]
+    assert [notice.title.partition(":")[0] for notice in Notice.objects.filter(user=lead).order_by("id")] == [
+        "Budget near its limit",
+        "Budget used up",
+    ]
+
+
+def test_an_exception_opens_it_until_it_expires() -> None:
+    fleet, found = busy(1.4)
+    budgets_step(now=fleet.now)
+    access = access_for_user(root())
+    assert stops_now()
+    exception_grant(access=access, budget=found, extra=5_000, until=fleet.now + timedelta(hours=1), reason="Release", now=fleet.now)
+    assert not stops_now()
+    fleet.after(hours=1.2).tick()
+    budgets_step(now=fleet.now)
+    assert stops_now(), "it has expired"
+    exception_grant(access=access, budget=found, extra=None, until=fleet.now + timedelta(hours=9), reason="Release", now=fleet.now)
+    assert not stops_now()
+    exception_end(access=access, budget=found, now=fleet.now)
+    assert stops_now()
+
+
+def test_wind_down_saves_the_work_of_running_jobs_and_nothing_starts_again() -> None:
+    fleet, found = busy(1.4, at_stop="wind_down")
+    running = found.quota.jobs.get()
+    budgets_step(now=fleet.now)
+    assert state(running) == JobState.CHECKPOINTING
+    fleet.after(minutes=2).tick()
+    fleet.after(minutes=2).tick()
+
+    assert state(running) == JobState.PREEMPTED
+
+
+def test_a_new_period_begins_anew_and_a_larger_amount_opens_it() -> None:
+    fleet, found = busy(1.4)
+    budgets_step(now=fleet.now)
+    assert stops_now()
+    budget_change(access=access_for_user(root()), budget=found, given={"amount": 20_000}, now=fleet.now)
+    assert not stops_now()
+    budget_change(access=access_for_user(root()), budget=found, given={"amount": 10_000}, now=fleet.now)
+    assert stops_now()
+    december = datetime(2026, 12, 1, 0, 5, tzinfo=UTC)
+    budget_count(key=found.pk, now=december)
+    assert not stops_now()
+    assert not BudgetDay.objects.filter(budget=found, day__lt=datetime(2026, 11, 1).date()).exists()
+
+
+def test_the_forecast_goes_on_at_the_pace_of_the_last_week() -> None:
+    fleet, found = busy(24)
+    now = fleet.now
+    seen = standing(found, now)
+
+    left = (seen.period.end - now) / timedelta(days=1)
+    passed = timedelta(days=7) / timedelta(days=1)
+    assert seen.used == 8 * 24 * 1000
+    assert abs(seen.forecast - (seen.used + seen.used / passed * left)) < 0.02 * seen.forecast
+
+
+def test_bad_values_are_told_all_at_once_and_only_admins_above_set_one() -> None:
+    leaf("team", 8)
+    with pytest.raises(ValidationError) as faults:
+        budget(amount=0, unit="apples", period="week", zone="Mars", warn_percent=0, stop_percent=5000, name="")
+    assert set(faults.value.message_dict) >= {"amount", "unit", "period", "zone", "warn_percent", "stop_percent", "name"}
+    lead = builders.person("lead")
+    builders.role(lead, "team_lead", builders.quota("team", parent=builders.quota()))
+    with pytest.raises(PermissionDenied):
+        budget_create(access=access_for_user(lead), given=GIVEN | {"quota": "acme/team"}, now=NOON)
+    assert not Outlook.objects.exists()
