@@ -45,10 +45,10 @@ WORDS = {
     "plan": "--explain --jsonl",
     "queue": "--json --team --limit",
     "quota": "--json --paths",
-    "reserve": "ls add show windows floors approve deny cancel end --json --name --team --class --type --gpus --nodes --block --from --until --to --rule"
-    " --zone --notice --lead --decay --lend --purpose --dry-run --state --limit --reason",
-    "budget": "ls add show change except rm --json --name --team --amount --unit --period --from --until --zone --type --warn --stop --wind-down --more"
-    " --reason",
+    "reserve": "ls add show windows floors approve deny cancel end --json --name --team --class --type --gpus --nodes --block --from --until --to"
+    " --rule --zone --notice --lead --decay --lend --purpose --dry-run --state --limit --reason",
+    "budget": "ls add show change except rm --json --name --team --amount --unit --period --from --until --zone --type --warn --stop"
+    " --wind-down --more --reason",
     "schedule": "ls add show pause resume run rm --json --cron --zone --name --overlap --catch-up --start-within --from --until --state --team"
     " --owner --search --limit --ids --reason",
     "submit": "--json --draft --dry-run --wait --key --template --name --quota --class --priority --preemptible --gpus --workers --type --speed --mig"
