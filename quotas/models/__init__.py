@@ -1,5 +1,5 @@
-"""The tables of the quota tree (`tree`), with people's roles on it and the rates, of its changes (`changes`), of what was used (`ledger`), of capacity
-held by the calendar (`windows`), and of budgets (`budgets`)."""
+"""The tables of the quota tree (`tree`), with people's roles on it and the rates, of its changes (`changes`), of what was used (`ledger`), of
+capacity held by the calendar (`windows`), and of budgets (`budgets`)."""
 
 from quotas.models.budgets import AtStop, Budget, BudgetDay, BudgetException, BudgetPeriod, BudgetUnit
 from quotas.models.changes import ChangeState, QuotaChange, QuotaVersion
