@@ -180,9 +180,8 @@ def _reserve_floors(arguments: Sequence[str]) -> int:
         return print_json(found)
     for one in found["items"]:
         window = one["window"]
-        print(
-            f"{window['reservation']}  {plain(window['name'])}  {gpus(window['gpus_milli'])} {plain(window['gpu_type'])} from {exact(window['starts_at'])}"
-        )
+        held = f"{gpus(window['gpus_milli'])} {plain(window['gpu_type'])} from {exact(window['starts_at'])}"
+        print(f"{window['reservation']}  {plain(window['name'])}  {held}")
         _leaving(one)
     return DONE
 
