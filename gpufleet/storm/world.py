@@ -19,6 +19,7 @@ from gpufleet.core.audit import SYSTEM
 from gpufleet.core.faults import Conflict
 from gpufleet.core.times import millis, whole_millis
 from gpufleet.storm.fleet import EVERYTHING, TEAMS, TYPE, Fleet, fleet_make, job_drawn, part_drawn
+from gpufleet.storm.policy import POLICY_A_DAY, QUIET_POLICY, PolicyStorm
 from gpufleet.storm.reaper import AFTER_SNAPSHOT, Killed, Reaper
 from gpufleet.storm.safety import Plans, Unsafe, history_faults, present_faults, stuck_jobs
 from quotas.models import QuotaNode
@@ -69,7 +70,7 @@ FAULTS_A_DAY = {
 PUT_OUT = ("preempted", "moved")
 ORDERS = ("start", "resize", "signal", "stop")
 # Nobody has to decide anything after these.
-QUIET = ("review", "full hour", "clock skew", "barometer")
+QUIET = ("review", "full hour", "clock skew", "barometer", QUIET_POLICY)
 # So many hours into a day it is looked whether enough was evicted by then; where not, the next flood comes early.
 BAROMETER_HOURS = (12, 14, 16, 18, 20, 22)
 
@@ -179,6 +180,7 @@ class World:
         self._plans = Plans()
         self._restarts = 0
         self.faults: list[tuple[datetime, str]] = []
+        self.policy = PolicyStorm(seed, self._now, self.tell)
         with transaction.atomic():
             self.fleet: Fleet = fleet_make(now=START)
         self.store = MemoryStore()
@@ -264,6 +266,8 @@ class World:
                 self.at(begin + timedelta(hours=number, minutes=20, seconds=7), "review", lambda: _ignore(timeline_review(now=self._now())))
             for hours in BAROMETER_HOURS:
                 self.at(begin + timedelta(hours=hours), "barometer", lambda begin=begin, hours=hours: self._rouse(begin, hours))  # type: ignore[misc]
+            for moment, kind, act in self.policy.of_day(begin):
+                self.at(moment, kind, act)
         self._local_hours()
 
     def _submissions(self, begin: datetime) -> Iterator[tuple[datetime, bool, int, int]]:
@@ -553,9 +557,10 @@ class World:
         self.tell("-- the storm is over")
         self.reaper.calm()
         self.backend.faults = NO_FAULTS
-        self._heap = [one for one in self._heap if one[2] not in FAULTS_A_DAY]
+        self._heap = [one for one in self._heap if one[2] not in FAULTS_A_DAY and one[2] not in POLICY_A_DAY]
         heapq.heapify(self._heap)
         lease_resume()
+        self.policy.calm()
         for key in Job.objects.exclude(state__in=ENDED).filter(held_at__isnull=False).order_by("id").values_list("pk", flat=True):
             self._let_go(key)
         for node in self.fleet.nodes:
