@@ -25,6 +25,8 @@ PLACES: dict[str, tuple[str, Any]] = {
     "quotas": ("Id of the node of the tree.", "q-9"),
     "roles": ("Number of the role, as lists of roles have it as `id`.", 31),
     "schedules": ("Id of the schedule.", "s-3"),
+    "reservations": ("Id of the reservation.", "r-7"),
+    "budgets": ("Id of the budget.", "b-4"),
     "templates": ("What a description names as its `template`: `notebook`, or `org/team:name` with `@3` for one version.", "acme/research/nlp:serve"),
     "tokens": ("Id of the token; not its secret.", "t-9"),
     "views": ("Id of the saved view.", "v-2"),

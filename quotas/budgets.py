@@ -119,7 +119,7 @@ class BudgetForm(forms.Form):
         self.fields["quota"].choices = [(path, path) for path in teams]  # type: ignore[attr-defined]
         if of is not None:
             del self.fields["quota"], self.fields["unit"]
-        self.unit = of.unit if of is not None else None
+        self.stated_unit = of.unit if of is not None else None
 
     def clean_zone(self) -> str:
         if fault := zone_fault(self.cleaned_data["zone"]):
@@ -134,7 +134,7 @@ class BudgetForm(forms.Form):
         for name in ("starts_at", "ends_at"):
             if data[name] is not None:
                 data[name] = moment_of(data[name].replace(tzinfo=None), zone)
-        scale = 1_000_000 if data.get("unit", self.unit) == BudgetUnit.MONEY else 1000
+        scale = 1_000_000 if data.get("unit", self.stated_unit) == BudgetUnit.MONEY else 1000
         return data | {"amount": int(data["amount"] * scale)}
 
 

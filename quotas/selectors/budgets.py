@@ -23,7 +23,7 @@ from quotas.selectors.spending import RateCard, rates_charged
 
 MILLI_MILLIS_PER_MILLI_HOUR = 3_600_000  # of a GPU: thousandths of a GPU times milliseconds in a thousandth of a GPU-hour
 PACE_OVER = timedelta(days=7)
-STOPPED: Prepared[tuple[int, str]] = Prepared(
+STOPPED: Prepared[tuple[str, str]] = Prepared(
     lambda: (
         Budget.objects.filter(stopped_at__isnull=False, removed_at__isnull=True, excepted=False)
         .order_by("id")
