@@ -44,6 +44,7 @@ _BY_SCOPES: dict[tuple[str, ...], str] = {
     ("submit",): "job_fit job_submit job_copy job_batch schedule_make",
     OPERATING: "gpu_geometry gpu_health node_health node_spare pause resume inventory_discovery inventory_preview inventory_import inventory_apply",
     ("admin",): "group_rule_list person_list person_get person_new person_change person_return person_end person_reset"
+    " reservation_approved reservation_denied budget_make budget_update budget_delete budget_except budget_exception_over"
     " quota_create quota_update quota_archive quota_move quota_restore role_create role_delete token_new token_delete",
     STEERING: "idle_notify idle_reclaim idle_snooze"
     " jobs_bulk job_view_update job_change job_end job_save job_queued job_held job_released job_again job_said job_output job_output_search"
@@ -51,6 +52,9 @@ _BY_SCOPES: dict[tuple[str, ...], str] = {
     HOOKING: "idle_policy_put idle_policy_delete idle_exemption_create idle_exemption_delete"
     " webhooks webhook webhook_create webhook_update webhook_delete webhook_rotate webhook_try deliveries delivery delivery_again",
     WRITING: "job_view_create job_view_delete job_followed job_unfollowed notice_choices_put notices_mark notices_try template_put template_gone",
+    HOOKING: "webhooks webhook webhook_create webhook_update webhook_delete webhook_rotate webhook_try deliveries delivery delivery_again",
+    WRITING: "reservation_make reservation_look reservation_update reservation_ended reservation_window_ended"
+    " job_view_create job_view_delete job_followed job_unfollowed notice_choices_put notices_mark notices_try template_put template_gone",
 }
 # Of a token with any one of them, as far as the role of its owner reaches. What is not named is open to all.
 SCOPES = {name: scopes for scopes, names in _BY_SCOPES.items() for name in names.split()}

@@ -134,6 +134,11 @@ def test_what_the_examples_send_is_understood(expect: Expect, personas: Personas
     content = PARTS.get(f"{operation['operationId']} body")
     settings.EMAIL_HOST = "mail.example.org"
     monkeypatch.setattr("quotas.api.tokens.now", lambda: datetime(2026, 3, 2, tzinfo=UTC))  # the day on which the examples were written
+    for module in ("scheduler.api.reservations", "quotas.api.budgets"):
+        monkeypatch.setattr(f"{module}.now", lambda: datetime(2026, 3, 2, tzinfo=UTC))
+    if "reservations" in expect.route:
+        for number in range(4):
+            builders.node(f"big-{number}", gpus=8)
     world, client = World(personas), personas.client("superuser")
     address = _address(expect, world)
     builders.gpu_type()

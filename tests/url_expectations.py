@@ -157,7 +157,6 @@ class World:
     def _reserved(self, who: str, **given: Any) -> Reservation:
         assert self.node.pk
         asked = _reservation_json(self) | given
-        asked["job_class"] = asked.pop("class", None)
         asked |= {name: datetime.fromisoformat(asked[name]) for name in ("starts_at", "ends_at")}
         return reservation_request(access=self.personas.access(who), given=asked, now=now())
 

@@ -63,7 +63,7 @@ def _reserve_ls(arguments: Sequence[str]) -> int:
 
 
 def _owner(row: dict[str, Any]) -> str:
-    return plain(row["quota"] or f"{row['class']} jobs")
+    return plain(row["quota"] or f"{row['job_class']} jobs")
 
 
 def _end(row: dict[str, Any]) -> str:
@@ -90,7 +90,7 @@ def _reserve_add(arguments: Sequence[str]) -> int:
     parser.add_argument("--purpose", help="what it is for")
     parser.add_argument("--dry-run", action="store_true", help="show the preview: windows, capacity, jobs that must leave")
     asked = parser.parse_args(arguments)
-    names = {"name": "name", "team": "quota", "job_class": "class", "gpu_type": "gpu_type", "gpus": "gpus", "nodes": "nodes", "level": "level"}
+    names = {"name": "name", "team": "quota", "job_class": "job_class", "gpu_type": "gpu_type", "gpus": "gpus", "nodes": "nodes", "level": "level"}
     names |= {"starts_at": "starts_at", "ends_at": "ends_at", "rule": "rule", "zone": "zone", "purpose": "purpose"}
     said = {key: value for name, key in names.items() if (value := getattr(asked, name)) is not None}
     lengths = {"notice_s": asked.notice, "lead_s": asked.lead, "decay_s": asked.decay}

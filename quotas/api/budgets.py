@@ -10,7 +10,7 @@ from pydantic import Field
 from gpufleet.core.etags import IF_MATCH, revision_wanted, stamped
 from gpufleet.core.taken import Taken
 from gpufleet.core.times import now
-from gpufleet.web import Access, access_of
+from gpufleet.web import Access, Can, access_of
 from quotas.api.lists import ReasonQuery
 from quotas.models import Budget
 from quotas.selectors.budgets import Standing, budget_for, budgets_listed, may_budget, standings
@@ -111,6 +111,7 @@ def budgets(request: HttpRequest) -> dict[str, Any]:
 def budget_make(request: HttpRequest, body: BudgetIn) -> Status[dict[str, Any]]:
     """By those who manage the quota of the node above."""
     access = access_of(request)
+    access.must_somewhere(Can.EDIT_QUOTA)
     made = budget_create(access=access, given=body.dict(), now=now())
     return Status(201, _facts(access, made))
 

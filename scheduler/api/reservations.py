@@ -41,13 +41,13 @@ WINDOWS_TOLD = 10
 
 
 class ReservationOut(Schema):
-    """`class` is set for a floor, `quota` for all else. Without `ends_at` it is standing."""
+    """`job_class` is set for a floor, `quota` for all else. Without `ends_at` it is standing."""
 
     id: str
     name: str
     state: str
     quota: str | None
-    job_class: str | None = Field(alias="class")
+    job_class: str | None
     gpu_type: str
     shape: str
     gpus_milli: int
@@ -79,7 +79,7 @@ class ReservationsOut(Schema):
 class WindowOut(Schema):
     """`state`: coming, active, past or released. `leaving` names jobs that were asked to leave for it, as far as the caller may see them."""
 
-    reservation: str
+    reservation: str = Field(description="Id of the reservation.")
     name: str
     owner_label: str
     gpu_type: str
@@ -149,7 +149,7 @@ class SpanOut(Schema):
     ends_at: datetime | None
 
 
-class PreviewOut(Schema):
+class ReservationPreviewOut(Schema):
     """`errors` by field: with none it can be requested. `over_guarantees_milli` is by how much all promises then exceed the healthy capacity."""
 
     errors: list[dict[str, str]]
@@ -205,8 +205,8 @@ NEW = {
             "quota": "acme/research/nlp",
             "gpu_type": "H100-SXM-80GB",
             "gpus": 32,
-            "starts_at": "2026-12-01T08:00:00Z",
-            "ends_at": "2026-12-01T11:00:00Z",
+            "starts_at": "2026-03-03T08:00:00Z",
+            "ends_at": "2026-03-03T11:00:00Z",
             "decay_s": 1800,
         },
     },
@@ -214,11 +214,11 @@ NEW = {
         "summary": "A serving floor on weekdays from 08:00 to 20:00 in Berlin",
         "value": {
             "name": "Serving day",
-            "class": "inference",
+            "job_class": "inference",
             "gpu_type": "H100-SXM-80GB",
             "gpus": 16,
-            "starts_at": "2026-12-01T07:00:00Z",
-            "ends_at": "2026-12-01T19:00:00Z",
+            "starts_at": "2026-03-03T07:00:00Z",
+            "ends_at": "2026-03-03T19:00:00Z",
             "zone": "Europe/Berlin",
             "rule": "FREQ=WEEKLY;BYDAY=MO,TU,WE,TH,FR",
         },
@@ -248,11 +248,17 @@ def reservation_make(request: HttpRequest, body: ReservationIn) -> HttpResponse:
 
 
 @router.post(
-    "/reservations/preview", response=PreviewOut, url_name="reservation_preview", openapi_extra=_examples(NEW), summary="Preview a reservation"
+    "/reservations/preview",
+    response=ReservationPreviewOut,
+    url_name="reservation_preview",
+    openapi_extra=_examples(NEW),
+    summary="Preview it",
 )
 def reservation_look(request: HttpRequest, body: ReservationIn) -> HttpResponse:
     """What it comes to: windows, capacity, and the jobs that must leave. Nothing is written."""
-    return answered(preview_told(reservation_preview(access=access_of(request), given=_given(body), now=now())))
+    access = access_of(request)
+    access.must_somewhere(Can.SEE)
+    return answered(preview_told(reservation_preview(access=access, given=_given(body), now=now())))
 
 
 @router.get("/reservations/{public_id}", response=ReservationDetailOut, url_name="reservation", summary="A reservation with its windows and its use")
@@ -320,11 +326,13 @@ def reservation_window_ended(request: HttpRequest, public_id: str, body: Reserva
 
 @router.get("/windows", response=WindowsOut, url_name="windows", summary="Windows of a span of time")
 def windows(request: HttpRequest, query: Query[WindowsQuery]) -> HttpResponse:
+    access = access_of(request)
+    access.must_somewhere(Can.SEE)
     since = query.since or now()
     until = query.until or since + timedelta(days=7)
     if not timedelta(0) < until - since <= timedelta(days=MOST_DAYS):
         raise ValidationError({"to": [f"Lies after `from`, and at most {MOST_DAYS} days later."]})
-    found = windows_between(access_of(request), since, until, gpu_type=query.gpu_type)
+    found = windows_between(access, since, until, gpu_type=query.gpu_type)
     return answered({"items": [window_told(one) for one in found]})
 
 
@@ -354,7 +362,7 @@ PLAIN = (
 
 
 def reservation_told(found: Reservation) -> dict[str, Any]:
-    own = {"id": found.public_id, "quota": found.quota.path if found.quota is not None else None, "class": found.job_class or None}
+    own = {"id": found.public_id, "quota": found.quota.path if found.quota is not None else None, "job_class": found.job_class or None}
     people = {"requested_by": found.requested_name, "decided_by": found.decided_name}
     return own | {name: getattr(found, name) for name in PLAIN} | people
 

@@ -137,7 +137,7 @@ class ReservationForm(forms.Form):
         """Faults of the services at the fields that people see."""
         fields = {
             "quota": "owner",
-            "class": "owner",
+            "job_class": "owner",
             "gpus": "amount",
             "nodes": "amount",
             "level": "shape",

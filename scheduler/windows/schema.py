@@ -8,14 +8,14 @@ from gpufleet.core.taken import Taken
 
 
 class ReservationIn(Taken):
-    """GPUs of a type for a subtree (`quota`) or for all jobs of a class (`class`), once, again and again (`rule`), or standing (no `ends_at`).
+    """GPUs of a type for a subtree (`quota`) or for all jobs of a class (`job_class`), once, again and again (`rule`), or standing (no `ends_at`).
 
     `gpus` anywhere, `nodes` whole ones, or `gpus` inside one block of the topology (`level`). A rule repeats by the wall clock of `zone`.
     """
 
     name: str = Field(max_length=200)
     quota: str | None = Field(None, max_length=600)
-    job_class: str | None = Field(None, alias="class", max_length=20)
+    job_class: str | None = Field(None, max_length=20)
     gpu_type: str = Field(max_length=100)
     gpus: int | None = None
     nodes: int | None = None

@@ -59,7 +59,7 @@ def _take_owner(found: Reservation, access: Access, given: Mapping[str, Any], fa
     if bool(path) == bool(of_class):
         note(faults, "quota", "Name a team, or a class of jobs for a floor. One of the two.")
     elif of_class and of_class not in CLASSES:
-        note(faults, "class", f"The classes are {', '.join(reversed(CLASSES))}.")
+        note(faults, "job_class", f"The classes are {', '.join(reversed(CLASSES))}.")
     elif path:
         found.quota = nodes_visible(access, Can.SEE).select_related("parent").filter(path=path).first()
         if found.quota is None:

@@ -72,7 +72,7 @@ def reservation_preview(*, access: Access, given: Mapping[str, Any], now: dateti
     """Nothing is written."""
     drawn = reservation_draw(access=access, given=given, now=now, instead_of=instead_of)
     found = drawn.reservation
-    known = not {"quota", "class"} & drawn.faults.keys()
+    known = not {"quota", "job_class"} & drawn.faults.keys()
     if known and not (may_ask_on(access, found.quota) or may_decide_on(access, found.quota)):
         raise PermissionDenied("Team leads and quota admins of this subtree may do this.")
     if drawn.faults and not drawn.short:

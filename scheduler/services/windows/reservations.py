@@ -42,7 +42,7 @@ def reservation_request(*, access: Access, given: Mapping[str, Any], now: dateti
         lock_tree()
         drawn = reservation_draw(access=access, given=given, now=now)
         found = drawn.reservation
-        named = not {"quota", "class"} & drawn.faults.keys()
+        named = not {"quota", "job_class"} & drawn.faults.keys()
         if named and not (may_ask_on(access, found.quota) or may_decide_on(access, found.quota)):
             raise PermissionDenied("Team leads and quota admins of this subtree may do this.")
         if drawn.faults:
