@@ -290,6 +290,8 @@ def _idle_form() -> dict[str, Any]:
 
 def _exemption_json(world: World) -> dict[str, Any]:
     return {"until": (now() + timedelta(days=2)).strftime("%Y-%m-%dT%H:%M:%SZ"), "reason": "Test"}
+
+
 def _reservation_json(world: World) -> dict[str, Any]:
     start = now().replace(microsecond=0) + timedelta(days=2)
     assert world.node.pk, "there is a GPU to reserve"
