@@ -42,7 +42,10 @@ _BY_SCOPES: dict[tuple[str, ...], str] = {
     (): "checkpoint_report clock_choose own_webhook_put own_webhook_delete",
     ("read",): "audit_entries audit_entry",
     ("submit",): "job_fit job_submit job_copy job_batch schedule_make",
-    OPERATING: "gpu_geometry gpu_health node_health node_spare pause resume inventory_discovery inventory_preview inventory_import inventory_apply",
+    OPERATING: (
+        "gpu_geometry gpu_geometry_delete gpu_health node_health node_spare pause resume "
+        "inventory_discovery inventory_preview inventory_import inventory_apply"
+    ),
     ("admin",): "group_rule_list person_list person_get person_new person_change person_return person_end person_reset"
     " reservation_approved reservation_denied budget_make budget_update budget_delete budget_except budget_exception_over"
     " quota_create quota_update quota_archive quota_move quota_restore role_create role_delete token_new token_delete",

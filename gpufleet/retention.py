@@ -42,6 +42,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("scheduler.Prediction", timedelta(days=90), "at", "Ranges of foreseen starts are learnt from the newest; a quarter can be looked back on."),
     Kind("scheduler.Order", timedelta(days=7), "done_at", "What a back-end has done; as for plans."),
     Kind("scheduler.Repartition", timedelta(days=7), "at", "The rate per pool counts the last hour; as for plans."),
+    Kind("scheduler.GpuSplit", timedelta(days=400), "settled_at", "As for inventory events: who repartitioned a GPU."),
     Kind("scheduler.UsageStep", timedelta(days=7), "at", "Only the newest is gone on from; as for plans."),
     Kind("scheduler.SubmissionKey", timedelta(days=7), "at", "A client that tries a submission again does so within minutes."),
     Kind(

@@ -131,10 +131,30 @@ def _folder(owner: pwd.struct_passwd | None = None) -> Path:
     return folder
 
 
-class Postgres:
-    """One PostgreSQL server without durability. Databases are cheap: take a new one for each test that commits."""
+def tree_of(pid: int) -> list[int]:
+    """A process and all that descend from it; of one that has ended, nothing."""
+    try:
+        tasks = [task / "children" for task in Path(f"/proc/{pid}/task").iterdir()]
+        below = [int(child) for task in tasks for child in task.read_text().split()]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+    return [pid, *(process for child in below for process in tree_of(child))]
 
-    def __init__(self) -> None:
+
+def kill_tree(pid: int) -> None:
+    """All of them at once, as a machine that loses power does."""
+    for process in tree_of(pid):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+
+
+class Postgres:
+    """One PostgreSQL server without durability. Databases are cheap: take a new one for each test that commits.
+
+    A durable one keeps through a kill what it has committed.
+    """
+
+    def __init__(self, *, durable: bool = False) -> None:
         programs = max(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]), default=None)
         found = str(programs) if programs else shutil.which("initdb")
         if found is None:
@@ -150,14 +170,21 @@ class Postgres:
         )
         if run.process.wait(60):
             raise RuntimeError(run.output())
-        options = ["fsync=off", "synchronous_commit=off", "full_page_writes=off", "max_connections=200", "listen_addresses=127.0.0.1"]
+        options = ["max_connections=200", "listen_addresses=127.0.0.1"]
+        options += [] if durable else ["fsync=off", "synchronous_commit=off", "full_page_writes=off"]
         options += [f"port={self.port}", f"unix_socket_directories={self.folder}", "log_min_messages=warning"]
-        self.program = Program(
-            [f"{binaries}/postgres", "-D", f"{self.folder}/data", *(part for option in options for part in ("-c", option))],
-            log=self.folder / "postgres.log",
-            user=user,
-        )
+        self._command = [f"{binaries}/postgres", "-D", f"{self.folder}/data", *(part for option in options for part in ("-c", option))]
+        self._user = user
+        self.start_again()
+
+    def start_again(self) -> None:
+        self.program = Program(self._command, log=self.folder / "postgres.log", user=self._user)
         self.program.wait_for(self._answers, what="PostgreSQL to answer")
+
+    def kill(self) -> None:
+        """The server with all its sessions, without a word."""
+        kill_tree(self.program.pid)
+        self.program.process.wait()
 
     def _answers(self) -> bool:
         try:
@@ -198,8 +225,15 @@ class Redis:
         self.folder = _folder()
         self.port = free_port()
         arguments = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder), "--save", "", "--appendonly", "no"]
-        self.program = Program([found, *arguments], log=self.folder / "redis.log")
+        self._command = [found, *arguments]
+        self.start_again()
+
+    def start_again(self) -> None:
+        self.program = Program(self._command, log=self.folder / "redis.log")
         self.program.wait_for(lambda: accepts(self.port), what="Redis to answer")
+
+    def kill(self) -> None:
+        self.program.kill()
 
     def url(self, number: int = 0) -> str:
         return f"redis://127.0.0.1:{self.port}/{number}"

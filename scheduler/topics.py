@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpufleet.core.live.topics import topic_register
-from quotas.models import Budget, Reservation
+from quotas.models import Budget, QuotaNode, Reservation
 from quotas.permissions import Access, Can
 from scheduler.models import Job, Schedule
 from scheduler.selectors.notices import bell_mark, bell_of
@@ -12,6 +12,8 @@ from scheduler.selectors.notices import bell_mark, bell_of
 # A state is to be seen well within half a second of the decision; pages gather by themselves what comes faster than they can draw.
 JOBS_WINDOW_SECONDS = 0.1
 PLANS_WINDOW_SECONDS = 1.0
+# Pages of machines and of quotas add up what changes with every job: more often nobody could read them.
+OBJECTS_WINDOW_SECONDS = 2.0
 
 
 def jobs_load(ids: Sequence[int]) -> list[list[Any]]:
@@ -33,6 +35,15 @@ def reservations_load(ids: Sequence[int]) -> list[list[Any]]:
 def budgets_load(ids: Sequence[int]) -> list[list[Any]]:
     """Which budgets changed: how they stand, pages ask for."""
     return [[public_id] for public_id in Budget.objects.filter(pk__in=ids).order_by("pk").values_list("public_id", flat=True)]
+
+
+def quotas_load(ids: Sequence[int]) -> list[list[Any]]:
+    return [[public_id] for public_id in QuotaNode.objects.filter(pk__in=ids).order_by("pk").values_list("public_id", flat=True)]
+
+
+def nothing_named(ids: Sequence[int]) -> list[list[Any]]:
+    """That something changed is all that such pages need: they show many rows added up, and ask for themselves."""
+    return []
 
 
 def plans_load(ids: Sequence[int]) -> list[list[Any]]:
@@ -60,5 +71,8 @@ def topics_register() -> None:
     topic_register("reservations", Can.SEE, reservations_load, nothing_more)
     topic_register("budgets", Can.SEE, budgets_load, nothing_more)
     topic_register("bells", Can.SEE, bells_load, bells_snapshot)
+    topic_register("hardware", Can.SEE, nothing_named, nothing_more, window_seconds=OBJECTS_WINDOW_SECONDS, follows=("gpus", "nodes"))
+    topic_register("holdings", Can.SEE, nothing_named, nothing_more, window_seconds=OBJECTS_WINDOW_SECONDS, follows=("jobs",))
+    topic_register("quotas", Can.SEE, quotas_load, nothing_more)
     topic_register("pause", Can.SEE, plans_load, nothing_more)
     topic_register("plans", Can.SEE, plans_load, nothing_more, window_seconds=PLANS_WINDOW_SECONDS)

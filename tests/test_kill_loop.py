@@ -19,11 +19,13 @@ import pytest
 
 from scheduler.backends.base import RunState
 from scheduler.backends.local import LocalBackend, Rules
-from tests.servers import Manage, Redis, wait_until
-from tests.test_production import COMPOSE, Production, children
+from tests.servers import Manage, Missing, Postgres, Redis, required, wait_until
+from tests.test_kill import Submitter
+from tests.test_production import COMPOSE, PROXIED, Production, children
 
 pytestmark = [pytest.mark.soak, pytest.mark.postgres, pytest.mark.redis, pytest.mark.xdist_group("production")]
 KILLS = int(os.environ.get("TEST_KILLS", "12"))
+SERVER_KILLS = int(os.environ.get("TEST_KILLS", "4"))
 TAKEOVER_SECONDS = 5.0
 SCHEDULERS = ("scheduler", "second scheduler")
 DOUBLE = """
@@ -171,3 +173,54 @@ def test_local_processes_outlive_a_console_that_is_killed_with_all_its_children(
     finally:
         backend.stop(key="j-1.1", sequence=99, force=True, now=datetime.now(UTC))
         wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in processes_of(tmp_path)), what="the run to end")
+
+
+SERVED = ("postgres", "redis", "worker", "web")
+
+
+class Served(Victims):
+    """The same with a PostgreSQL and a Redis of its own, which are killed as well."""
+
+    def __init__(self, folder: Path, postgres: Postgres, redis: Redis) -> None:
+        super().__init__(folder, postgres.create_database(), redis)
+        self.postgres = postgres
+
+    def strike(self, name: str) -> None:
+        """Kill it, and start it again as whoever watches over processes does."""
+        if name in ("postgres", "redis"):
+            server = self.postgres if name == "postgres" else self.redis
+            server.kill()
+            time.sleep(1)
+            server.start_again()
+        else:
+            self.kill(name)
+            self.start_again(name)
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    with contextlib.ExitStack() as stack:
+        try:
+            postgres, redis = Postgres(durable=True), Redis()
+        except Missing as error:
+            required("postgres", str(error))
+            raise
+        stack.callback(redis.stop)
+        stack.callback(postgres.stop)
+        running = Served(tmp_path, postgres, redis)
+        stack.callback(running.stop)
+        running.manage.run("migrate", "--verbosity", "0")
+        running.start()
+        yield running
+
+
+def test_whichever_server_is_killed_each_submission_is_there_once(served: Served) -> None:
+    submitter = Submitter(served.origin, served.manage, **PROXIED)
+    submitter.start()
+    for number in range(SERVER_KILLS):
+        submitter.goes_on()
+        served.strike(SERVED[number % len(SERVED)])
+    submitter.goes_on()
+    submitter.finish()
+    print(f"{SERVER_KILLS} kills of {', '.join(SERVED)} in turn: {submitter.check()}")
+    wait_until(lambda: served.findings() == [], seconds=120, what="the doctor to be content")

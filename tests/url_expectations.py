@@ -565,9 +565,7 @@ PAGES = [
     Expect("GET", "gpus/<slug:public_id>/", SEES, FIELDS["gpu"]),
     Expect("POST", "gpus/<slug:public_id>/health/", OPERATES, FIELDS["gpu"], data=lambda w: {"to": "suspect", "reason": "Test"}),
     Expect("GET", "gpus/<slug:public_id>/geometry/", OPERATES, FIELDS["gpu"]),
-    Expect(
-        "POST", "gpus/<slug:public_id>/geometry/", OPERATES, FIELDS["gpu"], data=lambda w: {"mode": "mig", "layout": "3g.40gb@0", "reason": "Test"}
-    ),
+    Expect("POST", "gpus/<slug:public_id>/geometry/", OPERATES, FIELDS["gpu"], data=lambda w: SPLIT_FORM),
     Expect("GET", "inventory/import/", OPERATES),
     Expect("POST", "inventory/import/", OPERATES, data=lambda w: {"text": HARDWARE}, silent="A preview changes nothing."),
     Expect("GET", "inventory/import/<slug:public_id>/", OPERATES, FIELDS["upload"]),
@@ -581,6 +579,7 @@ OPERATING = frozenset({"operate"})
 WRITING = ALL_SCOPES - {"read"}
 HOOKING = frozenset({"operate", "admin"})
 STEERING = frozenset({"submit", "operate"})
+SPLIT_FORM = {"mode": "mig", "layout": "3g.40gb@0", "reason": "Test", "step": "apply"}
 SPLIT = {"mode": "mig", "instances": [{"profile": "3g.40gb", "start": 0}], "reason": "Test"}
 ADMIN = frozenset({"admin"})
 ASKING = frozenset({"submit", "operate", "admin"})
@@ -641,6 +640,7 @@ API = [
     Expect("GET", "api/v1/gpus/<public_id>/history", SEES, FIELDS["gpu"], tokens=ALL_SCOPES),
     Expect("POST", "api/v1/gpus/<public_id>/health", OPERATES, FIELDS["gpu"], data=lambda w: {"to": "down", "reason": "Test"}, tokens=OPERATING),
     Expect("PUT", "api/v1/gpus/<public_id>/geometry", OPERATES, FIELDS["gpu"], data=lambda w: SPLIT, tokens=OPERATING),
+    Expect("DELETE", "api/v1/gpus/<public_id>/geometry", OPERATES, FIELDS["gpu"], tokens=OPERATING, silent="Nothing is being repartitioned."),
     Expect("GET", "api/v1/mig/boards", SEES, tokens=ALL_SCOPES),
     Expect(
         "POST",

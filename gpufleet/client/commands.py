@@ -19,7 +19,7 @@ from gpufleet.client.calls import Console
 from gpufleet.client.description import as_yaml, changes, described, documents, seconds
 from gpufleet.client.launched import launch_facts, seats_told, standing_facts
 from gpufleet.client.place import URL, Place, clean_url, keep, place_now
-from gpufleet.client.words import ago, ahead, coloured, exact, gpus, gpus_told, lasting, plain, plural, table
+from gpufleet.client.words import ago, coloured, due_in_words, exact, gpus, gpus_told, lasting, plain, plural, table
 
 ENDED = ("completed", "failed", "cancelled")
 LOOK_AGAIN_SECONDS = 1.0
@@ -268,8 +268,10 @@ def now_of(row: dict[str, Any]) -> str:
     now = row["now"]
     if now["text"]:
         more = f" (+{now['more']} more)" if now["more"] else ""
-        when = ahead if now["before"] == "starts" else ago
-        return plain(now["text"]) + more + (f" · {now['before']} {when(now['at'])}" if now["at"] else "")
+        starts = now["before"] == "starts"
+        when = due_in_words(now["at"]) if starts else ago(now["at"])
+        before = "" if starts and when.startswith("late") else f"{now['before']} "
+        return plain(now["text"]) + more + (f" · {before}{when}" if now["at"] else "")
     nodes = row["nodes"]
     return plain(", ".join(nodes[:3]) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else ""))
 

@@ -7,7 +7,7 @@ from typing import Any
 from gpufleet.client import AWAY, DONE, ClientError
 from gpufleet.client.calls import Console
 from gpufleet.client.commands import console_meant, ends_well, parser_of, print_json
-from gpufleet.client.words import ago, ahead, exact, gpus, plain, plural, table
+from gpufleet.client.words import ago, exact, gpus, plain, plural, starts, table
 
 PATIENCE_SECONDS = 30.0
 MOST_OF_A_PAGE = 500
@@ -61,7 +61,7 @@ def _lines(told: dict[str, Any]) -> list[str]:
             f"{row['class']} {row['priority']}",
             gpus(row["gpus_milli"]),
             ago(row["submitted_at"]),
-            ahead(row["predicted_start"]),
+            starts(row),
             plain(row["why"]),
         )
         for row in rows

@@ -8,7 +8,7 @@ from typing import Any
 from gpufleet.client import DONE
 from gpufleet.client.calls import Console
 from gpufleet.client.commands import console_meant, ends_well, parser_of, print_json
-from gpufleet.client.words import ahead, coloured, dated, exact, gpus_told, lasting, plain, plural
+from gpufleet.client.words import ago, ahead, coloured, dated, due_in_words, exact, gpus_told, lasting, plain, plural, starts
 
 PATIENCE_SECONDS = 10.0
 WAITS = ("queued", "preempted")
@@ -77,7 +77,7 @@ def _print_holders(held: Mapping[str, Any]) -> None:
 def _print_start(told: Mapping[str, Any]) -> None:
     if told["predicted_start"]:
         early, late = told["earliest_start"], told["latest_start"]
-        print(f"Expected to start at {exact(told['predicted_start'])} ({ahead(told['predicted_start'])}){_from_now(early, late)}.")
+        print(f"Predicted start: {exact(told['predicted_start'])} ({starts(told)}){_from_now(early, late)}, predicted {ago(told['predicted_at'])}.")
     first, record = told["first_told"], told["record"]
     if first:
         print(f"First prediction: {exact(first['expected'])}{_between(first['earliest'], first['latest'])}.")
@@ -103,7 +103,7 @@ def _between(early: str, late: str) -> str:
 
 def _print_sooner(sooner: Mapping[str, Any]) -> None:
     if sooner["changes"]:
-        as_it_is = f" (as it is, {ahead(sooner['at'])})" if sooner["at"] else ""
+        as_it_is = f" (as it is, {due_in_words(sooner['at'])})" if sooner["at"] else ""
         print(f"By estimates it would start sooner{as_it_is}:")
     for change in sooner["changes"]:
         when = "now" if change["now"] else f"{ahead(change['at'])}, {exact(change['at'])}"

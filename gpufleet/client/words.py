@@ -3,14 +3,15 @@
 import os
 import re
 import sys
-from collections.abc import Sequence
-from datetime import UTC, datetime
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from math import ceil
 from typing import Any, TextIO
 
 UNITS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 INSTANT = re.compile(r"\b(\d{4}-\d\d-\d\d)T(\d\d:\d\d)(?::\d\d(?:\.\d+)?)?Z")
 SOON_S = 5  # nearer than this no number is told
+ANY_MOMENT = timedelta(minutes=2)  # so long what is due may come at any moment
 
 TONES = {
     "running": "34",
@@ -86,6 +87,16 @@ def ahead(moment: str | None, now: datetime | None = None) -> str:
     if not moment:
         return "-"
     return "any moment" if datetime.fromisoformat(moment) <= (now or datetime.now(UTC)) else ago(moment, now)
+
+
+def starts(told: Mapping[str, Any], now: datetime | None = None) -> str:
+    """How the predicted start of a waiting job stands: `in 16 min`, `any moment`, and two minutes on `late by 12 min`."""
+    return due_in_words(told["late_since"] or told["predicted_start"], now)
+
+
+def due_in_words(due: str | None, now: datetime | None = None) -> str:
+    late = (now or datetime.now(UTC)) - datetime.fromisoformat(due) if due else timedelta(0)
+    return f"late by {lasting(late // timedelta(minutes=1) * 60)}" if late > ANY_MOMENT else ahead(due, now)
 
 
 def dated(text: str) -> str:

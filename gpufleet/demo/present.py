@@ -27,7 +27,7 @@ from gpufleet.demo.demand import SUBMITTERS, Asked, Demand, Line
 from gpufleet.demo.fleet import PLANS
 from gpufleet.demo.hardware import Hardware, Machine
 from gpufleet.demo.loading import DRIVER, hardware_now
-from gpufleet.demo.trouble import BETWEEN_FAULTS, DRAIN_PATIENCE, GIVING_UP, LONG_WAIT, SICKNESS, SILENT, overheated
+from gpufleet.demo.trouble import BETWEEN_FAULTS, DRAIN_PATIENCE, GIVING_UP, LONG_WAIT, SICKNESS, SILENT, overheated, reason_of
 from gpufleet.demo.workloads import BY_KEY, GANG_NODE, job_fields, team_of
 from quotas.models import QuotaNode
 from quotas.permissions import Access, Can, Grant
@@ -182,7 +182,7 @@ class Step:
             if machine.health == Health.DRAINING:
                 self._drain(machine)
             elif (step := SICKNESS.get(machine.health)) and self.moment - machine.since >= step[0] * 60_000:
-                self._turn(machine, step[1], step[2])
+                self._turn(machine, step[1], reason_of(step[1], step[2], self.moment))
         if not ill and machines and self.rng.random() < self.span / BETWEEN_FAULTS:
             self._fall_ill(machines)
 
@@ -205,7 +205,7 @@ class Step:
         if not guests:
             self._turn(machine, Health.DRAINED, "Nothing runs here any more.")
         elif self.moment - machine.since >= DRAIN_PATIENCE:
-            cause = f"{machine.name} is being drained."
+            cause = f"{machine.name} is being drained; it had time to finish."
             for job in Job.objects.filter(pk__in=guests, state=JobState.RUNNING).order_by("pk"):
                 self._evict(job, cause)
 

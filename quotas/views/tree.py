@@ -12,6 +12,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from gpufleet.core import csvfile
 from gpufleet.core.faults import Conflict
+from gpufleet.core.live.feed import feed_revision
 from gpufleet.core.times import now
 from gpufleet.web import Access, Can, access_of, requires
 from quotas.forms import GrantForm, MoveForm, NodeForm, ReasonForm, show_faults
@@ -38,7 +39,7 @@ CHILD_KIND = {
 @require_safe
 @requires()
 def tree(request: HttpRequest) -> HttpResponseBase:
-    access = access_of(request)
+    access, version = access_of(request), feed_revision()
     if not access.can_everywhere(Can.ADMINISTER):
         access.must_somewhere(Can.SEE)
     search, archived = request.GET.get("q", "").strip()[:200], request.GET.get("archived") == "yes"
@@ -50,6 +51,7 @@ def tree(request: HttpRequest) -> HttpResponseBase:
         return _tree_csv(request, tree_rows(nodes, gpu_types, sums))
     page = Paginator(nodes, PAGE).get_page(request.GET.get("page"))
     context = {
+        "version": version,
         "rows": tree_rows(list(page.object_list), gpu_types, sums),
         "page": page,
         "gpu_types": gpu_types,
@@ -87,6 +89,7 @@ def node_page(request: HttpRequest, public_id: str) -> HttpResponse:
 
 def node_context(access: Access, node: QuotaNode, grant: GrantForm | None = None) -> dict[str, Any]:
     """What the page of a node shows to this reader."""
+    version = feed_revision()
     below = list(tree_list(access).filter(path__startswith=node.path + "/"))
     gpu_types = types_of([node, *below], gpu_types_known())
     sums = summed({row.pk: row.path for row in [node, *below]}, held_by_quota())
@@ -97,6 +100,7 @@ def node_context(access: Access, node: QuotaNode, grant: GrantForm | None = None
     ancestors = {row.path: row for row in tree_list(access).filter(path__in=["/".join(steps[:depth]) for depth in range(1, len(steps))])}
     return {
         "node": node,
+        "version": version,
         "crumbs": [(step, ancestors.get("/".join(steps[: depth + 1]))) for depth, step in enumerate(steps[:-1])],
         "cells": cells_of(node, gpu_types, sums.get(node.path, {})),
         "children": tree_rows(children, gpu_types, sums),

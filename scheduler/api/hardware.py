@@ -4,7 +4,7 @@ from functools import partial
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
-from ninja import Router
+from ninja import Query, Router
 
 from gpufleet.core.etags import IF_MATCH, revision_wanted, stamped
 from gpufleet.core.times import now
@@ -15,6 +15,7 @@ from scheduler.api.hardware_schemas import (
     ClustersOut,
     GeometryIn,
     GeometryOut,
+    GeometryQuery,
     GpuOut,
     GpusOut,
     HealthIn,
@@ -28,12 +29,12 @@ from scheduler.api.hardware_schemas import (
 from scheduler.api.lists import answered, listed, moments, parameters_of
 from scheduler.engine.mig import BOARDS, Instance
 from scheduler.hardware.lists import CLUSTERS, GPUS, NODES
-from scheduler.models import Cluster, Gpu, Node
+from scheduler.models import Cluster, Gpu, Node, SplitState
 from scheduler.selectors.clusters import Branch, cluster_for, cluster_tree, clusters_listed
-from scheduler.selectors.gpus import GpuRow, gpu_for, gpu_history, gpu_rows, gpus_listed
+from scheduler.selectors.gpus import GpuRow, gpu_for, gpu_history, gpu_rows, gpu_split, gpus_listed
 from scheduler.selectors.holders import Holder, gpu_holders, node_holders
 from scheduler.selectors.nodes import NodeRow, node_for, node_gpus, node_history, node_rows, nodes_listed
-from scheduler.services.hardware.geometry import geometry_of, geometry_revision, gpu_geometry_change
+from scheduler.services.hardware.geometry import geometry_of, geometry_revision, gpu_geometry_cancel, gpu_geometry_change, split_jobs, split_plan
 from scheduler.services.hardware.hardware import gpu_health_change, node_health_change, node_spare_set
 
 router = Router(tags=["Hardware"])
@@ -109,7 +110,7 @@ def gpu(request: HttpRequest, public_id: str) -> HttpResponse:
     access = access_of(request)
     found = gpu_for(access, public_id)
     row = _gpu_row(GpuRow(found, gpu_holders(access, [found.pk]).get(found.pk, [])))
-    return _stamped(answered(row | {"instances": _instances(found)}), found)
+    return _stamped(answered(row | {"instances": _instances(found), "repartition": _repartition(found)}), found)
 
 
 @router.get("/gpus/{public_id}/history", response=MomentsOut, url_name="gpu_history", summary="What happened to a GPU")
@@ -127,16 +128,40 @@ def gpu_health(request: HttpRequest, public_id: str, body: HealthIn) -> HttpResp
 @router.put(
     "/gpus/{public_id}/geometry", response=GeometryOut, url_name="gpu_geometry", openapi_extra=IF_MATCH, summary="Split a GPU, or make it whole"
 )
-def gpu_geometry(request: HttpRequest, public_id: str, body: GeometryIn) -> HttpResponse:
-    """The whole layout as it should be. Instances that stay keep what runs in them; one that is in use can't go. With `If-Match` only if it is split
-    as it was read."""
+def gpu_geometry(request: HttpRequest, public_id: str, body: GeometryIn, asked: Query[GeometryQuery]) -> HttpResponse:
+    """The whole layout as it should be. The GPU takes no new jobs, those in instances that go may end, and then its back-end is told: the inventory
+    changes once that has confirmed it, and `repartition` says how far it is. Instances that stay keep what runs in them. With `?dry_run=true` nothing
+    is written. With `If-Match` only if it is split as it was read."""
     access = access_of(request)
     layout = None if body.mode == "whole" else [Instance(part.start, part.profile) for part in body.instances]
     seen = None if body.seen is None else [Instance(part.start, part.profile) for part in body.seen]
     revision, found = revision_wanted(request), gpu_for(access, public_id)
+    if asked.dry_run:
+        access.must_everywhere(Can.OPERATE)
+        plan = split_plan(gpu=found, layout=layout)
+        wanted = [{"profile": one.profile, "start": one.start} for one in plan.wanted]
+        told = {
+            "state": "preview",
+            "mode": plan.mode.value,
+            "instances": wanted,
+            "since": None,
+            "by": access.actor.name,
+            "fault": "",
+            "reason": body.reason,
+        }
+        return _stamped(answered(_geometry(found, told | {"jobs_ahead": len(plan.jobs)})), found)
     gpu_geometry_change(access=access, gpu=found, layout=layout, seen=seen, revision=revision, reason=body.reason, now=now())
     changed = gpu_for(access, public_id)
-    return _stamped(answered({"id": changed.public_id, "mode": changed.mode, "instances": _instances(changed)}), changed)
+    return _stamped(answered(_geometry(changed, _repartition(changed))), changed)
+
+
+@router.delete("/gpus/{public_id}/geometry", response=GeometryOut, url_name="gpu_geometry_cancel", summary="Cancel a repartition")
+def gpu_geometry_delete(request: HttpRequest, public_id: str) -> HttpResponse:
+    """One that still waits for jobs to end: the GPU goes back to work as it is split now."""
+    access = access_of(request)
+    gpu_geometry_cancel(access=access, gpu=gpu_for(access, public_id), now=now())
+    changed = gpu_for(access, public_id)
+    return _stamped(answered(_geometry(changed, _repartition(changed))), changed)
 
 
 @router.get("/mig/boards", response=BoardsOut, url_name="mig_boards", summary="What each board can be split into")
@@ -255,6 +280,27 @@ def _gpu_facts(row: Gpu) -> dict[str, Any]:
 def _gpu_row(row: GpuRow) -> dict[str, Any]:
     place = {"node": row.gpu.node.public_id, "node_name": row.gpu.node.name, "cluster": row.gpu.node.cluster.name}
     return _gpu_facts(row.gpu) | place | {"allocated_milli": row.taken_milli, "held_by": [_holder(holder) for holder in row.holders]}
+
+
+def _geometry(row: Gpu, repartition: dict[str, Any] | None) -> dict[str, Any]:
+    return {"id": row.public_id, "mode": row.mode, "instances": _instances(row), "repartition": repartition}
+
+
+def _repartition(row: Gpu) -> dict[str, Any] | None:
+    split = gpu_split(row)
+    if split is None:
+        return None
+    waiting = split.state == SplitState.DRAINING
+    return {
+        "state": split.state,
+        "mode": split.mode,
+        "instances": [{"profile": profile, "start": start} for profile, start in split.instances],
+        "since": split.asked_at,
+        "by": split.asked_by_name,
+        "reason": split.reason,
+        "jobs_ahead": len(split_jobs(split)) if waiting else 0,
+        "fault": split.fault or (split.order.fault if split.order is not None else ""),
+    }
 
 
 def _stamped(answer: HttpResponse, found: Gpu) -> HttpResponse:

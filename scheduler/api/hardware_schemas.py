@@ -133,8 +133,29 @@ class GpusOut(Schema):
     previous: str | None
 
 
+class LayoutOut(Schema):
+    """One wanted MIG instance: `start` is a memory slice."""
+
+    profile: str
+    start: int = Field(description="The memory slice at which it begins.")
+
+
+class RepartitionOut(Schema):
+    """A repartition that somebody asked for, until it is done: the GPU drains, its back-end is told, and the instances change when it confirms."""
+
+    state: str = Field(description="preview, draining, ordered or refused.", examples=["draining"])
+    mode: str = Field(description=MODE)
+    instances: list[LayoutOut]
+    since: datetime | None = Field(description="When somebody asked for it; null in a preview.")
+    by: str
+    reason: str
+    jobs_ahead: int = Field(description="How many jobs have to end first.", examples=[1])
+    fault: str = Field(description="What its back-end said against it; empty for nothing.", examples=[""])
+
+
 class GpuOut(GpuRowOut):
     instances: list[MigOut]
+    repartition: RepartitionOut | None = Field(description="The repartition under way, or the last one where it was refused; null for none.")
 
 
 class GpuOfNode(GpuFacts):
@@ -224,6 +245,11 @@ class GeometryOut(Schema):
     id: str
     mode: str = Field(description=MODE)
     instances: list[MigOut]
+    repartition: RepartitionOut | None = Field(description="The repartition under way, or the last one where it was refused; null for none.")
+
+
+class GeometryQuery(Schema):
+    dry_run: bool = Field(False, description="Say what it would do, and change nothing.")
 
 
 class ProfileOut(Schema):

@@ -34,6 +34,8 @@ EXAMPLE: dict[str, Any] = {
             "why": "Behind j-398 of the same team: priority 80 goes before 50.",
             "waits_for": "Needs 8 GPUs on one node; the largest free node has 6.",
             "predicted_start": "2026-03-02T11:30:00Z",
+            "predicted_at": "2026-03-02T10:02:05Z",
+            "late_since": None,
         }
     ],
     "as_of": "2026-03-02T10:02:11Z",
@@ -68,6 +70,8 @@ class QueuedOut(Schema):
     why: str = Field(description="The same in words; jobs and teams that the caller may not see are not named.")
     waits_for: str = Field(description="The first thing that stands in its way.")
     predicted_start: datetime | None
+    predicted_at: datetime | None
+    late_since: datetime | None
 
 
 class QueueOut(Schema):
@@ -140,5 +144,7 @@ def _out(line: QueueLine) -> dict[str, Any]:
         "by": line.turn.by,
         "why": line.why,
         "waits_for": line.line.text if line.waits else "",
-        "predicted_start": line.predicted_start,
+        "predicted_start": line.foreseen and line.foreseen.at,
+        "predicted_at": line.foreseen and line.foreseen.told_at,
+        "late_since": line.foreseen and line.foreseen.late_since,
     }

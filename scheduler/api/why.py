@@ -17,6 +17,7 @@ from scheduler.presenters.blocking import Blocker, blockers_now
 from scheduler.presenters.queue import why_there
 from scheduler.selectors.blocking import Holders
 from scheduler.selectors.discretion import Discretion
+from scheduler.selectors.foreseen import foreseen_start
 from scheduler.selectors.jobs import WAITING, job_for, job_rows, job_waits_for, may_steer
 from scheduler.selectors.predictions import Record, prediction_of, record_of
 from scheduler.services.forecasts.fitting import GROUNDS
@@ -109,6 +110,8 @@ class WhyOut(Schema):
     predicted_start: datetime | None
     earliest_start: datetime | None
     latest_start: datetime | None
+    predicted_at: datetime | None
+    late_since: datetime | None
     would_start_if: dict[str, Any] | None
     promise: PromiseOut | None
     waits_for: list[str]
@@ -124,6 +127,7 @@ def job_why(request: HttpRequest, public_id: str) -> HttpResponse:
     found = job_for(access, public_id)
     row = job_rows(access, [found])[0]
     outlook, promise = row.outlook, row.promise
+    start = foreseen_start(found, outlook)
     moment, waits_for = now(), job_waits_for(access, found)
     queue = GROUNDS.queue_at_hand(moment) if found.state in WAITING else None
     turn = queue.turn_of(found.public_id) if queue else None
@@ -138,9 +142,11 @@ def job_why(request: HttpRequest, public_id: str) -> HttpResponse:
             "now": now_told(row),
             "looked_at": outlook.at if outlook else None,
             "reasons": _reasons(outlook, told, blockers_now(access, found, outlook, told, waits_for=waits_for, turn=turn, now=moment)),
-            "predicted_start": outlook.predicted_start if outlook else None,
-            "earliest_start": outlook.earliest_start if outlook else None,
-            "latest_start": outlook.latest_start if outlook else None,
+            "predicted_start": start and start.at,
+            "earliest_start": start and start.earliest,
+            "latest_start": start and start.latest,
+            "predicted_at": start and start.told_at,
+            "late_since": start and start.late_since,
             "would_start_if": told.value(outlook.would_start_if) if outlook else None,
             "promise": {"after": row.discretion.value(promise.after), "until": promise.until} if promise else None,
             "waits_for": [one.job.public_id for one in waits_for if one.named],

@@ -16,8 +16,8 @@ _FOLLOWING: dict[str, tuple[Health, ...]] = {
 }
 _VERBS = {
     Health.SUSPECT: ("Mark suspect", "Running work stays; new gangs avoid it."),
-    Health.DRAINING: ("Drain", "Nothing new starts here; what runs may end."),
-    Health.DRAINED: ("Mark drained", "Nothing runs here any more."),
+    Health.DRAINING: ("Drain", "No new jobs; running jobs finish unless an operator preempts them."),
+    Health.DRAINED: ("Mark drained", "No job runs here."),
     Health.REPAIRING: ("Start repair", "Someone works on it."),
     Health.BURN_IN: ("Start burn-in", "It is tried out; jobs don't get it yet."),
     Health.HEALTHY: ("Mark healthy", "Jobs may use it again."),

@@ -29,6 +29,7 @@ def type_choices() -> Sequence[tuple[str, str]]:
 CLUSTERS = Table(
     name="clusters",
     noun="cluster",
+    row_key="public_id",
     columns=(
         Column("name", "Cluster", sort="name", cell="""<a href="{% url 'cluster' row.name %}">{{ row.name }}</a>"""),
         Column("title", "Title", cell="{{ row.title|default:'–' }}"),
@@ -66,6 +67,7 @@ CLUSTERS = Table(
 NODES = Table(
     name="nodes",
     noun="node",
+    row_key="node.public_id",
     columns=(
         Column(
             "name", "Node", "node.name", sort="name", cell="""<a class="nowrap" href="{% url 'node' row.node.public_id %}">{{ row.node.name }}</a>"""
@@ -140,6 +142,7 @@ NODES = Table(
 GPUS = Table(
     name="gpus",
     noun="GPU",
+    row_key="gpu.public_id",
     columns=(
         Column(
             "node",

@@ -6,7 +6,18 @@ people begin with when they submit (`templates`), what they may ask for again (`
 submitted again and again (`schedules`), and what others are told (`notices`).
 """
 
-from scheduler.models.execution import Checkpoint, CheckpointShard, Order, OrderKind, SimulatedRun, SlurmCluster, SlurmRun
+from scheduler.models.execution import (
+    OPEN_SPLITS,
+    Checkpoint,
+    CheckpointShard,
+    GpuSplit,
+    Order,
+    OrderKind,
+    SimulatedRun,
+    SlurmCluster,
+    SlurmRun,
+    SplitState,
+)
 from scheduler.models.inventory import (
     IN_SERVICE,
     Cluster,
@@ -49,6 +60,7 @@ __all__ = [
     "ENDED",
     "HOLDING",
     "IN_SERVICE",
+    "OPEN_SPLITS",
     "USES",
     "Attempt",
     "CapacityEntry",
@@ -62,6 +74,7 @@ __all__ = [
     "Domain",
     "Gpu",
     "GpuMode",
+    "GpuSplit",
     "GpuType",
     "Happening",
     "Health",
@@ -106,6 +119,7 @@ __all__ = [
     "SimulatedRun",
     "SlurmCluster",
     "SlurmRun",
+    "SplitState",
     "SubmissionKey",
     "TopologyLevel",
     "UsageStep",

@@ -3,8 +3,9 @@
 from django.db import models
 from django.db.models import Q
 
+from gpufleet.core.models import User
 from gpufleet.core.times import MomentField, now
-from scheduler.models.inventory import Cluster
+from scheduler.models.inventory import Cluster, Gpu, GpuMode
 from scheduler.models.jobs import Attempt, Job
 
 
@@ -40,6 +41,42 @@ class Order(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.attempt_id}/{self.sequence}"
+
+
+class SplitState(models.TextChoices):
+    DRAINING = "draining", "Draining"
+    ORDERED = "ordered", "Ordered"
+    DONE = "done", "Done"
+    REFUSED = "refused", "Refused"
+    CANCELLED = "cancelled", "Cancelled"
+
+
+OPEN_SPLITS = (SplitState.DRAINING, SplitState.ORDERED)
+
+
+class GpuSplit(models.Model):
+    """A repartition that an operator asked for: the GPU drains, its back-end is told, and the inventory changes once that has confirmed it."""
+
+    gpu = models.ForeignKey(Gpu, on_delete=models.CASCADE, related_name="splits")
+    mode = models.CharField(max_length=10, choices=GpuMode.choices)
+    instances = models.JSONField(default=list, help_text="Wanted instances: [profile, start].")
+    state = models.CharField(max_length=10, choices=SplitState.choices, default=SplitState.DRAINING)
+    reason = models.CharField(max_length=300)
+    health_before = models.CharField(max_length=10, blank=True, help_text="The GPU's health before it drained; empty: it was out of service already.")
+    order = models.OneToOneField(Order, null=True, blank=True, on_delete=models.SET_NULL, related_name="split")
+    asked_at = MomentField(default=now)
+    asked_by = models.ForeignKey(User, null=True, on_delete=models.SET_NULL, related_name="+")
+    asked_by_name = models.CharField(max_length=160)
+    settled_at = MomentField(null=True, blank=True)
+    fault = models.CharField(max_length=300, blank=True, help_text="Why the back-end refused it.")
+
+    class Meta:
+        db_table = "gpu_split"
+        indexes = [models.Index(fields=["gpu", "-asked_at"], name="gpu_split_gpu")]
+        constraints = [models.UniqueConstraint(fields=["gpu"], condition=Q(state__in=("draining", "ordered")), name="gpu_split_open_once")]
+
+    def __str__(self) -> str:
+        return f"{self.state} split of {self.gpu_id}"
 
 
 class Checkpoint(models.Model):

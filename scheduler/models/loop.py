@@ -113,6 +113,7 @@ class Outlook(models.Model):
     predicted_start = MomentField(null=True, blank=True, help_text="When it is expected to start, between the earliest and the latest.")
     earliest_start = MomentField(null=True, blank=True)
     latest_start = MomentField(null=True, blank=True)
+    late_since = MomentField(null=True, blank=True, help_text="It was to start then, and no later start has been foreseen since.")
     would_start_if = models.JSONField(null=True, blank=True)
     forecast_at = MomentField(null=True, blank=True)
 

@@ -7,7 +7,7 @@ from typing import Any
 from gpufleet.core.templatetags.shell import memory
 from scheduler.engine.mig import BOARDS, Board, Instance, Profile, room_for, stranded
 from scheduler.imports.plan import Change
-from scheduler.models import Gpu, Health, InventoryEvent, MigInstance
+from scheduler.models import Gpu, GpuSplit, Health, InventoryEvent, MigInstance, SplitState
 from scheduler.selectors.holders import Holder
 
 SLICE_WIDTH = 100
@@ -130,13 +130,28 @@ def _health(event: InventoryEvent) -> str:
     return str((event.after or {}).get("health", "")) if event.kind == "health" else ""
 
 
+def split_status(split: GpuSplit) -> str:
+    """How far a repartition is."""
+    match split.state:
+        case SplitState.DRAINING:
+            return "draining; no new jobs, running jobs finish"
+        case SplitState.ORDERED:
+            fault = split.order.fault if split.order is not None else ""
+            return f"the back-end does not do it yet: {fault}" if fault else "ordered; waits for the back-end to confirm"
+        case SplitState.REFUSED:
+            return f"refused: {split.fault}"
+        case _:
+            return SplitState(split.state).label.lower()
+
+
 def _sentence(event: InventoryEvent) -> str:
     before, after = event.before or {}, event.after or {}
     match event.kind:
         case "health":
             return f"{_health_word(before.get('health'))} → {_health_word(after.get('health'))}"
         case "geometry":
-            return f"split as {after.get('layout') or 'nothing'}" if after.get("mode") == "mig" else "made whole"
+            layout = after.get("layout") or " ".join(f"{profile}@{start}" for profile, start in after.get("instances") or ())
+            return f"split as {layout or 'nothing'}" if after.get("mode", "mig" if layout else "whole") == "mig" else "made whole"
         case "spare":
             return "kept as a spare" if after.get("spare") else "no longer a spare"
         case "added" | "removed":

@@ -11,6 +11,7 @@ from gpufleet.core.templatetags.shell import gpus, plural
 from scheduler.engine.explain import change_in_words
 from scheduler.models import ENDED, HOLDING, Attempt, Job, JobEvent, JobState, Outlook, Promise, Wait
 from scheduler.selectors.discretion import Discretion
+from scheduler.selectors.foreseen import foreseen_start
 from scheduler.selectors.jobs import NODES_SHOWN, JobRow, Sitting
 
 CELL, GAP = 14, 4
@@ -27,8 +28,8 @@ class Line:
 
     @property
     def form(self) -> str:
-        """How the moment is written: a start that was expected earlier comes at any moment."""
-        return "ahead" if self.before == "starts" else "relative"
+        """How the moment is written: a start that was expected earlier comes at any moment, and is late two minutes on."""
+        return "start" if self.before == "starts" else "relative"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +100,15 @@ def _waiting(row: JobRow, now: datetime) -> Line:
         return Line("Not due yet.", job.not_before, "due")
     if job.retry_at and job.retry_at > now:
         return Line("Backs off before it is tried again.", job.retry_at, "tried")
+    foreseen = foreseen_start(job, outlook)
+    starts = foreseen and foreseen.moment
     if outlook and outlook.reasons:
         first = str(outlook.reasons[0].get("detail", ""))
-        if outlook.predicted_start and outlook.reasons[0].get("held_by"):
+        if foreseen and outlook.reasons[0].get("held_by"):
             first = first.rpartition("; ")[0] or first  # who leaves first is for the job's page: here it is told when it starts
-        return Line(sentence(row.discretion.text(first)), outlook.predicted_start, "starts", more=len(outlook.reasons) - 1)
-    if outlook and outlook.predicted_start:
-        return Line("Its turn comes.", outlook.predicted_start, "starts")
+        return Line(sentence(row.discretion.text(first)), starts, "starts", more=len(outlook.reasons) - 1)
+    if foreseen:
+        return Line("Its turn comes.", starts, "starts")
     return Line("Not looked at yet.")
 
 

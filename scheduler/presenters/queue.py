@@ -11,6 +11,7 @@ from scheduler.engine.values import CLASSES, Job
 from scheduler.models import Job as JobRecord
 from scheduler.presenters.jobs import Line, line_of
 from scheduler.selectors.discretion import Discretion
+from scheduler.selectors.foreseen import ForeseenStart, foreseen_start
 from scheduler.selectors.jobs import WAITING
 from scheduler.selectors.queue import QueuePart
 
@@ -142,7 +143,7 @@ class QueueLine:
     why: str
     others: int
     waits: bool  # it may have started or ended since
-    predicted_start: datetime | None
+    foreseen: ForeseenStart | None
 
     @property
     def more_nodes(self) -> int:
@@ -156,6 +157,6 @@ def queue_lines(access: Access, part: QueuePart, now: datetime) -> list[QueueLin
     lines = []
     for item in part.items:
         row, waits = item.row, item.row.job.state in WAITING
-        start = row.outlook.predicted_start if row.outlook and waits else None
+        start = foreseen_start(row.job, row.outlook)
         lines.append(QueueLine(item.turn, row.job, line_of(row, now), row.nodes, why_there(item.turn, told), item.others, waits, start))
     return lines

@@ -7,7 +7,7 @@ from django.db.models import Count, Exists, OuterRef, Q, QuerySet
 from django.http import Http404
 
 from quotas.permissions import Access, Can
-from scheduler.models import Gpu, InventoryEvent
+from scheduler.models import OPEN_SPLITS, Gpu, GpuSplit, InventoryEvent, SplitState
 from scheduler.selectors.holders import Holder, HoldingJob, gpu_holders, holding_jobs, open_placements
 from scheduler.selectors.nodes import HISTORY_LENGTH, live_instances
 
@@ -67,6 +67,12 @@ def gpu_for(access: Access, public_id: str) -> Gpu:
 
 def gpu_history(gpu: Gpu) -> list[InventoryEvent]:
     return list(InventoryEvent.objects.filter(gpu=gpu).order_by("-at", "-id")[:HISTORY_LENGTH])
+
+
+def gpu_split(gpu: Gpu) -> GpuSplit | None:
+    """The repartition of a GPU that is under way; else the last one, where its back-end refused it."""
+    found = GpuSplit.objects.filter(gpu=gpu).select_related("order").order_by("-asked_at", "-id").first()
+    return found if found is not None and found.state in (*OPEN_SPLITS, SplitState.REFUSED) else None
 
 
 def gpu_is_taken() -> Q:

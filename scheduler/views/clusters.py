@@ -4,6 +4,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import render
 from django.views.decorators.http import require_safe
 
+from gpufleet.core.live.feed import feed_revision
 from gpufleet.web import Can, access_of, requires
 from scheduler.hardware.lists import CLUSTERS
 from scheduler.selectors.clusters import cluster_for, cluster_tree, clusters_listed
@@ -13,12 +14,13 @@ from scheduler.selectors.clusters import cluster_for, cluster_tree, clusters_lis
 @requires(Can.SEE)
 def cluster_list(request: HttpRequest) -> HttpResponseBase:
     access = access_of(request)
-    context = {"heading": "Clusters", "can_add": access.can_everywhere(Can.OPERATE)}
+    context = {"heading": "Clusters", "version": feed_revision(), "can_add": access.can_everywhere(Can.OPERATE)}
     return CLUSTERS.respond(request, clusters_listed(access), "scheduler/hardware_list.html", context)
 
 
 @require_safe
 @requires(Can.SEE)
 def cluster_page(request: HttpRequest, name: str) -> HttpResponse:
+    version = feed_revision()
     cluster = cluster_for(access_of(request), name)
-    return render(request, "scheduler/cluster.html", {"cluster": cluster, "tree": cluster_tree(cluster)})
+    return render(request, "scheduler/cluster.html", {"version": version, "cluster": cluster, "tree": cluster_tree(cluster)})

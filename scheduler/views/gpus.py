@@ -12,17 +12,26 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from dashboards.activity import gpu_activity
 from gpufleet.core.faults import Conflict
+from gpufleet.core.live.feed import feed_revision
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of, requires
 from scheduler.engine.mig import BOARDS, Board, maximal_layouts
 from scheduler.forms import GeometryForm, HealthForm
 from scheduler.hardware.lifecycle import steps_from
 from scheduler.hardware.lists import GPUS
-from scheduler.models import Gpu, GpuMode, GpuType, Health
-from scheduler.presenters.hardware import additions, drawing_of, drawing_of_layout, history_lines, stranded_text
-from scheduler.selectors.gpus import gpu_for, gpu_history, gpu_rows, gpus_listed
-from scheduler.selectors.holders import gpu_holders, gpu_past_holders
-from scheduler.services.hardware.geometry import geometry_of, gpu_geometry_change, layout_text
+from scheduler.models import Gpu, GpuMode, GpuType, Health, SplitState
+from scheduler.presenters.hardware import additions, drawing_of, drawing_of_layout, history_lines, split_status, stranded_text
+from scheduler.selectors.gpus import gpu_for, gpu_history, gpu_rows, gpu_split, gpus_listed
+from scheduler.selectors.holders import gpu_holders, gpu_past_holders, holding_jobs
+from scheduler.services.hardware.geometry import (
+    SplitPlan,
+    geometry_of,
+    gpu_geometry_cancel,
+    gpu_geometry_change,
+    layout_text,
+    split_plan,
+    split_text,
+)
 from scheduler.services.hardware.hardware import gpu_health_change
 from scheduler.views.nodes import form_values, messages_by_field
 
@@ -31,7 +40,7 @@ from scheduler.views.nodes import form_values, messages_by_field
 @requires(Can.SEE)
 def gpu_list(request: HttpRequest) -> HttpResponseBase:
     access = access_of(request)
-    context = {"heading": "GPUs", "can_add": access.can_everywhere(Can.OPERATE)}
+    context = {"heading": "GPUs", "version": feed_revision(), "can_add": access.can_everywhere(Can.OPERATE)}
     return GPUS.respond(request, gpus_listed(access), "scheduler/hardware_list.html", context, presented=partial(gpu_rows, access))
 
 
@@ -66,16 +75,20 @@ def gpu_geometry(request: HttpRequest, public_id: str) -> HttpResponse:
     if request.method != "POST":
         return _geometry_page(request, gpu, board)
     try:
+        if request.POST.get("step") == "cancel":
+            gpu_geometry_cancel(access=access, gpu=gpu, now=now())
+            messages.success(request, "The repartition was cancelled.")
+            return redirect("gpu", public_id=public_id)
         sent = form_values(GeometryForm(request.POST))
         layout = None if sent["mode"] == GpuMode.WHOLE else sent["layout"]
-        gpu_geometry_change(access=access, gpu=gpu, layout=layout, seen=sent["seen"], reason=sent["reason"], now=now())
+        if request.POST.get("step") != "apply":
+            return _preview_page(request, gpu, board, split_plan(gpu=gpu, layout=layout), sent["reason"])
+        split = gpu_geometry_change(access=access, gpu=gpu, layout=layout, seen=sent["seen"], reason=sent["reason"], now=now())
     except ValidationError as fault:
         return _geometry_page(request, gpu, board, status=422, faults=messages_by_field(fault))
     except Conflict as fault:
         return _geometry_page(request, gpu_for(access, public_id), board, status=409, faults={"layout": [str(fault)]})
-    messages.success(
-        request, f"GPU {gpu.index} of {gpu.node.name} is {'whole' if layout is None else 'split as ' + (layout_text(layout) or 'nothing')} now."
-    )
+    messages.success(request, f"Repartition to {split_text(split)}: {split_status(split)}.")
     return redirect("gpu", public_id=public_id)
 
 
@@ -91,16 +104,18 @@ def mig_catalogue(request: HttpRequest) -> HttpResponse:
 
 
 def _page(request: HttpRequest, gpu: Gpu, *, status: int = 200, **extra: Any) -> HttpResponse:
-    access = access_of(request)
+    access, version = access_of(request), feed_revision()
     holders = gpu_holders(access, [gpu.pk]).get(gpu.pk, [])
     present = gpu.removed_at is None and gpu.node.removed_at is None
     context = {
         "gpu": gpu,
+        "version": version,
         "holders": holders,
         "past": gpu_past_holders(access, gpu.pk),
         "activity": gpu_activity(gpu, now=now()),
         "drawing": drawing_of(gpu, gpu.instances, holders),  # type: ignore[attr-defined]
         "board": BOARDS.get(gpu.gpu_type.board),
+        **_split_of(gpu),
         "steps": [asdict(step) for step in steps_from(gpu.health)],
         "may_operate": access.can_everywhere(Can.OPERATE) and present,
         "history": history_lines(gpu_history(gpu)),
@@ -116,23 +131,55 @@ def _board_or_404(gpu: Gpu) -> Board:
     return board
 
 
+def _split_of(gpu: Gpu) -> dict[str, Any]:
+    """The repartition that is under way, or the last one where it was refused."""
+    split = gpu_split(gpu)
+    if split is None:
+        return {"split": None}
+    return {"split": split, "split_to": split_text(split), "split_status": split_status(split), "may_cancel": split.state == SplitState.DRAINING}
+
+
+def _preview_page(request: HttpRequest, gpu: Gpu, board: Board, plan: SplitPlan, reason: str) -> HttpResponse:
+    """What a repartition would do. Nothing is written."""
+    holders = gpu_holders(access_of(request), [gpu.pk]).get(gpu.pk, [])
+    staying = {row.pk for row in plan.staying}
+    context = {
+        "gpu": gpu,
+        "board": board,
+        "plan": plan,
+        "drawing": drawing_of(gpu, gpu.instances, holders),  # type: ignore[attr-defined]
+        "after": drawing_of_layout(board, plan.wanted) if plan.mode == GpuMode.MIG else None,
+        "in_the_way": holding_jobs([one for one in holders if plan.mode != gpu.mode or one.mig_id not in staying]),
+        "layout": layout_text(plan.wanted),
+        "present": layout_text(geometry_of(gpu.instances)),  # type: ignore[attr-defined]
+        "reason": reason,
+    }
+    return render(request, "scheduler/gpu_geometry_preview.html", context)
+
+
 def _geometry_page(request: HttpRequest, gpu: Gpu, board: Board, *, status: int = 200, **extra: Any) -> HttpResponse:
     holders = gpu_holders(access_of(request), [gpu.pk]).get(gpu.pk, [])
     present = geometry_of(gpu.instances)  # type: ignore[attr-defined]
     held = {holder.mig_id for holder in holders}
-    kept = [instance for instance in gpu.instances if instance.pk in held]  # type: ignore[attr-defined]
-    must_stay = set(geometry_of(kept))
+    used = set(geometry_of([instance for instance in gpu.instances if instance.pk in held]))  # type: ignore[attr-defined]
     plain = tuple(profile.name for profile in board.profiles if not profile.media and not profile.double_memory)
-    offered = [layout for layout in maximal_layouts(board, plain) if must_stay <= set(layout) and list(layout) != present]
+    # Layouts that keep what is in use come first: they wait for nobody.
+    offered = sorted((one for one in maximal_layouts(board, plain) if list(one) != present), key=lambda one: len(used - set(one)))
     context = {
         "gpu": gpu,
         "board": board,
         "present": layout_text(present),
         "drawing": drawing_of(gpu, gpu.instances, holders),  # type: ignore[attr-defined]
         "in_use": bool(holders),
-        "whole_in_use": bool(holders) and gpu.mode != GpuMode.MIG,
+        **_split_of(gpu),
         "layouts": [
-            {"value": layout_text(layout), "drawing": drawing_of_layout(board, layout), "left": stranded_text(board, layout)} for layout in offered
+            {
+                "value": layout_text(layout),
+                "drawing": drawing_of_layout(board, layout),
+                "left": stranded_text(board, layout),
+                "drains": bool(holders) and (gpu.mode != GpuMode.MIG or not used <= set(layout)),
+            }
+            for layout in offered
         ],
         "additions": [
             {"value": layout_text([*present, fitting.instance]), "addition": fitting}
@@ -140,9 +187,8 @@ def _geometry_page(request: HttpRequest, gpu: Gpu, board: Board, *, status: int 
             if gpu.mode == GpuMode.MIG
         ],
         "removable": [
-            {"instance": instance, "value": layout_text([part for part in present if part.start != instance.start])}
+            {"instance": instance, "used": instance.pk in held, "value": layout_text([part for part in present if part.start != instance.start])}
             for instance in gpu.instances  # type: ignore[attr-defined]
-            if instance.pk not in held
         ],
         "reason": request.POST.get("reason", ""),
         **extra,

@@ -42,6 +42,7 @@ from scheduler.presenters.queue import turn_line, why_there
 from scheduler.presenters.standing import standing_told
 from scheduler.selectors.discretion import Discretion
 from scheduler.selectors.evictions import job_evictions
+from scheduler.selectors.foreseen import foreseen_start
 from scheduler.selectors.jobs import (
     EVENTS_SHOWN,
     MOST_COUNTED,
@@ -242,6 +243,7 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
         sittings = [sitting for sitting in sittings if sitting.until is None]
     nodes = _nodes_of({sitting.node_id for sitting in sittings})
     steers = may_steer(access, job)
+    foreseen = foreseen_start(job, row.outlook)
     told = prediction_of(job) if job.state in WAITING else None
     context = {
         "job": job,
@@ -258,6 +260,8 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
         "blockers": blockers_now(access, job, row.outlook, discretion, waits_for=waits_for, turn=turn, now=moment),
         "would_start_if": would_start_if(row.outlook, discretion),
         "outlook": row.outlook,
+        "foreseen": foreseen,
+        "foreseen_late": foreseen is not None and foreseen.is_late(moment),
         "told": told,
         "record": record_of(told, now=moment) if told else None,
         "queue": queue,

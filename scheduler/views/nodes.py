@@ -10,6 +10,7 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_POST, require_safe
 
 from gpufleet.core.faults import Conflict
+from gpufleet.core.live.feed import feed_revision
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of, requires
 from scheduler.forms import HealthForm, SpareForm
@@ -26,7 +27,7 @@ from scheduler.services.hardware.hardware import node_health_change, node_spare_
 @requires(Can.SEE)
 def node_list(request: HttpRequest) -> HttpResponseBase:
     access = access_of(request)
-    context = {"heading": "Nodes", "can_add": access.can_everywhere(Can.OPERATE)}
+    context = {"heading": "Nodes", "version": feed_revision(), "can_add": access.can_everywhere(Can.OPERATE)}
     return NODES.respond(request, nodes_listed(access), "scheduler/hardware_list.html", context)
 
 
@@ -81,7 +82,7 @@ def messages_by_field(fault: ValidationError) -> dict[str, list[str]]:
 
 
 def _page(request: HttpRequest, node: Node, *, status: int = 200, **extra: Any) -> HttpResponse:
-    access = access_of(request)
+    access, version = access_of(request), feed_revision()
     gpus = node_gpus(node)
     held: dict[int | None, list[Holder]] = {}
     holders_here = node_holders(access, node.pk)
@@ -94,6 +95,7 @@ def _page(request: HttpRequest, node: Node, *, status: int = 200, **extra: Any) 
         devices.append({"gpu": gpu, "holders": holders, "jobs": holding_jobs(holders), "drawing": drawing})
     taken = sum(min(1000, sum(holder.gpu_milli for holder in held.get(gpu.pk, []))) for gpu in gpus)
     context = {
+        "version": version,
         "node": node,
         "devices": devices,
         "taken_milli": taken,

@@ -13,8 +13,9 @@
   "use strict";
 
   const { shell } = window.gpufleet;
-  const BEAT_MS = 5000;
-  const MISSED_BEATS = 3;
+  const SILENT_MS = 1800; // nearly two beats of the server: the socket may be dead, and the page says so
+  const DEAD_MS = 15000; // it is dead, whatever it believes
+  const LOOK_MS = 200;
   const RECONNECT_MS = { first: 400, most: 20000 };
   const BUFFER_LIMIT = 64;
   const FLASH_MS = 900;
@@ -197,15 +198,12 @@
   addEventListener("online", comeBack);
   setInterval(() => {
     if (still() || ended || !topics.size) return;
-    if (Date.now() - heardAt > BEAT_MS * MISSED_BEATS) {
-      show();
-      // A socket that has said nothing for so long is dead, whatever it believes.
-      if (socket && socket.readyState === WebSocket.OPEN && Date.now() - openedAt > BEAT_MS * MISSED_BEATS) {
-        drop();
-        retry();
-      }
+    show();
+    if (Date.now() - heardAt > DEAD_MS && socket && socket.readyState === WebSocket.OPEN && Date.now() - openedAt > DEAD_MS) {
+      drop();
+      retry();
     }
-  }, 1000);
+  }, LOOK_MS);
 
   function end(reason, action) {
     ended = reason;
@@ -242,6 +240,7 @@
   const LOOKS = {
     live: ["tone-good", "icon-check", "Live"],
     connecting: ["tone-rest", "icon-spin", "Connecting"],
+    reconnecting: ["tone-warn", "icon-spin", "Reconnecting"],
     stale: ["tone-warn", "icon-alert", "Stale"],
     paused: ["tone-rest", "icon-pause", "Paused"],
     ended: ["tone-bad", "icon-cross", "Ended"],
@@ -250,9 +249,11 @@
   function stateNow() {
     if (ended) return "ended";
     if (paused) return "paused";
-    if (Date.now() - heardAt > BEAT_MS * MISSED_BEATS) return "stale";
+    const silence = Date.now() - heardAt;
+    if (silence > DEAD_MS) return "stale";
     // A socket that opened is live once the server has said something on it.
-    return socket && socket.readyState === WebSocket.OPEN && heardAt >= openedAt ? "live" : "connecting";
+    if (socket && socket.readyState === WebSocket.OPEN && heardAt >= openedAt) return silence > SILENT_MS ? "reconnecting" : "live";
+    return openedAt ? "reconnecting" : "connecting";
   }
 
   function setText(node, text) {

@@ -40,6 +40,7 @@
     ahead = milliseconds - Date.now();
   }
 
+  const LATE_S = 120; // so long what is due may come at any moment
   const SOON_S = 5; // nearer than this no number is told
   const counted = (count, unit) => `${count.toLocaleString("en")}\u00a0${unit}`;
 
@@ -70,6 +71,13 @@
     return `${counted(Math.floor(gone / size), unit)} ago`;
   }
 
+  // How a predicted start stands, as gpufleet/core/templatetags/shell.py says it.
+  function starts(moment) {
+    const late = Math.floor((serverNow() - moment) / 1000);
+    if (late < 0) return `starts ${relative(moment)}`;
+    return late <= LATE_S ? "starts any moment" : `late by ${duration(Math.floor(late / 60) * 60)}`;
+  }
+
   function absolute(moment, timeStyle = "medium") {
     const utc = root.dataset.clock === "utc";
     const shape = { dateStyle: "short", timeStyle, ...(utc && { timeZone: "UTC" }) };
@@ -87,6 +95,7 @@
       absolute: () => exact,
       minute: () => absolute(moment, "short"),
       // What was expected earlier is so at any moment.
+      start: () => starts(moment),
       ahead: () => (moment <= serverNow() ? "any moment" : relative(moment)),
     };
     const text = (forms[time.dataset.moment] ?? relative)(moment);

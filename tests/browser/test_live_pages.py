@@ -13,6 +13,7 @@ from playwright.sync_api import Browser, Page, Route, WebSocketRoute, expect
 from gpufleet.core.live.feed import feed_publish
 from gpufleet.core.models import User
 from gpufleet.core.times import now
+from quotas.models import QuotaNode
 from scheduler.models import Gpu, Health, JobState, Node
 from tests import builders
 from tests.browser.harness import COUNT_MUTATIONS, TWO_FRAMES, LiveConsole, Visitor, listeners, wait_for, wait_until_followed
@@ -266,6 +267,62 @@ def test_silence_is_said_and_ends_with_the_connection(visit, live_console, fleet
     live_console.do(hold, fleet[1])
     page.clock.run_for(2_000)
     expect(figure(page, "held_note")).to_have_text("2 of 16 GPUs")
+
+
+def test_pages_of_objects_follow_what_happens(visit, live_console, fleet):
+    """Lists and pages of clusters, nodes, GPUs and quotas: what changes shows without a reload."""
+    node, gpu = fleet[5].node, fleet[5]
+    team = QuotaNode.objects.get(path__endswith="vision")
+    pages = {
+        "/nodes/": f"#table-nodes [data-key={node.public_id}]",
+        f"/nodes/{node.public_id}/": "[data-part=sub]",
+        "/gpus/": f"#table-gpus [data-key={gpu.public_id}]",
+        f"/gpus/{gpu.public_id}/": "[data-part=holders]",
+        "/clusters/": "#table-clusters tbody",
+        "/clusters/north/": "[data-part=figures]",
+        "/quotas/": "[data-part=tree]",
+        f"/quotas/{team.public_id}/": "[data-part=shares]",
+    }
+    shown = {address: visit(address).page for address in pages}
+    before = {address: shown[address].locator(place).inner_text() for address, place in pages.items()}
+
+    live_console.do(hold, gpu)
+    live_console.do(fall_ill, node)
+    live_console.do(more_jobs_of, team, fleet[2])
+
+    for address, place in pages.items():
+        expect(shown[address].locator(place), address).not_to_have_text(before[address], use_inner_text=True, timeout=10_000)
+
+
+def more_jobs_of(team: QuotaNode, gpu: Gpu) -> None:
+    job = builders.job(state=JobState.RUNNING, on=team)
+    builders.placement(job, on=Gpu.objects.select_related("node").get(pk=gpu.pk), since=now())
+    feed_publish(changes={"gpus": [{"id": gpu.pk}], "jobs": [{"id": job.pk}]})
+
+
+def test_a_dead_socket_is_said_within_two_seconds(visit, live_console, fleet):
+    """One that is closed, and one that is open and says nothing."""
+    visitor = visit("/")
+    page, sockets, silent = visitor.page, [], {"on": False}
+
+    def relay(route: WebSocketRoute) -> None:
+        sockets.append(route)
+        server = route.connect_to_server()
+        server.on_message(lambda message: None if silent["on"] else route.send(message))
+
+    page.route_web_socket(re.compile("/ws/live/"), relay)
+    page.reload()
+    word = page.locator(".live-word")
+    expect(word).to_have_text("Live")
+
+    silent["on"] = True
+    expect(word).to_have_text("Reconnecting", timeout=2_500)  # of them at most half a second until the test looks
+    silent["on"] = False
+    expect(word).to_have_text("Live")
+
+    page.route_web_socket(re.compile("/ws/live/"), lambda route: route.close())
+    sockets[-1].close()
+    expect(word).to_have_text("Reconnecting", timeout=2_000)
 
 
 def test_a_session_that_ends_says_so_and_leads_to_the_sign_in_page(visit, live_console, fleet):

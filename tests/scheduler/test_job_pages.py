@@ -82,14 +82,28 @@ def test_the_change_that_would_start_it_now_is_told_in_words(personas, ours, cha
     assert said in page(personas.client("viewer"), waiting)
 
 
-def test_a_start_that_was_expected_earlier_comes_at_any_moment(personas, ours):
+@pytest.mark.parametrize(
+    ("due", "late", "said"),
+    [
+        (timedelta(minutes=16), None, "starts in 16 min"),
+        (timedelta(seconds=-90), None, "starts any moment"),
+        (timedelta(minutes=-3), None, "late by 3 min"),
+        (timedelta(seconds=10), timedelta(minutes=-37), "late by 37 min"),
+    ],
+)
+def test_a_start_is_due_for_two_minutes_then_late(personas, ours, due, late, said):
+    """37 minutes long a job was to start at any moment: each forecast said anew that it does now."""
     waiting = job("late", on=ours)
-    outlook(waiting, "needs 8 H100 GPUs; 5 are free where it may run", predicted_start=now() - timedelta(minutes=3))
+    fields = {"predicted_start": now() + due, "late_since": late and now() + late}
+    outlook(waiting, "needs 8 H100 GPUs; 5 are free where it may run", **fields)
 
-    assert "any moment" in text(personas.client("viewer"), "/jobs/")
-    html = page(personas.client("viewer"), waiting)
-    assert html.count("any moment") == 2
-    assert "3 min ago" not in html.replace("\u202f", " ").replace("\u00a0", " ")
+    def plain(html):
+        return html.replace("\u202f", " ").replace("\u00a0", " ")
+
+    assert said in plain(text(personas.client("viewer"), "/jobs/"))
+    html = plain(page(personas.client("viewer"), waiting))
+    assert html.count(said) == 2
+    assert (": Needs 8 H100 GPUs; 5 are free where it may run." in html) == ("late" in said)
 
 
 @pytest.mark.parametrize(("latest", "said"), [(timedelta(hours=2), ", between now and <time"), (timedelta(minutes=-1), None)])
@@ -214,7 +228,7 @@ def test_where_nobody_knows_when_a_limit_has_room_again_that_is_said(personas, o
     assert html.count("its end is not known") == 5
     assert "2 more jobs beside: 8 GPUs in all, 8 of acme/research/nlp." in html
     assert "No estimate when enough is released." in html
-    assert "No start can be foreseen as things stand." in html
+    assert "No start can be predicted as things stand." in html
 
 
 def test_jobs_of_other_subtrees_are_not_there(personas, ours, theirs):

@@ -27,7 +27,7 @@ from gpufleet.core.times import millis, now
 
 # Hints of other processes of an embedded console do not reach this one, and its pages are to show a write within a second all the same.
 POLL_SECONDS = 0.4
-BEAT_SECONDS = 5.0
+BEAT_SECONDS = 1.0  # a page whose socket is dead says so within two seconds
 BACKLOG = 8
 ROLES_TOPIC = "roles"
 # Channels forgets a group's member after a day.

@@ -18,6 +18,7 @@ register = template.Library()
 NOTHING = "–"
 ANY_MOMENT = "any moment"
 THIN = "\N{NO-BREAK SPACE}"
+LATE_S = 120  # so long what is due may come at any moment
 SOON_S = 5  # nearer than this no number is told
 CURRENCY_SIGNS = {"USD": "$", "EUR": "€", "GBP": "£", "JPY": "¥"}
 
@@ -156,10 +157,19 @@ def relative(when: datetime, now: datetime) -> str:
     return f"{gone // size:,}{THIN}{unit} ago"
 
 
+def starts(when: datetime, now: datetime) -> str:
+    """How a predicted start stands."""
+    late = int((now - when).total_seconds())
+    if late < 0:
+        return f"starts {relative(when, now)}"
+    return f"starts {ANY_MOMENT}" if late <= LATE_S else f"late by {duration(late // 60 * 60)}"
+
+
 @register.filter
 def moment(when: datetime | None, form: str = "relative") -> SafeString:
     """`{{ node.health_since|moment }}`: relative, the exact time on hover. `moment:"absolute"` writes the exact time, for logs;
-    `moment:"minute"` the minute, for what nobody knows to the second; `moment:"ahead"` calls what was expected earlier `any moment`."""
+    `moment:"minute"` the minute, for what nobody knows to the second; `moment:"ahead"` calls what was expected earlier `any moment`;
+    `moment:"start"` says how a predicted start stands: `starts in 16 min`, `starts any moment`, and two minutes on `late by 12 min`."""
     if when is None:
         return _nothing("Never")
     exact = when.astimezone(UTC)
@@ -167,6 +177,8 @@ def moment(when: datetime | None, form: str = "relative") -> SafeString:
     forms = {"absolute": absolute, "minute": f"{exact:%Y-%m-%d %H:%M} UTC"}
     if form == "ahead" and exact <= timezone.now():
         forms["ahead"] = ANY_MOMENT
+    if form == "start":
+        forms["start"] = starts(exact, timezone.now())
     shown = forms.get(form) or relative(exact, timezone.now())
     return format_html('<time datetime="{}" data-moment="{}" title="{}">{}</time>', written(exact), form, absolute, shown)
 

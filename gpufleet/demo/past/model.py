@@ -9,7 +9,7 @@ from collections import defaultdict
 from gpufleet.demo.demand import SUBMITTERS, Demand
 from gpufleet.demo.past import placing
 from gpufleet.demo.past.world import Act, Moved, Placed, Released, Seat, Submitted, Turned, Withdrawn, Work, World
-from gpufleet.demo.trouble import BETWEEN_FAULTS, DRAIN_PATIENCE, GIVING_UP, LONG_WAIT, SICKNESS, SILENT, overheated
+from gpufleet.demo.trouble import BETWEEN_FAULTS, DRAIN_PATIENCE, GIVING_UP, LONG_WAIT, SICKNESS, SILENT, overheated, reason_of
 from gpufleet.demo.workloads import BY_KEY, FAILURES, GANG_NODE, Workload
 from scheduler.models import ENDED, Health, JobState
 
@@ -124,7 +124,7 @@ class Step:
             if machine.health == Health.DRAINING:
                 self._drain(machine.key)
             elif (step := SICKNESS.get(machine.health)) and self.moment - machine.since >= step[0] * 60_000:
-                self._turn(machine.key, step[1], step[2])
+                self._turn(machine.key, step[1], reason_of(step[1], step[2], self.moment))
         if not ill and machines and self.rng.random() < self.span / BETWEEN_FAULTS:
             if self.rng.random() < 0.2:
                 machine = self.rng.choice(sorted((m for m in machines if not m.sliced), key=lambda machine: machine.key))
@@ -157,7 +157,7 @@ class Step:
         overdue = self.moment - machine.since >= DRAIN_PATIENCE
         for job in guests:
             if overdue and job.state == JobState.RUNNING:
-                self._evict(job, f"{machine.name} is being drained.")
+                self._evict(job, f"{machine.name} is being drained; it had time to finish.")
 
     def _evict(self, job: Work, cause: str) -> None:
         self.acts.append(Moved(self.moment, job, JobState.CHECKPOINTING, cause))

@@ -13,13 +13,17 @@ from quotas.selectors.budgets import stopped_above, stops_now
 from scheduler.engine.plan import Waiting
 from scheduler.jobs.waiting import wait_kind
 from scheduler.models import ENDED, Dependency, Job, JobState, Outlook
+from scheduler.selectors.foreseen import late_since
 from scheduler.services.jobs.waits import waits_follow
 from scheduler.snapshots import Snapshot
 from scheduler.snapshots.jobs import barred_quotas, due_filter
 
 WAITING = (JobState.QUEUED, JobState.PREEMPTED)
 BATCH = 500
-FORECAST = ("predicted_start", "earliest_start", "latest_start", "would_start_if", "forecast_at")
+FORECAST = ("predicted_start", "earliest_start", "latest_start", "late_since", "would_start_if", "forecast_at")
+TOLD_BEFORE: Prepared[tuple[int, datetime | None, datetime | None]] = Prepared(
+    lambda jobs: Outlook.objects.filter(job__among=jobs).values_list("job_id", "predicted_start", "late_since")
+)
 ALIVE: Prepared[int] = Prepared(lambda jobs: Job.objects.filter(pk__among=jobs).values_list("pk", flat=True))
 
 
@@ -46,6 +50,7 @@ def outlooks_write(*, told: Mapping[int, Told], now: datetime, forecast: bool, n
     with transaction.atomic():
         # A job may be gone by now: it was deleted, or a test's transaction was rolled back.
         alive = set(ALIVE(told))
+        before = {job: (due, late) for job, due, late in TOLD_BEFORE(told)} if forecast else {}
         rows = [
             Outlook(
                 job_id=key,
@@ -55,6 +60,7 @@ def outlooks_write(*, told: Mapping[int, Told], now: datetime, forecast: bool, n
                 predicted_start=one.start and one.start.at,
                 earliest_start=one.start and one.start.earliest,
                 latest_start=one.start and one.start.latest,
+                late_since=_late_since(before.get(key), one.start, now),
                 would_start_if=one.change,
                 forecast_at=now if forecast else None,
             )
@@ -67,6 +73,11 @@ def outlooks_write(*, told: Mapping[int, Told], now: datetime, forecast: bool, n
             own.add("jobs", *(row.job_id for row in rows))
         if news is None:
             own.publish()
+
+
+def _late_since(before: tuple[datetime | None, datetime | None] | None, start: Start | None, now: datetime) -> datetime | None:
+    due, late = before or (None, None)
+    return late_since(due=due, before=late, start=start and start.at, now=now)
 
 
 def codes_of(reasons: Iterable[Mapping[str, Any]]) -> str:

@@ -5,13 +5,14 @@ Some changes can be made to the job as it stands; others need it submitted again
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from quotas.permissions import Access
 from scheduler.engine.trial import Trial
 from scheduler.engine.values import Job as Planned
-from scheduler.models import Job, JobState
+from scheduler.models import Job, JobState, Outlook
+from scheduler.selectors.foreseen import ForeseenStart, foreseen_start
 from scheduler.selectors.jobs import must_steer
 from scheduler.selectors.loop import pause_now
 from scheduler.services.forecasts.fitting import GROUNDS, PAUSED, Side, job_of
@@ -33,6 +34,8 @@ class Sooner:
     idle: str = ""
 
 
+# Who would start less than that sooner might as well wait.
+A_MINUTE = timedelta(minutes=1)
 PROMISED = "It has been promised its GPUs already, and starts as soon as they are free."
 HELD = "Nothing was tried: the job is on hold and starts only after it is released."
 NOT_DUE = "Nothing was tried: it is not due yet."
@@ -64,7 +67,16 @@ def job_sooner(*, access: Access, job: Job, description: Mapping[str, Any], now:
         # A fleet that was read before it began to wait can't have it yet, and is being read again.
         return None if idle == NOT_ASKED and as_of < job.state_since else Sooner(as_of, None, (), idle)
     key = (job.pk, job.revision, as_of, access.actor.name)
-    return GROUNDS.remembered(key, lambda: _found(access, job, description, found, as_of, now))
+    tried = GROUNDS.remembered(key, lambda: _found(access, job, description, found, as_of, now))
+    return _as_foreseen(tried, foreseen_start(job, Outlook.objects.filter(job=job).first()), now)
+
+
+def _as_foreseen(tried: Sooner, foreseen: ForeseenStart | None, now: datetime) -> Sooner:
+    """With the start as it is stored and told everywhere; a change that is not sooner than that is none."""
+    if foreseen is None:
+        return tried
+    sooner = tuple(change for change in tried.changes if change.now or foreseen.is_late(now) or change.at + A_MINUTE < foreseen.at)
+    return replace(tried, at=foreseen.moment, changes=sooner)
 
 
 def _idle(job: Job, now: datetime) -> str:

@@ -1,21 +1,88 @@
-"""How a GPU is split. Only what the vendor's hardware can hold is written, and an instance that is in use is never taken away (INV-6)."""
+"""Repartitioning a GPU by hand, the way the engine's own repartitions go: drain, order, verify.
+
+The GPU takes no new jobs and what runs in the instances that go may end. Then its back-end is told, and the inventory changes once that has
+confirmed it.
+Only what the vendor's hardware can hold is accepted, and an instance that is in use is never taken away (INV-6, SCH-8, JOB-7).
+"""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
 from django.core.exceptions import ValidationError
 from django.db import transaction
+from django.db.models import Q
 
-from gpufleet.core.audit import audit_record
+from gpufleet.core.audit import SYSTEM, Actor, audit_record
 from gpufleet.core.etags import revision_of
 from gpufleet.core.faults import Conflict, Stale
 from gpufleet.core.ids import public_ids
 from gpufleet.core.live.feed import feed_publish
+from gpufleet.core.prepared import Prepared
 from quotas.permissions import Access, Can
+from scheduler.backends.base import BackendError
+from scheduler.backends.registry import backend_for
 from scheduler.engine.mig import BOARDS, Board, Instance, layout_faults
-from scheduler.models import Gpu, GpuMode, MigInstance
+from scheduler.models import (
+    IN_SERVICE,
+    OPEN_SPLITS,
+    Gpu,
+    GpuMode,
+    GpuSplit,
+    Health,
+    MigInstance,
+    Order,
+    OrderKind,
+    PromisedSeat,
+    Repartition,
+    SplitState,
+)
 from scheduler.selectors.holders import open_placements
-from scheduler.services.hardware.hardware import hardware_event, locked_gpu
+from scheduler.services.hardware.hardware import REASON_LENGTH, hardware_event, locked_gpu
+from scheduler.services.loop.lease import lease_want
+from scheduler.services.loop.usage import timeline_follow, usage_moment
+
+SINCE_YOU_LOOKED = "Its geometry was changed since you looked. Look again, then decide."
+# Those that drain, and those whose back-end has answered though nobody has written that down: the console was killed in between.
+UNSETTLED_SPLITS = Prepared[GpuSplit](
+    lambda: (
+        GpuSplit.objects.filter(Q(state=SplitState.DRAINING) | Q(state=SplitState.ORDERED, order__done_at__isnull=False))
+        .select_related("gpu", "order")
+        .order_by("id")
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SplitPlan:
+    """What a repartition would do: which instances go, come and stay, and how many jobs have to end first."""
+
+    mode: GpuMode
+    wanted: tuple[Instance, ...]
+    leaving: tuple[MigInstance, ...]
+    staying: tuple[MigInstance, ...]
+    coming: tuple[Instance, ...]
+    jobs: tuple[int, ...]
+
+    @property
+    def waits(self) -> bool:
+        return bool(self.jobs)
+
+
+def split_plan(*, gpu: Gpu, layout: Sequence[Instance] | None) -> SplitPlan:
+    """What a repartition as `layout` says would do now; None makes the GPU whole. A ValidationError says why there can be none."""
+    board = _board(gpu)
+    wanted = sorted(layout or ())
+    if faults := layout_faults(board, wanted):
+        raise ValidationError({"layout": [f"{fault}." for fault in faults]})
+    _check_back_end(gpu)
+    mode = GpuMode.WHOLE if layout is None else GpuMode.MIG
+    present = _present(gpu)
+    if gpu.mode == mode and geometry_of(present) == wanted:
+        raise ValidationError({"layout": "That is how it is split already."})
+    if Health.DOWN in (gpu.health, gpu.node.health):
+        raise ValidationError({"layout": f"{gpu.node.name} does not respond. Repair it first."})
+    return _plan(gpu, mode, wanted, present)
 
 
 def gpu_geometry_change(
@@ -27,40 +94,210 @@ def gpu_geometry_change(
     now: datetime,
     seen: Sequence[Instance] | None = None,
     revision: int | None = None,
-) -> Gpu:
-    """Split a GPU as `layout` says, or make it whole again with None. Instances that are in both layouts stay, and so does what runs in them.
+) -> GpuSplit:
+    """Repartition a GPU as `layout` says, or make it whole again with None. Instances that are in both layouts stay, and so does what runs in them.
 
     `seen` is the layout that the operator started from; a newer one is a conflict. `revision` says the same by its number.
     """
     access.must_everywhere(Can.OPERATE)
     with transaction.atomic():
+        now = usage_moment(now=now)
         gpu = locked_gpu(gpu)
-        present = list(MigInstance.objects.select_for_update().filter(gpu=gpu, removed_at__isnull=True).order_by("start"))
-        present_revision = geometry_revision(gpu.mode, geometry_of(present))
+        present = geometry_of(_present(gpu))
+        present_revision = geometry_revision(gpu.mode, present)
         if revision is not None and revision != present_revision:
-            raise Stale("Its geometry was changed since you looked. Look again, then decide.", present_revision)
-        if seen is not None and sorted(seen) != geometry_of(present):
-            raise Conflict("Its geometry was changed since you looked. Look again, then decide.")
-        board = _board(gpu)
-        wanted = sorted(layout or ())
-        if faults := layout_faults(board, wanted):
-            raise ValidationError({"layout": [f"{fault}." for fault in faults]})
+            raise Stale(SINCE_YOU_LOOKED, present_revision)
+        if seen is not None and sorted(seen) != present:
+            raise Conflict(SINCE_YOU_LOOKED)
+        if GpuSplit.objects.filter(gpu=gpu, state__in=OPEN_SPLITS).exists():
+            raise Conflict("It is being repartitioned already. Cancel that first.")
+        plan = split_plan(gpu=gpu, layout=layout)
         if not reason.strip():
             raise ValidationError({"reason": "A reason is required for the record."})
-        leaving = [instance for instance in present if Instance(instance.start, instance.profile) not in wanted]
-        mode = GpuMode.WHOLE if layout is None else GpuMode.MIG
-        _check_unused(gpu, leaving, mode)
-        before = {"mode": gpu.mode, "layout": layout_text(geometry_of(present))}
-        _write(gpu, board, leaving, [instance for instance in wanted if instance not in geometry_of(present)], mode, now)
-        after = {"mode": mode.value, "layout": layout_text(wanted)}
-        if before == after:
-            raise ValidationError({"layout": "That is how it is split already."})
-        hardware_event(actor=access.actor, node=gpu.node, gpu=gpu, kind="geometry", before=before, after=after, cause=reason.strip(), now=now)
-        audit_record(
-            actor=access.actor, action="gpu.geometry", kind="gpu", object_id=gpu.public_id, before=before, after=after, reason=reason.strip()[:500]
+        actor = access.actor
+        split = GpuSplit.objects.create(
+            gpu=gpu,
+            mode=plan.mode,
+            instances=[[one.profile, one.start] for one in plan.wanted],
+            reason=reason.strip()[:REASON_LENGTH],
+            health_before=gpu.health if gpu.health in IN_SERVICE else "",
+            asked_at=now,
+            asked_by=actor.user,
+            asked_by_name=actor.name,
         )
-        feed_publish(changes={"gpus": [{"id": gpu.pk}], "nodes": [{"id": gpu.node_id}]})
-    return gpu
+        split.gpu = gpu
+        before = {"mode": gpu.mode, "layout": layout_text(present)}
+        after = {"mode": plan.mode.value, "layout": layout_text(plan.wanted)}
+        audit_record(actor=actor, action="gpu.geometry", kind="gpu", object_id=gpu.public_id, before=before, after=after, reason=reason.strip()[:500])
+        if split.health_before:
+            _health(split, Health.DRAINING, f"Repartition to {split_text(split)}.", actor, now)
+        _order_if_empty(split, plan, now)
+    return split
+
+
+def gpu_geometry_cancel(*, access: Access, gpu: Gpu, now: datetime) -> GpuSplit:
+    """Give up a repartition that still waits for jobs to end; the GPU goes back to work."""
+    access.must_everywhere(Can.OPERATE)
+    with transaction.atomic():
+        now = usage_moment(now=now)
+        gpu = locked_gpu(gpu)
+        split = GpuSplit.objects.select_for_update().filter(gpu=gpu, state__in=OPEN_SPLITS).first()
+        if split is None:
+            raise Conflict("It is not being repartitioned.")
+        if split.state == SplitState.ORDERED:
+            raise Conflict("Its back-end has been told already. Repartition it again once it has answered.")
+        split.gpu = gpu
+        after = {"state": SplitState.CANCELLED.value}
+        audit_record(
+            actor=access.actor,
+            action="gpu.geometry",
+            kind="gpu",
+            object_id=gpu.public_id,
+            before={"state": split.state},
+            after=after,
+            reason="Repartition cancelled.",
+        )
+        _settle(split, SplitState.CANCELLED, "", "Its repartition was cancelled.", access.actor, now)
+    return split
+
+
+def splits_advance(*, now: datetime) -> int:
+    """Order the repartitions whose GPUs have drained. Returns how many."""
+    advanced = 0
+    for found in UNSETTLED_SPLITS():
+        if found.order is not None:
+            if found.order.fault:
+                split_refused(order=found.order, fault=found.order.fault, now=now)
+            advanced += splits_confirm(orders=[found.order.pk], now=now)
+            continue
+        with transaction.atomic():
+            moment = usage_moment(now=now)
+            gpu = locked_gpu(found.gpu)
+            split = GpuSplit.objects.select_for_update().filter(pk=found.pk, state=SplitState.DRAINING).first()
+            if split is not None:
+                split.gpu = gpu
+                advanced += _order_if_empty(split, _plan_of(split), moment)
+    return advanced
+
+
+def splits_confirm(*, orders: Sequence[int], now: datetime) -> int:
+    """Their back-ends have carried these orders out: now the inventory says so. Returns how many GPUs were repartitioned."""
+    done = 0
+    for found in GpuSplit.objects.filter(order__in=orders, state=SplitState.ORDERED).order_by("id"):
+        with transaction.atomic():
+            moment = usage_moment(now=now)
+            gpu = locked_gpu(found.gpu)
+            found.gpu = gpu
+            plan = _plan_of(found)
+            actor = Actor(found.asked_by, found.asked_by_name, "system")
+            before = {"mode": gpu.mode, "layout": layout_text(geometry_of(_present(gpu)))}
+            _write(gpu, _board(gpu), plan, moment)
+            after = {"mode": plan.mode.value, "layout": layout_text(plan.wanted)}
+            hardware_event(actor=actor, node=gpu.node, gpu=gpu, kind="geometry", before=before, after=after, cause=found.reason, now=moment)
+            _settle(found, SplitState.DONE, "", "Repartitioned and confirmed.", SYSTEM, moment)
+            done += 1
+    return done
+
+
+def split_refused(*, order: Order, fault: str, now: datetime) -> None:
+    """The back-end will never do it. A GPU that an operator wanted repartitioned goes back to work as it is; one of a plan takes no more jobs."""
+    with transaction.atomic():
+        moment = usage_moment(now=now)
+        split = GpuSplit.objects.filter(order=order, state=SplitState.ORDERED).first()
+        if split is not None:
+            split.gpu = locked_gpu(split.gpu)
+            _settle(split, SplitState.REFUSED, fault, f"Its repartition was refused: {fault}", SYSTEM, moment)
+            return
+        found = Gpu.objects.filter(
+            node__name=order.payload["node"], node__cluster=order.cluster_id, index=order.payload["gpu"], removed_at__isnull=True
+        ).first()
+        if found is not None and (gpu := locked_gpu(found)).health in IN_SERVICE:
+            cause = f"Its repartition was refused, so its instances are not known: {fault}"
+            _health(GpuSplit(gpu=gpu), Health.DRAINING, cause, SYSTEM, moment)
+
+
+def split_jobs(split: GpuSplit) -> tuple[int, ...]:
+    """Keys of the jobs that have to end first."""
+    return _plan_of(split).jobs
+
+
+def split_text(split: GpuSplit) -> str:
+    """`whole`, or the wanted layout in one line."""
+    return "whole" if split.mode == GpuMode.WHOLE else layout_text(_wanted(split)) or "no instances"
+
+
+def _wanted(split: GpuSplit) -> list[Instance]:
+    return sorted(Instance(start, profile) for profile, start in split.instances)
+
+
+def _present(gpu: Gpu) -> list[MigInstance]:
+    return list(MigInstance.objects.filter(gpu=gpu, removed_at__isnull=True).order_by("start"))
+
+
+def _plan_of(split: GpuSplit) -> SplitPlan:
+    return _plan(split.gpu, GpuMode(split.mode), _wanted(split), _present(split.gpu))
+
+
+def _plan(gpu: Gpu, mode: GpuMode, wanted: Sequence[Instance], present: Sequence[MigInstance]) -> SplitPlan:
+    staying = [row for row in present if Instance(row.start, row.profile) in wanted]
+    leaving = [row for row in present if row not in staying]
+    coming = [one for one in wanted if one not in geometry_of(present)]
+    stays = Q(mig__in=[row.pk for row in staying]) if mode == gpu.mode else Q(pk__in=())
+    jobs = set(open_placements().filter(gpu=gpu).exclude(stays).values_list("job_id", flat=True))
+    jobs |= set(PromisedSeat.objects.filter(gpu=gpu).exclude(stays).values_list("promise__job_id", flat=True))
+    return SplitPlan(mode, tuple(wanted), tuple(leaving), tuple(staying), tuple(coming), tuple(sorted(jobs)))
+
+
+def _check_back_end(gpu: Gpu) -> None:
+    cluster = gpu.node.cluster
+    try:
+        able = backend_for(cluster).facts.creates_mig
+    except BackendError as fault:
+        raise ValidationError({"layout": f"{fault}"}) from fault
+    if not able:
+        why = f"The {cluster.backend} back-end of {cluster.name} cannot repartition GPUs."
+        raise ValidationError({"layout": f"{why} Use nvidia-smi on the node, then discover it again."})
+
+
+def _order_if_empty(split: GpuSplit, plan: SplitPlan, now: datetime) -> bool:
+    """Tell the back-end once nothing runs in what goes. False: something still does."""
+    if plan.waits:
+        return False
+    gpu = split.gpu
+    record = Repartition.objects.create(gpu=gpu, cluster_id=gpu.node.cluster_id, at=now, instances=split.instances)
+    payload = {"node": gpu.node.name, "gpu": gpu.index, "instances": split.instances}
+    split.order = Order.objects.create(
+        cluster_id=gpu.node.cluster_id, sequence=record.pk, kind=OrderKind.REPARTITION, payload=payload, made_at=now, due_at=now
+    )
+    split.state = SplitState.ORDERED
+    split.save(update_fields=["order", "state"])
+    _publish(gpu)
+    lease_want()
+    return True
+
+
+def _settle(split: GpuSplit, state: SplitState, fault: str, cause: str, actor: Actor, now: datetime) -> None:
+    split.state, split.fault, split.settled_at = state, fault[:REASON_LENGTH], now
+    split.save(update_fields=["state", "fault", "settled_at"])
+    if split.health_before and split.gpu.health == Health.DRAINING:
+        _health(split, split.health_before, cause, actor, now)
+    _publish(split.gpu)
+    lease_want(hint=False)
+
+
+def _health(split: GpuSplit, to: str, cause: str, actor: Actor, now: datetime) -> None:
+    gpu = split.gpu
+    before = {"health": gpu.health, "reason": gpu.health_reason}
+    gpu.health, gpu.health_since, gpu.health_reason = to, now, "" if to == Health.HEALTHY else cause[:REASON_LENGTH]
+    gpu.save(update_fields=["health", "health_since", "health_reason"])
+    after = {"health": to, "reason": gpu.health_reason}
+    hardware_event(actor=actor, node=gpu.node, gpu=gpu, kind="health", before=before, after=after, cause=cause, now=now)
+    timeline_follow(gpus=[gpu.pk], at=now)
+    _publish(gpu)
+
+
+def _publish(gpu: Gpu) -> None:
+    feed_publish(changes={"gpus": [{"id": gpu.pk}], "nodes": [{"id": gpu.node_id}], "overview": [{"id": 1}]})
 
 
 def geometry_of(instances: Sequence[MigInstance]) -> list[Instance]:
@@ -84,20 +321,12 @@ def _board(gpu: Gpu) -> Board:
     return board
 
 
-def _check_unused(gpu: Gpu, leaving: Sequence[MigInstance], mode: GpuMode) -> None:
-    held = set(open_placements().filter(gpu=gpu).values_list("mig_id", flat=True))
-    if mode != gpu.mode and held:
-        raise ValidationError({"layout": f"GPU {gpu.index} of {gpu.node.name} is in use; its mode can only change while nothing runs there."})
-    if faults := [f"{instance.profile} at slice {instance.start} is in use; it has to stay." for instance in leaving if instance.pk in held]:
-        raise ValidationError({"layout": faults})
-
-
-def _write(gpu: Gpu, board: Board, leaving: Sequence[MigInstance], coming: Sequence[Instance], mode: GpuMode, now: datetime) -> None:
-    if leaving:
-        MigInstance.objects.filter(pk__in=[instance.pk for instance in leaving]).update(removed_at=now)
-    MigInstance.objects.bulk_create(instance_rows(gpu, board, coming, public_ids("m", len(coming)) if coming else [], now))
-    if gpu.mode != mode:
-        gpu.mode = mode
+def _write(gpu: Gpu, board: Board, plan: SplitPlan, now: datetime) -> None:
+    if plan.leaving:
+        MigInstance.objects.filter(pk__in=[instance.pk for instance in plan.leaving]).update(removed_at=now)
+    MigInstance.objects.bulk_create(instance_rows(gpu, board, plan.coming, public_ids("m", len(plan.coming)) if plan.coming else [], now))
+    if gpu.mode != plan.mode:
+        gpu.mode = plan.mode
         gpu.save(update_fields=["mode"])
 
 

@@ -25,6 +25,7 @@ from scheduler.backends.base import (
 )
 from scheduler.loop.measures import CALL, CALL_FAULTS, ORDER
 from scheduler.models import Attempt, JobState, Order, OrderKind, Placement
+from scheduler.services.hardware.geometry import split_refused, splits_confirm
 from scheduler.services.jobs.tokens import attempt_token, token_digest
 from scheduler.services.loop.measuring import tally
 from scheduler.services.loop.runs import Ended, Stop, attempts_ended, attempts_stop, grace_of
@@ -101,6 +102,8 @@ def orders_dispatch(*, backends: Mapping[int, Backend], now: datetime, clock: Ca
             _put_off(order, fault, now)
     for order, fault in refused:
         _give_up(order, fault, now)
+    if repartitioned := [order.pk for order in ready if order.kind == OrderKind.REPARTITION]:
+        splits_confirm(orders=[key for keys in sent.values() for key in keys if key in repartitioned], now=now)
     return Dispatched(sum(map(len, sent.values())), len(failed), len(refused), more=len(due) == MOST)
 
 
@@ -298,6 +301,8 @@ def _give_up(order: Order, fault: str, now: datetime) -> None:
     Order.objects.filter(pk=order.pk, done_at__isnull=True).update(done_at=now, tries=order.tries + 1, fault=fault[:FAULT_LENGTH])
     log.warning("order %s is refused: %s", order, fault)
     attempt = order.attempt
+    if order.kind == OrderKind.REPARTITION:
+        split_refused(order=order, fault=fault, now=now)
     if order.kind == OrderKind.START and attempt is not None:
         stop = Stop(attempt.job_id, JobState.FAILED, "failed", fault, grace_seconds=0)
         attempts_stop(stops=[stop], now=now)

@@ -9,7 +9,7 @@ from gpufleet.core.ids import public_ids
 from gpufleet.core.live.news import News
 from scheduler.engine.mig import Instance, board_of
 from scheduler.engine.plan import Decision
-from scheduler.models import Gpu, GpuMode, MigInstance, Node, Order, OrderKind, Placement, PromisedSeat, Repartition
+from scheduler.models import OPEN_SPLITS, Gpu, GpuMode, GpuSplit, MigInstance, Node, Order, OrderKind, Placement, PromisedSeat, Repartition
 from scheduler.services.hardware.hardware import hardware_event
 from scheduler.services.loop.steps import Steps
 from scheduler.snapshots.fleet import FleetView
@@ -34,6 +34,8 @@ class Splitter:
         key = self.fleet.gpu_ids.get((self.fleet.node_ids.get(decision.node, 0), decision.gpu))
         gpu = Gpu.objects.select_for_update().filter(pk=key, removed_at__isnull=True).first() if key else None
         if gpu is None:
+            return CHANGED, frozenset()
+        if GpuSplit.objects.filter(gpu=gpu, state__in=OPEN_SPLITS).exists():
             return CHANGED, frozenset()
         present = {(one.profile, one.start): one for one in MigInstance.objects.filter(gpu=gpu, removed_at__isnull=True)}
         if present.keys() != {(profile, start) for (owner, profile, start) in self.fleet.slice_ids if owner == gpu.pk}:

@@ -19,6 +19,7 @@ from scheduler.backends.registry import KINDS
 from scheduler.loop.policy import Policy
 from scheduler.models import HOLDING, Attempt, Dependency, Health, Job, JobState, Order, OrderKind, Placement, Promise
 from scheduler.notify.happenings import Happened
+from scheduler.services.hardware.geometry import UNSETTLED_SPLITS, splits_advance
 from scheduler.services.loop.lease import lease_want
 from scheduler.services.loop.promises import LAPSED, promises_lapse
 from scheduler.services.loop.runs import Clusters, Ended, Stop, attempts_ended, attempts_stop, workers_lost
@@ -117,6 +118,7 @@ def timers_run(*, now: datetime, policy: Policy, news: News) -> int:
     return (
         promises_lapse(now=now, news=news)
         + nodes_lost(now=now, news=news)
+        + splits_advance(now=now)
         + starts_give_up(now=now, timeout=policy.start_timeout, news=news)
         + limits_enforce(now=now, warning=policy.limit_warning, news=news)
         + stops_force(now=now, news=news)
@@ -135,6 +137,7 @@ def _anything_is_due(now: datetime, policy: Policy) -> bool:
         OVERDUE_STOPS.asking(now),
         UNANSWERED.asking(now - UNANSWERED_FOR),
         ON_DOWN_NODES.asking(),
+        UNSETTLED_SPLITS.asking(),
         PAST_DEADLINE.asking(now),
         UNMEETABLE.asking(),
     )

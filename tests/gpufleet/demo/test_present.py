@@ -13,6 +13,7 @@ from gpufleet.core.times import millis
 from gpufleet.demo import present
 from gpufleet.demo.present import demo_advance
 from gpufleet.demo.seed import demo_seed
+from gpufleet.demo.trouble import DRAIN_PATIENCE
 from scheduler.backends.registry import Backends, backends_all
 from scheduler.models import (
     HOLDING,
@@ -275,6 +276,20 @@ def test_the_machine_in_trouble_is_drained_and_comes_back() -> None:
     stages = list(InventoryEvent.objects.filter(kind="health", at__lt=NOON).order_by("at").values_list("after__health", flat=True))
     assert {"repairing", "burn_in", "healthy"} <= set(stages)
     assert Node.objects.exclude(health=Health.HEALTHY).count() <= 2
+
+
+def test_a_drain_says_until_when_jobs_may_finish_and_none_is_preempted_sooner() -> None:
+    """The page said that running jobs finish, and one was preempted after six minutes."""
+    seeded(1, hours=3)
+    drains = InventoryEvent.objects.filter(kind="health", after__health=Health.DRAINING, at__lt=NOON)
+
+    assert drains
+    for drain in drains:
+        reason = str(drain.after["reason"])
+        until = drain.at + timedelta(milliseconds=DRAIN_PATIENCE)
+        assert f"Jobs still running at {until:%H:%M} UTC are preempted." in reason
+        moved = JobEvent.objects.filter(cause__contains=f"{drain.node.name} is being drained", at__gte=drain.at, at__lt=until)
+        assert not moved
 
 
 @pytest.mark.soak

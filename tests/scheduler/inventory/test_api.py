@@ -5,8 +5,11 @@ from pathlib import Path
 import pytest
 
 from gpufleet.core.models import AuditEntry
+from gpufleet.core.times import now
+from scheduler.backends.registry import backends_all
 from scheduler.hardware.discovery import NothingFound
-from scheduler.models import Gpu, GpuMode, Health, JobState, MigInstance, Node
+from scheduler.models import Gpu, GpuMode, GpuSplit, Health, JobState, MigInstance, Node
+from scheduler.services.loop.dispatch import orders_dispatch
 from tests.builders import cluster, gpu, job, mig_gpu, nic, node, placement
 from tests.scheduler.inventory.test_import_faults import YAML
 
@@ -109,15 +112,29 @@ def test_geometry_is_checked_by_the_catalogue_and_by_what_runs(api, fleet):
     bad = {"mode": "mig", "instances": [{"profile": "3g.40gb", "start": 0}, {"profile": "4g.40gb", "start": 0}], "reason": "x"}
     assert "overlaps" in api("operator", "put", address, 422, bad)["errors"][0]["message"]
     good = {"mode": "mig", "instances": [{"profile": "1g.10gb", "start": 6}], "reason": "small", "seen": []}
-    assert api("operator", "put", address, 200, good)["instances"][0]["start"] == 6
+    assert api("operator", "put", f"{address}?dry_run=true", 200, good)["repartition"]["state"] == "preview"
+    assert not GpuSplit.objects.exists()
+    told = api("operator", "put", address, 200, good)
+    assert (told["instances"], told["repartition"]["state"], told["repartition"]["instances"][0]["start"]) == ([], "ordered", 6)
+    assert "already" in api("operator", "put", address, 409, good)["detail"]
+    confirm()
+    told = api("operator", "get", f"/gpus/{free.public_id}", 200)
+    assert ([part["start"] for part in told["instances"]], told["repartition"], told["health"]) == ([6], None, "healthy")
     assert "changed since" in api("operator", "put", address, 409, good)["detail"]
     assert "already" in api("operator", "put", address, 422, good | {"seen": None})["errors"][0]["message"]
     api("operator", "put", address, 200, {"mode": "whole", "reason": "back"})
+    confirm()
     assert Gpu.objects.get(pk=free.pk).mode == GpuMode.WHOLE
     held = two.gpus.get()
-    told = api("operator", "put", f"/gpus/{held.public_id}/geometry", 422, {"mode": "mig", "instances": [], "reason": "x"})
-    assert told["errors"][0]["message"] == "3g.40gb at slice 0 is in use; it has to stay."
+    waits = api("operator", "put", f"/gpus/{held.public_id}/geometry", 200, {"mode": "mig", "instances": [], "reason": "x"})["repartition"]
+    assert (waits["state"], waits["jobs_ahead"]) == ("draining", 1)
     assert MigInstance.objects.filter(gpu=held, removed_at__isnull=True).count() == 2
+    assert api("operator", "delete", f"/gpus/{held.public_id}/geometry", 200)["repartition"] is None
+    assert Gpu.objects.get(pk=held.pk).health == Health.HEALTHY
+
+
+def confirm():
+    orders_dispatch(backends=backends_all(), now=now())
 
 
 def test_a_gpu_is_not_split_over_somebody_elses_change(api, fleet, personas):
@@ -130,10 +147,11 @@ def test_a_gpu_is_not_split_over_somebody_elses_change(api, fleet, personas):
         return client.put(f"{address}/geometry", body, content_type="application/json", headers={"If-Match": tag})
 
     first = put([{"profile": "1g.10gb", "start": 6}], read)
+    confirm()
     late = put([{"profile": "1g.10gb", "start": 5}], read)
 
     assert (first.status_code, late.status_code) == (200, 412)
-    assert first["ETag"] == late["ETag"] == client.get(address)["ETag"] != read
+    assert late["ETag"] == client.get(address)["ETag"] != read == first["ETag"]
     assert put([{"profile": "1g.10gb", "start": 5}], late["ETag"]).status_code == 200
 
 

@@ -5,7 +5,10 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from scheduler.models import Gpu, GpuMode, Health, InventoryEvent, JobState, MigInstance, Node
+from gpufleet.core.times import now
+from scheduler.backends.registry import backends_all
+from scheduler.models import Gpu, GpuMode, GpuSplit, Health, InventoryEvent, JobState, MigInstance, Node
+from scheduler.services.loop.dispatch import orders_dispatch
 from tests.builders import cluster, gpu, job, mig_gpu, nic, node, placement, pool
 
 pytestmark = pytest.mark.django_db
@@ -226,14 +229,40 @@ def test_a_gpu_is_split_by_its_page(personas, fleet):
     assert "4g.40gb can&#x27;t start at slice 4 on H100-80; it can at 0." in impossible.content.decode()
     nonsense = client.post(address, {"mode": "mig", "layout": "half", "seen": "", "reason": "x"})
     assert "is no instance" in nonsense.content.decode()
-    assert client.post(address, {"mode": "mig", "layout": "4g.40gb@0 3g.40gb@4", "seen": "", "reason": "small jobs"}).status_code == 302
+    wanted = {"mode": "mig", "layout": "4g.40gb@0 3g.40gb@4", "seen": "", "reason": "small jobs"}
+    preview = client.post(address, wanted).content.decode()
+    assert "Nothing to wait for." in preview
+    assert not GpuSplit.objects.exists(), "a preview writes nothing"
+    assert client.post(address, wanted | {"step": "apply"}).status_code == 302
+    assert Gpu.objects.get(pk=free.pk).mode == GpuMode.WHOLE, "the inventory changes when the back-end has confirmed it"
+    assert "ordered; waits for the back-end to confirm" in text(client, reverse("gpu", args=[free.public_id]))
+    confirm()
     assert Gpu.objects.get(pk=free.pk).mode == GpuMode.MIG
-    stale = client.post(address, {"mode": "mig", "layout": "7g.80gb@0", "seen": "", "reason": "x"})
+    stale = client.post(address, {"step": "apply", "mode": "mig", "layout": "7g.80gb@0", "seen": "", "reason": "x"})
     assert stale.status_code == 409
     taken = one.gpus.get(index=0)
-    assert "in use as a whole" in text(client, reverse("gpu_geometry", args=[taken.public_id]))
+    preview = client.post(reverse("gpu_geometry", args=[taken.public_id]), wanted).content.decode()
+    assert "1 job must end first" in preview
+    assert "our-training" in preview
     split = two.gpus.get(index=0)
     html = text(client, reverse("gpu_geometry", args=[split.public_id]))
-    assert "Leave MIG mode" not in html
-    assert "3g.40gb at slice 4" in html
+    assert "3g.40gb at slice 0 (in use)" in html
     assert personas.client("viewer").get(address).status_code == 403
+
+
+def confirm():
+    orders_dispatch(backends=backends_all(), now=now())
+
+
+def test_a_repartition_of_a_gpu_in_use_drains_it_and_can_be_cancelled(personas, fleet):
+    taken = fleet[0].gpus.get(index=0)
+    client, address = personas.client("operator"), reverse("gpu_geometry", args=[taken.public_id])
+    client.post(address, {"step": "apply", "mode": "mig", "layout": "7g.80gb@0", "seen": "", "reason": "slices"})
+
+    page = text(client, reverse("gpu", args=[taken.public_id]))
+    assert "draining; no new jobs, running jobs finish" in page
+    assert "Cancel the repartition" in page
+    assert "Cancel the repartition" not in text(personas.client("viewer"), reverse("gpu", args=[taken.public_id]))
+    assert client.post(address, {"step": "cancel"}).status_code == 302
+    assert Gpu.objects.get(pk=taken.pk).health == Health.HEALTHY
+    assert client.post(address, {"step": "cancel"}).status_code == 409
