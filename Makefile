@@ -20,7 +20,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-r
 # What the long tests draw afresh is drawn from the tree that they test: new for every commit, the same when one commit is tested again.
 SOAK_SEED ?= $(shell printf '%d' "0x$$(git rev-parse --quiet --verify 'HEAD^{tree}' 2>/dev/null | cut -c1-8)" 2>/dev/null)
 
-.PHONY: help setup setup-tests run test soak check fix lock charts
+.PHONY: help setup setup-tests run test soak check fix lock images charts
 
 help: ## list what there is
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1	\2/p' $(MAKEFILE_LIST) | while IFS='	' read -r name text; do printf 'make %-13s %s\n' "$$name" "$$text"; done
@@ -58,6 +58,9 @@ lock: ## choose versions anew within pyproject.toml (needs uv; UPGRADE=1 takes t
 		--extra setup pyproject.toml --output-file requirements.lock >/dev/null
 	@uv pip compile --quiet $(if $(UPGRADE),--upgrade) --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 		--extra setup --extra dev --constraint requirements.lock pyproject.toml --output-file requirements-dev.lock >/dev/null
+
+images: ## name the images of compose.yaml and Containerfile by the digests that their tags have now (needs skopeo)
+	.ci/pin_images
 
 charts: ## make static/vendor/plotly/plotly.min.js anew for the plotly in .venv (needs npm)
 	@mkdir -p build/charts && cd build/charts && npm install --silent --no-save \

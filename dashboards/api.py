@@ -14,6 +14,7 @@ from dashboards.fleetmap import map_snapshot
 from dashboards.history import history
 from dashboards.idle.api import router as idle_router
 from dashboards.selectors import fleet_read, rates_visible
+from dashboards.weak import weak_clusters
 from gpufleet.core.live.feed import feed_revision
 from gpufleet.core.times import now
 from gpufleet.live import packed
@@ -21,6 +22,11 @@ from gpufleet.web import Can, access_of
 
 router = Router(tags=["Fleet"])
 router.add_router("", idle_router)
+
+
+WEAK = (
+    "Clusters of which activity is the driver's utilization, a weaker signal than SM activity: it counts a GPU as busy while any kernel runs on it."
+)
 
 
 class TypeOut(Schema):
@@ -44,6 +50,7 @@ class SummaryOut(Schema):
 
     at: str
     types: list[TypeOut]
+    weak_clusters: list[str] = Field(description=WEAK, examples=[["lab"]])
 
 
 @router.get("/fleet/summary", response=SummaryOut, summary="Allocation and utilization")
@@ -57,7 +64,7 @@ def fleet_summary(request: HttpRequest) -> SummaryOut:
     for name, figures in figures_by_type(fleet_read(now=moment)).items():
         cost = gap_cost({name: figures}, dict(rates)) if rates is not None and name in rates else None
         types.append(_type_out(name, figures, cost))
-    return SummaryOut(at=moment.isoformat(), types=types)
+    return SummaryOut(at=moment.isoformat(), types=types, weak_clusters=list(weak_clusters().values()))
 
 
 class HistoryQuery(Schema):
@@ -74,6 +81,7 @@ class HistoryOut(Schema):
     allocated_milli: list[int | None]
     active_milli: list[int | None]
     without_reading_milli: list[int | None]
+    weak_clusters: list[str] = Field(description=WEAK, examples=[["lab"]])
 
 
 @router.get("/fleet/history", response=HistoryOut, summary="Allocation and utilization over the last hours")
@@ -88,6 +96,7 @@ def fleet_history(request: HttpRequest, asked: Query[HistoryQuery]) -> HistoryOu
         allocated_milli=_milli(series.allocated),
         active_milli=_milli(series.active),
         without_reading_milli=_milli(series.unread),
+        weak_clusters=list(weak_clusters().values()),
     )
 
 

@@ -20,6 +20,7 @@ from dashboards.selectors import (
     owners_named,
     places_all,
 )
+from dashboards.weak import weak_clusters
 from gpufleet.core.times import millis
 from quotas.permissions import Access
 from scheduler.models import IN_SERVICE
@@ -91,5 +92,6 @@ def map_snapshot(access: Access, *, now: datetime) -> dict[str, Any]:
             **_state_columns(facts, holds_open()),
         },
         "readings": [{**_sent(frame), "ids": frame.ids.tolist()} for frame in frames_newest()],
+        "weak_clusters": list(weak_clusters().values()),
         "owners": {pk: [owner.team, owner.name] for pk, owner in owners.items() if owner},
     }

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from django.db.models import QuerySet
 
 from dashboards.selectors import SEVERAL, SEVERITY, Owner, frames_newest, holds_open, owners_named
+from dashboards.weak import DRIVER_UTILIZATION, signal_of, weak_clusters
 from gpufleet.core.tables import Choice, Column, Table
 from gpufleet.core.times import now
 from quotas.permissions import Access
@@ -27,6 +28,11 @@ class Cell:
     held_milli: int
     since: datetime | None
     sm: int | None
+    signal: str  # what `sm` is
+
+    @property
+    def is_weak(self) -> bool:
+        return self.sm is not None and self.signal == DRIVER_UTILIZATION
 
 
 def cells_listed() -> QuerySet[Gpu]:
@@ -45,10 +51,11 @@ def owner_word(owner: int | None, named: dict[int, Owner | None]) -> str:
 
 
 def cells(access: Access, gpus: list[Gpu]) -> list[Cell]:
-    """What the map says of these GPUs, in three queries."""
+    """What the map says of these GPUs, in four queries."""
     moment = now()
     holds = holds_open([gpu.pk for gpu in gpus])
     named = owners_named(access)
+    weak = weak_clusters()
     readings: dict[int, int] = {}
     for frame in frames_newest():
         if frame.is_fresh(moment):
@@ -67,6 +74,7 @@ def cells(access: Access, gpus: list[Gpu]) -> list[Cell]:
                 held_milli=holds.milli.get(gpu.pk, 0),
                 since=datetime.fromtimestamp(since / 1000, UTC) if since else None,
                 sm=percent if percent <= 100 else None,
+                signal=signal_of(node.cluster_id, weak),
             )
         )
     return found
@@ -79,7 +87,11 @@ def _types() -> Sequence[tuple[str, str]]:
 NODE_CELL = """<a class="nowrap" href="{% url 'node' row.gpu.node.public_id %}">{{ row.gpu.node.name }}</a>"""
 GPU_CELL = """<a class="nowrap" href="{% url 'gpu' row.gpu.public_id %}">GPU {{ row.gpu.index }}</a>"""
 TYPE_CELL = """<span class="nowrap">{{ row.gpu.gpu_type_id }}</span>"""
-SM_CELL = """{% if row.sm is None %}<span class="nothing" title="No reading">–</span>{% else %}{{ row.sm }}{% endif %}"""
+WEAK_BADGE = """<span class="badge tone-warn" title="Driver utilization, not SM activity">driver</span>"""
+SM_CELL = (
+    """{% if row.sm is None %}<span class="nothing" title="No reading">–</span>"""
+    f"""{{% else %}}{{{{ row.sm }}}}{{% if row.is_weak %}} {WEAK_BADGE}{{% endif %}}{{% endif %}}"""
+)
 OWNER_CELL = """{% if row.held_milli %}{{ row.owner }}{% else %}{% status 'free' %}{% endif %}"""
 
 CELLS = Table(
@@ -92,6 +104,7 @@ CELLS = Table(
         Column("type", "Type", "gpu.gpu_type_id", sort=("gpu_type", "node__name", "index"), cell=TYPE_CELL),
         Column("place", "Place", "place", cell="<span class=nowrap>{{ row.place }}</span>"),
         Column("sm", "SM activity, %", "sm", numeric=True, cell=SM_CELL),
+        Column("signal", "Signal", lambda row: row.signal if row.sm is not None else "", on_page=False),
         Column("held", "Handed out, GPUs", lambda row: row.held_milli / 1000, numeric=True, cell="{{ row.held_milli|gpus }}"),
         Column("owner", "Team", "owner", cell=OWNER_CELL),
         Column("since", "Held since", "since", cell="{% if row.since %}{{ row.since|moment }}{% else %}–{% endif %}"),

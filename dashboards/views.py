@@ -11,6 +11,7 @@ from dashboards.history import DEFAULT_HOURS, RANGES, history
 from dashboards.lists import CELLS, cells, cells_listed
 from dashboards.presenters import fleet_chart, overview_own, overview_page, overview_shared
 from dashboards.selectors import SEVERITY, fleet_size, levels_deep, owners_named, rates_visible
+from dashboards.weak import weak_clusters
 from gpufleet.core.charts import chart_response
 from gpufleet.core.live.feed import feed_revision
 from gpufleet.core.times import now
@@ -43,6 +44,7 @@ def overview(request: HttpRequest) -> HttpResponse:
         "gpu_type": gpu_type,
         "chart": fleet_chart(series, hours=hours),
         "healths": SEVERITY,
+        "weak": list(weak_clusters().values()),
         "may_import": access.can_everywhere(Can.OPERATE),
     }
     return render(request, "dashboards/overview.html", context)
@@ -66,6 +68,7 @@ def fleet_map(request: HttpRequest) -> HttpResponseBase:
     access = access_of(request)
     gpus, nodes, types = fleet_size()
     context: dict[str, Any] = {"gpus": gpus, "nodes": nodes, "may_import": access.can_everywhere(Can.OPERATE)}
+    context["weak"] = list(weak_clusters().values())
     if request.GET.get("view") == "table":
         listed = {**context, "heading": "Fleet map", "can_add": context["may_import"]}
         return CELLS.respond(request, cells_listed(), "dashboards/fleet_table.html", listed, presented=partial(cells, access))

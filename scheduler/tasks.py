@@ -14,6 +14,7 @@ from gpufleet.core.times import now
 from scheduler.loop.measures import CONFLICTS, DECISIONS, PHASE, PLANS, TICK
 from scheduler.services.budgets import budgets_step
 from scheduler.services.forecasts.forecasting import ForecastMemory, forecast_run
+from scheduler.services.hardware.slurm_nodes import slurm_nodes_reconcile
 from scheduler.services.loop.lease import tick_call
 from scheduler.services.loop.measuring import measures_write, tally, tick_finished
 from scheduler.services.loop.pace import Pace
@@ -125,6 +126,12 @@ def backends_tidy() -> int:
     from scheduler.backends.registry import backends_all
 
     return sum(backend.tidy() for backend in backends_all().values())
+
+
+@shared_task
+def slurm_nodes() -> int:
+    """Let Slurm and the inventory agree on the health of nodes."""
+    return slurm_nodes_reconcile(now=now())
 
 
 @shared_task

@@ -1,6 +1,8 @@
 """The container and compose files, as far as they can be held without a container engine."""
 
 import re
+import shutil
+import subprocess
 
 import pytest
 import yaml
@@ -25,6 +27,23 @@ def test_our_services_have_all_settings_and_no_others(name):
 
     assert set(given) <= KNOWN
     assert needed <= set(given)
+
+
+def test_images_are_named_by_the_digest_that_their_tag_has_now(tmp_path):
+    """Twice, as a tag moves on. The registry is played: nothing here may be fetched."""
+    for name in (".ci/pin_images", "compose.yaml", "Containerfile"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(PROJECT / name, tmp_path / name)
+    registry = tmp_path / "skopeo"
+    for digit in "12":
+        registry.write_text(f"#!/bin/sh\necho sha256:{digit * 64}\n")
+        registry.chmod(0o755)
+        subprocess.run([tmp_path / ".ci/pin_images"], check=True, capture_output=True, env={"PATH": f"{tmp_path}:/usr/bin:/bin"})
+
+        compose, container = ((tmp_path / name).read_text() for name in ("compose.yaml", "Containerfile"))
+        assert f"image: docker.io/library/redis:7@sha256:{digit * 64}\n" in compose
+        assert f"image: docker.io/library/postgres:15@sha256:{digit * 64}\n" in compose
+        assert re.findall(r"^FROM (\S+)", container, re.MULTILINE) == [f"docker.io/library/python:3.12-slim-bookworm@sha256:{digit * 64}"] * 2
 
 
 def test_no_secret_is_written_down():

@@ -50,6 +50,16 @@ def examine(groups: Sequence[str] = GROUPS) -> Report:
     return report
 
 
+def examine_cluster(name: str) -> Report:
+    """One cluster that runs on Slurm."""
+    checks: dict[str, Check] = import_module("gpufleet.doctor.cluster").checks_of(name)
+    report = Report()
+    for check, look in checks.items():
+        report.checked.append(f"cluster: {check}")
+        report.findings += [(f"cluster: {check}", finding) for finding in _run(look)]
+    return report
+
+
 def _run(check: Check) -> list[Finding]:
     found: list[Finding] = []
     try:

@@ -9,6 +9,7 @@ from ninja import Router, Schema
 from pydantic import Field
 
 from dashboards.job_usage import JobUsage, job_usage
+from dashboards.weak import nodes_signal
 from gpufleet.core.times import now
 from gpufleet.web import access_of
 from quotas.models import ShareClass
@@ -70,6 +71,9 @@ class UsageOut(Schema):
     counted_from: datetime | None = Field(description="Set where the ledger began after the job had held something.")
     attempt: int | None = Field(description="The latest; null where it held no GPU.")
     now: HeldNowOut | None = Field(description="Null unless it holds GPUs now.")
+    signal: Literal["sm_activity", "driver_utilization"] = Field(
+        description="What busy is: SM activity, or the weaker utilization of the driver, which counts a GPU as busy while any kernel runs on it."
+    )
     mean_percent: int | None = Field(description="Over all workers and their time.", examples=[41])
     every: int | None = Field(description="Every how many-th five-minute sample was read: more than 1 for large gangs that ran long.", examples=[1])
     workers: list[WorkerUseOut] = Field(description="The least busy first, those without a reading last.")
@@ -119,6 +123,7 @@ def _usage(told: JobUsage) -> dict[str, Any]:
         }
         if held
         else None,
+        "signal": nodes_signal({one.node_id for one in run.workers} if run else ()),
         "mean_percent": run.mean if run else None,
         "every": run.every if run else None,
         "workers": [

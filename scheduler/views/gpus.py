@@ -11,6 +11,7 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from dashboards.activity import gpu_activity
+from dashboards.weak import DRIVER_UTILIZATION, nodes_signal
 from gpufleet.core.faults import Conflict
 from gpufleet.core.live.feed import feed_revision
 from gpufleet.core.times import now
@@ -113,6 +114,7 @@ def _page(request: HttpRequest, gpu: Gpu, *, status: int = 200, **extra: Any) ->
         "holders": holders,
         "past": gpu_past_holders(access, gpu.pk),
         "activity": gpu_activity(gpu, now=now()),
+        "is_weak": nodes_signal([gpu.node.public_id]) == DRIVER_UTILIZATION,
         "drawing": drawing_of(gpu, gpu.instances, holders),  # type: ignore[attr-defined]
         "board": BOARDS.get(gpu.gpu_type.board),
         **_split_of(gpu),

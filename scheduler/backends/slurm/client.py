@@ -208,6 +208,11 @@ class SlurmClient:
             if not any(one in words for one in ("invalid job id", "already", "job/step", "completing or completed", "not pending", "no longer")):
                 raise
 
+    def node_update(self, name: str, state: str, reason: str = "") -> None:
+        """DRAIN or RESUME a node; needs an operator of Slurm."""
+        printable = "".join(letter for letter in reason if letter.isprintable())[:200]
+        self.run("scontrol", "update", f"NodeName={name}", f"State={state}", *([f"Reason={printable}"] if printable else []))
+
     # Reading
 
     def jobs(self) -> list[SlurmJob]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from gpufleet.doctor import GROUPS, Report, examine
+from gpufleet.doctor import GROUPS, Report, examine, examine_cluster
 
 
 class Command(BaseCommand):
@@ -16,10 +16,11 @@ class Command(BaseCommand):
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--json", action="store_true", help="print one JSON object")
         parser.add_argument("--only", choices=GROUPS, action="append", help="look at one group only (may be repeated)")
+        parser.add_argument("--cluster", help="look at one Slurm cluster: each step of a job's way, and the health of its nodes")
         parser.add_argument("--data-dir", help="folder of an embedded console (default: GPUFLEET_DATA_DIR, or ./data)")
 
     def handle(self, *, only: list[str] | None, **options: Any) -> None:
-        report = examine(only or GROUPS)
+        report = examine_cluster(options["cluster"]) if options["cluster"] else examine(only or GROUPS)
         self.stdout.write(json.dumps(report.as_json(), indent=2, ensure_ascii=False) if options["json"] else self._in_words(report))
         if not report.healthy:
             raise SystemExit(1)

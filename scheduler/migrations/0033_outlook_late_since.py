@@ -7,7 +7,7 @@ from django.db import migrations
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('scheduler', '0031_gpu_splits'),
+        ('scheduler', '0032_gpu_splits'),
     ]
 
     operations = [

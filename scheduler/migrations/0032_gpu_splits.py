@@ -9,7 +9,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('scheduler', '0030_slurm'),
+        ('scheduler', '0031_webhook_form'),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 

@@ -1,0 +1,96 @@
+"""The health of nodes of a real Slurm and of the inventory: each side learns of the other, and whoever set something ends it."""
+
+from io import StringIO
+
+import pytest
+from django.core.management import call_command
+
+from gpufleet.core.times import now
+from scheduler.backends.registry import slurm_settings
+from scheduler.backends.slurm.client import SlurmClient
+from scheduler.models import Health, Node, SlurmCluster
+from scheduler.services.hardware.hardware import node_health_change
+from scheduler.services.hardware.slurm_nodes import ITSELF, slurm_nodes_reconcile
+from tests.scheduler.backends.test_slurm import slurm  # noqa: F401 - a fixture
+from tests.scheduler.backends.test_slurm_end_to_end import connect, inventory, shared  # noqa: F401 - a fixture
+from tests.servers import wait_until
+
+pytestmark = [pytest.mark.django_db, pytest.mark.slurm]
+
+
+@pytest.fixture
+def fleet(slurm, shared):  # noqa: F811
+    connect(slurm, shared)
+    inventory("slurm", "--cluster", "hpc", "--gpu-type", "h100=H100-SXM-80GB:81559", "--apply")
+    yield slurm
+    slurm.sh("scontrol", "update", "NodeName=gpu[001-004]", "State=RESUME", check=False)
+    wait_until(lambda: slurm.idle() == set(slurm.names), seconds=30, what="all nodes to be idle")
+
+
+def node(name: str) -> Node:
+    return Node.objects.get(name=name)
+
+
+def states(name: str) -> tuple[tuple[str, ...], str]:
+    client = SlurmClient(slurm_settings(SlurmCluster.objects.get()))
+    return next((one.states, one.reason) for one in client.nodes() if one.name == name)
+
+
+def turn(name: str, to: str, reason: str) -> None:
+    node_health_change(access=ITSELF, node=node(name), to=to, reason=reason, now=now())
+
+
+def test_what_slurm_drains_is_draining_here_until_slurm_resumes_it(fleet):
+    fleet.sh("scontrol", "update", "NodeName=gpu001", "State=DRAIN", "Reason=fans; $(touch /tmp/x)")
+
+    assert slurm_nodes_reconcile(now=now()) == 1
+    assert (node("gpu001").health, node("gpu001").health_reason) == (Health.DRAINING, "Slurm: fans; $(touch /tmp/x)")
+    assert slurm_nodes_reconcile(now=now()) == 0, "nothing more to say"
+    fleet.sh("scontrol", "update", "NodeName=gpu001", "State=RESUME")
+    wait_until(lambda: "gpu001" in fleet.idle(), what="the node to be back in Slurm")
+    assert slurm_nodes_reconcile(now=now()) == 1
+    assert node("gpu001").health == Health.HEALTHY
+
+
+def test_a_drain_here_is_a_drain_in_slurm_and_ends_with_it(fleet):
+    turn("gpu002", Health.DRAINING, "new cables")
+
+    assert slurm_nodes_reconcile(now=now()) == 1
+    found, reason = states("gpu002")
+    assert any("DRAIN" in state for state in found)
+    assert reason.startswith("gpufleet: new cables")
+    assert slurm_nodes_reconcile(now=now()) == 0
+    turn("gpu002", Health.DRAINED, "empty")
+    assert slurm_nodes_reconcile(now=now()) == 0, "an operator here decides how it goes on"
+    turn("gpu002", Health.HEALTHY, "cables are in")
+    assert slurm_nodes_reconcile(now=now()) == 1
+    wait_until(lambda: "gpu002" in fleet.idle(), what="the node to be back in Slurm")
+
+
+def test_a_node_that_slurm_lost_is_down_here_and_comes_back(fleet):
+    fleet.sh("scontrol", "update", "NodeName=gpu003", "State=DOWN", "Reason=no power")
+
+    slurm_nodes_reconcile(now=now())
+    assert (node("gpu003").health, node("gpu003").health_reason) == (Health.DOWN, "Slurm: no power")
+    fleet.sh("scontrol", "update", "NodeName=gpu003", "State=RESUME")
+    wait_until(lambda: "gpu003" in fleet.idle(), what="the node to be back in Slurm")
+    slurm_nodes_reconcile(now=now())
+    assert node("gpu003").health == Health.HEALTHY
+
+
+def test_the_doctor_names_nodes_on_which_they_differ(fleet):
+    def doctor(name: str) -> tuple[str, bool]:
+        out = StringIO()
+        try:
+            call_command("doctor", "--cluster", name, stdout=out)
+        except SystemExit:
+            return out.getvalue(), False
+        return out.getvalue(), True
+
+    said, healthy = doctor("hpc")
+    assert (healthy, "7 checks, no findings." in said) == (True, True), said
+    turn("gpu004", Health.DRAINING, "later")
+    said, healthy = doctor("hpc")
+    assert not healthy
+    assert "Slurm and the inventory differ on gpu004 (draining here, idle in Slurm)." in said
+    assert "not connected to Slurm" in doctor("south")[0]
