@@ -101,7 +101,7 @@ def _waiting(row: JobRow, now: datetime) -> Line:
     if job.retry_at and job.retry_at > now:
         return Line("Backs off before it is tried again.", job.retry_at, "tried")
     foreseen = foreseen_start(job, outlook)
-    starts = foreseen and foreseen.moment
+    starts = foreseen.moment if foreseen else None
     if outlook and outlook.reasons:
         first = str(outlook.reasons[0].get("detail", ""))
         if foreseen and outlook.reasons[0].get("held_by"):
