@@ -23,7 +23,9 @@ log = logging.getLogger(__name__)
 FROM_SLURM, FROM_HERE = "Slurm: ", "gpufleet: "
 REASON_LENGTH = 200
 ITSELF = Access(SYSTEM, (Grant("", frozenset({Can.OPERATE})),))
-DOWN_STATES = ("DOWN", "FAIL", "NOT_RESPONDING", "NO_RESPOND", "ERROR", "FUTURE")
+DOWN_STATES = ("DOWN", "FAIL", "ERROR", "FUTURE")
+# Not heard of just now, also right after a resume: Slurm itself calls it down when that lasts.
+SILENT_STATES = ("NOT_RESPONDING", "NO_RESPOND")
 # From down a node comes back by way of suspect.
 BACK_FROM = {Health.DOWN: (Health.SUSPECT, Health.HEALTHY), Health.DRAINING: (Health.HEALTHY,), Health.SUSPECT: (Health.HEALTHY,)}
 
@@ -62,6 +64,8 @@ def differences(row: SlurmCluster, told: Sequence[SlurmNode]) -> list[Difference
 def _difference(node: Node, there: SlurmNode) -> Difference | None:
     down = any(state.startswith(DOWN_STATES) for state in there.states)
     drained = any("DRAIN" in state for state in there.states)
+    if not down and any(state.startswith(SILENT_STATES) for state in there.states):
+        return None
     by_us, by_slurm = there.reason.startswith(FROM_HERE), node.health_reason.startswith(FROM_SLURM)
     said = f"{FROM_SLURM}{there.reason or 'no reason given'}"
     if down and node.health in (*IN_SERVICE, Health.DRAINING):

@@ -36,6 +36,10 @@ def states(name: str) -> tuple[tuple[str, ...], str]:
     return next((one.states, one.reason) for one in client.nodes() if one.name == name)
 
 
+def comes_back(name: str) -> None:
+    wait_until(lambda: slurm_nodes_reconcile(now=now()) and node(name).health == Health.HEALTHY, seconds=60, what=f"{name} to be back")
+
+
 def turn(name: str, to: str, reason: str) -> None:
     node_health_change(access=ITSELF, node=node(name), to=to, reason=reason, now=now())
 
@@ -47,9 +51,7 @@ def test_what_slurm_drains_is_draining_here_until_slurm_resumes_it(fleet):
     assert (node("gpu001").health, node("gpu001").health_reason) == (Health.DRAINING, "Slurm: fans; $(touch /tmp/x)")
     assert slurm_nodes_reconcile(now=now()) == 0, "nothing more to say"
     fleet.sh("scontrol", "update", "NodeName=gpu001", "State=RESUME")
-    wait_until(lambda: "gpu001" in fleet.idle(), what="the node to be back in Slurm")
-    assert slurm_nodes_reconcile(now=now()) == 1
-    assert node("gpu001").health == Health.HEALTHY
+    comes_back("gpu001")
 
 
 def test_a_drain_here_is_a_drain_in_slurm_and_ends_with_it(fleet):
@@ -73,9 +75,7 @@ def test_a_node_that_slurm_lost_is_down_here_and_comes_back(fleet):
     slurm_nodes_reconcile(now=now())
     assert (node("gpu003").health, node("gpu003").health_reason) == (Health.DOWN, "Slurm: no power")
     fleet.sh("scontrol", "update", "NodeName=gpu003", "State=RESUME")
-    wait_until(lambda: "gpu003" in fleet.idle(), what="the node to be back in Slurm")
-    slurm_nodes_reconcile(now=now())
-    assert node("gpu003").health == Health.HEALTHY
+    comes_back("gpu003")
 
 
 def test_the_doctor_names_nodes_on_which_they_differ(fleet):
