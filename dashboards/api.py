@@ -9,8 +9,10 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Query, Router, Schema
 from pydantic import Field
 
+from dashboards.alerts.api import router as alerts_router
 from dashboards.figures import Figures, figures_by_type, gap_cost
 from dashboards.fleetmap import map_snapshot
+from dashboards.health.api import router as health_router
 from dashboards.history import history
 from dashboards.idle.api import router as idle_router
 from dashboards.selectors import fleet_read, rates_visible
@@ -22,6 +24,8 @@ from gpufleet.web import Can, access_of
 
 router = Router(tags=["Fleet"])
 router.add_router("", idle_router)
+router.add_router("", health_router)
+router.add_router("", alerts_router)
 
 
 WEAK = (

@@ -89,5 +89,16 @@ class FleetSample(models.Model):
 
 
 # Further tables stand with what they are about.
-from dashboards.alerts.models import ActivityEntry  # noqa: E402, F401
+from dashboards.alerts.models import ActivityEntry, Alert, AlertRule, Silence  # noqa: E402, F401
+from dashboards.health.models import (  # noqa: E402, F401
+    HealthBucket,
+    HealthFinding,
+    HealthFrame,
+    HealthRule,
+    HealthSettings,
+    Incident,
+    IncidentStep,
+    StepLook,
+    Straggler,
+)
 from dashboards.idle.models import IdleEpisode, IdleExemption, IdlePolicy, IdleStep  # noqa: E402, F401

@@ -2,6 +2,9 @@
 
 from celery import shared_task
 
+from dashboards.alerts.round import alerts_turn
+from dashboards.health.round import health_turn
+from dashboards.health.stragglers import stragglers_turn
 from dashboards.idle.episodes import idle_turn
 from dashboards.idle.winning import won_back_follow
 from dashboards.telemetry.local import local_collect
@@ -24,3 +27,16 @@ def idle_look() -> None:
     moment = now()
     idle_turn(now=moment)
     won_back_follow(now=moment)
+
+
+@shared_task
+def health_look() -> None:
+    """Health rules first: a straggler's cause is often what one of them has found."""
+    moment = now()
+    health_turn(now=moment)
+    stragglers_turn(now=moment)
+
+
+@shared_task
+def alerts_look() -> None:
+    alerts_turn(now=now())

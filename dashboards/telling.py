@@ -30,16 +30,16 @@ def event_tell(
     link: str = "",
     subject: Mapping[str, Any] | None = None,
     by: str = "gpufleet",
-    only: frozenset[int] | None = None,
+    also: frozenset[int] = frozenset(),
 ) -> int:
     """Write the line and the messages in the caller's transaction. Returns how many messages that were.
 
-    What concerns a node of the tree goes to the webhooks at and above it; what concerns the whole fleet, to those of the top. `only` names webhooks
-    that a rule chose by itself: they are told whatever they chose.
+    What concerns a node of the tree goes to the webhooks at and above it; what concerns the whole fleet, to those of the top. `also` names webhooks
+    that are told whatever they chose.
     """
     ActivityEntry.objects.create(at=now, kind=kind, title=title[:200], text=text[:500], path=path, job=job, link=link, by=by[:160])
     hooks = Webhook.objects.filter(state=WebhookState.ACTIVE, removed_at__isnull=True, node__isnull=False).select_related("node").order_by("pk")
-    told = [hook for hook in hooks if _wants(hook, kind, path, only)]
+    told = [hook for hook in hooks if hook.pk in also or _wants(hook, kind, path)]
     if not told:
         return 0
     event = f"f-{secrets.token_hex(6)}"
@@ -61,9 +61,7 @@ def event_tell(
     return len(told)
 
 
-def _wants(hook: Webhook, kind: str, path: str, only: frozenset[int] | None) -> bool:
-    if only is not None:
-        return hook.pk in only
+def _wants(hook: Webhook, kind: str, path: str) -> bool:
     assert hook.node is not None
     covers = is_within(path, hook.node.path) if path else "/" not in hook.node.path
     return kind in hook.kinds and covers

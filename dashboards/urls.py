@@ -1,12 +1,32 @@
 from django.urls import path
 
 from dashboards import views
+from dashboards.alerts import views as alerts
+from dashboards.health import views as health
 from dashboards.idle import views as idle
 
 urlpatterns = [
     path("", views.overview, name="overview"),
     path("overview/history", views.overview_history, name="overview-history"),
     path("fleet/", views.fleet_map, name="fleet"),
+    path("incidents/", health.incident_list, name="incidents"),
+    path("incidents/rules/", health.rule_list, name="health_rules"),
+    path("incidents/rules/new/", health.rule_new, name="health_rule_new"),
+    path("incidents/rules/limits/", health.limits_edit, name="health_limits"),
+    path("incidents/rules/<slug:public_id>/", health.rule_edit, name="health_rule"),
+    path("incidents/rules/<slug:public_id>/remove/", health.rule_remove_page, name="health_rule_remove"),
+    path("incidents/<slug:public_id>/", health.incident_page, name="incident"),
+    path("activity/", alerts.activity_page, name="activity"),
+    path("activity/alerts/", alerts.alert_list, name="alerts"),
+    path("activity/alerts/rules/", alerts.alert_rule_list, name="alert_rules"),
+    path("activity/alerts/rules/new/", alerts.alert_rule_new, name="alert_rule_new"),
+    path("activity/alerts/rules/<slug:public_id>/", alerts.alert_rule_edit, name="alert_rule"),
+    path("activity/alerts/rules/<slug:public_id>/test/", alerts.alert_rule_test_write, name="alert_rule_test"),
+    path("activity/alerts/rules/<slug:public_id>/remove/", alerts.alert_rule_remove_page, name="alert_rule_remove"),
+    path("activity/alerts/silences/new/", alerts.silence_new, name="silence_new"),
+    path("activity/alerts/silences/<slug:public_id>/end/", alerts.silence_end_write, name="silence_end"),
+    path("activity/alerts/<slug:public_id>/", alerts.alert_page, name="alert"),
+    path("activity/alerts/<slug:public_id>/acknowledge/", alerts.alert_acknowledge_write, name="alert_acknowledge"),
     path("idle/", idle.idle_list, name="idle"),
     path("idle/policies/", idle.idle_policies, name="idle_policies"),
     path("idle/policies/<slug:public_id>/", idle.idle_policy_edit, name="idle_policy"),

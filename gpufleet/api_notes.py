@@ -14,6 +14,10 @@ PLACES: dict[str, tuple[str, Any]] = {
     "clusters": ("Name of the cluster.", "alpha"),
     "deliveries": ("Id of a message to the webhook.", "dl-4be1a09c77d2f6e81b3a5c90"),
     "gpus": ("Id of the GPU.", "g-130"),
+    "alerts": ("Id of the alert.", "al-31"),
+    "incidents": ("Id of the incident.", "in-12"),
+    "rules": ("Id of the rule.", "hr-3"),
+    "silences": ("Id of the silence.", "si-5"),
     "exemptions": ("Id of the exemption.", "x-6"),
     "idle": ("Id of the idle episode.", "e-21"),
     "policies": ("Id of the node of the tree that states the policy.", "q-9"),
@@ -45,6 +49,8 @@ _BY_SCOPES: dict[tuple[str, ...], str] = {
     OPERATING: (
         "gpu_geometry gpu_geometry_delete gpu_health node_health node_spare pause resume "
         "inventory_discovery inventory_preview inventory_import inventory_apply"
+        " health_rule_create health_rule_try health_rule_change health_rule_delete health_limits_change alert_rule_make alert_rule_update"
+        " alert_rule_delete alert_rule_try silence_make silence_delete alert_take"
     ),
     ("admin",): "group_rule_list person_list person_get person_new person_change person_return person_end person_reset"
     " reservation_approved reservation_denied budget_make budget_update budget_delete budget_except budget_exception_over"

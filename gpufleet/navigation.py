@@ -92,6 +92,7 @@ SECTIONS: tuple[Section, ...] = (
             Place("GPUs", "gpus", "chip", "g"),
             Place("Clusters", "clusters", "cluster", "c"),
             Place("Idle GPUs", "idle", "clock", "z"),
+            Place("Incidents", "incidents", "alert", "x"),
         ),
     ),
     Section(
@@ -119,6 +120,8 @@ SECTIONS: tuple[Section, ...] = (
         "Activity",
         "bell",
         (
+            Place("Activity", "activity", "bell", "v"),
+            Place("Alerts", "alerts", "alert", "k"),
             Place("Audit log", "audit", "scroll", "a", needs=Can.SEE_AUDIT),
             Place("Notifications", "notices", "bell", "b"),
         ),

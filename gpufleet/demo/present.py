@@ -15,6 +15,8 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.db.models import Max
 
+from dashboards.health.models import Incident
+from dashboards.health.state import state_write
 from dashboards.telemetry.frames import frame_write
 from gpufleet.core.audit import SYSTEM, Actor
 from gpufleet.core.faults import Conflict
@@ -23,6 +25,7 @@ from gpufleet.core.models import Installation, User
 from gpufleet.core.progress import turn_take
 from gpufleet.core.times import millis
 from gpufleet.demo.activity import Layout, held_by_lives, layouts_of, readings
+from gpufleet.demo.ailing import ailments, raw_state, slow_down, slowed, steps_tell
 from gpufleet.demo.demand import SUBMITTERS, Asked, Demand, Line
 from gpufleet.demo.fleet import PLANS
 from gpufleet.demo.hardware import Hardware, Machine
@@ -41,6 +44,7 @@ from scheduler.services.jobs.jobs import job_create, job_stop
 SOURCE = "simulated"
 PACE = timedelta(seconds=1.5)  # beat asks every two seconds, give or take
 HEARTBEAT = timedelta(seconds=30)
+RAW_EVERY = 14  # seconds between looks at the raw state of the hardware
 LONGEST = 60_000  # however long nobody drove the demo, a step never makes up for more than a minute
 NO_LONGER_NEEDED = 900 * 60_000  # a mean
 OPERATOR = Access(SYSTEM, (Grant("", frozenset({Can.OPERATE})),))
@@ -87,7 +91,7 @@ def demo_advance(*, now: datetime) -> bool:
         if turn is None:
             return False
         _memory = memory = _recall(_memory, plan=demo.demo, seed=demo.demo_seed)
-        _sense(memory, now=turn.moment)
+        _sense(memory, before=turn.before, now=turn.moment)
         if turn.before.timestamp() // HEARTBEAT.total_seconds() != turn.moment.timestamp() // HEARTBEAT.total_seconds():
             Node.objects.filter(removed_at__isnull=True).exclude(health__in=(Health.DOWN, Health.REPAIRING)).update(heartbeat_at=turn.moment)
     # What people and machines do comes after the turn is taken: a step that dies here is not done again, and nobody misses it.
@@ -105,15 +109,25 @@ def _recall(remembered: Memory | None, *, plan: str, seed: int) -> Memory:
     return Memory(seed, event, hardware, layouts_of(hardware), gpus, glances)
 
 
-def _sense(memory: Memory, *, now: datetime) -> None:
-    """A reading for every GPU, from what truly runs."""
+def _sense(memory: Memory, *, before: datetime, now: datetime) -> None:
+    """A reading for every GPU, from what truly runs, and now and then the raw state of the hardware."""
     news = News()
+    ill = ailments(memory.hardware, seed=memory.seed, moment=millis(now))
+    slow = slowed(ill, millis(now))
     lives = [life for glance in memory.glances.values() for life in glance.lives()]
     held = held_by_lives(lives, memory.gpus, moment=millis(now))
-    for cluster, columns in readings(held, memory.hardware, memory.layouts, moment=millis(now)).items():
+    found = readings(held, memory.hardware, memory.layouts, moment=millis(now))
+    for cluster, columns in found.items():
+        slow_down(columns, slow)
         if frame_write(cluster_id=cluster, at=now, source=SOURCE, columns=columns):
             news.add("telemetry", cluster)
     news.publish()
+    if before.timestamp() // RAW_EVERY != now.timestamp() // RAW_EVERY:
+        for layout in memory.layouts:
+            degrees = found[layout.cluster].temperature_c
+            state = raw_state(layout, memory.hardware, ill, degrees=degrees, moment=millis(now), before=millis(before))
+            state_write(cluster_id=layout.cluster, at=now, source=SOURCE, state=state)
+        steps_tell(memory.gpus, lives, slow, now=now)
 
 
 class Step:
@@ -176,9 +190,13 @@ class Step:
     # The one machine that is always in some trouble, and those who see to it
 
     def _health(self) -> None:
+        # What health rules found is theirs to take through its life cycle; people only repair it.
+        ruled = set(Incident.objects.filter(closed_at__isnull=True, by_rule=True).values_list("node_id", flat=True))
         machines = [machine for machine in self.memory.hardware.machines.values() if not machine.spare]
         ill = [machine for machine in machines if machine.health != Health.HEALTHY]
         for machine in ill:
+            if machine.key in ruled and machine.health != Health.REPAIRING:
+                continue
             if machine.health == Health.DRAINING:
                 self._drain(machine)
             elif (step := SICKNESS.get(machine.health)) and self.moment - machine.since >= step[0] * 60_000:

@@ -12,6 +12,7 @@ from gpufleet.core.audit import SYSTEM, audit_record
 from gpufleet.core.ids import public_ids
 from gpufleet.core.models import Installation, Progress, User
 from gpufleet.demo import fleet, organisation
+from gpufleet.demo.ailing import ailing_seed
 from gpufleet.demo.loading import DRIVER, hardware_now
 from gpufleet.demo.past.history import history_write
 from gpufleet.demo.planned import budgets_seed, reservations_seed
@@ -52,6 +53,7 @@ def demo_seed(*, size: str, seed: int, now: datetime, hours: float | None = None
         jobs = history_write(hardware=hardware, seed=seed, now=now, hours=span, pace=timedelta(seconds=plan.pace_seconds))
         sweep_seed()
         wasting_seed(seed=seed, now=now)
+        ailing_seed(seed=seed, now=now)
         by_name = {person.username: person for person in people}
         schedules_seed(people=by_name, now=now)
         reservations_seed(people=by_name, now=now)

@@ -1,0 +1,175 @@
+"""The figures that alert rules watch, now: one value for each subject, read together in a bounded number of queries.
+
+Figures that can't be known now (telemetry is stale, no budget is set) have no value: a rule neither fires nor ends on them.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db.models import Count, Sum
+
+from dashboards.figures import Figures, figures_by_type, gap_cost
+from dashboards.health.models import HealthFrame, Incident
+from dashboards.health.models import Straggler as Slow
+from dashboards.idle.models import IdleEpisode
+from dashboards.models import TelemetryFrame
+from dashboards.selectors import Fleet, fleet_read
+from quotas.models import NodeKind, QuotaNode, QuotaShare
+from quotas.selectors.rates import rates_now
+from scheduler.models import IN_SERVICE, CapacityEntry, Cluster, Job, JobState, Node, Placement
+from scheduler.selectors.loop import scheduler_silent
+from scheduler.selectors.measures import queue_figures
+
+WHOLE = ""  # the subject of what concerns the whole fleet
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """What a rule may watch. `subjects` says what its values are by: GPU type, class, team, pool, cluster."""
+
+    key: str
+    label: str
+    unit: str
+    subjects: str
+    higher_is_worse: bool = True
+    is_cost: bool = False
+
+
+FIGURES: dict[str, Figure] = {
+    one.key: one
+    for one in (
+        Figure("gap_percent", "Idle share of allocated GPUs", "%", "GPU type"),
+        Figure("gap_cost", "Cost of idle allocated GPUs", "per hour", "", is_cost=True),
+        Figure("fragmented_gpus", "Free GPUs that waiting jobs cannot use", "GPUs", "GPU type"),
+        Figure("queue_wait", "Longest wait in the queue", "min", "job class"),
+        Figure("queue_gpus", "GPUs that waiting jobs ask for", "GPUs", "job class"),
+        Figure("floor_gap", "Guaranteed GPUs that a team waits for", "GPUs", "team"),
+        Figure("budget_percent", "Budget used", "%", "team"),
+        Figure("nodes_out", "Nodes out of service", "%", "pool"),
+        Figure("incidents", "Open incidents", "", ""),
+        Figure("idle_gpus", "GPUs in idle episodes", "GPUs", "team"),
+        Figure("stragglers", "Stragglers", "", ""),
+        Figure("telemetry_age", "Age of the newest reading", "s", "cluster"),
+        Figure("scheduler_overdue", "Scheduler overdue", "s", ""),
+    )
+}
+
+Values = Mapping[str, float]
+
+
+def figures_now(*, now: datetime, wanted: Iterable[str] | None = None) -> dict[str, dict[str, float]]:
+    """By figure and subject. Only what is wanted is read."""
+    asked = set(FIGURES if wanted is None else wanted) & set(FIGURES)
+    found: dict[str, dict[str, float]] = {}
+    if asked & {"gap_percent", "gap_cost"}:
+        found |= _gap(fleet_read(now=now), now)
+    for key, read in _READERS.items():
+        if key in asked:
+            found[key] = read(now)
+    return {key: values for key, values in found.items() if key in asked}
+
+
+def _gap(fleet: Fleet, now: datetime) -> dict[str, dict[str, float]]:
+    by_type = figures_by_type(fleet)
+    whole = sum(by_type.values(), Figures())
+    shares = {WHOLE: whole, **by_type}
+    known = {name: one for name, one in shares.items() if one.held_read}
+    percent = {name: 100 * one.gap / one.held_read for name, one in known.items()}
+    cost = {WHOLE: gap_cost(by_type, rates_now(now=now)) / 1_000_000} if whole.held_read else {}
+    return {"gap_percent": percent, "gap_cost": cost}
+
+
+def _fragmented(now: datetime) -> dict[str, float]:
+    rows = CapacityEntry.objects.filter(until__isnull=True, blocked_milli__gt=0).order_by().values_list("gpu__gpu_type_id")
+    by_type = {name: milli / 1000 for name, milli in rows.annotate(Sum("blocked_milli"))}
+    return {WHOLE: sum(by_type.values()), **by_type}
+
+
+def _queue_wait(now: datetime) -> dict[str, float]:
+    rows = {row.job_class: row.waited.longest / 60 for row in queue_figures(now)}
+    return {WHOLE: max(rows.values(), default=0.0), **rows}
+
+
+def _queue_gpus(now: datetime) -> dict[str, float]:
+    rows = {row.job_class: row.asked_milli / 1000 for row in queue_figures(now)}
+    return {WHOLE: sum(rows.values()), **rows}
+
+
+def _floor(now: datetime) -> dict[str, float]:
+    """Of each team: what its waiting jobs ask for of a type, as far as its guarantee there is not used."""
+    teams = dict(QuotaNode.objects.filter(kind=NodeKind.TEAM, archived_at__isnull=True).order_by("path").values_list("path", "pk"))
+    promised: dict[tuple[str, str], int] = {}
+    for path, gpu_type, milli in QuotaShare.objects.filter(node__in=teams.values()).values_list("node__path", "gpu_type", "guaranteed_milli"):
+        if milli:
+            promised[path, gpu_type] = milli
+    used: dict[tuple[str, str], int] = defaultdict(int)
+    held = Placement.objects.filter(until__isnull=True, gpu__isnull=False).order_by().values_list("job__quota__path", "gpu__gpu_type_id")
+    for path, gpu_type, milli in held.annotate(Sum("gpu_milli")):
+        used[_team_of(path, teams), gpu_type] += milli
+    asked: dict[tuple[str, str], int] = defaultdict(int)
+    waiting = Job.objects.filter(state__in=(JobState.QUEUED, JobState.PREEMPTED), held_at__isnull=True)
+    for path, spec, milli in waiting.values_list("quota__path", "spec", "gpus_milli"):
+        kinds = ((spec.get("roles") or [{}])[0].get("gpu_types") or [""])[:1]
+        asked[_team_of(path, teams), kinds[0]] += milli
+    found: dict[str, float] = dict.fromkeys(teams, 0.0)
+    for (path, gpu_type), milli in promised.items():
+        found[path] += max(0, min(milli - used[path, gpu_type], asked[path, gpu_type])) / 1000
+    return found
+
+
+def _team_of(path: str, teams: Mapping[str, int]) -> str:
+    steps = path.split("/")
+    return next((here for depth in range(len(steps), 0, -1) if (here := "/".join(steps[:depth])) in teams), path)
+
+
+def _nodes_out(now: datetime) -> dict[str, float]:
+    rows = Node.objects.filter(removed_at__isnull=True).order_by().values_list("pool__name", "health").annotate(Count("pk"))
+    size: dict[str, int] = defaultdict(int)
+    out: dict[str, int] = defaultdict(int)
+    for pool, health, count in rows:
+        for name in {WHOLE, pool or WHOLE}:
+            size[name] += count
+            out[name] += count if health not in IN_SERVICE else 0
+    return {name: 100 * out[name] / count for name, count in size.items()}
+
+
+def _incidents(now: datetime) -> dict[str, float]:
+    return {WHOLE: float(Incident.objects.filter(closed_at__isnull=True).count())}
+
+
+def _idle(now: datetime) -> dict[str, float]:
+    rows = IdleEpisode.objects.filter(ended_at__isnull=True).order_by().values_list("quota__path").annotate(Sum("idle_milli"))
+    by_team = {path: milli / 1000 for path, milli in rows}
+    return {WHOLE: sum(by_team.values()), **by_team}
+
+
+def _stragglers(now: datetime) -> dict[str, float]:
+    return {WHOLE: float(Slow.objects.filter(ended_at__isnull=True).count())}
+
+
+def _telemetry(now: datetime) -> dict[str, float]:
+    newest = dict(TelemetryFrame.objects.values_list("cluster__name", "at"))
+    for name, at in HealthFrame.objects.values_list("cluster__name", "at"):
+        newest.setdefault(name, at)
+    ages = {name: max(0.0, (now - at).total_seconds()) for name, at in newest.items()}
+    return {WHOLE: max(ages.values(), default=0.0), **ages} if ages and Cluster.objects.exists() else {}
+
+
+def _scheduler(now: datetime) -> dict[str, float]:
+    return {WHOLE: float(scheduler_silent(now))}
+
+
+_READERS: dict[str, Callable[[datetime], dict[str, float]]] = {
+    "fragmented_gpus": _fragmented,
+    "queue_wait": _queue_wait,
+    "queue_gpus": _queue_gpus,
+    "floor_gap": _floor,
+    "nodes_out": _nodes_out,
+    "incidents": _incidents,
+    "idle_gpus": _idle,
+    "stragglers": _stragglers,
+    "telemetry_age": _telemetry,
+    "scheduler_overdue": _scheduler,
+}

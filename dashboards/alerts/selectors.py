@@ -1,0 +1,113 @@
+"""Alerts, rules, silences and activity as people and programs ask for them. Figures of cost are for those who may see the fleet's costs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db.models import Q, QuerySet
+from django.http import Http404
+
+from dashboards.alerts.figures import FIGURES
+from dashboards.alerts.models import ActivityEntry, Alert, AlertRule, AlertState, Silence
+from quotas.permissions import Access, Can
+from scheduler.models import Delivery, Webhook
+
+
+@dataclass(frozen=True, slots=True)
+class AlertRow:
+    """An alert as lists show it."""
+
+    alert: Alert
+
+    @property
+    def state(self) -> str:
+        if self.alert.state == AlertState.FIRING and self.alert.acknowledged_at is not None:
+            return "acknowledged"
+        return "silenced" if self.alert.state == AlertState.FIRING and self.alert.silenced else self.alert.state
+
+    @property
+    def value_told(self) -> str:
+        return told(self.alert.rule.figure, self.alert.value)
+
+    @property
+    def limit_told(self) -> str:
+        return told(self.alert.rule.figure, self.alert.rule.threshold)
+
+
+def told(figure: str, value: float) -> str:
+    """A value with its unit."""
+    unit = FIGURES[figure].unit if figure in FIGURES else ""
+    shown = f"{value:,.1f}".removesuffix(".0")
+    return f"{shown}{unit}" if unit == "%" else f"{shown} {unit}".strip()
+
+
+def _seen(access: Access, column: str = "") -> Q:
+    """Costs are only for those who may see them everywhere; what is of a team is for those who see it."""
+    hidden = [key for key, figure in FIGURES.items() if figure.is_cost] if not access.can_everywhere(Can.SEE_COSTS) else []
+    teams = [key for key, figure in FIGURES.items() if figure.subjects == "team"]
+    prefix = f"{column}__" if column else ""
+    shown = ~Q(**{f"{prefix}figure__in": hidden})
+    if column and not access.can_everywhere(Can.SEE):
+        shown &= ~Q(**{f"{prefix}figure__in": teams}) | access.visible(Can.SEE, "subject")
+    return shown
+
+
+def alerts_listed(access: Access) -> QuerySet[Alert]:
+    """Alerts that fired, and those that fire now."""
+    access.must_somewhere(Can.SEE)
+    return Alert.objects.filter(_seen(access, "rule"), fired_at__isnull=False).select_related("rule")
+
+
+def alert_rows(alerts: Sequence[Alert]) -> list[AlertRow]:
+    return [AlertRow(alert) for alert in alerts]
+
+
+def alert_for(access: Access, public_id: str) -> Alert:
+    found = alerts_listed(access).filter(public_id=public_id).first()
+    if found is None:
+        raise Http404(f"There is no alert {public_id}.")
+    return found
+
+
+def alert_rules_listed(access: Access) -> list[AlertRule]:
+    access.must_somewhere(Can.SEE)
+    return list(AlertRule.objects.filter(_seen(access), removed_at__isnull=True).prefetch_related("hooks").order_by("name", "pk"))
+
+
+def alert_rule_for(access: Access, public_id: str) -> AlertRule:
+    access.must_somewhere(Can.SEE)
+    found = AlertRule.objects.filter(_seen(access), public_id=public_id, removed_at__isnull=True).first()
+    if found is None:
+        raise Http404(f"There is no alert rule {public_id}.")
+    return found
+
+
+def silences_now(access: Access, now: datetime) -> list[Silence]:
+    access.must_somewhere(Can.SEE)
+    return list(Silence.objects.filter(ended_at__isnull=True, until__gt=now).select_related("rule").order_by("until", "pk"))
+
+
+def silence_for(access: Access, public_id: str) -> Silence:
+    access.must_somewhere(Can.SEE)
+    found = Silence.objects.filter(public_id=public_id, ended_at__isnull=True).first()
+    if found is None:
+        raise Http404(f"There is no silence {public_id}.")
+    return found
+
+
+def activity_listed(access: Access) -> QuerySet[ActivityEntry]:
+    """What concerns the whole fleet, and what concerns the reader's subtrees."""
+    access.must_somewhere(Can.SEE)
+    return ActivityEntry.objects.filter(Q(path="") | access.visible(Can.SEE, "path"))
+
+
+def hooks_offered() -> QuerySet[Webhook]:
+    """Webhooks that a rule may name: those of nodes."""
+    return Webhook.objects.filter(node__isnull=False, removed_at__isnull=True).select_related("node").order_by("name", "pk")
+
+
+def deliveries_of(alert: Alert) -> list[Delivery]:
+    """What webhooks were sent of an alert, the newest first."""
+    mark = f"/activity/alerts/{alert.public_id}/"  # in every format
+    rows = Delivery.objects.filter(kind__startswith="alert.", body__contains=mark, made_at__gte=alert.since)
+    return list(rows.select_related("hook").order_by("-pk")[:50])

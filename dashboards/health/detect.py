@@ -1,0 +1,58 @@
+"""Which rank of a gang is slow, by robust statistics. Arrays in, ranks out: the same for reported step times and for SM activity.
+
+A rank stands out when it is off the median of its gang by far more than ranks usually differ from each other, in nearly all of the last looks. One
+outlier, a checkpoint or an evaluation of the whole gang, is none.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+LOOKS = 6  # of the last looks
+AGREE = 5  # so many must say the same
+LEAST_RANKS = 4
+# So far off the median, in the gang's own spread (median absolute deviation, as a standard deviation), and in percent.
+SPREADS, LEAST_PERCENT = 6.0, 8.0
+# Ranks of a quiet gang differ by less than can be told from noise.
+FLOOR_PERCENT = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Slow:
+    """A rank, and how far it is off its gang's median, in percent."""
+
+    rank: int
+    percent: float
+
+
+def slow_ranks(figures: Floats, *, higher_is_slow: bool = True) -> list[Slow]:
+    """Rows are looks, the newest last; columns are ranks; NaN was not read. With step times higher is slow, with activity lower is.
+
+    At most a quarter of a gang are stragglers: beyond that it is the gang that is uneven.
+    """
+    recent = figures[-LOOKS:]
+    if recent.shape[0] < LOOKS or recent.shape[1] < LEAST_RANKS:
+        return []
+    off = np.array([_off(look, higher_is_slow) for look in recent])
+    votes = (off > 0).sum(axis=0)
+    found = [Slow(rank, float(np.median(off[off[:, rank] > 0, rank]))) for rank in np.flatnonzero(votes >= AGREE).tolist()]
+    if len(found) > max(1, recent.shape[1] // 4):
+        return []
+    return sorted(found, key=lambda one: (-one.percent, one.rank))
+
+
+def _off(look: Floats, higher_is_slow: bool) -> Floats:
+    """Of each rank the percent that it is off the median, where that is too far; else 0."""
+    read = ~np.isnan(look)
+    if read.sum() < max(LEAST_RANKS, 0.8 * len(look)):
+        return np.zeros(len(look))
+    median = float(np.median(look[read]))
+    if median <= 0:
+        return np.zeros(len(look))
+    spread = 1.4826 * float(np.median(np.abs(look[read] - median)))
+    limit = max(SPREADS * max(spread, FLOOR_PERCENT / 100 * median), LEAST_PERCENT / 100 * median)
+    far = np.where(read, (look - median) if higher_is_slow else (median - look), 0.0)
+    return np.where(far > limit, 100 * far / median, 0.0)

@@ -1,0 +1,174 @@
+"""Incidents: made from the hardware's own history, so that a person's decision and a rule's are told alike. Each inventory event is read once."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+
+from django.db.models import Max
+
+from dashboards.health.models import HealthFinding, HealthRule, Incident, IncidentStep
+from dashboards.telling import event_tell
+from gpufleet.core.ids import public_id
+from scheduler.models import IN_SERVICE, Attempt, Gpu, Health, InventoryEvent, Node, Placement
+from scheduler.models import Checkpoint as Saved
+from scheduler.notify.happenings import FleetEvent
+
+SEVERITY = (Health.HEALTHY, Health.SUSPECT, Health.DRAINING, Health.BURN_IN, Health.DRAINED, Health.REPAIRING, Health.DOWN)
+MOST_EVENTS = 2000
+HURT = ("lost", "preempted", "failed", "moved")
+
+
+def incidents_follow() -> int:
+    """Tell what happened to hardware since the last call, in the caller's transaction. Returns how many events there were."""
+    last = IncidentStep.objects.aggregate(last=Max("event"))["last"] or 0
+    events = list(InventoryEvent.objects.filter(pk__gt=last, kind="health").select_related("node", "gpu").order_by("pk")[:MOST_EVENTS])
+    open_ones = {one.node_id: one for one in Incident.objects.filter(closed_at__isnull=True).select_related("node", "rule")}
+    for event in events:
+        if event.node is not None and event.node.removed_at is None:
+            _take(event, open_ones)
+    return len(events)
+
+
+def _take(event: InventoryEvent, open_ones: dict[int, Incident]) -> None:
+    node = event.node
+    assert node is not None
+    to = str((event.after or {}).get("health", ""))
+    incident = open_ones.get(node.pk)
+    if incident is None:
+        if to == Health.HEALTHY:
+            return
+        incident = open_ones[node.pk] = incident_open(node=node, title=event.cause, at=event.at, health=to if event.gpu_id is None else "")
+    name = f"GPU {event.gpu.index}" if event.gpu else node.name
+    IncidentStep.objects.create(
+        incident=incident,
+        at=event.at,
+        text=f"{name}: {Health(to).label.lower() if to in Health.values else to}. {event.cause}"[:300],
+        health=to if event.gpu_id is None else "",
+        event=event.pk,
+        by=event.actor_name or "gpufleet",
+    )
+    if event.gpu_id is None and SEVERITY.index(Health(to)) > SEVERITY.index(Health(incident.worst)):
+        incident.worst = to
+        incident.save(update_fields=["worst"])
+    if to == Health.HEALTHY and not _still_sick(node, event):
+        incident_close(incident=incident, at=event.at)
+        del open_ones[node.pk]
+
+
+def _still_sick(node: Node, event: InventoryEvent) -> bool:
+    """Whether something else of the node was not healthy right after the event."""
+    later = InventoryEvent.objects.filter(node=node, kind="health", pk__gt=event.pk).order_by("pk")
+    now: dict[int | None, str] = {gpu.pk: gpu.health for gpu in Gpu.objects.filter(node=node, removed_at__isnull=True)}
+    now[None] = Node.objects.values_list("health", flat=True).get(pk=node.pk)
+    # What is so now was so then, but for what changed since: the first change says what it was before.
+    seen: set[int | None] = set()
+    for row in later:
+        if row.gpu_id not in seen:
+            seen.add(row.gpu_id)
+            now[row.gpu_id] = str((row.before or {}).get("health", Health.HEALTHY))
+    now.pop(event.gpu_id, None)
+    return any(health != Health.HEALTHY for health in now.values())
+
+
+def incident_open(*, node: Node, title: str, at: datetime, rule: HealthRule | None = None, by_rule: bool = False, health: str = "") -> Incident:
+    gpus = Gpu.objects.filter(node=node, removed_at__isnull=True).count()
+    made = Incident.objects.create(
+        public_id=public_id("in"),
+        node=node,
+        opened_at=at,
+        title=title[:300],
+        rule=rule,
+        by_rule=by_rule,
+        gpus=gpus,
+        worst=health or Health.SUSPECT,
+    )
+    event_tell(
+        kind=FleetEvent.INCIDENT_OPENED,
+        title=f"{node.name}: {title}",
+        text=f"An incident is open on {node.name} ({gpus} GPUs).",
+        link=f"/incidents/{made.public_id}/",
+        subject={"incident": made.public_id, "node": node.public_id},
+        now=at,
+    )
+    return made
+
+
+def incident_note(*, incident: Incident, text: str, at: datetime, by: str = "gpufleet") -> None:
+    IncidentStep.objects.create(incident=incident, at=at, text=text[:300], by=by)
+
+
+def incident_close(*, incident: Incident, at: datetime) -> None:
+    measure(incident, now=at)
+    incident.closed_at = max(at, incident.opened_at)
+    incident.save(update_fields=["closed_at", "out_milli_millis", "lost_milli_millis", "jobs"])
+    HealthFinding.objects.filter(incident=incident, cleared_at__isnull=True).update(cleared_at=at)
+    event_tell(
+        kind=FleetEvent.INCIDENT_CLOSED,
+        title=f"{incident.node.name} is healthy again",
+        text=f"The incident took {_span(incident.closed_at - incident.opened_at)} and cost {incident.out_milli_millis / 3.6e9:,.1f} GPU hours.",
+        link=f"/incidents/{incident.public_id}/",
+        subject={"incident": incident.public_id, "node": incident.node.public_id},
+        now=at,
+    )
+
+
+def measure(incident: Incident, *, now: datetime) -> None:
+    """Set what it has cost so far: GPU time out of service, and work of jobs that was not saved."""
+    incident.out_milli_millis = out_of_service(incident, list(incident.steps.order_by("at", "id")), until=incident.closed_at or now)
+    hurt = jobs_hurt(incident, now=now)
+    incident.jobs = len({attempt.job_id for attempt, _, _ in hurt})
+    incident.lost_milli_millis = sum(lost for _, _, lost in hurt)
+
+
+def out_of_service(incident: Incident, steps: Sequence[IncidentStep], *, until: datetime) -> int:
+    """Milli-GPU times milliseconds in which the node took no work."""
+    health, since, total = "", incident.opened_at, timedelta(0)
+    for step in steps:
+        if not step.health:
+            continue
+        if health and health not in IN_SERVICE:
+            total += step.at - since
+        health, since = step.health, step.at
+    if health and health not in IN_SERVICE and until > since:
+        total += until - since
+    return incident.gpus * 1000 * int(total / timedelta(milliseconds=1))
+
+
+def jobs_hurt(incident: Incident, *, now: datetime) -> list[tuple[Attempt, int, int]]:
+    """Attempts that lost GPUs of the node while it was open: each with what it held there, and the work that was not saved (milli-GPU millis)."""
+    end = incident.closed_at or now
+    rows = Placement.objects.filter(node=incident.node_id, until__gte=incident.opened_at, until__lte=end, gpu__isnull=False)
+    here: dict[int, int] = {}
+    for attempt, milli in rows.values_list("attempt_id", "gpu_milli"):
+        here[attempt] = here.get(attempt, 0) + milli
+    attempts = list(Attempt.objects.filter(pk__in=here, outcome__in=HURT).select_related("job__quota", "job__owner").order_by("pk"))
+    saved = dict(
+        Saved.objects.filter(attempt__in=[one.pk for one in attempts], verified_at__isnull=False)
+        .order_by()
+        .values_list("attempt_id")
+        .annotate(last=Max("verified_at"))
+    )
+    whole = _held([one.pk for one in attempts])
+    return [(one, here[one.pk], _lost(one, whole.get(one.pk, 0), saved.get(one.pk))) for one in attempts]
+
+
+def _held(attempts: Iterable[int]) -> Mapping[int, int]:
+    found: dict[int, int] = {}
+    for attempt, milli in Placement.objects.filter(attempt__in=list(attempts)).values_list("attempt_id", "gpu_milli"):
+        found[attempt] = found.get(attempt, 0) + milli
+    return found
+
+
+def _lost(attempt: Attempt, milli: int, saved: datetime | None) -> int:
+    """Work since the last checkpoint, of all GPUs of the gang: a gang goes back together."""
+    if attempt.ended_at is None or attempt.running_at is None:
+        return 0
+    since = max(saved or attempt.running_at, attempt.running_at)
+    if attempt.outcome in ("preempted", "moved") and attempt.stop_asked_at is not None:
+        # It was asked to save its work first: what came before is kept.
+        since = max(since, attempt.stop_asked_at)
+    return milli * max(0, int((attempt.ended_at - since) / timedelta(milliseconds=1)))
+
+
+def _span(span: timedelta) -> str:
+    minutes = int(span / timedelta(minutes=1))
+    return f"{minutes} min" if minutes < 120 else f"{minutes / 60:.1f} h"

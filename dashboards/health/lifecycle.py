@@ -1,0 +1,176 @@
+"""The way of a node that rules took out: its work moved or ended, drained, repaired, tried out by a test job, and healthy again (HLT-7)."""
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+
+from django.core.exceptions import ValidationError
+from django.db import transaction
+
+from dashboards.health.incidents import incident_note
+from dashboards.health.models import HealthFinding, HealthSettings, Incident
+from gpufleet.core.audit import Actor
+from gpufleet.core.faults import Conflict
+from gpufleet.core.live.news import News
+from quotas.models import QuotaNode
+from quotas.permissions import Access, Can, Grant
+from scheduler.models import ENDED, GpuMode, Health, JobClass, JobState, Node, Placement
+from scheduler.services.hardware.hardware import node_health_change
+from scheduler.services.jobs.jobs import job_create, job_stop
+from scheduler.services.loop.holds import Seat
+from scheduler.services.loop.promises import Grant as SeatGrant
+from scheduler.services.loop.promises import Starter
+from scheduler.services.loop.runs import Stop, attempts_stop
+from scheduler.services.loop.steps import Steps, jobs_locked
+
+log = logging.getLogger(__name__)
+RULES = Actor(user=None, name="Health rules", via="system")
+RULES_ACT = Access(RULES, (Grant("", frozenset({Can.OPERATE})),))
+A_DAY = timedelta(days=1)
+# A node is trusted again after its findings have been over for so long, doubled with each incident of the last day.
+CALM = timedelta(minutes=5)
+MOST_DOUBLINGS = 6
+FLAPS = 3
+BURN_IN_GRACE = timedelta(minutes=10)
+LABEL = "burn-in"
+
+
+def calm_needed(incidents_of_a_day: int) -> timedelta:
+    """How long a node must be calm: longer each time that it fell ill in the last day."""
+    return CALM * 2 ** min(max(incidents_of_a_day - 1, 0), MOST_DOUBLINGS)
+
+
+def go_on(*, now: datetime, settings: HealthSettings, findings: Sequence[HealthFinding]) -> None:
+    """The next step of every node that rules look after."""
+    sick: dict[int, list[HealthFinding]] = defaultdict(list)
+    for finding in findings:
+        if finding.rule.action != "note":
+            sick[finding.node_id].append(finding)
+    for incident in Incident.objects.filter(closed_at__isnull=True, by_rule=True).select_related("node", "rule", "burn_in").order_by("pk"):
+        if incident.node.removed_at is None:
+            _go_on(incident, settings, bool(sick[incident.node_id]), now)
+
+
+def _go_on(incident: Incident, settings: HealthSettings, is_sick: bool, now: datetime) -> None:
+    node = incident.node
+    match node.health:
+        case Health.SUSPECT:
+            _suspect(incident, is_sick, now)
+        case Health.HEALTHY if not is_sick:
+            # It was made healthy by somebody, or never left it: nothing is left to tell.
+            pass
+        case Health.DRAINING:
+            _draining(incident, settings, now)
+        case Health.DRAINED:
+            _step(node, Health.REPAIRING, "Drained. It waits for repair.", now)
+        case Health.REPAIRING if settings.repair_minutes is not None and now - node.health_since >= timedelta(minutes=settings.repair_minutes):
+            _step(node, Health.BURN_IN, f"In repair for {settings.repair_minutes} min; burn-in begins.", now)
+        case Health.BURN_IN:
+            _burn_in(incident, settings, is_sick, now)
+        case Health.DOWN if not is_sick:
+            _step(node, Health.SUSPECT, "It answers again.", now)
+
+
+def _suspect(incident: Incident, is_sick: bool, now: datetime) -> None:
+    node = incident.node
+    recent = Incident.objects.filter(node=node, opened_at__gt=now - A_DAY).count()
+    if is_sick:
+        return
+    over = incident.findings.filter(cleared_at__isnull=False).order_by("-cleared_at").values_list("cleared_at", flat=True).first()
+    calm_since = max(filter(None, (over, node.health_since)))
+    if recent > FLAPS and not incident.steps.filter(text__startswith="Flapping").exists():
+        incident_note(
+            incident=incident, text=f"Flapping: {recent} incidents in a day. It is trusted again after {_minutes(calm_needed(recent))} min.", at=now
+        )
+    if now - calm_since >= calm_needed(recent):
+        _step(node, Health.HEALTHY, f"Calm for {_minutes(now - calm_since)} min.", now)
+
+
+def _draining(incident: Incident, settings: HealthSettings, now: datetime) -> None:
+    node = incident.node
+    guests = sorted(set(Placement.objects.filter(node=node, until__isnull=True).values_list("job_id", flat=True)))
+    if not guests:
+        _step(node, Health.DRAINED, "Nothing runs here any more.", now)
+        return
+    if now - node.health_since < timedelta(minutes=settings.patience_minutes):
+        return
+    cause = f"{node.name} is drained by rule; the job resumes elsewhere."
+    stops = [Stop(key, JobState.PREEMPTED, "preempted", cause) for key in guests]
+    if asked := attempts_stop(stops=stops, now=now, actor=RULES):
+        incident_note(incident=incident, text=f"{asked} {'job was' if asked == 1 else 'jobs were'} asked to save and leave.", at=now)
+
+
+def _burn_in(incident: Incident, settings: HealthSettings, is_sick: bool, now: datetime) -> None:
+    node, job = incident.node, incident.burn_in
+    if not settings.burn_in_minutes:
+        _step(node, Health.HEALTHY, "No burn-in is asked for.", now)
+        return
+    if job is None or job.submitted_at < node.health_since:
+        _start_test(incident, settings, now)
+    elif job.state == JobState.COMPLETED:
+        _step(node, Health.HEALTHY, f"Burn-in passed: {job.public_id} completed.", now)
+    elif job.state in ENDED or is_sick:
+        if job.state not in ENDED:
+            _try(lambda: job_stop(job=job, to=JobState.CANCELLED, outcome="cancelled", cause="A health rule holds.", now=now, actor=RULES))
+        elif _step(node, Health.REPAIRING, f"Burn-in failed: {job.public_id} {job.state}.", now):
+            incident_note(incident=incident, text="Burn-in failed; it is in repair again.", at=now)
+    elif now - node.health_since > timedelta(minutes=settings.burn_in_minutes) + BURN_IN_GRACE:
+        _try(lambda: job_stop(job=job, to=JobState.CANCELLED, outcome="cancelled", cause="Burn-in took too long.", now=now, actor=RULES))
+
+
+def _start_test(incident: Incident, settings: HealthSettings, now: datetime) -> None:
+    """A test job on all GPUs of the node. It sits there by itself: nothing else may be placed on a node in burn-in."""
+    node = incident.node
+    top = QuotaNode.objects.filter(parent__isnull=True, archived_at__isnull=True).order_by("pk").first()
+    gpus = list(node.gpus.filter(removed_at__isnull=True, mode=GpuMode.WHOLE).order_by("index").values_list("pk", flat=True))
+    if top is None or not gpus:
+        _step(node, Health.HEALTHY, "There is nothing to test.", now)
+        return
+    seconds = settings.burn_in_minutes * 60
+    spec = {"roles": [{"name": "worker", "min": 1, "gpus": len(gpus), "gpu_types": [node.gpu_type_id]}], "work_s": seconds, "grace_s": 5}
+    launch = {"command": settings.burn_in_command or ["sleep", str(seconds)], "simulated": {"load_s": 5, "busy": [0.95, 0.99]}}
+    with transaction.atomic():
+        job = job_create(
+            name=f"burn-in-{node.name}",
+            quota=top,
+            owner=None,
+            job_class=JobClass.BATCH,
+            spec=spec,
+            gpus_milli=1000 * len(gpus),
+            now=now,
+            actor=RULES,
+            preemptible="no",
+            labels={LABEL: node.public_id},
+            limit_seconds=seconds + 300,
+            launch=launch,
+            cause=f"Tests {node.name} after its repair.",
+        )
+        steps = Steps(now=now, actor=RULES)
+        locked = jobs_locked([job.pk])[job.pk]
+        seats = [Seat(node.pk, gpu) for gpu in gpus]
+        Starter(steps, [job.pk], seats).grant(SeatGrant(locked, "start", seats, f"Tests {node.name} after its repair."))
+        news = News()
+        steps.write(news)
+        news.publish()
+        incident.burn_in = job
+        incident.save(update_fields=["burn_in"])
+        incident_note(incident=incident, text=f"Burn-in runs as {job.public_id} for {settings.burn_in_minutes} min.", at=now)
+
+
+def _step(node: Node, to: str, reason: str, now: datetime) -> bool:
+    return _try(lambda: node_health_change(access=RULES_ACT, node=node, to=to, reason=reason, now=now, seen=node.health))
+
+
+def _try(act: Callable[[], object]) -> bool:
+    """Do it, unless somebody else has been quicker."""
+    try:
+        act()
+    except (Conflict, ValidationError) as fault:
+        log.info("a step of a node's life cycle was left out: %s", fault)
+        return False
+    return True
+
+
+def _minutes(span: timedelta) -> int:
+    return int(span / timedelta(minutes=1))

@@ -1,0 +1,264 @@
+"""The round of the health rules: findings from raw state, what they do to nodes, and each node's way back.
+
+Limits hold whatever a rule says: of a pool only a stated share is out of service by rule, a source that is stale or silent all over says nothing, and
+a node that falls ill again and again is trusted later each time.
+"""
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from django.core.exceptions import ValidationError
+from django.db import transaction
+
+from dashboards.health.incidents import incident_note, incident_open, incidents_follow, measure
+from dashboards.health.lifecycle import RULES_ACT, go_on
+from dashboards.health.models import Action, HealthBucket, HealthFinding, HealthFrame, HealthRule, HealthSettings, Incident
+from dashboards.health.rules import ORDER, Hit, Judged, Rule, Sum, Sums, judged, said
+from dashboards.health.state import device_of_node
+from gpufleet.core.faults import Conflict
+from gpufleet.core.progress import turn_take
+from scheduler.models import IN_SERVICE, Gpu, Health, Node
+from scheduler.services.hardware.hardware import node_health_change
+
+log = logging.getLogger(__name__)
+TURN = "health"
+PACE = timedelta(seconds=10)  # beat asks each fifteen seconds
+FRESH = timedelta(seconds=120)
+# Of a pool's nodes so many may fall silent at once before silence is the source's, not theirs.
+SILENT_PERCENT = 30
+TARGET = {Action.SUSPECT: Health.SUSPECT, Action.DRAIN: Health.DRAINING, Action.DOWN: Health.DOWN}
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A node as rules see it."""
+
+    key: int
+    name: str
+    pool: int | None
+    cluster: int
+    health: str
+    heartbeat_at: datetime | None
+
+
+@dataclass(slots=True)
+class Round:
+    """What one round did."""
+
+    opened: int = 0
+    cleared: int = 0
+    acted: list[str] = field(default_factory=list)
+    withheld: list[str] = field(default_factory=list)
+    stale: tuple[int, ...] = ()
+
+
+def rule_of(row: HealthRule) -> Rule:
+    minutes = timedelta(minutes=1)
+    return Rule(
+        row.pk,
+        row.name,
+        row.signal,
+        row.group,
+        row.threshold,
+        row.window_minutes * minutes,
+        row.clear_below,
+        row.clear_minutes * minutes,
+        row.action,
+    )
+
+
+def settings_row() -> HealthSettings:
+    return HealthSettings.objects.filter(pk=1).first() or HealthSettings()
+
+
+def health_turn(*, now: datetime) -> Round | None:
+    """One round. None: another process just did it."""
+    with transaction.atomic():
+        if turn_take(name=TURN, now=now, at_least=PACE) is None:
+            return None
+    return health_round(now=now)
+
+
+def health_round(*, now: datetime) -> Round:
+    done = Round()
+    with transaction.atomic():
+        incidents_follow()
+    rules = [rule_of(row) for row in HealthRule.objects.filter(enabled=True, removed_at__isnull=True).order_by("pk")]
+    machines = {machine.key: machine for machine in machines_now()}
+    settings = settings_row()
+    findings = list(HealthFinding.objects.filter(cleared_at__isnull=True).select_related("rule", "node", "gpu", "incident"))
+    stale = stale_clusters(now)
+    done.stale = tuple(sorted(stale))
+    ages = heartbeat_ages(machines.values(), now)
+    longest = max((max(rule.window, rule.clear_after) for rule in rules), default=timedelta(0))
+    sums = Sums(sums_stored(now - longest - timedelta(minutes=10)))
+    found = judged(rules, sums, ages, ((finding.rule_id, finding.device) for finding in findings), now)
+    with transaction.atomic():
+        _findings_write(found, findings, machines, stale, now, done)
+    fresh = list(HealthFinding.objects.filter(cleared_at__isnull=True).select_related("rule", "node", "gpu", "incident"))
+    if settings.acts:
+        _act(fresh, machines, settings, now, done)
+        go_on(now=now, settings=settings, findings=fresh)
+    with transaction.atomic():
+        incidents_follow()
+        for incident in Incident.objects.filter(closed_at__isnull=True).select_related("node"):
+            measure(incident, now=now)
+            incident.save(update_fields=["out_milli_millis", "lost_milli_millis", "jobs"])
+    return done
+
+
+def machines_now() -> list[Machine]:
+    rows = Node.objects.filter(removed_at__isnull=True).order_by("pk")
+    return [Machine(*row) for row in rows.values_list("pk", "name", "pool_id", "cluster_id", "health", "heartbeat_at")]
+
+
+def sums_stored(start: datetime) -> list[Sum]:
+    rows = HealthBucket.objects.filter(at__gte=start).order_by("at", "pk").values_list("at", "device", "signal", "code", "value")
+    return [Sum(*row) for row in rows]
+
+
+def stale_clusters(now: datetime) -> set[int]:
+    """Clusters whose raw state is too old to say anything. One that never had any has none to be stale."""
+    return {cluster for cluster, at in HealthFrame.objects.values_list("cluster_id", "at") if abs(now - at) > FRESH}
+
+
+def heartbeat_ages(machines: Iterable[Machine], now: datetime) -> dict[int, int]:
+    """Seconds since each node was heard of, by device; without pools so much of which is silent that it must be the source."""
+    by_pool: dict[tuple[int, int | None], list[Machine]] = defaultdict(list)
+    for machine in machines:
+        if machine.heartbeat_at is not None and machine.health not in (Health.REPAIRING, Health.DRAINED):
+            by_pool[machine.cluster, machine.pool].append(machine)
+    found: dict[int, int] = {}
+    for pool in by_pool.values():
+        ages = {machine.key: max(0, int((now - machine.heartbeat_at).total_seconds())) for machine in pool if machine.heartbeat_at is not None}
+        silent = sum(age > FRESH.total_seconds() for age in ages.values())
+        if silent > 1 and 100 * silent > SILENT_PERCENT * len(pool):
+            continue
+        found |= {device_of_node(key): age for key, age in ages.items()}
+    return found
+
+
+def _findings_write(
+    found: Judged, findings: Sequence[HealthFinding], machines: Mapping[int, Machine], stale: set[int], now: datetime, done: Round
+) -> None:
+    there = {(finding.rule_id, finding.device): finding for finding in findings}
+    gpus = {device // 2 for _, device in found.hits if device % 2 == 0}
+    node_of = dict(Gpu.objects.filter(pk__in=gpus, removed_at__isnull=True).values_list("pk", "node_id"))
+    for place, hit in sorted(found.hits.items()):
+        key, is_node = divmod(hit.device, 2)
+        node = key if is_node else node_of.get(key)
+        machine = machines.get(node) if node is not None else None
+        if machine is None or (machine.cluster in stale and hit.rule.signal != "heartbeat"):
+            continue
+        finding = there.get(place)
+        if finding is None:
+            finding = HealthFinding.objects.create(
+                rule_id=hit.rule.key,
+                node_id=machine.key,
+                gpu_id=None if is_node else key,
+                device=hit.device,
+                since=now,
+                seen_at=now,
+                value=hit.value,
+                code=hit.code,
+            )
+            done.opened += 1
+            _tell_finding(finding, hit, now)
+        else:
+            finding.value, finding.code, finding.seen_at = hit.value, hit.code, now
+            finding.save(update_fields=["value", "code", "seen_at"])
+    for place in sorted(found.calm):
+        finding = there[place]
+        machine = machines.get(finding.node_id)
+        if machine is not None and machine.cluster in stale and finding.rule.signal != "heartbeat":
+            continue
+        finding.cleared_at = now
+        finding.save(update_fields=["cleared_at"])
+        done.cleared += 1
+        if finding.incident is not None and finding.incident.closed_at is None:
+            incident_note(incident=finding.incident, text=f"{finding.rule.name} is over{_where(finding)}.", at=now)
+
+
+def _tell_finding(finding: HealthFinding, hit: Hit, now: datetime) -> None:
+    """A finding belongs to the node's incident. One that only notes opens none."""
+    incident = Incident.objects.filter(node=finding.node_id, closed_at__isnull=True).first()
+    text = f"{said(hit)}{_where(finding)}"
+    if incident is None and hit.rule.action != Action.NOTE:
+        row = HealthRule.objects.get(pk=hit.rule.key)
+        incident = incident_open(node=finding.node, title=text, at=now, rule=row, by_rule=True)
+    if incident is not None:
+        HealthFinding.objects.filter(pk=finding.pk).update(incident=incident)
+        incident_note(incident=incident, text=f"Rule {hit.rule.name}: {text}.", at=now)
+
+
+def _where(finding: HealthFinding) -> str:
+    return f" on GPU {finding.gpu.index}" if finding.gpu is not None else ""
+
+
+def _act(findings: Sequence[HealthFinding], machines: Mapping[int, Machine], settings: HealthSettings, now: datetime, done: Round) -> None:
+    """The strongest action that findings ask for on each node, within the limit of its pool."""
+    wanted: dict[int, HealthFinding] = {}
+    for finding in findings:
+        known = wanted.get(finding.node_id)
+        if known is None or ORDER.index(finding.rule.action) > ORDER.index(known.rule.action):
+            wanted[finding.node_id] = finding
+    room = _room(machines, settings)
+    for node, finding in sorted(wanted.items()):
+        machine = machines.get(node)
+        target = TARGET.get(Action(finding.rule.action))
+        if machine is None or target is None or not _is_worse(machine.health, target):
+            continue
+        takes_out = target not in IN_SERVICE and machine.health in IN_SERVICE
+        if takes_out and room[machine.cluster, machine.pool] < 1:
+            done.withheld.append(machine.name)
+            _withheld(finding, settings, now)
+            if machine.health != Health.HEALTHY:
+                continue
+            target, takes_out = Health.SUSPECT, False
+        if _turn(machine, target, f"Rule {finding.rule.name}: {_said(finding)}.", now):
+            done.acted.append(f"{machine.name} {target}")
+            room[machine.cluster, machine.pool] -= takes_out
+
+
+def _said(finding: HealthFinding) -> str:
+    return said(Hit(rule_of(finding.rule), finding.device, finding.value, finding.code)) + _where(finding)
+
+
+def _is_worse(health: str, target: str) -> bool:
+    """Rules only make worse what still serves, or may be down: the way back has its own steps."""
+    if target == Health.SUSPECT:
+        return health == Health.HEALTHY
+    if target == Health.DRAINING:
+        return health in IN_SERVICE
+    return health in (*IN_SERVICE, Health.DRAINING)
+
+
+def _room(machines: Mapping[int, Machine], settings: HealthSettings) -> dict[tuple[int, int | None], int]:
+    """How many nodes of each pool rules may still take out of service. One node may always go."""
+    size: dict[tuple[int, int | None], int] = defaultdict(int)
+    out: dict[tuple[int, int | None], int] = defaultdict(int)
+    ours = set(Incident.objects.filter(closed_at__isnull=True, by_rule=True).values_list("node_id", flat=True))
+    for machine in machines.values():
+        size[machine.cluster, machine.pool] += 1
+        out[machine.cluster, machine.pool] += machine.key in ours and machine.health not in IN_SERVICE
+    return {pool: max(1, count * settings.most_percent // 100) - out[pool] for pool, count in size.items()}
+
+
+def _withheld(finding: HealthFinding, settings: HealthSettings, now: datetime) -> None:
+    text = f"Not taken out of service: rules take at most {settings.most_percent}% of a pool."
+    incident = finding.incident
+    if incident is not None and not incident.steps.filter(text=text).exists():
+        incident_note(incident=incident, text=text, at=now)
+
+
+def _turn(machine: Machine, target: str, reason: str, now: datetime) -> bool:
+    node = Node.objects.get(pk=machine.key)
+    try:
+        node_health_change(access=RULES_ACT, node=node, to=target, reason=reason[:300], now=now, seen=machine.health)
+    except (Conflict, ValidationError) as fault:
+        log.info("health rules left %s as it is: %s", machine.name, fault)
+        return False
+    return True

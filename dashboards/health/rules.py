@@ -1,0 +1,167 @@
+"""Health rules: what each finds in five-minute sums, now or in the past. No clock and no database: sums in, findings out."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from dashboards.health.state import BUCKET, SIGNALS
+from dashboards.health.xids import xid_of
+
+ORDER = ("note", "suspect", "drain", "down")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A rule as values; `key` is its row's."""
+
+    key: int
+    name: str
+    signal: str
+    group: str
+    threshold: int
+    window: timedelta
+    clear_below: int
+    clear_after: timedelta
+    action: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """One stored figure."""
+
+    at: datetime
+    device: int
+    signal: str
+    code: int
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A rule that holds for a device: the figure, and the code that stands out where there is one."""
+
+    rule: Rule
+    device: int
+    value: int
+    code: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What rules say at one moment: where they hold, and where they are surely below their limits."""
+
+    hits: Mapping[tuple[int, int], Hit]
+    calm: frozenset[tuple[int, int]]
+
+
+class Sums:
+    """Sums by signal and device, ready to be asked about any window."""
+
+    def __init__(self, rows: Iterable[Sum]) -> None:
+        self._of: dict[str, dict[int, list[Sum]]] = defaultdict(lambda: defaultdict(list))
+        for row in rows:
+            self._of[row.signal][row.device].append(row)
+
+    def devices(self, signal: str) -> list[int]:
+        return sorted(self._of[signal])
+
+    def over(self, rule: Rule, device: int, now: datetime, span: timedelta) -> tuple[int, int]:
+        """The figure of a window that ends now, and the code with the most of it."""
+        start = now - span - BUCKET
+        rows = [row for row in self._of[rule.signal][device] if start < row.at <= now]
+        if rule.group:
+            rows = [row for row in rows if xid_of(row.code).group == rule.group]
+        if not rows:
+            return 0, 0
+        if SIGNALS[rule.signal].kind == "level":
+            return max(row.value for row in rows), 0
+        codes: dict[int, int] = defaultdict(int)
+        for row in rows:
+            codes[row.code] += row.value
+        return sum(codes.values()), max(codes, key=lambda code: (codes[code], -code))
+
+
+def judged(rules: Sequence[Rule], sums: Sums, ages: Mapping[int, int], open_ones: Iterable[tuple[int, int]], now: datetime) -> Judged:
+    """`ages` are seconds since the heartbeat by device; `open_ones` are (rule, device) of findings that hold."""
+    by_key = {rule.key: rule for rule in rules}
+    hits: dict[tuple[int, int], Hit] = {}
+    for rule in rules:
+        if rule.signal == "heartbeat":
+            hits |= {(rule.key, device): Hit(rule, device, age) for device, age in ages.items() if age >= rule.threshold}
+            continue
+        for device in sums.devices(rule.signal):
+            value, code = sums.over(rule, device, now, rule.window)
+            if value >= rule.threshold:
+                hits[rule.key, device] = Hit(rule, device, value, code)
+    calm = set()
+    for key, device in open_ones:
+        rule = by_key.get(key)
+        if rule is None or (key, device) in hits:
+            continue
+        value = ages.get(device, 0) if rule.signal == "heartbeat" else sums.over(rule, device, now, rule.clear_after)[0]
+        if value < rule.clear_below:
+            calm.add((key, device))
+    return Judged(hits, frozenset(calm))
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What a rule would have done in the past: each time that it would have held, by device."""
+
+    device: int
+    since: datetime
+    until: datetime | None
+    value: int
+
+
+def replay(rule: Rule, rows: Sequence[Sum], *, start: datetime, end: datetime) -> list[Replayed]:
+    """A dry run over stored sums, in steps of five minutes. Rules on the heartbeat have no past to look at."""
+    sums = Sums(rows)
+    found: list[Replayed] = []
+    for device in sums.devices(rule.signal):
+        moments = sorted({row.at for row in rows if row.device == device and row.signal == rule.signal})
+        since: datetime | None = None
+        most = 0
+        for moment in _steps(moments, rule, start, end):
+            value, _ = sums.over(rule, device, moment, rule.window)
+            if since is None and value >= rule.threshold:
+                since, most = moment, value
+            elif since is not None:
+                most = max(most, value)
+                if value < rule.threshold and sums.over(rule, device, moment, rule.clear_after)[0] < rule.clear_below:
+                    found.append(Replayed(device, since, moment, most))
+                    since = None
+        if since is not None:
+            found.append(Replayed(device, since, None, most))
+    return sorted(found, key=lambda one: (one.since, one.device))
+
+
+def _steps(moments: Sequence[datetime], rule: Rule, start: datetime, end: datetime) -> list[datetime]:
+    """Only around figures that were kept does anything change."""
+    span = max(rule.window, rule.clear_after) + BUCKET
+    found: set[datetime] = set()
+    for moment in moments:
+        step = moment
+        while step <= min(moment + span + BUCKET, end):
+            if step >= start:
+                found.add(step)
+            step += BUCKET
+    return sorted(found)
+
+
+def said(hit: Hit) -> str:
+    """In words: `Thermal throttling: 240 s in 5 min`."""
+    signal = SIGNALS[hit.rule.signal]
+    if hit.rule.signal == "xid":
+        return f"XID {hit.code} ({xid_of(hit.code).meaning}): {hit.value} in {_span(hit.rule.window)}"
+    if hit.rule.signal == "heartbeat":
+        return f"No heartbeat for {hit.value} s"
+    figure = f"{hit.value} {signal.unit}".strip()
+    joiner = "up to " if signal.kind == "level" else ""
+    return f"{signal.label}: {joiner}{figure} in {_span(hit.rule.window)}"
+
+
+def _span(span: timedelta) -> str:
+    minutes = int(span / timedelta(minutes=1))
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h"

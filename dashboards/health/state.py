@@ -1,0 +1,197 @@
+"""Raw hardware state, taken from a source and kept as five-minute sums. Healthy hardware costs one row a cluster and nothing more.
+
+Counters may be reset, repeat or go missing: what is kept is what they grew by. A device that was not read in a look keeps its last figures.
+"""
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+import numpy as np
+from django.db import transaction
+from numpy.typing import NDArray
+
+from dashboards.health.models import HealthBucket, HealthFrame
+from gpufleet.core.times import whole_millis
+from scheduler.models import Gpu, Node
+
+BUCKET = timedelta(minutes=5)
+# A flag that holds between two looks counts for so long at most: while nobody looked nobody knows.
+LONGEST_GAP = timedelta(seconds=60)
+UNREAD = np.uint32(0xFFFFFFFF)
+HOT = 80  # degrees: cooler ones are not kept
+
+Words = NDArray[np.uint32]
+Keys = NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """A signal, and how five minutes of it come to one figure: what a counter grew by, seconds that a flag held, or the highest level."""
+
+    key: str
+    label: str
+    kind: str  # counter, flag, level, event
+    unit: str
+    of_node: bool = False
+
+
+SIGNALS: dict[str, Signal] = {
+    signal.key: signal
+    for signal in (
+        Signal("thermal", "Thermal throttling", "flag", "s"),
+        Signal("power_brake", "Power brake", "flag", "s"),
+        Signal("temperature", "Temperature", "level", "°C"),
+        Signal("ecc_corrected", "ECC errors, corrected", "counter", "errors"),
+        Signal("ecc_uncorrected", "ECC errors, uncorrected", "counter", "errors"),
+        Signal("row_remaps", "Memory rows remapped", "counter", "rows"),
+        Signal("remap_failed", "Row remap failed", "level", ""),
+        Signal("nvlink_errors", "NVLink errors", "counter", "errors"),
+        Signal("pcie_replays", "PCIe replays", "counter", "replays"),
+        Signal("pcie_lost", "PCIe downgrade", "level", "% of bandwidth lost"),
+        Signal("nic_errors", "NIC errors", "counter", "errors", of_node=True),
+        Signal("xid", "XIDs", "event", "XIDs"),
+        Signal("heartbeat", "Heartbeat age", "age", "s", of_node=True),
+    )
+}
+STORED = tuple(key for key, signal in SIGNALS.items() if signal.kind in ("flag", "level", "counter"))
+
+
+@dataclass(frozen=True, slots=True)
+class RawState:
+    """One look at devices. Columns hold the figures of `gpus` (or of `nodes`, for signals of nodes); `UNREAD` where there is none."""
+
+    gpus: Sequence[int] = ()
+    columns: Mapping[str, Sequence[int] | Words] = field(default_factory=dict)
+    nodes: Sequence[int] = ()
+    node_columns: Mapping[str, Sequence[int] | Words] = field(default_factory=dict)
+    xids: Sequence[tuple[int, int]] = ()  # (GPU, number) of those that are new since the last look
+
+
+def device_of_gpu(key: int) -> int:
+    return 2 * key
+
+
+def device_of_node(key: int) -> int:
+    return 2 * key + 1
+
+
+def state_write(*, cluster_id: int, at: datetime, source: str, state: RawState) -> bool:
+    """Add a look to the running five minutes, and say of the nodes that were seen that they are alive. An older look changes nothing."""
+    at = whole_millis(at)
+    devices, now = _table(state)
+    with transaction.atomic():
+        frame = HealthFrame.objects.select_for_update().filter(cluster_id=cluster_id).first()
+        if frame is not None and frame.at >= at:
+            return False
+        bucket = _bucket_of(at)
+        if frame is None:
+            frame = HealthFrame(cluster_id=cluster_id, bucket_at=bucket)
+            last, sums = np.full_like(now, UNREAD), np.zeros_like(now)
+            gap = timedelta(0)
+        else:
+            last, sums = _aligned(frame, devices)
+            gap = min(at - frame.at, LONGEST_GAP)
+            if frame.bucket_at != bucket:
+                sums[:] = 0
+        sums = _added(sums, last, now, round(gap.total_seconds()))
+        kept = np.where(now == UNREAD, last, now)
+        frame.at, frame.bucket_at, frame.source = at, bucket, source
+        frame.devices, frame.last, frame.sums = _packed(devices), _packed(kept), _packed(sums)
+        frame.save()
+        _buckets_write(bucket, devices, sums, state.xids)
+        if state.nodes:
+            Node.objects.filter(pk__in=list(state.nodes), removed_at__isnull=True).update(heartbeat_at=at)
+    return True
+
+
+def _table(state: RawState) -> tuple[Keys, Words]:
+    gpus = np.array([device_of_gpu(key) for key in state.gpus], np.uint64)
+    nodes = np.array([device_of_node(key) for key in state.nodes], np.uint64)
+    devices = np.concatenate([gpus, nodes])
+    now = np.full((len(STORED), len(devices)), UNREAD, np.uint32)
+    for place, key in enumerate(STORED):
+        if key in state.columns:
+            now[place, : len(gpus)] = np.asarray(state.columns[key], np.uint32)
+        if key in state.node_columns:
+            now[place, len(gpus) :] = np.asarray(state.node_columns[key], np.uint32)
+    order = np.argsort(devices, kind="stable")
+    return devices[order], now[:, order]
+
+
+def _aligned(frame: HealthFrame, devices: Keys) -> tuple[Words, Words]:
+    """What the frame knows, in the order of these devices. New devices are unread until now."""
+    known = np.frombuffer(zlib.decompress(bytes(frame.devices)), np.uint64)
+    old_last, old_sums = _unpacked(frame.last, len(known)), _unpacked(frame.sums, len(known))
+    if np.array_equal(known, devices):
+        return old_last, old_sums
+    last = np.full((len(STORED), len(devices)), UNREAD, np.uint32)
+    sums = np.zeros((len(STORED), len(devices)), np.uint32)
+    if len(known):
+        place = np.minimum(np.searchsorted(known, devices), len(known) - 1)
+        same = known[place] == devices
+        last[:, same], sums[:, same] = old_last[:, place[same]], old_sums[:, place[same]]
+    return last, sums
+
+
+def _added(sums: Words, last: Words, now: Words, seconds: int) -> Words:
+    found = sums.copy()
+    for place, key in enumerate(STORED):
+        read, kind = now[place] != UNREAD, SIGNALS[key].kind
+        if kind == "flag":
+            found[place] += np.where(read & (now[place] > 0), np.uint32(seconds), np.uint32(0))
+        elif kind == "level":
+            level = np.where(now[place] >= HOT, now[place], 0) if key == "temperature" else now[place]
+            found[place] = np.where(read, np.maximum(found[place], level), found[place])
+        else:
+            both = read & (last[place] != UNREAD)
+            # A counter that fell was reset: all that it shows has come since.
+            grown = np.where(now[place] >= last[place], now[place] - last[place], now[place])
+            found[place] += np.where(both, grown, 0).astype(np.uint32)
+    return found
+
+
+def _buckets_write(bucket: datetime, devices: Keys, sums: Words, xids: Sequence[tuple[int, int]]) -> None:
+    rows = []
+    places, columns = np.nonzero(sums)
+    wanted = {int(devices[column]) for column in columns.tolist()} | {device_of_gpu(gpu) for gpu, _ in xids}
+    if not wanted:
+        return
+    gpus = dict(Gpu.objects.filter(pk__in=[device // 2 for device in wanted if device % 2 == 0]).values_list("pk", "node_id"))
+    nodes = set(Node.objects.filter(pk__in=[device // 2 for device in wanted if device % 2]).values_list("pk", flat=True))
+    for place, column in zip(places.tolist(), columns.tolist(), strict=True):
+        made = _bucket(bucket, int(devices[column]), STORED[place], 0, int(sums[place, column]), gpus, nodes)
+        rows += [made] if made else []
+    counts: dict[tuple[int, int], int] = {}
+    for gpu, code in xids:
+        counts[gpu, code] = counts.get((gpu, code), 0) + 1
+    if counts:
+        there = HealthBucket.objects.filter(at=bucket, signal="xid", device__in={device_of_gpu(gpu) for gpu, _ in counts})
+        before = {(device // 2, code): value for device, code, value in there.values_list("device", "code", "value")}
+        for (gpu, code), count in sorted(counts.items()):
+            made = _bucket(bucket, device_of_gpu(gpu), "xid", code, count + before.get((gpu, code), 0), gpus, nodes)
+            rows += [made] if made else []
+    HealthBucket.objects.bulk_create(
+        rows, batch_size=500, update_conflicts=True, unique_fields=["at", "device", "signal", "code"], update_fields=["value"]
+    )
+
+
+def _bucket(at: datetime, device: int, signal: str, code: int, value: int, gpus: Mapping[int, int], nodes: set[int]) -> HealthBucket | None:
+    key, is_node = divmod(device, 2)
+    node = (key if key in nodes else None) if is_node else gpus.get(key)
+    if node is None:
+        return None
+    return HealthBucket(at=at, device=device, node_id=node, gpu_id=None if is_node else key, signal=signal, code=code, value=value)
+
+
+def _bucket_of(at: datetime) -> datetime:
+    return at.replace(minute=at.minute - at.minute % 5, second=0, microsecond=0)
+
+
+def _packed(values: Words | Keys) -> bytes:
+    return zlib.compress(np.ascontiguousarray(values).tobytes(), 1)
+
+
+def _unpacked(packed: bytes | memoryview, devices: int) -> Words:
+    return np.frombuffer(zlib.decompress(bytes(packed)), np.uint32).reshape(len(STORED), devices).copy()

@@ -1,0 +1,179 @@
+"""Stragglers (HLT-8): the slow rank of a gang, its node and the likely cause, before the job's mean shows it.
+
+Reported step times are looked at where there are any, SM activity by the minute where there are none. A rank that has been named stays named until
+it keeps up again.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import numpy as np
+from django.db import transaction
+
+from dashboards.health.detect import LEAST_RANKS, LOOKS, Slow, slow_ranks
+from dashboards.health.models import HealthBucket, HealthFinding, StepLook, Straggler
+from dashboards.health.round import rule_of
+from dashboards.health.rules import Hit, said
+from dashboards.health.state import SIGNALS
+from dashboards.health.steps import LOOK, looks_of
+from dashboards.signals import activity_window
+from dashboards.telling import event_tell
+from gpufleet.core.ids import public_id
+from gpufleet.core.progress import turn_take
+from scheduler.models import HOLDING, Placement
+from scheduler.notify.happenings import FleetEvent
+
+TURN = "stragglers"
+PACE = timedelta(seconds=10)
+MINUTES = LOOKS + 1
+# A slow rank computes longer and waits less, or waits for its own clock: either way it leaves the others' SM activity.
+FRESH_STEPS = timedelta(seconds=45)
+LOOK_BACK = timedelta(minutes=30)
+CAUSES = {
+    "thermal": "Thermal throttling",
+    "power_brake": "Power brake",
+    "ecc_corrected": "ECC errors",
+    "ecc_uncorrected": "Uncorrected ECC errors",
+    "nvlink_errors": "NVLink errors",
+    "pcie_lost": "PCIe downgrade",
+    "pcie_replays": "PCIe replays",
+    "nic_errors": "NIC errors",
+    "xid": "XIDs",
+    "temperature": "Heat",
+}
+
+
+@dataclass(slots=True)
+class Gang:
+    """Ranks of a run in order: the GPU and node of each."""
+
+    attempt: int
+    job: int
+    ranks: list[tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    gang: Gang
+    slow: Slow
+    measure: str
+
+
+def stragglers_turn(*, now: datetime) -> int | None:
+    with transaction.atomic():
+        if turn_take(name=TURN, now=now, at_least=PACE) is None:
+            return None
+    return stragglers_round(now=now)
+
+
+def stragglers_round(*, now: datetime) -> int:
+    """Name stragglers, and end those that keep up. Returns how many are named now."""
+    gangs = gangs_running()
+    found, judged = _found(gangs, now)
+    named = {(one.gang.attempt, one.gang.ranks[one.slow.rank][0]): one for one in found}
+    with transaction.atomic():
+        open_ones = {(row.attempt, row.gpu_id): row for row in Straggler.objects.filter(ended_at__isnull=True)}
+        for place, row in open_ones.items():
+            if place in named:
+                row.seen_at, row.percent = now, round(named[place].slow.percent)
+                row.save(update_fields=["seen_at", "percent"])
+            elif row.attempt in judged or row.attempt not in gangs:
+                row.ended_at = now
+                row.save(update_fields=["ended_at"])
+        fresh = [one for place, one in named.items() if place not in open_ones]
+        causes = causes_of([one.gang.ranks[one.slow.rank] for one in fresh], now) if fresh else {}
+        for one in fresh:
+            _name(one, causes, now)
+    return len(named)
+
+
+def gangs_running() -> dict[int, Gang]:
+    """Gangs of enough whole GPUs that compute, by attempt. One query."""
+    rows = (
+        Placement.objects.filter(until__isnull=True, gpu__isnull=False, gpu_milli=1000, mig__isnull=True, job__state__in=HOLDING)
+        .filter(attempt__running_at__isnull=False)
+        .order_by("attempt_id", "role", "worker", "gpu__index", "id")
+        .values_list("attempt_id", "job_id", "gpu_id", "node_id")
+    )
+    found: dict[int, Gang] = {}
+    for attempt, job, gpu, node in rows:
+        found.setdefault(attempt, Gang(attempt, job, [])).ranks.append((gpu, node))
+    return {key: gang for key, gang in found.items() if len(gang.ranks) >= LEAST_RANKS}
+
+
+def _found(gangs: Mapping[int, Gang], now: datetime) -> tuple[list[Named], set[int]]:
+    """Who is slow, and of which gangs enough is known to say so."""
+    found: list[Named] = []
+    judged: set[int] = set()
+    looks = {row.attempt_id: row for row in StepLook.objects.filter(attempt__in=list(gangs), at__gte=now - FRESH_STEPS)}
+    for key, row in looks.items():
+        gang, figures = gangs[key], looks_of(row).astype(np.float64)
+        # The newest look may be half told yet.
+        settled = figures if now - row.at >= LOOK / 2 else figures[:-1]
+        if row.ranks == len(gang.ranks) and len(settled) >= LOOKS:
+            judged.add(key)
+            found += [Named(gang, one, "step") for one in slow_ranks(settled)]
+    rest = [gang for key, gang in gangs.items() if key not in looks]
+    window = activity_window(minutes=MINUTES, now=now) if rest else None
+    for gang in rest:
+        assert window is not None
+        places = window.places([gpu for gpu, _ in gang.ranks])
+        if (places < 0).any() or not window.fresh[places].all():
+            continue
+        judged.add(gang.attempt)
+        found += [Named(gang, one, "sm") for one in slow_ranks(window.sm[places].T, higher_is_slow=False)]
+    return found, judged
+
+
+def _name(one: Named, causes: Mapping[tuple[int, int], str], now: datetime) -> None:
+    gpu, node = one.gang.ranks[one.slow.rank]
+    row = Straggler.objects.create(
+        public_id=public_id("st"),
+        job_id=one.gang.job,
+        attempt=one.gang.attempt,
+        gpu_id=gpu,
+        node_id=node,
+        rank=one.slow.rank,
+        ranks=len(one.gang.ranks),
+        since=now,
+        seen_at=now,
+        percent=round(one.slow.percent),
+        measure=one.measure,
+        cause=causes.get((gpu, node), "No fault of the hardware is known; look at its data and its neighbours."),
+    )
+    straggler = Straggler.objects.select_related("job__quota", "gpu", "node").get(pk=row.pk)
+    event_tell(
+        kind=FleetEvent.STRAGGLER,
+        title=f"Rank {row.rank} slows {straggler.job.name} down by {row.percent}%",
+        text=f"GPU {straggler.gpu.index} of {straggler.node.name}. Likely cause: {row.cause}",
+        path=straggler.job.quota.path,
+        job=straggler.job.public_id,
+        link="/incidents/",
+        subject={"straggler": row.public_id, "rank": row.rank, "node": straggler.node.public_id, "percent": row.percent, "measure": one.measure},
+        now=now,
+    )
+
+
+def causes_of(devices: Sequence[tuple[int, int]], now: datetime) -> dict[tuple[int, int], str]:
+    """What is known to be wrong with each (GPU, node): a rule that holds, else raw state of the last half hour. Two queries."""
+    nodes = {node for _, node in devices}
+    holds: dict[tuple[int | None, int], str] = {}
+    for row in HealthFinding.objects.filter(node__in=nodes, cleared_at__isnull=True).select_related("rule").order_by("pk"):
+        holds[row.gpu_id, row.node_id] = f"{said(Hit(rule_of(row.rule), row.device, row.value, row.code))}."
+    seen: dict[tuple[int | None, int], dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    for gpu, node, signal, value in HealthBucket.objects.filter(node__in=nodes, at__gte=now - LOOK_BACK).values_list(
+        "gpu_id", "node_id", "signal", "value"
+    ):
+        seen[gpu, node][signal] += value
+    found = {}
+    for gpu, node in devices:
+        told = holds.get((gpu, node)) or holds.get((None, node))
+        raw = {**seen[None, node], **seen[gpu, node]}
+        signal = next((key for key in CAUSES if raw.get(key)), None)
+        if told is not None:
+            found[gpu, node] = told
+        elif signal is not None:
+            found[gpu, node] = f"{CAUSES[signal]}: {raw[signal]:,} {SIGNALS[signal].unit} in 30 min."
+    return found

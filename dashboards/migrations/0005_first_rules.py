@@ -1,0 +1,18 @@
+"""The rules that a console starts with. Whoever has rules already keeps them."""
+
+from django.db import migrations
+
+from dashboards.alerts.defaults import default_rules as alert_rules
+from dashboards.health.defaults import default_rules as health_rules
+
+
+def add(apps, schema_editor):
+    for name, prefix, rules in (("HealthRule", "hr", health_rules()), ("AlertRule", "ar", alert_rules())):
+        model = apps.get_model("dashboards", name)
+        if not model.objects.exists():
+            model.objects.bulk_create(model(public_id=f"{prefix}-first-{number}", **values) for number, values in enumerate(rules, 1))
+
+
+class Migration(migrations.Migration):
+    dependencies = [("dashboards", "0004_health_and_alerts")]
+    operations = [migrations.RunPython(add, migrations.RunPython.noop)]

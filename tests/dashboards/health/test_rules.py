@@ -1,0 +1,298 @@
+"""Health rules: raw state kept sparsely, findings with windows and hysteresis, what they do to nodes, and how far they may go."""
+
+from datetime import timedelta
+
+import numpy as np
+import pytest
+from django.core.exceptions import PermissionDenied, ValidationError
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dashboards.health.lifecycle import calm_needed
+from dashboards.health.models import HealthBucket, HealthFinding, HealthFrame, HealthRule, HealthSettings, Incident
+from dashboards.health.round import health_round, rule_of
+from dashboards.health.rules import Rule, Sum, Sums, judged, replay
+from dashboards.health.services import dry_run, rule_change, rule_create, settings_save
+from dashboards.health.state import RawState, state_write
+from dashboards.models import ActivityEntry
+from gpufleet.core.faults import Conflict
+from scheduler.models import Attempt, Health, Job, JobState, Node, Order, OrderKind, Placement
+from scheduler.services.hardware.hardware import node_health_change
+from scheduler.services.loop.runs import Ended, attempts_ended
+from tests import builders
+from tests.builders import NOON
+from tests.dashboards.health_worlds import LOOK, look, looks
+from tests.dashboards.worlds import gpus_of
+from tests.personas import Personas
+
+pytestmark = pytest.mark.django_db
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture
+def fleet(personas: Personas):
+    """Ten nodes of one pool, and no other rules than the test makes."""
+    HealthRule.objects.all().delete()
+    pool = builders.pool()
+    nodes = [builders.node(gpus=2, pool=pool, heartbeat_at=NOON) for _ in range(10)]
+    return nodes, [gpu for node in nodes for gpu in gpus_of(node)]
+
+
+def rule(**fields):
+    facts = {"name": "Throttles", "signal": "thermal", "threshold": 60, "window_minutes": 5, "clear_below": 15, "clear_minutes": 10}
+    return HealthRule.objects.create(public_id=f"hr-{HealthRule.objects.count()}", **(facts | {"action": "suspect"} | fields))
+
+
+def health_of(node):
+    return Node.objects.get(pk=node.pk).health
+
+
+def test_healthy_hardware_leaves_no_rows(fleet):
+    _, gpus = fleet
+    looks(gpus, {"temperature": dict.fromkeys(gpus, 61)}, start=NOON, end=NOON + 11 * MINUTE)
+
+    assert HealthBucket.objects.count() == 0
+    assert HealthFrame.objects.count() == 1
+
+
+def test_counters_are_kept_by_what_they_grew_through_resets_and_gaps(fleet):
+    nodes, gpus = fleet
+    for step, value in enumerate([100, 100, 130, 2, 5]):
+        look(gpus[:2], {"ecc_corrected": {gpus[0]: value}}, at=NOON + step * LOOK, nic_errors=step)
+    state_write(cluster_id=nodes[0].cluster_id, at=NOON, source="test", state=RawState(gpus=[gpus[0].pk], columns={"ecc_corrected": [900]}))
+
+    assert HealthBucket.objects.get(signal="ecc_corrected").value == 30 + 2 + 3
+    assert HealthBucket.objects.get(signal="nic_errors").value == 4
+    assert Node.objects.get(pk=nodes[0].pk).heartbeat_at == NOON + 4 * LOOK
+
+
+def test_a_throttling_gpu_makes_its_node_suspect_and_opens_an_incident(fleet):
+    nodes, gpus = fleet
+    rule()
+    builders.webhook(builders.quota(), kinds=["incident.opened"])
+    looks(gpus, {"thermal": {gpus[3]: 1}}, start=NOON, end=NOON + MINUTE)
+
+    done = health_round(now=NOON + MINUTE)
+
+    assert done.acted == [f"{nodes[1].name} suspect"]
+    assert health_of(nodes[1]) == Health.SUSPECT
+    incident = Incident.objects.get()
+    assert (incident.node, incident.by_rule, incident.title) == (nodes[1], True, "Thermal throttling: 60 s in 5 min on GPU 1")
+    assert ActivityEntry.objects.get().kind == "incident.opened"
+    assert health_round(now=NOON + 75 * timedelta(seconds=1)).opened == 0
+
+
+def test_a_finding_ends_after_the_signal_stays_low_and_the_node_is_trusted_again(fleet):
+    nodes, gpus = fleet
+    rule()
+    looks(gpus, {"thermal": {gpus[0]: 1}}, start=NOON, end=NOON + 2 * MINUTE)
+    health_round(now=NOON + 2 * MINUTE)
+    history = []
+    for minute in range(3, 40):
+        at = NOON + minute * MINUTE
+        look(gpus, {}, at=at)
+        health_round(now=at)
+        history.append((minute, health_of(nodes[0]), HealthFinding.objects.filter(cleared_at=None).count()))
+
+    cleared = next(minute for minute, _, count in history if count == 0)
+    healthy = next(minute for minute, health, _ in history if health == Health.HEALTHY)
+    assert 10 <= cleared <= 17
+    assert healthy >= cleared + 5
+    assert Incident.objects.get().closed_at is not None
+    assert {health for _, health, _ in history} == {Health.SUSPECT, Health.HEALTHY}
+
+
+def test_a_stale_source_neither_finds_nor_clears(fleet):
+    nodes, gpus = fleet
+    rule()
+    looks(gpus, {"thermal": {gpus[0]: 1}}, start=NOON, end=NOON + 2 * MINUTE)
+
+    assert health_round(now=NOON + 5 * MINUTE).opened == 0
+    look(gpus, {"thermal": {gpus[0]: 1}}, at=NOON + 5 * MINUTE)
+    assert health_round(now=NOON + 5 * MINUTE).opened == 1
+    health_round(now=NOON + 90 * MINUTE)
+    assert HealthFinding.objects.get().cleared_at is None
+    assert health_of(nodes[0]) == Health.SUSPECT
+
+
+def test_rules_never_take_more_than_their_share_of_a_pool(fleet):
+    nodes, gpus = fleet
+    rule(signal="ecc_uncorrected", threshold=1, clear_below=1, action="drain", name="ECC")
+    HealthSettings.objects.create(pk=1, most_percent=20, patience_minutes=0)
+    look(gpus, {}, at=NOON)
+    look(gpus, {"ecc_uncorrected": dict.fromkeys(gpus, 3)}, at=NOON + LOOK)
+    for step in range(2, 30):
+        look(gpus, {"ecc_uncorrected": dict.fromkeys(gpus, 3)}, at=NOON + step * LOOK)
+        health_round(now=NOON + step * LOOK)
+
+    out = Node.objects.exclude(health__in=("healthy", "suspect")).count()
+    assert out == 2
+    assert Node.objects.filter(health="suspect").count() == 8
+    assert Incident.objects.filter(steps__text__startswith="Not taken out of service").count() == 8
+
+
+def test_silence_of_a_whole_pool_is_the_sources_fault_and_one_silent_node_is_down(fleet):
+    nodes, _ = fleet
+    rule(signal="heartbeat", threshold=180, clear_below=60, action="down", name="Silent")
+    Node.objects.update(heartbeat_at=NOON - 10 * MINUTE)
+    health_round(now=NOON)
+    assert set(Node.objects.values_list("health", flat=True)) == {Health.HEALTHY}
+
+    Node.objects.exclude(pk=nodes[0].pk).update(heartbeat_at=NOON)
+    health_round(now=NOON)
+    assert health_of(nodes[0]) == Health.DOWN
+    Node.objects.update(heartbeat_at=NOON + MINUTE)
+    health_round(now=NOON + MINUTE)
+    assert health_of(nodes[0]) == Health.SUSPECT
+
+
+def test_the_whole_life_cycle_moves_work_repairs_and_tests(fleet, personas: Personas):
+    nodes, gpus = fleet
+    rule(signal="xid", group="support", threshold=1, clear_below=1, action="drain", name="XID")
+    HealthSettings.objects.create(pk=1, patience_minutes=5, burn_in_minutes=10)
+    job = builders.job(state=JobState.RUNNING, on=builders.quota(), gpus_milli=2000)
+    for gpu in gpus[:2]:
+        builders.placement(job, gpu)
+    look(gpus, {}, at=NOON, xids=[(gpus[1], 79)])
+    health_round(now=NOON)
+    assert health_of(nodes[0]) == Health.DRAINING
+
+    look(gpus, {}, at=NOON + 6 * MINUTE)
+    health_round(now=NOON + 6 * MINUTE)
+    assert Job.objects.get(pk=job.pk).state == JobState.CHECKPOINTING
+    run = Attempt.objects.get(job=job)
+    attempts_ended(ends=[Ended(run.pk, 0)], now=NOON + 7 * MINUTE)
+    Placement.objects.filter(job=job).update(until=NOON + 7 * MINUTE)
+    for step in range(3):
+        health_round(now=NOON + (8 + step) * MINUTE)
+    assert health_of(nodes[0]) == Health.REPAIRING
+
+    node_health_change(access=personas.access("operator"), node=nodes[0], to=Health.BURN_IN, reason="New board.", now=NOON + 40 * MINUTE)
+    look(gpus, {}, at=NOON + 40 * MINUTE)
+    health_round(now=NOON + 40 * MINUTE)
+    incident = Incident.objects.get()
+    test = incident.burn_in
+    assert test is not None and test.state == JobState.STARTING
+    assert Placement.objects.filter(job=test, until=None).count() == 2
+    assert Order.objects.get(attempt__job=test).kind == OrderKind.START
+
+    attempts_ended(ends=[Ended(test.attempts.get().pk, 0)], now=NOON + 51 * MINUTE)
+    look(gpus, {}, at=NOON + 52 * MINUTE)
+    health_round(now=NOON + 52 * MINUTE)
+    assert health_of(nodes[0]) == Health.HEALTHY
+    incident.refresh_from_db()
+    assert incident.closed_at is not None
+    assert incident.jobs == 0  # it completed as it left
+    assert incident.out_milli_millis == 2 * 1000 * 52 * 60_000
+
+
+def test_a_failed_test_sends_the_node_back_to_repair(fleet, personas: Personas):
+    nodes, gpus = fleet
+    access = personas.access("operator")
+    for to, minute in ((Health.DRAINING, 0), (Health.DRAINED, 1), (Health.REPAIRING, 2), (Health.BURN_IN, 3)):
+        node_health_change(access=access, node=nodes[0], to=to, reason="By hand.", now=NOON + minute * MINUTE)
+    health_round(now=NOON + 4 * MINUTE)
+    assert Incident.objects.get().burn_in is None  # rules leave alone what a person does
+
+    Incident.objects.update(by_rule=True)
+    health_round(now=NOON + 5 * MINUTE)
+    test = Incident.objects.get().burn_in
+    Job.objects.filter(pk=test.pk).update(state=JobState.FAILED, ended_at=NOON + 6 * MINUTE)
+    health_round(now=NOON + 6 * MINUTE)
+    assert health_of(nodes[0]) == Health.REPAIRING
+
+
+def test_who_falls_ill_again_and_again_is_trusted_later_each_time():
+    assert [calm_needed(count) / MINUTE for count in (0, 1, 2, 3, 4, 99)] == [5, 5, 10, 20, 40, 320]
+
+
+def test_incidents_tell_of_hands_too_and_measure_what_they_cost(fleet, personas: Personas):
+    nodes, gpus = fleet
+    access = personas.access("operator")
+    job = builders.job(state=JobState.RUNNING, on=builders.quota(), gpus_milli=2000)
+    for gpu in gpus[:2]:
+        builders.placement(job, gpu, since=NOON - 60 * MINUTE)
+    Attempt.objects.filter(job=job).update(running_at=NOON - 60 * MINUTE)
+    node_health_change(access=access, node=nodes[0], to=Health.DOWN, reason="Dark.", now=NOON)
+    attempts_ended(ends=[Ended(Attempt.objects.get(job=job).pk, None, "Node lost.", node_lost=True)], now=NOON + MINUTE)
+    health_round(now=NOON + 30 * MINUTE)
+    node_health_change(access=access, node=nodes[0], to=Health.BURN_IN, reason="Back.", now=NOON + 40 * MINUTE)
+    node_health_change(access=access, node=nodes[0], to=Health.HEALTHY, reason="Fine.", now=NOON + 60 * MINUTE)
+    health_round(now=NOON + 61 * MINUTE)
+
+    incident = Incident.objects.get()
+    assert (incident.title, incident.by_rule, incident.worst) == ("Dark.", False, "down")
+    assert incident.closed_at == NOON + 60 * MINUTE
+    assert incident.out_milli_millis == 2000 * 60 * 60_000
+    assert (incident.jobs, incident.lost_milli_millis) == (1, 2000 * 61 * 60_000)
+    page = personas.client("operator").get(f"/incidents/{incident.public_id}/").content.decode()
+    assert "Dark." in page and job.name in page
+    assert job.name not in personas.client("viewer").get(f"/incidents/{incident.public_id}/").content.decode()
+
+
+def test_a_rule_is_tried_against_the_past_before_it_acts(fleet, personas: Personas):
+    nodes, gpus = fleet
+    looks(gpus[:2], {"thermal": {gpus[0]: 1}}, start=NOON - 60 * MINUTE, end=NOON - 50 * MINUTE)
+    access = personas.access("superuser")
+    with pytest.raises(ValidationError):
+        rule_create(access=access, values={"name": "x", "signal": "thermal", "threshold": 10, "clear_below": 20}, reason="", now=NOON)
+    values = {"name": "Hot", "signal": "thermal", "threshold": 200, "window_minutes": 5, "clear_below": 20, "clear_minutes": 10, "action": "drain"}
+    made = rule_create(access=access, values=values, reason="Test", now=NOON)
+    with pytest.raises(PermissionDenied):
+        rule_change(access=personas.access("viewer"), rule=made, values={"threshold": 1}, reason="", now=NOON)
+    with pytest.raises(Conflict):
+        rule_change(access=access, rule=made, values={"threshold": 250}, reason="", now=NOON, revision=9)
+
+    found = dry_run(rule_of(made), now=NOON)
+    assert [(name, one.value >= 200, one.until is not None) for name, one in found.held] == [(f"{nodes[0].name}/0", True, True)]
+    assert health_of(nodes[0]) == Health.HEALTHY
+    values = dict.fromkeys((), "") | values | {"enabled": "on", "threshold": "100000", "dry_run": "yes"}
+    page = personas.client("operator").post(f"/incidents/rules/{made.public_id}/", values | {"revision": "1"}).content.decode()
+    assert "It would not have held." in page
+    settings_save(access=access, values={"acts": False}, reason="Test")
+    looks(gpus, {"thermal": {gpus[0]: 1}}, start=NOON, end=NOON + 5 * MINUTE)
+    assert health_round(now=NOON + 5 * MINUTE).acted == []
+    assert HealthFinding.objects.count() == 1
+
+
+@given(st.lists(st.tuples(st.integers(0, 47), st.integers(0, 3), st.integers(1, 400)), max_size=40), st.integers(1, 500), st.integers(1, 12))
+def test_what_a_dry_run_finds_is_what_the_rounds_would_have_found(stored, threshold, windows):
+    unique = {(slot, device): value for slot, device, value in stored}
+    rows = [Sum(NOON + 5 * slot * MINUTE, device, "ecc_corrected", 0, value) for (slot, device), value in sorted(unique.items())]
+    one = Rule(1, "r", "ecc_corrected", "", threshold, 5 * windows * MINUTE, max(1, threshold // 2), 10 * MINUTE, "note")
+    end = NOON + 8 * 60 * MINUTE
+    sums, open_ones, spans = Sums(rows), {}, []
+    for slot in range(97):
+        now = NOON + 5 * slot * MINUTE
+        found = judged([one], sums, {}, [(1, device) for device in open_ones], now)
+        for _, device in found.hits:
+            open_ones.setdefault(device, now)
+        for _, device in found.calm:
+            spans.append((device, open_ones.pop(device), now))
+    spans += [(device, since, None) for device, since in open_ones.items()]
+
+    tried = replay(one, rows, start=NOON, end=end)
+
+    assert sorted((r.device, r.since) for r in tried) == sorted((device, since) for device, since, _ in spans)
+    assert {r.device: r.until for r in tried if r.until is None}.keys() == {device for device, _, until in spans if until is None}
+
+
+def test_four_thousand_gpus_are_judged_within_a_second(db):
+    import time
+
+    HealthRule.objects.all().delete()
+    from dashboards.health.defaults import default_rules
+
+    HealthRule.objects.bulk_create(HealthRule(public_id=f"hr-{n}", **values) for n, values in enumerate(default_rules()))
+    rules = [rule_of(row) for row in HealthRule.objects.all()]
+    rng = np.random.default_rng(7)
+    rows = [
+        Sum(NOON - 5 * int(slot) * MINUTE, int(device) * 2, signal, 0, int(rng.integers(1, 300)))
+        for signal in ("thermal", "ecc_corrected", "nvlink_errors", "temperature")
+        for device in rng.choice(4000, 60, replace=False)
+        for slot in range(24)
+    ]
+    began = time.perf_counter()
+    judged(rules, Sums(rows), {2 * n + 1: 5 for n in range(500)}, [], NOON)
+
+    assert time.perf_counter() - began < 1.0
