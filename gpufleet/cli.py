@@ -43,6 +43,8 @@ PLAIN_COMMANDS: dict[str, str] = {
     "idle": "gpufleet.client.idle:idle",
     "reserve": "gpufleet.client.reserving:reserve",
     "budget": "gpufleet.client.reserving:budget",
+    "health": "gpufleet.client.watching:health",
+    "alerts": "gpufleet.client.watching:alerts",
     "fleet": "gpufleet.client.fleet:fleet",
     "quota": "gpufleet.client.fleet:quota",
     "top": "gpufleet.client.fleet:top",

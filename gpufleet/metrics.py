@@ -15,6 +15,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from dashboards.alerts.figures import figures_now
+from dashboards.alerts.selectors import alerts_firing
 from dashboards.figures import figures_by_type
 from dashboards.selectors import fleet_read
 from gpufleet import __version__
@@ -66,6 +68,7 @@ class Fleet(Collector):
         yield from self._queue()
         yield from self._backends()
         yield from self._gpus()
+        yield from self._watched()
 
     def _scheduler(self) -> Iterator[Metric]:
         lead = leadership(self.now)
@@ -108,6 +111,14 @@ class Fleet(Collector):
             for state, milli in (("held", figures.held), ("free", figures.free), ("out_of_service", figures.away)):
                 found.append(((("type", name), ("state", state)), milli / 1000))
         yield gauge("gpufleet_gpus", "GPUs by type and use.", *found)
+
+    def _watched(self) -> Iterator[Metric]:
+        """What alert rules watch, by the same reading."""
+        figures = figures_now(now=self.now)
+        rows = [((("figure", key), ("of", of)), value) for key, values in sorted(figures.items()) for of, value in sorted(values.items())]
+        yield gauge("gpufleet_figure", "Figures that alert rules watch, in their units; `of` is empty for the whole fleet.", *rows)
+        firing: list[tuple[Labels, float]] = [((("rule", rule), ("severity", severity)), count) for rule, severity, count in alerts_firing()]
+        yield gauge("gpufleet_alerts_firing", "Alerts that fire, by rule.", *firing)
 
 
 Labels = tuple[tuple[str, str], ...]

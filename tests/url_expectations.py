@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any
 
-from dashboards.models import IdleEpisode, IdleExemption, IdlePolicy
+from dashboards.models import Alert, AlertRule, HealthRule, IdleEpisode, IdleExemption, IdlePolicy, Incident, Silence
 from gpufleet.core.models import AuditEntry
 from gpufleet.core.times import now
 from quotas.models import Budget, Reservation, RoleBinding, ServiceToken
@@ -194,6 +194,25 @@ class World:
         return IdleEpisode.objects.create(job=job, attempt=run, quota=job.quota, owner=job.owner, gpus=[self.gpu.pk], **facts, **times)
 
     @cached_property
+    def health_rule(self) -> HealthRule:
+        facts = {"name": "Hot", "signal": "thermal", "threshold": 60, "window_minutes": 5, "clear_below": 20, "clear_minutes": 10}
+        return HealthRule.objects.create(public_id="hr-x", action="note", **facts)
+
+    @cached_property
+    def incident(self) -> Incident:
+        return Incident.objects.create(public_id="in-1", node=self.node, opened_at=builders.NOON, title="Test")
+
+    @cached_property
+    def alert(self) -> Alert:
+        rule = AlertRule.objects.create(public_id="ar-x", name="Gap", figure="gap_percent", threshold=45, clear_at=40)
+        times = {"since": builders.NOON, "fired_at": builders.NOON}
+        return Alert.objects.create(public_id="al-1", rule=rule, state="firing", value=50, worst=50, **times)
+
+    @cached_property
+    def silence(self) -> Silence:
+        return Silence.objects.create(public_id="si-1", reason="Test", until=now() + timedelta(days=1), by="Test")
+
+    @cached_property
     def exemption(self) -> IdleExemption:
         until = now() + timedelta(days=1)
         return IdleExemption.objects.create(public_id="x-1", node=self.team, reason="Test", until=until, by="Test")
@@ -282,6 +301,20 @@ def _view_form(world: World) -> dict[str, Any]:
 
 def _hook_json(world: World) -> dict[str, Any]:
     return {"quota": world.team.path, "name": "Chat", "url": "https://hooks.example.org/x", "kinds": ["job.failed"]}
+
+
+HEALTH_RULE_JSON = {
+    "name": "Hotter",
+    "signal": "thermal",
+    "threshold": 60,
+    "window_minutes": 5,
+    "clear_below": 20,
+    "clear_minutes": 10,
+    "action": "note",
+}
+HEALTH_RULE = {name: str(value) for name, value in HEALTH_RULE_JSON.items()}
+ALERT_RULE_JSON = {"name": "Gaps", "figure": "gap_percent", "threshold": 45, "clear_at": 40, "for_minutes": 5, "severity": "warning"}
+ALERT_RULE = {name: str(value) for name, value in ALERT_RULE_JSON.items()}
 
 
 def _idle_form() -> dict[str, Any]:
@@ -537,6 +570,34 @@ PAGES = [
     Expect("POST", "idle/<slug:public_id>/reclaim/", IDLE, FIELDS["episode"], data=lambda w: {"reason": "Test"}),
     Expect("GET", "idle/<slug:public_id>/snooze/", STEERS, FIELDS["episode"]),
     Expect("POST", "idle/<slug:public_id>/snooze/", STEERS, FIELDS["episode"], data=lambda w: {"reason": "Test", "hours": "2"}),
+    # incidents and health rules
+    Expect("GET", "incidents/", SEES),
+    Expect("GET", "incidents/rules/", SEES),
+    Expect("GET", "incidents/rules/new/", OPERATES),
+    Expect("POST", "incidents/rules/new/", OPERATES, data=lambda w: HEALTH_RULE),
+    Expect("GET", "incidents/rules/limits/", OPERATES),
+    Expect("POST", "incidents/rules/limits/", OPERATES, data=lambda w: {"most_percent": "10", "patience_minutes": "5", "burn_in_minutes": "5"}),
+    Expect("GET", "incidents/rules/<slug:public_id>/", OPERATES, lambda w: {"public_id": w.health_rule.public_id}),
+    Expect("POST", "incidents/rules/<slug:public_id>/", OPERATES, lambda w: {"public_id": w.health_rule.public_id}, data=lambda w: HEALTH_RULE),
+    Expect("GET", "incidents/rules/<slug:public_id>/remove/", OPERATES, lambda w: {"public_id": w.health_rule.public_id}),
+    Expect("POST", "incidents/rules/<slug:public_id>/remove/", OPERATES, lambda w: {"public_id": w.health_rule.public_id}),
+    Expect("GET", "incidents/<slug:public_id>/", SEES, lambda w: {"public_id": w.incident.public_id}),
+    # activity and alerts
+    Expect("GET", "activity/", SEES),
+    Expect("GET", "activity/alerts/", SEES),
+    Expect("GET", "activity/alerts/rules/", SEES),
+    Expect("GET", "activity/alerts/rules/new/", OPERATES),
+    Expect("POST", "activity/alerts/rules/new/", OPERATES, data=lambda w: ALERT_RULE),
+    Expect("GET", "activity/alerts/rules/<slug:public_id>/", OPERATES, lambda w: {"public_id": w.alert.rule.public_id}),
+    Expect("POST", "activity/alerts/rules/<slug:public_id>/", OPERATES, lambda w: {"public_id": w.alert.rule.public_id}, data=lambda w: ALERT_RULE),
+    Expect("POST", "activity/alerts/rules/<slug:public_id>/test/", OPERATES, lambda w: {"public_id": w.alert.rule.public_id}),
+    Expect("GET", "activity/alerts/rules/<slug:public_id>/remove/", OPERATES, lambda w: {"public_id": w.alert.rule.public_id}),
+    Expect("POST", "activity/alerts/rules/<slug:public_id>/remove/", OPERATES, lambda w: {"public_id": w.alert.rule.public_id}),
+    Expect("GET", "activity/alerts/silences/new/", OPERATES),
+    Expect("POST", "activity/alerts/silences/new/", OPERATES, data=lambda w: _exemption_json(w)),
+    Expect("POST", "activity/alerts/silences/<slug:public_id>/end/", OPERATES, lambda w: {"public_id": w.silence.public_id}),
+    Expect("GET", "activity/alerts/<slug:public_id>/", SEES, lambda w: {"public_id": w.alert.public_id}),
+    Expect("POST", "activity/alerts/<slug:public_id>/acknowledge/", OPERATES, lambda w: {"public_id": w.alert.public_id}),
     # webhooks
     Expect("GET", "webhooks/", HOOKS),
     Expect("GET", "webhooks/new/", HOOKS),
@@ -769,6 +830,52 @@ API = [
         lambda w: {"episode_id": w.episode.public_id},
         data=lambda w: {"reason": "Test", "hours": 2},
         tokens=STEERING,
+    ),
+    Expect("GET", "api/v1/health", SEES, tokens=ALL_SCOPES),
+    Expect("GET", "api/v1/incidents", SEES, tokens=ALL_SCOPES),
+    Expect("GET", "api/v1/incidents/{incident_id}", SEES, lambda w: {"incident_id": w.incident.public_id}, tokens=ALL_SCOPES),
+    Expect("GET", "api/v1/health/rules", SEES, tokens=ALL_SCOPES),
+    Expect("POST", "api/v1/health/rules", OPERATES, data=lambda w: HEALTH_RULE_JSON, tokens=OPERATING),
+    Expect("POST", "api/v1/health/rules/dry-run", OPERATES, data=lambda w: HEALTH_RULE_JSON, tokens=OPERATING, silent="A dry run changes nothing."),
+    Expect("GET", "api/v1/health/rules/{rule_id}", SEES, lambda w: {"rule_id": w.health_rule.public_id}, tokens=ALL_SCOPES),
+    Expect(
+        "PATCH",
+        "api/v1/health/rules/{rule_id}",
+        OPERATES,
+        lambda w: {"rule_id": w.health_rule.public_id},
+        data=lambda w: {"threshold": 90},
+        tokens=OPERATING,
+    ),
+    Expect("DELETE", "api/v1/health/rules/{rule_id}", OPERATES, lambda w: {"rule_id": w.health_rule.public_id}, tokens=OPERATING),
+    Expect("GET", "api/v1/health/rules/{rule_id}/dry-run", SEES, lambda w: {"rule_id": w.health_rule.public_id}, tokens=ALL_SCOPES),
+    Expect("GET", "api/v1/health/limits", SEES, tokens=ALL_SCOPES),
+    Expect("PATCH", "api/v1/health/limits", OPERATES, data=lambda w: {"most_percent": 20}, tokens=OPERATING),
+    Expect("GET", "api/v1/activity", SEES, tokens=ALL_SCOPES),
+    Expect("GET", "api/v1/alerts", SEES, tokens=ALL_SCOPES),
+    Expect("GET", "api/v1/alerts/rules", SEES, tokens=ALL_SCOPES),
+    Expect("POST", "api/v1/alerts/rules", OPERATES, data=lambda w: ALERT_RULE_JSON, tokens=OPERATING),
+    Expect("GET", "api/v1/alerts/rules/{rule_id}", SEES, lambda w: {"rule_id": w.alert.rule.public_id}, tokens=ALL_SCOPES),
+    Expect(
+        "PATCH",
+        "api/v1/alerts/rules/{rule_id}",
+        OPERATES,
+        lambda w: {"rule_id": w.alert.rule.public_id},
+        data=lambda w: {"for_minutes": 9},
+        tokens=OPERATING,
+    ),
+    Expect("DELETE", "api/v1/alerts/rules/{rule_id}", OPERATES, lambda w: {"rule_id": w.alert.rule.public_id}, tokens=OPERATING),
+    Expect("POST", "api/v1/alerts/rules/{rule_id}/test", OPERATES, lambda w: {"rule_id": w.alert.rule.public_id}, tokens=OPERATING),
+    Expect("GET", "api/v1/alerts/silences", SEES, tokens=ALL_SCOPES),
+    Expect("POST", "api/v1/alerts/silences", OPERATES, data=lambda w: {"minutes": 60, "reason": "Test"}, tokens=OPERATING),
+    Expect("DELETE", "api/v1/alerts/silences/{silence_id}", OPERATES, lambda w: {"silence_id": w.silence.public_id}, tokens=OPERATING),
+    Expect("GET", "api/v1/alerts/{alert_id}", SEES, lambda w: {"alert_id": w.alert.public_id}, tokens=ALL_SCOPES),
+    Expect(
+        "POST",
+        "api/v1/alerts/{alert_id}/acknowledge",
+        OPERATES,
+        lambda w: {"alert_id": w.alert.public_id},
+        data=lambda w: {"note": "Test"},
+        tokens=OPERATING,
     ),
     Expect("GET", "api/v1/webhooks", HOOKS, tokens=HOOKING),
     Expect("POST", "api/v1/webhooks", HOOKS, data=_hook_json, tokens=HOOKING),

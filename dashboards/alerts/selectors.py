@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db.models import Q, QuerySet
+from django.db.models import Count, Q, QuerySet
 from django.http import Http404
 
 from dashboards.alerts.figures import FIGURES
@@ -111,3 +111,9 @@ def deliveries_of(alert: Alert) -> list[Delivery]:
     mark = f"/activity/alerts/{alert.public_id}/"  # in every format
     rows = Delivery.objects.filter(kind__startswith="alert.", body__contains=mark, made_at__gte=alert.since)
     return list(rows.select_related("hook").order_by("-pk")[:50])
+
+
+def alerts_firing() -> list[tuple[str, str, int]]:
+    """(rule, severity, how many) of alerts that fire. One query."""
+    rows = Alert.objects.filter(state=AlertState.FIRING).order_by("rule__name").values_list("rule__name", "rule__severity")
+    return list(rows.annotate(Count("pk")))

@@ -96,9 +96,9 @@ def judged(rules: Sequence[Rule], sums: Sums, ages: Mapping[int, int], open_ones
                 hits[rule.key, device] = Hit(rule, device, value, code)
     calm = set()
     for key, device in open_ones:
-        rule = by_key.get(key)
-        if rule is None or (key, device) in hits:
+        if key not in by_key or (key, device) in hits:
             continue
+        rule = by_key[key]
         value = ages.get(device, 0) if rule.signal == "heartbeat" else sums.over(rule, device, now, rule.clear_after)[0]
         if value < rule.clear_below:
             calm.add((key, device))

@@ -169,11 +169,11 @@ def causes_of(devices: Sequence[tuple[int, int]], now: datetime) -> dict[tuple[i
         seen[gpu, node][signal] += value
     found = {}
     for gpu, node in devices:
-        told = holds.get((gpu, node)) or holds.get((None, node))
+        known = holds.get((gpu, node)) or holds.get((None, node))
         raw = {**seen[None, node], **seen[gpu, node]}
         signal = next((key for key in CAUSES if raw.get(key)), None)
-        if told is not None:
-            found[gpu, node] = told
+        if known is not None:
+            found[gpu, node] = known
         elif signal is not None:
             found[gpu, node] = f"{CAUSES[signal]}: {raw[signal]:,} {SIGNALS[signal].unit} in 30 min."
     return found

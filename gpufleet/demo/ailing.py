@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dashboards.health.incidents import incidents_follow
 from dashboards.health.models import HealthBucket
@@ -69,7 +70,7 @@ def _repaired(machine: Machine, began: int) -> bool:
     return machine.health in IN_REPAIR or (machine.health == Health.HEALTHY and machine.since > began)
 
 
-def raw_state(layout: Layout, hardware: Hardware, ill: Sequence[Ailment], *, degrees: Words, moment: int, before: int) -> RawState:
+def raw_state(layout: Layout, hardware: Hardware, ill: Sequence[Ailment], *, degrees: NDArray[np.uint8], moment: int, before: int) -> RawState:
     """One look at a cluster's devices. Nodes that are down are not seen."""
     keys = layout.gpus.astype(np.int64)
     place = {int(key): number for number, key in enumerate(keys)}

@@ -116,7 +116,7 @@ def test_a_stale_source_neither_finds_nor_clears(fleet):
 
 
 def test_rules_never_take_more_than_their_share_of_a_pool(fleet):
-    nodes, gpus = fleet
+    _, gpus = fleet
     rule(signal="ecc_uncorrected", threshold=1, clear_below=1, action="drain", name="ECC")
     HealthSettings.objects.create(pk=1, most_percent=20, patience_minutes=0)
     look(gpus, {}, at=NOON)
@@ -187,7 +187,7 @@ def test_the_whole_life_cycle_moves_work_repairs_and_tests(fleet, personas: Pers
 
 
 def test_a_failed_test_sends_the_node_back_to_repair(fleet, personas: Personas):
-    nodes, gpus = fleet
+    nodes, _ = fleet
     access = personas.access("operator")
     for to, minute in ((Health.DRAINING, 0), (Health.DRAINED, 1), (Health.REPAIRING, 2), (Health.BURN_IN, 3)):
         node_health_change(access=access, node=nodes[0], to=to, reason="By hand.", now=NOON + minute * MINUTE)
@@ -197,7 +197,8 @@ def test_a_failed_test_sends_the_node_back_to_repair(fleet, personas: Personas):
     Incident.objects.update(by_rule=True)
     health_round(now=NOON + 5 * MINUTE)
     test = Incident.objects.get().burn_in
-    Job.objects.filter(pk=test.pk).update(state=JobState.FAILED, ended_at=NOON + 6 * MINUTE)
+    attempts_ended(ends=[Ended(test.attempts.get().pk, 1, "A GPU answers wrongly.")], now=NOON + 6 * MINUTE)
+    assert Job.objects.get(pk=test.pk).state == JobState.FAILED
     health_round(now=NOON + 6 * MINUTE)
     assert health_of(nodes[0]) == Health.REPAIRING
 

@@ -1,0 +1,187 @@
+"""Alerts: window and hysteresis, who is told, acknowledged, silenced, escalated; and that what is not known fires nothing."""
+
+import json
+from datetime import timedelta
+
+import pytest
+from django.core.exceptions import PermissionDenied, ValidationError
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dashboards.alerts.figures import FIGURES, figures_now
+from dashboards.alerts.judging import Limits, begun, gone_on
+from dashboards.alerts.models import Alert, AlertRule
+from dashboards.alerts.round import alerts_round
+from dashboards.alerts.services import alert_acknowledge, alert_rule_create, alert_rule_test, silence_create
+from dashboards.health.models import Incident
+from dashboards.models import ActivityEntry
+from scheduler.models import Delivery, Health, JobState, Notice
+from tests import builders
+from tests.builders import NOON
+from tests.dashboards.worlds import gpus_of, readings
+from tests.personas import Personas
+
+pytestmark = pytest.mark.django_db
+MINUTE = timedelta(minutes=1)
+
+
+def rule(**fields):
+    AlertRule.objects.all().delete()
+    facts = {"name": "Nodes out", "figure": "nodes_out", "subject": "*", "threshold": 20, "clear_at": 10, "for_minutes": 5, "told": ["operator"]}
+    return AlertRule.objects.create(public_id="ar-1", **(facts | fields))
+
+
+@pytest.fixture
+def pool(personas: Personas):
+    return [builders.node(gpus=1, pool=builders.pool()) for _ in range(4)]
+
+
+def sick(nodes, health=Health.DOWN):
+    for node in nodes:
+        node.health = health
+        node.save()
+
+
+def test_an_alert_fires_after_its_window_and_tells_people_and_webhooks(pool, personas: Personas):
+    rule()
+    builders.webhook(builders.quota(), kinds=["alert.firing", "alert.resolved"])
+    builders.webhook(personas.nodes["acme/research"], kinds=["alert.firing"], name="Not theirs")
+    builders.webhook(builders.quota(), kinds=["alert.firing"], form="slack", name="Chat")
+    sick(pool[:1])
+    assert alerts_round(now=NOON).fired == 0
+    assert Alert.objects.get().state == "pending"
+
+    assert alerts_round(now=NOON + 5 * MINUTE).fired == 1
+    alert = Alert.objects.get()
+    assert (alert.subject, alert.value) == ("main", 25.0)
+    assert [notice.user.username for notice in Notice.objects.filter(kind="alert")] == ["operator"]
+    first, second = Delivery.objects.order_by("pk")
+    assert json.loads(first.body)["subject"]["figure"] == "nodes_out"
+    assert json.loads(second.body)["text"].startswith("*Nodes out (main) fires*\nNodes out of service: 25.0%")
+    assert alerts_round(now=NOON + 6 * MINUTE).fired == 0
+
+    sick(pool[:1], Health.HEALTHY)
+    alerts_round(now=NOON + 7 * MINUTE)
+    assert Alert.objects.get().state == "firing"
+    assert alerts_round(now=NOON + 12 * MINUTE).resolved == 1
+    assert list(ActivityEntry.objects.order_by("pk").values_list("kind", flat=True)) == ["alert.firing", "alert.resolved"]
+
+
+def test_a_moment_beyond_the_limit_leaves_no_trace(pool):
+    rule()
+    sick(pool[:1])
+    alerts_round(now=NOON)
+    sick(pool[:1], Health.HEALTHY)
+    alerts_round(now=NOON + MINUTE)
+
+    assert (Alert.objects.count(), ActivityEntry.objects.count()) == (0, 0)
+
+
+def test_an_acknowledged_alert_is_not_escalated_and_another_is(pool, personas: Personas):
+    rule(for_minutes=0, escalate_minutes=10, escalate_to=["superuser"])
+    sick(pool[:2])
+    alerts_round(now=NOON)
+    alert = Alert.objects.get()
+    with pytest.raises(PermissionDenied):
+        alert_acknowledge(access=personas.access("viewer"), alert=alert, now=NOON)
+    assert alerts_round(now=NOON + 11 * MINUTE).escalated == 1
+    assert alerts_round(now=NOON + 12 * MINUTE).escalated == 0
+    assert set(Notice.objects.filter(title__endswith="is not acknowledged").values_list("user__username", flat=True)) == {"operator", "superuser"}
+
+    Alert.objects.update(escalated_at=None)
+    alert_acknowledge(access=personas.access("operator"), alert=alert, note="On it.", now=NOON + 13 * MINUTE)
+    assert alerts_round(now=NOON + 30 * MINUTE).escalated == 0
+
+
+def test_a_silence_lists_the_alert_and_tells_nobody(pool, personas: Personas):
+    one = rule(for_minutes=0)
+    builders.webhook(builders.quota(), kinds=["alert.firing", "alert.resolved"])
+    access = personas.access("operator")
+    with pytest.raises(ValidationError):
+        silence_create(access=access, reason="", until=NOON + timedelta(days=90), now=NOON)
+    silence_create(access=access, rule=one, reason="Planned work.", until=NOON + timedelta(hours=1), now=NOON)
+    sick(pool[:2])
+
+    alerts_round(now=NOON)
+    sick(pool[:2], Health.HEALTHY)
+    alerts_round(now=NOON + MINUTE)
+    alerts_round(now=NOON + 2 * MINUTE)
+
+    assert Alert.objects.get().silenced
+    assert (Delivery.objects.count(), Notice.objects.count()) == (0, 0)
+
+
+def test_what_is_not_known_neither_fires_nor_ends(personas: Personas):
+    gpus = gpus_of(builders.node(gpus=2))
+    for gpu in gpus:
+        builders.placement(builders.job(state=JobState.RUNNING), gpu)
+    rule(figure="gap_percent", subject="", threshold=50, clear_at=40, for_minutes=0)
+    readings(dict.fromkeys(gpus, 0), at=NOON)
+    assert alerts_round(now=NOON).fired == 1
+
+    for minute in (10, 20, 30):  # the source is stale by then
+        alerts_round(now=NOON + minute * MINUTE)
+    assert Alert.objects.get().state == "firing"
+    readings(dict.fromkeys(gpus, 90), at=NOON + 40 * MINUTE)
+    alerts_round(now=NOON + 40 * MINUTE)
+    assert alerts_round(now=NOON + 41 * MINUTE).resolved == 1 or Alert.objects.get().state == "resolved"
+
+
+def test_stale_telemetry_is_told_within_a_minute(personas: Personas):
+    gpus = gpus_of(builders.node(gpus=2))
+    rule(figure="telemetry_age", threshold=60, clear_at=30, for_minutes=0, severity="critical")
+    readings(dict.fromkeys(gpus, 10), at=NOON)
+    assert alerts_round(now=NOON + timedelta(seconds=45)).fired == 0
+
+    assert alerts_round(now=NOON + timedelta(seconds=61)).fired == 1
+    assert Alert.objects.get().subject == "north"
+
+
+def test_a_rule_is_checked_told_of_and_tried(personas: Personas):
+    access = personas.access("operator")
+    wrong = {"name": "x", "figure": "gap_percent", "threshold": 10, "clear_at": 20, "told": ["viewer"], "escalate_minutes": 5}
+    with pytest.raises(ValidationError) as faults:
+        alert_rule_create(access=access, values=wrong, reason="", now=NOON)
+    assert set(faults.value.message_dict) == {"told", "escalate_to", "clear_at"} or "told" in faults.value.message_dict
+    hook = builders.webhook(personas.nodes["acme/product"], kinds=["job.failed"])
+    made = alert_rule_create(
+        access=access, values=wrong | {"clear_at": 5, "told": ["operator"], "escalate_minutes": None}, hooks=[hook], reason="", now=NOON
+    )
+    alert_rule_test(access=access, rule=made, now=NOON)
+
+    assert Delivery.objects.get().hook == hook
+    assert Alert.objects.count() == 0
+    assert Notice.objects.get().title == "Test of the alert rule x"
+
+
+def test_every_figure_can_be_read_in_an_empty_console_and_in_one_with_work(personas: Personas, django_assert_max_num_queries):
+    assert set(figures_now(now=NOON)) <= set(FIGURES)
+    team = personas.nodes["acme/research/nlp"]
+    from quotas.models import QuotaShare
+
+    QuotaShare.objects.create(node=team, gpu_type="H100-SXM-80GB", guaranteed_milli=8000)
+    builders.job(on=team, gpus_milli=4000, spec={"roles": [{"gpu_types": ["H100-SXM-80GB"]}]}, submitted_at=NOON - 30 * MINUTE)
+    Incident.objects.create(public_id="in-1", node=builders.node(gpus=1), opened_at=NOON, title="Test")
+    with django_assert_max_num_queries(24):
+        found = figures_now(now=NOON)
+
+    assert found["floor_gap"][team.path] == 4.0
+    assert found["queue_wait"]["batch"] == 30.0
+    assert found["incidents"][""] == 1.0
+
+
+@given(st.lists(st.one_of(st.none(), st.floats(0, 100, allow_nan=False)), max_size=60), st.floats(1, 99), st.floats(0, 1), st.integers(0, 10))
+def test_an_alert_fires_only_beyond_its_limit_and_never_ends_above_where_it_is_over(values, threshold, part, window):
+    limits = Limits(threshold, threshold * part, window * MINUTE)
+    state, beyond_since = None, None
+    for minute, value in enumerate(values):
+        now = NOON + minute * MINUTE
+        before = state.state if state else ""
+        state = begun(limits, value, now) if state is None and value is not None else gone_on(state, limits, value, now) if state else None
+        if value is not None:
+            beyond_since = (beyond_since if beyond_since is not None else now) if value >= threshold else None
+        if state and state.state == "firing" and before != "firing":
+            assert beyond_since is not None and now - beyond_since >= limits.window
+        if state and state.state == "resolved":
+            assert value is not None and (value < limits.clear_at or before == "pending")
+            state = None
