@@ -121,7 +121,7 @@ SECTIONS: tuple[Section, ...] = (
         "bell",
         (
             Place("Activity", "activity", "bell", "v"),
-            Place("Alerts", "alerts", "alert", "k"),
+            Place("Alerts", "alerts", "alert", "f"),
             Place("Audit log", "audit", "scroll", "a", needs=Can.SEE_AUDIT),
             Place("Notifications", "notices", "bell", "b"),
         ),

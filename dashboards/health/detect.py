@@ -13,6 +13,7 @@ Floats = NDArray[np.float64]
 
 LOOKS = 6  # of the last looks
 AGREE = 5  # so many must say the same
+STAYS = 2  # and so many, of a rank that was named already
 LEAST_RANKS = 4
 # So far off the median, in the gang's own spread (median absolute deviation, as a standard deviation), and in percent.
 SPREADS, LEAST_PERCENT = 6.0, 8.0
@@ -28,17 +29,19 @@ class Slow:
     percent: float
 
 
-def slow_ranks(figures: Floats, *, higher_is_slow: bool = True) -> list[Slow]:
+def slow_ranks(figures: Floats, *, higher_is_slow: bool = True, named: frozenset[int] = frozenset()) -> list[Slow]:
     """Rows are looks, the newest last; columns are ranks; NaN was not read. With step times higher is slow, with activity lower is.
 
-    At most a quarter of a gang are stragglers: beyond that it is the gang that is uneven.
+    `named` are ranks that were slow before: they stay so until nearly all looks say otherwise. At most a quarter of a gang are stragglers: beyond that it is the gang that is uneven.
     """
     recent = figures[-LOOKS:]
     if recent.shape[0] < LOOKS or recent.shape[1] < LEAST_RANKS:
         return []
     off = np.array([_off(look, higher_is_slow) for look in recent])
     votes = (off > 0).sum(axis=0)
-    found = [Slow(rank, float(np.median(off[off[:, rank] > 0, rank]))) for rank in np.flatnonzero(votes >= AGREE).tolist()]
+    enough = np.full(recent.shape[1], AGREE)
+    enough[[rank for rank in named if rank < len(enough)]] = STAYS
+    found = [Slow(rank, float(np.median(off[off[:, rank] > 0, rank]))) for rank in np.flatnonzero(votes >= enough).tolist()]
     if len(found) > max(1, recent.shape[1] // 4):
         return []
     return sorted(found, key=lambda one: (-one.percent, one.rank))

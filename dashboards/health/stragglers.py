@@ -71,10 +71,10 @@ def stragglers_turn(*, now: datetime) -> int | None:
 def stragglers_round(*, now: datetime) -> int:
     """Name stragglers, and end those that keep up. Returns how many are named now."""
     gangs = gangs_running()
-    found, judged = _found(gangs, now)
+    open_ones = {(row.attempt, row.gpu_id): row for row in Straggler.objects.filter(ended_at__isnull=True)}
+    found, judged = _found(gangs, set(open_ones), now)
     named = {(one.gang.attempt, one.gang.ranks[one.slow.rank][0]): one for one in found}
     with transaction.atomic():
-        open_ones = {(row.attempt, row.gpu_id): row for row in Straggler.objects.filter(ended_at__isnull=True)}
         for place, row in open_ones.items():
             if place in named:
                 row.seen_at, row.percent = now, round(named[place].slow.percent)
@@ -103,7 +103,7 @@ def gangs_running() -> dict[int, Gang]:
     return {key: gang for key, gang in found.items() if len(gang.ranks) >= LEAST_RANKS}
 
 
-def _found(gangs: Mapping[int, Gang], now: datetime) -> tuple[list[Named], set[int]]:
+def _found(gangs: Mapping[int, Gang], open_ones: set[tuple[int, int]], now: datetime) -> tuple[list[Named], set[int]]:
     """Who is slow, and of which gangs enough is known to say so."""
     found: list[Named] = []
     judged: set[int] = set()
@@ -114,7 +114,7 @@ def _found(gangs: Mapping[int, Gang], now: datetime) -> tuple[list[Named], set[i
         settled = figures if now - row.at >= LOOK / 2 else figures[:-1]
         if row.ranks == len(gang.ranks) and len(settled) >= LOOKS:
             judged.add(key)
-            found += [Named(gang, one, "step") for one in slow_ranks(settled)]
+            found += [Named(gang, one, "step") for one in slow_ranks(settled, named=_named(gang, open_ones))]
     rest = [gang for key, gang in gangs.items() if key not in looks]
     window = activity_window(minutes=MINUTES, now=now) if rest else None
     for gang in rest:
@@ -123,8 +123,13 @@ def _found(gangs: Mapping[int, Gang], now: datetime) -> tuple[list[Named], set[i
         if (places < 0).any() or not window.fresh[places].all():
             continue
         judged.add(gang.attempt)
-        found += [Named(gang, one, "sm") for one in slow_ranks(window.sm[places].T, higher_is_slow=False)]
+        found += [Named(gang, one, "sm") for one in slow_ranks(window.sm[places].T, higher_is_slow=False, named=_named(gang, open_ones))]
     return found, judged
+
+
+def _named(gang: Gang, open_ones: set[tuple[int, int]]) -> frozenset[int]:
+    """Ranks of a gang that are named already."""
+    return frozenset(rank for rank, (gpu, _) in enumerate(gang.ranks) if (gang.attempt, gpu) in open_ones)
 
 
 def _name(one: Named, causes: Mapping[tuple[int, int], str], now: datetime) -> None:
@@ -171,9 +176,9 @@ def causes_of(devices: Sequence[tuple[int, int]], now: datetime) -> dict[tuple[i
     for gpu, node in devices:
         known = holds.get((gpu, node)) or holds.get((None, node))
         raw = {**seen[None, node], **seen[gpu, node]}
-        signal = next((key for key in CAUSES if raw.get(key)), None)
+        stands_out = next((key for key in CAUSES if raw.get(key)), None)
         if known is not None:
             found[gpu, node] = known
-        elif signal is not None:
-            found[gpu, node] = f"{CAUSES[signal]}: {raw[signal]:,} {SIGNALS[signal].unit} in 30 min."
+        elif stands_out is not None:
+            found[gpu, node] = f"{CAUSES[stands_out]}: {raw[stands_out]:,} {SIGNALS[stands_out].unit} in 30 min."
     return found

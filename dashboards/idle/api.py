@@ -40,7 +40,7 @@ class IdleOut(Schema):
 
     id: str
     job: str
-    job_name: str
+    job_name: str = Field(description="Name of the job.", examples=["notebook"])
     quota: str
     owner: str | None
     gpu_type: str

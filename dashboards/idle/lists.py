@@ -22,7 +22,7 @@ EPISODES = Table(
         Column("state", "State", "state", cell="{% status row.state %}"),
         Column("owner", "Owner", "episode.owner.username", sort="owner__username", cell="{{ row.episode.owner|default_if_none:'–' }}"),
         Column("team", "Team", "episode.quota.path", sort="quota__path", cell="{{ row.episode.quota.path|path }}"),
-        Column("waste", "Kind", "episode.get_waste_display", sort="waste"),
+        Column("waste", "Kind", "episode.get_waste_display", sort="waste", on_page=False),
         Column(
             "gpus",
             "Idle GPUs",
@@ -31,7 +31,7 @@ EPISODES = Table(
             numeric=True,
             most_first=True,
             hint="Idle now, of all that the job holds",
-            cell="{{ row.episode.idle_milli|gpus }} <span class=soft>of {{ row.episode.held_milli|gpus }}</span>",
+            cell="dashboards/_idle_gpus.html",
         ),
         Column(
             "activity",
@@ -41,6 +41,7 @@ EPISODES = Table(
             numeric=True,
             hint="Mean of the idle GPUs over the window",
             cell="{{ row.activity_told }}",
+            on_page=False,
         ),
         Column("since", "Idle since", "episode.started_at", sort="started_at", most_first=True, cell="{{ row.episode.started_at|moment }}"),
         Column("ended", "Ended", "episode.ended_at", sort="ended_at", on_page=False),

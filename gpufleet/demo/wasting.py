@@ -40,9 +40,34 @@ def wasting_seed(*, seed: int, now: datetime) -> int:
         episode = _episode(run, seats, public, rng)
         episodes.append(episode)
         steps += _steps(episode)
+    now_idle = _open_now(rng, now)
+    episodes += now_idle
+    steps += [step for one in now_idle for step in _steps(one)]
     IdleEpisode.objects.bulk_create(episodes, batch_size=500)
     IdleStep.objects.bulk_create(steps, batch_size=500)
     return len(episodes)
+
+
+def _open_now(rng: random.Random, now: datetime) -> list[IdleEpisode]:
+    """Reservations that hold GPUs now and use none of them."""
+    runs = [
+        run
+        for run in Attempt.objects.filter(ended_at__isnull=True, started_at__lt=now - SHORTEST).select_related("job").order_by("pk")
+        if run.job.labels.get("workload") == HOARDS[0]
+    ]
+    found = []
+    for run, public in zip(runs, public_ids("e", len(runs)) if runs else (), strict=True):
+        rows = Placement.objects.filter(attempt=run, until__isnull=True, gpu__isnull=False)
+        seats = list(rows.values_list("gpu_id", "gpu_milli", "gpu__gpu_type_id"))
+        if seats:
+            run.ended_at = now  # as far as the episode knows; the run goes on
+            episode = _episode(run, seats, public, rng)
+            episode.seen_at, episode.ended_at, episode.end_reason = now, None, ""
+            episode.stage = next((stage for least, stage in REACHED if now - episode.started_at >= timedelta(minutes=least)), Stage.OPEN)
+            episode.stage_at, episode.reclaimed_at, episode.won_milli_millis = now, None, 0
+            episode.wasted_milli_millis = episode.idle_milli * int((now - episode.started_at) / timedelta(milliseconds=1))
+            found.append(episode)
+    return found
 
 
 def _policies(now: datetime) -> None:
@@ -92,7 +117,7 @@ def _episode(attempt: Attempt, seats: list[tuple[int, int, str]], public: str, r
 
 
 def _steps(episode: IdleEpisode) -> list[IdleStep]:
-    assert episode.ended_at is not None
+    end = episode.ended_at or episode.seen_at
     found = [
         IdleStep(
             episode=episode, at=episode.started_at + timedelta(minutes=20), kind="opened", text=f"{len(episode.gpus)} of its GPUs have been idle."
@@ -100,11 +125,12 @@ def _steps(episode: IdleEpisode) -> list[IdleStep]:
     ]
     for minutes, stage in reversed(REACHED):
         at = episode.started_at + timedelta(minutes=minutes)
-        if at < episode.ended_at:
+        if at < end:
             found.append(IdleStep(episode=episode, at=at, kind=stage, text=TOLD[stage]))
     if episode.stage == Stage.RECLAIMED:
         found.append(
             IdleStep(episode=episode, at=episode.ended_at, kind="reclaiming", text="Reclaimed: others wait for this type.", by="Oona Okafor")
         )
-    found.append(IdleStep(episode=episode, at=episode.ended_at, kind="ended", text=episode.end_reason))
+    if episode.ended_at is not None:
+        found.append(IdleStep(episode=episode, at=episode.ended_at, kind="ended", text=episode.end_reason))
     return found
