@@ -32,7 +32,7 @@ class Slow:
 def slow_ranks(figures: Floats, *, higher_is_slow: bool = True, named: frozenset[int] = frozenset()) -> list[Slow]:
     """Rows are looks, the newest last; columns are ranks; NaN was not read. With step times higher is slow, with activity lower is.
 
-    `named` are ranks that were slow before: they stay so until nearly all looks say otherwise. At most a quarter of a gang are stragglers: beyond that
+    `named` are ranks that were slow before: they stay so until nearly all looks say otherwise. At most a quarter are stragglers: beyond that
     it is the gang that is uneven.
     """
     recent = figures[-LOOKS:]
