@@ -276,3 +276,15 @@ def test_nothing_but_readings_below_the_threshold_makes_a_gpu_idle(figures, thre
 def test_steps_fall_due_in_order():
     rules = Rules(notify_minutes=10, warn_minutes=20, warn_again_minutes=30, reclaim_minutes=40)
     assert [len(steps_due(rules, timedelta(minutes=at))) for at in (5, 10, 25, 39, 41)] == [0, 1, 2, 3, 4]
+
+
+def test_the_pages_show_an_episode_to_those_who_see_its_team(gang, personas: Personas):
+    job, gpus = gang
+    look(gpus, [0, 0, 80, 80])
+    episode = IdleEpisode.objects.get()
+    for who, acts in (("operator", True), ("team_lead", True), ("viewer", False)):
+        client = personas.client(who)
+        listed, page = client.get("/idle/").content.decode(), client.get(f"/idle/{episode.public_id}/").content.decode()
+        assert job.name in listed and "of 4" in listed
+        assert ("/reclaim/" in listed) is acts and ("/reclaim/" in page) is acts
+    assert personas.client("stranger").get(f"/idle/{episode.public_id}/").status_code == 403
