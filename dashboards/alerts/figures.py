@@ -16,8 +16,10 @@ from dashboards.health.models import Straggler as Slow
 from dashboards.idle.models import IdleEpisode
 from dashboards.models import TelemetryFrame
 from dashboards.selectors import Fleet, fleet_read
-from quotas.models import NodeKind, QuotaNode, QuotaShare
+from quotas.models import Budget, NodeKind, QuotaNode, QuotaShare
+from quotas.selectors.budgets import standings
 from quotas.selectors.rates import rates_now
+from quotas.selectors.spending import rate_card
 from scheduler.models import IN_SERVICE, CapacityEntry, Cluster, Job, JobState, Node, Placement
 from scheduler.selectors.loop import scheduler_silent
 from scheduler.selectors.measures import queue_figures
@@ -124,6 +126,17 @@ def _team_of(path: str, teams: Mapping[str, int]) -> str:
     return next((here for depth in range(len(steps), 0, -1) if (here := "/".join(steps[:depth])) in teams), path)
 
 
+def _budgets(now: datetime) -> dict[str, float]:
+    """Of each node of the tree: the budget that is used up most."""
+    found: dict[str, float] = {}
+    budgets = Budget.objects.filter(removed_at__isnull=True).select_related("quota").prefetch_related("exceptions").order_by("pk")
+    for one in standings(budgets, rate_card(), now, fresh=False):
+        if not one.period.is_over:
+            path = one.budget.quota.path
+            found[path] = max(found.get(path, 0.0), float(one.percent))
+    return found
+
+
 def _nodes_out(now: datetime) -> dict[str, float]:
     rows = Node.objects.filter(removed_at__isnull=True).order_by().values_list("pool__name", "health").annotate(Count("pk"))
     size: dict[str, int] = defaultdict(int)
@@ -166,6 +179,7 @@ _READERS: dict[str, Callable[[datetime], dict[str, float]]] = {
     "queue_wait": _queue_wait,
     "queue_gpus": _queue_gpus,
     "floor_gap": _floor,
+    "budget_percent": _budgets,
     "nodes_out": _nodes_out,
     "incidents": _incidents,
     "idle_gpus": _idle,

@@ -128,9 +128,7 @@ def _steps(episode: IdleEpisode) -> list[IdleStep]:
         if at < end:
             found.append(IdleStep(episode=episode, at=at, kind=stage, text=TOLD[stage]))
     if episode.stage == Stage.RECLAIMED:
-        found.append(
-            IdleStep(episode=episode, at=episode.ended_at, kind="reclaiming", text="Reclaimed: others wait for this type.", by="Oona Okafor")
-        )
+        found.append(IdleStep(episode=episode, at=end, kind="reclaiming", text="Reclaimed: others wait for this type.", by="Oona Okafor"))
     if episode.ended_at is not None:
         found.append(IdleStep(episode=episode, at=episode.ended_at, kind="ended", text=episode.end_reason))
     return found
