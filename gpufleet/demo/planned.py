@@ -2,19 +2,21 @@
 
 from collections.abc import Mapping
 from datetime import datetime, time, timedelta
+from decimal import Decimal
 from zoneinfo import ZoneInfo
 
 from gpufleet.core.models import User
 from gpufleet.core.recurrence import moment_of
 from gpufleet.demo.fleet import H100, L40S
-from quotas.models import AtStop, Budget, BudgetUnit
+from quotas.models import AtStop, Budget, BudgetDay, BudgetUnit, QuotaShare
 from quotas.permissions import access_for_user
-from quotas.selectors.budgets import period_at, used_between
+from quotas.selectors.budgets import Used, day_of, period_at
 from quotas.selectors.spending import rate_card
 from quotas.services.budgets import budget_create
 from scheduler.services.windows.reservations import reservation_request
 
 BERLIN = ZoneInfo("Europe/Berlin")
+DAY_MS = 86_400_000
 WEEKDAYS = "FREQ=WEEKLY;BYDAY=MO,TU,WE,TH,FR"
 # Team, name, unit, and how much of it is used by now, in percent.
 BUDGETS = (
@@ -46,12 +48,25 @@ def reservations_seed(*, people: Mapping[str, User], now: datetime) -> None:
 
 
 def budgets_seed(*, people: Mapping[str, User], now: datetime) -> None:
-    """One near its warning's end, one used up, one with room. Their amounts follow from what the past has used."""
-    access, rates = access_for_user(people["quentin"], via="system"), rate_card()
+    """One near its warning's end, one used up, one with room. The ledger of a demo begins with it, its past is made from guarantees."""
+    access, prices = access_for_user(people["quentin"], via="system"), rate_card().now(now)
     for path, name, unit, percent in BUDGETS:
         period = "quarter" if unit == BudgetUnit.MONEY else "month"
         given = {"name": name, "quota": path, "unit": unit, "period": period, "zone": "Europe/Berlin", "at_stop": AtStop.NOTHING_NEW}
         made = budget_create(access=access, given=given | {"amount": 10**12}, now=now)
-        used = used_between(made, period_at(made, now).start, now, rates).of(unit)
-        rounded = 100 * used // percent
-        Budget.objects.filter(pk=made.pk).update(amount=max(1000, rounded - rounded % 1000))
+        shares = list(QuotaShare.objects.filter(node=made.quota).values_list("gpu_type", "guaranteed_milli"))
+        held = [(gpu_type, milli * 4 // 5) for gpu_type, milli in shares if milli]
+        start = period_at(made, now).start
+        first, today = day_of(start, made.zone), day_of(now, made.zone)
+        days = [first + timedelta(days=number) for number in range((today - first).days)]
+        BudgetDay.objects.filter(budget=made).delete()
+        a_day = Used(sum(milli for _, milli in held) * DAY_MS, sum((Decimal(milli * 24 * prices[kind]) / 1000 for kind, milli in held), Decimal(0)))
+        rows = [
+            BudgetDay(budget=made, day=day, milli_millis=a_day.milli_millis * weight // 100, micros=a_day.micros * weight / 100)
+            for day in days
+            for weight in (100 if day.weekday() < 5 else 60,)
+        ]
+        BudgetDay.objects.bulk_create(rows)
+        total = Used(sum(int(row.milli_millis) for row in rows), sum((Decimal(row.micros) for row in rows), Decimal(0))).of(unit)
+        amount = 100 * total // percent
+        Budget.objects.filter(pk=made.pk).update(amount=max(1000, amount - amount % 1000), counted_to=now, period_start=start)

@@ -71,7 +71,7 @@ def calendar(request: HttpRequest) -> HttpResponse:
         "earlier": day_at(start, -7).date().isoformat(),
         "later": day_at(start, 7).date().isoformat(),
         "week_date": start.date().isoformat(),
-        "last_day": day_at(start, DAYS - 1),
+        "last_day": day_at(start, DAYS - 1).replace(tzinfo=None),
     }
     return render(request, "scheduler/reservations_calendar.html", context)
 
@@ -93,8 +93,8 @@ def timeline(request: HttpRequest) -> HttpResponse:
         "windows": windows,
         "earlier": day_at(start, -7).date().isoformat(),
         "later": day_at(start, 7).date().isoformat(),
-        "start": start,
-        "last_day": day_at(start, TIMELINE_DAYS - 1),
+        "start": start.replace(tzinfo=None),
+        "last_day": day_at(start, TIMELINE_DAYS - 1).replace(tzinfo=None),
     }
     return render(request, "scheduler/reservations_timeline.html", context)
 

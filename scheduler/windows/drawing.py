@@ -42,6 +42,8 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Day:
+    """`date` is by the calendar's own clock, without a zone: pages write it as it is."""
+
     date: datetime
     x: float
     is_today: bool
@@ -124,7 +126,7 @@ def week_drawn(windows: Sequence[Window], start: datetime, now: datetime, movabl
             boxes.append(_box(window, x, y, width - 2, height, now, movable))
     here = now.astimezone(zone)
     today = next((number for number in range(DAYS) if days[number] <= here < days[number + 1]), None)
-    drawn = tuple(Day(days[number], GUTTER + number * DAY_WIDTH, number == today) for number in range(DAYS))
+    drawn = tuple(Day(days[number].replace(tzinfo=None), GUTTER + number * DAY_WIDTH, number == today) for number in range(DAYS))
     return Week(
         days=drawn,
         hours=tuple((hour, HEAD + HOUR_HEIGHT * hour) for hour in range(25)),
@@ -134,8 +136,8 @@ def week_drawn(windows: Sequence[Window], start: datetime, now: datetime, movabl
         now_y=None if today is None else HEAD + HOUR_HEIGHT * (here.hour + here.minute / 60),
         width=GUTTER + DAYS * DAY_WIDTH,
         height=HEAD + 24 * HOUR_HEIGHT + 2,
-        start=days[0],
-        end=days[DAYS],
+        start=days[0].replace(tzinfo=None),
+        end=days[DAYS].replace(tzinfo=None),
     )
 
 
@@ -212,5 +214,5 @@ def timeline_drawn(
         height = max(40, lanes * LANE + 8)
         rows.append(Row(gpu_type, y, height, boxes, capacity.get(gpu_type, 0), peaks.get(gpu_type, 0)))
         y += height
-    marks = tuple(Day(days[number], at(days[number]), days[number] <= now < days[number + 1]) for number in range(TIMELINE_DAYS))
+    marks = tuple(Day(days[number].replace(tzinfo=None), at(days[number]), days[number] <= now < days[number + 1]) for number in range(TIMELINE_DAYS))
     return Timeline(tuple(rows), marks, at(now) if begin <= now < days[-1] else None, TIMELINE_WIDTH, int(y) + 4)
