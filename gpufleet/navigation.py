@@ -120,7 +120,7 @@ SECTIONS: tuple[Section, ...] = (
         "Activity",
         "bell",
         (
-            Place("Activity", "activity", "bell", "v"),
+            Place("Activity", "activity", "bell", "y"),
             Place("Alerts", "alerts", "alert", "f"),
             Place("Audit log", "audit", "scroll", "a", needs=Can.SEE_AUDIT),
             Place("Notifications", "notices", "bell", "b"),
