@@ -212,7 +212,7 @@ def test_who_waits_for_a_limit_is_told_who_holds_it_and_when_enough_is_given_bac
     assert "secret" not in viewer
     assert "secret" in operator
     assert "other-type" not in operator
-    assert "By estimates enough is given back" in viewer
+    assert "Predicted release of enough GPUs" in viewer
     assert f"in 1{THIN}h" in viewer
 
 
