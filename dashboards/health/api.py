@@ -169,7 +169,7 @@ class HealthRuleChange(Taken):
     reason: str = Field("", max_length=300)
 
 
-class HeldOut(Schema):
+class RuleHeldOut(Schema):
     device: str = Field(description="Name of the node, and index of the GPU.", examples=["alpha-n017/3"])
     since: datetime
     until: datetime | None = Field(description="When it would have been over; null: not yet.", examples=["2026-03-02T10:02:11Z"])
@@ -180,7 +180,7 @@ class DryRunOut(Schema):
     """What a rule would have found in thirty days."""
 
     devices: int = Field(description="On how many devices it would have held.", examples=[3])
-    held: list[HeldOut] = Field(description="Each time that it would have held, the oldest first.")
+    held: list[RuleHeldOut] = Field(description="Each time that it would have held, the oldest first.")
 
 
 class LimitsOut(Schema):
