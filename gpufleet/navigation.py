@@ -112,7 +112,7 @@ SECTIONS: tuple[Section, ...] = (
         (
             Place("Quotas", "quotas", "tree", "q"),
             Place("Reservations", "calendar", "clock", "v"),
-            Place("Budgets", "budgets", "coin", "y"),
+            Place("Budgets", "budgets", "coin", "$"),
         ),
     ),
     Section("Cost", "coin", ()),

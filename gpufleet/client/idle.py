@@ -5,7 +5,7 @@ from typing import Any
 
 from gpufleet.client import DONE
 from gpufleet.client.commands import console_meant, ends_well, parser_of, print_json
-from gpufleet.client.words import ago, gpus, plain, table
+from gpufleet.client.words import ago, gpus, gpus_told, plain, table
 
 
 @ends_well
@@ -70,6 +70,6 @@ def _lines(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 def _shown(told: dict[str, Any]) -> list[str]:
     return [
-        f"{told['id']} of {told['job']} ({plain(told['job_name'])}), {plain(told['quota'])}: {gpus(told['idle_milli'])} idle GPUs, {told['stage']}.",
+        f"{told['id']} of {told['job']} ({plain(told['job_name'])}), {plain(told['quota'])}: {gpus_told(told['idle_milli'], 'idle')}, {told['stage']}.",
         *(f"  {step['at']}  {plain(step['text'])} ({plain(step['by'])})" for step in told["steps"]),
     ]

@@ -9,7 +9,7 @@ from gpufleet.client import DONE, REFUSED
 from gpufleet.client.calls import Console
 from gpufleet.client.commands import Arguments, console_meant, ends_well, parser_of, print_json
 from gpufleet.client.description import seconds
-from gpufleet.client.words import coloured, exact, gpus, plain, plural, table
+from gpufleet.client.words import coloured, exact, gpus, gpus_told, plain, plural, table
 
 Action = Callable[[Sequence[str]], int]
 
@@ -117,7 +117,7 @@ def _preview(found: dict[str, Any], *, as_json: bool) -> int:
     healthy, reserved, promised = (gpus(found[name]) for name in ("capacity_milli", "reserved_milli", "promised_milli"))
     print(f"Healthy {healthy} GPUs, reserved by others {reserved}, guaranteed {promised}.")
     if found["over_guarantees_milli"]:
-        print(f"Promises exceed the healthy capacity by {gpus(found['over_guarantees_milli'])} GPUs.")
+        print(f"Promises exceed the healthy capacity by {gpus_told(found['over_guarantees_milli'])}.")
     for window in found["windows"]:
         print(f"Window {exact(window['starts_at'])} to {_end(window)}")
     _leaving(found)
@@ -125,9 +125,9 @@ def _preview(found: dict[str, Any], *, as_json: bool) -> int:
 
 
 def _leaving(found: dict[str, Any]) -> None:
-    print("Will be met." if found["met"] else f"Will not be met: {gpus(found['missing_milli'])} GPUs missing.")
+    print("Will be met." if found["met"] else f"Will not be met: {gpus_told(found['missing_milli'])} missing.")
     for one in found["leaving"]:
-        print(f"  {one['job'] or 'a job of another team'} must leave {gpus(one['gpus_milli'])} GPUs at {exact(one['leave_at'])}")
+        print(f"  {one['job'] or 'a job of another team'} must leave {gpus_told(one['gpus_milli'])} at {exact(one['leave_at'])}")
     for name in found["displaced"]:
         print(f"  {name or 'a job of another team'} is in the way and cannot be asked to leave")
 

@@ -139,7 +139,9 @@ def test_the_top_is_never_archived(personas: Personas, root: Access):
     """With it would end the roles of those who could restore it."""
     QuotaNode.objects.exclude(depth=0).update(archived_at=NOON)
 
-    assert "stays" in _fault(node_archive, access=root, node=personas.nodes["acme"], revision=1, now=NOON)["node"][0]
+    assert (
+        "The root of the tree cannot be archived" in _fault(node_archive, access=root, node=personas.nodes["acme"], revision=1, now=NOON)["node"][0]
+    )
 
 
 def test_the_first_node_is_the_top(db):

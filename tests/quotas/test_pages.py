@@ -103,7 +103,7 @@ def test_who_may_not_decide_is_not_asked_for_numbers(personas: Personas, h100: N
     text = _page(personas.client("quota_admin"), "quota-edit", own.public_id)
 
     assert "share-H100-guaranteed" not in text
-    assert "decided by those who manage the node above" in text
+    assert "Only managers of the parent node can change what this node is guaranteed." in text
 
 
 def test_a_person_is_made_and_sets_a_password_by_link(personas: Personas):
@@ -285,7 +285,7 @@ def test_a_token_that_made_others_says_so_before_it_is_revoked(personas: Persona
     client, address = personas.client("viewer"), reverse("token-revoke", args=[first.public_id])
 
     assert "So does what uses nightly, made with it." in client.get(address).content.decode()
-    assert "whatever used it is refused from now on" in client.post(address, follow=True).content.decode()
+    assert "Programs that use it are refused from now on." in client.post(address, follow=True).content.decode()
     assert not ServiceToken.objects.filter(revoked_at__isnull=True).exists()
 
 

@@ -128,7 +128,7 @@ def test_who_is_over_his_share_is_told_what_his_team_has(shared):
 
     assert [holder.job_id for holder in found.holders.first] == [mine.public_id]
     assert found.unblock == (
-        f"It starts as soon as what it asks for lies idle; {OURS} must give 4 {H100} GPUs back before it may take any from others."
+        f"It starts as soon as the requested GPUs are idle; {OURS} must give 4 {H100} GPUs back before it may take any from others."
     )
 
 
@@ -349,7 +349,7 @@ def test_the_page_and_the_api_tell_it(shared):
     ("facts", "helps", "at"),
     [
         ({"most": 2, "until": "2026-11-20T14:00:00Z"}, "It is split within the hour", NOON + timedelta(hours=2)),
-        ({"off": True}, "An operator must switch on the pass", None),
+        ({"off": True}, "An operator must enable repartitioning", None),
     ],
 )
 def test_when_a_gpu_is_split_anew_again_is_told_as_far_as_it_ever_is(shared, facts, helps, at):

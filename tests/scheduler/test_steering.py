@@ -131,7 +131,7 @@ def test_the_scheduler_is_paused_with_a_reason_and_resumed(personas):
     client = personas.client("operator")
     refused = client.post("/scheduler/pause/", {"reason": " "})
     assert refused.status_code == 422
-    assert "Say why" in refused.content.decode()
+    assert "State a reason" in refused.content.decode()
 
     assert client.post("/scheduler/pause/", {"reason": "New switches."}).status_code == 302
     html = client.get("/scheduler/").content.decode()

@@ -62,7 +62,7 @@ def test_lists_are_walked_by_their_tokens_and_filtered_as_on_the_page(api, fleet
         ("size=0", "can't have “0” rows; it can have 1 to 1000"),
         ("sort=colour", "can't be sorted by “colour”"),
         ("health=odd", "Health can't be “odd”"),
-        ("healt=down", "There is no such parameter"),
+        ("healt=down", "Unknown parameter; health was perhaps meant."),
         ("after=x", "the place in the list can't be read"),
     ],
 )

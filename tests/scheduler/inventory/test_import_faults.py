@@ -192,7 +192,7 @@ def test_files_that_mean_harm_or_nothing_are_refused_at_once(name):
 
 @pytest.mark.parametrize("text", ["{", '{"a": 1,}', "[1, 2", '{"a": NaN}x', "[" * 100_000, "{'a': 1}", '"abc', "\x00"])
 def test_what_is_no_json_is_told_where_it_breaks(text):
-    with pytest.raises(Unreadable, match=r"^\d+:\d+: (this is not a JSON|values are nested deeper)"):
+    with pytest.raises(Unreadable, match=r"^\d+:\d+: (this is not valid JSON|values are nested deeper)"):
         read(text, "json")
 
 

@@ -212,7 +212,7 @@ def test_who_still_waits_says_how_sure_starts_are() -> None:
 
 def test_the_scheduler_page_and_the_page_of_a_job_say_how_good_they_were(personas: Any) -> None:
     client = personas.client("operator")
-    assert "No job that was told a start" in client.get("/scheduler/").content.decode()
+    assert "No job with a prediction has started" in client.get("/scheduler/").content.decode()
     seen(minutes=60, waited=70, count=5)
     job = builders.job(on=personas.nodes["acme/research/nlp"])
     Job.objects.filter(pk=job.pk).update(state=JobState.QUEUED, ended_at=None)
@@ -224,7 +224,7 @@ def test_the_scheduler_page_and_the_page_of_a_job_say_how_good_they_were(persona
     assert "How good foreseen starts were" in page
     assert "5 starts" in page
     own = personas.client("submitter").get(f"/jobs/{job.public_id}/").content.decode()
-    assert "First it was told" in own
+    assert "First prediction: " in own
     assert "Of the last 5 starts foreseen so, 100 % lay inside their range" in own
     seen(minutes=5, waited=500, count=50)
     seen(minutes=130, waited=140, count=20)

@@ -108,14 +108,14 @@ def test_public_addresses_are_reached():
         ("https://example.org\\@other/", "character"),
         ("https://exa mple.org/", "character"),
         ("https://example.org:0/", "port 0"),
-        ("https://example.org:99999/", "no web address"),
-        ("https://[::1/", "no web address"),
+        ("https://example.org:99999/", "not a web address"),
+        ("https://[::1/", "not a web address"),
         ("https://example.org/ä", "plain letters"),
         ("https://localhost\u200b/", "character"),
-        ("https://127.0.0.1/", "no public address"),
-        ("https://[::1]/", "no public address"),
-        ("https://[::ffff:10.0.0.1]/", "no public address"),
-        ("https://169.254.169.254/latest/meta-data", "no public address"),
+        ("https://127.0.0.1/", "not a public address"),
+        ("https://[::1]/", "not a public address"),
+        ("https://[::ffff:10.0.0.1]/", "not a public address"),
+        ("https://169.254.169.254/latest/meta-data", "not a public address"),
         ("https://example.org/" + "x" * 500, "500"),
     ],
 )
@@ -159,7 +159,7 @@ def test_the_connection_goes_to_the_address_that_was_checked(receiver, monkeypat
 
 
 def test_loopback_is_refused_unless_it_is_allowed(receiver):
-    assert "no public address" in post(receiver.url, b"{}", {}, OPEN).fault
+    assert "not a public address" in post(receiver.url, b"{}", {}, OPEN).fault
     assert receiver.calls == []
     assert post(receiver.url, b"{}", {}, HOME).taken
 

@@ -62,7 +62,7 @@ def test_a_form_keeps_what_was_typed_and_says_what_is_wrong(personas, lead):
 
     assert answer.status_code == 422
     page = answer.content.decode()
-    assert "192.168.0.1 is no public address" in page
+    assert "192.168.0.1 is not a public address" in page
     assert 'value="https://192.168.0.1/x"' in page
 
 
@@ -224,7 +224,7 @@ def test_ones_own_webhook_shows_its_secret_once_and_can_be_removed(personas):
     assert "whs_" not in moved.content.decode()
     assert "hooks.example.org/other" in moved.content.decode()
     bad = client.post("/notifications/webhook/", {"url": "https://10.0.0.1/"})
-    assert "no public address" in bad.content.decode()
+    assert "not a public address" in bad.content.decode()
 
     client.post("/notifications/webhook/", {"remove": "1", "url": ""})
     assert Webhook.objects.filter(removed_at__isnull=True).count() == 0

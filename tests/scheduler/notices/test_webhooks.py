@@ -531,4 +531,4 @@ def test_a_private_address_that_a_name_has_got_since_is_refused_when_it_is_sent(
 
     deliveries_turn(clock=Clock(), rng=random.Random(1))
 
-    assert "169.254.169.254 is no public address" in Delivery.objects.get().fault
+    assert "169.254.169.254 is not a public address" in Delivery.objects.get().fault
