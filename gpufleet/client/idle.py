@@ -70,6 +70,7 @@ def _lines(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 def _shown(told: dict[str, Any]) -> list[str]:
     return [
-        f"{told['id']} of {told['job']} ({plain(told['job_name'])}), {plain(told['quota'])}: {gpus_told(told['idle_milli'], 'idle')}, {told['stage']}.",
+        f"{told['id']} of {told['job']} ({plain(told['job_name'])}), {plain(told['quota'])}: "
+        f"{gpus_told(told['idle_milli'], 'idle')}, {told['stage']}.",
         *(f"  {step['at']}  {plain(step['text'])} ({plain(step['by'])})" for step in told["steps"]),
     ]
