@@ -22,6 +22,8 @@ class TelemetryFrame(models.Model):
     memory_used = models.BinaryField()
     power_watts = models.BinaryField(help_text="uint16, 65535: no reading.")
     temperature_c = models.BinaryField()
+    tensor_active = models.BinaryField(default=b"", help_text="Empty where the source has no such counter; likewise `dram_active`.")
+    dram_active = models.BinaryField(default=b"")
 
     class Meta:
         db_table = "telemetry_frame"
@@ -31,24 +33,79 @@ class TelemetryFrame(models.Model):
 
 
 class TelemetryMinute(models.Model):
-    """What the frames of one minute add up to, per GPU of a cluster; the roll-ups are made from it. Kept for half an hour."""
+    """What the frames of one minute add up to, per GPU of a cluster: the finest grain of the store, and what coarser roll-ups are made from.
+
+    A measure that no frame of the minute has is empty bytes.
+    """
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="minutes")
     at = MomentField(help_text="Where the minute begins.")
     frames = models.PositiveSmallIntegerField()
-    gpu_ids = models.BinaryField(help_text="As in a frame.")
+    is_rolled = models.BooleanField(default=False, help_text="Everything made from it has all of its frames.")
+    looks = models.BinaryField(
+        default=b"", help_text="uint16: the milliseconds of the minute at which its frames were read, so that none counts twice."
+    )
+    gpu_ids = models.BinaryField(help_text="Primary keys of the GPUs: differences of uint32, compressed.")
     sm_sum = models.BinaryField(help_text="uint16: percent added up.")
     sm_read = models.BinaryField(help_text="uint8: how many frames had a reading.")
     memory_sum = models.BinaryField()
     memory_read = models.BinaryField()
+    tensor_sum = models.BinaryField(default=b"")
+    tensor_read = models.BinaryField(default=b"")
+    dram_sum = models.BinaryField(default=b"")
+    dram_read = models.BinaryField(default=b"")
+    power_sum = models.BinaryField(default=b"", help_text="uint32: watts added up.")
+    power_read = models.BinaryField(default=b"")
 
     class Meta:
         db_table = "telemetry_minute"
         constraints = [models.UniqueConstraint(fields=["cluster", "at"], name="telemetry_minute_once")]
-        indexes = [models.Index(fields=["at"], name="telemetry_minute_at")]
+        indexes = [
+            models.Index(fields=["at"], name="telemetry_minute_at"),
+            models.Index(fields=["at"], condition=models.Q(is_rolled=False), name="telemetry_minute_open"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.frames} frames of {self.cluster_id} at {self.at:%H:%M}"
+
+
+class GpuRollup(models.Model):
+    """A quarter of an hour or an hour of every GPU of a cluster, from `at` on. Each measure is the mean of the minutes that have a reading."""
+
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="rollups")
+    span = models.PositiveSmallIntegerField(help_text="Seconds: 900 or 3600.")
+    at = MomentField()
+    gpu_ids = models.BinaryField(help_text="As in a minute.")
+    minutes = models.BinaryField(help_text="uint8: how many minutes have a reading of SM activity.")
+    sm = models.BinaryField(help_text="uint16: hundredths of a percent, 65535: no reading. Likewise memory, tensor and dram.")
+    memory = models.BinaryField()
+    tensor = models.BinaryField(default=b"")
+    dram = models.BinaryField(default=b"")
+    power = models.BinaryField(default=b"", help_text="uint16: watts, 65535: no reading.")
+
+    class Meta:
+        db_table = "gpu_rollup"
+        constraints = [models.UniqueConstraint(fields=["cluster", "span", "at"], name="gpu_rollup_once")]
+        indexes = [models.Index(fields=["span", "at"], name="gpu_rollup_at")]
+
+    def __str__(self) -> str:
+        return f"{self.span} s of {self.cluster_id} from {self.at:%Y-%m-%d %H:%M}"
+
+
+class JobRollup(models.Model):
+    """A minute, a quarter of an hour or an hour of all jobs that held GPUs, from `at` on, in milli-GPU x milliseconds, so that sums are exact."""
+
+    span = models.PositiveSmallIntegerField(help_text="Seconds: 60, 900 or 3600.")
+    at = MomentField()
+    job_ids = models.BinaryField(help_text="Primary keys of the jobs, ascending: differences of uint32, compressed.")
+    sums = models.BinaryField(help_text="Compressed uint64: held, then computing, then held without a reading, each in the order of the jobs.")
+
+    class Meta:
+        db_table = "job_rollup"
+        constraints = [models.UniqueConstraint(fields=["span", "at"], name="job_rollup_once")]
+
+    def __str__(self) -> str:
+        return f"{self.span} s of jobs from {self.at:%Y-%m-%d %H:%M}"
 
 
 class NodeSample(models.Model):

@@ -5,20 +5,18 @@ A minute without a reading is NaN. A GPU whose source is stale is not `fresh`, a
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dashboards.models import TelemetryFrame, TelemetryMinute
+from dashboards.models import TelemetryFrame
 from dashboards.selectors import FRESH
-from dashboards.telemetry.frames import MINUTE, minute_of, sums_of
+from dashboards.telemetry.frames import ACTIVITY, MINUTE, SETTLE, minute_of, minutes_between, sums_of
 
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
 Mask = NDArray[np.bool_]
-# The newest minute may still be written to.
-SETTLED = timedelta(seconds=4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +46,15 @@ class Window:
 
 
 def activity_window(*, minutes: int, now: datetime) -> Window:
-    """The last whole minutes of every GPU that some source reads. Two queries."""
-    end = minute_of(now - SETTLED)
+    """The last whole minutes, at most two days of them, of every GPU that some source reads. Two queries."""
+    end = minute_of(now - SETTLE)
     start = end - MINUTE * minutes
     newest = dict(TelemetryFrame.objects.values_list("cluster_id", "at"))
-    rows = list(TelemetryMinute.objects.filter(at__gte=start, at__lt=end).order_by("cluster_id", "at"))
+    rows = list(minutes_between(start, end))
     if not rows:
         empty = np.zeros((0, minutes))
         return Window(np.zeros(0, np.int64), np.zeros(0, np.bool_), empty, empty)
-    parts = [(row, sums_of(row)) for row in rows]
+    parts = [(row, sums_of(row, ACTIVITY)) for row in rows]
     gpus = np.unique(np.concatenate([sums.gpus for _, sums in parts])).astype(np.int64)
     sm, memory = np.full((len(gpus), minutes), np.nan), np.full((len(gpus), minutes), np.nan)
     fresh = np.zeros(len(gpus), np.bool_)

@@ -29,7 +29,12 @@ class Kind:
 
 KINDS: tuple[Kind, ...] = (
     Kind("core.Change", timedelta(minutes=10), "at", "Only browsers that were just connected read it; others take a fresh snapshot."),
-    Kind("dashboards.TelemetryMinute", timedelta(minutes=30), "at", "The roll-ups are made from it within a quarter of an hour."),
+    Kind("dashboards.TelemetryMinute", timedelta(hours=48), "at", "Rules look back at most two days; coarser roll-ups are made from it."),
+    Kind("dashboards.GpuRollup", timedelta(days=30), "at", "A month in quarters of an hour.", {"span": 900}),
+    Kind("dashboards.GpuRollup", timedelta(days=400), "at", "A year in hours can be compared with the year before.", {"span": 3600}),
+    Kind("dashboards.JobRollup", timedelta(hours=48), "at", "As for telemetry minutes.", {"span": 60}),
+    Kind("dashboards.JobRollup", timedelta(days=30), "at", "A month in quarters of an hour.", {"span": 900}),
+    Kind("dashboards.JobRollup", timedelta(days=400), "at", "A year in hours can be compared with the year before.", {"span": 3600}),
     Kind("dashboards.NodeSample", timedelta(days=14), "at", "Long enough to look back at a fortnight's incidents."),
     Kind("dashboards.FleetSample", timedelta(days=400), "at", "A year can be compared with the year before."),
     Kind("dashboards.ActivityEntry", timedelta(days=90), "at", "A quarter: what happened; episodes, incidents and alerts have their own rows."),

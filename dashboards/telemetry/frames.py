@@ -1,18 +1,24 @@
 """Frames: the newest reading of every GPU of a cluster, one row a cluster, written every few seconds by whatever source there is."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 import numpy as np
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 from numpy.typing import NDArray
 
 from dashboards.models import NO_READING, TelemetryFrame, TelemetryMinute
-from gpufleet.core.times import whole_millis
+from dashboards.telemetry.packing import ids_packed, ids_read
+from gpufleet.core.times import millis, whole_millis
 
 NO_POWER = 65_535
 SET_BACK = timedelta(minutes=2)
+# A reading that comes later than this is not counted any more. It is less than what a round of roll-ups looks back on.
+LATE = timedelta(minutes=10)
+# The last frames of a minute may still be on their way when it ends.
+SETTLE = timedelta(seconds=4)
 MOST_FRAMES = 255  # a minute's counters are bytes; a source faster than four a second gains nothing
 
 Ids = NDArray[np.uint32]
@@ -21,41 +27,68 @@ Percent = NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """One reading, as columns in the order of `gpus`. Percent and degrees are bytes with 255 for "no reading", watts have 65535."""
+    """One reading, as columns in the order of `gpus`. Percent and degrees are bytes with 255 for "no reading", watts have 65535.
+
+    `tensor_active` and `dram_active` are empty where the source has no such counters.
+    """
 
     gpus: Ids
     sm_active: Percent
     memory_used: Percent
     power_watts: NDArray[np.uint16]
     temperature_c: Percent
+    tensor_active: Percent = field(default_factory=lambda: np.zeros(0, np.uint8))
+    dram_active: Percent = field(default_factory=lambda: np.zeros(0, np.uint8))
 
     def __post_init__(self) -> None:
         sizes = {len(column) for column in (self.gpus, self.sm_active, self.memory_used, self.power_watts, self.temperature_c)}
         assert len(sizes) == 1, "every column of a frame has one value a GPU"
+        assert {len(self.tensor_active), len(self.dram_active)} <= {0, len(self.gpus)}, "a column that is not there is empty"
+
+
+Sum = tuple[NDArray[np.uint32], NDArray[np.uint32]]
+
+# The measures of a minute: how sums lie in its row. All but power are percent.
+MEASURES: Mapping[str, str] = {"sm": "<u2", "memory": "<u2", "tensor": "<u2", "dram": "<u2", "power": "<u4"}
 
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """What the frames of a period add up to, per GPU."""
+    """What the frames of a period add up to, per GPU: for each measure that was read, the sum and how many readings it has."""
 
     gpus: Ids
     frames: int
-    sm_sum: NDArray[np.uint32]
-    sm_read: NDArray[np.uint32]
-    memory_sum: NDArray[np.uint32]
-    memory_read: NDArray[np.uint32]
+    measures: Mapping[str, Sum]
+
+    @property
+    def sm_sum(self) -> NDArray[np.uint32]:
+        return self.measures["sm"][0]
+
+    @property
+    def sm_read(self) -> NDArray[np.uint32]:
+        return self.measures["sm"][1]
+
+    @property
+    def memory_sum(self) -> NDArray[np.uint32]:
+        return self.measures["memory"][0]
+
+    @property
+    def memory_read(self) -> NDArray[np.uint32]:
+        return self.measures["memory"][1]
 
 
 def minute_of(moment: datetime) -> datetime:
     return moment.replace(second=0, microsecond=0)
 
 
-def frame_write(*, cluster_id: int, at: datetime, source: str, columns: Columns) -> bool:
-    """Make this the newest frame of the cluster and add it to its minute. A frame that is not newer than the last changes nothing.
+def frame_write(*, cluster_id: int, at: datetime, source: str, columns: Columns, now: datetime | None = None) -> bool:
+    """Make this the newest frame of the cluster and add it to its minute. Returns whether it is the newest.
 
-    A last frame from the far future is no reason to wait for it: its clock has been set right since.
+    A frame that comes late counts in its own minute, once however often it comes. A last frame from the far future of `now` (without it: of `at`)
+    is no reason to wait for it: its clock has been set right since.
     """
     at = whole_millis(at)
+    clock = whole_millis(now) if now is not None else at
     values = {
         "at": at,
         "source": source,
@@ -64,11 +97,16 @@ def frame_write(*, cluster_id: int, at: datetime, source: str, columns: Columns)
         "memory_used": columns.memory_used.tobytes(),
         "power_watts": columns.power_watts.astype("<u2").tobytes(),
         "temperature_c": columns.temperature_c.tobytes(),
+        "tensor_active": columns.tensor_active.tobytes(),
+        "dram_active": columns.dram_active.tobytes(),
     }
     with transaction.atomic():
         # The frame's row is also the lock under which the minute is added to.
-        if not TelemetryFrame.objects.filter(Q(at__lt=at) | Q(at__gt=at + SET_BACK), cluster_id=cluster_id).update(**values):
-            if TelemetryFrame.objects.filter(cluster_id=cluster_id).exists():
+        if not TelemetryFrame.objects.filter(Q(at__lt=at) | Q(at__gt=clock + SET_BACK), cluster_id=cluster_id).update(**values):
+            newest = TelemetryFrame.objects.select_for_update().filter(cluster_id=cluster_id).values_list("at", flat=True).first()
+            if newest is not None:
+                if newest - at < LATE:
+                    _add_to_minute(cluster_id, at, columns)
                 return False
             TelemetryFrame.objects.create(cluster_id=cluster_id, **values)
         _add_to_minute(cluster_id, at, columns)
@@ -76,50 +114,52 @@ def frame_write(*, cluster_id: int, at: datetime, source: str, columns: Columns)
 
 
 def _add_to_minute(cluster_id: int, at: datetime, columns: Columns) -> None:
-    sums = sums_of_frame(columns)
-    row = TelemetryMinute.objects.filter(cluster_id=cluster_id, at=minute_of(at)).first()
+    minute, sums = minute_of(at), sums_of_frame(columns)
+    look = np.array([(millis(at) - millis(minute))], "<u2").tobytes()
+    row = TelemetryMinute.objects.filter(cluster_id=cluster_id, at=minute).first()
     if row is None:
-        TelemetryMinute.objects.create(cluster_id=cluster_id, at=minute_of(at), **_packed(sums))
-    elif row.frames < MOST_FRAMES:
-        TelemetryMinute.objects.filter(pk=row.pk).update(**_packed(added([sums_of(row), sums])))
+        TelemetryMinute.objects.create(cluster_id=cluster_id, at=minute, looks=look, **minute_values(sums))
+        return
+    looks = bytes(row.looks)
+    if row.frames < MOST_FRAMES and look not in (looks[place : place + 2] for place in range(0, len(looks), 2)):
+        values = minute_values(added([sums_of(row), sums]))
+        TelemetryMinute.objects.filter(pk=row.pk).update(is_rolled=False, looks=looks + look, **values)
 
 
 def sums_of_frame(columns: Columns) -> Sums:
     """One frame as the sums of a period."""
-    return Sums(
-        gpus=columns.gpus,
-        frames=1,
-        sm_sum=_readings(columns.sm_active),
-        sm_read=(columns.sm_active != NO_READING).astype(np.uint32),
-        memory_sum=_readings(columns.memory_used),
-        memory_read=(columns.memory_used != NO_READING).astype(np.uint32),
-    )
-
-
-def _readings(column: Percent) -> NDArray[np.uint32]:
-    return np.where(column == NO_READING, 0, column).astype(np.uint32)
-
-
-def _packed(sums: Sums) -> dict[str, object]:
-    return {
-        "frames": sums.frames,
-        "gpu_ids": sums.gpus.astype("<u4").tobytes(),
-        "sm_sum": sums.sm_sum.astype("<u2").tobytes(),
-        "sm_read": sums.sm_read.astype(np.uint8).tobytes(),
-        "memory_sum": sums.memory_sum.astype("<u2").tobytes(),
-        "memory_read": sums.memory_read.astype(np.uint8).tobytes(),
+    read = {
+        "sm": (columns.sm_active, NO_READING),
+        "memory": (columns.memory_used, NO_READING),
+        "tensor": (columns.tensor_active, NO_READING),
+        "dram": (columns.dram_active, NO_READING),
+        "power": (columns.power_watts, NO_POWER),
     }
+    measures = {name: _readings(column, nothing) for name, (column, nothing) in read.items() if len(column) == len(columns.gpus)}
+    return Sums(gpus=columns.gpus, frames=1, measures=measures)
 
 
-def sums_of(row: TelemetryMinute) -> Sums:
-    return Sums(
-        gpus=np.frombuffer(row.gpu_ids, "<u4"),
-        frames=row.frames,
-        sm_sum=np.frombuffer(row.sm_sum, "<u2").astype(np.uint32),
-        sm_read=np.frombuffer(row.sm_read, np.uint8).astype(np.uint32),
-        memory_sum=np.frombuffer(row.memory_sum, "<u2").astype(np.uint32),
-        memory_read=np.frombuffer(row.memory_read, np.uint8).astype(np.uint32),
-    )
+def _readings(column: NDArray[np.uint8] | NDArray[np.uint16], nothing: int) -> Sum:
+    return np.where(column == nothing, 0, column).astype(np.uint32), (column != nothing).astype(np.uint32)
+
+
+def minute_values(sums: Sums) -> dict[str, object]:
+    """The columns of a minute's row."""
+    values: dict[str, object] = {"frames": sums.frames, "gpu_ids": ids_packed(sums.gpus)}
+    for name, (total, count) in sums.measures.items():
+        values |= {f"{name}_sum": total.astype(MEASURES[name]).tobytes(), f"{name}_read": count.astype(np.uint8).tobytes()}
+    return values
+
+
+def sums_of(row: TelemetryMinute, names: Iterable[str] = MEASURES) -> Sums:
+    """A minute's row as sums, of these measures."""
+    gpus = ids_read(row.gpu_ids)
+    measures = {}
+    for name in names:
+        total = np.frombuffer(getattr(row, f"{name}_sum"), MEASURES[name]).astype(np.uint32)
+        if len(total) == len(gpus):
+            measures[name] = total, np.frombuffer(getattr(row, f"{name}_read"), np.uint8).astype(np.uint32)
+    return Sums(gpus=gpus, frames=row.frames, measures=measures)
 
 
 def added(parts: list[Sums]) -> Sums:
@@ -130,11 +170,23 @@ def added(parts: list[Sums]) -> Sums:
     else:
         gpus = np.unique(np.concatenate([part.gpus for part in parts]))
         places = [np.searchsorted(gpus, part.gpus) for part in parts]  # type: ignore[misc]
-    columns = {name: np.zeros(len(gpus), np.uint32) for name in ("sm_sum", "sm_read", "memory_sum", "memory_read")}
+    names = [name for name in MEASURES if any(name in part.measures for part in parts)]
+    measures = {name: (np.zeros(len(gpus), np.uint32), np.zeros(len(gpus), np.uint32)) for name in names}
     for part, place in zip(parts, places, strict=True):
-        for name, column in columns.items():
-            column[place] += getattr(part, name)
-    return Sums(gpus=gpus.astype(np.uint32), frames=sum(part.frames for part in parts), **columns)
+        for name, (total, count) in part.measures.items():
+            measures[name][0][place] += total
+            measures[name][1][place] += count
+    return Sums(gpus=gpus.astype(np.uint32), frames=sum(part.frames for part in parts), measures=measures)
+
+
+ACTIVITY = ("sm", "memory")
+
+
+def minutes_between(start: datetime, end: datetime) -> QuerySet[TelemetryMinute]:
+    """The minutes of every cluster that begin in [start, end), with what rules over activity read of them."""
+    columns = [f"{name}_{part}" for name in ACTIVITY for part in ("sum", "read")]
+    rows = TelemetryMinute.objects.filter(at__gte=start, at__lt=end).only("cluster_id", "at", "frames", "gpu_ids", *columns)
+    return rows.order_by("cluster_id", "at")
 
 
 def sums_between(start: datetime, end: datetime) -> list[Sums]:
@@ -142,8 +194,8 @@ def sums_between(start: datetime, end: datetime) -> list[Sums]:
     assert minute_of(start) == start
     assert minute_of(end) == end
     by_cluster: dict[int, list[Sums]] = {}
-    for row in TelemetryMinute.objects.filter(at__gte=start, at__lt=end).order_by("cluster_id", "at"):
-        by_cluster.setdefault(row.cluster_id, []).append(sums_of(row))
+    for row in minutes_between(start, end):
+        by_cluster.setdefault(row.cluster_id, []).append(sums_of(row, ACTIVITY))
     return [added(parts) for parts in by_cluster.values()]
 
 

@@ -4,25 +4,24 @@ A GPU without a reading counts as unread, never as idle. Handed-out GPUs are wei
 say for the same hours.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import numpy as np
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 from numpy.typing import NDArray
 
-from dashboards.models import NO_READING, FleetSample, NodeSample
-from dashboards.telemetry.frames import MINUTE, Sums, minute_of, sums_between
+from dashboards.models import NO_READING, FleetSample, NodeSample, TelemetryMinute
+from dashboards.telemetry.frames import MINUTE, SETTLE, Sums, minute_of, sums_between
+from dashboards.telemetry.spans import JobSums, jobs_write, spans_roll
 from gpufleet.core.live.feed import feed_publish
 from gpufleet.core.times import millis
 from scheduler.models import IN_SERVICE, Gpu, Placement
 
 SLOT = timedelta(minutes=5)
 LOOK_BACK = timedelta(minutes=15)
-# The last frames of a minute may still be on their way when it ends.
-SETTLE = timedelta(seconds=4)
 
 FOREVER = 1 << 52
 
@@ -61,6 +60,16 @@ def gpus_of(keys: Whole, nodes: Whole, types: NDArray[np.str_], in_service: NDAr
 
 
 @dataclass(frozen=True, slots=True)
+class Holds:
+    """Placements as columns; times in milliseconds, `FOREVER` where one is open."""
+
+    gpus: Whole
+    milli: Whole
+    since: Whole
+    until: Whole
+
+
+@dataclass(frozen=True, slots=True)
 class Use:
     """Per GPU over a period: milli-GPU x milliseconds handed out, and what the frames add up to."""
 
@@ -72,32 +81,75 @@ class Use:
 
 
 def telemetry_rollup(*, now: datetime) -> int:
-    """Write every sample that is due and not there yet, of the last quarter of an hour. Doubled or late calls are harmless."""
+    """Write every sample that is due and not there yet, of the last quarter of an hour, and again those to whose minutes frames came late.
+
+    Doubled or late calls are harmless. What a stopped console left undone is made up for from the minutes that are kept.
+    """
     last = minute_of(now - SETTLE)
     first = minute_of(now - LOOK_BACK)
     minutes = [first + MINUTE * step for step in range((last - first) // MINUTE)]
     seen = set(FleetSample.objects.filter(at__gte=first).values_list("at", flat=True))
-    wanted = [minute for minute in minutes if minute not in seen]
-    if not wanted:
+    unrolled = list(TelemetryMinute.objects.filter(is_rolled=False, at__lt=last).order_by("at", "pk").values_list("pk", "at", "frames"))
+    late = {at for _, at, _ in unrolled}
+    wanted = sorted({minute for minute in minutes if minute not in seen} | late)
+    if not wanted and not unrolled:
         return 0
     gpus = gpus_now()
     if not len(gpus.keys):
         return 0
     # Added up first, as SQLite's other writers wait for the end of a transaction: after a start there are fifteen minutes to add up.
     of_fleet = [sample for minute in wanted for sample in fleet_samples(gpus, use_between(gpus, minute, minute + MINUTE), at=minute)]
-    of_nodes = _node_samples_due(gpus, minutes)
+    of_nodes = _node_samples_due(gpus, minutes, late)
+    of_jobs = {minute: jobs_between(gpus, minute, minute + MINUTE) for minute in wanted}
     with transaction.atomic():
-        FleetSample.objects.bulk_create(of_fleet, ignore_conflicts=True)
-        NodeSample.objects.bulk_create(of_nodes, ignore_conflicts=True)
+        FleetSample.objects.bulk_create(of_fleet, update_conflicts=True, unique_fields=["at", "gpu_type"], update_fields=FLEET_FIGURES)
+        NodeSample.objects.bulk_create(of_nodes, update_conflicts=True, unique_fields=["node", "at"], update_fields=NODE_FIGURES)
+        jobs_write(60, of_jobs)
+        for key, _, frames in unrolled:
+            # One that was added to meanwhile has its turn next time.
+            TelemetryMinute.objects.filter(pk=key, frames=frames).update(is_rolled=True)
         feed_publish(changes={"overview": [{"id": 1}]})
+    spans_roll(late=late, now=now)
     return len(wanted)
 
 
-def _node_samples_due(gpus: Gpus, minutes: Sequence[datetime]) -> list[NodeSample]:
+FLEET_FIGURES = ["capacity_milli", "healthy_milli", "allocated_milli", "active_milli", "unread_milli"]
+NODE_FIGURES = ["sm_active", "memory_used", "allocated"]
+
+
+def _node_samples_due(gpus: Gpus, minutes: Sequence[datetime], late: Collection[datetime]) -> list[NodeSample]:
     slots = [minute for minute in minutes if minute.minute % 5 == 0 and minute + SLOT <= minutes[-1] + MINUTE]
     there = set(NodeSample.objects.filter(at__in=slots).order_by().values_list("at", flat=True).distinct())
-    due = [slot for slot in slots if slot not in there]
+    again = {minute - timedelta(minutes=minute.minute % 5) for minute in late}
+    due = [slot for slot in slots if slot not in there or slot in again]
     return [sample for slot in due for sample in node_samples(gpus, use_between(gpus, slot, slot + SLOT), at=slot, period=SLOT)]
+
+
+def jobs_between(gpus: Gpus, start: datetime, end: datetime) -> JobSums:
+    """What each job held in [start, end), and how much of it computed."""
+    rows = holds_between(start, end).values_list("gpu_id", "gpu_milli", "since", "until", "job_id")
+    columns = [(gpu, milli, millis(since), millis(until) if until else FOREVER, job) for gpu, milli, since, until, job in rows]
+    *holds, jobs = np.array(columns, np.int64).reshape(-1, 5).T
+    return job_sums(gpus, Holds(*holds), jobs, sums_between(start, end), start, end)
+
+
+def job_sums(gpus: Gpus, holds: Holds, jobs: Whole, sums: Sequence[Sums], start: datetime, end: datetime) -> JobSums:
+    """`jobs` says whose each hold is. Jobs that share a GPU compute in proportion to what they hold of it."""
+    use = use_of(gpus, held_milli_millis(gpus, holds, start, end), sums)
+    place = _rows(gpus, holds.gpus)
+    held = np.maximum(0, np.minimum(holds.until, millis(end)) - np.maximum(holds.since, millis(start))) * holds.milli
+    counts = (place >= 0) & (held > 0)
+    place, held = place[counts], held[counts]
+    keys, number = np.unique(jobs[counts], return_inverse=True)
+    read = use.sm_read > 0
+    active = np.where(read, use.sm_sum * 10 * (millis(end) - millis(start)) // np.maximum(use.sm_read, 1), 0)
+    whole = use.held_milli_millis
+    computing = held * (np.minimum(active, whole)[place] / np.maximum(whole, 1)[place])
+    found = np.zeros((3, len(keys)), np.int64)
+    np.add.at(found[0], number, held)
+    np.add.at(found[1], number, np.minimum(computing.astype(np.int64), held))
+    np.add.at(found[2], number, np.where(read[place], 0, held))
+    return JobSums(keys.astype(np.uint32), *found)
 
 
 def use_between(gpus: Gpus, start: datetime, end: datetime) -> Use:
@@ -120,21 +172,13 @@ def _rows(gpus: Gpus, keys: Whole) -> Whole:
     return np.where(keys < len(gpus.place), gpus.place[np.minimum(keys, len(gpus.place) - 1)], -1)
 
 
-@dataclass(frozen=True, slots=True)
-class Holds:
-    """Placements as columns; times in milliseconds, `FOREVER` where one is open."""
-
-    gpus: Whole
-    milli: Whole
-    since: Whole
-    until: Whole
+def holds_between(start: datetime, end: datetime) -> QuerySet[Placement]:
+    return Placement.objects.filter(Q(until__isnull=True) | Q(until__gt=start), since__lt=end, gpu__isnull=False)
 
 
 def held_between(gpus: Gpus, start: datetime, end: datetime) -> Whole:
     """Milli-GPU x milliseconds that every GPU was handed out in [start, end)."""
-    rows = Placement.objects.filter(Q(until__isnull=True) | Q(until__gt=start), since__lt=end, gpu__isnull=False).values_list(
-        "gpu_id", "gpu_milli", "since", "until"
-    )
+    rows = holds_between(start, end).values_list("gpu_id", "gpu_milli", "since", "until")
     columns = [(gpu, milli, millis(since), millis(until) if until else FOREVER) for gpu, milli, since, until in rows]
     return held_milli_millis(gpus, Holds(*np.array(columns, np.int64).reshape(-1, 4).T), start, end)
 

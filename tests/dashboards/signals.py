@@ -7,6 +7,7 @@ import numpy as np
 
 from dashboards.models import NO_READING, TelemetryMinute
 from dashboards.telemetry.frames import MINUTE, minute_of
+from dashboards.telemetry.packing import ids_packed
 from scheduler.models import Gpu
 from tests.dashboards.worlds import readings
 
@@ -23,7 +24,7 @@ def watched(percents: Mapping[Gpu, Sequence[int | None] | int | None], *, until:
     for cluster, rows in clusters.items():
         rows.sort()
         length = max(len(series) for _, series in rows)
-        keys = np.array([key for key, _ in rows], "<u4").tobytes()
+        keys = ids_packed(np.array([key for key, _ in rows], np.uint32))
         for step in range(length):
             now = [series[step - length] if step - length >= -len(series) else None for _, series in rows]
             read = np.array([0 if value is None else FRAMES for value in now], np.uint8)

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dashboards.models import FleetSample, NodeSample
-from dashboards.telemetry.frames import MINUTE, Sums, frame_write, minute_of, sums_of_frame
-from dashboards.telemetry.rollups import FOREVER, SLOT, Gpus, Holds, fleet_samples, gpus_of, held_milli_millis, node_samples, use_of
+from dashboards.models import FleetSample, NodeSample, TelemetryMinute
+from dashboards.telemetry.frames import MINUTE, Sums, frame_write, minute_of, minute_values, sums_of_frame
+from dashboards.telemetry.rollups import FOREVER, SLOT, Gpus, Holds, fleet_samples, gpus_of, held_milli_millis, job_sums, node_samples, use_of
+from dashboards.telemetry.spans import JobSums, jobs_write, spans_roll
 from gpufleet.core.audit import SYSTEM
 from gpufleet.core.bulk import rows_insert
 from gpufleet.core.ids import public_numbers
@@ -165,26 +166,36 @@ class Sampler:
         self.world, self.past, self.start = world, past, start
         self.layouts = layouts_of(world.hardware)
         self.sums: dict[datetime, list[Sums]] = {}
+        self.clusters: list[int] = []
         self.in_service: dict[datetime, NDArray[np.bool_]] = {}
         self.machines = sorted(world.hardware.machines.values(), key=lambda machine: machine.key)
 
     def look(self, moment: datetime) -> None:
         minute = minute_of(moment)
-        found = readings(held_by(self.world), self.world.hardware, self.layouts, moment=millis(moment)).values()
-        self.sums[minute] = [sums_of_frame(columns) for columns in found]
+        found = readings(held_by(self.world), self.world.hardware, self.layouts, moment=millis(moment))
+        self.clusters = list(found)
+        self.sums[minute] = [sums_of_frame(columns) for columns in found.values()]
         self.in_service[minute] = np.array(
             [machine.health in IN_SERVICE and gpu in machine.usable for machine in self.machines for gpu in machine.gpus], np.bool_
         )
 
     def write(self, now: datetime) -> None:
-        gpus, holds = self._gpus(), self._holds()
+        gpus, (holds, jobs) = self._gpus(), self._holds()
         fleet: list[FleetSample] = []
+        minutes: list[TelemetryMinute] = []
+        of_jobs: dict[datetime, JobSums] = {}
         slots: dict[datetime, list[Sums]] = {}
         for minute in sorted(minute for minute in self.sums if self.start <= minute <= now - MINUTE):
             sums = self.sums[minute]
             use = use_of(gpus, held_milli_millis(gpus, holds, minute, minute + MINUTE), sums)
             fleet.extend(fleet_samples(replace(gpus, in_service=self.in_service[minute]), use, at=minute))
             slots.setdefault(minute - timedelta(minutes=minute.minute % 5), []).extend(sums)
+            for cluster, part in zip(self.clusters, sums, strict=True):
+                minutes.append(TelemetryMinute(cluster_id=cluster, at=minute, is_rolled=True, **minute_values(part)))
+            of_jobs[minute] = job_sums(gpus, holds, jobs, sums, minute, minute + MINUTE)
+        TelemetryMinute.objects.bulk_create(minutes, batch_size=BATCH)
+        jobs_write(60, of_jobs)
+        spans_roll(late=(), now=now)
         FleetSample.objects.bulk_create(fleet, batch_size=BATCH)
         for slot, parts in slots.items():
             if self.start <= slot <= now - SLOT:
@@ -196,9 +207,12 @@ class Sampler:
         keys = np.array([row[0] for row in rows], np.int64)
         return gpus_of(keys, np.array([row[1] for row in rows], np.int64), np.array([row[2] for row in rows], np.str_), np.ones(len(keys), np.bool_))
 
-    def _holds(self) -> Holds:
-        rows = [(seat.gpu, seat.milli, run.started, run.ended or FOREVER) for run in self.past.runs for seat in run.seats]
-        return Holds(*(np.array(column, np.int64) for column in zip(*rows, strict=True)))
+    def _holds(self) -> tuple[Holds, NDArray[np.int64]]:
+        """What was held, and by which job: jobs get their keys in this order."""
+        first = next_key(Job)
+        rows = [(seat.gpu, seat.milli, run.started, run.ended or FOREVER, first + run.job) for run in self.past.runs for seat in run.seats]
+        *holds, jobs = np.array(rows, np.int64).reshape(-1, 5).T
+        return Holds(*holds), jobs
 
 
 def _write_jobs(past: Past, world: World, *, seed: int, now: datetime) -> None:

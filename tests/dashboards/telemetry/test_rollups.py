@@ -78,14 +78,14 @@ def test_hardware_out_of_service_is_capacity_but_not_healthy() -> None:
     assert (sample().capacity_milli, sample().healthy_milli) == (4000, 2000)
 
 
-def test_an_older_frame_changes_nothing() -> None:
+def test_an_older_frame_never_becomes_the_newest_and_counts_once() -> None:
     node = builders.node(gpus=1)
     frame(node.cluster, NOON + timedelta(seconds=5), 90)
 
-    for late in (NOON + timedelta(seconds=5), NOON):
+    for late in (NOON + timedelta(seconds=5), NOON, NOON):
         assert not frame(node.cluster, late, 10)
     assert bytes(TelemetryFrame.objects.get().sm_active) == b"\x5a"
-    assert TelemetryMinute.objects.get().frames == 1
+    assert TelemetryMinute.objects.get().frames == 2
 
 
 def test_a_doubled_or_late_call_writes_nothing_twice() -> None:

@@ -1,0 +1,200 @@
+"""The store's coarser grains: a quarter of an hour and an hour of every GPU and every job, made from minutes.
+
+A span is made when its last minute is over, and made again when a frame came late to one of its minutes. It is one row a cluster (of GPUs) or one row
+(of jobs), so a fleet of 4,000 GPUs writes a few rows a quarter of an hour. docs/operate/telemetry.md says how large that gets.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+from django.db import transaction
+from numpy.typing import NDArray
+
+from dashboards.models import GpuRollup, JobRollup, TelemetryMinute
+from dashboards.telemetry.frames import MEASURES, SETTLE, Sums, sums_of
+from dashboards.telemetry.packing import ids_packed, ids_read, sums_packed, sums_read
+
+QUARTER, HOUR = 900, 3600
+SPANS = (QUARTER, HOUR)
+# So long minutes are kept: coarser spans can be made, and made again, from them.
+MINUTES_KEPT = timedelta(hours=48)
+UNREAD = 65_535
+
+Ids = NDArray[np.uint32]
+Whole = NDArray[np.int64]
+
+
+def span_begin(moment: datetime, span: int) -> datetime:
+    return datetime.fromtimestamp(int(moment.timestamp()) // span * span, UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class JobSums:
+    """What jobs held in a period, in milli-GPU x milliseconds; `unread` is the part of `held` on GPUs without a reading."""
+
+    jobs: Ids
+    held: Whole
+    computing: Whole
+    unread: Whole
+
+
+def spans_roll(*, late: Collection[datetime], now: datetime) -> int:
+    """Write every span that is over and not there yet, and again those that `late` minutes lie in. Returns how many were written."""
+    last = now - SETTLE
+    first = last - MINUTES_KEPT
+    of_jobs = set(JobRollup.objects.filter(span__in=SPANS, at__gte=first).values_list("span", "at"))
+    of_gpus = set(GpuRollup.objects.filter(span__in=SPANS, at__gte=first).order_by().values_list("span", "at").distinct())
+    minutes = set(TelemetryMinute.objects.filter(at__gte=first).order_by().values_list("at", flat=True).distinct())
+    minutes |= set(JobRollup.objects.filter(span=60, at__gte=first).values_list("at", flat=True))
+    written = 0
+    for span in SPANS:
+        over = {slot for minute in minutes if (slot := span_begin(minute, span)) + timedelta(seconds=span) <= last}
+        # A span that began before the oldest minute would be made from half of them.
+        due = {slot for slot in over if slot >= first and not ((span, slot) in of_jobs and (span, slot) in of_gpus)}
+        due |= {slot for minute in late if (slot := span_begin(minute, span)) in over and slot >= first}
+        for slot in sorted(due):
+            written += _span_roll(span, slot)
+    return written
+
+
+def _span_roll(span: int, at: datetime) -> int:
+    end = at + timedelta(seconds=span)
+    gpus = _gpu_rollups(span, at, TelemetryMinute.objects.filter(at__gte=at, at__lt=end).order_by("cluster_id", "at"))
+    jobs = jobs_added([jobs_of(row) for row in JobRollup.objects.filter(span=60, at__gte=at, at__lt=end).order_by("at")])
+    with transaction.atomic():
+        GpuRollup.objects.bulk_create(gpus, update_conflicts=True, unique_fields=["cluster", "span", "at"], update_fields=[*_COLUMNS])
+        jobs_write(span, {at: jobs})
+    return 1
+
+
+_COLUMNS = ("gpu_ids", "minutes", *MEASURES)
+
+
+def _gpu_rollups(span: int, at: datetime, minutes: Iterable[TelemetryMinute]) -> list[GpuRollup]:
+    by_cluster: dict[int, list[Sums]] = {}
+    for row in minutes:
+        by_cluster.setdefault(row.cluster_id, []).append(sums_of(row))
+    return [GpuRollup(cluster_id=cluster, span=span, at=at, **_means(parts)) for cluster, parts in by_cluster.items()]
+
+
+def _means(parts: Sequence[Sums]) -> dict[str, bytes]:
+    gpus = np.unique(np.concatenate([part.gpus for part in parts]))
+    columns: dict[str, bytes] = {"gpu_ids": ids_packed(gpus), "minutes": b""}
+    for name in MEASURES:
+        total, count = np.zeros(len(gpus)), np.zeros(len(gpus), np.uint32)
+        scale = 1 if name == "power" else 100
+        for part in parts:
+            if name in part.measures:
+                place, (added, read) = np.searchsorted(gpus, part.gpus), part.measures[name]
+                total[place] += np.where(read > 0, added * scale / np.maximum(read, 1), 0)
+                count[place] += read > 0
+        if name == "sm":
+            columns["minutes"] = count.astype(np.uint8).tobytes()
+        if name in ("sm", "memory") or count.any():
+            columns[name] = np.where(count > 0, np.minimum(np.round(total / np.maximum(count, 1)), UNREAD - 1), UNREAD).astype("<u2").tobytes()
+        else:
+            columns[name] = b""
+    return columns
+
+
+def jobs_write(span: int, sums: Mapping[datetime, JobSums]) -> None:
+    """One row a period; one that is there is written anew. A period without jobs has a row too: it says that nothing was held."""
+    rows = [
+        JobRollup(span=span, at=at, job_ids=ids_packed(part.jobs), sums=sums_packed(part.held, part.computing, part.unread))
+        for at, part in sums.items()
+    ]
+    JobRollup.objects.bulk_create(rows, update_conflicts=True, unique_fields=["span", "at"], update_fields=["job_ids", "sums"])
+
+
+def jobs_of(row: JobRollup) -> JobSums:
+    held, computing, unread = sums_read(row.sums, 3)
+    return JobSums(ids_read(row.job_ids), held, computing, unread)
+
+
+def jobs_added(parts: Sequence[JobSums]) -> JobSums:
+    """Sums of several periods, exact."""
+    jobs = np.unique(np.concatenate([part.jobs for part in parts])) if parts else np.zeros(0, np.uint32)
+    sums = np.zeros((3, len(jobs)), np.int64)
+    for part in parts:
+        place = np.searchsorted(jobs, part.jobs)
+        for row, column in zip(sums, (part.held, part.computing, part.unread), strict=True):
+            row[place] += column
+    return JobSums(jobs.astype(np.uint32), *sums)
+
+
+# ---- Read ----
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """A measure over equal steps, the oldest first; NaN where nothing was read."""
+
+    at: tuple[datetime, ...]
+    step: timedelta
+    values: NDArray[np.float64]
+
+
+# How far back each grain reaches, the finest first.
+GRAINS = ((60, MINUTES_KEPT), (QUARTER, timedelta(days=30)), (HOUR, timedelta(days=400)))
+
+
+def grain_for(*, since: datetime, now: datetime, most: int) -> int:
+    """The finest grain, in seconds, that reaches back to `since` in at most `most` steps; else the coarsest."""
+    for span, kept in GRAINS:
+        if now - since <= kept and (now - since) / timedelta(seconds=span) <= most:
+            return span
+    return HOUR
+
+
+def gpu_course(*, cluster_id: int, gpus: Sequence[int], measure: str, since: datetime, until: datetime, span: int) -> Course:
+    """The mean of some GPUs of a cluster in each step of the grain. One query; a step counts the GPUs that were read in it."""
+    wanted = np.array(sorted(gpus), np.uint32)
+    begin = span_begin(since, span)
+    steps = max(0, -(-int((until - begin).total_seconds()) // span))
+    values = np.full(steps, np.nan)
+    for at, total in _measured(cluster_id, measure, begin, until, span, wanted):
+        values[int((at - begin).total_seconds()) // span] = total
+    return Course(tuple(begin + timedelta(seconds=span * step) for step in range(steps)), timedelta(seconds=span), values)
+
+
+def _measured(cluster: int, measure: str, begin: datetime, until: datetime, span: int, wanted: Ids) -> Iterable[tuple[datetime, float]]:
+    scale = 1 if measure == "power" else 100
+    if span == 60:
+        names = ("at", "gpu_ids", f"{measure}_sum", f"{measure}_read")
+        for at, ids, packed_total, packed_read in TelemetryMinute.objects.filter(cluster_id=cluster, at__gte=begin, at__lt=until).values_list(*names):
+            total, read = np.frombuffer(packed_total, MEASURES[measure]), np.frombuffer(packed_read, np.uint8)
+            place = _places(ids_read(ids), wanted, len(total))
+            seen = place[read[place] > 0] if len(place) else place
+            if len(seen):
+                yield at, float((total[seen] / read[seen]).mean())
+        return
+    names = ("at", "gpu_ids", measure)
+    for at, ids, packed in GpuRollup.objects.filter(cluster_id=cluster, span=span, at__gte=begin, at__lt=until).values_list(*names):
+        column = np.frombuffer(packed, "<u2")
+        place = _places(ids_read(ids), wanted, len(column))
+        seen = place[column[place] != UNREAD] if len(place) else place
+        if len(seen):
+            yield at, float(column[seen].mean()) / scale
+
+
+def _places(ids: Ids, wanted: Ids, length: int) -> NDArray[np.int64]:
+    """Where the wanted GPUs stand in a row's columns; none where the row has no such measure."""
+    return np.flatnonzero(np.isin(ids, wanted)) if length == len(ids) else np.zeros(0, np.int64)
+
+
+def job_course(*, job_id: int, since: datetime, until: datetime, span: int) -> tuple[Course, Course]:
+    """Milli-GPU that the job held, and that computed, on average in each step of the grain. One query."""
+    begin = span_begin(since, span)
+    steps = max(0, -(-int((until - begin).total_seconds()) // span))
+    held, computing = np.full(steps, np.nan), np.full(steps, np.nan)
+    for row in JobRollup.objects.filter(span=span, at__gte=begin, at__lt=until):
+        sums, step = jobs_of(row), int((row.at - begin).total_seconds()) // span
+        place = np.flatnonzero(sums.jobs == job_id)
+        if len(place) and sums.held[place[0]]:
+            held[step] = sums.held[place[0]] / span / 1000
+            if sums.unread[place[0]] < sums.held[place[0]]:
+                computing[step] = sums.computing[place[0]] / span / 1000
+    at = tuple(begin + timedelta(seconds=span * step) for step in range(steps))
+    return Course(at, timedelta(seconds=span), held), Course(at, timedelta(seconds=span), computing)
