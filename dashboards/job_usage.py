@@ -16,7 +16,8 @@ from dashboards.models import NO_READING, NodeSample
 from dashboards.selectors import frames_newest
 from gpufleet.core.times import millis
 from quotas.permissions import Access, Can
-from quotas.selectors.spending import Spent, attempts_spent, rate_card
+from quotas.selectors.rates import price_book
+from quotas.selectors.spending import Spent, attempts_spent
 from scheduler.models import Attempt, Gpu, Job
 from scheduler.presenters.jobs import devices_told
 from scheduler.selectors.jobs import Sitting
@@ -110,13 +111,13 @@ def job_usage(
     time is told of so many workers."""
     if not attempts:
         return JobUsage(Spent(), None, None)
-    rates = rate_card() if access.can(Can.SEE_COSTS, job.quota.path) else None
+    rates = price_book() if access.can(Can.SEE_COSTS, job.quota.path) else None
     spent = attempts_spent([attempt.pk for attempt in attempts], rates=rates, now=now)
     began = spent.ledger_began
     return JobUsage(
         spent=spent,
         counted_from=began if began is not None and attempts[-1].started_at < began else None,
-        attempt=attempt_use(attempts[0], sittings, rates=rates.now(now) if rates else None, now=now, drawn=drawn),
+        attempt=attempt_use(attempts[0], sittings, rates=rates.types_now(millis(now)) if rates else None, now=now, drawn=drawn),
     )
 
 

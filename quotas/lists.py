@@ -99,6 +99,7 @@ KINDS = (
     ("webhook", "Webhook"),
     ("reservation", "Reservation"),
     ("budget", "Budget"),
+    ("rate_card", "Rate card"),
     ("page", "Export"),
 )
 

@@ -25,6 +25,7 @@ class Can(StrEnum):
     EDIT_QUOTA = "edit_quota"
     OPERATE = "operate"
     SEE_COSTS = "see_costs"
+    MANAGE_COSTS = "manage_costs"
     SEE_AUDIT = "see_audit"
     ADMINISTER = "administer"
 
@@ -35,7 +36,7 @@ ROLE_CAPABILITIES: dict[str, frozenset[Can]] = {
     Role.TEAM_LEAD: frozenset({Can.SEE, Can.SUBMIT, Can.MANAGE_JOBS, Can.MANAGE_PEOPLE, Can.SEE_COSTS}),
     Role.QUOTA_ADMIN: frozenset({Can.SEE, Can.EDIT_QUOTA, Can.MANAGE_PEOPLE, Can.SEE_COSTS, Can.SEE_AUDIT}),
     Role.OPERATOR: frozenset({Can.SEE, Can.OPERATE, Can.MANAGE_JOBS, Can.SEE_AUDIT}),
-    Role.FINANCE: frozenset({Can.SEE, Can.SEE_COSTS, Can.SEE_AUDIT}),
+    Role.FINANCE: frozenset({Can.SEE, Can.SEE_COSTS, Can.MANAGE_COSTS, Can.SEE_AUDIT}),
     Role.SUPERUSER: frozenset(Can),
 }
 
@@ -53,7 +54,7 @@ SCOPE_CAPABILITIES: dict[str, frozenset[Can]] = {
     Scope.READ: frozenset({Can.SEE, Can.SEE_COSTS, Can.SEE_AUDIT}),
     Scope.SUBMIT: frozenset({Can.SEE, Can.SUBMIT, Can.MANAGE_JOBS}),
     Scope.OPERATE: frozenset({Can.SEE, Can.OPERATE, Can.MANAGE_JOBS}),
-    Scope.ADMIN: frozenset({Can.SEE, Can.EDIT_QUOTA, Can.MANAGE_PEOPLE, Can.ADMINISTER}),
+    Scope.ADMIN: frozenset({Can.SEE, Can.EDIT_QUOTA, Can.MANAGE_PEOPLE, Can.MANAGE_COSTS, Can.ADMINISTER}),
 }
 
 

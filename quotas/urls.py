@@ -1,6 +1,6 @@
 from django.urls import path
 
-from quotas.views import audit, budgets, own, people, tree
+from quotas.views import audit, budgets, own, people, rates, tree
 
 urlpatterns = [
     path("quotas/", tree.tree, name="quotas"),
@@ -19,6 +19,12 @@ urlpatterns = [
     path("budgets/<slug:public_id>/edit/", budgets.budget_edit, name="budget_edit"),
     path("budgets/<slug:public_id>/exception/", budgets.budget_exception_write, name="budget_exception"),
     path("budgets/<slug:public_id>/remove/", budgets.budget_remove_page, name="budget_remove"),
+    path("cost/rates/", rates.rate_cards, name="rate_cards"),
+    path("cost/rates/new/", rates.rate_card_new, name="rate_card_new"),
+    path("cost/rates/<slug:public_id>/", rates.rate_card, name="rate_card"),
+    path("cost/rates/<slug:public_id>/edit/", rates.rate_card_edit, name="rate_card_edit"),
+    path("cost/rates/<slug:public_id>/activate/", rates.rate_card_activate, name="rate_card_activate"),
+    path("cost/rates/<slug:public_id>/discard/", rates.rate_card_discard, name="rate_card_discard"),
     path("people/", people.people, name="people"),
     path("people/new/", people.person_new, name="person-new"),
     path("people/<str:public_id>/", people.person, name="person"),

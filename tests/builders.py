@@ -2,13 +2,14 @@
 
 import gzip
 import itertools
+import json
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from gpufleet.core.ids import public_id, public_ids
 from gpufleet.core.models import User
-from quotas.models import NodeKind, QuotaNode, Role, RoleBinding
+from quotas.models import CardState, NodeKind, QuotaNode, RateCard, RateLine, Role, RoleBinding
 from scheduler.models import (
     ENDED,
     HOLDING,
@@ -192,3 +193,16 @@ def delivery(to: Webhook, **fields: Any) -> Delivery:
     defaults: dict[str, Any] = {"public_id": f"dl-{next(_numbers)}", "event": "e-1", "kind": "job.failed", "body": '{"kind": "job.failed"}'}
     defaults |= {"state": DeliveryState.DELIVERED, "made_at": NOON, "due_at": NOON, "done_at": NOON, "attempts": 1, "status": 200, "duration_ms": 12}
     return Delivery.objects.create(hook=to, **(defaults | fields))
+
+
+def rate(gpu_type: str, *, since: datetime, micros: int) -> None:
+    """What a GPU hour costs from a moment on. Cards are made anew from all that was said so (their notes), each until the next begins."""
+    said = {(kind, card.valid_from): price for card in RateCard.objects.all() for kind, price in json.loads(card.note)} | {(gpu_type, since): micros}
+    RateCard.objects.all().delete()
+    moments = sorted({at for _, at in said})
+    for at, until in zip(moments, [*moments[1:], None], strict=True):
+        own = [(kind, price) for (kind, moment), price in said.items() if moment == at]
+        facts = {"public_id": public_id("rc"), "name": "Rates", "currency": "USD", "author_name": "Test", "note": json.dumps(own)}
+        card = RateCard.objects.create(valid_from=at, valid_to=until, state=CardState.ACTIVE, **facts)
+        prices = {kind: price for (kind, moment), price in sorted(said.items(), key=lambda one: one[0][1]) if moment <= at}
+        RateLine.objects.bulk_create(RateLine(card=card, gpu_type=kind, list_micros=price, contracted_micros=price) for kind, price in prices.items())

@@ -16,7 +16,8 @@ from typing import Any
 from dashboards.models import Alert, AlertRule, HealthRule, IdleEpisode, IdleExemption, IdlePolicy, Incident, Silence
 from gpufleet.core.models import AuditEntry
 from gpufleet.core.times import now
-from quotas.models import Budget, Reservation, RoleBinding, ServiceToken
+from quotas.chargeback.cards import card_draft
+from quotas.models import Budget, RateCard, Reservation, RoleBinding, ServiceToken
 from quotas.services.budgets import budget_create, exception_grant
 from scheduler.models import Delivery, Gpu, InventoryImport, Job, JobBatch, JobState, Lease, Node, PlanRecord, SavedView, Schedule, Webhook
 from scheduler.services.hardware.imports import import_preview
@@ -43,6 +44,8 @@ STEERS = SUPER | {"submitter", "team_lead", "operator"}  # the submitter's own j
 POLICIES = SUPER | {"operator", "quota_admin"}
 IDLE = SUPER | {"operator", "team_lead"}
 ASKS = SUPER | {"team_lead", "quota_admin", "operator"}
+COSTS = SUPER | {"team_lead", "quota_admin", "finance"}
+PRICES = SUPER | {"finance"}
 FLEET = SUPER | {"operator", "finance"}  # a role on the root: they see every subtree
 
 TOKEN_SCOPES = ("read", "submit", "operate", "admin")
@@ -175,6 +178,13 @@ class World:
     @cached_property
     def budget(self) -> Budget:
         return budget_create(access=self.personas.access("superuser"), given=_budget_json(self), now=now())
+
+    @cached_property
+    def rate_card(self) -> RateCard:
+        """A draft."""
+        lines = [{"gpu_type": "H100-SXM-80GB", "list_micros": 3_000_000}]
+        given = {"name": "Rates", "valid_from": builders.NOON, "lines": lines}
+        return card_draft(access=self.personas.access("superuser"), given=given, now=now())
 
     @cached_property
     def excepted_budget(self) -> Budget:
@@ -348,6 +358,16 @@ def _budget_form(world: World) -> dict[str, Any]:
     return _budget_json(world) | {"zone": "UTC", "warn_percent": 80, "stop_percent": 100, "at_stop": "nothing_new"}
 
 
+def _card_json(world: World) -> dict[str, Any]:
+    prices = [{"gpu_type": "H100-SXM-80GB", "list_micros": 3_000_000}]
+    return {"name": "Rates", "valid_from": "2026-10-01T00:00:00Z", "prices": prices}
+
+
+def _card_form(world: World) -> dict[str, Any]:
+    lines = {"line-TOTAL_FORMS": 1, "line-INITIAL_FORMS": 0, "line-0-gpu_type": "H100-SXM-80GB", "line-0-listed": "3.10"}
+    return {"name": "Rates", "valid_from": "2026-10-01T00:00"} | lines
+
+
 def _exception_json(world: World) -> dict[str, Any]:
     return {"extra": 500, "until": (now() + timedelta(days=3)).isoformat(), "reason": "Test"}
 
@@ -382,6 +402,7 @@ FIELDS: dict[str, Callable[[World], dict[str, Any]]] = {
     "reservation": lambda w: {"public_id": w.reservation.public_id},
     "lasting reservation": lambda w: {"public_id": w.lasting_reservation.public_id},
     "budget": lambda w: {"public_id": w.budget.public_id},
+    "rate card": lambda w: {"public_id": w.rate_card.public_id},
     "excepted budget": lambda w: {"public_id": w.excepted_budget.public_id},
     "paused schedule": lambda w: {"public_id": w.paused_schedule.public_id},
     "episode": lambda w: {"public_id": w.episode.public_id},
@@ -438,6 +459,14 @@ PAGES = [
     Expect("POST", "reservations/<slug:public_id>/end/", ASKS, FIELDS["lasting reservation"]),
     Expect("GET", "reservations/<slug:public_id>/cancel/", ASKS, FIELDS["reservation"]),
     Expect("POST", "reservations/<slug:public_id>/cancel/", ASKS, FIELDS["reservation"], data=lambda w: {"reason": "Test"}),
+    Expect("GET", "cost/rates/", COSTS),
+    Expect("GET", "cost/rates/new/", PRICES),
+    Expect("POST", "cost/rates/new/", PRICES, data=_card_form),
+    Expect("GET", "cost/rates/<slug:public_id>/", COSTS, FIELDS["rate card"]),
+    Expect("GET", "cost/rates/<slug:public_id>/edit/", PRICES, FIELDS["rate card"]),
+    Expect("POST", "cost/rates/<slug:public_id>/edit/", PRICES, FIELDS["rate card"], data=_card_form),
+    Expect("POST", "cost/rates/<slug:public_id>/activate/", PRICES, FIELDS["rate card"]),
+    Expect("POST", "cost/rates/<slug:public_id>/discard/", PRICES, FIELDS["rate card"]),
     Expect("GET", "budgets/", SEES),
     Expect("GET", "budgets/new/", EDITS),
     Expect("POST", "budgets/new/", EDITS, data=_budget_form),
@@ -756,6 +785,11 @@ API = [
     Expect("DELETE", "api/v1/budgets/{public_id}", EDITS, FIELDS["budget"], tokens=ADMIN),
     Expect("POST", "api/v1/budgets/{public_id}/exception", EDITS, FIELDS["budget"], data=_exception_json, tokens=ADMIN),
     Expect("DELETE", "api/v1/budgets/{public_id}/exception", EDITS, FIELDS["excepted budget"], tokens=ADMIN),
+    Expect("GET", "api/v1/rate-cards", COSTS, tokens=frozenset({"read"})),
+    Expect("POST", "api/v1/rate-cards", PRICES, data=_card_json, tokens=ADMIN),
+    Expect("GET", "api/v1/rate-cards/{public_id}", COSTS, FIELDS["rate card"], tokens=frozenset({"read"})),
+    Expect("POST", "api/v1/rate-cards/{public_id}/activate", PRICES, FIELDS["rate card"], tokens=ADMIN),
+    Expect("DELETE", "api/v1/rate-cards/{public_id}", PRICES, FIELDS["rate card"], tokens=ADMIN),
     Expect("GET", "api/v1/schedules", SEES, tokens=ALL_SCOPES),
     Expect("POST", "api/v1/schedules", SUBMITS, data=_schedule_json, tokens=frozenset({"submit"})),
     Expect("GET", "api/v1/schedules/{public_id}", SEES, FIELDS["schedule"], tokens=ALL_SCOPES),

@@ -19,7 +19,7 @@ from dashboards.selectors import Fleet, fleet_read
 from quotas.models import Budget, NodeKind, QuotaNode, QuotaShare
 from quotas.selectors.budgets import standings
 from quotas.selectors.rates import rates_now
-from quotas.selectors.spending import rate_card
+from quotas.selectors.rates import price_book
 from scheduler.models import IN_SERVICE, CapacityEntry, Cluster, Job, JobState, Node, Placement
 from scheduler.selectors.loop import scheduler_silent
 from scheduler.selectors.measures import queue_figures
@@ -130,7 +130,7 @@ def _budgets(now: datetime) -> dict[str, float]:
     """Of each node of the tree: the budget that is used up most."""
     found: dict[str, float] = {}
     budgets = Budget.objects.filter(removed_at__isnull=True).select_related("quota").prefetch_related("exceptions").order_by("pk")
-    for one in standings(budgets, rate_card(), now, fresh=False):
+    for one in standings(budgets, price_book(), now, fresh=False):
         if not one.period.is_over:
             path = one.budget.quota.path
             found[path] = max(found.get(path, 0.0), float(one.percent))

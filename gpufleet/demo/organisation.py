@@ -118,12 +118,13 @@ MEMBERS: dict[str, tuple[tuple[str, str], ...]] = {
     "veridia/platform/systems": (("noor", "Noor van Dijk"), ("felix", "Felix Baumann")),
 }
 
-# (days before today, micro-units a GPU hour): prices fell once.
-RATES = {
-    H100: ((420, 3_650_000), (110, 3_100_000)),
-    A100: ((420, 2_050_000), (110, 1_750_000)),
-    L40S: ((420, 1_280_000), (110, 1_100_000)),
-}
+# Days before today on which a card began, and what it said of each type: list and contracted price of a GPU hour in micro-units. Prices fell once.
+CARDS: tuple[tuple[int, str, dict[str, tuple[int, int]]], ...] = (
+    (420, "Founding prices", {H100: (3_950_000, 3_650_000), A100: (2_200_000, 2_050_000), L40S: (1_400_000, 1_280_000)}),
+    (110, "Renewed contract", {H100: (3_600_000, 3_100_000), A100: (1_980_000, 1_750_000), L40S: (1_250_000, 1_100_000)}),
+)
+# Off the contracted price for borrowed GPUs, in millionths.
+BORROWED_DISCOUNT = 300_000
 
 
 def people() -> list[Person]:

@@ -11,7 +11,7 @@ from gpufleet.demo.fleet import H100, L40S
 from quotas.models import AtStop, Budget, BudgetDay, BudgetUnit, QuotaShare
 from quotas.permissions import access_for_user
 from quotas.selectors.budgets import Used, day_of, period_at
-from quotas.selectors.spending import rate_card
+from quotas.selectors.rates import rates_now
 from quotas.services.budgets import budget_create
 from scheduler.services.windows.reservations import reservation_request
 
@@ -49,7 +49,7 @@ def reservations_seed(*, people: Mapping[str, User], now: datetime) -> None:
 
 def budgets_seed(*, people: Mapping[str, User], now: datetime) -> None:
     """One near its warning's end, one used up, one with room. The ledger of a demo begins with it, its past is made from guarantees."""
-    access, prices = access_for_user(people["quentin"], via="system"), rate_card().now(now)
+    access, prices = access_for_user(people["quentin"], via="system"), rates_now(now=now)
     for path, name, unit, percent in BUDGETS:
         period = "quarter" if unit == BudgetUnit.MONEY else "month"
         given = {"name": name, "quota": path, "unit": unit, "period": period, "zone": "Europe/Berlin", "at_stop": AtStop.NOTHING_NEW}

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from django.conf import settings
 from django.contrib.auth.hashers import make_password
 from django.db import transaction
 
@@ -19,7 +20,7 @@ from gpufleet.demo.planned import budgets_seed, reservations_seed
 from gpufleet.demo.recurring import schedules_seed
 from gpufleet.demo.sweeping import sweep_seed
 from gpufleet.demo.wasting import wasting_seed
-from quotas.models import NodeKind, QuotaNode, QuotaShare, Rate, Role, RoleBinding
+from quotas.models import CardState, NodeKind, QuotaNode, QuotaShare, RateCard, RateClass, RateLine, Role, RoleBinding
 from scheduler.models import Cluster, Domain, Gpu, GpuMode, GpuType, InventoryEvent, MigInstance, Nic, Node, Pool, TopologyLevel
 
 BATCH = 500
@@ -47,7 +48,7 @@ def demo_seed(*, size: str, seed: int, now: datetime, hours: float | None = None
         nodes = _hardware(plan, rng=rng, now=now)
         tree = _tree(nodes, now=now)
         people = _people(tree, now=now)
-        _rates(now=now)
+        _cards(now=now)
         hardware = hardware_now(plan=plan)
         span = plan.history_hours if hours is None else hours
         jobs = history_write(hardware=hardware, seed=seed, now=now, hours=span, pace=timedelta(seconds=plan.pace_seconds))
@@ -303,12 +304,26 @@ def _people(tree: dict[str, QuotaNode], *, now: datetime) -> list[User]:
     return users
 
 
-def _rates(*, now: datetime) -> None:
+def _cards(*, now: datetime) -> None:
     today = now.replace(hour=0, minute=0, second=0, microsecond=0)
-    Rate.objects.bulk_create(
-        [
-            Rate(gpu_type=gpu_type, valid_from=today - timedelta(days=days), micros_per_gpu_hour=micros)
-            for gpu_type, prices in organisation.RATES.items()
-            for days, micros in prices
-        ]
-    )
+    began = [today - timedelta(days=days) for days, _, _ in organisation.CARDS]
+    for (_, name, prices), since, until, public in zip(organisation.CARDS, began, [*began[1:], None], public_ids("rc", len(began)), strict=True):
+        card = RateCard.objects.create(
+            public_id=public,
+            name=name,
+            currency=settings.CURRENCY,
+            valid_from=since,
+            valid_to=until,
+            state=CardState.ACTIVE,
+            author_name="Fay Nakamura",
+            created_at=since,
+            approved_name="Quentin Mercier",
+            approved_at=since,
+        )
+        for share_class, discount in (("", 0), (RateClass.BORROWED, organisation.BORROWED_DISCOUNT)):
+            RateLine.objects.bulk_create(
+                RateLine(
+                    card=card, gpu_type=kind, share_class=share_class, list_micros=listed, contracted_micros=agreed, discount_ppm=discount
+                )
+                for kind, (listed, agreed) in prices.items()
+            )

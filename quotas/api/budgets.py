@@ -14,7 +14,7 @@ from gpufleet.web import Access, Can, access_of
 from quotas.api.lists import ReasonQuery
 from quotas.models import Budget
 from quotas.selectors.budgets import Standing, budget_for, budgets_listed, may_budget, standings
-from quotas.selectors.spending import rate_card
+from quotas.selectors.rates import price_book
 from quotas.services.budgets import budget_change, budget_create, budget_remove, exception_end, exception_grant
 
 router = Router(tags=["Budgets"])
@@ -104,7 +104,7 @@ def budgets(request: HttpRequest) -> dict[str, Any]:
     """Budgets of money only for those who may see costs there."""
     access = access_of(request)
     found = list(budgets_listed(access).select_related("quota__parent").order_by("quota__path", "public_id")[:MOST])
-    return {"items": [budget_told(access, one) for one in standings(found, rate_card(), now())]}
+    return {"items": [budget_told(access, one) for one in standings(found, price_book(), now())]}
 
 
 @router.post("/budgets", response={201: BudgetOut}, url_name="budgets", summary="Set a budget")
@@ -158,7 +158,7 @@ def budget_exception_over(request: HttpRequest, public_id: str, query: Query[Rea
 
 def _facts(access: Access, found: Budget) -> dict[str, Any]:
     fresh = budgets_listed(access).select_related("quota__parent").get(pk=found.pk)
-    return budget_told(access, standings([fresh], rate_card(), now())[0])
+    return budget_told(access, standings([fresh], price_book(), now())[0])
 
 
 def budget_told(access: Access, standing: Standing) -> dict[str, Any]:

@@ -1,10 +1,11 @@
-"""The tables of the quota tree (`tree`), with people's roles on it and the rates, of its changes (`changes`), of what was used (`ledger`), of
+"""The tables of the quota tree (`tree`), with people's roles on it, of prices (`prices`), of its changes (`changes`), of what was used (`ledger`), of
 capacity held by the calendar (`windows`), and of budgets (`budgets`)."""
 
 from quotas.models.budgets import AtStop, Budget, BudgetDay, BudgetException, BudgetPeriod, BudgetUnit
 from quotas.models.changes import ChangeState, QuotaChange, QuotaVersion
 from quotas.models.ledger import LedgerClock, LedgerEntry, Phase, ShareClass
-from quotas.models.tree import NodeKind, QuotaNode, QuotaShare, Rate, Role, RoleBinding, ServiceToken, SharingTrust
+from quotas.models.prices import CardState, RateCard, RateClass, RateLine
+from quotas.models.tree import NodeKind, QuotaNode, QuotaShare, Role, RoleBinding, ServiceToken, SharingTrust
 from quotas.models.windows import Idle, Reservation, ReservationState, Shape, Window
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "BudgetException",
     "BudgetPeriod",
     "BudgetUnit",
+    "CardState",
     "ChangeState",
     "Idle",
     "LedgerClock",
@@ -24,7 +26,9 @@ __all__ = [
     "QuotaNode",
     "QuotaShare",
     "QuotaVersion",
-    "Rate",
+    "RateCard",
+    "RateClass",
+    "RateLine",
     "Reservation",
     "ReservationState",
     "Role",

@@ -57,6 +57,8 @@ class LedgerEntry(models.Model):
     gpu_type = models.CharField(max_length=60)
     gpu_milli = models.PositiveBigIntegerField()
     parts = models.JSONField(help_text="[GPU, milli, MIG profile or nothing] for each GPU of the worker.")
+    tier = models.CharField(max_length=60, default="whole", help_text="whole, share or mig:PROFILE.")
+    pool = models.CharField(max_length=130, blank=True, default="", help_text="CLUSTER/POOL; empty: in none.")
     phase = models.CharField(max_length=10, choices=Phase.choices)
     share_class = models.CharField(max_length=10, choices=ShareClass.choices)
     quota = models.ForeignKey(QuotaNode, on_delete=models.PROTECT, related_name="usage")

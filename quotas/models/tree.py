@@ -1,4 +1,4 @@
-"""The quota tree, people's roles on it, and what a GPU hour costs."""
+"""The quota tree and people's roles on it."""
 
 from django.db import models
 from django.db.models import F, Q
@@ -147,18 +147,3 @@ class ServiceToken(models.Model):
         if self.revoked_at is not None:
             return "revoked"
         return "expired" if self.expires_at <= now() else "valid"
-
-
-class Rate(models.Model):
-    """What one GPU hour of a type costs from a date on, in micro-units of the currency. Rows are never changed, only followed by newer ones."""
-
-    gpu_type = models.CharField(max_length=60)
-    valid_from = MomentField()
-    micros_per_gpu_hour = models.PositiveBigIntegerField()
-
-    class Meta:
-        db_table = "rate"
-        constraints = [models.UniqueConstraint(fields=["gpu_type", "valid_from"], name="rate_once_per_moment")]
-
-    def __str__(self) -> str:
-        return f"{self.gpu_type} from {self.valid_from:%Y-%m-%d}"

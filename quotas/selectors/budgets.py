@@ -17,9 +17,9 @@ from django.http import Http404
 from gpufleet.core.prepared import Prepared
 from gpufleet.core.recurrence import moment_of
 from gpufleet.core.times import millis
+from quotas.chargeback.pricing import Kind, PriceBook
 from quotas.models import Budget, BudgetDay, BudgetException, BudgetPeriod, BudgetUnit, LedgerEntry, QuotaNode
 from quotas.permissions import Access, Can
-from quotas.selectors.spending import RateCard, rates_charged
 
 MILLI_MILLIS_PER_MILLI_HOUR = 3_600_000  # of a GPU: thousandths of a GPU times milliseconds in a thousandth of a GPU-hour
 PACE_OVER = timedelta(days=7)
@@ -157,7 +157,7 @@ def must_budget(access: Access, node: QuotaNode) -> None:
 # What is used
 
 
-def used_between(budget: Budget, start: datetime, end: datetime, rates: RateCard) -> Used:
+def used_between(budget: Budget, start: datetime, end: datetime, rates: PriceBook) -> Used:
     """From the ledger. What stood in the subtree then counts, wherever it stands now; workers that held alike are added up by the database."""
     if end <= start:
         return Used()
@@ -168,10 +168,12 @@ def used_between(budget: Budget, start: datetime, end: datetime, rates: RateCard
         rows = rows.filter(gpu_type=budget.gpu_type)
     total, money = 0, 0
     first, last = millis(start), millis(end)
-    for gpu_type, since, until, milli in rows.order_by().values_list("gpu_type", "since", "until").annotate(Sum("gpu_milli")):
+    columns = ("gpu_type", "share_class", "preemptible", "tier", "pool", "since", "until")
+    for gpu_type, share_class, preemptible, tier, pool, since, until, milli in rows.order_by().values_list(*columns).annotate(Sum("gpu_milli")):
+        kind = Kind(gpu_type, share_class, preemptible == "yes", tier, pool)
         begins, ends = max(first, millis(since)), last if until is None else min(last, millis(until))
         total += milli * (ends - begins)
-        money += milli * rates_charged(rates.steps.get(gpu_type, ()), begins, ends)[1]
+        money += milli * rates.charged(kind, begins, ends)[1]
     # `money` is thousandths of a GPU times milliseconds times what an hour costs.
     return Used(total, Decimal(money) / Decimal(1000 * 3_600_000))
 
@@ -184,7 +186,7 @@ def day_start(day: date, zone: str) -> datetime:
     return moment_of(datetime(day.year, day.month, day.day), ZoneInfo(zone))  # noqa: DTZ001
 
 
-def standings(budgets: Iterable[Budget], rates: RateCard, now: datetime, *, fresh: bool = True) -> list[Standing]:
+def standings(budgets: Iterable[Budget], rates: PriceBook, now: datetime, *, fresh: bool = True) -> list[Standing]:
     """How budgets stand at a moment; with `fresh` what the turn has not counted yet is added."""
     found = list(budgets)
     days: dict[int, list[BudgetDay]] = defaultdict(list)
@@ -193,7 +195,7 @@ def standings(budgets: Iterable[Budget], rates: RateCard, now: datetime, *, fres
     return [_standing(budget, days[budget.pk], rates, now, fresh) for budget in found]
 
 
-def _standing(budget: Budget, rows: list[BudgetDay], rates: RateCard, now: datetime, fresh: bool) -> Standing:
+def _standing(budget: Budget, rows: list[BudgetDay], rates: PriceBook, now: datetime, fresh: bool) -> Standing:
     period = period_at(budget, now)
     first, last = day_of(period.start, budget.zone), day_of(period.end - timedelta(milliseconds=1), budget.zone)
     by_day: dict[date, Used] = {row.day: Used(int(row.milli_millis), row.micros) for row in rows if first <= row.day <= last}

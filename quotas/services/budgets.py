@@ -16,11 +16,12 @@ from gpufleet.core.faults import Conflict, Stale
 from gpufleet.core.ids import public_id
 from gpufleet.core.live.feed import feed_publish
 from gpufleet.core.zones import zone_fault
+from quotas.chargeback.pricing import PriceBook
 from quotas.models import AtStop, Budget, BudgetDay, BudgetException, BudgetPeriod, BudgetUnit, LedgerClock, QuotaNode
 from quotas.permissions import Access, Can, nodes_visible
 from quotas.rules import Faults, note
 from quotas.selectors.budgets import Standing, day_of, day_start, may_budget, must_budget, period_at, standings, used_between
-from quotas.selectors.spending import RateCard, rate_card
+from quotas.selectors.rates import price_book
 
 NAME_LENGTH, REASON_LENGTH = 80, 280
 MOST = 10**15
@@ -143,7 +144,7 @@ class Turned:
 def budgets_turn(*, now: datetime) -> list[Turned]:
     """Count what was used since the last turn. Returns what has changed."""
     keys = list(Budget.objects.filter(removed_at__isnull=True).order_by("pk").values_list("pk", flat=True))
-    rates = rate_card() if keys else None
+    rates = price_book() if keys else None
     found = []
     for key in keys:
         turned = budget_count(key=key, now=now, rates=rates)
@@ -152,9 +153,9 @@ def budgets_turn(*, now: datetime) -> list[Turned]:
     return found
 
 
-def budget_count(*, key: int, now: datetime, rates: RateCard | None = None) -> Turned | None:
+def budget_count(*, key: int, now: datetime, rates: PriceBook | None = None) -> Turned | None:
     """Bring one budget up to date."""
-    rates = rates or rate_card()
+    rates = rates or price_book()
     with transaction.atomic():
         budget = Budget.objects.select_for_update(of=("self",)).select_related("quota").filter(pk=key, removed_at__isnull=True).first()
         if budget is None:
@@ -170,7 +171,7 @@ def budget_count(*, key: int, now: datetime, rates: RateCard | None = None) -> T
     return Turned(standing, what) if what else None
 
 
-def _count_days(budget: Budget, rates: RateCard, now: datetime) -> None:
+def _count_days(budget: Budget, rates: PriceBook, now: datetime) -> None:
     """Add to its days what was used since it was counted last, a day at a time."""
     period = period_at(budget, now)
     if budget.period_start != period.start:

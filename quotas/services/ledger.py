@@ -48,6 +48,8 @@ class Held:
     gpu_type: str
     gpu_milli: int
     parts: list[list[Any]]
+    tier: str
+    pool: str
     phase: str
     quota_id: int
     job_class: str

@@ -21,7 +21,7 @@ from quotas.budgets import BudgetForm, ExceptionForm, bullet, line
 from quotas.forms import ReasonForm, show_faults
 from quotas.models import Budget, BudgetUnit
 from quotas.selectors.budgets import budget_for, budgets_listed, may_budget, must_budget, standings
-from quotas.selectors.spending import rate_card
+from quotas.selectors.rates import price_book
 from quotas.services.budgets import (
     FIELDS,
     budget_change,
@@ -42,7 +42,7 @@ def budget_list(request: HttpRequest) -> HttpResponse:
     access = access_of(request)
     version = feed_revision()
     rows = list(budgets_listed(access).order_by("quota__path", "public_id")[:MOST])
-    found = standings(rows, rate_card(), now())
+    found = standings(rows, price_book(), now())
     context = {
         "version": version,
         "rows": [(standing, bullet(standing)) for standing in found],
@@ -59,7 +59,7 @@ def budget_page(request: HttpRequest, public_id: str) -> HttpResponse:
     access = access_of(request)
     version = feed_revision()
     found = budget_for(access, public_id)
-    (standing,) = standings([found], rate_card(), now())
+    (standing,) = standings([found], price_book(), now())
     context = {
         "version": version,
         "budget": found,

@@ -9,7 +9,6 @@ from django.urls import reverse
 from dashboards.fleetmap import gpu_columns, map_snapshot, telemetry_frames
 from dashboards.selectors import SEVERITY, places_all
 from gpufleet.core.times import millis, now
-from quotas.models import Rate
 from scheduler.models import Gpu, Health, JobState
 from tests import builders
 from tests.builders import NOON
@@ -142,7 +141,7 @@ def test_an_empty_map_says_what_comes_next(personas):
 
 
 def test_the_summary_for_programs(two_teams):
-    Rate.objects.create(gpu_type="H100-SXM-80GB", valid_from=NOON, micros_per_gpu_hour=1_000_000)
+    builders.rate("H100-SXM-80GB", since=NOON, micros=1_000_000)
 
     (seen,) = two_teams.client("finance").get("/api/v1/fleet/summary").json()["types"]
     (plain,) = two_teams.client("operator").get("/api/v1/fleet/summary").json()["types"]

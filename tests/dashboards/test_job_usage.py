@@ -13,10 +13,11 @@ from dashboards.models import NO_READING, NodeSample
 from gpufleet.core.audit import SYSTEM
 from gpufleet.core.times import now
 from gpufleet.retention import KINDS
-from quotas.models import LedgerClock, LedgerEntry, Rate
+from quotas.models import LedgerClock, LedgerEntry
 from quotas.permissions import Access, Can, Grant
 from scheduler.models import Job, JobState, MigInstance, Node
 from scheduler.selectors.jobs import attempt_sittings, job_attempts
+from tests import builders
 from tests.builders import NOON, attempt, gpu, job, mig_gpu, node, placement
 from tests.dashboards.worlds import gpus_of, readings
 
@@ -115,7 +116,7 @@ class TestActivity:
         for number, device in enumerate((first, second, third)):
             placement(mine, device, worker=number)
         readings({first: 100, second: 3, third: None, other: 50}, at=NOON)
-        Rate.objects.create(gpu_type=H100, valid_from=NOON - HOUR, micros_per_gpu_hour=2_000_000)
+        builders.rate(H100, since=NOON - HOUR, micros=2_000_000)
 
         found = looked_at(mine).attempt
 
@@ -230,9 +231,9 @@ class TestSpent:
 
     def test_all_attempts_are_charged_at_the_rates_of_their_time(self):
         mine = running()
-        Rate.objects.create(gpu_type=H100, valid_from=NOON - timedelta(days=9), micros_per_gpu_hour=2_000_000)
-        Rate.objects.create(gpu_type=H100, valid_from=NOON - 2 * HOUR, micros_per_gpu_hour=3_000_000)
-        Rate.objects.create(gpu_type=H100, valid_from=NOON + HOUR, micros_per_gpu_hour=9_000_000)
+        builders.rate(H100, since=NOON - timedelta(days=9), micros=2_000_000)
+        builders.rate(H100, since=NOON - 2 * HOUR, micros=3_000_000)
+        builders.rate(H100, since=NOON + HOUR, micros=9_000_000)
         entry(mine, NOON - 4 * HOUR, NOON - 3 * HOUR, milli=8000)  # 8 h at 2
         mine.attempts.update(ended_at=NOON - 3 * HOUR)
         attempt(mine, started_at=NOON - 3 * HOUR)
@@ -250,12 +251,12 @@ class TestSpent:
         entry(mine, NOON - 2 * HOUR, NOON, kind=A100)
         assert (looked_at(mine).spent.cost_micros, looked_at(mine).spent.without_rate) == (None, (A100,))
 
-        Rate.objects.create(gpu_type=A100, valid_from=NOON - HOUR, micros_per_gpu_hour=1_000_000)
+        builders.rate(A100, since=NOON - HOUR, micros=1_000_000)
         assert (looked_at(mine).spent.cost_micros, looked_at(mine).spent.without_rate) == (1_000_000, (A100,))
 
     def test_workers_are_added_up_to_the_millisecond_and_rounded_once(self):
         mine = running()
-        Rate.objects.create(gpu_type=H100, valid_from=NOON - timedelta(days=9), micros_per_gpu_hour=1_000_000)
+        builders.rate(H100, since=NOON - timedelta(days=9), micros=1_000_000)
         for number in range(3):
             entry(mine, NOON - timedelta(milliseconds=1), NOON, worker=number)
 
@@ -288,7 +289,7 @@ class TestSeen:
         readings(dict(zip(gpus_of(of), (60, 20), strict=True)), at=moment)
         LedgerClock.objects.create(pk=1, at=moment, began_at=moment - HOUR, decided_at=moment)
         entry(mine, moment - HOUR, moment, milli=2000)
-        Rate.objects.create(gpu_type=H100, valid_from=moment - 9 * HOUR, micros_per_gpu_hour=2_500_000)
+        builders.rate(H100, since=moment - 9 * HOUR, micros=2_500_000)
         return mine
 
     def page(self, personas, who, of):

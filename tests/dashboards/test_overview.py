@@ -12,7 +12,6 @@ from dashboards.presenters import figure_texts, holder_rows, split, whole_gpus
 from dashboards.selectors import SEVERAL, Owner, fleet_read, nodes_needing_attention, owners_named
 from gpufleet.core.live.feed import feed_publish
 from gpufleet.core.times import now
-from quotas.models import Rate
 from scheduler.models import Health, JobState
 from tests import builders
 from tests.builders import NOON
@@ -30,7 +29,7 @@ def shared_fleet(personas):
     builders.placement(idle, on=second)
     builders.placement(idle, on=third)
     readings(dict(zip(gpus, (80, 0, 1, 0), strict=True)), at=now())
-    Rate.objects.create(gpu_type="H100-SXM-80GB", valid_from=NOON - timedelta(days=1), micros_per_gpu_hour=2_000_000)
+    builders.rate("H100-SXM-80GB", since=NOON - timedelta(days=1), micros=2_000_000)
     return personas
 
 

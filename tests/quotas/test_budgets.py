@@ -6,10 +6,10 @@ import pytest
 from django.core.exceptions import PermissionDenied, ValidationError
 
 from gpufleet.core.models import User
-from quotas.models import Budget, BudgetDay, Rate
+from quotas.models import Budget, BudgetDay
 from quotas.permissions import access_for_user
 from quotas.selectors.budgets import period_at, standings, stops_now
-from quotas.selectors.spending import rate_card
+from quotas.selectors.rates import price_book
 from quotas.services.budgets import budget_change, budget_count, budget_create, budgets_turn, exception_end, exception_grant
 from scheduler.models import JobState, Notice, Outlook
 from scheduler.services.budgets import budgets_step
@@ -58,7 +58,7 @@ def busy(hours: float, *, gpus: int = 8, amount: int = 10_000, **given: object) 
 
 
 def standing(found: Budget, now: datetime) -> object:
-    return standings([Budget.objects.select_related("quota").get(pk=found.pk)], rate_card(), now)[0]
+    return standings([Budget.objects.select_related("quota").get(pk=found.pk)], price_book(), now)[0]
 
 
 def test_usage_is_counted_once_however_often_it_is_counted() -> None:
@@ -74,8 +74,8 @@ def test_usage_is_counted_once_however_often_it_is_counted() -> None:
 
 
 def test_money_follows_the_rates_of_their_time() -> None:
-    Rate.objects.create(gpu_type=H100, valid_from=NOON - timedelta(days=1), micros_per_gpu_hour=2_000_000)
-    Rate.objects.create(gpu_type=H100, valid_from=NOON + timedelta(hours=1), micros_per_gpu_hour=4_000_000)
+    builders.rate(H100, since=NOON - timedelta(days=1), micros=2_000_000)
+    builders.rate(H100, since=NOON + timedelta(hours=1), micros=4_000_000)
     fleet, found = busy(2, unit="money", amount=1_000_000_000)
 
     assert standing(found, fleet.now).used == 8 * 2_000_000 + 8 * 4_000_000

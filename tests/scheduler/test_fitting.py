@@ -9,7 +9,7 @@ from django.core.exceptions import ValidationError
 
 from gpufleet.core.audit import SYSTEM
 from gpufleet.core.times import now
-from quotas.models import LedgerEntry, QuotaShare, Rate
+from quotas.models import LedgerEntry, QuotaShare
 from quotas.permissions import Access
 from scheduler.engine.plan import Decision
 from scheduler.engine.reasons import Reason
@@ -210,7 +210,7 @@ def test_what_can_never_start_says_why(two_nodes):
 
 
 def test_the_cost_is_for_those_who_see_costs(two_nodes):
-    Rate.objects.create(gpu_type=H100, valid_from=NOON - timedelta(days=1), micros_per_gpu_hour=2_000_000)
+    builders.rate(H100, since=NOON - timedelta(days=1), micros=2_000_000)
     wish = {"estimate_s": 1800, "limit_s": 3600, "array": {"size": 5}}
 
     lead = fit(two_nodes.access("team_lead"), **wish)
@@ -339,7 +339,7 @@ def two_types(two_nodes: Any) -> Any:
     for path in ("acme", "acme/research", "acme/research/nlp"):
         QuotaShare.objects.create(node=two_nodes.nodes[path], gpu_type=A100, guaranteed_milli=8000, limit_milli=None)
     for name, rate in ((H100, 4_000_000), (A100, 1_000_000)):
-        Rate.objects.create(gpu_type=name, valid_from=NOON - timedelta(days=1), micros_per_gpu_hour=rate)
+        builders.rate(name, since=NOON - timedelta(days=1), micros=rate)
     return two_nodes
 
 

@@ -6,9 +6,10 @@ import pytest
 
 from gpufleet.client.launched import HIDDEN, launch_facts, standing_facts
 from gpufleet.core.times import now
-from quotas.models import LedgerEntry, Rate, ShareClass
+from quotas.models import LedgerEntry, ShareClass
 from scheduler.models import Job, JobState
 from scheduler.presenters.standing import standing_told
+from tests import builders
 from tests.builders import attempt, gpu, job, placement
 from tests.dashboards.test_job_usage import H100, entry
 from tests.personas import Personas
@@ -76,7 +77,7 @@ def test_the_command_line_says_the_same() -> None:
 
 
 def test_on_whose_account_it_runs_and_what_that_costs_an_hour_is_told_while_it_runs(personas: Personas, running: Job) -> None:
-    Rate.objects.create(gpu_type=H100, valid_from=running.attempts.get().started_at, micros_per_gpu_hour=2_500_000)
+    builders.rate(H100, since=running.attempts.get().started_at, micros=2_500_000)
     entry(running, now(), None, milli=8000, share=ShareClass.BORROWED)
     entry(running, now(), None, milli=4000, worker=1)
     told = personas.client("finance").get(f"/api/v1/jobs/{running.public_id}/usage").json()

@@ -7,7 +7,7 @@ from gpufleet.core.money import written_money
 from quotas.models import Budget, BudgetUnit
 from quotas.permissions import Access, Can
 from quotas.selectors.budgets import budgets_over, standings
-from quotas.selectors.spending import rate_card
+from quotas.selectors.rates import price_book
 
 OF_ABOVE = "A budget of a node above its team"
 SECONDS_PER_HOUR = 3600
@@ -29,7 +29,7 @@ def budgets_said(
     if not found:
         return BudgetsSaid()
     holds, notes = [], []
-    for standing in standings(found, rate_card(), now):
+    for standing in standings(found, price_book(), now):
         budget = standing.budget
         if standing.period.is_over or (budget.gpu_type and gpu_type and budget.gpu_type != gpu_type and standing.state != "stopped"):
             continue

@@ -73,6 +73,7 @@ _SEAT = (
     "mig__profile",
     "node__name",
     "node__cluster__name",
+    "node__pool__name",
 )
 RUNS: Prepared[dict[str, Any]] = Prepared(
     lambda attempts: Attempt.objects.filter(pk__among=attempts, ended_at__isnull=True).values(*_ATTEMPT, *(f"job__{name}" for name in _JOB))
@@ -103,6 +104,14 @@ def _held_by(rows: Iterable[dict[str, Any]], seats: Iterable[dict[str, Any]]) ->
     return [_held(key, seats, runs[key[0]], key[:3] in surplus) for key, seats in workers.items()]
 
 
+def _tier(seats: list[dict[str, Any]]) -> str:
+    """How a worker shares its GPUs: not at all, by MIG, or by thousandths."""
+    profile = next((seat["mig__profile"] for seat in seats if seat["mig__profile"]), None)
+    if profile is not None:
+        return f"mig:{profile}"
+    return "whole" if all(seat["gpu_milli"] == 1000 for seat in seats) else "share"
+
+
 def _held(key: tuple[int, str, int, str], seats: list[dict[str, Any]], run: Mapping[str, Any], surplus: bool) -> Held:
     attempt, role, worker, gpu_type = key
     leaving = next((seat["leaving_since"] for seat in seats if seat["leaving_since"] is not None), None)
@@ -119,6 +128,8 @@ def _held(key: tuple[int, str, int, str], seats: list[dict[str, Any]], run: Mapp
         gpu_type=gpu_type,
         gpu_milli=sum(seat["gpu_milli"] for seat in seats),
         parts=sorted([seat["gpu__public_id"], seat["gpu_milli"], seat["mig__profile"] or ""] for seat in seats),
+        tier=_tier(seats),
+        pool=f"{seats[0]['node__cluster__name']}/{seats[0]['node__pool__name']}" if seats[0]["node__pool__name"] else "",
         phase=phase_of(**standing, leaving_since=leaving, joining=any(seat["joining"] for seat in seats)),
         quota_id=run["job__quota_id"],
         job_class=run["job__job_class"],

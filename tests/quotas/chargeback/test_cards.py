@@ -1,0 +1,150 @@
+"""Rate cards: no overlap and no hole, versions, and what is told before a card is active."""
+
+from datetime import timedelta
+
+import pytest
+from django.core.exceptions import PermissionDenied, ValidationError
+
+from gpufleet.core.faults import Conflict
+from gpufleet.core.times import millis
+from quotas.chargeback.cards import card_activate, card_change, card_check, card_csv, card_draft, lines_read, prices_of
+from quotas.chargeback.pricing import Kind
+from quotas.models import CardState, QuotaShare, RateCard
+from quotas.selectors.rates import price_book
+from tests import builders
+from tests.builders import NOON
+from tests.personas import Personas
+
+pytestmark = pytest.mark.django_db
+H100 = "H100-SXM-80GB"
+DAY = timedelta(days=1)
+
+
+def line(micros: int = 3_000_000, gpu_type: str = H100, **said: object) -> dict[str, object]:
+    return {"gpu_type": gpu_type, "list_micros": micros} | said
+
+
+@pytest.fixture
+def draft(personas: Personas):
+    def make(*lines: dict[str, object], at=NOON, until=None, replaces: RateCard | None = None) -> RateCard:
+        given = {"name": "Rates", "valid_from": at, "valid_to": until, "lines": list(lines) or [line()]}
+        return card_draft(access=personas.access("finance"), given=given, replaces=replaces, now=NOON)
+
+    return make
+
+
+@pytest.fixture
+def activate(personas: Personas):
+    return lambda card: card_activate(access=personas.access("finance"), card=card, now=NOON)
+
+
+def test_a_card_ends_where_the_next_one_begins(draft, activate) -> None:
+    first, second = activate(draft()), draft(at=NOON + 9 * DAY)
+
+    assert card_check(second).ends == first
+    activate(second)
+    first.refresh_from_db()
+    assert first.valid_to == second.valid_from
+    pieces = list(price_book().pieces(Kind(H100), millis(NOON), millis(NOON + 20 * DAY)))
+    assert [price.card for _, _, price in pieces] == [first.public_id, second.public_id]
+
+
+def test_overlaps_and_holes_are_told_and_refused(draft, activate) -> None:
+    activate(draft(until=NOON + 9 * DAY))
+    early, late = draft(at=NOON + 3 * DAY), draft(at=NOON + 10 * DAY)
+
+    assert [problem.kind for problem in card_check(early).problems] == ["overlap"]
+    assert [problem.text for problem in card_check(late).problems] == ["No card is active from 2026-11-29 12:00 to 2026-11-30 12:00 UTC."]
+    for card in (early, late):
+        with pytest.raises(ValidationError):
+            activate(card)
+        assert RateCard.objects.get(pk=card.pk).state == CardState.DRAFT
+    activate(draft(at=NOON + 9 * DAY))
+
+
+def test_every_type_in_use_needs_a_price(draft, activate) -> None:
+    team = builders.quota("acme")
+    QuotaShare.objects.create(node=team, gpu_type="A100", guaranteed_milli=8000)
+
+    card = draft()
+    assert [problem.text for problem in card_check(card).problems] == ["A100 has no price for any class, tier and pool."]
+    with pytest.raises(ValidationError):
+        activate(card)
+
+
+def test_a_version_replaces_a_card_in_its_time(personas, draft, activate) -> None:
+    first = activate(draft(until=NOON + 9 * DAY))
+    second = draft(line(2_000_000), replaces=first)
+    activate(second)
+
+    first.refresh_from_db()
+    assert (first.state, second.version, second.valid_to) == (CardState.REPLACED, 2, first.valid_to)
+    assert price_book().at(Kind(H100), millis(NOON)).effective_micros == 2_000_000
+    with pytest.raises(Conflict):
+        draft(replaces=first)
+    with pytest.raises(Conflict):
+        card_change(access=personas.access("finance"), card=first, given={"name": "No"}, now=NOON)
+
+
+@pytest.mark.parametrize(
+    ("kind", "micros"),
+    [
+        (Kind(H100), 3_000_000),
+        (Kind(H100, "borrowed"), 2_000_000),
+        (Kind(H100, "borrowed", preemptible=True), 1_500_000),
+        (Kind(H100, "borrowed", tier="mig:1g.10gb"), 400_000),
+        (Kind(H100, "borrowed", tier="mig:2g.20gb"), 500_000),
+        (Kind(H100, "borrowed", pool="north/fast"), 9_000_000),
+    ],
+)
+def test_the_most_specific_price_holds(draft, activate, kind: Kind, micros: int) -> None:
+    lines = [line(), line(2_000_000, share_class="borrowed"), line(1_500_000, share_class="preemptible"), line(500_000, tier="mig")]
+    activate(draft(*lines, line(400_000, tier="mig:1g.10gb"), line(9_000_000, pool="north/fast")))
+
+    assert price_book().at(kind, millis(NOON)).effective_micros == micros
+
+
+def test_discounts_come_off_the_contracted_price(draft, activate) -> None:
+    activate(draft(line(3_000_000, contracted_micros=2_000_001, discount_ppm=500_000)))
+
+    price = price_book().at(Kind(H100), millis(NOON))
+    assert (price.list_micros, price.contracted_micros, price.effective_micros) == (3_000_000, 2_000_001, 1_000_000)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [line(-1), line(gpu_type=""), line(share_class="cheap"), line(tier="half"), line(pool="north"), line(discount_ppm=2_000_000), line(1.5)],
+)
+def test_wrong_prices_are_told_with_their_number(draft, wrong) -> None:
+    with pytest.raises(ValidationError) as fault:
+        draft(line(), wrong)
+    assert all(text.startswith("Price 2: ") for text in fault.value.message_dict["lines"])
+
+
+def test_two_prices_for_the_same_overlap(draft) -> None:
+    with pytest.raises(ValidationError, match="overlaps another one"):
+        draft(line(), line(2))
+
+
+def test_a_card_is_read_again_from_its_own_file(draft) -> None:
+    card = draft(line(3_100_001, discount_ppm=125_000), line(2_000_000, share_class="borrowed", tier="mig:1g.10gb", pool="north/fast"))
+
+    again = draft(*lines_read(card_csv(card)), at=NOON + DAY)
+    said = [(*price.key, price.list_micros, price.contracted_micros, price.discount_ppm) for price in prices_of(again)]
+    assert said == [(*price.key, price.list_micros, price.contracted_micros, price.discount_ppm) for price in prices_of(card)]
+
+
+def test_only_those_who_manage_costs_draft(personas, draft) -> None:
+    for name in ("team_lead", "quota_admin", "operator"):
+        with pytest.raises(PermissionDenied):
+            card_draft(access=personas.access(name), given={"name": "R", "valid_from": NOON, "lines": [line()]}, now=NOON)
+    assert draft().author_name
+
+
+def test_a_new_installation_is_offered_public_prices(personas) -> None:
+    builders.quota("acme")
+    QuotaShare.objects.create(node=builders.quota("acme"), gpu_type=H100, guaranteed_milli=8000)
+    browser = personas.client("finance")
+
+    assert "Start with public prices" in browser.get("/cost/rates/").content.decode()
+    assert "6.155" in browser.get("/cost/rates/new/?from=public").content.decode()
