@@ -45,7 +45,8 @@ OPERATING = ("operate",)
 HOOKING = ("operate", "admin")
 _BY_SCOPES: dict[tuple[str, ...], str] = {
     (): "checkpoint_report clock_choose own_webhook_put own_webhook_delete",
-    ("read",): "audit_entries audit_entry rate_cards rate_card",
+    ("read",): "audit_entries audit_entry",
+    ("read", "admin"): "rate_cards rate_card",
     ("submit",): "job_fit job_submit job_copy job_batch schedule_make",
     OPERATING: (
         "gpu_geometry gpu_geometry_delete gpu_health node_health node_spare pause resume "

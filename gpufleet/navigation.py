@@ -115,7 +115,7 @@ SECTIONS: tuple[Section, ...] = (
             Place("Budgets", "budgets", "coin", "$"),
         ),
     ),
-    Section("Cost", "coin", (Place("Rate cards", "rate_cards", "scroll", "k", needs=Can.SEE_COSTS),)),
+    Section("Cost", "coin", (Place("Rate cards", "rate_cards", "scroll", "%", needs=Can.SEE_COSTS),)),
     Section(
         "Activity",
         "bell",
