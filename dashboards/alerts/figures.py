@@ -18,8 +18,7 @@ from dashboards.models import TelemetryFrame
 from dashboards.selectors import Fleet, fleet_read
 from quotas.models import Budget, NodeKind, QuotaNode, QuotaShare
 from quotas.selectors.budgets import standings
-from quotas.selectors.rates import rates_now
-from quotas.selectors.rates import price_book
+from quotas.selectors.rates import price_book, rates_now
 from scheduler.models import IN_SERVICE, CapacityEntry, Cluster, Job, JobState, Node, Placement
 from scheduler.selectors.loop import scheduler_silent
 from scheduler.selectors.measures import queue_figures

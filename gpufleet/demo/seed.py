@@ -322,8 +322,6 @@ def _cards(*, now: datetime) -> None:
         )
         for share_class, discount in (("", 0), (RateClass.BORROWED, organisation.BORROWED_DISCOUNT)):
             RateLine.objects.bulk_create(
-                RateLine(
-                    card=card, gpu_type=kind, share_class=share_class, list_micros=listed, contracted_micros=agreed, discount_ppm=discount
-                )
+                RateLine(card=card, gpu_type=kind, share_class=share_class, list_micros=listed, contracted_micros=agreed, discount_ppm=discount)
                 for kind, (listed, agreed) in prices.items()
             )

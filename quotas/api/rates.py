@@ -101,7 +101,9 @@ def rate_card(request: HttpRequest, public_id: str, response: HttpResponse) -> d
     return card_told(found)
 
 
-@router.post("/rate-cards/{public_id}/activate", response=RateCardOut, url_name="rate_card_activate", openapi_extra=IF_MATCH, summary="Activate a card")
+@router.post(
+    "/rate-cards/{public_id}/activate", response=RateCardOut, url_name="rate_card_activate", openapi_extra=IF_MATCH, summary="Activate a card"
+)
 def rate_card_activate(request: HttpRequest, public_id: str, query: Query[ReasonQuery]) -> dict[str, Any]:
     """Refused where it would overlap an active card or leave a hole."""
     access = access_of(request)

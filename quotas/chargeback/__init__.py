@@ -1,1 +1,1 @@
-"""Chargeback (FIN-1 to FIN-4): what a GPU hour costs (`pricing`, `cards`), what was used at which price (`rating`, `lines`), and what is made of it."""
+"""Chargeback: what a GPU hour costs (`pricing`, `cards`), what was used at which price (`rating`, `lines`), and what is made of it."""

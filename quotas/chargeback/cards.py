@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal, InvalidOperation
+from itertools import pairwise
 from typing import Any
 
 from django.conf import settings
@@ -108,7 +109,7 @@ def card_check(card: RateCard) -> Check:
 def _holes(card: RateCard, others: Sequence[RateCard], ends: RateCard | None) -> list[Problem]:
     line = sorted([*others, card], key=lambda one: one.valid_from)
     found = []
-    for one, following in zip(line, line[1:], strict=False):
+    for one, following in pairwise(line):
         until = following.valid_from if one is ends else one.valid_to
         if until is not None and until < following.valid_from and card in (one, following):
             found.append(Problem("hole", f"No card is active from {until:%Y-%m-%d %H:%M} to {following.valid_from:%Y-%m-%d %H:%M} UTC."))
@@ -302,7 +303,9 @@ def card_facts(card: RateCard) -> dict[str, Any]:
         "currency": card.currency,
         "valid_from": card.valid_from.isoformat(),
         "valid_to": card.valid_to.isoformat() if card.valid_to else None,
-        "prices": [f"{' '.join(filter(None, price.key))}: {written(price.list_micros)} {written(price.effective_micros)}" for price in prices_of(card)],
+        "prices": [
+            f"{' '.join(filter(None, price.key))}: {written(price.list_micros)} {written(price.effective_micros)}" for price in prices_of(card)
+        ],
     }
 
 

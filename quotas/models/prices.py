@@ -1,4 +1,4 @@
-"""Rate cards (FIN-1): what a GPU hour of each kind costs from a moment to another one. An active card is never changed, only replaced by a version."""
+"""Rate cards (FIN-1): what a GPU hour costs from a moment to another one. An active card is never changed, only replaced by a version."""
 
 from django.db import models
 from django.db.models import F, Q
@@ -52,7 +52,7 @@ class RateCard(models.Model):
 
 
 class RateLine(models.Model):
-    """One price of a card, in micro-units of the currency for a GPU hour. Empty fields stand for any; the line that says most is the one that holds."""
+    """One price of a card, in micro-units of the currency for a GPU hour. Empty fields stand for any; the line that says most holds."""
 
     card = models.ForeignKey(RateCard, on_delete=models.CASCADE, related_name="lines")
     gpu_type = models.CharField(max_length=60)

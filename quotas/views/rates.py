@@ -104,7 +104,9 @@ def rate_card_edit(request: HttpRequest, public_id: str) -> HttpResponse:
     return _form(request, save, card_typed(card), lines_typed(prices_of(card)), fixed=fixed, heading=f"Change {card.name}", back=back)
 
 
-def _form(request: HttpRequest, save: Any, initial: dict[str, Any], lines: list[dict[str, Any]], *, fixed: bool, heading: str, back: str) -> HttpResponse:
+def _form(
+    request: HttpRequest, save: Any, initial: dict[str, Any], lines: list[dict[str, Any]], *, fixed: bool, heading: str, back: str
+) -> HttpResponse:
     posted = request.POST if request.method == "POST" else None
     form, forms = CardForm(posted, fixed=fixed, initial=initial), LineForms(posted, initial=None if posted else lines, prefix="line")
     status = 200

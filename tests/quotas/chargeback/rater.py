@@ -1,4 +1,4 @@
-"""A second rater that shares nothing with the first: decimals, one day after another, one interval after another. Sixty lines, so that it can be read."""
+"""A second rater that shares nothing with the first: decimals, one interval after another. Sixty lines, so that it can be read."""
 
 from datetime import UTC, datetime, timedelta
 from decimal import ROUND_HALF_EVEN, Decimal, getcontext

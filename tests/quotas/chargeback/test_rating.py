@@ -65,8 +65,7 @@ def books(draw: st.DrawFn) -> PriceBook:
 
 def totals(lines: list[Rated]) -> tuple[int, int, int, int]:
     return tuple(
-        sum(column)
-        for column in zip(*((one.milli_millis, one.list_nanos, one.contracted_nanos, one.effective_nanos) for one in lines), strict=True)
+        sum(column) for column in zip(*((one.milli_millis, one.list_nanos, one.contracted_nanos, one.effective_nanos) for one in lines), strict=True)
     ) or (0, 0, 0, 0)
 
 
@@ -93,7 +92,9 @@ def test_cutting_joining_and_shuffling_intervals_changes_nothing(found: list[Int
     for one in found:
         at = data.draw(st.integers(one.since, one.until))
         cut += [part for part in (replace(one, until=at), replace(one, since=at)) if part.since < part.until]
-    halves = [half for one in cut for half in ([replace(one, gpu_milli=one.gpu_milli // 2), replace(one, gpu_milli=one.gpu_milli - one.gpu_milli // 2)])]
+    halves = [
+        half for one in cut for half in ([replace(one, gpu_milli=one.gpu_milli // 2), replace(one, gpu_milli=one.gpu_milli - one.gpu_milli // 2)])
+    ]
 
     lines = rated(found, book, FIRST, LAST)
     assert rated(data.draw(st.permutations(halves)), book, FIRST, LAST) == lines
