@@ -137,7 +137,7 @@ def test_why_there_is_nothing_is_told_in_its_own_words(visit: Callable[..., Visi
     Attempt.objects.update(ended_at=now())
     fault.append(NotFound("x"))
     visitor.open(f"/jobs/{running.public_id}/")
-    expect(note).to_contain_text("It is no longer kept")
+    expect(note).to_contain_text("The log is no longer kept")
     waiting = builders.job("waits", on=running.quota)
     visitor.open(f"/jobs/{waiting.public_id}/")
     expect(note).to_have_text("It has not been started yet.")

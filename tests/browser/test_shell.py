@@ -186,7 +186,7 @@ def test_on_a_phone_the_places_come_out_of_a_menu(demo: Site, browser: Browser):
 
     phone.page.get_by_role("button", name="Menu").press("Enter")
 
-    expect(phone.page.locator("#places").get_by_role("link", name="GPUs")).to_be_visible()
+    expect(phone.page.locator("#places").get_by_role("link", name="GPUs", exact=True)).to_be_visible()
     assert phone.axe() == []
     phone.page.keyboard.press("Escape")
     expect(phone.page.locator("#places")).not_to_be_visible()
@@ -198,7 +198,7 @@ def test_without_scripts_one_still_gets_everywhere(demo: Site, browser: Browser)
     plain.page.goto(demo.origin + "/nodes/")
 
     plain.page.get_by_role("button", name="Menu").click()
-    plain.page.locator("#places").get_by_role("link", name="GPUs").click()
+    plain.page.locator("#places").get_by_role("link", name="GPUs", exact=True).click()
     plain.page.wait_for_url("**/gpus/")
     plain.page.locator("#quick").fill("h100")
     plain.page.locator("#quick").press("Enter")

@@ -178,13 +178,13 @@ def test_a_yaml_that_is_half_typed_empties_no_form(visit):
     expect(name).to_have_value("notebook")
     with page.expect_response("**/jobs/new/look"):
         yaml.fill("name: [\n")
-    expect(page.get_by_text("this is not a YAML")).to_be_visible()
+    expect(page.get_by_text("this is not valid YAML")).to_be_visible()
     expect(name).to_have_value("notebook")
 
     with page.expect_response("**/jobs/new/look"):
         page.get_by_label("Priority").fill("70")
     expect(yaml).to_have_value(re.compile(r"name: notebook\n(.*\n)*priority: 70\n(.*\n)*gpus: 1\n"))
-    expect(page.get_by_text("this is not a YAML")).to_be_hidden()
+    expect(page.get_by_text("this is not valid YAML")).to_be_hidden()
 
 
 @pytest.mark.parametrize("scripts", [True, False])
