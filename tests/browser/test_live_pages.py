@@ -534,6 +534,7 @@ def test_figures_of_the_overview_need_no_sideways_scrolling(visit, fleet, width)
     page = visit("/", viewport={"width": width, "height": 900}).page
 
     wide = page.evaluate(
-        "[...document.querySelectorAll('.board .table-wrap')].filter((one) => one.checkVisibility() && one.scrollWidth > one.clientWidth).map((one) => one.innerText)"
+        "[...document.querySelectorAll('.board .table-wrap')]"
+        ".filter((one) => one.checkVisibility() && one.scrollWidth > one.clientWidth).map((one) => one.innerText)"
     )
     assert wide == []
