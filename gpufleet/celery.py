@@ -38,6 +38,7 @@ app.conf.beat_schedule = {
     "tell": {"task": "scheduler.tasks.tell", "schedule": 2.0, "options": {"expires": 2}},
     "schedules": {"task": "scheduler.tasks.schedules", "schedule": 5.0, "options": {"expires": 5}},
     "budgets": {"task": "scheduler.tasks.budgets", "schedule": 15.0, "options": {"expires": 15}},
+    "quota-changes": {"task": "scheduler.tasks.quota_changes", "schedule": 5.0, "options": {"expires": 5}},
     "plans-prune": {"task": "scheduler.tasks.plans_prune", "schedule": 60.0, "options": {"expires": 60}},
     "backends-tidy": {"task": "scheduler.tasks.backends_tidy", "schedule": 600.0, "options": {"expires": 600}},
     "retention-prune": {"task": "gpufleet.tasks.retention_prune_step", "schedule": 60.0, "options": {"expires": 60}},

@@ -177,6 +177,20 @@ class ReasonForm(forms.Form):
     revision = forms.IntegerField(widget=forms.HiddenInput, required=False)
 
 
+CLOCK = "%Y-%m-%dT%H:%M"
+CLOCKS = [CLOCK, "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d"]
+
+
+class ApplyAtForm(forms.Form):
+    apply_at = forms.DateTimeField(
+        label="Apply at (UTC)", input_formats=CLOCKS, widget=forms.DateTimeInput(attrs={"type": "datetime-local"}, format=CLOCK)
+    )
+
+
+class PastForm(forms.Form):
+    at = forms.DateTimeField(label="As of (UTC)", input_formats=CLOCKS, widget=forms.DateTimeInput(attrs={"type": "datetime-local"}, format=CLOCK))
+
+
 class GrantForm(forms.Form):
     """A role for a person, or for a group of the sign-on provider."""
 

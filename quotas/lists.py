@@ -7,7 +7,7 @@ from django.utils import timezone
 
 from gpufleet.core.models import User
 from gpufleet.core.tables import Choice, Column, Flag, Moment, Table, Text
-from quotas.models import Role
+from quotas.models import ChangeState, QuotaChange, QuotaNode, Role
 from quotas.presenters import AuditLine
 from quotas.selectors.audit import audit_below
 
@@ -100,7 +100,51 @@ KINDS = (
     ("reservation", "Reservation"),
     ("budget", "Budget"),
     ("rate_card", "Rate card"),
+    ("quota_change", "Change of the tree"),
     ("page", "Export"),
+)
+
+
+def _of_node(path: str) -> Q:
+    """Changes that concern a node or one below it."""
+    path = path.strip("/")
+    nodes = QuotaNode.objects.filter(Q(path=path) | Q(path__startswith=f"{path}/"))
+    return Q(pk__in=QuotaChange.nodes.through.objects.filter(quotanode__in=nodes.values("pk")).values("quotachange_id"))
+
+
+CHANGES = Table(
+    name="quota-changes",
+    noun="change",
+    columns=(
+        Column(
+            "title",
+            "Change",
+            "title",
+            cell="""<a href="{% url 'quota-change' row.public_id %}">{{ row.title }}</a> <span class="soft">{{ row.public_id }}</span>""",
+        ),
+        Column("id", "Id", "public_id", on_page=False),
+        Column("state", "State", "state", sort="state", cell="{% status row.state %}"),
+        Column("edits", "Edits", lambda row: len(row.edits), cell="{{ row.edits|length }}", numeric=True),
+        Column("author", "Author", "author_name", sort="author_name"),
+        Column("approver", "Approver", "approver_name", cell="{{ row.approver_name|default:'–' }}"),
+        Column("reason", "Reason", "reason", cell="{{ row.reason|default:'–'|truncatechars:80 }}"),
+        Column("apply_at", "Takes effect", "apply_at", cell="{{ row.apply_at|moment:'absolute' }}"),
+        Column("applied", "Applied", "applied_at", sort="applied_at", most_first=True, cell="{{ row.applied_at|moment:'absolute' }}"),
+        Column("changed", "Updated", "changed_at", sort=("changed_at", "id"), most_first=True, cell="{{ row.changed_at|moment }}"),
+    ),
+    default_sort="-changed",
+    search=("title", "public_id", "reason", "author_name"),
+    search_label="Search changes",
+    filters=(
+        Choice("state", "State", ChangeState.choices),
+        Text("team", "Team", apply=_of_node),
+        Moment("from", "From", "changed_at"),
+        Moment("to", "To", "changed_at", until=True),
+    ),
+    libraries=("shell",),
+    empty="No changes yet. Edit a node, and choose Preview.",
+    row_key="public_id",
+    row_field="public_id",
 )
 
 

@@ -5,8 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpufleet.core.models import AuditEntry
-from quotas.models import QuotaNode, QuotaShare
+from quotas.drafts import NodeState, Tree
+from quotas.models import NodeKind, QuotaNode, QuotaShare
 from quotas.rules import said
+from quotas.selectors.changes import Line
 
 Held = Mapping[int, Mapping[str, int]]
 
@@ -114,6 +116,80 @@ def _summary(entry: AuditEntry) -> str:
 def _short(value: Any) -> str:
     text = "–" if value is None or value == "" else str(value)
     return text if len(text) <= 60 else text[:59] + "…"
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedField:
+    """A line of a change as pages and the command line say it."""
+
+    path: str
+    node: str | None
+    label: str
+    before: str
+    after: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class PastRow:
+    """A node of a past tree: its guarantee and limit for each GPU type, as text."""
+
+    path: str
+    label: str
+    indent: int
+    kind: str
+    weight: int
+    priority: int
+    amounts: list[str]
+
+    @property
+    def shift(self) -> int:
+        return min(self.indent, 6)
+
+
+def past_rows(tree: Tree, states: Iterable[NodeState]) -> tuple[list[str], list[PastRow]]:
+    """The GPU types that it names, and its nodes in order."""
+    shown = list(states)
+    types = sorted({gpu_type for state in shown for gpu_type in state.values.shares})
+    depths = [tree.paths[state.id].count("/") for state in shown]
+    least = min(depths, default=0)
+    rows = []
+    for state, depth in zip(shown, depths, strict=True):
+        values, amounts = state.values, []
+        for gpu_type in types:
+            share = values.shares.get(gpu_type)
+            limit = "" if share is None or share.limit_milli is None else f", limit {said(share.limit_milli)}"
+            amounts.append("–" if share is None else f"{said(share.guaranteed_milli)}{limit}")
+        path, kind = tree.paths[state.id], NodeKind(values.kind).label
+        rows.append(PastRow(path, values.title or state.name, depth - least, kind, values.weight, values.priority, amounts))
+    return types, rows
+
+
+FIELD_WORDS = {"preempt_min_runtime_s": "minimum run time, preemption (s)", "reclaim_min_runtime_s": "minimum run time, reclaim (s)"}
+
+
+def changed_fields(lines: Iterable[Line]) -> list[ChangedField]:
+    """`H100 guaranteed: 8 → 6`; of an amount that is not stated its meaning."""
+    return [
+        ChangedField(line.path, line.node, _field_word(line.field), _worded(line.field, line.before), _worded(line.field, line.after), line.what)
+        for line in lines
+    ]
+
+
+def _field_word(name: str) -> str:
+    gpu_type, dot, rest = name.rpartition(".")
+    word = FIELD_WORDS.get(rest, rest.removesuffix("_milli").replace("_", " "))
+    return f"{gpu_type} {word}" if dot else word
+
+
+def _worded(name: str, value: Any) -> str:
+    if name.endswith("guaranteed_milli"):
+        return said(value)
+    if name.endswith("limit_milli"):
+        return "none" if value is None else said(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "–" if value is None or value == "" else str(value)
 
 
 class AuditLine:

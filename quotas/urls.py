@@ -1,10 +1,14 @@
 from django.urls import path
 
-from quotas.views import audit, budgets, own, people, rates, tree
+from quotas.views import audit, budgets, changes, own, people, rates, tree
 
 urlpatterns = [
     path("quotas/", tree.tree, name="quotas"),
     path("quotas/new/", tree.root_new, name="quota-root-new"),
+    path("quotas/changes/", changes.changes, name="quota-changes"),
+    path("quotas/changes/<slug:public_id>/", changes.change, name="quota-change"),
+    path("quotas/changes/<slug:public_id>/step/", changes.change_step_page, name="quota-change-step"),
+    path("quotas/past/", changes.tree_past, name="quotas-past"),
     path("quotas/<str:public_id>/", tree.node_page, name="quota"),
     path("quotas/<str:public_id>/edit/", tree.node_edit, name="quota-edit"),
     path("quotas/<str:public_id>/new/", tree.node_new, name="quota-new"),

@@ -11,7 +11,9 @@ from datetime import timedelta
 from celery import shared_task
 
 from gpufleet.core.times import now
+from quotas.services.changes import changes_turn
 from scheduler.loop.measures import CONFLICTS, DECISIONS, PHASE, PLANS, TICK
+from scheduler.selectors.windows import capacity_now
 from scheduler.services.budgets import budgets_step
 from scheduler.services.forecasts.forecasting import ForecastMemory, forecast_run
 from scheduler.services.hardware.slurm_nodes import slurm_nodes_reconcile
@@ -149,6 +151,12 @@ def schedules() -> int:
 def budgets() -> int:
     """Count what budgets have used, and act on those that warn or stop."""
     return budgets_step(now=now())
+
+
+@shared_task
+def quota_changes() -> int:
+    """Apply the changes of the quota tree whose time has come."""
+    return changes_turn(capacity=lambda: capacity_now().by_type, now=now())
 
 
 @shared_task

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpufleet.core.live.topics import topic_register
-from quotas.models import Budget, QuotaNode, Reservation
+from quotas.models import Budget, QuotaChange, QuotaNode, Reservation
 from quotas.permissions import Access, Can
 from scheduler.models import Job, Schedule
 from scheduler.selectors.notices import bell_mark, bell_of
@@ -41,6 +41,11 @@ def quotas_load(ids: Sequence[int]) -> list[list[Any]]:
     return [[public_id] for public_id in QuotaNode.objects.filter(pk__in=ids).order_by("pk").values_list("public_id", flat=True)]
 
 
+def quota_changes_load(ids: Sequence[int]) -> list[list[Any]]:
+    """Which changes of the tree were drafted, decided or applied."""
+    return [[public_id] for public_id in QuotaChange.objects.filter(pk__in=ids).order_by("pk").values_list("public_id", flat=True)]
+
+
 def nothing_named(ids: Sequence[int]) -> list[list[Any]]:
     """That something changed is all that such pages need: they show many rows added up, and ask for themselves."""
     return []
@@ -75,5 +80,6 @@ def topics_register() -> None:
     topic_register("hardware", Can.SEE, nothing_named, nothing_more, window_seconds=OBJECTS_WINDOW_SECONDS, follows=("gpus", "nodes"))
     topic_register("holdings", Can.SEE, nothing_named, nothing_more, window_seconds=OBJECTS_WINDOW_SECONDS, follows=("jobs",))
     topic_register("quotas", Can.SEE, quotas_load, nothing_more)
+    topic_register("quota_changes", Can.SEE, quota_changes_load, nothing_more)
     topic_register("pause", Can.SEE, plans_load, nothing_more)
     topic_register("plans", Can.SEE, plans_load, nothing_more, window_seconds=PLANS_WINDOW_SECONDS)

@@ -15,6 +15,7 @@ from gpufleet.api import api  # noqa: E402
 from gpufleet.api_examples import Maker, parts, sheet, with_examples  # noqa: E402
 from gpufleet.api_notes import SCOPES, fields  # noqa: E402
 from gpufleet.core.models import User  # noqa: E402
+from quotas.models import QuotaNode  # noqa: E402
 from scheduler.models import Job  # noqa: E402
 from tests import builders  # noqa: E402
 from tests.personas import Personas, person  # noqa: E402
@@ -146,6 +147,9 @@ def test_what_the_examples_send_is_understood(expect: Expect, personas: Personas
         person("ada")
     User.objects.update(email="ada@example.org")
     assert world.job
+    if "quota-changes" in expect.route and not expect.route.endswith("/steps"):
+        QuotaNode.objects.filter(pk=world.team.pk).update(public_id="q-9")
+        QuotaNode.objects.update(overcommit=True)
     Job.objects.update(spec={"roles": [{"name": "worker", "min": 1, "max": 8, "gpus": 1}]})
     for example in examples_of(content) if content else ():
         with _undone():

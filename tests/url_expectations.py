@@ -18,7 +18,9 @@ from gpufleet.core.models import AuditEntry
 from gpufleet.core.times import now
 from quotas.chargeback.cards import card_draft
 from quotas.models import Budget, RateCard, Reservation, RoleBinding, ServiceToken
+from quotas.models import Budget, QuotaChange, Reservation, RoleBinding, ServiceToken
 from quotas.services.budgets import budget_create, exception_grant
+from quotas.services.changes import Wanted, change_apply, change_draft, change_propose
 from scheduler.models import Delivery, Gpu, InventoryImport, Job, JobBatch, JobState, Lease, Node, PlanRecord, SavedView, Schedule, Webhook
 from scheduler.services.hardware.imports import import_preview
 from scheduler.services.jobs.bulk import asked_checked, jobs_steer
@@ -185,6 +187,19 @@ class World:
         lines = [{"gpu_type": "H100-SXM-80GB", "list_micros": 3_000_000}]
         given = {"name": "Rates", "valid_from": builders.NOON, "lines": lines}
         return card_draft(access=self.personas.access("superuser"), given=given, now=now())
+    def change(self) -> QuotaChange:
+        """The superuser's draft about the team."""
+        return change_draft(access=self.personas.access("superuser"), wanted=Wanted(_change_json(self)["edits"]), now=now())
+
+    @cached_property
+    def proposed_change(self) -> QuotaChange:
+        access = self.personas.access("superuser")
+        return change_propose(access=access, change=self.change, revision=self.change.revision, now=now())
+
+    @cached_property
+    def applied_change(self) -> QuotaChange:
+        access = self.personas.access("superuser")
+        return change_apply(access=access, change=self.change, revision=self.change.revision, capacity={}, now=now())
 
     @cached_property
     def excepted_budget(self) -> Budget:
@@ -366,6 +381,8 @@ def _card_json(world: World) -> dict[str, Any]:
 def _card_form(world: World) -> dict[str, Any]:
     lines = {"line-TOTAL_FORMS": 1, "line-INITIAL_FORMS": 0, "line-0-gpu_type": "H100-SXM-80GB", "line-0-listed": "3.10"}
     return {"name": "Rates", "valid_from": "2026-10-01T00:00"} | lines
+def _change_json(world: World) -> dict[str, Any]:
+    return {"edits": [{"op": "update", "node": world.team.public_id, "set": {"weight": 3}}], "reason": "Test"}
 
 
 def _exception_json(world: World) -> dict[str, Any]:
@@ -403,6 +420,9 @@ FIELDS: dict[str, Callable[[World], dict[str, Any]]] = {
     "lasting reservation": lambda w: {"public_id": w.lasting_reservation.public_id},
     "budget": lambda w: {"public_id": w.budget.public_id},
     "rate card": lambda w: {"public_id": w.rate_card.public_id},
+    "change": lambda w: {"public_id": w.change.public_id},
+    "proposed change": lambda w: {"public_id": w.proposed_change.public_id},
+    "applied change": lambda w: {"public_id": w.applied_change.public_id},
     "excepted budget": lambda w: {"public_id": w.excepted_budget.public_id},
     "paused schedule": lambda w: {"public_id": w.paused_schedule.public_id},
     "episode": lambda w: {"public_id": w.episode.public_id},
@@ -445,6 +465,18 @@ PAGES = [
     Expect("POST", "quotas/<str:public_id>/roles/", MANAGES, _team, data=lambda w: {"holder": "stranger", "role": "viewer"}),
     Expect("GET", "quotas/<str:public_id>/roles/<int:pk>/end/", MANAGES, lambda w: _team(w) | {"pk": w.binding.pk}),
     Expect("POST", "quotas/<str:public_id>/roles/<int:pk>/end/", MANAGES, lambda w: _team(w) | {"pk": w.binding.pk}),
+    Expect("GET", "quotas/changes/", SEES),
+    Expect("GET", "quotas/changes/<slug:public_id>/", SEES, FIELDS["change"]),
+    Expect("GET", "quotas/past/", SEES),
+    Expect("POST", "quotas/changes/<slug:public_id>/step/", EDITS, FIELDS["change"], data=lambda w: {"step": "apply"}),
+    Expect(
+        "POST",
+        "quotas/changes/<slug:public_id>/step/",
+        frozenset({"quota_admin"}),
+        FIELDS["proposed change"],
+        data=lambda w: {"step": "approve"},
+        case="that waits for a second person",
+    ),
     # reservations and budgets
     Expect("GET", "reservations/", SEES),
     Expect("GET", "reservations/timeline/", SEES),
@@ -778,6 +810,30 @@ API = [
     ),
     Expect("GET", "api/v1/windows", SEES, tokens=ALL_SCOPES),
     Expect("GET", "api/v1/floors", SEES, tokens=ALL_SCOPES),
+    Expect("GET", "api/v1/quota-changes", SEES, tokens=ALL_SCOPES),
+    Expect("POST", "api/v1/quota-changes", EDITS, data=_change_json, tokens=ADMIN),
+    Expect(
+        "POST",
+        "api/v1/quota-changes/preview",
+        EDITS,
+        data=lambda w: {"edits": _change_json(w)["edits"]},
+        tokens=ADMIN,
+        silent="It only asks.",
+    ),
+    Expect("GET", "api/v1/quota-changes/{public_id}", SEES, FIELDS["change"], tokens=ALL_SCOPES),
+    Expect("PUT", "api/v1/quota-changes/{public_id}", SUPER, FIELDS["change"], data=_change_json, tokens=ADMIN),
+    Expect("GET", "api/v1/quota-changes/{public_id}/preview", SEES, FIELDS["change"], tokens=ALL_SCOPES),
+    Expect("POST", "api/v1/quota-changes/{public_id}/steps", EDITS, FIELDS["change"], data=lambda w: {"step": "apply"}, tokens=ADMIN),
+    Expect(
+        "POST",
+        "api/v1/quota-changes/{public_id}/steps",
+        EDITS,
+        FIELDS["applied change"],
+        data=lambda w: {"step": "revert"},
+        tokens=ADMIN,
+        case="that is applied",
+    ),
+    Expect("GET", "api/v1/quota-tree", SEES, data=lambda w: {"at": "2026-01-01T00:00:00Z"}, tokens=ALL_SCOPES),
     Expect("GET", "api/v1/budgets", SEES, tokens=ALL_SCOPES),
     Expect("POST", "api/v1/budgets", EDITS, data=_budget_json, tokens=ADMIN),
     Expect("GET", "api/v1/budgets/{public_id}", SEES, FIELDS["budget"], tokens=ALL_SCOPES),

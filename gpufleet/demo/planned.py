@@ -8,11 +8,12 @@ from zoneinfo import ZoneInfo
 from gpufleet.core.models import User
 from gpufleet.core.recurrence import moment_of
 from gpufleet.demo.fleet import H100, L40S
-from quotas.models import AtStop, Budget, BudgetDay, BudgetUnit, QuotaShare
+from quotas.models import AtStop, Budget, BudgetDay, BudgetUnit, QuotaNode, QuotaShare
 from quotas.permissions import access_for_user
 from quotas.selectors.budgets import Used, day_of, period_at
 from quotas.selectors.rates import rates_now
 from quotas.services.budgets import budget_create
+from quotas.services.changes import Wanted, change_apply, change_draft, change_propose
 from scheduler.services.windows.reservations import reservation_request
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -45,6 +46,30 @@ def reservations_seed(*, people: Mapping[str, User], now: datetime) -> None:
     asked = {"name": "Benchmark evening", "quota": "veridia/research/language/instruct", "gpu_type": H100, "nodes": 2, "zone": "Europe/Berlin"}
     asked |= {"starts_at": at(later, 18), "ends_at": at(later, 22), "purpose": "Compare with the last release"}
     reservation_request(access=access_for_user(people["tessa"], via="system"), given=asked, now=now)
+
+
+def changes_seed(*, people: Mapping[str, User], now: datetime) -> None:
+    """One change that was applied, and one that waits for a second person."""
+    admin = access_for_user(people["quentin"], via="system")
+    title = {"op": "update", "node": _node("veridia/platform").public_id, "set": {"reclaim_min_runtime_s": 600}}
+    wanted = Wanted([title], "Platform keeps borrowed GPUs for 10 minutes", "Short jobs were reclaimed before their first checkpoint.")
+    done = change_draft(access=admin, wanted=wanted, now=now - timedelta(days=2))
+    change_apply(access=admin, change=done, revision=done.revision, capacity={}, now=now - timedelta(days=2))
+    QuotaNode.objects.filter(pk=_node("veridia/research").pk).update(needs_approval=True)
+    giver, taker = (_node(f"veridia/research/{name}") for name in ("language", "vision"))
+    held = {node.pk: QuotaShare.objects.get(node=node, gpu_type=H100).guaranteed_milli or 0 for node in (giver, taker)}
+    edits = [_guarantee(giver, held[giver.pk] - 8_000), _guarantee(taker, held[taker.pk] + 8_000)]
+    wanted = Wanted(edits, "Move 8 H100 from Language to Vision", "Vision trains its new backbone in December.")
+    asked = change_draft(access=admin, wanted=wanted, now=now - timedelta(hours=3))
+    change_propose(access=admin, change=asked, revision=asked.revision, now=now - timedelta(hours=3))
+
+
+def _node(path: str) -> QuotaNode:
+    return QuotaNode.objects.get(path=path)
+
+
+def _guarantee(node: QuotaNode, milli: int) -> dict[str, object]:
+    return {"op": "update", "node": node.public_id, "set": {"shares": {H100: {"guaranteed_milli": milli}}}}
 
 
 def budgets_seed(*, people: Mapping[str, User], now: datetime) -> None:

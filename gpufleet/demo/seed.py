@@ -16,7 +16,7 @@ from gpufleet.demo import fleet, organisation
 from gpufleet.demo.ailing import ailing_seed
 from gpufleet.demo.loading import DRIVER, hardware_now
 from gpufleet.demo.past.history import history_write
-from gpufleet.demo.planned import budgets_seed, reservations_seed
+from gpufleet.demo.planned import budgets_seed, changes_seed, reservations_seed
 from gpufleet.demo.recurring import schedules_seed
 from gpufleet.demo.sweeping import sweep_seed
 from gpufleet.demo.wasting import wasting_seed
@@ -59,6 +59,7 @@ def demo_seed(*, size: str, seed: int, now: datetime, hours: float | None = None
         schedules_seed(people=by_name, now=now)
         reservations_seed(people=by_name, now=now)
         budgets_seed(people=by_name, now=now)
+        changes_seed(people=by_name, now=now)
         Progress.objects.create(name=DRIVER, reached_at=now)
         Installation.objects.update_or_create(id=1, defaults={"installed_at": now, "demo": size, "demo_seed": seed})
         audit_record(actor=SYSTEM, action="demo.seed", kind="installation", object_id="1", after={"demo": size, "seed": seed})

@@ -5,14 +5,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.shortcuts import get_object_or_404
 
-from quotas.drafts import NodeState, Tree, edits_read, state_of
-from quotas.models import QuotaChange, QuotaNode
+from quotas.drafts import Edited, NodeState, Tree, edits_read, state_of
+from quotas.models import ChangeState, QuotaChange, QuotaNode
 from quotas.permissions import Access, Can
 from quotas.services.changes import overtaken_lines
-from quotas.services.writing import approval_asked, edits_judged, facts_of, tree_at, tree_now
+from quotas.services.writing import approval_asked, edits_judged, facts_of, rights_checked, tree_at, tree_now
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,7 @@ class Standing:
     approval: str | None
     before: Tree
     after: Tree
+    decides: bool  # whether the reader has the rights that applying it takes
 
 
 def change_list(access: Access) -> QuerySet[QuotaChange]:
@@ -56,7 +58,48 @@ def change_standing(access: Access, change: QuotaChange) -> Standing:
     edited = edits_judged(tree, edits)
     keys = edited.touched
     lines, hidden = _lines(access, {key: tree.get(key) for key in keys}, {key: edited.after[key] for key in keys}, tree.paths, edited.after.paths)
-    return Standing(lines, hidden, edited.faults, tuple(overtaken_lines(change, tree)), approval_asked(edited), edited.before, edited.after)
+    overtaken = tuple(_visible_lines(access, change, tree))
+    return Standing(lines, hidden, edited.faults, overtaken, approval_asked(edited), edited.before, edited.after, _decides(access, edited))
+
+
+def _visible_lines(access: Access, change: QuotaChange, tree: Tree) -> Iterable[str]:
+    """What others changed meanwhile, of nodes that the reader may see."""
+    for line in overtaken_lines(change, tree):
+        if access.can(Can.SEE, line.split(":", 1)[0].split(" was ", 1)[0]):
+            yield line
+        else:
+            yield "Other nodes were changed."
+
+
+def _decides(access: Access, edited: Edited) -> bool:
+    try:
+        rights_checked(access, edited)
+    except PermissionDenied:
+        return False
+    return True
+
+
+def steps_open(access: Access, change: QuotaChange, standing: Standing | None) -> tuple[str, ...]:
+    """The steps that the reader may take next. `standing` is that of an open change."""
+    if standing is None:
+        return ("revert",) if change.state == ChangeState.APPLIED and access.can_somewhere(Can.EDIT_QUOTA) else ()
+    user = access.actor.user
+    author = user is not None and user.pk == change.author_id
+    own = author or access.can_everywhere(Can.ADMINISTER)
+    state, decides = change.state, standing.decides
+    approved = standing.approval is None or change.approved_at is not None
+    steps = []
+    if own and standing.overtaken and not standing.faults:
+        steps.append("rebase")
+    elif decides and approved and state != ChangeState.PROPOSED and not standing.faults:
+        steps += ["apply", "schedule"]
+    elif own and not approved and state in (ChangeState.DRAFT, ChangeState.FAILED):
+        steps.append("propose")
+    if state == ChangeState.PROPOSED and decides and not author:
+        steps.append("approve")
+    if state in (ChangeState.PROPOSED, ChangeState.APPROVED, ChangeState.SCHEDULED) and decides:
+        steps.append("reject")
+    return (*steps, "withdraw") if own else tuple(steps)
 
 
 def applied_lines(access: Access, change: QuotaChange) -> tuple[tuple[Line, ...], int]:

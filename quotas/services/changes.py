@@ -3,17 +3,19 @@
 A change is applied whole or not at all. If a node that it edits is another one than its author saw, it is refused with what has changed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import transaction
+from django.dispatch import Signal
 
 from gpufleet.core.audit import Actor, audit_record
 from gpufleet.core.faults import Conflict, Stale
 from gpufleet.core.ids import public_id
+from gpufleet.core.live.feed import feed_publish
 from quotas.drafts import Edit, Edited, NodeState, Tree, difference_of, edits_read, over_capacity, state_of
 from quotas.models import ChangeState, QuotaChange, QuotaNode
 from quotas.permissions import Access, Can, access_for_user
@@ -21,6 +23,8 @@ from quotas.rules import Faults, note, said
 from quotas.services.ledger import ledger_held
 from quotas.services.writing import approval_asked, edits_judged, facts_of, lock_tree, rights_checked, tree_now, tree_write
 
+# Sent as the last write of a transaction that changed the tree: what plans with it has to plan anew.
+tree_changed = Signal()
 CHANGED_MEANWHILE = "Somebody else changed this node while you were editing it. Look at it again; nothing of yours was written."
 CHANGE_MOVED_ON = "This change was edited or decided meanwhile. Look at it again."
 SECOND_PERSON = "{path} requires approval of changes by a second person. Draft a change and request approval."
@@ -152,7 +156,49 @@ def change_revert(*, access: Access, change: QuotaChange, reason: str = "", now:
     return change_draft(access=access, wanted=wanted, reverts=change, now=now)
 
 
-def changes_turn(*, capacity: Mapping[str, int], now: datetime) -> int:
+STEPS = ("propose", "approve", "reject", "withdraw", "schedule", "apply", "rebase", "allow", "revert")
+
+
+def change_step(
+    *,
+    access: Access,
+    change: QuotaChange,
+    step: str,
+    revision: int | None,
+    capacity: Callable[[], Mapping[str, int]],
+    reason: str = "",
+    apply_at: datetime | None = None,
+    now: datetime,
+) -> QuotaChange:
+    """One step of a change, by its name. `rebase` keeps its edits as of the tree of now; `allow` lets it exceed the healthy capacity; both void an
+    approval. `revert` returns another change, a draft. Without a revision it is done on the newest one.
+    """
+    common: dict[str, Any] = {"access": access, "change": change, "now": now}
+    if step == "revert":
+        return change_revert(**common, reason=reason)
+    common["revision"] = change.revision if revision is None else revision
+    if step in ("approve", "reject"):
+        return (change_approve if step == "approve" else change_reject)(**common, reason=reason)
+    if step in ("propose", "withdraw"):
+        return (change_propose if step == "propose" else change_withdraw)(**common)
+    if step == "schedule":
+        if apply_at is None:
+            raise ValidationError({"apply_at": ["Apply at is required."]})
+        return change_schedule(**common, apply_at=apply_at, capacity=capacity())
+    if step == "apply":
+        return change_apply(**common, capacity=capacity())
+    if step in ("rebase", "allow"):
+        beyond = change.over_capacity or step == "allow"
+        return change_revise(**common, wanted=Wanted(change.edits, change.title, reason or change.reason, over_capacity=beyond))
+    raise ValidationError({"step": [f"Choose one of {', '.join(STEPS)}."]})
+
+
+def edits_tried(*, access: Access, wanted: Wanted) -> Edited:
+    """What edits would make of the tree of now, after the same checks as for a draft. Nothing is written."""
+    return _judged(access, wanted)[1]
+
+
+def changes_turn(*, capacity: Callable[[], Mapping[str, int]], now: datetime) -> int:
     """Apply the changes whose time has come, with the rights that their authors have by now. What can't be applied says why."""
     due = QuotaChange.objects.filter(state=ChangeState.SCHEDULED, apply_at__lte=now).select_related("author").order_by("apply_at", "id")
     applied = 0
@@ -160,7 +206,7 @@ def changes_turn(*, capacity: Mapping[str, int], now: datetime) -> int:
         try:
             if change.author is None:
                 raise PermissionDenied("Its author no longer exists.")
-            change_apply(access=access_for_user(change.author, via="schedule"), change=change, revision=change.revision, capacity=capacity, now=now)
+            change_apply(access=access_for_user(change.author, via="schedule"), change=change, revision=change.revision, capacity=capacity(), now=now)
             applied += 1
         except (ValidationError, PermissionDenied, Conflict) as fault:
             _failed(change, fault, now)
@@ -307,18 +353,18 @@ def _may_take_effect(access: Access, change: QuotaChange, edited: Edited, capaci
     rights_checked(access, edited)
     if (path := approval_asked(edited)) and change.approved_at is None:
         raise Conflict(SECOND_PERSON.format(path=path))
-    beyond = capacity_lines(edited, capacity)
+    beyond = capacity_lines(edited.before, edited.after, capacity)
     if beyond and not change.over_capacity:
         raise ValidationError({"over_capacity": [f"{' '.join(beyond)} Lower the guarantees, or allow it with a reason."]})
 
 
-def capacity_lines(edited: Edited, capacity: Mapping[str, int]) -> list[str]:
-    """Where the change promises more than is healthy, or makes that worse."""
-    before, after = over_capacity(edited.before, capacity), over_capacity(edited.after, capacity)
+def capacity_lines(before: Tree, after: Tree, capacity: Mapping[str, int]) -> list[str]:
+    """Where a change promises more than is healthy, or makes that worse."""
+    already = over_capacity(before, capacity)
     return [
         f"{said(total)} GPUs of {gpu_type} would be guaranteed; {said(has)} are healthy."
-        for gpu_type, (total, has) in after.items()
-        if total > before.get(gpu_type, (0, 0))[0]
+        for gpu_type, (total, has) in over_capacity(after, capacity).items()
+        if total > already.get(gpu_type, (0, 0))[0]
     ]
 
 
@@ -346,6 +392,7 @@ def _applied(
     change.nodes.set([rows[key] for key in touched])
     if made is None:  # of an edit at once the entries of its node say all
         _record(change, access.actor, "quota_change.apply", after=_facts(change), reason=change.reason)
+    tree_changed.send(QuotaChange)
     return change
 
 
@@ -425,6 +472,7 @@ def _record(
 ) -> None:
     """Where it touches one node the entry belongs there; else to what lies above all of its nodes."""
     nodes = list(change.nodes.order_by("depth", "path"))
+    feed_publish(changes={"quota_changes": [{"id": change.pk}]})
     audit_record(
         actor=actor,
         action=action,

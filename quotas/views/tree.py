@@ -15,13 +15,15 @@ from gpufleet.core.faults import Conflict
 from gpufleet.core.live.feed import feed_revision
 from gpufleet.core.times import now
 from gpufleet.web import Access, Can, access_of, requires
-from quotas.forms import GrantForm, MoveForm, NodeForm, ReasonForm, show_faults
+from quotas.drafts import difference_of
+from quotas.forms import GrantForm, MoveForm, NodeForm, ReasonForm, faults_of, show_faults
 from quotas.models import NodeKind, QuotaNode
 from quotas.presenters import Cell, TreeRow, cells_of, summed, tree_rows, types_of
 from quotas.rules import NodeValues, said
 from quotas.selectors.audit import audit_list
 from quotas.selectors.effects import archive_effects
 from quotas.selectors.nodes import child_list, node_for, roles_on, tree_list
+from quotas.services.changes import CHANGED_MEANWHILE, Wanted, change_draft
 from quotas.services.nodes import may_decide, node_archive, node_create, node_move, node_restore, node_update, node_values
 from quotas.services.roles import may_hand_out, roles_to_hand_out
 from quotas.views.confirm import confirm
@@ -162,6 +164,8 @@ def node_edit(request: HttpRequest, public_id: str) -> HttpResponse:
     if request.method == "POST" and form.is_valid():
         data = form.cleaned_data
         try:
+            if request.POST.get("do") == "preview":
+                return redirect("quota-change", _drafted(access, node, form, data["revision"]))
             node_update(access=access, node=node, values=form.node_values(), revision=data["revision"] or 0, reason=data["reason"], now=now())
         except ValidationError as fault:
             form.show_faults(fault)
@@ -172,6 +176,17 @@ def node_edit(request: HttpRequest, public_id: str) -> HttpResponse:
             return redirect("quota", node.public_id)
     context = {"form": form, "node": node, "heading": f"Edit {node.path}", "around": _around(node.parent, apart_from=node)}
     return render(request, "quotas/node_form.html", context, status=422 if form.is_bound else 200)
+
+
+def _drafted(access: Access, node: QuotaNode, form: NodeForm, revision: int | None) -> str:
+    """The id of a draft that gives the node what the form says. Faults are at the node's own fields."""
+    if node.revision != revision:
+        raise Conflict(CHANGED_MEANWHILE)
+    edit = {"op": "update", "node": node.public_id, "set": difference_of(node_values(node), form.node_values())}
+    try:
+        return change_draft(access=access, wanted=Wanted([edit], reason=form.cleaned_data["reason"]), now=now()).public_id
+    except ValidationError as fault:
+        raise ValidationError({field.removeprefix("edits.0."): texts for field, texts in faults_of(fault)}) from None
 
 
 def _around(parent: QuotaNode | None, apart_from: QuotaNode | None = None) -> list[tuple[str, str, str, str]]:

@@ -138,13 +138,13 @@ def test_a_change_takes_effect_at_its_time_with_the_rights_of_then(personas: Per
     for one in (change, lost):
         change_schedule(access=admin, change=one, revision=one.revision, apply_at=LATER, capacity=CAPACITY, now=NOON)
 
-    assert changes_turn(capacity=CAPACITY, now=NOON) == 0
-    assert changes_turn(capacity=CAPACITY, now=LATER) == 2
+    assert changes_turn(capacity=lambda: CAPACITY, now=NOON) == 0
+    assert changes_turn(capacity=lambda: CAPACITY, now=LATER) == 2
     again = _draft(admin, _guarantee(personas, "acme/research/nlp", 5_000))
     change_schedule(access=admin, change=again, revision=again.revision, apply_at=LATER, capacity=CAPACITY, now=NOON)
     personas.users["quota_admin"].role_bindings.all().delete()
 
-    assert changes_turn(capacity=CAPACITY, now=LATER) == 0
+    assert changes_turn(capacity=lambda: CAPACITY, now=LATER) == 0
     again.refresh_from_db()
     assert again.state == ChangeState.FAILED
 

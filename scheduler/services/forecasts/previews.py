@@ -19,6 +19,7 @@ from scheduler.engine.plan import Decision, Plan
 from scheduler.engine.values import Scenario, Settings
 from scheduler.loop.policy import policy, ruled
 from scheduler.models import Job
+from scheduler.selectors.discretion import Discretion
 from scheduler.selectors.usage import held_by_quota
 from scheduler.services.loop.past import past_usage_if
 from scheduler.snapshots import Snapshots
@@ -94,7 +95,8 @@ def tree_preview(*, access: Access, before: Tree, after: Tree, now: datetime) ->
     effects = [*_decided(plan, planned), *_classes(before, after)]
     named, unseen, more = _named(access, effects)
     shares = tuple(line for line in _shares(plan, planned, ground) if access.can(Can.SEE, ground.names.get(line.path, line.path)))
-    warnings = tuple(_warnings(before, after, snapshot.fleet.capacity_milli))
+    told = _warnings(before, after, snapshot.fleet.capacity_milli)
+    warnings = tuple(text for path, text in told if path is None or access.can(Can.SEE, ground.names.get(path, path)))
     return Preview(now, shares, named, more, warnings, (len(plan.decisions), len(planned.decisions)), unseen)
 
 
@@ -171,7 +173,8 @@ def _decided(plan: Plan, planned: Plan) -> Iterable[tuple[str, str, str]]:
 
 
 def _why(decision: Decision) -> str:
-    return f"{decision.why.detail}" + (f" (for {decision.for_job})" if decision.for_job else "")
+    detail, whom = decision.why.detail, decision.for_job
+    return f"{detail} (for {whom})" if whom and whom not in detail else detail
 
 
 def _classes(before: Tree, after: Tree) -> Iterable[tuple[str, str, str]]:
@@ -200,7 +203,8 @@ def _named(access: Access, effects: Sequence[tuple[str, str, str]]) -> tuple[tup
     ranked = sorted(dict.fromkeys(effects), key=lambda one: (order.index(one[1]), one[0]))
     rows = {job: (name, path, milli) for job, name, path, milli in _job_rows({job for job, _, _ in ranked})}
     seen = [one for one in ranked if one[0] in rows and access.can(Can.SEE, rows[one[0]][1])]
-    named = [JobEffect(job, rows[job][0], rows[job][1], effect, detail, rows[job][2]) for job, effect, detail in seen[:MOST_NAMED]]
+    told = Discretion(access, [detail for _, _, detail in seen[:MOST_NAMED]])
+    named = [JobEffect(job, rows[job][0], rows[job][1], effect, told.text(detail), rows[job][2]) for job, effect, detail in seen[:MOST_NAMED]]
     return tuple(named), len(ranked) - len(seen), max(0, len(seen) - MOST_NAMED)
 
 
@@ -222,7 +226,8 @@ def _shares(plan: Plan, planned: Plan, ground: Ground) -> Iterable[ShareChange]:
             )
 
 
-def _warnings(before: Tree, after: Tree, capacity: Mapping[str, int]) -> Iterable[str]:
+def _warnings(before: Tree, after: Tree, capacity: Mapping[str, int]) -> Iterable[tuple[str | None, str]]:
+    """The node that each is about, and what it says."""
     used = _used_now()
     for state in after.in_order():
         old = before.get(state.id)
@@ -233,14 +238,18 @@ def _warnings(before: Tree, after: Tree, capacity: Mapping[str, int]) -> Iterabl
             limit = share.limit_milli
             if limit is not None and limit < held and was.limit_milli != limit:
                 fell = f"Limit of {path} for {gpu_type}: {said(was.limit_milli) if was.limit_milli is not None else 'none'} → {said(limit)}"
-                yield f"{fell}, with {said(held)} in use. Nothing more starts there; {said(held - limit)} GPUs stay above the limit until jobs end."
+                yield path, f"{fell}, with {said(held)} in use. Nothing more starts there; {said(held - limit)} above it until jobs end."
             lower = share.guaranteed_milli
             if lower is not None and lower < held and (was.guaranteed_milli is None or was.guaranteed_milli > lower) and old is not None:
                 first = said(was.guaranteed_milli)
-                yield f"Guarantee of {path} for {gpu_type}: {first} → {said(lower)}, with {said(held)} in use. What exceeds it can be reclaimed."
+                yield (
+                    path,
+                    f"Guarantee of {path} for {gpu_type}: {first} → {said(lower)}, with {said(held)} in use. What exceeds it can be reclaimed.",
+                )
+    already = over_capacity(before, capacity)
     for gpu_type, (total, has) in over_capacity(after, capacity).items():
-        worse = total > over_capacity(before, capacity).get(gpu_type, (0, 0))[0]
-        yield f"{said(total)} GPUs of {gpu_type} are guaranteed; {said(has)} are healthy.{' This change adds to it.' if worse else ''}"
+        if total > already.get(gpu_type, (0, 0))[0]:
+            yield None, f"{gpu_type}: {said(total)} would be guaranteed, {said(has)} are healthy."
 
 
 def _used_now() -> dict[tuple[str, str], int]:

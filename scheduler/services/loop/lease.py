@@ -202,6 +202,11 @@ def lease_want(*, n: int = 1, name: str = TICK, hint: bool = True) -> None:
         call_if_first()
 
 
+def tree_seen(**_: Any) -> None:
+    """The quota tree has changed: who may start and who is reclaimed is another one now."""
+    lease_want()
+
+
 def tick_call() -> None:
     """Ask a worker to look now. The wish itself is in the database, so a broker that is away costs at most a second."""
     try:

@@ -1,0 +1,179 @@
+"""What a change would do, before it is done: on its page and over the API."""
+
+import pytest
+from django.test import Client
+
+from quotas.models import QuotaChange, QuotaNode, QuotaShare
+from quotas.selectors.changes import change_standing
+from quotas.services.changes import Wanted, change_apply, change_draft
+from scheduler.services.forecasts.previews import Preview, tree_preview
+from tests import builders
+from tests.builders import NOON
+from tests.personas import Personas
+from tests.scheduler.loop.worlds import H100, Loop, state, submit
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def world(personas: Personas) -> Personas:
+    """16 GPUs: 8 for each department. A team of research has filled all of them; a job of the other department waits for what is not its own."""
+    for number in range(2):
+        builders.node(f"n{number}", gpus=8)
+    for path, milli in {"acme": 16_000, "acme/research": 8_000, "acme/research/nlp": 8_000, "acme/product": 0, "acme/product/search": 0}.items():
+        QuotaShare.objects.create(node=personas.nodes[path], gpu_type=H100, guaranteed_milli=milli)
+    return personas
+
+
+def _share(world: Personas, path: str, **share: int | None) -> dict[str, object]:
+    return {"op": "update", "node": world.nodes[path].public_id, "set": {"shares": {H100: share}}}
+
+
+def _preview(world: Personas, who: str, *edits: object) -> Preview:
+    root = world.access("superuser")
+    change = change_draft(access=root, wanted=Wanted(list(edits)), now=NOON)
+    standing = change_standing(root, change)
+    return tree_preview(access=world.access(who), before=standing.before, after=standing.after, now=NOON)
+
+
+def _full(world: Personas) -> tuple[Loop, list[object]]:
+    """Two jobs of nlp hold all that there is, the second one borrows; one of search waits."""
+    loop = Loop()
+    jobs = [submit(QuotaNode.objects.get(path="acme/research/nlp"), gpus=8, name=f"nlp-{number}", spec={"preemptible": "yes"}) for number in (1, 2)]
+    loop.tick()
+    for job in jobs:
+        loop.up(job)
+    waits = submit(QuotaNode.objects.get(path="acme/product/search"), gpus=8, name="search-1", at=loop.now, spec={"preemptible": "no"})
+    loop.after(hours=2).tick()
+    assert [state(job) for job in (*jobs, waits)] == ["running", "running", "queued"]
+    return loop, [*jobs, waits]
+
+
+def test_more_for_one_names_the_job_of_the_other_that_is_preempted(world: Personas):
+    loop, (_, second, waits) = _full(world)
+    edits = [_share(world, path, guaranteed_milli=8_000) for path in ("acme/product", "acme/product/search")]
+    root = world.access("superuser")
+    change = change_draft(access=root, wanted=Wanted(edits), now=loop.now)
+    standing = change_standing(root, change)
+
+    told = tree_preview(access=root, before=standing.before, after=standing.after, now=loop.now)
+
+    effects = {(one.effect, one.name) for one in told.jobs}
+    assert ("preempted", "nlp-2") in effects
+    assert {(one.path, one.guaranteed) for one in told.shares} >= {("acme/product/search", (0, 8_000))}
+    change_apply(access=root, change=change, revision=change.revision, capacity={H100: 16_000}, now=loop.now)
+    loop.after(seconds=30).tick()
+    assert state(second) in ("stopping", "checkpointing", "preempted", "queued"), "what the preview said is what happened"
+    assert state(waits) in ("queued", "reserved", "starting")
+
+
+def test_names_of_other_teams_stay_theirs(world: Personas):
+    loop, _ = _full(world)
+    root = world.access("superuser")
+    edits = [_share(world, path, guaranteed_milli=8_000) for path in ("acme/product", "acme/product/search")]
+    change = change_draft(access=root, wanted=Wanted(edits), now=loop.now)
+    standing = change_standing(root, change)
+
+    told = tree_preview(access=world.access("team_lead"), before=standing.before, after=standing.after, now=loop.now)
+
+    assert {one.path for one in told.jobs} == {"acme/research/nlp"}
+    assert all("product" not in one.detail for one in told.jobs)
+    assert {one.path for one in told.shares} <= {"acme/research/nlp"}
+
+
+def test_a_limit_below_what_is_in_use_is_never_silent(world: Personas):
+    _full(world)
+
+    told = _preview(world, "superuser", _share(world, "acme/research/nlp", limit_milli=8_000))
+
+    assert any("none → 8, with 16 in use" in text for text in told.warnings)
+
+
+def test_a_lower_guarantee_makes_borrowers_by_name(world: Personas):
+    _full(world)
+
+    told = _preview(world, "superuser", _share(world, "acme/research/nlp", guaranteed_milli=0))
+
+    assert ("borrows", "nlp-1") in {(one.effect, one.name) for one in told.jobs}
+    assert any("Guarantee of acme/research/nlp" in text for text in told.warnings)
+
+
+def test_a_change_from_the_form_to_its_revert(world: Personas):
+    _full(world)
+    client, node = world.client("superuser"), QuotaNode.objects.get(path="acme/product")
+    form = {"kind": "department", "weight": 1, "priority": 100, "revision": node.revision, "reason": "Launch", "do": "preview"}
+    answer = client.post(f"/quotas/{node.public_id}/edit/", form | {f"share-{H100}-guaranteed": "8"})
+    change = QuotaChange.objects.get()
+    assert answer["Location"] == f"/quotas/changes/{change.public_id}/"
+    page = client.get(answer["Location"]).content.decode()
+    assert f"{H100} guaranteed" in page and "Apply now" in page
+    assert QuotaShare.objects.get(node=node).guaranteed_milli == 0, "a draft changes nothing"
+
+    client.post(f"{answer['Location']}step/", {"step": "apply", "revision": change.revision})
+    assert QuotaShare.objects.get(node=node).guaranteed_milli == 8_000
+    back = client.post(f"{answer['Location']}step/", {"step": "revert", "reason": "Not needed"})["Location"]
+    undoing = QuotaChange.objects.get(reverts=change)
+    client.post(f"{back}step/", {"step": "apply", "revision": undoing.revision})
+
+    assert QuotaShare.objects.get(node=node).guaranteed_milli == 0
+    history = client.get("/quotas/changes/?team=acme/product").content.decode()
+    assert history.count("/quotas/changes/qc-") == 2
+
+
+def test_two_admins_at_one_form(world: Personas):
+    client, node = world.client("superuser"), QuotaNode.objects.get(path="acme/product")
+    form = {"kind": "department", "weight": 2, "priority": 100, "revision": node.revision + 1, "do": "preview"}
+
+    assert "Somebody else changed this node" in client.post(f"/quotas/{node.public_id}/edit/", form).content.decode()
+    assert QuotaChange.objects.count() == 0
+
+
+def _api(client: Client, path: str, body: object) -> dict[str, object]:
+    answer = client.post(f"/api/v1/{path}", body, content_type="application/json")
+    assert answer.status_code in (200, 201), answer.content.decode()
+    return answer.json()
+
+
+def test_over_the_api_from_draft_to_revert(world: Personas):
+    client = world.client("superuser")
+    edits = [_share(world, "acme/product", guaranteed_milli=4_000)]
+    looked = _api(client, "quota-changes/preview", {"edits": edits})
+    assert [one["guaranteed_milli"] for one in looked["shares"] if one["path"] == "acme/product"] == [[0, 4_000]]
+    made = _api(client, "quota-changes", {"edits": edits, "reason": "Launch"})
+    assert made["lines"] == [
+        {
+            "path": "acme/product",
+            "node": world.nodes["acme/product"].public_id,
+            "field": f"{H100}.guaranteed_milli",
+            "before": 0,
+            "after": 4_000,
+            "what": "",
+        }
+    ]
+    assert {"apply", "schedule", "withdraw"} == set(made["steps"])
+
+    applied = _api(client, f"quota-changes/{made['id']}/steps", {"step": "apply"})
+    assert (applied["state"], applied["steps"]) == ("applied", ["revert"])
+    undoing = _api(client, f"quota-changes/{made['id']}/steps", {"step": "revert"})
+    assert undoing["reverts"] == made["id"] and undoing["lines"][0]["after"] == 0
+    then = client.get("/api/v1/quota-tree", {"at": "2000-01-01T00:00:00Z"}).json()
+    assert then["items"] == []
+
+
+def test_a_plan_over_capacity_is_told_on_the_page(world: Personas):
+    client = world.client("superuser")
+    made = _api(client, "quota-changes", {"edits": [_share(world, "acme", guaranteed_milli=17_000)]})
+
+    page = client.get(f"/quotas/changes/{made['id']}/").content.decode()
+    assert "17 GPUs of H100-SXM-80GB would be guaranteed; 16 are healthy." in page
+    assert "Allow above capacity" in page
+    answer = client.post(f"/api/v1/quota-changes/{made['id']}/steps", {"step": "apply"}, content_type="application/json")
+    assert answer.status_code == 422
+
+
+def test_the_past_tree_shows_what_was(world: Personas):
+    client = world.client("viewer")
+
+    page = client.get("/quotas/past/?at=2100-01-01T00:00").content.decode()
+    assert "nlp" in page and "vision" not in page
+    assert client.get("/quotas/past/?at=soon").status_code == 422
