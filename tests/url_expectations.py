@@ -17,8 +17,7 @@ from dashboards.models import Alert, AlertRule, HealthRule, IdleEpisode, IdleExe
 from gpufleet.core.models import AuditEntry
 from gpufleet.core.times import now
 from quotas.chargeback.cards import card_draft
-from quotas.models import Budget, RateCard, Reservation, RoleBinding, ServiceToken
-from quotas.models import Budget, QuotaChange, Reservation, RoleBinding, ServiceToken
+from quotas.models import Budget, QuotaChange, RateCard, Reservation, RoleBinding, ServiceToken
 from quotas.services.budgets import budget_create, exception_grant
 from quotas.services.changes import Wanted, change_apply, change_draft, change_propose
 from scheduler.models import Delivery, Gpu, InventoryImport, Job, JobBatch, JobState, Lease, Node, PlanRecord, SavedView, Schedule, Webhook
@@ -187,6 +186,7 @@ class World:
         lines = [{"gpu_type": "H100-SXM-80GB", "list_micros": 3_000_000}]
         given = {"name": "Rates", "valid_from": builders.NOON, "lines": lines}
         return card_draft(access=self.personas.access("superuser"), given=given, now=now())
+
     def change(self) -> QuotaChange:
         """The superuser's draft about the team."""
         return change_draft(access=self.personas.access("superuser"), wanted=Wanted(_change_json(self)["edits"]), now=now())
@@ -381,6 +381,8 @@ def _card_json(world: World) -> dict[str, Any]:
 def _card_form(world: World) -> dict[str, Any]:
     lines = {"line-TOTAL_FORMS": 1, "line-INITIAL_FORMS": 0, "line-0-gpu_type": "H100-SXM-80GB", "line-0-listed": "3.10"}
     return {"name": "Rates", "valid_from": "2026-10-01T00:00"} | lines
+
+
 def _change_json(world: World) -> dict[str, Any]:
     return {"edits": [{"op": "update", "node": world.team.public_id, "set": {"weight": 3}}], "reason": "Test"}
 
