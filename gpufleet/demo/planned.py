@@ -56,10 +56,11 @@ def changes_seed(*, people: Mapping[str, User], now: datetime) -> None:
     done = change_draft(access=admin, wanted=wanted, now=now - timedelta(days=2))
     change_apply(access=admin, change=done, revision=done.revision, capacity={}, now=now - timedelta(days=2))
     QuotaNode.objects.filter(pk=_node("veridia/research").pk).update(needs_approval=True)
-    giver, taker = (_node(f"veridia/research/{name}") for name in ("language", "vision"))
+    giver, taker = (_node(f"veridia/research/language/{name}") for name in ("atlas", "instruct"))
     held = {node.pk: QuotaShare.objects.get(node=node, gpu_type=H100).guaranteed_milli or 0 for node in (giver, taker)}
-    edits = [_guarantee(giver, held[giver.pk] - 8_000), _guarantee(taker, held[taker.pk] + 8_000)]
-    wanted = Wanted(edits, "Move 8 H100 from Language to Vision", "Vision trains its new backbone in December.")
+    moved = held[giver.pk] // 4 // 1000 * 1000
+    edits = [_guarantee(giver, held[giver.pk] - moved), _guarantee(taker, held[taker.pk] + moved)]
+    wanted = Wanted(edits, "Move H100s from Atlas to Instruct", "Instruct is behind its release; Atlas waits for data until the new year.")
     asked = change_draft(access=admin, wanted=wanted, now=now - timedelta(hours=3))
     change_propose(access=admin, change=asked, revision=asked.revision, now=now - timedelta(hours=3))
 
