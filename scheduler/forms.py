@@ -1,5 +1,6 @@
 """What forms send. The services decide what is allowed; a form only reads."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from django import forms
@@ -70,6 +71,42 @@ class ImportForm(forms.Form):
 
 class DiscoverForm(forms.Form):
     cluster = forms.CharField(required=False, max_length=60, validators=[validate_slug])
+
+
+class SlurmForm(forms.Form):
+    """How a Slurm cluster is reached. slurm.conf is the machine's own: a file chosen here could name plug-ins that the console would load."""
+
+    cluster = forms.CharField(max_length=60, validators=[validate_slug], help_text="Name of the cluster here, such as hpc. A new cluster is created.")
+    user = forms.ChoiceField(help_text="User that jobs run as in Slurm.")
+    folder = forms.CharField(max_length=300, help_text="For logs and checkpoints, at the same path on the console and on every node.")
+    partition = forms.CharField(required=False, max_length=60, help_text="Empty: the default partition.")
+    account = forms.CharField(required=False, max_length=60, help_text="Account that jobs are charged to in Slurm.")
+
+    def __init__(self, *args: Any, users: Iterable[str], **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.fields["user"].choices = [(name, name or "the user of the console") for name in users]  # type: ignore[attr-defined]
+        self.fields["user"].required = "" not in users
+
+
+class SlurmTypesForm(forms.Form):
+    """The type of the inventory for each type of GRES of a Slurm cluster; memory is required for a type that the inventory lacks."""
+
+    def __init__(self, *args: Any, gres: Iterable[str], known: Iterable[str], **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.gres, self.known = tuple(gres), frozenset(known)
+        for name in self.gres:
+            attrs = {"list": "known-types", "autocomplete": "off"}
+            self.fields[f"name-{name}"] = forms.CharField(label=f"Type of “{name}”", max_length=60, widget=forms.TextInput(attrs))
+            self.fields[f"memory-{name}"] = forms.IntegerField(label=f"Memory of “{name}”, MiB", required=False, min_value=1, max_value=10_000_000)
+            self.fields[f"memory-{name}"].help_text = "Only for a type that is not in the inventory."
+
+    def clean(self) -> dict[str, Any]:
+        found = super().clean() or {}
+        for name in self.gres:
+            chosen = found.get(f"name-{name}")
+            if chosen and chosen not in self.known and not found.get(f"memory-{name}") and f"memory-{name}" not in self.errors:
+                self.add_error(f"memory-{name}", f"{chosen} is not in the inventory: its memory is required.")
+        return found
 
 
 class WebhookForm(forms.Form):

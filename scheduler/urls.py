@@ -6,6 +6,7 @@ from scheduler.views import (
     arrays,
     bulk,
     clusters,
+    connecting,
     gpus,
     imports,
     job_changes,
@@ -109,5 +110,7 @@ urlpatterns = [
     path("webhooks/<slug:public_id>/<slug:delivery>/again/", webhooks.delivery_repeat_write, name="delivery_repeat"),
     path("inventory/import/", imports.inventory_import, name="inventory_import"),
     path("inventory/import/<slug:public_id>/", imports.inventory_preview, name="inventory_preview"),
+    path("inventory/slurm/", connecting.slurm_connect_page, name="slurm_connect"),
+    path("inventory/slurm/<slug:name>/", connecting.slurm_import_page, name="slurm_import"),
     path("inventory/discover/", imports.inventory_discover, name="inventory_discover"),
 ]

@@ -20,7 +20,22 @@ from quotas.chargeback.cards import card_draft
 from quotas.models import Budget, QuotaChange, RateCard, Reservation, RoleBinding, ServiceToken
 from quotas.services.budgets import budget_create, exception_grant
 from quotas.services.changes import Wanted, change_apply, change_draft, change_propose
-from scheduler.models import Delivery, Gpu, InventoryImport, Job, JobBatch, JobState, Lease, Node, PlanRecord, SavedView, Schedule, Webhook
+from scheduler.models import (
+    Cluster,
+    Delivery,
+    Gpu,
+    InventoryImport,
+    Job,
+    JobBatch,
+    JobState,
+    Lease,
+    Node,
+    PlanRecord,
+    SavedView,
+    Schedule,
+    SlurmCluster,
+    Webhook,
+)
 from scheduler.services.hardware.imports import import_preview
 from scheduler.services.jobs.bulk import asked_checked, jobs_steer
 from scheduler.services.jobs.templates import template_save
@@ -94,6 +109,13 @@ class World:
     @cached_property
     def node(self) -> Node:
         return builders.node(gpus=1)
+
+    @cached_property
+    def slurm(self) -> Cluster:
+        """Connected to a Slurm that this machine does not have."""
+        found = builders.cluster("hpc", backend="slurm")
+        SlurmCluster.objects.create(cluster=found, tag="test", folder="/none", changed_at=builders.NOON)
+        return found
 
     @cached_property
     def gpu(self) -> Gpu:
@@ -694,6 +716,10 @@ PAGES = [
     Expect("POST", "inventory/import/", OPERATES, data=lambda w: {"text": HARDWARE}, silent="A preview changes nothing."),
     Expect("GET", "inventory/import/<slug:public_id>/", OPERATES, FIELDS["upload"]),
     Expect("POST", "inventory/import/<slug:public_id>/", OPERATES, FIELDS["upload"]),
+    Expect("GET", "inventory/slurm/", OPERATES),
+    Expect("POST", "inventory/slurm/", OPERATES, data=lambda w: {"cluster": "hpc", "folder": "/none"}, silent="A test changes nothing."),
+    Expect("GET", "inventory/slurm/<slug:name>/", OPERATES, lambda w: {"name": w.slurm.name}),
+    Expect("POST", "inventory/slurm/<slug:name>/", OPERATES, lambda w: {"name": w.slurm.name}, silent="A look at Slurm changes nothing."),
     Expect("GET", "inventory/discover/", OPERATES),
     Expect("POST", "inventory/discover/", OPERATES, silent="A look at the machine changes nothing."),
 ]

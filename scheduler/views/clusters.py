@@ -22,5 +22,7 @@ def cluster_list(request: HttpRequest) -> HttpResponseBase:
 @requires(Can.SEE)
 def cluster_page(request: HttpRequest, name: str) -> HttpResponse:
     version = feed_revision()
-    cluster = cluster_for(access_of(request), name)
-    return render(request, "scheduler/cluster.html", {"version": version, "cluster": cluster, "tree": cluster_tree(cluster)})
+    access = access_of(request)
+    cluster = cluster_for(access, name)
+    context = {"version": version, "cluster": cluster, "tree": cluster_tree(cluster), "may_operate": access.can_everywhere(Can.OPERATE)}
+    return render(request, "scheduler/cluster.html", context)

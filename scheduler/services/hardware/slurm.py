@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.db import transaction
 
@@ -17,7 +18,7 @@ from quotas.permissions import Access, Can
 from scheduler.backends.base import BackendError
 from scheduler.backends.registry import slurm_settings
 from scheduler.backends.slurm.client import Settings, SlurmClient
-from scheduler.hardware.slurm import KnownType, document_of
+from scheduler.hardware.slurm import KnownType, document_of, gpus_of
 from scheduler.models import Cluster, GpuType, SlurmCluster
 
 KEPT = ("conf", "partition", "account", "user", "folder", "rest_url")
@@ -124,11 +125,42 @@ def slurm_connect(*, access: Access, cluster: str, settings: Settings, now: date
     return kept
 
 
-def slurm_document(*, cluster: str, types: Mapping[str, KnownType]) -> str:
-    """A connected cluster as an import file."""
+def slurm_users() -> tuple[str, ...]:
+    """The users that a cluster connected in the browser may run jobs as; empty is the console's own."""
+    own = () if os.getuid() == 0 else ("",)
+    return (*own, *settings.SLURM_USERS)
+
+
+@dataclass(frozen=True, slots=True)
+class GresTypes:
+    """The types of GRES of a cluster's nodes, those among them that the inventory has under the same name, and the inventory's own types."""
+
+    found: tuple[str, ...]
+    known: tuple[str, ...]
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        return tuple(name for name in self.found if name not in self.known)
+
+
+def slurm_types(*, access: Access, cluster: str) -> GresTypes:
+    """What GPUs a connected cluster says it has. Raises BackendError where it does not answer."""
+    access.must_everywhere(Can.OPERATE)
+    nodes = SlurmClient(slurm_settings(slurm_row(cluster))).nodes()
+    found = {gres for gres, count in (gpus_of(node.gres) for node in nodes) if count}
+    return GresTypes(tuple(sorted(found)), tuple(GpuType.objects.order_by("name").values_list("name", flat=True)))
+
+
+def slurm_row(cluster: str) -> SlurmCluster:
     row = SlurmCluster.objects.select_related("cluster").filter(cluster__name=cluster).first()
     if row is None:
         raise ValidationError({"cluster": f"Cluster {cluster} is not connected to Slurm."})
+    return row
+
+
+def slurm_document(*, cluster: str, types: Mapping[str, KnownType]) -> str:
+    """A connected cluster as an import file."""
+    row = slurm_row(cluster)
     known = {name: KnownType(name) for name in GpuType.objects.values_list("name", flat=True)}
     client = SlurmClient(slurm_settings(row))
     wanted = {gres: replace(one, memory_mib=None) if one.name in known else one for gres, one in types.items()}

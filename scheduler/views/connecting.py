@@ -1,0 +1,74 @@
+"""Connecting a Slurm cluster: each step is tried and shown, then its nodes are imported by the usual preview."""
+
+from typing import Any
+
+from django.contrib import messages
+from django.core.exceptions import ValidationError
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.http import require_http_methods
+
+from gpufleet.core.times import now
+from gpufleet.web import Can, access_of, requires
+from scheduler.backends.base import BackendError
+from scheduler.backends.slurm.client import Settings
+from scheduler.forms import SlurmForm, SlurmTypesForm
+from scheduler.hardware.slurm import KnownType
+from scheduler.selectors.clusters import cluster_for
+from scheduler.services.hardware.imports import import_preview
+from scheduler.services.hardware.slurm import GresTypes, Step, slurm_check, slurm_connect, slurm_document, slurm_types, slurm_users
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@requires(Can.OPERATE, everywhere=True)
+def slurm_connect_page(request: HttpRequest) -> HttpResponse:
+    users = slurm_users()
+    if request.method != "POST":
+        return _connect_page(request, SlurmForm(users=users))
+    form = SlurmForm(request.POST, users=users)
+    if not form.is_valid():
+        return _connect_page(request, form, status=422)
+    sent = form.cleaned_data
+    chosen = Settings(conf="", **{name: sent[name] for name in ("partition", "account", "user", "folder")})
+    steps = slurm_check(chosen)
+    if "keep" not in request.POST or not all(step.ok for step in steps):
+        return _connect_page(request, form, steps=steps)
+    try:
+        slurm_connect(access=access_of(request), cluster=sent["cluster"], settings=chosen, now=now())
+    except ValidationError as fault:
+        form.add_error("cluster", fault.messages[0])
+        return _connect_page(request, form, steps=steps, status=422)
+    messages.success(request, f"{sent['cluster']} is connected.")
+    return redirect("slurm_import", name=sent["cluster"])
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@requires(Can.OPERATE, everywhere=True)
+def slurm_import_page(request: HttpRequest, name: str) -> HttpResponse:
+    access = access_of(request)
+    cluster = cluster_for(access, name)
+    try:
+        types = slurm_types(access=access, cluster=name)
+    except ValidationError as fault:
+        raise Http404(fault.messages[0]) from fault
+    except BackendError as fault:
+        return render(request, "scheduler/slurm_import.html", {"cluster": cluster, "silent": str(fault)})
+    if request.method != "POST":
+        return _import_page(request, cluster, types, SlurmTypesForm(gres=types.unknown, known=types.known))
+    form = SlurmTypesForm(request.POST, gres=types.unknown, known=types.known)
+    if not form.is_valid():
+        return _import_page(request, cluster, types, form, status=422)
+    named = {gres: KnownType(form.cleaned_data[f"name-{gres}"], form.cleaned_data[f"memory-{gres}"]) for gres in types.unknown}
+    text = slurm_document(cluster=name, types=named)
+    preview = import_preview(access=access, text=text, form="yaml", source=f"Slurm of {name}", remove_missing=False, now=now())
+    if preview.upload is not None:
+        return redirect("inventory_preview", public_id=preview.upload.public_id)
+    return _import_page(request, cluster, types, form, status=422 if preview.faults else 200, faults=preview.faults, same=not preview.faults)
+
+
+def _connect_page(request: HttpRequest, form: SlurmForm, *, status: int = 200, steps: list[Step] | None = None) -> HttpResponse:
+    return render(request, "scheduler/slurm_connect.html", {"form": form, "steps": steps, "may_run": bool(slurm_users())}, status=status)
+
+
+def _import_page(request: HttpRequest, cluster: Any, types: GresTypes, form: SlurmTypesForm, *, status: int = 200, **more: Any) -> HttpResponse:
+    return render(request, "scheduler/slurm_import.html", {"cluster": cluster, "types": types, "form": form, **more}, status=status)

@@ -1,0 +1,56 @@
+"""Connecting a real Slurm in the browser, and importing its nodes."""
+
+import os
+
+import pytest
+from django.urls import reverse
+
+from scheduler.models import Cluster, Gpu, SlurmCluster
+from tests.scheduler.backends.test_slurm import slurm  # noqa: F401 - a fixture
+from tests.scheduler.backends.test_slurm_end_to_end import shared  # noqa: F401 - a fixture
+
+pytestmark = [pytest.mark.django_db, pytest.mark.slurm]
+
+
+@pytest.fixture
+def connection(slurm, shared, settings, monkeypatch):  # noqa: F811
+    """What the form says. slurm.conf is the machine's own: the one that its commands find."""
+    monkeypatch.setenv("SLURM_CONF", str(slurm.conf))
+    settings.SLURM_USERS = ("nobody",) if os.getuid() == 0 else ()
+    return {"cluster": "hpc", "user": "nobody" if os.getuid() == 0 else "", "folder": str(shared), "partition": "", "account": ""}
+
+
+def test_a_cluster_is_connected_and_imported_by_its_pages(connection, personas):
+    operator = personas.client("operator")
+
+    tried = operator.post(reverse("slurm_connect"), connection)
+    assert tried.content.decode().count("Passed") == 6
+    assert not Cluster.objects.exists()
+
+    kept = operator.post(reverse("slurm_connect"), connection | {"keep": "1"}, follow=True)
+    assert kept.redirect_chain[-1][0] == reverse("slurm_import", args=["hpc"])
+    assert SlurmCluster.objects.get().folder == connection["folder"]
+
+    unnamed = operator.post(reverse("slurm_import", args=["hpc"]), {"name-h100": "H100-SXM-80GB"})
+    assert "its memory is required" in unnamed.content.decode()
+    shown = operator.post(reverse("slurm_import", args=["hpc"]), {"name-h100": "H100-SXM-80GB", "memory-h100": "81559"}, follow=True)
+    address = shown.redirect_chain[-1][0]
+    assert not Gpu.objects.exists(), "a preview changes nothing"
+    operator.post(address)
+    assert Gpu.objects.filter(node__cluster__name="hpc").count() == 32
+
+
+@pytest.mark.parametrize(("wrong", "words"), [({"partition": "none"}, "no partition none"), ({"folder": "/none"}, "/none")])
+def test_a_step_that_fails_is_shown_and_nothing_is_kept(connection, personas, wrong, words):
+    page = personas.client("operator").post(reverse("slurm_connect"), connection | wrong | {"keep": "1"}).content.decode()
+
+    assert "Failed" in page
+    assert words in page
+    assert not Cluster.objects.exists()
+
+
+def test_only_users_that_the_settings_name_run_jobs(connection, personas):
+    page = personas.client("operator").post(reverse("slurm_connect"), connection | {"user": "daemon", "keep": "1"})
+
+    assert page.status_code == 422
+    assert not SlurmCluster.objects.exists()
