@@ -49,9 +49,12 @@ class Hold(NamedTuple):
 class Dated(Protocol):
     """The book of reservations, as far as gates depend on it."""
 
-    holds: list[Hold]
+    @property
+    def holds(self) -> list[Hold]: ...
 
     def date_of(self, work: Work) -> int | None: ...
+
+    def has_no_date(self, work: Work) -> bool: ...
 
     def lent(self, work: Work) -> bool: ...
 
@@ -261,7 +264,7 @@ def _date(cycle: Surroundings, hold: Hold, gate: Gate) -> int | None:
     at = cycle.book.date_of(hold.work)
     if at is not None:
         return at
-    if hold.opens:
+    if hold.opens and not cycle.book.has_no_date(hold.work):
         return hold.opens
     return 0 if cycle.overdue(hold.work) and _ever_opens(cycle, hold) else None
 

@@ -48,7 +48,7 @@ class Book(Prospects):
         self._inside: dict[Work, bool] | None = None  # whether each stays within its guarantees, of the state in which they asked; None: of this one
         self.per_type: dict[int, int] = {}
         self.blocked_within: set[int] = set()
-        self.holds: list[Hold] = []  # gates that blocked jobs keep, in order
+        self._holds: list[Hold] = []  # gates that blocked jobs keep, in order
         self._staying: dict[Work, tuple[Work, ...]] = {}  # who stands in a gap and does not give way to whom
         self._asked_at: dict[int, int] = {}  # how many reservations stood before a blocked job, whether or not it has one
         self._by_node: dict[int, list[Entry]] = {}
@@ -65,6 +65,14 @@ class Book(Prospects):
         if self._asking or self._walk is not None:
             self.settle()
         return self._entries
+
+    @property
+    def holds(self) -> list[Hold]:
+        """The gates that blocked jobs keep, in order."""
+        if self._walk is not None:
+            self._gone_along()
+        self.looked_at |= bool(self._holds)  # they only refuse: without any, a pass that found nothing finds nothing later either
+        return self._holds
 
     @property
     def unsettled(self) -> bool:
@@ -88,6 +96,10 @@ class Book(Prospects):
             else:
                 self.settle()
         return next((entry.at for entry in self._entries if entry.work is work), None)
+
+    def has_no_date(self, work: Work) -> bool:
+        """Whether a job has asked for a place and no estimate says when there is one."""
+        return self._counted(work) and self.date_of(work) is None and work.order in self._asked_at
 
     def settle(self) -> None:
         """Work out what was asked for later, of the state in which it was asked for."""
@@ -233,7 +245,7 @@ class Book(Prospects):
         self._unheld.clear()
         self._keeping.clear()
         self._entries.clear()
-        self.holds.clear()
+        self._holds.clear()
         self.per_type.clear()
         self.blocked_within.clear()
         self._asked_at.clear()

@@ -1,14 +1,13 @@
 """Everyone's minimum before anyone's surplus: elastic jobs give workers back for a waiting minimum."""
 
 from collections.abc import Sequence
-from functools import partial
 
 from ..legality import Reclaim, grows_beyond_share, worth
 from ..reasons import Reason, reason
 from ..state import Cycle
 from ..taking import NOTHING, place_in, request, take_units
 from ..units import Unit
-from ..victims import Found, fewest
+from ..victims import Found
 from ..work import Work
 from .reclaim import claimant, walk
 
@@ -79,11 +78,25 @@ def give_own(cycle: Cycle) -> None:
         units = [] if work.gave_back or work.grown() else [unit for unit in cycle.units().units_of(work.order) if unit.surplus]
         units.sort(key=lambda unit: unit.key)
         if units and _makes_room(cycle, work, units):
-            seats = [seat for unit in fewest(units, partial(_makes_room, cycle, work)) for seat in unit.seats]
-            cycle.cluster.unseat(work, seats, reason("shrink", "surplus is released for its own minimum"), work.job.name)
+            seats = [seat for unit in _highest_that_make_room(cycle, work, units) for seat in unit.seats]
+            cycle.cluster.unseat(work, seats, reason("shrink", f"{work.job.name} releases surplus for workers of its own minimum"), work.job.name)
             cycle.changed()
             cycle.continues = True
             return
+
+
+def _highest_that_make_room(cycle: Cycle, work: Work, units: Sequence[Unit]) -> list[Unit]:
+    """The fewest steps that do: of each role the highest, as a lower index is kept longest."""
+    taken: list[Unit] = []
+    for unit in units:
+        taken.append(unit)
+        if _makes_room(cycle, work, taken):
+            break
+    for unit in reversed([*taken]):
+        others = [one for one in taken if one is not unit]
+        if all(one.seats[0].role != unit.seats[0].role or one.index > unit.index for one in others) and _makes_room(cycle, work, others):
+            taken = others
+    return taken
 
 
 def _makes_room(cycle: Cycle, work: Work, units: Sequence[Unit]) -> bool:

@@ -127,3 +127,15 @@ def test_inside_one_leaf_a_guarantee_exempts_nothing() -> None:
     jobs = [before, waiting_gang(preemptible=True) | {"roles": [{"min": 2, "gpus": 8}]}, job("later", submitted=-80, limit_s=9000, grace_s=300)]
     plan = plan_of(scene([node("n0"), node("n1")], [quota("q", 8), quota("r", 8)], jobs, settings={"passes": ["allocate", "backfill"]}))
     assert "reservation" in reasons(plan, "later")
+
+
+def test_a_holder_without_a_date_for_its_place_keeps_no_gate() -> None:
+    """The limit lets the gang in when `before` ends, but nothing says when another queue's endless job leaves its place."""
+    before = running("before", [at("n0", 0, 1)], limit_s=1800 + 50)
+    endless = running("endless", [at("n1", 0)], "r")
+    gang = job("gang", submitted=-90, limit_s=2 * HOUR) | {"roles": [{"min": 2, "gpus": 8}]}
+    quotas = [quota("q", 16, limit=16), quota("r", 1)]
+    plan = plan_of(
+        scene([node("n0"), node("n1")], quotas, [before, endless, gang, job("later", submitted=-80)], settings={"passes": ["allocate", "backfill"]})
+    )
+    assert actions(plan).get("later") == "start"
