@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from scheduler.benchmarks import cases
+from scheduler.benchmarks.kernel import USUAL_MS, in_kernels, kernel_ms
 from scheduler.benchmarks.peak import peak_mib
 from scheduler.cli import spell, whole
 from scheduler.engine.cycle import make_plan
@@ -158,7 +159,10 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     results = []
     for case in options.case or CASES:
-        measured = run_case(case, options.seed, options.runs, options.dump)
+        before = kernel_ms()
+        figures = run_case(case, options.seed, options.runs, options.dump)
+        after = kernel_ms()
+        measured = [in_kernels(figure, before, after) for figure in figures]
         results.extend(measured)
         if not options.json:
             print("\n".join(told(result) for result in measured), flush=True)
@@ -168,10 +172,12 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def told(result: dict[str, Any]) -> str:
-    line = f"{result['case']:16} {result['median_ms']:10.2f} ms"
+    kernel = f"   kernel {result['kernel_ms']:6.2f} ms   at {USUAL_MS} ms a kernel {result['usual_ms']:10.2f} ms"
+    line = f"{result['case']:16} {result['median_ms']:10.2f} ms {result['median_kernels']:9.3f} kernels"
     if result.get("events_per_s"):
-        return f"{line} an event, {result['events_per_s']} events a second"
-    line += f"   processor {result['cpu_ms']:10.2f} ms   p99 {result['p99_ms']:10.2f} ms   {result['runs']} runs"
+        return f"{line} an event, {result['events_per_s']} events a second{kernel}"
+    line += f"   processor {result['cpu_ms']:10.2f} ms {result['cpu_kernels']:9.3f} kernels"
+    line += f"   p99 {result['p99_ms']:10.2f} ms {result['p99_kernels']:9.3f} kernels   {result['runs']} runs{kernel}"
     if "peak_mib" in result:
         line += f"   grows as n^{result['growth']}   holds {result['peak_mib']} MiB at most"
     return line

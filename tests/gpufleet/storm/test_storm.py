@@ -155,7 +155,7 @@ class TestPlantedBugs:
     def test_a_scheduler_that_ignores_the_fence(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(Lease, "still_ours_or_raise", lambda self: None)
 
-        assert "did not lead any more" in found({"two schedulers": 40})
+        assert "had lost the lease" in found({"two schedulers": 40})
 
     def test_a_plan_that_is_carried_out_though_its_rows_have_changed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(_Applying, "_fault", lambda self, item: "")
