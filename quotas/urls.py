@@ -1,6 +1,6 @@
 from django.urls import path
 
-from quotas.views import audit, budgets, changes, own, people, rates, tree
+from quotas.views import audit, budgets, changes, editor, own, people, rates, tree
 
 urlpatterns = [
     path("quotas/", tree.tree, name="quotas"),
@@ -8,6 +8,7 @@ urlpatterns = [
     path("quotas/changes/", changes.changes, name="quota-changes"),
     path("quotas/changes/<slug:public_id>/", changes.change, name="quota-change"),
     path("quotas/changes/<slug:public_id>/step/", changes.change_step_page, name="quota-change-step"),
+    path("quotas/editor/", editor.editor, name="quota-editor"),
     path("quotas/past/", changes.tree_past, name="quotas-past"),
     path("quotas/<str:public_id>/", tree.node_page, name="quota"),
     path("quotas/<str:public_id>/edit/", tree.node_edit, name="quota-edit"),

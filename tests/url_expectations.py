@@ -7,6 +7,7 @@ subtrees), nobody signed in is sent to sign in (the API: 401), and everybody els
 is sent as JSON): it must leave an entry in the audit log, unless `silent` says why it writes nothing.
 """
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -492,6 +493,8 @@ PAGES = [
     Expect("GET", "quotas/changes/", SEES),
     Expect("GET", "quotas/changes/<slug:public_id>/", SEES, FIELDS["change"]),
     Expect("GET", "quotas/past/", SEES),
+    Expect("GET", "quotas/editor/", EDITS),
+    Expect("POST", "quotas/editor/", EDITS, data=lambda w: {"edits": json.dumps({"edits": _change_json(w)["edits"], "seen": {}})}),
     Expect("POST", "quotas/changes/<slug:public_id>/step/", EDITS, FIELDS["change"], data=lambda w: {"step": "apply"}),
     Expect(
         "POST",

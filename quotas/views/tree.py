@@ -59,6 +59,7 @@ def tree(request: HttpRequest) -> HttpResponseBase:
         "gpu_types": gpu_types,
         "search": search,
         "archived": archived,
+        "may_edit": access.can_somewhere(Can.EDIT_QUOTA),
         "may_plant": not nodes and not search and not archived and access.can_everywhere(Can.ADMINISTER),
     }
     return render(request, "quotas/tree.html", context)

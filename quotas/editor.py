@@ -1,0 +1,125 @@
+"""The editor of the tree: rows that unfold, cells that are edited in place, and edits that become one change."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from quotas.models import QuotaChange, QuotaNode
+from quotas.permissions import Access, Can
+from quotas.presenters import Cell, cells_of
+from quotas.rules import said
+from quotas.selectors.changes import change_list
+
+MOST_OPEN = 400
+Figure = Mapping[tuple[str, str], int]
+
+
+@dataclass(frozen=True, slots=True)
+class EditorCell:
+    """One GPU type of a node: what is stated, and how it stands."""
+
+    cell: Cell
+    fair: int | None
+    waiting: int
+    decayed: int  # millionths of the fleet
+
+    @property
+    def guaranteed_text(self) -> str:
+        return said(self.cell.guaranteed)
+
+    @property
+    def limit_text(self) -> str:
+        return "none" if self.cell.limit is None else said(self.cell.limit)
+
+    @property
+    def past_percent(self) -> str:
+        return f"{self.decayed / 10_000:.1f}".removesuffix(".0")
+
+
+@dataclass(frozen=True, slots=True)
+class EditorRow:
+    node: QuotaNode
+    indent: int
+    has_children: bool
+    is_open: bool
+    decides: bool  # whether what it is promised may be edited here
+    cells: list[EditorCell]
+    href: str
+
+    @property
+    def shift(self) -> int:
+        return min(self.indent, 6)
+
+
+def opened(nodes: Sequence[QuotaNode], wanted: Iterable[str]) -> set[str]:
+    """The paths whose children are shown: the two topmost levels, those that the address names, and what lies above these."""
+    least = min((node.depth for node in nodes), default=0)
+    by_id = {node.public_id: node.path for node in nodes}
+    found = {node.path for node in nodes if node.depth == least}
+    for key in list(wanted)[:MOST_OPEN]:
+        steps = by_id[key].split("/") if key in by_id else []
+        found |= {"/".join(steps[: depth + 1]) for depth in range(len(steps))}
+    return found
+
+
+def editor_rows(
+    access: Access,
+    nodes: Sequence[QuotaNode],
+    shown: Iterable[QuotaNode],
+    types: Sequence[str],
+    sums: Mapping[str, Mapping[str, int]],
+    figures: tuple[Figure, Figure, Figure],
+    unfolded: set[str],
+    href: Callable[[QuotaNode], str],
+) -> list[EditorRow]:
+    fair, waiting, decayed = figures
+    least = min((node.depth for node in nodes), default=0)
+    parents = {node.parent_id for node in nodes}
+    rows = []
+    for node in shown:
+        cells = [
+            EditorCell(
+                cell, fair.get((node.path, cell.gpu_type)), waiting.get((node.path, cell.gpu_type), 0), _past(decayed, node.path, cell.gpu_type)
+            )
+            for cell in cells_of(node, types, sums.get(node.path, {}))
+        ]
+        above = node.path.rpartition("/")[0]
+        decides = access.can(Can.EDIT_QUOTA, above) if above else access.can_everywhere(Can.EDIT_QUOTA)
+        rows.append(EditorRow(node, node.depth - least, node.pk in parents, node.path in unfolded, decides, cells, href(node)))
+    return rows
+
+
+def _past(decayed: Figure, path: str, gpu_type: str) -> int:
+    return decayed.get((path, gpu_type), decayed.get((path, "*"), 0))
+
+
+def edits_sent(text: str) -> tuple[list[dict[str, Any]], dict[str, int]]:
+    """The edits that a browser sends, and the revision at which it saw each node. Raises ValueError."""
+    sent = json.loads(text)
+    if not isinstance(sent, dict) or not isinstance(sent.get("edits"), list) or not isinstance(sent.get("seen"), dict):
+        raise ValueError("It is not what the editor sends.")
+    seen = {str(key): revision for key, revision in sent["seen"].items() if isinstance(revision, int)}
+    return sent["edits"], seen
+
+
+def changed_meanwhile(access: Access, nodes: Iterable[QuotaNode], seen: Mapping[str, int]) -> list[str]:
+    """What others changed of nodes that were edited, since they were seen."""
+    moved = [node for node in nodes if seen.get(node.public_id, node.revision) != node.revision]
+    lines = []
+    for node in moved:
+        last: QuotaChange | None = change_list(access).filter(nodes=node, applied_at__isnull=False).order_by("-applied_at", "-id").first()
+        lines.append(f"{node.path} was changed meanwhile" + (f" by {last.applied_by_name}: {last.title}" if last else ""))
+    return lines
+
+
+def faults_told(faults: Mapping[str, Sequence[str]], edits: Sequence[Mapping[str, Any]], paths: Mapping[str, str]) -> list[str]:
+    """Each fault with the node that it is about."""
+    told = []
+    for at, texts in faults.items():
+        steps = at.split(".", 2)
+        place = int(steps[1]) if steps[0] == "edits" and len(steps) > 1 and steps[1].isdigit() else None
+        node = str(edits[place].get("node", "")) if place is not None and place < len(edits) and isinstance(edits[place], dict) else ""
+        path = paths.get(node, node)
+        told += [f"{path}: {text}" if path else text for text in texts]
+    return told

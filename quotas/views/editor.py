@@ -1,0 +1,84 @@
+"""The editor of the quota tree."""
+
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.utils.http import urlencode
+from django.views.decorators.http import require_http_methods
+
+from gpufleet.core.times import now
+from gpufleet.web import Access, Can, access_of, requires
+from quotas.editor import changed_meanwhile, editor_rows, edits_sent, faults_told, opened
+from quotas.forms import faults_of
+from quotas.models import QuotaNode
+from quotas.presenters import summed, types_of
+from quotas.selectors.nodes import tree_list
+from quotas.services.changes import Wanted, change_draft
+from scheduler.selectors.usage import gpu_types_known, held_by_quota
+from scheduler.services.forecasts.previews import tree_standing
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@requires(Can.EDIT_QUOTA)
+def editor(request: HttpRequest) -> HttpResponse:
+    """`open` names nodes whose children are shown; `below` answers the rows of one node's children alone."""
+    access = access_of(request)
+    if request.method == "POST":
+        return _drafted(request, access)
+    if below := request.GET.get("below", "")[:40]:
+        return render(request, "quotas/_editor_rows.html", _context(access, [], below=below))
+    return render(request, "quotas/editor.html", _context(access, request.GET.getlist("open")))
+
+
+def _context(access: Access, wanted: list[str], below: str = "") -> dict[str, Any]:
+    nodes = list(tree_list(access))
+    unfolded = opened(nodes, wanted)
+    if below:
+        parent = next((node for node in nodes if node.public_id == below), None)
+        shown = [node for node in nodes if parent is not None and node.parent_id == parent.pk]
+        unfolded = {parent.path} if parent else set()
+    else:
+        least = min((node.depth for node in nodes), default=0)
+        shown = [node for node in nodes if node.depth == least or node.path.rpartition("/")[0] in unfolded]
+    types = types_of(nodes, gpu_types_known())
+    standing = tree_standing(now())
+    sums = summed({node.pk: node.path for node in nodes}, held_by_quota())
+    named = [node.public_id for node in nodes if node.path in unfolded]
+
+    def href(node: QuotaNode) -> str:
+        rest = [key for key in named if key != node.public_id] if node.path in unfolded else [*named, node.public_id]
+        return f"?{urlencode({'open': rest}, doseq=True)}#{node.public_id}"
+
+    rows = editor_rows(access, nodes, shown, types, sums, (standing.fair, standing.waiting, standing.decayed), unfolded, href)
+    return {"rows": rows, "gpu_types": types, "as_of": standing.as_of}
+
+
+def _drafted(request: HttpRequest, access: Access) -> HttpResponse:
+    reason, text = request.POST.get("reason", "").strip()[:500], request.POST.get("edits", "")
+    faults: list[str] = []
+    edits: list[dict[str, Any]] = []
+    status = 422
+    try:
+        edits, seen = edits_sent(text)
+    except ValueError:
+        faults, text = ["The edits can't be read. Edit the cells again."], ""
+    else:
+        named = {str(edit.get("node", "")) for edit in edits if isinstance(edit, dict)}
+        nodes = list(tree_list(access).filter(public_id__in=named))
+        faults = changed_meanwhile(access, nodes, seen)
+        if faults:
+            status = 409
+        else:
+            try:
+                return redirect("quota-change", change_draft(access=access, wanted=Wanted(edits, reason=reason), now=now()).public_id)
+            except ValidationError as fault:
+                faults = faults_told(dict(faults_of(fault)), edits, {node.public_id: node.path for node in nodes})
+    named_nodes = [str(edit.get("node", "")) for edit in edits if isinstance(edit, dict)]
+    context = _context(access, [*request.POST.getlist("open"), *named_nodes]) | {
+        "faults": faults,
+        "sent": text if status == 422 else "",
+        "reason": reason,
+    }
+    return render(request, "quotas/editor.html", context, status=status)

@@ -1,0 +1,80 @@
+"""The editor: branches that unfold, and edits that become one change or come back with what is wrong."""
+
+import json
+
+import pytest
+
+from quotas.models import QuotaChange, QuotaNode, QuotaShare
+from tests import builders
+from tests.personas import Personas
+
+pytestmark = pytest.mark.django_db
+H100 = "H100-SXM-80GB"
+
+
+@pytest.fixture
+def tree(personas: Personas) -> Personas:
+    builders.node("n0", gpus=8)
+    for path, milli in {"acme": 8_000, "acme/research": 8_000, "acme/research/nlp": 4_000}.items():
+        QuotaShare.objects.create(node=personas.nodes[path], gpu_type=H100, guaranteed_milli=milli)
+    return personas
+
+
+def _send(tree: Personas, who: str, edits: list[object], seen: dict[str, int] | None = None):
+    return tree.client(who).post("/quotas/editor/", {"edits": json.dumps({"edits": edits, "seen": seen or {}}), "reason": "Test"})
+
+
+def _edit(tree: Personas, path: str, **share: int | None) -> dict[str, object]:
+    return {"op": "update", "node": tree.nodes[path].public_id, "set": {"shares": {H100: share}}}
+
+
+def test_the_top_levels_are_open_and_others_unfold(tree: Personas):
+    client = tree.client("superuser")
+    page = client.get("/quotas/editor/").content.decode()
+    assert "acme/research" in page and 'data-path="acme/research/nlp"' not in page
+
+    part = client.get(f"/quotas/editor/?below={tree.nodes['acme/research'].public_id}").content.decode()
+    assert 'data-path="acme/research/nlp"' in part and "<html" not in part
+    opened = client.get(f"/quotas/editor/?open={tree.nodes['acme/research'].public_id}").content.decode()
+    assert 'data-path="acme/research/nlp"' in opened
+
+
+def test_what_is_decided_above_is_no_cell(tree: Personas):
+    page = tree.client("quota_admin").get("/quotas/editor/").content.decode()
+
+    assert "Weight of nlp" in page
+    assert "Weight of research" not in page
+
+
+def test_edits_become_one_change(tree: Personas):
+    answer = _send(
+        tree, "superuser", [_edit(tree, "acme/research/nlp", guaranteed_milli=2_000), _edit(tree, "acme/research/vision", guaranteed_milli=2_000)]
+    )
+
+    change = QuotaChange.objects.get()
+    assert answer["Location"] == f"/quotas/changes/{change.public_id}/"
+    assert len(change.edits) == 2 and change.reason == "Test"
+
+
+def test_refused_edits_come_back_with_every_fault(tree: Personas):
+    answer = _send(tree, "superuser", [_edit(tree, "acme/research/nlp", guaranteed_milli=9_000), _edit(tree, "acme/product", limit_milli=-1)])
+
+    page = answer.content.decode()
+    assert answer.status_code == 422
+    assert "2 problems to fix" in page and "acme/research/nlp: " in page and "acme/product: " in page
+    assert "guaranteed_milli" in page.split('name="edits"')[1][:400], "the edits are there to go on with"
+    assert _send(tree, "superuser", []).status_code == 422
+    assert tree.client("superuser").post("/quotas/editor/", {"edits": "{"}).status_code == 422
+
+
+def test_the_second_of_two_admins_is_told_what_changed(tree: Personas):
+    node = QuotaNode.objects.get(path="acme/research/nlp")
+    seen = {node.public_id: node.revision}
+    form = {"kind": "team", "weight": 3, "priority": 100, "revision": node.revision}
+    tree.client("superuser").post(f"/quotas/{node.public_id}/edit/", form | {f"share-{H100}-guaranteed": "4"})
+
+    answer = _send(tree, "quota_admin", [_edit(tree, "acme/research/nlp", guaranteed_milli=2_000)], seen)
+
+    assert answer.status_code == 409
+    assert "acme/research/nlp was changed meanwhile by Superuser: Update acme/research/nlp: weight 1 → 3" in answer.content.decode()
+    assert not QuotaChange.objects.exclude(state="applied").exists()
