@@ -2,7 +2,7 @@
 
 from django.urls import include, path
 
-from gpufleet import clock, errors, health, live, metrics, search
+from gpufleet import clock, columns, errors, health, live, metrics, search
 from gpufleet.api import api
 
 urlpatterns = [
@@ -15,6 +15,7 @@ urlpatterns = [
     path("search/", search.search_page, name="search"),
     path("search/suggest", search.search_suggest, name="search_suggest"),
     path("clock", clock.clock_set, name="clock"),
+    path("columns", columns.columns_set, name="columns"),
     path("", include(live.urlpatterns)),
     path("metrics", metrics.metrics, name="metrics"),
     path("healthz", health.healthz, name="healthz"),

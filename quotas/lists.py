@@ -25,7 +25,6 @@ PEOPLE = Table(
     ),
     default_sort="name",
     search=("username", "display_name", "email"),
-    search_label="Search people",
     filters=(
         Flag("active", "State", Q(is_active=True), yes="Active", no="Inactive"),
         Choice("role", "Role", Role.choices, apply=lambda roles: Q(pk__in=User.objects.filter(role_bindings__role__in=roles).values("pk"))),
@@ -76,7 +75,6 @@ TOKENS = Table(
     ),
     default_sort="-made",
     search=("name", "owner__username", "prefix"),
-    search_label="Search tokens",
     filters=(Choice("state", "State", (("valid", "Valid"), ("expired", "Expired"), ("revoked", "Revoked")), apply=_states),),
     libraries=("shell",),
     empty="No tokens yet. A program that calls the API needs one.",
@@ -165,7 +163,6 @@ AUDIT = Table(
     ),
     default_sort="-at",
     search=("actor_name", "action", "object_id", "reason", "quota_path", "request_id"),
-    search_label="Search the log",
     filters=(
         Text("actor", "Who", "actor_name"),
         Text("action", "What", "action", lookup="istartswith"),

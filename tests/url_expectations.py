@@ -569,6 +569,7 @@ PAGES = [
     Expect("GET", "search/", SIGNED_IN),
     Expect("GET", "search/suggest", SIGNED_IN),
     Expect("POST", "clock", SIGNED_IN, data=lambda w: {"utc": "1"}),
+    Expect("POST", "columns", SIGNED_IN, data=lambda w: {"table": "nodes", "column": "health"}, silent="The browser keeps it."),
     Expect("GET", "healthz", ANYONE),
     Expect("GET", "metrics", FLEET),
     Expect("GET", "live/<slug:topic>/snapshot", SEES, lambda w: {"topic": "test-topic"}),

@@ -47,7 +47,6 @@ ALERTS = Table(
         Moment("from", "From", "since"),
     ),
     search=("rule__name", "subject", "public_id"),
-    search_label="Search alerts",
     default_sort="-since",
     empty="No alert has fired. Rules watch figures of the fleet; they fire when a limit is passed for long enough.",
 )
@@ -71,7 +70,6 @@ ACTIVITY = Table(
         Moment("until", "Until", "at", until=True),
     ),
     search=("title", "text"),
-    search_label="Search activity",
     default_sort="-at",
     empty="Nothing has happened yet: no alert, no incident, no step against idle GPUs.",
     rarely=("event", "until"),

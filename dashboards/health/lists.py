@@ -59,7 +59,6 @@ INCIDENTS = Table(
         Moment("until", "Until", "opened_at", until=True),
     ),
     search=("node__name", "title", "public_id"),
-    search_label="Search incidents",
     default_sort="-opened",
     empty="No incident yet. One opens when a node is not healthy, by rule or by hand.",
     rarely=("type", "rule", "until"),

@@ -75,7 +75,6 @@ EPISODES = Table(
         Moment("until", "Until", "started_at", until=True),
     ),
     search=("job__name", "job__public_id", "public_id", "owner__username"),
-    search_label="Search idle episodes",
     default_sort="-wasted",
     empty="No allocation has been idle for long. Episodes appear here when GPUs stay below the threshold of their policy.",
     rarely=("waste", "class", "until"),

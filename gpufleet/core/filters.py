@@ -37,6 +37,13 @@ class Bound:
     suggests: bool = False
 
     @property
+    def values(self) -> list[tuple[str, str]]:
+        """What it filters by now: each value with its word."""
+        if self.condition is None:
+            return []
+        return [(option.value, option.label) for option in self.options if option.chosen] or [(self.value, self.value)]
+
+    @property
     def several(self) -> bool:
         """Whether the address names more than one value, so that the form must let all of them stand."""
         return sum(option.chosen for option in self.options) > 1

@@ -29,6 +29,7 @@ from django.utils.safestring import SafeString
 from gpufleet.core import csvfile
 from gpufleet.core.filters import Bound, Choice, Filter, Flag, Moment, Text, Words, search_condition
 from gpufleet.core.keyset import BadToken, Key, Slice, keyset_page
+from gpufleet.core.tokens import tokens_read
 
 __all__ = ["Choice", "Column", "Flag", "Moment", "Page", "Table", "Text", "Words"]
 
@@ -38,6 +39,8 @@ COUNT_LIMIT = 10_000
 # No index knows which rows hold a word: as many rows are read as it takes to find so many.
 SEARCH_COUNT_LIMIT = 1_000
 MOST_NAMED = 100
+# Choices of columns whose rows stay compiled, of each list.
+MOST_BODIES = 50
 
 Presenter = Callable[[list[Any]], Sequence[Any]]
 
@@ -47,6 +50,7 @@ class Column:
     """One column. `value` is a dotted path into the row or a function of it, and what the CSV holds; `cell` is a template of what the page shows.
 
     `sort` names the paths or expressions that the column orders by. A cell that ends in `.html` names a template file; all see `row`.
+    An `optional` column is shown only to those who choose it.
     """
 
     key: str
@@ -59,6 +63,12 @@ class Column:
     hint: str = ""
     on_page: bool = True
     in_file: bool = True
+    optional: bool = False
+
+    @property
+    def offered(self) -> bool:
+        """Whether a page can show it."""
+        return self.on_page or self.optional
 
     def read(self, row: Any) -> Any:
         if callable(self.value):
@@ -91,8 +101,9 @@ class Table:
     file read, in a fixed number of queries; where that depends on the reader it is given to `page` or `respond` instead. `row_key` is the path of
     what tells a row from all others, for lists that a script keeps up to date, and `row_field` the model's field of it: such lists answer `?rows=`.
     `suggest_url` names the address that says what a filter could be; it answers `?field=&typed=`. Filters that `rarely` names wait behind
-    “More filters”. With `lines` a row is a few lines on a narrow screen; a style sheet places its cells by their class `c-key`. `choose` is the id
-    of a form that takes rows which were chosen: where the page `chooses`, each has a box in front whose name is `row` and whose value is its key.
+    “More filters”. `example` is what the empty filter line shows. With `lines` a row is a few lines on a narrow screen; a style sheet places its
+    cells by their class `c-key`. `choose` is the id of a form that takes rows which were chosen: where the page `chooses`, each has a box in front
+    whose name is `row` and whose value is its key.
     """
 
     name: str
@@ -101,7 +112,6 @@ class Table:
     default_sort: str
     filters: tuple[Filter, ...] = ()
     search: tuple[str, ...] = ()
-    search_label: str = ""
     counted: bool = True
     empty: str = ""
     empty_href: str = ""
@@ -115,20 +125,47 @@ class Table:
     choose: str = ""
     suggest_url: str = ""
     rarely: tuple[str, ...] = ()
+    example: str = ""
 
     def __post_init__(self) -> None:
         for column in self.columns:
-            if callable(column.value) and column.on_page and not column.cell:
+            if callable(column.value) and column.offered and not column.cell:
                 raise ValueError(f"{self.name}: {column.key} needs a cell, as a page can't show a function.")
 
     @cached_property
     def shown(self) -> tuple[Column, ...]:
-        return tuple(column for column in self.columns if column.on_page)
+        """The columns of those who have chosen none."""
+        return tuple(column for column in self.columns if column.on_page and not column.optional)
+
+    @property
+    def plural_noun(self) -> str:
+        return self.plural or f"{self.noun}s"
+
+    @property
+    def offered(self) -> list[Column]:
+        return [column for column in self.columns if column.offered]
+
+    def chosen(self, keys: Sequence[str]) -> tuple[Column, ...]:
+        """The columns of a person who chose these. The first names the row and always stays."""
+        if not keys:
+            return self.shown
+        return tuple(column for number, column in enumerate(self.offered) if number == 0 or column.key in keys)
+
+    def body(self, columns: tuple[Column, ...]) -> Template:
+        """All rows as one template, compiled once for each choice of columns: a cell costs no template of its own. The first cell names its row."""
+        known = self._bodies.get(columns)
+        if known is None:
+            if len(self._bodies) >= MOST_BODIES:
+                self._bodies.clear()
+            known = self._bodies[columns] = self._compiled(columns)
+        return known
 
     @cached_property
-    def body(self) -> Template:
-        """All rows as one template, compiled once: a cell costs no template of its own. The first cell names its row."""
-        first, *rest = self.shown
+    def _bodies(self) -> dict[tuple[Column, ...], Template]:
+        return {}
+
+    def _compiled(self, columns: tuple[Column, ...]) -> Template:
+        first, *rest = columns
         cells = f'<th scope="row"{self._marks(first, "rowheader")}>{first.source}</th>'
         cells += "".join(f"<td{self._marks(column, 'cell')}>{column.source}</td>" for column in rest)
         if self.choose:
@@ -166,6 +203,7 @@ class Table:
     def _asked(self, parameters: QueryDict, queryset: QuerySet[Any, Any], *, sizes: Sequence[int], size: int, presented: Presenter | None) -> "Page":
         """What the address asks for, before any row is read."""
         faults: dict[str, list[str]] = {}
+        parameters = self._told(parameters, faults)
         bound = [item.bind(parameters.getlist(item.key)) for item in self.filters]
         faults |= {item.key: [item.problem] for item in bound if item.problem}
         query = parameters.get("q", "").strip() if self.search else ""
@@ -182,6 +220,22 @@ class Table:
         page = Page(self, parameters, bound, query, sort, order, _size(parameters, sizes, size, faults), faults, rows_of, sizes)
         page.presented = presented or self.presented
         return page
+
+    def _told(self, parameters: QueryDict, faults: dict[str, list[str]]) -> QueryDict:
+        """The parameters with each `key:value` of the search moved to its filter."""
+        if ":" not in parameters.get("q", ""):
+            return parameters
+        told = tokens_read(parameters["q"], self.filters)
+        if told.empty:
+            faults["q"] = [f"{name}: needs a value, such as {name}:{example}." for name, example in told.empty]
+        parameters = parameters.copy()
+        parameters["q"] = told.words
+        for key, values in told.values.items():
+            parameters.setlist(key, [*parameters.getlist(key), *values] if self._takes_several(key) else values[-1:])
+        return parameters
+
+    def _takes_several(self, key: str) -> bool:
+        return any(item.key == key and isinstance(item, Choice | Words) for item in self.filters)
 
     def page_asked(self, parameters: QueryDict, queryset: QuerySet[Any, Any]) -> "Page":
         """What an address asks for and what of it can't be read, without reading any row."""
@@ -212,6 +266,7 @@ class Table:
             return self._named(request, queryset, presented, (context or {}).get("version", 0), chooses)
         page = self.page(request.GET, queryset, presented=presented)
         page.chooses = chooses
+        page.columns = self.chosen(columns_kept(request, self.name))
         if request.GET.get("format") == "csv":
             columns = [column for column in self.columns if column.in_file]
             return csvfile.answer(
@@ -232,6 +287,7 @@ class Table:
         """
         page = self._asked(request.GET, queryset, sizes=SIZES, size=DEFAULT_SIZE, presented=presented)
         page.chooses = chooses
+        page.columns = self.chosen(columns_kept(request, self.name))
         every = page.queryset
         page.queryset = every.values(self.row_field)
         page.slice = self._slice(page)
@@ -285,6 +341,16 @@ class Head:
         return self.direction or ("none" if self.href else "")
 
 
+@dataclass(frozen=True, slots=True)
+class Chip:
+    """A value that the list is filtered by, and the address without it."""
+
+    key: str
+    label: str
+    word: str
+    href: str
+
+
 @dataclass
 class Page:
     """One page of a list, ready for its template or an API answer."""
@@ -301,7 +367,11 @@ class Page:
     sizes: Sequence[int]
     presented: Presenter | None = None
     chooses: bool = False
+    columns: tuple[Column, ...] = ()
     slice: Slice = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.columns = self.columns or self.table.shown
 
     @property
     def problems(self) -> list[str]:
@@ -317,7 +387,7 @@ class Page:
 
     @cached_property
     def body(self) -> SafeString:
-        return self.table.body.render(Context({"rows": self.rows, "chooses": self.chooses}))
+        return self.table.body(self.columns).render(Context({"rows": self.rows, "chooses": self.chooses}))
 
     @cached_property
     def total(self) -> int | None:
@@ -339,7 +409,7 @@ class Page:
         if not self.slice.rows:
             return ""
         span = f"{self.slice.first:,}–{self.slice.last:,}" if len(self.slice.rows) > 1 else f"{self.slice.first:,}"
-        plural = self.table.plural or f"{self.table.noun}s"
+        plural = self.table.plural_noun
         if self.total is None:
             return f"{span} of more than {self.count_limit:,} {plural}" if self.table.counted else f"{plural.capitalize()} {span}"
         return f"{span} of {self.total:,} {self.table.noun if self.total == 1 else plural}"
@@ -351,6 +421,37 @@ class Page:
     @property
     def rare_filters(self) -> list[Bound]:
         return [item for item in self.filters if item.key in self.table.rarely]
+
+    @property
+    def chips(self) -> list[Chip]:
+        return [Chip(item.key, item.label, word, self._without(item.key, value)) for item in self.filters for value, word in item.values]
+
+    def _without(self, key: str, value: str) -> str:
+        parameters = self.parameters.copy()
+        parameters.setlist(key, [other for other in parameters.getlist(key) if other != value])
+        if len(self._bound(key).values) == 1:
+            # Empty and not left out, where an address without parameters opens the view that a person made the default.
+            parameters[key] = ""
+        for name in ("after", "before", "format"):
+            parameters.pop(name, None)
+        return f"?{parameters.urlencode()}"
+
+    def _bound(self, key: str) -> Bound:
+        return next(item for item in self.filters if item.key == key)
+
+    @property
+    def example(self) -> str:
+        """What the filter line shows while it is empty."""
+        if self.table.example:
+            return self.table.example
+        written = [f"{item.key}:{option.value}" for item in self.filters for option in item.options[:1]]
+        named = [f"{item.key}:" for item in self.filters if item.kind == "text"]
+        return " ".join([*written[:2], *named[: 2 - len(written[:2])]])
+
+    @property
+    def column_choices(self) -> list[tuple[Column, bool]]:
+        """The columns that can be chosen, and whether each is shown now; without the first, which always is."""
+        return [(column, column in self.columns) for column in self.table.offered[1:]]
 
     @property
     def rare_is_open(self) -> bool:
@@ -367,7 +468,7 @@ class Page:
 
     @cached_property
     def heads(self) -> list[Head]:
-        return [Head(column, self._sort_href(column), self._direction(column)) for column in self.table.shown]
+        return [Head(column, self._sort_href(column), self._direction(column)) for column in self.columns]
 
     def _direction(self, column: Column) -> str:
         for part in (self.sort or self.table.default_sort).split(","):
@@ -431,6 +532,14 @@ class Page:
         """The rows behind a place, for files: each chunk is a query of its own, so a slow download holds no transaction open."""
         found = keyset_page(self.queryset, order=self.order, size=csvfile.CHUNK, after=place)
         return (self.presented(found.rows) if self.presented else found.rows), found.after
+
+
+COLUMNS_COOKIE = "columns-"
+
+
+def columns_kept(request: HttpRequest, table: str) -> list[str]:
+    """Which columns of a list this browser was told to show; none: those that the list has by itself."""
+    return [key for key in request.COOKIES.get(f"{COLUMNS_COOKIE}{table}", "").split(".") if key]
 
 
 def _size(parameters: QueryDict, sizes: Sequence[int], default: int, faults: dict[str, list[str]]) -> int:

@@ -72,7 +72,7 @@ NODES = Table(
         Column(
             "name", "Node", "node.name", sort="name", cell="""<a class="nowrap" href="{% url 'node' row.node.public_id %}">{{ row.node.name }}</a>"""
         ),
-        Column("id", "Id", "node.public_id", on_page=False),
+        Column("id", "Id", "node.public_id", optional=True),
         Column(
             "health",
             "Health",
@@ -81,7 +81,7 @@ NODES = Table(
             cell="""{% status row.node.health %}{% if row.node.spare %} {% status "spare" %}{% endif %}""",
         ),
         Column("since", "Since", "node.health_since", sort="health_since", most_first=True, cell="{{ row.node.health_since|moment }}"),
-        Column("reason", "Reason", "node.health_reason", on_page=False),
+        Column("reason", "Reason", "node.health_reason", optional=True),
         Column("spare", "Spare", "node.spare", on_page=False),
         Column("cluster", "Cluster", "node.cluster.name", sort=("cluster__name", "name"), cell=_PLACE.replace("CLUSTER", "node.cluster")),
         Column("pool", "Pool", "node.pool.name", sort=("pool__name", "name"), cell="{{ row.node.pool.name|default:'–' }}"),
@@ -117,8 +117,8 @@ NODES = Table(
             most_first=True,
             cell="{{ row.taken_milli|gpus }}",
         ),
-        Column("cpus", "CPUs", "node.cpus", sort="cpus", on_page=False),
-        Column("memory", "Host memory, MiB", "node.host_memory_mib", on_page=False),
+        Column("cpus", "CPUs", "node.cpus", sort="cpus", optional=True),
+        Column("memory", "Host memory, MiB", "node.host_memory_mib", optional=True),
         Column("heartbeat", "Heartbeat", "node.heartbeat_at", sort="heartbeat_at", most_first=True, cell="{{ row.node.heartbeat_at|moment }}"),
     ),
     filters=(
@@ -131,7 +131,6 @@ NODES = Table(
         Text("place", "Place", "domain__path"),
     ),
     search=("name", "public_id", "domain__path", "health_reason", "island"),
-    search_label="Search",
     default_sort="name",
     empty=NO_HARDWARE,
     empty_href="/inventory/import/",
@@ -158,10 +157,14 @@ GPUS = Table(
             sort=("index", "node__name"),
             cell="""<a class="nowrap" href="{% url 'gpu' row.gpu.public_id %}">GPU {{ row.gpu.index }}</a>""",
         ),
-        Column("id", "Id", "gpu.public_id", on_page=False),
-        Column("uuid", "UUID", "gpu.uuid", on_page=False),
+        Column("id", "Id", "gpu.public_id", optional=True),
+        Column("uuid", "UUID", "gpu.uuid", optional=True),
         Column(
-            "type", "Type", "gpu.gpu_type_id", sort=("gpu_type", "node__name", "index"), cell="<span class=nowrap>{{ row.gpu.gpu_type_id }}</span>"
+            "type",
+            "GPU type",
+            "gpu.gpu_type_id",
+            sort=("gpu_type", "node__name", "index"),
+            cell="<span class=nowrap>{{ row.gpu.gpu_type_id }}</span>",
         ),
         Column("health", "Health", "gpu.health", sort=("health", "node__name", "index"), cell="{% status row.gpu.health %}"),
         Column("node_health", "Node's health", "gpu.node.health", on_page=False),
@@ -190,7 +193,7 @@ GPUS = Table(
     ),
     filters=(
         Choice("health", "Health", Health.choices, counts=gpu_health_counts),
-        Choice("type", "Type", type_choices, "gpu_type"),
+        Choice("type", "GPU type", type_choices, "gpu_type"),
         Choice("mode", "Mode", GpuMode.choices),
         Choice("cluster", "Cluster", cluster_choices, "node__cluster__name"),
         Choice("pool", "Pool", pool_choices, "node__pool__name"),

@@ -7,7 +7,7 @@ from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from scheduler.engine.reasons import REASONS
 from scheduler.jobs.marks import label_mark
-from scheduler.models import JobMark, JobTemplate, MarkKind, Outlook
+from scheduler.models import GpuType, JobMark, JobTemplate, MarkKind, Outlook
 from scheduler.selectors.jobs import WAITING
 
 # What a waiting job may be told stands in its way, in as few words as a filter has room for.
@@ -57,8 +57,11 @@ def labelled(word: str) -> Q:
 
 
 def of_type(name: str) -> Q:
-    """Jobs that name a GPU type among those they accept, and those that have run on one."""
-    return _marked(JobMark.objects.filter(kind=MarkKind.TYPE, key=name))
+    """Jobs that name a GPU type among those they accept, and those that have run on one. A part of a name means each type that holds it."""
+    types = set(GpuType.objects.values_list("name", flat=True))
+    names = [name] if name in types else sorted(known for known in types if name.casefold() in known.casefold()) or [name]
+    named = {"key": names[0]} if len(names) == 1 else {"key__in": names}
+    return _marked(JobMark.objects.filter(kind=MarkKind.TYPE, **named))
 
 
 def _marked(marks: QuerySet[JobMark]) -> Q:

@@ -14,9 +14,10 @@ assert tuple(key for key, _ in PHASE_CHOICES) == tuple(PHASES)
 
 
 def within(path: str) -> Q:
-    """A quota and all below it, by path."""
+    """A quota and all below it, by path; by a name alone, each quota of that name."""
     path = path.strip("/")
-    return Q(quota__path=path) | Q(quota__path__startswith=f"{path}/")
+    found = Q(quota__path=path) | Q(quota__path__startswith=f"{path}/")
+    return found if "/" in path else found | Q(quota__path__endswith=f"/{path}") | Q(quota__path__contains=f"/{path}/")
 
 
 def of_states(states: Sequence[str]) -> Q:
@@ -60,13 +61,13 @@ JOBS = Table(
             hint="With the priority inside its team",
             cell="""<span class="nowrap">{{ row.job.get_job_class_display }} <span class="soft">{{ row.job.priority }}</span></span>""",
         ),
-        Column("priority", "Priority", "job.priority", sort="priority", on_page=False),
+        Column("priority", "Priority", "job.priority", sort="priority", optional=True),
         Column("team", "Team", "job.quota.path", sort="quota__path", cell="""{{ row.job.quota.path|path }}"""),
         Column("owner", "Owner", "job.owner.username", sort="owner__username", cell="{{ row.job.owner.username|default:'–' }}"),
         Column("since", "In this state", "job.state_since", sort="state_since", most_first=True, on_page=False),
         Column("submitted", "Submitted", "job.submitted_at", sort="submitted_at", most_first=True, cell="{{ row.job.submitted_at|moment }}"),
-        Column("evictions", "Evictions", "job.evictions", on_page=False),
-        Column("cost_centre", "Cost centre", "job.cost_centre", on_page=False),
+        Column("evictions", "Evictions", "job.evictions", optional=True),
+        Column("cost_centre", "Cost centre", "job.cost_centre", optional=True),
         Column("ended", "Ended", "job.ended_at", on_page=False),
     ),
     filters=(
@@ -94,6 +95,7 @@ JOBS = Table(
     lines=True,
     choose="bulk",
     suggest_url="jobs_suggest",
+    example="team:vision state:waiting gpu:h100",
     rarely=("cost_centre", "template", "array", "schedule", "held", "from", "to"),
 )
 

@@ -25,7 +25,6 @@ WEBHOOKS = Table(
     ),
     default_sort="name",
     search=("name", "url", "node__path", "public_id"),
-    search_label="Search webhooks",
     filters=(Choice("state", "State", WebhookState.choices),),
     empty="No webhooks yet. A webhook reports job events to a chat, a pager or a program.",
     empty_href="/webhooks/new/",
@@ -58,7 +57,6 @@ DELIVERIES = Table(
     ),
     default_sort="-made",
     search=("event", "job", "public_id"),
-    search_label="Search deliveries",
     filters=(
         Choice("state", "State", DeliveryState.choices),
         Choice("kind", "What", DELIVERY_KINDS),
@@ -84,7 +82,6 @@ NOTICES = Table(
     ),
     default_sort="-at",
     search=("title", "text", "job"),
-    search_label="Search notifications",
     lines=True,
     filters=(
         Flag("unread", "Unread", Q(read_at__isnull=True), yes="Unread", no="Read"),

@@ -35,7 +35,8 @@ def test_sorting_filtering_and_paging_change_the_region_alone(demo: Site, browse
 
     page.get_by_role("link", name="Memory").click()
     expect(page.locator("th[aria-sort=descending]")).to_have_text("Memory")
-    page.get_by_label("Mode").select_option("mig")
+    page.get_by_role("button", name="Filter", exact=True).click()
+    page.locator("select[name=mode]").select_option("mig")
     page.wait_for_url("**/gpus/?*mode=mig*")
     page.get_by_role("link", name="Next").click()
     expect(page.locator(".pager")).to_contain_text("26–")
@@ -67,6 +68,7 @@ def test_a_list_works_without_scripts(demo: Site, browser: Browser):
     visitor = demo.visit(browser, "root", java_script_enabled=False)
     visitor.open("/nodes/?size=25")
     page = visitor.page
+    page.get_by_role("button", name="Filter", exact=True).click()
     page.locator("select[name=spare]").select_option("no")
     page.get_by_role("button", name="Apply").click()
     page.wait_for_url("**spare=no**")
@@ -82,16 +84,78 @@ def test_a_filter_offers_what_it_could_be_and_a_rare_one_waits_behind_a_button(d
     visitor.open("/jobs/?size=25")
     page = visitor.page
 
-    page.get_by_label("Labels").fill("work")
+    page.get_by_role("button", name="Filter", exact=True).click()
+    page.locator("input[name=label]").fill("work")
     expect(page.locator("#suggested-label option[value='workload']")).to_be_attached()
-    page.get_by_label("Labels").fill("workload")
-    page.get_by_label("Labels").press("Enter")
+    page.locator("input[name=label]").fill("workload")
+    page.locator("input[name=label]").press("Enter")
     page.wait_for_url("**/jobs/?*label=workload*")
-    expect(page.get_by_label("Cost centre")).to_be_hidden()
+    expect(page.locator("input[name=cost_centre]")).to_be_hidden()
     page.get_by_text("More filters").click()
-    page.get_by_label("Cost centre").fill("nobody")
-    page.get_by_label("Cost centre").press("Enter")
+    page.locator("input[name=cost_centre]").fill("nobody")
+    page.locator("input[name=cost_centre]").press("Enter")
     page.wait_for_url("**cost_centre=nobody*")
     expect(page.locator("#table-jobs")).to_contain_text("No job matches these filters.")
-    expect(page.get_by_label("Cost centre")).to_be_visible()
+    expect(page.locator("input[name=cost_centre]")).to_be_visible()
+    assert [*visitor.watch.faults, *visitor.axe()] == []
+
+
+LISTS = """
+/jobs/ /jobs/queue/ /nodes/ /gpus/ /clusters/ /fleet/?view=table /idle/ /incidents/ /reservations/list/ /schedules/ /templates/ /budgets/ /activity/
+/activity/alerts/ /activity/alerts/rules/ /incidents/rules/ /idle/policies/ /audit/ /people/ /tokens/ /webhooks/ /notifications/
+""".split()  # noqa: SIM905
+FIRST_ROW = """() => {
+  const wraps = [...document.querySelectorAll("main .table-wrap")];
+  const row = wraps[0]?.querySelector("tbody tr");
+  return {
+    top: row ? row.getBoundingClientRect().top + scrollY : 0,
+    boxes: wraps.filter((one) => one.scrollWidth > one.clientWidth + 1 || one.scrollHeight > one.clientHeight + 2).map((one) => one.ariaLabel),
+  };
+}"""
+
+
+def test_every_list_shows_its_first_row_above_200_pixels_and_scrolls_with_the_page(demo: Site, browser: Browser):
+    visitor: Visitor = demo.visit(browser, "root", viewport={"width": 1440, "height": 900})
+    found = {}
+    for address in LISTS:
+        visitor.open(address)
+        found[address] = visitor.page.evaluate(FIRST_ROW)
+
+    assert {address: told["top"] for address, told in found.items() if told["top"] >= 200} == {}
+    assert {address: told["boxes"] for address, told in found.items() if told["boxes"]} == {}
+    assert sum(told["top"] > 0 for told in found.values()) >= 12, "lists with rows"
+    visitor.open("/nodes/")
+    visitor.page.mouse.wheel(0, 1500)
+    head = visitor.page.locator("table.grid thead th").first
+    expect(head).to_be_in_viewport()
+
+
+def test_the_filter_line_offers_filters_and_shows_what_is_set_as_chips(demo: Site, browser: Browser):
+    visitor: Visitor = demo.visit(browser, "root", viewport={"width": 1440, "height": 900})
+    visitor.open("/gpus/?size=25")
+    page = visitor.page
+    line = page.get_by_role("combobox", name="Filter GPUs")
+    line.press_sequentially("hea")
+    page.get_by_role("option", name="health: Health").click()
+    page.get_by_role("option", name="Healthy Health").click()
+    page.wait_for_url("**health=healthy*")
+    chips = page.get_by_role("list", name="Filters")
+    expect(chips).to_contain_text("Health Healthy")
+
+    line.fill("gpu:h100 type:a100 zzz")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**q=zzz*")
+    expect(chips.get_by_role("listitem")).to_have_count(3)
+    assert "type=" in page.url
+    page.get_by_role("link", name="Remove filter Health Healthy").click()
+    expect(chips.get_by_role("listitem")).to_have_count(2)
+    assert visitor.axe() == []
+
+    visitor.open("/nodes/")
+    page.get_by_role("button", name="Columns").click()
+    page.get_by_role("checkbox", name="Host memory, MiB").check()
+    page.get_by_role("checkbox", name="Heartbeat").uncheck()
+    page.get_by_role("button", name="Show columns").click()
+    expect(page.get_by_role("columnheader", name="Host memory, MiB")).to_be_visible()
+    expect(page.get_by_role("columnheader", name="Heartbeat")).to_have_count(0)
     assert [*visitor.watch.faults, *visitor.axe()] == []
