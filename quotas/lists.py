@@ -132,7 +132,6 @@ CHANGES = Table(
     ),
     default_sort="-changed",
     search=("title", "public_id", "reason", "author_name"),
-    search_label="Search changes",
     filters=(
         Choice("state", "State", ChangeState.choices),
         Text("team", "Team", apply=_of_node),

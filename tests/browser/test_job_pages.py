@@ -485,7 +485,7 @@ def test_a_view_is_saved_as_the_list_is_filtered_now_and_marked_where_it_is_show
     page.keyboard.press("Enter")
     page.wait_for_url("**q=train-1*")
     expect(page.locator("#table-jobs tbody tr")).to_have_count(1)  # what is drawn anew keeps the focus where it was
-    page.get_by_text("Save this view").press("Enter")
+    page.locator(".view-save summary").press("Enter")
     page.get_by_role("textbox", name="Name").fill("Only <one>")
     assert visitor.axe() == []
     page.keyboard.press("Enter")
@@ -495,6 +495,7 @@ def test_a_view_is_saved_as_the_list_is_filtered_now_and_marked_where_it_is_show
     assert names(page) == ["train-1"]
     page.get_by_role("link", name="Clear filters").click()
     expect(link).not_to_have_attribute("aria-current", "page")
+    page.locator(".view-save summary").click()
     page.get_by_role("link", name="Views", exact=True).click()
     page.get_by_text("Change Only <one>").press("Enter")
     assert visitor.axe() == []
