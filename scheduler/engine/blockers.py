@@ -70,7 +70,7 @@ class Blockers:
         if static is not None:
             return static
         if work.stale:
-            return (reason("stale", "was ended in this plan and waits for the next"),)
+            return (reason("stale", "ended in this plan; it can start in the next"),)
         form = work.form
         key = (work.home, id(form))
         group = None if work.seats else self._groups.get(key)
@@ -185,14 +185,14 @@ class Blockers:
         settings = self.cycle.settings
         if room.code in ("fragmentation", "topology"):
             if "consolidate" not in settings.passes:
-                yield reason("passes", "nothing that runs is moved to make room: consolidate is left out")
+                yield reason("passes", "no running job is moved to make room: consolidate is switched off")
             elif settings.max_moves == 0:
                 yield no_moves(0)
         if "repartition" not in settings.passes and self._could_split(work, quota_type):
-            yield reason("repartition", "a GPU could be split anew for it, but repartition is left out", off=True)
+            yield reason("repartition", "a GPU could be repartitioned for it, but repartition is switched off", off=True)
         evicting = [name for name in ("reclaim", "preempt") if name not in settings.passes]
         if evicting:
-            yield reason("passes", f"nobody is put out to make room: {' and '.join(evicting)} {'are' if len(evicting) > 1 else 'is'} left out")
+            yield reason("passes", f"no job is evicted to make room: {' and '.join(evicting)} {'are' if len(evicting) > 1 else 'is'} switched off")
 
     def _could_split(self, work: Work, quota_type: int) -> bool:
         key = (work.form.shape, quota_type)
@@ -224,14 +224,14 @@ class Blockers:
         above = [tree.names[over] for over in places]
         own = self._safe([leaf], "preempt_min_runtime_ms") if work.form.level > self.cycle.least_level else 0
         if not above:
-            detail = f"no queue beside {name} uses more{_of(tree, division)} than it may count on"
+            detail = f"no queue beside {name} uses more{_of(tree, division)} than its share"
             return (reason("victims", f"{detail}{_safe_for(own, OWN)}", quota=name, **_safe_fact(own)),)
         rules = rules_of(self.cycle, work, quota_type, leaf, milli)
         if rules.even is not None and not rules.sources:
             return (rules.even,)
         safe = max(own, self._safe(places, "reclaim_min_runtime_ms"))
-        detail = f"above what they may count on{_of(tree, division)}: {names(above)}"
-        detail += f"; what they could give makes no room for it{_safe_for(safe, 'work is')}"
+        detail = f"above their share{_of(tree, division)}: {names(above)}"
+        detail += f"; their jobs do not free enough GPUs in one place{_safe_for(safe, 'work is')}"
         victims = reason("victims", detail, quota=name, above=tuple(above[:MOST_ABOVE]), **of_type(division), **_safe_fact(safe))
         return (victims,) if rules.even is None else (victims, rules.even)
 
@@ -453,9 +453,9 @@ class Blockers:
 
 
 SPLITTING = frozenset({"sharing", "repartition"})
-ORDER = reason("order", "fits by itself, but what is served before it takes the room")
+ORDER = reason("order", "fits, but jobs ahead of it take the GPUs")
 UNKNOWN: Any = object()
-OWN = "what is lower in its own queue is"
+OWN = "lower work of its own queue is"
 MOST_ABOVE = 8  # queues that a reason names for programs
 
 
@@ -476,7 +476,7 @@ def _shortage(tree: Tree, division: Division, total: int) -> Reason:
 
 
 def _safe_for(seconds: int, who: str) -> str:
-    return f"; {who} safe for {seconds} s after its start" if seconds else ""
+    return f"; {who} protected for {seconds} s after its start" if seconds else ""
 
 
 def _safe_fact(seconds: int) -> dict[str, int]:

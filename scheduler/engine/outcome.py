@@ -153,7 +153,7 @@ def decisions_of(cycle: Cycle) -> list[Decision]:
         holder = cycle.cluster.geometry[key]
         instances: tuple[Instance, ...] = split.instances if split is not None else ()
         node = cycle.grid.nodes[key[0]].name
-        why = reason("repartition", f"GPU {key[1]} of {node} is split anew for {holder.job.name}")
+        why = reason("repartition", f"GPU {key[1]} of {node} is repartitioned for {holder.job.name}")
         decision = Decision("repartition", why, for_job=holder.job.name, after=owners.holding(*key), node=node, gpu=key[1], instances=instances)
         splits.append((holder.sequence, key, decision))
     splits.sort()

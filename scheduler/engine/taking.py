@@ -446,4 +446,4 @@ def could_hold(cycle: Cycle, target: Target) -> bool:
     return int(room.sum()) >= target.count
 
 
-NOTHING = reason("victims", "nothing that may be taken back makes enough room in one place")
+NOTHING = reason("victims", "no set of preemptible jobs frees enough GPUs in one place")

@@ -104,7 +104,7 @@ def held(run, index, **fields):
     return Placement.objects.create(**({"attempt": run, "job": run.job, "worker": index, "node": device.node, "gpu": device} | fields))
 
 
-def put_out(of, *, begun=NOON, gpus=8, outcome="preempted", detail=None, cause="acme takes back 8 GPUs", actor="gpufleet", saved=(), **fields):
+def put_out(of, *, begun=NOON, gpus=8, outcome="preempted", detail=None, cause="acme reclaims 8 GPUs", actor="gpufleet", saved=(), **fields):
     """An attempt that came up ten minutes after `begun`, was asked to leave after seventy and was gone a minute later. `saved`: step, when, whole."""
     asked, gone = begun + (ASKED - NOON), begun + (GONE - NOON)
     facts = {
@@ -321,7 +321,7 @@ def test_another_team_is_unnamed_but_for_those_who_see_it(page, api, ours, their
     secret = job("secret", on=theirs, state=JobState.RUNNING)
     made = plan()
     mine = job(on=ours, state=JobState.PREEMPTED)
-    why = f"{secret.public_id} of acme/product/search takes back 8 GPUs"
+    why = f"{secret.public_id} of acme/product/search reclaims 8 GPUs"
     put_out(mine, cause=why, detail={"action": "evict", "code": "reclaim", "for": secret.public_id, "plan": made.pk})
 
     (row,) = api("viewer", mine)["items"]

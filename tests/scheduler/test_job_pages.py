@@ -159,7 +159,7 @@ def test_a_job_that_waits_for_others_says_for_how_many(personas, ours):
 def test_other_teams_are_not_named_where_they_stand_in_the_way(personas, ours, theirs):
     secret = job("secret", on=theirs, state=JobState.RUNNING)
     waiting = job("mine", on=ours)
-    outlook(waiting, f"above what they may count on: acme/product/search; {secret.public_id} holds GPUs there until later, acme/research may too")
+    outlook(waiting, f"above their share: acme/product/search; {secret.public_id} holds GPUs there until later, acme/research may too")
     Promise.objects.create(job=waiting, until=NOON, after=[secret.public_id], cause=f"fits once {secret.public_id} has gone")
     JobEvent.objects.create(job=waiting, at=NOON, cause=f"acme/product/search takes it back for {secret.public_id}")
 
@@ -177,11 +177,11 @@ def test_other_teams_are_not_named_where_they_stand_in_the_way(personas, ours, t
 
 def test_other_teams_in_a_row_are_counted(personas, ours, theirs):
     waiting = job("mine", on=ours)
-    outlook(waiting, f"above what they may count on: {theirs.path}, {theirs.parent.path} and {theirs.path}; {ours.path} is not")
+    outlook(waiting, f"above their share: {theirs.path}, {theirs.parent.path} and {theirs.path}; {ours.path} is not")
 
     html = page(personas.client("viewer"), waiting)
 
-    assert "Above what they may count on: 3 other teams; acme/research/nlp is not." in html
+    assert "Above their share: 3 other teams; acme/research/nlp is not." in html
 
 
 def limit_reason(quota, *, used, needed, limit, kind="H100-SXM-80GB"):
@@ -462,7 +462,7 @@ def test_a_plan_tells_what_it_decided_and_why(personas, ours):
             {
                 "action": "evict",
                 "job": one.public_id,
-                "why": {"code": "reclaim", "for": two.public_id, "detail": "acme takes back 8 GPUs"},
+                "why": {"code": "reclaim", "for": two.public_id, "detail": "acme reclaims 8 GPUs"},
                 "grace_s": 120,
             },
             {
@@ -480,7 +480,7 @@ def test_a_plan_tells_what_it_decided_and_why(personas, ours):
 
     html = text(personas.client("operator"), reverse("plan", args=[made.pk]))
 
-    for part in ("is evicted", "Acme takes back 8 GPUs.", "1 worker on n1", "GPU 3 of north/n2", "The job moved on.", "with 4 jobs left waiting"):
+    for part in ("is evicted", "Acme reclaims 8 GPUs.", "1 worker on n1", "GPU 3 of north/n2", "The job moved on.", "with 4 jobs left waiting"):
         assert part in html, part
     listed = text(personas.client("operator"), "/scheduler/?decided=yes")
     assert "plan 120 · " in listed, "where most of the time went, the longest first"
@@ -489,7 +489,7 @@ def test_a_plan_tells_what_it_decided_and_why(personas, ours):
     plan(at=now() + timedelta(minutes=1))
     page = text(personas.client("operator"), "/scheduler/")
     last = page[page.index("What it did last") : page.index("<h2>Plans")]
-    for part in (f"Plan {made.pk}", "is evicted", "Acme takes back 8 GPUs.", two.public_id):
+    for part in (f"Plan {made.pk}", "is evicted", "Acme reclaims 8 GPUs.", two.public_id):
         assert part in last, part
 
 

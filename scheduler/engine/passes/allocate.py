@@ -389,7 +389,7 @@ def _seat(cycle: Cycle, work: Work, seats: tuple[Seat, ...], quota_type: int, le
     elif work.evicted:
         why = reason("moved", "evicted for another job, and another place was free")
     elif backfilled:
-        why = reason("backfill", f"runs before a reservation and can be off in {work.kind.grace_ms // 1000} s")
+        why = reason("backfill", f"runs before a reservation and can stop within {work.kind.grace_ms // 1000} s")
     elif ahead:
         why = DELAYS_NONE_WITHIN if _binds_less(cycle, work, quota_type) else DELAYS_NONE
     else:

@@ -21,7 +21,7 @@ from ..work import Work
 from .reclaim import walk
 
 NO_MOVES = reason("moves", "no set of moves makes room")
-LOSES_MORE = reason("moves", "moving others to make room for it would lose more than it wins")
+LOSES_MORE = reason("moves", "moving other jobs would lose more work than it gains")
 MOST_SETS = 4000  # looked at for a gang whose room can't be counted
 MOST_TRIES = 100  # of them carried out on trial
 Plan = tuple[int, int, list[int], list[str], int, list[Work]]
@@ -106,7 +106,7 @@ def no_moves(most: int) -> Reason:
 def used_up(most: int) -> Reason:
     """So many were moved for others in this plan."""
     are = "1 move that a plan may make is" if most == 1 else f"{most} moves that a plan may make are"
-    return reason("moves", f"the {are} used up; the next plan may move somebody for it", most=most)
+    return reason("moves", f"the {are} used up; the next plan may move jobs for it", most=most)
 
 
 def _leave_room(cycle: Cycle, target: Target, moved: list[Work]) -> bool:

@@ -190,7 +190,7 @@ class Growth:
             return False
         names = sorted({unit.work.job.name for unit in found.units})
         with cycle.cluster.attempt() as attempt:
-            detail = f"{cycle.tree.names[self.leaf]} takes back {counted(self.milli)} of surplus for the growth of {self.work.job.name}"
+            detail = f"{cycle.tree.names[self.leaf]} reclaims {counted(self.milli)} of surplus for the growth of {self.work.job.name}"
             release(cycle, found.units, reason("reclaim", detail), self.work.job.name)
             if self._wanted_by_a_minimum():
                 return False

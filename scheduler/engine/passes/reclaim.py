@@ -11,9 +11,9 @@ from ..tree import Division
 from ..victims import Found, Ranked, has_fresh, no_larger
 from ..work import Work
 
-CROSSES = reason("balance", "only jobs whose queue would fall below its line make enough room")
+CROSSES = reason("balance", "only jobs whose queue would fall below its share free enough GPUs")
 ANY_SIZE = 1 << 60
-TAKEN_AGAIN = reason("order", "what it could take would be taken from it again at once by a job that is served before it")
+TAKEN_AGAIN = reason("order", "a job ahead of it would reclaim the same GPUs at once")
 Try = Callable[[Cycle, Work, int], Reason | None]
 Hopeful = Callable[[Cycle, Work, int], bool]
 
@@ -203,7 +203,7 @@ def _reclaim(cycle: Cycle, work: Work, quota_type: int, leaf: int) -> Reason | N
     name = work.job.name
 
     def why(_: object) -> Reason:
-        return reason("reclaim", f"{cycle.tree.names[leaf]} takes back {milli / 1000:g} GPU{'s' * (milli != 1000)} for {name}")
+        return reason("reclaim", f"{cycle.tree.names[leaf]} reclaims {milli / 1000:g} GPU{'s' * (milli != 1000)} for {name}")
 
     listed = ("ranked", rules.signature, work.form.gpus_only)
     ranked = cycle.memo(listed)

@@ -23,7 +23,7 @@ from ..work import Work
 from .preempt import ranked_units
 from .reclaim import claimant, walk
 
-NO_SPLIT = reason("sharing", "no GPU can be split anew for it without touching instances in use")
+NO_SPLIT = reason("sharing", "no GPU can be repartitioned while its slices are in use")
 Key = tuple[int, int]
 
 
@@ -85,9 +85,9 @@ def _limited(cycle: Cycle, quota_type: int) -> Reason:
     where = f" in {'the pool' if len(made) == 1 else 'each of the pools'} {names(pools)}" if pools else ""
     facts: dict[str, object] = {"most": most, "type": grid.types[quota_type], **({"pools": tuple(pools)} if pools else {})}
     if not most:
-        return reason("repartition", f"no GPU{where} may be split anew", **facts)
+        return reason("repartition", f"no GPU{where} may be repartitioned", **facts)
     at = spell_instant(HOUR_MS + min(sorted(times)[-most] for times in made.values()))
-    detail = f"{counted(1000 * most)}{where} may be split anew within an hour, and so many were; the next at {at}"
+    detail = f"{counted(1000 * most)}{where} may be repartitioned within an hour, and the limit is used up; the next at {at}"
     return reason("repartition", detail, **facts, until=at)
 
 
@@ -145,7 +145,7 @@ class Anew:
                 if isinstance(found, Reason):
                     refused = found
                     continue
-                self._seat(*found, reason("repartition", "a GPU is split anew for it"))
+                self._seat(*found, reason("repartition", "a GPU is repartitioned for it"))
                 attempt.keep()
             self.cycle.changed()
             return None
@@ -216,13 +216,13 @@ class Anew:
         before = cycle.cluster.mark()
         upset = any(unit.work.first_seats and not unit.work.evicted for unit in found.units)
         with cycle.cluster.attempt() as attempt:
-            detail = f"its place is split anew for {name}, which takes {counted(self.milli)}"
+            detail = f"its place is repartitioned for {name}, which takes {counted(self.milli)}"
             release(cycle, found.units, reason(code, detail), name)
             placed = self._place(cycle.fleet.soon, self._outside(found.low, found.high))
             if isinstance(placed, Reason):
                 return False
             who = f"{', '.join(gone[:4])}{' and others' if len(gone) > 4 else ''}"
-            self._seat(*placed, reason("repartition", f"a GPU is split anew for it; {who} give way"))
+            self._seat(*placed, reason("repartition", f"a GPU is repartitioned for it; it replaces {who}"))
             attempt.keep()
         cycle.changed()
         cycle.takings.served(self.work, before, [unit.work for unit in found.units], upset=upset)

@@ -59,7 +59,7 @@ def shrink(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
         return rules.legal(unit, taken) if rules is not None else None
 
     def why(_: object) -> Reason:
-        return reason("shrink", f"surplus is given back for the minimum of {name}")
+        return reason("shrink", f"surplus is released for the minimum of {name}")
 
     def guard(found: Found) -> Reason | None:
         if rules is not None:

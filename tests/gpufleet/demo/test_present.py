@@ -149,6 +149,17 @@ def test_the_same_seed_and_clock_give_the_same_rows() -> None:
     assert runs[0] == runs[1]
 
 
+def rows_but_numbers_of_plans() -> dict[str, list[tuple[object, ...]]]:
+    """A process plans anew when it begins, so the plans after that have higher numbers."""
+    rows = rows_of_everything()
+    rows["JobEvent"] = [tuple(but_its_number(value) for value in row) for row in rows["JobEvent"]]
+    return rows
+
+
+def but_its_number(facts: object) -> object:
+    return {key: value for key, value in facts.items() if key != "plan"} if isinstance(facts, dict) else facts
+
+
 @KEYS_COME_BACK
 def test_another_process_goes_on_where_the_first_one_was() -> None:
     runs = []
@@ -159,7 +170,7 @@ def test_another_process_goes_on_where_the_first_one_was() -> None:
                 console.steps(2, after=2 * number * STEP)
                 if restarts:
                     console.restart()
-            runs.append(rows_of_everything())
+            runs.append(rows_but_numbers_of_plans())
             transaction.set_rollback(True)
     assert runs[0] == runs[1]
 

@@ -142,9 +142,9 @@ def _wedged() -> list[Json]:
     ("settings", "code", "says"),
     [
         ({"max_moves": 0}, "moves", "no set of at most 0 moves makes room"),
-        ({"consolidation": False}, "passes", "consolidate is left out"),
-        ({"passes": ["allocate", "consolidate", "reclaim"], "max_moves": 0}, "passes", "nobody is put out to make room: preempt is left out"),
-        ({"passes": ["allocate"]}, "passes", "consolidate is left out"),
+        ({"consolidation": False}, "passes", "consolidate is switched off"),
+        ({"passes": ["allocate", "consolidate", "reclaim"], "max_moves": 0}, "passes", "no job is evicted to make room: preempt is switched off"),
+        ({"passes": ["allocate"]}, "passes", "consolidate is switched off"),
     ],
 )
 def test_what_the_settings_forbid_is_told(settings: Json, code: str, says: str) -> None:
@@ -159,12 +159,12 @@ def test_that_work_is_safe_for_a_while_is_told_where_it_is_in_the_way() -> None:
         [quota("a", reclaim_min_runtime_s=200), quota("b", 8)],
         [running("low", [at("n0", *FULL)], "a"), job("mine", "b", 8)],
     )
-    assert told(beside, "mine", "victims").endswith("makes no room for it; work is safe for 200 s after its start")
+    assert told(beside, "mine", "victims").endswith("free enough GPUs in one place; work is protected for 200 s after its start")
 
     inside = scene(
         [node("n0")], [quota("q", 8)], [running("low", [at("n0", *FULL)]), job("high", gpus=8, priority=1)], settings={"preempt_min_runtime_s": 300}
     )
-    assert told(inside, "high", "victims").endswith("what is lower in its own queue is safe for 300 s after its start")
+    assert told(inside, "high", "victims").endswith("lower work of its own queue is protected for 300 s after its start")
 
 
 def test_who_may_not_put_anybody_out_yet_is_told_nothing_of_victims() -> None:
@@ -294,7 +294,7 @@ def test_who_is_put_out_together_with_who_has_only_just_started_is_told_for_whom
     plan = plan_of(scene([node("n0"), node("n1")], [quota("a"), quota("b", 8)], jobs))
 
     assert actions(plan) == {"older": "shrink", "gang": "start"}
-    assert plan["decisions"][0]["why"] == {"code": "reclaim", "detail": "b takes back 8 GPUs for gang", "for": "gang"}
+    assert plan["decisions"][0]["why"] == {"code": "reclaim", "detail": "b reclaims 8 GPUs for gang", "for": "gang"}
 
 
 @pytest.mark.parametrize("submitted", [-90, -110])
@@ -312,7 +312,7 @@ def test_how_long_lower_work_is_safe_is_told_to_whom_it_is_lower_whoever_was_tol
     jobs = [running("a", [at("n1", *FULL)], "p"), job("low", "q", gpus=8, submitted=low), job("high", "q", gpus=8, priority=10, submitted=high)]
     scenario = scene([node("n1")], [quota("p", 8), quota("q", 8)], jobs, settings={"forecast": "none", "preempt_min_runtime_s": 300})
 
-    assert told(scenario, "high", "victims").endswith("safe for 300 s after its start")
+    assert told(scenario, "high", "victims").endswith("protected for 300 s after its start")
     assert "safe" not in told(scenario, "low", "victims")
 
 
@@ -535,17 +535,22 @@ def test_a_gang_that_is_ended_is_told_which_role_lacks_workers() -> None:
 @pytest.mark.parametrize(
     ("pools", "before", "says", "wakes"),
     [
-        (("", ""), (), "2 GPUs may be split anew within an hour, and so many were; the next at 2026-11-20T10:00:00Z", "2026-11-20T10:00:00Z"),
+        (
+            ("", ""),
+            (),
+            "2 GPUs may be repartitioned within an hour, and the limit is used up; the next at 2026-11-20T10:00:00Z",
+            "2026-11-20T10:00:00Z",
+        ),
         (
             ("p", "p"),
             (-600, -300),
-            "2 GPUs in the pool p may be split anew within an hour, and so many were; the next at 2026-11-20T09:50:00Z",
+            "2 GPUs in the pool p may be repartitioned within an hour, and the limit is used up; the next at 2026-11-20T09:50:00Z",
             "2026-11-20T09:50:00Z",
         ),
         (
             ("p", "q"),
             (-600, -300),
-            "2 GPUs in each of the pools p, q may be split anew within an hour, and so many were; the next at 2026-11-20T09:50:00Z",
+            "2 GPUs in each of the pools p, q may be repartitioned within an hour, and the limit is used up; the next at 2026-11-20T09:50:00Z",
             "2026-11-20T09:50:00Z",
         ),
     ],
@@ -564,9 +569,9 @@ def test_that_the_splits_of_an_hour_are_used_up_is_told_with_limit_pools_and_tim
 @pytest.mark.parametrize(
     ("asks", "instances", "says"),
     [
-        ({"roles": [{"mig": "1g.10gb"}]}, [], ["a GPU could be split anew for it, but repartition is left out"]),
+        ({"roles": [{"mig": "1g.10gb"}]}, [], ["a GPU could be repartitioned for it, but repartition is switched off"]),
         ({"roles": [{"mig": "1g.10gb"}]}, None, []),
-        ({"gpus": 1}, [{"profile": "7g.80gb", "start": 0}], ["a GPU could be split anew for it, but repartition is left out"]),
+        ({"gpus": 1}, [{"profile": "7g.80gb", "start": 0}], ["a GPU could be repartitioned for it, but repartition is switched off"]),
     ],
 )
 def test_that_no_gpu_is_split_anew_is_told_where_one_could_serve(asks: Json, instances: Any, says: list[str]) -> None:
@@ -586,4 +591,4 @@ def test_that_the_moves_of_a_plan_are_used_up_for_others_is_told() -> None:
     scenario = scene(nodes, [quota("q", 32)], [*half, job("first", gpus=8, submitted=-200), job("second", gpus=8)], settings={"max_moves": 1})
 
     assert actions(plan_of(scenario))["first"] == "start"
-    assert details(scenario, "second", "moves") == ["the 1 move that a plan may make is used up; the next plan may move somebody for it"]
+    assert details(scenario, "second", "moves") == ["the 1 move that a plan may make is used up; the next plan may move jobs for it"]
