@@ -12,6 +12,7 @@ from pydantic import Field
 from dashboards.alerts.api import router as alerts_router
 from dashboards.figures import Figures, figures_by_type, gap_cost
 from dashboards.fleetmap import map_snapshot
+from dashboards.gap.api import router as gap_router
 from dashboards.health.api import router as health_router
 from dashboards.history import history
 from dashboards.idle.api import router as idle_router
@@ -23,6 +24,7 @@ from gpufleet.live import packed
 from gpufleet.web import Can, access_of
 
 router = Router(tags=["Fleet"])
+router.add_router("", gap_router)
 router.add_router("", idle_router)
 router.add_router("", health_router)
 router.add_router("", alerts_router)

@@ -3,6 +3,7 @@
 from celery import shared_task
 
 from dashboards.alerts.round import alerts_turn
+from dashboards.gap.store import gap_turn
 from dashboards.health.round import health_turn
 from dashboards.health.stragglers import stragglers_turn
 from dashboards.idle.episodes import idle_turn
@@ -14,7 +15,9 @@ from gpufleet.core.times import now
 
 @shared_task
 def telemetry_rollup_write() -> None:
-    telemetry_rollup(now=now())
+    moment = now()
+    telemetry_rollup(now=moment)
+    gap_turn(now=moment)
 
 
 @shared_task

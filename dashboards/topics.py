@@ -47,7 +47,17 @@ def telemetry_snapshot(access: Access, query: Mapping[str, str]) -> dict[str, An
     return {"rows": telemetry_frames()}
 
 
+def nothing_named(ids: Sequence[int]) -> list[Any]:
+    """The page asks for itself."""
+    return []
+
+
+def nothing_more(access: Access, query: Mapping[str, str]) -> dict[str, Any]:
+    return {"rows": []}
+
+
 def topics_register() -> None:
+    topic_register("gap", Can.SEE, nothing_named, nothing_more)
     follows = ("gpus", "nodes", "telemetry", "jobs")
     topic_register("overview", Can.SEE, overview_load, overview_snapshot, follows=follows)
     topic_register("gpus", Can.SEE, gpus_load, fleet_snapshot)

@@ -2,6 +2,7 @@ from django.urls import path
 
 from dashboards import views
 from dashboards.alerts import views as alerts
+from dashboards.gap import views as gap
 from dashboards.health import views as health
 from dashboards.idle import views as idle
 
@@ -9,6 +10,8 @@ urlpatterns = [
     path("", views.overview, name="overview"),
     path("overview/history", views.overview_history, name="overview-history"),
     path("fleet/", views.fleet_map, name="fleet"),
+    path("gap/", gap.gap_page, name="gap"),
+    path("gap/history", gap.gap_history, name="gap-history"),
     path("incidents/", health.incident_list, name="incidents"),
     path("incidents/rules/", health.rule_list, name="health_rules"),
     path("incidents/rules/new/", health.rule_new, name="health_rule_new"),

@@ -659,6 +659,8 @@ PAGES = [
     Expect("POST", "idle/<slug:public_id>/reclaim/", IDLE, FIELDS["episode"], data=lambda w: {"reason": "Test"}),
     Expect("GET", "idle/<slug:public_id>/snooze/", STEERS, FIELDS["episode"]),
     Expect("POST", "idle/<slug:public_id>/snooze/", STEERS, FIELDS["episode"], data=lambda w: {"reason": "Test", "hours": "2"}),
+    Expect("GET", "gap/", SEES),
+    Expect("GET", "gap/history", SEES),
     # incidents and health rules
     Expect("GET", "incidents/", SEES),
     Expect("GET", "incidents/rules/", SEES),
@@ -1021,6 +1023,8 @@ API = [
     Expect("GET", "api/v1/scheduler/plans/{pk}/scenario", FLEET, lambda w: {"pk": w.plan.pk}, tokens=ALL_SCOPES),
     Expect("GET", "api/v1/fleet/summary", SEES, tokens=ALL_SCOPES),
     Expect("GET", "api/v1/fleet/history", SEES, tokens=ALL_SCOPES),
+    Expect("GET", "api/v1/fleet/gap", SEES, tokens=ALL_SCOPES),
+    Expect("GET", "api/v1/fleet/gap/history", SEES, tokens=ALL_SCOPES),
     Expect("GET", "api/v1/fleet/map", SEES, tokens=ALL_SCOPES),
     Expect("GET", "api/v1/quotas", SEES, tokens=ALL_SCOPES),
     Expect("POST", "api/v1/quotas", EDITS, data=lambda w: _node_json(w) | {"parent": w.team.public_id}, tokens=ADMIN),

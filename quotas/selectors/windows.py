@@ -4,19 +4,18 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import NamedTuple
 
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 
 from gpufleet.core.prepared import Prepared
 from quotas.models import Window
 
 COLUMNS = ("reservation__quota__path", "reservation__job_class", "reservation__gpu_type", "reservation__gpus_milli")
-IN_FORCE: Prepared[tuple[str | None, str, str, int]] = Prepared(
-    lambda at: (
-        Window.objects.filter(Q(ends_at__isnull=True) | Q(ends_at__gt=at), starts_at__lte=at, released_at__isnull=True)
-        .order_by("id")
-        .values_list(*COLUMNS)
-    )
-)
+IN_FORCE: Prepared[tuple[str | None, str, str, int]] = Prepared(lambda at: lasting_at(at).order_by("id").values_list(*COLUMNS))
+
+
+def lasting_at(at: datetime) -> QuerySet[Window]:
+    """Windows that last at a moment and hold what they promise."""
+    return Window.objects.filter(Q(ends_at__isnull=True) | Q(ends_at__gt=at), starts_at__lte=at, released_at__isnull=True)
 
 
 class InForce(NamedTuple):

@@ -1,7 +1,7 @@
 """The demo's past: the model is run up to now in memory, and its rows are then written in bulk."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
@@ -10,8 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dashboards.models import FleetSample, NodeSample, TelemetryMinute
-from dashboards.telemetry.frames import MINUTE, Sums, frame_write, minute_of, minute_values, sums_of_frame
+from dashboards.gap.causes import Ask, Device, Hold, Part, divided
+from dashboards.gap.snapshot import health_state
+from dashboards.gap.store import Gap, gaps_write, spans_sum
+from dashboards.models import NO_READING, FleetSample, NodeSample, TelemetryMinute
+from dashboards.telemetry.frames import MINUTE, Columns, Sums, frame_write, minute_of, minute_values, sums_of_frame
 from dashboards.telemetry.rollups import FOREVER, SLOT, Gpus, Holds, fleet_samples, gpus_of, held_milli_millis, job_sums, node_samples, use_of
 from dashboards.telemetry.spans import JobSums, jobs_write, spans_roll
 from gpufleet.core.audit import SYSTEM
@@ -25,7 +28,7 @@ from gpufleet.demo.past.adoption import runs_adopt, waiting_checkpoints, work_se
 from gpufleet.demo.past.model import demo_step, demo_trouble
 from gpufleet.demo.past.world import Act, Moved, Placed, Released, Run, Submitted, Turned, Withdrawn, Work, World, held_by
 from gpufleet.demo.rows import keys_stated, next_key
-from gpufleet.demo.workloads import GRACE_SECONDS, job_fields
+from gpufleet.demo.workloads import GANG_NODE, GRACE_SECONDS, job_fields
 from quotas.models import QuotaNode
 from scheduler.jobs.marks import Mark, marks_of
 from scheduler.models import ENDED, IN_SERVICE, Attempt, Gpu, Health, InventoryEvent, Job, JobEvent, JobMark, JobState, MarkKind, Node, Placement
@@ -33,6 +36,7 @@ from scheduler.models import ENDED, IN_SERVICE, Attempt, Gpu, Health, InventoryE
 WARM_UP = timedelta(hours=5)
 TROUBLE = timedelta(minutes=5)  # so long ago something began to go wrong that whoever looks first still sees
 SOURCE = "simulated"
+GAP_MINUTES = 5  # so often the demo's past has a snapshot of the gap
 _SAMPLE = ("node_id", "at", "sm_active", "memory_used", "allocated")
 BATCH = 900
 
@@ -159,6 +163,14 @@ def _play(past: Past, world: World, *, seed: int, now: datetime, hours: float, p
     samples.write(now)
 
 
+def _ask(job: Work) -> Ask:
+    """What a waiting job asks for of the hardware: gangs take whole nodes."""
+    types = frozenset((job.gpu_type,))
+    if job.milli < 1000 or job.profile:
+        return Ask(1, 1, types, milli=min(1000, job.milli))
+    return Ask(max(1, job.gpus // GANG_NODE), min(job.gpus, GANG_NODE), types)
+
+
 class Sampler:
     """Frames of the past, kept as sums a minute, and made into samples with the roll-up's own arithmetic."""
 
@@ -167,6 +179,9 @@ class Sampler:
         self.layouts = layouts_of(world.hardware)
         self.sums: dict[datetime, list[Sums]] = {}
         self.clusters: list[int] = []
+        self.gaps: dict[datetime, Gap] = {}
+        self.quotas: dict[str, int] = dict(QuotaNode.objects.values_list("path", "pk"))
+        self.pools: dict[int, str] = dict(Node.objects.filter(pool__isnull=False).values_list("pk", "pool__name"))
         self.in_service: dict[datetime, NDArray[np.bool_]] = {}
         self.machines = sorted(world.hardware.machines.values(), key=lambda machine: machine.key)
 
@@ -175,9 +190,37 @@ class Sampler:
         found = readings(held_by(self.world), self.world.hardware, self.layouts, moment=millis(moment))
         self.clusters = list(found)
         self.sums[minute] = [sums_of_frame(columns) for columns in found.values()]
+        if not minute.minute % GAP_MINUTES:
+            self.gaps[minute] = Gap(1, self._gap(found.values()))
         self.in_service[minute] = np.array(
             [machine.health in IN_SERVICE and gpu in machine.usable for machine in self.machines for gpu in machine.gpus], np.bool_
         )
+
+    def _gap(self, read: Iterable[Columns]) -> dict[Part, int]:
+        """The parts of the fleet as they are in the model now."""
+        sm = {gpu: percent for columns in read for gpu, percent in zip(columns.gpus.tolist(), columns.sm_active.tolist(), strict=True)}
+        holds: dict[int, list[Hold]] = {}
+        asks = []
+        for job in sorted(self.world.work.values(), key=lambda one: (-one.priority, one.submitted, one.key)):
+            for seat in job.seats:
+                hold = Hold(seat.milli, job.workload.job_class, self.quotas[job.quota], job.running is None)
+                holds.setdefault(seat.gpu, []).append(hold)
+            if not job.seats:
+                asks.append(_ask(job))
+        devices = [
+            Device(
+                gpu,
+                machine.key,
+                machine.gpu_type,
+                self.pools.get(machine.key, ""),
+                health_state(machine.health, Health.HEALTHY if gpu in machine.usable else Health.DOWN),
+                None if sm.get(gpu, NO_READING) == NO_READING else sm[gpu],
+                holds.get(gpu, ()),
+            )
+            for machine in self.machines
+            for gpu in machine.gpus
+        ]
+        return divided(devices, asks)
 
     def write(self, now: datetime) -> None:
         gpus, (holds, jobs) = self._gpus(), self._holds()
@@ -196,6 +239,8 @@ class Sampler:
         TelemetryMinute.objects.bulk_create(minutes, batch_size=BATCH)
         jobs_write(60, of_jobs)
         spans_roll(late=(), now=now)
+        gaps_write(60, {minute: gap for minute, gap in self.gaps.items() if self.start <= minute <= now - MINUTE})
+        spans_sum(now=now)
         FleetSample.objects.bulk_create(fleet, batch_size=BATCH)
         for slot, parts in slots.items():
             if self.start <= slot <= now - SLOT:

@@ -1,0 +1,194 @@
+"""The gap as a viewer sees it: by cause and by team, class, type or pool, in GPUs and money. Every column adds up as printed."""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal
+
+from dashboards.gap.causes import Cause, Part
+from dashboards.gap.store import Gap, gap_between, gap_newest
+from dashboards.selectors import Owner, owners_named, rates_visible
+from dashboards.telemetry.spans import QUARTER, span_begin
+from gpufleet.core.money import MILLIS_PER_HOUR, cost_micros
+from gpufleet.core.rounding import rounded
+from quotas.permissions import Access, Can
+from scheduler.models import JobClass
+
+WEEK = timedelta(days=7)
+HOURS_A_MONTH = 730
+TENTH = 100  # milli-GPU
+CENT, UNIT = 10_000, 1_000_000  # micro-units
+Dimension = Literal["team", "class", "type", "pool"]
+DIMENSIONS: Mapping[str, str] = {"team": "Team", "class": "Class", "type": "GPU type", "pool": "Pool"}
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """How a cause is named, what it means, its colour in charts, and the page with the rows behind it."""
+
+    label: str
+    meaning: str
+    colour: str
+    link: str
+
+
+CAUSES: Mapping[Cause, Told] = {
+    Cause.COMPUTING: Told("Computing", "SM activity of allocated GPUs", "used", "/jobs/?state=running"),
+    Cause.IDLE: Told("Allocated, idle", "Allocated, but not computing", "waste", "/idle/"),
+    Cause.UNREAD: Told("No reading", "Allocated; no source reads it now", "rest", "/fleet/"),
+    Cause.STARTING: Told("Starting", "Allocated to jobs that are not up yet", "series-6", "/jobs/?state=starting"),
+    Cause.FAILED: Told("Failed", "Down or in repair", "bad", "/nodes/?health=down&health=repairing"),
+    Cause.RESERVED: Told("Reserved, unused", "Kept for a reservation whose owner does not use it", "series-8", "/reservations/"),
+    Cause.DRAINED: Told("Drained", "Draining, drained or in burn-in", "series-9", "/nodes/?health=draining&health=drained&health=burn_in"),
+    Cause.WANTED: Told("Free, wanted", "Fits a waiting job: a quota or the next plan decides", "series-2", "/queue/"),
+    Cause.FRAGMENTED: Told("Free, fragmented", "Would serve waiting jobs if it lay together", "series-3", "/jobs/?blocker=fragmentation"),
+    Cause.UNWANTED: Told("Free, unwanted", "No job waits for it", "held", "/gpus/"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One cause, or one value of a dimension. `milli` is exact; `tenths` are tenths of GPUs as printed, which add up.
+
+    Money is in whole cents an hour and whole units a month, weeks in tenths of GPUs, so that these columns add up, too. Money is None unseen.
+    """
+
+    key: str
+    milli: int
+    tenths: int
+    hour_micros: int | None
+    month_micros: int | None = None
+    this_week: int | None = None
+    last_week: int | None = None
+    causes: Mapping[Cause, int] | None = None
+
+    @property
+    def change(self) -> int | None:
+        return None if self.this_week is None or self.last_week is None else self.this_week - self.last_week
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One snapshot, and the weeks around it. `whole` is all that there is; `lost` what of it does not compute."""
+
+    at: datetime
+    causes: Sequence[Row]
+    whole: Row
+    lost: Row
+    unpriced: Sequence[str]
+
+
+def gap_report(access: Access, *, now: datetime, gpu_type: str = "") -> Report | None:
+    """The newest snapshot by cause; None before the first."""
+    newest = gap_newest()
+    if newest is None:
+        return None
+    at, gap = newest
+    rates = rates_visible(access, now=now)
+    parts = _of_type(gap.sums, gpu_type)
+    weeks = [_week(now - WEEK, now, gpu_type), _week(now - 2 * WEEK, now - WEEK, gpu_type)]
+    milli = [sum(amount for part, amount in parts.items() if part.cause == cause) for cause in Cause]
+    tenths = rounded(milli, TENTH)
+    costs = [_cost({part: amount for part, amount in parts.items() if part.cause == cause}, rates) for cause in Cause]
+    hours, months = _in_units(costs, CENT), _in_units([None if cost is None else cost * HOURS_A_MONTH for cost in costs], UNIT)
+    causes = [
+        Row(cause, milli[number], tenths[number], hours[number], months[number], *(None if week is None else week[cause] for week in weeks))
+        for number, cause in enumerate(Cause)
+    ]
+    unpriced = sorted({part.gpu_type for part in parts} - set(rates)) if rates is not None else []
+    return Report(at, causes, _sum(causes), _sum([row for row in causes if row.key != Cause.COMPUTING]), unpriced)
+
+
+def gap_by(access: Access, dimension: Dimension, *, gpu_type: str = "", now: datetime) -> list[Row]:
+    """The newest snapshot by team, class, type or pool, the most that does not compute first. Teams that the viewer may not see are one row."""
+    newest = gap_newest()
+    if newest is None:
+        return []
+    parts = _of_type(newest[1].sums, gpu_type)
+    rates = rates_visible(access, now=now)
+    named = _names(access, dimension)
+    groups: dict[str, dict[Part, int]] = defaultdict(dict)
+    for part, amount in parts.items():
+        groups[named(part)][part] = amount
+    found = []
+    for key, mine in groups.items():
+        causes = {cause: sum(amount for part, amount in mine.items() if part.cause == cause) for cause in Cause}
+        lost = {part: amount for part, amount in mine.items() if part.cause != Cause.COMPUTING}
+        found.append(Row(key, sum(mine.values()), 0, _cost(lost, rates), causes=causes))
+    found.sort(key=lambda row: (row.causes[Cause.COMPUTING] - row.milli if row.causes else 0, row.key))
+    tenths = rounded([row.milli for row in found], TENTH)
+    hours = _in_units([row.hour_micros for row in found], CENT)
+    return [Row(row.key, row.milli, tenths[number], hours[number], causes=row.causes) for number, row in enumerate(found)]
+
+
+def _of_type(parts: Mapping[Part, int], gpu_type: str) -> dict[Part, int]:
+    return {part: amount for part, amount in parts.items() if not gpu_type or part.gpu_type == gpu_type}
+
+
+def _names(access: Access, dimension: Dimension) -> Callable[[Part], str]:
+    match dimension:
+        case "type":
+            return lambda part: part.gpu_type
+        case "pool":
+            return lambda part: part.pool or "No pool"
+        case "class":
+            labels = dict(JobClass.choices)
+            return lambda part: labels.get(part.job_class, part.job_class) if part.job_class else "Not allocated"
+        case "team":
+            owners = owners_named(access)
+            return lambda part: _team(part.quota, owners)
+
+
+def _team(quota: int | None, owners: Mapping[int, Owner | None]) -> str:
+    if quota is None:
+        return "Not allocated"
+    owner = owners.get(quota)
+    return owner.name if owner is not None else "Other teams"
+
+
+def _cost(parts: Mapping[Part, int], rates: Mapping[str, int] | None) -> int | None:
+    """What these parts cost an hour, in micro-units: by type, so that the rows of a column have the sum that its types have."""
+    if rates is None:
+        return None
+    return sum(
+        cost_micros(gpu_milli=amount, millis=MILLIS_PER_HOUR, micros_per_gpu_hour=rates.get(part.gpu_type, 0)) for part, amount in parts.items()
+    )
+
+
+def _week(start: datetime, end: datetime, gpu_type: str) -> dict[Cause, int] | None:
+    """Milli-GPU by cause on average, in tenths of GPUs that add up; None where there is no snapshot."""
+    gap: Gap = gap_between(span_begin(start, QUARTER), span_begin(end, QUARTER), span=QUARTER)
+    if not gap.snapshots:
+        return None
+    found = dict.fromkeys(Cause, 0)
+    for part, amount in _of_type(gap.sums, gpu_type).items():
+        found[part.cause] += amount
+    tenths = rounded(list(found.values()), TENTH * gap.snapshots)
+    return {cause: TENTH * tenth for cause, tenth in zip(found, tenths, strict=True)}
+
+
+def _in_units(costs: Sequence[int | None], unit: int) -> list[int | None]:
+    """Micro-units as multiples of a unit whose sum is the rounded sum."""
+    if any(cost is None for cost in costs):
+        return [None] * len(costs)
+    return [unit * units for units in rounded([cost for cost in costs if cost is not None], unit)]
+
+
+def _sum(rows: Sequence[Row]) -> Row:
+    def added(values: Sequence[int | None]) -> int | None:
+        return None if any(value is None for value in values) else sum(value for value in values if value is not None)
+
+    return Row(
+        "",
+        sum(row.milli for row in rows),
+        sum(row.tenths for row in rows),
+        added([row.hour_micros for row in rows]),
+        added([row.month_micros for row in rows]),
+        added([row.this_week for row in rows]),
+        added([row.last_week for row in rows]),
+    )
+
+
+def sees_costs(access: Access) -> bool:
+    return access.can_somewhere(Can.SEE_COSTS)

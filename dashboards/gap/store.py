@@ -1,0 +1,163 @@
+"""The gap kept: a snapshot a minute, sums of them a quarter of an hour and an hour."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+import numpy as np
+from django.db import transaction
+
+from dashboards.gap.causes import Cause, Part
+from dashboards.gap.models import GapPart, GapRollup
+from dashboards.gap.snapshot import gap_now
+from dashboards.telemetry.frames import minute_of
+from dashboards.telemetry.packing import ids_packed, ids_read, sums_packed, sums_read
+from dashboards.telemetry.spans import MINUTES_KEPT, SPANS, span_begin
+from gpufleet.core.live.feed import feed_publish
+
+MINUTE = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Sums of `snapshots` snapshots by part, in milli-GPU."""
+
+    snapshots: int = 0
+    sums: Mapping[Part, int] = field(default_factory=dict)
+
+    @property
+    def total(self) -> int:
+        return sum(self.sums.values())
+
+
+def gap_turn(*, now: datetime) -> bool:
+    """Keep the gap of this minute, unless that has been done, and sum up what is over. A console that was stopped has no snapshots of that time."""
+    minute = minute_of(now)
+    if GapRollup.objects.filter(span=MINUTE, at=minute).exists():
+        return False
+    parts = gap_now(now=now)
+    if not parts:
+        return False
+    with transaction.atomic():
+        gaps_write(MINUTE, {minute: Gap(1, parts)})
+        feed_publish(changes={"gap": [{"id": 1}]})
+    spans_sum(now=now)
+    return True
+
+
+def gaps_write(span: int, gaps: Mapping[datetime, Gap]) -> None:
+    """One row a period; one that is there stays: the first snapshot of a minute counts."""
+    keys = _keys({part for gap in gaps.values() for part in gap.sums})
+    rows = []
+    for at, gap in gaps.items():
+        counted = sorted((keys[part], milli) for part, milli in gap.sums.items() if milli)
+        ids, sums = np.array(counted, np.int64).reshape(-1, 2).T
+        rows.append(GapRollup(span=span, at=at, minutes=gap.snapshots, part_ids=ids_packed(ids.astype(np.uint32)), sums=sums_packed(sums)))
+    GapRollup.objects.bulk_create(rows, ignore_conflicts=True, batch_size=500)
+
+
+def _keys(parts: Iterable[Part]) -> dict[Part, int]:
+    wanted = set(parts)
+    known = parts_known()
+    found = {part: key for key, part in known.items()}
+    if missing := sorted(wanted - found.keys(), key=repr):
+        GapPart.objects.bulk_create(
+            [GapPart(cause=one.cause, gpu_type=one.gpu_type, pool=one.pool, job_class=one.job_class, quota_id=one.quota) for one in missing],
+            ignore_conflicts=True,
+        )
+        found = {part: key for key, part in parts_known().items()}
+    return found
+
+
+def parts_known() -> dict[int, Part]:
+    rows = GapPart.objects.values_list("pk", "cause", "gpu_type", "pool", "job_class", "quota_id")
+    return {key: Part(Cause(cause), gpu_type, pool, job_class, quota) for key, cause, gpu_type, pool, job_class, quota in rows}
+
+
+def spans_sum(*, now: datetime) -> int:
+    """Sum up every quarter and hour of the last two days that is over and not there yet."""
+    first = now - MINUTES_KEPT
+    minutes = set(GapRollup.objects.filter(span=MINUTE, at__gte=first).values_list("at", flat=True))
+    there = set(GapRollup.objects.filter(span__in=SPANS, at__gte=first).values_list("span", "at"))
+    written = 0
+    for span in SPANS:
+        begun = {span_begin(minute, span) for minute in minutes}
+        for at in sorted(slot for slot in begun if slot >= first and slot + timedelta(seconds=span) <= now and (span, slot) not in there):
+            rows = GapRollup.objects.filter(span=MINUTE, at__gte=at, at__lt=at + timedelta(seconds=span))
+            ids, sums, count = _added(rows.values_list("at", "minutes", "part_ids", "sums"))
+            row = GapRollup(span=span, at=at, minutes=count, part_ids=ids_packed(ids.astype(np.uint32)), sums=sums_packed(sums))
+            GapRollup.objects.bulk_create([row], ignore_conflicts=True)
+            written += 1
+    return written
+
+
+Whole = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+
+
+def _added(rows: Iterable[tuple[datetime, int, bytes, bytes]]) -> tuple[Whole, Whole, int]:
+    """Keys, sums and snapshots of all these rows together."""
+    found = [(minutes, ids_read(ids).astype(np.int64), sums_read(sums, 1)[0]) for _, minutes, ids, sums in rows]
+    if not found:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64), 0
+    total = np.zeros(max(int(ids.max(initial=0)) for _, ids, _ in found) + 1, np.int64)
+    for _, ids, sums in found:
+        total[ids] += sums
+    keys = np.flatnonzero(total)
+    return keys, total[keys], sum(minutes for minutes, _, _ in found)
+
+
+# ---- Read ----
+
+
+def gap_newest() -> tuple[datetime, Gap] | None:
+    """The newest snapshot, and its moment."""
+    row = GapRollup.objects.filter(span=MINUTE).order_by("-at").values_list("at", "minutes", "part_ids", "sums").first()
+    if row is None:
+        return None
+    keys, sums, count = _added([row])
+    known = parts_known()
+    return row[0], Gap(count, {known[key]: milli for key, milli in zip(keys.tolist(), sums.tolist(), strict=True)})
+
+
+def gap_between(start: datetime, end: datetime, *, span: int) -> Gap:
+    """All snapshots of a time, added up from a grain."""
+    rows = GapRollup.objects.filter(span=span, at__gte=start, at__lt=end).values_list("at", "minutes", "part_ids", "sums")
+    keys, sums, count = _added(rows)
+    known = parts_known()
+    return Gap(count, {known[key]: milli for key, milli in zip(keys.tolist(), sums.tolist(), strict=True)})
+
+
+class Step(NamedTuple):
+    """One step of a course: milli-GPU by cause, on average; None where there is no snapshot."""
+
+    at: datetime
+    causes: Mapping[Cause, float] | None
+
+
+def gap_course(start: datetime, end: datetime, *, step: timedelta, span: int, gpu_type: str = "") -> list[Step]:
+    """The causes over equal steps, from rows of a grain that is no coarser than a step."""
+    known = parts_known()
+    order = list(Cause)
+    size = max(known, default=0) + 1
+    cause_of = np.full(size, -1, np.int64)
+    for key, part in known.items():
+        if not gpu_type or part.gpu_type == gpu_type:
+            cause_of[key] = order.index(part.cause)
+    steps = max(0, -(-int((end - start).total_seconds()) // int(step.total_seconds())))
+    totals, counts = np.zeros((steps, len(order))), np.zeros(steps)
+    rows = GapRollup.objects.filter(span=span, at__gte=start, at__lt=end).values_list("at", "minutes", "part_ids", "sums")
+    for at, minutes, ids, sums in rows:
+        keys, place = ids_read(ids).astype(np.int64), (at - start) // step
+        causes = cause_of[keys]
+        counts[place] += minutes
+        totals[place] += np.bincount(causes[causes >= 0], sums_read(sums, 1)[0][causes >= 0], len(order))
+    return [
+        Step(start + number * step, dict(zip(order, (totals[number] / counts[number]).tolist(), strict=True)) if counts[number] else None)
+        for number in range(steps)
+    ]
+
+
+def span_for(step: timedelta) -> int:
+    """The coarsest grain within a step."""
+    return max(span for span in (MINUTE, *SPANS) if span <= step.total_seconds())

@@ -1,0 +1,122 @@
+"""The gap as it is kept and shown: out of one snapshot, adding up in every column, for each viewer what that person may see."""
+
+from datetime import datetime, timedelta
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from dashboards.gap.causes import Cause
+from dashboards.gap.figures import gap_by, gap_report
+from dashboards.gap.models import GapRollup
+from dashboards.gap.store import gap_between, gap_course, gap_newest, gap_turn, spans_sum
+from dashboards.telemetry.spans import HOUR, QUARTER
+from gpufleet.core.times import now
+from scheduler.models import Health, JobState
+from tests import builders
+from tests.builders import NOON
+from tests.dashboards.worlds import gpus_of, readings
+from tests.personas import Personas
+
+pytestmark = pytest.mark.django_db
+
+
+def small_fleet(at: datetime = NOON) -> None:
+    """Eight GPUs: one computes at 40 percent, one has no reading, one starts, a node of two is down, three are free and one job waits for eight."""
+    node, down = builders.node(gpus=6), builders.node(gpus=2, health=Health.DOWN)
+    gpus = gpus_of(node)
+    for gpu, state in zip(gpus, (JobState.RUNNING, JobState.RUNNING, JobState.STARTING), strict=False):
+        placed = builders.placement(on=gpu)
+        placed.job.state = state
+        placed.job.save(update_fields=["state"])
+        placed.attempt.running_at = None if state == JobState.STARTING else NOON - timedelta(hours=1)
+        placed.attempt.save(update_fields=["running_at"])
+    readings({gpu: None if number == 1 else 40 for number, gpu in enumerate(gpus)}, at=at)
+    assert down.gpus.count() == 2
+
+
+def test_a_snapshot_is_the_fleet() -> None:
+    small_fleet()
+    assert gap_turn(now=NOON)
+    assert not gap_turn(now=NOON + timedelta(seconds=30))
+
+    at, gap = gap_newest() or pytest.fail("no snapshot")
+    causes = {cause: sum(milli for part, milli in gap.sums.items() if part.cause == cause) for cause in Cause}
+    assert at == NOON
+    assert gap.total == 8000
+    assert {cause.value: milli for cause, milli in causes.items() if milli} == {
+        "computing": 400,
+        "idle": 600,
+        "unread": 1000,
+        "starting": 1000,
+        "failed": 2000,
+        "unwanted": 3000,
+    }
+
+
+def test_stale_telemetry_makes_nobody_idle() -> None:
+    small_fleet(at=NOON - timedelta(minutes=3))
+    gap_turn(now=NOON)
+    _, gap = gap_newest() or pytest.fail("no snapshot")
+
+    assert not [part for part in gap.sums if part.cause in (Cause.IDLE, Cause.COMPUTING)]
+    assert gap.total == 8000
+
+
+def test_grains_add_up_and_are_made_once() -> None:
+    small_fleet()
+    for minute in range(0, 60, 5):
+        gap_turn(now=NOON + timedelta(minutes=minute))
+    spans_sum(now=NOON + timedelta(hours=1))
+    rows = list(GapRollup.objects.order_by("span", "at").values_list())
+    spans_sum(now=NOON + timedelta(hours=1))
+
+    assert list(GapRollup.objects.order_by("span", "at").values_list()) == rows
+    for span in (60, QUARTER, HOUR):
+        gap = gap_between(NOON, NOON + timedelta(hours=1), span=span)
+        assert (gap.snapshots, gap.total) == (12, 12 * 8000)
+    steps = gap_course(NOON - timedelta(hours=1), NOON + timedelta(hours=1), step=timedelta(minutes=15), span=QUARTER)
+    assert [step.causes and round(sum(step.causes.values())) for step in steps] == [None] * 4 + [8000] * 4
+
+
+@pytest.mark.parametrize("viewer", ["superuser", "viewer"])
+def test_printed_columns_add_up(personas: Personas, viewer: str) -> None:
+    small_fleet(at=now())
+    builders.placement(on=builders.gpu(builders.node(gpus=3)), job=builders.job(quota=personas.nodes["acme/research/vision"]))
+    moment = now()
+    gap_turn(now=moment)
+    access = personas.access(viewer)
+    report = gap_report(access, now=moment)
+
+    assert report is not None
+    assert report.whole.milli == sum(row.milli for row in report.causes) == 11_000
+    assert report.whole.tenths == sum(row.tenths for row in report.causes) == 110
+    assert report.whole.hour_micros == (None if viewer == "viewer" else 0)
+    for dimension in ("team", "class", "type", "pool"):
+        rows = gap_by(access, dimension, now=moment)  # type: ignore[arg-type]
+        assert sum(row.milli for row in rows) == 11_000
+        assert sum(row.tenths for row in rows) == 110
+        assert all(sum((row.causes or {}).values()) == row.milli for row in rows)
+    names = {row.key for row in gap_by(access, "team", now=moment)}
+    assert ("vision" in names) == (viewer == "superuser")
+    assert ("Other teams" in names) == (viewer == "viewer")
+
+
+def test_the_page_and_its_chart(personas: Personas) -> None:
+    browser = personas.client("operator")
+    assert "The first snapshot" in browser.get("/gap/").content.decode()
+    moment = now() - timedelta(minutes=2)
+    small_fleet(at=moment)
+    gap_turn(now=moment)
+
+    with CaptureQueriesContext(connection) as queries:
+        page = browser.get("/gap/?by=pool").content.decode()
+    assert "Allocated, idle" in page
+    assert len(queries) < 40
+    assert browser.get("/gap/history?range=1h").json()["empty"] is False
+    assert browser.get("/api/v1/fleet/gap?by=type").json()["gpu_milli"] == 8000
+    history = browser.get("/api/v1/fleet/gap/history?range=1h").json()
+    assert [sum(column[number] for column in history["causes"].values()) for number in (-1, -2) if history["causes"]["idle"][number] is not None] in (
+        [8000],
+        [],
+    )
