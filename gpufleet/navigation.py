@@ -91,7 +91,7 @@ SECTIONS: tuple[Section, ...] = (
             Place("Nodes", "nodes", "node", "n"),
             Place("GPUs", "gpus", "chip", "g"),
             Place("Clusters", "clusters", "cluster", "c"),
-            Place("Utilization gap", "gap", "coin", "k"),
+            Place("Utilization gap", "gap", "coin", "0"),
             Place("Idle GPUs", "idle", "clock", "z"),
             Place("Incidents", "incidents", "alert", "x"),
         ),
