@@ -39,6 +39,7 @@ app.conf.beat_schedule = {
     "schedules": {"task": "scheduler.tasks.schedules", "schedule": 5.0, "options": {"expires": 5}},
     "budgets": {"task": "scheduler.tasks.budgets", "schedule": 15.0, "options": {"expires": 15}},
     "quota-changes": {"task": "scheduler.tasks.quota_changes", "schedule": 5.0, "options": {"expires": 5}},
+    "costs": {"task": "scheduler.tasks.costs", "schedule": 300.0, "options": {"expires": 300}},
     "plans-prune": {"task": "scheduler.tasks.plans_prune", "schedule": 60.0, "options": {"expires": 60}},
     "backends-tidy": {"task": "scheduler.tasks.backends_tidy", "schedule": 600.0, "options": {"expires": 600}},
     "retention-prune": {"task": "gpufleet.tasks.retention_prune_step", "schedule": 60.0, "options": {"expires": 60}},

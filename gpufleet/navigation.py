@@ -116,7 +116,14 @@ SECTIONS: tuple[Section, ...] = (
             Place("Budgets", "budgets", "coin", "$"),
         ),
     ),
-    Section("Cost", "coin", (Place("Rate cards", "rate_cards", "scroll", "%", needs=Can.SEE_COSTS),)),
+    Section(
+        "Cost",
+        "coin",
+        (
+            Place("Costs", "costs", "coin", "=", needs=Can.SEE_COSTS),
+            Place("Rate cards", "rate_cards", "scroll", "%", needs=Can.SEE_COSTS),
+        ),
+    ),
     Section(
         "Activity",
         "bell",

@@ -99,6 +99,7 @@ KINDS = (
     ("budget", "Budget"),
     ("rate_card", "Rate card"),
     ("quota_change", "Change of the tree"),
+    ("charge_month", "Month of costs"),
     ("page", "Export"),
 )
 

@@ -15,6 +15,7 @@ from quotas.services.changes import changes_turn
 from scheduler.loop.measures import CONFLICTS, DECISIONS, PHASE, PLANS, TICK
 from scheduler.selectors.windows import capacity_now
 from scheduler.services.budgets import budgets_step
+from scheduler.services.costs import costs_step
 from scheduler.services.forecasts.forecasting import ForecastMemory, forecast_run
 from scheduler.services.hardware.slurm_nodes import slurm_nodes_reconcile
 from scheduler.services.loop.lease import tick_call
@@ -145,6 +146,12 @@ def plans_prune() -> int:
 def schedules() -> int:
     """Submit the jobs that are due again."""
     return schedules_turn(now=now())
+
+
+@shared_task
+def costs() -> int:
+    """Rate what was used since, in months that are open."""
+    return costs_step(now=now())
 
 
 @shared_task

@@ -10,7 +10,7 @@ is sent as JSON): it must leave an entry in the audit log, unless `silent` says 
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from functools import cached_property
 from typing import Any
 
@@ -19,6 +19,8 @@ from gpufleet.core.models import AuditEntry
 from gpufleet.core.times import now
 from quotas.chargeback.cards import card_draft
 from quotas.models import Budget, QuotaChange, RateCard, Reservation, RoleBinding, ServiceToken
+from quotas.chargeback.months import Span, month_at
+from quotas.models import Budget, ChargeLine, ChargeMonth, RateCard, Reservation, RoleBinding, ServiceToken
 from quotas.services.budgets import budget_create, exception_grant
 from quotas.services.changes import Wanted, change_apply, change_draft, change_propose
 from scheduler.models import (
@@ -202,6 +204,21 @@ class World:
     @cached_property
     def budget(self) -> Budget:
         return budget_create(access=self.personas.access("superuser"), given=_budget_json(self), now=now())
+
+    @cached_property
+    def charge_line(self) -> ChargeLine:
+        """Of the month that runs."""
+        return self._charge_line(month_at(now()))
+
+    @cached_property
+    def past_month(self) -> ChargeMonth:
+        return self._charge_line(Span(month_at(now())).before).month
+
+    def _charge_line(self, first: date) -> ChargeLine:
+        month = ChargeMonth.objects.create(first=first, currency="USD")
+        facts = {"job": "j-1", "quota": self.team, "quota_path": self.team.path, "cluster": "north", "gpu_type": "H100-SXM-80GB"}
+        amounts = {"milli_millis": 1000, "list_nanos": 0, "contracted_nanos": 0, "effective_nanos": 0}
+        return ChargeLine.objects.create(month=month, day=first, share_class="guaranteed", preemptible=True, tier="whole", **facts, **amounts)
 
     @cached_property
     def rate_card(self) -> RateCard:
@@ -518,6 +535,12 @@ PAGES = [
     Expect("POST", "reservations/<slug:public_id>/end/", ASKS, FIELDS["lasting reservation"]),
     Expect("GET", "reservations/<slug:public_id>/cancel/", ASKS, FIELDS["reservation"]),
     Expect("POST", "reservations/<slug:public_id>/cancel/", ASKS, FIELDS["reservation"], data=lambda w: {"reason": "Test"}),
+    Expect("GET", "cost/", COSTS),
+    Expect("GET", "cost/lines/", COSTS),
+    Expect("GET", "cost/lines/<int:pk>/", COSTS, lambda w: {"pk": w.charge_line.pk}),
+    Expect("GET", "cost/file/", COSTS, lambda w: w.charge_line and {}),
+    Expect("GET", "cost/<str:month>/close/", PRICES, lambda w: {"month": f"{w.charge_line.month}"}),
+    Expect("POST", "cost/<str:month>/close/", PRICES, lambda w: {"month": f"{w.past_month}"}, data=lambda w: {"mode": "showback"}),
     Expect("GET", "cost/rates/", COSTS),
     Expect("GET", "cost/rates/new/", PRICES),
     Expect("POST", "cost/rates/new/", PRICES, data=_card_form),
@@ -875,6 +898,16 @@ API = [
     Expect("DELETE", "api/v1/budgets/{public_id}", EDITS, FIELDS["budget"], tokens=ADMIN),
     Expect("POST", "api/v1/budgets/{public_id}/exception", EDITS, FIELDS["budget"], data=_exception_json, tokens=ADMIN),
     Expect("DELETE", "api/v1/budgets/{public_id}/exception", EDITS, FIELDS["excepted budget"], tokens=ADMIN),
+    Expect("GET", "api/v1/costs/{month}", COSTS, lambda w: {"month": f"{w.charge_line.month}"}, tokens=frozenset({"read"})),
+    Expect("GET", "api/v1/costs/{month}/file", COSTS, lambda w: {"month": f"{w.charge_line.month}"}, tokens=frozenset({"read"})),
+    Expect(
+        "POST",
+        "api/v1/costs/{month}/close",
+        PRICES,
+        lambda w: {"month": f"{w.past_month}"},
+        data=lambda w: {"mode": "showback"},
+        tokens=ADMIN,
+    ),
     Expect("GET", "api/v1/rate-cards", COSTS, tokens=frozenset({"read", "admin"})),
     Expect("POST", "api/v1/rate-cards", PRICES, data=_card_json, tokens=ADMIN),
     Expect("GET", "api/v1/rate-cards/{public_id}", COSTS, FIELDS["rate card"], tokens=frozenset({"read", "admin"})),

@@ -86,6 +86,15 @@ class Console:
             idle = 0 if came else idle + 1
             self.pause(AGAIN_AFTER[min(idle, len(AGAIN_AFTER) - 1)])
 
+    def opened(self, path: str, **query: Any) -> Any:
+        """The answer itself, to be read piece by piece: a file."""
+        try:
+            return self._opened("GET", path, query)
+        except urllib.error.HTTPError as fault:
+            raise _told(fault, self.place) from fault
+        except (OSError, http.client.HTTPException) as fault:
+            raise ClientError(AWAY, f"{self.place.url} does not answer: {getattr(fault, 'reason', fault)}.") from fault
+
     def pages(self, path: str, limit: int, **query: Any) -> Iterator[dict[str, Any]]:
         """The rows of a list, page by page, at most `limit`."""
         after = ""

@@ -14,6 +14,7 @@ from gpufleet.core.ids import public_ids
 from gpufleet.core.models import Installation, Progress, User
 from gpufleet.demo import fleet, organisation
 from gpufleet.demo.ailing import ailing_seed
+from gpufleet.demo.charged import charged_seed, months_seed
 from gpufleet.demo.loading import DRIVER, hardware_now
 from gpufleet.demo.past.history import history_write
 from gpufleet.demo.planned import budgets_seed, changes_seed, reservations_seed
@@ -21,6 +22,7 @@ from gpufleet.demo.recurring import schedules_seed
 from gpufleet.demo.sweeping import sweep_seed
 from gpufleet.demo.wasting import wasting_seed
 from quotas.models import CardState, NodeKind, QuotaNode, QuotaShare, RateCard, RateClass, RateLine, Role, RoleBinding
+from quotas.permissions import access_for_user
 from scheduler.models import Cluster, Domain, Gpu, GpuMode, GpuType, InventoryEvent, MigInstance, Nic, Node, Pool, TopologyLevel
 
 BATCH = 500
@@ -60,6 +62,9 @@ def demo_seed(*, size: str, seed: int, now: datetime, hours: float | None = None
         reservations_seed(people=by_name, now=now)
         budgets_seed(people=by_name, now=now)
         changes_seed(people=by_name, now=now)
+        members = {path: [username for username, _ in team] for path, team in organisation.MEMBERS.items()}
+        charged_seed(people=members, cluster=Cluster.objects.order_by("id").values_list("name", flat=True)[0], seed=seed, now=now)
+        months_seed(access=access_for_user(by_name["fay"], via="system"), now=now)
         Progress.objects.create(name=DRIVER, reached_at=now)
         Installation.objects.update_or_create(id=1, defaults={"installed_at": now, "demo": size, "demo_seed": seed})
         audit_record(actor=SYSTEM, action="demo.seed", kind="installation", object_id="1", after={"demo": size, "seed": seed})

@@ -11,6 +11,7 @@ from django.db.models.functions import Concat
 from gpufleet.core.models import Change, Feed, Sequence
 from gpufleet.core.times import now
 from gpufleet.doctor import Finding, some
+from quotas.chargeback.months import chain_faults
 from quotas.models import LedgerClock, QuotaNode
 from scheduler.models import ENDED, HOLDING, Attempt, Gpu, Job, JobState, Placement
 from scheduler.selectors.reconciliation import usage_differences
@@ -134,7 +135,17 @@ def the_ledger_is_not_ahead_of_the_clock() -> Iterator[Finding]:
         )
 
 
+def closed_months_are_what_was_closed() -> Iterator[Finding]:
+    for fault in chain_faults():
+        yield Finding(
+            fault,
+            "Somebody changed the books behind the console's back.",
+            "Restore the month from a backup, and find out who can write the database.",
+        )
+
+
 CHECKS = {
+    "closed months are what was closed": closed_months_are_what_was_closed,
     "the ledger says what was held": the_ledger_says_what_was_held,
     "the ledger is not ahead of the clock": the_ledger_is_not_ahead_of_the_clock,
     "ended jobs hold nothing": ended_jobs_hold_nothing,

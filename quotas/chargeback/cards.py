@@ -23,6 +23,7 @@ from gpufleet.core.csvfile import harmless
 from gpufleet.core.faults import Conflict, Stale
 from gpufleet.core.ids import public_id
 from gpufleet.core.live.feed import feed_publish
+from quotas.chargeback.months import months_unsettle
 from quotas.chargeback.pricing import MILLION, Price
 from quotas.models import CardState, LedgerEntry, QuotaShare, RateCard, RateClass, RateLine
 from quotas.permissions import Access, Can
@@ -194,6 +195,7 @@ def card_activate(*, access: Access, card: RateCard, reason: str = "", revision:
         found.state, found.approved_name, found.approved_at = CardState.ACTIVE, access.actor.name, now
         found.revision += 1
         found.save(update_fields=["state", "approved_name", "approved_at", "revision"])
+        months_unsettle(since=found.valid_from)
         _record(access.actor, "rate_card.activate", found, {"state": "draft"}, {"state": "active"}, reason[:NOTE_LENGTH])
     return found
 

@@ -9,7 +9,7 @@ from django import forms
 
 from quotas.chargeback.cards import amount_read, written
 from quotas.chargeback.pricing import MILLION, Price
-from quotas.models import RateCard, RateClass
+from quotas.models import ChargeMode, RateCard, RateClass
 
 MORE = 3
 CLOCK = "%Y-%m-%dT%H:%M"
@@ -97,3 +97,10 @@ def card_typed(card: RateCard) -> dict[str, Any]:
 
     times = {"valid_from": clock(card.valid_from), "valid_to": clock(card.valid_to)}
     return {"name": card.name, "note": card.note, "revision": card.revision} | times
+
+
+class CloseForm(forms.Form):
+    mode = forms.ChoiceField(
+        choices=ChargeMode.choices, help_text="Chargeback: an invoice for each team. A closed month never changes; corrections go into the next."
+    )
+    reason = forms.CharField(max_length=280, required=False, help_text="Kept in the audit log with your name.")

@@ -5,6 +5,8 @@ from decimal import Decimal
 from django import template
 
 from quotas.chargeback.cards import written
+from quotas.chargeback.exports import gpu_hours
+from quotas.chargeback.exports import nanos as written_nanos
 from quotas.chargeback.pricing import HOUR, cents, half_even
 
 register = template.Library()
@@ -31,3 +33,34 @@ def money(nanos: int | None) -> str:
 def hours(milli_millis: int) -> str:
     """GPU hours with one decimal."""
     return f"{Decimal(half_even(milli_millis * 10, HOUR)) / 10:,.1f}"
+
+
+@register.filter
+def hours_exact(milli_millis: int) -> str:
+    return gpu_hours(milli_millis)
+
+
+@register.filter
+def nanos(amount: int) -> str:
+    """Nano-units as a plain decimal, nothing rounded."""
+    return written_nanos(amount)
+
+
+@register.filter
+def gpu_seconds(milli_millis: int) -> str:
+    return f"{Decimal(milli_millis) / 1_000_000:,.3f}"
+
+
+CAUSES = {
+    "window": "Reserved, unused",
+    "draining": "Draining",
+    "down": "Out of service",
+    "kept": "Kept for a job",
+    "blocked": "Free, jobs did not fit",
+    "unwanted": "Free, no demand",
+}
+
+
+@register.filter
+def cause(name: str) -> str:
+    return CAUSES.get(name, name)

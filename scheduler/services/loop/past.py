@@ -66,6 +66,9 @@ class _Sums:
         self.last = last
         earliest = begin - HALF_LIVES * half_life
         self.since = max(last.at, earliest) if last is not None else earliest
+        began = LedgerClock.objects.filter(pk=1).values_list("began_at", flat=True).first()
+        if began is not None:  # what was used before had no capacity beside it
+            self.since = max(self.since, began)
         self.kept = self._weight(last.at) if last is not None else 0.0
 
     def _weight(self, moment: datetime) -> float:

@@ -1,0 +1,121 @@
+"""Costs of a month over HTTP: the report, its files, and closing it."""
+
+from datetime import date, datetime
+from typing import Any
+
+from django.http import HttpRequest
+from django.http.response import StreamingHttpResponse
+from ninja import Query, Router, Schema
+from pydantic import Field
+
+from gpufleet.core.audit import audit_record
+from gpufleet.core.taken import Taken
+from gpufleet.core.times import now
+from gpufleet.web import access_of
+from quotas.chargeback.files import file_of
+from quotas.chargeback.months import month_close
+from quotas.chargeback.report import Report, Row, month_read, report
+from quotas.views.costs import streamed
+
+router = Router(tags=["Costs"])
+
+
+class CostRow(Schema):
+    """Use is thousandths of a GPU times milliseconds, money is nano-units of the currency: both exact."""
+
+    key: str
+    milli_millis: int
+    borrowed_milli_millis: int
+    unpriced_milli_millis: int
+    list_nanos: int
+    contracted_nanos: int
+    effective_nanos: int
+    last_month_nanos: int
+    idle_nanos: int
+
+
+class IdleCost(Schema):
+    gpu_type: str
+    cause: str
+    milli_millis: int
+    effective_nanos: int
+
+
+class CostsOut(Schema):
+    month: str
+    by: str
+    closed: bool
+    mode: str | None
+    digest: str | None
+    currency: str | None
+    rated_to: datetime | None
+    total: CostRow
+    rows: list[CostRow]
+    idle: list[IdleCost]
+
+
+class CostsQuery(Schema):
+    by: str = Field("team", max_length=80, description="What the report is by: team, department, project, owner, job, ... or label:KEY.")
+    idle: str = Field("apart", max_length=20, description="How idle cost is distributed: apart, use, guarantee or even.")
+
+
+class FileQuery(Schema):
+    format: str = Field("csv", max_length=20, description="csv, xlsx, pdf, focus-1.4, focus-1.2 or summary.")
+    by: str = Field("team", max_length=80, description="Of a summary: what it is by.")
+    users: bool = Field(False, description="Whether names of people are in the file.")
+
+
+class CloseIn(Taken):
+    mode: str = Field(max_length=12)
+    reason: str = Field("", max_length=280)
+
+
+@router.get("/costs/{month}", response=CostsOut, url_name="costs", summary="Costs of a month")
+def costs_read(request: HttpRequest, month: str, query: Query[CostsQuery]) -> dict[str, Any]:
+    """Inside the subtrees whose costs the caller may see. An open month is an estimate."""
+    return _told(report(access_of(request), month_read(month), by=query.by, rule=query.idle, now=now()))
+
+
+@router.get("/costs/{month}/file", response={200: None}, url_name="costs_file", summary="Costs of a month as a file")
+def costs_file(request: HttpRequest, month: str, query: Query[FileQuery]) -> StreamingHttpResponse:
+    """CSV, XLSX, PDF or FOCUS, streamed. Each file is in the audit log."""
+    access = access_of(request)
+    found = file_of(access, month_read(month), query.format, by=query.by, users=query.users, now=now())
+    facts = {"format": query.format, "users": query.users}
+    audit_record(actor=access.actor, action="export", kind="charge_month", object_id=month, after=facts)
+    return streamed(request, found)
+
+
+@router.post("/costs/{month}/close", response=CostsOut, url_name="costs_close", summary="Close a month")
+def costs_close(request: HttpRequest, month: str, body: CloseIn) -> dict[str, Any]:
+    """It never changes again; what is found later goes into the next open month."""
+    access = access_of(request)
+    first: date = month_read(month)
+    month_close(access=access, first=first, mode=body.mode, reason=body.reason, now=now())
+    return _told(report(access, first, now=now()))
+
+
+def _told(found: Report) -> dict[str, Any]:
+    month = found.month
+    closed = month is not None and month.closed_at is not None
+    return {
+        "month": f"{found.span.first:%Y-%m}",
+        "by": found.by,
+        "closed": closed,
+        "mode": month.mode if month is not None and closed else None,
+        "digest": month.digest if month is not None and closed else None,
+        "currency": month.currency if month is not None else None,
+        "rated_to": month.rated_to if month is not None else None,
+        "total": _row(found.total),
+        "rows": [_row(row) for row in found.rows],
+        "idle": [
+            {"gpu_type": one.gpu_type, "cause": one.cause, "milli_millis": one.milli_millis, "effective_nanos": one.effective_nanos}
+            for one in found.idle
+        ],
+    }
+
+
+def _row(row: Row) -> dict[str, Any]:
+    plain = ("key", "milli_millis", "list_nanos", "contracted_nanos", "effective_nanos", "idle_nanos")
+    more = {"borrowed_milli_millis": row.borrowed, "unpriced_milli_millis": row.unpriced, "last_month_nanos": row.before_nanos}
+    return {name: getattr(row, name) for name in plain} | more

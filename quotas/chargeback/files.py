@@ -1,0 +1,77 @@
+"""Which file of a month a reader gets: one door for the page, the API and the command line."""
+
+import csv
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date, datetime
+
+from django.core.exceptions import ValidationError
+from django.http import Http404
+
+from gpufleet.core.csvfile import harmless
+from quotas.chargeback.exports import FORMATS, Books, csv_pieces, focus_pieces, gpu_hours, nanos, pdf_pieces, xlsx_pieces
+from quotas.chargeback.report import BY, Report, report
+from quotas.models import ChargeMonth, QuotaNode
+from quotas.permissions import Access, Can
+
+SUMMARY = "summary"
+KINDS = (*FORMATS, SUMMARY)
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    name: str
+    content_type: str
+    pieces: Iterator[bytes]
+
+
+def file_of(access: Access, first: date, kind: str, *, by: str = "team", users: bool = False, now: datetime) -> File:
+    """`users`: with the names of people, which FOCUS counts as personal data."""
+    access.must_somewhere(Can.SEE_COSTS)
+    if kind not in KINDS:
+        raise ValidationError({"format": [f"Choose {', '.join(KINDS)}."]})
+    month = ChargeMonth.objects.filter(first=first).first()
+    if month is None:
+        raise Http404(f"{first:%Y-%m} has not been rated: there is no usage in it.")
+    content_type, ending = FORMATS.get(kind, FORMATS["csv"])
+    return File(f"gpufleet-{first:%Y-%m}-{kind.replace('.', '-')}.{ending}", content_type, _pieces(access, month, kind, by, users, now))
+
+
+def _pieces(access: Access, month: ChargeMonth, kind: str, by: str, users: bool, now: datetime) -> Iterator[bytes]:
+    def seen(chosen: str) -> Report:
+        return report(access, month.first, by=chosen, now=now)
+
+    if kind == SUMMARY:
+        return iter([summary_csv(seen(by), month.currency)])
+    if kind == "csv":
+        return csv_pieces(access, month.first, month.currency, users=users)
+    if kind == "xlsx":
+        views = ("team", "cost_centre", "gpu_type", "share_class", "day", *(("owner",) if users else ()))
+        return xlsx_pieces(access, month.first, month.currency, {BY[by][0]: seen(by) for by in views}, users=users)
+    company = company_of()
+    if kind == "pdf":
+        return pdf_pieces(lambda: seen("team"), lambda: seen("gpu_type"), month.currency, company[1], now)
+    return focus_pieces(access, Books(month, company, kind, users))
+
+
+def company_of() -> tuple[str, str]:
+    """Id and name of the top of the tree, which all of it is charged to."""
+    top = QuotaNode.objects.filter(parent__isnull=True).order_by("id").first()
+    return (top.public_id, top.title or top.name) if top is not None else ("gpufleet", "gpufleet")
+
+
+def summary_csv(found: Report, currency: str) -> bytes:
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    label = BY[found.by][0] if found.by in BY else found.by
+    writer.writerow([harmless(label), "GPU-hours", "Borrowed GPU-hours", "List cost", "Contracted cost", "Cost", "Last month", "Currency"])
+    for row in found.rows:
+        writer.writerow([harmless(row.key), *_said(row), currency])
+    writer.writerow(["Total", *_said(found.total), currency])
+    return text.getvalue().encode()
+
+
+def _said(row: object) -> list[str]:
+    hours = [gpu_hours(getattr(row, name)) for name in ("milli_millis", "borrowed")]
+    return hours + [nanos(getattr(row, name)) for name in ("list_nanos", "contracted_nanos", "effective_nanos", "before_nanos")]

@@ -1,0 +1,282 @@
+"""Months: rated from the ledger while they are open, then closed for good. What is found later becomes correction lines of the next open month.
+
+A refresh rates the days that are not settled yet, so it may be called as often as one likes. Closing freezes a month: its lines are hashed together
+with the hash of the month before, the database refuses any change from then on, and `gpufleet doctor` recomputes the chain.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import Q, Sum
+
+from gpufleet.core.audit import audit_record
+from gpufleet.core.bulk import rows_insert
+from gpufleet.core.faults import Conflict
+from gpufleet.core.live.feed import feed_publish
+from gpufleet.core.times import millis
+from quotas.chargeback.pricing import Kind, Price, PriceBook
+from quotas.chargeback.rating import Interval, Key, Rated, day_of, rated
+from quotas.models import CardState, ChargeIdle, ChargeLine, ChargeMode, ChargeMonth, LedgerEntry, RateCard
+from quotas.permissions import Access, Can
+from quotas.selectors.rates import price_book
+
+# No transaction that writes usage lasts so long: what lies behind is in the ledger.
+SETTLED = timedelta(minutes=5)
+BATCH = 2000
+_LEDGER = (
+    *("job", "quota_id", "quota_path", "owner", "cost_centre", "labels", "cluster"),
+    *("gpu_type", "share_class", "preemptible", "tier", "pool", "gpu_milli", "since", "until"),
+)
+_KEY = ("day", "job", "quota_id", "quota_path", "owner", "cost_centre", "labels", "cluster")
+_KIND = ("gpu_type", "share_class", "preemptible", "tier", "pool")
+_PRICE = ("card", "list_micros", "contracted_micros", "discount_ppm")
+_AMOUNTS = ("milli_millis", "list_nanos", "contracted_nanos", "effective_nanos")
+_LINE = ("month_id", "corrects_id", *_KEY, *_KIND, *_PRICE, *_AMOUNTS)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A month in UTC."""
+
+    first: date
+
+    @property
+    def start(self) -> datetime:
+        return datetime(self.first.year, self.first.month, 1, tzinfo=UTC)
+
+    @property
+    def next(self) -> date:
+        return (self.first + timedelta(days=32)).replace(day=1)
+
+    @property
+    def before(self) -> date:
+        return (self.first - timedelta(days=1)).replace(day=1)
+
+    @property
+    def end(self) -> datetime:
+        return datetime(self.next.year, self.next.month, 1, tzinfo=UTC)
+
+
+def month_at(now: datetime) -> date:
+    return now.astimezone(UTC).date().replace(day=1)
+
+
+# Rating
+
+
+def intervals_between(start: datetime, end: datetime) -> Iterator[Interval]:
+    """What the ledger says of [start, end), in a fixed order; what goes on ends with it."""
+    rows = LedgerEntry.objects.filter(since__lt=end, gpu_milli__gt=0).filter(Q(until__isnull=True) | Q(until__gt=start))
+    last = millis(end)
+    for job, quota_id, path, owner, centre, labels, cluster, *kind, milli, since, until in rows.order_by("id").values_list(*_LEDGER).iterator(BATCH):
+        gpu_type, share_class, preemptible, tier, pool = kind
+        said = json.dumps(labels, sort_keys=True, ensure_ascii=False)
+        wanted = Kind(gpu_type, share_class, preemptible == "yes", tier, pool)
+        yield Interval(job, quota_id, path, owner, centre, said, cluster, wanted, milli, millis(since), last if until is None else millis(until))
+
+
+def lines_between(start: datetime, end: datetime, book: PriceBook) -> list[Rated]:
+    return rated(intervals_between(start, end), book, millis(start), millis(end)) if start < end else []
+
+
+def _row(line: Rated) -> tuple[Any, ...]:
+    price = line.key.price
+    said = (price.card, price.list_micros, price.contracted_micros, price.discount_ppm) if price else ("", None, None, None)
+    return (*_identity(line.key), *said, line.milli_millis, line.list_nanos, line.contracted_nanos, line.effective_nanos)
+
+
+def _identity(key: Key) -> tuple[Any, ...]:
+    kind = key.kind
+    own = (day_of(key.day), key.job, key.quota_id, key.quota_path, key.owner, key.cost_centre, json.loads(key.labels), key.cluster)
+    return (*own, kind.gpu_type, kind.share_class, kind.preemptible, kind.tier, kind.pool)
+
+
+def _write(month: ChargeMonth, rows: Iterable[tuple[Any, ...]], corrects: ChargeMonth | None = None) -> None:
+    head = (month.pk, corrects.pk if corrects else None)
+    rows_insert(ChargeLine, _LINE, [(*head, *row) for row in rows])
+
+
+def month_refresh(*, first: date, now: datetime) -> ChargeMonth:
+    """Rate what is not settled yet. A closed month stays as it is."""
+    with transaction.atomic():
+        ChargeMonth.objects.bulk_create([ChargeMonth(first=first, currency=settings.CURRENCY)], ignore_conflicts=True)
+        month = ChargeMonth.objects.select_for_update().get(first=first)
+        if month.closed_at is not None:
+            return month
+        span = Span(first)
+        until = min(now, span.end)
+        from_day = max(month.settled_to or first, first)
+        month.lines.filter(day__gte=from_day, corrects__isnull=True).delete()
+        start = datetime(from_day.year, from_day.month, from_day.day, tzinfo=UTC)
+        _write(month, (_row(line) for line in lines_between(start, until, price_book())))
+        settled = min((now - SETTLED).astimezone(UTC).date(), span.next)
+        month.settled_to, month.rated_to = max(from_day, settled), until
+        month.save(update_fields=["settled_to", "rated_to"])
+        _correct_older(month, now)
+    return month
+
+
+def months_unsettle(*, since: datetime) -> None:
+    """Prices from this moment on are others: open months are rated again from there."""
+    day = since.astimezone(UTC).date()
+    for month in ChargeMonth.objects.select_for_update().filter(closed_at__isnull=True).order_by("first"):
+        if month.settled_to is not None and day < month.settled_to:
+            month.settled_to = max(day, month.first)
+            month.save(update_fields=["settled_to"])
+
+
+def idle_write(*, first: date, found: Mapping[tuple[str, str], int], now: datetime) -> None:
+    """What nobody used of a month, by type and cause, in thousandths of a GPU times milliseconds. Of a closed month nothing is written."""
+    span, book = Span(first), price_book()
+    with transaction.atomic():
+        month = ChargeMonth.objects.select_for_update().filter(first=first, closed_at__isnull=True).first()
+        if month is None:
+            return
+        month.idle.all().delete()
+        at = min(millis(now), millis(span.end) - 1)
+        prices = {gpu_type: book.at(Kind(gpu_type), at) for gpu_type, _ in found}
+        rows = [
+            ChargeIdle(
+                month=month,
+                gpu_type=gpu_type,
+                cause=cause,
+                milli_millis=used,
+                effective_nanos=Rated(_idle_key(gpu_type, prices[gpu_type]), used).effective_nanos,
+            )
+            for (gpu_type, cause), used in sorted(found.items())
+            if used
+        ]
+        ChargeIdle.objects.bulk_create(rows)
+
+
+def _idle_key(gpu_type: str, price: Price | None) -> Key:
+    return Key(0, "", 0, "", "", "", "{}", "", Kind(gpu_type), price)
+
+
+# Closing
+
+
+def month_close(*, access: Access, first: date, mode: str, reason: str = "", now: datetime) -> ChargeMonth:
+    """Freeze a month that is over. Months are closed in their order, so that each one's hash covers the one before."""
+    access.must_everywhere(Can.MANAGE_COSTS)
+    span = Span(first)
+    if now < span.end + SETTLED:
+        raise Conflict(f"{first:%Y-%m} is not over: it can be closed from {span.end + SETTLED:%Y-%m-%d %H:%M} UTC on.")
+    if mode not in ChargeMode.values:
+        raise Conflict(f"Mode is {' or '.join(ChargeMode.values)}.")
+    with transaction.atomic():
+        month_refresh(first=first, now=now)
+        month = ChargeMonth.objects.select_for_update().get(first=first)
+        if month.closed_at is not None:
+            raise Conflict(f"{month} is closed already.")
+        earlier = ChargeMonth.objects.filter(first__lt=first, closed_at__isnull=True, lines__isnull=False).order_by("first").first()
+        if earlier is not None:
+            raise Conflict(f"{earlier} is open: close it first.")
+        before = ChargeMonth.objects.filter(first__lt=first, closed_at__isnull=False).order_by("-first").first()
+        month.previous_digest = before.digest if before else ""
+        month.mode, month.closed_name = mode, access.actor.name
+        sums = month.lines.aggregate(used=Sum("milli_millis"), cost=Sum("effective_nanos"))
+        month.line_count, month.milli_millis, month.effective_nanos = month.lines.count(), int(sums["used"] or 0), int(sums["cost"] or 0)
+        month.digest = month_digest(month)
+        month.closed_at = now
+        month.save()
+        facts = {"mode": mode, "lines": month.line_count, "effective_nanos": month.effective_nanos, "digest": month.digest}
+        audit_record(actor=access.actor, action="month.close", kind="charge_month", object_id=str(month), after=facts, reason=reason[:280])
+        feed_publish(changes={"costs": [{"id": month.pk}]})
+    return month
+
+
+def month_digest(month: ChargeMonth) -> str:
+    """SHA-256 over what the month says, each of its lines and its idle time, and the digest of the month before."""
+    found = hashlib.sha256()
+
+    def add(*said: Any) -> None:
+        found.update(json.dumps(said, sort_keys=True, default=str, ensure_ascii=False, separators=(",", ":")).encode() + b"\n")
+
+    add("month", month.first, month.currency, month.mode, month.line_count, month.milli_millis, month.effective_nanos, month.previous_digest)
+    columns = ("id", "corrects__first", *_KEY, *_KIND, *_PRICE, *_AMOUNTS)
+    for row in ChargeLine.objects.filter(month=month).order_by("id").values_list(*columns).iterator(BATCH):
+        add("line", *row)
+    for row in month.idle.order_by("gpu_type", "cause").values_list("gpu_type", "cause", "milli_millis", "effective_nanos"):
+        add("idle", *row)
+    return found.hexdigest()
+
+
+def chain_faults() -> list[str]:
+    """What does not fit in the chain of closed months; nothing in sound books."""
+    faults, before = [], ""
+    for month in ChargeMonth.objects.filter(closed_at__isnull=False).order_by("first"):
+        if month.previous_digest != before:
+            faults.append(f"{month} does not follow the month before it.")
+        if month_digest(month) != month.digest:
+            faults.append(f"{month} is not what was closed: its lines give another hash.")
+        before = month.digest
+    return faults
+
+
+# Corrections
+
+
+def _correct_older(month: ChargeMonth, now: datetime) -> None:
+    """Where cards were activated since a month was closed that hold in it, its differences become lines of this open month."""
+    older = list(ChargeMonth.objects.filter(first__lt=month.first, closed_at__isnull=False).order_by("first"))
+    if not older or ChargeMonth.objects.filter(closed_at__isnull=True, lines__isnull=False, first__lt=month.first).exists():
+        return
+    cards = RateCard.objects.filter(state=CardState.ACTIVE, approved_at__gt=month.corrected_to or older[0].closed_at)
+    fresh = list(cards.values_list("valid_from", "valid_to", "approved_at"))
+    for closed in older:
+        span = Span(closed.first)
+        assert closed.closed_at is not None
+        if any(since < span.end and (until is None or until > span.start) and at > closed.closed_at for since, until, at in fresh):
+            corrections_write(month=month, closed=closed)
+    if fresh:
+        month.corrected_to = max(at for _, _, at in fresh if at is not None)
+        month.save(update_fields=["corrected_to"])
+
+
+def corrections_write(*, month: ChargeMonth, closed: ChargeMonth) -> int:
+    """Rate a closed month again, and write what differs from what was charged for it so far into an open one. Twice writes nothing more."""
+    span = Span(closed.first)
+    due: dict[tuple[Any, ...], list[int]] = {}
+    for line in lines_between(span.start, span.end, price_book()):
+        row = _row(line)
+        amounts = due.setdefault(_frozen(row[:-4]), [0, 0, 0, 0])
+        for number, amount in enumerate(row[-4:]):
+            amounts[number] += amount
+    columns = (*_KEY, *_KIND, *_PRICE, *_AMOUNTS)
+    charged = ChargeLine.objects.filter(Q(month=closed, corrects__isnull=True) | Q(corrects=closed))
+    for row in charged.order_by("id").values_list(*columns).iterator(BATCH):
+        amounts = due.setdefault(_frozen(row[:-4]), [0, 0, 0, 0])
+        for number, amount in enumerate(row[-4:]):
+            amounts[number] -= int(amount)
+    rows = [(*_thawed(key), *amounts) for key, amounts in due.items() if any(amounts)]
+    _write(month, sorted(rows, key=repr), closed)
+    return len(rows)
+
+
+_LABELS = _KEY.index("labels")
+
+
+def _frozen(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (*row[:_LABELS], json.dumps(row[_LABELS], sort_keys=True), *row[_LABELS + 1 :])
+
+
+def _thawed(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (*row[:_LABELS], json.loads(row[_LABELS]), *row[_LABELS + 1 :])
+
+
+def costs_turn(*, now: datetime) -> list[ChargeMonth]:
+    """Rate the month that runs, and the one before while it is open."""
+    first = month_at(now)
+    turned = [month_refresh(first=Span(first).before, now=now)] if _has_usage(Span(Span(first).before)) else []
+    return [*turned, month_refresh(first=first, now=now)]
+
+
+def _has_usage(span: Span) -> bool:
+    return LedgerEntry.objects.filter(since__lt=span.end).filter(Q(until__isnull=True) | Q(until__gt=span.start)).exists()

@@ -1,0 +1,269 @@
+"""A month of charges as people read it: by what they choose, inside the subtrees whose costs they may see."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.db.models import Count, Q, QuerySet, Sum
+from django.db.models.fields.json import KeyTextTransform
+from django.http import Http404
+
+from gpufleet.core.times import millis
+from quotas.chargeback.months import Span
+from quotas.chargeback.pricing import HOUR
+from quotas.chargeback.rating import shared
+from quotas.models import Budget, BudgetPeriod, BudgetUnit, ChargeIdle, ChargeLine, ChargeMonth, LedgerEntry, NodeKind, QuotaNode, QuotaShare
+from quotas.permissions import Access, Can
+from quotas.selectors.budgets import standings
+from quotas.selectors.rates import price_book
+
+# What a report may be by: the key of an address, its label, and the column of a line, where it is one.
+BY: dict[str, tuple[str, str]] = {
+    "team": ("Team", ""),
+    "department": ("Department", ""),
+    "project": ("Project", "quota_path"),
+    "owner": ("Person", "owner"),
+    "job": ("Job", "job"),
+    "cost_centre": ("Cost center", "cost_centre"),
+    "gpu_type": ("GPU type", "gpu_type"),
+    "share_class": ("Class", "share_class"),
+    "tier": ("Tier", "tier"),
+    "day": ("Day", "day"),
+}
+DEPTH_OF = {"department": NodeKind.DEPARTMENT, "team": NodeKind.TEAM}
+RULES = {"apart": "Keep apart", "use": "By use", "guarantee": "By guarantee", "even": "Even"}
+MOST_ROWS = 500
+NOTHING = "(none)"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One part of a month. Use is thousandths of a GPU times milliseconds, money nano-units."""
+
+    key: str
+    milli_millis: int = 0
+    borrowed: int = 0
+    list_nanos: int = 0
+    contracted_nanos: int = 0
+    effective_nanos: int = 0
+    unpriced: int = 0
+    before_nanos: int = 0
+    idle_nanos: int = 0
+    budget_percent: int | None = None
+
+    @property
+    def label(self) -> str:
+        return self.key or NOTHING
+
+    @property
+    def change_percent(self) -> int | None:
+        return None if not self.before_nanos else round(100 * (self.effective_nanos - self.before_nanos) / self.before_nanos)
+
+    @property
+    def with_idle_nanos(self) -> int:
+        return self.effective_nanos + self.idle_nanos
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    month: ChargeMonth | None
+    span: Span
+    by: str
+    rows: Sequence[Row]
+    total: Row
+    days: Sequence[tuple[date, Mapping[str, int]]]
+    idle: Sequence[ChargeIdle] = field(default_factory=list)
+    idle_left: int = 0  # of the idle cost, what no row took
+    more: int = 0
+    lines: int = 0
+
+    @property
+    def is_estimate(self) -> bool:
+        return self.month is None or self.month.closed_at is None
+
+    @property
+    def idle_total(self) -> int:
+        return sum(one.effective_nanos for one in self.idle)
+
+
+def lines_seen(access: Access, first: date) -> QuerySet[ChargeLine]:
+    access.must_somewhere(Can.SEE_COSTS)
+    return ChargeLine.objects.filter(access.visible(Can.SEE_COSTS, "quota_path"), month__first=first)
+
+
+def month_read(text: str) -> date:
+    """`2026-10` as its first day."""
+    try:
+        return datetime.strptime(text, "%Y-%m").date()  # noqa: DTZ007 (a month has no zone)
+    except ValueError:
+        raise Http404("A month is written YYYY-MM.") from None
+
+
+def months_known() -> list[ChargeMonth]:
+    return list(ChargeMonth.objects.filter(Q(lines__isnull=False) | Q(closed_at__isnull=False)).distinct().order_by("-first")[:60])
+
+
+def report(access: Access, first: date, *, by: str = "team", rule: str = "apart", now: datetime) -> Report:
+    if by not in BY and not by.startswith("label:"):
+        raise ValidationError({"by": [f"Choose {', '.join(BY)} or label:KEY."]})
+    if rule not in RULES:
+        raise ValidationError({"idle": [f"Choose {', '.join(RULES)}."]})
+    span = Span(first)
+    month = ChargeMonth.objects.filter(first=first).first()
+    rows = _rows(lines_seen(access, first), by)
+    before = _rows(lines_seen(access, span.before), by)
+    sees_all = access.can_everywhere(Can.SEE_COSTS)
+    idle = list(month.idle.order_by("gpu_type", "cause")) if month is not None and sees_all else []
+    parts = _idle_parts(rows, by, rule, sum(one.effective_nanos for one in idle))
+    budgets = _budgets(access, by, first, now) if by in ("team", "department", "project") else {}
+    made = [
+        _row(key, rows.get(key, {}), before.get(key, {}).get("effective_nanos", 0), parts.get(key, 0), budgets.get(key))
+        for key in {**rows, **before, **parts}
+    ]
+    made.sort(key=(lambda row: row.key) if by == "day" else (lambda row: (-row.effective_nanos, row.key)))
+    sums = defaultdict(int)
+    for facts in rows.values():
+        for name, amount in facts.items():
+            sums[name] += amount
+    total = _row("", sums, sum(one.get("effective_nanos", 0) for one in before.values()), sum(parts.values()), None)
+    left = sum(one.effective_nanos for one in idle) - sum(parts.values())
+    return Report(month, span, by, made[:MOST_ROWS], total, _days(access, first), idle, left, max(0, len(made) - MOST_ROWS), sums["lines"])
+
+
+def _row(key: str, facts: Mapping[str, int], before: int, idle: int, budget: int | None) -> Row:
+    columns = ("milli_millis", "borrowed", "list_nanos", "contracted_nanos", "effective_nanos", "unpriced")
+    return Row(key, *(facts.get(name, 0) for name in columns), before_nanos=before, idle_nanos=idle, budget_percent=budget)
+
+
+def _rows(lines: QuerySet[ChargeLine], by: str) -> dict[str, dict[str, int]]:
+    """Sums by key. The database adds up by column; teams and departments are made of paths here, as there are few."""
+    column = BY[by][1] or "quota_path" if by in BY else "label"
+    if by.startswith("label:"):
+        lines = lines.annotate(label=KeyTextTransform(by.removeprefix("label:"), "labels"))
+    sums = {
+        "milli_millis": Sum("milli_millis"),
+        "borrowed": Sum("milli_millis", filter=Q(share_class="borrowed")),
+        "list_nanos": Sum("list_nanos"),
+        "contracted_nanos": Sum("contracted_nanos"),
+        "effective_nanos": Sum("effective_nanos"),
+        "unpriced": Sum("milli_millis", filter=Q(card="")),
+        "lines": Count("id"),
+    }
+    names = {f"sum_{name}": said for name, said in sums.items()}
+    place = _above(DEPTH_OF[by]) if by in DEPTH_OF else str
+    found: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    for row in lines.order_by().values(column).annotate(**names):
+        key = place("" if row[column] is None else str(row[column]))
+        for name in sums:
+            found[key][name] += int(row[f"sum_{name}"] or 0)
+    return found
+
+
+def _above(kind: str) -> Any:
+    """Of a path, the node of this kind at or above it; the path itself where there is none."""
+    paths = set(QuotaNode.objects.filter(kind=kind).values_list("path", flat=True))
+
+    def place(path: str) -> str:
+        steps = path.split("/")
+        uppers = ("/".join(steps[:depth]) for depth in range(len(steps), 0, -1))
+        return next((upper for upper in uppers if upper in paths), path)
+
+    return place
+
+
+def _days(access: Access, first: date) -> list[tuple[date, dict[str, int]]]:
+    found: dict[date, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    for day, share_class, cost in lines_seen(access, first).order_by().values_list("day", "share_class").annotate(Sum("effective_nanos")):
+        if day.replace(day=1) == first:  # corrections are of another month's days
+            found[day][share_class] += int(cost or 0)
+    return sorted(found.items())
+
+
+def _idle_parts(rows: Mapping[str, Mapping[str, int]], by: str, rule: str, amount: int) -> dict[str, int]:
+    """How a stated rule divides the idle cost; the parts add up to it exactly, or nobody takes any."""
+    if rule == "apart" or not amount:
+        return {}
+    if rule == "use":
+        return shared(amount, {key: facts["milli_millis"] for key, facts in rows.items() if facts["milli_millis"] > 0})
+    if rule == "even":
+        return shared(amount, dict.fromkeys(rows, 1))
+    if by not in DEPTH_OF:
+        return {}
+    place = _above(DEPTH_OF[by])
+    weights: dict[str, int] = defaultdict(int)
+    for path, milli in QuotaShare.objects.filter(guaranteed_milli__gt=0, node__archived_at__isnull=True).values_list(
+        "node__path", "guaranteed_milli"
+    ):
+        if place(path) == path:  # what lies below is part of it
+            weights[path] += milli
+    return shared(amount, weights)
+
+
+def _budgets(access: Access, by: str, first: date, now: datetime) -> dict[str, int]:
+    """Of nodes with a monthly budget of money for all types, how much of it is used; of the month that runs."""
+    if not Span(first).start <= now < Span(first).end:
+        return {}
+    found = Budget.objects.filter(
+        access.visible(Can.SEE_COSTS, "quota__path"), removed_at__isnull=True, unit=BudgetUnit.MONEY, period=BudgetPeriod.MONTH, gpu_type=""
+    ).select_related("quota")
+    return {one.budget.quota.path: one.percent for one in standings(found.prefetch_related("exceptions"), price_book(), now)}
+
+
+# Drill-down
+
+
+def lines_of(access: Access, first: date, by: str, key: str) -> QuerySet[ChargeLine]:
+    """The lines behind one row of a report."""
+    lines = lines_seen(access, first)
+    if by in DEPTH_OF:
+        return lines.filter(Q(quota_path=key) | Q(quota_path__startswith=f"{key}/"))
+    if by.startswith("label:"):
+        return lines.filter(**{f"labels__{by.removeprefix('label:')}": key}) if key else lines
+    if by not in BY:
+        return lines
+    if by == "day":
+        try:
+            return lines.filter(day=date.fromisoformat(key))
+        except ValueError:
+            raise Http404("A day is written YYYY-MM-DD.") from None
+    return lines.filter(**{BY[by][1]: key})
+
+
+def line_for(access: Access, pk: int) -> ChargeLine:
+    found = ChargeLine.objects.filter(access.visible(Can.SEE_COSTS, "quota_path"), pk=pk).select_related("month", "corrects").first()
+    if found is None:
+        raise Http404(f"There is no line {pk}.")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A row of the ledger, and the part of it that a line charges."""
+
+    entry: LedgerEntry
+    since: datetime
+    until: datetime
+    milli_millis: int
+
+
+def pieces_of(line: ChargeLine) -> list[Piece]:
+    """The rows of the ledger that a line is made of. Their use adds up to the line's, where no card changed on that day."""
+    start = datetime.combine(line.day, datetime.min.time(), tzinfo=Span(line.day).start.tzinfo)
+    end = min(datetime.fromtimestamp(start.timestamp() + 86_400, start.tzinfo), line.month.rated_to or start)
+    if line.corrects is not None:
+        end = datetime.fromtimestamp(start.timestamp() + 86_400, start.tzinfo)
+    kind = {"gpu_type": line.gpu_type, "share_class": line.share_class, "tier": line.tier, "pool": line.pool}
+    rows = LedgerEntry.objects.filter(job=line.job, quota_path=line.quota_path, cost_centre=line.cost_centre, since__lt=end, **kind)
+    rows = rows.filter(Q(until__isnull=True) | Q(until__gt=start))
+    found = []
+    for entry in rows.order_by("since", "id"):
+        since, until = max(entry.since, start), min(entry.until or end, end)
+        found.append(Piece(entry, since, until, entry.gpu_milli * (millis(until) - millis(since))))
+    return found
+
+
+def hours_of(milli_millis: int) -> float:
+    return milli_millis / HOUR

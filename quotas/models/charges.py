@@ -1,0 +1,97 @@
+"""Months of charges (FIN-2): their lines, rated from the ledger. An open month is an estimate; of a closed one the database refuses every change."""
+
+from django.db import models
+from django.db.models import Q
+
+from gpufleet.core.times import MomentField
+from quotas.models.tree import QuotaNode
+
+
+class ChargeMode(models.TextChoices):
+    SHOWBACK = "showback", "Showback"
+    CHARGEBACK = "chargeback", "Chargeback"
+
+
+class ChargeMonth(models.Model):
+    """A month in UTC. `digest` covers the month's lines and the digest of the closed month before it, so months form a chain."""
+
+    first = models.DateField(unique=True)
+    currency = models.CharField(max_length=3)
+    mode = models.CharField(max_length=10, choices=ChargeMode.choices, default=ChargeMode.SHOWBACK)
+    rated_to = MomentField(null=True, blank=True, help_text="Up to when usage is in its lines.")
+    settled_to = models.DateField(null=True, blank=True, help_text="Days before this one are rated for good, at these prices.")
+    corrected_to = MomentField(null=True, blank=True, help_text="Cards activated until then are in the corrections of closed months.")
+    closed_at = MomentField(null=True, blank=True)
+    closed_name = models.CharField(max_length=160, blank=True)
+    line_count = models.PositiveBigIntegerField(default=0)
+    milli_millis = models.BigIntegerField(default=0)
+    effective_nanos = models.BigIntegerField(default=0)
+    previous_digest = models.CharField(max_length=64, blank=True)
+    digest = models.CharField(max_length=64, blank=True)
+
+    class Meta:
+        db_table = "charge_month"
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(closed_at__isnull=True, digest="") | (Q(closed_at__isnull=False) & ~Q(digest="")), name="month_closed_has_digest"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.first:%Y-%m}"
+
+
+class ChargeLine(models.Model):
+    """What was used of one thing on one day, and what it costs. Amounts are whole nano-units; of a correction they may be below zero."""
+
+    month = models.ForeignKey(ChargeMonth, on_delete=models.PROTECT, related_name="lines")
+    corrects = models.ForeignKey(ChargeMonth, null=True, blank=True, on_delete=models.PROTECT, related_name="corrections")
+    day = models.DateField()
+    job = models.CharField(max_length=24)
+    quota = models.ForeignKey(QuotaNode, on_delete=models.PROTECT, related_name="+")
+    quota_path = models.CharField(max_length=500)
+    owner = models.CharField(max_length=150, blank=True)
+    cost_centre = models.CharField(max_length=40, blank=True)
+    labels = models.JSONField(default=dict)
+    cluster = models.CharField(max_length=60)
+    gpu_type = models.CharField(max_length=60)
+    share_class = models.CharField(max_length=10)
+    preemptible = models.BooleanField()
+    tier = models.CharField(max_length=60)
+    pool = models.CharField(max_length=130, blank=True)
+    card = models.CharField(max_length=24, blank=True, help_text="Public id of the rate card; empty: no price held.")
+    list_micros = models.BigIntegerField(null=True)
+    contracted_micros = models.BigIntegerField(null=True)
+    discount_ppm = models.PositiveIntegerField(null=True)
+    milli_millis = models.BigIntegerField(help_text="Thousandths of a GPU times milliseconds.")
+    list_nanos = models.BigIntegerField()
+    contracted_nanos = models.BigIntegerField()
+    effective_nanos = models.BigIntegerField()
+
+    class Meta:
+        db_table = "charge_line"
+        indexes = [
+            models.Index(fields=["month", "day"], name="charge_line_day"),
+            models.Index(fields=["month", "quota_path"], name="charge_line_quota"),
+            models.Index(fields=["corrects"], name="charge_line_corrects", condition=Q(corrects__isnull=False)),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.job} on {self.day}"
+
+
+class ChargeIdle(models.Model):
+    """GPU time of a month that no team used, by cause: the ledger's capacity timeline, priced at the general price of the type."""
+
+    month = models.ForeignKey(ChargeMonth, on_delete=models.PROTECT, related_name="idle")
+    gpu_type = models.CharField(max_length=60)
+    cause = models.CharField(max_length=12)
+    milli_millis = models.BigIntegerField()
+    effective_nanos = models.BigIntegerField()
+
+    class Meta:
+        db_table = "charge_idle"
+        constraints = [models.UniqueConstraint(fields=["month", "gpu_type", "cause"], name="charge_idle_once")]
+
+    def __str__(self) -> str:
+        return f"{self.gpu_type} {self.cause}"

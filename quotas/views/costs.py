@@ -1,0 +1,166 @@
+"""The cost report of a month, its lines down to the ledger, its files, and its closing."""
+
+from collections.abc import AsyncIterator, Iterator
+from datetime import date
+from typing import Any
+from urllib.parse import urlencode
+
+from asgiref.sync import sync_to_async
+from django.contrib import messages
+from django.core.exceptions import ValidationError
+from django.core.handlers.asgi import ASGIRequest
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods, require_safe
+
+from gpufleet.core.charts import Chart, Series, bars, chart_response
+from gpufleet.core.faults import Conflict
+from gpufleet.core.live.feed import feed_revision
+from gpufleet.core.times import now
+from gpufleet.web import Can, access_of, requires
+from quotas.chargeback.files import File, file_of
+from quotas.chargeback.forms import CloseForm
+from quotas.chargeback.months import Span, month_at, month_close
+from quotas.chargeback.report import BY, RULES, Report, line_for, lines_of, month_read, months_known, pieces_of, report
+from quotas.models import ChargeMonth, RateCard
+
+LINES = 300
+COLOURS = (("guaranteed", "Guaranteed", "used"), ("reserved", "Reserved", "rest"), ("borrowed", "Borrowed", "lent"))
+
+
+def _asked(request: HttpRequest) -> tuple[date, str, str]:
+    said = request.GET.get("month", "")
+    current = month_at(now())
+    first = Span(current).before if said == "last" else month_read(said[:10]) if said else current
+    by, rule = request.GET.get("by", "team")[:80], request.GET.get("idle", "apart")[:20]
+    if (by not in BY and not by.startswith("label:")) or rule not in RULES:
+        raise Http404(f"A report is by {', '.join(BY)} or label:KEY.")
+    return first, by, rule
+
+
+@require_safe
+@requires(Can.SEE_COSTS)
+def costs(request: HttpRequest) -> HttpResponseBase:
+    access, version = access_of(request), feed_revision()
+    first, by, rule = _asked(request)
+    found = report(access, first, by=by, rule=rule, now=now())
+    shown = chart(found)
+    if request.GET.get("chart"):
+        return chart_response(request, shown, name=f"costs-{first:%Y-%m}")
+    months = months_known()
+    current = month_at(now())
+    context = {
+        "version": version,
+        "report": found,
+        "chart": shown,
+        "months": sorted({current, first, *(month.first for month in months)}, reverse=True),
+        "by": [(key, label) for key, (label, _) in BY.items()],
+        "by_label": BY[by][0] if by in BY else by.removeprefix("label:"),
+        "rule": rule,
+        "rules": RULES.items(),
+        "address": urlencode({"month": f"{first:%Y-%m}", "by": by}),
+        "may_close": access.can_everywhere(Can.MANAGE_COSTS),
+        "may_be_closed": found.month is not None and found.is_estimate and now() >= found.span.end,
+        "no_cards": not RateCard.objects.filter(state="active").exists(),
+        "sees_all": access.can_everywhere(Can.SEE_COSTS),
+    }
+    return render(request, "quotas/costs.html", context)
+
+
+def chart(found: Report) -> Chart:
+    """The cost of each day by class, as bars."""
+    series = [
+        Series(label, [costs.get(key, 0) / 10**9 for _, costs in found.days], colour, kind="bar")
+        for key, label, colour in COLOURS
+        if any(costs.get(key) for _, costs in found.days)
+    ]
+    currency = found.month.currency if found.month else ""
+    return bars(label="Cost by day", unit=currency, first="Day", names=[f"{day:%d %b}" for day, _ in found.days], series=series, stacked=True)
+
+
+@require_safe
+@requires(Can.SEE_COSTS)
+def cost_lines(request: HttpRequest) -> HttpResponse:
+    access = access_of(request)
+    first, by, _ = _asked(request)
+    key = request.GET.get("key", "")[:500]
+    rows = lines_of(access, first, by, key).select_related("corrects")
+    context = {
+        "rows": rows.order_by("-effective_nanos", "id")[:LINES],
+        "count": rows.count(),
+        "most": LINES,
+        "first": first,
+        "by": by,
+        "by_label": BY[by][0] if by in BY else by.removeprefix("label:"),
+        "key": key or "(none)",
+        "back": f"{reverse('costs')}?{urlencode({'month': f'{first:%Y-%m}', 'by': by})}",
+    }
+    return render(request, "quotas/cost_lines.html", context)
+
+
+@require_safe
+@requires(Can.SEE_COSTS)
+def cost_line(request: HttpRequest, pk: int) -> HttpResponse:
+    line = line_for(access_of(request), pk)
+    pieces = pieces_of(line)
+    context = {"line": line, "pieces": pieces, "sum": sum(piece.milli_millis for piece in pieces)}
+    return render(request, "quotas/cost_line.html", context)
+
+
+@require_safe
+@requires(Can.SEE_COSTS)
+def cost_file(request: HttpRequest) -> HttpResponseBase:
+    """The month as a file; `users=1` with the names of people."""
+    first, by, _ = _asked(request)
+    try:
+        found = file_of(access_of(request), first, request.GET.get("format", "csv")[:20], by=by, users=request.GET.get("users") == "1", now=now())
+    except ValidationError as fault:
+        raise Http404(" ".join(fault.messages)) from None
+    return streamed(request, found)
+
+
+def streamed(request: HttpRequest, found: File) -> StreamingHttpResponse:
+    first = next(found.pieces, b"")
+
+    def pieces() -> Iterator[bytes]:
+        yield first
+        yield from found.pieces
+
+    async def later() -> AsyncIterator[bytes]:
+        yield first
+        while piece := await sync_to_async(next)(found.pieces, b""):
+            yield piece
+
+    body = later() if isinstance(request, ASGIRequest) else pieces()
+    headers = {"Content-Disposition": f'attachment; filename="{found.name}"'}
+    return StreamingHttpResponse(body, content_type=found.content_type, headers=headers)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@requires(Can.MANAGE_COSTS, everywhere=True)
+def cost_close(request: HttpRequest, month: str) -> HttpResponse:
+    access = access_of(request)
+    first = month_read(month)
+    if not ChargeMonth.objects.filter(first=first).exists():
+        raise Http404(f"{month} has not been rated.")
+    form = CloseForm(request.POST if request.method == "POST" else None)
+    status = 200
+    if request.method == "POST":
+        status = 422
+        if form.is_valid():
+            try:
+                month_close(access=access, first=first, mode=form.cleaned_data["mode"], reason=form.cleaned_data["reason"], now=now())
+            except Conflict as fault:
+                form.add_error(None, str(fault))
+                status = 409
+            else:
+                messages.success(request, f"{first:%B %Y} is closed.")
+                return redirect(f"{reverse('costs')}?month={first:%Y-%m}")
+    found: dict[str, Any] = {
+        "form": form,
+        "heading": f"Close {first:%B %Y}",
+        "send": "Close month",
+        "back": f"{reverse('costs')}?month={first:%Y-%m}",
+    }
+    return render(request, "quotas/form.html", found, status=status)

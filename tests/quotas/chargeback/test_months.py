@@ -1,0 +1,191 @@
+"""Months: estimates that may be refreshed at will, closed ones that nobody changes, and corrections that follow."""
+
+from datetime import UTC, date, datetime, timedelta
+
+import pytest
+from django.core.exceptions import PermissionDenied
+from django.db import DatabaseError, connection, transaction
+from django.db.models import Sum
+
+from gpufleet.core.faults import Conflict
+from quotas.chargeback.cards import card_activate, card_draft
+from quotas.chargeback.months import chain_faults, costs_turn, idle_write, month_close, month_refresh
+from quotas.chargeback.report import BY, line_for, pieces_of, report
+from quotas.models import ChargeLine, ChargeMonth, RateCard
+from tests.personas import Personas
+from tests.quotas.chargeback.worlds import A100, H100, used
+
+pytestmark = pytest.mark.django_db
+OCTOBER, NOVEMBER = date(2026, 10, 1), date(2026, 11, 1)
+START = datetime(2026, 10, 1, tzinfo=UTC)
+LATER = datetime(2026, 11, 3, 12, tzinfo=UTC)
+
+
+def price(personas: Personas, micros: int = 2_000_000, replaces: RateCard | None = None, now: datetime = START, more: str = "") -> RateCard:
+    lines = [{"gpu_type": name, "list_micros": 4_000_000, "contracted_micros": micros} for name in (H100, A100, more) if name]
+    given = {"name": "Rates", "valid_from": START - timedelta(days=90), "lines": lines}
+    access = personas.access("finance")
+    return card_activate(access=access, card=card_draft(access=access, given=given, replaces=replaces, now=now), now=now)
+
+
+@pytest.fixture
+def world(personas: Personas) -> Personas:
+    nlp, search = personas.nodes["acme/research/nlp"], personas.nodes["acme/product/search"]
+    price(personas)
+    used(nlp, START - timedelta(hours=1), 30, milli=8000, job="j-1", owner="ada", labels={"run": "a"}, cost_centre="CC-1")
+    used(nlp, START + timedelta(days=3), 5, job="j-2", share_class="borrowed", preemptible="yes")
+    used(search, START + timedelta(days=30, hours=20), 8, milli=4000, job="j-3", gpu_type=A100, cost_centre="CC-2")
+    return personas
+
+
+def total(first: date) -> tuple[int, int]:
+    sums = ChargeLine.objects.filter(month__first=first).aggregate(used=Sum("milli_millis"), cost=Sum("effective_nanos"))
+    return int(sums["used"] or 0), int(sums["cost"] or 0)
+
+
+def close(personas: Personas, first: date = OCTOBER, mode: str = "chargeback") -> ChargeMonth:
+    return month_close(access=personas.access("finance"), first=first, mode=mode, now=LATER if first == OCTOBER else LATER + timedelta(days=40))
+
+
+def test_a_month_is_rated_the_same_however_often_and_whenever_it_is_refreshed(world) -> None:
+    for day in range(0, 33, 4):
+        month_refresh(first=OCTOBER, now=START + timedelta(days=day, hours=day))
+    often = list(ChargeLine.objects.order_by("day", "job").values_list("day", "job", "milli_millis", "effective_nanos"))
+    ChargeLine.objects.all().delete()
+    ChargeMonth.objects.all().delete()
+    month_refresh(first=OCTOBER, now=LATER)
+
+    assert list(ChargeLine.objects.order_by("day", "job").values_list("day", "job", "milli_millis", "effective_nanos")) == often
+    assert total(OCTOBER) == ((29 * 8 + 5 + 4 * 4) * 3_600_000_000, (29 * 8 + 5 + 4 * 4) * 2 * 10**9)
+
+
+def test_every_partition_of_a_report_adds_up_to_the_ledger(world) -> None:
+    month_refresh(first=OCTOBER, now=LATER)
+    month_refresh(first=NOVEMBER, now=LATER)
+    access = world.access("finance")
+
+    for by in [*BY, "label:run"]:
+        found = report(access, OCTOBER, by=by, now=LATER)
+        assert sum(row.effective_nanos for row in found.rows) == found.total.effective_nanos == total(OCTOBER)[1]
+        assert sum(row.milli_millis for row in found.rows) == total(OCTOBER)[0]
+    assert [row.key for row in report(access, OCTOBER, by="department", now=LATER).rows] == ["acme/research", "acme/product"]
+    assert report(access, NOVEMBER, now=LATER).total.before_nanos == total(OCTOBER)[1]
+
+
+def test_a_lead_sees_the_own_subtree_alone(world) -> None:
+    month_refresh(first=OCTOBER, now=LATER)
+
+    found = report(world.access("team_lead"), OCTOBER, now=LATER)
+    assert [row.key for row in found.rows] == ["acme/research/nlp"]
+    with pytest.raises(PermissionDenied):
+        report(world.access("viewer"), OCTOBER, now=LATER)
+    page = world.client("team_lead").get("/cost/?month=2026-10").content.decode()
+    assert "nlp" in page.split("<main")[1]
+    assert "acme/product" not in page and "product/" not in page
+
+
+def test_idle_cost_is_distributed_to_the_last_nano_unit(world) -> None:
+    month_refresh(first=OCTOBER, now=LATER)
+    idle_write(first=OCTOBER, found={(H100, "unwanted"): 7_777_777_777, (A100, "window"): 1_000_000_001}, now=LATER)
+    access = world.access("finance")
+
+    for rule in ("use", "even", "guarantee", "apart"):
+        found = report(access, OCTOBER, rule=rule, now=LATER)
+        assert sum(row.idle_nanos for row in found.rows) + found.idle_left == found.idle_total > 0
+    assert report(access, OCTOBER, rule="use", now=LATER).idle_left == 0
+
+
+def test_a_line_leads_to_the_rows_of_the_ledger(world) -> None:
+    month_refresh(first=OCTOBER, now=LATER)
+
+    for line in ChargeLine.objects.all():
+        assert sum(piece.milli_millis for piece in pieces_of(line_for(world.access("finance"), line.pk))) == line.milli_millis
+    line = ChargeLine.objects.filter(job="j-1").first()
+    page = world.client("finance").get(f"/cost/lines/{line.pk}/").content.decode()
+    assert "worker 0, attempt 1" in page
+
+
+def test_a_month_that_runs_and_one_that_is_closed_cannot_be_closed(world) -> None:
+    with pytest.raises(Conflict, match="not over"):
+        close(world, date(2027, 1, 1))
+    close(world)
+    with pytest.raises(Conflict, match="closed already"):
+        close(world)
+    with pytest.raises(PermissionDenied):
+        month_close(access=world.access("quota_admin"), first=NOVEMBER, mode="showback", now=LATER + timedelta(days=40))
+
+
+def test_nobody_changes_a_closed_month(world) -> None:
+    month = close(world)
+    line = month.lines.first()
+    tries = [
+        lambda: ChargeLine.objects.filter(pk=line.pk).update(effective_nanos=1),
+        lambda: line.delete(),
+        lambda: ChargeLine.objects.create(**{name: getattr(line, name) for name in _columns(line)}),
+        lambda: ChargeMonth.objects.filter(pk=month.pk).update(closed_at=None, digest=""),
+        lambda: ChargeMonth.objects.filter(pk=month.pk).delete(),
+        lambda: _raw("UPDATE charge_line SET effective_nanos = 0 WHERE id = %s", line.pk),
+        lambda: _raw("DELETE FROM charge_line WHERE id = %s", line.pk),
+        lambda: _raw("UPDATE charge_month SET digest = 'x' WHERE id = %s", month.pk),
+    ]
+    for change in tries:
+        with pytest.raises((DatabaseError, Exception)) as refused, transaction.atomic():
+            change()
+        assert refused.type is not AssertionError
+    before = total(OCTOBER)
+    month_refresh(first=OCTOBER, now=LATER + timedelta(days=1))
+    assert total(OCTOBER) == before
+    assert chain_faults() == []
+
+
+def _columns(line: ChargeLine) -> list[str]:
+    return [field.attname for field in line._meta.concrete_fields if not field.primary_key]
+
+
+def _raw(text: str, *values: object) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(text, values)
+
+
+def test_the_chain_shows_what_was_changed_behind_the_triggers(world) -> None:
+    first, second = close(world), close(world, NOVEMBER)
+    assert second.previous_digest == first.digest
+    for name in _triggers():
+        _raw(f"DROP TRIGGER {name}" + (f" ON {'charge_month' if 'month' in name else name.rpartition('_')[0]}" if _postgres() else ""))
+    _raw("UPDATE charge_line SET owner = 'eve' WHERE month_id = %s", first.pk)
+
+    assert chain_faults() == ["2026-10 is not what was closed: its lines give another hash."]
+
+
+def _postgres() -> bool:
+    return connection.vendor == "postgresql"
+
+
+def _triggers() -> list[str]:
+    if _postgres():
+        return ["charge_line_kept"]
+    return ["charge_line_update_old", "charge_line_update_new"]
+
+
+def test_a_new_price_in_a_closed_month_becomes_a_correction_of_the_next(world) -> None:
+    closed = close(world)
+    card = RateCard.objects.get(state="active")
+    price(world, 1_000_000, replaces=card, now=LATER + timedelta(minutes=1))
+
+    for _ in range(2):
+        month_refresh(first=NOVEMBER, now=LATER + timedelta(hours=1))
+    found = ChargeLine.objects.filter(month__first=NOVEMBER, corrects=closed)
+    assert int(found.aggregate(Sum("milli_millis"))["milli_millis__sum"]) == 0
+    assert int(found.aggregate(Sum("effective_nanos"))["effective_nanos__sum"]) == -closed.effective_nanos // 2
+    assert {line.day.replace(day=1) for line in found} == {OCTOBER}
+    assert ChargeMonth.objects.get(first=OCTOBER).digest == closed.digest
+    assert chain_faults() == []
+
+
+def test_a_new_price_rates_open_months_again(world) -> None:
+    month_refresh(first=OCTOBER, now=LATER)
+    before = total(OCTOBER)
+    price(world, 1_000_000, replaces=RateCard.objects.get(state="active"), now=LATER)
+    costs_turn(now=LATER)
+
+    assert total(OCTOBER) == (before[0], before[1] // 2)
