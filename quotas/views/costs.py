@@ -26,7 +26,7 @@ from quotas.chargeback.report import BY, RULES, Report, line_for, lines_of, mont
 from quotas.models import ChargeMonth, RateCard
 
 LINES = 300
-COLOURS = (("guaranteed", "Guaranteed", "used"), ("reserved", "Reserved", "rest"), ("borrowed", "Borrowed", "lent"))
+COLOURS = (("guaranteed", "Guaranteed", "used"), ("reserved", "Reserved", "held"), ("borrowed", "Borrowed", "move"))
 
 
 def _asked(request: HttpRequest) -> tuple[date, str, str]:
