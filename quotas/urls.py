@@ -1,6 +1,6 @@
 from django.urls import path
 
-from quotas.views import audit, budgets, changes, editor, own, people, rates, tree
+from quotas.views import audit, budgets, changes, costs, editor, own, people, rates, tree
 
 urlpatterns = [
     path("quotas/", tree.tree, name="quotas"),
