@@ -18,9 +18,8 @@ from dashboards.models import Alert, AlertRule, HealthRule, IdleEpisode, IdleExe
 from gpufleet.core.models import AuditEntry
 from gpufleet.core.times import now
 from quotas.chargeback.cards import card_draft
-from quotas.models import Budget, QuotaChange, RateCard, Reservation, RoleBinding, ServiceToken
 from quotas.chargeback.months import Span, month_at
-from quotas.models import Budget, ChargeLine, ChargeMonth, RateCard, Reservation, RoleBinding, ServiceToken
+from quotas.models import Budget, ChargeLine, ChargeMonth, QuotaChange, RateCard, Reservation, RoleBinding, ServiceToken
 from quotas.services.budgets import budget_create, exception_grant
 from quotas.services.changes import Wanted, change_apply, change_draft, change_propose
 from scheduler.models import (

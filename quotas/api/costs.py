@@ -18,6 +18,15 @@ from quotas.chargeback.report import Report, Row, month_read, report
 from quotas.views.costs import streamed
 
 router = Router(tags=["Costs"])
+_BYTES = {"schema": {"type": "string", "format": "binary"}}
+FILE: dict[str, Any] = {
+    "responses": {
+        200: {
+            "description": "The file.",
+            "content": {"text/csv": _BYTES, "application/pdf": _BYTES, "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet": _BYTES},
+        }
+    }
+}
 
 
 class CostRow(Schema):
@@ -54,6 +63,13 @@ class CostsOut(Schema):
     idle: list[IdleCost]
 
 
+class ClosedOut(Schema):
+    month: str
+    mode: str
+    digest: str
+    effective_nanos: int
+
+
 class CostsQuery(Schema):
     by: str = Field("team", max_length=80, description="What the report is by: team, department, project, owner, job, ... or label:KEY.")
     idle: str = Field("apart", max_length=20, description="How idle cost is distributed: apart, use, guarantee or even.")
@@ -76,7 +92,7 @@ def costs_read(request: HttpRequest, month: str, query: Query[CostsQuery]) -> di
     return _told(report(access_of(request), month_read(month), by=query.by, rule=query.idle, now=now()))
 
 
-@router.get("/costs/{month}/file", response={200: None}, url_name="costs_file", summary="Costs of a month as a file")
+@router.get("/costs/{month}/file", url_name="costs_file", openapi_extra=FILE, summary="Costs of a month as a file")
 def costs_file(request: HttpRequest, month: str, query: Query[FileQuery]) -> StreamingHttpResponse:
     """CSV, XLSX, PDF or FOCUS, streamed. Each file is in the audit log."""
     access = access_of(request)
@@ -86,13 +102,13 @@ def costs_file(request: HttpRequest, month: str, query: Query[FileQuery]) -> Str
     return streamed(request, found)
 
 
-@router.post("/costs/{month}/close", response=CostsOut, url_name="costs_close", summary="Close a month")
+@router.post("/costs/{month}/close", response=ClosedOut, url_name="costs_close", summary="Close a month")
 def costs_close(request: HttpRequest, month: str, body: CloseIn) -> dict[str, Any]:
     """It never changes again; what is found later goes into the next open month."""
     access = access_of(request)
     first: date = month_read(month)
-    month_close(access=access, first=first, mode=body.mode, reason=body.reason, now=now())
-    return _told(report(access, first, now=now()))
+    found = month_close(access=access, first=first, mode=body.mode, reason=body.reason, now=now())
+    return {"month": f"{first:%Y-%m}", "mode": found.mode, "digest": found.digest, "effective_nanos": found.effective_nanos}
 
 
 def _told(found: Report) -> dict[str, Any]:
