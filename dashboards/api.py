@@ -16,6 +16,7 @@ from dashboards.gap.api import router as gap_router
 from dashboards.health.api import router as health_router
 from dashboards.history import history
 from dashboards.idle.api import router as idle_router
+from dashboards.prometheus.api import router as sources_router
 from dashboards.selectors import fleet_read, rates_visible
 from dashboards.weak import weak_clusters
 from gpufleet.core.live.feed import feed_revision
@@ -25,6 +26,7 @@ from gpufleet.web import Can, access_of
 
 router = Router(tags=["Fleet"])
 router.add_router("", gap_router)
+router.add_router("", sources_router)
 router.add_router("", idle_router)
 router.add_router("", health_router)
 router.add_router("", alerts_router)

@@ -160,3 +160,4 @@ from dashboards.health.models import (  # noqa: E402, F401
     Straggler,
 )
 from dashboards.idle.models import IdleEpisode, IdleExemption, IdlePolicy, IdleStep  # noqa: E402, F401
+from dashboards.prometheus.models import PrometheusServer  # noqa: E402, F401

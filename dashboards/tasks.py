@@ -8,6 +8,7 @@ from dashboards.health.round import health_turn
 from dashboards.health.stragglers import stragglers_turn
 from dashboards.idle.episodes import idle_turn
 from dashboards.idle.winning import won_back_follow
+from dashboards.prometheus.collect import prometheus_turn
 from dashboards.telemetry.local import local_collect
 from dashboards.telemetry.rollups import telemetry_rollup
 from gpufleet.core.times import now
@@ -18,6 +19,11 @@ def telemetry_rollup_write() -> None:
     moment = now()
     telemetry_rollup(now=moment)
     gap_turn(now=moment)
+
+
+@shared_task
+def telemetry_prometheus_collect() -> None:
+    prometheus_turn(now=now())
 
 
 @shared_task

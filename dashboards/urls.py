@@ -5,11 +5,17 @@ from dashboards.alerts import views as alerts
 from dashboards.gap import views as gap
 from dashboards.health import views as health
 from dashboards.idle import views as idle
+from dashboards.prometheus import views as sources
 
 urlpatterns = [
     path("", views.overview, name="overview"),
     path("overview/history", views.overview_history, name="overview-history"),
     path("fleet/", views.fleet_map, name="fleet"),
+    path("telemetry/", sources.source_list, name="sources"),
+    path("telemetry/new/", sources.source_new, name="source_new"),
+    path("telemetry/<slug:public_id>/", sources.source_edit, name="source_edit"),
+    path("telemetry/<slug:public_id>/test/", sources.source_test_write, name="source_test"),
+    path("telemetry/<slug:public_id>/remove/", sources.source_remove, name="source_remove"),
     path("gap/", gap.gap_page, name="gap"),
     path("gap/history", gap.gap_history, name="gap-history"),
     path("incidents/", health.incident_list, name="incidents"),

@@ -131,6 +131,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("scheduler.SlurmCluster", None, why="How Slurm is reached."),
     Kind("scheduler.SlurmRun", None, why="The Slurm back-end's own; of what is over it keeps the newest 2,000 in each cluster, for their logs."),
     Kind("scheduler.Placement", None, why="The allocation history that the ledger is held against."),
+    Kind("dashboards.PrometheusServer", None, why="Removed, not deleted: the audit log names it."),
     Kind("dashboards.HealthFrame", None, why="One row a cluster, overwritten."),
     Kind("dashboards.HealthRule", None, why="Removed, not deleted: incidents name it."),
     Kind("dashboards.HealthSettings", None, why="One row."),

@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import Any
 
 from dashboards.models import Alert, AlertRule, HealthRule, IdleEpisode, IdleExemption, IdlePolicy, Incident, Silence
+from dashboards.prometheus.models import PrometheusServer
 from gpufleet.core.models import AuditEntry
 from gpufleet.core.times import now
 from quotas.chargeback.cards import card_draft
@@ -263,6 +264,10 @@ class World:
         return HealthRule.objects.create(public_id="hr-x", action="note", **facts)
 
     @cached_property
+    def source(self) -> PrometheusServer:
+        return PrometheusServer.objects.create(public_id="ps-x", name="Main", url="https://192.0.2.1")
+
+    @cached_property
     def incident(self) -> Incident:
         return Incident.objects.create(public_id="in-1", node=self.node, opened_at=builders.NOON, title="Test")
 
@@ -376,6 +381,7 @@ HEALTH_RULE_JSON = {
     "clear_minutes": 10,
     "action": "note",
 }
+SOURCE = {"name": "Other", "url": "https://192.0.2.2", "enabled": "on"}
 HEALTH_RULE = {name: str(value) for name, value in HEALTH_RULE_JSON.items()}
 ALERT_RULE_JSON = {"name": "Gaps", "figure": "gap_percent", "threshold": 45, "clear_at": 40, "for_minutes": 5, "severity": "warning"}
 ALERT_RULE = {name: str(value) for name, value in ALERT_RULE_JSON.items()}
@@ -681,6 +687,14 @@ PAGES = [
     Expect("POST", "idle/<slug:public_id>/reclaim/", IDLE, FIELDS["episode"], data=lambda w: {"reason": "Test"}),
     Expect("GET", "idle/<slug:public_id>/snooze/", STEERS, FIELDS["episode"]),
     Expect("POST", "idle/<slug:public_id>/snooze/", STEERS, FIELDS["episode"], data=lambda w: {"reason": "Test", "hours": "2"}),
+    Expect("GET", "telemetry/", OPERATES),
+    Expect("GET", "telemetry/new/", OPERATES),
+    Expect("POST", "telemetry/new/", OPERATES, data=lambda w: SOURCE),
+    Expect("GET", "telemetry/<slug:public_id>/", OPERATES, lambda w: {"public_id": w.source.public_id}),
+    Expect("POST", "telemetry/<slug:public_id>/", OPERATES, lambda w: {"public_id": w.source.public_id}, data=lambda w: SOURCE),
+    Expect("POST", "telemetry/<slug:public_id>/test/", OPERATES, lambda w: {"public_id": w.source.public_id}),
+    Expect("GET", "telemetry/<slug:public_id>/remove/", OPERATES, lambda w: {"public_id": w.source.public_id}),
+    Expect("POST", "telemetry/<slug:public_id>/remove/", OPERATES, lambda w: {"public_id": w.source.public_id}),
     Expect("GET", "gap/", SEES),
     Expect("GET", "gap/history", SEES),
     # incidents and health rules
@@ -1055,6 +1069,7 @@ API = [
     Expect("GET", "api/v1/scheduler/plans/{pk}/scenario", FLEET, lambda w: {"pk": w.plan.pk}, tokens=ALL_SCOPES),
     Expect("GET", "api/v1/fleet/summary", SEES, tokens=ALL_SCOPES),
     Expect("GET", "api/v1/fleet/history", SEES, tokens=ALL_SCOPES),
+    Expect("GET", "api/v1/telemetry/sources", OPERATES, tokens=ALL_SCOPES),
     Expect("GET", "api/v1/fleet/gap", SEES, tokens=ALL_SCOPES),
     Expect("GET", "api/v1/fleet/gap/history", SEES, tokens=ALL_SCOPES),
     Expect("GET", "api/v1/fleet/map", SEES, tokens=ALL_SCOPES),

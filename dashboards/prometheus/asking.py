@@ -1,0 +1,113 @@
+"""Asking a Prometheus through prometheus-api-client: only where webhooks may lead, to the address that was checked, bounded in time and size."""
+
+import time
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import requests
+import urllib3
+from prometheus_api_client import PrometheusConnect
+from prometheus_api_client.exceptions import PrometheusApiClientException
+from requests.adapters import HTTPAdapter
+
+from scheduler.notify.outgoing import Address, Refused, Rules, Target, addresses_of, target_of
+
+CONNECT_SECONDS = 3.0
+WHOLE_SECONDS = 12.0
+MOST_BYTES = 64 << 20
+PIECE = 1 << 16
+
+
+class PrometheusFault(Exception):
+    """The server can't be asked, or did not answer as a Prometheus does. The message is for a person."""
+
+
+class _Pinned(HTTPAdapter):
+    """Connects to one address, whatever the name says meanwhile; the certificate must be that of the name."""
+
+    def __init__(self, target: Target, address: Address) -> None:
+        self.target, self.address = target, address
+        super().__init__(max_retries=0)
+
+    def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
+        if self.target.secure:
+            kwargs |= {"server_hostname": self.target.host, "assert_hostname": self.target.host}
+        super().init_poolmanager(*args, **kwargs)
+
+    def send(self, request: requests.PreparedRequest, *args: Any, **kwargs: Any) -> requests.Response:
+        parts = urlsplit(request.url or "")
+        host = f"[{self.address}]" if self.address.version == 6 else str(self.address)
+        request.url = urlunsplit(parts._replace(netloc=f"{host}:{self.target.port}"))
+        request.headers["Host"] = self.target.named
+        return super().send(request, *args, **kwargs)
+
+
+class _Bounded(requests.Session):
+    """No redirects, no proxies or passwords of the environment; an answer is read within a bound of time and size."""
+
+    def __init__(self, target: Target, address: Address) -> None:
+        super().__init__()
+        self.trust_env = False
+        self.deadline = time.monotonic() + WHOLE_SECONDS
+        self.mount("http://", _Pinned(target, address))
+        self.mount("https://", _Pinned(target, address))
+
+    def request(self, *args: Any, **kwargs: Any) -> requests.Response:
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise PrometheusFault(f"It did not answer within {WHOLE_SECONDS:g} s.")
+        kwargs |= {"allow_redirects": False, "stream": True, "timeout": (min(CONNECT_SECONDS, left), left)}
+        answer = super().request(*args, **kwargs)
+        if answer.is_redirect:
+            raise PrometheusFault("It answers with a redirect, which is not followed.")
+        pieces, size = [], 0
+        # As it comes, not in pieces of a size: a server that sends a byte now and then is noticed.
+        while piece := answer.raw.read1(PIECE, decode_content=True):
+            pieces.append(piece)
+            size += len(piece)
+            if size > MOST_BYTES:
+                raise PrometheusFault(f"Its answer is larger than {MOST_BYTES >> 20} MiB.")
+            if time.monotonic() > self.deadline:
+                raise PrometheusFault(f"It did not answer within {WHOLE_SECONDS:g} s.")
+        answer._content = b"".join(pieces)
+        return answer
+
+
+class Server:
+    """One server for one look."""
+
+    def __init__(self, url: str, rules: Rules) -> None:
+        try:
+            target = target_of(url, rules)
+            address = addresses_of(target, rules)[0]
+        except Refused as fault:
+            raise PrometheusFault(str(fault)) from None
+        self._asks = PrometheusConnect(url=url.rstrip("/"), session=_Bounded(target, address), retry=0)
+        # The client mounts adapters of its own in a session that it is given.
+        session: requests.Session = self._asks._session
+        session.mount("http://", _Pinned(target, address))
+        session.mount("https://", _Pinned(target, address))
+
+    def ask(self, query: str) -> list[dict[str, Any]]:
+        """The series of an instant query."""
+        try:
+            found = self._asks.custom_query(query)
+        except PrometheusApiClientException as fault:
+            raise PrometheusFault(f"It refused the query: {str(fault)[:200]}") from None
+        except requests.RequestException as fault:
+            raise PrometheusFault(_told(fault)) from None
+        except urllib3.exceptions.HTTPError:
+            raise PrometheusFault(f"Its answer broke off, or was not there within {WHOLE_SECONDS:g} s.") from None
+        except (ValueError, KeyError, TypeError):
+            raise PrometheusFault("Its answer is not one of a Prometheus.") from None
+        if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+            raise PrometheusFault("Its answer is not one of a Prometheus.")
+        return found
+
+
+def _told(fault: requests.RequestException) -> str:
+    if isinstance(fault, requests.exceptions.SSLError):
+        return "Its certificate is not valid for this name."
+    if isinstance(fault, requests.Timeout):
+        return f"It did not answer within {WHOLE_SECONDS:g} s."
+    return "No connection: nothing answers at this address."

@@ -1,0 +1,181 @@
+"""A round over all Prometheus servers: ask them at once, put their answers together, and write a frame and the raw state of each cluster.
+
+A server that fails, is slow or answers with nothing gives no reading. Its GPUs are without one: they are not idle, and nothing is drained for it.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from time import monotonic
+
+import numpy as np
+from django.db import transaction
+from numpy.typing import NDArray
+
+from dashboards.health.state import UNREAD, RawState, state_write
+from dashboards.models import NO_READING
+from dashboards.prometheus.asking import PrometheusFault, Server
+from dashboards.prometheus.dcgm import Look, look
+from dashboards.prometheus.models import PrometheusServer
+from dashboards.telemetry.frames import NO_POWER, Columns, frame_write
+from gpufleet.core.live.feed import feed_publish
+from gpufleet.core.progress import turn_take
+from scheduler.models import Gpu
+from scheduler.notify.outgoing import Rules
+
+TURN = "prometheus"
+PACE = timedelta(seconds=10)
+# A server without readings for so long is stale: three rounds.
+STALE_AFTER = timedelta(seconds=45)
+SOURCE, WEAK_SOURCE = "prometheus", "prometheus-driver"
+AT_ONCE = 8
+THERMAL, BRAKE = 0x20 | 0x40, 0x80
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A GPU of the inventory."""
+
+    key: int
+    cluster: int
+    node: int
+
+
+@dataclass(slots=True)
+class Answer:
+    """How a look at one server went."""
+
+    server: PrometheusServer
+    look: Look = field(default_factory=Look)
+    fault: str = ""
+    duration_ms: int = 0
+
+
+def prometheus_turn(*, now: datetime) -> int | None:
+    """One round. None: another process just did it. Returns how many GPUs were read."""
+    if not PrometheusServer.objects.filter(enabled=True, removed_at__isnull=True).exists():
+        return 0
+    with transaction.atomic():
+        if turn_take(name=TURN, now=now, at_least=PACE) is None:
+            return None
+    return prometheus_collect(now=now)
+
+
+def prometheus_collect(*, now: datetime, rules: Rules | None = None) -> int:
+    servers = list(PrometheusServer.objects.filter(enabled=True, removed_at__isnull=True).order_by("pk"))
+    known = gpus_known()
+    allowed = rules or Rules.of_settings()
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        answers = list(pool.map(lambda server: answer_of(server, known.keys(), allowed, now), servers))
+    values: dict[str, dict[str, float]] = {}
+    for answer in answers:
+        for uuid, read in answer.look.gpus.items():
+            # The first server that knows a GPU speaks for it; another fills in what that one does not have.
+            values[uuid] = read | values.get(uuid, {})
+    clusters: dict[int, list[tuple[Known, Mapping[str, float]]]] = defaultdict(list)
+    for uuid, read in values.items():
+        clusters[known[uuid].cluster].append((known[uuid], read))
+    xids = [found for answer in answers for found in _new_xids(answer, known)]
+    with transaction.atomic():
+        for cluster, rows in sorted(clusters.items()):
+            rows.sort(key=lambda row: row[0].key)
+            weak = any("sm" not in read and "driver" in read for _, read in rows)
+            frame_write(cluster_id=cluster, at=now, now=now, source=WEAK_SOURCE if weak else SOURCE, columns=columns_of(rows))
+        for answer in answers:
+            _note(answer, now)
+        feed_publish(changes={"telemetry": [{"id": cluster} for cluster in sorted(clusters)], "sources": [{"id": 1}]})
+    for cluster, rows in sorted(clusters.items()):
+        mine = {one.key for one, _ in rows}
+        state_write(cluster_id=cluster, at=now, source=SOURCE, state=state_of(rows, [found for found in xids if found[0] in mine]))
+    return len(values)
+
+
+def gpus_known() -> dict[str, Known]:
+    rows = Gpu.objects.filter(removed_at__isnull=True, node__removed_at__isnull=True).exclude(uuid="").order_by("pk")
+    return {uuid: Known(key, cluster, node) for uuid, key, cluster, node in rows.values_list("uuid", "pk", "node__cluster_id", "node_id")}
+
+
+def answer_of(server: PrometheusServer, known: Sequence[str] | object, rules: Rules, now: datetime) -> Answer:
+    """Ask one server; what goes wrong is in the answer. It reads no table, as it runs in a thread of its own."""
+    begun, answer = monotonic(), Answer(server)
+    is_known: Callable[[str], bool] = known.__contains__  # type: ignore[attr-defined]
+    try:
+        answer.look = look(Server(server.url, rules).ask, known=is_known, now=now.timestamp())
+    except PrometheusFault as fault:
+        answer.fault = str(fault)
+    else:
+        if not answer.look.gpus:
+            answer.fault = "It answered without a reading of any GPU in the inventory."
+    answer.duration_ms = round((monotonic() - begun) * 1000)
+    return answer
+
+
+def _note(answer: Answer, now: datetime) -> None:
+    """Write down how it went. Oddities are added up; of a server that was changed meanwhile nothing is written."""
+    server = answer.server
+    odd = Counter(server.oddities)
+    odd.update({key: count for key, count in answer.look.odd.items() if count})
+    facts = {
+        "looked_at": now,
+        "fault": answer.fault[:300],
+        "gpus": len(answer.look.gpus),
+        "duration_ms": answer.duration_ms,
+        "oddities": dict(odd),
+        "xids": {uuid: int(read["xid"]) for uuid, read in answer.look.gpus.items() if read.get("xid")} if answer.look.gpus else server.xids,
+    }
+    if answer.look.gpus:
+        facts["read_at"] = now
+    PrometheusServer.objects.filter(pk=server.pk, revision=server.revision).update(**facts)
+
+
+def _new_xids(answer: Answer, known: Mapping[str, Known]) -> list[tuple[int, int]]:
+    """The exporter keeps saying the last XID of a GPU: it is new where it was another one, or none, at the last look. The first look has no news."""
+    if answer.server.read_at is None:
+        return []
+    found = {uuid: int(read["xid"]) for uuid, read in answer.look.gpus.items() if read.get("xid")}
+    return [(known[uuid].key, code) for uuid, code in found.items() if answer.server.xids.get(uuid) != code]
+
+
+def columns_of(rows: Sequence[tuple[Known, Mapping[str, float]]]) -> Columns:
+    """Readings as a frame. Without SM activity the driver's utilization stands in, and the frame's source says so."""
+    reads = [read for _, read in rows]
+
+    def percent(values: Sequence[float | None]) -> NDArray[np.uint8]:
+        return np.array([NO_READING if value is None else min(100, max(0, round(value))) for value in values], np.uint8)
+
+    def ratio(key: str) -> NDArray[np.uint8]:
+        return percent([None if key not in read else 100 * read[key] for read in reads])
+
+    sm = [100 * read["sm"] if "sm" in read else read.get("driver") for read in reads]
+    return Columns(
+        gpus=np.array([one.key for one, _ in rows], np.uint32),
+        sm_active=percent(sm),
+        memory_used=percent([_memory(read) for read in reads]),
+        power_watts=np.array([NO_POWER if "power" not in read else min(round(read["power"]), NO_POWER - 1) for read in reads], np.uint16),
+        temperature_c=np.array([NO_READING if "temperature" not in read else round(read["temperature"]) for read in reads], np.uint8),
+        tensor_active=ratio("tensor") if any("tensor" in read for read in reads) else np.zeros(0, np.uint8),
+        dram_active=ratio("dram") if any("dram" in read for read in reads) else np.zeros(0, np.uint8),
+    )
+
+
+def _memory(read: Mapping[str, float]) -> float | None:
+    whole = read.get("used", 0.0) + read.get("free", 0.0)
+    return 100 * read["used"] / whole if "used" in read and "free" in read and whole else None
+
+
+def state_of(rows: Sequence[tuple[Known, Mapping[str, float]]], xids: Sequence[tuple[int, int]]) -> RawState:
+    """The raw state of the hardware for health rules. Resets of counters are theirs to see."""
+    reads = [read for _, read in rows]
+
+    def column(value: Callable[[Mapping[str, float]], float | None]) -> NDArray[np.uint32]:
+        return np.array([UNREAD if (number := value(read)) is None else int(number) for read in reads], np.uint32)
+
+    def flag(mask: int) -> Callable[[Mapping[str, float]], float | None]:
+        return lambda read: None if "reasons" not in read else float(bool(int(read["reasons"]) & mask))
+
+    keys = ("temperature", "ecc_corrected", "ecc_uncorrected", "pcie_replays", "remap_failed")
+    columns = {key: column(lambda read, key=key: read.get(key)) for key in keys}  # type: ignore[misc]
+    columns |= {"thermal": column(flag(THERMAL)), "power_brake": column(flag(BRAKE))}
+    return RawState(gpus=[one.key for one, _ in rows], columns=columns, nodes=sorted({one.node for one, _ in rows}), xids=xids)

@@ -1,0 +1,143 @@
+"""What a DCGM exporter says, by way of Prometheus, as readings of GPUs. What can't be true is counted and left out, never shown.
+
+Queries are constants: no label's value is ever written into one.
+"""
+
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+# Labels that stay: a GPU, and on a GPU with MIG the instance.
+BY = "UUID, GPU_I_ID, GPU_I_PROFILE"
+STALE_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of the exporter. Values outside of [least, most] are not believed."""
+
+    metric: str
+    key: str
+    least: float
+    most: float
+
+
+FIELDS = (
+    Field("DCGM_FI_PROF_SM_ACTIVE", "sm", 0, 1),
+    Field("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "tensor", 0, 1),
+    Field("DCGM_FI_PROF_DRAM_ACTIVE", "dram", 0, 1),
+    Field("DCGM_FI_DEV_GPU_UTIL", "driver", 0, 100),
+    Field("DCGM_FI_DEV_FB_USED", "used", 0, 1e7),
+    Field("DCGM_FI_DEV_FB_FREE", "free", 0, 1e7),
+    Field("DCGM_FI_DEV_POWER_USAGE", "power", 0, 5_000),
+    Field("DCGM_FI_DEV_GPU_TEMP", "temperature", 0, 200),
+    Field("DCGM_FI_DEV_XID_ERRORS", "xid", 0, 10_000),
+    Field("DCGM_FI_DEV_ECC_SBE_VOL_TOTAL", "ecc_corrected", 0, 2**31),
+    Field("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "ecc_uncorrected", 0, 2**31),
+    Field("DCGM_FI_DEV_PCIE_REPLAY_COUNTER", "pcie_replays", 0, 2**31),
+    Field("DCGM_FI_DEV_ROW_REMAP_FAILURE", "remap_failed", 0, 1),
+    Field("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", "reasons", 0, 2**32),
+)
+AGE = "max by (UUID, GPU_I_ID) (timestamp(DCGM_FI_PROF_SM_ACTIVE or DCGM_FI_DEV_GPU_UTIL or DCGM_FI_DEV_FB_USED))"
+ODDITIES = {
+    "unknown_gpu": "Series of a GPU that is not in the inventory",
+    "no_uuid": "Series without the label UUID",
+    "not_a_number": "Values that are no number (NaN, infinite, text)",
+    "out_of_range": "Values that cannot be true",
+    "stale": "Readings older than 60 s",
+    "wrong_profile": "MIG instances with an unknown profile",
+    "missing": "GPUs without a field that others have",
+    "counter_reset": "Counters that fell: a driver or an exporter started anew",
+}
+_PROFILE = re.compile(r"(\d)g\.\d+gb", re.ASCII)
+SEVENTHS = 7
+SHARED = frozenset({"sm", "tensor", "dram"})  # of MIG instances: added up by their part of the GPU
+
+
+def query_of(one: Field) -> str:
+    return f"max by ({BY}) ({one.metric})"
+
+
+@dataclass(slots=True)
+class Look:
+    """What one look at a server found: by UUID, the believed values by key."""
+
+    gpus: dict[str, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
+    odd: Counter[str] = field(default_factory=Counter)
+
+
+def look(ask: Callable[[str], Iterable[Mapping[str, Any]]], *, known: Callable[[str], bool], now: float) -> Look:
+    """Ask for every field. `now` is in seconds since 1970."""
+    found = Look()
+    ages = _ages(ask(AGE), now)
+    for one in FIELDS:
+        _read(found, one, ask(query_of(one)), known, ages)
+    sizes = Counter(key for values in found.gpus.values() for key in values)
+    most = len(found.gpus)
+    found.odd["missing"] += sum(most - count for count in sizes.values())
+    return found
+
+
+def _ages(series: Iterable[Mapping[str, Any]], now: float) -> dict[tuple[str, str], float]:
+    ages = {}
+    for one in series:
+        labels, value = _labels(one), _number(one)
+        if value is not None:
+            ages[labels.get("UUID", ""), labels.get("GPU_I_ID", "")] = now - value
+    return ages
+
+
+def _read(found: Look, one: Field, series: Iterable[Mapping[str, Any]], known: Callable[[str], bool], ages: Mapping[tuple[str, str], float]) -> None:
+    parts: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    whole: dict[str, float] = {}
+    for row in series:
+        labels = _labels(row)
+        uuid, instance = labels.get("UUID", ""), labels.get("GPU_I_ID", "")
+        if not uuid:
+            found.odd["no_uuid"] += 1
+            continue
+        if not known(uuid):
+            found.odd["unknown_gpu"] += 1
+            continue
+        if ages.get((uuid, instance), 0.0) > STALE_SECONDS:
+            found.odd["stale"] += 1
+            continue
+        value = _number(row)
+        if value is None:
+            found.odd["not_a_number"] += 1
+        elif not one.least <= value <= one.most:
+            found.odd["out_of_range"] += 1
+        elif instance and one.key in SHARED:
+            profile = _PROFILE.fullmatch(labels.get("GPU_I_PROFILE", ""))
+            if profile is None or not 1 <= int(profile[1]) <= SEVENTHS:
+                found.odd["wrong_profile"] += 1
+            else:
+                parts[uuid].append((int(profile[1]), value))
+        elif instance and one.key in ("used", "free"):
+            whole[uuid] = whole.get(uuid, 0.0) + value
+        else:
+            whole[uuid] = max(value, whole.get(uuid, value))
+    for uuid, shares in parts.items():
+        whole.setdefault(uuid, min(1.0, sum(seventh * value for seventh, value in shares) / SEVENTHS))
+    for uuid, value in whole.items():
+        found.gpus[uuid][one.key] = value
+
+
+def _labels(row: Mapping[str, Any]) -> Mapping[str, str]:
+    labels = row.get("metric")
+    return labels if isinstance(labels, dict) else {}
+
+
+def _number(row: Mapping[str, Any]) -> float | None:
+    """The value of an instant series, where it is a finite number."""
+    value = row.get("value")
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        return None
+    try:
+        number = float(value[1])
+    except (TypeError, ValueError):
+        return None
+    return number if math.isfinite(number) else None

@@ -1,0 +1,218 @@
+"""Prometheus as a source: against a real one that scrapes an exporter, and against answers that no exporter should give."""
+
+import http.server
+import ipaddress
+import threading
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dashboards.gap.causes import Cause
+from dashboards.gap.snapshot import gap_now
+from dashboards.health.models import HealthBucket, HealthFrame
+from dashboards.models import NO_READING, TelemetryFrame
+from dashboards.prometheus import asking
+from dashboards.prometheus.collect import answer_of, prometheus_collect
+from dashboards.prometheus.dcgm import FIELDS, ODDITIES, look
+from dashboards.prometheus.models import PrometheusServer
+from dashboards.prometheus.views import state_of
+from gpufleet.core.times import now
+from scheduler.models import Gpu, Node
+from scheduler.notify.outgoing import Rules
+from tests import builders
+from tests.personas import Personas
+from tests.prometheus import Exporter, Prometheus, Sample, scraped
+
+LOCAL = Rules((ipaddress.ip_network("127.0.0.0/8"),), http=True)
+
+
+def fleet(gpus: int = 4) -> Node:
+    node = builders.node(gpus=gpus)
+    for gpu in Gpu.objects.filter(node=node):
+        Gpu.objects.filter(pk=gpu.pk).update(uuid=f"GPU-{gpu.index}")
+    return node
+
+
+def said(gpu: int, **values: str) -> list[Sample]:
+    """Samples of one GPU by field key, with the labels of the exporter."""
+    metrics = {one.key: one.metric for one in FIELDS}
+    labels = {"gpu": str(gpu), "UUID": f"GPU-{gpu}", "device": f"nvidia{gpu}", "modelName": "NVIDIA H100 80GB HBM3", "Hostname": "n1"}
+    return [(metrics[key], labels, value) for key, value in values.items()]
+
+
+@pytest.fixture(scope="module")
+def real() -> Iterator[tuple[Exporter, Prometheus]]:
+    with scraped() as both:
+        yield both
+
+
+def frame() -> dict[int, int]:
+    row = TelemetryFrame.objects.get()
+    keys = np.frombuffer(bytes(row.gpu_ids), "<u4").tolist()
+    index = dict(Gpu.objects.values_list("pk", "index"))
+    return {index[key]: percent for key, percent in zip(keys, bytes(row.sm_active), strict=True)}
+
+
+@pytest.mark.django_db
+def test_readings_come_from_a_real_prometheus(real: tuple[Exporter, Prometheus]) -> None:
+    exporter, server = real
+    node = fleet()
+    slices = [
+        ("DCGM_FI_PROF_SM_ACTIVE", {"UUID": "GPU-2", "GPU_I_ID": str(number), "GPU_I_PROFILE": profile}, value)
+        for number, profile, value in ((1, "3g.40gb", "1"), (2, "4g.40gb", "0.5"), (3, "x", "0.1"))
+    ]
+    exporter.samples = [
+        *said(0, sm="0.62", tensor="0.3", used="20000", free="60000", power="412.4", temperature="61", xid="0", ecc_corrected="7"),
+        *said(1, driver="97", power="200", reasons="64", xid="79"),
+        *slices,
+        *said(3, sm="NaN", power="1e9", temperature="-5"),
+        *[(metric, {**labels, "UUID": "GPU-elsewhere"}, value) for metric, labels, value in said(0, sm="0.5")],
+        ("DCGM_FI_PROF_SM_ACTIVE", {"gpu": "9"}, "0.5"),
+    ]
+    server.knows("DCGM_FI_PROF_SM_ACTIVE", 7)
+    row = PrometheusServer.objects.create(public_id="ps-1", name="main", url=server.url)
+
+    assert prometheus_collect(now=now(), rules=LOCAL) == 3
+    row.refresh_from_db()
+    assert (row.fault, row.gpus) == ("", 3)
+    assert frame() == {0: 62, 1: 97, 2: 71}
+    stored = TelemetryFrame.objects.get()
+    assert stored.source == "prometheus-driver"
+    assert list(bytes(stored.memory_used)) == [25, NO_READING, NO_READING]
+    assert list(bytes(stored.tensor_active)) == [30, NO_READING, NO_READING]
+    assert {key: row.oddities[key] for key in ("unknown_gpu", "no_uuid", "not_a_number", "out_of_range", "wrong_profile")} == {
+        "unknown_gpu": 1,
+        "no_uuid": 1,
+        "not_a_number": 1,
+        "out_of_range": 2,
+        "wrong_profile": 1,
+    }
+    assert HealthFrame.objects.get().source == "prometheus"
+    node.refresh_from_db()
+    assert node.heartbeat_at is not None
+
+    exporter.samples = [*said(0, sm="0.62", ecc_corrected="9", xid="63"), *said(1, driver="97", xid="79")]
+    server.knows("DCGM_FI_PROF_SM_ACTIVE", 1)
+    prometheus_collect(now=now() + timedelta(seconds=15), rules=LOCAL)
+    assert dict(HealthBucket.objects.filter(signal__in=("xid", "ecc_corrected")).values_list("signal", "value")) == {"xid": 1, "ecc_corrected": 2}
+    assert HealthBucket.objects.get(signal="xid").code == 63
+
+
+@pytest.mark.django_db
+def test_a_dead_or_lying_server_makes_nobody_idle(real: tuple[Exporter, Prometheus]) -> None:
+    exporter, server = real
+    node = fleet()
+    placed = builders.placement(on=builders.gpu(node))
+    placed.attempt.running_at = placed.since
+    placed.attempt.save(update_fields=["running_at"])
+    exporter.samples = said(0, sm="0.9")
+    server.knows("DCGM_FI_PROF_SM_ACTIVE", 1)
+    row = PrometheusServer.objects.create(public_id="ps-1", name="main", url=server.url)
+    begun = now()
+    assert prometheus_collect(now=begun, rules=LOCAL) >= 1
+
+    exporter.samples = []  # it answers, and says nothing
+    server.knows_nothing("DCGM_FI_PROF_SM_ACTIVE")
+    for seconds in (15, 30, 45, 60):
+        assert prometheus_collect(now=begun + timedelta(seconds=seconds), rules=LOCAL) == 0
+    row.refresh_from_db()
+    assert "without a reading" in row.fault
+    assert state_of(row, begun + timedelta(seconds=60)) == "stale"
+
+    PrometheusServer.objects.update(url="http://127.0.0.1:1")  # nobody is there
+    later = begun + timedelta(seconds=130)
+    assert prometheus_collect(now=later, rules=LOCAL) == 0
+    row.refresh_from_db()
+    assert "nothing answers" in row.fault
+    causes = {part.cause for part, milli in gap_now(now=later).items() if milli}
+    assert Cause.UNREAD in causes
+    assert Cause.IDLE not in causes
+    node.refresh_from_db()
+    assert node.health == "healthy"
+
+
+def test_a_server_that_is_slow_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", "1000")
+            self.end_headers()
+            for _ in range(30):
+                self.wfile.write(b" ")
+                time.sleep(0.1)
+
+        def log_message(self, *said: object) -> None:
+            """Nothing to read here."""
+
+    monkeypatch.setattr(asking, "WHOLE_SECONDS", 0.6)
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Slow)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    begun = time.monotonic()
+    answer = answer_of(PrometheusServer(url=f"http://127.0.0.1:{server.server_address[1]}"), set(), LOCAL, now())
+    server.shutdown()
+    server.server_close()
+
+    assert "did not answer" in answer.fault
+    assert time.monotonic() - begun < 3
+
+
+@pytest.mark.parametrize("url", ["http://169.254.169.254/latest", "http://10.0.0.1:9090", "file:///etc/passwd", "https://user:secret@example.com"])
+def test_addresses_are_checked_as_those_of_webhooks(url: str) -> None:
+    assert answer_of(PrometheusServer(url=url), set(), Rules(), now()).fault
+
+
+ODD = st.sampled_from(["0", "0.5", "1", "1.7", "-1", "NaN", "+Inf", "1e9", "", "x", "100", "41"])
+LABELS = st.fixed_dictionaries(
+    {},
+    optional={
+        "UUID": st.sampled_from(["GPU-0", "GPU-1", "GPU-x", "", '"}) or vector(1)']),
+        "GPU_I_ID": st.sampled_from(["", "1", "2"]),
+        "GPU_I_PROFILE": st.sampled_from(["1g.10gb", "7g.80gb", "9g.1gb", "?"]),
+    },
+)
+
+
+@settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(st.fixed_dictionaries({"metric": LABELS, "value": st.tuples(st.just(100.0), ODD)}) | st.just({"metric": None}), max_size=12))
+def test_no_answer_gives_an_impossible_reading(series: list[dict[str, object]]) -> None:
+    asked: list[str] = []
+
+    def ask(query: str) -> list[dict[str, object]]:
+        asked.append(query)
+        return series
+
+    found = look(ask, known={"GPU-0", "GPU-1"}.__contains__, now=100.0)
+
+    bounds = {one.key: one for one in FIELDS}
+    assert all(
+        bounds[key].least <= value <= bounds[key].most for read in found.gpus.values() for key, value in read.items() if key not in ("used", "free")
+    )
+    assert set(found.gpus) <= {"GPU-0", "GPU-1"}
+    assert set(found.odd) <= set(ODDITIES)
+    assert not any("vector(1)" in query for query in asked)
+
+
+def test_operators_add_test_and_remove_a_server(personas: Personas, real: tuple[Exporter, Prometheus], settings: object) -> None:
+    settings.WEBHOOKS = {"NETWORKS": LOCAL.networks, "HTTP": True}  # type: ignore[attr-defined]
+    exporter, server = real
+    fleet()
+    exporter.samples = said(0, sm="0.9")
+    server.knows("DCGM_FI_PROF_SM_ACTIVE", 1)
+    browser = personas.client("operator")
+
+    assert "169" not in browser.post("/telemetry/new/", {"name": "main", "url": "http://169.254.169.254/", "enabled": "on"}).headers.get(
+        "Location", ""
+    )
+    assert PrometheusServer.objects.count() == 0
+    assert browser.post("/telemetry/new/", {"name": "main", "url": server.url, "enabled": "on"}).status_code == 302
+    row = PrometheusServer.objects.get()
+    page = browser.post(f"/telemetry/{row.public_id}/test/", follow=True).content.decode()
+    assert "has readings of 1 GPU" in page
+    assert browser.get("/api/v1/telemetry/sources").json()["items"][0]["state"] == "new"
+    assert browser.post(f"/telemetry/{row.public_id}/remove/", {"reason": ""}).status_code == 302
+    assert not PrometheusServer.objects.filter(removed_at__isnull=True).exists()

@@ -1,0 +1,124 @@
+"""A real Prometheus of a test's own, and an exporter with the shape of NVIDIA's that it scrapes."""
+
+import json
+import shutil
+import tempfile
+import threading
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from gpufleet.throwaway import Program, accepts, free_port, wait_until
+from tests.servers import required
+
+Sample = tuple[str, dict[str, str], str]  # metric, labels, value as the exporter writes it
+
+
+class Exporter:
+    """Serves what `samples` holds, as text. A process in this one: a test changes the list and the next scrape has it."""
+
+    def __init__(self) -> None:
+        self.samples: list[Sample] = []
+        exporter = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                body = exporter.text().encode()
+                self.send_response(200)
+                self.send_header("Content-Type", "text/plain; version=0.0.4")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *said: Any) -> None:
+                """Tests have nothing to read here."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", free_port()), Handler)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    @property
+    def port(self) -> int:
+        return int(self.server.server_address[1])
+
+    def text(self) -> str:
+        return "".join(
+            f"{metric}{{{','.join(f'{key}={json.dumps(value)}' for key, value in labels.items())}}} {value}\n"
+            for metric, labels, value in self.samples
+        )
+
+    def stop(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+
+class Prometheus:
+    """Scrapes the given exporters every second (or as often as asked)."""
+
+    def __init__(self, exporters: Sequence[int], *, every: str = "1s") -> None:
+        found = shutil.which("prometheus")
+        if found is None:
+            required("prometheus", "Prometheus is not installed (Debian package: prometheus).")
+            raise AssertionError("unreachable")
+        self.folder = Path(tempfile.mkdtemp(prefix="gpufleet-prometheus-"))
+        self.port = free_port()
+        targets = [f"127.0.0.1:{port}" for port in exporters]
+        scrape = {"job_name": "dcgm", "honor_labels": True, "static_configs": [{"targets": targets}]}
+        settings = {"global": {"scrape_interval": every, "scrape_timeout": every}, "scrape_configs": [scrape]}
+        (self.folder / "prometheus.yml").write_text(json.dumps(settings))  # JSON is YAML
+        flags = [
+            f"--config.file={self.folder}/prometheus.yml",
+            f"--storage.tsdb.path={self.folder}/data",
+            f"--web.listen-address=127.0.0.1:{self.port}",
+        ]
+        self.program = Program([found, *flags, "--log.level=warn"], log=self.folder / "prometheus.log")
+        self.program.wait_for(lambda: accepts(self.port) and self._ready(), what="Prometheus to be ready")
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def _ready(self) -> bool:
+        try:
+            return bool(urllib.request.urlopen(f"{self.url}/-/ready", timeout=2).status == 200)
+        except OSError:
+            return False
+
+    def knows(self, metric: str, count: int) -> None:
+        """Wait until so many series of a metric have been scraped."""
+
+        def scraped() -> bool:
+            with urllib.request.urlopen(f"{self.url}/api/v1/query?query=count({metric})", timeout=5) as answer:
+                found = json.load(answer)["data"]["result"]
+            return bool(found) and int(found[0]["value"][1]) == count
+
+        wait_until(scraped, what=f"{count} series of {metric}")
+
+    def knows_nothing(self, metric: str) -> None:
+        """Wait until a metric has no series any more."""
+
+        def gone() -> bool:
+            with urllib.request.urlopen(f"{self.url}/api/v1/query?query=count({metric})", timeout=5) as answer:
+                return not json.load(answer)["data"]["result"]
+
+        wait_until(gone, what=f"{metric} to be gone")
+
+    def stop(self) -> None:
+        self.program.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@contextmanager
+def scraped(*, every: str = "1s") -> Iterator[tuple[Exporter, Prometheus]]:
+    """An exporter and a Prometheus that scrapes it."""
+    exporter = Exporter()
+    try:
+        server = Prometheus([exporter.port], every=every)
+        try:
+            yield exporter, server
+        finally:
+            server.stop()
+    finally:
+        exporter.stop()
