@@ -381,7 +381,7 @@ HEALTH_RULE_JSON = {
     "clear_minutes": 10,
     "action": "note",
 }
-SOURCE = {"name": "Other", "url": "https://192.0.2.2", "enabled": "on"}
+SOURCE = {"name": "Other", "url": "https://prometheus.example.com", "enabled": "on"}
 HEALTH_RULE = {name: str(value) for name, value in HEALTH_RULE_JSON.items()}
 ALERT_RULE_JSON = {"name": "Gaps", "figure": "gap_percent", "threshold": 45, "clear_at": 40, "for_minutes": 5, "severity": "warning"}
 ALERT_RULE = {name: str(value) for name, value in ALERT_RULE_JSON.items()}
@@ -1069,7 +1069,7 @@ API = [
     Expect("GET", "api/v1/scheduler/plans/{pk}/scenario", FLEET, lambda w: {"pk": w.plan.pk}, tokens=ALL_SCOPES),
     Expect("GET", "api/v1/fleet/summary", SEES, tokens=ALL_SCOPES),
     Expect("GET", "api/v1/fleet/history", SEES, tokens=ALL_SCOPES),
-    Expect("GET", "api/v1/telemetry/sources", OPERATES, tokens=ALL_SCOPES),
+    Expect("GET", "api/v1/telemetry/sources", OPERATES, tokens=OPERATING),
     Expect("GET", "api/v1/fleet/gap", SEES, tokens=ALL_SCOPES),
     Expect("GET", "api/v1/fleet/gap/history", SEES, tokens=ALL_SCOPES),
     Expect("GET", "api/v1/fleet/map", SEES, tokens=ALL_SCOPES),
