@@ -371,7 +371,7 @@ class _Judge:
         depth = path.count("/")
         faults = place_faults(kind=state.values.kind, parent_kind=parent.values.kind if parent else None, path=path, depth=depth)
         if old is not None and old.values.kind != state.values.kind and state.values.kind in WIDTH:
-            wider = [child for child in self.after.live_children(state.id) if WIDTH.get(child.values.kind, 0) < WIDTH[state.values.kind]]
+            wider = [child for child in self.after.live_children(state.id) if WIDTH.get(child.values.kind, len(WIDTH)) < WIDTH[state.values.kind]]
             if wider:
                 kinds = f"A {NodeKind(wider[0].values.kind).label.lower()} lies below it"
                 note(faults, "kind", f"{kinds}, which can't lie below a {NodeKind(state.values.kind).label.lower()}.")

@@ -191,6 +191,25 @@ class PastForm(forms.Form):
     at = forms.DateTimeField(label="As of (UTC)", input_formats=CLOCKS, widget=forms.DateTimeInput(attrs={"type": "datetime-local"}, format=CLOCK))
 
 
+class ImportForm(forms.Form):
+    file = forms.FileField(required=False, help_text="As Export writes it.", widget=forms.ClearableFileInput(attrs={"accept": ".yaml,.yml,.csv"}))
+    text = forms.CharField(required=False, label="Or text", max_length=8_000_000, strip=False, widget=forms.Textarea(attrs={"rows": 12}))
+    format = forms.ChoiceField(choices=(("yaml", "YAML"), ("csv", "CSV")))
+    archive_missing = forms.BooleanField(required=False, label="Archive nodes that the file does not name")
+    reason = forms.CharField(max_length=500, required=False, help_text="Kept in the audit log with your name.")
+
+    def clean(self) -> dict[str, Any]:
+        data: dict[str, Any] = super().clean() or self.cleaned_data
+        if (file := data.get("file")) is not None:
+            try:
+                data["text"] = file.read(16_000_000).decode()
+            except UnicodeDecodeError:
+                self.add_error("file", "This is not a text file in UTF-8.")
+        if not data.get("text"):
+            self.add_error("file", "Choose a file, or paste its text.")
+        return data
+
+
 class GrantForm(forms.Form):
     """A role for a person, or for a group of the sign-on provider."""
 

@@ -97,7 +97,7 @@ def place_faults(*, kind: str, parent_kind: str | None, path: str, depth: int) -
         note(faults, "kind", "Choose one of " + ", ".join(NodeKind.values) + ".")
     elif parent_kind is None and kind != NodeKind.ORG:
         note(faults, "kind", "The top of the tree is an organisation.")
-    elif parent_kind is not None and WIDTH[kind] < WIDTH[parent_kind]:
+    elif parent_kind in WIDTH and WIDTH[kind] < WIDTH[parent_kind]:
         note(faults, "kind", f"A {NodeKind(kind).label.lower()} can't lie below a {NodeKind(parent_kind).label.lower()}.")
     if parent_kind == NodeKind.USER:
         note(faults, "parent", "A person's node has nothing below it.")

@@ -227,19 +227,20 @@ class World:
         given = {"name": "Rates", "valid_from": builders.NOON, "lines": lines}
         return card_draft(access=self.personas.access("superuser"), given=given, now=now())
 
-    def change(self) -> QuotaChange:
+    @cached_property
+    def tree_change(self) -> QuotaChange:
         """The superuser's draft about the team."""
         return change_draft(access=self.personas.access("superuser"), wanted=Wanted(_change_json(self)["edits"]), now=now())
 
     @cached_property
     def proposed_change(self) -> QuotaChange:
         access = self.personas.access("superuser")
-        return change_propose(access=access, change=self.change, revision=self.change.revision, now=now())
+        return change_propose(access=access, change=self.tree_change, revision=self.tree_change.revision, now=now())
 
     @cached_property
     def applied_change(self) -> QuotaChange:
         access = self.personas.access("superuser")
-        return change_apply(access=access, change=self.change, revision=self.change.revision, capacity={}, now=now())
+        return change_apply(access=access, change=self.tree_change, revision=self.tree_change.revision, capacity={}, now=now())
 
     @cached_property
     def excepted_budget(self) -> Budget:
@@ -432,6 +433,10 @@ def _change_json(world: World) -> dict[str, Any]:
     return {"edits": [{"op": "update", "node": world.team.public_id, "set": {"weight": 3}}], "reason": "Test"}
 
 
+def _tree_file(world: World) -> dict[str, Any]:
+    return {"format": "yaml", "text": f"nodes: [{{path: {world.team.path}, kind: team, weight: 3}}]", "reason": "Test"}
+
+
 def _exception_json(world: World) -> dict[str, Any]:
     return {"extra": 500, "until": (now() + timedelta(days=3)).isoformat(), "reason": "Test"}
 
@@ -467,7 +472,7 @@ FIELDS: dict[str, Callable[[World], dict[str, Any]]] = {
     "lasting reservation": lambda w: {"public_id": w.lasting_reservation.public_id},
     "budget": lambda w: {"public_id": w.budget.public_id},
     "rate card": lambda w: {"public_id": w.rate_card.public_id},
-    "change": lambda w: {"public_id": w.change.public_id},
+    "change": lambda w: {"public_id": w.tree_change.public_id},
     "proposed change": lambda w: {"public_id": w.proposed_change.public_id},
     "applied change": lambda w: {"public_id": w.applied_change.public_id},
     "excepted budget": lambda w: {"public_id": w.excepted_budget.public_id},
@@ -515,6 +520,9 @@ PAGES = [
     Expect("GET", "quotas/changes/", SEES),
     Expect("GET", "quotas/changes/<slug:public_id>/", SEES, FIELDS["change"]),
     Expect("GET", "quotas/past/", SEES),
+    Expect("GET", "quotas/export/", SEES),
+    Expect("GET", "quotas/import/", EDITS),
+    Expect("POST", "quotas/import/", EDITS, data=_tree_file),
     Expect("GET", "quotas/editor/", EDITS),
     Expect("POST", "quotas/editor/", EDITS, data=lambda w: {"edits": json.dumps({"edits": _change_json(w)["edits"], "seen": {}})}),
     Expect("POST", "quotas/changes/<slug:public_id>/step/", EDITS, FIELDS["change"], data=lambda w: {"step": "apply"}),
@@ -903,6 +911,8 @@ API = [
         tokens=ADMIN,
         case="that is applied",
     ),
+    Expect("GET", "api/v1/quota-file", SEES, tokens=ALL_SCOPES),
+    Expect("POST", "api/v1/quota-file", EDITS, data=_tree_file, tokens=ADMIN),
     Expect("GET", "api/v1/quota-tree", SEES, data=lambda w: {"at": "2026-01-01T00:00:00Z"}, tokens=ALL_SCOPES),
     Expect("GET", "api/v1/budgets", SEES, tokens=ALL_SCOPES),
     Expect("POST", "api/v1/budgets", EDITS, data=_budget_json, tokens=ADMIN),

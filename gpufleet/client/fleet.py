@@ -7,6 +7,7 @@ from typing import Any
 
 from gpufleet.client import DONE, NOT_THERE, USAGE, ClientError
 from gpufleet.client.commands import console_meant, ends_well, now_of, parser_of, print_json
+from gpufleet.client.quotas import QUOTA_ACTIONS
 from gpufleet.client.words import ago, gpus, is_terminal, plain, table
 
 REFRESH_SECONDS = 2.0
@@ -60,7 +61,9 @@ def _part(milli: int, of: int) -> str:
 
 @ends_well
 def quota(arguments: Sequence[str]) -> int:
-    """Show the quota tree: what each node is promised of each GPU type, and what it holds."""
+    """Show the quota tree: what each node is promised of each GPU type, and what it holds. Or change it: changes, change, set, export, import."""
+    if arguments and arguments[0] in QUOTA_ACTIONS:
+        return QUOTA_ACTIONS[arguments[0]](arguments[1:])
     parser = parser_of("quota", quota.__doc__)
     parser.add_argument("path", nargs="?", help="only this node and what lies below it")
     parser.add_argument("--paths", action="store_true", help="print paths alone, for scripts")

@@ -14,10 +14,20 @@ from gpufleet.core.taken import Taken
 from gpufleet.core.times import now
 from gpufleet.web import Access, Can, access_of
 from quotas.drafts import MOST_EDITS, OPS
+from quotas.exchange import FORMATS, rows_read, tree_written
 from quotas.lists import CHANGES
 from quotas.models import QuotaChange
-from quotas.selectors.changes import applied_lines, change_for, change_list, change_standing, steps_open, tree_visible_at
-from quotas.services.changes import STEPS, Wanted, change_draft, change_revise, change_step, edits_tried
+from quotas.selectors.changes import (
+    applied_lines,
+    change_for,
+    change_list,
+    change_standing,
+    edited_lines,
+    steps_open,
+    tree_visible,
+    tree_visible_at,
+)
+from quotas.services.changes import STEPS, Wanted, change_draft, change_revise, change_step, edits_tried, tree_imported
 from scheduler.api.lists import answered, listed, parameters_of
 from scheduler.selectors.windows import capacity_now
 from scheduler.services.forecasts.previews import Preview, tree_preview
@@ -155,6 +165,35 @@ class PastTreeOut(Schema):
     items: list[PastNodeOut]
 
 
+class TreeFileOut(Schema):
+    """The tree as a file: GPUs are in GPUs, and what is left out has its default."""
+
+    format: str
+    text: str
+
+
+class TreeFileQuery(Schema):
+    format: str = Field("yaml", description="yaml or csv.", json_schema_extra={"enum": list(FORMATS)})
+
+
+class TreeFileIn(Taken):
+    """A file as `GET /quota-file` writes it. A node without an id is found by its path; one with an id may have moved."""
+
+    format: str = Field("yaml", max_length=10, json_schema_extra={"enum": list(FORMATS)})
+    text: str = Field(max_length=8_000_000)
+    archive_missing: bool = Field(False, description="Archive nodes that the file does not name.")
+    reason: str = Field("", max_length=500)
+    dry_run: bool = Field(False, description="Only say what would change.")
+
+
+class TreeDiffOut(Schema):
+    """`change` is the draft that was made; null for a dry run."""
+
+    change: str | None
+    lines: list[QuotaChangeLineOut]
+    hidden_nodes: int
+
+
 class PastQuery(Schema):
     at: datetime = Field(description="The time.")
 
@@ -244,6 +283,28 @@ def quota_tree_then(request: HttpRequest, asked: Query[PastQuery]) -> HttpRespon
     tree, states = tree_visible_at(access, asked.at)
     rows = [{key: value for key, value in state.as_json().items() if key not in ("archived", "revision")} for state in states]
     return answered({"at": asked.at, "items": [{**row, "path": tree.paths[state.id]} for row, state in zip(rows, states, strict=True)]})
+
+
+@router.get("/quota-file", response=TreeFileOut, url_name="quota-file", summary="Export the tree")
+def quota_file(request: HttpRequest, asked: Query[TreeFileQuery]) -> HttpResponse:
+    access = access_of(request)
+    access.must_somewhere(Can.SEE)
+    if asked.format not in FORMATS:
+        raise ValidationError({"format": [f"Choose one of {', '.join(FORMATS)}."]})
+    return answered({"format": asked.format, "text": tree_written(*tree_visible(access), asked.format)})
+
+
+@router.post("/quota-file", response={200: TreeDiffOut}, url_name="quota-file", summary="Import the tree")
+def quota_file_import(request: HttpRequest, body: TreeFileIn) -> HttpResponse:
+    """Becomes a draft with the difference. All faults of the file are told at once, each with its place."""
+    access = access_of(request)
+    access.must_somewhere(Can.EDIT_QUOTA)
+    rows, faults = rows_read(body.text, body.format)
+    edits, edited = tree_imported(access=access, rows=rows, faults=faults, archive_missing=body.archive_missing, reason=body.reason)
+    wanted = Wanted([edit.as_json() for edit in edits], reason=body.reason)
+    made = None if body.dry_run else change_draft(access=access, wanted=wanted, now=now()).public_id
+    lines, hidden = edited_lines(access, edited)
+    return answered({"change": made, "lines": [asdict(line) for line in lines], "hidden_nodes": hidden})
 
 
 def _wanted(body: QuotaChangeIn) -> Wanted:

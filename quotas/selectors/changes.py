@@ -149,6 +149,19 @@ def _node_lines(key: str, old: NodeState | None, new: NodeState, old_path: str, 
             yield Line(path, key, name, was.get(name), now.get(name))
 
 
+def edited_lines(access: Access, edited: Edited) -> tuple[tuple[Line, ...], int]:
+    """What edits would change, and how many nodes of it the reader may not see."""
+    before, after = edited.before, edited.after
+    keys = edited.touched
+    return _lines(access, {key: before.get(key) for key in keys}, {key: after[key] for key in keys}, before.paths, after.paths)
+
+
+def tree_visible(access: Access) -> tuple[Tree, list[NodeState]]:
+    """The tree as it is, and its nodes that the reader may see, in order, archived ones left out."""
+    tree, _ = tree_now()
+    return tree, [state for state in tree.in_order() if not state.archived and access.can(Can.SEE, tree.paths[state.id])]
+
+
 def node_changes(access: Access, node: QuotaNode) -> QuerySet[QuotaChange]:
     """Changes that concerned a node, the newest first."""
     return change_list(access).filter(nodes=node).order_by("-changed_at", "-id")

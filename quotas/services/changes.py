@@ -17,6 +17,7 @@ from gpufleet.core.faults import Conflict, Stale
 from gpufleet.core.ids import public_id
 from gpufleet.core.live.feed import feed_publish
 from quotas.drafts import Edit, Edited, NodeState, Tree, difference_of, edits_read, over_capacity, state_of
+from quotas.exchange import Row, edits_of
 from quotas.models import ChangeState, QuotaChange, QuotaNode
 from quotas.permissions import Access, Can, access_for_user
 from quotas.rules import Faults, note, said
@@ -196,6 +197,24 @@ def change_step(
 def edits_tried(*, access: Access, wanted: Wanted) -> Edited:
     """What edits would make of the tree of now, after the same checks as for a draft. Nothing is written."""
     return _judged(access, wanted)[1]
+
+
+def tree_imported(*, access: Access, rows: Sequence[Row], faults: Faults, archive_missing: bool, reason: str) -> tuple[list[Edit], Edited]:
+    """The edits that make the tree what a file says. Raises with every fault of the file and of the tree that it describes, by its place there."""
+    tree, _ = tree_now()
+    seen = frozenset(key for key, path in tree.paths.items() if access.can(Can.SEE, path))
+    edits, places, wrong = edits_of(rows, tree, seen, archive_missing=archive_missing)
+    told: Faults = {**faults, **wrong}
+    edited = edits_judged(tree, edits)
+    for at, texts in (edited.faults | _reason_faults(edited, reason)).items():
+        steps = at.split(".", 2)
+        node = edits[int(steps[1])].node if steps[0] == "edits" else ""
+        told.setdefault(f"{places.get(node, tree.paths.get(node, node))}.{steps[-1]}" if node else at, []).extend(texts)
+    if told:
+        raise ValidationError(told)
+    if not edited.touched:
+        raise ValidationError({"text": ["The tree is as the file says: nothing changes."]})
+    return edits, edited
 
 
 def changes_turn(*, capacity: Callable[[], Mapping[str, int]], now: datetime) -> int:

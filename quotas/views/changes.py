@@ -7,18 +7,19 @@ from django.contrib import messages
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect, render
-from django.views.decorators.http import require_POST, require_safe
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from gpufleet.core.faults import Conflict
 from gpufleet.core.live.feed import feed_revision
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of, requires
-from quotas.forms import ApplyAtForm, PastForm, faults_of
+from quotas.exchange import FORMATS, rows_read, tree_written
+from quotas.forms import ApplyAtForm, ImportForm, PastForm, faults_of
 from quotas.lists import CHANGES
 from quotas.models import QuotaChange
 from quotas.presenters import changed_fields, past_rows
-from quotas.selectors.changes import applied_lines, change_for, change_list, change_standing, steps_open, tree_visible_at
-from quotas.services.changes import capacity_lines, change_step
+from quotas.selectors.changes import applied_lines, change_for, change_list, change_standing, steps_open, tree_visible, tree_visible_at
+from quotas.services.changes import Wanted, capacity_lines, change_draft, change_step, tree_imported
 from scheduler.selectors.windows import capacity_now
 from scheduler.services.forecasts.previews import tree_preview
 
@@ -96,6 +97,36 @@ def change_step_page(request: HttpRequest, public_id: str) -> HttpResponse:
 def _revision(request: HttpRequest, found: QuotaChange) -> int:
     text = request.POST.get("revision", "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else found.revision
+
+
+@require_safe
+@requires(Can.SEE)
+def tree_export(request: HttpRequest) -> HttpResponse:
+    form = request.GET.get("format", "yaml")
+    if form not in FORMATS:
+        form = "yaml"
+    answer = HttpResponse(tree_written(*tree_visible(access_of(request)), form), content_type=f"text/{form}; charset=utf-8")
+    answer["Content-Disposition"] = f'attachment; filename="quotas.{form}"'
+    return answer
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@requires(Can.EDIT_QUOTA)
+def tree_import(request: HttpRequest) -> HttpResponse:
+    access = access_of(request)
+    form = ImportForm(request.POST if request.method == "POST" else None, request.FILES or None)
+    faults: list[tuple[str, str]] = []
+    if form.is_bound and form.is_valid():
+        data = form.cleaned_data
+        try:
+            rows, wrong = rows_read(data["text"], data["format"])
+            options = {"archive_missing": data["archive_missing"], "reason": data["reason"]}
+            edits, _ = tree_imported(access=access, rows=rows, faults=wrong, **options)
+            wanted = Wanted([edit.as_json() for edit in edits], reason=data["reason"])
+            return redirect("quota-change", change_draft(access=access, wanted=wanted, now=now()).public_id)
+        except ValidationError as fault:
+            faults = [(at, text) for at, texts in faults_of(fault) for text in texts]
+    return render(request, "quotas/import.html", {"form": form, "faults": faults}, status=422 if form.is_bound else 200)
 
 
 @require_safe

@@ -1,0 +1,213 @@
+"""`gpufleet quota changes|change|set|export|import|apply|…`: changes of the quota tree, with their preview."""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Any
+
+from gpufleet.client import DONE
+from gpufleet.client.calls import Console
+from gpufleet.client.commands import Arguments, console_meant, parser_of, print_json
+from gpufleet.client.words import coloured, exact, gpus, plain, table
+
+STATES = ("draft", "proposed", "approved", "scheduled", "applied", "rejected", "withdrawn", "failed")
+
+
+def _changes(arguments: Sequence[str]) -> int:
+    parser = parser_of("quota changes", "List changes of the quota tree, the newest first.")
+    parser.add_argument("--state", choices=STATES, action="append", help="may be repeated")
+    parser.add_argument("--team", help="path of a node, with all below it")
+    parser.add_argument("-n", "--limit", type=int, default=50, help="at most so many (default: 50)")
+    asked = parser.parse_args(arguments)
+    rows = list(console_meant().pages("/quota-changes", asked.limit, state=asked.state, team=asked.team))
+    if asked.json:
+        return print_json({"items": rows})
+    lines = [
+        (row["id"], row["state"], plain(row["author"]), plain(row["approver"] or "–"), exact(row["changed_at"]), plain(row["title"])) for row in rows
+    ]
+    print("\n".join(table(("CHANGE", "STATE", "AUTHOR", "APPROVER", "UPDATED", "TITLE"), lines)))
+    return DONE
+
+
+def _change(arguments: Sequence[str]) -> int:
+    asked = _one("quota change", "Show a change, and what it would do if applied now.").parse_args(arguments)
+    console = console_meant()
+    found = console.get(f"/quota-changes/{asked.which}")
+    is_open = found["state"] in ("draft", "proposed", "approved", "scheduled", "failed") and not found["errors"]
+    preview = console.get(f"/quota-changes/{asked.which}/preview") if is_open else None
+    if asked.json:
+        return print_json(found | {"preview": preview})
+    print(f"{found['id']}  {plain(found['title'])}  {coloured(found['state'])}")
+    facts = {"Author": found["author"], "Reason": found["reason"], "Approver": found["approver"], "Fault": found["fault"], "Needs": found["approval"]}
+    print("".join(f"  {name:<9} {plain(str(value))}\n" for name, value in facts.items() if value), end="")
+    _lines(found["lines"])
+    for text in found["overtaken"]:
+        print(f"  Changed by others: {plain(text)}")
+    if preview is not None:
+        _preview(preview)
+    if found["steps"]:
+        print(f"  Next: {', '.join(found['steps'])}")
+    return DONE
+
+
+def _lines(lines: Sequence[Mapping[str, Any]]) -> None:
+    for line in lines:
+        if line["what"] and not line["field"]:
+            print(f"  {plain(line['path'])}: {line['what']}")
+        else:
+            print(f"  {plain(line['path'])}: {plain(line['field'].removesuffix('_milli'))} {_value(line, 'before')} → {_value(line, 'after')}")
+
+
+def _value(line: Mapping[str, Any], side: str) -> str:
+    value = line[side]
+    if line["field"].endswith("guaranteed_milli"):
+        return "unlimited" if value is None else gpus(value)
+    if line["field"].endswith("limit_milli"):
+        return "none" if value is None else gpus(value)
+    return plain(str(value)) if value not in (None, "") else "–"
+
+
+def _preview(found: Mapping[str, Any]) -> None:
+    for text in found["warnings"]:
+        print(f"  ! {plain(text)}")
+    rows = [
+        (one["job"], plain(one["name"]), plain(one["path"]), one["effect"], gpus(one["gpus_milli"]), plain(one["detail"])) for one in found["jobs"]
+    ]
+    if rows:
+        print("\n".join(table(("JOB", "NAME", "TEAM", "EFFECT", "GPUS", "WHY"), rows)))
+    else:
+        print("  No job starts, stops or changes its class.")
+    shares = [
+        (
+            plain(one["path"]),
+            plain(one["gpu_type"]),
+            *(" → ".join("unlimited" if milli is None else gpus(milli) for milli in one[key]) for key in SHARES),
+        )
+        for one in found["shares"]
+    ]
+    if shares:
+        print("\n".join(table(("NODE", "TYPE", "FAIR", "GUARANTEED", "BORROWED"), shares)))
+
+
+SHARES = ("fair_milli", "guaranteed_milli", "borrowed_milli")
+
+
+def _set(arguments: Sequence[str]) -> int:
+    parser = parser_of("quota set", "Draft a change of one node, or preview it.")
+    parser.add_argument("path", help="path of the node")
+    parser.add_argument("--type", dest="gpu_type", help="GPU type of --guaranteed and --limit")
+    parser.add_argument("--guaranteed", help="GPUs, or unlimited")
+    parser.add_argument("--limit", help="GPUs, or none")
+    parser.add_argument("--weight", type=int)
+    parser.add_argument("--priority", type=int)
+    parser.add_argument("--reason", default="", help="kept in the audit log")
+    parser.add_argument("--dry-run", action="store_true", help="only preview it")
+    asked = parser.parse_args(arguments)
+    wanted: dict[str, Any] = {name: getattr(asked, name) for name in ("weight", "priority") if getattr(asked, name) is not None}
+    share = {f"{name}_milli": _milli(parser, name, text) for name in ("guaranteed", "limit") if (text := getattr(asked, name)) is not None}
+    if share and not asked.gpu_type:
+        parser.error("--type is required with --guaranteed and --limit.")
+    wanted |= {"shares": {asked.gpu_type: share}} if share else {}
+    if not wanted:
+        parser.error("No changes given.")
+    console = console_meant()
+    edits = [{"op": "update", "node": _node(console, parser, asked.path), "set": wanted}]
+    if asked.dry_run:
+        found = console.post("/quota-changes/preview", {"edits": edits})
+        if asked.json:
+            return print_json(found)
+        _preview(found)
+        return DONE
+    return _told(console.post("/quota-changes", {"edits": edits, "reason": asked.reason}), as_json=asked.json)
+
+
+def _node(console: Console, parser: Arguments, path: str) -> str:
+    found = next((str(node["id"]) for node in console.get("/quotas") if node["path"] == path.strip("/")), None)
+    return found or parser.error(f"There is no quota {path} that you may see.")
+
+
+def _milli(parser: Arguments, name: str, text: str) -> int | None:
+    if text == {"guaranteed": "unlimited", "limit": "none"}[name]:
+        return None
+    try:
+        milli = Decimal(text) * 1000
+    except InvalidOperation:
+        milli = Decimal("NaN")
+    if not milli.is_finite() or milli != milli.to_integral_value():
+        parser.error(f"--{name} is a number of GPUs with at most three decimals.")
+    return int(milli)
+
+
+def _told(made: dict[str, Any], *, as_json: bool) -> int:
+    if as_json:
+        return print_json(made)
+    print(f"{made['id']}  {plain(made['title'])}  {coloured(made['state'])}")
+    return DONE
+
+
+def _step(step: str, text: str) -> Callable[[Sequence[str]], int]:
+    def take(arguments: Sequence[str]) -> int:
+        parser = _one(f"quota {step}", text)
+        parser.add_argument("--reason", default="", help="kept in the audit log")
+        if step == "schedule":
+            parser.add_argument("--at", required=True, metavar="TIME", help="when it takes effect")
+        asked = parser.parse_args(arguments)
+        body = {"step": step, "reason": asked.reason} | ({"apply_at": asked.at} if step == "schedule" else {})
+        return _told(console_meant().post(f"/quota-changes/{asked.which}/steps", body), as_json=asked.json)
+
+    return take
+
+
+def _one(name: str, text: str) -> Arguments:
+    parser = parser_of(name, text)
+    parser.add_argument("which", metavar="CHANGE", help="public id, such as qc-3")
+    return parser
+
+
+def _export(arguments: Sequence[str]) -> int:
+    parser = parser_of("quota export", "Print the quota tree as a file.")
+    parser.add_argument("--format", choices=("yaml", "csv"), default="yaml")
+    asked = parser.parse_args(arguments)
+    found = console_meant().get("/quota-file", format=asked.format)
+    if asked.json:
+        return print_json(found)
+    print(found["text"], end="")
+    return DONE
+
+
+def _import(arguments: Sequence[str]) -> int:
+    parser = parser_of("quota import", "Draft the change that makes the tree what a file says, and show the difference.")
+    parser.add_argument("file", help="YAML or CSV as export writes it; - is standard input")
+    parser.add_argument("--format", choices=("yaml", "csv"), help="default: by the file's name, else yaml")
+    parser.add_argument("--archive-missing", action="store_true", help="archive nodes that the file does not name")
+    parser.add_argument("--reason", default="", help="kept in the audit log")
+    parser.add_argument("--dry-run", action="store_true", help="only show the difference")
+    asked = parser.parse_args(arguments)
+    text = sys.stdin.read() if asked.file == "-" else Path(asked.file).read_text()
+    form = asked.format or ("csv" if asked.file.endswith(".csv") else "yaml")
+    body = {"format": form, "text": text, "archive_missing": asked.archive_missing, "reason": asked.reason, "dry_run": asked.dry_run}
+    found = console_meant().post("/quota-file", body)
+    if asked.json:
+        return print_json(found)
+    _lines(found["lines"])
+    print(f"Draft {found['change']}." if found["change"] else "Nothing was drafted.")
+    return DONE
+
+
+QUOTA_ACTIONS: dict[str, Callable[[Sequence[str]], int]] = {
+    "changes": _changes,
+    "change": _change,
+    "set": _set,
+    "export": _export,
+    "import": _import,
+    "propose": _step("propose", "Request approval of a change."),
+    "approve": _step("approve", "Approve a change that somebody else proposed."),
+    "reject": _step("reject", "Reject a change."),
+    "withdraw": _step("withdraw", "Withdraw a change."),
+    "schedule": _step("schedule", "Let a change take effect at a time."),
+    "apply": _step("apply", "Apply a change now."),
+    "rebase": _step("rebase", "Keep the edits of a change as of the present tree."),
+    "allow": _step("allow", "Let guarantees of a change exceed the healthy capacity; --reason says why."),
+    "revert": _step("revert", "Draft the change that undoes an applied one."),
+}
