@@ -30,7 +30,7 @@ def charged_seed(*, people: dict[str, list[str]], cluster: str, seed: int, now: 
     end = now.replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=1)
     centres = dict(QuotaNode.objects.values_list("path", "cost_centre"))
     shares = [
-        (share.node, share.gpu_type, share.guaranteed_milli // 1000)
+        (share.node, share.gpu_type, (share.guaranteed_milli or 0) // 1000)
         for share in QuotaShare.objects.filter(node__path__in=list(people), guaranteed_milli__gte=1000).select_related("node").order_by("id")
     ]
     days = (end - start).days

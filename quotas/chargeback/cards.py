@@ -78,7 +78,7 @@ def may_price(access: Access) -> bool:
 
 def prices_of(card: RateCard) -> tuple[Price, ...]:
     columns = ("gpu_type", "share_class", "tier", "pool", "list_micros", "contracted_micros", "discount_ppm")
-    return tuple(Price(*said, card=card.public_id) for said in card.lines.order_by(*columns[:4]).values_list(*columns))
+    return tuple(Price(*said, card.public_id) for said in card.lines.order_by(*columns[:4]).values_list(*columns))
 
 
 def types_needed() -> list[str]:
@@ -252,8 +252,8 @@ def _prices(lines: Sequence[Mapping[str, Any]], faults: Faults) -> list[Price]:
             continue
         listed = line["list_micros"]
         agreed = listed if line.get("contracted_micros") is None else line["contracted_micros"]
-        said = [str(line.get(name) or "") for name in ("gpu_type", "share_class", "tier", "pool")]
-        price = Price(*said, listed, agreed, line.get("discount_ppm") or 0)
+        gpu_type, share_class, tier, pool = (str(line.get(name) or "") for name in ("gpu_type", "share_class", "tier", "pool"))
+        price = Price(gpu_type, share_class, tier, pool, listed, agreed, line.get("discount_ppm") or 0)
         if price.key in found:
             note(faults, "lines", f"Price {number}: overlaps another one for {' '.join(filter(None, price.key))}.")
         found[price.key] = price
@@ -350,7 +350,7 @@ def lines_read(text: str) -> list[dict[str, Any]]:
     if missing:
         raise ValidationError({"lines": [f"The first line names the columns: {', '.join(COLUMNS)}. Missing: {', '.join(missing)}."]})
     faults: Faults = {}
-    found = []
+    found: list[dict[str, Any]] = []
     for row in rows:
         if len(found) > MOST_LINES or not any(row.values()):
             continue

@@ -159,7 +159,7 @@ def focus_row(line: ChargeLine, books: Books) -> dict[str, str | None]:
     quantity = half_even(line.milli_millis * PICO, HOUR)
     priced = line.list_micros is not None
     correction = line.corrects is not None
-    costs = {}
+    costs: dict[str, str | None] = {}
     for name, micros, amount in (("List", line.list_micros, line.list_nanos), ("Contracted", line.contracted_micros, line.contracted_nanos)):
         exact = nanos(amount) if micros is None or correction else plain(quantity * micros, 10**18)
         costs |= {f"{name}UnitPrice": None if micros is None else plain(micros, 10**6), f"{name}Cost": exact}

@@ -135,7 +135,7 @@ def report(access: Access, first: date, *, by: str = "team", rule: str = "apart"
 
 def _row(key: str, facts: Mapping[str, int], before: int, idle: int, budget: int | None) -> Row:
     columns = ("milli_millis", "borrowed", "list_nanos", "contracted_nanos", "effective_nanos", "unpriced")
-    return Row(key, *(facts.get(name, 0) for name in columns), before_nanos=before, idle_nanos=idle, budget_percent=budget)
+    return Row(key, before_nanos=before, idle_nanos=idle, budget_percent=budget, **{name: facts.get(name, 0) for name in columns})
 
 
 def _rows(lines: QuerySet[ChargeLine], by: str) -> dict[str, dict[str, int]]:
@@ -197,7 +197,7 @@ def _idle_parts(rows: Mapping[str, Mapping[str, int]], by: str, rule: str, amoun
     for path, milli in QuotaShare.objects.filter(guaranteed_milli__gt=0, node__archived_at__isnull=True).values_list(
         "node__path", "guaranteed_milli"
     ):
-        if place(path) == path:  # what lies below is part of it
+        if milli and place(path) == path:  # what lies below is part of it
             weights[path] += milli
     return shared(amount, weights)
 

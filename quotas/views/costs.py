@@ -129,7 +129,7 @@ def streamed(request: HttpRequest, found: File) -> StreamingHttpResponse:
 
     async def later() -> AsyncIterator[bytes]:
         yield first
-        while piece := await sync_to_async(next)(found.pieces, b""):
+        while piece := await sync_to_async(lambda: next(found.pieces, b""))():
             yield piece
 
     body = later() if isinstance(request, ASGIRequest) else pieces()
