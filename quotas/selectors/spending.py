@@ -66,3 +66,24 @@ def attempts_spent(attempts: Collection[int], *, rates: PriceBook | None, now: d
     cost = cost_micros(gpu_milli=money, millis=1, micros_per_gpu_hour=1) if priced else None
     hour = cost_micros(gpu_milli=sum(hourly), millis=3_600_000, micros_per_gpu_hour=1) if hourly else None
     return Spent(total, cost, tuple(sorted(bare)), found[0][-1] if found else None, dict(holds), hour)
+
+
+def attempts_cost(attempts: Collection[int], *, rates: PriceBook, now: datetime) -> dict[int, int]:
+    """Micro-units that each of these attempts has cost until now, as far as its hours have rates. One query."""
+    rows = (
+        LedgerEntry.objects.filter(attempt__among=list(attempts), gpu_milli__gt=0)
+        .order_by()
+        .values_list("attempt", "gpu_type", "share_class", "preemptible", "tier", "pool", "since", "until")
+        .annotate(Sum("gpu_milli"))
+    )
+    money: Counter[int] = Counter()
+    priced: set[int] = set()
+    for attempt, gpu_type, share_class, preemptible, tier, pool, since, until, milli in rows:
+        start, end = millis(since), millis(until or now)
+        if end <= start:
+            continue
+        covered, charged = rates.charged(Kind(gpu_type, share_class, preemptible == "yes", tier, pool), start, end)
+        money[attempt] += milli * charged
+        if covered:
+            priced.add(attempt)
+    return {attempt: cost_micros(gpu_milli=money[attempt], millis=1, micros_per_gpu_hour=1) for attempt in priced}

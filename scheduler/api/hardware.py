@@ -6,6 +6,7 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse
 from ninja import Query, Router
 
+from dashboards.gpu_list import GPUS
 from gpufleet.core.etags import IF_MATCH, revision_wanted, stamped
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of
@@ -28,7 +29,7 @@ from scheduler.api.hardware_schemas import (
 )
 from scheduler.api.lists import answered, listed, moments, parameters_of
 from scheduler.engine.mig import BOARDS, Instance
-from scheduler.hardware.lists import CLUSTERS, GPUS, NODES
+from scheduler.hardware.lists import CLUSTERS, NODES
 from scheduler.models import Cluster, Gpu, Node, SplitState
 from scheduler.selectors.clusters import Branch, cluster_for, cluster_tree, clusters_listed
 from scheduler.selectors.gpus import GpuRow, gpu_for, gpu_history, gpu_rows, gpu_split, gpus_listed

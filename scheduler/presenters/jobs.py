@@ -40,17 +40,24 @@ class JobLine:
     line: Line
     nodes: tuple[tuple[str, str], ...]
     more_nodes: int
+    attempt: Attempt | None = None
 
     @property
     def state(self) -> str:
         return str(self.job.state)
+
+    def run_seconds(self, now: datetime) -> int | None:
+        """How long its last run has taken, or took."""
+        if self.attempt is None:
+            return None
+        return round(((self.attempt.ended_at or now) - self.attempt.started_at).total_seconds())
 
 
 def job_lines(rows: Sequence[JobRow], now: datetime, *, every_node: bool = False) -> list[JobLine]:
     found = []
     for row in rows:
         shown = len(row.nodes) if every_node else NODES_SHOWN
-        found.append(JobLine(row.job, line_of(row, now), row.nodes[:shown], max(0, len(row.nodes) - shown)))
+        found.append(JobLine(row.job, line_of(row, now), row.nodes[:shown], max(0, len(row.nodes) - shown), row.attempt))
     return found
 
 

@@ -11,6 +11,7 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from dashboards.activity import gpu_activity
+from dashboards.gpu_list import GPUS, conditions, gpus_now
 from dashboards.weak import DRIVER_UTILIZATION, nodes_signal
 from gpufleet.core.faults import Conflict
 from gpufleet.core.live.feed import feed_revision
@@ -19,10 +20,9 @@ from gpufleet.web import Can, access_of, requires
 from scheduler.engine.mig import BOARDS, Board, maximal_layouts
 from scheduler.forms import GeometryForm, HealthForm
 from scheduler.hardware.lifecycle import steps_from
-from scheduler.hardware.lists import GPUS
 from scheduler.models import Gpu, GpuMode, GpuType, Health, SplitState
 from scheduler.presenters.hardware import additions, drawing_of, drawing_of_layout, history_lines, split_status, stranded_text
-from scheduler.selectors.gpus import gpu_for, gpu_history, gpu_rows, gpu_split, gpus_listed
+from scheduler.selectors.gpus import gpu_for, gpu_history, gpu_split, gpus_listed
 from scheduler.selectors.holders import gpu_holders, gpu_past_holders, holding_jobs
 from scheduler.services.hardware.geometry import (
     SplitPlan,
@@ -41,8 +41,19 @@ from scheduler.views.nodes import form_values, messages_by_field
 @requires(Can.SEE)
 def gpu_list(request: HttpRequest) -> HttpResponseBase:
     access = access_of(request)
-    context = {"heading": "GPUs", "version": feed_revision(), "can_add": access.can_everywhere(Can.OPERATE)}
-    return GPUS.respond(request, gpus_listed(access), "scheduler/hardware_list.html", context, presented=partial(gpu_rows, access))
+    context = {
+        "heading": "GPUs",
+        "version": feed_revision(),
+        "can_add": access.can_everywhere(Can.OPERATE),
+        "tabs": conditions,
+        "shown": _asked(request),
+    }
+    return GPUS.respond(request, gpus_listed(access), "scheduler/hardware_list.html", context, presented=partial(gpus_now, access))
+
+
+def _asked(request: HttpRequest) -> str:
+    """The filters of the address as the tabs spell them."""
+    return "&".join(f"{key}={value}" for key, values in request.GET.lists() for value in values if value)
 
 
 @require_safe

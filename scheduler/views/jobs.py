@@ -12,13 +12,14 @@ from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
+from dashboards.job_list import JOBS, jobs_now
 from dashboards.job_usage import job_usage
 from dashboards.weak import DRIVER_UTILIZATION, nodes_signal
 from gpufleet.core.faults import Conflict
 from gpufleet.core.live.feed import feed_revision
 from gpufleet.core.times import now
 from gpufleet.web import Access, Can, access_of, requires
-from scheduler.jobs.lists import JOBS, PHASE_CHOICES
+from scheduler.jobs.lists import PHASE_CHOICES
 from scheduler.jobs.speeds import seconds_at, slowest_on
 from scheduler.jobs.view_queries import query_spelt
 from scheduler.models import ENDED, HOLDING, Job, JobState, Node
@@ -26,9 +27,7 @@ from scheduler.presenters.blocking import blockers_now
 from scheduler.presenters.bulk import CHOICES
 from scheduler.presenters.evictions import evictions_said, evictions_told
 from scheduler.presenters.jobs import (
-    JobLine,
     event_lines,
-    job_lines,
     life_of,
     line_of,
     promised,
@@ -75,10 +74,6 @@ from scheduler.services.jobs.steering import job_cancel, job_hold_back, job_rele
 from scheduler.views.nodes import messages_by_field
 
 
-def job_lines_now(access: Access, jobs: list[Job]) -> list[JobLine]:
-    return job_lines(job_rows(access, jobs), now())
-
-
 @require_safe
 @requires(Can.SEE)
 def job_list(request: HttpRequest) -> HttpResponseBase:
@@ -96,7 +91,7 @@ def job_list(request: HttpRequest) -> HttpResponseBase:
         "bulk_actions": CHOICES,
     }
     chooses = access.can_somewhere(Can.SUBMIT) or access.can_somewhere(Can.MANAGE_JOBS)
-    return JOBS.respond(request, jobs_listed(access), "scheduler/job_list.html", context, presented=partial(job_lines_now, access), chooses=chooses)
+    return JOBS.respond(request, jobs_listed(access), "scheduler/job_list.html", context, presented=partial(jobs_now, access), chooses=chooses)
 
 
 @require_safe

@@ -108,9 +108,9 @@ def test_on_a_phone_the_reason_stands_in_sight(visit, jobs):
     assert box is not None
     assert box["x"] >= 0
     assert box["x"] + box["width"] <= 390
-    expect(row.get_by_role("cell")).to_have_count(8)
+    expect(row.get_by_role("cell")).to_have_count(9)
     heads = table.get_by_role("columnheader")
-    expect(heads).to_have_count(9)
+    expect(heads).to_have_count(10)
     assert heads.evaluate_all("heads => heads.map(head => head.getBoundingClientRect().right).filter(right => right > 390)") == []
 
 

@@ -1,0 +1,94 @@
+"""The list of GPUs as people see it: the inventory's own, with what telemetry says of each now."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from django.db.models import Q
+
+from dashboards.readings import HOT_C, NOT_READ, Reading, gpus_hot, gpus_throttling, readings_now
+from gpufleet.core.tables import Choice, Column
+from gpufleet.core.times import now
+from quotas.permissions import Access
+from scheduler.hardware.lists import GPUS as INVENTORY
+from scheduler.models import Gpu, Health
+from scheduler.selectors.gpus import GpuRow, gpu_rows
+
+
+@dataclass(frozen=True, slots=True)
+class GpuNow:
+    """A GPU of the list with its newest readings."""
+
+    row: GpuRow
+    reading: Reading
+    throttles: bool
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.row, name)
+
+    @property
+    def is_hot(self) -> bool:
+        return self.reading.celsius is not None and self.reading.celsius >= HOT_C
+
+
+def gpus_now(access: Access, gpus: Sequence[Gpu]) -> list[GpuNow]:
+    """Three queries, however many GPUs."""
+    moment = now()
+    readings, throttling = readings_now(now=moment), gpus_throttling(now=moment)
+    return [GpuNow(row, readings.get(row.gpu.pk, NOT_READ), row.gpu.pk in throttling) for row in gpu_rows(access, gpus)]
+
+
+def in_condition(chosen: Sequence[str]) -> Q:
+    """GPUs that throttle or are hot now."""
+    moment = now()
+    known = {"throttling": gpus_throttling, "hot": gpus_hot}
+    return Q(pk__in=sorted({key for name in chosen for key in known[name](now=moment)}))
+
+
+def conditions() -> list[dict[str, Any]]:
+    """The tabs of the list: what a person on call looks for first."""
+    throttling = len(gpus_throttling(now=now()))
+    sick = Gpu.objects.filter(removed_at__isnull=True, node__removed_at__isnull=True).exclude(health=Health.HEALTHY).count()
+    away = "&".join(f"health={health}" for health in Health.values if health != Health.HEALTHY)
+    return [
+        {"label": "All", "query": "", "count": None},
+        {"label": "Throttling", "query": "condition=throttling", "count": throttling},
+        {"label": "Not healthy", "query": away, "count": sick},
+    ]
+
+
+_NONE = """<span class="nothing" title="No reading">–</span>"""
+_UTILIZATION = f"{{% if row.reading.sm is None %}}{_NONE}{{% else %}}{{{{ row.reading.sm }}}}%{{% endif %}}"
+_MEMORY = f"{{% if row.reading.memory is None %}}{_NONE}{{% else %}}{{{{ row.reading.memory }}}}%{{% endif %}}"
+_HEAT = (
+    f"{{% if row.reading.celsius is None %}}{_NONE}{{% elif row.is_hot %}}<strong>{{{{ row.reading.celsius }}}} °C</strong>"
+    "{% else %}{{ row.reading.celsius }} °C{% endif %}"
+)
+_HEALTH = """{% status row.gpu.health %}{% if row.throttles %} <span class="badge tone-warn" title="Clocks held down">Throttling</span>{% endif %}"""
+_READ = (
+    Column("sm", "Utilization", "reading.sm", numeric=True, cell=_UTILIZATION, hint="SM activity, newest reading"),
+    Column("memory_used", "Memory used", "reading.memory", numeric=True, cell=_MEMORY),
+    Column("celsius", "Temperature", "reading.celsius", numeric=True, cell=_HEAT),
+    Column("throttles", "Throttling", "throttles", on_page=False),
+)
+_CHANGED = {"health": {"cell": _HEALTH}, "since": {"optional": True}, "cluster": {"optional": True}, "memory": {"optional": True}}
+
+
+def _columns() -> tuple[Column, ...]:
+    columns: list[Column] = []
+    for column in INVENTORY.columns:
+        columns.append(replace(column, **_CHANGED.get(column.key, {})))
+        if column.key == "health":
+            columns += _READ
+    return tuple(columns)
+
+
+GPUS = replace(
+    INVENTORY,
+    columns=_columns(),
+    filters=(
+        *INVENTORY.filters,
+        Choice("condition", "Condition", (("throttling", "Throttling"), ("hot", f"{HOT_C} °C or more")), apply=in_condition),
+    ),
+    example="condition:throttling gpu:h100 use:free",
+)

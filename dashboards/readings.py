@@ -1,0 +1,77 @@
+"""What telemetry says now of single GPUs, for lists: utilization, memory, temperature, and which of them throttle."""
+
+import zlib
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+import numpy as np
+
+from dashboards.health.models import HealthFrame
+from dashboards.health.state import STORED, UNREAD
+from dashboards.models import NO_READING, TelemetryFrame
+from dashboards.selectors import FRESH
+from scheduler.models import Placement
+
+THERMAL, BRAKE = STORED.index("thermal"), STORED.index("power_brake")
+HOT_C = 85
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The newest readings of a GPU: percent, percent, degrees; None: not read."""
+
+    sm: int | None
+    memory: int | None
+    celsius: int | None
+
+
+NOT_READ = Reading(None, None, None)
+
+
+def readings_now(*, now: datetime) -> dict[int, Reading]:
+    """By the keys of the GPUs. One query."""
+    found: dict[int, Reading] = {}
+    for at, ids, *columns in TelemetryFrame.objects.values_list("at", "gpu_ids", "sm_active", "memory_used", "temperature_c"):
+        if now - at > FRESH:
+            continue
+        keys = np.frombuffer(bytes(ids), dtype="<u4").tolist()
+        told = [_bytes(column, len(keys)) for column in columns]
+        found |= {key: Reading(*(None if value == NO_READING else value for value in row)) for key, *row in zip(keys, *told, strict=True)}
+    return found
+
+
+def _bytes(column: Iterable[int], count: int) -> list[int]:
+    read = list(bytes(column))
+    return read if len(read) == count else [NO_READING] * count
+
+
+def gpus_throttling(*, now: datetime) -> set[int]:
+    """The keys of the GPUs whose clocks are held down at this moment, by heat or by the power brake. One query."""
+    found: set[int] = set()
+    for at, devices, last in HealthFrame.objects.values_list("at", "devices", "last"):
+        if now - at > FRESH:
+            continue
+        keys = np.frombuffer(zlib.decompress(bytes(devices)), np.uint64)
+        state = np.frombuffer(zlib.decompress(bytes(last)), np.uint32).reshape(len(STORED), len(keys))
+        held = np.any((state[[THERMAL, BRAKE]] != UNREAD) & (state[[THERMAL, BRAKE]] > 0), axis=0)
+        found.update(int(key) // 2 for key in keys[held & (keys % 2 == 0)].tolist())
+    return found
+
+
+def gpus_hot(*, now: datetime) -> set[int]:
+    return {key for key, reading in readings_now(now=now).items() if reading.celsius is not None and reading.celsius >= HOT_C}
+
+
+def jobs_utilization(jobs: Collection[int], *, now: datetime) -> Mapping[int, int]:
+    """Percent by job: the mean over the whole GPUs that it holds and that were read. Two queries; none where no job is asked for."""
+    if not jobs:
+        return {}
+    seats = Placement.objects.filter(job__in=jobs, until__isnull=True, gpu__isnull=False, gpu_milli__gte=1000).values_list("job_id", "gpu_id")
+    readings = readings_now(now=now)
+    read: dict[int, list[int]] = {}
+    for job, gpu in seats:
+        reading = readings.get(gpu, NOT_READ)
+        if reading.sm is not None:
+            read.setdefault(job, []).append(min(100, reading.sm))
+    return {job: round(sum(values) / len(values)) for job, values in read.items()}
