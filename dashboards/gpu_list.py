@@ -71,7 +71,12 @@ _READ = (
     Column("celsius", "Temperature", "reading.celsius", numeric=True, cell=_HEAT),
     Column("throttles", "Throttling", "throttles", on_page=False),
 )
-_CHANGED = {"health": {"cell": _HEALTH}, "since": {"optional": True}, "cluster": {"optional": True}, "memory": {"optional": True}}
+_CHANGED: dict[str, dict[str, Any]] = {
+    "health": {"cell": _HEALTH},
+    "since": {"optional": True},
+    "cluster": {"optional": True},
+    "memory": {"optional": True},
+}
 
 
 def _columns() -> tuple[Column, ...]:

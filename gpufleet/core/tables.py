@@ -223,9 +223,10 @@ class Table:
 
     def _told(self, parameters: QueryDict, faults: dict[str, list[str]]) -> QueryDict:
         """The parameters with each `key:value` of the search moved to its filter."""
-        if ":" not in parameters.get("q", ""):
+        written = parameters.get("q", "")
+        if ":" not in written:
             return parameters
-        told = tokens_read(parameters["q"], self.filters)
+        told = tokens_read(written, self.filters)
         if told.empty:
             faults["q"] = [f"{name}: needs a value, such as {name}:{example}." for name, example in told.empty]
         parameters = parameters.copy()
