@@ -193,7 +193,7 @@ def test_while_the_fleet_is_read_one_is_asked_to_come_again(busy, monkeypatch):
     assert (answer.status_code, answer["Retry-After"], answer.json()["retry_after_s"]) == (202, "1", 1)
     page = busy.client("viewer").get("/jobs/queue/")
     assert page["Refresh"] == "1"
-    assert "being worked out" in page.content.decode()
+    assert "Computing the order" in page.content.decode()
     assert len(readings) == 1
 
     fitting.GROUNDS._make_and_tell(readings[0])
