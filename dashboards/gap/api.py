@@ -5,7 +5,7 @@ from typing import Literal
 
 from django.http import HttpRequest
 from ninja import Query, Router, Schema
-from pydantic import Field
+from pydantic import Field, JsonValue
 
 from dashboards.gap.causes import Cause
 from dashboards.gap.figures import Row, gap_by, gap_report
@@ -15,7 +15,7 @@ from gpufleet.core.times import now
 from gpufleet.web import Can, access_of
 
 router = Router(tags=["Fleet"])
-NAMES = [cause.value for cause in Cause]
+NAMES: list[JsonValue] = [cause.value for cause in Cause]
 
 
 class GapCauseOut(Schema):

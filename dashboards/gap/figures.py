@@ -93,7 +93,7 @@ def gap_report(access: Access, *, now: datetime, gpu_type: str = "") -> Report |
     costs = [_cost({part: amount for part, amount in parts.items() if part.cause == cause}, rates) for cause in Cause]
     hours, months = _in_units(costs, CENT), _in_units([None if cost is None else cost * HOURS_A_MONTH for cost in costs], UNIT)
     causes = [
-        Row(cause, milli[number], tenths[number], hours[number], months[number], *(None if week is None else week[cause] for week in weeks))
+        Row(cause, milli[number], tenths[number], hours[number], months[number], *(None if week is None else week[cause] for week in weeks))  # type: ignore[arg-type]
         for number, cause in enumerate(Cause)
     ]
     unpriced = sorted({part.gpu_type for part in parts} - set(rates)) if rates is not None else []

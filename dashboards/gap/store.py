@@ -95,7 +95,7 @@ def spans_sum(*, now: datetime) -> int:
 Whole = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 
-def _added(rows: Iterable[tuple[datetime, int, bytes, bytes]]) -> tuple[Whole, Whole, int]:
+def _added(rows: Iterable[tuple[datetime, int, bytes | memoryview, bytes | memoryview]]) -> tuple[Whole, Whole, int]:
     """Keys, sums and snapshots of all these rows together."""
     found = [(minutes, ids_read(ids).astype(np.int64), sums_read(sums, 1)[0]) for _, minutes, ids, sums in rows]
     if not found:

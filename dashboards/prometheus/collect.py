@@ -4,7 +4,7 @@ A server that fails, is slow or answers with nothing gives no reading. Its GPUs 
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -97,12 +97,11 @@ def gpus_known() -> dict[str, Known]:
     return {uuid: Known(key, cluster, node) for uuid, key, cluster, node in rows.values_list("uuid", "pk", "node__cluster_id", "node_id")}
 
 
-def answer_of(server: PrometheusServer, known: Sequence[str] | object, rules: Rules, now: datetime) -> Answer:
+def answer_of(server: PrometheusServer, known: Container[str], rules: Rules, now: datetime) -> Answer:
     """Ask one server; what goes wrong is in the answer. It reads no table, as it runs in a thread of its own."""
     begun, answer = monotonic(), Answer(server)
-    is_known: Callable[[str], bool] = known.__contains__  # type: ignore[attr-defined]
     try:
-        answer.look = look(Server(server.url, rules).ask, known=is_known, now=now.timestamp())
+        answer.look = look(Server(server.url, rules).ask, known=lambda uuid: uuid in known, now=now.timestamp())
     except PrometheusFault as fault:
         answer.fault = str(fault)
     else:

@@ -128,7 +128,7 @@ def _add_to_minute(cluster_id: int, at: datetime, columns: Columns) -> None:
 
 def sums_of_frame(columns: Columns) -> Sums:
     """One frame as the sums of a period."""
-    read = {
+    read: dict[str, tuple[NDArray[np.uint8] | NDArray[np.uint16], int]] = {
         "sm": (columns.sm_active, NO_READING),
         "memory": (columns.memory_used, NO_READING),
         "tensor": (columns.tensor_active, NO_READING),

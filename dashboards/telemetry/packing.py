@@ -15,7 +15,7 @@ def ids_packed(ids: Ids) -> bytes:
     return zlib.compress(np.diff(ids.astype(np.uint32), prepend=np.uint32(0)).astype("<u4").tobytes(), 1)
 
 
-def ids_read(packed: bytes) -> Ids:
+def ids_read(packed: bytes | memoryview) -> Ids:
     """The array is shared and can't be written to: one minute after another has the same keys."""
     return _ids_read(bytes(packed))
 
@@ -32,6 +32,6 @@ def sums_packed(*columns: Whole) -> bytes:
     return zlib.compress(np.concatenate(columns).astype("<u8").tobytes(), 1)
 
 
-def sums_read(packed: bytes, columns: int) -> Whole:
+def sums_read(packed: bytes | memoryview, columns: int) -> Whole:
     """The columns as rows of a matrix."""
     return np.frombuffer(zlib.decompress(bytes(packed)), "<u8").astype(np.int64).reshape(columns, -1)

@@ -170,8 +170,8 @@ def _measured(cluster: int, measure: str, begin: datetime, until: datetime, span
             if len(seen):
                 yield at, float((total[seen] / read[seen]).mean())
         return
-    names = ("at", "gpu_ids", measure)
-    for at, ids, packed in GpuRollup.objects.filter(cluster_id=cluster, span=span, at__gte=begin, at__lt=until).values_list(*names):
+    rows = GpuRollup.objects.filter(cluster_id=cluster, span=span, at__gte=begin, at__lt=until)
+    for at, ids, packed in rows.values_list("at", "gpu_ids", measure):
         column = np.frombuffer(packed, "<u2")
         place = _places(ids_read(ids), wanted, len(column))
         seen = place[column[place] != UNREAD] if len(place) else place

@@ -78,7 +78,8 @@ def may_price(access: Access) -> bool:
 
 def prices_of(card: RateCard) -> tuple[Price, ...]:
     columns = ("gpu_type", "share_class", "tier", "pool", "list_micros", "contracted_micros", "discount_ppm")
-    return tuple(Price(*said, card.public_id) for said in card.lines.order_by(*columns[:4]).values_list(*columns))
+    rows = card.lines.order_by(*columns[:4]).values_list(*columns)
+    return tuple(Price(*said, card.public_id) for said in rows)  # type: ignore[call-arg]
 
 
 def types_needed() -> list[str]:
@@ -90,7 +91,7 @@ def types_needed() -> list[str]:
 
 def card_check(card: RateCard) -> Check:
     """What activating this card would leave: it is told before."""
-    others = list(RateCard.objects.filter(state=CardState.ACTIVE).exclude(pk=card.replaces_id).exclude(pk=card.pk).order_by("valid_from"))
+    others = list(RateCard.objects.filter(state=CardState.ACTIVE).exclude(pk=card.replaces_id or 0).exclude(pk=card.pk).order_by("valid_from"))
     problems: list[Problem] = []
     ends = next((other for other in reversed(others) if other.valid_to is None and other.valid_from < card.valid_from), None)
     for other in others:
@@ -191,7 +192,7 @@ def card_activate(*, access: Access, card: RateCard, reason: str = "", revision:
             RateCard.objects.filter(pk=check.ends.pk).update(valid_to=found.valid_from, revision=check.ends.revision + 1)
             _record(access.actor, "rate_card.end", check.ends, {"valid_to": None}, {"valid_to": found.valid_from.isoformat()})
         if found.replaces is not None:
-            RateCard.objects.filter(pk=found.replaces_id).update(state=CardState.REPLACED, revision=found.replaces.revision + 1)
+            RateCard.objects.filter(pk=found.replaces.pk).update(state=CardState.REPLACED, revision=found.replaces.revision + 1)
         found.state, found.approved_name, found.approved_at = CardState.ACTIVE, access.actor.name, now
         found.revision += 1
         found.save(update_fields=["state", "approved_name", "approved_at", "revision"])

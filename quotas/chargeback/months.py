@@ -233,7 +233,7 @@ def _correct_older(month: ChargeMonth, now: datetime) -> None:
     for closed in older:
         span = Span(closed.first)
         assert closed.closed_at is not None
-        if any(since < span.end and (until is None or until > span.start) and at > closed.closed_at for since, until, at in fresh):
+        if any(since < span.end and (until is None or until > span.start) and at is not None and at > closed.closed_at for since, until, at in fresh):
             corrections_write(month=month, closed=closed)
     if fresh:
         month.corrected_to = max(at for _, _, at in fresh if at is not None)

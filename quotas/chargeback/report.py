@@ -124,7 +124,7 @@ def report(access: Access, first: date, *, by: str = "team", rule: str = "apart"
         for key in {**rows, **before, **parts}
     ]
     made.sort(key=(lambda row: row.key) if by == "day" else (lambda row: (-row.effective_nanos, row.key)))
-    sums = defaultdict(int)
+    sums: defaultdict[str, int] = defaultdict(int)
     for facts in rows.values():
         for name, amount in facts.items():
             sums[name] += amount

@@ -15,7 +15,7 @@ def price_book() -> PriceBook:
     """All active cards, in one query."""
     prices: dict[tuple[datetime, datetime | None, str], list[Price]] = defaultdict(list)
     for since, until, card, *said in RateLine.objects.filter(card__state=CardState.ACTIVE).order_by("id").values_list(*_CARD, *_PRICE):
-        prices[since, until, card].append(Price(*said, card=card))
+        prices[since, until, card].append(Price(*said, card))  # type: ignore[call-arg]
     return PriceBook(
         Card(millis(since), FOREVER if until is None else millis(until), card, tuple(lines)) for (since, until, card), lines in prices.items()
     )
