@@ -50,7 +50,6 @@ ODDITIES = {
     "stale": "Readings older than 60 s",
     "wrong_profile": "MIG instances with an unknown profile",
     "missing": "GPUs without a field that others have",
-    "counter_reset": "Counters that fell: a driver or an exporter started anew",
 }
 _PROFILE = re.compile(r"(\d)g\.\d+gb", re.ASCII)
 SEVENTHS = 7

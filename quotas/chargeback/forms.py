@@ -26,6 +26,13 @@ class CardForm(forms.Form):
         widget=forms.DateTimeInput(attrs={"type": "datetime-local"}, format=CLOCK),
     )
     note = forms.CharField(max_length=280, required=False, help_text="Where the prices come from.")
+    file = forms.CharField(
+        max_length=200_000,
+        required=False,
+        label="Prices as CSV",
+        help_text="The CSV of a card, edited. It replaces the rows below.",
+        widget=forms.Textarea(attrs={"rows": 3, "spellcheck": "false"}),
+    )
     revision = forms.IntegerField(widget=forms.HiddenInput, required=False)
 
     def __init__(self, data: Any = None, *, fixed: bool = False, **options: Any) -> None:
@@ -35,7 +42,7 @@ class CardForm(forms.Form):
             del self.fields["valid_from"], self.fields["valid_to"]
 
     def given(self) -> dict[str, Any]:
-        data = {name: value for name, value in self.cleaned_data.items() if name != "revision"}
+        data = {name: value for name, value in self.cleaned_data.items() if name not in ("revision", "file")}
         return data | {name: data[name].replace(tzinfo=UTC) for name in ("valid_from", "valid_to") if data.get(name) is not None}
 
 

@@ -22,6 +22,7 @@ from quotas.chargeback.cards import (
     card_draft,
     card_for,
     cards_listed,
+    lines_read,
     may_price,
     prices_of,
     types_needed,
@@ -114,7 +115,9 @@ def _form(
         status = 422
         if form.is_valid() and forms.is_valid():
             try:
-                made = save(form.given() | {"lines": [line for one in forms if (line := one.line()) is not None]})
+                text = form.cleaned_data["file"]
+                prices = lines_read(text) if text else [line for one in forms if (line := one.line()) is not None]
+                made = save(form.given() | {"lines": prices})
             except ValidationError as fault:
                 show_faults(form, fault)
             except Conflict as fault:

@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import pytest
 from django.core.exceptions import PermissionDenied, ValidationError
+from django.urls import reverse
 
 from gpufleet.core.faults import Conflict
 from gpufleet.core.times import millis
@@ -132,6 +133,18 @@ def test_a_card_is_read_again_from_its_own_file(draft) -> None:
     again = draft(*lines_read(card_csv(card)), at=NOON + DAY)
     said = [(*price.key, price.list_micros, price.contracted_micros, price.discount_ppm) for price in prices_of(again)]
     assert said == [(*price.key, price.list_micros, price.contracted_micros, price.discount_ppm) for price in prices_of(card)]
+
+
+def test_an_edited_file_is_sent_with_the_form(personas, draft) -> None:
+    browser = personas.client("finance")
+    form = {"name": "Edited", "valid_from": "2027-01-01T00:00", "line-TOTAL_FORMS": "0", "line-INITIAL_FORMS": "0"}
+    text = card_csv(draft(line(3_000_000))).replace("3", "4")
+
+    wrong = browser.post(reverse("rate_card_new"), form | {"file": "gpu_type,list\nH100-SXM-80GB,dear\n"})
+    assert "Line 2, list" in wrong.content.decode()
+    kept = browser.post(reverse("rate_card_new"), form | {"file": text})
+    assert kept.status_code == 302, kept.content.decode()
+    assert [price.list_micros for price in prices_of(RateCard.objects.get(name="Edited"))] == [4_000_000]
 
 
 def test_only_those_who_manage_costs_draft(personas, draft) -> None:

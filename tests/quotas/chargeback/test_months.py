@@ -129,9 +129,8 @@ def test_nobody_changes_a_closed_month(world) -> None:
         lambda: _raw("UPDATE charge_month SET digest = 'x' WHERE id = %s", month.pk),
     ]
     for change in tries:
-        with pytest.raises((DatabaseError, Exception)) as refused, transaction.atomic():
+        with pytest.raises(DatabaseError), transaction.atomic():
             change()
-        assert refused.type is not AssertionError
     before = total(OCTOBER)
     month_refresh(first=OCTOBER, now=LATER + timedelta(days=1))
     assert total(OCTOBER) == before
