@@ -25,9 +25,9 @@ def guard(apps, schema_editor):
             CREATE FUNCTION charge_part_refuse() RETURNS trigger LANGUAGE plpgsql AS $$
             BEGIN
                 IF TG_OP <> 'INSERT' AND EXISTS (SELECT 1 FROM charge_month WHERE id = OLD.month_id AND closed_at IS NOT NULL)
-                THEN RAISE EXCEPTION '% belongs to a closed month', TG_TABLE_NAME; END IF;
+                THEN RAISE EXCEPTION USING MESSAGE = TG_TABLE_NAME || ' belongs to a closed month'; END IF;
                 IF TG_OP <> 'DELETE' AND EXISTS (SELECT 1 FROM charge_month WHERE id = NEW.month_id AND closed_at IS NOT NULL)
-                THEN RAISE EXCEPTION '% belongs to a closed month', TG_TABLE_NAME; END IF;
+                THEN RAISE EXCEPTION USING MESSAGE = TG_TABLE_NAME || ' belongs to a closed month'; END IF;
                 IF TG_OP = 'DELETE' THEN RETURN OLD; END IF;
                 RETURN NEW;
             END $$
