@@ -245,7 +245,7 @@ def test_the_page_previews_and_goes_on_where_it_was(personas, sweep, monkeypatch
     first = client.post("/jobs/arrays/a-1/steer/", {"action": "cancel", "reason": "old", "after": "-1"})
     assert first.status_code == 200
     html = first.content.decode()
-    assert "2 done until now" in html and "data-go-on" in html and 'name="after" value="1"' in html and 'value="old"' in html
+    assert "2 done so far" in html and "data-go-on" in html and 'name="after" value="1"' in html and 'value="old"' in html
     last = client.post("/jobs/arrays/a-1/steer/", {"action": "cancel", "after": "1", "done": "2"}, follow=True)
     assert "Cancelled 3 jobs." in last.content.decode()
     assert Job.objects.filter(state="cancelled").count() == 3

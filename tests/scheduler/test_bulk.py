@@ -417,8 +417,8 @@ def test_people_can_steer_also_where_nobody_can_say_who_starts_then(personas, ou
 
     monkeypatch.setattr("scheduler.services.jobs.bulk.sequel_of", broken)
 
-    assert "be told at this moment" in preview_page(personas.client("team_lead"), "cancel", mine)
-    assert "could not be worked out" in caplog.text
+    assert "cannot be computed now" in preview_page(personas.client("team_lead"), "cancel", mine)
+    assert "could not be computed" in caplog.text
 
 
 def preview_page(client: Any, action: str, *jobs: Job, status: int = 200, **more: Any) -> str:

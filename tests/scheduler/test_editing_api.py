@@ -68,8 +68,8 @@ def test_a_draft_is_put_in_the_queue_as_submitted_now(ask, draft, mine):
     assert (event.from_state, event.to_state, event.cause, event.actor_name) == ("draft", "queued", "Data is there.", "Submitter")
     entry = AuditEntry.objects.get(action="job.state")
     assert (entry.object_id, entry.before, entry.after) == (draft.public_id, {"state": "draft"}, {"state": "queued"})
-    assert "no draft" in ask("POST", "/enqueue", {}, 409, of=draft).json()["detail"]
-    assert "no draft" in ask("POST", "/enqueue", {}, 409).json()["detail"]
+    assert "is not a draft" in ask("POST", "/enqueue", {}, 409, of=draft).json()["detail"]
+    assert "is not a draft" in ask("POST", "/enqueue", {}, 409).json()["detail"]
 
 
 def test_a_draft_has_to_hold_on_the_day_on_which_it_is_submitted(ask, draft, personas):

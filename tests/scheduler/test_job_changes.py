@@ -203,7 +203,7 @@ def test_what_runs_saves_its_work_and_goes_on(client, gang, mine):
 
     assert Order.objects.filter(kind=OrderKind.SIGNAL, payload={"signal": "checkpoint"}).count() == 1
     assert fresh(gang).state == JobState.RUNNING
-    assert "is told to save its work now" in page(client, "job", gang)
+    assert "is saving a checkpoint and keeps running" in page(client, "job", gang)
     assert "Save now" not in page(client, "job", mine)
     assert "does not run" in send(client, "job_save", mine, 409)
     assert "at most 280 characters" in send(client, "job_save", gang, 422, reason="x" * 281)

@@ -53,7 +53,7 @@ def test_who_may_steer_it_sees_what_it_starts_and_others_that_it_is_hidden(perso
         assert shown in mine
     for hidden in ("registry.example.org", "train me.py", "/data/nlp", "SEED", "HF_TOKEN", "hub-token"):
         assert hidden not in others
-    assert "are shown to its owner and to those who manage jobs of acme/research/nlp" in others
+    assert "are visible to the owner and to managers of jobs of acme/research/nlp" in others
     assert "may read it" in others
     assert personas.client("submitter").get(f"/api/v1/jobs/{running.public_id}").json()["launch"] == LAUNCH
     assert personas.client("viewer").get(f"/api/v1/jobs/{running.public_id}").json()["launch"] is None

@@ -150,7 +150,7 @@ class TestOfAJob:
         ("fault", "over", "state", "words"),
         [
             (NotFound("x"), False, LogState.EMPTY, "It has written nothing yet."),
-            (NotFound("x"), True, LogState.GONE, "It is no longer kept"),
+            (NotFound("x"), True, LogState.GONE, "The log is no longer kept"),
             (BackendError("no route"), False, LogState.UNREACHABLE, "can't give it now: no route"),
         ],
     )

@@ -143,7 +143,7 @@ def test_every_fault_of_thirty_kinds_is_named_at_its_field_in_one_round(look):
 @pytest.mark.parametrize(
     ("yaml", "said"),
     [
-        ("name: [a", "Line 1, column 9: this is not a YAML"),
+        ("name: [a", "Line 1, column 9: this is not valid YAML"),
         ("- a", "It describes no job"),
         ("", "It describes no job"),
         ("name: a\n---\nname: b\n", "Line 3: a second document"),

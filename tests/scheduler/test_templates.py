@@ -160,7 +160,7 @@ def test_the_pages_show_write_and_archive_them(personas):
     }
     refused = client.post("/templates/edit/", form | {"body": "gpus: [", "title": ""})
     assert refused.status_code == 422
-    assert "this is not a YAML" in refused.content.decode()
+    assert "this is not valid YAML" in refused.content.decode()
     refused = client.post("/templates/edit/", form | {"body": "gpuz: 1", "locked": "x"})
     assert refused.status_code == 422
     assert "gpuz: There is no key gpuz here; gpus was perhaps meant." in refused.content.decode()

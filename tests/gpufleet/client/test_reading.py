@@ -170,7 +170,7 @@ def test_why_tells_who_holds_what_a_limit_allows(run, ours):
     out = run("why", waiting.public_id)[1]
 
     assert f"held by serving {holding.public_id}: 1 GPU, no known end" in out
-    assert "nobody knows when" in out
+    assert "no estimate when" in out
 
 
 def test_how_commands_end(run, ours, monkeypatch):

@@ -110,7 +110,7 @@ def test_a_job_is_changed_only_as_it_was_read(run, elastic, monkeypatch):
     [
         ((), 2, "Say what is to be changed."),
         (("--reason", "No."), 2, "Say what is to be changed."),
-        (("--limit", "soon"), 2, "no length of time"),
+        (("--limit", "soon"), 2, "is not a duration"),
         (("--workers", "2-8"), 2, "--workers 2-8: write ROLE=COUNT, such as worker=4 or worker=2-8."),
         (("--workers", "other=2"), 5, "workers"),
         (("--priority", "5000"), 5, "priority:"),
@@ -167,7 +167,7 @@ def test_a_draft_is_kept_and_put_in_the_queue_later(run):
     assert (status, only_job().state) == (0, "queued")
     assert f"{draft.public_id}  queued  submitted" in out
     status, _, err = run("enqueue", draft.public_id, **SUBMIT)
-    assert status == 5 and "no draft" in err
+    assert status == 5 and "is not a draft" in err
 
 
 def test_times_and_dates_in_a_file_need_no_quotes(run, tmp_path):
@@ -204,7 +204,12 @@ def test_faults_are_told_at_their_fields_and_nothing_is_submitted(run, tmp_path)
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("a: [", "is no YAML at line 1"), ("- 1", "not keys with values"), ("", "describes no job"), ("!!python/object:os.system {}", "is no YAML")],
+    [
+        ("a: [", "is not valid YAML at line 1"),
+        ("- 1", "not keys with values"),
+        ("", "describes no job"),
+        ("!!python/object:os.system {}", "is not valid YAML"),
+    ],
 )
 def test_what_is_no_description_is_said_without_asking_the_console(run, tmp_path, text, said):
     (tmp_path / "job.yaml").write_text(text)
@@ -468,7 +473,7 @@ def test_only_what_the_preview_showed_is_steered_and_as_it_was_shown(run, person
     assert list(Job.objects.filter(state=JobState.CANCELLED)) == [stays]
     assert "2 of 3 would change." in out
     assert status != 0
-    assert f"{changes.public_id}: It has changed" in err and f"{others.public_id}: Only its owner" in err
+    assert f"{changes.public_id}: It has changed" in err and f"{others.public_id}: Only the owner" in err
 
 
 def test_who_would_change_nothing_is_not_asked(run, personas, monkeypatch):

@@ -50,7 +50,7 @@ def test_faults_of_the_job_are_told_at_its_field_with_their_line(personas, fleet
     html = answer.content.decode()
     assert answer.status_code == 422
     assert "The minute can&#x27;t be 61." in html and "Line 2, gpus: At least 0." in html
-    for text, said in (("a: [", "this is not a YAML"), ("- a", "Keys with values are wanted"), ("", "required")):
+    for text, said in (("a: [", "this is not valid YAML"), ("- a", "Keys with values are wanted"), ("", "required")):
         assert said in client.post("/schedules/new/", FORM | {"description": text}).content.decode()
     assert not Schedule.objects.exists()
 
