@@ -20,7 +20,6 @@ from dashboards.selectors import (
     owners_named,
     places_all,
 )
-from dashboards.weak import weak_clusters
 from gpufleet.core.times import millis
 from quotas.permissions import Access
 from scheduler.models import IN_SERVICE
@@ -68,6 +67,7 @@ def map_snapshot(access: Access, *, now: datetime) -> dict[str, Any]:
     types = sorted({row[4] for row in facts})
     number_of = {name: number for number, name in enumerate(types)}
     owners = owners_named(access)
+    frames = frames_newest()
     return {
         "at": millis(now),
         "fresh_seconds": int(FRESH.total_seconds()),
@@ -91,7 +91,7 @@ def map_snapshot(access: Access, *, now: datetime) -> dict[str, Any]:
             "type": [number_of[row[4]] for row in facts],
             **_state_columns(facts, holds_open()),
         },
-        "readings": [{**_sent(frame), "ids": frame.ids.tolist()} for frame in frames_newest()],
-        "weak_clusters": list(weak_clusters().values()),
+        "readings": [{**_sent(frame), "ids": frame.ids.tolist()} for frame in frames],
+        "weak_clusters": sorted(frame.name for frame in frames if frame.is_weak),
         "owners": {pk: [owner.team, owner.name] for pk, owner in owners.items() if owner},
     }

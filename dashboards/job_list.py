@@ -11,7 +11,7 @@ from quotas.permissions import Access, Can
 from quotas.selectors.rates import price_book
 from quotas.selectors.spending import attempts_cost
 from scheduler.jobs.lists import JOBS as PLAIN
-from scheduler.models import HOLDING, Job
+from scheduler.models import Job
 from scheduler.presenters.jobs import JobLine, job_lines
 from scheduler.selectors.jobs import job_rows
 
@@ -32,8 +32,9 @@ class JobNow:
 def jobs_now(access: Access, jobs: Sequence[Job]) -> list[JobNow]:
     """Jobs with what lists show beside them, in a fixed number of queries."""
     moment = now()
-    rows = job_lines(job_rows(access, list(jobs)), moment)
-    used = jobs_utilization([job.pk for job in jobs if job.state in HOLDING], now=moment)
+    found = job_rows(access, list(jobs), with_gpus=True)
+    rows = job_lines(found, moment)
+    used = jobs_utilization({row.job.pk: row.gpus for row in found}, now=moment)
     priced = [row.attempt.pk for row in rows if row.attempt and access.can(Can.SEE_COSTS, row.job.quota.path)]
     costs = attempts_cost(priced, rates=price_book(), now=moment) if priced else {}
     return [JobNow(row, used.get(row.job.pk), row.run_seconds(moment), costs.get(row.attempt.pk) if row.attempt else None) for row in rows]

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from django.db.models import QuerySet
 
 from dashboards.selectors import SEVERAL, SEVERITY, Owner, frames_newest, holds_open, owners_named
-from dashboards.weak import DRIVER_UTILIZATION, signal_of, weak_clusters
+from dashboards.weak import DRIVER_UTILIZATION, signal_of
 from gpufleet.core.tables import Choice, Column, Table
 from gpufleet.core.times import now
 from quotas.permissions import Access
@@ -55,9 +55,10 @@ def cells(access: Access, gpus: list[Gpu]) -> list[Cell]:
     moment = now()
     holds = holds_open([gpu.pk for gpu in gpus])
     named = owners_named(access)
-    weak = weak_clusters()
+    frames = frames_newest()
+    weak = {frame.cluster for frame in frames if frame.is_weak}
     readings: dict[int, int] = {}
-    for frame in frames_newest():
+    for frame in frames:
         if frame.is_fresh(moment):
             readings.update(zip(frame.ids.tolist(), frame.sm.tolist(), strict=True))
     found = []

@@ -11,7 +11,6 @@ from dashboards.health.models import HealthFrame
 from dashboards.health.state import STORED, UNREAD
 from dashboards.models import NO_READING, TelemetryFrame
 from dashboards.selectors import FRESH
-from scheduler.models import Placement
 
 THERMAL, BRAKE = STORED.index("thermal"), STORED.index("power_brake")
 HOT_C = 85
@@ -63,15 +62,10 @@ def gpus_hot(*, now: datetime) -> set[int]:
     return {key for key, reading in readings_now(now=now).items() if reading.celsius is not None and reading.celsius >= HOT_C}
 
 
-def jobs_utilization(jobs: Collection[int], *, now: datetime) -> Mapping[int, int]:
-    """Percent by job: the mean over the whole GPUs that it holds and that were read. Two queries; none where no job is asked for."""
-    if not jobs:
+def jobs_utilization(jobs: Mapping[int, Collection[int]], *, now: datetime) -> Mapping[int, int]:
+    """Percent by job: the mean over the whole GPUs that it holds, as given, and that were read. One query; none where no job holds a whole GPU."""
+    if not any(jobs.values()):
         return {}
-    seats = Placement.objects.filter(job__in=jobs, until__isnull=True, gpu__isnull=False, gpu_milli__gte=1000).values_list("job_id", "gpu_id")
     readings = readings_now(now=now)
-    read: dict[int, list[int]] = {}
-    for job, gpu in seats:
-        reading = readings.get(gpu, NOT_READ)
-        if reading.sm is not None:
-            read.setdefault(job, []).append(min(100, reading.sm))
-    return {job: round(sum(values) / len(values)) for job, values in read.items()}
+    read = {job: [reading.sm for gpu in gpus if (reading := readings.get(gpu, NOT_READ)).sm is not None] for job, gpus in jobs.items()}
+    return {job: round(sum(min(100, sm) for sm in values) / len(values)) for job, values in read.items() if values}

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from django.db.models import Count, Min
 
 from dashboards.models import NO_READING, FleetSample, TelemetryFrame
+from dashboards.weak import WEAK_ENDING
 from gpufleet.core.ranking import natural
 from gpufleet.core.times import millis
 from quotas.models import NodeKind, QuotaNode
@@ -44,9 +45,11 @@ class Holds:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The newest readings of one cluster, aligned with `ids`. `sm` is in percent, `NO_READING` where there is none."""
+    """The newest readings of one cluster, aligned with `ids`. `sm` is in percent, `NO_READING` where there is none; `is_weak`: of the weaker one."""
 
     cluster: int
+    name: str
+    is_weak: bool
     at: datetime
     ids: npt.NDArray[np.uint32]
     sm: npt.NDArray[np.uint8]
@@ -76,12 +79,19 @@ class Fleet:
 
 
 def frames_newest(clusters: Sequence[int] | None = None) -> list[Frame]:
-    rows = TelemetryFrame.objects.order_by("cluster_id").values_list("cluster_id", "at", "gpu_ids", "sm_active")
+    rows = TelemetryFrame.objects.order_by("cluster_id").values_list("cluster_id", "cluster__name", "source", "at", "gpu_ids", "sm_active")
     if clusters is not None:
         rows = rows.filter(cluster_id__in=clusters)
     return [
-        Frame(cluster, at, np.frombuffer(bytes(gpu_ids), dtype="<u4"), np.frombuffer(bytes(sm_active), dtype=np.uint8))
-        for cluster, at, gpu_ids, sm_active in rows
+        Frame(
+            cluster,
+            name,
+            source.endswith(WEAK_ENDING),
+            at,
+            np.frombuffer(bytes(gpu_ids), dtype="<u4"),
+            np.frombuffer(bytes(sm_active), dtype=np.uint8),
+        )
+        for cluster, name, source, at, gpu_ids, sm_active in rows
     ]
 
 

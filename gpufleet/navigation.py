@@ -113,7 +113,7 @@ SECTIONS: tuple[Section, ...] = (
         (
             Place("Quotas", "quotas", "tree", "q"),
             Place("Reservations", "calendar", "clock", "v"),
-            Place("Budgets", "budgets", "coin", "$"),
+            Place("Budgets", "budgets", "coin", "2"),
         ),
     ),
     Section(

@@ -41,6 +41,7 @@ PHASES = {"waiting": WAITING, "holding": HOLDING, "ended": ENDED}
 COUNTED = ("waiting", "holding")
 EVENTS_SHOWN = 100
 NODES_SHOWN = 3
+WHOLE_MILLI = 1000
 MOST_PLACES = 500
 _QUOTA, _OWNER = Job._meta.get_field("quota"), Job._meta.get_field("owner")
 # Of a phase: how many more there are nobody wants to know, and counting them would take as long as there are jobs.
@@ -58,6 +59,7 @@ class JobRow:
     nodes: tuple[tuple[str, str], ...]  # public id, name
     unmet: int  # dependencies that have not ended
     discretion: Discretion
+    gpus: tuple[int, ...] = ()  # keys of the whole GPUs that it holds, where they were asked for
 
 
 def phase_condition(phases: Sequence[str]) -> Q:
@@ -80,6 +82,14 @@ NODES: Prepared[tuple[int, str, str]] = Prepared(
         .order_by("job_id", "node__name", "node__public_id")
         .values_list("job_id", "node__public_id", "node__name")
         .distinct()
+    )
+)
+# The same by device, with whole GPUs by their keys: many more rows, for those who read what each GPU does.
+SEATS: Prepared[tuple[int, str, str, int | None, int]] = Prepared(
+    lambda keys: (
+        Placement.objects.filter(job__among=keys, until__isnull=True)
+        .order_by("job_id", "node__name", "node__public_id")
+        .values_list("job_id", "node__public_id", "node__name", "gpu_id", "gpu_milli")
     )
 )
 # What the last plan said of each, what it was promised, and how many it waits for: in one question, as pages may ask few.
@@ -122,13 +132,21 @@ def _share_names(jobs: Sequence[Job]) -> None:
             _OWNER.set_cached_value(job, owners[job.owner_id])
 
 
-def job_rows(access: Access, jobs: Sequence[Job]) -> list[JobRow]:
-    """Jobs with what lists show beside them, in at most five queries."""
+def job_rows(access: Access, jobs: Sequence[Job], *, with_gpus: bool = False) -> list[JobRow]:
+    """Jobs with what lists show beside them, in at most five queries; asked for, with the GPUs that each holds."""
     _share_names(jobs)
     last = {attempt.job_id: attempt for attempt in LAST_ATTEMPTS([job.pk for job in jobs])}
     nodes: dict[int, dict[str, str]] = {}
-    for key, public_id, name in NODES([job.pk for job in jobs if job.state in HOLDING]):
-        nodes.setdefault(key, {})[public_id] = name
+    gpus: dict[int, list[int]] = {}
+    holding = [job.pk for job in jobs if job.state in HOLDING]
+    if with_gpus:
+        for key, public_id, name, gpu, milli in SEATS(holding):
+            nodes.setdefault(key, {})[public_id] = name
+            if gpu is not None and milli >= WHOLE_MILLI:
+                gpus.setdefault(key, []).append(gpu)
+    else:
+        for key, public_id, name in NODES(holding):
+            nodes.setdefault(key, {})[public_id] = name
     ahead = _ahead(jobs)
     rows = []
     said: list[str] = []
@@ -140,7 +158,7 @@ def job_rows(access: Access, jobs: Sequence[Job]) -> list[JobRow]:
         said += [attempt.cause, attempt.stop_cause] if attempt else []
         rows.append((job, outlook, promise, attempt, tuple(nodes.get(job.pk, {}).items()), unmet))
     discretion = Discretion(access, said)
-    return [JobRow(*row, discretion) for row in rows]
+    return [JobRow(*row, discretion, tuple(gpus.get(row[0].pk, ()))) for row in rows]
 
 
 def job_for(access: Access, public_id: str) -> Job:

@@ -220,4 +220,4 @@ def test_a_filtered_page_of_a_reader_who_may_not_see_all_costs_few_queries(perso
 
     assert page.count("<tr") == 5
     assert "another job holds 4 GPUs of another team" in page.replace("Another", "another")
-    assert len(asked) <= 12 + (connection.vendor == "sqlite"), "SQLite is asked how common the label is"
+    assert len(asked) <= 13 + (connection.vendor == "sqlite"), "SQLite is asked how common the label is"
