@@ -230,17 +230,21 @@ class World:
     @cached_property
     def tree_change(self) -> QuotaChange:
         """The superuser's draft about the team."""
+        return self._draft()
+
+    def _draft(self) -> QuotaChange:
+        """A new one each time: a change is proposed or applied only once."""
         return change_draft(access=self.personas.access("superuser"), wanted=Wanted(_change_json(self)["edits"]), now=now())
 
     @cached_property
     def proposed_change(self) -> QuotaChange:
-        access = self.personas.access("superuser")
-        return change_propose(access=access, change=self.tree_change, revision=self.tree_change.revision, now=now())
+        access, change = self.personas.access("superuser"), self._draft()
+        return change_propose(access=access, change=change, revision=change.revision, now=now())
 
     @cached_property
     def applied_change(self) -> QuotaChange:
-        access = self.personas.access("superuser")
-        return change_apply(access=access, change=self.tree_change, revision=self.tree_change.revision, capacity={}, now=now())
+        access, change = self.personas.access("superuser"), self._draft()
+        return change_apply(access=access, change=change, revision=change.revision, capacity={}, now=now())
 
     @cached_property
     def excepted_budget(self) -> Budget:

@@ -45,7 +45,7 @@ class GapOut(Schema):
 
     at: datetime | None = Field(description="When the snapshot was taken; null before the first.", examples=["2026-03-02T09:41:00Z"])
     gpu_milli: int = Field(description="All GPUs, in thousandths.", examples=[512000])
-    causes: list[GapCauseOut]
+    causes: list[GapCauseOut] = Field(description="What all GPUs do, by cause; they add up to the fleet.")
     by: str = Field(description="What the rows are by.", examples=["team"])
     rows: list[GapRowOut]
 
@@ -100,8 +100,8 @@ class GapHistoryQuery(Schema):
 class GapHistoryOut(Schema):
     """Columns of the same length, one value a step; null where no snapshot was taken."""
 
-    step_seconds: int
-    at: list[datetime]
+    step_seconds: int = Field(examples=[300])
+    at: list[datetime] = Field(description="When each step begins.", examples=[["2026-03-02T09:00:00Z", "2026-03-02T09:05:00Z"]])
     causes: dict[str, list[int | None]] = Field(
         description="Thousandths of GPUs by cause, on average in each step.", examples=[{"idle": [81800, None]}]
     )

@@ -16,7 +16,7 @@ router = Router(tags=["Fleet"])
 
 
 class SourceOut(Schema):
-    id: str
+    id: str = Field(examples=["ps-1"])
     name: str
     url: str = Field(description="Where the Prometheus answers.", examples=["https://prometheus.example.com"])
     state: str = Field(

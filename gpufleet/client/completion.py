@@ -39,6 +39,10 @@ WORDS = {
     "change": "--json --name --priority --estimate --limit --not-before --deadline --retries --label --workers --cost-centre --reason",
     "completion": "bash zsh fish",
     "fleet": "--json --nodes --limit",
+    "gap": "--json --by --type",
+    "idle": "list show notify reclaim snooze --json --all --team --since --reason --hold --hours --limit",
+    "health": "now incidents show --json --all --limit",
+    "alerts": "list ack silence --json --all --note --minutes --reason --limit",
     "logs": "--follow --attempt --role --index --tail --search --context --json",
     "ls": "--json --phase --state --team --owner --mine --type --label --cost-centre --blocker --template --array --all --search --limit --ids"
     " --view",
@@ -66,6 +70,7 @@ WORDS = {
 # By command and option, what may follow it.
 VALUES = {
     "fleet --nodes": "sick all",
+    "gap --by": "team class type pool",
     "ls --phase": "waiting holding ended",
     "ls --state": "draft queued reserved starting running checkpointing preempted resuming degraded completed failed cancelled",
     "notices --quiet-rule": "hold drop",

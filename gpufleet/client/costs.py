@@ -1,18 +1,19 @@
 """`gpufleet chargeback`: a month of costs as a file on standard output."""
 
-import argparse
 import shutil
 import sys
 from collections.abc import Sequence
 
-from gpufleet.client.commands import console_meant
+from gpufleet.client import DONE
+from gpufleet.client.commands import console_meant, ends_well, parser_of
 
-DONE = 0
 FORMATS = ("csv", "xlsx", "pdf", "focus-1.4", "focus-1.2", "summary")
 
 
+@ends_well
 def chargeback(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="gpufleet chargeback", description="Write the costs of a month as a file.")
+    """Write the costs of a month as a file."""
+    parser = parser_of("chargeback", chargeback.__doc__, as_json=False)
     parser.add_argument("--month", required=True, metavar="YYYY-MM")
     parser.add_argument("--format", choices=FORMATS, default="csv", help="default: csv")
     parser.add_argument("--by", default="team", help="of a summary: team, cost_centre, owner, job, gpu_type, ... or label:KEY")

@@ -196,7 +196,7 @@ def test_an_empty_console_says_how_the_first_person_is_made(db: None):
         (("create", "ada"), "x", "already"),
         (("create", "a b"), "seven green lamps", "username"),
         (("create", "bea"), "short", "too short"),
-        (("password", "nobody"), "seven green lamps", "nobody named"),
+        (("password", "nobody"), "seven green lamps", "No person is named nobody"),
     ],
 )
 def test_the_command_says_what_is_wrong(ada: User, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, str], password: str, said: str):

@@ -77,6 +77,13 @@ def test_top_on_a_terminal_goes_on_until_it_is_told_to_stop(run, busy, monkeypat
     assert out.count(fleet_command.CLEAR) == 2
 
 
+def test_costs_of_a_month_that_may_not_be_seen_are_refused_in_one_line(run, personas):
+    status, out, err = run("chargeback", "--month", "2026-02", who="submitter", scopes=("submit",))
+
+    assert (status, out) == (3, "")
+    assert len(err.splitlines()) == 1
+
+
 def test_ids_alone_for_programs(run, busy):
     assert re.fullmatch(r"(j-\d+\n){2}", run("ls", "--ids")[1])
 
@@ -93,7 +100,7 @@ def test_completion_knows_every_command_and_only_options_that_there_are(capsys):
         if name in ("bench", "plan", "completion"):
             continue
         verbs = [word for word in words.split() if not word.startswith("-")]
-        for inner in [[verb] for verb in verbs] or [[]]:
+        for inner in [[], *([verb] for verb in verbs)]:
             with pytest.raises(SystemExit) as ended:
                 cli.main(["gpufleet", name, *inner, "--help"])
             assert ended.value.code == 0

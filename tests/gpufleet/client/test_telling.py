@@ -20,7 +20,7 @@ def test_a_webhook_is_made_listed_paused_and_removed(run):
     status, out, _ = run(*ADD, **MANAGES)
     hook = Webhook.objects.get()
     assert status == 0
-    assert hook.public_id in out and "told this once: " in out
+    assert hook.public_id in out and "Its secret, shown once: whs_" in out
     assert (hook.name, set(hook.kinds)) == ("Chat", {"job.failed", "job.preempted"})
 
     assert TEAM in run("webhooks", "ls", **MANAGES)[1]
