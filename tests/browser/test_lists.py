@@ -31,9 +31,13 @@ def test_sorting_filtering_and_paging_change_the_region_alone(demo: Site, browse
     visitor: Visitor = demo.visit(browser, "root")
     visitor.open("/gpus/?size=25")
     page = visitor.page
+    page.get_by_role("button", name="Columns").click()
+    page.get_by_role("checkbox", name="Memory", exact=True).check()
+    page.get_by_role("button", name="Show columns").click()
+    expect(page.get_by_role("columnheader", name="Memory", exact=True)).to_be_visible()
     page.evaluate("window.sameDocument = true")
 
-    page.get_by_role("link", name="Memory").click()
+    page.get_by_role("link", name="Memory", exact=True).click()
     expect(page.locator("th[aria-sort=descending]")).to_have_text("Memory")
     page.get_by_role("button", name="Filter", exact=True).click()
     page.locator("select[name=mode]").select_option("mig")
