@@ -89,12 +89,10 @@ def earliest_of(
             continue
         found = cycle.book.earliest(ahead, work, quota_type, rehearsal)
         since = due
-        if found is None and windows.upcoming:  # then when those that are in the way have begun
-            found = cycle.book.earliest(ahead, work, quota_type, rehearsal, heeds_windows=False)
-            begun = None if found is None else windows.begun(cycle.cluster, work, quota_type, milli, cycle.now + max(due, found.at))
-            if begun is None:
-                continue
-            since = begun - cycle.now
+        if windows.upcoming and (found is None or found.at):
+            opened = behind_windows(cycle, work, quota_type, ahead, rehearsal, due)
+            if opened is not None and (found is None or opened.at < found.at):
+                found = opened
         if found is None:
             continue
         since = max(since, ahead.now - cycle.now + found.at)
@@ -106,6 +104,31 @@ def earliest_of(
         foreseen = Foreseen(found, quota_type, at)
         if best is None or foreseen.at < best.at:
             best = foreseen
+    return best
+
+
+def behind_windows(cycle: Cycle, work: Work, quota_type: int, ahead: Lookahead, rehearsal: Rehearsal | None, due: int = 0) -> Date | None:
+    """When and where there is room for a job once some of the windows to come have begun: `due`, in milliseconds from now, at the earliest."""
+    cluster, windows = cycle.cluster, cycle.cluster.windows
+    best: Date | None = None
+    milli = cluster.wants_milli(work.kind, work.missing(), quota_type)
+    found: dict[int, Date | None] = {}  # by the nodes that later windows keep clear
+    for start in windows.starts():
+        since = max(due, start - cycle.now)
+        if best is not None and best.at <= since:
+            break
+        banned = windows.kept_off(cluster, work, quota_type, milli, cycle.now + since)
+        if banned not in found:
+            found[banned] = cycle.book.earliest(ahead, work, quota_type, rehearsal, banned=banned)
+        date = found[banned]
+        if date is None:
+            continue
+        at = max(since, date.at)
+        if best is not None and best.at <= at:
+            continue
+        kept_off = windows.kept_off(cluster, work, quota_type, milli, cycle.now + at)
+        if not kept_off & ~banned and windows.lets(cluster, work, quota_type, milli, cycle.now + at):
+            best = date._replace(at=at)
     return best
 
 
@@ -135,7 +158,8 @@ class Forecast:
         ahead = book.fresh_lookahead()
         allowances = Allowances(cycle)
         for entry in book.entries:
-            self.predicted[entry.work.order] = cycle.now + entry.at
+            opened = behind_windows(cycle, entry.work, entry.quota_type, ahead, None) if cycle.cluster.windows.upcoming and entry.at else None
+            self.predicted[entry.work.order] = cycle.now + (entry.at if opened is None else min(entry.at, opened.at))
             ahead.reserve(entry.at, entry.length, entry.places)
             self._take(allowances, entry.work, entry.quota_type, entry.at, entry.length)
         rehearsal = book.rehearsal(ahead)

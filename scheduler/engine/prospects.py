@@ -294,9 +294,9 @@ class Prospects(ABC):
         return min(FOREVER, self.cycle.duration(work))
 
     def earliest(
-        self, ahead: Lookahead, work: Work, quota_type: int, rehearsal: Rehearsal | None = None, *, heeds_windows: bool = True
+        self, ahead: Lookahead, work: Work, quota_type: int, rehearsal: Rehearsal | None = None, *, banned: int | None = None
     ) -> Date | None:
-        """When and where its minimum could start, or could if no window were to come.
+        """When and where its minimum could start, beside all windows to come or, where `banned` is given, off these nodes whatever comes.
 
         By counting GPUs, role by role, where that decides; else that is the soonest moment from which on it is tried. What takes parts of GPUs
         is only tried for a forecast, which hands over its own rehearsal: nothing is kept for it.
@@ -306,16 +306,18 @@ class Prospects(ABC):
         if (parted and rehearsal is None) or not any(roles[place].gpus or roles[place].parted for place, _ in wants):
             return None
         length = self.length(work)
-        windows = heeds_windows and self.cycle.cluster.windows.upcoming
-        if not work.seats and self.only_gpus_count(work.form) and not windows:
+        windows = banned is None and self.cycle.cluster.windows.upcoming
+        banned = banned or 0
+        if not work.seats and self.only_gpus_count(work.form) and not windows and not banned:
             return self.counted(ahead, work.form, quota_type, length)
-        bound = self._by_counting(ahead, work, quota_type, length)
+        bound = self._by_counting(ahead, work, quota_type, length, banned)
         if bound is None or self._over_by_then(work, bound.at):
             return None
         if windows:
-            bound = self._beside_windows(ahead, work, quota_type, length, bound)
-            if bound is None:
+            beside = self._beside_windows(ahead, work, quota_type, length, bound, tried=rehearsal is not None)
+            if beside is None:
                 return None
+            bound, banned = beside
         role = roles[wants[0][0]]
         if work.form.plain and not work.seats:
             if self.only_gpus_count(work.form):
@@ -325,7 +327,7 @@ class Prospects(ABC):
             if rehearsal.hosts_suffice((role.cpus, role.host_memory_mib), counts, bound.at, length):
                 return bound
         rehearsal = rehearsal or self._own_rehearsal(ahead)
-        found = rehearsal.earliest(work, quota_type, bound.at, length)
+        found = rehearsal.earliest(work, quota_type, bound.at, length, banned)
         if found is None:
             return None
         at, seats = found
@@ -361,8 +363,11 @@ class Prospects(ABC):
         """Whether a gang that has lost workers is expected to have ended before they could be replaced."""
         return bool(at and work.seats) and self.cycle.now + at >= self.cycle.ends_at(work)
 
-    def _beside_windows(self, ahead: Lookahead, work: Work, quota_type: int, length: int, soonest: Date) -> Date | None:
-        """The same where no coming window is in the way of a start then: it would not be let in, and the place would be kept in vain."""
+    def _beside_windows(self, ahead: Lookahead, work: Work, quota_type: int, length: int, soonest: Date, *, tried: bool) -> tuple[Date, int] | None:
+        """The same where no coming window is in the way of a start then, and the nodes that one keeps clear until later.
+
+        There it would not be let in, and the place would be kept in vain. Jobs of several roles and parts of GPUs are only tried for a forecast.
+        """
         cluster, now = self.cycle.cluster, self.cycle.now
         windows = cluster.windows
         milli = cluster.wants_milli(work.kind, work.missing(), quota_type)
@@ -370,11 +375,11 @@ class Prospects(ABC):
             return None
         banned = windows.kept_off(cluster, work, quota_type, milli, now + soonest.at)
         if not banned:
-            return soonest
-        if not work.form.plain:
+            return soonest, 0
+        if not work.form.plain and not tried:
             return None
         found = self._by_counting(ahead, work, quota_type, length, banned)
-        return found if found is not None and windows.lets(cluster, work, quota_type, milli, now + found.at) else None
+        return (found, banned) if found is not None and windows.lets(cluster, work, quota_type, milli, now + found.at) else None
 
     def _by_counting(self, ahead: Lookahead, work: Work, quota_type: int, length: int, banned: int = 0) -> Date | None:
         """The soonest by whole GPUs: when the last of its roles could start, each looked at alone."""

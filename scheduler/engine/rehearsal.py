@@ -67,8 +67,8 @@ class Rehearsal:
             self._now[work] = stay
             self._index(stay, come=True)
 
-    def earliest(self, work: Work, quota_type: int, since: int, length: int) -> tuple[int, tuple[Seat, ...]] | None:
-        """The first moment from `since` on at which the job finds a place for so long, and the place."""
+    def earliest(self, work: Work, quota_type: int, since: int, length: int, banned: int = 0) -> tuple[int, tuple[Seat, ...]] | None:
+        """The first moment from `since` on at which the job finds a place for so long off the banned nodes, and the place."""
         leaving = self._leaving(since)
         split = self._split_nodes() if _one_part(work, self.grid) else None
         before = -1
@@ -79,7 +79,7 @@ class Rehearsal:
                 if before >= 0:  # where nothing comes free it fits no better than before
                     among &= self._come_free(work, before, moment, leaving[moment])
             before = moment
-            seats = None if among is not None and not among else self.place(work, quota_type, moment, length, among)
+            seats = None if among is not None and not among else self.place(work, quota_type, moment, length, among, banned)
             if seats is not None:
                 return moment, seats
         return None
@@ -149,7 +149,9 @@ class Rehearsal:
         """Who stands on a node at some time between two moments."""
         return (use for use in self._uses_by_node().get(node, ()) if use[1] > moment and use[0] < until)
 
-    def place(self, work: Work, quota_type: int, moment: int, length: int, among: Collection[int] | None = None) -> tuple[Seat, ...] | None:
+    def place(
+        self, work: Work, quota_type: int, moment: int, length: int, among: Collection[int] | None = None, banned: int = 0
+    ) -> tuple[Seat, ...] | None:
         """Where the job would stand if it started at the moment, on all nodes or on some; nothing is changed."""
         cluster, real = self.cluster, self.cluster.fleet
         tries = [(False, False)]
@@ -157,7 +159,7 @@ class Rehearsal:
             tries.append((True, False))
         if work.seats:
             tries.append((work.kind.tolerates_suspect, True))
-        banned = 0 if among is None else ~sum(1 << node for node in among)
+        banned |= 0 if among is None else ~sum(1 << node for node in among)
         try:
             for suspect, spare in tries:
                 cluster.fleet = self._fleet(real, moment, length, among)

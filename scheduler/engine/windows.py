@@ -350,13 +350,12 @@ class Windows:
         """When windows that have an owner begin, the next ones."""
         return sorted({ahead.window.start for ahead in self.upcoming if ahead.window.class_rank is None})[:MOST_STARTS]
 
+    def starts(self) -> list[int]:
+        """When windows begin, the next ones."""
+        return sorted({ahead.window.start for ahead in self.upcoming})[:MOST_STARTS]
+
     def lasting_at(self, instant: int) -> list[Window]:
         return [window for window in self.promised if window.start <= instant and (window.end is None or instant < window.end)]
-
-    def begun(self, cluster: Charged, work: Holder, quota_type: int, milli: int, since: int) -> int | None:
-        """When the first of those begins, from an instant on, behind which no later one is in the way of a start."""
-        starts = sorted({ahead.window.start for ahead in self.upcoming if ahead.window.start >= since})
-        return next((at for at in starts[:MOST_STARTS] if not any(self._in_the_way(cluster, work, quota_type, milli, at))), None)
 
     def kept_off(self, cluster: Charged, work: Holder, quota_type: int, milli: int, started: int) -> int:
         """The nodes of which a start at an instant must stay off, as a block of them is kept for a window that begins later."""

@@ -2,6 +2,7 @@
 
 import pytest
 
+from scheduler.engine.reading import spell_instant
 from scheduler.engine.scenario import parse
 from scheduler.simulation.world import World
 
@@ -338,6 +339,33 @@ def test_a_window_is_told_beside_the_lack_of_room() -> None:
 
     assert {"capacity", "window"} <= reasons(plan, "stays")
     assert [one["predicted_start"] for one in plan["waiting"]] == ["2026-11-20T10:00:00Z"]
+
+
+def foreseen_and_true(scenario: dict, name: str) -> tuple[str | None, str | None]:
+    """When a waiting job is predicted to start, and when it starts in a simulation."""
+    (predicted,) = [one["predicted_start"] for one in plan_of(scenario)["waiting"] if one["job"] == name]
+    world = World(parse(scenario))
+    world.run(world.now + 48 * 3_600_000)
+    started = world.lives[name].first_start
+    return predicted, None if started is None else spell_instant(started)
+
+
+@pytest.mark.parametrize("roles", [[{"min": 1, "gpus": 8}], [{"name": "a", "min": 1, "gpus": 4}, {"name": "b", "min": 1, "gpus": 4}]])
+@pytest.mark.parametrize(
+    ("windows", "other", "expected"),
+    [
+        ([block("first", "a")], 24 * 3600, "2026-11-20T10:00:00Z"),  # the block is open again as soon as its window has begun
+        ([block("first", "a"), block("second", "a", start=7200, end=9000)], 24 * 3600, "2026-11-20T11:00:00Z"),
+        ([block("first", "a", start=23 * 3600, end=24 * 3600)], 600, "2026-11-20T09:10:00Z"),  # beside the block there is room long before
+        ([block("first", "a"), block("second", "a", start=23 * 3600, end=24 * 3600)], 7200, "2026-11-20T11:00:00Z"),
+    ],
+)
+def test_a_start_is_predicted_beside_the_block_of_a_window_or_once_it_has_begun(roles: list, windows: list, other: int, expected: str) -> None:
+    held = running("held", [at("n001", *range(8))], "c", limit_s=other, work_s=other, started=0, preemptible=False)
+    fixed = job("fixed", "c", preemptible=False, work_s=3600) | {"roles": roles}
+
+    made = scene(leafed(2, 1), [quota("a"), quota("c", 32)], [held, fixed], reservations=windows)
+    assert foreseen_and_true(made, "fixed") == (expected, expected)
 
 
 def test_whom_only_his_limits_refuse_is_expected_when_a_window_widens_them() -> None:
