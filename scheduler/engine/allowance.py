@@ -1,4 +1,4 @@
-"""When a quota's limit lets a waiting job start, by the estimates of who counts against it."""
+"""When a quota's limit, or a gate held by a job ahead, lets a waiting job start, by the estimates of who counts against it."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
+from .gates import Gate, Hold, Rule, counts_against, gates_ahead, uses_of
 from .lookahead import FOREVER
 from .state import Cycle
 from .tree import Tree
@@ -90,6 +91,10 @@ class Allowances:
 
     def __init__(self, cycle: Cycle) -> None:
         self.cycle = cycle
+        self.holds = bool(cycle.book.holds)
+        self.binds = cycle.tree.limited or self.holds  # whether a limit or a held gate could keep anybody out
+        self._by_gate: dict[tuple[int, Gate], Allowance] = {}
+        self._taken: list[Taken] = []
 
     def may_open(self, work: Work, quota_type: int, milli: int, length: int, tree: Tree) -> bool:
         """A bound: False where nobody knows when its limits, as a tree has them, could let it in."""
@@ -112,11 +117,33 @@ class Allowances:
 
     def _rooms(self, work: Work, quota_type: int, milli: int, tree: Tree) -> list[tuple[Allowance, int]]:
         """Its limits, each with what may count already as it starts."""
-        return [(self._by_limit.setdefault(key, Allowance()), most - milli) for key, most in _limits(tree, work.home, quota_type)]
+        rooms = [(self._by_limit.setdefault(key, Allowance()), most - milli) for key, most in _limits(tree, work.home, quota_type)]
+        if self.holds:
+            rooms += [(self._gate(hold, gate), gate.most - milli) for hold, gate in gates_ahead(self.cycle, work, quota_type, milli)]
+        return rooms
+
+    def _gate(self, hold: Hold, gate: Gate) -> Allowance:
+        """What counts against a gate that a job ahead holds."""
+        known = self._by_gate.get((hold.work.order, gate))
+        if known is None:
+            known = self._by_gate[hold.work.order, gate] = Allowance()
+            for milli, start, end in uses_of(self.cycle, hold, gate):
+                known.count(milli, start, end)
+            for taken in self._taken:
+                self._count(gate, known, taken)
+        return known
+
+    def _count(self, gate: Gate, allowance: Allowance, taken: Taken) -> None:
+        if gate.rule is not Rule.SHARE and counts_against(self.cycle, gate, taken.work, taken.work.home, taken.quota_type):
+            allowance.count(taken.milli, taken.at, taken.at + taken.length)
 
     def take(self, taken: Taken) -> None:
         """It counts from then on, as long as it stays."""
         work, quota_type, milli, at, length = taken
+        if self.holds and not any(hold.work is work for hold in self.cycle.book.holds):
+            self._taken.append(taken)
+            for (_, gate), allowance in self._by_gate.items():
+                self._count(gate, allowance, taken)
         for key, _ in _limits(self.cycle.tree, work.home, quota_type):
             self._by_limit.setdefault(key, Allowance()).count(milli, at, at + length)
 

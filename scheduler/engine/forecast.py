@@ -85,7 +85,7 @@ def earliest_of(
         if work.fixed and cycle.tree.fixed_gate(work.home, quota_type, milli, NEVER) is not None:
             continue  # nothing that ends by itself is sure to make room inside a guarantee
         length = cycle.book.length(work)
-        if tree.limited and not allowances.may_open(work, quota_type, milli, length, tree):
+        if allowances.binds and not allowances.may_open(work, quota_type, milli, length, tree):
             continue
         found = cycle.book.earliest(ahead, work, quota_type, rehearsal)
         since = due
@@ -98,7 +98,7 @@ def earliest_of(
         since = max(since, ahead.now - cycle.now + found.at)
         if cycle.settings.hysteresis_ms and cycle.backoff(work, work.home, quota_type, milli) is not None:
             since = max(since, cycle.backoff_until(work) - cycle.now)
-        at = allowances.opens(work, quota_type, milli, length, since, tree) if tree.limited else since
+        at = allowances.opens(work, quota_type, milli, length, since, tree) if allowances.binds else since
         if at is None:
             continue
         foreseen = Foreseen(found, quota_type, at)
@@ -227,7 +227,7 @@ class Forecast:
         self.predicted[work.order] = cycle.now + best.at
 
     def _take(self, allowances: Allowances, work: Work, quota_type: int, at: int, length: int) -> None:
-        if not self.cycle.tree.limited:
+        if not allowances.binds:
             return
         milli = self.cycle.cluster.wants_milli(work.kind, work.missing(), quota_type)
         self.taken.append(Taken(work, quota_type, milli, at, length))

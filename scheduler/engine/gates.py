@@ -225,13 +225,11 @@ def held_gate(cycle: Surroundings, work: Work, leaf: int, quota_type: int, milli
 
 def _broken(cycle: Surroundings, hold: Hold, work: Work, leaf: int, quota_type: int, milli: int) -> Gate | None:
     """The gate of a hold that would be closed at the holder's date if a job started now."""
-    tree = cycle.tree
-    if hold.work is work or not cycle.waits(hold.work) or cycle.rank_in_queue(work) <= cycle.rank_in_queue(hold.work):
+    if not _binds(cycle, hold, work, leaf, quota_type, milli):
         return None
-    if leaf != hold.leaf and not hold.guaranteed and tree.within_guarantee(leaf, quota_type, milli):
-        return None  # what stays within its guarantees waits for no job above its own
+    tree = cycle.tree
     for gate in hold.gates:
-        if not tree.below(gate.place, leaf) or quota_type not in gate.types or (gate.rule is Rule.GUARANTEE and not work.fixed):
+        if not counts_against(cycle, gate, work, leaf, quota_type):
             continue
         if _used(tree, gate) + hold.milli + milli <= gate.most:
             continue
@@ -243,6 +241,63 @@ def _broken(cycle: Surroundings, hold: Hold, work: Work, leaf: int, quota_type: 
         if hold.milli + milli + sum(one.milli for one in _counted(cycle, gate) if _leaves(cycle, hold, one) > at) > gate.most:
             return gate
     return None
+
+
+def _binds(cycle: Surroundings, hold: Hold, work: Work, leaf: int, quota_type: int, milli: int) -> bool:
+    """Whether a job is served behind the holder and has to heed its gates."""
+    if hold.work is work or not cycle.waits(hold.work) or cycle.rank_in_queue(work) <= cycle.rank_in_queue(hold.work):
+        return False
+    # What stays within its guarantees waits for no job above its own.
+    return leaf == hold.leaf or hold.guaranteed or not cycle.tree.within_guarantee(leaf, quota_type, milli)
+
+
+def counts_against(cycle: Surroundings, gate: Gate, work: Work, leaf: int, quota_type: int) -> bool:
+    return cycle.tree.below(gate.place, leaf) and quota_type in gate.types and (work.fixed or gate.rule is not Rule.GUARANTEE)
+
+
+def gates_ahead(cycle: Surroundings, work: Work, quota_type: int, milli: int) -> Iterator[tuple[Hold, Gate]]:
+    """The gates, held by jobs ahead of it, that a job may not break by a start at any time."""
+    leaf = work.home
+    for hold in cycle.book.holds:
+        if not any(counts_against(cycle, gate, work, leaf, quota_type) for gate in hold.gates):
+            continue
+        if not _binds(cycle, hold, work, leaf, quota_type, milli):
+            continue
+        for gate in hold.gates:
+            if counts_against(cycle, gate, work, leaf, quota_type):
+                at = _date(cycle, hold, gate)
+                if at is not None and not (_may_be_evicted(cycle, hold, work, leaf) and _protected(cycle, leaf) <= at):
+                    yield hold, gate
+
+
+def uses_of(cycle: Surroundings, hold: Hold, gate: Gate) -> Iterator[tuple[int, int, int]]:
+    """What counts against a held gate, the holder included: (milli-GPU, from, to), in milliseconds from now.
+
+    Of a fair share the holder takes its part once it starts; after that the rest may be exceeded.
+    """
+    at = _starts(cycle, hold, gate)
+    if gate.rule is Rule.SHARE:
+        yield gate.most + 1, 0, at
+        return
+    for work in _counted(cycle, gate):
+        yield work.milli, 0, _leaves(cycle, hold, work)
+    for other in cycle.book.holds:
+        if other is hold or _counts(cycle, other, gate):
+            start, length = _starts(cycle, other, gate), cycle.duration(other.work)
+            if start >= FOREVER:  # nobody knows when it starts, nor when it has ended
+                yield other.milli, 0, FOREVER
+            else:
+                yield other.milli, start, FOREVER if length >= NEVER else start + length
+        if other is hold:
+            break
+
+
+def _starts(cycle: Surroundings, hold: Hold, gate: Gate) -> int:
+    """When the holder starts, in milliseconds from now; FOREVER: nobody knows."""
+    at = _date(cycle, hold, gate)
+    if at is None:
+        return FOREVER
+    return at if at or hold.opens == 0 or cycle.book.date_of(hold.work) is not None else FOREVER
 
 
 def _used(tree: Tree, gate: Gate) -> int:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from scheduler.engine.scenario import parse
+from scheduler.engine.trial import Ground
 from scheduler.simulation.world import World
 
 from ..engine.scenes import actions, at, job, node, plan_of, quota, reasons, running, scene
@@ -139,3 +140,52 @@ def test_a_holder_without_a_date_for_its_place_keeps_no_gate() -> None:
         scene([node("n0"), node("n1")], quotas, [before, endless, gang, job("later", submitted=-80)], settings={"passes": ["allocate", "backfill"]})
     )
     assert actions(plan).get("later") == "start"
+
+
+# What is foreseen of a job that only a held gate keeps out
+
+
+FIXED_JOB = {"preemptible": False}
+
+
+def small(**fields: Any) -> Json:
+    return running("before", [at("n0", 0, 1)], limit_s=1850, work_s=1850, started=0, **fields)
+
+
+@pytest.mark.parametrize(
+    ("quotas", "fields", "later", "expected"),
+    [
+        (FIXED, FIXED_JOB, {"limit_s": 9000}, "11:30:50"),  # when the gang has ended, which starts at 09:30:50
+        (FIXED, FIXED_JOB, {"limit_s": 1851}, "11:30:50"),
+        (FIXED, FIXED_JOB, {}, "11:30:50"),
+        (LIMIT, {}, {"limit_s": 9000}, "11:30:50"),
+    ],
+)
+def test_a_job_behind_a_held_gate_is_predicted_when_the_gate_opens(quotas: list[Json], fields: Json, later: Json, expected: str) -> None:
+    gang = job("gang", gpus=8, submitted=-90, limit_s=2 * HOUR, work_s=2 * HOUR, **fields)
+    made = scene([node("n0"), node("n1")], quotas, [small(**fields), gang, job("later", submitted=-80, work_s=600, **fields, **later)])
+    plan = plan_of(made)
+    assert reasons(plan, "later") == {"reservation"}
+    assert {one["job"]: one["predicted_start"] for one in plan["waiting"]}["later"] == f"2026-11-20T{expected}Z"
+    assert Ground(parse(made)).waiting("later") is not None
+    tried = Ground(parse(made)).trial(parse(made).jobs[-1], instead_of="later")
+    assert tried.at == plan_seconds(expected) * 1000
+
+    world = World(parse(made))
+    world.run(world.now + 1000 * 4 * HOUR)
+    assert world.lives["later"].first_start == world.template.now + plan_seconds(expected) * 1000
+
+
+def plan_seconds(clock: str) -> int:
+    hours, minutes, seconds = map(int, clock.split(":"))
+    return (hours - 9) * HOUR + minutes * MINUTES + seconds
+
+
+@pytest.mark.parametrize(("quotas", "fields", "gang"), [(FIXED, FIXED_JOB, {}), (LIMIT, {}, {"limit_s": 2 * HOUR})])
+def test_a_job_behind_a_gate_that_nothing_dates_has_a_reason_and_no_predicted_start(quotas: list[Json], fields: Json, gang: Json) -> None:
+    """Behind a gang that never ends, or one for which nobody knows when it starts."""
+    before = running("before", [at("n0", 0, 1)], **({"limit_s": 1850} if not gang else {}), started=0, **fields)
+    jobs = [before, job("gang", gpus=8, submitted=-9000, **gang, **fields), job("later", submitted=-80, limit_s=9000, **fields)]
+    plan = plan_of(scene([node("n0"), node("n1")], quotas, jobs, settings={"max_wait_s": {"batch": 2 * HOUR}}))
+    assert reasons(plan, "later") == {"reservation"}
+    assert {one["job"]: one["predicted_start"] for one in plan["waiting"]}["later"] is None
