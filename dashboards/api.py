@@ -12,6 +12,7 @@ from pydantic import Field
 from dashboards.alerts.api import router as alerts_router
 from dashboards.figures import Figures, figures_by_type, gap_cost
 from dashboards.fleetmap import map_snapshot
+from dashboards.fragmentation.api import router as fragmentation_router
 from dashboards.gap.api import router as gap_router
 from dashboards.health.api import router as health_router
 from dashboards.history import history
@@ -26,6 +27,7 @@ from gpufleet.web import Can, access_of
 
 router = Router(tags=["Fleet"])
 router.add_router("", gap_router)
+router.add_router("", fragmentation_router)
 router.add_router("", sources_router)
 router.add_router("", idle_router)
 router.add_router("", health_router)

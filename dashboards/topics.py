@@ -58,6 +58,7 @@ def nothing_more(access: Access, query: Mapping[str, str]) -> dict[str, Any]:
 
 def topics_register() -> None:
     topic_register("sources", Can.SEE, nothing_named, nothing_more)
+    topic_register("fragmentation", Can.SEE, nothing_named, nothing_more)
     topic_register("gap", Can.SEE, nothing_named, nothing_more)
     follows = ("gpus", "nodes", "telemetry", "jobs")
     topic_register("overview", Can.SEE, overview_load, overview_snapshot, follows=follows)

@@ -2,6 +2,7 @@ from django.urls import path
 
 from dashboards import views
 from dashboards.alerts import views as alerts
+from dashboards.fragmentation import views as fragmentation
 from dashboards.gap import views as gap
 from dashboards.health import views as health
 from dashboards.idle import views as idle
@@ -16,6 +17,8 @@ urlpatterns = [
     path("telemetry/<slug:public_id>/", sources.source_edit, name="source_edit"),
     path("telemetry/<slug:public_id>/test/", sources.source_test_write, name="source_test"),
     path("telemetry/<slug:public_id>/remove/", sources.source_remove, name="source_remove"),
+    path("fragmentation/", fragmentation.fragmentation_page, name="fragmentation"),
+    path("fragmentation/history", fragmentation.fragmentation_history, name="fragmentation-history"),
     path("gap/", gap.gap_page, name="gap"),
     path("gap/history", gap.gap_history, name="gap-history"),
     path("incidents/", health.incident_list, name="incidents"),

@@ -40,6 +40,7 @@ PLAIN_COMMANDS: dict[str, str] = {
     "webhooks": "gpufleet.client.telling:webhooks",
     "notices": "gpufleet.client.telling:notices",
     "schedule": "gpufleet.client.schedules:schedule",
+    "fragmentation": "gpufleet.client.fragmentation:fragmentation",
     "gap": "gpufleet.client.gap:gap",
     "idle": "gpufleet.client.idle:idle",
     "reserve": "gpufleet.client.reserving:reserve",

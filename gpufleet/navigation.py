@@ -92,6 +92,7 @@ SECTIONS: tuple[Section, ...] = (
             Place("GPUs", "gpus", "chip", "g"),
             Place("Clusters", "clusters", "cluster", "c"),
             Place("Utilization gap", "gap", "coin", "0"),
+            Place("Fragmentation", "fragmentation", "tree", "3"),
             Place("Idle GPUs", "idle", "clock", "z"),
             Place("Incidents", "incidents", "alert", "x"),
         ),

@@ -18,7 +18,7 @@ GROUPS: dict[str, Sequence[str]] = {
         *("login", "submit", "ls", "queue", "show", "why", "logs", "change", "cancel", "hold", "release", "priority", "checkpoint", "restart"),
         *("enqueue", "schedule", "notices", "completion"),
     ),
-    "The fleet": ("fleet", "top", "gap", "idle", "health", "alerts"),
+    "The fleet": ("fleet", "top", "gap", "fragmentation", "idle", "health", "alerts"),
     "Quotas and costs": ("quota", "reserve", "budget", "chargeback"),
     "Running a console": ("up", "doctor", "person", "inventory", "webhooks", "backup", "seed_demo"),
     "Trying and measuring": ("plan", "simulate", "scenario", "bench", "storm"),

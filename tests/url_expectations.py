@@ -707,6 +707,8 @@ PAGES = [
     Expect("POST", "telemetry/<slug:public_id>/test/", OPERATES, lambda w: {"public_id": w.source.public_id}),
     Expect("GET", "telemetry/<slug:public_id>/remove/", OPERATES, lambda w: {"public_id": w.source.public_id}),
     Expect("POST", "telemetry/<slug:public_id>/remove/", OPERATES, lambda w: {"public_id": w.source.public_id}),
+    Expect("GET", "fragmentation/", SEES),
+    Expect("GET", "fragmentation/history", SEES),
     Expect("GET", "gap/", SEES),
     Expect("GET", "gap/history", SEES),
     # incidents and health rules
@@ -1084,6 +1086,8 @@ API = [
     Expect("GET", "api/v1/fleet/summary", SEES, tokens=ALL_SCOPES),
     Expect("GET", "api/v1/fleet/history", SEES, tokens=ALL_SCOPES),
     Expect("GET", "api/v1/telemetry/sources", OPERATES, tokens=OPERATING),
+    Expect("GET", "api/v1/fleet/fragmentation", SEES, tokens=ALL_SCOPES),
+    Expect("GET", "api/v1/fleet/fragmentation/history", SEES, tokens=ALL_SCOPES),
     Expect("GET", "api/v1/fleet/gap", SEES, tokens=ALL_SCOPES),
     Expect("GET", "api/v1/fleet/gap/history", SEES, tokens=ALL_SCOPES),
     Expect("GET", "api/v1/fleet/map", SEES, tokens=ALL_SCOPES),

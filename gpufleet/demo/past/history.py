@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dashboards.fragmentation.measure import Room, Scattered, Shape, counted, scattered, typical
+from dashboards.fragmentation.store import fragmentation_sum, fragmentation_write
 from dashboards.gap.causes import Ask, Device, Hold, Part, divided
 from dashboards.gap.snapshot import health_state
 from dashboards.gap.store import Gap, gaps_write, spans_sum
@@ -164,11 +166,18 @@ def _play(past: Past, world: World, *, seed: int, now: datetime, hours: float, p
 
 
 def _ask(job: Work) -> Ask:
-    """What a waiting job asks for of the hardware: gangs take whole nodes."""
-    types = frozenset((job.gpu_type,))
+    """What a waiting job asks for of the hardware."""
+    shape = _shape(job)
+    if not shape.gpus:
+        return Ask(1, 1, shape.types, milli=min(1000, job.milli))
+    return Ask(shape.workers, shape.gpus, shape.types)
+
+
+def _shape(job: Work) -> Shape:
+    """The same as a shape: gangs take whole nodes."""
     if job.milli < 1000 or job.profile:
-        return Ask(1, 1, types, milli=min(1000, job.milli))
-    return Ask(max(1, job.gpus // GANG_NODE), min(job.gpus, GANG_NODE), types)
+        return Shape(1, 0, frozenset((job.gpu_type,)), "cluster")
+    return Shape(max(1, job.gpus // GANG_NODE), min(job.gpus, GANG_NODE), frozenset((job.gpu_type,)), "cluster")
 
 
 class Sampler:
@@ -180,6 +189,7 @@ class Sampler:
         self.sums: dict[datetime, list[Sums]] = {}
         self.clusters: list[int] = []
         self.gaps: dict[datetime, Gap] = {}
+        self.fragments: dict[datetime, Scattered] = {}
         self.quotas: dict[str, int] = dict(QuotaNode.objects.values_list("path", "pk"))
         self.pools: dict[int, str] = dict(Node.objects.filter(pool__isnull=False).values_list("pk", "pool__name"))
         self.in_service: dict[datetime, NDArray[np.bool_]] = {}
@@ -192,6 +202,7 @@ class Sampler:
         self.sums[minute] = [sums_of_frame(columns) for columns in found.values()]
         if not minute.minute % GAP_MINUTES:
             self.gaps[minute] = Gap(1, self._gap(found.values()))
+            self.fragments[minute] = self._fragments()
         self.in_service[minute] = np.array(
             [machine.health in IN_SERVICE and gpu in machine.usable for machine in self.machines for gpu in machine.gpus], np.bool_
         )
@@ -222,6 +233,33 @@ class Sampler:
         ]
         return divided(devices, asks)
 
+    def _fragments(self) -> Scattered:
+        """What is free in the model now, and what of it is useless. The usual demand is what was submitted so far."""
+        held: Counter[int] = Counter()
+        waiting = []
+        for job in self.world.work.values():
+            for seat in job.seats:
+                held[seat.gpu] += seat.milli
+            if not job.seats:
+                waiting.append(_shape(job))
+        machines = [machine for machine in self.machines if machine.serves]
+        free = [0 if machine.sliced else sum(not held[gpu] for gpu in machine.usable) for machine in machines]
+        parts = [sum(1000 - held[gpu] for gpu in machine.usable if machine.sliced or 0 < held[gpu] < 1000) for machine in machines]
+        places = {"cluster": ("cluster",), "spine": ("cluster", "spine"), "leaf": ("cluster", "spine", "leaf"), "node": ("key",)}
+        keys = {level: [tuple(str(getattr(machine, name)) for name in names) for machine in machines] for level, names in places.items()}
+        plenty = np.full(len(machines), 10**9, np.int64)
+        room = Room(
+            [machine.gpu_type for machine in machines],
+            [self.pools.get(machine.key, "") for machine in machines],
+            np.array(free, np.int64),
+            np.array(parts, np.int64),
+            plenty,
+            plenty,
+            {level: np.unique(np.array(named), axis=0, return_inverse=True)[1].reshape(-1) for level, named in keys.items()},
+        )
+        usual = typical(counted(map(_shape, self.past.jobs)))
+        return scattered(room, counted(waiting), usual)
+
     def write(self, now: datetime) -> None:
         gpus, (holds, jobs) = self._gpus(), self._holds()
         fleet: list[FleetSample] = []
@@ -241,6 +279,8 @@ class Sampler:
         spans_roll(late=(), now=now)
         gaps_write(60, {minute: gap for minute, gap in self.gaps.items() if self.start <= minute <= now - MINUTE})
         spans_sum(now=now)
+        fragmentation_write({minute: found for minute, found in self.fragments.items() if self.start <= minute <= now - MINUTE})
+        fragmentation_sum(now=now)
         FleetSample.objects.bulk_create(fleet, batch_size=BATCH)
         for slot, parts in slots.items():
             if self.start <= slot <= now - SLOT:

@@ -1,0 +1,103 @@
+"""The fleet as the scheduler sees it, read for fragmentation: room by node, what waits, and what is usually submitted."""
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+import numpy as np
+
+from dashboards.fragmentation.measure import Room, Scattered, Shape, counted, scattered, typical
+from scheduler.engine.cluster import Cluster
+from scheduler.engine.fleet import Split
+from scheduler.engine.mig import board_of
+from scheduler.engine.values import Job as Planned
+from scheduler.engine.values import Scenario
+from scheduler.loop.policy import policy
+from scheduler.models import Job
+from scheduler.snapshots import Snapshots
+from scheduler.snapshots.jobs import kind_document
+
+USUAL = timedelta(days=28)
+LEARNT_EVERY = timedelta(hours=1)
+# The newest jobs of four weeks are enough to know their shapes.
+MOST_JOBS = 20_000
+WIDEST = "cluster"
+# What a worker asks for that takes no whole GPU.
+PARTS = ("mig", "gpu_memory_gb", "gpu_share")
+
+
+class Fragments:
+    """Takes the measure again and again: what has not changed between two snapshots is not read anew. One thread at a time."""
+
+    def __init__(self) -> None:
+        self._snapshots = Snapshots()
+        self._usual: tuple[datetime, Mapping[Shape, int]] | None = None
+
+    def take(self, *, now: datetime) -> Scattered:
+        chosen = policy()
+        scenario = self._snapshots.take(settings=chosen.engine, now=now, start_timeout=chosen.start_timeout).scenario
+        if self._usual is None or not timedelta(0) <= now - self._usual[0] < LEARNT_EVERY:
+            self._usual = now, usual_demand(now=now)
+        return scattered(room_of(scenario), counted(shapes_waiting(scenario.jobs)), self._usual[1])
+
+
+def room_of(scenario: Scenario) -> Room:
+    """What is free now, node by node. Nodes that take no new work, and spare ones, have no room."""
+    cluster = Cluster(scenario)
+    grid, view = cluster.grid, cluster.fleet.now
+    may = grid.startable[False]
+    parts = np.zeros(grid.size, np.int64)
+    for (node, gpu), split in view.splits.items():
+        if grid.usable[node] >> gpu & 1:
+            parts[node] += _left(split, grid.nodes[node].gpu_type)
+    levels = {level.name: np.repeat(np.arange(len(level)), level.sizes) for level in grid.levels}
+    host = view.host_np()
+    return Room([node.quota_type for node in grid.nodes], grid.pool_of, view.count_np * may, parts * may, host[0].copy(), host[1].copy(), levels)
+
+
+def _left(split: Split, gpu_type: str) -> int:
+    """Milli-GPU of a shared GPU that nobody holds."""
+    if split.mode != "mig":
+        return max(0, 1000 - split.used)
+    board = board_of(gpu_type)
+    if board is None:
+        return 0
+    charges = {profile.name: board.charge_milli(profile) for profile in board.profiles}
+    return max(0, 1000 - sum(charges[one.profile] for one in split.taken))
+
+
+def shapes_waiting(jobs: Iterable[Planned]) -> Iterable[Shape]:
+    """What jobs without a place ask for: of several roles that of the largest workers, as the scheduler counts it, too."""
+    for job in jobs:
+        if job.run.state != "queued" or job.run.workers or job.run.leaving:
+            continue
+        role = max((role for role in job.kind.roles if role.least and (role.gpus or role.parted)), key=lambda one: one.gpus, default=None)
+        if role is not None:
+            placing = job.kind.placing
+            level = placing.required or ("" if placing.span_clusters else WIDEST)
+            yield Shape(role.least, role.gpus, frozenset(role.gpu_types), level, role.cpus, role.host_memory_mib)
+
+
+def usual_demand(*, now: datetime) -> dict[Shape, int]:
+    """The commonest shapes of what was submitted in the last four weeks."""
+    rows = Job.objects.filter(submitted_at__gt=now - USUAL, submitted_at__lte=now).order_by("-submitted_at", "-pk")
+    facts = rows.values_list("spec", "job_class", "priority", "preemptible", "gpus_milli")[:MOST_JOBS]
+    return typical(counted(shape for row in facts.iterator(chunk_size=2000) if (shape := _shape_of(*row)) is not None))
+
+
+def _shape_of(spec: Mapping[str, Any], job_class: str, priority: int, preemptible: str, milli: int) -> Shape | None:
+    document = kind_document(spec, job_class, priority, preemptible, milli)
+    asking = [role for role in document["roles"] if any(role.get(key) for key in ("gpus", *PARTS))]
+    role = max(asking, key=lambda one: int(one.get("gpus") or 0), default=None)
+    if role is None or not role.get("min", 1):
+        return None
+    placing = document.get("topology") or {}
+    level = placing.get("required") or ("" if placing.get("span_clusters") else WIDEST)
+    return Shape(
+        int(role.get("min", 1)),
+        int(role.get("gpus") or 0),
+        frozenset(role.get("gpu_types") or ()),
+        level,
+        int(role.get("cpus") or 0),
+        round(1024 * float(role.get("host_memory_gb") or 0)),
+    )

@@ -1,0 +1,129 @@
+"""The page of fragmentation, and its chart."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+from urllib.parse import urlencode
+
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.shortcuts import render
+from django.urls import reverse
+from django.views.decorators.http import require_safe
+
+from dashboards.fragmentation.measure import KeptOut, Pile, Scattered
+from dashboards.fragmentation.store import fragmentation_course, fragmentation_newest
+from dashboards.fragmentation.told import CAUSES, shape_told, summed
+from dashboards.gap.store import span_for
+from gpufleet.core.charts import Chart, Series, chart_response, over_time
+from gpufleet.core.live.feed import feed_revision
+from gpufleet.core.ranges import Range, range_of
+from gpufleet.core.templatetags.shell import percent_of
+from gpufleet.core.times import now
+from gpufleet.web import Can, requires
+
+SHOWN = 12
+
+
+@require_safe
+@requires(Can.SEE)
+def fragmentation_page(request: HttpRequest) -> HttpResponse:
+    moment, version = now(), feed_revision()
+    newest = fragmentation_newest()
+    found = newest[1] if newest else None
+    types = sorted({pile.gpu_type for pile in found.piles}) if found else []
+    gpu_type = asked if (asked := request.GET.get("type", "")) in types else ""
+    chosen = range_of(request.GET)
+    context: dict[str, Any] = {"at": newest[0] if newest else None, "types": types, "gpu_type": gpu_type, "range": chosen, "version": version}
+    if found:
+        source = reverse("fragmentation-history")
+        context |= {
+            **_figures(found, gpu_type),
+            "told": CAUSES.values(),
+            "chart": fragmentation_chart(chosen, gpu_type, moment),
+            "source": f"{source}?{urlencode({'type': gpu_type})}" if gpu_type else source,
+        }
+    return render(request, "dashboards/fragmentation.html", context)
+
+
+@require_safe
+@requires(Can.SEE)
+def fragmentation_history(request: HttpRequest) -> HttpResponseBase:
+    """The chart for another range or type, or a minute later."""
+    chart = fragmentation_chart(range_of(request.GET), request.GET.get("type", ""), now())
+    answer = chart_response(request, chart, name="fragmentation")
+    answer["Cache-Control"] = "no-store"
+    return answer
+
+
+def fragmentation_chart(chosen: Range, gpu_type: str, moment: datetime) -> Chart:
+    """What is free, and what of it the queue and the usual demand cannot use."""
+    start = chosen.begin(moment)
+    course = fragmentation_course(start, start + chosen.length, step=chosen.step, span=span_for(chosen.step), gpu_type=gpu_type)
+    series = [
+        Series("Free", [_gpus(step.free) for step in course], "held"),
+        Series("Unusable by the queue", [_gpus(None if step.waiting is None else sum(step.waiting.values())) for step in course], "waste"),
+        Series("Unusable by the usual demand", [_gpus(step.usual) for step in course], "series-6", dashed=True),
+    ]
+    return over_time(label=f"Free GPUs and what of them is unusable, last {chosen.text}", unit="GPUs", at=[step.at for step in course], series=series)
+
+
+def _gpus(milli: float | None) -> float | None:
+    return None if milli is None else round(milli / 1000, 2)
+
+
+def _tenths(milli: int) -> int:
+    """Rounded to tenths of a GPU."""
+    return round(milli, -2)
+
+
+def _figures(found: Scattered, gpu_type: str) -> dict[str, Any]:
+    piles = [pile for pile in found.piles if not gpu_type or pile.gpu_type == gpu_type]
+    kept_out = [one for one in found.kept_out if not gpu_type or one.gpu_type == gpu_type]
+    free, waiting, usual = summed(piles)
+    largest = {kind: levels for kind, levels in found.largest.items() if not gpu_type or kind == gpu_type}
+    levels = list(next(iter(largest.values()), {}))
+    counts = sorted({count for pile in piles for count in pile.idle})
+    return {
+        "free": _tenths(free),
+        "waiting": {"jobs": waiting.jobs, "milli": _tenths(waiting.milli)},
+        "usual": {"jobs": usual.jobs, "milli": _tenths(usual.milli)},
+        "kept_jobs": sum(one.jobs for one in kept_out),
+        "piles": [_pile(pile) for pile in piles],
+        "pooled": any(pile.pool for pile in piles),
+        "kept_out": [_kept_out(one) for one in kept_out[:SHOWN]],
+        "more_kept_out": max(0, len(kept_out) - SHOWN),
+        "levels": levels,
+        "largest": [(kind, [of[level] for level in levels]) for kind, of in largest.items()],
+        "counts": counts,
+        "idle": [(pile.gpu_type, pile.pool, [pile.idle.get(count, 0) for count in counts]) for pile in piles if pile.idle],
+    }
+
+
+def _pile(pile: Pile) -> Mapping[str, Any]:
+    return {
+        "gpu_type": pile.gpu_type,
+        "pool": pile.pool,
+        "free": _tenths(pile.free_milli),
+        "causes": [_tenths(pile.waiting.useless[why]) for why in CAUSES],
+        "jobs": pile.waiting.jobs,
+        "useless": _tenths(pile.waiting.milli),
+        "share": percent_of(pile.waiting.milli, pile.free_milli),
+        "short": _tenths(pile.waiting.short),
+        "usual": _tenths(pile.usual.milli),
+        "usual_share": percent_of(pile.usual.milli, pile.free_milli),
+    }
+
+
+def _kept_out(one: KeptOut) -> Mapping[str, Any]:
+    query: Sequence[tuple[str, str]] = (("state", "queued"), ("blocker", "fragmentation"), ("blocker", "topology"))
+    return {
+        "gpu_type": one.gpu_type,
+        "shape": shape_told(one.shape),
+        "jobs": one.jobs,
+        "needs": 1000 * one.shape.whole,
+        "free": 1000 * one.free,
+        "room": one.room,
+        "workers": one.shape.workers,
+        "why": CAUSES[one.why],
+        "link": f"{reverse('jobs')}?{urlencode(query)}",
+    }

@@ -1,0 +1,91 @@
+"""What is free and useless, against an obvious count of the same."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dashboards.fragmentation.measure import Room, Shape, Why, scattered, typical
+
+H100, A100 = "H100", "A100"
+
+
+def room(free: list[int], *, leaf: int = 2, types: list[str] | None = None, parts: int = 0, cpus: int = 10**9) -> Room:
+    """Nodes with so many idle GPUs, `leaf` of them under each leaf."""
+    size = len(free)
+    return Room(
+        types or [H100] * size,
+        ["main"] * size,
+        np.array(free, np.int64),
+        np.array([parts, *[0] * (size - 1)], np.int64),
+        np.full(size, cpus, np.int64),
+        np.full(size, 10**9, np.int64),
+        {"cluster": np.zeros(size, np.int64), "leaf": np.arange(size) // leaf, "node": np.arange(size)},
+    )
+
+
+def test_what_is_left_of_nodes_is_useless_to_whole_node_jobs() -> None:
+    found = scattered(room([8, 3, 1, 0]), {Shape(1, 8): 1, Shape(1, 1): 3}, {})
+    (pile,) = found.piles
+
+    assert pile.free_milli == 12_000
+    assert pile.waiting.useless == {Why.PARTIAL: 1000, Why.HOST: 0, Why.TOPOLOGY: 0, Why.SPLIT: 0}  # 4 GPUs to one job in four
+    assert pile.usual.jobs == 0
+    assert pile.idle == {8: 1, 3: 1, 1: 1}
+    assert found.largest == {H100: {"cluster": 12, "leaf": 11, "node": 8}}
+    assert not found.kept_out
+
+
+def test_a_gang_that_has_to_stay_together_is_kept_out_by_topology() -> None:
+    gang = Shape(2, 8, frozenset((H100,)), "leaf")
+    found = scattered(room([8, 0, 8, 0]), {gang: 2}, {})
+
+    assert found.piles[0].waiting.useless[Why.TOPOLOGY] == 16_000
+    (out,) = found.kept_out
+    assert (out.why, out.free, out.room, out.jobs) == (Why.TOPOLOGY, 16, 1, 2)
+
+
+def test_processors_and_shared_gpus_have_their_own_causes() -> None:
+    found = scattered(room([4, 4], parts=500, cpus=16), {Shape(1, 2, cpus=16): 1}, {})
+
+    assert found.piles[0].waiting.useless == {Why.PARTIAL: 0, Why.HOST: 4000, Why.TOPOLOGY: 0, Why.SPLIT: 500}
+    assert not found.kept_out
+
+
+def test_jobs_that_take_parts_can_use_all_of_it() -> None:
+    (pile,) = scattered(room([3], parts=500), {Shape(1, 0): 3, Shape(1, 2): 1}, {}).piles
+
+    assert pile.waiting.useless == {Why.PARTIAL: 250, Why.HOST: 0, Why.TOPOLOGY: 0, Why.SPLIT: 125}
+
+
+def test_too_few_of_all_is_short_and_not_fragmented() -> None:
+    (pile,) = scattered(room([4, 2]), {Shape(1, 8): 1}, {}).piles
+
+    assert (pile.waiting.milli, pile.waiting.short) == (0, 6000)
+
+
+def test_jobs_count_only_for_types_that_they_accept() -> None:
+    found = scattered(room([3, 3], types=[H100, A100]), {Shape(1, 2, frozenset((A100,))): 1}, {})
+
+    assert {pile.gpu_type: pile.waiting.milli for pile in found.piles} == {A100: 1000, H100: 0}
+
+
+SHAPES = st.tuples(st.integers(1, 4), st.sampled_from([1, 2, 4, 8]), st.sampled_from(["", "leaf", "node"])).map(
+    lambda drawn: Shape(drawn[0], drawn[1], level=drawn[2])
+)
+
+
+@given(st.lists(st.integers(0, 8), min_size=1, max_size=8), SHAPES)
+def test_what_is_not_useless_serves(free: list[int], shape: Shape) -> None:
+    (pile,) = scattered(room(free), {shape: 1}, {}).piles
+    width = {"": len(free), "leaf": 2, "node": 1}[shape.level]
+    domains = [free[start : start + width] for start in range(0, len(free), width)]
+    serving = [sum(idle // shape.gpus for idle in domain) for domain in domains]
+    useful = sum(slots for slots in serving if slots >= shape.workers) * shape.gpus
+
+    assert pile.waiting.milli + pile.waiting.short == 1000 * (sum(free) - (useful if sum(free) >= shape.whole else 0))
+    assert pile.free_milli == 1000 * sum(free)
+
+
+def test_the_usual_demand_is_its_commonest_shapes() -> None:
+    assert typical({Shape(1, 1): 90, Shape(1, 2): 6, Shape(4, 8): 4}) == {Shape(1, 1): 90, Shape(1, 2): 6}
+    assert typical({}) == {}
