@@ -19,8 +19,8 @@ from gpufleet.core.templatetags.shell import CURRENCY_SIGNS, NOTHING, THIN, dura
 from gpufleet.core.times import millis
 from scheduler.models import JobClass
 
-SICK_SHOWN = 8
-HOLDERS_SHOWN = 8
+SICK_SHOWN = 3
+HOLDERS_SHOWN = 4
 OTHERS = 0
 ROUND_MONEY_FROM = 100_000_000
 SVG_WIDTH = 1000
@@ -71,8 +71,8 @@ def split(figures: Figures) -> list[Part]:
     """All that there is, cut by what it does: computing, held without computing, held without a reading, free, out of service."""
     lengths = (
         ("computing", "Computing", figures.active_held),
-        ("gap", "Handed out, not computing", figures.gap),
-        ("unread", "Handed out, no reading", figures.held_unread),
+        ("gap", "Idle", figures.gap),
+        ("unread", "Allocated, no reading", figures.held_unread),
         ("free", "Free", figures.free),
         ("away", "Out of service", figures.away),
     )
@@ -190,9 +190,11 @@ def overview_page(shared: Mapping[str, Any], own: Mapping[str, Any], owners: Map
     by_type = {name: Figures(**values) for name, values in shared["types"].items()}
     whole = sum(by_type.values(), Figures())
     rates = own["rates"]
+    texts = figure_texts(whole, gap_cost(by_type, rates) if rates is not None else None)
     return {
         "whole": whole,
-        "texts": figure_texts(whole, gap_cost(by_type, rates) if rates is not None else None),
+        "texts": texts,
+        "answer": fleet_answer(gpus=whole.gpus, sick=shared["sick_total"], gap=texts["gap"], unit=texts["gap_unit"]),
         "parts": split(whole),
         "types": type_rows(by_type, rates),
         "unpriced": sorted(set(by_type) - set(rates)) if rates is not None else [],
@@ -207,6 +209,14 @@ def overview_page(shared: Mapping[str, Any], own: Mapping[str, Any], owners: Map
             for row in shared["queue"]
         ],
     }
+
+
+def fleet_answer(*, gpus: int, sick: int, gap: str, unit: str) -> str:
+    """How the fleet stands, in at most eight words."""
+    if not gpus:
+        return "No hardware yet."
+    nodes = f"{plural(sick, 'node')} need{'s' if sick == 1 else ''} attention" if sick else "All nodes healthy"
+    return f"{nodes}, {'no' if gap in ('0', NOTHING) else gap} {'GPU' if gap in ('0', NOTHING) else unit} idle."
 
 
 def _moment(at: int | None) -> Any:

@@ -5,11 +5,16 @@ from dashboards.alerts import views as alerts
 from dashboards.fragmentation import views as fragmentation
 from dashboards.gap import views as gap
 from dashboards.health import views as health
+from dashboards.home import views as home
 from dashboards.idle import views as idle
 from dashboards.prometheus import views as sources
 
 urlpatterns = [
-    path("", views.overview, name="overview"),
+    path("", home.home, name="home"),
+    path("overview/", home.fleet, name="overview"),
+    path("home/team/", home.team, name="home_team"),
+    path("home/on-call/", home.on_call, name="home_on_call"),
+    path("home/month/", home.month, name="home_month"),
     path("overview/history", views.overview_history, name="overview-history"),
     path("fleet/", views.fleet_map, name="fleet"),
     path("telemetry/", sources.source_list, name="sources"),

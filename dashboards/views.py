@@ -24,9 +24,8 @@ def _asked_hours(request: HttpRequest) -> int:
     return int(asked) if asked.isascii() and asked.isdigit() and int(asked) in RANGES else DEFAULT_HOURS
 
 
-@require_GET
-@requires(Can.SEE)
-def overview(request: HttpRequest) -> HttpResponse:
+def overview(request: HttpRequest, **frame: Any) -> HttpResponse:
+    """The fleet with its gap; `frame` is what the page around it shows."""
     moment = now()
     access = access_of(request)
     version = feed_revision()
@@ -46,6 +45,7 @@ def overview(request: HttpRequest) -> HttpResponse:
         "healths": SEVERITY,
         "weak": list(weak_clusters().values()),
         "may_import": access.can_everywhere(Can.OPERATE),
+        **frame,
     }
     return render(request, "dashboards/overview.html", context)
 

@@ -78,11 +78,11 @@ class Entry:
 
     @property
     def current(self) -> str:
-        return self.links[0].current if len(self.links) == 1 else ("true" if self.is_here else "")
+        return (self.links[0].current if len(self.links) == 1 else "") or ("true" if self.is_here else "")
 
 
 SECTIONS: tuple[Section, ...] = (
-    Section("Home", "home", (Place("Home", "overview", "home", "o"),), also=("/overview/",)),
+    Section("Home", "home", (Place("Home", "home", "home", "o"),), also=("/overview/", "/home/")),
     Section(
         "Fleet",
         "chip",

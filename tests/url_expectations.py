@@ -615,7 +615,11 @@ PAGES = [
     Expect("GET", "live/<slug:topic>/snapshot", SEES, lambda w: {"topic": "test-topic"}),
     # overview and map
     Expect("GET", "", SEES),
+    Expect("GET", "overview/", SEES),
     Expect("GET", "overview/history", SEES),
+    Expect("GET", "home/team/", SUBMITS),
+    Expect("GET", "home/on-call/", OPERATES),
+    Expect("GET", "home/month/", COSTS),
     Expect("GET", "fleet/", SEES),
     # jobs and the scheduler
     Expect("GET", "jobs/", SEES),

@@ -4,8 +4,8 @@
 
   const { live } = window.gpufleet;
   const { format, setText } = live;
-  const SICK_SHOWN = 8;
-  const HOLDERS_SHOWN = 8;
+  const SICK_SHOWN = 3;
+  const HOLDERS_SHOWN = 4;
   const OTHERS = 0;
   const SEVERAL = -1;
   const SVG_WIDTH = 1000;
@@ -62,6 +62,11 @@
       gap_unit: unit(gap),
       cost: cost === null || (figures.held && !heldRead) ? format.NOTHING : money(cost),
     };
+  }
+
+  function answer(sick, { gap, gap_unit: gapUnit }) {
+    const nodes = sick ? `${format.grouped(sick)} ${sick === 1 ? "node needs" : "nodes need"} attention` : "All nodes healthy";
+    return `${nodes}, ${gap === "0" || gap === format.NOTHING ? "no GPU" : `${gap} ${gapUnit}`} idle.`;
   }
 
   function drawSplit(svg, figures) {
@@ -155,6 +160,7 @@
       setText(field(headline, `${part}_gpus`), format.wholeGpus(milli));
       if (part === "unread" || part === "away") showIf(headline.querySelector(`[data-if="${part}"]`), milli > 0);
     }
+    setText(field(document, "answer"), answer(rows.sick_total, words));
     if (rows.telemetry) live.setMoment(field(document, "telemetry"), rows.telemetry);
     typeList(
       Object.entries(rows.types).map(([name, figures]) => {
@@ -181,7 +187,7 @@
         longest: jobs ? format.duration(longest) : format.NOTHING,
       })),
     );
-    live.announce(`${words.held} of the GPUs are handed out, ${words.sm} SM activity, a gap of ${words.gap} ${words.gap_unit}.`, { seldom: true });
+    live.announce(`${words.held} of GPUs allocated, ${words.sm} utilization, ${words.gap} ${words.gap_unit} idle.`, { seldom: true });
   }
 
   live.follow("overview", {

@@ -49,7 +49,7 @@ def test_the_figures(shared_fleet):
 def test_money_is_for_those_who_may_see_costs(shared_fleet):
     assert "$4.38" in page(shared_fleet, "finance")
     assert json_of(shared_fleet, "finance")["own"]["rates"] == {"H100-SXM-80GB": 2_000_000}
-    assert "The gap costs" not in page(shared_fleet, "viewer")
+    assert "Idle cost" not in page(shared_fleet, "viewer")
     assert json_of(shared_fleet, "viewer")["own"]["rates"] is None
 
 

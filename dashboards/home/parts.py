@@ -1,0 +1,238 @@
+"""What the pages of Home hold: a team's jobs and quota, and what needs an operator. Each part is read inside the reader's own subtrees."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import Count, Min, Q, QuerySet, Sum
+
+from dashboards.alerts.models import AlertState
+from dashboards.alerts.selectors import AlertRow, alert_rows, alerts_listed
+from dashboards.idle.selectors import IdleRow, episodes_listed, idle_rows
+from dashboards.job_list import JobNow, jobs_now
+from dashboards.selectors import SickNode, fleet_read, nodes_needing_attention
+from gpufleet.core.templatetags.shell import plural
+from quotas.chargeback.months import month_at
+from quotas.chargeback.report import lines_seen
+from quotas.models import QuotaNode
+from quotas.permissions import Access, Can
+from quotas.presenters import Cell, cells_of, summed, types_of
+from quotas.selectors.budgets import Standing, budgets_listed, standings
+from quotas.selectors.nodes import tree_list
+from quotas.selectors.rates import price_book
+from scheduler.hardware.lifecycle import steps_from
+from scheduler.models import HOLDING, Health, Job, JobState, WaitKind
+from scheduler.selectors.jobs import WAITING, jobs_listed
+from scheduler.selectors.usage import gpu_types_known, held_by_quota
+
+WAITING_SHOWN, RUNNING_SHOWN, FAILED_SHOWN, IDLE_SHOWN = 5, 5, 3, 3
+TEAMS_SHOWN, BUDGETS_SHOWN, ALERTS_SHOWN, NODES_SHOWN = 3, 2, 6, 8
+DAY = timedelta(hours=24)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Jobs of one kind: how many, and what they hold or ask for."""
+
+    jobs: int
+    milli: int
+    since: datetime | None  # the earliest of them
+
+
+@dataclass(frozen=True, slots=True)
+class TeamRow:
+    """A node of the quota tree with what it has of each GPU type that it may use."""
+
+    node: QuotaNode
+    cells: Sequence[Cell]
+
+
+@dataclass(frozen=True, slots=True)
+class TeamHome:
+    """What somebody who submits jobs asks first: what waits and why, what runs, and what is left."""
+
+    own_only: bool
+    waiting: Load
+    waiting_for_quota: int
+    running: Load
+    failed: int
+    waiting_jobs: Sequence[JobNow]
+    running_jobs: Sequence[JobNow]
+    failed_jobs: Sequence[JobNow]
+    teams: Sequence[TeamRow]
+    budgets: Sequence[Standing]
+    idle: Sequence[IdleRow]
+    spent_nanos: int | None
+
+    @property
+    def answer(self) -> str:
+        return team_answer(waiting=self.waiting.jobs, for_quota=self.waiting_for_quota, running=self.running.jobs)
+
+
+def team_answer(*, waiting: int, for_quota: int, running: int) -> str:
+    """How the jobs stand, in at most eight words."""
+    if not waiting:
+        return f"{plural(running, 'job')} running, none waiting." if running else "No jobs running or waiting."
+    if for_quota:
+        return f"{plural(waiting, 'job')} waiting, {for_quota:,} for quota; {running:,} running."
+    return f"{plural(waiting, 'job')} waiting for GPUs; {running:,} running."
+
+
+def team_home(access: Access, *, now: datetime) -> TeamHome:
+    """The jobs of the subtrees where the reader submits; only the reader's own where others' jobs are not the reader's to manage."""
+    manages = access.can_somewhere(Can.MANAGE_JOBS)
+    mine = jobs_listed(access).filter(access.visible(Can.MANAGE_JOBS if manages else Can.SUBMIT, "quota__path"))
+    if not manages:
+        mine = mine.filter(owner=access.actor.user)
+    waiting, running = mine.filter(state__in=WAITING), mine.filter(state__in=HOLDING)
+    failed = mine.filter(state=JobState.FAILED, ended_at__gte=now - DAY)
+    episodes = episodes_listed(access).filter(access.visible(Can.SUBMIT, "quota__path"), ended_at__isnull=True)
+    if not manages:
+        episodes = episodes.filter(owner=access.actor.user)
+    return TeamHome(
+        own_only=not manages,
+        waiting=_load(waiting),
+        waiting_for_quota=waiting.filter(wait__kind=WaitKind.QUOTA).count(),
+        running=_load(running),
+        failed=failed.count(),
+        waiting_jobs=_shown(access, waiting.order_by("state_since", "id"), WAITING_SHOWN),
+        running_jobs=_shown(access, running.order_by("-gpus_milli", "state_since", "id"), RUNNING_SHOWN),
+        failed_jobs=_shown(access, failed.order_by("-ended_at", "-id"), FAILED_SHOWN),
+        teams=_team_rows(access, _nodes(access)),
+        budgets=_budgets(access, now),
+        idle=idle_rows(access, list(episodes.order_by("-wasted_milli_millis", "id")[:IDLE_SHOWN]), now=now),
+        spent_nanos=_spent(access, now),
+    )
+
+
+def _load(jobs: QuerySet[Job]) -> Load:
+    found = jobs.order_by().aggregate(jobs=Count("pk"), milli=Sum("gpus_milli"), since=Min("state_since"))
+    return Load(found["jobs"], found["milli"] or 0, found["since"])
+
+
+def _shown(access: Access, jobs: QuerySet[Job], most: int) -> list[JobNow]:
+    return jobs_now(access, list(jobs[:most]))
+
+
+def _nodes(access: Access) -> list[QuotaNode]:
+    """The topmost nodes where the reader submits; the empty path stands for the tops of all trees."""
+    paths = access.paths(Can.SUBMIT)
+    at = Q(depth=0) if "" in paths else Q(path__in=paths)
+    return list(tree_list(access, capability=Can.SUBMIT).filter(at)[:TEAMS_SHOWN])
+
+
+def _team_rows(access: Access, nodes: Sequence[QuotaNode]) -> list[TeamRow]:
+    paths = dict(tree_list(access, capability=Can.SUBMIT).values_list("pk", "path"))
+    sums = summed(paths, held_by_quota())
+    types = types_of(nodes, gpu_types_known())
+    rows = []
+    for node in nodes:
+        cells = [cell for cell in cells_of(node, types, sums.get(node.path, {})) if not cell.says_nothing]
+        rows.append(TeamRow(node, cells))
+    return [row for row in rows if row.cells]
+
+
+def _budgets(access: Access, now: datetime) -> list[Standing]:
+    """The budgets of the reader's subtrees, the fullest first."""
+    found = standings(budgets_listed(access).filter(access.visible(Can.SUBMIT, "quota__path")), price_book(), now)
+    return sorted(found, key=lambda one: (-one.percent, one.budget.public_id))[:BUDGETS_SHOWN]
+
+
+def _spent(access: Access, now: datetime) -> int | None:
+    """Nano-units of this month so far, in the subtrees where the reader submits; None for those who may see no costs there."""
+    if not any(access.can(Can.SEE_COSTS, path) for path in access.paths(Can.SUBMIT)):
+        return None
+    lines = lines_seen(access, month_at(now)).filter(access.visible(Can.SUBMIT, "quota_path"))
+    return int(lines.aggregate(total=Sum("effective_nanos"))["total"] or 0)
+
+
+# On call
+
+# From bad to good again: the step that an operator takes next.
+NEXT = {
+    Health.SUSPECT: Health.DRAINING,
+    Health.DRAINING: Health.DRAINED,
+    Health.DRAINED: Health.REPAIRING,
+    Health.DOWN: Health.REPAIRING,
+    Health.REPAIRING: Health.BURN_IN,
+    Health.BURN_IN: Health.HEALTHY,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Ailing:
+    """A node that needs somebody, with the step that an operator takes next."""
+
+    node: SickNode
+    verb: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallHome:
+    """What needs an operator now, the worst first."""
+
+    nodes: Sequence[Ailing]
+    nodes_total: int
+    gpus_hurt: int
+    jobs_hurt: int
+    alerts: Sequence[AlertRow]
+    alerts_total: int
+    idle: Sequence[IdleRow]
+    waiting: Sequence[JobNow]
+
+    @property
+    def answer(self) -> str:
+        return call_answer(nodes=self.nodes_total, alerts=self.alerts_total)
+
+
+def call_answer(*, nodes: int, alerts: int) -> str:
+    """What needs an operator, in at most eight words."""
+    if not nodes and not alerts:
+        return "Nothing needs you: nodes healthy, no alerts."
+    if not nodes:
+        return f"All nodes healthy, {plural(alerts, 'alert')} firing."
+    return f"{plural(nodes, 'node')} need{'s' if nodes == 1 else ''} attention, {plural(alerts, 'alert')} firing."
+
+
+def call_home(access: Access, *, now: datetime) -> CallHome:
+    sick = nodes_needing_attention(fleet_read(now=now))
+    firing = alerts_firing_now(access)
+    waiting = jobs_listed(access).filter(state__in=WAITING)
+    idle = episodes_listed(access).filter(ended_at__isnull=True)
+    return CallHome(
+        nodes=[
+            Ailing(node, next(step.verb for step in steps_from(node.health) if step.to == NEXT[Health(node.health)])) for node in sick[:NODES_SHOWN]
+        ],
+        nodes_total=len(sick),
+        gpus_hurt=sum(node.gpus_hurt for node in sick),
+        jobs_hurt=sum(node.jobs for node in sick),
+        alerts=alert_rows(list(firing.order_by("-fired_at", "-id")[:ALERTS_SHOWN])),
+        alerts_total=firing.count(),
+        idle=idle_rows(access, list(idle.order_by("-wasted_milli_millis", "id")[:IDLE_SHOWN]), now=now),
+        waiting=_shown(access, waiting.order_by("state_since", "id"), WAITING_SHOWN),
+    )
+
+
+def alerts_firing_now(access: Access) -> QuerySet[Any]:
+    return alerts_listed(access).filter(state=AlertState.FIRING)
+
+
+# Month
+
+
+def month_answer(*, spent: str, change_percent: int | None, over: int) -> str:
+    """How the month stands, in at most eight words. `spent` is an amount with its currency; `over`: budgets that are used up."""
+    if over:
+        return f"{spent} this month, {plural(over, 'budget')} used up."
+    if change_percent is None:
+        return f"{spent} this month."
+    return f"{spent} this month, {change_percent:+d}% on last month."
+
+
+def idle_by_cause(idle: Iterable[Any]) -> list[tuple[str, int]]:
+    """Nano-units of GPU time that no job used, by cause, the dearest first."""
+    sums: dict[str, int] = {}
+    for one in idle:
+        sums[one.cause] = sums.get(one.cause, 0) + one.effective_nanos
+    return sorted(sums.items(), key=lambda pair: (-pair[1], pair[0]))

@@ -1,0 +1,115 @@
+"""Home: one page for each question that people open the console with. `/` shows the page of the reader's own role."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.urls import reverse
+from django.views.decorators.http import require_safe
+
+from dashboards.home.parts import call_home, idle_by_cause, month_answer, team_home
+from dashboards.views import overview
+from gpufleet.core.live.feed import feed_revision
+from gpufleet.core.templatetags.shell import money
+from gpufleet.core.times import now
+from gpufleet.web import Access, Can, access_of, requires
+from quotas.budgets import bullet
+from quotas.chargeback.months import month_at
+from quotas.chargeback.report import report
+from quotas.selectors.budgets import budgets_listed, standings
+from quotas.selectors.rates import price_book
+from quotas.views.costs import chart
+
+NANOS_PER_MICRO = 1000
+DEPARTMENTS_SHOWN, BUDGETS_SHOWN = 6, 5
+
+
+@dataclass(frozen=True, slots=True)
+class Tab:
+    """One page of Home as its tabs show it."""
+
+    key: str
+    label: str
+    url: str
+
+
+def tabs_of(access: Access) -> list[Tab]:
+    """The pages of Home that this person may open."""
+    pages = [("overview", "Fleet", access.can_somewhere(Can.SEE))]
+    pages.append(("home_on_call", "On call", access.can_everywhere(Can.OPERATE)))
+    pages.append(("home_team", "Team", access.can_somewhere(Can.SUBMIT)))
+    pages.append(("home_month", "Month", access.can_somewhere(Can.SEE_COSTS)))
+    return [Tab(name, label, reverse(name)) for name, label, is_open in pages if is_open]
+
+
+def own_page(access: Access) -> str:
+    """Which page is a person's first: the fleet for those who run it, then the month of finance, then the team of those who submit."""
+    if any(access.can_everywhere(one) for one in (Can.ADMINISTER, Can.OPERATE, Can.EDIT_QUOTA)):
+        return "overview"
+    if access.can_somewhere(Can.MANAGE_COSTS):
+        return "home_month"
+    return "home_team" if access.can_somewhere(Can.SUBMIT) else "overview"
+
+
+@require_safe
+@requires(Can.SEE)
+def home(request: HttpRequest) -> HttpResponse:
+    page: HttpResponse = PAGES[own_page(access_of(request))](request)
+    return page
+
+
+@require_safe
+@requires(Can.SUBMIT)
+def team(request: HttpRequest) -> HttpResponse:
+    version, access = feed_revision(), access_of(request)
+    found = team_home(access, now=now())
+    context = {
+        "home": found,
+        "budgets": [(one, bullet(one)) for one in found.budgets],
+        "spent_micros": None if found.spent_nanos is None else found.spent_nanos // NANOS_PER_MICRO,
+        **_shared(access, "home_team", version),
+    }
+    return render(request, "dashboards/home/team.html", context)
+
+
+@require_safe
+@requires(Can.OPERATE, everywhere=True)
+def on_call(request: HttpRequest) -> HttpResponse:
+    version, access = feed_revision(), access_of(request)
+    return render(request, "dashboards/home/on_call.html", {"home": call_home(access, now=now()), **_shared(access, "home_on_call", version)})
+
+
+@require_safe
+@requires(Can.SEE_COSTS)
+def month(request: HttpRequest) -> HttpResponse:
+    version, access, moment = feed_revision(), access_of(request), now()
+    first = month_at(moment)
+    found = report(access, first, by="department", now=moment)
+    rows = sorted(standings(budgets_listed(access), price_book(), moment), key=lambda one: (-one.percent, one.budget.public_id))
+    spent = money(found.total.effective_nanos // NANOS_PER_MICRO, 0)
+    context: dict[str, Any] = {
+        "report": found,
+        "chart": chart(found),
+        "departments": found.rows[:DEPARTMENTS_SHOWN],
+        "causes": idle_by_cause(found.idle),
+        "budgets": [(one, bullet(one)) for one in rows[:BUDGETS_SHOWN]],
+        "answer": month_answer(spent=spent, change_percent=found.total.change_percent, over=sum(one.state == "stopped" for one in rows)),
+        **_shared(access, "home_month", version),
+    }
+    return render(request, "dashboards/home/month.html", context)
+
+
+def _shared(access: Access, page: str, version: int) -> dict[str, Any]:
+    return {"tabs": tabs_of(access), "here": page, "version": version}
+
+
+@require_safe
+@requires(Can.SEE)
+def fleet(request: HttpRequest) -> HttpResponse:
+    """The fleet with its gap."""
+    access = access_of(request)
+    return overview(request, tabs=tabs_of(access), here="overview")
+
+
+PAGES = {"overview": fleet, "home_team": team, "home_on_call": on_call, "home_month": month}
