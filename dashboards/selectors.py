@@ -183,6 +183,7 @@ class SickNode:
     since: datetime
     gpus_hurt: int
     jobs: int
+    node_health: str = ""  # of the node itself, where `health` is that of its worst GPU
 
 
 def nodes_needing_attention(fleet: Fleet) -> list[SickNode]:
@@ -195,9 +196,10 @@ def nodes_needing_attention(fleet: Fleet) -> list[SickNode]:
         "pk", "public_id", "name", "health", "health_reason", "health_since"
     )
     for pk, public_id, name, health, reason, since in rows:
+        own = health
         if health == Health.HEALTHY:
             health, reason, since = worst_gpu[pk]
-        found.append(SickNode(pk, public_id, name, health, reason, since, hurt.get(pk, 0), len(fleet.holds.jobs.get(pk, ()))))
+        found.append(SickNode(pk, public_id, name, health, reason, since, hurt.get(pk, 0), len(fleet.holds.jobs.get(pk, ())), own))
     return sorted(found, key=lambda node: (-node.gpus_hurt, -node.jobs, node.since, node.pk))
 
 

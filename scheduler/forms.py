@@ -27,6 +27,7 @@ class HealthForm(ReasonForm):
 
     to = forms.CharField(max_length=20)
     seen = forms.CharField(max_length=20, required=False)
+    jobs = forms.ChoiceField(choices=[("finish", "Running jobs finish"), ("move", "Move jobs that may be preempted")], required=False)
 
 
 class SpareForm(ReasonForm):

@@ -764,6 +764,7 @@ PAGES = [
     Expect("GET", "clusters/<slug:name>/", SEES, lambda w: {"name": w.node.cluster.name}),
     Expect("GET", "nodes/", SEES),
     Expect("GET", "nodes/<slug:public_id>/", SEES, FIELDS["hardware node"]),
+    Expect("GET", "nodes/<slug:public_id>/health/", OPERATES, FIELDS["hardware node"]),
     Expect("POST", "nodes/<slug:public_id>/health/", OPERATES, FIELDS["hardware node"], data=lambda w: {"to": "draining", "reason": "Test"}),
     Expect("POST", "nodes/<slug:public_id>/spare/", OPERATES, FIELDS["hardware node"], data=lambda w: {"spare": "yes", "reason": "Test"}),
     Expect("GET", "gpus/", SEES),

@@ -167,6 +167,11 @@ class Ailing:
     node: SickNode
     verb: str
 
+    @property
+    def drains(self) -> bool:
+        """Whether the next step is a drain. A bad GPU of a healthy node is drained by itself, on its own page."""
+        return self.node.node_health == Health.SUSPECT
+
 
 @dataclass(frozen=True, slots=True)
 class CallHome:

@@ -7,19 +7,22 @@ from django.contrib import messages
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect, render
-from django.views.decorators.http import require_POST, require_safe
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from gpufleet.core.faults import Conflict
 from gpufleet.core.live.feed import feed_revision
+from gpufleet.core.templatetags.shell import plural
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of, requires
 from scheduler.forms import HealthForm, SpareForm
-from scheduler.hardware.lifecycle import steps_from
+from scheduler.hardware.lifecycle import may_follow, steps_from
 from scheduler.hardware.lists import NODES
 from scheduler.models import Health, Node
 from scheduler.presenters.hardware import drawing_of, history_lines
+from scheduler.presenters.node_changes import FINISH, MOVE, PREVIEWED, health_preview
 from scheduler.selectors.holders import Holder, holding_jobs, node_holders
-from scheduler.selectors.nodes import jobs_left, node_for, node_gpus, node_history, nodes_listed
+from scheduler.selectors.nodes import jobs_left, node_for, node_gpus, node_guests, node_history, nodes_listed
+from scheduler.services.hardware.draining import node_drain
 from scheduler.services.hardware.hardware import node_health_change, node_spare_set
 
 
@@ -37,20 +40,48 @@ def node_page(request: HttpRequest, public_id: str) -> HttpResponse:
     return _page(request, node_for(access_of(request), public_id))
 
 
-@require_POST
+@require_http_methods(["GET", "HEAD", "POST"])
 @requires(Can.OPERATE, everywhere=True)
 def node_health(request: HttpRequest, public_id: str) -> HttpResponse:
+    """Another health: what it does to running jobs is shown first, on a page of its own (`?to=draining`)."""
     access = access_of(request)
     node = node_for(access, public_id)
+    if request.method != "POST":
+        to = request.GET.get("to", Health.DRAINING)
+        return _health_page(request, node, to) if to in PREVIEWED and may_follow(node.health, to) else redirect("node", public_id=public_id)
+    was_shown = request.POST.get("to", "") in PREVIEWED and "jobs" in request.POST
     try:
         sent = form_values(HealthForm(request.POST))
-        changed = node_health_change(access=access, node=node, to=sent["to"], reason=sent["reason"], seen=sent["seen"] or None, now=now())
+        reason, seen = sent["reason"], sent["seen"] or None
+        if sent["to"] == Health.DRAINING:
+            changed, asked = node_drain(access=access, node=node, reason=reason, move=sent["jobs"] == MOVE, seen=seen, now=now())
+        else:
+            changed, asked = node_health_change(access=access, node=node, to=sent["to"], reason=reason, seen=seen, now=now()), 0
     except ValidationError as fault:
-        return _page(request, node, status=422, faults=messages_by_field(fault), reason=request.POST.get("reason", ""))
+        faults = messages_by_field(fault)
+        if was_shown:
+            return _health_page(request, node, request.POST["to"], status=422, faults=faults)
+        return _page(request, node, status=422, faults=faults, reason=request.POST.get("reason", ""))
     except Conflict as fault:
         return _page(request, node_for(access, public_id), status=409, faults={"to": [str(fault)]}, reason=request.POST.get("reason", ""))
-    messages.success(request, f"{changed.name} is {Health(changed.health).label.lower()} now.")
+    moved = f" {plural(asked, 'job')} {'is' if asked == 1 else 'are'} asked to save and leave." if asked else ""
+    messages.success(request, f"{changed.name} is {Health(changed.health).label.lower()} now.{moved}")
     return redirect("node", public_id=public_id)
+
+
+def _health_page(request: HttpRequest, node: Node, to: str, *, status: int = 200, **extra: Any) -> HttpResponse:
+    guests = node_guests(access_of(request), node, now=now())
+    context = {
+        "node": node,
+        "to": to,
+        "verb": next(step.verb for step in steps_from(node.health) if step.to == to),
+        "preview": health_preview(node, to, guests, gpus=len(node_gpus(node))),
+        "asks": to == Health.DRAINING and any(guest.movable for guest in guests),
+        "reason": request.POST.get("reason", ""),
+        "jobs": request.POST.get("jobs", FINISH),
+        **extra,
+    }
+    return render(request, "scheduler/node_change.html", context, status=status)
 
 
 @require_POST
@@ -104,6 +135,8 @@ def _page(request: HttpRequest, node: Node, *, status: int = 200, **extra: Any) 
         "left": jobs_left(access, node),
         "nics": list(node.nics.order_by("name")),
         "steps": [asdict(step) for step in steps_from(node.health)],
+        "previewed": PREVIEWED,
+        "may_drain": may_follow(node.health, Health.DRAINING),
         "may_operate": access.can_everywhere(Can.OPERATE) and node.removed_at is None,
         "history": history_lines(node_history(node)),
         **extra,

@@ -1,0 +1,36 @@
+"""What a change does before it happens: sentences, and the jobs that it touches by name, as templates/_change.html shows them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What becomes of a job; `at` is the moment that belongs to it."""
+
+    text: str
+    at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobEffect:
+    """One job, with an effect for each of the ways in which the change can be made."""
+
+    public_id: str
+    name: str
+    path: str
+    owner: str
+    gpus_milli: int
+    effects: tuple[Effect, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """`ways` heads the columns of effects. Jobs that the reader may not know are counted, not named."""
+
+    sentences: Sequence[str]
+    ways: tuple[str, ...] = ()
+    jobs: Sequence[JobEffect] = ()
+    unseen: int = 0
+    unseen_milli: int = 0
