@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Callable
-from functools import wraps
+from functools import cache, wraps
 from json import JSONDecodeError
 from typing import Any
 
@@ -122,9 +122,13 @@ class Api(NinjaAPI):
         """The function's own name: it does not change when a file is split, so generated clients don't either."""
         return operation.view_func.__name__
 
-    def get_openapi_schema(self, **kwargs: Any) -> Any:
+    def get_openapi_schema(self, *, path_prefix: str | None = None, path_params: dict[str, Any] | None = None) -> Any:
         """With what every operation may answer when it refuses, who may call it, and an example of all that is sent and answered."""
-        return with_examples(with_notes(with_problems(super().get_openapi_schema(**kwargs))))
+        return self._described(self.get_root_path(path_params or {}) if path_prefix is None else path_prefix)
+
+    @cache  # noqa: B019 # There is one API, and what it describes does not change while it runs; putting it together takes a second.
+    def _described(self, prefix: str) -> Any:
+        return with_examples(with_notes(with_problems(super().get_openapi_schema(path_prefix=prefix))))
 
 
 TOKEN = TokenAuth()

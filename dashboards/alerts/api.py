@@ -34,7 +34,7 @@ from dashboards.alerts.services import (
     silence_end,
 )
 from gpufleet.core.etags import IF_MATCH, revision_wanted, stamped
-from gpufleet.core.taken import Taken
+from gpufleet.core.taken import STORABLE, Taken
 from gpufleet.core.times import now
 from gpufleet.web import access_of
 from scheduler.api.lists import answered, listed, parameters_of
@@ -71,7 +71,7 @@ class AlertsOut(Schema):
 
 
 class AcknowledgeIn(Taken):
-    note: str = Field("", max_length=300, description="What is done about it.")
+    note: str = Field("", max_length=300, description="What is done about it.", json_schema_extra=STORABLE)
 
 
 class AlertRuleFields(Schema):
@@ -114,7 +114,7 @@ class AlertRuleIn(Taken):
     escalate_to: list[str] = Field(default_factory=list, max_length=10, description="Roles that are then told too.", json_schema_extra=ROLE_LIST)
     webhooks: list[str] = Field(default_factory=list, max_length=20, description="Ids of webhooks.")
     enabled: bool = Field(True, description="Whether it is looked at.")
-    reason: str = Field("", max_length=300)
+    reason: str = Field("", max_length=300, json_schema_extra=STORABLE)
 
 
 class AlertRuleChange(Taken):
@@ -132,7 +132,7 @@ class AlertRuleChange(Taken):
     escalate_to: list[str] | None = Field(None, max_length=10, description="Roles that are then told too.")
     webhooks: list[str] | None = Field(None, max_length=20, description="Ids of webhooks.")
     enabled: bool | None = Field(None, description="Whether it is looked at.")
-    reason: str = Field("", max_length=300)
+    reason: str = Field("", max_length=300, json_schema_extra=STORABLE)
 
 
 class SilenceOut(Schema):

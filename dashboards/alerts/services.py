@@ -11,7 +11,7 @@ from dashboards.alerts.figures import FIGURES
 from dashboards.alerts.models import Alert, AlertRule, AlertState, Severity, Silence
 from dashboards.alerts.round import alert_tell
 from gpufleet.core.audit import audit_record
-from gpufleet.core.faults import Conflict, Stale
+from gpufleet.core.faults import Conflict, Stale, text_faults
 from gpufleet.core.ids import public_id
 from gpufleet.core.live.news import News
 from quotas.models import Role
@@ -49,7 +49,7 @@ def alert_acknowledge(*, access: Access, alert: Alert, note: str = "", now: date
             raise Conflict("This alert is over.")
         if fresh.acknowledged_at is not None:
             raise Conflict(f"{fresh.acknowledged_by} has acknowledged it already.")
-        if faults := _reason_faults(note, "note"):
+        if faults := text_faults(note, REASON_LENGTH, "note"):
             raise ValidationError(faults)
         fresh.acknowledged_at, fresh.acknowledged_by, fresh.note = now, access.actor.name, note.strip()
         fresh.save(update_fields=["acknowledged_at", "acknowledged_by", "note"])
@@ -61,7 +61,7 @@ def alert_acknowledge(*, access: Access, alert: Alert, note: str = "", now: date
 def silence_create(*, access: Access, reason: str, until: datetime, now: datetime, rule: AlertRule | None = None, subject: str = "") -> Silence:
     """Tell nobody of a rule's alerts, or of all, for a stated time."""
     access.must_everywhere(Can.OPERATE)
-    faults = _reason_faults(reason)
+    faults = text_faults(reason, REASON_LENGTH)
     if not reason.strip():
         faults["reason"] = ["State a reason."]
     if not now < until <= now + LONGEST_SILENCE:
@@ -91,7 +91,7 @@ def alert_rule_create(*, access: Access, values: Mapping[str, Any], hooks: Itera
     row = AlertRule(severity=Severity.WARNING)
     _set(row, values)
     with transaction.atomic():
-        faults = rule_faults(row) | _reason_faults(reason)
+        faults = rule_faults(row) | text_faults(reason, REASON_LENGTH)
         if AlertRule.objects.filter(removed_at__isnull=True).count() >= MOST_RULES:
             faults["name"] = [f"There are {MOST_RULES} rules, which is the most."]
         if faults:
@@ -118,7 +118,7 @@ def alert_rule_change(
         row = _locked(rule, revision)
         before = alert_rule_facts(row)
         _set(row, values)
-        if faults := rule_faults(row) | _reason_faults(reason):
+        if faults := rule_faults(row) | text_faults(reason, REASON_LENGTH):
             raise ValidationError(faults)
         row.revision, row.changed_at, row.changed_by = row.revision + 1, now, access.actor.name
         row.save()
@@ -155,9 +155,8 @@ def rule_faults(row: AlertRule) -> dict[str, list[str]]:
     figure = FIGURES.get(row.figure)
     if figure is None:
         faults["figure"] = [f"Choose one of {', '.join(FIGURES)}."]
-    if len(row.subject) > SUBJECT_LENGTH or "\0" in row.subject:
-        faults["subject"] = [f"At most {SUBJECT_LENGTH} characters."]
-    elif row.subject and figure is not None and not figure.subjects:
+    faults |= text_faults(row.subject, SUBJECT_LENGTH, "subject")
+    if "subject" not in faults and row.subject and figure is not None and not figure.subjects:
         faults["subject"] = ["This figure is of the whole fleet alone: leave it empty."]
     for name in ("threshold", "clear_at"):
         value = getattr(row, name)
@@ -197,10 +196,6 @@ def _locked(rule: AlertRule, revision: int | None) -> AlertRule:
     if revision is not None and revision != row.revision:
         raise Stale("The rule was changed meanwhile. Read it again, then decide.", row.revision)
     return row
-
-
-def _reason_faults(text: str, name: str = "reason") -> dict[str, list[str]]:
-    return {} if len(text) <= REASON_LENGTH and "\0" not in text else {name: [f"At most {REASON_LENGTH} characters."]}
 
 
 def _record(access: Access, action: str, row: AlertRule, before: Any, after: Any, reason: str) -> None:

@@ -25,7 +25,7 @@ from dashboards.health.selectors import (
 from dashboards.health.services import SETTINGS, dry_run, rule_asked, rule_change, rule_create, rule_facts, rule_remove, settings_save
 from dashboards.health.state import SIGNALS
 from gpufleet.core.etags import IF_MATCH, revision_wanted, stamped
-from gpufleet.core.taken import Taken
+from gpufleet.core.taken import STORABLE, Taken
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of
 from scheduler.api.lists import answered, listed, parameters_of
@@ -151,7 +151,7 @@ class HealthRuleIn(Taken):
     clear_minutes: int = Field(ge=1, le=10_080, description="For so long.")
     action: str = Field(max_length=8, description="What it does to the node.", json_schema_extra=ACTION)
     enabled: bool = Field(True, description="Whether it is looked at.")
-    reason: str = Field("", max_length=300)
+    reason: str = Field("", max_length=300, json_schema_extra=STORABLE)
 
 
 class HealthRuleChange(Taken):
@@ -166,7 +166,7 @@ class HealthRuleChange(Taken):
     clear_minutes: int | None = Field(None, ge=1, le=10_080, description="For so long.")
     action: str | None = Field(None, max_length=8, description="What it does to the node.")
     enabled: bool | None = Field(None, description="Whether it is looked at.")
-    reason: str = Field("", max_length=300)
+    reason: str = Field("", max_length=300, json_schema_extra=STORABLE)
 
 
 class RuleHeldOut(Schema):
@@ -202,7 +202,7 @@ class LimitsIn(Taken):
     repair_minutes: int | None = Field(None, ge=0, le=43_200, description="Null: when a person says so.")
     burn_in_minutes: int | None = Field(None, ge=0, le=1440, description="0: no test job.")
     burn_in_command: list[str] | None = Field(None, max_length=50, description="What the test job runs.")
-    reason: str = Field("", max_length=300)
+    reason: str = Field("", max_length=300, json_schema_extra=STORABLE)
 
 
 @router.get("/health", response=HealthNowOut, url_name="health", summary="What is wrong with the hardware now")
@@ -287,7 +287,7 @@ def health_rule_create(request: HttpRequest, body: HealthRuleIn) -> HttpResponse
 def health_rule_try(request: HttpRequest, body: HealthRuleIn) -> HttpResponse:
     """Nothing is saved, and nothing is done to any node."""
     access_of(request).must_everywhere(Can.OPERATE)
-    return _dry(dry_run(rule_asked(body.dict(exclude={"reason"})), now=now()))
+    return _dry(dry_run(rule_asked(body.dict(exclude={"reason"}), reason=body.reason), now=now()))
 
 
 @router.get("/health/rules/{rule_id}", response=HealthRuleOut, url_name="health_rule", summary="A health rule")

@@ -15,7 +15,7 @@ from dashboards.health.rules import Replayed, Rule, replay
 from dashboards.health.state import SIGNALS
 from dashboards.health.xids import GROUPS
 from gpufleet.core.audit import audit_record
-from gpufleet.core.faults import Conflict, Stale
+from gpufleet.core.faults import Conflict, Stale, text_faults
 from gpufleet.core.ids import public_id
 from quotas.permissions import Access, Can
 from scheduler.models import Gpu, Node
@@ -37,7 +37,7 @@ def rule_create(*, access: Access, values: Mapping[str, Any], reason: str, now: 
         for name in FIELDS:
             if name in values:
                 setattr(row, name, values[name])
-        faults = rule_faults(row) | _reason_faults(reason)
+        faults = rule_faults(row) | text_faults(reason, REASON_LENGTH)
         if HealthRule.objects.filter(removed_at__isnull=True).count() >= MOST_RULES:
             faults["name"] = [f"There are {MOST_RULES} rules, which is the most."]
         if faults:
@@ -58,7 +58,7 @@ def rule_change(
         for name in FIELDS:
             if name in values:
                 setattr(row, name, values[name])
-        if faults := rule_faults(row) | _reason_faults(reason):
+        if faults := rule_faults(row) | text_faults(reason, REASON_LENGTH):
             raise ValidationError(faults)
         row.revision, row.changed_at, row.changed_by = row.revision + 1, now, access.actor.name
         row.save()
@@ -90,7 +90,7 @@ def settings_save(*, access: Access, values: Mapping[str, Any], reason: str, rev
         for name in SETTINGS:
             if name in values:
                 setattr(row, name, values[name])
-        if faults := settings_faults(row) | _reason_faults(reason):
+        if faults := settings_faults(row) | text_faults(reason, REASON_LENGTH):
             raise ValidationError(faults)
         row.revision += 1
         row.save()
@@ -160,13 +160,13 @@ def dry_run(rule: Rule, *, now: datetime, span: timedelta = DRY_RUN) -> DryRun:
     return DryRun(start, now, [(names.get(one.device, "removed"), one) for one in found])
 
 
-def rule_asked(values: Mapping[str, Any], base: HealthRule | None = None) -> Rule:
+def rule_asked(values: Mapping[str, Any], base: HealthRule | None = None, reason: str = "") -> Rule:
     """A rule out of a form that is not saved; `ValidationError` where it could not be."""
     row = HealthRule(**{name: getattr(base, name) for name in FIELDS}) if base else HealthRule(name="Dry run", action=Action.NOTE)
     for name in FIELDS:
         if name in values:
             setattr(row, name, values[name])
-    if faults := rule_faults(row):
+    if faults := rule_faults(row) | text_faults(reason, REASON_LENGTH):
         raise ValidationError(faults)
     row.pk = base.pk if base else 0
     return replace(rule_of(row))
@@ -191,10 +191,6 @@ def _locked(rule: HealthRule, revision: int | None) -> HealthRule:
     if revision is not None and revision != row.revision:
         raise Stale("The rule was changed meanwhile. Read it again, then decide.", row.revision)
     return row
-
-
-def _reason_faults(reason: str) -> dict[str, list[str]]:
-    return {} if len(reason) <= REASON_LENGTH and "\0" not in reason else {"reason": [f"At most {REASON_LENGTH} characters."]}
 
 
 def _record(access: Access, action: str, row: HealthRule, before: Any, after: Any, reason: str) -> None:

@@ -24,7 +24,7 @@ from dashboards.idle.policies import (
 from dashboards.idle.selectors import IdleRow, episode_for, episode_gpus, episode_steps, episodes_listed, idle_rows, idle_summary
 from dashboards.idle.steps import episode_notify, episode_reclaim, episode_snooze
 from gpufleet.core.etags import IF_MATCH, revision_wanted, stamped
-from gpufleet.core.taken import Taken
+from gpufleet.core.taken import STORABLE, Taken
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of
 from quotas.models import QuotaNode
@@ -100,7 +100,7 @@ class IdleSummaryOut(Schema):
 
 
 class NotifyIn(Taken):
-    reason: str = Field("", max_length=300, description="Added to the notice.")
+    reason: str = Field("", max_length=300, description="Added to the notice.", json_schema_extra=STORABLE)
 
 
 class ReclaimIn(Taken):

@@ -12,7 +12,7 @@ from django.db import transaction
 from dashboards.idle.models import IdleEpisode, IdleStep, Stage
 from dashboards.telling import event_tell
 from gpufleet.core.audit import SYSTEM, Actor, audit_record
-from gpufleet.core.faults import Conflict
+from gpufleet.core.faults import Conflict, text_faults
 from gpufleet.core.live.news import News
 from quotas.permissions import Access, Can
 from scheduler.models import HOLDING, JobState
@@ -184,8 +184,8 @@ def _open(episode: IdleEpisode) -> IdleEpisode:
 
 def _reason(text: str) -> str:
     text = text.strip()
-    if len(text) > REASON_LENGTH or "\0" in text:
-        raise ValidationError({"reason": [f"At most {REASON_LENGTH} characters."]})
+    if faults := text_faults(text, REASON_LENGTH):
+        raise ValidationError(faults)
     return text
 
 

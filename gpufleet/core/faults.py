@@ -21,3 +21,10 @@ class Stale(Conflict):
     def __init__(self, message: str, revision: int) -> None:
         super().__init__(message)
         self.revision = revision
+
+
+def text_faults(text: str, most: int, name: str = "reason") -> dict[str, list[str]]:
+    """What keeps a text from being stored, by its field."""
+    if "\0" in text:
+        return {name: ["It holds a null character, which no text may."]}
+    return {} if len(text) <= most else {name: [f"At most {most} characters."]}

@@ -5,10 +5,10 @@ from typing import Any
 
 from gpufleet.core.filters import Choice, Filter, Flag, Moment
 from gpufleet.core.tables import Table
+from gpufleet.core.taken import STORABLE
 
 SIZES = range(1, 1001)
-# No column of text holds U+0000.
-WORDS = {"type": "string", "pattern": r"^[^\u0000]*$"}
+WORDS = {"type": "string"} | STORABLE
 
 
 def parameters_of(table: Table) -> dict[str, Any]:

@@ -1,11 +1,26 @@
 """What a caller sends so that something is done by it."""
 
-from typing import Any, ClassVar
+from datetime import datetime
+from typing import Annotated, Any, ClassVar
 
 from ninja import Schema
-from pydantic import ConfigDict, model_validator
+from pydantic import BeforeValidator, ConfigDict, model_validator
+from pydantic_core import PydanticCustomError
 
 from gpufleet.core.strict import Strict
+
+# No column of text holds U+0000.
+STORABLE: dict[str, Any] = {"pattern": r"^[^\u0000]*$"}
+
+
+def _no_number(asked: Any) -> Any:
+    """Pydantic takes 0.5 for half a second after 1970."""
+    if isinstance(asked, str) and asked.lstrip("+-").replace(".", "", 1).isdigit():
+        raise PydanticCustomError("datetime_parsing", "a number is no time")
+    return asked
+
+
+AskedTime = Annotated[datetime, BeforeValidator(_no_number)]
 
 
 class Taken(Strict, Schema):

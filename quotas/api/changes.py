@@ -10,7 +10,7 @@ from ninja import Query, Router, Schema
 from pydantic import Field
 
 from gpufleet.core.etags import IF_MATCH, revision_wanted, stamped
-from gpufleet.core.taken import Taken
+from gpufleet.core.taken import AskedTime, Taken
 from gpufleet.core.times import now
 from gpufleet.web import Access, Can, access_of
 from quotas.drafts import MOST_EDITS, OPS
@@ -195,7 +195,7 @@ class TreeDiffOut(Schema):
 
 
 class PastQuery(Schema):
-    at: datetime = Field(description="The time.")
+    at: AskedTime = Field(description="The time.")
 
 
 @router.get(

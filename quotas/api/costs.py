@@ -12,9 +12,9 @@ from gpufleet.core.audit import audit_record
 from gpufleet.core.taken import Taken
 from gpufleet.core.times import now
 from gpufleet.web import access_of
-from quotas.chargeback.files import file_of
+from quotas.chargeback.files import KINDS, file_of
 from quotas.chargeback.months import month_close
-from quotas.chargeback.report import Report, Row, month_read, report
+from quotas.chargeback.report import RULES, Report, Row, month_read, report
 from quotas.views.costs import streamed
 
 router = Router(tags=["Costs"])
@@ -72,11 +72,11 @@ class ClosedOut(Schema):
 
 class CostsQuery(Schema):
     by: str = Field("team", max_length=80, description="What the report is by: team, department, project, owner, job, ... or label:KEY.")
-    idle: str = Field("apart", max_length=20, description="How idle cost is distributed: apart, use, guarantee or even.")
+    idle: str = Field("apart", max_length=20, description="How idle cost is distributed.", json_schema_extra={"enum": list(RULES)})
 
 
 class FileQuery(Schema):
-    format: str = Field("csv", max_length=20, description="csv, xlsx, pdf, focus-1.4, focus-1.2 or summary.")
+    format: str = Field("csv", max_length=20, description="What it is written as.", json_schema_extra={"enum": list(KINDS)})
     by: str = Field("team", max_length=80, description="Of a summary: what it is by.")
     users: bool = Field(False, description="Whether names of people are in the file.")
 

@@ -9,7 +9,7 @@ from ninja import Query, Router, Schema
 from pydantic import Field
 
 from gpufleet.core.etags import IF_MATCH, revision_wanted, stamped
-from gpufleet.core.taken import Taken
+from gpufleet.core.taken import AskedTime, Taken
 from gpufleet.core.times import now
 from gpufleet.web import Access, Can, access_of
 from quotas.models import Reservation, Window
@@ -191,8 +191,8 @@ class ReservationReason(Taken):
 
 
 class WindowsQuery(Schema):
-    since: datetime | None = Field(None, alias="from", description="Now, where nothing is said.")
-    until: datetime | None = Field(None, alias="to", description=f"A week later, where nothing is said; at most {MOST_DAYS} days.")
+    since: AskedTime | None = Field(None, alias="from", description="Now, where nothing is said.")
+    until: AskedTime | None = Field(None, alias="to", description=f"A week later, where nothing is said; at most {MOST_DAYS} days.")
     gpu_type: str = Field("", alias="type", description="Of one GPU type.")
 
 
