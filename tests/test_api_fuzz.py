@@ -32,7 +32,7 @@ from tests import builders  # noqa: E402
 from tests.personas import Personas  # noqa: E402
 
 QUIET = [HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much, HealthCheck.too_slow, HealthCheck.data_too_large]
-EXAMPLES = int(os.environ.get("TEST_API_EXAMPLES", "40"))
+EXAMPLES = int(os.environ.get("TEST_API_EXAMPLES", "25"))
 TURNS, STEPS = int(os.environ.get("TEST_API_TURNS", "60")), 10
 SCOPES = ("read", "submit", "operate", "admin")
 
@@ -55,7 +55,7 @@ LISTS = "|".join(
 DESCRIPTIONS = "job_submit|job_fit|job_copy|job_batch|job_change|schedule_make|schedule_update|template_put"
 UNSAID = [
     Unsaid(LISTS, "after|before", "Places in a list are signed, and a page lies behind one row or before one."),
-    Unsaid(LISTS, "cluster|pool|type", "Which clusters, pools and GPU types there are."),
+    Unsaid(LISTS, "cluster|pool|type|rule", "Which clusters, pools, GPU types and rules there are."),
     Unsaid("quota_list|templates|job_history|job_views", "after", "Places in a list are signed."),
     Unsaid("checkpoint_report", "shard|shards|step", "What other ranks reported must agree with it."),
     Unsaid(
@@ -99,6 +99,14 @@ UNSAID = [
     Unsaid("token_new", "scopes|expires_at|node", "No longer than a year from now, and no more than the token that makes it."),
     Unsaid("token_delete|role_delete", "", "Who may end it depends on what it can do."),
     Unsaid("gpu_health|node_health|node_spare|gpu_geometry", "to|spare|layout", "What may follow depends on what is there and what runs there."),
+    Unsaid("health_rule_.*", "clear_below|group|name", "A rule ends at or below its limit, only XIDs have kinds, and a name is printable."),
+    Unsaid("alert_rule_.*", "clear_at|subject|name|escalate_to|webhooks.*", "A rule ends on the good side of its limit; whom it tells is there."),
+    Unsaid("quota_change_(make|edit|look|step)|quota_file_import", ".*", "What an edit may do depends on the tree as it is then."),
+    Unsaid("reservation_(make|look|update)|budget_(make|update|except)", ".*", "Many rules between the values, and which nodes and types there are."),
+    Unsaid("rate_card_make", "name|valid_from|valid_to|lines", "Names, types and periods of prices."),
+    Unsaid("windows", "from|to", "A span ends after it begins, and is not too long."),
+    Unsaid("costs_read|costs_file", "by", "Which labels there are."),
+    Unsaid("idle_exemption_create", "quota|job|until", "One of the two, that there is, until a time ahead."),
     Unsaid("inventory_preview", "[0-9]+:[0-9]+", "The text is a file of its own: its faults have a line and a column."),
     Unsaid("inventory_discovery", "cluster|", "Which clusters there are."),
 ]

@@ -307,7 +307,7 @@ def test_an_hour_of_the_large_fleet() -> None:
     console = seeded(1, hours=0.5, size="large")
     busy = Job.objects.filter(state__in=HOLDING).count()
     for minute in range(6):
-        console.steps(30, after=timedelta(minutes=10 * minute))
+        console.steps(10, after=timedelta(minutes=10 * minute))
         assert not fleet_faults()
     assert Job.objects.filter(state__in=HOLDING).count() > 0.6 * busy
     assert millis(JobEvent.objects.latest("at").at) > millis(NOON + timedelta(minutes=50))
@@ -329,7 +329,7 @@ def test_whoever_waits_is_told_when_he_may_start() -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("hour", [3, 9, 15, 21])
+@pytest.mark.parametrize("hour", [3, 15])
 def test_at_any_hour_somebody_waits_for_one_reason_or_another(hour: int) -> None:
     now = NOON.replace(hour=hour)
     demo_seed(size="small", seed=1, now=now, hours=4)
