@@ -1,4 +1,4 @@
-"""The overview and the fleet map."""
+"""The overview, the fleet map, and how GPUs, nodes and jobs went over time."""
 
 from functools import partial
 from typing import Any
@@ -7,15 +7,20 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import render
 from django.views.decorators.http import require_GET
 
+from dashboards.courses import gpu_chart, job_chart, node_chart
 from dashboards.history import DEFAULT_HOURS, RANGES, history
 from dashboards.lists import CELLS, cells, cells_listed
 from dashboards.presenters import fleet_chart, overview_own, overview_page, overview_shared
 from dashboards.selectors import SEVERITY, fleet_size, levels_deep, owners_named, rates_visible
 from dashboards.weak import weak_clusters
-from gpufleet.core.charts import chart_response
+from gpufleet.core.charts import Chart, chart_response
 from gpufleet.core.live.feed import feed_revision
+from gpufleet.core.ranges import range_of
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of, requires
+from scheduler.selectors.gpus import gpu_for
+from scheduler.selectors.jobs import job_attempts, job_for
+from scheduler.selectors.nodes import node_for
 
 
 def _asked_hours(request: HttpRequest) -> int:
@@ -74,3 +79,33 @@ def fleet_map(request: HttpRequest) -> HttpResponseBase:
         return CELLS.respond(request, cells_listed(), "dashboards/fleet_table.html", listed, presented=partial(cells, access))
     context |= {"types": types, "levels": levels_deep(), "healths": SEVERITY}
     return render(request, "dashboards/fleet_map.html", context)
+
+
+@require_GET
+@requires(Can.SEE)
+def gpu_course_chart(request: HttpRequest, public_id: str) -> HttpResponseBase:
+    """The chart of a GPU's page for another range, or a minute later."""
+    gpu = gpu_for(access_of(request), public_id)
+    return _course(request, gpu_chart(gpu, chosen=range_of(request.GET), now=now()), gpu.public_id)
+
+
+@require_GET
+@requires(Can.SEE)
+def node_course_chart(request: HttpRequest, public_id: str) -> HttpResponseBase:
+    """The chart of a node's page likewise."""
+    node = node_for(access_of(request), public_id)
+    return _course(request, node_chart(node, chosen=range_of(request.GET), now=now()), node.public_id)
+
+
+@require_GET
+@requires(Can.SEE)
+def job_course_chart(request: HttpRequest, public_id: str) -> HttpResponseBase:
+    """The chart of a job's page, a minute later."""
+    job = job_for(access_of(request), public_id)
+    return _course(request, job_chart(job, job_attempts(job), now=now()), job.public_id)
+
+
+def _course(request: HttpRequest, chart: Chart, name: str) -> HttpResponseBase:
+    answer = chart_response(request, chart, name=name)
+    answer["Cache-Control"] = "no-store"
+    return answer

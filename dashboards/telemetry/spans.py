@@ -192,9 +192,11 @@ def job_course(*, job_id: int, since: datetime, until: datetime, span: int) -> t
     for row in JobRollup.objects.filter(span=span, at__gte=begin, at__lt=until):
         sums, step = jobs_of(row), int((row.at - begin).total_seconds()) // span
         place = np.flatnonzero(sums.jobs == job_id)
-        if len(place) and sums.held[place[0]]:
-            held[step] = sums.held[place[0]] / span / 1000
-            if sums.unread[place[0]] < sums.held[place[0]]:
-                computing[step] = sums.computing[place[0]] / span / 1000
+        if not len(place) or not sums.held[place[0]]:
+            held[step] = computing[step] = 0
+            continue
+        held[step] = sums.held[place[0]] / span / 1000
+        if sums.unread[place[0]] < sums.held[place[0]]:
+            computing[step] = sums.computing[place[0]] / span / 1000
     at = tuple(begin + timedelta(seconds=span * step) for step in range(steps))
     return Course(at, timedelta(seconds=span), held), Course(at, timedelta(seconds=span), computing)

@@ -10,11 +10,12 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from dashboards.activity import gpu_activity
+from dashboards.courses import gpu_chart
 from dashboards.gpu_list import GPUS, conditions, gpus_now
 from dashboards.weak import DRIVER_UTILIZATION, nodes_signal
 from gpufleet.core.faults import Conflict
 from gpufleet.core.live.feed import feed_revision
+from gpufleet.core.ranges import range_of
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of, requires
 from scheduler.engine.mig import BOARDS, Board, maximal_layouts
@@ -116,7 +117,7 @@ def mig_catalogue(request: HttpRequest) -> HttpResponse:
 
 
 def _page(request: HttpRequest, gpu: Gpu, *, status: int = 200, **extra: Any) -> HttpResponse:
-    access, version = access_of(request), feed_revision()
+    access, version, chosen = access_of(request), feed_revision(), range_of(request.GET)
     holders = gpu_holders(access, [gpu.pk]).get(gpu.pk, [])
     present = gpu.removed_at is None and gpu.node.removed_at is None
     context = {
@@ -124,7 +125,8 @@ def _page(request: HttpRequest, gpu: Gpu, *, status: int = 200, **extra: Any) ->
         "version": version,
         "holders": holders,
         "past": gpu_past_holders(access, gpu.pk),
-        "activity": gpu_activity(gpu, now=now()),
+        "chart": gpu_chart(gpu, chosen=chosen, now=now()),
+        "range": chosen,
         "is_weak": nodes_signal([gpu.node.public_id]) == DRIVER_UTILIZATION,
         "drawing": drawing_of(gpu, gpu.instances, holders),  # type: ignore[attr-defined]
         "board": BOARDS.get(gpu.gpu_type.board),

@@ -12,6 +12,7 @@ from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
+from dashboards.courses import job_chart
 from dashboards.job_list import JOBS, jobs_now
 from dashboards.job_usage import job_usage
 from dashboards.weak import DRIVER_UTILIZATION, nodes_signal
@@ -269,6 +270,7 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
         "events": event_lines(events, discretion),
         "shown_attempt": shown,
         "usage": usage,
+        "chart": job_chart(job, attempts, now=moment),
         "is_weak": usage.attempt is not None and nodes_signal({one.node_id for one in usage.attempt.workers}) == DRIVER_UTILIZATION,
         "seats": seats_by_node(sittings, {name: size for name, (size, _) in nodes.items()}),
         "expected_seconds": seconds_at(slowest_on(job.spec, {kind for _, kind in nodes.values()}), job.estimate_seconds, None),

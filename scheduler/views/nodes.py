@@ -9,8 +9,11 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
+from dashboards.courses import node_chart
+from dashboards.weak import DRIVER_UTILIZATION, nodes_signal
 from gpufleet.core.faults import Conflict
 from gpufleet.core.live.feed import feed_revision
+from gpufleet.core.ranges import range_of
 from gpufleet.core.templatetags.shell import plural
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of, requires
@@ -113,7 +116,7 @@ def messages_by_field(fault: ValidationError) -> dict[str, list[str]]:
 
 
 def _page(request: HttpRequest, node: Node, *, status: int = 200, **extra: Any) -> HttpResponse:
-    access, version = access_of(request), feed_revision()
+    access, version, chosen = access_of(request), feed_revision(), range_of(request.GET)
     gpus = node_gpus(node)
     held: dict[int | None, list[Holder]] = {}
     holders_here = node_holders(access, node.pk)
@@ -128,6 +131,9 @@ def _page(request: HttpRequest, node: Node, *, status: int = 200, **extra: Any) 
     context = {
         "version": version,
         "node": node,
+        "chart": node_chart(node, chosen=chosen, now=now()) if gpus else None,
+        "range": chosen,
+        "is_weak": nodes_signal([node.public_id]) == DRIVER_UTILIZATION,
         "devices": devices,
         "taken_milli": taken,
         "capacity_milli": len(gpus) * 1000,
