@@ -19,7 +19,11 @@ PARTS = {
         "tests/scheduler/test_job_api.py",
         "tests/scheduler/notices",
     ],
-    "quotas": ["tests/quotas", "tests/core"],
+    "quotas": [
+        "tests/quotas",
+        "tests/core/live",
+        *(f"tests/core/test_{name}.py" for name in ("bulk", "keyset", "moment", "prepared", "tables")),
+    ],
 }
 
 

@@ -64,9 +64,7 @@ def legal(acts: list[Act], states: dict[int, str]) -> None:
             states[act.job.key] = act.to
 
 
-@pytest.mark.parametrize(
-    ("seed", "steps"), [(1, 700), pytest.param(2, 2_000, marks=pytest.mark.soak), pytest.param(3, 2_000, marks=pytest.mark.soak)]
-)
+@pytest.mark.parametrize(("seed", "steps"), [(1, 700), pytest.param(2, 2_000, marks=pytest.mark.soak)])
 def test_a_day_of_steps_never_leaves_the_rails(seed: int, steps: int) -> None:
     world, past, states = World(hardware(), ()), Past(first_number=1000), {}
     before, troubled = NOON, 0
