@@ -41,6 +41,8 @@ class Surroundings(Protocol):
 
     def rank_in_queue(self, work: Work) -> tuple[bool, int, int, int]: ...
 
+    def overdue(self, work: Work) -> bool: ...
+
 
 class Prospects(ABC):
     """When places come free, by who stands where and what is kept."""

@@ -555,6 +555,15 @@ class Book(Prospects):
                 bits |= 1 << node
         return bits
 
+    def places_of_overdue(self, work: Work) -> int:
+        """The nodes that are kept for others that have waited `max_wait_s`, as a bit set."""
+        bits = 0
+        for entry in self.entries if self.cycle.settings.waits_end else ():
+            if entry.work is not work and not entry.served and self.cycle.overdue(entry.work):
+                for node, _ in entry.places:
+                    bits |= 1 << node
+        return bits
+
     def _span(self, work: Work, quota_type: int, milli: int) -> tuple[int, bool]:
         until = max(1, min(END - 1, self.length(work)))
         return until, self.cycle.tree.within_guarantee(work.charged_leaf, quota_type, milli)

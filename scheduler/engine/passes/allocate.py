@@ -16,7 +16,7 @@ from ..state import FAIR, Cycle
 from ..taking import request
 from ..tree import NEVER, Division
 from ..work import Work
-from .gaps import due, in_gaps, lenders, not_bound
+from .gaps import due, in_gaps, leaves_in_time, lenders, not_bound
 from .reclaim import TAKEN_AGAIN, may_evict
 
 
@@ -313,8 +313,10 @@ def _try_start(cycle: Cycle, work: Work, quota_type: int) -> str:
         if seats is None and cycle.book.entries:
             seats = fit_any(cycle, work, quota_type, banned)
             if seats is not None:
-                if work.seats or not cycle.book.yields(work):  # what runs of a gang that is made whole was not lent to it
-                    cycle.note(work, cycle.book.held_back(cycle.book.delays(work, quota_type, milli, seats)))
+                crowded = cycle.book.delays(work, quota_type, milli, seats)
+                # What runs of a gang that is made whole was not lent to it.
+                if work.seats or not cycle.book.yields(work) or not leaves_in_time(cycle, work, quota_type, crowded):
+                    cycle.note(work, cycle.book.held_back(crowded))
                     return HELD_BACK
                 backfilled = True
         if seats is None:
@@ -368,6 +370,12 @@ def fit_any(cycle: Cycle, work: Work, quota_type: int, banned: int) -> tuple[Sea
 def _clear_of_reservations(cycle: Cycle, work: Work, quota_type: int, milli: int, banned: int) -> tuple[Seat, ...] | None:
     """A place that delays no reservation."""
     book = cycle.book
+    if overdue := book.places_of_overdue(work):  # also of what they do not bind: elsewhere it is as well off
+        mark = cycle.cluster.mark()
+        seats = fit_any(cycle, work, quota_type, banned | overdue)
+        if seats is not None and not book.delays(work, quota_type, milli, seats):
+            return seats
+        cycle.cluster.undo(mark)
     banned |= book.banned(work, quota_type, milli)
     while True:
         mark = cycle.cluster.mark()

@@ -41,6 +41,17 @@ def due(cycle: Cycle, work: Work, quota_type: int) -> None:
     take_units(cycle, work, quota_type, ranked, legal, lambda _: reason("reservation_due", detail), guard)
 
 
+def leaves_in_time(cycle: Cycle, work: Work, quota_type: int, crowded: Collection[int]) -> bool:
+    """Whether a job in a gap will surely give way to a holder that has waited `max_wait_s`: not if anything is guaranteed to its queue.
+
+    Once other work of that queue has ended, the job may stand inside the guarantee, and the holder could not have its place.
+    """
+    if not cycle.book.places_of_overdue(work) & sum(1 << node for node in crowded):
+        return True
+    division = cycle.tree.divisions[cycle.tree.division_of[quota_type]]
+    return all(division.guaranteed[place] == 0 for place in cycle.tree.path[work.home])
+
+
 def lenders(cycle: Cycle, work: Work, quota_type: int) -> list[Work]:
     """Who stands in a gap and would leave it on short notice for the holder of a reservation."""
     return [other for other in cycle.book.lenders() if other.quota_type == quota_type and other is not work]
@@ -48,19 +59,22 @@ def lenders(cycle: Cycle, work: Work, quota_type: int) -> list[Work]:
 
 def _taken_back(rules: Reclaim, found: Found) -> bool:
     """Whether the queue of one of them could take back from the holder's what the holder gets."""
-    tree, division = rules.tree, rules.division
+    tree, division, spared = rules.tree, rules.division, rules.cycle.overdue(rules.work)
     for leaf, _ in found.minima():
         if leaf != rules.leaf:
             mine, theirs = tree.fork(rules.leaf, leaf)
             holds = division.used[mine] - rules.within(mine, found.charged) + rules.milli
-            if _may_be_taken(division, mine, holds, theirs, division.used[theirs] - rules.within(theirs, found.charged)):
+            if _may_be_taken(division, mine, holds, theirs, division.used[theirs] - rules.within(theirs, found.charged), spared=spared):
                 return True
     return False
 
 
-def _may_be_taken(division: Division, mine: int, holds: int, theirs: int, they_hold: int) -> bool:
-    """Whether a sibling that holds so much could reclaim something from a node that holds so much."""
-    if holds > division.counts_on[mine]:
+def _may_be_taken(division: Division, mine: int, holds: int, theirs: int, they_hold: int, *, spared: bool) -> bool:
+    """Whether a sibling that holds so much could reclaim something from a node that holds so much.
+
+    `spared`: the holder has waited `max_wait_s`, so that only work within its guarantees could.
+    """
+    if not spared and holds > division.counts_on[mine]:
         return True
     promised, theirs_promised = division.guaranteed[mine], division.guaranteed[theirs]
     return promised is not None and holds > promised and (theirs_promised is None or they_hold < theirs_promised)
@@ -74,7 +88,7 @@ def in_gaps(cycle: Cycle, work: Work, quota_type: int) -> tuple[bool, tuple[Work
         return _in_gaps(cycle, work, quota_type)
     if not work.form.parted and work.form.lowest > 1000 * cycle.fleet.soon.idle + cycle.book.lent_milli():
         return NOBODY  # mostly it asks for more, wherever that is
-    key = ("gaps", work.home, id(work.form), quota_type)
+    key = ("gaps", work.home, id(work.form), quota_type, cycle.overdue(work))
     known: tuple[bool, tuple[Work, ...]] | None = cycle.memo(key)
     return cycle.remember(key, _in_gaps(cycle, work, quota_type)) if known is None else known
 
@@ -119,6 +133,7 @@ def _staying(cycle: Cycle, work: Work, quota_type: int, lent: Sequence[Work]) ->
     tree, by_class = cycle.tree, bool(cycle.cluster.windows.lasting)
     division = tree.divisions[tree.division_of[quota_type]]
     leaf, milli = work.charged_leaf if work.seats else work.home, request(cycle, work, quota_type)
+    spared = cycle.overdue(work)
     gone: dict[int, int] = {}  # a node that uses less is served sooner
     found = []
     for one in lent:
@@ -131,7 +146,8 @@ def _staying(cycle: Cycle, work: Work, quota_type: int, lent: Sequence[Work]) ->
         mine, theirs = tree.fork(leaf, one.charged_leaf)
         if mine not in gone:
             gone[mine] = sum([each.milli for each in lent if tree.below(mine, each.charged_leaf)])
-        if not _may_be_taken(division, mine, division.used[mine] - gone[mine] + milli, theirs, division.used[theirs] - one.milli):
+        holds, they_hold = division.used[mine] - gone[mine] + milli, division.used[theirs] - one.milli
+        if not _may_be_taken(division, mine, holds, theirs, they_hold, spared=spared):
             continue
         if tree.key(mine, division, milli, gone[mine]) > tree.key(theirs, division, cycle.least_milli(one.kind, quota_type), one.milli):
             found.append(one)
