@@ -20,8 +20,8 @@ from quotas.permissions import Access, Can
 from quotas.selectors.rates import rates_now
 from scheduler.models import IN_SERVICE, Domain, Gpu, Health, Job, JobState, Node, Placement, TopologyLevel
 
-# An older frame says nothing about now: its GPUs count as without a reading.
-FRESH = timedelta(seconds=120)
+# An older frame says nothing about now: its GPUs count as without a reading. Three rounds of the slowest source, which is read each fifteen seconds.
+FRESH = timedelta(seconds=45)
 # From fine to worst: a GPU is as well as it and its node are.
 SEVERITY = (Health.HEALTHY, Health.SUSPECT, Health.DRAINING, Health.BURN_IN, Health.DRAINED, Health.REPAIRING, Health.DOWN)
 WAITING = (JobState.QUEUED, JobState.PREEMPTED)

@@ -21,6 +21,7 @@ PLAIN_COMMANDS: dict[str, str] = {
     "bench engine": "scheduler.cli:bench_engine",
     "bench loop": "gpufleet.bench.loop:main",
     "bench predictions": "gpufleet.bench.predictions:main",
+    "bench telemetry": "gpufleet.bench.telemetry:main",
     "scenario": "gpufleet.client.commands:scenario",
     "login": "gpufleet.client.commands:login",
     "submit": "gpufleet.client.commands:submit",

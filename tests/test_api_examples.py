@@ -124,7 +124,7 @@ def _all() -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 SENT = [expect for expect in EXPECTED if expect.is_api and expect.method in ("POST", "PUT", "PATCH") and not expect.case]
 # A machine without GPUs, and a rank's report that no browser sends, have tests of their own.
-NOT_HERE = {"api/v1/inventory/discovery", "api/v1/checkpoints"}
+NOT_HERE = {"api/v1/inventory/discovery", "api/v1/checkpoints", "api/v1/steps"}
 
 
 @pytest.mark.django_db

@@ -873,6 +873,13 @@ API = [
         data=lambda w: {"step": 1, "shard": 0, "shards": 1, "location": "/c/1"},
         silent="Only ranks of a running attempt get in, with its token.",
     ),
+    Expect(
+        "POST",
+        "api/v1/steps",
+        NOBODY,
+        data=lambda w: {"ranks": 2, "seconds": {"0": 1.2}},
+        silent="Only ranks of a running attempt get in, with its token.",
+    ),
     Expect("POST", "api/v1/inventory/imports/<public_id>/apply", OPERATES, FIELDS["upload"], tokens=OPERATING),
     Expect(
         "POST",

@@ -24,10 +24,12 @@ from dashboards.health.selectors import (
 )
 from dashboards.health.services import SETTINGS, dry_run, rule_asked, rule_change, rule_create, rule_facts, rule_remove, settings_save
 from dashboards.health.state import SIGNALS
+from dashboards.health.steps import MOST_RANKS, steps_report
 from gpufleet.core.etags import IF_MATCH, revision_wanted, stamped
 from gpufleet.core.taken import STORABLE, Taken
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of
+from scheduler.api.checkpoints import attempt_asking
 from scheduler.api.lists import answered, listed, parameters_of
 
 router = Router(tags=["Health"])
@@ -365,3 +367,17 @@ def _dry(tried: Any) -> HttpResponse:
 
 def _limits(row: HealthSettings) -> HttpResponse:
     return stamped(answered({name: getattr(row, name) for name in (*SETTINGS, "revision")}), row.revision)
+
+
+class StepTimesIn(Taken):
+    """How long the last step took, by rank."""
+
+    ranks: int = Field(ge=1, le=MOST_RANKS, description="How many ranks the gang has.")
+    seconds: dict[int, float] = Field(description="Seconds that the step took, by rank: of one rank, or of several.")
+
+
+@router.post("/steps", auth=None, response={204: None}, url_name="steps-report", summary="Report step times")
+def step_times_report(request: HttpRequest, body: StepTimesIn) -> Status[None]:
+    """Called by the ranks of a running attempt, with the token that they were given as GPUFLEET_TOKEN. Stragglers are found by these times."""
+    steps_report(attempt=attempt_asking(request).pk, ranks=body.ranks, seconds=body.seconds, at=now())
+    return Status(204, None)

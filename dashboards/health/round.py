@@ -18,6 +18,7 @@ from dashboards.health.lifecycle import RULES_ACT, go_on
 from dashboards.health.models import Action, HealthBucket, HealthFinding, HealthFrame, HealthRule, HealthSettings, Incident
 from dashboards.health.rules import ORDER, Hit, Judged, Rule, Sum, Sums, judged, said
 from dashboards.health.state import device_of_node
+from dashboards.selectors import FRESH
 from gpufleet.core.faults import Conflict
 from gpufleet.core.progress import turn_take
 from scheduler.models import IN_SERVICE, Gpu, Health, Node
@@ -26,7 +27,7 @@ from scheduler.services.hardware.hardware import node_health_change
 log = logging.getLogger(__name__)
 TURN = "health"
 PACE = timedelta(seconds=10)  # beat asks each fifteen seconds
-FRESH = timedelta(seconds=120)
+SILENT = timedelta(seconds=120)  # a node that was not heard of for so long
 # Of a pool's nodes so many may fall silent at once before silence is the source's, not theirs.
 SILENT_PERCENT = 30
 TARGET = {Action.SUSPECT: Health.SUSPECT, Action.DRAIN: Health.DRAINING, Action.DOWN: Health.DOWN}
@@ -134,7 +135,7 @@ def heartbeat_ages(machines: Iterable[Machine], now: datetime) -> dict[int, int]
     found: dict[int, int] = {}
     for pool in by_pool.values():
         ages = {machine.key: max(0, int((now - machine.heartbeat_at).total_seconds())) for machine in pool if machine.heartbeat_at is not None}
-        silent = sum(age > FRESH.total_seconds() for age in ages.values())
+        silent = sum(age > SILENT.total_seconds() for age in ages.values())
         if silent > 1 and 100 * silent > SILENT_PERCENT * len(pool):
             continue
         found |= {device_of_node(key): age for key, age in ages.items()}

@@ -27,8 +27,6 @@ from scheduler.notify.outgoing import Rules
 
 TURN = "prometheus"
 PACE = timedelta(seconds=10)
-# A server without readings for so long is stale: three rounds.
-STALE_AFTER = timedelta(seconds=45)
 SOURCE, WEAK_SOURCE = "prometheus", "prometheus-driver"
 AT_ONCE = 8
 THERMAL, BRAKE = 0x20 | 0x40, 0x80

@@ -11,10 +11,10 @@ from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from dashboards.prometheus.collect import STALE_AFTER
 from dashboards.prometheus.dcgm import ODDITIES
 from dashboards.prometheus.models import PrometheusServer
 from dashboards.prometheus.services import server_change, server_create, server_facts, server_for, server_remove, server_test, servers_listed
+from dashboards.selectors import FRESH
 from gpufleet.core.faults import Conflict
 from gpufleet.core.live.feed import feed_revision
 from gpufleet.core.templatetags.shell import plural
@@ -40,7 +40,7 @@ def state_of(server: PrometheusServer, moment: datetime) -> str:
         return "off"
     if server.looked_at is None:
         return "new"
-    return "fresh" if server.read_at is not None and moment - server.read_at <= STALE_AFTER else "stale"
+    return "fresh" if server.read_at is not None and moment - server.read_at <= FRESH else "stale"
 
 
 @require_safe

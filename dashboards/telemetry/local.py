@@ -7,6 +7,8 @@ import numpy as np
 from django.db import transaction
 from numpy.typing import NDArray
 
+from dashboards.health.state import UNREAD as NOT_READ
+from dashboards.health.state import RawState, state_write
 from dashboards.models import NO_READING
 from dashboards.telemetry.frames import NO_POWER, Columns, frame_write
 from dashboards.telemetry.nvml import DRIVER, NvmlUnavailable, Reading, machine_read, machine_uuids
@@ -37,19 +39,31 @@ def local_write(*, uuids: Sequence[str], readings: Sequence[Reading], now: datet
     """One frame a cluster with what was read. A GPU that is there and gave no reading is in the frame as unread."""
     by_uuid = {reading.uuid: reading for reading in readings}
     own = _own_gpus(uuids)
-    clusters = sorted({cluster for cluster, _, _ in own})
+    clusters = sorted({cluster for cluster, _, _, _ in own})
     with transaction.atomic():
         for cluster in clusters:
-            mine = [(key, by_uuid.get(uuid)) for owner, key, uuid in own if owner == cluster]
+            mine = [(key, by_uuid.get(uuid)) for owner, key, uuid, _ in own if owner == cluster]
             weak = any(reading is not None and reading.source == DRIVER for _, reading in mine)
             frame_write(cluster_id=cluster, at=now, source=WEAK_SOURCE if weak else SOURCE, columns=_columns(mine))
         feed_publish(changes={"telemetry": [{"id": cluster} for cluster in clusters]})
+    for cluster in clusters:
+        read = [(key, node, by_uuid[uuid]) for owner, key, uuid, node in own if owner == cluster and uuid in by_uuid]
+        if read:
+            state_write(cluster_id=cluster, at=now, source=SOURCE, state=_state(read))
     return len(own)
 
 
-def _own_gpus(uuids: Sequence[str]) -> list[tuple[int, int, str]]:
+def _state(rows: Sequence[tuple[int, int, Reading]]) -> RawState:
+    """What health rules look at, of those GPUs that answered."""
+    found = [dict(reading.state) | ({} if reading.temperature_c is None else {"temperature": reading.temperature_c}) for _, _, reading in rows]
+    known = sorted({key for state in found for key in state})
+    columns = {key: np.array([state.get(key, NOT_READ) for state in found], np.uint32) for key in known}
+    return RawState(gpus=[key for key, _, _ in rows], columns=columns, nodes=sorted({node for _, node, _ in rows}))
+
+
+def _own_gpus(uuids: Sequence[str]) -> list[tuple[int, int, str, int]]:
     rows = Gpu.objects.filter(uuid__in=uuids, removed_at__isnull=True, node__removed_at__isnull=True)
-    return list(rows.order_by("node__name", "index").values_list("node__cluster_id", "id", "uuid"))
+    return list(rows.order_by("node__name", "index").values_list("node__cluster_id", "id", "uuid", "node_id"))
 
 
 def _columns(rows: Sequence[tuple[int, Reading | None]]) -> Columns:

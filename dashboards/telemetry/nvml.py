@@ -6,8 +6,8 @@ counts a GPU as busy while any kernel runs, however small. What can't be read is
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import pynvml
@@ -15,6 +15,9 @@ import pynvml
 GPM, DRIVER = "gpm", "driver"
 # Counters are differences between two looks; NVIDIA asks for at least a tenth of a second between them.
 INTERVAL_SECONDS = 0.2
+
+HOT = pynvml.nvmlClocksThrottleReasonHwThermalSlowdown | pynvml.nvmlClocksThrottleReasonSwThermalSlowdown
+BRAKE = pynvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown
 
 T = TypeVar("T")
 
@@ -37,6 +40,7 @@ class Reading:
     memory_used: float | None
     power_watts: int | None
     temperature_c: int | None
+    state: Mapping[str, int] = field(default_factory=dict)  # raw hardware state by signal (`dashboards.health.state`), as far as it is known
 
 
 _GPM_METRICS = {
@@ -137,8 +141,43 @@ def _reading(handle: object, before: object | None, after: object | None) -> Rea
         memory_used=100 * memory.used / memory.total if memory is not None and memory.total else None,
         power_watts=None if milliwatts is None else round(milliwatts / 1000),
         temperature_c=_tried(lambda: pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)),
+        state=_state(handle),
         **counters,
     )
+
+
+def _state(handle: object) -> dict[str, int]:
+    """Throttling, error counters and the PCIe link. What this GPU or driver does not know is left out."""
+    reasons = _tried(lambda: pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+    rows = _tried(lambda: pynvml.nvmlDeviceGetRemappedRows(handle))
+    width, widest = _tried(lambda: pynvml.nvmlDeviceGetCurrPcieLinkWidth(handle)), _tried(lambda: pynvml.nvmlDeviceGetMaxPcieLinkWidth(handle))
+    found = {
+        "thermal": None if reasons is None else int(bool(reasons & HOT)),
+        "power_brake": None if reasons is None else int(bool(reasons & BRAKE)),
+        "ecc_corrected": _ecc(handle, pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
+        "ecc_uncorrected": _ecc(handle, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
+        "row_remaps": None if rows is None else rows[0] + rows[1],
+        "remap_failed": None if rows is None else int(bool(rows[3])),
+        "nvlink_errors": _link_errors(handle),
+        "pcie_replays": _tried(lambda: pynvml.nvmlDeviceGetPcieReplayCounter(handle)),
+        # The generation falls while a GPU idles, to save power; the width does not.
+        "pcie_lost": None if width is None or not widest else max(0, 100 - 100 * width // widest),
+    }
+    return {key: int(value) for key, value in found.items() if value is not None}
+
+
+def _ecc(handle: object, kind: int) -> int | None:
+    return _tried(lambda: pynvml.nvmlDeviceGetTotalEccErrors(handle, kind, pynvml.NVML_VOLATILE_ECC))
+
+
+def _link_errors(handle: object) -> int | None:
+    """CRC errors of all links together; None where no link tells."""
+    counts = [
+        _tried(lambda link=link: pynvml.nvmlDeviceGetNvLinkErrorCounter(handle, link, pynvml.NVML_NVLINK_ERROR_DL_CRC_FLIT))  # type: ignore[misc]
+        for link in range(pynvml.NVML_NVLINK_MAX_LINKS)
+    ]
+    told = [count for count in counts if count is not None]
+    return sum(told) if told else None
 
 
 def _counters(before: object, after: object) -> dict[str, float | None]:

@@ -16,6 +16,7 @@ KINDS = {
     "engine": "the scheduler's planning",
     "loop": "ticks, submissions, live pages and an idle console",
     "predictions": "foreseen starts against starts, over simulated weeks",
+    "telemetry": "ingest of 4,000 GPUs, and charts of 30 days",
 }
 
 

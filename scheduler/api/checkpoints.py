@@ -37,17 +37,18 @@ class ShardsOut(Schema):
 @router.post("/checkpoints", auth=None, response=ShardsOut, url_name="checkpoint-report", summary="Report a shard of a checkpoint")
 def checkpoint_report(request: HttpRequest, body: ShardIn) -> ShardsOut:
     """Called by the ranks of a running attempt, with the token that they were given as GPUFLEET_TOKEN. A report that is sent again counts once."""
-    attempt = _attempt(request)
+    attempt = attempt_asking(request)
     shard = Shard(body.shard, body.bytes, body.digest)
     row = shard_report(attempt=attempt, step=body.step, shard=shard, shards_expected=body.shards, location=body.location, now=now())
     return ShardsOut(step=row.step, present=row.shards.count(), shards=row.shards_expected, complete=row.verified_at is not None)
 
 
-def _attempt(request: HttpRequest) -> Attempt:
+def attempt_asking(request: HttpRequest) -> Attempt:
+    """The running attempt whose token the request carries."""
     kind, _, token = request.headers.get("Authorization", "").partition(" ")
     if kind.lower() != "bearer" or not token:
         if request.user.is_authenticated:
-            raise PermissionDenied("Only the ranks of a running attempt report its checkpoints, with its token.")
+            raise PermissionDenied("Only the ranks of a running attempt report for it, with its token.")
         raise AuthenticationError(message="Send the token of the attempt: Authorization: Bearer <GPUFLEET_TOKEN>.")
     attempt = attempt_of_token(token)
     if attempt is None:

@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import numpy as np
 import pytest
+from django.test import Client
 
 from dashboards.health.detect import slow_ranks
 from dashboards.health.models import HealthBucket, Straggler
@@ -11,6 +12,7 @@ from dashboards.health.steps import LOOK, looks_of, steps_report
 from dashboards.health.stragglers import stragglers_round
 from dashboards.models import ActivityEntry, StepLook
 from scheduler.models import JobState
+from scheduler.services.jobs.tokens import token_digest
 from tests import builders
 from tests.builders import NOON
 from tests.dashboards.signals import watched
@@ -113,3 +115,16 @@ def test_a_gang_that_is_uneven_all_over_has_no_straggler():
     assert slow_ranks(np.ones((3, 8))) == []
     assert [one.rank for one in slow_ranks(np.tile(np.array([1.0] * 7 + [1.3]), (6, 1)))] == [7]
     assert [one.rank for one in slow_ranks(np.tile(np.array([90.0] * 7 + [60.0]), (6, 1)), higher_is_slow=False)] == [7]
+
+
+@pytest.mark.django_db
+def test_ranks_report_their_steps_with_the_token_of_their_attempt(client: Client) -> None:
+    run = builders.attempt(builders.job(state=JobState.RUNNING), token_digest=token_digest("secret"))
+
+    def report(token: str, **body: object) -> int:
+        sent = {"HTTP_AUTHORIZATION": f"Bearer {token}"} if token else {}
+        return client.post("/api/v1/steps", body, content_type="application/json", **sent).status_code  # type: ignore[arg-type]
+
+    assert report("secret", ranks=4, seconds={"1": 1.5, "9": 2.0, "2": -1}) == 204
+    assert np.nan_to_num(looks_of(StepLook.objects.get(attempt=run))[-1]).tolist() == [0, 1.5, 0, 0]
+    assert (report("", ranks=4, seconds={}), report("wrong", ranks=4, seconds={}), report("secret", ranks=0, seconds={})) == (401, 403, 422)

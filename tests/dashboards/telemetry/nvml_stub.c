@@ -34,6 +34,19 @@ int nvmlDeviceGetMemoryInfo(device d, memory *m) { (void)d; m->total = 80000; m-
 int nvmlDeviceGetPowerUsage(device d, unsigned *milliwatts) { *milliwatts = 400600 + (unsigned)index_of(d) * 1000; return bare(); }
 int nvmlDeviceGetTemperature(device d, int sensor, unsigned *degrees) { (void)d; (void)sensor; *degrees = 61; return bare(); }
 int nvmlDeviceGetUtilizationRates(device d, utilization *u) { (void)d; u->gpu = 100; u->memory = 7; return bare(); }
+int nvmlDeviceGetCurrentClocksThrottleReasons(device d, unsigned long long *reasons) { *reasons = index_of(d) ? 0x40 | 0x4 : 0x80; return bare(); }
+int nvmlDeviceGetTotalEccErrors(device d, int kind, int counter, unsigned long long *count) { (void)d; (void)counter; *count = kind ? 0 : 17; return bare(); }
+int nvmlDeviceGetRemappedRows(device d, unsigned *fixed, unsigned *broken, unsigned *pending, unsigned *failed) {
+    *fixed = 2; *broken = 1; *pending = 0; *failed = index_of(d) == 1;
+    return bare();
+}
+int nvmlDeviceGetNvLinkErrorCounter(device d, unsigned link, int counter, unsigned long long *count) {
+    (void)d; (void)counter; *count = 3;
+    return link < 2 ? bare() : INVALID;
+}
+int nvmlDeviceGetPcieReplayCounter(device d, unsigned *count) { (void)d; *count = 5; return bare(); }
+int nvmlDeviceGetCurrPcieLinkWidth(device d, unsigned *width) { *width = index_of(d) ? 8 : 16; return bare(); }
+int nvmlDeviceGetMaxPcieLinkWidth(device d, unsigned *width) { (void)d; *width = 16; return bare(); }
 int nvmlGpmQueryDeviceSupport(device d, support *s) { (void)d; s->supported = (unsigned)number("STUB_GPM", 1); return bare(); }
 int nvmlGpmSampleAlloc(void **sample) { *sample = calloc(1, 8); samples++; return SUCCESS; }
 int nvmlGpmSampleFree(void *sample) { free(sample); samples--; return SUCCESS; }

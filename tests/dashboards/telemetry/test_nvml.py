@@ -5,11 +5,13 @@ import os
 import shutil
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dashboards.health.models import HealthBucket
 from dashboards.models import TelemetryFrame
 from dashboards.telemetry.local import local_collect, local_write
 from dashboards.telemetry.nvml import GPM, NvmlUnavailable, Reading, machine_read, machine_uuids
@@ -52,6 +54,14 @@ def test_counters_are_read_where_the_gpu_has_them(stub_driver: Path) -> None:
     assert (first.memory_used, first.power_watts, first.temperature_c) == (25.0, 401, 61)
 
 
+def test_throttling_errors_and_the_pcie_link_are_read(stub_driver: Path) -> None:
+    first, second = (reading["state"] for reading in look(stub_driver)["readings"])
+
+    counted = {"ecc_corrected": 17, "ecc_uncorrected": 0, "row_remaps": 3, "nvlink_errors": 6, "pcie_replays": 5}
+    assert first == counted | {"thermal": 0, "power_brake": 1, "remap_failed": 0, "pcie_lost": 0}
+    assert second == counted | {"thermal": 1, "power_brake": 0, "remap_failed": 1, "pcie_lost": 50}
+
+
 def test_without_counters_the_weaker_signal_is_marked(stub_driver: Path) -> None:
     (first, _) = look(stub_driver, STUB_GPM="0")["readings"]
 
@@ -62,6 +72,7 @@ def test_what_can_not_be_read_is_missing_and_never_zero(stub_driver: Path) -> No
     (first, _) = look(stub_driver, STUB_BARE="1")["readings"]
 
     assert {first[name] for name in ("source", "sm_active", "memory_used", "power_watts", "temperature_c")} == {None}
+    assert first["state"] == {}
 
 
 def test_a_gpu_that_is_lost_is_left_out_and_the_others_are_read(stub_driver: Path) -> None:
@@ -92,6 +103,10 @@ def test_only_gpus_that_the_inventory_knows_make_a_frame(stub_driver: Path) -> N
     assert local_write(uuids=["GPU-stub-0", "GPU-stub-1", "GPU-stub-2"], readings=readings, now=NOON) == 2
     frame = TelemetryFrame.objects.get()
     assert (frame.source, list(bytes(frame.sm_active)), list(bytes(frame.temperature_c))) == ("nvml", [42, 255], [61, 255])
+    node.refresh_from_db()
+    assert node.heartbeat_at == NOON
+    local_write(uuids=found["uuids"], readings=readings, now=NOON + timedelta(seconds=5))
+    assert {(row.signal, row.value, row.gpu_id) for row in HealthBucket.objects.all()} == {("power_brake", 5, node.gpus.get(index=0).pk)}
 
 
 @pytest.mark.django_db
