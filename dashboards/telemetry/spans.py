@@ -161,11 +161,20 @@ def gpu_course(*, cluster_id: int, gpus: Sequence[int], measure: str, since: dat
 
 def _measured(cluster: int, measure: str, begin: datetime, until: datetime, span: int, wanted: Ids) -> Iterable[tuple[datetime, float]]:
     scale = 1 if measure == "power" else 100
+    # One row after another has the same GPUs: where the wanted ones stand is worked out once.
+    known: dict[tuple[bytes, int], NDArray[np.int64]] = {}
+
+    def places(ids: bytes | memoryview, length: int) -> NDArray[np.int64]:
+        key = (bytes(ids), length)
+        if key not in known:
+            known[key] = _places(ids_read(ids), wanted, length)
+        return known[key]
+
     if span == 60:
         names = ("at", "gpu_ids", f"{measure}_sum", f"{measure}_read")
         for at, ids, packed_total, packed_read in TelemetryMinute.objects.filter(cluster_id=cluster, at__gte=begin, at__lt=until).values_list(*names):
             total, read = np.frombuffer(packed_total, MEASURES[measure]), np.frombuffer(packed_read, np.uint8)
-            place = _places(ids_read(ids), wanted, len(total))
+            place = places(ids, len(total))
             seen = place[read[place] > 0] if len(place) else place
             if len(seen):
                 yield at, float((total[seen] / read[seen]).mean())
@@ -173,7 +182,7 @@ def _measured(cluster: int, measure: str, begin: datetime, until: datetime, span
     rows = GpuRollup.objects.filter(cluster_id=cluster, span=span, at__gte=begin, at__lt=until)
     for at, ids, packed in rows.values_list("at", "gpu_ids", measure):
         column = np.frombuffer(packed, "<u2")
-        place = _places(ids_read(ids), wanted, len(column))
+        place = places(ids, len(column))
         seen = place[column[place] != UNREAD] if len(place) else place
         if len(seen):
             yield at, float(column[seen].mean()) / scale
