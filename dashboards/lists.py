@@ -106,7 +106,7 @@ CELLS = Table(
         Column("place", "Place", "place", cell="<span class=nowrap>{{ row.place }}</span>"),
         Column("sm", "SM activity, %", "sm", numeric=True, cell=SM_CELL),
         Column("signal", "Signal", lambda row: row.signal if row.sm is not None else "", on_page=False),
-        Column("held", "Handed out, GPUs", lambda row: row.held_milli / 1000, numeric=True, cell="{{ row.held_milli|gpus }}"),
+        Column("held", "Allocated, GPUs", lambda row: row.held_milli / 1000, numeric=True, cell="{{ row.held_milli|gpus }}"),
         Column("owner", "Team", "owner", cell=OWNER_CELL),
         Column("since", "Held since", "since", cell="{% if row.since %}{{ row.since|moment }}{% else %}–{% endif %}"),
         Column("health", "Health", "health", cell="{% status row.health %}"),

@@ -184,4 +184,4 @@ def role_end(request: HttpRequest, public_id: str, pk: int) -> HttpResponse:
     page = reverse("quota", args=[node.public_id])
     effects = role_end_effects(binding, access.actor.user)
     heading, above = f"Take {role} away from {holder}", [("Quotas", reverse("quotas")), (node.path, page)]
-    return confirm(request, form, heading=heading, send="Take away", effects=effects, above=above, back=page)
+    return confirm(request, form, heading=heading, send="Remove role", effects=effects, above=above, back=page)

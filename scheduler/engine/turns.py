@@ -94,7 +94,7 @@ def _compared(cycle: Cycle, division: Division, first: tuple[Work, int], second:
 def _first_unlike(names: tuple[str, ...], one: tuple[int, ...], other: tuple[int, ...]) -> str:
     for name, mine, theirs in zip(names, one, other, strict=True):
         if mine != theirs:
-            assert mine < theirs, "who is asked before has the smaller key"
+            assert mine < theirs, "the job that comes first has the smaller key"
             return name
     raise AssertionError("no two jobs, and no two nodes, have the same key")
 

@@ -43,7 +43,7 @@ JOBS = Table(
             sort=("state", "state_since"),
             cell="""{% status row.state %} <span class="under">{{ row.job.state_since|moment }}</span>""",
         ),
-        Column("now", "What it waits for or does", lambda row: row.line.text, cell="scheduler/_job_line.html"),
+        Column("now", "Status", lambda row: row.line.text, cell="scheduler/_job_line.html"),
         Column(
             "gpus",
             "GPUs",

@@ -23,7 +23,7 @@ WORDS = {
 CHOICES = (
     (Action.CANCEL, "Cancel"),
     (Action.HOLD, "Hold back"),
-    (Action.RELEASE, "Let go"),
+    (Action.RELEASE, "Release"),
     (Action.PRIORITY, "Change priority"),
     (Action.CHECKPOINT, "Save work now"),
 )

@@ -127,7 +127,7 @@ def _quota(fit: Fit, access: Access) -> str:
     if own.guaranteed is None:
         return f"{fit.quota} may use as much of {fit.gpu_type} as it likes."
     tight = next((level for level in fit.levels if level.guaranteed is not None and level.used + fit.gpus_milli > level.guaranteed), None)
-    now = "" if fit.verdict in ("now", "soon") else "as things stand, "
+    now = "" if fit.verdict in ("now", "soon") else "at present, "
     first = " So much for its first job; the others stand in line behind it." if fit.count > 1 else ""
     if fit.guaranteed and tight is None:
         kind = f"{fit.gpu_type} {gpu_word(own.guaranteed)}"

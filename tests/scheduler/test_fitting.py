@@ -154,7 +154,7 @@ def test_what_has_to_wait_is_told_until_when_and_what_would_start_it_sooner(two_
     assert [(one.path, one.to, one.now) for one in found.changes] == [("workers", 1, True)]
     assert found.nodes and not found.stands
     said = fit_view(found, two_nodes.access("submitter"), {}).quota
-    assert said.startswith(f"As things stand, borrowed: {PATH} would use 24"), "until then others end"
+    assert said.startswith(f"At present, borrowed: {PATH} would use 24"), "until then others end"
 
 
 def test_a_date_that_has_come_since_the_fleet_was_read_is_no_start(two_nodes):

@@ -228,7 +228,7 @@ def test_where_nobody_knows_when_a_limit_has_room_again_that_is_said(personas, o
     assert html.count("its end is not known") == 5
     assert "2 more jobs beside: 8 GPUs in all, 8 of acme/research/nlp." in html
     assert "No estimate when enough is released." in html
-    assert "No start can be predicted as things stand." in html
+    assert "No start can be predicted now." in html
 
 
 def test_jobs_of_other_subtrees_are_not_there(personas, ours, theirs):

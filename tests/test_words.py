@@ -1,0 +1,89 @@
+"""What people read is in words of the trade (docs/glossary.md): none of these phrases in a template, or in a text that the code makes."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+# Where reasons and the lines of lists are made.
+CODE = ("scheduler/engine", "scheduler/presenters", "scheduler/jobs", "dashboards/lists.py", "dashboards/home", "dashboards/presenters.py")
+# Each with what to write instead.
+FORBIDDEN = {
+    r"\bhanded out\b|\bhand(s|ing)? out (GPU|quota)": "allocated",
+    r"\bput(s|ting)? out\b": "preempted, evicted",
+    r"\blet(s|ting)? go\b": "release",
+    r"\bchoose none\b": "Clear selection",
+    r"\bSM activity, (all|held)\b|\bthe gap costs\b|\bheld, not computing\b": "Utilization; Idle cost; allocated, not computing",
+    r"\bnewest readings\b": "Updated",
+    r"\bwhat it waits for or does\b": "Status",
+    r"\bgoes along\b|\bcomes again by itself\b": "moves too; refreshes automatically",
+    r"\bas things stand\b": "now",
+    r"\bby yourself\b|\btake away\b": "from scratch; remove",
+    r"\bit says no\b|\bsays nothing of\b|\bit names nothing\b": "No … specified",
+    r"(^|[.:;] )who(ever)? (?!(can|may|did|has|is|runs|owns|holds|should)\b.*\?)[a-z]": "name the person or thing; never a headless “who …”",
+    r"\bwhom\b": "name the person",
+}
+_TAGS = re.compile(r"{%.*?%}|{#.*?#}|{{.*?}}", re.DOTALL)
+_READ = re.compile(r'(?:title|aria-label|placeholder|alt)="([^"]*)"')
+_SKIPPED = re.compile(r"<(script|style)\b.*?</\1>|<[^>]*>", re.DOTALL | re.IGNORECASE)
+
+
+def template_texts(source: str) -> Iterator[str]:
+    """What a template says: its text, and the attributes that are read out."""
+    plain = _TAGS.sub("\n", source)
+    yield from (found[1] for found in _READ.finditer(plain))
+    yield from (line.strip() for line in _SKIPPED.sub("\n", plain).splitlines() if line.strip())
+
+
+def code_texts(source: str) -> Iterator[str]:
+    """The texts that code makes, without docstrings; names and formats have no blank in them."""
+    tree = ast.parse(source)
+    documents = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body and isinstance(node.body[0], ast.Expr)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documents and " " in node.value.strip():
+            yield node.value
+
+
+def faults(texts: Iterator[str]) -> Iterator[str]:
+    for text in texts:
+        for pattern, instead in FORBIDDEN.items():
+            if re.search(pattern, text, re.IGNORECASE):
+                yield f"“{text.strip()[:90]}”: write {instead}"
+
+
+def test_no_page_says_a_forbidden_word():
+    found = [
+        f"{path.relative_to(ROOT)}: {fault}"
+        for path in sorted((ROOT / "templates").rglob("*.html"))
+        for fault in faults(template_texts(path.read_text()))
+    ]
+
+    assert not found, "\n".join(found)
+
+
+def test_no_reason_and_no_line_of_a_list_says_a_forbidden_word():
+    paths = [path for name in CODE for path in ([ROOT / name] if name.endswith(".py") else sorted((ROOT / name).rglob("*.py")))]
+    found = [f"{path.relative_to(ROOT)}: {fault}" for path in paths for fault in faults(code_texts(path.read_text()))]
+
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_forbidden"),
+    [
+        ("Handed out", True),
+        ("Who waits for a GPU", True),
+        ("Whom only his limits refuse", True),
+        ("Who can see this?", False),
+        ("GPUs allocated", False),
+    ],
+)
+def test_what_is_forbidden(text, is_forbidden):
+    assert bool(list(faults(iter([text])))) is is_forbidden
