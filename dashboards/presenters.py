@@ -15,6 +15,7 @@ from dashboards.figures import Figures, Holding, Series, as_columns, figures_by_
 from dashboards.selectors import SEVERAL, Owner, fleet_read, jobs_waiting, nodes_needing_attention
 from gpufleet.core.charts import Chart, over_time
 from gpufleet.core.charts import Series as Line
+from gpufleet.core.rounding import rounded
 from gpufleet.core.templatetags.shell import CURRENCY_SIGNS, NOTHING, THIN, duration, gpus, money, percent_of, plural
 from gpufleet.core.times import millis
 from scheduler.models import JobClass
@@ -24,6 +25,8 @@ HOLDERS_SHOWN = 4
 OTHERS = 0
 ROUND_MONEY_FROM = 100_000_000
 SVG_WIDTH = 1000
+TENTH = 100  # milli-GPU
+HELD = ("computing", "gap", "unread")  # parts that are allocated
 
 
 def overview_shared(*, now: datetime) -> dict[str, Any]:
@@ -61,10 +64,15 @@ class Part:
     x: int
     width: int
     milli: int
+    tenths: int  # of GPUs as printed: the parts add up to the whole
 
     @property
     def gpus(self) -> str:
-        return whole_gpus(self.milli)
+        return tenths_told(self.tenths)
+
+
+def tenths_told(tenths: int) -> str:
+    return f"{tenths // 10:,}.{tenths % 10}" if tenths % 10 else f"{tenths // 10:,}"
 
 
 def split(figures: Figures) -> list[Part]:
@@ -74,13 +82,14 @@ def split(figures: Figures) -> list[Part]:
         ("gap", "Idle", figures.gap),
         ("unread", "Allocated, no reading", figures.held_unread),
         ("free", "Free", figures.free),
-        ("away", "Out of service", figures.away),
+        ("away", "Out of service, unallocated", figures.away),
     )
     parts, before = [], 0
-    for key, word, milli in lengths:
+    printed = rounded([milli for _, _, milli in lengths], TENTH)
+    for (key, word, milli), tenths in zip(lengths, printed, strict=True):
         x = before * SVG_WIDTH // max(1, figures.milli)
         before += milli
-        parts.append(Part(key, word, x, before * SVG_WIDTH // max(1, figures.milli) - x, milli))
+        parts.append(Part(key, word, x, before * SVG_WIDTH // max(1, figures.milli) - x, milli, tenths))
     return parts
 
 
@@ -104,12 +113,14 @@ def figure_texts(figures: Figures, cost: int | None) -> dict[str, str]:
         unread = f"{figures.unread:,} without a reading"
     else:
         unread = "" if read or not figures.gpus else "No telemetry yet"
-    gap = whole_gpus(figures.gap) if figures.held_read or not figures.held else NOTHING
+    parts = {part.key: part for part in split(figures)}
+    gap = parts["gap"].gpus if figures.held_read or not figures.held else NOTHING
+    held = tenths_told(sum(parts[key].tenths for key in HELD))
     return {
         "gpus": f"{figures.gpus:,}",
         "gpus_note": f"{figures.out:,} out of service" if figures.out else "all in service",
         "held": percent_of(figures.held, figures.milli),
-        "held_note": f"{whole_gpus(figures.held)} of {plural(figures.gpus, 'GPU')}",
+        "held_note": f"{held} of {plural(figures.gpus, 'GPU')}",
         "sm": percent_of(figures.active, figures.read * 1000) if read else NOTHING,
         "sm_note": unread or _worth(whole_gpus(figures.active)),
         "sm_held": percent_of(figures.active_held, figures.held_read),
@@ -130,7 +141,9 @@ def type_rows(by_type: Mapping[str, Figures], rates: Mapping[str, int] | None) -
     rows = []
     for name, figures in by_type.items():
         cost = gap_cost({name: figures}, dict(rates)) if rates is not None and name in rates else None
-        rows.append(TypeRow(name, figure_texts(figures, cost) | {"free": whole_gpus(figures.free)}, split(figures)))
+        parts = split(figures)
+        free = next(part.gpus for part in parts if part.key == "free")
+        rows.append(TypeRow(name, figure_texts(figures, cost) | {"free": free}, parts))
     return rows
 
 

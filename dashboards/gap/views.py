@@ -11,6 +11,7 @@ from django.views.decorators.http import require_safe
 from dashboards.gap.causes import Cause
 from dashboards.gap.figures import CAUSES, DIMENSIONS, Row, gap_by, gap_report, sees_costs
 from dashboards.gap.store import gap_course, span_for
+from dashboards.presenters import tenths_told
 from dashboards.selectors import fleet_size
 from dashboards.weak import weak_clusters
 from gpufleet.core.charts import Chart, Series, chart_response, over_time
@@ -76,10 +77,6 @@ def gap_chart(chosen: Range, gpu_type: str, moment: datetime) -> Chart:
         for cause in Cause
     ]
     return over_time(label=f"All GPUs by what they do, last {chosen.text}", unit="GPUs", at=[step.at for step in course], series=series, stacked=True)
-
-
-def tenths_told(tenths: int) -> str:
-    return f"{tenths // 10:,}.{tenths % 10}" if tenths % 10 else f"{tenths // 10:,}"
 
 
 def _cause(row: Row) -> Mapping[str, Any]:

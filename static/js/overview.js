@@ -9,6 +9,7 @@
   const OTHERS = 0;
   const SEVERAL = -1;
   const SVG_WIDTH = 1000;
+  const TENTH = 100; // milli-GPU
   const ROUND_MONEY_FROM = 100000000;
   const PARTS = ["computing", "gap", "unread", "free", "away"];
 
@@ -40,6 +41,19 @@
     return { computing: figures.active_held, gap: figures.gap, unread: figures.held_unread, free: all - figures.held - figures.away, away: figures.away };
   }
 
+  // Tenths of GPUs by part, by the largest remainder: what is printed adds up to the whole.
+  function tenths(figures) {
+    const parts = Object.entries(lengths(figures));
+    const whole = Math.floor((2 * parts.reduce((sum, [, milli]) => sum + milli, 0) + TENTH) / (2 * TENTH));
+    const found = Object.fromEntries(parts.map(([part, milli]) => [part, Math.floor(milli / TENTH)]));
+    const left = whole - Object.values(found).reduce((sum, count) => sum + count, 0);
+    const split = parts.filter(([, milli]) => milli % TENTH).sort((one, other) => (other[1] % TENTH) - (one[1] % TENTH));
+    for (const [part] of split.slice(0, left)) found[part] += 1;
+    return found;
+  }
+
+  const told = (count) => format.grouped(Math.floor(count / 10)) + (count % 10 ? `.${count % 10}` : "");
+
   const unit = (count) => (String(count) === "1" ? "GPU" : "GPUs");
 
   function texts(figures, cost) {
@@ -49,12 +63,13 @@
     const unread = figures.gpus - figures.read;
     const note = unread && read ? `${format.grouped(unread)} without a reading` : read || !figures.gpus ? "" : "No telemetry yet";
     const active = format.wholeGpus(figures.active);
-    const gap = heldRead || !figures.held ? format.wholeGpus(figures.gap) : format.NOTHING;
+    const printed = tenths(figures);
+    const gap = heldRead || !figures.held ? told(printed.gap) : format.NOTHING;
     return {
       gpus: format.grouped(figures.gpus),
       gpus_note: figures.out ? `${format.grouped(figures.out)} out of service` : "all in service",
       held: format.percentOf(figures.held, all),
-      held_note: `${format.wholeGpus(figures.held)} of ${format.grouped(figures.gpus)} ${unit(figures.gpus)}`,
+      held_note: `${told(printed.computing + printed.gap + printed.unread)} of ${format.grouped(figures.gpus)} ${unit(figures.gpus)}`,
       sm: read ? format.percentOf(figures.active, figures.read * 1000) : format.NOTHING,
       sm_note: note || (active === "1" ? "1 GPU's worth" : `${active} GPUs' worth`),
       sm_held: format.percentOf(figures.active_held, heldRead),
@@ -156,8 +171,9 @@
     const words = texts(total, gapCost(rows.types));
     fill(headline, words);
     drawSplit(headline.querySelector("[data-split]"), total);
+    const printed = tenths(total);
     for (const [part, milli] of Object.entries(lengths(total))) {
-      setText(field(headline, `${part}_gpus`), format.wholeGpus(milli));
+      setText(field(headline, `${part}_gpus`), told(printed[part]));
       if (part === "unread" || part === "away") showIf(headline.querySelector(`[data-if="${part}"]`), milli > 0);
     }
     setText(field(document, "answer"), answer(rows.sick_total, words));
@@ -165,7 +181,7 @@
     typeList(
       Object.entries(rows.types).map(([name, figures]) => {
         const cost = own.rates && name in own.rates ? gapCost({ [name]: figures }) : null;
-        return { key: name, figures, texts: { ...texts(figures, cost), free: format.wholeGpus(lengths(figures).free) } };
+        return { key: name, figures, texts: { ...texts(figures, cost), free: told(tenths(figures).free) } };
       }),
     );
     const sick = rows.sick.map(([key, name, health, reason, since, gpus, jobs]) => ({ key, name, health, reason, since, gpus, jobs }));

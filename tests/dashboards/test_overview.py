@@ -2,6 +2,7 @@
 
 import json
 from datetime import timedelta
+from decimal import Decimal
 from itertools import pairwise
 
 import pytest
@@ -43,7 +44,7 @@ def test_the_figures(shared_fleet):
     assert '<span class="value" data-f="held">75%</span>' in text
     assert '<span class="value" data-f="sm">20%</span>' in text
     assert '<span class="value" data-f="sm_held">27%</span>' in text
-    assert '<span class="value" data-f="gap">2</span>' in text
+    assert '<span class="value" data-f="gap">2.2</span>' in text
 
 
 def test_money_is_for_those_who_may_see_costs(shared_fleet):
@@ -180,10 +181,22 @@ def test_the_split_bar_is_exactly_full():
     assert sum(part.width for part in split(Figures())) == 0
 
 
+def test_printed_parts_add_up_where_jobs_hold_parts_of_gpus():
+    """108 + 310 + 95 were 513 of 512: each part was rounded alone."""
+    for active, gap, unread, away in ((107_600, 309_600, 0, 0), (81_750, 12_333, 4_450, 3_200), (1, 49, 50, 50), (333, 333, 334, 0)):
+        figures = Figures(gpus=512, read=512, held=active + gap + unread, active_held=active, gap=gap, held_unread=unread, away=away)
+        parts, texts = split(figures), figure_texts(figures, None)
+        printed = {part.key: Decimal(part.gpus.replace(",", "")) for part in parts}
+
+        assert sum(printed.values()) == figures.gpus
+        assert texts["gap"] == next(part.gpus for part in parts if part.key == "gap")
+        assert Decimal(texts["held_note"].split(" of ")[0]) == printed["computing"] + printed["gap"] + printed["unread"]
+
+
 def test_little_is_not_said_to_be_nothing():
     assert [whole_gpus(milli) for milli in (0, 1, 499, 500, 1499, 1500, 1_234_000)] == ["0", "<1", "<1", "1", "1", "2", "1,234"]
     assert figure_texts(Figures(gpus=1000, read=1000, active=100), None)["sm"] == "<1%"
-    alone = figure_texts(Figures(gpus=1, read=1, held=1000, active=1000), None)
+    alone = figure_texts(Figures(gpus=1, read=1, held=1000, active=1000, active_held=1000), None)
     assert (alone["held_note"], alone["sm_note"]) == ("1 of 1 GPU", "1 GPU's worth")
     assert [figure_texts(Figures(gpus=2, held=held, gap=held), None)["gap_unit"] for held in (1000, 2000)] == ["GPU", "GPUs"]
 
