@@ -18,7 +18,9 @@ class GapPart(models.Model):
     class Meta:
         db_table = "gap_part"
         constraints = [
-            models.UniqueConstraint(fields=["cause", "gpu_type", "pool", "job_class", "quota"], name="gap_part_once", nulls_distinct=False),
+            models.UniqueConstraint(fields=["cause", "gpu_type", "pool", "job_class", "quota"], name="gap_part_of_quota_once"),
+            # Of nobody's: no value is equal to none.
+            models.UniqueConstraint(fields=["cause", "gpu_type", "pool", "job_class"], condition=models.Q(quota__isnull=True), name="gap_part_once"),
         ]
 
     def __str__(self) -> str:

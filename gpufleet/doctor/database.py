@@ -11,7 +11,7 @@ from gpufleet.doctor import Finding, some
 from scheduler.models import Job
 
 OLDEST_POSTGRESQL = 140_000
-# As the migration 0017_job_words makes it where it may.
+# As the migration 0003_job_words makes it where it may.
 WORDS_EXTENSION = "CREATE EXTENSION IF NOT EXISTS pg_trgm"
 WORDS_BROKEN = "DROP INDEX job_words"
 WORDS_INDEX = "CREATE INDEX CONCURRENTLY job_words ON job USING gin (name gin_trgm_ops, public_id gin_trgm_ops) WITH (fastupdate = off)"

@@ -45,6 +45,7 @@ def unguard(apps, schema_editor):
 
 
 class Migration(migrations.Migration):
-    dependencies = [("scheduler", "0005_the_capacity_timeline")]
+    replaces = [("scheduler", "0006_the_timeline_is_append_only")]
+    dependencies = [("scheduler", "0001_tables")]
 
     operations = [migrations.RunPython(guard, unguard)]

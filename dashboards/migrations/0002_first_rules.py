@@ -14,5 +14,6 @@ def add(apps, schema_editor):
 
 
 class Migration(migrations.Migration):
-    dependencies = [("dashboards", "0004_health_and_alerts")]
+    replaces = [("dashboards", "0005_first_rules")]
+    dependencies = [("dashboards", "0001_tables")]
     operations = [migrations.RunPython(add, migrations.RunPython.noop)]

@@ -32,6 +32,7 @@ def unguard(apps, schema_editor):
 
 
 class Migration(migrations.Migration):
-    dependencies = [("core", "0001_people_audit_and_feed")]
+    replaces = [("core", "0002_audit_append_only")]
+    dependencies = [("core", "0001_tables")]
 
     operations = [migrations.RunPython(guard, unguard)]

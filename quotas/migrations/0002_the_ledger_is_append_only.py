@@ -18,7 +18,7 @@ POSTGRESQL = (
 )
 COLUMNS = (
     "id attempt job attempt_number role worker surplus cluster node gpu_type gpu_milli parts phase share_class quota_id quota_path job_class priority"
-    " preemptible owner labels stated_cost_centre cost_centre began_at since"
+    " preemptible owner labels stated_cost_centre cost_centre began_at since tier pool"
 ).split()
 CHANGED = " OR ".join(f'NEW."{name}" IS NOT OLD."{name}"' for name in COLUMNS)
 SQLITE = (
@@ -48,6 +48,7 @@ def unguard(apps, schema_editor):
 
 
 class Migration(migrations.Migration):
-    dependencies = [("quotas", "0005_the_ledger")]
+    replaces = [("quotas", "0006_the_ledger_is_append_only")]
+    dependencies = [("quotas", "0001_tables")]
 
     operations = [migrations.RunPython(guard, unguard)]
