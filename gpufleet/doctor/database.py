@@ -45,7 +45,9 @@ def migrated() -> Iterator[Finding]:
     waiting = [f"{migration.app_label}.{migration.name}" for migration, _ in executor.migration_plan(known)]
     if waiting:
         yield Finding(f"Migrations are not applied: {some(waiting)}.", "The program is newer than the database.", "gpufleet migrate")
-    ahead = sorted(f"{app}.{name}" for app, name in set(executor.loader.applied_migrations) - set(executor.loader.disk_migrations))
+    ours = executor.loader.disk_migrations
+    replaced = {key for migration in ours.values() for key in migration.replaces}
+    ahead = sorted(f"{app}.{name}" for app, name in executor.loader.applied_migrations.keys() - ours.keys() - replaced)
     if ahead:
         yield Finding(
             f"Migrations are applied that this version does not have: {some(ahead)}.",
