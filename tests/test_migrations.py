@@ -96,6 +96,7 @@ def test_each_migration_goes_back_and_forth_on_sqlite(prepared, tmp_path):
     assert _sqlite_schema(tmp_path / "gpufleet.sqlite3") == before
 
 
+@pytest.mark.soak
 @pytest.mark.postgres
 def test_each_migration_goes_back_and_forth_on_postgresql(tmp_path, postgres, migrated_postgres):
     url = migrated_postgres()
