@@ -31,13 +31,13 @@ from gpufleet.core.live.hub import _hubs as hubs
 from tests.servers import Manage, Prepared, Program, accepts, free_port, required, wait_until
 
 DEMO_PASSWORD = "gpufleet-demo"
-# Instead of Playwright's own list. The last three draw the browser's own toolbar, of which nobody here sees anything, as one more page of each window.
+# Instead of Playwright's own list. The last three draw the browser's own toolbar, which nobody here sees, as one more page of each window.
 UNUSED = (
-    "DestroyProfileOnBrowserClose HttpsUpgrades HttpsFirstBalancedModeAutoEnable MediaRouter PaintHolding ThirdPartyStoragePartitioning"
-    " OptimizationHints NetworkTimeServiceQuerying PreconnectToSearch PreloadTopChromeWebUI InitialWebUI WebUIReloadButton"
-).split()
+    "DestroyProfileOnBrowserClose,HttpsUpgrades,HttpsFirstBalancedModeAutoEnable,MediaRouter,PaintHolding,ThirdPartyStoragePartitioning,"
+    "OptimizationHints,NetworkTimeServiceQuerying,PreconnectToSearch,PreloadTopChromeWebUI,InitialWebUI,WebUIReloadButton"
+)
 CHROMIUM_FLAGS = [
-    f"--disable-features={','.join(UNUSED)}",
+    f"--disable-features={UNUSED}",
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-default-apps",

@@ -73,7 +73,7 @@ def test_every_address_answers_and_every_page_is_linked_from_somewhere(demo_page
 def test_every_page_is_clean_in_the_demo(demo_pages, browser):
     site, pages = demo_pages
 
-    none(_look(site.visit(browser, "root"), pages, axe=True))
+    none(_look(site.visit(browser, "root"), pages, axe=False))
 
 
 def test_every_page_is_clean_before_there_is_anything_to_show(sites, browser):
@@ -91,9 +91,11 @@ def test_pages_that_a_viewer_may_not_open_say_so_and_are_clean(demo_pages, brows
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(("state", "theme", "size"), [("demo", "dark", "phone"), ("empty", "light", "phone"), ("empty", "dark", "desk")])
+@pytest.mark.parametrize(
+    ("state", "theme", "size"), [("demo", "light", "desk"), ("demo", "dark", "phone"), ("empty", "light", "phone"), ("empty", "dark", "desk")]
+)
 def test_axe_finds_nothing_on_any_page(sites, browser, state, theme, size):
-    """With the light demo on a desk, which the suite looks at, each two of state, theme and size meet once."""
+    """Each two of state, theme and size meet once: a page takes axe three seconds."""
     site = sites(state)
     pages = _pages(site, browser)
     options = PHONE if size == "phone" else {}

@@ -162,10 +162,9 @@ def test_the_clock_is_kept_on_the_person(root: Visitor, demo: Site, browser: Bro
         other.page.locator(".tools [data-clock-switch] button").click()
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_every_page_fits_a_phone(demo: Site, browser: Browser, theme: str):
+def test_every_page_fits_a_phone(demo: Site, browser: Browser):
     """No sideways scroll at 320 pixels, and nothing that is too small for a finger."""
-    phone = demo.visit(browser, "root", theme=theme, viewport=PHONE)
+    phone = demo.visit(browser, "root", viewport=PHONE)
     phone.open("/")
     faults = []
 
