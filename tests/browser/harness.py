@@ -23,11 +23,14 @@ from typing import Any, TypeVar
 import pytest
 import uvicorn
 from axe_playwright_python.sync_playwright import Axe
+from django.conf import settings
 from django.db import connections
+from django.test import Client
 from playwright.sync_api import Browser, BrowserContext, Page, Playwright, Request, Response, expect, sync_playwright
 
 from gpufleet.core.live.hub import Listener
 from gpufleet.core.live.hub import _hubs as hubs
+from gpufleet.core.models import User
 from tests.servers import Manage, Prepared, Program, accepts, free_port, required, wait_until
 
 DEMO_PASSWORD = "gpufleet-demo"
@@ -219,6 +222,15 @@ class LiveConsole(Console):
         self.server = uvicorn.Server(config)
         self.thread = threading.Thread(target=self._serve, daemon=True, name="console")
         self.pool = ThreadPoolExecutor(max_workers=1)
+
+    def _sign_in(self, browser: Browser, username: str, password: str) -> Any:
+        """Without the page, which takes two seconds: `sites` are entered by it."""
+        user, client = User.objects.get(username=username), Client()
+        assert user.check_password(password)
+        client.force_login(user, backend="allauth.account.auth_backends.AuthenticationBackend")
+        cookie = client.cookies[settings.SESSION_COOKIE_NAME]
+        rest = {"domain": "127.0.0.1", "path": "/", "expires": -1, "httpOnly": True, "secure": False, "sameSite": "Lax"}
+        return {"cookies": [{"name": cookie.key, "value": cookie.value, **rest}], "origins": []}
 
     def _serve(self) -> None:
         asyncio.run(self.server.serve(sockets=[self.socket]))
