@@ -46,7 +46,7 @@ STEERING = ("submit", "operate")
 OPERATING = ("operate",)
 HOOKING = ("operate", "admin")
 _BY_SCOPES: dict[tuple[str, ...], str] = {
-    (): "checkpoint_report clock_choose own_webhook_put own_webhook_delete",
+    (): "checkpoint_report step_times_report clock_choose own_webhook_put own_webhook_delete",
     ("read",): "costs_read costs_file audit_entries audit_entry",
     ("read", "admin"): "rate_cards rate_card",
     ("submit",): "job_fit job_submit job_copy job_batch schedule_make",
