@@ -18,7 +18,7 @@ from scheduler.services.jobs.steering import scheduler_pause, scheduler_resume
 from scheduler.services.jobs.submission import submission_create
 from scheduler.services.loop.tick import Memory, tick_run
 from tests import builders
-from tests.browser.harness import COUNT_MUTATIONS, CUT_TABLES, THEMES, LiveConsole, Visitor, wait_for
+from tests.browser.harness import COUNT_MUTATIONS, CUT_TABLES, LiveConsole, Visitor, wait_for
 from tests.dashboards.worlds import readings
 
 pytestmark = pytest.mark.browser
@@ -357,12 +357,11 @@ def test_without_scripts_a_link_leads_to_what_would_start_it_sooner(visit, gang)
     expect(visitor.page.locator("main")).to_contain_text("With 1 worker: now")
 
 
-@pytest.mark.parametrize("theme", THEMES)
-def test_axe_finds_nothing_on_jobs_in_any_state(visit, jobs, theme):
+def test_axe_finds_nothing_on_jobs_in_any_state(visit, jobs):
     JobEvent.objects.create(job=jobs[3], at=now(), cause="Told to save its work.")
     builders.job("over", on=jobs[0].quota, state=JobState.FAILED)
     builders.job("held", on=jobs[0].quota, held_at=now())
-    visitor = visit("/jobs/", theme=theme)
+    visitor = visit("/jobs/", theme="dark")
     found = visitor.axe()
     for address in (*(f"/jobs/{job.public_id}/" for job in Job.objects.all()), "/scheduler/", f"/scheduler/plans/{PlanRecord.objects.get().pk}/"):
         visitor.open(address)

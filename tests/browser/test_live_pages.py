@@ -390,8 +390,9 @@ def test_who_holds_idle_gpus_leads_to_them_on_the_map(visit, live_console, fleet
     expect(page.locator("[data-count]")).to_have_text("1 of 16 GPUs matches")
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("path", ["/", "/fleet/", "/fleet/?view=table", "/fleet/?colour=health&group=0"])
+@pytest.mark.parametrize(
+    ("path", "theme"), [("/", "dark"), ("/fleet/", "light"), ("/fleet/?view=table", "dark"), ("/fleet/?colour=health&group=0", "dark")]
+)
 def test_pages_are_clean_with_everything_on_them(visit, live_console, fleet, path, theme):
     visitor = visit(path, theme=theme) if "table" not in path else visit("/", theme=theme)
     if "table" in path:

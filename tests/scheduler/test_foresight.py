@@ -137,7 +137,7 @@ def test_most_have_a_range_to_plan_by_also_while_a_fleet_fills_up(growth: int) -
     assert 0.3 <= unsure / 1500 < 0.5
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("wider", [0.4, 0.8, 1.6])
 def test_told_one_after_the_other_what_is_promised_is_held(seed: int, wider: float) -> None:
     """With what became of its own ranges, and with outcomes that are known only hours later, as in a week."""
@@ -215,7 +215,7 @@ def test_a_start_by_estimates_alone_has_a_wide_range(wait: int) -> None:
     assert found.earliest <= wait // 2
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("off", [0.0, 0.5])
 @pytest.mark.parametrize("wider", [0.3, 1.0, 3.0])
 def test_of_waits_that_come_as_they_came_before_four_fifths_are_inside(seed: int, off: float, wider: float) -> None:
