@@ -190,6 +190,8 @@ class Sampler:
         self.clusters: list[int] = []
         self.gaps: dict[datetime, Gap] = {}
         self.fragments: dict[datetime, Scattered] = {}
+        self.demand: Counter[Shape] = Counter()
+        self.demand_of = 0  # so many of the jobs are in it
         self.quotas: dict[str, int] = dict(QuotaNode.objects.values_list("path", "pk"))
         self.pools: dict[int, str] = dict(Node.objects.filter(pool__isnull=False).values_list("pk", "pool__name"))
         self.in_service: dict[datetime, NDArray[np.bool_]] = {}
@@ -257,8 +259,9 @@ class Sampler:
             plenty,
             {level: np.unique(np.array(named), axis=0, return_inverse=True)[1].reshape(-1) for level, named in keys.items()},
         )
-        usual = typical(counted(map(_shape, self.past.jobs)))
-        return scattered(room, counted(waiting), usual)
+        self.demand.update(map(_shape, self.past.jobs[self.demand_of :]))
+        self.demand_of = len(self.past.jobs)
+        return scattered(room, counted(waiting), typical(self.demand))
 
     def write(self, now: datetime) -> None:
         gpus, (holds, jobs) = self._gpus(), self._holds()
