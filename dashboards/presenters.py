@@ -229,7 +229,9 @@ def fleet_answer(*, gpus: int, sick: int, gap: str, unit: str) -> str:
     if not gpus:
         return "No hardware yet."
     nodes = f"{plural(sick, 'node')} need{'s' if sick == 1 else ''} attention" if sick else "All nodes healthy"
-    return f"{nodes}, {'no' if gap in ('0', NOTHING) else gap} {'GPU' if gap in ('0', NOTHING) else unit} idle."
+    if gap == NOTHING:
+        return f"{nodes}, no telemetry."
+    return f"{nodes}, no GPU idle." if gap == "0" else f"{nodes}, {gap} {unit} idle."
 
 
 def _moment(at: int | None) -> Any:

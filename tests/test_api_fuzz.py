@@ -32,7 +32,7 @@ from tests import builders  # noqa: E402
 from tests.personas import Personas  # noqa: E402
 
 QUIET = [HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much, HealthCheck.too_slow, HealthCheck.data_too_large]
-EXAMPLES = int(os.environ.get("TEST_API_EXAMPLES", "25"))
+EXAMPLES = int(os.environ.get("TEST_API_EXAMPLES", "40"))
 TURNS, STEPS = int(os.environ.get("TEST_API_TURNS", "60")), 10
 SCOPES = ("read", "submit", "operate", "admin")
 
@@ -89,7 +89,7 @@ UNSAID = [
     ),
     Unsaid(
         "quota_create|quota_update|quota_move|quota_archive|quota_restore",
-        "parent|kind|name|revision|shares.*|",
+        "parent|kind|name|revision|cost_centre|shares.*|policy.*|",
         "What a node may be depends on those around it.",
     ),
     Unsaid("quota_update", ".*", "What was read may be sent along, other keys may not."),
@@ -259,7 +259,8 @@ def test_requests_that_follow_from_answers_find_no_fault(caller):
 
         def validate_response(self, response, case, **named):
             asked[case.operation.label] = asked.get(case.operation.label, 0) + 1
-            case.validate_response(response, headers=caller, excluded_checks=BUILT_IN, additional_checks=OURS)
+            # Whether each operation takes what it describes is judged above, from the same draws each time; here it is what follows from what.
+            case.validate_response(response, headers=caller, excluded_checks=BUILT_IN)
 
     Turns.run(
         settings=settings(

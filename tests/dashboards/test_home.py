@@ -24,7 +24,8 @@ ANSWERS = [
     (month_answer(spent="$12", change_percent=-4, over=0), "$12 this month, -4% on last month."),
     (month_answer(spent="$12", change_percent=-4, over=1), "$12 this month, 1 budget used up."),
     (fleet_answer(gpus=0, sick=0, gap="0", unit="GPUs"), "No hardware yet."),
-    (fleet_answer(gpus=8, sick=0, gap="–", unit="GPUs"), "All nodes healthy, no GPU idle."),
+    (fleet_answer(gpus=8, sick=0, gap="–", unit="GPUs"), "All nodes healthy, no telemetry."),
+    (fleet_answer(gpus=8, sick=0, gap="0", unit="GPUs"), "All nodes healthy, no GPU idle."),
     (fleet_answer(gpus=8, sick=2, gap="<1", unit="GPUs"), "2 nodes need attention, <1 GPUs idle."),
 ]
 
