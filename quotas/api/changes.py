@@ -13,6 +13,7 @@ from gpufleet.core.etags import IF_MATCH, revision_wanted, stamped
 from gpufleet.core.taken import AskedTime, Taken
 from gpufleet.core.times import now
 from gpufleet.web import Access, Can, access_of
+from quotas.api.tree import QuotaNodeFacts
 from quotas.drafts import MOST_EDITS, OPS
 from quotas.exchange import FORMATS, rows_read, tree_written
 from quotas.lists import CHANGES
@@ -141,22 +142,7 @@ class TreePreviewOut(Schema):
     warnings: list[str]
 
 
-class PastNodeOut(Schema):
-    id: str
-    path: str
-    parent: str | None
-    name: str
-    kind: str
-    title: str
-    cost_centre: str
-    weight: int
-    priority: int
-    overcommit: bool
-    preempt_min_runtime_s: int | None
-    reclaim_min_runtime_s: int | None
-    default_class: str
-    needs_approval: bool
-    policy: dict[str, int | str]
+class PastNodeOut(QuotaNodeFacts):
     shares: dict[str, dict[str, int | None]]
 
 

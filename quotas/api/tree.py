@@ -96,7 +96,9 @@ class NodeEnd(Taken):
     reason: str = Field("", max_length=500)
 
 
-class NodeOut(Schema):
+class QuotaNodeFacts(Schema):
+    """Of a node as it is, or as it was."""
+
     id: str
     path: str
     parent: str | None
@@ -112,6 +114,9 @@ class NodeOut(Schema):
     default_class: str
     needs_approval: bool
     policy: dict[str, int | str]
+
+
+class NodeOut(QuotaNodeFacts):
     revision: int
     archived_at: datetime | None
     shares: dict[str, ShareOut]
