@@ -124,8 +124,10 @@ def test_axe_finds_nothing_where_something_is_wrong(demo_pages, browser):
     visitor.watch.allowed_statuses = (400, 404, 422)
     found: list[str] = []
     for address in ["/no/such/page", *(f"{address}?page=x&sort=x&order=x&q=%00" for address in pages.found.values())]:
-        visitor.open(address)
-        found += visitor.axe()
+        answer = visitor.open(address)
+        # A page that minds nothing of this is the one that the tests above look at.
+        if answer is None or answer.status != 200 or visitor.page.locator("[role=alert], .fault, .errorlist").count():
+            found += visitor.axe()
     for address in pages.found.values():
         visitor.open(address)
         if visitor.page.evaluate(EMPTY_FORM):
