@@ -172,3 +172,13 @@ def test_problems_beyond_the_first_are_counted_not_listed(client):
     assert answer.status_code == 422
     assert len(answer.content) < 20_000
     assert "problems are not listed" in answer.content.decode()
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("path", ["/api/v1/quota-changes", "/api/v1/budgets", "/api/v1/reservations"])
+def test_unknown_keys_beyond_the_first_are_counted_of_any_body(client, path):
+    answer = client.post(path, json.dumps({f"k{number}": 1 for number in range(8_000)}), content_type="application/json")
+
+    assert answer.status_code == 422
+    assert len(answer.json()["errors"]) == 100
+    assert "more problems are not listed" in answer.json()["detail"]
