@@ -11,7 +11,7 @@ from dashboards.fragmentation.measure import CAUSES, Against, KeptOut, Pile, Sca
 from dashboards.fragmentation.models import FragmentationRollup
 from dashboards.fragmentation.snapshot import Fragments
 from dashboards.telemetry.frames import minute_of
-from dashboards.telemetry.spans import MINUTES_KEPT, SPANS, span_begin
+from dashboards.telemetry.spans import slots_due
 from gpufleet.core.live.feed import feed_publish
 
 MINUTE = 60
@@ -43,16 +43,11 @@ def fragmentation_write(snapshots: Mapping[datetime, Scattered]) -> None:
 
 def fragmentation_sum(*, now: datetime) -> int:
     """Sum up every quarter and hour of the last two days that is over and not there yet."""
-    first = now - MINUTES_KEPT
-    minutes = set(FragmentationRollup.objects.filter(span=MINUTE, at__gte=first).values_list("at", flat=True))
-    there = set(FragmentationRollup.objects.filter(span__in=SPANS, at__gte=first).values_list("span", "at"))
     made = []
-    for span in SPANS:
-        begun = {span_begin(minute, span) for minute in minutes}
-        for at in sorted(slot for slot in begun if slot >= first and slot + timedelta(seconds=span) <= now and (span, slot) not in there):
-            rows = FragmentationRollup.objects.filter(span=MINUTE, at__gte=at, at__lt=at + timedelta(seconds=span)).order_by("at")
-            count, figures = _added(rows.values_list("minutes", "figures"))
-            made.append(FragmentationRollup(span=span, at=at, minutes=count, figures=figures))
+    for span, at in slots_due(FragmentationRollup.objects.all(), now=now):
+        rows = FragmentationRollup.objects.filter(span=MINUTE, at__gte=at, at__lt=at + timedelta(seconds=span)).order_by("at")
+        count, figures = _added(rows.values_list("minutes", "figures"))
+        made.append(FragmentationRollup(span=span, at=at, minutes=count, figures=figures))
     FragmentationRollup.objects.bulk_create(made, ignore_conflicts=True, batch_size=200)
     return len(made)
 

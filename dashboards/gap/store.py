@@ -13,7 +13,7 @@ from dashboards.gap.models import GapPart, GapRollup
 from dashboards.gap.snapshot import gap_now
 from dashboards.telemetry.frames import minute_of
 from dashboards.telemetry.packing import ids_packed, ids_read, sums_packed, sums_read
-from dashboards.telemetry.spans import MINUTES_KEPT, SPANS, span_begin
+from dashboards.telemetry.spans import SPANS, slots_due
 from gpufleet.core.live.feed import feed_publish
 
 MINUTE = 60
@@ -77,19 +77,13 @@ def parts_known() -> dict[int, Part]:
 
 def spans_sum(*, now: datetime) -> int:
     """Sum up every quarter and hour of the last two days that is over and not there yet."""
-    first = now - MINUTES_KEPT
-    minutes = set(GapRollup.objects.filter(span=MINUTE, at__gte=first).values_list("at", flat=True))
-    there = set(GapRollup.objects.filter(span__in=SPANS, at__gte=first).values_list("span", "at"))
-    written = 0
-    for span in SPANS:
-        begun = {span_begin(minute, span) for minute in minutes}
-        for at in sorted(slot for slot in begun if slot >= first and slot + timedelta(seconds=span) <= now and (span, slot) not in there):
-            rows = GapRollup.objects.filter(span=MINUTE, at__gte=at, at__lt=at + timedelta(seconds=span))
-            ids, sums, count = _added(rows.values_list("at", "minutes", "part_ids", "sums"))
-            row = GapRollup(span=span, at=at, minutes=count, part_ids=ids_packed(ids.astype(np.uint32)), sums=sums_packed(sums))
-            GapRollup.objects.bulk_create([row], ignore_conflicts=True)
-            written += 1
-    return written
+    due = slots_due(GapRollup.objects.all(), now=now)
+    for span, at in due:
+        rows = GapRollup.objects.filter(span=MINUTE, at__gte=at, at__lt=at + timedelta(seconds=span))
+        ids, sums, count = _added(rows.values_list("at", "minutes", "part_ids", "sums"))
+        row = GapRollup(span=span, at=at, minutes=count, part_ids=ids_packed(ids.astype(np.uint32)), sums=sums_packed(sums))
+        GapRollup.objects.bulk_create([row], ignore_conflicts=True)
+    return len(due)
 
 
 Whole = np.ndarray[tuple[int, ...], np.dtype[np.int64]]

@@ -7,9 +7,11 @@ A span is made when its last minute is over, and made again when a frame came la
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import numpy as np
 from django.db import transaction
+from django.db.models import QuerySet
 from numpy.typing import NDArray
 
 from dashboards.models import GpuRollup, JobRollup, TelemetryMinute
@@ -28,6 +30,15 @@ Whole = NDArray[np.int64]
 
 def span_begin(moment: datetime, span: int) -> datetime:
     return datetime.fromtimestamp(int(moment.timestamp()) // span * span, UTC)
+
+
+def slots_due(snapshots: QuerySet[Any], *, now: datetime) -> list[tuple[int, datetime]]:
+    """Which quarters and hours of the last two days are over and not there yet, of rows with `span` and `at` that are written a minute."""
+    first = now - MINUTES_KEPT
+    known = snapshots.filter(at__gte=first).order_by()
+    there = set(known.filter(span__in=SPANS).values_list("span", "at"))
+    begun = {(span, span_begin(minute, span)) for minute in known.filter(span=60).values_list("at", flat=True) for span in SPANS}
+    return sorted((span, at) for span, at in begun - there if at >= first and at + timedelta(seconds=span) <= now)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from django.db.models import Count, Exists, IntegerField, Min, OuterRef, Prefetc
 from django.db.models.functions import Coalesce
 from django.http import Http404
 
+from quotas.models import LedgerEntry, ShareClass
 from quotas.permissions import Access, Can
 from scheduler.models import Gpu, Health, InventoryEvent, Job, MigInstance, Node, Placement
 from scheduler.selectors.holders import open_placements
@@ -105,23 +106,27 @@ class Guest:
     milli: int
     ends_at: datetime | None
     by_limit: bool
-
-    @property
-    def movable(self) -> bool:
-        return self.job.preemptible != "no"
+    movable: bool
 
 
 def node_guests(access: Access, node: Node, *, now: datetime) -> list[Guest]:
-    """The jobs on a node, the largest part first. Two queries."""
-    held = open_placements().filter(node=node).order_by().values_list("job_id").annotate(Sum("gpu_milli"), Min("attempt__started_at"))
-    parts = {key: (milli, began) for key, milli, began in held}
+    """The jobs on a node, the largest part first. What is preemptible when it borrows is movable as long as it does."""
+    held = (
+        open_placements().filter(node=node).order_by().values_list("job_id").annotate(Sum("gpu_milli"), Min("attempt__started_at"), Min("attempt_id"))
+    )
+    parts = {key: (milli, began, attempt) for key, milli, began, attempt in held}
+    borrowed = LedgerEntry.objects.filter(
+        attempt__in=[attempt for *_, attempt in parts.values()], until__isnull=True, share_class=ShareClass.BORROWED
+    )
+    borrowing = set(borrowed.values_list("attempt", flat=True))
     found = []
     for job in Job.objects.filter(pk__in=parts).select_related("quota", "owner").defer("spec", "launch"):
-        milli, began = parts[job.pk]
+        milli, began, attempt = parts[job.pk]
         estimate = began + timedelta(seconds=job.estimate_seconds) if job.estimate_seconds else None
         limit = began + timedelta(seconds=job.limit_seconds) if job.limit_seconds else None
         by_limit = estimate is None or estimate <= now  # an estimate that is over says nothing about the end
-        found.append(Guest(job, access.can(Can.SEE, job.quota.path), milli, limit if by_limit else estimate, by_limit))
+        movable = job.preemptible == "yes" or (job.preemptible == "when_borrowed" and attempt in borrowing)
+        found.append(Guest(job, access.can(Can.SEE, job.quota.path), milli, limit if by_limit else estimate, by_limit, movable))
     return sorted(found, key=lambda guest: (-guest.milli, guest.job.pk))
 
 

@@ -2,6 +2,8 @@
 
 from django.db import migrations
 
+from gpufleet.core.guards import statements
+
 POSTGRESQL = (
     """
     CREATE FUNCTION audit_entry_refuse() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -21,18 +23,8 @@ UNDO = {
 }
 
 
-def guard(apps, schema_editor):
-    for statement in {"postgresql": POSTGRESQL, "sqlite": SQLITE}[schema_editor.connection.vendor]:
-        schema_editor.execute(statement)
-
-
-def unguard(apps, schema_editor):
-    for statement in UNDO[schema_editor.connection.vendor]:
-        schema_editor.execute(statement)
-
-
 class Migration(migrations.Migration):
     replaces = [("core", "0002_audit_append_only")]
     dependencies = [("core", "0001_tables")]
 
-    operations = [migrations.RunPython(guard, unguard)]
+    operations = [statements({"postgresql": POSTGRESQL, "sqlite": SQLITE}, UNDO)]

@@ -5,9 +5,11 @@ from django.urls import reverse
 
 from gpufleet.core.models import AuditEntry
 from gpufleet.core.times import now
+from quotas.models import ShareClass
 from scheduler.models import Health, JobState, Node
 from scheduler.selectors.nodes import node_guests
 from tests import builders
+from tests.quotas.chargeback.worlds import used
 
 pytestmark = pytest.mark.django_db
 
@@ -62,6 +64,19 @@ def test_a_drain_that_moves_asks_what_may_be_preempted_to_leave(personas, busy, 
     assert leaving == {"train", "theirs"}
     entries = AuditEntry.objects.filter(object_id=busy.public_id).order_by("pk").values_list("action", "reason")
     assert list(entries) == [("node.health", "new fans"), ("node.move_jobs", "new fans")]
+
+
+@pytest.mark.parametrize(("share_class", "movable"), [(ShareClass.GUARANTEED, False), (ShareClass.BORROWED, True)])
+def test_what_is_preemptible_when_it_borrows_is_moved_only_then(personas, share_class, movable):
+    """Serving within its guarantee is promised that nothing puts it out."""
+    node = builders.node("serving", gpus=1)
+    job = builders.job("chat", on=personas.nodes["acme/research/nlp"], state=JobState.RUNNING, preemptible="when_borrowed")
+    placement = builders.placement(job, on=node.gpus.get())
+    used(job.quota, now(), None, attempt=placement.attempt_id, share_class=share_class)
+
+    (guest,) = node_guests(personas.access("operator"), node, now=now())
+
+    assert guest.movable == movable
 
 
 def _is_leaving(job):
