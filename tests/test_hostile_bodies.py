@@ -9,6 +9,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -134,20 +135,33 @@ def client(personas: Any) -> Iterator[Any]:
     gc.unfreeze()
 
 
+TRIES = 3
+
+
+def within(bound: float, ask: Callable[[], Any]) -> tuple[Any, float]:
+    """The answer, and the least processor time that it took. What is late is asked again, measured against how slow the machine is by then: a slow
+    answer is slow each time, while a neighbour on the same core is busy now and then.
+    """
+    least = float("inf")
+    for turn in range(TRIES):
+        slower = max(1.0, kernel() / KERNEL_SECONDS) if turn else 1.0
+        begun = time.process_time()
+        answer = ask()
+        least = min(least, (time.process_time() - begun) / slower)
+        if answer.status_code >= 500 or least <= bound:
+            break
+    return answer, least
+
+
 def hold(client: Any, seed: int, count: int) -> None:
-    bound = SECONDS * max(1.0, kernel() / KERNEL_SECONDS)
     faults = []
     for method, path, data in bodies(seed, count):
-        begun = time.process_time()
-        answer = client.generic(method, path, data, content_type="application/json")
-        took = time.process_time() - begun
-        if answer.status_code >= 500 or took > bound:
+        answer, took = within(SECONDS, partial(client.generic, method, path, data, content_type="application/json"))
+        if answer.status_code >= 500 or took > SECONDS:
             faults.append(f"{method} {path} {len(data)} bytes {data[:60]!r}: {answer.status_code} in {took:.2f} s")
     for text in yamls(seed, count // 10):
-        begun = time.process_time()
-        answer = client.post(reverse("job_look"), {"yaml": text, "_from": "yaml"})
-        took = time.process_time() - begun
-        if answer.status_code >= 500 or took > bound:
+        answer, took = within(SECONDS, partial(client.post, reverse("job_look"), {"yaml": text, "_from": "yaml"}))
+        if answer.status_code >= 500 or took > SECONDS:
             faults.append(f"YAML {len(text)} characters {text[:60]!r}: {answer.status_code} in {took:.2f} s")
     assert faults == []
 
@@ -182,3 +196,11 @@ def test_unknown_keys_beyond_the_first_are_counted_of_any_body(client, path):
     assert answer.status_code == 422
     assert len(answer.json()["errors"]) == 100
     assert "more problems are not listed" in answer.json()["detail"]
+
+
+@pytest.mark.django_db
+def test_an_object_of_more_keys_than_any_field_takes_is_not_read(client):
+    answer = client.post("/api/v1/budgets", json.dumps({f"k{number}": 1 for number in range(10_001)}), content_type="application/json")
+
+    assert answer.status_code == 400
+    assert answer.json()["detail"] == "One object of the body has 10,001 keys; at most 10,000 are read."

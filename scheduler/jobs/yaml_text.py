@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from scheduler.jobs.reading import Faults, spelt
+from scheduler.jobs.reading import Faults
 from scheduler.jobs.schema import JobDescription
 
 MAX_CHARACTERS = 1_000_000
@@ -84,7 +84,7 @@ def read_yaml(text: str) -> Document:
         if len(nodes) > 1:
             found.faults["yaml"] = [f"Line {nodes[1].start_mark.line + 1}: a second document; one page submits one description."]
         if nodes and nodes[0] is not None:
-            _walk(nodes[0], (), found)
+            _walk(nodes[0], "", 0, found)
             found.value = _built(nodes[0])
     except yaml.MarkedYAMLError as fault:
         where = _place(text, fault.problem_mark or fault.context_mark)
@@ -103,26 +103,26 @@ def _place(text: str, mark: yaml.Mark | None) -> str:
     return f"Line {line + 1}, column {column + 1}: "
 
 
-def _walk(node: Any, steps: tuple[int | str, ...], found: Document) -> None:
+def _walk(node: Any, path: str, depth: int, found: Document) -> None:
     """The line of everything, and keys that are there twice."""
-    found.lines.setdefault(spelt(steps), node.start_mark.line + 1)
+    found.lines.setdefault(path, node.start_mark.line + 1)
     if len(found.lines) > MAX_VALUES:
         raise ValueError(f"it has more than {MAX_VALUES:,} values")
-    if len(steps) > MAX_DEPTH:
+    if depth > MAX_DEPTH:
         raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels")
     if isinstance(node, yaml.MappingNode):
         seen: set[str] = set()
         for key, value in node.value:
             name = str(key.value)
-            path = spelt((*steps, name))
+            below = f"{path}.{name}" if path else name
             if name in seen:
-                found.faults.setdefault(path, []).append(f"{name} is stated twice; the second time in line {key.start_mark.line + 1}.")
+                found.faults.setdefault(below, []).append(f"{name} is stated twice; the second time in line {key.start_mark.line + 1}.")
             seen.add(name)
-            found.lines[path] = key.start_mark.line + 1
-            _walk(value, (*steps, name), found)
+            found.lines[below] = key.start_mark.line + 1
+            _walk(value, below, depth + 1, found)
     elif isinstance(node, yaml.SequenceNode):
         for place, value in enumerate(node.value):
-            _walk(value, (*steps, place), found)
+            _walk(value, f"{path}[{place}]", depth + 1, found)
 
 
 def _built(node: Any) -> Any:
