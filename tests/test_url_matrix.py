@@ -1,6 +1,6 @@
 """Every address and method, for every kind of person: who gets in, who is told what, and that writes leave a trace.
 
-The expectations are in tests/url_expectations.py; the first test here names what is missing there.
+The expectations are in tests/url_expectations; the first test here names what is missing there.
 """
 
 import re
@@ -25,7 +25,7 @@ from quotas.permissions import Can
 from tests.personas import PEOPLE, Personas
 from tests.sockets import Socket
 from tests.url_expectations import EXPECTED, FIELDS, FLEET, NOT_THERE, SOCKETS, TOKEN_SCOPES, Expect, World
-from tests.url_expectations import _team as TEAM
+from tests.url_expectations import team as TEAM
 
 WRITES = ("POST", "PUT", "PATCH", "DELETE")
 PARAMETER = re.compile(r"<(?:\w+:)?(\w+)>|\{(?:\w+:)?(\w+)\}")
@@ -94,7 +94,7 @@ def test_every_address_has_an_expectation():
     holes = sorted(f"{method} {route}" for method, route in operations if method not in _declared(route))
     holes += sorted(route for route in routes - set(NOT_THERE) if not _declared(route))
 
-    assert holes == [], "These addresses have no line in tests/url_expectations.py"
+    assert holes == [], "These addresses have no line in tests/url_expectations"
 
 
 def test_no_expectation_is_about_an_address_that_is_gone():
