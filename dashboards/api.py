@@ -10,9 +10,10 @@ from ninja import Query, Router, Schema
 from pydantic import Field
 
 from dashboards.alerts.api import router as alerts_router
-from dashboards.figures import Figures, figures_by_type, gap_cost
+from dashboards.figures import Figures, gap_cost
 from dashboards.fleetmap import map_snapshot
 from dashboards.fragmentation.api import router as fragmentation_router
+from dashboards.free import figures_with_free
 from dashboards.gap.api import router as gap_router
 from dashboards.health.api import router as health_router
 from dashboards.history import history
@@ -45,6 +46,10 @@ class TypeOut(Schema):
     out_of_service: int
     capacity_milli: int
     free_milli: int
+    startable_milli: int
+    kept_milli: int
+    fragmented_milli: int
+    suspect_milli: int
     allocated_milli: int
     active_milli: int
     active_allocated_milli: int
@@ -71,7 +76,7 @@ def fleet_summary(request: HttpRequest) -> SummaryOut:
     moment = now()
     rates = rates_visible(access, now=moment)
     types = []
-    for name, figures in figures_by_type(fleet_read(now=moment)).items():
+    for name, figures in figures_with_free(fleet_read(now=moment), now=moment).items():
         cost = gap_cost({name: figures}, dict(rates)) if rates is not None and name in rates else None
         types.append(_type_out(name, figures, cost))
     return SummaryOut(at=moment.isoformat(), types=types, weak_clusters=list(weak_clusters().values()))
@@ -122,6 +127,10 @@ def _type_out(name: str, figures: Figures, cost: int | None) -> TypeOut:
         out_of_service=values["out"],
         capacity_milli=figures.milli,
         free_milli=figures.free,
+        startable_milli=figures.startable,
+        kept_milli=figures.kept,
+        fragmented_milli=figures.scattered,
+        suspect_milli=figures.suspect,
         allocated_milli=values["held"],
         active_milli=values["active"],
         active_allocated_milli=values["active_held"],

@@ -3,7 +3,7 @@
 A GPU without a reading is counted as that and as nothing else: it neither computes nor idles in any of these figures.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from statistics import median
@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from dashboards.selectors import UNREAD, Fleet
+from dashboards.selectors import SEVERITY, UNREAD, Fleet
 from gpufleet.core.money import MILLIS_PER_HOUR, cost_micros
+from scheduler.models import Health
 
 # Below this share of its SMs a held GPU is called idle.
 IDLE_BELOW_PERCENT = 5
@@ -24,7 +25,9 @@ class Figures:
 
     `held`, `free` and `away` (out of service and not held) add up to all there is; `out` counts GPUs that take no work.
     `active` is SM activity over all GPUs that have a reading, `active_held` the part of it on what is held (never more than is held of the GPU).
-    `gap` is what is held and does not compute; held GPUs without a reading are in `held_unread` instead.
+    `gap` is what is held and does not compute; held GPUs without a reading are in `held_unread` instead. Of what is free,
+    `suspect` is on hardware that may be failing, `kept` is for replacements and reservations, `scattered` serves no job of the queue as it lies, and
+    `startable` is the rest.
     """
 
     gpus: int = 0
@@ -37,6 +40,9 @@ class Figures:
     gap: int = 0
     idle: int = 0
     away: int = 0
+    suspect: int = 0
+    kept: int = 0
+    scattered: int = 0
 
     @property
     def milli(self) -> int:
@@ -51,6 +57,10 @@ class Figures:
         return self.milli - self.held - self.away
 
     @property
+    def startable(self) -> int:
+        return self.free - self.suspect - self.kept - self.scattered
+
+    @property
     def held_read(self) -> int:
         return self.held - self.held_unread
 
@@ -59,16 +69,25 @@ class Figures:
         return Figures(**{name: mine[name] + theirs[name] for name in mine})
 
 
-def figures_by_type(fleet: Fleet) -> dict[str, Figures]:
+NOTHING_KNOWN: Mapping[str, int] = {}
+
+
+def figures_by_type(fleet: Fleet, *, reserved: Mapping[str, int] = NOTHING_KNOWN, scattered: Mapping[str, int] = NOTHING_KNOWN) -> dict[str, Figures]:
+    """`reserved`: kept free for reservations, by type; `scattered`: of no use to the queue as it lies. The rest of what is free is startable."""
     read = fleet.sm != UNREAD
     active = np.where(read, fleet.sm * 10, 0)
     held_read = np.where(read, fleet.held, 0)
     active_held = np.minimum(active, held_read)
     idle = np.where((fleet.held > 0) & read & (fleet.sm < IDLE_BELOW_PERCENT), fleet.held, 0)
     away = np.where(fleet.out, 1000 - fleet.held, 0)
+    free = np.where(fleet.out, 0, 1000 - fleet.held)
+    suspect = np.where(fleet.severity == SEVERITY.index(Health.SUSPECT), free, 0)
+    spare = np.where(fleet.spare, free - suspect, 0)
     found = {}
     for number, name in enumerate(fleet.types):
         mine = fleet.type_of == number
+        rest = int((free - suspect - spare)[mine].sum())
+        windows = min(rest, reserved.get(name, 0))
         found[name] = Figures(
             gpus=int(mine.sum()),
             out=int((mine & fleet.out).sum()),
@@ -80,6 +99,9 @@ def figures_by_type(fleet: Fleet) -> dict[str, Figures]:
             gap=int((held_read - active_held)[mine].sum()),
             idle=int(idle[mine].sum()),
             away=int(away[mine].sum()),
+            suspect=int(suspect[mine].sum()),
+            kept=int(spare[mine].sum()) + windows,
+            scattered=min(rest - windows, scattered.get(name, 0)),
         )
     return found
 

@@ -11,11 +11,12 @@ from typing import Any
 from django.conf import settings
 from django.urls import reverse
 
-from dashboards.figures import Figures, Holding, Series, as_columns, figures_by_type, gap_cost, holdings, queue_by_class
+from dashboards.figures import Figures, Holding, Series, as_columns, gap_cost, holdings, queue_by_class
+from dashboards.free import figures_with_free
 from dashboards.selectors import SEVERAL, Owner, fleet_read, jobs_waiting, nodes_needing_attention
 from gpufleet.core.charts import Chart, over_time
 from gpufleet.core.charts import Series as Line
-from gpufleet.core.rounding import rounded
+from gpufleet.core.rounding import rounded, shares
 from gpufleet.core.templatetags.shell import CURRENCY_SIGNS, NOTHING, THIN, duration, gpus, money, percent_of, plural
 from gpufleet.core.times import millis
 from scheduler.models import JobClass
@@ -38,7 +39,7 @@ def overview_shared(*, now: datetime) -> dict[str, Any]:
         "at": millis(now),
         "telemetry": max((millis(frame.at) for frame in fleet.frames), default=None),
         "nodes": len(set(fleet.node_ids.tolist())),
-        "types": {name: asdict(figures) for name, figures in figures_by_type(fleet).items()},
+        "types": {name: asdict(figures) for name, figures in figures_with_free(fleet, now=now).items()},
         "sick": [[node.public_id, node.name, node.health, node.reason, millis(node.since), node.gpus_hurt, node.jobs] for node in sick[:SICK_SHOWN]],
         "sick_total": len(sick),
         "holders": as_columns(holdings(fleet)),
@@ -93,6 +94,14 @@ def split(figures: Figures) -> list[Part]:
     return parts
 
 
+def free_told(figures: Figures) -> str:
+    """`40 startable, 30 kept, 20 fragmented, 5 suspect`: what is free, told apart; the parts add up to what is printed of it."""
+    free = next(part.tenths for part in split(figures) if part.key == "free")
+    parts = [("startable", figures.startable), ("kept", figures.kept), ("fragmented", figures.scattered), ("suspect", figures.suspect)]
+    printed = shares(free, [milli for _, milli in parts]) if figures.free else []
+    return ", ".join(f"{tenths_told(tenths)} {word}" for (word, _), tenths in zip(parts, printed, strict=False) if tenths)
+
+
 def whole_gpus(milli: int) -> str:
     """Rounded to whole GPUs, half up; less than a half is not said to be none."""
     return "<1" if 0 < milli < 500 else f"{(milli + 500) // 1000:,}"
@@ -126,6 +135,7 @@ def figure_texts(figures: Figures, cost: int | None) -> dict[str, str]:
         "sm_held": percent_of(figures.active_held, figures.held_read),
         "gap": gap,
         "gap_unit": "GPU" if gap == "1" else "GPUs",
+        "free_note": free_told(figures),
         "cost": NOTHING if cost is None or (figures.held and not figures.held_read) else round_money(cost),
     }
 
@@ -145,6 +155,11 @@ def type_rows(by_type: Mapping[str, Figures], rates: Mapping[str, int] | None) -
         free = next(part.gpus for part in parts if part.key == "free")
         rows.append(TypeRow(name, figure_texts(figures, cost) | {"free": free}, parts))
     return rows
+
+
+def _tenths(milli: int) -> int:
+    """In tenths of a GPU, half up; less than a half of one is not said to be none."""
+    return max((milli + TENTH // 2) // TENTH, int(milli > 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +186,7 @@ def holder_rows(holders: Sequence[Holding], owners: Mapping[int, Owner | None]) 
     idle = [(key, name, sums) for key, (name, sums) in teams.items() if sums[0]]
     idle.sort(key=lambda row: (row[0] <= OTHERS, -row[2][0], -row[2][1], row[0]))
     return [
-        HolderRow(key, name, whole_gpus(sums[0]), whole_gpus(sums[1]), percent_of(sums[3], sums[2]) if sums[2] else NOTHING)
+        HolderRow(key, name, tenths_told(_tenths(sums[0])), tenths_told(_tenths(sums[1])), percent_of(sums[3], sums[2]) if sums[2] else NOTHING)
         for key, name, sums in idle[:HOLDERS_SHOWN]
     ]
 

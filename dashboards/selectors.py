@@ -70,6 +70,7 @@ class Fleet:
     held: Ints
     owner: Ints
     sm: Ints  # percent, UNREAD where there is no fresh reading
+    spare: npt.NDArray[np.bool_]
     frames: tuple[Frame, ...]
     holds: Holds
 
@@ -116,7 +117,7 @@ def fleet_read(*, now: datetime) -> Fleet:
     rows = list(
         Gpu.objects.filter(removed_at__isnull=True, node__removed_at__isnull=True)
         .order_by("pk")
-        .values_list("pk", "node_id", "gpu_type_id", "health", "node__health")
+        .values_list("pk", "node_id", "gpu_type_id", "health", "node__health", "node__spare")
     )
     ids = _ints(row[0] for row in rows)
     types = tuple(sorted({row[2] for row in rows}))
@@ -139,6 +140,7 @@ def fleet_read(*, now: datetime) -> Fleet:
         held=_ints(holds.milli.get(row[0], 0) for row in rows),
         owner=_ints(holds.owner.get(row[0], NOBODY) for row in rows),
         sm=sm,
+        spare=np.fromiter((row[5] for row in rows), dtype=np.bool_),
         frames=frames,
         holds=holds,
     )

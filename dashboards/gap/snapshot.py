@@ -26,7 +26,7 @@ MOST_ASKS = 2_000
 def gap_now(*, now: datetime) -> dict[Part, int]:
     """The parts of the fleet, in milli-GPU, out of one snapshot."""
     with one_moment():
-        return divided(_devices(now), _asks(), _reserved(now))
+        return divided(_devices(now), _asks(), reserved_now(now))
 
 
 def _devices(now: datetime) -> list[Device]:
@@ -90,7 +90,7 @@ def asks_of(spec: Mapping[str, Any], milli: int) -> Iterable[Ask]:
             yield Ask(workers, 1, types, milli=max(1, min(1000, milli // workers)))
 
 
-def _reserved(now: datetime) -> list[Reserved]:
+def reserved_now(now: datetime) -> list[Reserved]:
     """What active windows hold for their owners beyond what these use. Windows that lend what is unused hold nothing back."""
     windows = list(
         lasting_at(now)

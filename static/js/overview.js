@@ -52,6 +52,26 @@
     return found;
   }
 
+  // The same by the largest remainder, of what is printed as free.
+  function freeTold(figures, free) {
+    const all = lengths(figures).free;
+    if (!all) return "";
+    const parts = [
+      ["startable", all - figures.kept - figures.scattered - figures.suspect],
+      ["kept", figures.kept],
+      ["fragmented", figures.scattered],
+      ["suspect", figures.suspect],
+    ].map(([word, milli]) => ({ word, count: Math.floor((free * milli) / all), rest: (free * milli) % all }));
+    const left = free - parts.reduce((sum, part) => sum + part.count, 0);
+    for (const part of [...parts].sort((one, other) => other.rest - one.rest).slice(0, left)) part.count += 1;
+    return parts
+      .filter((part) => part.count)
+      .map((part) => `${told(part.count)} ${part.word}`)
+      .join(", ");
+  }
+
+  const gpusInTenths = (milli) => told(Math.max(Math.floor((milli + TENTH / 2) / TENTH), Number(milli > 0)));
+
   const told = (count) => format.grouped(Math.floor(count / 10)) + (count % 10 ? `.${count % 10}` : "");
 
   const unit = (count) => (String(count) === "1" ? "GPU" : "GPUs");
@@ -75,6 +95,7 @@
       sm_held: format.percentOf(figures.active_held, heldRead),
       gap,
       gap_unit: unit(gap),
+      free_note: freeTold(figures, printed.free),
       cost: cost === null || (figures.held && !heldRead) ? format.NOTHING : money(cost),
     };
   }
@@ -156,8 +177,8 @@
       .map((team) => ({
         key: team.key,
         name: team.name,
-        idle: format.wholeGpus(team.idle),
-        held: format.wholeGpus(team.held),
+        idle: gpusInTenths(team.idle),
+        held: gpusInTenths(team.held),
         sm: team.read ? format.percentOf(team.active, team.read) : format.NOTHING,
       }));
   }
@@ -176,6 +197,7 @@
       setText(field(headline, `${part}_gpus`), told(printed[part]));
       if (part === "unread" || part === "away") showIf(headline.querySelector(`[data-if="${part}"]`), milli > 0);
     }
+    showIf(headline.querySelector(".free-note"), words.free_note !== "");
     setText(field(document, "answer"), answer(rows.sick_total, words));
     if (rows.telemetry) live.setMoment(field(document, "telemetry"), rows.telemetry);
     typeList(

@@ -85,6 +85,20 @@ def test_what_is_out_of_service_is_not_free():
     found = only()
 
     assert (found.out, found.away, found.free) == (4, 4000, 3000)
+    assert (found.suspect, found.kept, found.startable) == (1000, 0, 2000)
+
+
+def test_what_is_free_is_told_apart():
+    busy, *_ = gpus_of(builders.node(gpus=4))
+    builders.placement(on=busy, gpu_milli=400)
+    spare = builders.node(gpus=2)
+    spare.spare = True
+    spare.save()
+
+    found = figures_by_type(fleet_read(now=NOON), reserved={H100: 1000}, scattered={H100: 5000})[H100]
+
+    assert (found.free, found.kept, found.scattered, found.startable) == (5600, 3000, 2600, 0)
+    assert figures_by_type(fleet_read(now=NOON))[H100].startable == 3600
 
 
 def test_the_overview_the_cluster_page_and_the_roll_ups_count_the_same_hardware_as_in_service(personas):
@@ -162,9 +176,11 @@ def test_the_past_has_holes_where_nothing_was_recorded_and_where_nothing_was_rea
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15)
 @given(
-    state=st.lists(st.tuples(st.integers(0, 1000), st.one_of(st.none(), st.integers(0, 100)), st.sampled_from(list(Health))), min_size=1, max_size=8)
+    state=st.lists(st.tuples(st.integers(0, 1000), st.one_of(st.none(), st.integers(0, 100)), st.sampled_from(list(Health))), min_size=1, max_size=8),
+    kept=st.integers(0, 9000),
+    scattered=st.integers(0, 9000),
 )
-def test_the_parts_always_add_up(state):
+def test_the_parts_always_add_up(state, kept, scattered):
     node = builders.node(gpus=len(state), type_name="drawn")
     gpus = gpus_of(node)
     for gpu, (milli, _, health) in zip(gpus, state, strict=True):
@@ -173,11 +189,12 @@ def test_the_parts_always_add_up(state):
         if milli:
             builders.placement(on=gpu, gpu_milli=milli)
     readings({gpu: percent for gpu, (_, percent, _) in zip(gpus, state, strict=True)}, at=NOON)
-    found = figures_by_type(fleet_read(now=NOON))["drawn"]
+    found = figures_by_type(fleet_read(now=NOON), reserved={"drawn": kept}, scattered={"drawn": scattered})["drawn"]
     node.gpus.update(removed_at=NOON)
 
     assert found.active_held + found.gap + found.held_unread == found.held
     assert found.held + found.free + found.away == found.milli
+    assert min(found.startable, found.kept, found.scattered, found.suspect) >= 0
     assert min(found.free, found.away, found.gap, found.active_held) >= 0
     assert found.idle <= found.held_read
     assert found.active_held <= found.active <= found.read * 1000

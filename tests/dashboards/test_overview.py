@@ -9,7 +9,7 @@ import pytest
 from django.urls import reverse
 
 from dashboards.figures import Figures, Holding
-from dashboards.presenters import figure_texts, holder_rows, split, whole_gpus
+from dashboards.presenters import figure_texts, free_told, holder_rows, split, whole_gpus
 from dashboards.selectors import SEVERAL, Owner, fleet_read, nodes_needing_attention, owners_named
 from gpufleet.core.live.feed import feed_publish
 from gpufleet.core.times import now
@@ -169,7 +169,8 @@ def test_what_may_not_be_named_is_one_row_at_the_end():
 
     rows = holder_rows(holders, {1: None, 2: None, 3: Owner(3, "nlp")})
 
-    assert [(row.name, row.idle, row.held) for row in rows] == [("nlp", "1", "1"), ("Other teams", "17", "17"), ("Shared by several teams", "1", "1")]
+    found = [(row.name, row.idle, row.held) for row in rows]
+    assert found == [("nlp", "0.5", "1"), ("Other teams", "17", "17"), ("Shared by several teams", "0.7", "0.7")]
 
 
 def test_the_split_bar_is_exactly_full():
@@ -193,6 +194,17 @@ def test_printed_parts_add_up_where_jobs_hold_parts_of_gpus():
         assert Decimal(texts["held_note"].split(" of ")[0]) == printed["computing"] + printed["gap"] + printed["unread"]
 
 
+def test_what_is_free_is_told_apart_and_adds_up():
+    figures = Figures(gpus=100, held=4_333, active_held=4_333, kept=3_000, scattered=20_550, suspect=50)
+
+    told = free_told(figures)
+
+    assert told == "72.1 startable, 3 kept, 20.6 fragmented"
+    printed = next(part.gpus for part in split(figures) if part.key == "free")
+    assert sum(Decimal(piece.split()[0]) for piece in told.split(", ")) == Decimal(printed)
+    assert free_told(Figures(gpus=1, held=1000)) == ""
+
+
 def test_little_is_not_said_to_be_nothing():
     assert [whole_gpus(milli) for milli in (0, 1, 499, 500, 1499, 1500, 1_234_000)] == ["0", "<1", "<1", "1", "1", "2", "1,234"]
     assert figure_texts(Figures(gpus=1000, read=1000, active=100), None)["sm"] == "<1%"
@@ -207,7 +219,7 @@ def test_the_price_of_a_page_does_not_grow_with_the_fleet(personas, django_asser
     client = personas.client("team_lead")
     client.get(reverse("overview"))
 
-    with django_assert_max_num_queries(16):
+    with django_assert_max_num_queries(18):
         assert client.get(reverse("overview")).status_code == 200
-    with django_assert_max_num_queries(13):
+    with django_assert_max_num_queries(15):
         assert client.get("/live/overview/snapshot").status_code == 200
