@@ -47,7 +47,7 @@ OPERATING = ("operate",)
 HOOKING = ("operate", "admin")
 _BY_SCOPES: dict[tuple[str, ...], str] = {
     (): "checkpoint_report step_times_report clock_choose own_webhook_put own_webhook_delete",
-    ("read",): "costs_read costs_file audit_entries audit_entry",
+    ("read",): "costs_read costs_file reconciliations audit_entries audit_entry",
     ("read", "admin"): "rate_cards rate_card",
     ("submit",): "job_fit job_submit job_copy job_batch schedule_make",
     OPERATING: (
@@ -58,7 +58,7 @@ _BY_SCOPES: dict[tuple[str, ...], str] = {
     ),
     ("admin",): "group_rule_list person_list person_get person_new person_change person_return person_end person_reset"
     " reservation_approved reservation_denied budget_make budget_update budget_delete budget_except budget_exception_over"
-    " costs_close rate_card_make rate_card_activate rate_card_delete"
+    " costs_close reconciliation_make rate_card_make rate_card_activate rate_card_delete"
     " quota_change_make quota_change_look quota_change_edit quota_change_step quota_file_import"
     " quota_create quota_update quota_archive quota_move quota_restore role_create role_delete token_new token_delete",
     STEERING: "idle_notify idle_reclaim idle_snooze"

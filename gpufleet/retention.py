@@ -93,6 +93,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("quotas.ChargeMonth", None, why="The books; the database refuses to change a closed month."),
     Kind("quotas.ChargeLine", None, why="Part of its month."),
     Kind("quotas.ChargeIdle", None, why="Part of its month."),
+    Kind("quotas.Reconciliation", None, why="How a month was explained against its invoice."),
     Kind("quotas.RateLine", None, why="Part of its card."),
     Kind("quotas.LedgerEntry", None, why="Usage by person and account; the database refuses to change or delete it."),
     Kind("quotas.LedgerClock", None, why="One row."),

@@ -31,6 +31,7 @@ urlpatterns = [
     path("cost/lines/<int:pk>/", costs.cost_line, name="cost_line"),
     path("cost/file/", costs.cost_file, name="cost_file"),
     path("cost/<str:month>/close/", costs.cost_close, name="cost_close"),
+    path("cost/<str:month>/invoice/", costs.cost_invoice, name="cost_invoice"),
     path("cost/rates/", rates.rate_cards, name="rate_cards"),
     path("cost/rates/new/", rates.rate_card_new, name="rate_card_new"),
     path("cost/rates/<slug:public_id>/", rates.rate_card, name="rate_card"),

@@ -53,7 +53,7 @@ WORDS = {
     " --json --paths --state --team --limit --type --guaranteed --weight --priority --reason --dry-run --format --archive-missing --at",
     "reserve": "ls add show windows floors approve deny cancel end --json --name --team --class --type --gpus --nodes --block --from --until --to"
     " --rule --zone --notice --lead --decay --lend --purpose --dry-run --state --limit --reason",
-    "chargeback": "--month --format --by --users --output",
+    "chargeback": "--month --format --by --users --output --reconcile --reference --currency --fees --basis --hours --unit-price --note --json",
     "budget": "ls add show change except rm --json --name --team --amount --unit --period --from --until --zone --type --warn --stop"
     " --wind-down --more --reason",
     "schedule": "ls add show pause resume run rm --json --cron --zone --name --overlap --catch-up --start-within --from --until --state --team"
@@ -77,6 +77,7 @@ VALUES = {
     "notices --quiet-rule": "hold drop",
     "reserve --class": "inference interactive batch",
     "reserve --state": "requested approved denied cancelled",
+    "chargeback --basis": "contracted list",
     "chargeback --format": "csv xlsx pdf focus-1.4 focus-1.2 summary",
     "budget --period": "month quarter year custom",
     "budget --unit": "gpu_hours money",

@@ -1,11 +1,11 @@
-"""Costs of a month over HTTP: the report, its files, and closing it."""
+"""Costs of a month over HTTP: the report, its files, closing it, and holding it against an invoice."""
 
 from datetime import date, datetime
 from typing import Any
 
 from django.http import HttpRequest
 from django.http.response import StreamingHttpResponse
-from ninja import Query, Router, Schema
+from ninja import Query, Router, Schema, Status
 from pydantic import Field
 
 from gpufleet.core.audit import audit_record
@@ -14,10 +14,14 @@ from gpufleet.core.times import now
 from gpufleet.web import access_of
 from quotas.chargeback.files import KINDS, file_of
 from quotas.chargeback.months import month_close
+from quotas.chargeback.reconciling import month_reconcile, reconciliations_of, steps_of
 from quotas.chargeback.report import RULES, Report, Row, month_read, report
+from quotas.chargeback.variance import Basis
+from quotas.models import Reconciliation
 from quotas.views.costs import streamed
 
 router = Router(tags=["Costs"])
+MOST = 50
 _BYTES = {"schema": {"type": "string", "format": "binary"}}
 FILE: dict[str, Any] = {
     "responses": {
@@ -86,6 +90,63 @@ class CloseIn(Taken):
     reason: str = Field("", max_length=280)
 
 
+class BilledOut(Schema):
+    """What the invoice says of a GPU type."""
+
+    gpu_type: str
+    milli_millis: int | None
+    unit_micros: int | None
+
+
+class StepOut(Schema):
+    """From the books to the invoice: the amounts of all steps add up to the invoice."""
+
+    step: str
+    label: str
+    part: str
+    milli_millis: int
+    nanos: int
+    note: str
+
+
+class ReconciliationOut(Schema):
+    id: str
+    month: str
+    reference: str
+    currency: str
+    amount_nanos: int
+    fees_nanos: int
+    basis: str
+    lines: list[BilledOut]
+    steps: list[StepOut]
+    left_nanos: int
+    note: str
+    author: str
+    created_at: datetime
+
+
+class ReconciliationsOut(Schema):
+    items: list[ReconciliationOut]
+
+
+class BilledIn(Taken):
+    """Hours, unit price or both of a GPU type on the invoice."""
+
+    gpu_type: str = Field(max_length=60)
+    milli_millis: int | None = None
+    unit_micros: int | None = None
+
+
+class ReconciliationIn(Taken):
+    amount_nanos: int
+    reference: str = Field(max_length=80)
+    currency: str = Field("", max_length=3)
+    fees_nanos: int = 0
+    basis: str = Field("contracted", max_length=12, json_schema_extra={"enum": list(Basis)})
+    note: str = Field("", max_length=280)
+    lines: list[BilledIn] = Field(default_factory=list, max_length=100)
+
+
 @router.get("/costs/{month}", response=CostsOut, url_name="costs", summary="Costs of a month")
 def costs_read(request: HttpRequest, month: str, query: Query[CostsQuery]) -> dict[str, Any]:
     """Inside the subtrees whose costs the caller may see. An open month is an estimate."""
@@ -109,6 +170,33 @@ def costs_close(request: HttpRequest, month: str, body: CloseIn) -> dict[str, An
     first: date = month_read(month)
     found = month_close(access=access, first=first, mode=body.mode, reason=body.reason, now=now())
     return {"month": f"{first:%Y-%m}", "mode": found.mode, "digest": found.digest, "effective_nanos": found.effective_nanos}
+
+
+@router.get("/costs/{month}/reconciliations", response=ReconciliationsOut, url_name="reconciliations", summary="Reconciliations of a month")
+def reconciliations(request: HttpRequest, month: str) -> dict[str, Any]:
+    """The newest first. For those who see the costs of the whole fleet."""
+    return {"items": [_made(one) for one in reconciliations_of(access_of(request), month_read(month))[:MOST]]}
+
+
+@router.post("/costs/{month}/reconciliations", response={201: ReconciliationOut}, url_name="reconciliations", summary="Reconcile a month")
+def reconciliation_make(request: HttpRequest, month: str, body: ReconciliationIn) -> Status[dict[str, Any]]:
+    """Hold it against a supplier's invoice. The table is kept; no cost changes."""
+    made = month_reconcile(access=access_of(request), first=month_read(month), given=body.model_dump(), now=now())
+    return Status(201, _made(made))
+
+
+def _made(made: Reconciliation) -> dict[str, Any]:
+    names = ("reference", "currency", "amount_nanos", "fees_nanos", "basis", "left_nanos", "note", "created_at")
+    return {name: getattr(made, name) for name in names} | {
+        "id": made.public_id,
+        "month": str(made.month),
+        "author": made.author_name,
+        "lines": [{"gpu_type": one["gpu_type"], "milli_millis": one["milli_millis"], "unit_micros": one["micros"]} for one in made.lines],
+        "steps": [
+            {"step": one.key, "label": one.label, "part": one.part, "milli_millis": one.milli_millis, "nanos": one.nanos, "note": one.note}
+            for one in steps_of(made)
+        ],
+    }
 
 
 def _told(found: Report) -> dict[str, Any]:

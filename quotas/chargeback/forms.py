@@ -1,5 +1,6 @@
-"""The forms of rate cards. Rules live in the services; forms read what was typed."""
+"""The forms of rate cards and months. Rules live in the services; forms read what was typed."""
 
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -8,8 +9,9 @@ from typing import Any
 from django import forms
 
 from quotas.chargeback.cards import amount_read, written
-from quotas.chargeback.pricing import MILLION, Price
-from quotas.models import ChargeMode, RateCard, RateClass
+from quotas.chargeback.pricing import HOUR, MILLION, Price
+from quotas.chargeback.variance import Basis
+from quotas.models import ChargeMode, RateCard, RateClass, Reconciliation
 
 MORE = 3
 CLOCK = "%Y-%m-%dT%H:%M"
@@ -111,3 +113,86 @@ class CloseForm(forms.Form):
         choices=ChargeMode.choices, help_text="Chargeback: an invoice for each team. A closed month never changes; corrections go into the next."
     )
     reason = forms.CharField(max_length=280, required=False, help_text="Kept in the audit log with your name.")
+
+
+GROUPED = re.compile(r"\d{1,3}(,\d{3})+(\.\d+)?")
+MOST_BILLED = 1_000_000_000
+
+
+class DecimalNumber(forms.CharField):
+    """A decimal number in whole parts of `scale`, thousands separated or not."""
+
+    def __init__(self, *, scale: int, places: int, **options: Any) -> None:
+        options["widget"] = forms.TextInput(attrs={"inputmode": "decimal", "size": 12})
+        super().__init__(max_length=24, **options)
+        self.scale, self.places = scale, places
+
+    def clean(self, value: Any) -> int | None:
+        text = super().clean(value)
+        if not text:
+            return None
+        text = text.replace(",", "") if GROUPED.fullmatch(text) else text
+        if not re.fullmatch(rf"\d{{1,12}}(\.\d{{1,{self.places}}})?", text) or Decimal(text) > MOST_BILLED:
+            raise forms.ValidationError(f"Write a number such as 1234.56, with at most {self.places} decimals.")
+        return int(Decimal(text) * self.scale)
+
+
+class InvoiceForm(forms.Form):
+    amount = DecimalNumber(scale=10**9, places=2, help_text="What the supplier bills for the month, with everything.")
+    reference = forms.CharField(max_length=80, label="Supplier's reference", help_text="The number of the invoice.")
+    basis = forms.ChoiceField(
+        choices=[(Basis.CONTRACTED, "Contracted prices"), (Basis.LIST, "List prices")],
+        label="Compare with",
+        help_text="The prices of the rate card that this invoice should follow.",
+    )
+    fees = DecimalNumber(scale=10**9, places=2, required=False, label="Taxes and fees", help_text="The part of the amount that is not GPU time.")
+    note = forms.CharField(max_length=280, required=False, help_text="Kept with the table and in the audit log.")
+
+    def __init__(self, data: Any = None, *, currency: str, **options: Any) -> None:
+        super().__init__(data, **options)
+        for name in ("amount", "fees"):
+            self.fields[name].label = f"{self.fields[name].label or name.capitalize()} ({currency})"
+
+    def given(self) -> dict[str, Any]:
+        data = self.cleaned_data
+        return {"amount_nanos": data["amount"], "fees_nanos": data["fees"]} | {name: data[name] for name in ("reference", "basis", "note")}
+
+
+class BilledForm(forms.Form):
+    gpu_type = forms.CharField(max_length=60, required=False, label="GPU type", widget=forms.TextInput(attrs={"size": 18}))
+    hours = DecimalNumber(scale=HOUR, places=6, required=False, label="GPU-hours billed")
+    unit = DecimalNumber(scale=MILLION, places=6, required=False, label="Unit price")
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        place = str(self.prefix or "").rpartition("-")[2]
+        for field in self.fields.values():
+            field.widget.attrs["aria-label"] = f"{field.label}, line {int(place) + 1 if place.isdigit() else 0}"
+
+    def line(self) -> dict[str, Any] | None:
+        """As the services take it; None for an empty row."""
+        data = self.cleaned_data
+        if data.get("hours") is None and data.get("unit") is None:
+            return None
+        return {"gpu_type": data.get("gpu_type", ""), "milli_millis": data.get("hours"), "unit_micros": data.get("unit")}
+
+
+BilledForms = forms.formset_factory(BilledForm, extra=1, max_num=100, absolute_max=110)
+
+
+def invoice_typed(made: Reconciliation) -> dict[str, Any]:
+    """The invoice again, to be sent once more."""
+    money = {name: f"{Decimal(amount) / 10**9:.2f}" for name, amount in (("amount", made.amount_nanos), ("fees", made.fees_nanos))}
+    return money | {"reference": made.reference, "basis": made.basis}
+
+
+def billed_typed(types: Sequence[str], made: Reconciliation | None) -> list[dict[str, Any]]:
+    """A row for each GPU type of the month and of the invoice."""
+    said = {line["gpu_type"]: line for line in made.lines} if made is not None else {}
+    found = []
+    for gpu_type in sorted({*types, *said}):
+        line = said.get(gpu_type, {})
+        used, micros = line.get("milli_millis"), line.get("micros")
+        hours = "" if used is None else f"{(Decimal(used) / HOUR).normalize():f}"
+        found.append({"gpu_type": gpu_type, "hours": hours, "unit": "" if micros is None else written(micros)})
+    return found

@@ -3,7 +3,7 @@ capacity held by the calendar (`windows`), and of budgets (`budgets`)."""
 
 from quotas.models.budgets import AtStop, Budget, BudgetDay, BudgetException, BudgetPeriod, BudgetUnit
 from quotas.models.changes import ChangeState, QuotaChange, QuotaVersion
-from quotas.models.charges import ChargeIdle, ChargeLine, ChargeMode, ChargeMonth
+from quotas.models.charges import ChargeIdle, ChargeLine, ChargeMode, ChargeMonth, Reconciliation
 from quotas.models.ledger import LedgerClock, LedgerEntry, Phase, ShareClass
 from quotas.models.prices import CardState, RateCard, RateClass, RateLine
 from quotas.models.tree import NodeKind, QuotaNode, QuotaShare, Role, RoleBinding, ServiceToken, SharingTrust
@@ -34,6 +34,7 @@ __all__ = [
     "RateCard",
     "RateClass",
     "RateLine",
+    "Reconciliation",
     "Reservation",
     "ReservationState",
     "Role",

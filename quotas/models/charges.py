@@ -95,3 +95,28 @@ class ChargeIdle(models.Model):
 
     def __str__(self) -> str:
         return f"{self.gpu_type} {self.cause}"
+
+
+class Reconciliation(models.Model):
+    """A month held against a supplier's invoice, and the table that explains the difference. Written once; a later one replaces it by being newer."""
+
+    public_id = models.CharField(max_length=24, unique=True)
+    month = models.ForeignKey(ChargeMonth, on_delete=models.PROTECT, related_name="reconciliations")
+    reference = models.CharField(max_length=80, help_text="The supplier's number of the invoice.")
+    currency = models.CharField(max_length=3)
+    amount_nanos = models.BigIntegerField()
+    fees_nanos = models.BigIntegerField(default=0, help_text="Taxes and fees in the amount.")
+    basis = models.CharField(max_length=10, help_text="The price of the rate card that it was held against: contracted or list.")
+    lines = models.JSONField(default=list, help_text="What the invoice says of each GPU type: hours and unit price.")
+    steps = models.JSONField(help_text="The variance table, as it was then.")
+    left_nanos = models.BigIntegerField(help_text="What nothing explains.")
+    note = models.CharField(max_length=280, blank=True)
+    closed_digest = models.CharField(max_length=64, blank=True, help_text="Of the closed month; empty while it was an estimate.")
+    author_name = models.CharField(max_length=160)
+    created_at = MomentField()
+
+    class Meta:
+        db_table = "charge_reconciliation"
+
+    def __str__(self) -> str:
+        return self.public_id

@@ -1,4 +1,4 @@
-"""The cost report of a month, its lines down to the ledger, its files, and its closing."""
+"""The cost report of a month, its lines down to the ledger, its files, its closing, and its invoice."""
 
 from collections.abc import AsyncIterator, Iterator
 from datetime import date
@@ -20,12 +20,15 @@ from gpufleet.core.live.feed import feed_revision
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of, requires
 from quotas.chargeback.files import File, file_of
-from quotas.chargeback.forms import CloseForm
+from quotas.chargeback.forms import BilledForms, CloseForm, InvoiceForm, billed_typed, invoice_typed
 from quotas.chargeback.months import Span, month_at, month_close
+from quotas.chargeback.reconciling import account_of, is_outdated, month_reconcile, month_to_reconcile, newest_of, reconciliations_of, steps_of
 from quotas.chargeback.report import BY, RULES, Report, line_for, lines_of, month_read, months_known, pieces_of, report
+from quotas.forms import show_faults
 from quotas.models import ChargeMonth, RateCard
 
 LINES = 300
+RECONCILIATIONS = 50
 COLOURS = (("guaranteed", "Guaranteed", "used"), ("reserved", "Reserved", "held"), ("borrowed", "Borrowed", "move"))
 
 
@@ -64,6 +67,7 @@ def costs(request: HttpRequest) -> HttpResponseBase:
         "may_be_closed": found.month is not None and found.is_estimate and now() >= found.span.end,
         "no_cards": not RateCard.objects.filter(state="active").exists(),
         "sees_all": access.can_everywhere(Can.SEE_COSTS),
+        "reconciled": newest_of(access, first),
     }
     return render(request, "quotas/costs.html", context)
 
@@ -164,3 +168,41 @@ def cost_close(request: HttpRequest, month: str) -> HttpResponse:
         "back": f"{reverse('costs')}?month={first:%Y-%m}",
     }
     return render(request, "quotas/form.html", found, status=status)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@requires(Can.SEE_COSTS, everywhere=True)
+def cost_invoice(request: HttpRequest, month: str) -> HttpResponse:
+    """The month against its supplier's invoice: the newest table or one of before (`?id=`), and the form of the next."""
+    access, version = access_of(request), feed_revision()
+    first = month_read(month)
+    row = month_to_reconcile(access, first)
+    made = list(reconciliations_of(access, first)[:RECONCILIATIONS])
+    shown = next((one for one in made if one.public_id == request.GET.get("id")), made[0] if made else None)
+    types = sorted(account_of(row).types)
+    posted = request.POST if request.method == "POST" else None
+    form = InvoiceForm(posted, currency=row.currency, initial=invoice_typed(shown) if shown else None)
+    lines = BilledForms(posted, initial=billed_typed(types, shown) if posted is None else None, prefix="line")
+    status = 200
+    if posted is not None:
+        status = 422
+        if form.is_valid() and lines.is_valid():
+            given = form.given() | {"lines": [line for one in lines if (line := one.line()) is not None]}
+            try:
+                month_reconcile(access=access, first=first, given=given, now=now())
+            except ValidationError as fault:
+                show_faults(form, fault)
+            else:
+                return redirect("cost_invoice", f"{first:%Y-%m}")
+    context = {
+        "month": row,
+        "version": version,
+        "shown": shown,
+        "steps": steps_of(shown) if shown else [],
+        "outdated": shown is not None and is_outdated(shown),
+        "made": made,
+        "form": form,
+        "lines": lines,
+        "may_reconcile": access.can_everywhere(Can.MANAGE_COSTS),
+    }
+    return render(request, "quotas/cost_invoice.html", context, status=status)

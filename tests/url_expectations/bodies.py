@@ -93,6 +93,10 @@ def card_form(world: World) -> dict[str, Any]:
     return {"name": "Rates", "valid_from": "2026-10-01T00:00"} | lines
 
 
+def invoice_form(world: World) -> dict[str, Any]:
+    return {"amount": "10.00", "reference": "INV-1", "basis": "contracted", "line-TOTAL_FORMS": 0, "line-INITIAL_FORMS": 0}
+
+
 def change_json(world: World) -> dict[str, Any]:
     return {"edits": [{"op": "update", "node": world.team.public_id, "set": {"weight": 3}}], "reason": "Test"}
 

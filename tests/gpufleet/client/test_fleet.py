@@ -10,7 +10,7 @@ import pytest
 from gpufleet import cli
 from gpufleet.client import fleet as fleet_command
 from gpufleet.client.completion import OF_JOBS, VALUES, WORDS, commands
-from quotas.models import QuotaShare
+from quotas.models import ChargeLine, ChargeMonth, QuotaShare
 from scheduler.models import JobState
 from tests.builders import job, node, placement
 
@@ -83,6 +83,27 @@ def test_costs_of_a_month_that_may_not_be_seen_are_refused_in_one_line(run, pers
     assert (status, out) == (3, "")
     # The server runs in this process, too, and may log the refusal before it.
     assert err.splitlines()[-1].startswith("You may not do this.") and "gpufleet/client/" not in err
+
+
+def test_a_month_is_held_against_an_invoice(run, personas):
+    month = ChargeMonth.objects.create(first="2026-02-01", currency="USD")
+    line = {
+        "day": "2026-02-03",
+        "job": "j-1",
+        "quota": personas.nodes[TEAM],
+        "quota_path": TEAM,
+        "gpu_type": "H100",
+        "card": "rc-1",
+        "preemptible": False,
+    }
+    prices = {"list_micros": 3_000_000, "contracted_micros": 2_000_000, "list_nanos": 3 * 10**9, "contracted_nanos": 2 * 10**9}
+    ChargeLine.objects.create(month=month, preemptible=False, milli_millis=3_600_000_000, effective_nanos=2 * 10**9, **line, **prices)
+    asked = ("chargeback", "--month", "2026-02", "--reconcile", "2.10", "--reference", "INV-1")
+
+    status, out, _ = run(*asked, "--unit-price", "H100=2.05", "--fees", "0.05", who="finance", scopes=("admin",))
+    assert status == 0
+    assert re.search(r"Unit price against rate card +H100 +0\.05 +Invoice 2\.0500", out) and re.search(r"Not explained +0\.00\n", out)
+    assert "is not a number" in run(*asked, "--fees", "some", who="finance", scopes=("admin",))[2]
 
 
 def test_ids_alone_for_programs(run, busy):
