@@ -46,6 +46,7 @@ PLAIN_COMMANDS: dict[str, str] = {
     "idle": "gpufleet.client.idle:idle",
     "reserve": "gpufleet.client.reserving:reserve",
     "budget": "gpufleet.client.reserving:budget",
+    "ledger": "gpufleet.client.ledger:ledger",
     "chargeback": "gpufleet.client.costs:chargeback",
     "health": "gpufleet.client.watching:health",
     "alerts": "gpufleet.client.watching:alerts",

@@ -7,9 +7,11 @@ from django.utils import timezone
 
 from gpufleet.core.models import User
 from gpufleet.core.tables import Choice, Column, Flag, Moment, Table, Text
-from quotas.models import ChangeState, QuotaChange, QuotaNode, Role
+from quotas.chargeback.exports import gpu_hours
+from quotas.models import ChangeState, Phase, QuotaChange, QuotaNode, Role, ShareClass
 from quotas.presenters import AuditLine
 from quotas.selectors.audit import audit_below
+from quotas.selectors.ledger import ledger_below
 
 PEOPLE = Table(
     name="people",
@@ -174,4 +176,63 @@ AUDIT = Table(
     libraries=("shell",),
     empty="Nothing has been written yet.",
     presented=lambda entries: [AuditLine(entry) for entry in entries],
+)
+
+
+# Its rows are presented for a span: `ledger_lines`.
+LEDGER = Table(
+    name="ledger",
+    noun="entry",
+    plural="entries",
+    columns=(
+        Column("job", "Job", "entry.job", cell="""<a href="{% url 'job' row.entry.job %}">{{ row.entry.job }}</a>"""),
+        Column(
+            "worker",
+            "Worker",
+            lambda row: f"{row.entry.role} {row.entry.worker}",
+            cell="""{{ row.entry.role }} {{ row.entry.worker }}{% if row.entry.attempt_number > 1 %}
+            <span class="soft">attempt {{ row.entry.attempt_number }}</span>{% endif %}""",
+        ),
+        Column("attempt", "Attempt", "entry.attempt_number", on_page=False),
+        Column("team", "Team", "entry.quota_path", cell="{{ row.entry.quota_path|path }}"),
+        Column("owner", "Owner", "entry.owner", cell="{{ row.entry.owner|default:'–' }}"),
+        Column("type", "GPU type", "entry.gpu_type"),
+        Column("class", "Class", "entry.share_class", cell="{{ row.entry.get_share_class_display }}"),
+        Column("phase", "Phase", "entry.phase", cell="{{ row.entry.get_phase_display }}"),
+        Column("gpus", "GPUs", lambda row: row.entry.gpu_milli / 1000, cell="{{ row.entry.gpu_milli|gpus }}", numeric=True),
+        Column("from", "From", "entry.since", sort=("since", "id"), most_first=True, cell="{{ row.entry.since|moment:'absolute' }}"),
+        Column("to", "To", "entry.until", cell="{% if row.entry.until %}{{ row.entry.until|moment:'absolute' }}{% else %}now{% endif %}"),
+        Column(
+            "used",
+            "GPU-hours",
+            lambda row: gpu_hours(row.milli_millis),
+            cell="{{ row.milli_millis|hours_milli }}",
+            numeric=True,
+            hint="Within the time that is filtered by",
+        ),
+        Column("milli_millis", "Milli-GPU-milliseconds", "milli_millis", on_page=False),
+        Column("node", "Node", "entry.node", optional=True),
+        Column("cluster", "Cluster", "entry.cluster", optional=True),
+        Column("tier", "Tier", "entry.tier", optional=True),
+        Column("pool", "Pool", "entry.pool", cell="{{ row.entry.pool|default:'–' }}", optional=True),
+        Column("cost_centre", "Cost centre", "entry.cost_centre", cell="{{ row.entry.cost_centre|default:'–' }}", optional=True),
+    ),
+    default_sort="-from",
+    filters=(
+        Text("team", "Team", apply=ledger_below, hint="Path of a node, with all below it"),
+        Text("job", "Job", "job", lookup="exact", hint="Such as j-17"),
+        Text("type", "GPU type", "gpu_type", lookup="iexact"),
+        Choice("class", "Class", ShareClass.choices, "share_class"),
+        Choice("phase", "Phase", Phase.choices),
+        Text("owner", "Owner", "owner", lookup="iexact"),
+        Text("node", "Node", "node", lookup="exact"),
+        Moment("from", "From", "until", open_ended=True),
+        Moment("to", "To", "since", until=True),
+    ),
+    libraries=("shell", "costs"),
+    empty="Nothing was held in this time.",
+    row_key="entry.pk",
+    row_field="id",
+    example="team:acme/research class:borrowed",
+    rarely=("phase", "owner", "node"),
 )

@@ -1,6 +1,6 @@
 from django.urls import path
 
-from quotas.views import audit, budgets, changes, costs, editor, own, people, rates, tree
+from quotas.views import audit, budgets, changes, costs, editor, ledger, own, people, rates, tree
 
 urlpatterns = [
     path("quotas/", tree.tree, name="quotas"),
@@ -11,6 +11,7 @@ urlpatterns = [
     path("quotas/editor/", editor.editor, name="quota-editor"),
     path("quotas/export/", changes.tree_export, name="quota-export"),
     path("quotas/import/", changes.tree_import, name="quota-import"),
+    path("quotas/ledger/", ledger.ledger, name="ledger"),
     path("quotas/past/", changes.tree_past, name="quotas-past"),
     path("quotas/<str:public_id>/", tree.node_page, name="quota"),
     path("quotas/<str:public_id>/edit/", tree.node_edit, name="quota-edit"),

@@ -53,6 +53,7 @@ WORDS = {
     " --json --paths --state --team --limit --type --guaranteed --weight --priority --reason --dry-run --format --archive-missing --at",
     "reserve": "ls add show windows floors approve deny cancel end --json --name --team --class --type --gpus --nodes --block --from --until --to"
     " --rule --zone --notice --lead --decay --lend --purpose --dry-run --state --limit --reason",
+    "ledger": "--json --team --job --type --class --from --to --sums --csv --limit",
     "chargeback": "--month --format --by --users --output --reconcile --reference --currency --fees --basis --hours --unit-price --note --json",
     "budget": "ls add show change except rm --json --name --team --amount --unit --period --from --until --zone --type --warn --stop"
     " --wind-down --more --reason",
@@ -78,6 +79,7 @@ VALUES = {
     "reserve --class": "inference interactive batch",
     "reserve --state": "requested approved denied cancelled",
     "chargeback --basis": "contracted list",
+    "ledger --class": "guaranteed reserved borrowed",
     "chargeback --format": "csv xlsx pdf focus-1.4 focus-1.2 summary",
     "budget --period": "month quarter year custom",
     "budget --unit": "gpu_hours money",

@@ -35,6 +35,7 @@ class Bound:
     problem: str = ""
     hint: str = ""
     suggests: bool = False
+    moment: datetime | None = None
 
     @property
     def values(self) -> list[tuple[str, str]]:
@@ -149,12 +150,13 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """From, or up to and with, a day or a moment in UTC."""
+    """From, or up to and with, a day or a moment in UTC. `open_ended`: the path is the end of a span that may go on; what reaches beyond matches."""
 
     key: str
     label: str
     path: str
     until: bool = False
+    open_ended: bool = False
 
     def bind(self, values: Sequence[str]) -> Bound:
         value = (values[-1] if values else "").strip()
@@ -173,6 +175,10 @@ class Moment:
             return bound
         moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
         bound.kind = "date" if day else "text"
+        bound.moment = moment
+        if self.open_ended:
+            bound.condition = Q(**{f"{self.path}__isnull": True}) | Q(**{f"{self.path}__gt": moment})
+            return bound
         lookup = ("lt" if day else "lte") if self.until else "gte"
         bound.condition = Q(**{f"{self.path}__{lookup}": moment})
         return bound

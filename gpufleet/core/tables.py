@@ -18,7 +18,7 @@ from typing import Any
 
 from django.db.models import QuerySet
 from django.db.models.expressions import Combinable
-from django.http import HttpRequest, HttpResponse, HttpResponseBase, QueryDict
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, QueryDict, StreamingHttpResponse
 from django.shortcuts import render
 from django.template import Context, Template
 from django.template.engine import Engine
@@ -269,10 +269,7 @@ class Table:
         page.chooses = chooses
         page.columns = self.chosen(columns_kept(request, self.name))
         if request.GET.get("format") == "csv":
-            columns = [column for column in self.columns if column.in_file]
-            return csvfile.answer(
-                request, f"{self.name}.csv", [column.label for column in columns], page.chunks, lambda row: [column.read(row) for column in columns]
-            )
+            return page.csv(request)
         partial = getattr(request, "htmx", False) and not request.htmx.history_restore_request and request.htmx.target == page.region  # type: ignore[attr-defined]
         answer: HttpResponse = render(request, "_table.html" if partial else template, {**(context or {}), "page": page})
         if partial:
@@ -528,6 +525,12 @@ class Page:
         """Parameters that the filter form must keep: order, size, and what belongs to the page around the list."""
         asked = {"q", "after", "before", "format", "size", *(item.key for item in self.filters)}
         return [(key, value) for key, values in self.parameters.lists() if key not in asked for value in values if value]
+
+    def csv(self, request: HttpRequest) -> StreamingHttpResponse:
+        """All rows that match as a file, streamed."""
+        columns = [column for column in self.table.columns if column.in_file]
+        labels = [column.label for column in columns]
+        return csvfile.answer(request, f"{self.table.name}.csv", labels, self.chunks, lambda row: [column.read(row) for column in columns])
 
     def chunks(self, place: str) -> tuple[Sequence[Any], str]:
         """The rows behind a place, for files: each chunk is a query of its own, so a slow download holds no transaction open."""

@@ -80,6 +80,8 @@ class LedgerEntry(models.Model):
             models.Index(fields=["attempt"], name="ledger_attempt"),
             models.Index(fields=["quota", "since"], name="ledger_quota"),
             models.Index(fields=["until"], name="ledger_until"),
+            models.Index(fields=["since", "id"], name="ledger_since"),
+            models.Index(fields=["job"], name="ledger_job"),
             models.Index(fields=["id"], name="ledger_open", condition=Q(until__isnull=True)),
         ]
         constraints = [

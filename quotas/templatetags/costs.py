@@ -36,6 +36,18 @@ def hours(milli_millis: int) -> str:
 
 
 @register.filter
+def hours_milli(milli_millis: int) -> str:
+    """GPU hours with three decimals."""
+    return milli_hours(half_even(milli_millis * 1000, HOUR))
+
+
+@register.filter
+def milli_hours(amount: int) -> str:
+    """Thousandths of GPU hours."""
+    return f"{Decimal(amount) / 1000:,.3f}"
+
+
+@register.filter
 def hours_exact(milli_millis: int) -> str:
     return gpu_hours(milli_millis)
 

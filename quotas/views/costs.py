@@ -1,7 +1,7 @@
 """The cost report of a month, its lines down to the ledger, its files, its closing, and its invoice."""
 
 from collections.abc import AsyncIterator, Iterator
-from datetime import date
+from datetime import date, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
@@ -98,9 +98,25 @@ def cost_lines(request: HttpRequest) -> HttpResponse:
         "by": by,
         "by_label": BY[by][0] if by in BY else by.removeprefix("label:"),
         "key": key or "(none)",
+        "ledger": _ledger(first, by, key),
         "back": f"{reverse('costs')}?{urlencode({'month': f'{first:%Y-%m}', 'by': by})}",
     }
     return render(request, "quotas/cost_lines.html", context)
+
+
+# What the ledger calls what a report is by.
+IN_LEDGER = {"department": "team", "project": "team", "gpu_type": "type", "share_class": "class"}
+
+
+def _ledger(first: date, by: str, key: str) -> str:
+    """The ledger's entries of the same month, as near to the row as its filters come."""
+    last = Span(first).end - timedelta(days=1)
+    asked = {"from": f"{first}", "to": f"{last:%Y-%m-%d}"}
+    if by == "day":
+        asked = {"from": key, "to": key}
+    elif by in BY and by not in ("cost_centre", "tier"):
+        asked[IN_LEDGER.get(by, by)] = key
+    return urlencode(asked)
 
 
 @require_safe

@@ -1,5 +1,6 @@
 """The quota tree: the list, one node, and what may be done to it."""
 
+from datetime import timedelta
 from typing import Any
 
 from django.contrib import messages
@@ -104,6 +105,7 @@ def node_context(access: Access, node: QuotaNode, grant: GrantForm | None = None
     return {
         "node": node,
         "version": version,
+        "week_ago": f"{now() - timedelta(days=7):%Y-%m-%d}",
         "crumbs": [(step, ancestors.get("/".join(steps[: depth + 1]))) for depth, step in enumerate(steps[:-1])],
         "cells": cells_of(node, gpu_types, sums.get(node.path, {})),
         "children": tree_rows(children, gpu_types, sums),

@@ -170,6 +170,9 @@ API = [
     Expect("DELETE", "api/v1/budgets/{public_id}", EDITS, FIELDS["budget"], tokens=ADMIN),
     Expect("POST", "api/v1/budgets/{public_id}/exception", EDITS, FIELDS["budget"], data=exception_json, tokens=ADMIN),
     Expect("DELETE", "api/v1/budgets/{public_id}/exception", EDITS, FIELDS["excepted budget"], tokens=ADMIN),
+    Expect("GET", "api/v1/ledger", SEES, tokens=ALL_SCOPES),
+    Expect("GET", "api/v1/ledger/sums", SEES, tokens=ALL_SCOPES),
+    Expect("GET", "api/v1/ledger/file", SEES, tokens=ALL_SCOPES),
     Expect("GET", "api/v1/costs/{month}", COSTS, lambda w: {"month": f"{w.charge_line.month}"}, tokens=frozenset({"read"})),
     Expect("GET", "api/v1/costs/{month}/file", COSTS, lambda w: {"month": f"{w.charge_line.month}"}, tokens=frozenset({"read"})),
     Expect(

@@ -85,6 +85,7 @@ PAGES = [
     Expect("GET", "quotas/changes/", SEES),
     Expect("GET", "quotas/changes/<slug:public_id>/", SEES, FIELDS["change"]),
     Expect("GET", "quotas/past/", SEES),
+    Expect("GET", "quotas/ledger/", SEES),
     Expect("GET", "quotas/export/", SEES),
     Expect("GET", "quotas/import/", EDITS),
     Expect("POST", "quotas/import/", EDITS, data=tree_file),
