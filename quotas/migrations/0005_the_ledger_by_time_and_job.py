@@ -4,7 +4,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = [("quotas", "0003_closed_months_are_frozen")]
+    dependencies = [("quotas", "0004_reconciliations")]
 
     operations = [
         migrations.AddIndex(model_name="ledgerentry", index=models.Index(fields=["since", "id"], name="ledger_since")),
