@@ -204,7 +204,9 @@ class Blockers:
         return known
 
     def _share(self, work: Work, leaf: int, quota_type: int, milli: int) -> Reasons:
-        key = (leaf, quota_type, milli, work.form.level > self.cycle.least_level)
+        division = self.cycle.tree.divisions[self.cycle.tree.division_of[quota_type]]
+        beyond = division.used[leaf] + milli > division.fair[leaf]
+        key = (leaf, quota_type, milli, not beyond and work.form.level > self.cycle.least_level)
         known = self._shares.get(key)
         if known is None:
             known = self._shares[key] = self._new_share(work, leaf, quota_type, milli)

@@ -93,19 +93,19 @@ class Lookahead:
                     known[node] = self.gaps(node, count)
         return known
 
-    def earliest(self, gpus: int, workers: int, length: int, allowed: Ints | None, level: Level | None) -> tuple[int, Places] | None:
+    def earliest(self, gpus: int, workers: int, length: int, allowed: Ints | None, level: Level | None, since: int = 0) -> tuple[int, Places] | None:
         """The earliest (time, [(node, GPUs)]) for so many workers for so long, on some of the nodes or all, inside one domain of the level if one is
-        given.
+        given, and not before `since`.
         """
         most = self.grid.most_gpus
         if not gpus or gpus > most:
             return None
         if self._first is not None and (not self._kept or sum([len(free) for _, free in self._kept.values()]) <= FEW_STEPS):
-            return self._first.earliest(self, gpus, workers, length, allowed, level)
+            return self._first.earliest(self, gpus, workers, length, allowed, level, since)
         if allowed is None:
             allowed = self._everywhere
         if workers == 1:
-            return self._one(gpus, length, allowed)
+            return self._one(gpus, length, allowed, since)
         starts: list[Ints] = []
         lasts: list[Ints] = []
         nodes: list[Ints] = []
@@ -113,9 +113,10 @@ class Lookahead:
             if (multiple // gpus) > workers:
                 break
             table = self.table(multiple)
-            good = (table.end - table.start >= length) & (allowed[:, None] > 0)
+            opens = table.opens(since)
+            good = (table.end - opens >= length) & (allowed[:, None] > 0)
             rows, columns = np.nonzero(good)
-            starts.append(table.start[rows, columns])
+            starts.append(opens[rows, columns])
             lasts.append(table.end[rows, columns] - length)
             nodes.append(rows)
         start, last, node = np.concatenate(starts), np.concatenate(lasts), np.concatenate(nodes)
@@ -138,10 +139,11 @@ class Lookahead:
             return False
         return self._first is None or self._first.opens_now(self, gpus, workers, allowed, level)
 
-    def _one(self, gpus: int, length: int, allowed: Ints) -> tuple[int, Places] | None:
+    def _one(self, gpus: int, length: int, allowed: Ints, since: int) -> tuple[int, Places] | None:
         table = self.table(gpus)
-        good = (table.end - table.start >= length) & (allowed[:, None] > 0)
-        starts = np.where(good, table.start, END)
+        opens = table.opens(since)
+        good = (table.end - opens >= length) & (allowed[:, None] > 0)
+        starts = np.where(good, opens, END)
         flat = int(starts.argmin())
         node, column = divmod(flat, starts.shape[1])
         moment = int(starts[node, column])
@@ -222,10 +224,12 @@ class Lookahead:
     def gaps(self, node: int, count: int) -> Gaps:
         """From when to when at least so many GPUs of a node are free."""
         times, free = self._steps(node)
-        if len(times) == 1:
-            return [(0, END)] if free[0] >= count else []
+        now = self.now
+        if node not in self._kept:  # it only becomes more, as those leave who stand there
+            first = bisect_left(free, count)
+            return [(times[first] - now if first else 0, END)] if first < len(free) else []
         gaps = []
-        opened, now = -1, self.now
+        opened = -1
         for at, have in zip(times, free, strict=True):
             if have >= count:
                 if opened < 0:
@@ -330,14 +334,14 @@ class First:
         return ((0, self.size),) if level is None or len(level) == 1 else pairwise(level.bounds)
 
     def earliest(
-        self, ahead: Lookahead, gpus: int, workers: int, length: int, allowed: Ints | None, level: Level | None
+        self, ahead: Lookahead, gpus: int, workers: int, length: int, allowed: Ints | None, level: Level | None, since: int
     ) -> tuple[int, Places] | None:
         """The same as a look-ahead says, one node after the other."""
         if self.stale:
             self._catch_up(ahead)
         may = None if allowed is None else allowed.tolist()
         if workers == 1:
-            return self._one(ahead, gpus, length, may)
+            return self._one(ahead, gpus, length, may, since)
         now, kept = ahead.now, ahead.kept
         lines: list[list[int]] = []
         closing: list[tuple[int, int, int]] = []  # (begin, last instant to begin, node) where places are kept
@@ -346,8 +350,8 @@ class First:
             for node, gaps in ahead.kept_gaps(count).items():
                 if may is None or may[node]:
                     for start, end in gaps:
-                        if end - start >= length:
-                            closing.append((now + start, now + end - length, node))
+                        if end - max(start, since) >= length:
+                            closing.append((now + max(start, since), now + end - length, node))
         best: tuple[int, int, int] | None = None
         for low, high in self._domains(level):
             opens = [at for line in lines for at in line[low:high]] if len(lines) > 1 else lines[0][low:high]
@@ -357,7 +361,7 @@ class First:
                     opens.append(begin)
                     closes.append(last)
             if len(opens) >= workers:
-                moment = _first_with(opens, closes, workers, now)
+                moment = _first_with(opens, closes, workers, now + since)
                 if moment is not None and (best is None or moment < best[0]):
                     best = moment, low, high
         if best is None:
@@ -382,22 +386,23 @@ class First:
                 line[node] = END
         return line
 
-    def _one(self, ahead: Lookahead, gpus: int, length: int, may: list[int] | None) -> tuple[int, Places] | None:
+    def _one(self, ahead: Lookahead, gpus: int, length: int, may: list[int] | None, since: int) -> tuple[int, Places] | None:
         now, kept = ahead.now, ahead.kept
         line = self._line(gpus, kept, may)
         if kept:
             for node, gaps in ahead.kept_gaps(gpus).items():
                 if may is None or may[node]:
                     for start, end in gaps:
-                        if end - start >= length:
-                            line[node] = now + start
+                        if end - max(start, since) >= length:
+                            line[node] = now + max(start, since)
                             break
         at = min(line)
         if at >= END:
             return None
-        if at > now:
+        soonest = now + since
+        if at > soonest:
             return at - now, [(line.index(at), gpus)]
-        return 0, [(next(node for node, at in enumerate(line) if at <= now), gpus)]
+        return since, [(next(node for node, at in enumerate(line) if at <= soonest), gpus)]
 
 
 def _first_with(opens: list[int], closes: list[int], many: int, now: int) -> int | None:
@@ -428,14 +433,15 @@ class Table:
         self.now = ahead.now
         self.stale: set[int] = set()  # nodes that have changed since it was last read
         size = ahead.grid.size
-        rows = [(node, row) for node in range(size) if (row := ahead.gaps(node, count))]
-        self.width = max(2, max([len(row) for _, row in rows], default=2))
-        self.start = np.full((size, self.width), END, dtype=np.int64)
-        self.end = np.zeros((size, self.width), dtype=np.int64)
-        for node, row in rows:
-            for column, (start, end) in enumerate(row):
-                self.start[node, column] = start
-                self.end[node, column] = end
+        rows = [ahead.gaps(node, count) for node in range(size)]
+        self.width = max(2, max(map(len, rows), default=2))
+        padding = [(END, 0)] * self.width
+        both = np.array([[*row, *padding[len(row) :]] for row in rows], dtype=np.int64).reshape(size, self.width, 2)
+        self.start, self.end = both[:, :, 0].copy(), both[:, :, 1].copy()
+
+    def opens(self, since: int) -> Ints:
+        """When the gaps begin for who comes only then."""
+        return np.maximum(self.start, since) if since else self.start
 
     def catch_up(self, ahead: Lookahead) -> None:
         if self.now != ahead.now:

@@ -342,14 +342,14 @@ class Prospects(ABC):
         role = form.roles[0]
         return form.plain and not ((role.cpus or role.host_memory_mib) and self.hosts_bind)
 
-    def counted(self, ahead: Lookahead, form: Form, quota_type: int, length: int) -> Date | None:
-        """When and where such a job could start; no window is to come."""
+    def counted(self, ahead: Lookahead, form: Form, quota_type: int, length: int, since: int = 0) -> Date | None:
+        """When and where such a job could start, from then on; no window is to come."""
         grid, role, width = self.cycle.grid, form.roles[0], form.width
         if not role.least:
             return None
         eligible = form.eligible(grid, 0, quota_type, suspect=form.kind.tolerates_suspect, spare=False)
         level = grid.levels[width] if width >= 0 else None
-        found = ahead.earliest(role.gpus, role.least, length, None if eligible.full else eligible.array, level)
+        found = ahead.earliest(role.gpus, role.least, length, None if eligible.full else eligible.array, level, since)
         return None if found is None else Date(*found, ())
 
     def may_be_now(self, form: Form, quota_type: int) -> bool:

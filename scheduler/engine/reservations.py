@@ -441,11 +441,9 @@ class Book(Prospects):
         self.per_type[quota_type] = self.per_type.get(quota_type, 0) + 1
         if not self._counted(work):
             return  # only its gates are kept
-        ahead = self.ahead.copy()
-        ahead.pass_time(self.cycle.now + since)
-        found = self.counted(ahead, work.form, quota_type, self.length(work))
+        found = self.counted(self.ahead, work.form, quota_type, self.length(work), since)
         if found is not None:
-            entry = self._entry(work, quota_type, found._replace(at=since + found.at))
+            entry = self._entry(work, quota_type, found)
             self.ahead.reserve(entry.at, entry.length, entry.places)
             self._keep(entry)
 

@@ -71,7 +71,7 @@ class Cycle:
         self.verdicts = Verdicts(self.cluster, self.least_milli)
         self._judged: set[int] = set()  # jobs that lost their places, and of which is known where they ask again
         self._asking_again: dict[int, Work] = {}
-        self.gave_way: set[int] = set()  # jobs whose surplus went to another's growth: they do not grow in the same plan
+        self.gave_way: dict[int, int] = {}  # jobs whose surplus went to another's growth, with its least step: they do not grow in the same plan
         self._memo: dict[tuple[Any, ...], Any] = {}
         self._units: Units | None = None
         self._orders: dict[int, int] = {}

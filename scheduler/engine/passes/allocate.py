@@ -472,9 +472,7 @@ def _may_have_a_date(cycle: Cycle, work: Work, quota_type: int, *, heads: bool) 
     milli = request(cycle, work, quota_type)
     leaf = work.charged_leaf if work.seats else work.home
     division = tree.divisions[tree.division_of[quota_type]]
-    # A job that this plan evicts has yet to leave: from the next plan on it may keep others from a place, not before.
-    used = division.used[leaf] if work.evicted else used_before(cycle, work, leaf, division)
-    within = used + milli <= division.fair[leaf]
+    within = used_before(cycle, work, leaf, division) + milli <= division.fair[leaf]
     if not within and not heads and quota_type in book.blocked_within:
         return False
     refused = cycle.gate(work, leaf, quota_type, milli)
@@ -488,6 +486,7 @@ def _may_have_a_date(cycle: Cycle, work: Work, quota_type: int, *, heads: bool) 
             return False
     if hold is not None:
         book.holds.append(hold)
-    if within:
+    # A job that this plan evicts has yet to leave: from the next plan on it may keep others from a place, not before.
+    if within and not (work.evicted and division.used[leaf] + milli > division.fair[leaf]):
         book.blocked_within.add(quota_type)
     return refused is None

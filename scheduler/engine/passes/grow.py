@@ -198,7 +198,8 @@ class Growth:
             assert seats is not None, "the search said that the step fits"
             self._seat(seats, reason("reclaim", f"within its fair share; {', '.join(names[:4])}{' and others' if len(names) > 4 else ''} shrink"))
             attempt.keep()
-        cycle.gave_way.update(unit.work.order for unit in found.units)
+        for unit in found.units:
+            cycle.gave_way[unit.work.order] = min(unit.milli, cycle.gave_way.get(unit.work.order, unit.milli))
         cycle.changed()
         return True
 
@@ -224,7 +225,7 @@ class Growth:
         return rules.guard(found) is not None or not self._served_first(found)
 
     def _served_first(self, found: Found) -> bool:
-        """With the surplus gone, the order of queues serves this step before every one that was taken."""
+        """With the surplus gone, the order of queues serves this step before every one that was taken, for this step or another of this plan."""
         tree = self.cycle.tree
         division = tree.divisions[tree.division_of[self.quota_type]]
 
@@ -235,6 +236,14 @@ class Growth:
         for unit in found.units:
             mine, theirs = tree.fork(self.leaf, unit.leaf)
             if key(mine, self.milli) > key(theirs, unit.milli):
+                return False
+        for order, milli in self.cycle.gave_way.items():
+            leaf = self.cycle.cluster.works[order].charged_leaf
+            if leaf == self.leaf:
+                continue
+            mine, theirs = tree.fork(self.leaf, leaf)
+            if key(mine, self.milli) > key(theirs, milli):
+                self.cycle.continues = True
                 return False
         return True
 

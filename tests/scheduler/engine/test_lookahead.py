@@ -29,8 +29,10 @@ class Dense:
         for minute in range(start, min(end, LAST + 1)):
             self.free[at][minute] -= count
 
-    def earliest(self, gpus: int, workers: int, length: int, allowed: list[int], domains: list[range]) -> tuple[int, list[tuple[int, int]]] | None:
-        for start in range(LAST + 1):
+    def earliest(
+        self, gpus: int, workers: int, length: int, allowed: list[int], domains: list[range], since: int = 0
+    ) -> tuple[int, list[tuple[int, int]]] | None:
+        for start in range(since, LAST + 1):
             for domain in domains:
                 places: list[tuple[int, int]] = []
                 missing = workers
@@ -80,8 +82,9 @@ def test_the_earliest_time_and_place_are_those_of_the_slow_search(monkeypatch: p
             width = rng.choice([None, 0, 1, 2])
             level = None if width is None else grid.levels[width]
             domains = [range(grid.size)] if level is None else [range(*level.slice_of(domain)) for domain in range(len(level))]
-            expected = dense.earliest(gpus, workers, min(length, 10 * LAST), allowed, domains)
-            found = ahead.earliest(gpus, workers, length, np.array(allowed, dtype=np.int64), level)
+            since = rng.choice([0, 0, rng.randint(1, 30)])
+            expected = dense.earliest(gpus, workers, min(length, 10 * LAST), allowed, domains, since)
+            found = ahead.earliest(gpus, workers, length, np.array(allowed, dtype=np.int64), level, since)
 
             assert found == expected, f"seed {seed}"
             if found is not None:
@@ -90,8 +93,8 @@ def test_the_earliest_time_and_place_are_those_of_the_slow_search(monkeypatch: p
                 for at, count in found[1]:
                     dense.hold(found[0], found[0] + min(length, 10 * LAST), at, count)
             for at in range(grid.size):
-                since, until = sorted((rng.randint(0, 30), rng.randint(31, 40)))
-                assert ahead.least_free(at, since, until) == min(dense.free[at][since:until]), f"seed {seed}"
+                first_minute, until = rng.randint(0, 30), rng.randint(31, 40)
+                assert ahead.least_free(at, first_minute, until) == min(dense.free[at][first_minute:until]), f"seed {seed}"
     assert dates > 200
 
 

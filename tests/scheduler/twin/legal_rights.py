@@ -1,6 +1,7 @@
 """Rights: the gates of the tree, and who may be a victim of whom. Re-computed in the order of the decisions."""
 
 import copy
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
@@ -46,9 +47,11 @@ def right_violations(scenario: Json, plan: Json) -> list[str]:
             judged.add(key)
             group = [d for d in plan["decisions"] if d["action"] in TAKES and d["why"].get("for") == key and d["why"]["code"] == "reclaim"]
             moments = (w for moment in _moments(scenario, plan, key, first) for w in (moment, _without_what_others_got(moment, plan, key)))
-            asked = (view for w in moments for view in (w, *class_windows.views(w, key)))
+            between = _in_between(plan, key, group)
+            begun = ((w, given) for moment in moments for w, given in ((moment, group), *_with_those(moment, between, group)))
+            asked = ((view, given) for w, given in begun for view in (w, *class_windows.views(w, key)))
             found += next(
-                (faults for w in asked if not (faults := reclaim_violations(w, w.jobs[key], group, plan, first.jobs[key].quota))),
+                (faults for w, given in asked if not (faults := reclaim_violations(w, w.jobs[key], given, plan, first.jobs[key].quota))),
                 reclaim_violations(world, world.jobs[key], group, plan),
             )
             own = [d["job"] for d in group if first.jobs[d["job"]].quota == first.jobs[key].quota]
@@ -93,12 +96,51 @@ def _moments(scenario: Json, plan: Json, asker: str, first: World) -> Iterator[W
             yield then
 
 
+def _in_between(plan: Json, asker: str, group: list[Json]) -> list[str]:
+    """Who gave way to the asker beside the victims: the plan had started him itself, and a plan is the difference between first and last state."""
+    told = next((str(d["why"]["detail"]) for d in plan["decisions"] if d.get("job") == asker and d["action"] in ("start", "repair", "move")), "")
+    listed = re.search(r"(?:give way: |it replaces )(.*?)(?: and others)?$", told)
+    taken = {decision["job"] for decision in group}
+    return [name for name in listed[1].split(", ") if name not in taken] if listed else []
+
+
+def _with_those(world: World, between: list[str], group: list[Json]) -> Iterator[tuple[World, list[Json]]]:
+    """The moment with those standing whom the plan had started and put out again, and with their eviction among what is judged.
+
+    They are taken under the same legality as running work, and what stood before is taken beside them only where the next plan might do so.
+    """
+    if not between or not all(name in world.jobs and not world.jobs[name].holds for name in between):
+        return
+    node = next((worker.node for d in group for worker in world.jobs[d["job"]].workers if worker.gpus), None)
+    if node is None:
+        return
+    given = [*group]
+    for name in between:
+        job = world.jobs[name]
+        workers = tuple(Worker(role.name, index, node, tuple(range(role.gpus))) for role in job.roles.values() for index in range(role.min))
+        world = world.with_job(replace(job, state="running", started=0, workers=workers))
+        given.append({"action": "evict", "job": name, "why": group[0]["why"]})
+    yield world, given
+
+
 def _without_what_others_got(world: World, plan: Json, asker: str) -> World:
-    """With who is put out for the asker at his minimum, where others go onto his places as well: his surplus may have been given to them before."""
+    """With who gives way to the asker at his minimum, or less what others go onto: his surplus may have been given to them before."""
     for decision in plan["decisions"]:
         victim = world.jobs.get(str(decision.get("job")))
-        if decision["action"] == "evict" and decision["why"].get("for") == asker and victim is not None and _serves_others(plan, victim.name, asker):
+        if decision.get("why", {}).get("for") != asker or victim is None or not _serves_others(plan, victim.name, asker):
+            continue
+        if decision["action"] == "evict":
             world = world.with_job(replace(victim, workers=_minimum(victim)))
+        elif decision["action"] == "shrink":
+            theirs = {
+                (raw["node"], gpu)
+                for d in plan["decisions"]
+                if d.get("job") != asker and d["action"] in ("start", "repair", "move", "grow") and victim.name in (d.get("after") or [])
+                for raw in d["workers"]
+                for gpu in raw["gpus"]
+            }
+            left = tuple(worker for worker in victim.workers if theirs.isdisjoint((worker.node, gpu) for gpu in worker.gpus))
+            world = world.with_job(replace(victim, workers=left))
     return world
 
 
