@@ -3,9 +3,10 @@
 What hardware there is (`inventory`), what runs on it (`jobs`), what was decided (`loop`), what was ordered (`execution`), what
 the hardware was good for (`timeline`), what the scheduler counts of itself (`measures`), what
 people begin with when they submit (`templates`), what they may ask for again (`repeats`), what views they keep (`saved_views`), what is
-submitted again and again (`schedules`), and what others are told (`notices`).
+submitted again and again (`schedules`), when more jobs may be moved (`defragmenting`), and what others are told (`notices`).
 """
 
+from scheduler.models.defragmenting import Defragmentation
 from scheduler.models.execution import (
     OPEN_SPLITS,
     Checkpoint,
@@ -68,6 +69,7 @@ __all__ = [
     "Checkpoint",
     "CheckpointShard",
     "Cluster",
+    "Defragmentation",
     "Delivery",
     "DeliveryState",
     "Dependency",

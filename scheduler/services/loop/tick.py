@@ -24,6 +24,7 @@ from scheduler.engine.plan import Plan
 from scheduler.loop.policy import Policy, fairness_now, policy, without_splitting
 from scheduler.models import Job, Outlook, PlanRecord
 from scheduler.models import Lease as LeaseRow
+from scheduler.services.defragmenting import Leave, leave_now, moves_count, settings_with
 from scheduler.services.forecasts.outlooks import outlooks_write, told_by, told_left_out
 from scheduler.services.loop.applying import Applied, plan_apply
 from scheduler.services.loop.lease import TICK, Fenced, Lease, lease_done, lease_kept, lease_lost, lease_release, lease_take, session_bounded
@@ -157,6 +158,7 @@ class _Tick:
         self.fairness = chosen.engine.fairness
         self.clock = clock
         self.engine = chosen.engine
+        self.leave: Leave | None = None
         if backends and not any(backend.facts.creates_mig for backend in backends.values()):
             self.engine = without_splitting(self.engine)
         self.phases = Phases()
@@ -224,9 +226,11 @@ class _Tick:
         with self.phases.of("snapshot"):
             self.fairness = fairness_now(self.policy.engine)
             past_usage_take(now=self.now, fairness=self.fairness)
+            self.leave = leave_now(now=self.now)
+            engine = settings_with(self.engine, self.leave, now=self.now)
         for _ in range(MOST_ASIDE_A_TICK):
             with self.phases.of("snapshot"):
-                snapshot = self.memory.snapshots.take(settings=self.engine, now=self.now, start_timeout=self.policy.start_timeout)
+                snapshot = self.memory.snapshots.take(settings=engine, now=self.now, start_timeout=self.policy.start_timeout)
             try:
                 with self.phases.of("plan"):
                     plan = make_plan(snapshot.scenario, snapshot.kept)
@@ -259,6 +263,9 @@ class _Tick:
                     # The back-ends are told as of that moment, too: it is when their orders are due.
                     self.moment = self._moment_of(plan, snapshot)
                     applied = plan_apply(plan=plan, snapshot=snapshot, lease=self.lease, now=self.moment, facts=facts, news=news, plan_id=plan_id)
+                if self.leave is not None:
+                    moved = sum(decision.action == "move" and decision.why.code == "consolidate" for decision in applied.done)
+                    moves_count(leave=self.leave, moved=moved, now=self.now)
             wake = self._wake(plan, applied, snapshot)
             if record is not None:
                 record.dropped = [decision.as_json() | {"dropped": why} for decision, why in applied.not_done]
@@ -298,6 +305,8 @@ class _Tick:
         fairness = self.fairness
         if plan.waiting and fairness.usage_weight_millionths and fairness.step_ms:
             times.append(step_begin(self.now, fairness) + timedelta(milliseconds=fairness.step_ms))
+        if self.leave is not None and self.leave.starts_at > self.now:
+            times.append(self.leave.starts_at)
         if plan.next_wake is not None:
             times.append(EPOCH + timedelta(milliseconds=plan.next_wake))
         return min((at for at in times if at is not None), default=None)

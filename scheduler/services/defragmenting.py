@@ -1,0 +1,145 @@
+"""Starting and stopping a defragmentation, and how a tick goes by it."""
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from django.core.exceptions import ValidationError
+from django.db import transaction
+from django.db.models import Sum
+
+from gpufleet.core.audit import SYSTEM, Actor, audit_record
+from gpufleet.core.faults import Conflict
+from gpufleet.core.ids import public_id
+from gpufleet.core.live.feed import feed_publish
+from gpufleet.core.prepared import Prepared
+from quotas.permissions import Access, Can
+from scheduler.engine.values import Settings
+from scheduler.models import Defragmentation
+from scheduler.services.loop.lease import lease_want
+
+MOST_MOVES = 1000
+LASTS = timedelta(hours=1)
+FARTHEST = timedelta(days=7)
+OPEN = Prepared[tuple[int, int, int, datetime, datetime]](
+    lambda: Defragmentation.objects.filter(state=Defragmentation.State.OPEN).values_list("pk", "moves_most", "moves_done", "starts_at", "ends_at")
+)
+
+
+class Leave(NamedTuple):
+    """How many jobs a defragmentation may still move, and from when on."""
+
+    key: int
+    left: int
+    starts_at: datetime
+
+
+def defragmentation_start(*, access: Access, moves: int, reason: str, now: datetime, starts_at: datetime | None = None) -> Defragmentation:
+    """Let so many more jobs be moved, from now on or from a time on, for an hour."""
+    access.must_everywhere(Can.OPERATE)
+    faults: dict[str, str] = {}
+    if not 1 <= moves <= MOST_MOVES:
+        faults["moves"] = f"The number of moves must be between 1 and {MOST_MOVES:,}."
+    if not reason.strip():
+        faults["reason"] = "A reason is required for the record."
+    if starts_at is not None and not now - timedelta(minutes=1) <= starts_at <= now + FARTHEST:
+        faults["starts_at"] = "The start must be within the next seven days."
+    if faults:
+        raise ValidationError(faults)
+    return _started(actor=access.actor, moves=moves, reason=reason.strip(), now=now, starts_at=max(now, starts_at or now), by_rule=False)
+
+
+def defragmentation_rule(*, moves: int, reason: str, now: datetime) -> Defragmentation | None:
+    """The same by rule; None where one is open already."""
+    try:
+        return _started(actor=SYSTEM, moves=moves, reason=reason, now=now, starts_at=now, by_rule=True)
+    except Conflict:
+        return None
+
+
+def _started(*, actor: Actor, moves: int, reason: str, now: datetime, starts_at: datetime, by_rule: bool) -> Defragmentation:
+    with transaction.atomic():
+        _over(now)
+        if Defragmentation.objects.select_for_update().filter(state=Defragmentation.State.OPEN).exists():
+            raise Conflict("A defragmentation is open already. Stop it first.")
+        found = Defragmentation.objects.create(
+            public_id=public_id("df"),
+            moves_most=moves,
+            starts_at=starts_at,
+            ends_at=starts_at + LASTS,
+            reason=reason[:300],
+            by_rule=by_rule,
+            asked_at=now,
+            asked_by=actor.user,
+            asked_by_name=actor.name,
+        )
+        after = {"moves": moves, "starts_at": starts_at.isoformat()}
+        audit_record(actor=actor, action="defragmentation.start", kind="defragmentation", object_id=found.public_id, after=after, reason=reason[:500])
+        feed_publish(changes={"fragmentation": [{"id": found.pk}]})
+        lease_want()
+    return found
+
+
+def defragmentation_stop(*, access: Access, found: Defragmentation, now: datetime) -> Defragmentation:
+    """No further job is moved for it. Moves that are under way are finished."""
+    access.must_everywhere(Can.OPERATE)
+    with transaction.atomic():
+        found = Defragmentation.objects.select_for_update().get(pk=found.pk)
+        if found.state != Defragmentation.State.OPEN:
+            raise Conflict("It has ended already.")
+        _end(found, f"Stopped by {access.actor.name}.", now)
+        audit_record(actor=access.actor, action="defragmentation.stop", kind="defragmentation", object_id=found.public_id, after={"state": "ended"})
+    return found
+
+
+def leave_now(*, now: datetime) -> Leave | None:
+    """What a defragmentation allows; one whose time is over is closed."""
+    row = OPEN.first()
+    if row is None:
+        return None
+    key, most, done, starts_at, ends_at = row
+    if ends_at <= now:
+        with transaction.atomic():
+            _over(now)
+        return None
+    return Leave(key, most - done, starts_at)
+
+
+def settings_with(engine: Settings, leave: Leave | None, *, now: datetime) -> Settings:
+    """The engine's settings while it lasts: a plan may move as many jobs as are left of it, or as it may anyway."""
+    if leave is None or leave.starts_at > now or engine.max_moves is None or leave.left <= engine.max_moves:
+        return engine
+    return replace(engine, max_moves=leave.left)
+
+
+def moves_count(*, leave: Leave, moved: int, now: datetime) -> None:
+    """Write down what a plan has moved while it lasted; within the transaction that carries the plan out."""
+    if not moved or leave.starts_at > now:
+        return
+    found = Defragmentation.objects.select_for_update().get(pk=leave.key)
+    if found.state != Defragmentation.State.OPEN:
+        return
+    found.moves_done = min(found.moves_most, found.moves_done + moved)
+    if found.moves_done == found.moves_most:
+        _end(found, "All of its moves are made.", now)
+    else:
+        found.save(update_fields=["moves_done"])
+        feed_publish(changes={"fragmentation": [{"id": found.pk}]})
+
+
+def _over(now: datetime) -> None:
+    for found in Defragmentation.objects.select_for_update().filter(state=Defragmentation.State.OPEN, ends_at__lte=now):
+        _end(found, "Its hour is over.", now)
+
+
+def _end(found: Defragmentation, because: str, now: datetime) -> None:
+    found.state, found.ended_at, found.ended_because = Defragmentation.State.ENDED, now, because
+    found.save(update_fields=["state", "ended_at", "ended_because", "moves_done"])
+    feed_publish(changes={"fragmentation": [{"id": found.pk}]})
+
+
+def moves_by_rule(*, since: datetime) -> int:
+    """How many jobs a rule may have moved since then: what it allowed, or made where it has ended."""
+    rows = Defragmentation.objects.filter(by_rule=True, asked_at__gt=since)
+    open_ones = rows.filter(state=Defragmentation.State.OPEN).aggregate(sum=Sum("moves_most"))["sum"] or 0
+    return int(open_ones + (rows.filter(state=Defragmentation.State.ENDED).aggregate(sum=Sum("moves_done"))["sum"] or 0))
