@@ -12,6 +12,7 @@ PLACES: dict[str, tuple[str, Any]] = {
     "audit": ("Number of an entry of the audit log.", 9044),
     "batches": ("Id of the batch, as the answer to `POST /jobs/bulk` has it.", "b-5f0c2a91d3e4"),
     "clusters": ("Name of the cluster.", "alpha"),
+    "defragmentations": ("Id of the defragmentation.", "df-8"),
     "deliveries": ("Id of a message to the webhook.", "dl-4be1a09c77d2f6e81b3a5c90"),
     "gpus": ("Id of the GPU.", "g-130"),
     "alerts": ("Id of the alert.", "al-31"),
@@ -54,7 +55,7 @@ _BY_SCOPES: dict[tuple[str, ...], str] = {
         "telemetry_sources gpu_geometry gpu_geometry_delete gpu_health node_health node_spare pause resume "
         "inventory_discovery inventory_preview inventory_import inventory_apply"
         " health_rule_create health_rule_try health_rule_change health_rule_delete health_limits_change alert_rule_make alert_rule_update"
-        " alert_rule_delete alert_rule_try silence_make silence_delete alert_take"
+        " alert_rule_delete alert_rule_try silence_make silence_delete alert_take fleet_defragmentation defragmentation_create defragmentation_end"
     ),
     ("admin",): "group_rule_list person_list person_get person_new person_change person_return person_end person_reset"
     " reservation_approved reservation_denied budget_make budget_update budget_delete budget_except budget_exception_over"

@@ -60,6 +60,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("scheduler.Order", timedelta(days=7), "done_at", "What a back-end has done; as for plans."),
     Kind("scheduler.Repartition", timedelta(days=7), "at", "The rate per pool counts the last hour; as for plans."),
     Kind("scheduler.GpuSplit", timedelta(days=400), "settled_at", "As for inventory events: who repartitioned a GPU."),
+    Kind("scheduler.Defragmentation", timedelta(days=400), "ended_at", "As for inventory events: who had jobs moved, and how many."),
     Kind("scheduler.UsageStep", timedelta(days=7), "at", "Only the newest is gone on from; as for plans."),
     Kind("scheduler.SubmissionKey", timedelta(days=7), "at", "A client that tries a submission again does so within minutes."),
     Kind(

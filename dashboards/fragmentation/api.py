@@ -3,16 +3,23 @@
 from datetime import datetime
 from typing import Literal
 
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from ninja import Query, Router, Schema
 from pydantic import Field, JsonValue
 
+from dashboards.fragmentation.defragmenting import Defragmented, Move, Opened, Stuck, defragmentation_preview
 from dashboards.fragmentation.measure import Against, KeptOut, Pile, Why
 from dashboards.fragmentation.store import fragmentation_course, fragmentation_newest
 from dashboards.gap.store import span_for
 from gpufleet.core.ranges import range_of
+from gpufleet.core.taken import STORABLE, AskedTime, Taken
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of
+from quotas.permissions import Access
+from scheduler.api.lists import answered
+from scheduler.models import Defragmentation
+from scheduler.selectors.defragmenting import defragmentation_for, defragmentations_listed
+from scheduler.services.defragmenting import MOST_MOVES, defragmentation_start, defragmentation_stop
 
 router = Router(tags=["Fleet"])
 NAMES: list[JsonValue] = [why.value for why in Why]
@@ -143,4 +150,151 @@ def fleet_fragmentation_history(request: HttpRequest, asked: Query[Fragmentation
         free_milli=[None if step.free is None else round(step.free) for step in course],
         useless_milli={why.value: [None if step.waiting is None else round(step.waiting[why]) for step in course] for why in Why},
         usual_useless_milli=[None if step.usual is None else round(step.usual) for step in course],
+    )
+
+
+LISTED = 50
+
+
+class MoveOut(Schema):
+    """A job that would move. Its name and id are empty where the caller may not see it."""
+
+    job: str = Field(description="Id of the job.", examples=["j-17"])
+    job_name: str = Field(description="Name of the job.", examples=["finetune"])
+    for_job: str = Field(description="Id of the job that finds room by it.", examples=["j-31"])
+    gpus_milli: int = Field(description="GPUs that it holds, in thousandths.", examples=[2000])
+    lost_s: int = Field(description="Seconds of work since its last checkpoint, which are done again.", examples=[240])
+    leaves: list[str] = Field(description="Names of the nodes that it leaves, or stays on.", examples=[["h100-n4"]])
+    comes_to: list[str] = Field(description="Names of the nodes that it comes to.", examples=[["h100-n9"]])
+
+
+class OpenedOut(Schema):
+    job: str = Field(description="Id of the job; empty where the caller may not see it.", examples=["j-31"])
+    job_name: str = Field(description="Name of the job.", examples=["pretrain"])
+    gpus_milli: int = Field(description="GPUs that it would start with, in thousandths.", examples=[64000])
+
+
+class StuckOut(Schema):
+    job: str = Field(description="Id of the job; empty where the caller may not see it.", examples=["j-40"])
+    job_name: str = Field(description="Name of the job.", examples=["sweep"])
+    why: str = Field(description="Why no jobs are moved for it.", examples=["no set of moves makes room"])
+
+
+class LargestOut(Schema):
+    gpu_type: str = Field(description="The GPU type.", examples=["H100-SXM-80GB"])
+    level: str = Field(description="The level in one domain of which the gang stands.", examples=["leaf"])
+    now_gpus: int = Field(description="GPUs that one gang could start with now.", examples=[32])
+    then_gpus: int = Field(description="The same after the moves, before any job starts there.", examples=[64])
+
+
+class DefragmentedOut(Schema):
+    """What would happen now."""
+
+    moves: list[MoveOut] = Field(description="Jobs that would save, leave and go on elsewhere.")
+    starts: list[OpenedOut] = Field(description="Waiting jobs that would start by it.")
+    stuck: list[StuckOut] = Field(description="Waiting jobs for which no jobs are moved; at most five.")
+    largest: list[LargestOut] = Field(description="Largest gangs that become larger or smaller.")
+
+
+class DefragmentationQuery(Schema):
+    moves: int = Field(16, ge=1, le=MOST_MOVES, description="How many jobs may move.")
+
+
+class DefragmentationIn(Taken):
+    moves: int = Field(ge=1, le=MOST_MOVES, description="How many jobs may move within an hour of the start.", examples=[16])
+    starts_at: AskedTime | None = Field(None, description="The start, within the next seven days; now, where nothing is said.")
+    reason: str = Field(max_length=300, json_schema_extra={"minLength": 1, "pattern": r"\S"} | STORABLE)
+
+
+class DefragmentationOut(Schema):
+    id: str = Field(description="Id of the defragmentation.", examples=["df-8"])
+    state: str = Field(description="open or ended.", examples=["open"])
+    moves: int = Field(description="How many jobs may move.", examples=[16])
+    moves_done: int = Field(description="How many have moved.", examples=[5])
+    starts_at: datetime = Field(description="From when on.", examples=["2026-03-02T09:41:00Z"])
+    ends_at: datetime = Field(description="Until when at most.", examples=["2026-03-02T10:41:00Z"])
+    ended_at: datetime | None = Field(description="When it ended; null while it is open.", examples=[None])
+    ended_because: str = Field(description="Why it ended; empty while it is open.", examples=[""])
+    by_rule: bool = Field(description="Whether the rule on lasting fragmentation started it.", examples=[False])
+    by: str = Field(description="Who started it.", examples=["Oona Operator"])
+    reason: str = Field(description="Why.", examples=["A 64-GPU gang waits."])
+
+
+class DefragmentationsOut(Schema):
+    items: list[DefragmentationOut]
+
+
+@router.get("/fleet/defragmentation", response=DefragmentedOut, url_name="defragmentation", summary="What a defragmentation would do now")
+def fleet_defragmentation(request: HttpRequest, asked: Query[DefragmentationQuery]) -> DefragmentedOut:
+    """Nothing is changed. Jobs move only where that costs less than it wins."""
+    access = access_of(request)
+    access.must_everywhere(Can.OPERATE)
+    return _defragmented(defragmentation_preview(access=access, moves=asked.moves, now=now()))
+
+
+@router.get("/defragmentations", response=DefragmentationsOut, url_name="defragmentations", summary="Defragmentations, the newest first")
+def defragmentation_list(request: HttpRequest) -> HttpResponse:
+    """The newest fifty."""
+    return answered({"items": [_defragmentation(row) for row in defragmentations_listed(access_of(request))[:LISTED]]})
+
+
+@router.post("/defragmentations", response={201: DefragmentationOut}, url_name="defragmentations", summary="Let more jobs be moved for an hour")
+def defragmentation_create(request: HttpRequest, body: DefragmentationIn) -> HttpResponse:
+    """One at a time: while one is open, another is refused with 409."""
+    access = access_of(request)
+    made = defragmentation_start(access=access, moves=body.moves, reason=body.reason, starts_at=body.starts_at, now=now())
+    answer = answered(_defragmentation(made))
+    answer.status_code = 201
+    return answer
+
+
+@router.post("/defragmentations/{public_id}/stop", response=DefragmentationOut, url_name="defragmentation_stop", summary="Stop a defragmentation")
+def defragmentation_end(request: HttpRequest, public_id: str) -> HttpResponse:
+    """Moves that are under way are finished."""
+    access: Access = access_of(request)
+    return answered(_defragmentation(defragmentation_stop(access=access, found=defragmentation_for(access, public_id), now=now())))
+
+
+def _defragmentation(row: Defragmentation) -> dict[str, object]:
+    return {
+        "id": row.public_id,
+        "state": row.state,
+        "moves": row.moves_most,
+        "moves_done": row.moves_done,
+        "starts_at": row.starts_at,
+        "ends_at": row.ends_at,
+        "ended_at": row.ended_at,
+        "ended_because": row.ended_because,
+        "by_rule": row.by_rule,
+        "by": row.asked_by_name,
+        "reason": row.reason,
+    }
+
+
+def _named(one: Move | Opened | Stuck) -> dict[str, str]:
+    """Whose it is, as far as the caller may know it."""
+    return {"job": one.public_id, "job_name": one.job.name} if one.job else {"job": "", "job_name": ""}
+
+
+def _defragmented(found: Defragmented) -> DefragmentedOut:
+    return DefragmentedOut(
+        moves=[
+            MoveOut(
+                **_named(one),
+                for_job=one.for_job,
+                gpus_milli=one.milli,
+                lost_s=one.lost_seconds,
+                leaves=list(one.leaves),
+                comes_to=list(one.comes_to),
+            )
+            for one in found.moves
+        ],
+        starts=[OpenedOut(**_named(one), gpus_milli=one.milli) for one in found.opened],
+        stuck=[StuckOut(**_named(one), why=one.why) for one in found.stuck],
+        largest=[
+            LargestOut(gpu_type=kind, level=level, now_gpus=before, then_gpus=after)
+            for kind, levels in found.largest.items()
+            for level, (before, after) in levels.items()
+            if before != after
+        ],
     )

@@ -99,6 +99,13 @@ def fragmentation_newest() -> tuple[datetime, Scattered] | None:
     return None if row is None else (row.at, _read(row.figures))
 
 
+def fragmentation_shares(start: datetime, end: datetime) -> list[tuple[datetime, int, int]]:
+    """What is free, and what of it is of no use to the queue, minute by minute, in milli-GPU."""
+    rows = FragmentationRollup.objects.filter(span=MINUTE, at__gt=start, at__lte=end).order_by("at").values_list("at", "figures")
+    read = [(at, _read(figures).piles) for at, figures in rows]
+    return [(at, sum(pile.free_milli for pile in piles), sum(pile.waiting.milli for pile in piles)) for at, piles in read]
+
+
 def _read(figures: Mapping[str, Any]) -> Scattered:
     piles = [
         Pile(

@@ -5,23 +5,31 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
 
+from django import forms
+from django.contrib import messages
+from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
-from django.shortcuts import render
+from django.shortcuts import redirect, render
 from django.urls import reverse
-from django.views.decorators.http import require_safe
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
+from dashboards.fragmentation.defragmenting import USUAL_MOVES, defragmentation_preview, told
 from dashboards.fragmentation.measure import KeptOut, Pile, Scattered
 from dashboards.fragmentation.store import fragmentation_course, fragmentation_newest
 from dashboards.fragmentation.told import CAUSES, shape_told, summed
 from dashboards.gap.store import span_for
 from gpufleet.core.charts import Chart, Series, chart_response, over_time
+from gpufleet.core.faults import Conflict
 from gpufleet.core.live.feed import feed_revision
 from gpufleet.core.ranges import Range, range_of
-from gpufleet.core.templatetags.shell import percent_of
+from gpufleet.core.templatetags.shell import percent_of, plural
 from gpufleet.core.times import now
-from gpufleet.web import Can, requires
+from gpufleet.web import Can, access_of, requires
+from scheduler.selectors.defragmenting import defragmentation_for, defragmentations_listed
+from scheduler.services.defragmenting import MOST_MOVES, defragmentation_start, defragmentation_stop
 
 SHOWN = 12
+DEFRAGMENTATIONS_SHOWN = 5
 
 
 @require_safe
@@ -33,7 +41,12 @@ def fragmentation_page(request: HttpRequest) -> HttpResponse:
     types = sorted({pile.gpu_type for pile in found.piles}) if found else []
     gpu_type = asked if (asked := request.GET.get("type", "")) in types else ""
     chosen = range_of(request.GET)
-    context: dict[str, Any] = {"at": newest[0] if newest else None, "types": types, "gpu_type": gpu_type, "range": chosen, "version": version}
+    access = access_of(request)
+    context: dict[str, Any] = {
+        "may_operate": access.can_everywhere(Can.OPERATE),
+        "defragmentations": defragmentations_listed(access)[:DEFRAGMENTATIONS_SHOWN],
+    }
+    context |= {"at": newest[0] if newest else None, "types": types, "gpu_type": gpu_type, "range": chosen, "version": version}
     if found:
         source = reverse("fragmentation-history")
         context |= {
@@ -43,6 +56,75 @@ def fragmentation_page(request: HttpRequest) -> HttpResponse:
             "source": f"{source}?{urlencode({'type': gpu_type})}" if gpu_type else source,
         }
     return render(request, "dashboards/fragmentation.html", context)
+
+
+class MovesForm(forms.Form):
+    """How many more jobs may move, from when on, and why."""
+
+    moves = forms.IntegerField(
+        min_value=1,
+        max_value=MOST_MOVES,
+        error_messages={
+            "required": "A number of moves is required.",
+            "invalid": "The number of moves must be a whole number.",
+            "min_value": f"The number of moves must be between 1 and {MOST_MOVES:,}.",
+            "max_value": f"The number of moves must be between 1 and {MOST_MOVES:,}.",
+        },
+    )
+
+
+class DefragmentForm(MovesForm):
+    starts_at = forms.DateTimeField(required=False, error_messages={"invalid": "Enter a date and a time, or leave it empty for now."})
+    reason = forms.CharField(max_length=300, required=False)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@requires(Can.OPERATE, everywhere=True)
+def defragment(request: HttpRequest) -> HttpResponse:
+    """What would move and what that opens; sent, it begins."""
+    if request.method != "POST":
+        form = MovesForm(request.GET if "moves" in request.GET else {"moves": USUAL_MOVES})
+        return _defragment_page(request, form, faults=form.errors, status=200 if form.is_valid() else 422)
+    form = DefragmentForm(request.POST)
+    if not form.is_valid():
+        return _defragment_page(request, form, faults=form.errors, status=422)
+    try:
+        found = defragmentation_start(access=access_of(request), now=now(), **form.cleaned_data)
+    except ValidationError as fault:
+        return _defragment_page(request, form, faults=fault.message_dict, status=422)
+    except Conflict as fault:
+        return _defragment_page(request, form, faults={"all": [str(fault)]}, status=409)
+    messages.success(request, f"Up to {plural(found.moves_most, 'job')} more may move for an hour.")
+    return redirect("fragmentation")
+
+
+def _defragment_page(request: HttpRequest, form: MovesForm, *, faults: Mapping[str, Any], status: int) -> HttpResponse:
+    read = getattr(form, "cleaned_data", {})
+    moves = read.get("moves")
+    moment = now()
+    found = None if moves is None else defragmentation_preview(access=access_of(request), moves=moves, now=moment)
+    context = {
+        "moves": form.data.get("moves", ""),
+        "starts_at": form.data.get("starts_at", ""),
+        "reason": form.data.get("reason", ""),
+        "most": MOST_MOVES,
+        "preview": None if found is None or moves is None else told(found, moves=moves),
+        "would_move": bool(found and found.moves),
+        "faults": faults,
+    }
+    return render(request, "dashboards/defragment.html", context, status=status)
+
+
+@require_POST
+@requires(Can.OPERATE, everywhere=True)
+def defragment_stop(request: HttpRequest, public_id: str) -> HttpResponse:
+    access = access_of(request)
+    try:
+        defragmentation_stop(access=access, found=defragmentation_for(access, public_id), now=now())
+        messages.success(request, "No further job is moved for it.")
+    except Conflict as fault:
+        messages.error(request, str(fault))
+    return redirect("fragmentation")
 
 
 @require_safe

@@ -39,7 +39,7 @@ WORDS = {
     "change": "--json --name --priority --estimate --limit --not-before --deadline --retries --label --workers --cost-centre --reason",
     "completion": "bash zsh fish",
     "fleet": "--json --nodes --limit",
-    "fragmentation": "--json --type",
+    "fragmentation": "--json --type --plan --apply --reason",
     "gap": "--json --by --type",
     "idle": "list show notify reclaim snooze --json --all --team --since --reason --hold --hours --limit",
     "health": "now incidents show --json --all --limit",

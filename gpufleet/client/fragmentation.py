@@ -13,12 +13,51 @@ def fragmentation(arguments: Sequence[str]) -> int:
     """Show free GPUs that jobs cannot use by type, pool and cause, and the jobs that this keeps out."""
     parser = parser_of("fragmentation", fragmentation.__doc__)
     parser.add_argument("--type", default="", help="one GPU type, such as H100-SXM-80GB")
+    parser.add_argument("--plan", type=int, metavar="MOVES", help="what would happen if so many jobs may move; changes nothing")
+    parser.add_argument("--apply", type=int, metavar="MOVES", help="let so many more jobs be moved for an hour")
+    parser.add_argument("--reason", default="", help="why, for the record; required with --apply")
     asked = parser.parse_args(arguments)
+    if asked.plan is not None:
+        plan = console_meant().get("/fleet/defragmentation", moves=asked.plan)
+        return print_json(plan) if asked.json else _print(_planned(plan))
+    if asked.apply is not None:
+        made = console_meant().post("/defragmentations", {"moves": asked.apply, "reason": asked.reason})
+        allowed = f"{made['id']}: up to {plural(made['moves'], 'job')} more may move until {made['ends_at']}."
+        return print_json(made) if asked.json else _print([allowed])
     told = console_meant().get("/fleet/fragmentation", gpu_type=asked.type)
     if asked.json:
         return print_json(told)
-    print("\n".join(_lines(told)))
+    return _print(_lines(told))
+
+
+def _print(lines: Sequence[str]) -> int:
+    print("\n".join(lines))
     return DONE
+
+
+def _planned(plan: dict[str, Any]) -> list[str]:
+    lines = ["No job would move."] if not plan["moves"] else []
+    rows = [(*_job(one), _tenths(one["gpus_milli"]), _nodes(one["leaves"]), _nodes(one["comes_to"]), f"{one['lost_s']} s") for one in plan["moves"]]
+    if rows:
+        lines += table(("JOB", "NAME", "GPUS", "LEAVES", "COMES TO", "DONE AGAIN"), rows)
+    if plan["starts"]:
+        starts = [(*_job(one), _tenths(one["gpus_milli"])) for one in plan["starts"]]
+        lines += ["", *table(("STARTS", "NAME", "GPUS"), starts)]
+    if plan["largest"]:
+        largest = [(plain(one["gpu_type"]), plain(one["level"]), str(one["now_gpus"]), str(one["then_gpus"])) for one in plan["largest"]]
+        lines += ["", *table(("TYPE", "LARGEST GANG IN ONE", "NOW", "THEN"), largest)]
+    if plan["stuck"]:
+        stuck = [(*_job(one), plain(one["why"])) for one in plan["stuck"]]
+        lines += ["", *table(("WAITS ON", "NAME", "WHY"), stuck)]
+    return lines
+
+
+def _job(one: dict[str, Any]) -> tuple[str, str]:
+    return plain(one["job"]) or "-", plain(one["job_name"]) or "-"
+
+
+def _nodes(names: Sequence[str]) -> str:
+    return ", ".join(plain(name) for name in names)
 
 
 def _lines(told: dict[str, Any]) -> list[str]:

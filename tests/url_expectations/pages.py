@@ -279,6 +279,9 @@ PAGES = [
     Expect("POST", "telemetry/<slug:public_id>/remove/", OPERATES, lambda w: {"public_id": w.source.public_id}),
     Expect("GET", "fragmentation/", SEES),
     Expect("GET", "fragmentation/history", SEES),
+    Expect("GET", "fragmentation/defragment", OPERATES),
+    Expect("POST", "fragmentation/defragment", OPERATES, data=lambda w: {"moves": "4", "reason": "Test"}),
+    Expect("POST", "fragmentation/defragmentations/<str:public_id>/stop", OPERATES, lambda w: {"public_id": w.defragmentation.public_id}),
     Expect("GET", "gap/", SEES),
     Expect("GET", "gap/history", SEES),
     # incidents and health rules

@@ -16,6 +16,7 @@ from quotas.services.budgets import budget_create, exception_grant
 from quotas.services.changes import Wanted, change_apply, change_draft, change_propose
 from scheduler.models import (
     Cluster,
+    Defragmentation,
     Delivery,
     Gpu,
     InventoryImport,
@@ -30,6 +31,7 @@ from scheduler.models import (
     SlurmCluster,
     Webhook,
 )
+from scheduler.services.defragmenting import defragmentation_start
 from scheduler.services.hardware.imports import import_preview
 from scheduler.services.jobs.bulk import asked_checked, jobs_steer
 from scheduler.services.jobs.templates import template_save
@@ -132,6 +134,10 @@ class World:
     def others_array(self) -> str:
         builders.job("other[0]", on=self.other, array="a-2", array_index=0)
         return "a-2"
+
+    @cached_property
+    def defragmentation(self) -> Defragmentation:
+        return defragmentation_start(access=self.personas.access("operator"), moves=4, reason="Test", now=now())
 
     @cached_property
     def view(self) -> SavedView:

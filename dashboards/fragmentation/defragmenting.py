@@ -1,0 +1,194 @@
+"""What a defragmentation would do now: the engine plans the fleet as it is, with leave to move so many jobs."""
+
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from dashboards.fragmentation.measure import scattered
+from dashboards.fragmentation.snapshot import room_of
+from gpufleet.core.previews import Effect, JobEffect, Preview
+from gpufleet.core.templatetags.shell import duration, gpus_told, plural
+from quotas.permissions import Access
+from scheduler.engine.cycle import make_plan
+from scheduler.engine.plan import Decision, Plan
+from scheduler.engine.reasons import Reason
+from scheduler.engine.values import Job as Planned
+from scheduler.engine.values import Scenario
+from scheduler.loop.policy import policy
+from scheduler.models import Job
+from scheduler.selectors.jobs import jobs_named
+from scheduler.simulation.applying import carried_out
+from scheduler.snapshots import Snapshots
+
+USUAL_MOVES = 16
+MOST_REASONS = 5
+_guard = threading.Lock()
+_snapshots = Snapshots()
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A job that would move. `job` is None where the reader may not see it."""
+
+    public_id: str
+    job: Job | None
+    for_job: str
+    milli: int
+    lost_seconds: int
+    leaves: tuple[str, ...]
+    comes_to: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A waiting job that would start by the moves."""
+
+    public_id: str
+    job: Job | None
+    milli: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """A waiting job for which no jobs are moved, and why."""
+
+    public_id: str
+    job: Job | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Defragmented:
+    """`largest` is how many GPUs one gang could start with, now and then, by type and level."""
+
+    as_of: datetime
+    moves: tuple[Move, ...]
+    opened: tuple[Opened, ...]
+    stuck: tuple[Stuck, ...]
+    largest: Mapping[str, Mapping[str, tuple[int, int]]]
+
+    @property
+    def lost_milli_seconds(self) -> int:
+        return sum(one.milli * one.lost_seconds for one in self.moves)
+
+
+def _planned(moves: int, now: datetime) -> tuple[Scenario, Plan, list[Decision]]:
+    """The fleet, what would be decided with so many moves, and which of that are the moves."""
+    chosen = policy()
+    engine = chosen.engine
+    if engine.max_moves is not None:
+        engine = replace(engine, max_moves=max(moves, engine.max_moves))
+    with _guard:
+        snapshot = _snapshots.take(settings=engine, now=now, start_timeout=chosen.start_timeout)
+        plan = make_plan(snapshot.scenario, _snapshots.kept)
+    return snapshot.scenario, plan, [one for one in plan.decisions if _is_move(one)]
+
+
+def would_move(*, moves: int, now: datetime) -> int:
+    """How many jobs would move."""
+    return len(_planned(moves, now)[2])
+
+
+def defragmentation_preview(*, access: Access, moves: int, now: datetime) -> Defragmented:
+    """Nothing is written."""
+    scenario, plan, mine = _planned(moves, now)
+    jobs = {job.name: job for job in scenario.jobs}
+    gains = {one.for_job for one in mine if one.for_job}
+    stuck = {one.job: why for one in plan.waiting if (why := _why_not(one.reasons)) is not None and one.job not in gains}
+    seen = jobs_named(access, [*{one.job for one in mine if one.job}, *gains, *list(stuck)[:MOST_REASONS]])
+    return Defragmented(
+        now,
+        tuple(_move(one, jobs[one.job], seen, scenario.now) for one in mine if one.job),
+        tuple(Opened(name, seen.get(name), _asked_milli(jobs[name])) for name in sorted(gains) if name in jobs),
+        tuple(Stuck(name, seen.get(name), why) for name, why in list(stuck.items())[:MOST_REASONS]),
+        _largest(scenario, carried_out(scenario, replace(plan, decisions=tuple(mine)))),
+    )
+
+
+def _is_move(one: Decision) -> bool:
+    return one.action == "move" and one.why.code == "consolidate" and one.job is not None
+
+
+def _why_not(reasons: tuple[Reason, ...]) -> str | None:
+    return next((one.detail for one in reasons if one.code == "moves"), None)
+
+
+def _asked_milli(job: Planned) -> int:
+    return sum(1000 * role.least * role.gpus for role in job.kind.roles)
+
+
+def _nodes(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names))
+
+
+def _largest(before: Scenario, after: Scenario) -> Mapping[str, Mapping[str, tuple[int, int]]]:
+    now, then = (scattered(room_of(one), {}, {}).largest for one in (before, after))
+    return {kind: {level: (gpus, then[kind][level]) for level, gpus in levels.items()} for kind, levels in now.items()}
+
+
+def _move(one: Decision, job: Planned, seen: Mapping[str, Job], at: int) -> Move:
+    since = job.run.started or at
+    if job.checkpoint is not None and job.checkpoint.last is not None:
+        since = max(since, job.checkpoint.last)
+    return Move(
+        job.name,
+        seen.get(job.name),
+        one.for_job or "",
+        sum(worker.gpus.bit_count() * (worker.share_milli or 1000) for worker in job.run.workers),
+        max(0, at - since) // 1000,
+        _nodes(worker.node for worker in job.run.workers),
+        _nodes(stand.node for stand in one.workers),
+    )
+
+
+MOST_NODES = 3
+
+
+def told(found: Defragmented, *, moves: int) -> Preview:
+    """The same in sentences, with the jobs that would move."""
+    jobs = [
+        JobEffect(
+            one.public_id,
+            one.job.name,
+            one.job.quota.path,
+            one.job.owner.username if one.job.owner else "",
+            one.milli,
+            (Effect(f"{_named(one.leaves)} → {_named(one.comes_to)}"), Effect(_lost(one))),
+        )
+        for one in found.moves
+        if one.job is not None
+    ]
+    unseen = [one for one in found.moves if one.job is None]
+    return Preview(_sentences(found, moves), ("Moves", "Done again"), jobs, len(unseen), sum(one.milli for one in unseen))
+
+
+def _sentences(found: Defragmented, moves: int) -> list[str]:
+    if not found.moves:
+        return [f"No job would move: with {plural(moves, 'move')} none that waits would find room at less than it wins.", *map(_stuck, found.stuck)]
+    lines = [f"{plural(len(found.moves), 'job')} would save, move and go on elsewhere; {_worked(found.lost_milli_seconds)} would be done again."]
+    lines += [f"{_name(one.job)} with {gpus_told(one.milli)} would start." for one in found.opened]
+    for kind, levels in found.largest.items():
+        lines += [f"The largest gang of {kind} in one {level}: {now} → {then} GPUs." for level, (now, then) in levels.items() if now != then]
+    return [*lines, *map(_stuck, found.stuck)]
+
+
+def _stuck(one: Stuck) -> str:
+    return f"{_name(one.job)} would wait on: {one.why}."
+
+
+def _name(job: Job | None) -> str:
+    return job.name if job is not None else "A job of another team"
+
+
+def _worked(milli_seconds: int) -> str:
+    return f"{milli_seconds / 3_600_000:,.1f} GPU-hours"
+
+
+def _lost(one: Move) -> str:
+    return duration(one.lost_seconds) if one.lost_seconds else "nothing"
+
+
+def _named(nodes: tuple[str, ...]) -> str:
+    more = len(nodes) - MOST_NODES
+    return ", ".join(nodes[:MOST_NODES]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,131 @@
+"""A defragmentation in the browser and over HTTP: previewed, applied, stopped, and by whom."""
+
+from datetime import timedelta
+
+import pytest
+from django.urls import reverse
+
+from dashboards.fragmentation.rule import rule_turn
+from dashboards.fragmentation.snapshot import Fragments
+from dashboards.fragmentation.store import fragmentation_write
+from gpufleet.core.times import now
+from scheduler.models import Defragmentation, Health, JobState, Node
+from tests import builders
+from tests.scheduler.loop.worlds import Loop, submit
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def kept_out(personas, settings):
+    """A job of one GPU on each of three nodes, and a gang of two whole nodes that waits: two moves, where a plan may make one."""
+    settings.SCHEDULER = {**settings.SCHEDULER, "MAX_MOVES": 1}
+    loop, team = Loop(), personas.nodes["acme/research/nlp"]
+    loop.now = now() - timedelta(minutes=30)
+    nodes = [builders.node(f"n{number}", gpus=4) for number in range(3)]
+    for number, node in enumerate(nodes):
+        Node.objects.exclude(pk=node.pk).update(health=Health.DRAINING)
+        Node.objects.filter(pk=node.pk).update(health=Health.HEALTHY)
+        job = submit(team, at=loop.now, name=f"small-{number}", spec={"estimate_s": 86_400})
+        loop.tick()
+        loop.up(job)
+        assert job.placements.count() == 1
+    Node.objects.update(health=Health.HEALTHY)
+    gang = submit(team, workers=2, gpus=4, at=loop.now, name="gang", spec={"estimate_s": 86_400})
+    loop.now = now()
+    loop.tick()
+    gang.refresh_from_db()
+    assert gang.state == JobState.QUEUED
+    return personas, loop
+
+
+def test_it_is_previewed_with_what_it_opens_and_costs_and_applied(kept_out):
+    personas, loop = kept_out
+    operator = personas.client("operator")
+
+    page = operator.get(reverse("defragment"), {"moves": 2})
+
+    text = page.content.decode()
+    assert page.status_code == 200
+    assert "2 jobs would save, move and go on elsewhere" in text
+    assert "gang with 8 GPUs would start." in text
+    assert "The largest gang of H100-SXM-80GB in one node: 3 → 4 GPUs." in text
+    assert "small-0" in text and "Done again" in text
+    assert not Defragmentation.objects.exists()
+    assert "no set of at most 1 move" not in operator.get(reverse("defragment"), {"moves": 16}).content.decode()
+
+    sent = operator.post(reverse("defragment"), {"moves": 2, "reason": "the gang waits"})
+    assert sent.status_code == 302
+    found = Defragmentation.objects.get()
+    assert (found.moves_most, found.asked_by_name) == (2, "Operator")
+    again = operator.post(reverse("defragment"), {"moves": 2, "reason": "once more"})
+    assert again.status_code == 409
+    assert "A defragmentation is open already. Stop it first." in again.content.decode()
+    loop.now += timedelta(seconds=1)
+    loop.tick()
+    found.refresh_from_db()
+    assert found.moves_done == 2
+
+
+def test_with_too_few_moves_it_says_that_none_would_move_and_who_waits_on(kept_out):
+    text = kept_out[0].client("operator").get(reverse("defragment"), {"moves": 1}).content.decode()
+
+    assert "No job would move" in text
+    assert "gang would wait on: no set of at most 1 move makes room." in text
+
+
+def test_lasting_fragmentation_starts_one_by_rule_within_its_budget(kept_out, settings):
+    settings.SCHEDULER = {**settings.SCHEDULER, "DEFRAGMENT_ABOVE_PERCENT": 50, "DEFRAGMENT_AFTER_S": 300, "DEFRAGMENT_MOVES_PER_HOUR": 3}
+    start = now()
+    fragments = Fragments()
+    for minute in range(4):
+        fragmentation_write({start + timedelta(minutes=minute): fragments.take(now=start)})
+        assert rule_turn(now=start + timedelta(minutes=minute)) is None, "it must have lasted"
+
+    moment = start + timedelta(minutes=4)
+    fragmentation_write({moment: fragments.take(now=start)})
+    found = rule_turn(now=moment)
+
+    assert found is not None
+    assert (found.moves_most, found.by_rule, found.asked_by_name) == (3, True, "gpufleet")
+    assert found.reason == "100% of what is free is of no use to the queue, and for 5 min more than 50%."
+    assert rule_turn(now=moment) is None, "one is open"
+    Defragmentation.objects.update(state="ended", moves_done=3)
+    assert rule_turn(now=moment) is None, "the budget of the hour is spent"
+    settings.SCHEDULER = {**settings.SCHEDULER, "DEFRAGMENT_ABOVE_PERCENT": 0}
+    Defragmentation.objects.all().delete()
+    assert rule_turn(now=moment) is None, "it is switched off"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"moves": "0", "reason": "x"}, "The number of moves must be between 1 and 1,000."),
+        ({"moves": "many", "reason": "x"}, "The number of moves must be a whole number."),
+        ({"moves": "2", "reason": ""}, "A reason is required for the record."),
+        ({"moves": "2", "reason": "x", "starts_at": "soon"}, "Enter a date and a time, or leave it empty for now."),
+    ],
+)
+def test_bad_values_are_told_on_the_page(personas, given, message):
+    answer = personas.client("operator").post(reverse("defragment"), given)
+
+    assert answer.status_code == 422
+    assert message in answer.content.decode()
+    assert not Defragmentation.objects.exists()
+
+
+def test_programs_preview_start_list_and_stop_it(kept_out):
+    operator = kept_out[0].client("operator")
+
+    plan = operator.get("/api/v1/fleet/defragmentation", {"moves": 2}).json()
+    assert sorted(one["job"] for one in plan["moves"]) == sorted({one["job"] for one in plan["moves"]})
+    assert (len(plan["moves"]), [one["gpus_milli"] for one in plan["starts"]]) == (2, [8000])
+
+    made = operator.post("/api/v1/defragmentations", {"moves": 2, "reason": "x"}, content_type="application/json")
+    assert made.status_code == 201
+    key = made.json()["id"]
+    assert [one["id"] for one in operator.get("/api/v1/defragmentations").json()["items"]] == [key]
+    assert operator.post(f"/api/v1/defragmentations/{key}/stop").json()["state"] == "ended"
+    assert operator.post(f"/api/v1/defragmentations/{key}/stop").status_code == 409
+    bad = operator.post("/api/v1/defragmentations", {"moves": 0, "reason": " "}, content_type="application/json")
+    assert {one["path"] for one in bad.json()["errors"]} >= {"moves"}
