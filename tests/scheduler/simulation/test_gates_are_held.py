@@ -16,6 +16,7 @@ LIMIT = [quota("q", 8, limit=8)]
 FIXED = [quota("q", 8)]
 SHARE = [quota("q", 8), quota("r", 8)]
 BORROWERS = [job(f"r-{i:02d}", "r", submitted=0, work_s=200 * HOUR, limit_s=200 * HOUR) for i in range(16)]
+ENDLESS = [job(f"r-{i:02d}", "r", submitted=0, work_s=200 * HOUR) for i in range(16)]  # nothing says when they end, but they may be reclaimed
 
 
 def stream(leaf: str, until: int, **fields: Any) -> list[Json]:
@@ -41,6 +42,7 @@ PATTERNS = {
     "limit, a higher number": (LIMIT, {"limit_s": 20 * MINUTES, "preemptible": False}, {"priority": 50}, []),
     "guarantee": (FIXED, {"limit_s": 20 * MINUTES, "preemptible": False}, {"preemptible": False}, []),
     "share": (SHARE, {"limit_s": 20 * MINUTES}, {}, BORROWERS),
+    "share, others without limits": (SHARE, {"limit_s": 20 * MINUTES}, {}, ENDLESS),
 }
 
 
