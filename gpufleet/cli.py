@@ -17,6 +17,7 @@ PLAIN_COMMANDS: dict[str, str] = {
     "storm": "gpufleet.storm.command:main",
     "bench": "gpufleet.bench:main",
     "bench api": "gpufleet.bench.api:main",
+    "bench chargeback": "gpufleet.bench.chargeback:main",
     "bench console": "gpufleet.bench.console:main",
     "bench engine": "scheduler.cli:bench_engine",
     "bench loop": "gpufleet.bench.loop:main",

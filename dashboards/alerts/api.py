@@ -80,6 +80,7 @@ class AlertRuleFields(Schema):
     subject: str = Field(description="Of what; * is each; empty: the whole fleet.", examples=["*"])
     threshold: float = Field(description="The limit.", examples=[45.0])
     clear_at: float = Field(description="It is over when the figure stays on the good side of this.", examples=[40.0])
+    floor: float = Field(description="Of a rise of costs: a week that costs less does not count.", examples=[100.0])
     for_minutes: int = Field(description="How long the figure must be beyond the limit, and back within it.", examples=[30])
     severity: str = Field(description="info, warning or critical.", examples=["warning"])
     told: list[str] = Field(description="Roles on the whole fleet whose people are told.", examples=[["operator"]])
@@ -105,6 +106,7 @@ class AlertRuleIn(Taken):
     subject: str = Field("", max_length=400, description="Of what; * is each; empty: the whole fleet.")
     threshold: float = Field(ge=0, le=1e12, description="The limit.")
     clear_at: float = Field(ge=0, le=1e12, description="At most the limit, for figures of which more is worse.")
+    floor: float = Field(0, ge=0, le=1e12, description="Of cost_rise: a week that costs less does not count.")
     for_minutes: int = Field(5, ge=0, le=10_080, description="How long the figure must be beyond the limit.")
     severity: str = Field(
         "warning", max_length=10, description="info, warning or critical.", json_schema_extra={"enum": ["info", "warning", "critical"]}
@@ -125,6 +127,7 @@ class AlertRuleChange(Taken):
     subject: str | None = Field(None, max_length=400, description="Of what; * is each; empty: the whole fleet.")
     threshold: float | None = Field(None, ge=0, le=1e12, description="The limit.")
     clear_at: float | None = Field(None, ge=0, le=1e12, description="Where it is over.")
+    floor: float | None = Field(None, ge=0, le=1e12, description="Of cost_rise: a week that costs less does not count.")
     for_minutes: int | None = Field(None, ge=0, le=10_080, description="How long the figure must be beyond the limit.")
     severity: str | None = Field(None, max_length=10, description="info, warning or critical.")
     told: list[str] | None = Field(None, max_length=10, description="Roles whose people are told.")

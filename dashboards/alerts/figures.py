@@ -16,6 +16,7 @@ from dashboards.health.models import Straggler as Slow
 from dashboards.idle.models import IdleEpisode
 from dashboards.models import TelemetryFrame
 from dashboards.selectors import Fleet, fleet_read
+from quotas.chargeback.weeks import weeks_by_team
 from quotas.models import Budget, NodeKind, QuotaNode, QuotaShare
 from quotas.selectors.budgets import standings
 from quotas.selectors.rates import price_book, rates_now
@@ -36,6 +37,7 @@ class Figure:
     subjects: str
     higher_is_worse: bool = True
     is_cost: bool = False
+    amount: str = ""  # the figure that a rule's floor is held against
 
 
 FIGURES: dict[str, Figure] = {
@@ -48,6 +50,8 @@ FIGURES: dict[str, Figure] = {
         Figure("queue_gpus", "GPUs that waiting jobs ask for", "GPUs", "job class"),
         Figure("floor_gap", "Guaranteed GPUs that a team waits for", "GPUs", "team"),
         Figure("budget_percent", "Budget used", "%", "team"),
+        Figure("cost_rise", "Cost of the last week against four weeks before", "times", "team", is_cost=True, amount="cost_week"),
+        Figure("cost_week", "Cost of the last week", "", "team", is_cost=True),
         Figure("nodes_out", "Nodes out of service", "%", "pool"),
         Figure("incidents", "Open incidents", "", ""),
         Figure("idle_gpus", "GPUs in idle episodes", "GPUs", "team"),
@@ -63,9 +67,12 @@ Values = Mapping[str, float]
 def figures_now(*, now: datetime, wanted: Iterable[str] | None = None) -> dict[str, dict[str, float]]:
     """By figure and subject. Only what is wanted is read."""
     asked = set(FIGURES if wanted is None else wanted) & set(FIGURES)
+    asked |= {FIGURES[key].amount for key in asked} - {""}
     found: dict[str, dict[str, float]] = {}
     if asked & {"gap_percent", "gap_cost"}:
         found |= _gap(fleet_read(now=now), now)
+    if asked & {"cost_rise", "cost_week"}:
+        found |= _cost(now)
     for key, read in _READERS.items():
         if key in asked:
             found[key] = read(now)
@@ -80,6 +87,13 @@ def _gap(fleet: Fleet, now: datetime) -> dict[str, dict[str, float]]:
     percent = {name: 100 * one.gap / one.held_read for name, one in known.items()}
     cost = {WHOLE: gap_cost(by_type, rates_now(now=now)) / 1_000_000} if whole.held_read else {}
     return {"gap_percent": percent, "gap_cost": cost}
+
+
+def _cost(now: datetime) -> dict[str, dict[str, float]]:
+    """Of each team: its cost in the last seven whole days, and that over the mean week of the 28 days before, where it had any."""
+    weeks = weeks_by_team(now)
+    rise = {path: week.cost / (week.before / 4) for path, week in weeks.items() if week.before > 0}
+    return {"cost_rise": rise, "cost_week": {path: week.cost / 10**9 for path, week in weeks.items()}}
 
 
 def _fragmented(now: datetime) -> dict[str, float]:

@@ -28,6 +28,9 @@ class AlertRuleForm(forms.Form):
     )
     threshold = forms.FloatField(min_value=0, label="Limit")
     clear_at = forms.FloatField(min_value=0, label="Over at", help_text="It is over when the figure stays below this.")
+    floor = forms.FloatField(
+        min_value=0, required=False, label="Least amount", help_text="Of a rise of costs: a week that costs less does not count. Else 0."
+    )
     for_minutes = forms.IntegerField(min_value=0, label="For, minutes", help_text="How long the figure must be beyond the limit, and back within it.")
     severity = forms.ChoiceField(choices=Severity.choices, initial=Severity.WARNING)
     told = forms.MultipleChoiceField(choices=ROLE_CHOICES, widget=forms.CheckboxSelectMultiple, required=False, label="Tell people with the role")
@@ -50,7 +53,8 @@ class AlertRuleForm(forms.Form):
         self.fields["hooks"].queryset = hooks  # type: ignore[attr-defined]
 
     def values(self) -> dict[str, Any]:
-        return {name: value for name, value in self.cleaned_data.items() if name not in ("reason", "revision", "hooks")}
+        given = {name: value for name, value in self.cleaned_data.items() if name not in ("reason", "revision", "hooks")}
+        return given | {"floor": given["floor"] or 0}
 
 
 class AcknowledgeForm(forms.Form):

@@ -41,6 +41,7 @@ class AlertRule(models.Model):
     subject = models.CharField(max_length=400, blank=True, help_text="A GPU type, class, team, pool or cluster; * is each of them; empty: the whole.")
     threshold = models.FloatField()
     clear_at = models.FloatField()
+    floor = models.FloatField(default=0, help_text="Of a rise of costs: smaller amounts a week do not count.")
     for_minutes = models.PositiveIntegerField(default=5)
     severity = models.CharField(max_length=10, choices=Severity.choices, default=Severity.WARNING)
     told = models.JSONField(default=list, help_text="Roles on the whole fleet whose people are told: operator, finance, quota_admin, superuser.")

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from urllib.parse import urlencode
 
 from django.db import transaction
 
@@ -55,8 +56,18 @@ def alerts_round(*, now: datetime) -> Round:
         }
         for rule in rules:
             values = figures.get(rule.figure, {})
+            amounts = figures.get(FIGURES[rule.figure].amount, {})
             for subject in _subjects(rule, values, (place[1] for place in open_ones if place[0] == rule.pk)):
-                _judge(rule, subject, values.get(subject), open_ones.get((rule.pk, subject)), silences, now, done, news)
+                _judge(
+                    rule,
+                    subject,
+                    _counted(rule, values.get(subject), amounts.get(subject)),
+                    open_ones.get((rule.pk, subject)),
+                    silences,
+                    now,
+                    done,
+                    news,
+                )
         known = {rule.pk for rule in rules}
         for alert in open_ones.values():
             if alert.rule_id not in known:
@@ -69,6 +80,11 @@ def _subjects(rule: AlertRule, values: Mapping[str, float], open_ones: Iterable[
     if rule.subject != EACH:
         return [rule.subject]
     return sorted({*(name for name in values if name != WHOLE), *open_ones})[:MOST_SUBJECTS]
+
+
+def _counted(rule: AlertRule, value: float | None, amount: float | None) -> float | None:
+    """The value as the rule takes it: a rise of less than its floor is none."""
+    return 0.0 if value is not None and amount is not None and amount < rule.floor else value
 
 
 def _judge(
@@ -141,11 +157,21 @@ def alert_tell(alert: Alert, kind: FleetEvent, *, roles: Sequence[str], now: dat
         "threshold": rule.threshold,
         "severity": rule.severity,
     }
+    if report := report_of(alert):
+        subject["report"] = report
     link = "/activity/alerts/rules/" if test else f"/activity/alerts/{alert.public_id}/"
     chosen = frozenset(rule.hooks.filter(removed_at__isnull=True).values_list("pk", flat=True))
     event_tell(kind=kind, title=title, text=text, path=path, link=link, subject=subject, now=now, also=chosen)
     words = [Word(user, title, text) for user in people_of(roles)]
     notices_say(kind=Kind.ALERT, words=words, now=now, news=news)
+
+
+def report_of(alert: Alert) -> str:
+    """The address of the team's cost lines of the month, where the figure is one of costs."""
+    if not FIGURES[alert.rule.figure].subjects or not FIGURES[alert.rule.figure].is_cost or not alert.subject:
+        return ""
+    said = {"month": f"{alert.since:%Y-%m}", "by": "team", "key": alert.subject}
+    return f"/cost/lines/?{urlencode(said)}"
 
 
 def said(alert: Alert) -> str:

@@ -30,6 +30,7 @@ FIELDS = (
     "subject",
     "threshold",
     "clear_at",
+    "floor",
     "for_minutes",
     "severity",
     "told",
@@ -158,12 +159,14 @@ def rule_faults(row: AlertRule) -> dict[str, list[str]]:
     faults |= text_faults(row.subject, SUBJECT_LENGTH, "subject")
     if "subject" not in faults and row.subject and figure is not None and not figure.subjects:
         faults["subject"] = ["This figure is of the whole fleet alone: leave it empty."]
-    for name in ("threshold", "clear_at"):
+    for name in ("threshold", "clear_at", "floor"):
         value = getattr(row, name)
         if not isinstance(value, int | float) or not 0 <= value <= MOST_VALUE:
             faults[name] = ["Choose a number from 0."]
     if not faults and figure is not None and (row.clear_at > row.threshold) == figure.higher_is_worse and row.clear_at != row.threshold:
         faults["clear_at"] = ["It must lie on the good side of the limit."]
+    if "floor" not in faults and row.floor and figure is not None and not figure.amount:
+        faults["floor"] = [f"A floor goes with {', '.join(key for key, one in FIGURES.items() if one.amount)}: use 0."]
     if not 0 <= row.for_minutes <= LONGEST_MINUTES:
         faults["for_minutes"] = ["Choose 0 minutes to 7 days."]
     if row.severity not in Severity.values:

@@ -13,6 +13,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from dashboards.alerts.figures import FIGURES
 from dashboards.alerts.forms import AcknowledgeForm, AlertRuleForm, SilenceForm
 from dashboards.alerts.lists import ACTIVITY, ALERTS
+from dashboards.alerts.round import report_of
 from dashboards.alerts.selectors import (
     AlertRow,
     activity_listed,
@@ -68,6 +69,7 @@ def alert_page(request: HttpRequest, public_id: str) -> HttpResponse:
     may = access.can_everywhere(Can.OPERATE)
     context = {"alert": alert, "row": AlertRow(alert), "figure": FIGURES.get(alert.rule.figure), "may_operate": may}
     context |= {"form": AcknowledgeForm(), "deliveries": deliveries_of(alert) if may else [], "worst_told": told(alert.rule.figure, alert.worst)}
+    context["report"] = report_of(alert)
     return render(request, "dashboards/alert.html", context)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 KINDS = {
     "api": "submissions by the hundred, and lists over a hundred thousand jobs",
+    "chargeback": "a year of charges of 200 teams: the month's page, and its files",
     "console": "pages, live updates and start times of the console",
     "engine": "the scheduler's planning",
     "loop": "ticks, submissions, live pages and an idle console",

@@ -3,7 +3,7 @@
 import pytest
 
 from gpufleet import bench
-from gpufleet.bench import api, loop
+from gpufleet.bench import api, chargeback, loop
 from gpufleet.bench.console import heard_at
 from gpufleet.bench.console import main as console_main
 from scheduler.benchmarks.loop import REPLAY_QUOTAS
@@ -33,7 +33,7 @@ def test_a_change_is_heard_with_the_first_version_that_holds_it():
 def test_a_kind_or_a_case_that_there_is_not_is_said(capsys):
     assert bench.main(["nothing"]) == 2
     assert "console" in capsys.readouterr().err
-    for main in (console_main, loop.main, api.main):
+    for main in (console_main, loop.main, api.main, chargeback.main):
         assert main(["--case", "nothing"]) == 2
         assert "no case that begins with nothing" in capsys.readouterr().err
 

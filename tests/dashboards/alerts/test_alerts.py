@@ -15,6 +15,7 @@ from dashboards.alerts.round import alerts_round
 from dashboards.alerts.services import alert_acknowledge, alert_rule_create, alert_rule_test, silence_create
 from dashboards.health.models import Incident
 from dashboards.models import ActivityEntry
+from quotas.models import ChargeLine, ChargeMonth
 from scheduler.models import Delivery, Health, JobState, Notice
 from tests import builders
 from tests.builders import NOON
@@ -185,3 +186,33 @@ def test_an_alert_fires_only_beyond_its_limit_and_never_ends_above_where_it_is_o
         if state and state.state == "resolved":
             assert value is not None and (value < limits.clear_at or before == "pending")
             state = None
+
+
+def test_a_team_whose_costs_double_is_an_alert_with_its_report(personas: Personas):
+    first = rule(figure="cost_rise", threshold=2, clear_at=1.5, for_minutes=0, floor=100, told=["finance"])
+    nlp, search = personas.nodes["acme/research/nlp"], personas.nodes["acme/product/search"]
+    months = {name: ChargeMonth.objects.create(first=f"2026-{name}-01", currency="USD", rated_to=NOON) for name in ("10", "11")}
+
+    def costs(team, day: timedelta, amount: int) -> None:
+        at = (NOON - day).date()
+        amounts = dict.fromkeys(("list_nanos", "contracted_nanos", "effective_nanos"), amount * 10**9)
+        said = {"job": "j-1", "quota": team, "quota_path": team.path, "gpu_type": "H100", "tier": "whole", "preemptible": False, "milli_millis": 1}
+        ChargeLine.objects.create(month=months[f"{at.month}"], day=at, **said, **amounts)
+
+    for day in range(8, 36):
+        costs(nlp, timedelta(days=day), 10)
+        costs(search, timedelta(days=day), 1)
+    for day in range(1, 8):
+        costs(nlp, timedelta(days=day), 21)
+        costs(search, timedelta(days=day), 9)  # nine times as much, and less than the rule minds
+
+    assert figures_now(now=NOON, wanted=["cost_rise"])["cost_rise"] == {nlp.path: 2.1, search.path: 9.0}
+    assert alerts_round(now=NOON).fired == 1
+    alert = Alert.objects.get()
+    assert (alert.subject, alert.value) == (nlp.path, 2.1)
+    page = personas.client("finance").get(f"/activity/alerts/{alert.public_id}/").content.decode()
+    assert "/cost/lines/?month=2026-11&amp;by=team&amp;key=acme%2Fresearch%2Fnlp" in page
+    assert personas.client("operator").get(f"/activity/alerts/{alert.public_id}/").status_code == 404
+    first.floor = 1000
+    first.save()
+    assert alerts_round(now=NOON + MINUTE).resolved == 1
