@@ -6,6 +6,7 @@ import resource
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Any
 
 from django.db import connection
@@ -57,7 +58,7 @@ def year_fill(intervals: int) -> None:
             access=access, card=card_draft(access=access, given={"name": "Rates", "valid_from": began, "lines": lines}, now=moment), now=moment
         )
     rows = _intervals(chance, intervals, teams, Span(first).start, Span(month_at(moment)).start)
-    while batch := [row for row, _ in zip(rows, range(BATCH), strict=False)]:
+    while batch := list(islice(rows, BATCH)):
         rows_insert(LedgerEntry, COLUMNS, batch)
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE")
