@@ -157,11 +157,6 @@ def type_rows(by_type: Mapping[str, Figures], rates: Mapping[str, int] | None) -
     return rows
 
 
-def _tenths(milli: int) -> int:
-    """In tenths of a GPU, half up; less than a half of one is not said to be none."""
-    return max((milli + TENTH // 2) // TENTH, int(milli > 0))
-
-
 @dataclass(frozen=True, slots=True)
 class HolderRow:
     key: int
@@ -171,7 +166,16 @@ class HolderRow:
     sm: str
 
 
-def holder_rows(holders: Sequence[Holding], owners: Mapping[int, Owner | None]) -> list[HolderRow]:
+@dataclass(frozen=True, slots=True)
+class Holders:
+    """The teams with most idle GPUs, and what the others have: together all that is idle."""
+
+    rows: Sequence[HolderRow]
+    more: int = 0
+    more_idle: str = ""
+
+
+def holders_told(holders: Sequence[Holding], owners: Mapping[int, Owner | None]) -> Holders:
     """Teams that hold idle GPUs, the most first. What this viewer may not name is one row at the end."""
     teams: dict[int, tuple[str, list[int]]] = {}
     for holding in holders:
@@ -185,10 +189,13 @@ def holder_rows(holders: Sequence[Holding], owners: Mapping[int, Owner | None]) 
             sums[number] += value
     idle = [(key, name, sums) for key, (name, sums) in teams.items() if sums[0]]
     idle.sort(key=lambda row: (row[0] <= OTHERS, -row[2][0], -row[2][1], row[0]))
-    return [
-        HolderRow(key, name, tenths_told(_tenths(sums[0])), tenths_told(_tenths(sums[1])), percent_of(sums[3], sums[2]) if sums[2] else NOTHING)
-        for key, name, sums in idle[:HOLDERS_SHOWN]
+    printed = rounded([sums[0] for _, _, sums in idle], TENTH)
+    held = rounded([sums[1] for _, _, sums in idle], TENTH)
+    rows = [
+        HolderRow(key, name, tenths_told(below), tenths_told(allocated), percent_of(sums[3], sums[2]) if sums[2] else NOTHING)
+        for (key, name, sums), below, allocated in zip(idle[:HOLDERS_SHOWN], printed, held, strict=False)
     ]
+    return Holders(rows, len(idle) - len(rows), tenths_told(sum(printed[HOLDERS_SHOWN:])))
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +226,7 @@ def overview_page(shared: Mapping[str, Any], own: Mapping[str, Any], owners: Map
     whole = sum(by_type.values(), Figures())
     rates = own["rates"]
     texts = figure_texts(whole, gap_cost(by_type, rates) if rates is not None else None)
+    told = holders_told([Holding(*row) for row in shared["holders"]], owners)
     return {
         "whole": whole,
         "texts": texts,
@@ -231,7 +239,8 @@ def overview_page(shared: Mapping[str, Any], own: Mapping[str, Any], owners: Map
         "nodes": shared["nodes"],
         "sick": [SickRow(row[0], row[1], reverse("node", args=[row[0]]), row[2], row[3], _moment(row[4]), row[5], row[6]) for row in shared["sick"]],
         "sick_more": shared["sick_total"] - len(shared["sick"]),
-        "holders": holder_rows([Holding(*row) for row in shared["holders"]], owners),
+        "holders": told.rows,
+        "holders_more": told,
         "queue": [
             QueueRow(row[0], JobClass(row[0]).label, f"{row[1]:,}", gpus(row[2]), *(duration(wait) if row[1] else NOTHING for wait in row[3:5]))
             for row in shared["queue"]

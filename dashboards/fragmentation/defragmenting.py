@@ -165,7 +165,7 @@ def told(found: Defragmented, *, moves: int) -> Preview:
 
 def _sentences(found: Defragmented, moves: int) -> list[str]:
     if not found.moves:
-        return [f"No job would move: with {plural(moves, 'move')} none that waits would find room at less than it wins.", *map(_stuck, found.stuck)]
+        return [f"No job would move: {plural(moves, 'move')} would make room for no waiting job at an acceptable cost.", *map(_stuck, found.stuck)]
     lines = [f"{plural(len(found.moves), 'job')} would save, move and go on elsewhere; {_worked(found.lost_milli_seconds)} would be done again."]
     lines += [f"{_name(one.job)} with {gpus_told(one.milli)} would start." for one in found.opened]
     for kind, levels in found.largest.items():

@@ -42,14 +42,19 @@
   }
 
   // Tenths of GPUs by part, by the largest remainder: what is printed adds up to the whole.
+  function rounded(parts) {
+    const whole = Math.floor((2 * parts.reduce((sum, milli) => sum + milli, 0) + TENTH) / (2 * TENTH));
+    const found = parts.map((milli) => Math.floor(milli / TENTH));
+    const left = whole - found.reduce((sum, count) => sum + count, 0);
+    const split = parts.map((milli, place) => [milli % TENTH, place]).filter(([rest]) => rest);
+    for (const [, place] of split.sort((one, other) => other[0] - one[0]).slice(0, left)) found[place] += 1;
+    return found;
+  }
+
   function tenths(figures) {
     const parts = Object.entries(lengths(figures));
-    const whole = Math.floor((2 * parts.reduce((sum, [, milli]) => sum + milli, 0) + TENTH) / (2 * TENTH));
-    const found = Object.fromEntries(parts.map(([part, milli]) => [part, Math.floor(milli / TENTH)]));
-    const left = whole - Object.values(found).reduce((sum, count) => sum + count, 0);
-    const split = parts.filter(([, milli]) => milli % TENTH).sort((one, other) => (other[1] % TENTH) - (one[1] % TENTH));
-    for (const [part] of split.slice(0, left)) found[part] += 1;
-    return found;
+    const printed = rounded(parts.map(([, milli]) => milli));
+    return Object.fromEntries(parts.map(([part], place) => [part, printed[place]]));
   }
 
   // The same by the largest remainder, of what is printed as free.
@@ -69,8 +74,6 @@
       .map((part) => `${told(part.count)} ${part.word}`)
       .join(", ");
   }
-
-  const gpusInTenths = (milli) => told(Math.max(Math.floor((milli + TENTH / 2) / TENTH), Number(milli > 0)));
 
   const told = (count) => format.grouped(Math.floor(count / 10)) + (count % 10 ? `.${count % 10}` : "");
 
@@ -170,17 +173,19 @@
       teams.set(key, sums);
     }
     const last = (team) => Number(team.key <= OTHERS);
-    return [...teams.values()]
+    const all = [...teams.values()]
       .filter((team) => team.idle)
-      .sort((a, b) => last(a) - last(b) || b.idle - a.idle || b.held - a.held || a.key - b.key)
-      .slice(0, HOLDERS_SHOWN)
-      .map((team) => ({
-        key: team.key,
-        name: team.name,
-        idle: gpusInTenths(team.idle),
-        held: gpusInTenths(team.held),
-        sm: team.read ? format.percentOf(team.active, team.read) : format.NOTHING,
-      }));
+      .sort((a, b) => last(a) - last(b) || b.idle - a.idle || b.held - a.held || a.key - b.key);
+    const idle = rounded(all.map((team) => team.idle));
+    const held = rounded(all.map((team) => team.held));
+    const shown = all.slice(0, HOLDERS_SHOWN).map((team, place) => ({
+      key: team.key,
+      name: team.name,
+      idle: told(idle[place]),
+      held: told(held[place]),
+      sm: team.read ? format.percentOf(team.active, team.read) : format.NOTHING,
+    }));
+    return { rows: shown, more: all.length - shown.length, moreIdle: told(idle.slice(HOLDERS_SHOWN).reduce((sum, count) => sum + count, 0)) };
   }
 
   // ---- All of it ----
@@ -213,9 +218,12 @@
     showIf(document.querySelector('[data-more="sick"]'), rows.sick_total > SICK_SHOWN);
     setText(field(document, "sick_more"), String(rows.sick_total - sick.length));
     const idle = holders(rows.holders);
-    holderList(idle);
-    showIf(document.querySelector('[data-filled="holders"]'), idle.length > 0);
-    showIf(document.querySelector('[data-empty="holders"]'), idle.length === 0);
+    holderList(idle.rows);
+    showIf(document.querySelector('[data-filled="holders"]'), idle.rows.length > 0);
+    showIf(document.querySelector('[data-empty="holders"]'), idle.rows.length === 0);
+    showIf(document.querySelector('[data-more="holders"]'), idle.more > 0);
+    setText(field(document, "holders_more"), format.grouped(idle.more));
+    setText(field(document, "holders_more_idle"), idle.moreIdle);
     queueList(
       rows.queue.map(([name, jobs, milli, median, longest]) => ({
         key: name,

@@ -9,7 +9,7 @@ import pytest
 from django.urls import reverse
 
 from dashboards.figures import Figures, Holding
-from dashboards.presenters import figure_texts, free_told, holder_rows, split, whole_gpus
+from dashboards.presenters import figure_texts, free_told, holders_told, split, whole_gpus
 from dashboards.selectors import SEVERAL, Owner, fleet_read, nodes_needing_attention, owners_named
 from gpufleet.core.live.feed import feed_publish
 from gpufleet.core.times import now
@@ -167,10 +167,18 @@ def test_a_project_is_told_by_its_team(personas):
 def test_what_may_not_be_named_is_one_row_at_the_end():
     holders = [Holding(1, 8000, 8000, 8000, 0), Holding(2, 9000, 9000, 9000, 0), Holding(3, 1000, 500, 1000, 500), Holding(SEVERAL, 700, 700, 700, 0)]
 
-    rows = holder_rows(holders, {1: None, 2: None, 3: Owner(3, "nlp")})
+    rows = holders_told(holders, {1: None, 2: None, 3: Owner(3, "nlp")}).rows
 
     found = [(row.name, row.idle, row.held) for row in rows]
     assert found == [("nlp", "0.5", "1"), ("Other teams", "17", "17"), ("Shared by several teams", "0.7", "0.7")]
+
+
+def test_idle_gpus_of_teams_that_are_not_shown_are_told_and_all_add_up():
+    holders = [Holding(team, 1000, 1000 - 51 * team, 1000, 0) for team in range(1, 8)]
+    told = holders_told(holders, {team: Owner(team, f"team-{team}") for team in range(1, 8)})
+
+    assert (len(told.rows), told.more) == (4, 3)
+    assert sum(Decimal(row.idle) for row in told.rows) + Decimal(told.more_idle) == Decimal("5.6")
 
 
 def test_the_split_bar_is_exactly_full():
