@@ -60,7 +60,7 @@ _BY_SCOPES: dict[tuple[str, ...], str] = {
     ("admin",): "group_rule_list person_list person_get person_new person_change person_return person_end person_reset"
     " reservation_approved reservation_denied budget_make budget_update budget_delete budget_except budget_exception_over"
     " costs_close reconciliation_make rate_card_make rate_card_activate rate_card_delete"
-    " quota_change_make quota_change_look quota_change_edit quota_change_step quota_file_import"
+    " quota_change_make quota_change_look quota_change_edit quota_change_step quota_file_import quota_week_ask quota_week_cancel"
     " quota_create quota_update quota_archive quota_move quota_restore role_create role_delete token_new token_delete",
     STEERING: "idle_notify idle_reclaim idle_snooze"
     " jobs_bulk job_view_update job_change job_end job_save job_queued job_held job_released job_again job_said job_output job_output_search"

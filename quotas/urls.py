@@ -1,6 +1,6 @@
 from django.urls import path
 
-from quotas.views import audit, budgets, changes, costs, editor, ledger, own, people, rates, tree
+from quotas.views import audit, budgets, changes, costs, editor, ledger, own, people, rates, replays, tree
 
 urlpatterns = [
     path("quotas/", tree.tree, name="quotas"),
@@ -8,6 +8,7 @@ urlpatterns = [
     path("quotas/changes/", changes.changes, name="quota-changes"),
     path("quotas/changes/<slug:public_id>/", changes.change, name="quota-change"),
     path("quotas/changes/<slug:public_id>/step/", changes.change_step_page, name="quota-change-step"),
+    path("quotas/changes/<slug:public_id>/week/", replays.week, name="quota-week"),
     path("quotas/editor/", editor.editor, name="quota-editor"),
     path("quotas/export/", changes.tree_export, name="quota-export"),
     path("quotas/import/", changes.tree_import, name="quota-import"),

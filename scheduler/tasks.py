@@ -17,6 +17,7 @@ from scheduler.selectors.windows import capacity_now
 from scheduler.services.budgets import budgets_step
 from scheduler.services.costs import costs_step
 from scheduler.services.forecasts.forecasting import ForecastMemory, forecast_run
+from scheduler.services.forecasts.replays import replay_run
 from scheduler.services.hardware.slurm_nodes import slurm_nodes_reconcile
 from scheduler.services.loop.lease import tick_call
 from scheduler.services.loop.measuring import measures_write, tally, tick_finished
@@ -164,6 +165,12 @@ def budgets() -> int:
 def quota_changes() -> int:
     """Apply the changes of the quota tree whose time has come."""
     return changes_turn(capacity=lambda: capacity_now().by_type, now=now())
+
+
+@shared_task
+def quota_replay(key: int) -> str | None:
+    """Play the last days under a drafted tree."""
+    return replay_run(key=key, clock=now)
 
 
 @shared_task

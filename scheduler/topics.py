@@ -81,5 +81,6 @@ def topics_register() -> None:
     topic_register("holdings", Can.SEE, nothing_named, nothing_more, window_seconds=OBJECTS_WINDOW_SECONDS, follows=("jobs",))
     topic_register("quotas", Can.SEE, quotas_load, nothing_more)
     topic_register("quota_changes", Can.SEE, quota_changes_load, nothing_more)
+    topic_register("quota_replays", Can.SEE, quota_changes_load, nothing_more, window_seconds=PLANS_WINDOW_SECONDS)
     topic_register("pause", Can.SEE, plans_load, nothing_more)
     topic_register("plans", Can.SEE, plans_load, nothing_more, window_seconds=PLANS_WINDOW_SECONDS)

@@ -1,15 +1,16 @@
 """`gpufleet quota changes|change|set|export|import|apply|…`: changes of the quota tree, with their preview."""
 
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
-from gpufleet.client import DONE
+from gpufleet.client import DONE, REFUSED, ClientError
 from gpufleet.client.calls import Console
 from gpufleet.client.commands import Arguments, console_meant, parser_of, print_json
-from gpufleet.client.words import coloured, exact, gpus, plain, table
+from gpufleet.client.words import coloured, exact, gpus, is_terminal, lasting, plain, table
 
 STATES = ("draft", "proposed", "approved", "scheduled", "applied", "rejected", "withdrawn", "failed")
 
@@ -195,9 +196,54 @@ def _import(arguments: Sequence[str]) -> int:
     return DONE
 
 
+LOOK_AGAIN_SECONDS = 1.0
+
+
+def _week(arguments: Sequence[str]) -> int:
+    parser = _one("quota week", "Simulate the last 7 days under a change: queue time and GPU-hours by team, before and after.")
+    parser.add_argument("--cancel", action="store_true", help="cancel the simulation that is going on")
+    asked = parser.parse_args(arguments)
+    console, address = console_meant(), f"/quota-changes/{asked.which}/week"
+    if asked.cancel:
+        console.delete(address)
+        return DONE
+    found = console.post(address)
+    while found["state"] in ("waiting", "playing"):
+        if is_terminal():
+            print(f"\r{found['hours']} of {found['of_hours']} hours", end="", file=sys.stderr, flush=True)
+        time.sleep(LOOK_AGAIN_SECONDS)
+        found = console.get(address)
+    if is_terminal():
+        print(file=sys.stderr)
+    if asked.json:
+        return print_json(found)
+    if found["state"] != "done":
+        raise ClientError(REFUSED, f"The simulation is {found['state']}. {found['fault']}".strip())
+    rows = [
+        (
+            plain(one["path"]),
+            str(one["jobs"]),
+            *(
+                f"{told(one[key][0])} → {told(one[key][1])}"
+                for key, told in (("started", str), ("mean_wait_seconds", lasting), ("milli_millis", _hours))
+            ),
+        )
+        for one in found["teams"]
+    ]
+    print("\n".join(table(("TEAM", "JOBS", "STARTED", "MEAN QUEUE TIME", "GPU-HOURS"), rows)))
+    if found["hours"] < found["of_hours"]:
+        print(f"The first {found['hours']} of {found['of_hours']} hours.")
+    return DONE
+
+
+def _hours(milli_millis: int) -> str:
+    return f"{Decimal(milli_millis) / (1000 * 3_600_000):,.1f}"
+
+
 QUOTA_ACTIONS: dict[str, Callable[[Sequence[str]], int]] = {
     "changes": _changes,
     "change": _change,
+    "week": _week,
     "set": _set,
     "export": _export,
     "import": _import,

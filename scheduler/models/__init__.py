@@ -52,6 +52,7 @@ from scheduler.models.notices import (
     WebhookState,
 )
 from scheduler.models.repeats import JobBatch, SubmissionKey
+from scheduler.models.replays import GOING_ON, QuotaReplay, ReplayState
 from scheduler.models.saved_views import SavedView
 from scheduler.models.schedules import CatchUp, Overlap, RunOutcome, Schedule, ScheduleRun
 from scheduler.models.templates import JobDraft, JobTemplate, JobTemplateVersion
@@ -59,6 +60,7 @@ from scheduler.models.timeline import USES, CapacityEntry, UsageStep
 
 __all__ = [
     "ENDED",
+    "GOING_ON",
     "HOLDING",
     "IN_SERVICE",
     "OPEN_SPLITS",
@@ -111,7 +113,9 @@ __all__ = [
     "Prediction",
     "Promise",
     "PromisedSeat",
+    "QuotaReplay",
     "Repartition",
+    "ReplayState",
     "RunOutcome",
     "SavedView",
     "Schedule",

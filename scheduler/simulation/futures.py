@@ -113,9 +113,9 @@ class Stage:
         self.known = scenario.now - first  # for how long submissions are known
         for order, job in enumerate(scenario.jobs):
             if job.run.workers or job.run.leaving:
-                self.stands.append((self._one(order, job), job, self._seats(job)))
+                self.stands.append((self.one(order, job), job, self._seats(job)))
             elif job.run.state == "queued" and self._kind(job)[1]:
-                self.waits.append((self._one(order, job), job))
+                self.waits.append((self.one(order, job), job))
 
     def _seats(self, job: Job) -> list[tuple[int, int]]:
         """The GPUs it has by node; one that several share counts for the first of them."""
@@ -145,7 +145,7 @@ class Stage:
             known = self._kinds[id(job.kind)] = demand, tuple(types), 1000 * sum(gpus * count for gpus, count in demand)
         return known
 
-    def _one(self, order: int, job: Job) -> One:
+    def one(self, order: int, job: Job) -> One:
         demand, types, milli = self._kind(job)
         kind = job.kind
         saved = job.checkpoint
@@ -211,7 +211,7 @@ class Stage:
                 if job.submitted + back > now + begin + length:
                     break
                 if self._kind(job)[1]:
-                    one = self._one(next(number), job)
+                    one = self.one(next(number), job)
                     one.leaf = leaf
                     one.takes = self._left(chance, job, 0)
                     yield job.submitted + back, one

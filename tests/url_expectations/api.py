@@ -150,6 +150,9 @@ API = [
     Expect("GET", "api/v1/quota-changes/{public_id}", SEES, FIELDS["change"], tokens=ALL_SCOPES),
     Expect("PUT", "api/v1/quota-changes/{public_id}", SUPER, FIELDS["change"], data=change_json, tokens=ADMIN),
     Expect("GET", "api/v1/quota-changes/{public_id}/preview", SEES, FIELDS["change"], tokens=ALL_SCOPES),
+    Expect("GET", "api/v1/quota-changes/{public_id}/week", SEES, FIELDS["change"], tokens=ALL_SCOPES),
+    Expect("POST", "api/v1/quota-changes/{public_id}/week", EDITS, FIELDS["change"], tokens=ADMIN),
+    Expect("DELETE", "api/v1/quota-changes/{public_id}/week", EDITS, FIELDS["change"], tokens=ADMIN, silent="Nothing is being played."),
     Expect("POST", "api/v1/quota-changes/{public_id}/steps", EDITS, FIELDS["change"], data=lambda w: {"step": "apply"}, tokens=ADMIN),
     Expect(
         "POST",

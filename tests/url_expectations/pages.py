@@ -84,6 +84,8 @@ PAGES = [
     Expect("POST", "quotas/<str:public_id>/roles/<int:pk>/end/", MANAGES, lambda w: team(w) | {"pk": w.binding.pk}),
     Expect("GET", "quotas/changes/", SEES),
     Expect("GET", "quotas/changes/<slug:public_id>/", SEES, FIELDS["change"]),
+    Expect("GET", "quotas/changes/<slug:public_id>/week/", SEES, FIELDS["change"]),
+    Expect("POST", "quotas/changes/<slug:public_id>/week/", EDITS, FIELDS["change"], data=lambda w: {"do": "start"}),
     Expect("GET", "quotas/past/", SEES),
     Expect("GET", "quotas/ledger/", SEES),
     Expect("GET", "quotas/export/", SEES),

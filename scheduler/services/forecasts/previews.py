@@ -139,6 +139,18 @@ def tree_preview(*, access: Access, before: Tree, after: Tree, now: datetime) ->
 
 def drafted_ground(snapshot: Snapshot, before: Tree, after: Tree, engine: Settings, now: datetime) -> Ground:
     """The same fleet and jobs under the drafted tree."""
+    rows = drafted_rows(snapshot, after, now)
+    rules = policy_of(rows)
+    settings = ruled(engine, rules)
+    with_jobs = {row.quota_id for row in snapshot.jobs.values()}
+    tree = tree_view(rows, inner_nodes(rows) & with_jobs, archived_nodes(rows) & with_jobs, _past(snapshot, settings, now))
+    jobs = tuple(_elsewhere(job, tree.paths[snapshot.jobs[job.name].quota_id]) for job in snapshot.scenario.jobs)
+    names = {after.paths[key]: before.paths[key] for key in before.states if key in after.paths and after.paths[key] != before.paths[key]}
+    return Ground(snapshot, replace(snapshot.scenario, settings=settings, quotas=tree.quotas, jobs=jobs), tree.paths, names)
+
+
+def drafted_rows(snapshot: Snapshot, after: Tree, now: datetime) -> tuple[Any, ...]:
+    """The drafted tree as it would be read from the database."""
     keys = dict(QuotaNode.objects.values_list("public_id", "pk"))
     fresh = [state.id for state in after.in_order() if state.id not in keys]
     keys |= {key: FAR + place for place, key in enumerate(fresh)}
@@ -149,14 +161,7 @@ def drafted_ground(snapshot: Snapshot, before: Tree, after: Tree, engine: Settin
         for state in after.states.values()
         for gpu_type, share in sorted(state.values.shares.items())
     ]
-    rows = (sorted(node_rows), sorted(share_rows, key=lambda row: row[:2]), snapshot.tree.rows[2])
-    rules = policy_of(rows)
-    settings = ruled(engine, rules)
-    with_jobs = {row.quota_id for row in snapshot.jobs.values()}
-    tree = tree_view(rows, inner_nodes(rows) & with_jobs, archived_nodes(rows) & with_jobs, _past(snapshot, settings, now))
-    jobs = tuple(_elsewhere(job, tree.paths[snapshot.jobs[job.name].quota_id]) for job in snapshot.scenario.jobs)
-    names = {after.paths[key]: before.paths[key] for key in before.states if key in after.paths and after.paths[key] != before.paths[key]}
-    return Ground(snapshot, replace(snapshot.scenario, settings=settings, quotas=tree.quotas, jobs=jobs), tree.paths, names)
+    return (sorted(node_rows), sorted(share_rows, key=lambda row: row[:2]), snapshot.tree.rows[2])
 
 
 def _node_row(state: NodeState, after: Tree, keys: Mapping[str, int], old: Mapping[int, Any], now: datetime) -> tuple[Any, ...]:

@@ -1,0 +1,34 @@
+"""One play of the last days as a program of its own: `python -m scheduler.services.forecasts.apart`.
+
+It reads a scenario, whose jobs are specimens, and rows of [specimen, submitted, milliseconds of work], a line each. It writes a line for each hour
+that was played. So a console can follow it beside its loop, and end it.
+"""
+
+import argparse
+import gc
+import json
+import os
+import sys
+import time
+
+from scheduler.engine.scenario import load
+from scheduler.simulation.span import played
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--hours", type=int, required=True)
+    parser.add_argument("--seconds", type=float, required=True, help="no further hour is begun after so long")
+    asked = parser.parse_args()
+    begun = time.monotonic()
+    os.nice(5)
+    scenario = load(sys.stdin.buffer.readline())
+    rows = json.loads(sys.stdin.buffer.readline())
+    gc.freeze()
+    for told in played(scenario, rows, asked.hours, lambda: time.monotonic() - begun < asked.seconds):
+        print(json.dumps(told), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

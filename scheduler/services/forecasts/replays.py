@@ -1,0 +1,348 @@
+"""The last days under a drafted quota tree (QTA-7): what was submitted then is played with the tree as it is and as it would be, side by side.
+
+Each of the two plays is a process of its own, so the scheduler's loop goes on undisturbed; both end when somebody cancels, and after so long.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from queue import Empty, Queue
+from typing import IO, Any
+
+from django.db import IntegrityError, transaction
+from django.db.models import Q
+
+from gpufleet.core.audit import SYSTEM, audit_record
+from gpufleet.core.faults import Conflict
+from gpufleet.core.live.feed import feed_publish
+from gpufleet.core.times import MILLISECOND
+from quotas.drafts import Tree
+from quotas.models import NodeKind, QuotaChange, QuotaNode
+from quotas.permissions import Access, Can, Grant
+from quotas.selectors.changes import change_standing
+from scheduler.engine.spelling import Speller
+from scheduler.engine.values import Job as EngineJob
+from scheduler.engine.values import Scenario
+from scheduler.loop.policy import policy, ruled
+from scheduler.models import GOING_ON, Attempt, Job, QuotaReplay, ReplayState
+from scheduler.services.forecasts.previews import drafted_rows
+from scheduler.simulation.futures import LENGTH_UNKNOWN
+from scheduler.snapshots import Snapshots
+from scheduler.snapshots.jobs import Kinds, kind_document
+from scheduler.snapshots.taking import Snapshot
+from scheduler.snapshots.tree import archived_nodes, inner_nodes, policy_of, tree_view
+
+LENGTH = timedelta(days=7)
+HOURS = LENGTH // timedelta(hours=1)
+SECONDS = 24.0  # that the plays take at most; reading the past comes before
+LOST_AFTER = timedelta(seconds=60)  # what has not gone on for so long was lost with its worker
+SHORTEST = 60_000
+ROOT = Path(__file__).parents[3]
+NONE = (0, 0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class TeamWeek:
+    """A team's part of the days that were played, before and after: jobs that came, how many started, milliseconds waited, milli-GPU-milliseconds."""
+
+    path: str
+    jobs: int
+    started: tuple[int, int]
+    waited: tuple[int, int]
+    held: tuple[int, int]
+
+    @property
+    def mean_wait_seconds(self) -> tuple[float, float]:
+        return (self.waited[0] / self.jobs / 1000, self.waited[1] / self.jobs / 1000) if self.jobs else (0.0, 0.0)
+
+
+# Asking
+
+
+def replay_ask(*, access: Access, change: QuotaChange, now: datetime, begin: Callable[[int], Any]) -> QuotaReplay:
+    """`begin` is given the key after the commit. One at a time of each change; the caller may see the change."""
+    access.must_somewhere(Can.EDIT_QUOTA)
+    if not change.is_open:
+        raise Conflict(f"{change.public_id} is {change.get_state_display().lower()}: only an open change is previewed.")
+    try:
+        with transaction.atomic():
+            _lost_ended(change, now)
+            made = QuotaReplay.objects.create(change=change, change_revision=change.revision, asked_by=access.actor.user, asked_at=now, seen_at=now)
+            audit_record(actor=access.actor, action="quota_change.replay", kind="quota_change", object_id=change.public_id)
+            _tell(change)
+            transaction.on_commit(lambda: begin(made.pk))
+    except IntegrityError:
+        raise Conflict(f"The last 7 days are being played for {change.public_id} already.") from None
+    return made
+
+
+def replay_cancel(*, access: Access, change: QuotaChange, now: datetime) -> bool:
+    """Whether there was one to cancel. Its processes end within a second."""
+    access.must_somewhere(Can.EDIT_QUOTA)
+    with transaction.atomic():
+        found = QuotaReplay.objects.filter(change=change, state__in=GOING_ON).update(state=ReplayState.CANCELLED, ended_at=now)
+        if found:
+            audit_record(actor=access.actor, action="quota_change.replay_cancel", kind="quota_change", object_id=change.public_id)
+            _tell(change)
+    return bool(found)
+
+
+def replay_of(change: QuotaChange, now: datetime) -> QuotaReplay | None:
+    """The newest of a change. What was lost with its worker is told as failed."""
+    found = QuotaReplay.objects.filter(change=change).order_by("-id").first()
+    if found is not None and found.goes_on and now - found.seen_at > LOST_AFTER:
+        found.state, found.fault = ReplayState.FAILED, "It did not go on for a minute."
+    return found
+
+
+def _lost_ended(change: QuotaChange, now: datetime) -> None:
+    lost = QuotaReplay.objects.filter(change=change, state__in=GOING_ON, seen_at__lt=now - LOST_AFTER)
+    lost.update(state=ReplayState.FAILED, ended_at=now, fault="It did not go on for a minute.")
+
+
+def _tell(change: QuotaChange) -> None:
+    feed_publish(changes={"quota_replays": [{"id": change.pk}]})
+
+
+def replay_teams(access: Access, replay: QuotaReplay) -> list[TeamWeek]:
+    """By team where one is above, as far as the reader may see it; those whose wait changes most come first."""
+    nodes = {key: (path, kind) for key, path, kind in QuotaNode.objects.values_list("pk", "path", "kind")}
+    teams = {path for path, kind in nodes.values() if kind == NodeKind.TEAM}
+    sums: dict[str, list[int]] = defaultdict(lambda: [0] * 7)
+    for key, *figures in replay.rows:
+        path = nodes[key][0] if key in nodes else ""
+        steps = path.split("/")
+        team = next((upper for depth in range(len(steps), 0, -1) if (upper := "/".join(steps[:depth])) in teams), path)
+        if access.can(Can.SEE, path):
+            sums[team] = [mine + theirs for mine, theirs in zip(sums[team], figures, strict=True)]
+    found = [
+        TeamWeek(path, jobs, (begun, begun_then), (waited, waited_then), (held, held_then))
+        for path, (jobs, begun, begun_then, waited, waited_then, held, held_then) in sums.items()
+    ]
+    return sorted(found, key=lambda one: (-abs(one.waited[1] - one.waited[0]), one.path))
+
+
+# The past
+
+
+@dataclass(frozen=True, slots=True)
+class Came:
+    """A job of the last days: when it came and how long it ran or would have run, in milliseconds from the beginning of the span."""
+
+    quota_id: int
+    kind: Any
+    submitted: int
+    work: int
+
+
+def jobs_came(kinds: Kinds, now: datetime) -> list[Came]:
+    """What was submitted in the last days or was there when they began. Jobs that left without having run are left out, as are drafts."""
+    begin = now - LENGTH
+    ran: dict[int, list[tuple[datetime, datetime | None]]] = defaultdict(list)
+    attempts = Attempt.objects.filter(Q(ended_at__isnull=True) | Q(ended_at__gt=begin))
+    for job, started, running, ended in attempts.order_by("id").values_list("job_id", "started_at", "running_at", "ended_at"):
+        ran[job].append((running or started, ended))
+    rows = Job.objects.filter(Q(ended_at__isnull=True) | Q(ended_at__gt=begin), submitted_at__isnull=False, submitted_at__lte=now)
+    columns = (
+        "spec",
+        "job_class",
+        "priority",
+        "preemptible",
+        "gpus_milli",
+        "submitted_at",
+        "estimate_seconds",
+        "limit_seconds",
+        "ended_at",
+        "held_at",
+    )
+    found = []
+    for key, quota, *facts, at, estimate, limit, ended, held in rows.order_by("submitted_at", "id").values_list("id", "quota_id", *columns):
+        mine = ran.get(key, [])
+        if not mine and (ended is not None or held is not None):
+            continue
+        kind = kinds.kind(kind_document(*facts))
+        if isinstance(kind, str):
+            continue  # it can't be read now
+        work = sum(max(0, (min(until or now, now) - max(since, begin)) // MILLISECOND) for since, until in mine)
+        if ended is None:  # what it states is left of it
+            stated = 1000 * (estimate or limit or LENGTH_UNKNOWN // 1000)
+            gone = sum(max(0, ((until or now) - since) // MILLISECOND) for since, until in mine)
+            work += max(SHORTEST, stated - gone)
+        found.append(Came(quota, kind, max(0, (at - begin) // MILLISECOND), max(1000, work)))
+    return found
+
+
+def scenario_text(scenario: Scenario, came: Sequence[Came], paths: Mapping[int, str]) -> bytes:
+    """What a play reads: a scenario of specimens in one line, who comes in the next."""
+    specimens: dict[tuple[int, int], int] = {}
+    jobs: list[EngineJob] = []
+    rows: list[list[int]] = []
+    for one in came:
+        if one.quota_id not in paths:
+            continue
+        place = specimens.setdefault((one.quota_id, id(one.kind)), len(specimens))
+        if place == len(jobs):
+            jobs.append(EngineJob(name=f"{place:09d}", quota=paths[one.quota_id], kind=one.kind, submitted=scenario.now))
+        rows.append([place, scenario.now + one.submitted, one.work])
+    text = Speller().spell(replace(scenario, jobs=tuple(jobs)))
+    return text + b"\n" + json.dumps(rows, separators=(",", ":")).encode() + b"\n"
+
+
+def scenarios(snapshot: Snapshot, after: Tree, came: Sequence[Came], now: datetime) -> list[tuple[bytes, dict[str, int]]]:
+    """With the tree as it is and as it would be: what a play reads, and the node of each of its quotas."""
+    engine = replace(policy().engine, forecast="none")
+    with_jobs = {one.quota_id for one in came}
+    found = []
+    for rows in (snapshot.tree.rows, drafted_rows(snapshot, after, now)):
+        tree = tree_view(rows, inner_nodes(rows) & with_jobs, archived_nodes(rows) & with_jobs)
+        scenario = replace(snapshot.scenario, settings=ruled(engine, policy_of(rows)), quotas=tree.quotas, windows=(), demand=(), jobs=())
+        found.append((scenario_text(scenario, came, tree.paths), {path: key for key, path in tree.paths.items()}))
+    return found
+
+
+# Playing
+
+
+def replay_run(*, key: int, clock: Callable[[], datetime]) -> str | None:
+    """Play what was asked for; a doubled call finds that it is taken. Returns the state in which it ended."""
+    if not QuotaReplay.objects.filter(pk=key, state=ReplayState.WAITING).update(state=ReplayState.PLAYING, seen_at=clock()):
+        return None
+    replay = QuotaReplay.objects.select_related("change", "asked_by").get(pk=key)
+    try:
+        return _run(replay, clock)
+    except Exception as fault:
+        _end(replay, ReplayState.FAILED, clock(), fault=f"{type(fault).__name__}: {fault}"[:300])
+        raise
+
+
+def _run(replay: QuotaReplay, clock: Callable[[], datetime]) -> str:
+    at = clock()
+    chosen = policy()
+    standing = change_standing(_everything(), replay.change)
+    if standing.faults:
+        return _end(replay, ReplayState.FAILED, at, fault="The change no longer fits the tree.")
+    snapshots = Snapshots()
+    snapshot = snapshots.take(settings=chosen.engine, now=at, start_timeout=chosen.start_timeout)
+    parts = scenarios(snapshot, standing.after, jobs_came(Kinds(snapshot.fleet.topology), at), at)
+    with ExitStack() as stack:
+        plays = [stack.enter_context(Play(text)) for text, _ in parts]
+        hours: list[int] = [0, 0]
+        tables: list[dict[int, dict[str, list[int]]]] = [{}, {}]
+        told = 0
+        while any(play.is_on for play in plays):
+            for number, play in enumerate(plays):
+                for message in play.messages():
+                    hours[number] = message["hour"]
+                    if "table" in message:
+                        tables[number][message["hour"]] = message["table"]
+            if min(hours) > told or clock() - replay.seen_at >= timedelta(seconds=5):
+                told = min(hours)
+                if not _going_on(replay, told, clock()):
+                    return ReplayState.CANCELLED
+        codes = [play.code for play in plays]
+    if any(codes):
+        return _end(replay, ReplayState.FAILED, clock(), fault=f"A play ended with status {next(filter(None, codes))}.")
+    common = max(set(tables[0]) & set(tables[1]), default=0)
+    if not common:
+        return _end(replay, ReplayState.FAILED, clock(), fault=f"Less than 6 hours were played in {SECONDS:.0f} s.")
+    rows = _rows(*({names[path]: row for path, row in table[common].items()} for table, (_, names) in zip(tables, parts, strict=True)))
+    return _end(replay, ReplayState.DONE, clock(), hours=common, rows=rows)
+
+
+def _everything() -> Access:
+    """The play reads the whole tree; who looks at it sees his part."""
+    return Access(SYSTEM, (Grant("", frozenset(Can)),))
+
+
+def _rows(before: Mapping[int, Sequence[int]], after: Mapping[int, Sequence[int]]) -> list[list[int]]:
+    found = []
+    for key in sorted({*before, *after}):
+        (came, begun, waited, held), (came_then, begun_then, waited_then, held_then) = before.get(key, NONE), after.get(key, NONE)
+        found.append([key, max(came, came_then), begun, begun_then, waited, waited_then, held, held_then])
+    return found
+
+
+def _going_on(replay: QuotaReplay, hours: int, now: datetime) -> bool:
+    with transaction.atomic():
+        mine = QuotaReplay.objects.filter(pk=replay.pk, state=ReplayState.PLAYING).update(hours=hours, seen_at=now)
+        _tell(replay.change)
+    replay.seen_at = now
+    return bool(mine)
+
+
+def _end(replay: QuotaReplay, state: str, now: datetime, **facts: Any) -> str:
+    with transaction.atomic():
+        QuotaReplay.objects.filter(pk=replay.pk, state__in=GOING_ON).update(state=state, ended_at=now, seen_at=now, **facts)
+        _tell(replay.change)
+    return state
+
+
+class Play:
+    """One play in a process of its own, which ends with the block."""
+
+    def __init__(self, text: bytes, *, hours: int = HOURS, seconds: float = SECONDS) -> None:
+        command = [sys.executable, "-m", "scheduler.services.forecasts.apart", "--hours", str(hours), "--seconds", str(seconds)]
+        environment = {"PATH": os.environ.get("PATH", ""), "PYTHONPATH": str(ROOT)}
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, env=environment)
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._said: Queue[bytes | None] = Queue()
+        self._ended = False
+        self._threads = [
+            threading.Thread(target=_write, args=(self._process.stdin, text), daemon=True),
+            threading.Thread(target=_read, args=(self._process.stdout, self._said), daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def __enter__(self) -> "Play":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        for thread in self._threads:
+            thread.join()
+
+    @property
+    def is_on(self) -> bool:
+        return not self._ended
+
+    @property
+    def code(self) -> int:
+        return self._process.wait()
+
+    def messages(self, wait: float = 0.25) -> Iterable[dict[str, Any]]:
+        """What was said since; it waits a moment where nothing was."""
+        while not self._ended:
+            try:
+                line = self._said.get(timeout=wait)
+            except Empty:
+                return
+            if line is None:
+                self._ended = True
+                return
+            yield json.loads(line)
+            wait = 0.0
+
+
+def _write(pipe: IO[bytes], text: bytes) -> None:
+    try:
+        with pipe:
+            pipe.write(text)
+    except BrokenPipeError:
+        return  # it was ended; its status says so
+
+
+def _read(pipe: IO[bytes], said: "Queue[bytes | None]") -> None:
+    with pipe:
+        for line in pipe:
+            said.put(line)
+    said.put(None)

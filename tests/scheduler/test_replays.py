@@ -1,0 +1,117 @@
+"""The last days under a drafted tree: what a guarantee would have changed, cancelled and followed."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from gpufleet.core.faults import Conflict
+from quotas.models import QuotaChange, QuotaNode, QuotaShare
+from quotas.services.changes import Wanted, change_draft
+from scheduler.engine.scenario import parse
+from scheduler.models import Attempt, QuotaReplay
+from scheduler.services.forecasts.replays import replay_ask, replay_cancel, replay_of, replay_run, replay_teams
+from scheduler.simulation.span import HOUR, played
+from tests import builders
+from tests.builders import NOON
+from tests.personas import Personas
+from tests.scheduler.loop.worlds import H100, submit
+
+
+def _span(guaranteed: int, hours: int = 12) -> dict[str, list[int]]:
+    """One team fills 16 GPUs for long; an hour later the other one wants 8 for an hour."""
+    jobs: list[dict[str, Any]] = [
+        {"name": f"j{place}", "quota": quota, "preemptible": True, "roles": [{"name": "worker", "gpus": 8, "min": 1}]}
+        for place, quota in enumerate(("a", "b"))
+    ]
+    scenario = parse(
+        {
+            "format": "gpufleet-scenario/1",
+            "now": "2026-11-02T00:00:00Z",
+            "settings": {"forecast": "none", "reclaim_min_runtime_s": 0},
+            "nodes": [{"name": f"n{place}", "gpu_type": "H100", "gpus": 8} for place in range(2)],
+            "quotas": [{"name": "a", "guaranteed": 16 - guaranteed}, {"name": "b", "guaranteed": guaranteed}],
+            "jobs": jobs,
+        }
+    )
+    start = scenario.now
+    rows = [[0, start, 10 * HOUR], [0, start, 10 * HOUR], [1, start + HOUR, HOUR]]
+    told = list(played(scenario, rows, hours, lambda: True))
+    assert [one["hour"] for one in told] == list(range(1, hours + 1))
+    return told[-1]["table"]
+
+
+def test_a_guarantee_ends_the_wait_and_what_is_held_adds_up():
+    without, within = _span(0), _span(8)
+
+    assert without["b"] == [1, 1, 9 * HOUR, 8000 * HOUR], "it waits for the others to end"
+    assert within["b"][:2] == [1, 1] and within["b"][2] <= HOUR / 10
+    assert without["a"][3] == 160_000 * HOUR
+    assert within["a"][3] >= 150_000 * HOUR
+
+
+@pytest.fixture
+def world(personas: Personas) -> Personas:
+    for number in range(2):
+        builders.node(f"n{number}", gpus=8)
+    for path, milli in {"acme": 16_000, "acme/research": 16_000, "acme/research/nlp": 16_000, "acme/product": 0, "acme/product/search": 0}.items():
+        QuotaShare.objects.create(node=personas.nodes[path], gpu_type=H100, guaranteed_milli=milli)
+    for path, hours_ago, hours in (("acme/research/nlp", 30, 20), ("acme/research/nlp", 30, 20), ("acme/product/search", 28, 2)):
+        at = NOON - timedelta(hours=hours_ago)
+        job = submit(QuotaNode.objects.get(path=path), gpus=8, name=path, at=at, spec={"preemptible": "yes"})
+        Attempt.objects.create(job=job, number=1, started_at=at, running_at=at, ended_at=at + timedelta(hours=hours), outcome="completed")
+        type(job).objects.filter(pk=job.pk).update(state="completed", ended_at=at + timedelta(hours=hours))
+    return personas
+
+
+def _draft(world: Personas) -> QuotaChange:
+    def share(path: str, milli: int) -> dict[str, Any]:
+        return {"op": "update", "node": world.nodes[path].public_id, "set": {"shares": {H100: {"guaranteed_milli": milli}}}}
+
+    edits = [share("acme/research/nlp", 8_000), share("acme/research", 8_000), share("acme/product", 8_000), share("acme/product/search", 8_000)]
+    return change_draft(access=world.access("superuser"), wanted=Wanted(edits), now=NOON)
+
+
+def test_the_week_is_played_in_processes_of_its_own_and_read_by_team(world: Personas, client: Client):
+    change, root = _draft(world), world.access("superuser")
+    asked = replay_ask(access=root, change=change, now=NOON, begin=lambda key: None)
+    with pytest.raises(Conflict):
+        replay_ask(access=root, change=change, now=NOON, begin=lambda key: None)
+
+    assert replay_run(key=asked.pk, clock=lambda: NOON) == "done"
+    assert replay_run(key=asked.pk, clock=lambda: NOON) is None, "a doubled call finds it taken"
+
+    found = replay_of(change, NOON)
+    assert found is not None and found.hours == 168
+    teams = {one.path: one for one in replay_teams(root, found)}
+    search = teams["acme/product/search"]
+    assert search.jobs == 1 and search.started == (1, 1)
+    assert search.waited[0] > 17 * HOUR and search.waited[1] < HOUR
+    assert search.held == (16_000 * HOUR, 16_000 * HOUR)
+    assert [one.path for one in replay_teams(world.access("viewer"), found)] == ["acme/research/nlp"]
+    client.force_login(world.users["superuser"])
+    page = client.get(reverse("quota-week", args=[change.public_id])).content.decode()
+    assert "1 → 1" in page and "16.0 → 16.0" in page
+
+
+def test_a_cancelled_or_lost_one_makes_room_for_the_next(world: Personas):
+    change, root = _draft(world), world.access("superuser")
+    first = replay_ask(access=root, change=change, now=NOON, begin=lambda key: None)
+    assert replay_cancel(access=root, change=change, now=NOON)
+    assert replay_run(key=first.pk, clock=lambda: NOON) is None
+
+    second = replay_ask(access=root, change=change, now=NOON, begin=lambda key: None)
+    later = NOON + timedelta(minutes=2)
+    found = replay_of(change, later)
+    assert found is not None and found.state == "failed"
+    third = replay_ask(access=root, change=change, now=later, begin=lambda key: None)
+    assert QuotaReplay.objects.get(pk=second.pk).state == "failed"
+
+    def clock() -> Any:
+        """The first look of the run is followed by somebody's cancelling."""
+        QuotaReplay.objects.filter(pk=third.pk, state="playing").update(state="cancelled")
+        return later
+
+    assert replay_run(key=third.pk, clock=clock) == "cancelled"
