@@ -98,7 +98,7 @@ def _moments(scenario: Json, plan: Json, asker: str, first: World) -> Iterator[W
 
 def _in_between(plan: Json, asker: str, group: list[Json]) -> list[str]:
     """Who gave way to the asker beside the victims: the plan had started him itself, and a plan is the difference between first and last state."""
-    told = next((str(d["why"]["detail"]) for d in plan["decisions"] if d.get("job") == asker and d["action"] in ("start", "repair", "move")), "")
+    told = next((str(d["why"].get("detail")) for d in plan["decisions"] if d.get("job") == asker and d["action"] in ("start", "repair", "move")), "")
     listed = re.search(r"(?:give way: |it replaces )(.*?)(?: and others)?$", told)
     taken = {decision["job"] for decision in group}
     return [name for name in listed[1].split(", ") if name not in taken] if listed else []
