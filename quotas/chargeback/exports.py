@@ -12,13 +12,13 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpufleet.core.csvfile import harmless
 from quotas.chargeback.months import Span
 from quotas.chargeback.pricing import HOUR, cents, half_even
 from quotas.chargeback.report import Report, lines_seen
-from quotas.models import ChargeLine, ChargeMode, ChargeMonth, QuotaNode
+from quotas.models import ChargeMode, ChargeMonth
 from quotas.permissions import Access
 
 CHUNK = 2000
@@ -54,11 +54,44 @@ def gpu_hours(milli_millis: int) -> str:
     return plain(half_even(milli_millis * PICO, HOUR), PICO)
 
 
-def month_lines(access: Access, first: date) -> Iterator[ChargeLine]:
-    yield from lines_seen(access, first).select_related("corrects", "quota").order_by("day", "id").iterator(CHUNK)
+class Line(NamedTuple):
+    """A line as the database gives it: making a model of each took longer than writing it."""
+
+    day: date
+    quota_id: int
+    quota_public_id: str
+    quota_now: str  # the path of its team today
+    quota_path: str
+    cost_centre: str
+    job: str
+    owner: str
+    labels: Mapping[str, Any]
+    cluster: str
+    gpu_type: str
+    share_class: str
+    preemptible: bool
+    tier: str
+    pool: str
+    card: str
+    list_micros: int | None
+    contracted_micros: int | None
+    discount_ppm: int | None
+    milli_millis: int
+    list_nanos: int
+    contracted_nanos: int
+    effective_nanos: int
+    corrects: date | None
 
 
-def cells(line: ChargeLine, currency: str, users: bool) -> list[Any]:
+_COLUMNS_OF = {"quota_public_id": "quota__public_id", "quota_now": "quota__path", "corrects": "corrects__first"}
+
+
+def month_lines(access: Access, first: date) -> Iterator[Line]:
+    columns = (_COLUMNS_OF.get(name, name) for name in Line._fields)
+    yield from map(Line._make, lines_seen(access, first).order_by("day", "id").values_list(*columns).iterator(CHUNK))
+
+
+def cells(line: Line, currency: str, users: bool) -> list[Any]:
     return [
         line.day.isoformat(),
         line.quota_path,
@@ -80,7 +113,7 @@ def cells(line: ChargeLine, currency: str, users: bool) -> list[Any]:
         nanos(line.contracted_nanos),
         nanos(line.effective_nanos),
         currency,
-        f"{line.corrects.first:%Y-%m}" if line.corrects else "",
+        f"{line.corrects:%Y-%m}" if line.corrects else "",
     ]
 
 
@@ -145,96 +178,102 @@ class Books:
         return self.month.closed_at is not None and self.month.mode == ChargeMode.CHARGEBACK
 
 
-def invoice_id(month: ChargeMonth, quota: QuotaNode) -> str:
-    return f"{month}-{quota.public_id}"
+def invoice_id(month: ChargeMonth, quota: str) -> str:
+    return f"{month}-{quota}"
 
 
 def moment(day: date, more: int = 0) -> str:
     return f"{day + timedelta(days=more)}T00:00:00Z"
 
 
-def focus_row(line: ChargeLine, books: Books) -> dict[str, str | None]:
-    """One line. Costs are unit price times quantity as both are written; what was billed and what is effective is the amount of the line."""
-    month, span = books.month, Span(books.month.first)
-    quantity = half_even(line.milli_millis * PICO, HOUR)
-    priced = line.list_micros is not None
-    correction = line.corrects is not None
-    costs: dict[str, str | None] = {}
-    for name, micros, amount in (("List", line.list_micros, line.list_nanos), ("Contracted", line.contracted_micros, line.contracted_nanos)):
-        exact = nanos(amount) if micros is None or correction else plain(quantity * micros, 10**18)
-        costs |= {f"{name}UnitPrice": None if micros is None else plain(micros, 10**6), f"{name}Cost": exact}
-    sku = line.gpu_type
-    meter = " ".join(filter(None, (line.gpu_type, line.share_class, line.tier, line.pool)))
-    tags = {key: str(value) for key, value in line.labels.items()} | ({"cost_center": line.cost_centre} if line.cost_centre else {})
-    details = {"InstanceType": line.gpu_type} | ({"x_MigProfile": line.tier.removeprefix("mig:")} if line.tier.startswith("mig:") else {})
-    return (
-        costs
-        | {
-            "BilledCost": nanos(line.effective_nanos) if books.billed else "0",
-            "BillingAccountId": books.company[0],
-            "BillingAccountName": books.company[1],
+class _Rows:
+    """Rows of one export. What many lines have in common is put together once."""
+
+    def __init__(self, books: Books) -> None:
+        self.books = books
+        month, span, company = books.month, Span(books.month.first), books.company
+        self.common: dict[str, str | None] = dict.fromkeys(focus_columns(books.version)) | {
+            "BillingAccountId": company[0],
+            "BillingAccountName": company[1],
             "BillingCurrency": month.currency,
             "BillingPeriodStart": moment(span.first),
             "BillingPeriodEnd": moment(span.next),
-            "ChargeCategory": "Usage",
-            "ChargeClass": "Correction" if correction else None,
-            "ChargeDescription": f"{line.share_class.capitalize()} use of {line.gpu_type} by {line.job}",
-            "ChargeFrequency": "Usage-Based",
-            "ChargePeriodStart": moment(line.day),
-            "ChargePeriodEnd": moment(line.day, 1),
-            "ConsumedQuantity": plain(quantity, PICO),
-            "ConsumedUnit": "GPU-Hours",
-            "EffectiveCost": nanos(line.effective_nanos),
-            "InvoiceId": invoice_id(month, line.quota) if books.billed else None,
-            "InvoiceIssuerName": books.company[1],
-            "PricingCategory": "Standard" if priced else None,
-            "PricingQuantity": plain(quantity, PICO) if priced else None,
-            "PricingUnit": "GPU-Hours" if priced else None,
-            "ResourceId": line.job,
-            "ResourceName": line.job,
-            "ResourceType": "Job",
+            "InvoiceIssuerName": company[1],
             "ServiceCategory": "AI and Machine Learning",
             "ServiceSubcategory": "AI Platforms",
             "ServiceName": "GPU fleet",
-            "SkuId": sku,
-            "SkuMeter": "GPU time",
-            "SkuPriceId": f"{line.card} {meter}" if priced else None,
-            "SkuPriceDetails": json.dumps(details) if priced else None,
-            "SubAccountId": line.quota.public_id,
-            "SubAccountName": line.quota_path,
-            "Tags": json.dumps(tags, sort_keys=True, ensure_ascii=False) if tags else None,
-            "x_Cluster": line.cluster or None,
-            "x_CorrectsBillingPeriod": f"{line.corrects.first:%Y-%m}" if line.corrects else None,
-            "x_CostCenter": line.cost_centre or None,
-            "x_Pool": line.pool or None,
-            "x_RateCardId": line.card or None,
-            "x_ShareClass": line.share_class,
-            "x_SharingTier": line.tier,
-            "x_UserName": (line.owner or None) if books.users else None,
         }
-        | _parties(books)
-    )
+        self.common |= _parties(books)
+        self._of_kind: dict[tuple[Any, ...], dict[str, str | None]] = {}
+        self._of_day: dict[date, dict[str, str | None]] = {}
 
+    def _kind(self, line: Line) -> dict[str, str | None]:
+        """What depends on the kind of use and its price alone."""
+        key = (line.gpu_type, line.share_class, line.tier, line.pool, line.card, line.list_micros, line.contracted_micros)
+        if key not in self._of_kind:
+            priced = line.list_micros is not None
+            meter = " ".join(filter(None, (line.gpu_type, line.share_class, line.tier, line.pool)))
+            details = {"InstanceType": line.gpu_type} | ({"x_MigProfile": line.tier.removeprefix("mig:")} if line.tier.startswith("mig:") else {})
+            self._of_kind[key] = self.common | {
+                "ListUnitPrice": None if line.list_micros is None else plain(line.list_micros, 10**6),
+                "ContractedUnitPrice": None if line.contracted_micros is None else plain(line.contracted_micros, 10**6),
+                "ChargeCategory": "Usage",
+                "ChargeFrequency": "Usage-Based",
+                "ConsumedUnit": "GPU-Hours",
+                "PricingCategory": "Standard" if priced else None,
+                "PricingUnit": "GPU-Hours" if priced else None,
+                "ResourceType": "Job",
+                "SkuId": line.gpu_type,
+                "SkuMeter": "GPU time",
+                "SkuPriceId": f"{line.card} {meter}" if priced else None,
+                "SkuPriceDetails": json.dumps(details) if priced else None,
+                "x_Pool": line.pool or None,
+                "x_RateCardId": line.card or None,
+                "x_ShareClass": line.share_class,
+                "x_SharingTier": line.tier,
+            }
+        return self._of_kind[key]
 
-def _parties(books: Books) -> dict[str, str | None]:
-    first, second = _PARTIES[books.version]
-    return {first: PROVIDER, second: books.company[1]}
+    def _day(self, day: date) -> dict[str, str | None]:
+        if day not in self._of_day:
+            self._of_day[day] = {"ChargePeriodStart": moment(day), "ChargePeriodEnd": moment(day, 1)}
+        return self._of_day[day]
 
+    def usage(self, line: Line) -> dict[str, str | None]:
+        """One line. Costs are unit price times quantity as both are written; what was billed and what is effective is the amount of the line."""
+        books, correction = self.books, line.corrects is not None
+        exact = half_even(line.milli_millis * PICO, HOUR)
+        quantity, effective = plain(exact, PICO), nanos(line.effective_nanos)
+        row = self._kind(line) | self._day(line.day)
+        for name, micros, amount in (
+            ("ListCost", line.list_micros, line.list_nanos),
+            ("ContractedCost", line.contracted_micros, line.contracted_nanos),
+        ):
+            row[name] = nanos(amount) if micros is None or correction else plain(exact * micros, 10**18)
+        row["BilledCost"] = effective if books.billed else "0"
+        row["EffectiveCost"] = effective
+        row["ChargeClass"] = "Correction" if correction else None
+        row["ChargeDescription"] = f"{line.share_class.capitalize()} use of {line.gpu_type} by {line.job}"
+        row["ConsumedQuantity"] = quantity
+        row["PricingQuantity"] = quantity if line.list_micros is not None else None
+        row["InvoiceId"] = invoice_id(books.month, line.quota_public_id) if books.billed else None
+        row["ResourceId"] = row["ResourceName"] = line.job
+        row["SubAccountId"] = line.quota_public_id
+        row["SubAccountName"] = line.quota_path
+        if line.labels or line.cost_centre:
+            tags = {key: str(value) for key, value in line.labels.items()} | ({"cost_center": line.cost_centre} if line.cost_centre else {})
+            row["Tags"] = json.dumps(tags, sort_keys=True, ensure_ascii=False)
+        row["x_Cluster"] = line.cluster or None
+        row["x_CorrectsBillingPeriod"] = f"{line.corrects:%Y-%m}" if line.corrects else None
+        row["x_CostCenter"] = line.cost_centre or None
+        row["x_UserName"] = (line.owner or None) if books.users else None
+        return row
 
-def rounding_row(month: ChargeMonth, quota: QuotaNode, amount: int, books: Books) -> dict[str, str | None]:
-    """What is between the lines of an invoice and its amount in cents, so that its rows add up to what was invoiced."""
-    span = Span(month.first)
-    row: dict[str, str | None] = dict.fromkeys(focus_columns(books.version))
-    cost = nanos(amount)
-    return (
-        row
-        | {
+    def rounding(self, quota: tuple[str, str], amount: int) -> dict[str, str | None]:
+        """What is between the lines of an invoice and its amount in cents, so that its rows add up to what was invoiced."""
+        span, cost = Span(self.books.month.first), nanos(amount)
+        return self.common | {
             "BilledCost": cost,
-            "BillingAccountId": books.company[0],
-            "BillingAccountName": books.company[1],
-            "BillingCurrency": month.currency,
-            "BillingPeriodStart": moment(span.first),
-            "BillingPeriodEnd": moment(span.next),
             "ChargeCategory": "Adjustment",
             "ChargeDescription": "Rounding of the invoice to the cent",
             "ChargeFrequency": "One-Time",
@@ -242,31 +281,31 @@ def rounding_row(month: ChargeMonth, quota: QuotaNode, amount: int, books: Books
             "ChargePeriodEnd": moment(span.next),
             "ContractedCost": cost,
             "EffectiveCost": cost,
-            "InvoiceId": invoice_id(month, quota),
-            "InvoiceIssuerName": books.company[1],
+            "InvoiceId": invoice_id(self.books.month, quota[0]),
             "ListCost": cost,
-            "ServiceCategory": "AI and Machine Learning",
-            "ServiceSubcategory": "AI Platforms",
-            "ServiceName": "GPU fleet",
-            "SubAccountId": quota.public_id,
-            "SubAccountName": quota.path,
+            "SubAccountId": quota[0],
+            "SubAccountName": quota[1],
         }
-        | _parties(books)
-    )
+
+
+def _parties(books: Books) -> dict[str, str | None]:
+    first, second = _PARTIES[books.version]
+    return {first: PROVIDER, second: books.company[1]}
 
 
 def focus_rows(access: Access, books: Books) -> Iterator[dict[str, str | None]]:
+    made = _Rows(books)
     sums: dict[int, int] = {}
-    quotas: dict[int, QuotaNode] = {}
+    quotas: dict[int, tuple[str, str]] = {}
     for line in month_lines(access, books.month.first):
         sums[line.quota_id] = sums.get(line.quota_id, 0) + line.effective_nanos
-        quotas.setdefault(line.quota_id, line.quota)
-        yield focus_row(line, books)
+        quotas.setdefault(line.quota_id, (line.quota_public_id, line.quota_now))
+        yield made.usage(line)
     if books.billed:
         for key in sorted(sums):
             gap = cents(sums[key]) * 10_000_000 - sums[key]
             if gap:
-                yield rounding_row(books.month, quotas[key], gap, books)
+                yield made.rounding(quotas[key], gap)
 
 
 def focus_pieces(access: Access, books: Books) -> Iterator[bytes]:

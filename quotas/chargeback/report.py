@@ -150,7 +150,7 @@ def _rows(lines: QuerySet[ChargeLine], by: str) -> dict[str, dict[str, int]]:
         "contracted_nanos": Sum("contracted_nanos"),
         "effective_nanos": Sum("effective_nanos"),
         "unpriced": Sum("milli_millis", filter=Q(card="")),
-        "lines": Count("id"),
+        "lines": Count("*"),
     }
     names = {f"sum_{name}": said for name, said in sums.items()}
     place = _above(DEPTH_OF[by]) if by in DEPTH_OF else str

@@ -71,8 +71,12 @@ class ChargeLine(models.Model):
     class Meta:
         db_table = "charge_line"
         indexes = [
-            models.Index(fields=["month", "day"], name="charge_line_day"),
-            models.Index(fields=["month", "quota_path"], name="charge_line_quota"),
+            # With all that the month's page adds up, so that it reads no line itself.
+            models.Index(fields=["month", "day", "share_class", "quota_path", "effective_nanos"], name="charge_line_by_day"),
+            models.Index(
+                fields=["month", "quota_path", "share_class", "card", "milli_millis", "list_nanos", "contracted_nanos", "effective_nanos"],
+                name="charge_line_by_quota",
+            ),
             models.Index(fields=["corrects"], name="charge_line_corrects", condition=Q(corrects__isnull=False)),
         ]
 
