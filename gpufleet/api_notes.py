@@ -33,6 +33,7 @@ PLACES: dict[str, tuple[str, Any]] = {
     "schedules": ("Id of the schedule.", "s-3"),
     "reservations": ("Id of the reservation.", "r-7"),
     "budgets": ("Id of the budget.", "b-4"),
+    "cost-mails": ("Id of the e-mail.", "cm-6"),
     "costs": ("The month, as YYYY-MM.", "2026-03"),
     "rate-cards": ("Id of the rate card.", "rc-2"),
     "templates": ("What a description names as its `template`: `notebook`, or `org/team:name` with `@3` for one version.", "acme/research/nlp:serve"),
@@ -59,7 +60,7 @@ _BY_SCOPES: dict[tuple[str, ...], str] = {
     ),
     ("admin",): "group_rule_list person_list person_get person_new person_change person_return person_end person_reset"
     " reservation_approved reservation_denied budget_make budget_update budget_delete budget_except budget_exception_over"
-    " costs_close reconciliation_make rate_card_make rate_card_activate rate_card_delete"
+    " costs_close reconciliation_make cost_mails cost_mail_make cost_mail_send cost_mail_delete rate_card_make rate_card_activate rate_card_delete"
     " quota_change_make quota_change_look quota_change_edit quota_change_step quota_file_import quota_week_ask quota_week_cancel"
     " quota_create quota_update quota_archive quota_move quota_restore role_create role_delete token_new token_delete",
     STEERING: "idle_notify idle_reclaim idle_snooze"

@@ -15,6 +15,7 @@ from quotas.services.changes import changes_turn
 from scheduler.loop.measures import CONFLICTS, DECISIONS, PHASE, PLANS, TICK
 from scheduler.selectors.windows import capacity_now
 from scheduler.services.budgets import budgets_step
+from scheduler.services.cost_mails import cost_mails_turn
 from scheduler.services.costs import costs_step
 from scheduler.services.forecasts.forecasting import ForecastMemory, forecast_run
 from scheduler.services.forecasts.replays import replay_run
@@ -151,8 +152,10 @@ def schedules() -> int:
 
 @shared_task
 def costs() -> int:
-    """Rate what was used since, in months that are open."""
-    return costs_step(now=now())
+    """Rate what was used since, in months that are open, and send the costs of months that are due by e-mail."""
+    done = costs_step(now=now())
+    cost_mails_turn(now=now(), rng=random.Random())  # noqa: S311 - pauses between tries
+    return done
 
 
 @shared_task

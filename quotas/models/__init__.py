@@ -3,7 +3,7 @@ capacity held by the calendar (`windows`), and of budgets (`budgets`)."""
 
 from quotas.models.budgets import AtStop, Budget, BudgetDay, BudgetException, BudgetPeriod, BudgetUnit
 from quotas.models.changes import ChangeState, QuotaChange, QuotaVersion
-from quotas.models.charges import ChargeIdle, ChargeLine, ChargeMode, ChargeMonth, Reconciliation
+from quotas.models.charges import ChargeIdle, ChargeLine, ChargeMode, ChargeMonth, CostMail, CostMailing, MailState, Reconciliation
 from quotas.models.ledger import LedgerClock, LedgerEntry, Phase, ShareClass
 from quotas.models.prices import CardState, RateCard, RateClass, RateLine
 from quotas.models.tree import NodeKind, QuotaNode, QuotaShare, Role, RoleBinding, ServiceToken, SharingTrust
@@ -22,9 +22,12 @@ __all__ = [
     "ChargeLine",
     "ChargeMode",
     "ChargeMonth",
+    "CostMail",
+    "CostMailing",
     "Idle",
     "LedgerClock",
     "LedgerEntry",
+    "MailState",
     "NodeKind",
     "Phase",
     "QuotaChange",

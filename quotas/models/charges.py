@@ -3,6 +3,7 @@
 from django.db import models
 from django.db.models import Q
 
+from gpufleet.core.models import User
 from gpufleet.core.times import MomentField
 from quotas.models.tree import QuotaNode
 
@@ -124,3 +125,49 @@ class Reconciliation(models.Model):
 
     def __str__(self) -> str:
         return self.public_id
+
+
+class CostMail(models.Model):
+    """Costs of a subtree by e-mail, each month, to named people."""
+
+    public_id = models.CharField(max_length=24, unique=True)
+    node = models.ForeignKey(QuotaNode, on_delete=models.PROTECT, related_name="+")
+    people = models.ManyToManyField(User, related_name="+")
+    day = models.PositiveSmallIntegerField(default=3, help_text="Of the month after, at 06:00 UTC.")
+    author_name = models.CharField(max_length=160)
+    created_at = MomentField()
+    removed_at = MomentField(null=True, blank=True)
+
+    class Meta:
+        db_table = "cost_mail"
+
+    def __str__(self) -> str:
+        return self.public_id
+
+
+class MailState(models.TextChoices):
+    WAITING = "waiting", "Waiting"
+    SENT = "sent", "Sent"
+    FAILED = "failed", "Given up"
+
+
+class CostMailing(models.Model):
+    """A month's e-mail to one person: what became of it."""
+
+    mail = models.ForeignKey(CostMail, on_delete=models.CASCADE, related_name="mailings")
+    user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="+")
+    first = models.DateField(help_text="The month that it is of.")
+    state = models.CharField(max_length=10, choices=MailState.choices, default=MailState.WAITING)
+    attempts = models.PositiveIntegerField(default=0)
+    made_at = MomentField()
+    due_at = MomentField(help_text="Not sent before. Whoever sends it moves this on first, so that nobody else does meanwhile.")
+    done_at = MomentField(null=True, blank=True)
+    fault = models.CharField(max_length=300, blank=True)
+
+    class Meta:
+        db_table = "cost_mailing"
+        constraints = [models.UniqueConstraint(fields=["mail", "user", "first"], name="cost_mailing_once")]
+        indexes = [models.Index(fields=["due_at"], name="cost_mailing_due", condition=Q(state="waiting"))]
+
+    def __str__(self) -> str:
+        return f"{self.mail_id} {self.first:%Y-%m}"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from gpufleet.core.models import User
 from gpufleet.core.times import now
 from tests import builders
 
@@ -97,6 +98,11 @@ def invoice_form(world: World) -> dict[str, Any]:
     return {"amount": "10.00", "reference": "INV-1", "basis": "contracted", "line-TOTAL_FORMS": 0, "line-INITIAL_FORMS": 0}
 
 
+def cost_mail_json(world: World) -> dict[str, Any]:
+    User.objects.filter(username="finance").update(email="finance@example.org")
+    return {"team": world.team.path, "people": ["finance"], "day": 3}
+
+
 def change_json(world: World) -> dict[str, Any]:
     return {"edits": [{"op": "update", "node": world.team.public_id, "set": {"weight": 3}}], "reason": "Test"}
 
@@ -139,6 +145,7 @@ FIELDS: dict[str, Callable[[World], dict[str, Any]]] = {
     "reservation": lambda w: {"public_id": w.reservation.public_id},
     "lasting reservation": lambda w: {"public_id": w.lasting_reservation.public_id},
     "budget": lambda w: {"public_id": w.budget.public_id},
+    "cost mail": lambda w: {"public_id": w.cost_mail.public_id},
     "rate card": lambda w: {"public_id": w.rate_card.public_id},
     "change": lambda w: {"public_id": w.tree_change.public_id},
     "proposed change": lambda w: {"public_id": w.proposed_change.public_id},

@@ -7,11 +7,11 @@ from typing import Any
 
 from dashboards.models import Alert, AlertRule, HealthRule, IdleEpisode, IdleExemption, IdlePolicy, Incident, Silence
 from dashboards.prometheus.models import PrometheusServer
-from gpufleet.core.models import AuditEntry
+from gpufleet.core.models import AuditEntry, User
 from gpufleet.core.times import now
 from quotas.chargeback.cards import card_draft
 from quotas.chargeback.months import Span, month_at
-from quotas.models import Budget, ChargeLine, ChargeMonth, QuotaChange, RateCard, Reservation, RoleBinding, ServiceToken
+from quotas.models import Budget, ChargeLine, ChargeMonth, CostMail, QuotaChange, RateCard, Reservation, RoleBinding, ServiceToken
 from quotas.services.budgets import budget_create, exception_grant
 from quotas.services.changes import Wanted, change_apply, change_draft, change_propose
 from scheduler.models import (
@@ -195,6 +195,12 @@ class World:
         facts = {"job": "j-1", "quota": self.team, "quota_path": self.team.path, "cluster": "north", "gpu_type": "H100-SXM-80GB"}
         amounts = {"milli_millis": 1000, "list_nanos": 0, "contracted_nanos": 0, "effective_nanos": 0}
         return ChargeLine.objects.create(month=month, day=first, share_class="guaranteed", preemptible=True, tier="whole", **facts, **amounts)
+
+    @cached_property
+    def cost_mail(self) -> CostMail:
+        made = CostMail.objects.create(public_id="cm-x", node=self.team, author_name="Finance", created_at=now())
+        made.people.set(User.objects.filter(username="finance"))
+        return made
 
     @cached_property
     def rate_card(self) -> RateCard:
