@@ -1,6 +1,6 @@
 from django.urls import path
 
-from quotas.views import audit, budgets, changes, cost_mails, costs, editor, ledger, own, people, rates, replays, tree
+from quotas.views import audit, budgets, changes, cost_mails, costs, editor, fairness, ledger, own, people, rates, replays, tree
 
 urlpatterns = [
     path("quotas/", tree.tree, name="quotas"),
@@ -15,6 +15,7 @@ urlpatterns = [
     path("quotas/ledger/", ledger.ledger, name="ledger"),
     path("quotas/past/", changes.tree_past, name="quotas-past"),
     path("quotas/<str:public_id>/", tree.node_page, name="quota"),
+    path("quotas/<str:public_id>/fairness/", fairness.fairness, name="fairness"),
     path("quotas/<str:public_id>/edit/", tree.node_edit, name="quota-edit"),
     path("quotas/<str:public_id>/new/", tree.node_new, name="quota-new"),
     path("quotas/<str:public_id>/move/", tree.node_move_page, name="quota-move"),

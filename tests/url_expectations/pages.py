@@ -56,6 +56,7 @@ PAGES = [
     Expect("POST", "quotas/new/", SUPER, data=node_form, silent="There is a top already, so it is refused."),
     Expect("GET", "quotas/<str:public_id>/", SEES, team),
     Expect("GET", "quotas/<str:public_id>/", FLEET, lambda w: {"public_id": w.other.public_id}, hidden=SEES - FLEET, case="of another team"),
+    Expect("GET", "quotas/<str:public_id>/fairness/", SEES, team),
     Expect("GET", "quotas/<str:public_id>/edit/", EDITS, team),
     Expect("POST", "quotas/<str:public_id>/edit/", EDITS, team, data=lambda w: node_form(w) | {"kind": "team", "title": "New"}),
     Expect("GET", "quotas/<str:public_id>/new/", EDITS, team),

@@ -1,0 +1,83 @@
+"""Why a node of the quota tree gets what it gets: its past usage, its fair share and what it held, over time."""
+
+from typing import Any
+
+from django.http import HttpRequest, HttpResponseBase
+from django.shortcuts import render
+from django.urls import reverse
+from django.views.decorators.http import require_safe
+
+from gpufleet.core.charts import Chart, Series, chart_response, over_time
+from gpufleet.core.live.feed import feed_revision
+from gpufleet.core.ranges import range_of
+from gpufleet.core.times import now
+from gpufleet.web import Can, access_of, requires
+from quotas.models import QuotaNode
+from quotas.presenters import summed
+from quotas.selectors.nodes import child_list, node_for
+from scheduler.loop.policy import fairness_now, policy
+from scheduler.selectors.fairness import decayed_course, held_course
+from scheduler.selectors.usage import gpu_types_known, held_by_quota
+from scheduler.selectors.windows import capacity_now
+from scheduler.services.forecasts.previews import TreeStanding, tree_standing
+
+
+@require_safe
+@requires(Can.SEE)
+def fairness(request: HttpRequest, public_id: str) -> HttpResponseBase:
+    access, version, at = access_of(request), feed_revision(), now()
+    node = node_for(access, public_id)
+    types = gpu_types_known()
+    asked = request.GET.get("type", "")
+    gpu_type = asked if asked in types else next(iter(types), "")
+    chosen = range_of(request.GET, "7d")
+    rule = fairness_now(policy().engine)
+    standing = tree_standing(at)
+    capacity = capacity_now().by_type.get(gpu_type, 0)
+    begin = chosen.begin(at)
+    moments = [begin + chosen.step * place for place in range(chosen.length // chosen.step)]
+    decayed = decayed_course(node, gpu_type, moments, rule.half_life_ms // 1000)
+    fair = standing.fair.get((node.path, gpu_type))
+    chart: Chart = over_time(
+        label=f"{node.path}, {gpu_type}, last {chosen.text}",
+        unit="GPUs",
+        at=moments,
+        series=[
+            Series("Allocated", [round(value, 2) for value in held_course(node.path, gpu_type, begin, begin + chosen.length, chosen.step)], "used"),
+            Series("Past usage", [None if part is None else round(part * capacity / 1000, 2) for part in decayed], "series-2"),
+            Series("Fair share now", [None if fair is None else fair / 1000] * len(moments), "series-3", dashed=True),
+        ],
+    )
+    if request.GET.get("chart"):
+        return chart_response(request, chart, name=f"fairness-{node.public_id}")
+    context: dict[str, Any] = {
+        "version": version,
+        "node": node,
+        "types": types,
+        "gpu_type": gpu_type,
+        "range": chosen,
+        "chart": chart,
+        "source": f"{reverse('fairness', args=[node.public_id])}?type={gpu_type}&chart=1",
+        "half_life": rule.half_life_ms // 1000,
+        "weight": rule.usage_weight_millionths / 1_000_000,
+        "step": (rule.step_ms or 0) // 1000,
+        "rows": _rows([node, *child_list(node)], gpu_type, standing, capacity),
+        "top": QuotaNode.objects.filter(parent__isnull=True).first() if access.can_everywhere(Can.EDIT_QUOTA) else None,
+    }
+    return render(request, "quotas/fairness.html", context)
+
+
+def _rows(nodes: list[QuotaNode], gpu_type: str, standing: TreeStanding, capacity: int) -> list[dict[str, Any]]:
+    """The node and what is directly below it, now, in milli-GPU."""
+    paths = dict(QuotaNode.objects.values_list("pk", "path"))
+    held = summed(paths, held_by_quota())
+    return [
+        {
+            "node": one,
+            "held": held.get(one.path, {}).get(gpu_type, 0),
+            "fair": standing.fair.get((one.path, gpu_type)),
+            "decayed": standing.decayed.get((one.path, gpu_type), 0) * capacity // 1_000_000,
+            "waiting": standing.waiting.get((one.path, gpu_type), 0),
+        }
+        for one in nodes
+    ]

@@ -1,0 +1,36 @@
+"""The plot of a node's fairness: what it held in each step equals the ledger, and past usage is the last that was counted."""
+
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from scheduler.models import UsageStep
+from scheduler.selectors.fairness import decayed_course, held_course
+from tests import builders
+from tests.personas import Personas
+from tests.quotas.chargeback.worlds import H100, used
+
+DAY = datetime(2026, 3, 2, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+
+
+@pytest.mark.django_db
+def test_what_was_held_in_each_hour_and_what_was_counted(personas: Personas, client: Client):
+    node = personas.nodes["acme/research/nlp"]
+    used(node, DAY - HOUR, 1.5, milli=4000)
+    used(node, DAY + 2 * HOUR, None, milli=2000)
+    used(personas.nodes["acme/product"], DAY, 4, milli=8000)
+
+    held = held_course("acme/research", H100, DAY, DAY + 4 * HOUR, HOUR)
+
+    assert np.allclose(held, [2, 0, 2, 2])
+    UsageStep.objects.create(at=DAY + HOUR, half_life_seconds=60, used={str(node.pk): {H100: 25}, "0": {H100: 50}}, capacity={H100: 100})
+    moments = [DAY + hour * HOUR for hour in range(3)]
+    assert decayed_course(personas.nodes["acme/research"], H100, moments, 60) == [None, 0.25, 0.25]
+    builders.node("n1", gpus=8)
+    client.force_login(personas.users["viewer"])
+    page = client.get(reverse("fairness", args=[node.public_id])).content.decode()
+    assert "Past usage" in page and "Half-life" in page
