@@ -192,11 +192,12 @@ LEDGER = Table(
             lambda row: f"{row.entry.role} {row.entry.worker}",
             cell="""{{ row.entry.role }} {{ row.entry.worker }}{% if row.entry.attempt_number > 1 %}
             <span class="soft">attempt {{ row.entry.attempt_number }}</span>{% endif %}""",
+            optional=True,
         ),
         Column("attempt", "Attempt", "entry.attempt_number", on_page=False),
         Column("team", "Team", "entry.quota_path", cell="{{ row.entry.quota_path|path }}"),
         Column("owner", "Owner", "entry.owner", cell="{{ row.entry.owner|default:'–' }}"),
-        Column("type", "GPU type", "entry.gpu_type"),
+        Column("type", "GPU type", "entry.gpu_type", cell="<span class=nowrap>{{ row.entry.gpu_type }}</span>"),
         Column("class", "Class", "entry.share_class", cell="{{ row.entry.get_share_class_display }}"),
         Column("phase", "Phase", "entry.phase", cell="{{ row.entry.get_phase_display }}"),
         Column("gpus", "GPUs", lambda row: row.entry.gpu_milli / 1000, cell="{{ row.entry.gpu_milli|gpus }}", numeric=True),

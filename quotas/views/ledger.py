@@ -1,7 +1,7 @@
 """The usage ledger: what each job held, when and in which class, with sums that add up to the entries."""
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
@@ -42,13 +42,20 @@ def ledger(request: HttpRequest) -> HttpResponseBase:
         "sub": "What each job held, when and in which class.",
         "version": version,
         "sums": sums,
-        "began": lambda: LedgerClock.objects.values_list("began_at", flat=True).first(),
+        "began": began,
     }
     answer = LEDGER.respond(request, entries, "quotas/ledger.html", context, presented=presented)
     if isinstance(answer, HttpResponse) and getattr(request, "htmx", False) and "rows" not in request.GET:
         # The list alone is exchanged; its sums stand outside of it and come along.
         answer.write(render_to_string("quotas/_ledger_sums.html", {"sums": sums(), "apart": True}, request))
     return answer
+
+
+def began() -> datetime | None:
+    """Since when usage is written down; None before the first. What a demo's past is made of is older than its clock."""
+    clock = LedgerClock.objects.values_list("began_at", flat=True).first()
+    first = LedgerEntry.objects.order_by("since").values_list("since", flat=True).first()
+    return min((at for at in (clock, first) if at is not None), default=None)
 
 
 def span_asked(asked: Page) -> Span:
