@@ -7,8 +7,9 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from gpufleet.bench import show, timing
+from gpufleet.bench import percentile, show, timing
 from gpufleet.throwaway import Manage, Missing, Postgres
 
 CASES = ("rate-month", "close-month", "page", "export-csv", "export-focus", "export-xlsx", "export-pdf", "export-summary")
@@ -45,10 +46,15 @@ def main(arguments: Sequence[str]) -> int:
         # Each in a process of its own: the peak of its memory is that of the case.
         said = [told(f"m.say(m.measured({case!r}))") for case in CASES if case in wanted or case in NEEDED]
         found = [json.loads(line) for text in said for line in text.splitlines() if line.startswith("{")]
-        shown = [timing(one.pop("case"), [one.pop("seconds")], **one) for one in found if one["case"] in wanted]
-        show(shown, as_json=given.json)
+        show([_told(one) for one in found if one["case"] in wanted], as_json=given.json)
     finally:
         if server is not None:
             server.stop()
         shutil.rmtree(folder, ignore_errors=True)
     return 0
+
+
+def _told(one: dict[str, Any]) -> dict[str, Any]:
+    """With the 95th percentile of what the process computed: on a busy machine it says more than the clock does."""
+    cpu = round(1000 * percentile(one.pop("cpu"), 0.95), 1)
+    return timing(one.pop("case"), [one.pop("seconds")], cpu_p95_ms=cpu, **one)
