@@ -411,12 +411,13 @@ class Cycle:
         return types[choice : choice + 1] if self.tree.by_type else types
 
     def leaves_of(self, work: Work, quota_type: int, since: int | None = None) -> list[int]:
-        """Where it may be charged: its own leaf, then a window of its class; or those from one of them on."""
+        """Where it may be charged: its own leaf, then a window of its class that is large enough; or those from one of them on."""
         leaves = [work.charged_leaf if work.seats else work.home]
         if not work.seats and self.cluster.windows.lasting:
             type_name = self.grid.types[quota_type]
             for window in self.cluster.windows.lasting:
-                if window.class_rank == work.kind.class_rank and window.gpu_type == type_name:
+                fits = window.class_rank == work.kind.class_rank and window.gpu_type == type_name
+                if fits and self.least_milli(work.kind, quota_type) <= window.gpus:
                     leaves += [self.tree.position[WINDOW_MARK + window.name]]
         return leaves if since is None else leaves[leaves.index(since) :]
 

@@ -20,6 +20,8 @@ def views(world: World, asker: str) -> Iterator[World]:
     charged = replace(world, quotas=quotas)
     for window in windows:
         charged = _claimed(charged, window)
+    for window in windows:
+        charged = _asked(charged, window)
     yield charged
     job = charged.jobs[asker]
     for window in windows:
@@ -57,6 +59,14 @@ def _claimed(world: World, window: Window) -> World:
         elif held <= room:
             room -= held
             world = world.with_job(replace(job, quota=MARK + window.name))
+    return world
+
+
+def _asked(world: World, window: Window) -> World:
+    """Who waits and would fit into the window asks for it as well as for the share of his own queue."""
+    for job in [one for one in world.jobs.values() if one.state == "queued" and one.cls == window.cls and not one.quota.startswith(MARK)]:
+        if least(world, job, str(window.gpu_type)) <= window.milli:
+            world = world.with_job(replace(job, name=f"{MARK}{window.name}/{job.name}", quota=MARK + window.name))
     return world
 
 

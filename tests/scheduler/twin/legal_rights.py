@@ -47,6 +47,8 @@ def right_violations(scenario: Json, plan: Json) -> list[str]:
             judged.add(key)
             group = [d for d in plan["decisions"] if d["action"] in TAKES and d["why"].get("for") == key and d["why"]["code"] == "reclaim"]
             moments = (w for moment in _moments(scenario, plan, key, first) for w in (moment, _without_what_others_got(moment, plan, key)))
+            own_victims = [d for d in plan["decisions"] if d["action"] == "evict" and d["why"].get("for") == key and d["why"]["code"] == "preempt"]
+            moments = (w for moment in moments for w in (moment, *_after_its_own(moment, own_victims)))
             between = _in_between(plan, key, group)
             begun = ((w, given) for moment in moments for w, given in ((moment, group), *_with_those(moment, between, group)))
             asked = ((view, given) for w, given in begun for view in (w, *class_windows.views(w, key)))
@@ -94,6 +96,14 @@ def _moments(scenario: Json, plan: Json, asker: str, first: World) -> Iterator[W
             for name in moved:
                 then = _put_out(then, then.jobs[name])
             yield then
+
+
+def _after_its_own(world: World, victims: list[Json]) -> Iterator[World]:
+    """With those gone whom the asker evicts in its own queue: it may have taken from others afterwards."""
+    for decision in victims:
+        world = _put_out(world, world.jobs[decision["job"]])
+    if victims:
+        yield world
 
 
 def _in_between(plan: Json, asker: str, group: list[Json]) -> list[str]:
