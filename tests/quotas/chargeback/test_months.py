@@ -1,5 +1,6 @@
 """Months: estimates that may be refreshed at will, closed ones that nobody changes, and corrections that follow."""
 
+import re
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
@@ -8,8 +9,9 @@ from django.db import DatabaseError, connection, transaction
 from django.db.models import Sum
 
 from gpufleet.core.faults import Conflict
+from gpufleet.core.times import now
 from quotas.chargeback.cards import card_activate, card_draft
-from quotas.chargeback.months import chain_faults, costs_turn, idle_write, month_close, month_refresh
+from quotas.chargeback.months import Span, chain_faults, costs_turn, idle_write, month_at, month_close, month_refresh
 from quotas.chargeback.report import BY, line_for, pieces_of, report
 from quotas.models import ChargeLine, ChargeMonth, RateCard
 from tests.personas import Personas
@@ -188,3 +190,18 @@ def test_a_new_price_rates_open_months_again(world) -> None:
     costs_turn(now=LATER)
 
     assert total(OCTOBER) == (before[0], before[1] // 2)
+
+
+def test_finance_exports_last_month_by_cost_center_in_two_clicks_from_home(world) -> None:
+    month = Span(month_at(now())).before
+    used(world.nodes["acme/research/nlp"], Span(month).start + timedelta(days=2), 3, milli=2000, cost_centre="CC-7")
+    month_refresh(first=month, now=now())
+    browser = world.client("finance")
+
+    first = re.search(r'href="(/cost/)"', browser.get("/", follow=True).content.decode())
+    assert first is not None
+    second = re.search(r'href="([^"]+)">Last month by cost center<', browser.get(first[1]).content.decode())
+    assert second is not None
+    answer = browser.get(second[1].replace("&amp;", "&"))
+    assert f"{month:%Y-%m}" in answer["Content-Disposition"]
+    assert b"CC-7,6,0," in b"".join(answer.streaming_content)
