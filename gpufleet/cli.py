@@ -22,6 +22,7 @@ PLAIN_COMMANDS: dict[str, str] = {
     "bench engine": "scheduler.cli:bench_engine",
     "bench loop": "gpufleet.bench.loop:main",
     "bench predictions": "gpufleet.bench.predictions:main",
+    "bench quotas": "gpufleet.bench.quotas:main",
     "bench telemetry": "gpufleet.bench.telemetry:main",
     "scenario": "gpufleet.client.commands:scenario",
     "login": "gpufleet.client.commands:login",

@@ -17,6 +17,7 @@ KINDS = {
     "engine": "the scheduler's planning",
     "loop": "ticks, submissions, live pages and an idle console",
     "predictions": "foreseen starts against starts, over simulated weeks",
+    "quotas": "the quota editor of 1,500 projects, and previews of a change",
     "telemetry": "ingest of 4,000 GPUs, and charts of 30 days",
 }
 

@@ -73,12 +73,22 @@ def many_jobs(count: int) -> None:
     say({"tokens": tokens, "jobs": Job.objects.count(), "viewer": "person-0"})
 
 
-def _jobs(draw: random.Random, names: list[str], quotas: list[int], people: list[int], moment: datetime, running: int) -> Iterator[tuple[Any, ...]]:
+def _jobs(
+    draw: random.Random,
+    names: list[str],
+    quotas: list[int],
+    people: list[int],
+    moment: datetime,
+    running: int,
+    *,
+    queued: int | None = None,
+    days: int = 100,
+) -> Iterator[tuple[Any, ...]]:
     count = len(names)
-    queued = count * QUEUED_PERCENT // 100
+    queued = count * QUEUED_PERCENT // 100 if queued is None else queued
     ended = [state for state, share in SCENES.items() for _ in range(share)]
     for number, name in enumerate(names):
-        submitted = moment - timedelta(days=100) * (count - number) / count
+        submitted = moment - timedelta(days=days) * (count - number) / count
         state = draw.choice(ended)
         if number >= count - queued - running:
             state = JobState.QUEUED if number % (queued + running) >= running else JobState.RUNNING
