@@ -20,6 +20,8 @@ settings.register_profile("soak", max_examples=1000, deadline=None, suppress_hea
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 HERE = Path(__file__).parent
+# What they remember of rows is of a database that goes on: with another test the same keys are other rows.
+SNAPSHOTS_KEPT = ("scheduler.services.forecasts.previews", "dashboards.fragmentation.defragmenting")
 # They start servers, browsers and whole fleets, or plan thousands of scenarios.
 TAKE_LONG = (
     "browser/",
@@ -61,5 +63,8 @@ def _nothing_left_over(request: pytest.FixtureRequest, monkeypatch: pytest.Monke
         fitting.GROUNDS.forget()
         # A thread would not see what a test's transaction holds: the fleet is read in the thread of whoever asks.
         monkeypatch.setattr(fitting.Grounds, "_beside", fitting.Grounds._make_and_tell)
+    for name in SNAPSHOTS_KEPT:
+        if name in sys.modules:
+            monkeypatch.setattr(sys.modules[name], "_snapshots", sys.modules["scheduler.snapshots"].Snapshots())
     yield
     channel_layers.backends.clear()

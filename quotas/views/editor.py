@@ -17,7 +17,7 @@ from quotas.presenters import summed, types_of
 from quotas.selectors.nodes import tree_list
 from quotas.services.changes import Wanted, change_draft
 from scheduler.selectors.usage import gpu_types_known, held_by_quota
-from scheduler.services.forecasts.previews import tree_standing
+from scheduler.services.forecasts.standing import tree_standing
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

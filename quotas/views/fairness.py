@@ -19,7 +19,7 @@ from scheduler.loop.policy import fairness_now, policy
 from scheduler.selectors.fairness import decayed_course, held_course
 from scheduler.selectors.usage import gpu_types_known, held_by_quota
 from scheduler.selectors.windows import capacity_now
-from scheduler.services.forecasts.previews import TreeStanding, tree_standing
+from scheduler.services.forecasts.standing import TreeStanding, tree_standing
 
 
 @require_safe

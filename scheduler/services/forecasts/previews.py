@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from quotas.drafts import NodeState, Tree, over_capacity
-from quotas.lineup import BORROWED, Promised, above
+from quotas.lineup import BORROWED, Promised
 from quotas.models import QuotaNode
 from quotas.permissions import Access, Can
 from quotas.rules import Share, said
@@ -72,43 +72,6 @@ class Preview:
         for one in self.jobs:
             found[one.effect] += 1
         return dict(found)
-
-
-@dataclass(frozen=True, slots=True)
-class TreeStanding:
-    """How each node stands, by path and GPU type: what it may count on, what waits for it, and its decayed usage in millionths of the fleet."""
-
-    as_of: datetime
-    fair: Mapping[tuple[str, str], int]
-    waiting: Mapping[tuple[str, str], int]
-    decayed: Mapping[tuple[str, str], int]
-
-
-STANDING_SECONDS = 30
-_standing: dict[str, TreeStanding] = {}
-
-
-def tree_standing(now: datetime) -> TreeStanding:
-    """As of the last half minute: it takes a plan of the fleet, and each process keeps one. A job that takes several types waits for the first."""
-    known = _standing.get("now")
-    if known is not None and abs((now - known.as_of).total_seconds()) < STANDING_SECONDS:
-        return known
-    chosen = policy()
-    with _guard:
-        snapshot = _snapshots.take(settings=chosen.engine, now=now, start_timeout=chosen.start_timeout)
-        plan = make_plan(snapshot.scenario, _snapshots.kept)
-    waiting: dict[tuple[str, str], int] = defaultdict(int)
-    types = sorted(snapshot.fleet.capacity_milli)
-    for job in snapshot.scenario.jobs:
-        for role in () if job.run.workers or job.run.leaving else job.kind.roles:
-            gpu_type = next(iter(role.gpu_types or types), "")
-            worker = role.devices * (role.share_milli or 1000) if role.parted else 1000 * role.gpus
-            for path in above(job.quota):
-                waiting[path, gpu_type] += role.least * worker
-    fair = {(one.quota, one.quota_type): one.fair for one in plan.shares}
-    decayed = {(quota.name, gpu_type): part for quota in snapshot.scenario.quotas for gpu_type, part in quota.usage}
-    _standing["now"] = TreeStanding(now, fair, dict(waiting), decayed)
-    return _standing["now"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ def test_it_is_previewed_with_what_it_opens_and_costs_and_applied(kept_out):
     again = operator.post(reverse("defragment"), {"moves": 2, "reason": "once more"})
     assert again.status_code == 409
     assert "A defragmentation is open already. Stop it first." in again.content.decode()
-    loop.now += timedelta(seconds=1)
+    loop.now = now() + timedelta(seconds=1)
     loop.tick()
     found.refresh_from_db()
     assert found.moves_done == 2
