@@ -1,12 +1,17 @@
 """Changes of the quota tree: drafts, approval, dates, conflicts and reverts."""
 
+import os
 import random
+from collections import defaultdict
 from dataclasses import replace
 from datetime import timedelta
+from itertools import takewhile
 
 import pytest
 from django.core.exceptions import PermissionDenied, ValidationError
+from django.db.models import Sum
 
+from gpufleet.core.audit import SYSTEM
 from gpufleet.core.faults import Conflict
 from quotas.drafts import Edit, Tree, state_of, tree_edited, violations
 from quotas.models import ChangeState, QuotaNode, QuotaShare
@@ -27,9 +32,13 @@ from quotas.services.changes import (
 )
 from quotas.services.nodes import node_update, node_values
 from quotas.services.writing import tree_at, tree_now
+from scheduler.models import Attempt, Job, JobState, Placement, PlanRecord
+from scheduler.services.jobs.jobs import attempt_ended, job_create
 from tests import builders
 from tests.builders import NOON
+from tests.invariants import fleet_faults
 from tests.personas import Personas
+from tests.scheduler.loop.worlds import Loop
 
 CAPACITY = {"H100": 64_000}
 LATER = NOON + timedelta(hours=1)
@@ -232,6 +241,89 @@ def test_no_edits_leave_a_tree_against_its_rules_and_reverting_them_restores_it(
     last, _ = tree_now()
     assert {key: state for key, state in last.states.items() if key in first.states} == first.states
     assert all(state.archived for key, state in last.states.items() if key not in first.states)
+
+
+EDITS = int(os.environ.get("EDITS") or 500)
+
+
+@pytest.mark.soak
+def test_five_hundred_edits_beside_a_running_loop(personas: Personas, root: Access):
+    """Jobs come and go while the tree is edited: the tree keeps its rules, the records agree, and nothing is reclaimed out of a guarantee."""
+    seed = int(os.environ.get("SOAK_SEED") or 19)
+    rng = random.Random(seed)
+    for number in range(4):
+        builders.node(f"n{number}", gpus=8, type_name="H100")
+    loop, applied, reclaims = Loop(), 0, 0
+    for number in range(EDITS):
+        loop.after(seconds=rng.choice([5, 60, 400]))
+        edit = _random_edit(rng, number)
+        if "overcommit" in edit.get("set", {}):  # type: ignore[operator]
+            continue
+        try:
+            _apply(root, _draft(root, edit, reason="Drawn", over_capacity=True), now=loop.now)
+            applied += 1
+        except ValidationError:
+            pass
+        if number % 4:
+            continue
+        _come_and_go(rng, loop)
+        held = _held()
+        newest = PlanRecord.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
+        loop.tick()
+        for plan in PlanRecord.objects.filter(pk__gt=newest).order_by("pk"):
+            reclaims += _reclaims_judged(plan, held, seed, number)
+        for job in Job.objects.filter(state=JobState.STARTING):
+            loop.up(job)
+        tree, _ = tree_now()
+        assert violations(_live(tree)) == [], (seed, number)
+        assert number % 100 or fleet_faults() == [], (seed, number)
+    assert fleet_faults() == []
+    assert applied > EDITS // 5
+    assert reclaims, "nothing was reclaimed: it looked at nothing"
+
+
+def _come_and_go(rng: random.Random, loop: Loop) -> None:
+    leaves = QuotaNode.objects.filter(archived_at__isnull=True, children__isnull=True).order_by("pk")
+    if Job.objects.filter(state=JobState.QUEUED).count() < 6:
+        quota, gpus = rng.choice(list(leaves)), rng.choice([1, 2, 4, 8])
+        job_create(
+            name="drawn",
+            owner=None,
+            quota=quota,
+            job_class=rng.choice(["batch", "interactive"]),
+            now=loop.now,
+            actor=SYSTEM,
+            spec={"roles": [{"name": "worker", "gpus": gpus}], "grace_s": 0},
+            gpus_milli=1000 * gpus,
+        )
+    for run in Attempt.objects.filter(ended_at__isnull=True).order_by("pk"):
+        if run.stop_asked_at is not None or rng.random() < 0.1:
+            attempt_ended(attempt=run, exit_code=0, now=loop.now)
+
+
+def _held() -> dict[str, tuple[str, int]]:
+    """What each running job holds, by its id: in which leaf, and how much."""
+    rows = Placement.objects.filter(until__isnull=True).values_list("job__public_id", "job__quota__path").annotate(milli=Sum("gpu_milli")).order_by()
+    return {job: (path, milli) for job, path, milli in rows}
+
+
+def _reclaims_judged(plan: PlanRecord, held: dict[str, tuple[str, int]], seed: int, number: int) -> int:
+    """Whoever gave back stood above its guarantee before its last unit was taken, as seen just below the lowest common ancestor of the two."""
+    taken: dict[str, list[int]] = defaultdict(list)
+    evicted = [one for one in plan.decisions if one["action"] == "evict"]
+    for one in evicted:
+        if one["why"]["code"] == "reclaim":
+            leaf, milli = held[one["job"]]
+            asker = Job.objects.get(public_id=one["why"]["for"]).quota.path.split("/")
+            steps = leaf.split("/")
+            shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(steps, asker, strict=False)))
+            taken["/".join(steps[: shared + 1])].append(milli)
+    guaranteed = {share.node.path: share.guaranteed_milli or 0 for share in QuotaShare.objects.filter(gpu_type="H100").select_related("node")}
+    stays = [holding for job, holding in held.items() if job not in {one["job"] for one in evicted}]
+    for node, gave in taken.items():
+        left = sum(milli for path, milli in stays if f"{path}/".startswith(f"{node}/"))
+        assert left + max(gave) > guaranteed.get(node, 0), (seed, number, node, left, gave)
+    return sum(map(len, taken.values()))
 
 
 def _live(tree: Tree) -> Tree:
