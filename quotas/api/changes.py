@@ -166,7 +166,7 @@ class TreeFileIn(Taken):
     """A file as `GET /quota-file` writes it. A node without an id is found by its path; one with an id may have moved."""
 
     format: str = Field("yaml", max_length=10, json_schema_extra={"enum": list(FORMATS)})
-    text: str = Field(max_length=8_000_000, description="At most 8,000,000 characters; the whole request is at most 16 MiB.")
+    text: str = Field(max_length=8_000_000, description="The file, at most 8,000,000 characters; the whole request is at most 16 MiB.")
     archive_missing: bool = Field(False, description="Archive nodes that the file does not name.")
     reason: str = Field("", max_length=500)
     dry_run: bool = Field(False, description="Only say what would change.")
