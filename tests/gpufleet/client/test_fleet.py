@@ -97,7 +97,7 @@ def test_a_month_is_held_against_an_invoice(run, personas):
         "preemptible": False,
     }
     prices = {"list_micros": 3_000_000, "contracted_micros": 2_000_000, "list_nanos": 3 * 10**9, "contracted_nanos": 2 * 10**9}
-    ChargeLine.objects.create(month=month, preemptible=False, milli_millis=3_600_000_000, effective_nanos=2 * 10**9, **line, **prices)
+    ChargeLine.objects.create(month=month, milli_millis=3_600_000_000, effective_nanos=2 * 10**9, **line, **prices)
     asked = ("chargeback", "--month", "2026-02", "--reconcile", "2.10", "--reference", "INV-1")
 
     status, out, _ = run(*asked, "--unit-price", "H100=2.05", "--fees", "0.05", who="finance", scopes=("admin",))
