@@ -109,7 +109,6 @@ def _defragment_page(request: HttpRequest, form: MovesForm, *, faults: Mapping[s
         "reason": form.data.get("reason", ""),
         "most": MOST_MOVES,
         "preview": None if found is None or moves is None else told(found, moves=moves),
-        "would_move": bool(found and found.moves),
         "faults": faults,
     }
     return render(request, "dashboards/defragment.html", context, status=status)
