@@ -33,6 +33,7 @@ PLACES: dict[str, tuple[str, Any]] = {
     "schedules": ("Id of the schedule.", "s-3"),
     "reservations": ("Id of the reservation.", "r-7"),
     "budgets": ("Id of the budget.", "b-4"),
+    "cost-exports": ("Id of the export.", "ce-8"),
     "cost-mails": ("Id of the e-mail.", "cm-6"),
     "costs": ("The month, as YYYY-MM.", "2026-03"),
     "rate-cards": ("Id of the rate card.", "rc-2"),
@@ -49,7 +50,7 @@ OPERATING = ("operate",)
 HOOKING = ("operate", "admin")
 _BY_SCOPES: dict[tuple[str, ...], str] = {
     (): "checkpoint_report step_times_report clock_choose own_webhook_put own_webhook_delete",
-    ("read",): "costs_read costs_file reconciliations audit_entries audit_entry",
+    ("read",): "costs_read costs_file cost_export_make cost_exports cost_export cost_export_file reconciliations audit_entries audit_entry",
     ("read", "admin"): "rate_cards rate_card",
     ("submit",): "job_fit job_submit job_copy job_batch schedule_make",
     OPERATING: (

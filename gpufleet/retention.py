@@ -71,6 +71,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind("scheduler.QuotaReplay", timedelta(days=30), "asked_at", "A month: previews of the last 7 days under drafted quotas; one asks anew."),
     Kind("scheduler.ScheduleRun", timedelta(days=90), "at", "A quarter: what came of each time; its jobs are kept for ever."),
+    Kind("quotas.CostExport", timedelta(days=30), "asked_at", "A month: who had which file written; the file itself goes when it expires."),
     Kind("quotas.Window", timedelta(days=400), "ends_at", "As for job events: what was held when, and who left for it."),
     Kind("scheduler.Delivery", timedelta(days=14), "done_at", "Long enough to see what a webhook was sent, and to send it again."),
     Kind("scheduler.Notice", timedelta(days=90), "at", "A quarter: notifications to people about their jobs."),

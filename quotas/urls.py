@@ -1,6 +1,6 @@
 from django.urls import path
 
-from quotas.views import audit, budgets, changes, cost_mails, costs, editor, fairness, ledger, own, people, rates, replays, tree
+from quotas.views import audit, budgets, changes, cost_exports, cost_mails, costs, editor, fairness, ledger, own, people, rates, replays, tree
 
 urlpatterns = [
     path("quotas/", tree.tree, name="quotas"),
@@ -33,6 +33,8 @@ urlpatterns = [
     path("cost/lines/", costs.cost_lines, name="cost_lines"),
     path("cost/lines/<int:pk>/", costs.cost_line, name="cost_line"),
     path("cost/file/", costs.cost_file, name="cost_file"),
+    path("cost/exports/", cost_exports.cost_exports, name="cost_exports"),
+    path("cost/exports/<slug:public_id>/file/", cost_exports.cost_export_file, name="cost_export_file"),
     path("cost/mails/", cost_mails.cost_mails, name="cost_mails"),
     path("cost/mails/<slug:public_id>/send/", cost_mails.cost_mail_send, name="cost_mail_send"),
     path("cost/mails/<slug:public_id>/remove/", cost_mails.cost_mail_remove, name="cost_mail_remove"),

@@ -12,6 +12,7 @@ from celery import shared_task
 
 from gpufleet.core.times import now
 from quotas.services.changes import changes_turn
+from quotas.services.cost_exports import exports_sweep
 from scheduler.loop.measures import CONFLICTS, DECISIONS, PHASE, PLANS, TICK
 from scheduler.selectors.windows import capacity_now
 from scheduler.services.budgets import budgets_step
@@ -152,8 +153,9 @@ def schedules() -> int:
 
 @shared_task
 def costs() -> int:
-    """Rate what was used since, in months that are open, and send the costs of months that are due by e-mail."""
+    """Rate what was used since, in months that are open, send the costs of months that are due by e-mail, and drop files that have expired."""
     done = costs_step(now=now())
+    exports_sweep(now=now())
     cost_mails_turn(now=now(), rng=random.Random())  # noqa: S311 - pauses between tries
     return done
 

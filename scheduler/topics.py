@@ -76,6 +76,7 @@ def topics_register() -> None:
     topic_register("reservations", Can.SEE, reservations_load, nothing_more)
     topic_register("budgets", Can.SEE, budgets_load, nothing_more)
     topic_register("costs", Can.SEE_COSTS, nothing_named, nothing_more, window_seconds=OBJECTS_WINDOW_SECONDS)
+    topic_register("cost_exports", Can.SEE_COSTS, nothing_named, nothing_more, window_seconds=PLANS_WINDOW_SECONDS)
     topic_register("bells", Can.SEE, bells_load, bells_snapshot)
     topic_register("hardware", Can.SEE, nothing_named, nothing_more, window_seconds=OBJECTS_WINDOW_SECONDS, follows=("gpus", "nodes"))
     topic_register("holdings", Can.SEE, nothing_named, nothing_more, window_seconds=OBJECTS_WINDOW_SECONDS, follows=("jobs",))

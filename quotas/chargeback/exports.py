@@ -86,9 +86,22 @@ class Line(NamedTuple):
 _COLUMNS_OF = {"quota_public_id": "quota__public_id", "quota_now": "quota__path", "corrects": "corrects__first"}
 
 
-def month_lines(access: Access, first: date) -> Iterator[Line]:
-    columns = (_COLUMNS_OF.get(name, name) for name in Line._fields)
-    yield from map(Line._make, lines_seen(access, first).order_by("day", "id").values_list(*columns).iterator(CHUNK))
+# Is called with how many lines were read so far.
+Told = Callable[[int], None]
+
+
+def month_lines(access: Access, first: date, told: Told | None = None) -> Iterator[Line]:
+    """Day by day: no cursor stays open between two days, so whoever writes may commit meanwhile."""
+    columns = [_COLUMNS_OF.get(name, name) for name in Line._fields]
+    lines, count = lines_seen(access, first), 0
+    for day in list(lines.order_by("day").values_list("day", flat=True).distinct()):
+        of_day = lines.filter(day=day).order_by("pk")
+        keys = list(of_day.values_list("pk", flat=True))
+        for piece in (keys[at : at + CHUNK] for at in range(0, len(keys), CHUNK)):
+            yield from map(Line._make, list(of_day.filter(pk__range=(piece[0], piece[-1])).values_list(*columns)))
+            count += len(piece)
+            if told is not None:
+                told(count)
 
 
 def cells(line: Line, currency: str, users: bool) -> list[Any]:
@@ -132,10 +145,10 @@ def _written(rows: Iterator[Sequence[str]]) -> Iterator[bytes]:
     yield text.getvalue().encode()
 
 
-def csv_pieces(access: Access, first: date, currency: str, *, users: bool) -> Iterator[bytes]:
+def csv_pieces(access: Access, first: date, currency: str, *, users: bool, told: Told | None = None) -> Iterator[bytes]:
     def rows() -> Iterator[Sequence[str]]:
         yield COLUMNS
-        for line in month_lines(access, first):
+        for line in month_lines(access, first, told):
             said = cells(line, currency, users)
             # Numbers are ours and stay as they are, negative ones too; texts come from people.
             yield [cell or "" if place in _NUMBERS else harmless(cell) for place, cell in enumerate(said)]
@@ -293,11 +306,11 @@ def _parties(books: Books) -> dict[str, str | None]:
     return {first: PROVIDER, second: books.company[1]}
 
 
-def focus_rows(access: Access, books: Books) -> Iterator[dict[str, str | None]]:
+def focus_rows(access: Access, books: Books, told: Told | None = None) -> Iterator[dict[str, str | None]]:
     made = _Rows(books)
     sums: dict[int, int] = {}
     quotas: dict[int, tuple[str, str]] = {}
-    for line in month_lines(access, books.month.first):
+    for line in month_lines(access, books.month.first, told):
         sums[line.quota_id] = sums.get(line.quota_id, 0) + line.effective_nanos
         quotas.setdefault(line.quota_id, (line.quota_public_id, line.quota_now))
         yield made.usage(line)
@@ -308,12 +321,12 @@ def focus_rows(access: Access, books: Books) -> Iterator[dict[str, str | None]]:
                 yield made.rounding(quotas[key], gap)
 
 
-def focus_pieces(access: Access, books: Books) -> Iterator[bytes]:
+def focus_pieces(access: Access, books: Books, told: Told | None = None) -> Iterator[bytes]:
     columns = focus_columns(books.version)
 
     def rows() -> Iterator[Sequence[str]]:
         yield columns
-        for row in focus_rows(access, books):
+        for row in focus_rows(access, books, told):
             yield [row[name] if row[name] is not None else "" for name in columns]  # type: ignore[misc]
 
     return _written(rows())
@@ -322,7 +335,9 @@ def focus_pieces(access: Access, books: Books) -> Iterator[bytes]:
 # Spreadsheet
 
 
-def xlsx_pieces(access: Access, first: date, currency: str, reports: Mapping[str, Report], *, users: bool) -> Iterator[bytes]:
+def xlsx_pieces(
+    access: Access, first: date, currency: str, reports: Mapping[str, Report], *, users: bool, told: Told | None = None
+) -> Iterator[bytes]:
     """A sheet for each view and one with all lines. Texts are written as texts: none of them becomes a formula or a link."""
     import xlsxwriter
 
@@ -341,7 +356,7 @@ def xlsx_pieces(access: Access, first: date, currency: str, reports: Mapping[str
         }
         for name, report in reports.items():
             _summary(book, name, report, currency, styles)
-        _lines_sheet(book, access, first, currency, users, styles)
+        _lines_sheet(book, month_lines(access, first, told), currency, users, styles)
         book.close()
         with path.open("rb") as file:
             while piece := file.read(1 << 16):
@@ -364,14 +379,14 @@ def _summary(book: Any, name: str, report: Report, currency: str, styles: Mappin
             sheet.write_number(number, place, amount / 10**9, styles["money"])
 
 
-def _lines_sheet(book: Any, access: Access, first: date, currency: str, users: bool, styles: Mapping[str, Any]) -> None:
+def _lines_sheet(book: Any, lines: Iterator[Line], currency: str, users: bool, styles: Mapping[str, Any]) -> None:
     sheet = book.add_worksheet("Lines")
     sheet.freeze_panes(1, 1)
     sheet.set_column(0, len(COLUMNS) - 1, 14)
     for place, text in enumerate(COLUMNS):
         sheet.write_string(0, place, text, styles["head"])
     forms = dict.fromkeys(("list_cost", "contracted_cost", "cost"), "money") | {"gpu_hours": "hours"}
-    for number, line in enumerate(month_lines(access, first), 1):
+    for number, line in enumerate(lines, 1):
         for place, cell in enumerate(cells(line, currency, users)):
             if place == 0:
                 sheet.write_datetime(number, 0, datetime(line.day.year, line.day.month, line.day.day), styles["day"])  # noqa: DTZ001 (a date)

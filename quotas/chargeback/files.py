@@ -10,12 +10,20 @@ from django.core.exceptions import ValidationError
 from django.http import Http404
 
 from gpufleet.core.csvfile import harmless
-from quotas.chargeback.exports import FORMATS, Books, csv_pieces, focus_pieces, gpu_hours, nanos, pdf_pieces, xlsx_pieces
-from quotas.chargeback.report import BY, Report, report
+from quotas.chargeback.exports import FORMATS, Books, Told, csv_pieces, focus_pieces, gpu_hours, nanos, pdf_pieces, xlsx_pieces
+from quotas.chargeback.report import BY, Report, by_checked, report
 from quotas.models import ChargeMonth, QuotaNode
 from quotas.permissions import Access, Can
 
 SUMMARY = "summary"
+TITLES = {
+    SUMMARY: "This table, CSV",
+    "csv": "All lines, CSV",
+    "xlsx": "Excel",
+    "pdf": "Statement, PDF",
+    "focus-1.4": "FOCUS 1.4",
+    "focus-1.2": "FOCUS 1.2",
+}
 KINDS = (*FORMATS, SUMMARY)
 
 
@@ -26,33 +34,44 @@ class File:
     pieces: Iterator[bytes]
 
 
-def file_of(access: Access, first: date, kind: str, *, by: str = "team", users: bool = False, now: datetime) -> File:
-    """`users`: with the names of people, which FOCUS counts as personal data."""
+def month_of(access: Access, first: date, kind: str, by: str) -> ChargeMonth:
+    """The month that a file is of, if it can be written for this reader."""
     access.must_somewhere(Can.SEE_COSTS)
     if kind not in KINDS:
         raise ValidationError({"format": [f"Choose {', '.join(KINDS)}."]})
     month = ChargeMonth.objects.filter(first=first).first()
     if month is None:
         raise Http404(f"{first:%Y-%m} has not been rated: there is no usage in it.")
-    content_type, ending = FORMATS.get(kind, FORMATS["csv"])
-    return File(f"gpufleet-{first:%Y-%m}-{kind.replace('.', '-')}.{ending}", content_type, _pieces(access, month, kind, by, users, now))
+    by_checked(by)
+    return month
 
 
-def _pieces(access: Access, month: ChargeMonth, kind: str, by: str, users: bool, now: datetime) -> Iterator[bytes]:
+def file_name(first: date, kind: str) -> str:
+    return f"gpufleet-{first:%Y-%m}-{kind.replace('.', '-')}.{FORMATS.get(kind, FORMATS['csv'])[1]}"
+
+
+def file_of(access: Access, first: date, kind: str, *, by: str = "team", users: bool = False, now: datetime, told: Told | None = None) -> File:
+    """`users`: with the names of people, which FOCUS counts as personal data. `told` is called as lines are written."""
+    month = month_of(access, first, kind, by)
+    content_type, _ = FORMATS.get(kind, FORMATS["csv"])
+    return File(file_name(first, kind), content_type, _pieces(access, month, kind, by, users, now, told))
+
+
+def _pieces(access: Access, month: ChargeMonth, kind: str, by: str, users: bool, now: datetime, told: Told | None) -> Iterator[bytes]:
     def seen(chosen: str) -> Report:
         return report(access, month.first, by=chosen, now=now)
 
     if kind == SUMMARY:
         return iter([summary_csv(seen(by), month.currency)])
     if kind == "csv":
-        return csv_pieces(access, month.first, month.currency, users=users)
+        return csv_pieces(access, month.first, month.currency, users=users, told=told)
     if kind == "xlsx":
         views = ("team", "cost_centre", "gpu_type", "share_class", "day", *(("owner",) if users else ()))
-        return xlsx_pieces(access, month.first, month.currency, {BY[by][0]: seen(by) for by in views}, users=users)
+        return xlsx_pieces(access, month.first, month.currency, {BY[by][0]: seen(by) for by in views}, users=users, told=told)
     company = company_of()
     if kind == "pdf":
         return pdf_pieces(lambda: seen("team"), lambda: seen("gpu_type"), month.currency, company[1], now)
-    return focus_pieces(access, Books(month, company, kind, users))
+    return focus_pieces(access, Books(month, company, kind, users), told)
 
 
 def company_of() -> tuple[str, str]:

@@ -108,9 +108,13 @@ def months_known() -> list[ChargeMonth]:
     return list(ChargeMonth.objects.filter(used | Q(closed_at__isnull=False)).order_by("-first")[:60])
 
 
-def report(access: Access, first: date, *, by: str = "team", rule: str = "apart", now: datetime) -> Report:
+def by_checked(by: str) -> None:
     if by not in BY and not by.startswith("label:"):
         raise ValidationError({"by": [f"Choose {', '.join(BY)} or label:KEY."]})
+
+
+def report(access: Access, first: date, *, by: str = "team", rule: str = "apart", now: datetime) -> Report:
+    by_checked(by)
     if rule not in RULES:
         raise ValidationError({"idle": [f"Choose {', '.join(RULES)}."]})
     span = Span(first)

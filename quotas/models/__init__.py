@@ -1,15 +1,17 @@
 """The tables of the quota tree (`tree`), with people's roles on it, of prices (`prices`), of its changes (`changes`), of what was used (`ledger`), of
-capacity held by the calendar (`windows`), and of budgets (`budgets`)."""
+capacity held by the calendar (`windows`), of budgets (`budgets`), and of files of months (`exports`)."""
 
 from quotas.models.budgets import AtStop, Budget, BudgetDay, BudgetException, BudgetPeriod, BudgetUnit
 from quotas.models.changes import ChangeState, QuotaChange, QuotaVersion
 from quotas.models.charges import ChargeIdle, ChargeLine, ChargeMode, ChargeMonth, CostMail, CostMailing, MailState, Reconciliation
+from quotas.models.exports import EXPORTING, CostExport, ExportState
 from quotas.models.ledger import LedgerClock, LedgerEntry, Phase, ShareClass
 from quotas.models.prices import CardState, RateCard, RateClass, RateLine
 from quotas.models.tree import NodeKind, QuotaNode, QuotaShare, Role, RoleBinding, ServiceToken, SharingTrust
 from quotas.models.windows import Idle, Reservation, ReservationState, Shape, Window
 
 __all__ = [
+    "EXPORTING",
     "AtStop",
     "Budget",
     "BudgetDay",
@@ -22,8 +24,10 @@ __all__ = [
     "ChargeLine",
     "ChargeMode",
     "ChargeMonth",
+    "CostExport",
     "CostMail",
     "CostMailing",
+    "ExportState",
     "Idle",
     "LedgerClock",
     "LedgerEntry",

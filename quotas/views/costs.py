@@ -19,13 +19,14 @@ from gpufleet.core.faults import Conflict
 from gpufleet.core.live.feed import feed_revision
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of, requires
-from quotas.chargeback.files import File, file_of
+from quotas.chargeback.files import TITLES, File, file_of
 from quotas.chargeback.forms import BilledForms, CloseForm, InvoiceForm, billed_typed, invoice_typed
 from quotas.chargeback.months import Span, month_at, month_close
 from quotas.chargeback.reconciling import account_of, is_outdated, month_reconcile, month_to_reconcile, newest_of, reconciliations_of, steps_of
 from quotas.chargeback.report import BY, RULES, Report, line_for, lines_of, month_read, months_known, pieces_of, report
 from quotas.forms import show_faults
 from quotas.models import ChargeMonth, RateCard
+from quotas.services.cost_exports import DIRECT_LINES
 
 LINES = 300
 RECONCILIATIONS = 50
@@ -68,6 +69,8 @@ def costs(request: HttpRequest) -> HttpResponseBase:
         "no_cards": not RateCard.objects.filter(state="active").exists(),
         "sees_all": access.can_everywhere(Can.SEE_COSTS),
         "reconciled": newest_of(access, first),
+        "files": TITLES.items(),
+        "in_background": found.lines > DIRECT_LINES,
     }
     return render(request, "quotas/costs.html", context)
 

@@ -187,6 +187,17 @@ API = [
         data=lambda w: {"mode": "showback"},
         tokens=ADMIN,
     ),
+    Expect(
+        "POST",
+        "api/v1/costs/{month}/exports",
+        COSTS,
+        lambda w: {"month": f"{w.charge_line.month}"},
+        data=lambda w: {"format": "csv"},
+        tokens=frozenset({"read"}),
+    ),
+    Expect("GET", "api/v1/cost-exports", COSTS, tokens=frozenset({"read"})),
+    Expect("GET", "api/v1/cost-exports/{public_id}", SUPER, FIELDS["cost export"], hidden=COSTS - SUPER, tokens=frozenset({"read"})),
+    Expect("GET", "api/v1/cost-exports/{public_id}/file", NOBODY, FIELDS["cost export"], hidden=COSTS),
     Expect("GET", "api/v1/cost-mails", PRICES, tokens=ADMIN),
     Expect("POST", "api/v1/cost-mails", PRICES, data=cost_mail_json, tokens=ADMIN),
     Expect(

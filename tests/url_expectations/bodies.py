@@ -145,6 +145,7 @@ FIELDS: dict[str, Callable[[World], dict[str, Any]]] = {
     "reservation": lambda w: {"public_id": w.reservation.public_id},
     "lasting reservation": lambda w: {"public_id": w.lasting_reservation.public_id},
     "budget": lambda w: {"public_id": w.budget.public_id},
+    "cost export": lambda w: {"public_id": w.cost_export.public_id},
     "cost mail": lambda w: {"public_id": w.cost_mail.public_id},
     "rate card": lambda w: {"public_id": w.rate_card.public_id},
     "change": lambda w: {"public_id": w.tree_change.public_id},

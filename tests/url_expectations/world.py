@@ -11,7 +11,7 @@ from gpufleet.core.models import AuditEntry, User
 from gpufleet.core.times import now
 from quotas.chargeback.cards import card_draft
 from quotas.chargeback.months import Span, month_at
-from quotas.models import Budget, ChargeLine, ChargeMonth, CostMail, QuotaChange, RateCard, Reservation, RoleBinding, ServiceToken
+from quotas.models import Budget, ChargeLine, ChargeMonth, CostExport, CostMail, QuotaChange, RateCard, Reservation, RoleBinding, ServiceToken
 from quotas.services.budgets import budget_create, exception_grant
 from quotas.services.changes import Wanted, change_apply, change_draft, change_propose
 from scheduler.models import (
@@ -195,6 +195,13 @@ class World:
         facts = {"job": "j-1", "quota": self.team, "quota_path": self.team.path, "cluster": "north", "gpu_type": "H100-SXM-80GB"}
         amounts = {"milli_millis": 1000, "list_nanos": 0, "contracted_nanos": 0, "effective_nanos": 0}
         return ChargeLine.objects.create(month=month, day=first, share_class="guaranteed", preemptible=True, tier="whole", **facts, **amounts)
+
+    @cached_property
+    def cost_export(self) -> CostExport:
+        """The superuser's, not yet written."""
+        facts = {"format": "csv", "by": "team", "scope": [""], "asked_name": "Superuser", "asked_at": now(), "seen_at": now()}
+        asker = User.objects.get(username="superuser")
+        return CostExport.objects.create(public_id="ce-x", month=self.charge_line.month, asked_by=asker, **facts)
 
     @cached_property
     def cost_mail(self) -> CostMail:
