@@ -262,7 +262,8 @@ class Edited:
     @property
     def touched(self) -> list[str]:
         """Ids of the nodes that differ, from the top down."""
-        return [state.id for state in self.after.in_order() if self.before.get(state.id) != state]
+        found = [key for key, state in self.after.states.items() if (old := self.before.get(key)) is not state and old != state]
+        return sorted(found, key=lambda key: self.after.paths.get(key, key))
 
 
 def tree_edited(before: Tree, edits: Sequence[Edit], busy: Iterable[str] = ()) -> Edited:

@@ -10,6 +10,7 @@ from quotas.permissions import Access, Can
 from quotas.presenters import Cell, cells_of
 from quotas.rules import said
 from quotas.selectors.changes import change_list
+from quotas.selectors.nodes import Outline
 
 MOST_OPEN = 400
 Figure = Mapping[tuple[str, str], int]
@@ -52,7 +53,7 @@ class EditorRow:
         return min(self.indent, 6)
 
 
-def opened(nodes: Sequence[QuotaNode], wanted: Iterable[str]) -> set[str]:
+def opened(nodes: Sequence[Outline], wanted: Iterable[str]) -> set[str]:
     """The paths whose children are shown: the two topmost levels, those that the address names, and what lies above these."""
     least = min((node.depth for node in nodes), default=0)
     by_id = {node.public_id: node.path for node in nodes}
@@ -65,7 +66,7 @@ def opened(nodes: Sequence[QuotaNode], wanted: Iterable[str]) -> set[str]:
 
 def editor_rows(
     access: Access,
-    nodes: Sequence[QuotaNode],
+    nodes: Sequence[Outline],
     shown: Iterable[QuotaNode],
     types: Sequence[str],
     sums: Mapping[str, Mapping[str, int]],

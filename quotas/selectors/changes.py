@@ -13,7 +13,7 @@ from quotas.drafts import Edited, NodeState, Tree, edits_read, state_of
 from quotas.models import ChangeState, QuotaChange, QuotaNode
 from quotas.permissions import Access, Can
 from quotas.services.changes import overtaken_lines
-from quotas.services.writing import approval_asked, edits_judged, facts_of, rights_checked, tree_at, tree_now
+from quotas.services.writing import approval_asked, edits_judged, facts_of, rights_checked, tree_at, tree_read
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def change_for(access: Access, public_id: str) -> QuotaChange:
 def change_standing(access: Access, change: QuotaChange) -> Standing:
     """What an open change would do to the tree of now."""
     edits, _ = edits_read(change.edits)
-    tree, _ = tree_now()
+    tree = tree_read()
     edited = edits_judged(tree, edits)
     keys = edited.touched
     lines, hidden = _lines(access, {key: tree.get(key) for key in keys}, {key: edited.after[key] for key in keys}, tree.paths, edited.after.paths)
@@ -158,7 +158,7 @@ def edited_lines(access: Access, edited: Edited) -> tuple[tuple[Line, ...], int]
 
 def tree_visible(access: Access) -> tuple[Tree, list[NodeState]]:
     """The tree as it is, and its nodes that the reader may see, in order, archived ones left out."""
-    tree, _ = tree_now()
+    tree = tree_read()
     return tree, [state for state in tree.in_order() if not state.archived and access.can(Can.SEE, tree.paths[state.id])]
 
 

@@ -1,12 +1,14 @@
 """Reading the quota tree. What lies outside the reader's subtrees does not exist for them."""
 
+from typing import NamedTuple
+
 from django.core.exceptions import ValidationError
 from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.shortcuts import get_object_or_404
 
 from gpufleet.core.keyset import BadToken, Key, Slice, keyset_page
-from quotas.models import QuotaNode, Role, RoleBinding
-from quotas.permissions import Access, Can
+from quotas.models import QuotaNode, QuotaShare, Role, RoleBinding
+from quotas.permissions import Access, Can, nodes_visible
 
 
 def node_for(access: Access, public_id: str, capability: Can = Can.SEE) -> QuotaNode:
@@ -23,6 +25,28 @@ def tree_list(access: Access, *, search: str = "", archived: bool = False, capab
     for word in search.split():
         nodes = nodes.filter(Q(path__icontains=word) | Q(title__icontains=word) | Q(cost_centre__icontains=word) | Q(public_id=word))
     return nodes.prefetch_related("shares").order_by("path")
+
+
+class Outline(NamedTuple):
+    """Where a node stands in the tree, without all that is said of it."""
+
+    pk: int
+    public_id: str
+    path: str
+    depth: int
+    parent_id: int | None
+
+
+def tree_outline(access: Access) -> list[Outline]:
+    """All visible nodes in the order of the tree, for pages that show few of them."""
+    rows = nodes_visible(access).order_by("path").values_list("pk", "public_id", "path", "depth", "parent_id")
+    return [Outline(*row) for row in rows]
+
+
+def types_stated(access: Access) -> list[str]:
+    """The GPU types that visible nodes have a share of."""
+    shares = QuotaShare.objects.filter(access.visible(Can.SEE, "node__path"), node__archived_at__isnull=True)
+    return list(shares.order_by("gpu_type").values_list("gpu_type", flat=True).distinct())
 
 
 def tree_page(nodes: QuerySet[QuotaNode], *, size: int, after: str = "") -> Slice:

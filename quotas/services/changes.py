@@ -22,7 +22,7 @@ from quotas.models import ChangeState, QuotaChange, QuotaNode
 from quotas.permissions import Access, Can, access_for_user
 from quotas.rules import Faults, note, said
 from quotas.services.ledger import ledger_held
-from quotas.services.writing import approval_asked, edits_judged, facts_of, lock_tree, rights_checked, tree_now, tree_write
+from quotas.services.writing import approval_asked, edits_judged, facts_of, lock_tree, rights_checked, tree_now, tree_read, tree_write
 
 # Sent as the last write of a transaction that changed the tree: what plans with it has to plan anew.
 tree_changed = Signal()
@@ -201,7 +201,7 @@ def edits_tried(*, access: Access, wanted: Wanted) -> Edited:
 
 def tree_imported(*, access: Access, rows: Sequence[Row], faults: Faults, archive_missing: bool, reason: str) -> tuple[list[Edit], Edited]:
     """The edits that make the tree what a file says. Raises with every fault of the file and of the tree that it describes, by its place there."""
-    tree, _ = tree_now()
+    tree = tree_read()
     seen = frozenset(key for key, path in tree.paths.items() if access.can(Can.SEE, path))
     edits, places, wrong = edits_of(rows, tree, seen, archive_missing=archive_missing)
     told: Faults = {**faults, **wrong}
@@ -263,7 +263,7 @@ def _judged(access: Access, wanted: Wanted) -> tuple[list[Edit], Edited]:
         note(faults, "reason", "It can have 500 characters.")
     if not edits or faults:
         raise ValidationError(faults)
-    tree, _ = tree_now()
+    tree = tree_read()
     _must_see(access, tree, edits)
     edited = edits_judged(tree, edits)
     faults = {**edited.faults, **_reason_faults(edited, wanted.reason)}
@@ -348,7 +348,7 @@ def _worded(key: str, value: Any) -> str:
 def _edited_now(change: QuotaChange, tree: Tree | None = None) -> Edited:
     """What a kept change makes of the tree of now."""
     edits, _ = edits_read(change.edits)
-    return edits_judged(tree if tree is not None else tree_now()[0], edits)
+    return edits_judged(tree if tree is not None else tree_read(), edits)
 
 
 def overtaken_lines(change: QuotaChange, tree: Tree) -> list[str]:
@@ -402,7 +402,7 @@ def _applied(
     if made is not None:
         made.update(ids)
     touched = [ids.get(key, key) for key in edited.touched]
-    fresh, _ = tree_now()
+    fresh = tree_read()
     change.before = {key: old.as_json() if (old := edited.before.get(key)) else None for key in touched}
     change.after = {key: fresh[key].as_json() for key in touched}
     change.state, change.applied_at, change.applied_by_name, change.fault = ChangeState.APPLIED, now, access.actor.name, ""

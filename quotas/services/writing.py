@@ -1,5 +1,6 @@
 """Carrying edits of the tree out: the one place that writes nodes. Whatever comes here is one transaction under the tree's lock."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime
@@ -29,8 +30,25 @@ def lock_tree() -> None:
     list(QuotaNode.objects.select_for_update().filter(parent__isnull=True).values_list("pk"))
 
 
+def tree_read() -> Tree:
+    """The whole tree as a value, for reading: no model instance is made of its rows. Two queries."""
+    shares: dict[int, dict[str, Share]] = defaultdict(dict)
+    for key, gpu_type, *amounts in QuotaShare.objects.values_list("node_id", "gpu_type", *SHARE_FIELDS):
+        shares[key][gpu_type] = Share(*amounts)
+    rows = list(QuotaNode.objects.order_by("path").values_list("pk", "public_id", "parent_id", "name", "archived_at", "revision", *COLUMNS))
+    ids = {row[0]: row[1] for row in rows}
+
+    def values(key: int, stated: Sequence[Any]) -> NodeValues:
+        return NodeValues(**dict(zip(COLUMNS, stated, strict=True)), shares=shares.get(key, {}))
+
+    return Tree(
+        NodeState(public, ids.get(parent), name, values(key, stated), gone is not None, revision)
+        for key, public, parent, name, gone, revision, *stated in rows
+    )
+
+
 def tree_now() -> tuple[Tree, dict[str, QuotaNode]]:
-    """The whole tree as a value, and its rows by public id. Two queries."""
+    """The whole tree as a value, and its rows by public id, to be written. Two queries."""
     rows = list(QuotaNode.objects.prefetch_related("shares").order_by("path"))
     ids = {row.pk: row.public_id for row in rows}
     return Tree(_state(row, ids) for row in rows), {row.public_id: row for row in rows}

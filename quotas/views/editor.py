@@ -13,8 +13,8 @@ from gpufleet.web import Access, Can, access_of, requires
 from quotas.editor import changed_meanwhile, editor_rows, edits_sent, faults_told, opened
 from quotas.forms import faults_of
 from quotas.models import QuotaNode
-from quotas.presenters import summed, types_of
-from quotas.selectors.nodes import tree_list
+from quotas.presenters import summed
+from quotas.selectors.nodes import tree_list, tree_outline, types_stated
 from quotas.services.changes import Wanted, change_draft
 from scheduler.selectors.usage import gpu_types_known, held_by_quota
 from scheduler.services.forecasts.standing import tree_standing
@@ -33,25 +33,26 @@ def editor(request: HttpRequest) -> HttpResponse:
 
 
 def _context(access: Access, wanted: list[str], below: str = "") -> dict[str, Any]:
-    nodes = list(tree_list(access))
-    unfolded = opened(nodes, wanted)
+    outline = tree_outline(access)
+    unfolded = opened(outline, wanted)
     if below:
-        parent = next((node for node in nodes if node.public_id == below), None)
-        shown = [node for node in nodes if parent is not None and node.parent_id == parent.pk]
+        parent = next((node for node in outline if node.public_id == below), None)
+        shown = {node.pk for node in outline if parent is not None and node.parent_id == parent.pk}
         unfolded = {parent.path} if parent else set()
     else:
-        least = min((node.depth for node in nodes), default=0)
-        shown = [node for node in nodes if node.depth == least or node.path.rpartition("/")[0] in unfolded]
-    types = types_of(nodes, gpu_types_known())
+        least = min((node.depth for node in outline), default=0)
+        shown = {node.pk for node in outline if node.depth == least or node.path.rpartition("/")[0] in unfolded}
+    types = sorted({*gpu_types_known(), *types_stated(access)})
     standing = tree_standing(now())
-    sums = summed({node.pk: node.path for node in nodes}, held_by_quota())
-    named = [node.public_id for node in nodes if node.path in unfolded]
+    sums = summed({node.pk: node.path for node in outline}, held_by_quota())
+    named = [node.public_id for node in outline if node.path in unfolded]
 
     def href(node: QuotaNode) -> str:
         rest = [key for key in named if key != node.public_id] if node.path in unfolded else [*named, node.public_id]
         return f"?{urlencode({'open': rest}, doseq=True)}#{node.public_id}"
 
-    rows = editor_rows(access, nodes, shown, types, sums, (standing.fair, standing.waiting, standing.decayed), unfolded, href)
+    nodes = tree_list(access).filter(pk__among=shown)
+    rows = editor_rows(access, outline, nodes, types, sums, (standing.fair, standing.waiting, standing.decayed), unfolded, href)
     return {"rows": rows, "gpu_types": types, "as_of": standing.as_of}
 
 

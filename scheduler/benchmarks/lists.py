@@ -127,11 +127,11 @@ def _runs(moment: datetime) -> None:
     rows_insert(JobEvent, ("job_id", "at", "to_state", "cause"), ((key, at, "queued", "Submitted.") for key, at in events))
     gpus = iter(Gpu.objects.order_by("node_id", "index").values_list("id", "node_id"))
     running = Attempt.objects.filter(ended_at__isnull=True).order_by("id").values_list("id", "job_id", "started_at")
-    held = [(attempt, job, *next(gpus), since, worker) for attempt, job, since in running for worker in range(4)]
+    held = [(attempt, job, *next(gpus), since) for attempt, job, since in running for _ in range(4)]
     rows_insert(
         Placement,
         ("attempt_id", "job_id", "role", "worker", "node_id", "gpu_id", "since"),
-        ((attempt, job, "worker", worker, node, gpu, since) for attempt, job, gpu, node, since, worker in held),
+        ((attempt, job, "worker", 0, node, gpu, since) for attempt, job, gpu, node, since in held),
     )
     waiting = Job.objects.filter(state=JobState.QUEUED).order_by("id").values_list("id", flat=True)
     told = [REASON, {"code": "capacity", "detail": f"No {FULL} is free."}]

@@ -18,7 +18,7 @@ from quotas.selectors.changes import change_standing
 from quotas.services.changes import Wanted, change_draft
 from scheduler.benchmarks.lists import COLUMNS, _jobs, _runs
 from scheduler.benchmarks.loop import FULL, hardware, person, say
-from scheduler.models import Job
+from scheduler.models import Job, JobState
 from scheduler.services.forecasts.previews import tree_preview
 from scheduler.services.forecasts.replays import replay_ask, replay_of, replay_run
 
@@ -37,6 +37,8 @@ def world_fill() -> None:
     count = PAST + QUEUED + RUNNING
     rows_insert(Job, COLUMNS, _jobs(draw, public_ids("j", count), projects, people, now(), RUNNING, queued=QUEUED, days=7))
     _runs(now())
+    # As plans leave a fleet: no job that waits comes before one that runs.
+    Job.objects.filter(state=JobState.RUNNING).update(priority=100, job_class="inference")
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE")
 

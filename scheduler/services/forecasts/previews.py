@@ -30,6 +30,7 @@ MOST_NAMED = 200
 FAR = 1 << 40  # keys of nodes that are yet to be made
 _guard = threading.Lock()
 _snapshots = Snapshots()
+_drafted = Kept()  # of the last draft: the next one has most jobs in common with it
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ def tree_preview(*, access: Access, before: Tree, after: Tree, now: datetime) ->
         snapshot = _snapshots.take(settings=chosen.engine, now=now, start_timeout=chosen.start_timeout)
         ground = drafted_ground(snapshot, before, after, chosen.engine, now)
         plan = make_plan(snapshot.scenario, _snapshots.kept)
-        planned = make_plan(ground.drafted, Kept())
+        planned = make_plan(ground.drafted, _drafted)
     effects = [*_decided(plan, planned), *_classes(before, after)]
     named, unseen, more = _named(access, effects)
     shares = tuple(line for line in _shares(plan, planned, ground) if access.can(Can.SEE, ground.names.get(line.path, line.path)))
