@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from quotas.models import QuotaChange, QuotaNode
+from quotas.models import NodeKind, QuotaChange, QuotaNode
 from quotas.permissions import Access, Can
 from quotas.presenters import Cell, cells_of
 from quotas.rules import said
@@ -47,6 +47,7 @@ class EditorRow:
     decides: bool  # whether what it is promised may be edited here
     cells: list[EditorCell]
     href: str
+    may: str = ""  # of add, move and archive
 
     @property
     def shift(self) -> int:
@@ -62,6 +63,12 @@ def opened(nodes: Sequence[Outline], wanted: Iterable[str]) -> set[str]:
         steps = by_id[key].split("/") if key in by_id else []
         found |= {"/".join(steps[: depth + 1]) for depth in range(len(steps))}
     return found
+
+
+def steps_above(path: str) -> list[str]:
+    """The paths of all nodes above one."""
+    steps = path.split("/")
+    return ["/".join(steps[:depth]) for depth in range(1, len(steps))]
 
 
 def editor_rows(
@@ -87,8 +94,24 @@ def editor_rows(
         ]
         above = node.path.rpartition("/")[0]
         decides = access.can(Can.EDIT_QUOTA, above) if above else access.can_everywhere(Can.EDIT_QUOTA)
-        rows.append(EditorRow(node, node.depth - least, node.pk in parents, node.path in unfolded, decides, cells, href(node)))
+        may = ["add"] if access.can(Can.EDIT_QUOTA, node.path) and node.kind != NodeKind.USER else []
+        may += ["move", "archive"] if decides and above else []
+        rows.append(EditorRow(node, node.depth - least, node.pk in parents, node.path in unfolded, decides, cells, href(node), " ".join(may)))
     return rows
+
+
+def blank_row(types: Sequence[str]) -> EditorRow:
+    """What a node has that is added in the browser."""
+    cells = [EditorCell(Cell(gpu_type, 0, 0, None), None, 0, 0) for gpu_type in types]
+    return EditorRow(QuotaNode(name="NEW"), 0, False, False, True, cells, "", "add")
+
+
+def parents_named(edits: Iterable[Any], outline: Iterable[Outline]) -> None:
+    """A parent that is not on the page is named by its path; from here on by its id."""
+    ids = {node.path: node.public_id for node in outline}
+    for edit in edits:
+        if isinstance(edit, dict) and isinstance(edit.get("parent"), str):
+            edit["parent"] = ids.get(edit["parent"], edit["parent"])
 
 
 def _past(decayed: Figure, path: str, gpu_type: str) -> int:
@@ -114,13 +137,23 @@ def changed_meanwhile(access: Access, nodes: Iterable[QuotaNode], seen: Mapping[
     return lines
 
 
-def faults_told(faults: Mapping[str, Sequence[str]], edits: Sequence[Mapping[str, Any]], paths: Mapping[str, str]) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What is wrong, and at which cell of the page: of a node's name or place it has no field."""
+
+    text: str
+    node: str = ""
+    field: str = ""
+
+
+def faults_told(faults: Mapping[str, Sequence[str]], edits: Sequence[Mapping[str, Any]], paths: Mapping[str, str]) -> list[Fault]:
     """Each fault with the node that it is about."""
     told = []
     for at, texts in faults.items():
         steps = at.split(".", 2)
         place = int(steps[1]) if steps[0] == "edits" and len(steps) > 1 and steps[1].isdigit() else None
-        node = str(edits[place].get("node", "")) if place is not None and place < len(edits) and isinstance(edits[place], dict) else ""
-        path = paths.get(node, node)
-        told += [f"{path}: {text}" if path else text for text in texts]
+        edit = edits[place] if place is not None and place < len(edits) and isinstance(edits[place], dict) else {}
+        node = str(edit.get("node", ""))
+        path = paths.get(node) or str(edit.get("name") or node)
+        told += [Fault(f"{path}: {text}" if path else text, node, steps[2] if len(steps) > 2 else "") for text in texts]
     return told

@@ -10,35 +10,42 @@ from django.views.decorators.http import require_http_methods
 
 from gpufleet.core.times import now
 from gpufleet.web import Access, Can, access_of, requires
-from quotas.editor import changed_meanwhile, editor_rows, edits_sent, faults_told, opened
+from quotas.editor import Fault, blank_row, changed_meanwhile, editor_rows, edits_sent, faults_told, opened, parents_named, steps_above
 from quotas.forms import faults_of
-from quotas.models import QuotaNode
+from quotas.models import NodeKind, QuotaNode
 from quotas.presenters import summed
 from quotas.selectors.nodes import tree_list, tree_outline, types_stated
 from quotas.services.changes import Wanted, change_draft
 from scheduler.selectors.usage import gpu_types_known, held_by_quota
 from scheduler.services.forecasts.standing import tree_standing
 
+MOST_FOUND = 50
+
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @requires(Can.EDIT_QUOTA)
 def editor(request: HttpRequest) -> HttpResponse:
-    """`open` names nodes whose children are shown; `below` answers the rows of one node's children alone."""
+    """`open` names nodes whose children are shown, `q` is what to find. `below` answers only the rows of one node's children, `rows` all rows."""
     access = access_of(request)
     if request.method == "POST":
         return _drafted(request, access)
     if below := request.GET.get("below", "")[:40]:
         return render(request, "quotas/_editor_rows.html", _context(access, [], below=below))
-    return render(request, "quotas/editor.html", _context(access, request.GET.getlist("open")))
+    page = "quotas/_editor_rows.html" if request.GET.get("rows") else "quotas/editor.html"
+    return render(request, page, _context(access, request.GET.getlist("open"), q=request.GET.get("q", "").strip()[:100]))
 
 
-def _context(access: Access, wanted: list[str], below: str = "") -> dict[str, Any]:
+def _context(access: Access, wanted: list[str], below: str = "", q: str = "") -> dict[str, Any]:
     outline = tree_outline(access)
     unfolded = opened(outline, wanted)
     if below:
         parent = next((node for node in outline if node.public_id == below), None)
         shown = {node.pk for node in outline if parent is not None and node.parent_id == parent.pk}
         unfolded = {parent.path} if parent else set()
+    elif q:
+        found = list(tree_list(access, search=q).values_list("path", flat=True)[:MOST_FOUND])
+        unfolded = {step for path in found for step in steps_above(path)}
+        shown = {node.pk for node in outline if node.path in unfolded or node.path in found}
     else:
         least = min((node.depth for node in outline), default=0)
         shown = {node.pk for node in outline if node.depth == least or node.path.rpartition("/")[0] in unfolded}
@@ -53,22 +60,24 @@ def _context(access: Access, wanted: list[str], below: str = "") -> dict[str, An
 
     nodes = tree_list(access).filter(pk__among=shown)
     rows = editor_rows(access, outline, nodes, types, sums, (standing.fair, standing.waiting, standing.decayed), unfolded, href)
-    return {"rows": rows, "gpu_types": types, "as_of": standing.as_of}
+    kinds = [(kind.value, kind.label) for kind in NodeKind if kind != NodeKind.ORG]
+    return {"rows": rows, "gpu_types": types, "as_of": standing.as_of, "q": q, "blank": [blank_row(types)], "kinds": kinds}
 
 
 def _drafted(request: HttpRequest, access: Access) -> HttpResponse:
     reason, text = request.POST.get("reason", "").strip()[:500], request.POST.get("edits", "")
-    faults: list[str] = []
+    faults: list[Fault] = []
     edits: list[dict[str, Any]] = []
     status = 422
     try:
         edits, seen = edits_sent(text)
     except ValueError:
-        faults, text = ["The edits can't be read. Edit the cells again."], ""
+        faults, text = [Fault("The edits can't be read. Edit the cells again.")], ""
     else:
+        parents_named(edits, tree_outline(access))
         named = {str(edit.get("node", "")) for edit in edits if isinstance(edit, dict)}
         nodes = list(tree_list(access).filter(public_id__in=named))
-        faults = changed_meanwhile(access, nodes, seen)
+        faults = [Fault(line) for line in changed_meanwhile(access, nodes, seen)]
         if faults:
             status = 409
         else:
@@ -76,7 +85,7 @@ def _drafted(request: HttpRequest, access: Access) -> HttpResponse:
                 return redirect("quota-change", change_draft(access=access, wanted=Wanted(edits, reason=reason), now=now()).public_id)
             except ValidationError as fault:
                 faults = faults_told(dict(faults_of(fault)), edits, {node.public_id: node.path for node in nodes})
-    named_nodes = [str(edit.get("node", "")) for edit in edits if isinstance(edit, dict)]
+    named_nodes = [str(edit.get(name) or "") for edit in edits if isinstance(edit, dict) for name in ("node", "parent")]
     context = _context(access, [*request.POST.getlist("open"), *named_nodes]) | {
         "faults": faults,
         "sent": text if status == 422 else "",

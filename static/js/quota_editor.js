@@ -1,4 +1,5 @@
-// The quota editor: branches unfold in place, cells are edited in place, and edits are kept here, to be undone, until they are sent as one change.
+// The quota editor: branches unfold in place, cells are edited in place, nodes are added, moved and archived in place. Edits are kept here, to be
+// undone, until they are sent as one change.
 (() => {
   "use strict";
 
@@ -8,7 +9,10 @@
   const undoButton = form.querySelector("[data-undo]");
   const sendButton = form.querySelector("[type=submit]");
   const count = form.querySelector("[data-count]");
-  let edits = []; // {node, field, before, after}, the oldest first
+  const dialog = document.querySelector("[data-node-dialog]");
+  const blank = document.querySelector("[data-new-row]");
+  // The oldest first: {op: "set", node, field, after}, {op: "create", node, parent, name, kind}, {op: "move", node, parent, name}, {op: "archive", node}.
+  let edits = [];
 
   const milli = (text) => {
     const plain = text.replace(/[,\s]/g, "").toLowerCase();
@@ -34,25 +38,74 @@
   function show(node, field) {
     const cell = cellOf(node, field);
     if (!cell) return;
-    const last = edits.findLast((edit) => edit.node === node && edit.field === field);
+    const last = edits.findLast((edit) => edit.op === "set" && edit.node === node && edit.field === field);
     const text = last ? written(field, last.after) : cell.dataset.value;
     cell.textContent = text;
     cell.classList.toggle("changed", text !== cell.dataset.value);
   }
 
+  // What has become of a row besides its cells, told beside its name.
+  function mark(node) {
+    const row = document.getElementById(node);
+    if (!row) return;
+    const last = (op) => edits.findLast((edit) => edit.op === op && edit.node === node);
+    const made = last("create"), moved = last("move"), archived = last("archive");
+    const told = [];
+    if (made) told.push("New");
+    if (moved) told.push(`Moves to ${pathOf(moved.parent) ? `${pathOf(moved.parent)}/` : ""}${moved.name}`);
+    if (archived) told.push("Archived");
+    const badge = row.querySelector("[data-mark]");
+    badge.textContent = told.join(", ");
+    badge.hidden = !told.length;
+    row.classList.toggle("going", Boolean(archived));
+  }
+
+  // A parent is named by its id, or by its path where its row is not on the page.
+  const pathOf = (parent) => document.getElementById(parent)?.dataset.path ?? parent;
+  const idAt = (path) => [...body.rows].find((row) => row.dataset.path === path)?.id ?? path;
+
+  // The rows of new nodes, where their parents are on the page; and what became of the others.
+  function redraw() {
+    for (const edit of edits) {
+      if (edit.op === "create") addRow(edit);
+      if (edit.op === "set") show(edit.node, edit.field);
+      else mark(edit.node);
+    }
+    for (const row of body.querySelectorAll("tr[data-new]")) if (!edits.some((edit) => edit.op === "create" && edit.node === row.id)) row.remove();
+  }
+
+  function addRow({ node, parent, name, kind }) {
+    const above = document.getElementById(parent);
+    if (!above || document.getElementById(node)) return;
+    const row = blank.content.querySelector("tr").cloneNode(true);
+    row.id = node;
+    row.dataset.new = "";
+    row.dataset.depth = Number(above.dataset.depth) + 1;
+    row.dataset.path = `${above.dataset.path}/${name}`;
+    row.dataset.kind = kind;
+    row.querySelector("[data-name]").textContent = name;
+    row.querySelector(".tree-name").className = `tree-name shift-${Math.min(6, Number(row.dataset.depth))}`;
+    for (const one of row.querySelectorAll("[aria-label]")) one.setAttribute("aria-label", one.getAttribute("aria-label").replace("NEW", name));
+    above.after(row);
+  }
+
+  // Nodes first, so that all cells have one; then one edit for the cells of each.
   function wanted() {
-    const nodes = new Map();
-    for (const { node, field, after } of edits) {
-      const set = nodes.get(node) ?? {};
+    const sets = new Map();
+    for (const { op, node, field, after } of edits) {
+      if (op !== "set") continue;
+      const set = sets.get(node) ?? {};
       const [first, ...rest] = field.split(".");
       if (first === "shares") {
         const name = rest.pop();
         set.shares ??= {};
         set.shares[rest.join(".")] = { ...set.shares[rest.join(".")], [name]: after };
       } else set[first] = after;
-      nodes.set(node, set);
+      sets.set(node, set);
     }
-    return [...nodes].map(([node, set]) => ({ op: "update", node, set }));
+    const nodes = edits.filter((edit) => edit.op === "create" || edit.op === "move").map(({ op, node, parent, name, kind }) => ({ op, node, parent, name, ...(kind ? { set: { kind } } : {}) }));
+    const gone = edits.filter((edit) => edit.op === "archive").map(({ op, node }) => ({ op, node }));
+    return [...nodes, ...[...sets].map(([node, set]) => ({ op: "update", node, set })), ...gone];
   }
 
   const seen = {};
@@ -62,19 +115,22 @@
     undoButton.disabled = sendButton.disabled = !edits.length;
   }
 
-  function put(node, field, after) {
-    seen[node] ??= Number(document.getElementById(node).dataset.revision);
-    edits.push({ node, field, after });
-    show(node, field);
+  function record(edit) {
+    const row = document.getElementById(edit.node);
+    if (row && !("new" in row.dataset)) seen[edit.node] ??= Number(row.dataset.revision);
+    edits.push(edit);
+    redraw();
     told();
   }
 
   function undo() {
     const last = edits.pop();
     if (!last) return;
-    show(last.node, last.field);
+    if (last.op === "set") show(last.node, last.field);
+    else mark(last.node);
+    redraw();
     told();
-    cellOf(last.node, last.field)?.focus();
+    (last.op === "set" ? cellOf(last.node, last.field) : document.getElementById(last.op === "create" ? last.parent : last.node)?.querySelector("[data-menu]"))?.focus();
   }
 
   function edit(cell, typed) {
@@ -103,7 +159,7 @@
       over = true;
       input.remove();
       cell.hidden = false;
-      if (keep && written(field, value) !== cell.textContent) put(node, field, value);
+      if (keep && written(field, value) !== cell.textContent) record({ op: "set", node, field, after: value });
       if (step !== undefined) (move(cell, step, 0) ?? cell).focus();
     }
     input.addEventListener("keydown", (event) => {
@@ -144,13 +200,75 @@
     holder.innerHTML = await answer.text();
     const rows = [...holder.children];
     row.after(...rows);
-    for (const one of rows) for (const cell of one.querySelectorAll(".cell")) show(one.id, cell.dataset.field);
+    redraw();
   }
+
+  // Rows of what is looked for, with what lies above it. Edits stay.
+  async function find(words) {
+    const answer = await fetch(`?rows=1&q=${encodeURIComponent(words)}`);
+    if (!answer.ok) return;
+    body.innerHTML = await answer.text();
+    redraw();
+    document.querySelector("[data-found]").textContent = body.rows.length ? "" : "No node matches.";
+  }
+
+  // Adding, moving and archiving
+
+  const may = (row, what) => row.dataset.may.split(" ").includes(what) && !row.classList.contains("going");
+
+  function openDialog(row, first) {
+    const above = document.getElementById(row.id).dataset.path.split("/").slice(0, -1).join("/");
+    dialog.dataset.node = row.id;
+    dialog.querySelector("h2").textContent = row.dataset.path;
+    const [add, moves] = ["create", "move"].map((name) => dialog.querySelector(`[data-do="${name}"]`));
+    add.hidden = !may(row, "add");
+    moves.hidden = !may(row, "move");
+    dialog.querySelector('[data-do="archive"]').hidden = !may(row, "archive");
+    add.reset();
+    add.elements.kind.value = { org: "department", department: "team" }[row.dataset.kind] ?? "project";
+    moves.elements.parent.value = above;
+    moves.elements.name.value = row.dataset.path.split("/").at(-1);
+    dialog.querySelector("datalist").replaceChildren(...[...body.rows].filter((one) => one.id !== row.id).map((one) => new Option(one.dataset.path)));
+    dialog.showModal();
+    const chosen = first === "move" && !moves.hidden ? moves.elements.parent : add.hidden ? null : add.elements.name;
+    chosen?.focus();
+  }
+
+  function archive(row) {
+    if (may(row, "archive")) record({ op: "archive", node: row.id });
+  }
+
+  const names = new Set();
+  function newName() {
+    let number = 1;
+    while (names.has(`new-${number}`) || edits.some((edit) => edit.node === `new-${number}`)) number += 1;
+    names.add(`new-${number}`);
+    return `new-${number}`;
+  }
+
+  dialog.addEventListener("submit", (event) => {
+    const asked = event.target.dataset.do, node = dialog.dataset.node, row = document.getElementById(node);
+    const { parent, name, kind } = event.target.elements;
+    if (asked === "create") record({ op: "create", node: newName(), parent: node, name: name.value.trim(), kind: kind.value });
+    else if (asked === "move") record({ op: "move", node, parent: idAt(parent.value.trim()), name: name.value.trim() });
+    else if (asked === "archive") archive(row);
+  });
+  dialog.addEventListener("close", () => document.getElementById(dialog.dataset.node)?.querySelector("[data-menu]")?.focus());
+  body.addEventListener("keydown", (event) => {
+    const row = event.target.closest("tr");
+    if (!row || event.target.matches("input") || event.ctrlKey || event.metaKey || event.altKey) return;
+    const step = { Insert: () => may(row, "add") && openDialog(row, "create"), F2: () => may(row, "move") && openDialog(row, "move"), Delete: () => event.target.matches("[data-menu]") && archive(row) }[event.key];
+    if (step) { event.preventDefault(); step(); }
+  });
+  const search = document.querySelector("[data-find]");
+  search.addEventListener("submit", (event) => { event.preventDefault(); find(search.elements.q.value.trim()); });
 
   body.addEventListener("click", (event) => {
     const link = event.target.closest("[data-fold]");
     const cell = event.target.closest(".cell");
-    if (link) { event.preventDefault(); fold(link); }
+    const menu = event.target.closest("[data-menu]");
+    if (menu) openDialog(menu.closest("tr"), "create");
+    else if (link) { event.preventDefault(); fold(link); }
     else if (cell) edit(cell);
   });
   body.addEventListener("keydown", (event) => {
@@ -172,13 +290,20 @@
   if (form.elements.edits.value) {
     const sent = JSON.parse(form.elements.edits.value);
     Object.assign(seen, sent.seen);
-    for (const { node, set } of sent.edits) {
-      for (const [name, value] of Object.entries(set)) {
-        if (name !== "shares") edits.push({ node, field: name, after: value });
-        else for (const [type, share] of Object.entries(value)) for (const [key, amount] of Object.entries(share)) edits.push({ node, field: `shares.${type}.${key}`, after: amount });
+    for (const { op, node, parent, name, set } of sent.edits) {
+      if (op !== "update") { edits.push({ op, node, parent, name, kind: set?.kind }); continue; }
+      for (const [key, value] of Object.entries(set)) {
+        if (key !== "shares") edits.push({ op: "set", node, field: key, after: value });
+        else for (const [type, share] of Object.entries(value)) for (const [part, amount] of Object.entries(share)) edits.push({ op: "set", node, field: `shares.${type}.${part}`, after: amount });
       }
     }
-    for (const { node, field } of edits) show(node, field);
+    redraw();
+    // Each fault at its cell, or at the name of its node.
+    for (const { dataset, textContent } of document.querySelectorAll("[data-fault]")) {
+      const place = cellOf(dataset.fault, dataset.field) ?? document.getElementById(dataset.fault)?.querySelector("[data-menu]");
+      place?.classList.add("wrong");
+      place?.setAttribute("title", textContent);
+    }
     told();
   }
 })();

@@ -51,10 +51,30 @@ def test_a_guarantee_is_changed_read_applied_seen_and_reverted(live_console: Liv
     page.keyboard.press("Control+z")
     expect(cell).to_have_text("0")
     expect(page.locator("[data-count]")).to_have_text("No edits")
+
+    # A node that is added, moved, archived, and all of it undone: by keyboard.
+    research_row, menu = page.locator(f"tr#{research.public_id}"), page.get_by_role("button", name="Add, move or archive research")
+    menu.focus()
+    page.keyboard.press("Delete")
+    expect(research_row).to_contain_text("Archived")
+    page.keyboard.press("Control+z")
+    page.keyboard.press("F2")
+    page.get_by_label("Name", exact=True).fill("labs")
+    page.keyboard.press("Enter")
+    expect(research_row).to_contain_text("Moves to acme/labs")
+    page.keyboard.press("Control+z")
+    expect(research_row).not_to_contain_text("Moves")
+    page.get_by_role("button", name="Add, move or archive acme").focus()
+    page.keyboard.press("Insert")
+    page.get_by_label("Name of the new node").fill("ads")
+    assert visitor.axe() == []
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("row").filter(has_text="ads")).to_contain_text("New")
+    expect(page.locator("[data-count]")).to_have_text("1 edit of 1 node")
     cell.focus()
     page.keyboard.type("8")  # a digit begins an edit
     page.keyboard.press("Enter")
-    expect(page.locator("[data-count]")).to_have_text("1 edit of 1 node")
+    expect(page.locator("[data-count]")).to_have_text("2 edits of 2 nodes")
     assert visitor.axe() == []
     page.get_by_label("Reason").fill("Launch")
     page.get_by_role("button", name="Preview").click()
@@ -71,7 +91,7 @@ def test_a_guarantee_is_changed_read_applied_seen_and_reverted(live_console: Liv
     expect(page.locator("main")).to_contain_text("product")
 
     visitor.open("/quotas/changes/")
-    page.get_by_role("link", name="Update acme/product").click()
+    page.get_by_role("link", name="2 nodes: acme/ads, acme/product").click()
     page.get_by_role("button", name="Revert").click()
     page.get_by_role("button", name="Apply now").click()
     expect(page.get_by_text("The change is applied.")).to_be_visible()

@@ -56,6 +56,33 @@ def test_edits_become_one_change(tree: Personas):
     assert len(change.edits) == 2 and change.reason == "Test"
 
 
+def test_nodes_are_added_moved_and_archived_as_one_change(tree: Personas):
+    nodes = tree.nodes
+    edits: list[object] = [
+        {"op": "create", "node": "new-1", "parent": "acme/product", "name": "ads", "set": {"kind": "team"}},
+        {"op": "move", "node": nodes["acme/research/vision"].public_id, "parent": "new-1", "name": "eyes"},
+        {"op": "update", "node": "new-1", "set": {"weight": 3}},
+        {"op": "archive", "node": nodes["acme/research/nlp"].public_id},
+    ]
+    answer = _send(tree, "superuser", edits)
+
+    assert answer.status_code == 302, answer.content.decode()
+    change = QuotaChange.objects.get()
+    page = tree.client("superuser").get(answer["Location"]).content.decode()
+    assert "acme/product/ads/eyes" in page and len(change.edits) == 4
+    wrong = _send(tree, "superuser", [edits[0] | {"name": ""}, edits[1] | {"parent": "acme/nowhere"}]).content.decode()  # type: ignore[operator]
+    assert 'data-fault="new-1" data-field="name"' in wrong
+    assert f'data-fault="{nodes["acme/research/vision"].public_id}" data-field="parent"' in wrong and "There is no such node." in wrong
+
+
+def test_nodes_are_found_with_what_lies_above_them(tree: Personas):
+    rows = tree.client("superuser").get("/quotas/editor/?rows=1&q=nlp").content.decode()
+
+    assert [part.split('"')[0] for part in rows.split('data-path="')[1:]] == ["acme", "acme/research", "acme/research/nlp"]
+    assert "<html" not in rows
+    assert "No node matches" in tree.client("superuser").get("/quotas/editor/?q=nothing").content.decode()
+
+
 def test_refused_edits_come_back_with_every_fault(tree: Personas):
     answer = _send(tree, "superuser", [_edit(tree, "acme/research/nlp", guaranteed_milli=9_000), _edit(tree, "acme/product", limit_milli=-1)])
 
