@@ -115,7 +115,9 @@ def _within_then(cycle: Surroundings, hold: Hold, share: Gate) -> bool:
     """Whether the holder stays within its fair share once its gates are open."""
     if hold.opens is None:
         return False
-    return hold.milli + sum(work.milli for work in _counted(cycle, share) if _leaves(cycle, hold, work) > hold.opens) <= share.most
+    if _used(cycle.tree, share) + hold.milli <= share.most:
+        return True  # whoever leaves
+    return hold.milli + _left(cycle, hold, share, hold.opens) <= share.most
 
 
 def _gates(cycle: Surroundings, work: Work, leaf: int, quota_type: int, division: Division) -> Iterator[Gate]:
@@ -145,15 +147,14 @@ def _opens(cycle: Surroundings, hold: Hold) -> int | None:
     """When enough of what runs has ended, or may be evicted for the holder, in milliseconds from now."""
     latest = 0
     for gate in hold.gates:
-        excess = hold.milli - gate.most
-        leaving: list[tuple[int, int]] = []
-        for work in _counted(cycle, gate):
-            excess += work.milli
-            leaving.append((_leaves(cycle, hold, work), work.milli))
-        for other in cycle.book.holds:  # a job ahead of it is let in first
-            if _counts(cycle, other, gate):
-                excess += other.milli
-                leaving.append((_ends(cycle, other, gate), other.milli))
+        ahead = [other for other in cycle.book.holds if _counts(cycle, other, gate)]  # they are let in first
+        excess = hold.milli - gate.most + sum(other.milli for other in ahead)
+        if excess + _used(cycle.tree, gate) <= 0:
+            continue  # it is open
+        leaving = [(_ends(cycle, other, gate), other.milli) for other in ahead]
+        for at, milli in _leaving(cycle, hold, gate):
+            excess += milli
+            leaving.append((at, milli))
         leaving.sort()
         for at, milli in leaving:
             if excess <= 0:
@@ -188,17 +189,22 @@ def _ends(cycle: Surroundings, hold: Hold, gate: Gate) -> int:
     return FOREVER if at is None or length >= NEVER else at + length
 
 
-def _leaves(cycle: Surroundings, hold: Hold, work: Work) -> int:
-    """When a running job has ended, or may be evicted for the holder, in milliseconds from now."""
-    end = cycle.ends_at(work)
-    left = FOREVER if end >= NEVER else max(0, end - cycle.now)
-    if cycle.book.lent(work):
-        return 0
-    if not _may_be_evicted(cycle, hold, work, work.charged_leaf):
-        return left
-    started = work.job.run.started
-    began = cycle.now if started is None or not work.first_seats else started
-    return min(left, max(0, began + _protected(cycle, hold.leaf) - cycle.now))
+def _leaving(cycle: Surroundings, hold: Hold, gate: Gate) -> Iterator[tuple[int, int]]:
+    """When each running job that counts against a gate has ended, or may be evicted for the holder, in milliseconds from now; and its milli-GPU."""
+    now, ends_at = cycle.now, cycle.ends_at
+    shield = _protected(cycle, hold.leaf) if hold.preempts else 0
+    for work in _counted(cycle, gate):
+        end = now if work.backfilled and cycle.book.lent(work) else ends_at(work)
+        if end > now and hold.preempts and _may_be_evicted(cycle, hold, work, work.charged_leaf):
+            started = work.job.run.started
+            began = now if started is None or not work.first_seats else started
+            end = min(end, max(now, began + shield))
+        yield FOREVER if end >= NEVER else end - now, work.milli
+
+
+def _left(cycle: Surroundings, hold: Hold, gate: Gate, at: int) -> int:
+    """What of all that runs still counts against a gate at an instant, in milli-GPU."""
+    return sum([milli for until, milli in _leaving(cycle, hold, gate) if until > at])
 
 
 def _may_be_evicted(cycle: Surroundings, hold: Hold, work: Work, leaf: int) -> bool:
@@ -238,7 +244,7 @@ def _broken(cycle: Surroundings, hold: Hold, work: Work, leaf: int, quota_type: 
             continue
         if _may_be_evicted(cycle, hold, work, leaf) and _protected(cycle, leaf) <= at:
             continue
-        if hold.milli + milli + sum(one.milli for one in _counted(cycle, gate) if _leaves(cycle, hold, one) > at) > gate.most:
+        if hold.milli + milli + _left(cycle, hold, gate, at) > gate.most:
             return gate
     return None
 
@@ -279,8 +285,8 @@ def uses_of(cycle: Surroundings, hold: Hold, gate: Gate) -> Iterator[tuple[int, 
     if gate.rule is Rule.SHARE:
         yield gate.most + 1, 0, at
         return
-    for work in _counted(cycle, gate):
-        yield work.milli, 0, _leaves(cycle, hold, work)
+    for until, milli in _leaving(cycle, hold, gate):
+        yield milli, 0, until
     for other in cycle.book.holds:
         if other is hold or _counts(cycle, other, gate):
             start, length = _starts(cycle, other, gate), cycle.duration(other.work)

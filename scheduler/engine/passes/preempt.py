@@ -7,7 +7,7 @@ from ..legality import beyond_share, grows_beyond_share, worth
 from ..ranking import UNBOUNDED, WideRanking
 from ..reasons import Reason, reason
 from ..state import FEW, Cycle, Sieve
-from ..taking import NOTHING, at_limits, fits_already, request, take_units, tell, told_before
+from ..taking import NOTHING, at_limits, fits_already, request, take_cheaply, take_units, tell, told_before
 from ..tree import Division
 from ..units import Unit
 from ..values import Preemptible
@@ -174,6 +174,10 @@ def preempt(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
             refused = take_from(ranked, "later" if later else "all")
         return refused
 
+    if take_cheaply(
+        cycle, work, quota_type, no_larger(ranked, large), legal, why, guard, ("preempt", leaf, work.form.level, work.form.shape, quota_type), leaf
+    ):
+        return None
     refused = take(ranked)
     if refused is not None and has_fresh(ranked) and take(as_if_running(ranked), later=True) is None:
         refused = None

@@ -1,7 +1,6 @@
 """Rights: the gates of the tree, and who may be a victim of whom. Re-computed in the order of the decisions."""
 
 import copy
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
@@ -9,6 +8,7 @@ from typing import Any
 
 from . import class_windows
 from .order import fork, queue_key, ratio, serves_first
+from .places import Occupancy, Undecided, gang_fits
 from .replay import apply_decision, spelt, steps
 from .shares import Figures, Unit, borrowed_units, figures, guarantee_of, least, limit_of, units_of, window_milli
 from .world import ALL, CLASSES, Job, Role, Worker, World, read, worker_of
@@ -49,8 +49,7 @@ def right_violations(scenario: Json, plan: Json) -> list[str]:
             moments = (w for moment in _moments(scenario, plan, key, first) for w in (moment, _without_what_others_got(moment, plan, key)))
             own_victims = [d for d in plan["decisions"] if d["action"] == "evict" and d["why"].get("for") == key and d["why"]["code"] == "preempt"]
             moments = (w for moment in moments for w in (moment, *_after_its_own(moment, own_victims)))
-            between = _in_between(plan, key, group)
-            begun = ((w, given) for moment in moments for w, given in ((moment, group), *_with_those(moment, between, group)))
+            begun = ((w, given) for moment in moments for w, given in ((moment, group), *_with_who_was_started(moment, plan, key, group)))
             asked = ((view, given) for w, given in begun for view in (w, *class_windows.views(w, key)))
             found += next(
                 (faults for w, given in asked if not (faults := reclaim_violations(w, w.jobs[key], given, plan, first.jobs[key].quota))),
@@ -106,31 +105,37 @@ def _after_its_own(world: World, victims: list[Json]) -> Iterator[World]:
         yield world
 
 
-def _in_between(plan: Json, asker: str, group: list[Json]) -> list[str]:
-    """Who gave way to the asker beside the victims: the plan had started him itself, and a plan is the difference between first and last state."""
-    told = next((str(d["why"].get("detail")) for d in plan["decisions"] if d.get("job") == asker and d["action"] in ("start", "repair", "move")), "")
-    listed = re.search(r"(?:give way: |it replaces )(.*?)(?: and others)?$", told)
-    taken = {decision["job"] for decision in group}
-    return [name for name in listed[1].split(", ") if name not in taken] if listed else []
+def _with_who_was_started(world: World, plan: Json, asker: str, group: list[Json]) -> Iterator[tuple[World, list[Json]]]:
+    """The moment with somebody standing who waits in the end and could have been started on what was idle, and with his eviction among the group.
 
-
-def _with_those(world: World, between: list[str], group: list[Json]) -> Iterator[tuple[World, list[Json]]]:
-    """The moment with those standing whom the plan had started and put out again, and with their eviction among what is judged.
-
-    They are taken under the same legality as running work, and what stood before is taken beside them only where the next plan might do so.
+    A plan is the difference between first and last state: whom it started it may take back, under the same legality as running work beside him
+    (surplus first, then minima, smaller first). So his queue is judged as it stood with him.
     """
-    if not between or not all(name in world.jobs and not world.jobs[name].holds for name in between):
-        return
-    node = next((worker.node for d in group for worker in world.jobs[d["job"]].workers if worker.gpus), None)
-    if node is None:
-        return
-    given = [*group]
-    for name in between:
-        job = world.jobs[name]
-        workers = tuple(Worker(role.name, index, node, tuple(range(role.gpus))) for role in job.roles.values() for index in range(role.min))
-        world = world.with_job(replace(job, state="running", started=0, workers=workers))
-        given.append({"action": "evict", "job": name, "why": group[0]["why"]})
-    yield world, given
+    taken = {decision["job"] for decision in group if decision["action"] == "evict"}
+    queues = {world.jobs[decision["job"]].quota for decision in group}
+    for name in (entry["job"] for entry in plan["waiting"]):
+        job = world.jobs.get(name)
+        if job is None or job.state != "queued" or name == asker or name in taken or job.quota not in queues:
+            continue
+        workers = _on_idle(world, job)
+        if workers:
+            then = world.with_job(replace(job, state="running", started=0, workers=workers))
+            yield then, [*group, {"action": "evict", "job": name, "why": group[0]["why"]}]
+
+
+def _on_idle(world: World, job: Job) -> tuple[Worker, ...]:
+    """Places for a waiting job on idle GPUs, where its gates are open."""
+    held = Occupancy(world)
+    for other in world.jobs.values():
+        held.take(other, {*other.workers, *other.leaving})
+    for division in sorted({node.quota_type for node in world.nodes.values()}):
+        try:
+            found = gang_fits(held, job, division=division, empty=True)  # boards may be split anew for it
+        except Undecided:
+            continue
+        if found and not gates(world, {"action": "start", "job": job.name, "workers": [spelt(worker) for worker in found]}):
+            return tuple(found)
+    return ()
 
 
 def _without_what_others_got(world: World, plan: Json, asker: str) -> World:
