@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from django.db.models import QuerySet
 
-from dashboards.selectors import SEVERAL, SEVERITY, Owner, frames_newest, holds_open, owners_named
+from dashboards.selectors import OUTSIDE, SEVERAL, SEVERITY, Owner, frames_newest, holds_open, owners_named
 from dashboards.weak import DRIVER_UTILIZATION, signal_of
 from gpufleet.core.tables import Choice, Column, Table
 from gpufleet.core.times import now
@@ -14,7 +14,7 @@ from quotas.permissions import Access
 from scheduler.hardware.lists import NO_HARDWARE
 from scheduler.models import Gpu, GpuType, Health
 
-FREE, ANOTHER_TEAM, SEVERAL_TEAMS = "free", "another team", "several teams"
+FREE, ANOTHER_TEAM, SEVERAL_TEAMS, NOT_OURS = "free", "another team", "several teams", "outside gpufleet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,8 @@ def owner_word(owner: int | None, named: dict[int, Owner | None]) -> str:
         return FREE
     if owner == SEVERAL:
         return SEVERAL_TEAMS
+    if owner == OUTSIDE:
+        return NOT_OURS
     team = named.get(owner)
     return team.name if team else ANOTHER_TEAM
 

@@ -13,7 +13,7 @@ from django.urls import reverse
 
 from dashboards.figures import Figures, Holding, Series, as_columns, gap_cost, holdings, queue_by_class
 from dashboards.free import figures_with_free
-from dashboards.selectors import SEVERAL, Owner, fleet_read, jobs_waiting, nodes_needing_attention
+from dashboards.selectors import OUTSIDE, SEVERAL, Owner, fleet_read, jobs_waiting, nodes_needing_attention
 from gpufleet.core.charts import Chart, over_time
 from gpufleet.core.charts import Series as Line
 from gpufleet.core.rounding import rounded, shares
@@ -182,6 +182,8 @@ def holders_told(holders: Sequence[Holding], owners: Mapping[int, Owner | None])
         owner = owners.get(holding.owner)
         if holding.owner == SEVERAL:
             key, name = SEVERAL, "Shared by several teams"
+        elif holding.owner == OUTSIDE:
+            key, name = OUTSIDE, "Outside gpufleet"
         else:
             key, name = (owner.team, owner.name) if owner else (OTHERS, "Other teams")
         sums = teams.setdefault(key, (name, [0, 0, 0, 0]))[1]

@@ -19,6 +19,7 @@ from quotas.models import NodeKind, QuotaNode
 from quotas.permissions import Access, Can
 from quotas.selectors.rates import rates_now
 from scheduler.models import IN_SERVICE, Domain, Gpu, Health, Job, JobState, Node, Placement, TopologyLevel
+from scheduler.selectors.holders import outside_seats
 
 # An older frame says nothing about now: its GPUs count as without a reading. Three rounds of the slowest source, which is read each fifteen seconds.
 FRESH = timedelta(seconds=45)
@@ -28,6 +29,7 @@ WAITING = (JobState.QUEUED, JobState.PREEMPTED)
 
 NOBODY = 0
 SEVERAL = -1
+OUTSIDE = -2  # of a job that is not ours
 UNREAD = -1
 
 Ints = npt.NDArray[np.int64]
@@ -35,7 +37,8 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Holds:
-    """Open placements by GPU: how much of it is taken, by which quota node (`SEVERAL` where they differ), and since when (ms, 0: free)."""
+    """Open placements by GPU: how much of it is taken, since when (ms, 0: free), and by which quota node: `SEVERAL` where they differ, `OUTSIDE` of a
+    job that is not ours."""
 
     milli: dict[int, int]
     owner: dict[int, int]
@@ -109,6 +112,10 @@ def holds_open(gpu_ids: Sequence[int] | None = None, *, with_times: bool = True)
     if with_times:
         earliest = rows.order_by().values_list("gpu_id").annotate(Min("since"))
         holds.since.update((gpu, millis(since)) for gpu, since in earliest)
+    outside = outside_seats() if gpu_ids is None else outside_seats().filter(gpu__in=gpu_ids)
+    for gpu, since in outside.values_list("gpu_id", "job__since"):
+        holds.milli[gpu], holds.owner[gpu] = 1000, OUTSIDE
+        holds.since.setdefault(gpu, millis(since))
     return holds
 
 

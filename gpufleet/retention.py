@@ -55,6 +55,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("scheduler.InventoryEvent", timedelta(days=400), "at", "As above: what happened to a machine."),
     Kind("scheduler.InventoryImport", timedelta(days=7), "created_at", "A preview that was not applied is out of date.", {"applied_at": None}),
     Kind("scheduler.InventoryImport", timedelta(days=400), "applied_at", "As for inventory events: what was imported."),
+    Kind("scheduler.OutsideJob", timedelta(days=400), "until", "A year of what others used can be compared with the year before."),
     Kind("scheduler.PlanRecord", timedelta(days=7), "at", "Long enough to ask why a week's decision was taken; its scenario goes after three hours."),
     Kind("scheduler.Prediction", timedelta(days=90), "at", "Ranges of foreseen starts are learnt from the newest; a quarter can be looked back on."),
     Kind("scheduler.Order", timedelta(days=7), "done_at", "What a back-end has done; as for plans."),
@@ -138,6 +139,7 @@ KINDS: tuple[Kind, ...] = (
         "scheduler.SimulatedRun", None, why="The simulated back-end's own; of what is over it keeps the newest 2,000 in each cluster, for their logs."
     ),
     Kind("scheduler.SlurmCluster", None, why="How Slurm is reached."),
+    Kind("scheduler.OutsideSeat", None, why="Part of its outside job."),
     Kind("scheduler.SlurmRun", None, why="The Slurm back-end's own; of what is over it keeps the newest 2,000 in each cluster, for their logs."),
     Kind("scheduler.Placement", None, why="The allocation history that the ledger is held against."),
     Kind("dashboards.PrometheusServer", None, why="Removed, not deleted: the audit log names it."),

@@ -25,7 +25,7 @@ class Cause(StrEnum):
 
 
 class Part(NamedTuple):
-    """Whose a piece of the fleet is. Without a job: no class and no quota, but for reserved GPUs, which have their owner's."""
+    """Whose a piece of the fleet is. Without a job of ours: no class and no quota, but for reserved GPUs, which have their owner's."""
 
     cause: Cause
     gpu_type: str
@@ -36,11 +36,11 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """What one job holds of a GPU."""
+    """What one job holds of a GPU; no class and no quota: it is not ours."""
 
     milli: int
     job_class: str
-    quota: int
+    quota: int | None
     is_starting: bool
 
 

@@ -134,16 +134,21 @@ def _names(access: Access, dimension: Dimension) -> Callable[[Part], str]:
             return lambda part: part.pool or "No pool"
         case "class":
             labels = dict(JobClass.choices)
-            return lambda part: labels.get(part.job_class, part.job_class) if part.job_class else "Not allocated"
+            return lambda part: labels.get(part.job_class, part.job_class) if part.job_class else _nobody(part)
         case "team":
             owners = owners_named(access)
-            return lambda part: _team(part.quota, owners)
+            return lambda part: _team(part, owners)
 
 
-def _team(quota: int | None, owners: Mapping[int, Owner | None]) -> str:
-    if quota is None:
-        return "Not allocated"
-    owner = owners.get(quota)
+def _nobody(part: Part) -> str:
+    """What is held and of no quota is held by a job that is not ours."""
+    return "Outside gpufleet" if part.cause in (Cause.COMPUTING, Cause.IDLE, Cause.UNREAD) else "Not allocated"
+
+
+def _team(part: Part, owners: Mapping[int, Owner | None]) -> str:
+    if part.quota is None:
+        return _nobody(part)
+    owner = owners.get(part.quota)
     return owner.name if owner is not None else "Other teams"
 
 

@@ -16,6 +16,7 @@ from quotas.models import Phase, QuotaShare
 from quotas.models.windows import Idle
 from quotas.selectors.windows import lasting_at
 from scheduler.models import IN_SERVICE, Gpu, Health, Job, Placement, PromisedSeat
+from scheduler.selectors.holders import outside_seats
 from scheduler.services.loop.usage import phase_of
 
 BROKEN_STATES = (Health.DOWN, Health.REPAIRING)
@@ -46,6 +47,8 @@ def _devices(now: datetime) -> list[Device]:
     for gpu, milli, job_class, quota, state, running_at, asked_at, leaving, joining in rows.values_list(*columns):
         phase = phase_of(state=state, running_at=running_at, stop_asked_at=asked_at, leaving_since=leaving, joining=joining)
         holds[gpu].append(Hold(milli, job_class, quota, phase == Phase.STARTING))
+    for gpu in outside_seats().values_list("gpu_id", flat=True):
+        holds[gpu].append(Hold(1000, "", None, is_starting=False))
     promised: dict[int, int] = dict(PromisedSeat.objects.filter(gpu__isnull=False).order_by().values_list("gpu_id").annotate(Sum("gpu_milli")))
     sm = _readings(now)
     gpus = Gpu.objects.filter(removed_at__isnull=True, node__removed_at__isnull=True).order_by("pk")

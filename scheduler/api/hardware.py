@@ -1,7 +1,8 @@
 """Clusters, nodes and GPUs over HTTP: read by everyone with a role, acted upon by operators."""
 
+from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 from django.http import HttpRequest, HttpResponse
 from ninja import Query, Router
@@ -24,6 +25,7 @@ from scheduler.api.hardware_schemas import (
     HostOut,
     HostsOut,
     MomentsOut,
+    OutsideOut,
     SpareIn,
     SpareOut,
 )
@@ -35,10 +37,12 @@ from scheduler.selectors.clusters import Branch, cluster_for, cluster_tree, clus
 from scheduler.selectors.gpus import GpuRow, gpu_for, gpu_history, gpu_rows, gpu_split, gpus_listed
 from scheduler.selectors.holders import Holder, gpu_holders, node_holders
 from scheduler.selectors.nodes import NodeRow, node_for, node_gpus, node_history, node_rows, nodes_listed
+from scheduler.selectors.outside import outside_jobs, outside_usage
 from scheduler.services.hardware.geometry import geometry_of, geometry_revision, gpu_geometry_cancel, gpu_geometry_change, split_jobs, split_plan
 from scheduler.services.hardware.hardware import gpu_health_change, node_health_change, node_spare_set
 
 router = Router(tags=["Hardware"])
+OutsideQuery = Annotated[int, Query(ge=1, le=400, description="How many days back `usage` counts.")]
 
 
 @router.get("/clusters", response=ClustersOut, url_name="clusters", openapi_extra=parameters_of(CLUSTERS), summary="Clusters")
@@ -63,8 +67,25 @@ def cluster(request: HttpRequest, name: str) -> HttpResponse:
         _cluster_facts(tree.cluster)
         | {"levels": levels, "pools": [pool.name for pool in tree.pools], "topology": [_branch(branch) for branch in tree.branches]}
         | {"unplaced": [leaf.public_id for leaf in tree.unplaced], "nodes": tree.sums.nodes, "gpus": tree.sums.gpus, "free_gpus": tree.sums.free}
-        | {"allocated_milli": tree.sums.taken_milli}
+        | {"allocated_milli": tree.sums.taken_milli, "outside_gpus": tree.sums.outside}
     )
+
+
+@router.get("/clusters/{name}/outside-jobs", response=OutsideOut, url_name="outside_jobs", summary="Jobs of a cluster that are not gpufleet's")
+def cluster_outside(request: HttpRequest, name: str, days: OutsideQuery = 30) -> HttpResponse:
+    """For operators. gpufleet never touches these jobs; what they hold is allocated, and no quota is charged for it."""
+    access, end = access_of(request), now()
+    found = cluster_for(access, name)
+    start = end - timedelta(days=days)
+    jobs = [
+        {"number": row.number, "name": row.name, "person": row.person, "partition": row.partition}
+        | {"gpus": row.gpus, "nodes": row.nodes, "since": row.since}
+        for row in outside_jobs(access, found)
+    ]
+    usage = [
+        {"person": one.person, "jobs": one.jobs, "gpu_hours": round(one.gpu_hours, 4)} for one in outside_usage(access, found, start=start, end=end)
+    ]
+    return answered({"items": jobs, "start": start, "end": end, "usage": usage})
 
 
 @router.get("/nodes", response=HostsOut, url_name="nodes", openapi_extra=parameters_of(NODES), summary="Nodes")
@@ -316,4 +337,4 @@ def _instances(row: Any) -> list[dict[str, Any]]:
 
 def _holder(holder: Holder) -> dict[str, Any]:
     job = {"id": holder.job_id, "name": holder.job_name, "quota": holder.quota} if holder.named else None
-    return {"gpu_milli": holder.gpu_milli, "since": holder.since, "job": job}
+    return {"gpu_milli": holder.gpu_milli, "since": holder.since, "job": job, "outside": bool(holder.outside)}

@@ -76,6 +76,34 @@ class ClusterOut(Schema):
     gpus: int
     free_gpus: int = Field(description="Whole, healthy, in service, no spares, not allocated.")
     allocated_milli: int
+    outside_gpus: int = Field(description="Of those allocated: held by jobs that gpufleet did not start.")
+
+
+class OutsideJobOut(Schema):
+    """A job that the cluster runs beside gpufleet's."""
+
+    number: int = Field(description="What the cluster calls it.")
+    name: str
+    person: str
+    partition: str
+    gpus: int
+    nodes: list[str]
+    since: datetime
+
+
+class OutsidePersonOut(Schema):
+    person: str
+    jobs: int
+    gpu_hours: float
+
+
+class OutsideOut(Schema):
+    """What holds the cluster's GPUs that is not gpufleet's, and the GPU-hours of the last days by person."""
+
+    items: list[OutsideJobOut]
+    start: datetime
+    end: datetime
+    usage: list[OutsidePersonOut]
 
 
 class HolderJob(Schema):
@@ -90,6 +118,7 @@ class GpuHolderOut(Schema):
     gpu_milli: int
     since: datetime
     job: HolderJob | None
+    outside: bool = Field(description="True: a job that gpufleet did not start.")
 
 
 class MigOut(Schema):

@@ -1,9 +1,9 @@
 """The scheduler's tables.
 
-What hardware there is (`inventory`), what runs on it (`jobs`), what was decided (`loop`), what was ordered (`execution`), what
-the hardware was good for (`timeline`), what the scheduler counts of itself (`measures`), what
-people begin with when they submit (`templates`), what they may ask for again (`repeats`), what views they keep (`saved_views`), what is
-submitted again and again (`schedules`), when more jobs may be moved (`defragmenting`), and what others are told (`notices`).
+What hardware there is (`inventory`), what runs on it (`jobs`), what runs there that is not ours (`outside`), what was decided (`loop`), what was
+ordered (`execution`), what the hardware was good for (`timeline`), what the scheduler counts of itself (`measures`), what people begin with when
+they submit (`templates`), what they may ask for again (`repeats`), what views they keep (`saved_views`), what is submitted again and again
+(`schedules`), when more jobs may be moved (`defragmenting`), and what others are told (`notices`).
 """
 
 from scheduler.models.defragmenting import Defragmentation
@@ -51,6 +51,7 @@ from scheduler.models.notices import (
     Webhook,
     WebhookState,
 )
+from scheduler.models.outside import OutsideJob, OutsideSeat
 from scheduler.models.repeats import JobBatch, SubmissionKey
 from scheduler.models.replays import GOING_ON, QuotaReplay, ReplayState
 from scheduler.models.saved_views import SavedView
@@ -106,6 +107,8 @@ __all__ = [
     "Order",
     "OrderKind",
     "Outlook",
+    "OutsideJob",
+    "OutsideSeat",
     "Overlap",
     "Placement",
     "PlanRecord",

@@ -10,7 +10,7 @@ from django.http import Http404
 from gpufleet.core.ranking import natural
 from quotas.permissions import Access, Can
 from scheduler.models import IN_SERVICE, Cluster, Domain, Gpu, Health, Node, Pool, TopologyLevel
-from scheduler.selectors.holders import open_placements
+from scheduler.selectors.holders import open_placements, outside_seats
 
 
 @dataclass(slots=True)
@@ -24,6 +24,7 @@ class Sums:
     sick_gpus: int = 0
     free: int = 0
     taken_milli: int = 0
+    outside: int = 0  # GPUs of `taken_milli` that jobs hold which are not ours
 
     def add(self, other: "Sums") -> None:
         self.nodes += other.nodes
@@ -33,6 +34,7 @@ class Sums:
         self.sick_gpus += other.sick_gpus
         self.free += other.free
         self.taken_milli += other.taken_milli
+        self.outside += other.outside
 
     @property
     def capacity_milli(self) -> int:
@@ -104,6 +106,7 @@ def clusters_listed(access: Access) -> QuerySet[Cluster]:
     nodes = Node.objects.filter(cluster=OuterRef("pk"), removed_at__isnull=True).order_by().values("cluster")
     gpus = Gpu.objects.filter(node__cluster=OuterRef("pk"), removed_at__isnull=True, node__removed_at__isnull=True).order_by().values("node__cluster")
     held = open_placements().filter(node__cluster=OuterRef("pk")).order_by().values("node__cluster")
+    outside = outside_seats().filter(node__cluster=OuterRef("pk")).order_by().values("node__cluster")
     out = Sum(Case(When(health__in=IN_SERVICE, then=Value(0)), default=Value(1), output_field=IntegerField()))
 
     def counted(query: QuerySet, expression: object) -> Coalesce:
@@ -114,7 +117,7 @@ def clusters_listed(access: Access) -> QuerySet[Cluster]:
         nodes_out=counted(nodes, out),
         gpu_count=counted(gpus, Count("pk")),
         capacity_milli=counted(gpus, Count("pk") * 1000),
-        taken_milli=counted(held, Sum("gpu_milli")),
+        taken_milli=counted(held, Sum("gpu_milli")) + counted(outside, Count("pk") * 1000),
     )
 
 
@@ -127,7 +130,7 @@ def cluster_for(access: Access, name: str) -> Cluster:
 
 
 def cluster_tree(cluster: Cluster) -> Tree:
-    """The whole tree in six queries, whatever its depth."""
+    """The whole tree in seven queries, whatever its depth."""
     levels = list(cluster.levels.order_by("depth"))
     tree = Tree(cluster, levels, list(cluster.pools.order_by("name")), [], [], Sums())
     by_level = {level.pk: level for level in levels}
@@ -170,13 +173,15 @@ def _leaves(cluster: Cluster) -> list[tuple[int | None, Leaf]]:
     )
     present = Gpu.objects.filter(node__cluster=cluster, removed_at__isnull=True)
     held = dict(open_placements().filter(node__cluster=cluster, gpu__isnull=False).order_by().values_list("gpu_id").annotate(Sum("gpu_milli")))
+    outside = set(outside_seats().filter(node__cluster=cluster).values_list("gpu_id", flat=True))
     sums: dict[int, Sums] = {}
     for pk, node_id, health in present.order_by().values_list("pk", "node_id", "health"):
         mine = sums.setdefault(node_id, Sums(nodes=1))
         mine.gpus += 1
         mine.sick_gpus += health != Health.HEALTHY
-        mine.taken_milli += held.get(pk, 0)
-        mine.free += health == Health.HEALTHY and pk not in held
+        mine.taken_milli += 1000 if pk in outside else held.get(pk, 0)
+        mine.outside += pk in outside
+        mine.free += health == Health.HEALTHY and pk not in held and pk not in outside
     leaves: list[tuple[int | None, Leaf]] = []
     for pk, public_id, name, health, spare, gpu_type, island, domain_id in sorted(nodes, key=lambda row: natural(row[2])):
         mine = sums.get(pk, Sums(nodes=1))

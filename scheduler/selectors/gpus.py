@@ -8,7 +8,7 @@ from django.http import Http404
 
 from quotas.permissions import Access, Can
 from scheduler.models import OPEN_SPLITS, Gpu, GpuSplit, InventoryEvent, SplitState
-from scheduler.selectors.holders import Holder, HoldingJob, gpu_holders, holding_jobs, open_placements
+from scheduler.selectors.holders import Holder, HoldingJob, gpu_holders, holding_jobs, open_placements, outside_seats
 from scheduler.selectors.nodes import HISTORY_LENGTH, live_instances
 
 
@@ -46,7 +46,7 @@ def gpus_listed(access: Access) -> QuerySet[Gpu]:
 
 
 def gpu_rows(access: Access, gpus: Sequence[Gpu]) -> list[GpuRow]:
-    """Listed GPUs with their holders. One query."""
+    """Listed GPUs with their holders. Two queries."""
     holders = gpu_holders(access, [gpu.pk for gpu in gpus])
     return [GpuRow(gpu, holders.get(gpu.pk, ())) for gpu in gpus]
 
@@ -77,7 +77,7 @@ def gpu_split(gpu: Gpu) -> GpuSplit | None:
 
 def gpu_is_taken() -> Q:
     """A condition on GPUs: someone holds it or a part of it."""
-    return Q(Exists(open_placements().filter(gpu=OuterRef("pk"))))
+    return Q(Exists(open_placements().filter(gpu=OuterRef("pk"))) | Exists(outside_seats().filter(gpu=OuterRef("pk"))))
 
 
 def gpu_health_counts() -> dict[str, int]:

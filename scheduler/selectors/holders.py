@@ -9,9 +9,10 @@ from typing import Any
 from django.db.models import Q, QuerySet
 
 from quotas.permissions import Access, Can
-from scheduler.models import Placement
+from scheduler.models import OutsideSeat, Placement
 
 ANOTHER_TEAM = "another team"
+OUTSIDE = "a job outside gpufleet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +32,11 @@ class Holder:
     role: str
     worker: int
     until: datetime | None = None
+    outside: str = ""  # of a job that is not ours: what an operator is told of it
 
     @property
     def label(self) -> str:
-        return self.job_name if self.named else ANOTHER_TEAM
+        return self.outside or (self.job_name if self.named else ANOTHER_TEAM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,31 +50,36 @@ class HoldingJob:
 
 def holding_jobs(holders: Sequence[Holder]) -> list[HoldingJob]:
     """The jobs behind holds, in the order in which they first stand there."""
-    counts = Counter(holder.job_id for holder in holders)
-    milli: Counter[str] = Counter()
+    counts = Counter((holder.job_id, holder.outside) for holder in holders)
+    milli: Counter[tuple[str, str]] = Counter()
     for holder in holders:
-        milli[holder.job_id] += holder.gpu_milli
-    first = {holder.job_id: holder for holder in reversed(holders)}
-    return [HoldingJob(first[job_id], count, milli[job_id]) for job_id, count in counts.items()]
+        milli[holder.job_id, holder.outside] += holder.gpu_milli
+    first = {(holder.job_id, holder.outside): holder for holder in reversed(holders)}
+    return [HoldingJob(first[job], count, milli[job]) for job, count in counts.items()]
 
 
 def open_placements() -> QuerySet[Placement]:
-    """What is taken now. Every question about free hardware goes through here."""
+    """What jobs of gpufleet hold now. Every question about free hardware goes through here and `outside_seats`."""
     return Placement.objects.filter(until__isnull=True)
 
 
+def outside_seats() -> QuerySet[OutsideSeat]:
+    """The GPUs that jobs hold which are not ours."""
+    return OutsideSeat.objects.filter(job__until__isnull=True, gpu__isnull=False)
+
+
 def gpu_holders(access: Access, gpu_ids: Collection[int]) -> dict[int, list[Holder]]:
-    """The open holds on each of the GPUs. One query."""
+    """The open holds on each of the GPUs. Two queries."""
     found: dict[int, list[Holder]] = {}
-    for holder in _holders(access, open_placements().filter(gpu_id__in=gpu_ids)):
+    for holder in [*_holders(access, open_placements().filter(gpu_id__in=gpu_ids)), *_outside(access, outside_seats().filter(gpu_id__in=gpu_ids))]:
         if holder.gpu_id is not None:
             found.setdefault(holder.gpu_id, []).append(holder)
     return found
 
 
 def node_holders(access: Access, node_id: int) -> list[Holder]:
-    """The open holds on a node, by GPU. One query."""
-    return _holders(access, open_placements().filter(node_id=node_id))
+    """The open holds on a node, by GPU. Two queries."""
+    return [*_holders(access, open_placements().filter(node_id=node_id)), *_outside(access, outside_seats().filter(node_id=node_id))]
 
 
 def gpu_past_holders(access: Access, gpu_id: int, limit: int = 20) -> list[Holder]:
@@ -102,6 +109,18 @@ def _holders(access: Access, placements: QuerySet[Placement], *order: str, limit
         "until",
     )
     return [_holder(access, *row) for row in rows[:limit]]
+
+
+def _outside(access: Access, seats: QuerySet[OutsideSeat]) -> list[Holder]:
+    """Operators are told whose it is and what the cluster calls it; others that it is not ours."""
+    told = access.can_everywhere(Can.OPERATE)
+    rows = seats.order_by("gpu__index", "pk").values_list("gpu_id", "gpu__index", "job__since", "job__number", "job__person")
+    return [
+        Holder(
+            gpu, None, index, 1000, since, False, "", "", "", "", "", 0, outside=f"Slurm job {number} of {person or 'nobody'}" if told else OUTSIDE
+        )
+        for gpu, index, since, number, person in rows
+    ]
 
 
 def _holder(access: Access, gpu_id: Any, mig_id: Any, index: Any, milli: int, since: datetime, *job: Any) -> Holder:

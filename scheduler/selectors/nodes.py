@@ -12,7 +12,7 @@ from django.http import Http404
 from quotas.models import LedgerEntry, ShareClass
 from quotas.permissions import Access, Can
 from scheduler.models import Gpu, Health, InventoryEvent, Job, MigInstance, Node, Placement
-from scheduler.selectors.holders import open_placements
+from scheduler.selectors.holders import open_placements, outside_seats
 
 HISTORY_LENGTH = 50
 
@@ -36,12 +36,13 @@ def nodes_listed(access: Access) -> QuerySet[Node]:
     access.must_somewhere(Can.SEE)
     counted = Gpu.objects.filter(node=OuterRef("pk"), removed_at__isnull=True).order_by().values("node").annotate(n=Count("pk")).values("n")
     held = open_placements().filter(node=OuterRef("pk")).order_by().values("node").annotate(n=Sum("gpu_milli")).values("n")
+    outside = outside_seats().filter(node=OuterRef("pk")).order_by().values("node").annotate(n=Count("pk") * 1000).values("n")
     return (
         Node.objects.filter(removed_at__isnull=True)
         .select_related("cluster", "pool", "domain", "gpu_type")
         .annotate(
             gpu_count=Coalesce(Subquery(counted, output_field=IntegerField()), 0),
-            taken_milli=Coalesce(Subquery(held, output_field=IntegerField()), 0),
+            taken_milli=Coalesce(Subquery(held, output_field=IntegerField()), 0) + Coalesce(Subquery(outside, output_field=IntegerField()), 0),
         )
     )
 
@@ -141,7 +142,7 @@ def health_counts() -> dict[str, int]:
 
 def node_is_taken() -> Q:
     """A condition on nodes: something runs there."""
-    return Q(Exists(open_placements().filter(node=OuterRef("pk"))))
+    return Q(Exists(open_placements().filter(node=OuterRef("pk"))) | Exists(outside_seats().filter(node=OuterRef("pk"))))
 
 
 def node_sizes(names: Sequence[str]) -> dict[str, int]:

@@ -11,7 +11,7 @@ from gpufleet.core.times import millis
 from scheduler.backends.registry import exists, runs_images
 from scheduler.engine.values import MigInstance as Slice
 from scheduler.engine.values import Node, Topology
-from scheduler.models import Cluster, Domain, Gpu, GpuMode, Health, MigInstance, Repartition, TopologyLevel
+from scheduler.models import Cluster, Domain, Gpu, GpuMode, Health, MigInstance, OutsideSeat, Repartition, TopologyLevel
 from scheduler.models import Node as NodeRow
 
 MILLION = 1_000_000
@@ -61,6 +61,7 @@ GPUS = Prepared(
     )
 )
 SLICES = Prepared(lambda: MigInstance.objects.filter(removed_at__isnull=True).order_by("id").values_list("id", "gpu_id", "profile", "start"))
+OUTSIDE = Prepared(lambda: OutsideSeat.objects.filter(job__until__isnull=True).order_by("id").values_list("node_id", "gpu_id", "cpus", "memory_mib"))
 SPLITS = Prepared(lambda after, until: Repartition.objects.filter(at__gt=after, at__lte=until).order_by("at", "id").values_list("gpu__node_id", "at"))
 
 
@@ -79,6 +80,7 @@ class FleetView:
     slices: Mapping[int, tuple[str, int]]
     clusters: Mapping[int, int]  # node to cluster
     capacity_milli: Mapping[str, int]
+    outside: frozenset[int] = frozenset()  # GPUs that jobs hold which are not ours
     blocked: Mapping[int, int] = field(default_factory=dict)  # GPUs by node (masks) whose holders the engine is not shown
 
     def without(self, blocked: Mapping[int, int]) -> "FleetView":
@@ -92,7 +94,7 @@ class FleetView:
 
 def fleet_asked(now: datetime) -> list[Question]:
     """All that a fleet view is made from; the answers are compared with the last time's."""
-    return [*(question.asking() for question in (CLUSTERS, LEVELS, DOMAINS, NODES, GPUS, SLICES)), SPLITS.asking(now - RATE_COUNTS, now)]
+    return [*(question.asking() for question in (CLUSTERS, LEVELS, DOMAINS, NODES, GPUS, SLICES, OUTSIDE)), SPLITS.asking(now - RATE_COUNTS, now)]
 
 
 def topology_now(levels: Sequence[tuple[Any, ...]] | None = None) -> Topology:
@@ -101,7 +103,7 @@ def topology_now(levels: Sequence[tuple[Any, ...]] | None = None) -> Topology:
 
 
 def fleet_view(rows: Rows) -> FleetView:
-    clusters, levels, domains, node_rows, gpu_rows, slice_rows, splits = rows
+    clusters, levels, domains, node_rows, gpu_rows, slice_rows, outside_rows, splits = rows
     cluster_names = {key: name for key, name, _ in clusters}
     with_images = {key for key, _, backend in clusters if runs_images(backend)}
     # Nobody would carry out what is placed there. What runs goes on, as on a node that is drained.
@@ -117,6 +119,10 @@ def fleet_view(rows: Rows) -> FleetView:
     split_at: dict[int, list[int]] = defaultdict(list)
     for node_id, at in splits:
         split_at[node_id].append(millis(at))
+    used: dict[int, tuple[int, int]] = {}
+    for node_id, _, cpus, memory_mib in outside_rows:
+        before = used.get(node_id, (0, 0))
+        used[node_id] = (before[0] + cpus, before[1] + memory_mib)
     nodes = []
     for row in node_rows:
         kind = row[3] or _usual(gpu[3] for gpu in gpus[row[0]])
@@ -125,6 +131,9 @@ def fleet_view(rows: Rows) -> FleetView:
             node = _node(row, kind, gpus[row[0]], slices, cluster_names[row[1]], path, images=row[1] in with_images)
             if row[1] in without_backend and node.health != "down":
                 node = replace(node, health="draining")
+            if row[0] in used:
+                cpus, memory_mib = used[row[0]]
+                node = replace(node, cpus=max(0, node.cpus - cpus), host_memory_mib=max(0, node.host_memory_mib - memory_mib))
             nodes.append(replace(node, repartitioned=tuple(split_at[row[0]])) if row[0] in split_at else node)
     nodes = _islands_apart(nodes)
     nodes.sort(key=lambda node: (node.path, node.island, node.name))
@@ -144,6 +153,7 @@ def fleet_view(rows: Rows) -> FleetView:
         slices={key: (profile, start) for key, _, profile, start in slice_rows},
         clusters={row[0]: row[1] for row in node_rows},
         capacity_milli=dict(capacity),
+        outside=frozenset(row[1] for row in outside_rows if row[1] is not None),
     )
 
 

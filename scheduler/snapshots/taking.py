@@ -104,6 +104,10 @@ class Snapshots:
         self._rows = known
         tree = self._tree_of((*tree_raw, tuple(sorted(fleet.capacity_milli.items()))), {row[rows_of.QUOTA] for row in rows})
         jobs, left_out, blocked = self._jobs(rows, standing, fleet, tree, now, start_timeout)
+        if fleet.outside:
+            # Where a job of ours is said to be as well, Slurm has given it others by now, and they are about to be adopted.
+            ours = {seat[4] for seats in (*standing[1].values(), *standing[3].values()) for seat in seats}
+            _block(blocked, fleet.outside - ours, fleet)
         fleet = self._without(fleet, blocked)
         there, came = _come(jobs, millis(now))
         calendar = WindowsView.of(
@@ -206,7 +210,7 @@ class Snapshots:
                     known = self._job(source, fleet, tree, start_timeout)
                 except Unreadable as fault:
                     left_out[row[rows_of.NAME]] = LeftOut(key, row[rows_of.STATE], str(fault))
-                    _block(blocked, (*(held.get(key) or ()), *(seats.get(key) or ())), fleet)
+                    _block(blocked, [seat[4] for seat in (*(held.get(key) or ()), *(seats.get(key) or ()))], fleet)
                     continue
             known_now[key] = _as_of(known, moment)
         self._known = known_now
@@ -256,9 +260,9 @@ def _asked(now: datetime, settings: Settings) -> tuple[tuple[Any, ...], tuple[An
     return fleet_raw, tree_raw, list(kept), list(chain(*seen)), standing_of(*rows)
 
 
-def _block(blocked: dict[int, int], seats: Iterable[Row], fleet: FleetView) -> None:
-    """What a job that is left out holds is nobody else's."""
-    for seat in seats:
-        place = fleet.gpu_places.get(seat[4])
+def _block(blocked: dict[int, int], gpus: Iterable[int], fleet: FleetView) -> None:
+    """What a job holds that the engine is not shown is nobody else's."""
+    for gpu in gpus:
+        place = fleet.gpu_places.get(gpu)
         if place is not None and place[0] in fleet.names:
             blocked[place[0]] = blocked.get(place[0], 0) | 1 << place[1]

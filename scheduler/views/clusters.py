@@ -1,13 +1,19 @@
 """The clusters, and the topology of one."""
 
+from datetime import timedelta
+
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import render
 from django.views.decorators.http import require_safe
 
 from gpufleet.core.live.feed import feed_revision
+from gpufleet.core.times import now
 from gpufleet.web import Can, access_of, requires
 from scheduler.hardware.lists import CLUSTERS
 from scheduler.selectors.clusters import cluster_for, cluster_tree, clusters_listed
+from scheduler.selectors.outside import outside_jobs, outside_usage
+
+USAGE_OF = timedelta(days=30)
 
 
 @require_safe
@@ -24,5 +30,10 @@ def cluster_page(request: HttpRequest, name: str) -> HttpResponse:
     version = feed_revision()
     access = access_of(request)
     cluster = cluster_for(access, name)
-    context = {"version": version, "cluster": cluster, "tree": cluster_tree(cluster), "may_operate": access.can_everywhere(Can.OPERATE)}
+    may_operate = access.can_everywhere(Can.OPERATE)
+    context = {"version": version, "cluster": cluster, "tree": cluster_tree(cluster), "may_operate": may_operate}
+    if may_operate:
+        moment = now()
+        context["outside"] = outside_jobs(access, cluster)
+        context["outside_usage"] = outside_usage(access, cluster, start=moment - USAGE_OF, end=moment)
     return render(request, "scheduler/cluster.html", context)

@@ -2,7 +2,7 @@
 (() => {
   "use strict";
 
-  const { UNREAD, SEVERAL, ANOTHER } = window.gpufleet.fleetWords;
+  const { UNREAD, SEVERAL, OUTSIDE, ANOTHER } = window.gpufleet.fleetWords;
   const HEAT_STEPS = 10;
   const SERIES = 10;
   const AGES = [[3600, 9], [6 * 3600, 7], [86400, 5], [3 * 86400, 3], [7 * 86400, 2], [Infinity, 0]];
@@ -98,6 +98,7 @@
       if (team === null) return free();
       if (team === ANOTHER) return looks.of("another", () => ({ fill: colours.sunken, glyph: "dot", ink: colours.rest }));
       if (team === SEVERAL) return looks.of("several", () => ({ fill: colours.sunken, glyph: "slash", ink: colours.ink }));
+      if (team === OUTSIDE) return looks.of("outside", () => ({ fill: colours.sunken, glyph: "bar", ink: colours.ink }));
       return looks.of(`team ${team}`, () => this.teamStyle(this.teamsInOrder(fleet).indexOf(team)));
     }
 

@@ -279,7 +279,7 @@
     const wanted = team.dataset.wanted || team.value;
     const option = (value, text) => Object.assign(document.createElement("option"), { value, textContent: text });
     const named = [...fleet.teamNames()].map(([number, name]) => option(String(number), name));
-    team.replaceChildren(option("", "Every team"), option("free", "Free"), ...named, option(String(fleetWords.ANOTHER), "Another team"), option(String(fleetWords.SEVERAL), "Several teams"));
+    team.replaceChildren(option("", "Every team"), option("free", "Free"), ...named, option(String(fleetWords.ANOTHER), "Another team"), option(String(fleetWords.SEVERAL), "Several teams"), option(String(fleetWords.OUTSIDE), "Outside gpufleet"));
     team.value = wanted;
     if (team.value !== wanted) team.value = "";
     delete team.dataset.wanted;
@@ -317,7 +317,7 @@
       item.append(swatch(look), fleet.teamName(team));
       return item;
     };
-    const present = [null, ...order.filter((team) => holding.has(team)), fleetWords.ANOTHER, fleetWords.SEVERAL].filter((team) => holding.has(team));
+    const present = [null, ...order.filter((team) => holding.has(team)), fleetWords.ANOTHER, fleetWords.SEVERAL, fleetWords.OUTSIDE].filter((team) => holding.has(team));
     const sample = (team) => {
       for (let number = 0; number < fleet.size; number += 1) if (fleet.team(number) === team) return painter.look(fleet, number, "owner", 0);
       return 0;

@@ -5,6 +5,7 @@
   const UNREAD = 255;
   const FREE = 0;
   const SEVERAL = -1;
+  const OUTSIDE = -2;
   const ANOTHER = 0;
   const IDLE_BELOW = 5;
   const MINUTE = 60;
@@ -94,7 +95,7 @@
     // The team that a GPU is said to belong to: null is free, ANOTHER may not be named.
     team(number) {
       if (!this.milli[number] || this.owner[number] === FREE) return null;
-      if (this.owner[number] === SEVERAL) return SEVERAL;
+      if (this.owner[number] === SEVERAL || this.owner[number] === OUTSIDE) return this.owner[number];
       const named = this.owners[this.owner[number]];
       return named ? named[0] : ANOTHER;
     }
@@ -102,6 +103,7 @@
     teamName(team) {
       if (team === null) return "free";
       if (team === SEVERAL) return "several teams";
+      if (team === OUTSIDE) return "outside gpufleet";
       if (team === ANOTHER) return "another team";
       return this.teamNames().get(team);
     }
@@ -153,5 +155,5 @@
     }
   }
 
-  window.gpufleet = Object.assign(window.gpufleet || {}, { Fleet, fleetWords: { UNREAD, SEVERAL, ANOTHER } });
+  window.gpufleet = Object.assign(window.gpufleet || {}, { Fleet, fleetWords: { UNREAD, SEVERAL, OUTSIDE, ANOTHER } });
 })();

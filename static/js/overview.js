@@ -8,6 +8,8 @@
   const HOLDERS_SHOWN = 4;
   const OTHERS = 0;
   const SEVERAL = -1;
+  const OUTSIDE = -2;
+  const APART = new Map([[SEVERAL, [SEVERAL, "Shared by several teams"]], [OUTSIDE, [OUTSIDE, "Outside gpufleet"]]]);
   const SVG_WIDTH = 1000;
   const TENTH = 100; // milli-GPU
   const ROUND_MONEY_FROM = 100000000;
@@ -163,8 +165,7 @@
     const teams = new Map();
     for (const [owner, held, idle, read, active] of rows) {
       const named = own.owners[owner];
-      const key = owner === SEVERAL ? SEVERAL : named ? named[0] : OTHERS;
-      const name = owner === SEVERAL ? "Shared by several teams" : named ? named[1] : "Other teams";
+      const [key, name] = APART.get(owner) || (named ? named : [OTHERS, "Other teams"]);
       const sums = teams.get(key) || { key, name, idle: 0, held: 0, read: 0, active: 0 };
       sums.idle += idle;
       sums.held += held;

@@ -59,6 +59,7 @@ API = [
     Expect("GET", "api/v1/docs", SIGNED_IN, tokens=ALL_SCOPES),
     Expect("GET", "api/v1/clusters", SEES, tokens=ALL_SCOPES),
     Expect("GET", "api/v1/clusters/<name>", SEES, lambda w: {"name": w.node.cluster.name}, tokens=ALL_SCOPES),
+    Expect("GET", "api/v1/clusters/<name>/outside-jobs", OPERATES, lambda w: {"name": w.node.cluster.name}, tokens=OPERATING),
     Expect("GET", "api/v1/nodes", SEES, tokens=ALL_SCOPES),
     Expect("GET", "api/v1/nodes/<public_id>", SEES, FIELDS["hardware node"], tokens=ALL_SCOPES),
     Expect("GET", "api/v1/nodes/<public_id>/history", SEES, FIELDS["hardware node"], tokens=ALL_SCOPES),

@@ -36,7 +36,7 @@ from scheduler.backends.base import (
 )
 from scheduler.backends.local import KEY, ROLE
 from scheduler.backends.manifests import checkpoints_in
-from scheduler.backends.slurm.client import Settings, SlurmClient, SlurmJob, SlurmNode, SlurmSilent
+from scheduler.backends.slurm.client import Settings, SlurmClient, SlurmJob, SlurmNode, SlurmSilent, mark_of
 from scheduler.backends.slurm.script import Part, Places, is_single, parts_of, saves, script_of
 from scheduler.models import SlurmRun
 
@@ -460,10 +460,7 @@ class SlurmBackend:
         return found
 
     def _mark(self, job: SlurmJob) -> tuple[str, int]:
-        words = job.comment.split(" ")
-        if len(words) == 5 and words[:2] == ["gpufleet", self.settings.tag] and words[3].isdigit():
-            return words[2], int(words[3])
-        return "", 0
+        return mark_of(job.comment, self.settings.tag)
 
     def _read(self, key: str) -> Run | None:
         row = SlurmRun.objects.select_for_update().filter(attempt_key=key).first()

@@ -33,6 +33,8 @@ ENDED = frozenset(
     {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY", "REVOKED", "LAUNCH_FAILED"}
 )
 RUNNING = frozenset({"RUNNING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "COMPLETING"})
+MEMORY = re.compile(r"([0-9]+(?:\.[0-9]+)?)([KMGTP]?)")
+UNITS_MIB = {"": 1, "K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
 INDEX = re.compile(r"\(IDX:([^)]*)\)")
 
 
@@ -68,6 +70,11 @@ class SlurmJob:
     reason: str
     started_at: datetime | None
     ended_at: datetime | None
+    name: str = ""
+    partition: str = ""
+    cpus: int = 0  # on all its nodes
+    memory_mib: int = 0
+    gpu_count: int = 0
 
     @property
     def ended(self) -> bool:
@@ -89,6 +96,14 @@ class SlurmNode:
     gres: str
     features: tuple[str, ...] = field(default=())
     switch: str = ""
+
+
+def mark_of(comment: str, tag: str) -> tuple[str, int]:
+    """The run and the number of its part that a job of this console says in its comment; nothing of anybody else's."""
+    words = comment.split(" ")
+    if len(words) == 5 and words[:2] == ["gpufleet", tag] and words[3].isdigit():
+        return words[2], int(words[3])
+    return "", 0
 
 
 def hostlist(text: str) -> tuple[str, ...]:
@@ -309,7 +324,25 @@ def _job(one: Mapping[str, Any]) -> SlurmJob:
         reason=reason,
         started_at=_moment(one.get("start_time")) if state in RUNNING or state in ENDED else None,
         ended_at=_moment(one.get("end_time")) if state in ENDED else None,
+        name=str(one.get("name") or ""),
+        partition=str(one.get("partition") or ""),
+        **_allocated(str(one.get("tres_alloc_str") or "")),
     )
+
+
+def _allocated(text: str) -> dict[str, int]:
+    """What `cpu=64,mem=400G,node=2,billing=64,gres/gpu=8,gres/gpu:h100=8` hands out over all nodes."""
+    stated = dict(part.partition("=")[::2] for part in text.split(","))
+    memory = MEMORY.fullmatch(stated.get("mem", ""))
+    return {
+        "cpus": _whole(stated.get("cpu", "")),
+        "memory_mib": int(float(memory[1]) * UNITS_MIB[memory[2]]) if memory else 0,
+        "gpu_count": _whole(stated.get("gres/gpu", "")),
+    }
+
+
+def _whole(text: str) -> int:
+    return int(text) if text.isdigit() else 0
 
 
 def _node(one: Mapping[str, Any]) -> SlurmNode:

@@ -1,4 +1,5 @@
 """Health of nodes in both directions: what Slurm says of a node reaches the inventory, and a drain by an operator here is a drain in Slurm.
+What Slurm runs beside gpufleet's jobs is written down with it.
 
 Whoever set it ends it: the reason says who did (`Slurm: …` here, `gpufleet: …` there), and what the other side has set is left alone.
 """
@@ -15,9 +16,10 @@ from gpufleet.core.faults import Conflict
 from quotas.permissions import Access, Can, Grant
 from scheduler.backends.base import BackendError
 from scheduler.backends.registry import slurm_settings
-from scheduler.backends.slurm.client import SlurmClient, SlurmNode
+from scheduler.backends.slurm.client import SlurmClient, SlurmNode, mark_of
 from scheduler.models import IN_SERVICE, Health, Node, SlurmCluster
 from scheduler.services.hardware.hardware import node_health_change
+from scheduler.services.hardware.outside import outside_follow
 
 log = logging.getLogger(__name__)
 FROM_SLURM, FROM_HERE = "Slurm: ", "gpufleet: "
@@ -42,16 +44,19 @@ class Difference:
 
 
 def slurm_nodes_reconcile(*, now: datetime) -> int:
-    """Make both sides of every Slurm cluster say the same of each node. Returns how many nodes changed. A controller that is silent says nothing."""
+    """Make both sides of every Slurm cluster say the same of each node, and follow the jobs there that are not ours. Returns how many nodes and
+    such jobs changed. A controller that is silent says nothing."""
     changed = 0
     for row in SlurmCluster.objects.select_related("cluster").order_by("cluster_id"):
         client = SlurmClient(slurm_settings(row))
         try:
-            found = differences(row, client.nodes())
+            found, jobs = differences(row, client.nodes()), client.jobs()
         except BackendError as fault:
-            log.warning("the nodes of %s could not be read from Slurm: %s", row.cluster.name, fault)
+            log.warning("the nodes and jobs of %s could not be read from Slurm: %s", row.cluster.name, fault)
             continue
         changed += sum(_agree(client, one, now) for one in found)
+        others = [job for job in jobs if not mark_of(job.comment, client.settings.tag)[0]]
+        changed += outside_follow(cluster=row.cluster_id, jobs=others, now=now)
     return changed
 
 

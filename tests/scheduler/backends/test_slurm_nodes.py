@@ -8,7 +8,7 @@ from django.core.management import call_command
 from gpufleet.core.times import now
 from scheduler.backends.registry import slurm_settings
 from scheduler.backends.slurm.client import SlurmClient
-from scheduler.models import Health, Node, SlurmCluster
+from scheduler.models import Health, Node, OutsideSeat, SlurmCluster
 from scheduler.services.hardware.hardware import node_health_change
 from scheduler.services.hardware.slurm_nodes import ITSELF, slurm_nodes_reconcile
 from tests.scheduler.backends.test_slurm import slurm  # noqa: F401 - a fixture
@@ -76,6 +76,20 @@ def test_a_node_that_slurm_lost_is_down_here_and_comes_back(fleet):
     assert (node("gpu003").health, node("gpu003").health_reason) == (Health.DOWN, "Slurm: no power")
     fleet.sh("scontrol", "update", "NodeName=gpu003", "State=RESUME")
     comes_back("gpu003")
+
+
+def test_a_job_that_slurm_runs_by_itself_is_seen_and_left_alone(fleet):
+    number = int(fleet.sh("sbatch", "--parsable", "--nodelist=gpu001", "--gres=gpu:3", "--chdir=/", "--output=/dev/null", "--wrap=sleep 300"))
+    seats = OutsideSeat.objects.filter(job__until__isnull=True, gpu__isnull=False)
+
+    wait_until(lambda: slurm_nodes_reconcile(now=now()), seconds=30, what="the job to be seen")
+    assert set(seats.values_list("job__number", "node__name")) == {(number, "gpu001")}
+    assert seats.count() == 3
+    assert OutsideSeat.objects.get(gpu__isnull=True).cpus >= 1
+    assert slurm_nodes_reconcile(now=now()) == 0, "nothing more to say"
+    assert f"{number} RUNNING" in fleet.sh("squeue", "--noheader", "--format=%i %T")
+    fleet.sh("scancel", str(number))
+    wait_until(lambda: slurm_nodes_reconcile(now=now()) and not seats.exists(), seconds=30, what="its end to be seen")
 
 
 def test_the_doctor_names_nodes_on_which_they_differ(fleet):
