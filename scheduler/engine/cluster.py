@@ -346,8 +346,8 @@ class Cluster:
                 charges.extend(charge for _, charge in fitting[:1])
             return min(charges, default=1000)
         assert role.memory_mib is not None
-        memory = self.grid.memory_of_type[quota_type]
-        return min(1000, max(1, 1000 * role.memory_mib // memory)) if memory else 1000
+        memory = self.grid.smallest_memory(quota_type, role.memory_mib)
+        return max(1, 1000 * role.memory_mib // memory) if memory else 1000
 
     def wants_milli(self, kind: Kind, wants: Wants, quota_type: int) -> int:
         form = self.form_of(kind)

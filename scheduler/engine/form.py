@@ -78,7 +78,7 @@ class Forms(dict[int, Form]):
         self.new: list[Form] = []  # of which the least that they ask for was not looked at yet
         self.elastic = self.parted = self.delay = self.desired = self.instances = False
         self.gpuless = False  # ask for no whole GPU
-        self.choosy = self.by_memory = False  # accept several types; ask besides for a part by memory
+        self.choosy = self.by_memory = False  # accept several types; ask for a part by memory
         self.least_level = (0, 0)  # of class and number: nobody stands below it
         self.asked: set[tuple[int, int, int]] = set()  # GPUs, processors and memory of workers that ask for something of the host
 
@@ -92,9 +92,8 @@ class Forms(dict[int, Form]):
         self.gpuless |= not any(role.gpus and role.least and not role.parted for role in form.roles)
         self.desired |= any(role.desired is not None for role in form.roles)
         self.instances |= form.kind.sharing == "mig"
-        if len(form.types) > 1:
-            self.choosy = True
-            self.by_memory |= any(role.memory_mib is not None for role in form.roles)
+        self.choosy |= len(form.types) > 1
+        self.by_memory |= any(role.memory_mib is not None for role in form.roles)
         self.asked.update((role.gpus, role.cpus, role.host_memory_mib) for role in form.roles if role.cpus or role.host_memory_mib)
 
 

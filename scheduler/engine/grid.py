@@ -130,15 +130,18 @@ class Grid:
         """Nodes that hold several islands of their own."""
         return frozenset(place for place, node in enumerate(self.nodes) if len(node.islands) > 1)
 
+    def smallest_memory(self, quota_type: int, needed: int) -> int:
+        """The smallest GPU memory of a quota type that holds so much, by which a request for it is charged before it has a place; 0: none does."""
+        return min((memory for memory in self._memories[quota_type] if memory >= needed), default=0)
+
     @cached_property
-    def memory_of_type(self) -> list[int]:
-        """The smallest GPU memory of each quota type, by which a request for memory is charged before it has a place."""
-        smallest = [0] * len(self.types)
-        for place, node in enumerate(self.nodes):
-            kind = self.type_of[place]
-            if node.gpu_memory_mib and (not smallest[kind] or node.gpu_memory_mib < smallest[kind]):
-                smallest[kind] = node.gpu_memory_mib
-        return smallest
+    def _memories(self) -> list[set[int]]:
+        """The GPU memories of each quota type, as far as they are stated."""
+        found: list[set[int]] = [set() for _ in self.types]
+        for node, kind in zip(self.nodes, self.type_of, strict=True):
+            if node.gpu_memory_mib:
+                found[kind].add(node.gpu_memory_mib)
+        return found
 
     def _habitual(self, topology: Topology) -> int | None:
         """The level that a gang prefers which states none: the rails, else the narrowest oversubscribed or described level."""

@@ -111,7 +111,7 @@ class Cycle:
         # Whether a placement can change what others ask for, or may have: then shares are computed anew after each.
         several = len(self.tree.divisions) > 1 and any(limit is not None for limit in self.tree.limit_total)
         many = forms.choosy and any(len(work.types) > 1 for work in self.cluster.works)
-        # A part by memory is asked for as of the smallest GPU that the job accepts, also where only a larger one can hold it.
+        # A part by memory is asked for as of the smallest GPU that can hold it, and charged less on a larger one.
         # Who is charged to a window of his class asks for nothing in his own queue any more.
         self.several_types = several or many or forms.by_memory or self.requests.over or bool(self.cluster.windows.of_classes)
 
@@ -204,7 +204,9 @@ class Cycle:
                 known = self.most_milli(kind, quota_type)
             else:
                 worker = self.cluster.worker_milli
-                known = sum(role.ceiling * max(worker(kind, role, each) for each in work.form.types) for role in kind.roles)
+                types, least = work.form.types, max(role.memory_mib or 0 for role in kind.roles)
+                types = [each for each in types if self.grid.smallest_memory(each, least)] or types  # in others it asks for nothing
+                known = sum(role.ceiling * max(worker(kind, role, each) for each in types) for role in kind.roles)
             work.form.request[quota_type] = known
         return known
 

@@ -3,7 +3,7 @@
 A division is a quota type where the tree's guarantees are maps, and all types together where they are numbers.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from .boards import profiles_of
@@ -35,9 +35,9 @@ def request_of(world: World, job: Job, role: Role, division: str, *, settled: bo
     if not nodes or (role.mig is not None and not any(role.mig in profiles_of(n.gpu_type) for n in nodes)):
         return None
     if role.memory_mib is not None:
-        fitting = [n for n in world.nodes.values() if accepts(job, role, n) and n.memory_mib >= role.memory_mib]
-        accepted = nodes if settled or not fitting else fitting
-        return charge_on(role, min(accepted, key=lambda n: n.memory_mib))
+        among = nodes if settled else [n for n in world.nodes.values() if accepts(job, role, n)]
+        fitting = [n.memory_mib for n in among if n.memory_mib >= role.memory_mib]
+        return charge_on(role, replace(nodes[0], memory_mib=min(fitting, default=0)))
     return max(charge_on(role, n) for n in nodes)
 
 

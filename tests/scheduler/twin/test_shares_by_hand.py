@@ -7,6 +7,7 @@ import pytest
 
 from .boards import layout_faults, profiles_of
 from .builders import H100, at, job, node, quota, running, scenario
+from .laws import LAWS
 from .order import queue_key, ratio, serves_first
 from .shares import Figures, divide, figures, line_up
 from .world import ALL, read
@@ -244,3 +245,13 @@ def test_the_boards_have_the_published_number_of_layouts():
     base = ["1g.10gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb"]
     assert layouts(base) == 298
     assert layouts([*base, "1g.20gb"]) == 723
+
+
+@pytest.mark.parametrize(("gigabytes", "charge"), [(20, 500), (40, 1000), (50, 625)])
+def test_memory_is_asked_for_as_of_the_smallest_gpu_that_is_known_to_hold_it(gigabytes: int, charge: int):
+    fleet = [node("n1", 1), {**node("n2", 1), "gpu_memory_gb": 40}, node("n3", 1)]
+    del fleet[2]["gpu_memory_gb"]
+    drawn = scenario(nodes=fleet, quotas=[quota("a", 2)], jobs=[job("p", sharing="mps", roles=[{"name": "w", "gpu_memory_gb": gigabytes}])])
+
+    assert figures(read(drawn))["a", ALL].requested == charge
+    assert LAWS["legal"](drawn) == LAWS["shares_are_right"](drawn) == []
