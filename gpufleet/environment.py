@@ -163,6 +163,7 @@ VARIABLES = (
     Variable("GPUFLEET_LOG_FORMAT", "text or json", _choice("text", "json"), "text", "json"),
     Variable("GPUFLEET_CURRENCY", "an ISO 4217 code such as USD or EUR", _currency, "USD", "USD"),
     Variable("GPUFLEET_EXPORT_HOURS", "1 to 168", _whole(1, 168), "24", "24"),
+    Variable("GPUFLEET_RATE_APPROVAL", "on or off", _switch, "off", "off"),
     Variable("GPUFLEET_SESSION_HOURS", "1 to 720", _whole(1, 720), "12", "12"),
     Variable("GPUFLEET_API_REQUESTS_PER_MINUTE", "10 to 1000000", _whole(10, 1_000_000), "600", "600"),
     Variable("GPUFLEET_PLACEMENT", "pack or spread", _choice("pack", "spread"), "pack", "pack"),

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from django.conf import settings
-from django.core.exceptions import ValidationError
+from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import transaction
 from django.db.models import QuerySet
 from django.http import Http404
@@ -133,7 +133,7 @@ def card_draft(*, access: Access, given: Mapping[str, Any], replaces: RateCard |
     """A draft changes no cost. As a version of an active card (`replaces`) it has the same validity."""
     access.must_everywhere(Can.MANAGE_COSTS)
     faults: Faults = {}
-    card = RateCard(author_name=access.actor.name, created_at=now, replaces=replaces)
+    card = RateCard(author=access.actor.user, author_name=access.actor.name, created_at=now, replaces=replaces)
     if replaces is not None:
         given = {"name": replaces.name} | dict(given) | {"valid_from": replaces.valid_from, "valid_to": replaces.valid_to}
         card.version = replaces.version + 1
@@ -165,7 +165,7 @@ def card_change(*, access: Access, card: RateCard, given: Mapping[str, Any], rev
         prices = _prices(given["lines"], faults) if "lines" in given else None
         if faults:
             raise ValidationError(faults)
-        found.author_name = access.actor.name
+        found.author, found.author_name = access.actor.user, access.actor.name
         found.revision += 1
         found.save()
         if prices is not None:
@@ -173,6 +173,11 @@ def card_change(*, access: Access, card: RateCard, given: Mapping[str, Any], rev
             _write(found, prices)
         _record(access.actor, "rate_card.change", found, before, card_facts(found))
     return found
+
+
+def waits_for_another(access: Access, card: RateCard) -> bool:
+    """Whether another person than the caller has to approve it."""
+    return settings.RATE_APPROVAL and card.author_id is not None and access.actor.user is not None and access.actor.user.pk == card.author_id
 
 
 def card_activate(*, access: Access, card: RateCard, reason: str = "", revision: int | None = None, now: datetime) -> RateCard:
@@ -185,6 +190,8 @@ def card_activate(*, access: Access, card: RateCard, reason: str = "", revision:
             raise Conflict(f"{found.public_id} is {found.get_state_display().lower()}, not a draft.")
         if found.replaces is not None and found.replaces.state != CardState.ACTIVE:
             raise Conflict(f"{found.replaces.public_id} is no longer active: another version replaced it.")
+        if waits_for_another(access, found):
+            raise PermissionDenied("A rate card is approved by another person than its author (GPUFLEET_RATE_APPROVAL).")
         check = card_check(found)
         if check.problems:
             raise ValidationError({"card": [problem.text for problem in check.problems]})

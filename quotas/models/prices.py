@@ -3,6 +3,7 @@
 from django.db import models
 from django.db.models import F, Q
 
+from gpufleet.core.models import User
 from gpufleet.core.times import MomentField, now
 
 
@@ -33,6 +34,7 @@ class RateCard(models.Model):
     version = models.PositiveIntegerField(default=1)
     replaces = models.ForeignKey("self", null=True, blank=True, on_delete=models.PROTECT, related_name="replaced_by")
     note = models.CharField(max_length=280, blank=True)
+    author = models.ForeignKey(User, null=True, on_delete=models.SET_NULL, related_name="+", help_text="Who wrote its prices last.")
     author_name = models.CharField(max_length=160)
     created_at = MomentField(default=now)
     approved_name = models.CharField(max_length=160, blank=True)

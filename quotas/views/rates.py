@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from django.conf import settings
 from django.contrib import messages
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
@@ -26,6 +27,7 @@ from quotas.chargeback.cards import (
     may_price,
     prices_of,
     types_needed,
+    waits_for_another,
 )
 from quotas.chargeback.forms import CardForm, LineForms, card_typed, lines_typed
 from quotas.chargeback.pricing import Price
@@ -62,6 +64,8 @@ def rate_card(request: HttpRequest, public_id: str) -> HttpResponse:
         "prices": [(price, before.get(price.key)) for price in prices_of(card)],
         "check": card_check(card) if card.state == CardState.DRAFT else None,
         "may_price": may_price(access),
+        "waits": waits_for_another(access, card),
+        "approval": settings.RATE_APPROVAL,
         "versions": cards_listed(access).filter(valid_from=card.valid_from).exclude(pk=card.pk),
     }
     return render(request, "quotas/rate_card.html", context)

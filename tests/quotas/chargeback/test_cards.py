@@ -161,3 +161,27 @@ def test_a_new_installation_is_offered_public_prices(personas) -> None:
 
     assert "Start with public prices" in browser.get("/cost/rates/").content.decode()
     assert "6.155" in browser.get("/cost/rates/new/?from=public").content.decode()
+
+
+def test_with_approval_another_person_activates_a_card(draft, activate, personas, settings) -> None:
+    settings.RATE_APPROVAL = True
+    card, other = draft(), personas.access("superuser")
+    page = reverse("rate_card", args=[card.public_id])
+    activation = reverse("rate_card_activate", args=[card.public_id])
+
+    assert "Waiting for approval" in (told := personas.client("finance").get(page).content.decode()) and activation not in told
+    with pytest.raises(PermissionDenied, match="another person"):
+        activate(card)
+    token = {"HTTP_AUTHORIZATION": f"Bearer {personas.token('finance', 'admin')}"}
+    answer = personas.client("anonymous").post(f"/api/v1/rate-cards/{card.public_id}/activate", **token)
+    assert answer.status_code == 403 and "another person" in answer.json()["detail"]
+    # Who changes it last is its author: the first one approves it now.
+    card_change(access=other, card=card, given={"name": "Checked"}, now=NOON)
+    with pytest.raises(PermissionDenied):
+        card_activate(access=other, card=card, now=NOON)
+    assert "Approve and activate" in personas.client("finance").get(page).content.decode()
+    assert activate(card).approved_name == "Finance"
+    free = card_draft(access=other, given={"name": "Free", "valid_from": NOON + DAY, "valid_to": None, "lines": [line(0)]}, now=NOON)
+    activate(free)
+    pieces = price_book().pieces(Kind(H100), millis(NOON), millis(NOON + 2 * DAY))
+    assert [price.effective_micros for _, _, price in pieces] == [3_000_000, 0]
