@@ -1,7 +1,7 @@
 """Real servers for tests: PostgreSQL, Redis and the programs of gpufleet itself, each on its own port in its own folder.
 
 A missing program skips the tests that need it and says which Debian package has it. CI names what must be there in `CI_REQUIRE`
-(`postgres,redis,chromium,slurm,prometheus`): then the same test fails.
+(`postgres,redis,chromium,slurm,prometheus,libreoffice`): then the same test fails.
 
 As a program it runs a command with servers around it, the whole suite on PostgreSQL for example:
 

@@ -23,6 +23,7 @@ def chargeback(arguments: Sequence[str]) -> int:
     parser.add_argument("--format", choices=FORMATS, default="csv", help="default: csv")
     parser.add_argument("--by", default="team", help="of a summary: team, cost_centre, owner, job, gpu_type, ... or label:KEY")
     parser.add_argument("--users", action="store_true", help="with the names of people")
+    parser.add_argument("--team", default="", metavar="PATH", help="of this subtree alone")
     parser.add_argument("--output", metavar="FILE", help="default: standard output")
     invoice = parser.add_argument_group("an invoice")
     invoice.add_argument("--reconcile", metavar="AMOUNT", help="the amount of the invoice; shows how it differs from the books, and keeps the table")
@@ -39,7 +40,7 @@ def chargeback(arguments: Sequence[str]) -> int:
         return print_json(made) if asked.json else _variance_shown(made)
     if asked.json:
         parser.error("--json goes with --reconcile; a month has --format")
-    query = {"format": asked.format, "by": asked.by, "users": "true" if asked.users else "false"}
+    query = {"format": asked.format, "by": asked.by, "users": "true" if asked.users else "false"} | ({"team": asked.team} if asked.team else {})
     with console_meant().opened(f"/costs/{asked.month}/file", **query) as answer:
         if asked.output:
             with open(asked.output, "wb") as file:  # noqa: PTH123 (a path that the caller gave)

@@ -83,6 +83,7 @@ class FileQuery(Schema):
     format: str = Field("csv", max_length=20, description="What it is written as.", json_schema_extra={"enum": list(KINDS)})
     by: str = Field("team", max_length=80, description="Of a summary: what it is by.")
     users: bool = Field(False, description="Whether names of people are in the file.")
+    team: str = Field("", max_length=500, description="Path of a subtree: the file is of it alone.")
 
 
 class CloseIn(Taken):
@@ -157,8 +158,8 @@ def costs_read(request: HttpRequest, month: str, query: Query[CostsQuery]) -> di
 def costs_file(request: HttpRequest, month: str, query: Query[FileQuery]) -> StreamingHttpResponse:
     """CSV, XLSX, PDF or FOCUS, streamed. Each file is in the audit log."""
     access = access_of(request)
-    found = file_of(access, month_read(month), query.format, by=query.by, users=query.users, now=now())
-    facts = {"format": query.format, "users": query.users}
+    found = file_of(access, month_read(month), query.format, by=query.by, users=query.users, team=query.team, now=now())
+    facts = {"format": query.format, "users": query.users} | ({"team": query.team} if query.team else {})
     audit_record(actor=access.actor, action="export", kind="charge_month", object_id=month, after=facts)
     return streamed(request, found)
 

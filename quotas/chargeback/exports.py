@@ -1,4 +1,4 @@
-"""A month as files: CSV, XLSX, PDF and FOCUS. All are made of the same lines, inside the subtrees whose costs the reader may see.
+"""A month as files: CSV, XLSX and FOCUS. All are made of the same lines, inside the subtrees whose costs the reader may see. PDF: `statements`.
 
 Lines are read and written in pieces, so a month of any size needs the same memory. What a spreadsheet would run as a formula stays text.
 """
@@ -8,7 +8,7 @@ import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -35,6 +35,7 @@ COLUMNS = (
     *("gpu_hours", "list_price", "contracted_price", "discount_percent", "list_cost", "contracted_cost", "cost", "currency", "corrects"),
 )
 PROVIDER = "gpufleet"
+SUB_ACCOUNT = "Quota"
 
 
 def plain(amount: int, scale: int) -> str:
@@ -165,9 +166,18 @@ _MANDATORY = (
 )
 _PARTIES = {"focus-1.2": ("ProviderName", "PublisherName"), "focus-1.4": ("ServiceProviderName", "HostProviderName")}
 _FURTHER = (
-    *("ChargeFrequency", "ConsumedQuantity", "ConsumedUnit", "ContractedUnitPrice", "InvoiceId", "ListUnitPrice", "PricingCategory"),
+    *(
+        "BillingAccountType",
+        "ChargeFrequency",
+        "ConsumedQuantity",
+        "ConsumedUnit",
+        "ContractedUnitPrice",
+        "InvoiceId",
+        "ListUnitPrice",
+        "PricingCategory",
+    ),
     *("ResourceId", "ResourceName", "ResourceType", "ServiceSubcategory", "SkuId", "SkuMeter", "SkuPriceDetails", "SkuPriceId"),
-    *("SubAccountId", "SubAccountName", "Tags"),
+    *("SubAccountId", "SubAccountName", "SubAccountType", "Tags"),
 )
 _OWN = ("x_Cluster", "x_CorrectsBillingPeriod", "x_CostCenter", "x_Pool", "x_RateCardId", "x_ShareClass", "x_SharingTier", "x_UserName")
 
@@ -208,6 +218,7 @@ class _Rows:
         self.common: dict[str, str | None] = dict.fromkeys(focus_columns(books.version)) | {
             "BillingAccountId": company[0],
             "BillingAccountName": company[1],
+            "BillingAccountType": "Organization",
             "BillingCurrency": month.currency,
             "BillingPeriodStart": moment(span.first),
             "BillingPeriodEnd": moment(span.next),
@@ -273,6 +284,7 @@ class _Rows:
         row["ResourceId"] = row["ResourceName"] = line.job
         row["SubAccountId"] = line.quota_public_id
         row["SubAccountName"] = line.quota_path
+        row["SubAccountType"] = SUB_ACCOUNT
         if line.labels or line.cost_centre:
             tags = {key: str(value) for key, value in line.labels.items()} | ({"cost_center": line.cost_centre} if line.cost_centre else {})
             row["Tags"] = json.dumps(tags, sort_keys=True, ensure_ascii=False)
@@ -298,6 +310,7 @@ class _Rows:
             "ListCost": cost,
             "SubAccountId": quota[0],
             "SubAccountName": quota[1],
+            "SubAccountType": SUB_ACCOUNT,
         }
 
 
@@ -395,86 +408,3 @@ def _lines_sheet(book: Any, lines: Iterator[Line], currency: str, users: bool, s
                     sheet.write_number(number, place, float(Decimal(cell)), styles[forms.get(COLUMNS[place], "price")])
             elif cell:
                 sheet.write_string(number, place, str(cell))
-
-
-# Statement
-
-
-def pdf_pieces(report_of: Callable[[], Report], by_type: Callable[[], Report], currency: str, company: str, now: datetime) -> Iterator[bytes]:
-    """A statement: totals, cost by day, by team and by GPU type."""
-    from reportlab.lib import colors
-    from reportlab.lib.pagesizes import A4
-    from reportlab.lib.styles import getSampleStyleSheet
-    from reportlab.lib.units import mm
-    from reportlab.platypus import Paragraph, SimpleDocTemplate, Spacer, Table, TableStyle
-
-    report, types = report_of(), by_type()
-    styles = getSampleStyleSheet()
-    file = io.BytesIO()
-    title = f"GPU costs {report.span.first:%B %Y}"
-    document = SimpleDocTemplate(file, pagesize=A4, title=title, author=company, leftMargin=18 * mm, rightMargin=18 * mm, topMargin=18 * mm)
-    state = "Estimate, the month is open" if report.is_estimate else f"Closed, SHA-256 {report.month.digest[:16]}" if report.month else ""
-    parts: list[Any] = [
-        Paragraph(_xml(title), styles["Title"]),
-        Paragraph(_xml(f"{company}. {state}. Written {now.astimezone(UTC):%Y-%m-%d %H:%M} UTC."), styles["Normal"]),
-        Spacer(1, 4 * mm),
-        _table([("GPU-hours", "List", "Contracted", f"Cost ({currency})"), _sums(report.total)], Table, TableStyle, colors, first=None),
-        Spacer(1, 6 * mm),
-    ]
-    if report.days:
-        parts += [Paragraph(f"Cost by day ({currency})", styles["Heading2"]), _plot(report), Spacer(1, 4 * mm)]
-    for heading, one in (("By team", report), ("By GPU type", types)):
-        rows = [
-            ("", "GPU-hours", "List", "Contracted", "Cost"),
-            *((_short(row.label), *_sums(row)) for row in one.rows),
-            ("Total", *_sums(one.total)),
-        ]
-        parts += [Paragraph(heading, styles["Heading2"]), _table(rows, Table, TableStyle, colors, first=80 * mm), Spacer(1, 4 * mm)]
-    document.build(parts)
-    yield file.getvalue()
-
-
-def _xml(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 48 else f"…{text[-47:]}"
-
-
-def _sums(row: Any) -> tuple[str, ...]:
-    hours = f"{Decimal(half_even(row.milli_millis * 10, HOUR)) / 10:,.1f}"
-    return (hours, *(f"{Decimal(cents(amount)) / 100:,.2f}" for amount in (row.list_nanos, row.contracted_nanos, row.effective_nanos)))
-
-
-def _table(rows: Sequence[Sequence[str]], kind: Any, style: Any, colors: Any, *, first: Any) -> Any:
-    widths = None if first is None else [first, *([None] * (len(rows[0]) - 1))]
-    table = kind(list(map(list, rows)), colWidths=widths, repeatRows=1, hAlign="LEFT")
-    lines = [
-        ("FONTNAME", (0, 0), (-1, 0), "Helvetica-Bold"),
-        ("FONTSIZE", (0, 0), (-1, -1), 8.5),
-        ("LINEBELOW", (0, 0), (-1, 0), 0.5, colors.grey),
-        ("ALIGN", (0 if first is None else 1, 0), (-1, -1), "RIGHT"),
-    ]
-    if first is not None:
-        lines += [("LINEABOVE", (0, -1), (-1, -1), 0.5, colors.grey), ("FONTNAME", (0, -1), (-1, -1), "Helvetica-Bold")]
-    table.setStyle(style(lines))
-    return table
-
-
-def _plot(report: Report) -> Any:
-    from reportlab.graphics.charts.barcharts import VerticalBarChart
-    from reportlab.graphics.shapes import Drawing
-    from reportlab.lib import colors
-
-    drawing, bars = Drawing(480, 150), VerticalBarChart()
-    bars.x, bars.y, bars.width, bars.height = 45, 20, 425, 120
-    bars.data = [[sum(costs.values()) / 10**9 for _, costs in report.days]]
-    bars.categoryAxis.categoryNames = [str(day.day) for day, _ in report.days]
-    bars.categoryAxis.labels.fontSize = bars.valueAxis.labels.fontSize = 7
-    bars.valueAxis.valueMin = 0
-    bars.valueAxis.labelTextFormat = "%d"
-    bars.bars[0].fillColor = colors.HexColor("#2563a8")
-    bars.bars[0].strokeColor = None
-    drawing.add(bars)
-    return drawing

@@ -10,10 +10,11 @@ from django.core.exceptions import ValidationError
 from django.http import Http404
 
 from gpufleet.core.csvfile import harmless
-from quotas.chargeback.exports import FORMATS, Books, Told, csv_pieces, focus_pieces, gpu_hours, nanos, pdf_pieces, xlsx_pieces
+from quotas.chargeback.exports import FORMATS, Books, Told, csv_pieces, focus_pieces, gpu_hours, nanos, xlsx_pieces
 from quotas.chargeback.report import BY, Report, by_checked, report
+from quotas.chargeback.statements import pdf_pieces
 from quotas.models import ChargeMonth, QuotaNode
-from quotas.permissions import Access, Can
+from quotas.permissions import Access, Can, Grant
 
 SUMMARY = "summary"
 TITLES = {
@@ -46,15 +47,26 @@ def month_of(access: Access, first: date, kind: str, by: str) -> ChargeMonth:
     return month
 
 
-def file_name(first: date, kind: str) -> str:
-    return f"gpufleet-{first:%Y-%m}-{kind.replace('.', '-')}.{FORMATS.get(kind, FORMATS['csv'])[1]}"
+def file_name(first: date, kind: str, team: str = "") -> str:
+    of = "-" + "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in team) if team else ""
+    return f"gpufleet-{first:%Y-%m}{of}-{kind.replace('.', '-')}.{FORMATS.get(kind, FORMATS['csv'])[1]}"
 
 
-def file_of(access: Access, first: date, kind: str, *, by: str = "team", users: bool = False, now: datetime, told: Told | None = None) -> File:
-    """`users`: with the names of people, which FOCUS counts as personal data. `told` is called as lines are written."""
+def _narrowed(access: Access, team: str) -> Access:
+    if not access.can(Can.SEE_COSTS, team) or not QuotaNode.objects.filter(path=team).exists():
+        raise Http404(f"There is no team {team} whose costs you may see.")
+    return Access(access.actor, (Grant(team, frozenset({Can.SEE_COSTS})),))
+
+
+def file_of(
+    access: Access, first: date, kind: str, *, by: str = "team", users: bool = False, team: str = "", now: datetime, told: Told | None = None
+) -> File:
+    """`users`: with the names of people, which FOCUS counts as personal data. `team`: of this subtree alone. `told` is called while it is written."""
     month = month_of(access, first, kind, by)
+    if team:
+        access = _narrowed(access, team)
     content_type, _ = FORMATS.get(kind, FORMATS["csv"])
-    return File(file_name(first, kind), content_type, _pieces(access, month, kind, by, users, now, told))
+    return File(file_name(first, kind, team), content_type, _pieces(access, month, kind, by, users, now, told))
 
 
 def _pieces(access: Access, month: ChargeMonth, kind: str, by: str, users: bool, now: datetime, told: Told | None) -> Iterator[bytes]:
@@ -70,7 +82,7 @@ def _pieces(access: Access, month: ChargeMonth, kind: str, by: str, users: bool,
         return xlsx_pieces(access, month.first, month.currency, {BY[by][0]: seen(by) for by in views}, users=users, told=told)
     company = company_of()
     if kind == "pdf":
-        return pdf_pieces(lambda: seen("team"), lambda: seen("gpu_type"), month.currency, company[1], now)
+        return pdf_pieces(access, month, seen("team"), company[1], now)
     return focus_pieces(access, Books(month, company, kind, users), told)
 
 

@@ -159,7 +159,7 @@ def _rows(lines: QuerySet[ChargeLine], by: str) -> dict[str, dict[str, int]]:
         "lines": Count("*"),
     }
     names = {f"sum_{name}": said for name, said in sums.items()}
-    place = _above(DEPTH_OF[by]) if by in DEPTH_OF else str
+    place = above(DEPTH_OF[by]) if by in DEPTH_OF else str
     found: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for row in lines.order_by().values(column).annotate(**names):
         key = place("" if row[column] is None else str(row[column]))
@@ -168,7 +168,7 @@ def _rows(lines: QuerySet[ChargeLine], by: str) -> dict[str, dict[str, int]]:
     return found
 
 
-def _above(kind: str) -> Any:
+def above(kind: str) -> Any:
     """Of a path, the node of this kind at or above it; the path itself where there is none."""
     paths = set(QuotaNode.objects.filter(kind=kind).values_list("path", flat=True))
 
@@ -198,7 +198,7 @@ def _idle_parts(rows: Mapping[str, Mapping[str, int]], by: str, rule: str, amoun
         return shared(amount, dict.fromkeys(rows, 1))
     if by not in DEPTH_OF:
         return {}
-    place = _above(DEPTH_OF[by])
+    place = above(DEPTH_OF[by])
     weights: dict[str, int] = defaultdict(int)
     for path, milli in QuotaShare.objects.filter(guaranteed_milli__gt=0, node__archived_at__isnull=True).values_list(
         "node__path", "guaranteed_milli"

@@ -102,6 +102,7 @@ def cost_lines(request: HttpRequest) -> HttpResponse:
         "by_label": BY[by][0] if by in BY else by.removeprefix("label:"),
         "key": key or "(none)",
         "ledger": _ledger(first, by, key),
+        "statement": by in ("team", "department", "project") and bool(key),
         "back": f"{reverse('costs')}?{urlencode({'month': f'{first:%Y-%m}', 'by': by})}",
     }
     return render(request, "quotas/cost_lines.html", context)
@@ -136,8 +137,9 @@ def cost_line(request: HttpRequest, pk: int) -> HttpResponse:
 def cost_file(request: HttpRequest) -> HttpResponseBase:
     """The month as a file; `users=1` with the names of people."""
     first, by, _ = _asked(request)
+    kind, team = request.GET.get("format", "csv")[:20], request.GET.get("team", "")[:500]
     try:
-        found = file_of(access_of(request), first, request.GET.get("format", "csv")[:20], by=by, users=request.GET.get("users") == "1", now=now())
+        found = file_of(access_of(request), first, kind, by=by, users=request.GET.get("users") == "1", team=team, now=now())
     except ValidationError as fault:
         raise Http404(" ".join(fault.messages)) from None
     return streamed(request, found)

@@ -1,18 +1,22 @@
 """Files of a month: the same figures in all of them, FOCUS by its rules, and nothing that a spreadsheet would run."""
 
+import base64
 import csv
 import io
 import json
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
+import zlib
 from collections import defaultdict
 from datetime import timedelta
 from decimal import Decimal
 from xml.etree import ElementTree
 
 import pytest
+from django.http import Http404
 
 from gpufleet.core.models import AuditEntry
 from quotas.chargeback.exports import COLUMNS, focus_columns
@@ -24,6 +28,7 @@ from quotas.models import ChargeLine, RateCard
 from tests.personas import Personas
 from tests.quotas.chargeback.test_months import LATER, NOVEMBER, OCTOBER, START, price
 from tests.quotas.chargeback.worlds import A100, used
+from tests.servers import required
 
 pytestmark = pytest.mark.django_db
 FORMULA = '=HYPERLINK("http://evil.example","click")'
@@ -200,19 +205,80 @@ class TestFocus:
         assert {row["x_UserName"] for row in rows(month, version, users=True)} == {"ada", "bob", ""}
 
     def test_a_public_validator_finds_no_fault(self, month, version, tmp_path) -> None:
-        if version != "focus-1.4":
-            return
+        """Structure and semantics of 1.4; a file of 1.2 is converted to 1.4 first, which reads every column of it, and held to the same."""
         closed(month)
-        path = tmp_path / "focus.csv"
+        path, made = tmp_path / "focus.csv", tmp_path / "made"
         path.write_bytes(content(month, version))
-        found = subprocess.run([sys.executable, "-m", "focus_data_toolkit", "validate", str(path)], capture_output=True, text=True, check=False)
-        assert found.returncode == 0, found.stdout[-3000:] + found.stderr[-2000:]
+        asked = ["validate", str(path)]
+        if version == "focus-1.2":
+            asked = ["convert", "--cost-and-usage", str(path), "--source-version", "1.2", "--provider-role", "msp", "--out", str(made)]
+        found = subprocess.run([sys.executable, "-m", "focus_data_toolkit", *asked], capture_output=True, text=True, check=False)
+        assert found.returncode in (0, 3), found.stdout[-3000:] + found.stderr[-2000:]
+        if version == "focus-1.2":
+            assert "lint [Cost and Usage]: lint OK" in found.stdout, found.stdout
+            after = list(csv.DictReader((made / "focus_1_4_cost_and_usage.csv").open()))
+            assert sum(Decimal(row["BilledCost"]) for row in after) == sum(Decimal(row["BilledCost"]) for row in rows(month, version))
+        else:
+            assert found.returncode == 0 and "SEMANTIC_VALID" in found.stdout
+            path.write_text(path.read_text().replace(",USD,", ",dollars,"))
+            spoilt = subprocess.run([sys.executable, "-m", "focus_data_toolkit", *asked], capture_output=True, text=True, check=False)
+            assert spoilt.returncode != 0, "it would have found one"
 
 
-def test_a_statement_is_a_pdf_with_its_figures(month) -> None:
+def pdf_text(data: bytes) -> list[str]:
+    """What a statement says, in the order in which it is drawn."""
+    streams = re.findall(rb"/ASCII85Decode /FlateDecode \].*?stream\r?\n(.*?)endstream", data, re.DOTALL)
+    drawn = b"\n".join(
+        zlib.decompress(base64.a85decode(one.strip(), adobe=True))
+        if one.strip().startswith(b"<~")
+        else zlib.decompress(base64.a85decode(b"<~" + one.strip(), adobe=True))
+        for one in streams
+    )
+    return [re.sub(r"\\(.)", r"\1", said.decode("latin-1")) for said in re.findall(rb"\(((?:\\.|[^\\()])*)\) Tj", drawn)]
+
+
+def shown(nanos: int) -> str:
+    return f"{Decimal(cents(nanos)) / 100:,.2f}"
+
+
+def test_a_statement_has_a_section_for_each_team_that_adds_up(month) -> None:
     closed(month)
-    data = content(month, "pdf")
-    assert data.startswith(b"%PDF-") and len(data) > 2000
+    said = pdf_text(content(month, "pdf"))
+    found = report(month.access("finance"), OCTOBER, now=LATER)
+
+    assert said.count("GPU costs, October 2026") == 1 + len(found.rows)
+    totals = [said[at + 4] for at, text in enumerate(said) if text == "Total"]
+    # By team; then of each team by GPU type and class, and its jobs.
+    teams = sorted(found.rows, key=lambda row: row.key)
+    assert totals == [shown(row.effective_nanos) for row in (found.total, *(row for row in teams for _ in range(2)))]
+    alone = pdf_text(content(month, "pdf", team="acme/research/nlp"))
+    assert "acme/research/nlp" in alone and not [text for text in alone if "search" in text and "research" not in text]
+    assert content(month, "pdf", "team_lead").startswith(b"%PDF-")
+    with pytest.raises(Http404):
+        content(month, "pdf", "team_lead", team="acme/product/search")
+
+
+def test_a_spreadsheet_program_reads_the_same_totals(month, tmp_path) -> None:
+    """LibreOffice opens CSV and Excel and writes what it read as CSV; what looks like a formula is still text."""
+    office = shutil.which("soffice") or shutil.which("libreoffice")
+    if office is None:
+        required("libreoffice", "LibreOffice is not installed (Debian package: libreoffice-calc-nogui).")
+    closed(month)
+    (tmp_path / "lines.csv").write_bytes(content(month, "csv"))
+    (tmp_path / "book.xlsx").write_bytes(content(month, "xlsx"))
+    options = "csv:Text - txt - csv (StarCalc):44,34,76,1,,0,false,true,false,false,false,-1"
+    home = f"-env:UserInstallation=file://{tmp_path}/home"
+    files = [str(tmp_path / name) for name in ("lines.csv", "book.xlsx")]
+    asked = [office, home, "--headless", "--convert-to", options, "--outdir", str(tmp_path / "read"), *files]
+    found = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=120)
+    read = {path.stem: list(csv.DictReader(path.open())) for path in (tmp_path / "read").glob("*.csv")}
+    assert {"book-Lines", "book-Team"} <= set(read), found.stdout + found.stderr
+    lines = next(rows for name, rows in read.items() if name.startswith("lines"))
+    whole = Decimal(sum(ChargeLine.objects.values_list("effective_nanos", flat=True))) / 10**9
+    assert sum(Decimal(row["cost"]) for row in lines) == whole
+    assert round(sum(Decimal(row["cost"]) for row in read["book-Lines"]), 6) == round(whole, 6)
+    assert round(Decimal(read["book-Team"][-1]["Cost (USD)"]), 6) == round(whole, 6)
+    assert any("HYPERLINK" in row["labels"] for row in lines) and not any(row["cost_center"] in ("2", "") and row["job"] == "j-1" for row in lines)
 
 
 def test_a_lead_gets_the_own_subtree_and_each_file_is_audited(month) -> None:
