@@ -2,7 +2,7 @@
 
 import json
 import sqlite3
-from datetime import timedelta
+from datetime import date, timedelta
 
 import pytest
 from django.db import connection
@@ -10,6 +10,7 @@ from django.db import connection
 from gpufleet.core.models import Change, Feed, Sequence
 from gpufleet.core.times import now
 from gpufleet.doctor import Finding, Report, examine, some
+from quotas.models import CostMail, CostMailing
 from scheduler.models import Happening, JobState, Notice, Schedule, Sending
 from tests import builders
 from tests.servers import Manage
@@ -166,6 +167,27 @@ def test_mails_that_are_stuck_are_named(personas):
 
     assert ["1 notices by e-mail are due" in told[0], "E-mails to operator, team_lead could not be sent" in told[1]] == [True, True]
     assert "no such person" in told[1]
+
+
+@pytest.mark.django_db
+def test_costs_by_mail_that_are_stuck_are_named(personas):
+    ago = now() - timedelta(minutes=16)
+    mail = CostMail.objects.create(public_id="cm-1", node=personas.nodes["acme/research"], author_name="Finance", created_at=ago)
+
+    def mailing(who, **fields):
+        CostMailing.objects.create(mail=mail, user=personas.users[who], first=date(2026, 10, 1), made_at=ago, **({"due_at": now()} | fields))
+
+    mailing("viewer", attempts=2, fault="SMTPServerDisconnected: gone")
+    mailing("submitter", state="failed", done_at=now() - timedelta(days=8), fault="SMTPRecipientsRefused: old")
+    mailing("stranger", state="sent", done_at=now(), due_at=ago)
+    assert not [finding for finding in findings("clockwork") if "costs" in finding]
+
+    mailing("finance", due_at=ago)
+    mailing("team_lead", attempts=3, fault="ConnectionRefusedError: nobody there")
+    mailing("operator", state="failed", done_at=now(), fault="There is no address.")
+    told = [finding for finding in findings("clockwork") if "costs" in finding]
+    assert "more than 15 minutes and were not sent: acme/research." in told[0]
+    assert "to operator, team_lead could not be sent. The last time: There is no address." in told[1]
 
 
 @pytest.mark.django_db

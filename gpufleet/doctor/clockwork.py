@@ -15,6 +15,7 @@ from gpufleet.core.models import Progress
 from gpufleet.core.tasks import HEARTBEAT_QUEUES, heartbeat_name
 from gpufleet.core.times import now
 from gpufleet.doctor import Finding, some
+from quotas.models import CostMailing, MailState
 from scheduler.models import Delivery, DeliveryState, Happening, Schedule, Sending, SendingState, Webhook, WebhookState
 from scheduler.selectors.loop import scheduler_silent
 from scheduler.services.notify.notices import Way
@@ -22,6 +23,8 @@ from scheduler.services.notify.notices import Way
 OLDEST_REDIS = (6, 0)
 ANSWER_SECONDS = 5
 MESSAGES_LATE = timedelta(minutes=10)
+COSTS_LATE = timedelta(minutes=15)  # they are looked at every five
+COSTS_REMEMBERED = timedelta(days=7)
 SCHEDULES_LATE = timedelta(minutes=10)
 FAILING_LONG = timedelta(hours=1)
 # The first tries of a mail server that restarts fail as well.
@@ -172,9 +175,33 @@ def mails_go_out() -> Iterator[Finding]:
         )
 
 
+def costs_go_out() -> Iterator[Finding]:
+    """Costs by e-mail that are due are sent, and the mail server takes them."""
+    moment = now()
+    waiting = CostMailing.objects.filter(state=MailState.WAITING)
+    late = waiting.filter(due_at__lt=moment - COSTS_LATE)
+    if names := list(late.order_by("mail__node__path").values_list("mail__node__path", flat=True).distinct()[:50]):
+        yield Finding(
+            f"E-mails with costs are due for more than {COSTS_LATE // timedelta(minutes=1)} minutes and were not sent: {some(names)}.",
+            "The people who get them do not know what their teams cost. Nothing is lost.",
+            "Check beat and the worker of the queue default, and its log.",
+        )
+    refused = CostMailing.objects.filter(
+        Q(state=MailState.WAITING, attempts__gte=TRIED_OFTEN) | Q(state=MailState.FAILED, done_at__gt=moment - COSTS_REMEMBERED)
+    ).exclude(fault="")
+    if people := list(refused.order_by("user__username").values_list("user__username", flat=True).distinct()[:50]):
+        fault = refused.order_by("-pk").values_list("fault", flat=True).first()
+        yield Finding(
+            f"E-mails with costs to {some(people)} could not be sent. The last time: {fault}",
+            "They are tried again for a day, then given up.",
+            "Check GPUFLEET_EMAIL_URL, and the addresses and roles of these people; then press Send last month under Cost, E-mails.",
+        )
+
+
 CHECKS = {
     "messages go out": messages_go_out,
     "mails go out": mails_go_out,
+    "costs go out": costs_go_out,
     "schedules go on": schedules_go_on,
     "Redis answers": redis_answers,
     "the channel layer carries": channel_layer_carries,
