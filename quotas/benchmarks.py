@@ -10,7 +10,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from django.db import connection
+from django.db import connection, transaction
 from django.test import Client
 
 from gpufleet.core.bulk import rows_insert
@@ -59,8 +59,9 @@ def year_fill(intervals: int) -> None:
             access=access, card=card_draft(access=access, given={"name": "Rates", "valid_from": began, "lines": lines}, now=moment), now=moment
         )
     rows = _intervals(chance, intervals, teams, Span(first).start, Span(month_at(moment)).start)
-    while batch := list(islice(rows, BATCH)):
-        rows_insert(LedgerEntry, COLUMNS, batch)
+    with transaction.atomic():
+        while batch := list(islice(rows, BATCH)):
+            rows_insert(LedgerEntry, COLUMNS, batch)
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE")
 

@@ -11,7 +11,7 @@ from django.http import Http404
 
 from gpufleet.core.csvfile import harmless
 from quotas.chargeback.exports import FORMATS, Books, Told, csv_pieces, focus_pieces, gpu_hours, nanos, xlsx_pieces
-from quotas.chargeback.report import BY, Report, by_checked, report
+from quotas.chargeback.report import BY, Report, Row, by_checked, report
 from quotas.chargeback.statements import pdf_pieces
 from quotas.models import ChargeMonth, QuotaNode
 from quotas.permissions import Access, Can, Grant
@@ -92,17 +92,24 @@ def company_of() -> tuple[str, str]:
     return (top.public_id, top.title or top.name) if top is not None else ("gpufleet", "gpufleet")
 
 
+_HEADS = ("GPU-hours", "Borrowed GPU-hours", "List cost", "Contracted cost", "Cost", "Last month", "Efficiency", "Currency")
+
+
 def summary_csv(found: Report, currency: str) -> bytes:
     text = io.StringIO(newline="")
     writer = csv.writer(text)
     label = BY[found.by][0] if found.by in BY else found.by
-    writer.writerow([harmless(label), "GPU-hours", "Borrowed GPU-hours", "List cost", "Contracted cost", "Cost", "Last month", "Currency"])
+    writer.writerow([harmless(label), *_HEADS])
     for row in found.rows:
         writer.writerow([harmless(row.key), *_said(row), currency])
     writer.writerow(["Total", *_said(found.total), currency])
     return text.getvalue().encode()
 
 
-def _said(row: object) -> list[str]:
+def _efficiency(row: Row) -> str:
+    return "unknown" if row.efficiency_percent is None else f"{row.efficiency_percent}%"
+
+
+def _said(row: Row) -> list[str]:
     hours = [gpu_hours(getattr(row, name)) for name in ("milli_millis", "borrowed")]
-    return hours + [nanos(getattr(row, name)) for name in ("list_nanos", "contracted_nanos", "effective_nanos", "before_nanos")]
+    return hours + [nanos(getattr(row, name)) for name in ("list_nanos", "contracted_nanos", "effective_nanos", "before_nanos")] + [_efficiency(row)]

@@ -7,15 +7,27 @@ from datetime import date, datetime
 from typing import Any
 
 from django.core.exceptions import ValidationError
-from django.db.models import Count, Exists, OuterRef, Q, QuerySet, Sum
+from django.db.models import Count, Exists, FloatField, OuterRef, Q, QuerySet, Sum
 from django.db.models.fields.json import KeyTextTransform
+from django.db.models.functions import Cast
 from django.http import Http404
 
 from gpufleet.core.times import millis
 from quotas.chargeback.months import Span
 from quotas.chargeback.pricing import HOUR
 from quotas.chargeback.rating import shared
-from quotas.models import Budget, BudgetPeriod, BudgetUnit, ChargeIdle, ChargeLine, ChargeMonth, LedgerEntry, NodeKind, QuotaNode, QuotaShare
+from quotas.models import (
+    Budget,
+    BudgetPeriod,
+    BudgetUnit,
+    ChargeIdle,
+    ChargeLine,
+    ChargeMonth,
+    LedgerEntry,
+    NodeKind,
+    QuotaNode,
+    QuotaShare,
+)
 from quotas.permissions import Access, Can
 from quotas.selectors.budgets import standings
 from quotas.selectors.rates import price_book
@@ -53,6 +65,17 @@ class Row:
     before_nanos: int = 0
     idle_nanos: int = 0
     budget_percent: int | None = None
+    measured: int = 0  # how much of the use has telemetry
+    computing: int = 0  # how much of that was SM-active
+
+    @property
+    def efficiency_percent(self) -> int | None:
+        """SM-active GPU-hours over paid ones, as far as there is telemetry; None where there is none."""
+        return round(100 * self.computing / self.measured) if self.measured else None
+
+    @property
+    def measured_percent(self) -> int:
+        return round(100 * self.measured / self.milli_millis) if self.milli_millis else 0
 
     @property
     def label(self) -> str:
@@ -121,6 +144,7 @@ def report(access: Access, first: date, *, by: str = "team", rule: str = "apart"
     month = ChargeMonth.objects.filter(first=first).first()
     rows = _rows(lines_seen(access, first), by)
     before = _rows(lines_seen(access, span.before), by)
+    _efficiency(lines_seen(access, first), by, month, rows)
     sees_all = access.can_everywhere(Can.SEE_COSTS)
     idle = list(month.idle.order_by("gpu_type", "cause")) if month is not None and sees_all else []
     parts = _idle_parts(rows, by, rule, sum(one.effective_nanos for one in idle))
@@ -140,15 +164,13 @@ def report(access: Access, first: date, *, by: str = "team", rule: str = "apart"
 
 
 def _row(key: str, facts: Mapping[str, int], before: int, idle: int, budget: int | None) -> Row:
-    columns = ("milli_millis", "borrowed", "list_nanos", "contracted_nanos", "effective_nanos", "unpriced")
+    columns = ("milli_millis", "borrowed", "list_nanos", "contracted_nanos", "effective_nanos", "unpriced", "measured", "computing")
     return Row(key, before_nanos=before, idle_nanos=idle, budget_percent=budget, **{name: facts.get(name, 0) for name in columns})
 
 
 def _rows(lines: QuerySet[ChargeLine], by: str) -> dict[str, dict[str, int]]:
     """Sums by key. The database adds up by column; teams and departments are made of paths here, as there are few."""
-    column = BY[by][1] or "quota_path" if by in BY else "label"
-    if by.startswith("label:"):
-        lines = lines.annotate(label=KeyTextTransform(by.removeprefix("label:"), "labels"))
+    lines, column = _keyed(lines, by)
     sums = {
         "milli_millis": Sum("milli_millis"),
         "borrowed": Sum("milli_millis", filter=Q(share_class="borrowed")),
@@ -166,6 +188,27 @@ def _rows(lines: QuerySet[ChargeLine], by: str) -> dict[str, dict[str, int]]:
         for name in sums:
             found[key][name] += int(row[f"sum_{name}"] or 0)
     return found
+
+
+def _keyed(lines: QuerySet[ChargeLine], by: str) -> tuple[QuerySet[ChargeLine], str]:
+    """With the column that a report is by."""
+    if by.startswith("label:"):
+        return lines.annotate(label=KeyTextTransform(by.removeprefix("label:"), "labels")), "label"
+    return lines, BY[by][1] or "quota_path"
+
+
+def _efficiency(lines: QuerySet[ChargeLine], by: str, month: ChargeMonth | None, rows: dict[str, dict[str, int]]) -> None:
+    """Add what was measured of each row, and what of that computed: a line's use, in the proportion in which its job computed on that day."""
+    if month is None or not month.uses.exists():
+        return
+    lines, column = _keyed(lines.filter(corrects__isnull=True), by)
+    part = Cast("use__computing", FloatField()) / Cast("use__measured", FloatField())
+    found = lines.filter(use__measured__gt=0).order_by().values(column)
+    place = above(DEPTH_OF[by]) if by in DEPTH_OF else str
+    for row in found.annotate(measured=Sum("milli_millis"), computed=Sum(Cast("milli_millis", FloatField()) * part)):
+        facts = rows[place("" if row[column] is None else str(row[column]))]
+        facts["measured"] += int(row["measured"])
+        facts["computing"] += round(row["computed"])
 
 
 def above(kind: str) -> Any:

@@ -42,6 +42,26 @@ class ChargeMonth(models.Model):
         return f"{self.first:%Y-%m}"
 
 
+class ChargeUse(models.Model):
+    """What a job computed on a day of what it held: thousandths of a GPU times milliseconds with telemetry. No part of the books."""
+
+    month = models.ForeignKey(ChargeMonth, on_delete=models.CASCADE, related_name="uses")
+    day = models.DateField()
+    job = models.CharField(max_length=24)
+    measured = models.BigIntegerField(help_text="Held on GPUs with readings.")
+    computing = models.BigIntegerField()
+
+    class Meta:
+        db_table = "charge_use"
+        constraints = [
+            models.UniqueConstraint(fields=["month", "day", "job"], name="charge_use_once"),
+            models.CheckConstraint(condition=Q(measured__gt=0, computing__gte=0), name="charge_use_measured"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.job} on {self.day}"
+
+
 class ChargeLine(models.Model):
     """What was used of one thing on one day, and what it costs. Amounts are whole nano-units; of a correction they may be below zero."""
 
@@ -68,6 +88,10 @@ class ChargeLine(models.Model):
     list_nanos = models.BigIntegerField()
     contracted_nanos = models.BigIntegerField()
     effective_nanos = models.BigIntegerField()
+    # No column: how lines and the telemetry of their jobs are joined.
+    use = models.ForeignObject(
+        ChargeUse, on_delete=models.DO_NOTHING, from_fields=("month", "day", "job"), to_fields=("month", "day", "job"), null=True, related_name="+"
+    )
 
     class Meta:
         db_table = "charge_line"

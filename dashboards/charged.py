@@ -1,0 +1,57 @@
+"""What jobs computed of what they are charged for: telemetry of each job and day, beside the lines of the month."""
+
+from datetime import UTC, date, datetime, timedelta
+
+from django.db import transaction
+
+from dashboards.models import JobRollup
+from dashboards.telemetry.spans import HOUR, jobs_added, jobs_of
+from gpufleet.core.progress import turn_take
+from quotas.chargeback.months import month_at
+from quotas.models import ChargeMonth, ChargeUse
+from scheduler.models import Job
+
+EVERY = timedelta(minutes=10)
+DAY = timedelta(days=1)
+# Hours are made again from late readings for so long.
+UNSETTLED = timedelta(days=2)
+BATCH = 500
+
+
+def charge_uses_turn(*, now: datetime) -> int:
+    """Write the days that may still change, and those of open months that are not there yet. Returns how many days were written."""
+    with transaction.atomic():
+        if turn_take(name="charge_uses", now=now, at_least=EVERY) is None:
+            return 0
+    today, written = now.astimezone(UTC).date(), 0
+    for month in ChargeMonth.objects.filter(closed_at__isnull=True, first__lte=month_at(now)).order_by("first"):
+        there = set(month.uses.order_by().values_list("day", flat=True).distinct())
+        day = month.first
+        while day <= today and day.replace(day=1) == month.first:
+            if day not in there or day > today - UNSETTLED:
+                written += day_write(month, day)
+            day += DAY
+    return written
+
+
+def day_write(month: ChargeMonth, day: date) -> bool:
+    """Of hours that are over; whether there was anything to write."""
+    start = datetime(day.year, day.month, day.day, tzinfo=UTC)
+    hours = JobRollup.objects.filter(span=HOUR, at__gte=start, at__lt=start + DAY).order_by("at")
+    sums = jobs_added([jobs_of(row) for row in hours])
+    measured = sums.held - sums.unread
+    keys = [int(key) for key in sums.jobs[measured > 0]]
+    if not keys:
+        return False
+    names = dict(Job.objects.filter(pk__among=keys).values_list("pk", "public_id"))
+    rows = [
+        ChargeUse(month=month, day=day, job=names[int(key)], measured=int(of), computing=min(int(of), int(computing)))
+        for key, of, computing in zip(sums.jobs, measured, sums.computing, strict=True)
+        if of > 0 and int(key) in names
+    ]
+    with transaction.atomic():
+        if not ChargeMonth.objects.select_for_update().filter(pk=month.pk, closed_at__isnull=True).exists():
+            return False
+        month.uses.filter(day=day).delete()
+        ChargeUse.objects.bulk_create(rows, batch_size=BATCH)
+    return True

@@ -1,0 +1,61 @@
+"""Efficiency of a month: what jobs computed of what they are charged for; unknown where nothing was measured."""
+
+from datetime import timedelta
+
+import numpy as np
+import pytest
+
+from dashboards.charged import EVERY, charge_uses_turn
+from dashboards.telemetry.spans import HOUR, JobSums, jobs_write
+from quotas.chargeback.months import month_close, month_refresh
+from quotas.chargeback.report import report
+from quotas.models import ChargeUse
+from tests import builders
+from tests.personas import Personas
+from tests.quotas.chargeback.test_months import LATER, OCTOBER, START, price
+from tests.quotas.chargeback.worlds import A100, used
+
+pytestmark = pytest.mark.django_db
+GPU_HOUR = 1000 * 3_600_000
+
+
+def test_rows_say_how_much_of_their_use_computed(personas: Personas) -> None:
+    nlp, search = personas.nodes["acme/research/nlp"], personas.nodes["acme/product/search"]
+    price(personas)
+    first, second = builders.job(quota=nlp), builders.job(quota=nlp)
+    used(nlp, START, 4, job=first.public_id, milli=2000)
+    used(nlp, START, 2, job=second.public_id, gpu_type=A100)
+    used(search, START, 10, job="j-unmeasured")
+    charge_uses_turn(now=LATER)
+    month_refresh(first=OCTOBER, now=LATER)
+
+    def hour(number: int, **of: tuple[int, int, int]) -> None:
+        keys = sorted((job.pk, of[name]) for name, job in (("first", first), ("second", second)) if name in of)
+        sums = (np.array(column, np.int64) for column in zip(*(sums for _, sums in keys), strict=True))
+        jobs_write(HOUR, {START + timedelta(hours=number): JobSums(np.array([key for key, _ in keys], np.uint32), *sums)})
+
+    # held, computing, unread: the first computes half of what is read of it, the second three quarters.
+    hour(0, first=(2 * GPU_HOUR, GPU_HOUR // 2, GPU_HOUR), second=(GPU_HOUR, GPU_HOUR, 0))
+    hour(1, first=(2 * GPU_HOUR, GPU_HOUR // 2, GPU_HOUR), second=(GPU_HOUR, GPU_HOUR // 2, 0))
+    assert charge_uses_turn(now=LATER + EVERY) == 1
+    assert sorted(ChargeUse.objects.values_list("job", "measured", "computing")) == sorted(
+        [(first.public_id, 2 * GPU_HOUR, GPU_HOUR), (second.public_id, 2 * GPU_HOUR, 3 * GPU_HOUR // 2)]
+    )
+    assert charge_uses_turn(now=LATER + EVERY) == 0, "its turn was taken"
+
+    found = report(personas.access("finance"), OCTOBER, now=LATER)
+    rows = {row.key: row for row in found.rows}
+    # 8 GPU-hours at a half and 2 at three quarters; the other team's 10 were not measured.
+    assert (rows["acme/research/nlp"].computing, rows["acme/research/nlp"].measured) == (5.5 * GPU_HOUR, 10 * GPU_HOUR)
+    assert rows["acme/research/nlp"].efficiency_percent == 55 and rows["acme/product/search"].efficiency_percent is None
+    assert (found.total.efficiency_percent, found.total.measured_percent) == (55, 50)
+    by_type = {row.key: row.efficiency_percent for row in report(personas.access("finance"), OCTOBER, by="gpu_type", now=LATER).rows}
+    assert by_type == {"H100-SXM-80GB": 50, A100: 75}
+    page = personas.client("finance").get("/cost/?month=2026-10").content.decode()
+    assert "55% SM-active" in page and "unknown" in page
+    told = personas.client("finance").get("/api/v1/costs/2026-10").json()["total"]
+    assert (told["computing_milli_millis"], told["measured_milli_millis"]) == (5.5 * GPU_HOUR, 10 * GPU_HOUR)
+
+    month_close(access=personas.access("finance"), first=OCTOBER, mode="showback", now=LATER)
+    hour(2, first=(2 * GPU_HOUR, 0, 0))
+    assert charge_uses_turn(now=LATER + 2 * EVERY) == 0, "of a closed month it stays"
