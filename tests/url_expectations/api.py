@@ -1,5 +1,6 @@
 """The API."""
 
+from quotas.services.cost_exports import key_of
 from tests.url_expectations.bodies import (
     ALERT_RULE_JSON,
     FIELDS,
@@ -198,7 +199,15 @@ API = [
     ),
     Expect("GET", "api/v1/cost-exports", COSTS, tokens=frozenset({"read"})),
     Expect("GET", "api/v1/cost-exports/{public_id}", SUPER, FIELDS["cost export"], hidden=COSTS - SUPER, tokens=frozenset({"read"})),
-    Expect("GET", "api/v1/cost-exports/{public_id}/file", NOBODY, FIELDS["cost export"], hidden=COSTS),
+    Expect(
+        "GET",
+        "api/v1/cost-exports/{public_id}/file",
+        SUPER,
+        FIELDS["cost export"],
+        hidden=COSTS - SUPER,
+        data=lambda w: {"key": key_of(w.cost_export)},
+        tokens=frozenset({"read"}),
+    ),
     Expect("GET", "api/v1/cost-mails", PRICES, tokens=ADMIN),
     Expect("POST", "api/v1/cost-mails", PRICES, data=cost_mail_json, tokens=ADMIN),
     Expect(

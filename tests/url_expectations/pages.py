@@ -2,6 +2,7 @@
 
 import json
 
+from quotas.services.cost_exports import key_of
 from tests.url_expectations.bodies import (
     ALERT_RULE,
     FIELDS,
@@ -128,7 +129,14 @@ PAGES = [
     Expect("POST", "cost/<str:month>/invoice/", PRICES, lambda w: {"month": f"{w.past_month}"}, data=invoice_form),
     Expect("GET", "cost/exports/", COSTS),
     Expect("POST", "cost/exports/", COSTS, data=lambda w: {"month": f"{w.charge_line.month}", "format": "csv"}),
-    Expect("GET", "cost/exports/<slug:public_id>/file/", NOBODY, FIELDS["cost export"], hidden=COSTS),
+    Expect(
+        "GET",
+        "cost/exports/<slug:public_id>/file/",
+        SUPER,
+        FIELDS["cost export"],
+        hidden=COSTS - SUPER,
+        data=lambda w: {"key": key_of(w.cost_export)},
+    ),
     Expect("GET", "cost/mails/", PRICES),
     Expect("POST", "cost/mails/", PRICES, data=lambda w: cost_mail_json(w) | {"people": "finance"}),
     Expect("POST", "cost/mails/<slug:public_id>/send/", PRICES, FIELDS["cost mail"]),
