@@ -9,31 +9,26 @@ from typing import Any
 
 from gpufleet.core.bulk import rows_insert
 from gpufleet.core.ids import public_ids
+from gpufleet.demo.rows import LEDGER_COLUMNS, cost_centre_of
 from quotas.chargeback.months import Span, month_at, month_close, month_refresh
 from quotas.models import ChargeMode, LedgerEntry, QuotaNode, QuotaShare, ShareClass
 from quotas.permissions import Access
 from scheduler.services.costs import costs_step
 
-COLUMNS = (
-    *("attempt", "job", "attempt_number", "role", "worker", "surplus", "cluster", "node", "gpu_type", "gpu_milli", "parts", "tier", "pool", "phase"),
-    *("share_class", "quota_id", "quota_path", "job_class", "priority", "preemptible", "owner", "labels", "stated_cost_centre", "cost_centre"),
-    *("began_at", "since", "until"),
-)
 PURPOSES = ("pretraining", "finetune", "evaluation", "sweep")
 
 
-def charged_seed(*, people: dict[str, list[str]], cluster: str, seed: int, now: datetime) -> None:
-    """`people` by path of their team. From the first day of the month before last to the beginning of yesterday."""
+def charged_seed(*, people: dict[str, list[str]], cluster: str, seed: int, until: datetime, now: datetime) -> None:
+    """`people` by path of their team. From the first day of the month before last `until` the jobs of the demo's past have entries of their own."""
     chance = random.Random(f"{seed}-charged")  # noqa: S311 - a demo
     first = Span(Span(month_at(now)).before).before
     start = Span(first).start
-    end = now.replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=1)
     centres = dict(QuotaNode.objects.values_list("path", "cost_centre"))
     shares = [
         (share.node, share.gpu_type, (share.guaranteed_milli or 0) // 1000)
         for share in QuotaShare.objects.filter(node__path__in=list(people), guaranteed_milli__gte=1000).select_related("node").order_by("id")
     ]
-    days = (end - start).days
+    days = (until - start).days + 1
     jobs = iter(public_ids("j", max(1, days * len(shares))))
     rows: list[tuple[Any, ...]] = []
     for number in range(days):
@@ -42,15 +37,10 @@ def charged_seed(*, people: dict[str, list[str]], cluster: str, seed: int, now: 
             if (day.weekday() >= 5 and chance.random() < 0.6) or not guaranteed:
                 next(jobs)
                 continue
-            rows += _day(chance, day, next(jobs), node, gpu_type, guaranteed, people[node.path], _centre(centres, node.path), cluster)
+            rows += _day(chance, day, next(jobs), node, gpu_type, guaranteed, people[node.path], cost_centre_of(centres, node.path), cluster)
+    rows = [(*row[:-1], min(row[-1], until)) for row in rows if row[-2] < until]
     first_key = -len(rows)
-    rows_insert(LedgerEntry, COLUMNS, ((first_key + place, *row) for place, row in enumerate(rows)))
-
-
-def _centre(centres: dict[str, str], path: str) -> str:
-    steps = path.split("/")
-    uppers = ("/".join(steps[:depth]) for depth in range(len(steps), 0, -1))
-    return next((centres[upper] for upper in uppers if centres.get(upper)), "")
+    rows_insert(LedgerEntry, LEDGER_COLUMNS, ((first_key + place, *row) for place, row in enumerate(rows)))
 
 
 def _day(

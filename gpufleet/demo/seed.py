@@ -16,7 +16,7 @@ from gpufleet.demo import fleet, organisation
 from gpufleet.demo.ailing import ailing_seed
 from gpufleet.demo.charged import charged_seed, months_seed
 from gpufleet.demo.loading import DRIVER, hardware_now
-from gpufleet.demo.past.history import history_write
+from gpufleet.demo.past.history import history_write, past_begin
 from gpufleet.demo.planned import budgets_seed, changes_seed, reservations_seed
 from gpufleet.demo.recurring import schedules_seed
 from gpufleet.demo.sweeping import sweep_seed
@@ -63,7 +63,8 @@ def demo_seed(*, size: str, seed: int, now: datetime, hours: float | None = None
         budgets_seed(people=by_name, now=now)
         changes_seed(people=by_name, now=now)
         members = {path: [username for username, _ in team] for path, team in organisation.MEMBERS.items()}
-        charged_seed(people=members, cluster=Cluster.objects.order_by("id").values_list("name", flat=True)[0], seed=seed, now=now)
+        cluster = Cluster.objects.order_by("id").values_list("name", flat=True)[0]
+        charged_seed(people=members, cluster=cluster, seed=seed, until=past_begin(now, span), now=now)
         months_seed(access=access_for_user(by_name["fay"], via="system"), now=now)
         Progress.objects.create(name=DRIVER, reached_at=now)
         Installation.objects.update_or_create(id=1, defaults={"installed_at": now, "demo": size, "demo_seed": seed})

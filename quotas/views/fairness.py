@@ -16,7 +16,7 @@ from quotas.models import QuotaNode
 from quotas.presenters import summed
 from quotas.selectors.nodes import child_list, node_for
 from scheduler.loop.policy import fairness_now, policy
-from scheduler.selectors.fairness import decayed_course, held_course
+from scheduler.selectors.fairness import decayed_course, fair_course, held_course
 from scheduler.selectors.usage import gpu_types_known, held_by_quota
 from scheduler.selectors.windows import capacity_now
 from scheduler.services.forecasts.standing import TreeStanding, tree_standing
@@ -37,7 +37,7 @@ def fairness(request: HttpRequest, public_id: str) -> HttpResponseBase:
     begin = chosen.begin(at)
     moments = [begin + chosen.step * place for place in range(chosen.length // chosen.step)]
     decayed = decayed_course(node, gpu_type, moments, rule.half_life_ms // 1000)
-    fair = standing.fair.get((node.path, gpu_type))
+    fair = fair_course(node, gpu_type, moments)
     chart: Chart = over_time(
         label=f"{node.path}, {gpu_type}, last {chosen.text}",
         unit="GPUs",
@@ -45,7 +45,7 @@ def fairness(request: HttpRequest, public_id: str) -> HttpResponseBase:
         series=[
             Series("Allocated", [round(value, 2) for value in held_course(node.path, gpu_type, begin, begin + chosen.length, chosen.step)], "used"),
             Series("Past usage", [None if part is None else round(part * capacity / 1000, 2) for part in decayed], "series-2"),
-            Series("Fair share now", [None if fair is None else fair / 1000] * len(moments), "series-3", dashed=True),
+            Series("Fair share", fair, "series-3", dashed=True),
         ],
     )
     if request.GET.get("chart"):

@@ -57,7 +57,7 @@ from scheduler.models.replays import GOING_ON, QuotaReplay, ReplayState
 from scheduler.models.saved_views import SavedView
 from scheduler.models.schedules import CatchUp, Overlap, RunOutcome, Schedule, ScheduleRun
 from scheduler.models.templates import JobDraft, JobTemplate, JobTemplateVersion
-from scheduler.models.timeline import USES, CapacityEntry, UsageStep
+from scheduler.models.timeline import USES, CapacityEntry, ShareStep, UsageStep
 
 __all__ = [
     "ENDED",
@@ -125,6 +125,7 @@ __all__ = [
     "ScheduleRun",
     "Sending",
     "SendingState",
+    "ShareStep",
     "SimulatedRun",
     "SlurmCluster",
     "SlurmRun",

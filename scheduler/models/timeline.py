@@ -70,3 +70,16 @@ class UsageStep(models.Model):
 
     def __str__(self) -> str:
         return f"usage until {self.at:%Y-%m-%d %H:%M:%S}"
+
+
+class ShareStep(models.Model):
+    """What each node of the quota tree could count on in an hour, by the first forecast in it: its fair share, in milli-GPU."""
+
+    at = MomentField(unique=True, help_text="The beginning of the hour.")
+    fair = models.JSONField(default=dict, help_text="Milli-GPU by public id of a quota node and GPU type; nothing where it is 0.")
+
+    class Meta:
+        db_table = "share_step"
+
+    def __str__(self) -> str:
+        return f"shares of {self.at:%Y-%m-%d %H:%M}"

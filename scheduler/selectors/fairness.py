@@ -6,12 +6,14 @@ from datetime import datetime, timedelta
 import numpy as np
 import numpy.typing as npt
 from django.db.models import Q
+from django.db.models.fields.json import KeyTransform
 
 from gpufleet.core.times import MILLISECOND, millis
 from quotas.models import LedgerEntry, QuotaNode
-from scheduler.models import UsageStep
+from scheduler.models import ShareStep, UsageStep
 
 Values = list[float | None]
+MISSED = timedelta(hours=2)  # an hour that no forecast was made in is not drawn on
 
 
 def held_course(path: str, gpu_type: str, since: datetime, until: datetime, step: timedelta) -> npt.NDArray[np.float64]:
@@ -56,4 +58,20 @@ def decayed_course(node: QuotaNode, gpu_type: str, moments: Sequence[datetime], 
         while place + 1 < len(known) and known[place + 1][0] <= moment:
             place += 1
         found.append(known[place][1] if place >= 0 else None)
+    return found
+
+
+def fair_course(node: QuotaNode, gpu_type: str, moments: Sequence[datetime]) -> Values:
+    """The fair share of the node in GPUs, as of each moment; None where the scheduler had not divided the fleet."""
+    if not moments:
+        return []
+    steps = ShareStep.objects.filter(at__gt=moments[0] - MISSED, at__lte=moments[-1]).order_by("at")
+    told = steps.values_list("at", KeyTransform(gpu_type, KeyTransform(node.public_id, "fair")))
+    known = [(at, (milli or 0) / 1000) for at, milli in told]
+    found: Values = []
+    place = -1
+    for moment in moments:
+        while place + 1 < len(known) and known[place + 1][0] <= moment:
+            place += 1
+        found.append(known[place][1] if place >= 0 and moment - known[place][0] < MISSED else None)
     return found

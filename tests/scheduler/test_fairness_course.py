@@ -7,8 +7,9 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from scheduler.models import UsageStep
-from scheduler.selectors.fairness import decayed_course, held_course
+from scheduler.models import ShareStep, UsageStep
+from scheduler.selectors.fairness import decayed_course, fair_course, held_course
+from scheduler.services.forecasts.standing import TreeStanding, share_step_keep
 from tests import builders
 from tests.personas import Personas
 from tests.quotas.chargeback.worlds import H100, used
@@ -30,6 +31,11 @@ def test_what_was_held_in_each_hour_and_what_was_counted(personas: Personas, cli
     UsageStep.objects.create(at=DAY + HOUR, half_life_seconds=60, used={str(node.pk): {H100: 25}, "0": {H100: 50}}, capacity={H100: 100})
     moments = [DAY + hour * HOUR for hour in range(3)]
     assert decayed_course(personas.nodes["acme/research"], H100, moments, 60) == [None, 0.25, 0.25]
+    for minutes, milli in ((5, 3_500), (25, 9_000), (65, 0)):
+        share_step_keep(TreeStanding(DAY + timedelta(minutes=minutes), {(node.path, H100): milli, ("acme/gone", H100): 1}, {}, {}))
+    assert ShareStep.objects.count() == 2, "the first of each hour"
+    assert fair_course(node, H100, [DAY - HOUR, *moments, DAY + 3 * HOUR]) == [None, 3.5, 0, 0, None]
+    assert fair_course(personas.nodes["acme"], H100, moments[:1]) == [0]
     builders.node("n1", gpus=8)
     client.force_login(personas.users["viewer"])
     page = client.get(reverse("fairness", args=[node.public_id])).content.decode()

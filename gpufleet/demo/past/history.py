@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import Any
 
@@ -28,8 +28,9 @@ from gpufleet.demo.activity import layouts_of, readings
 from gpufleet.demo.hardware import Hardware
 from gpufleet.demo.past.adoption import runs_adopt, waiting_checkpoints, work_seconds
 from gpufleet.demo.past.model import demo_step, demo_trouble
+from gpufleet.demo.past.usage import Shares, Tree, shares_write, usage_write
 from gpufleet.demo.past.world import Act, Moved, Placed, Released, Run, Submitted, Turned, Withdrawn, Work, World, held_by
-from gpufleet.demo.rows import keys_stated, next_key
+from gpufleet.demo.rows import keys_stated, moment_of, next_key
 from gpufleet.demo.workloads import GANG_NODE, GRACE_SECONDS, job_fields
 from quotas.models import QuotaNode
 from scheduler.jobs.marks import Mark, marks_of
@@ -41,10 +42,6 @@ SOURCE = "simulated"
 GAP_MINUTES = 5  # so often the demo's past has a snapshot of the gap
 _SAMPLE = ("node_id", "at", "sm_active", "memory_used", "allocated")
 BATCH = 900
-
-
-def moment_of(at: int) -> datetime:
-    return datetime.fromtimestamp(at / 1000, UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +145,13 @@ def history_write(*, hardware: Hardware, seed: int, now: datetime, hours: float,
     return len(past.jobs)
 
 
+def past_begin(now: datetime, hours: float) -> datetime:
+    """When the first of its jobs is submitted."""
+    return now - timedelta(hours=hours) - min(WARM_UP, timedelta(hours=5 * hours))
+
+
 def _play(past: Past, world: World, *, seed: int, now: datetime, hours: float, pace: timedelta) -> None:
-    begin = now - timedelta(hours=hours) - min(WARM_UP, timedelta(hours=5 * hours))
+    begin = past_begin(now, hours)
     samples = Sampler(world, past, start=minute_of(now - timedelta(hours=hours)) + MINUTE)
     before = begin
     while before < now:
@@ -195,6 +197,7 @@ class Sampler:
         self.quotas: dict[str, int] = dict(QuotaNode.objects.values_list("path", "pk"))
         self.pools: dict[int, str] = dict(Node.objects.filter(pool__isnull=False).values_list("pk", "pool__name"))
         self.in_service: dict[datetime, NDArray[np.bool_]] = {}
+        self.tree, self.shares = Tree.read(), dict[datetime, Shares]()
         self.machines = sorted(world.hardware.machines.values(), key=lambda machine: machine.key)
 
     def look(self, moment: datetime) -> None:
@@ -205,6 +208,9 @@ class Sampler:
         if not minute.minute % GAP_MINUTES:
             self.gaps[minute] = Gap(1, self._gap(found.values()))
             self.fragments[minute] = self._fragments()
+        hour = minute.replace(minute=0)
+        if hour not in self.shares:
+            self.shares[hour] = self.tree.fair(self.world)
         self.in_service[minute] = np.array(
             [machine.health in IN_SERVICE and gpu in machine.usable for machine in self.machines for gpu in machine.gpus], np.bool_
         )
@@ -284,6 +290,7 @@ class Sampler:
         spans_sum(now=now)
         fragmentation_write({minute: found for minute, found in self.fragments.items() if self.start <= minute <= now - MINUTE})
         fragmentation_sum(now=now)
+        shares_write(self.shares)
         FleetSample.objects.bulk_create(fleet, batch_size=BATCH)
         for slot, parts in slots.items():
             if self.start <= slot <= now - SLOT:
@@ -353,6 +360,7 @@ def _write_jobs(past: Past, world: World, *, seed: int, now: datetime) -> None:
         ],
     )
     attempts = _write_runs(past, first)
+    usage_write(past.runs, past.jobs, facts, attempts, now)
     keys_stated(Job, Attempt)
     _write_marks(past, first, facts)
     open_runs = [(past.jobs[run.job], run, first + run.job, attempts[id(run)]) for run in past.runs if run.ended is None]

@@ -14,7 +14,7 @@ from scheduler.models import Outlook
 from scheduler.selectors.predictions import Recalled, foresight_now, past_recalled
 from scheduler.services.forecasts.outlooks import Told, outlooks_write, told_by, told_left_out, told_undue
 from scheduler.services.forecasts.predictions import Foreseen, predictions_close, predictions_keep, starts_foresee
-from scheduler.services.forecasts.standing import standing_keep
+from scheduler.services.forecasts.standing import share_step_keep, standing_keep
 from scheduler.services.loop.lease import FORECAST, TICK, Fenced, Lease, lease_done, lease_release, lease_take
 from scheduler.snapshots import Snapshots
 
@@ -66,7 +66,7 @@ def _forecast(lease: Lease, now: datetime, memory: ForecastMemory, force: bool) 
         return 0
     snapshot = memory.snapshots.take(settings=replace(chosen.engine, forecast="all"), now=now, start_timeout=chosen.start_timeout)
     plan = make_plan(snapshot.scenario, snapshot.kept)
-    standing_keep(snapshot.scenario, plan, snapshot.fleet.capacity_milli, now=now)
+    share_step_keep(standing_keep(snapshot.scenario, plan, snapshot.fleet.capacity_milli, now=now))
     waiting = snapshot.calendar.told(plan.waiting)
     told = told_by(waiting, snapshot) | told_left_out(snapshot) | told_undue(now=now)
     predictions_close()

@@ -9,10 +9,12 @@ from typing import Any
 from django.core.cache import cache
 
 from quotas.lineup import above
+from quotas.models import QuotaNode
 from scheduler.engine.cycle import make_plan
 from scheduler.engine.plan import Plan
 from scheduler.engine.values import Scenario
 from scheduler.loop.policy import policy
+from scheduler.models import ShareStep
 from scheduler.snapshots import Snapshots
 
 KEY = "quotas.standing"
@@ -60,6 +62,19 @@ def standing_keep(scenario: Scenario, plan: Plan, gpu_types: Iterable[str], *, n
     written = {"as_of": now.isoformat(), "fair": _written(fair), "waiting": _written(waiting), "decayed": _written(decayed)}
     cache.set(KEY, written, KEPT.total_seconds())
     return found
+
+
+def share_step_keep(standing: TreeStanding) -> None:
+    """The first of an hour is kept for the plot of fairness over time."""
+    hour = standing.as_of.replace(minute=0, second=0, microsecond=0)
+    if ShareStep.objects.filter(at=hour).exists():
+        return
+    ids = dict(QuotaNode.objects.filter(archived_at__isnull=True).values_list("path", "public_id"))
+    fair: dict[str, dict[str, int]] = defaultdict(dict)
+    for (path, gpu_type), milli in standing.fair.items():
+        if milli and path in ids:
+            fair[ids[path]][gpu_type] = milli
+    ShareStep.objects.bulk_create([ShareStep(at=hour, fair=fair)], ignore_conflicts=True)
 
 
 def _written(figures: Figures) -> list[list[Any]]:
