@@ -344,7 +344,7 @@ class Cluster:
                 board = board_of(node.gpu_type) if of_type == quota_type else None
                 fitting = [] if board is None else fitting_profiles(role, board.name)
                 charges.extend(charge for _, charge in fitting[:1])
-            return min(charges, default=1000)
+            return min(charges, default=0)  # on boards without such instances it asks for nothing
         assert role.memory_mib is not None
         memory = self.grid.smallest_memory(quota_type, role.memory_mib)
         return max(1, 1000 * role.memory_mib // memory) if memory else 1000

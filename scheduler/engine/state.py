@@ -196,11 +196,14 @@ class Cycle:
         return sum(role.ceiling * worker(kind, role, quota_type) for role in kind.roles)
 
     def request_milli(self, work: Work, quota_type: int) -> int:
-        """What a waiting job counts in R: up to its most workers, a part by memory as of the smallest accepted GPU."""
+        """What a waiting job counts in R: up to its most workers, each part as large as on any of the accepted types.
+
+        Where each type is divided by itself, that goes for memory alone: an instance is as large as it is there.
+        """
         known = work.form.request.get(quota_type)
         if known is None:
             kind = work.kind
-            if kind.sharing in ("exclusive", "mig") or all(role.memory_mib is None for role in kind.roles):
+            if kind.sharing == "exclusive" or (self.tree.by_type if kind.sharing == "mig" else all(role.memory_mib is None for role in kind.roles)):
                 known = self.most_milli(kind, quota_type)
             else:
                 worker = self.cluster.worker_milli

@@ -10,7 +10,7 @@ from .legal_rights import gates, held_of, none_borrowed, preempt_protection, rec
 from .order import fork
 from .places import Occupancy, Undecided, gang_fits
 from .replay import spelt
-from .shares import below, borrowed_units, figures, least, units_of
+from .shares import below, borrowed_units, figures, least, limit_of, units_of
 from .world import ALL, Job, Worker, World
 
 Json = dict[str, Any]
@@ -36,7 +36,7 @@ def idle_violations(world: World, plan: Json, final: World) -> list[str]:
         if places is None:
             if _places(soon, final, job) is None:  # else it fits without victims on what the plan frees, and has no right to one
                 found += _one_victim(world, final, taken, job)
-        elif passes is None or "allocate" in passes:  # else: who fits without victims does not start
+        elif (passes is None or "allocate" in passes) and not _kept_for_another(final, job):  # else: who fits without victims does not start
             found.append(f"{job.name} waits, but fits on {_spell(places)} and every gate is open")
     return found
 
@@ -48,6 +48,27 @@ def _would_leave_its_guarantee(world: World, job: Job, places: list[Worker]) -> 
     repaired = Job(**{**vars(job), "workers": (*job.workers, *places)})
     then = world.with_job(repaired)
     return any(none_borrowed(world, job, name) and not none_borrowed(then, repaired, name) for name in world.ancestry(job.quota))
+
+
+def _kept_for_another(world: World, job: Job) -> bool:
+    """Whether a limit above it is kept for a job ahead of it that has waited `max_wait_s`: that binds also where nothing tells from when on."""
+    for other in world.jobs.values():
+        longest = world.settings["max_wait_s"].get(other.cls)
+        if other.state != "queued" or longest is None or -other.submitted < longest * 1000 or other.rank <= job.rank:
+            continue
+        shared = [name for name in world.ancestry(other.quota) if name in world.ancestry(job.quota)]
+        for kind in sorted({node.quota_type for node in world.nodes.values()}):
+            more = least(world, other, kind) + least(world, job, kind)
+            if any(_over_limit(world, name, kind, more) for name in shared):
+                return True
+    return False
+
+
+def _over_limit(world: World, name: str, kind: str, more: int) -> bool:
+    """Whether a quota would be beyond its limit with so much more of a type."""
+    by_map = isinstance(world.quotas[name].limit, dict)
+    limit = limit_of(world, name, kind if by_map else ALL)
+    return limit is not None and sum(held_of(world, other, kind if by_map else ALL) for other in below(world, name)) + more > limit
 
 
 def _asking(plan: Json, final: World) -> Iterator[Job]:

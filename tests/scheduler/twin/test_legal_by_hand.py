@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 
 from .builders import at, evict, job, node, plan, quota, running, scenario, start
+from .laws import LAWS
 from .legal import check_plan
+from .planner import planned
 from .replay import apply_in_transit, apply_plan
 
 Json = dict[str, Any]
@@ -171,3 +173,14 @@ def test_the_twin_names_what_is_wrong(what: str):
     world, wrong, words = WRONG[what]
 
     assert words in "\n".join(check_plan(world, wrong))
+
+
+def test_a_limit_is_kept_for_who_waited_too_long_though_nobody_knows_until_when():
+    tree = [quota("t", 8, limit=4), quota("t/a", 4, parent="t"), quota("t/b", 4, parent="t")]
+    gang = job("gang", "t/a", workers=4) | {"class": "inference", "submitted": -900}
+    late = job("late", "t/b") | {"submitted": -60}
+    drawn = scenario(nodes=[node("n1")], quotas=tree, jobs=[running("r", at("n1", 0), quota="t/b"), gang, late], max_wait_s={"inference": 600})
+
+    waits = {entry["job"]: entry["reasons"][0]["code"] for entry in planned(drawn)["waiting"]}
+    assert waits["late"] == "reservation"
+    assert LAWS["legal"](drawn) == []

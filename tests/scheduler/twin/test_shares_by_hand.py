@@ -255,3 +255,12 @@ def test_memory_is_asked_for_as_of_the_smallest_gpu_that_is_known_to_hold_it(gig
 
     assert figures(read(drawn))["a", ALL].requested == charge
     assert LAWS["legal"](drawn) == LAWS["shares_are_right"](drawn) == []
+
+
+def test_an_instance_is_asked_for_as_large_as_on_any_of_the_types_that_have_it():
+    fleet = [node("n1", 1), {**node("n2", 1), "gpu_type": A100, "gpu_memory_gb": 40}, {**node("n3", 1), "gpu_type": "A30-24GB", "gpu_memory_gb": 24}]
+    asks = {"name": "w", "mig": "1g.10gb", "gpu_types": [H100, A100, "A30-24GB"]}
+    drawn = scenario(nodes=fleet, quotas=[quota("a", 0)], jobs=[job("p", sharing="mig", preemptible=False, roles=[asks])])
+
+    assert figures(read(drawn))["a", ALL].requested == 250  # two of the eight slices of memory that an A100 has; an A30 has no such instance
+    assert LAWS["shares_are_right"](drawn) == []
