@@ -14,14 +14,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+from django.db.models import Count, QuerySet
+
 from gpufleet.core.csvfile import harmless
 from quotas.chargeback.months import Span
 from quotas.chargeback.pricing import HOUR, cents, half_even
 from quotas.chargeback.report import Report, lines_seen
-from quotas.models import ChargeMode, ChargeMonth
+from quotas.models import ChargeLine, ChargeMode, ChargeMonth
 from quotas.permissions import Access
 
 CHUNK = 2000
+WHOLE_DAY = 10_000  # lines that are read at once
 PICO = 10**12
 FORMATS = {
     "csv": ("text/csv; charset=utf-8; header=present", "csv"),
@@ -95,14 +98,21 @@ def month_lines(access: Access, first: date, told: Told | None = None) -> Iterat
     """Day by day: no cursor stays open between two days, so whoever writes may commit meanwhile."""
     columns = [_COLUMNS_OF.get(name, name) for name in Line._fields]
     lines, count = lines_seen(access, first), 0
-    for day in list(lines.order_by("day").values_list("day", flat=True).distinct()):
+    for day, number in list(lines.order_by("day").values_list("day").annotate(Count("pk"))):
         of_day = lines.filter(day=day).order_by("pk")
-        keys = list(of_day.values_list("pk", flat=True))
-        for piece in (keys[at : at + CHUNK] for at in range(0, len(keys), CHUNK)):
-            yield from map(Line._make, list(of_day.filter(pk__range=(piece[0], piece[-1])).values_list(*columns)))
-            count += len(piece)
+        for piece in [of_day] if number <= WHOLE_DAY else _parted(of_day):
+            rows = list(piece.values_list(*columns))
+            yield from map(Line._make, rows)
+            count += len(rows)
             if told is not None:
                 told(count)
+
+
+def _parted(lines: QuerySet[ChargeLine]) -> Iterator[QuerySet[ChargeLine]]:
+    """A day of a very large fleet, so many lines at once."""
+    keys = list(lines.values_list("pk", flat=True))
+    for piece in (keys[at : at + WHOLE_DAY] for at in range(0, len(keys), WHOLE_DAY)):
+        yield lines.filter(pk__range=(piece[0], piece[-1]))
 
 
 def cells(line: Line, currency: str, users: bool) -> list[Any]:

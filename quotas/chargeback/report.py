@@ -143,7 +143,7 @@ def report(access: Access, first: date, *, by: str = "team", rule: str = "apart"
     span = Span(first)
     month = ChargeMonth.objects.filter(first=first).first()
     rows = _rows(lines_seen(access, first), by)
-    before = _rows(lines_seen(access, span.before), by)
+    before = _rows(lines_seen(access, span.before), by, ("effective_nanos",))
     _efficiency(lines_seen(access, first), by, month, rows)
     sees_all = access.can_everywhere(Can.SEE_COSTS)
     idle = list(month.idle.order_by("gpu_type", "cause")) if month is not None and sees_all else []
@@ -168,7 +168,7 @@ def _row(key: str, facts: Mapping[str, int], before: int, idle: int, budget: int
     return Row(key, before_nanos=before, idle_nanos=idle, budget_percent=budget, **{name: facts.get(name, 0) for name in columns})
 
 
-def _rows(lines: QuerySet[ChargeLine], by: str) -> dict[str, dict[str, int]]:
+def _rows(lines: QuerySet[ChargeLine], by: str, only: Sequence[str] = ()) -> dict[str, dict[str, int]]:
     """Sums by key. The database adds up by column; teams and departments are made of paths here, as there are few."""
     lines, column = _keyed(lines, by)
     sums = {
@@ -180,6 +180,7 @@ def _rows(lines: QuerySet[ChargeLine], by: str) -> dict[str, dict[str, int]]:
         "unpriced": Sum("milli_millis", filter=Q(card="")),
         "lines": Count("*"),
     }
+    sums = {name: said for name, said in sums.items() if not only or name in only}
     names = {f"sum_{name}": said for name, said in sums.items()}
     place = above(DEPTH_OF[by]) if by in DEPTH_OF else str
     found: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
@@ -203,7 +204,8 @@ def _efficiency(lines: QuerySet[ChargeLine], by: str, month: ChargeMonth | None,
         return
     lines, column = _keyed(lines.filter(corrects__isnull=True), by)
     part = Cast("use__computing", FloatField()) / Cast("use__measured", FloatField())
-    found = lines.filter(use__measured__gt=0).order_by().values(column)
+    # With the key of the month at hand, a database reads of both tables the rows of the month alone.
+    found = lines.filter(month=month, use__measured__gt=0).order_by().values(column)
     place = above(DEPTH_OF[by]) if by in DEPTH_OF else str
     for row in found.annotate(measured=Sum("milli_millis"), computed=Sum(Cast("milli_millis", FloatField()) * part)):
         facts = rows[place("" if row[column] is None else str(row[column]))]

@@ -113,6 +113,13 @@ def test_what_looks_like_a_formula_stays_text(month) -> None:
     assert any("=1+1" in line.values() for line in sheet(content(month, "xlsx"), 6))
 
 
+def test_days_of_very_many_lines_are_read_in_parts(month, monkeypatch) -> None:
+    closed(month)
+    whole = content(month, "csv")
+    monkeypatch.setattr("quotas.chargeback.exports.WHOLE_DAY", 1)
+    assert content(month, "csv") == whole
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 class TestFocus:
     """The thirteen rules of the notes on FOCUS, each as what a reader of the file can check."""
