@@ -47,6 +47,7 @@ class CostRow(Schema):
     idle_nanos: int
     measured_milli_millis: int
     computing_milli_millis: int
+    reserved_unused_milli_millis: int
 
 
 class IdleCost(Schema):
@@ -225,5 +226,5 @@ def _told(found: Report) -> dict[str, Any]:
 def _row(row: Row) -> dict[str, Any]:
     plain = ("key", "milli_millis", "list_nanos", "contracted_nanos", "effective_nanos", "idle_nanos")
     more = {"borrowed_milli_millis": row.borrowed, "unpriced_milli_millis": row.unpriced, "last_month_nanos": row.before_nanos}
-    more |= {"measured_milli_millis": row.measured, "computing_milli_millis": row.computing}
+    more |= {"measured_milli_millis": row.measured, "computing_milli_millis": row.computing, "reserved_unused_milli_millis": row.reserved_unused}
     return {name: getattr(row, name) for name in plain} | more

@@ -27,6 +27,7 @@ from quotas.models import (
     NodeKind,
     QuotaNode,
     QuotaShare,
+    Window,
 )
 from quotas.permissions import Access, Can
 from quotas.selectors.budgets import standings
@@ -67,6 +68,7 @@ class Row:
     budget_percent: int | None = None
     measured: int = 0  # how much of the use has telemetry
     computing: int = 0  # how much of that was SM-active
+    reserved_unused: int = 0  # of the windows of its reservations
 
     @property
     def efficiency_percent(self) -> int | None:
@@ -145,6 +147,9 @@ def report(access: Access, first: date, *, by: str = "team", rule: str = "apart"
     rows = _rows(lines_seen(access, first), by)
     before = _rows(lines_seen(access, span.before), by, ("effective_nanos",))
     _efficiency(lines_seen(access, first), by, month, rows)
+    if by in ("team", "department", "project"):
+        for path, unused in _reserved_unused(access, span, now).items():
+            rows[above(DEPTH_OF[by])(path) if by in DEPTH_OF else path]["reserved_unused"] += unused
     sees_all = access.can_everywhere(Can.SEE_COSTS)
     idle = list(month.idle.order_by("gpu_type", "cause")) if month is not None and sees_all else []
     parts = _idle_parts(rows, by, rule, sum(one.effective_nanos for one in idle))
@@ -164,7 +169,17 @@ def report(access: Access, first: date, *, by: str = "team", rule: str = "apart"
 
 
 def _row(key: str, facts: Mapping[str, int], before: int, idle: int, budget: int | None) -> Row:
-    columns = ("milli_millis", "borrowed", "list_nanos", "contracted_nanos", "effective_nanos", "unpriced", "measured", "computing")
+    columns = (
+        "milli_millis",
+        "borrowed",
+        "list_nanos",
+        "contracted_nanos",
+        "effective_nanos",
+        "unpriced",
+        "measured",
+        "computing",
+        "reserved_unused",
+    )
     return Row(key, before_nanos=before, idle_nanos=idle, budget_percent=budget, **{name: facts.get(name, 0) for name in columns})
 
 
@@ -223,6 +238,28 @@ def above(kind: str) -> Any:
         return next((upper for upper in uppers if upper in paths), path)
 
     return place
+
+
+def _reserved_unused(access: Access, span: Span, now: datetime) -> dict[str, int]:
+    """By node that reserves: its windows in the month, as far as they held GPUs, less what was used of the class reserved there or below."""
+    end = min(now, span.end)
+    windows = Window.objects.filter(access.visible(Can.SEE_COSTS, "reservation__quota__path"), starts_at__lt=end)
+    windows = windows.filter(Q(ends_at__isnull=True) | Q(ends_at__gt=span.start), reservation__quota__isnull=False)
+    held: dict[str, int] = defaultdict(int)
+    columns = ("reservation__quota__path", "reservation__gpus_milli", "starts_at", "ends_at", "released_at")
+    for path, milli, starts, ends, released in windows.values_list(*columns):
+        until = min(moment for moment in (ends, released, end) if moment is not None)
+        held[path] += milli * max(0, millis(until) - millis(max(starts, span.start)))
+    if not held:
+        return {}
+    for path, used in (
+        lines_seen(access, span.first).filter(share_class="reserved").order_by().values_list("quota_path").annotate(Sum("milli_millis"))
+    ):
+        steps = path.split("/")
+        owner = next((upper for depth in range(len(steps), 0, -1) if (upper := "/".join(steps[:depth])) in held), None)
+        if owner is not None:
+            held[owner] -= used
+    return {path: unused for path, unused in held.items() if unused > 0}
 
 
 def _days(access: Access, first: date) -> list[tuple[date, dict[str, int]]]:

@@ -9,7 +9,7 @@ from dashboards.charged import EVERY, charge_uses_turn
 from dashboards.telemetry.spans import HOUR, JobSums, jobs_write
 from quotas.chargeback.months import month_close, month_refresh
 from quotas.chargeback.report import report
-from quotas.models import ChargeUse
+from quotas.models import ChargeUse, Reservation, Window
 from tests import builders
 from tests.personas import Personas
 from tests.quotas.chargeback.test_months import LATER, OCTOBER, START, price
@@ -59,3 +59,25 @@ def test_rows_say_how_much_of_their_use_computed(personas: Personas) -> None:
     month_close(access=personas.access("finance"), first=OCTOBER, mode="showback", now=LATER)
     hour(2, first=(2 * GPU_HOUR, 0, 0))
     assert charge_uses_turn(now=LATER + 2 * EVERY) == 0, "of a closed month it stays"
+
+
+def test_what_teams_reserved_and_left_unused_is_told(personas: Personas) -> None:
+    nlp, search = personas.nodes["acme/research/nlp"], personas.nodes["acme/product/search"]
+    price(personas)
+    facts = {"gpu_type": A100, "gpus_milli": 4000, "starts_at": START, "requested_name": "Lead", "state": "approved"}
+    mine = Reservation.objects.create(public_id="r-1", name="Evaluation", quota=nlp, **facts)
+    Window.objects.create(reservation=mine, starts_at=START - timedelta(hours=3), ends_at=START + timedelta(hours=2))
+    Window.objects.create(
+        reservation=mine, starts_at=START + timedelta(days=1), ends_at=START + timedelta(days=2), released_at=START + timedelta(hours=25)
+    )
+    floor = Reservation.objects.create(public_id="r-2", name="Floor", job_class="interactive", **facts)
+    Window.objects.create(reservation=floor, starts_at=START)
+    used(nlp, START, 2, milli=1000, gpu_type=A100, share_class="reserved")
+    used(search, START, 2, milli=1000, gpu_type=A100)
+    month_refresh(first=OCTOBER, now=LATER)
+
+    for by in ("team", "project"):
+        rows = {row.key: row.reserved_unused for row in report(personas.access("finance"), OCTOBER, by=by, now=LATER).rows}
+        assert rows == {"acme/research/nlp": (2 * 4 - 2 + 1 * 4) * GPU_HOUR, "acme/product/search": 0}
+    assert report(personas.access("finance"), OCTOBER, by="day", now=LATER).total.reserved_unused == 0
+    assert "Reserved, unused" in personas.client("team_lead").get("/cost/?month=2026-10").content.decode()
