@@ -94,7 +94,7 @@ class _Statement:
         from reportlab.lib.units import mm
         from reportlab.platypus import CondPageBreak, Flowable, KeepTogether, PageBreak, Paragraph, SimpleDocTemplate, Spacer, Table, TableStyle
 
-        class Mark(Flowable):  # type: ignore[misc]
+        class Mark(Flowable):
             """An entry of the outline."""
 
             def __init__(self, text: str, place: str) -> None:

@@ -14,6 +14,7 @@ REACHED_OTHERWISE = {
     "jobs/arrays/<": "an array, and nobody has submitted any in the demo (tests/browser/test_arrays.py looks at one)",
     "jobs/batches/<": "what became of many jobs, and nobody has steered any in the demo",
     "cost/<str:month>/close/": "a button on a month that is over and open, and the costs page without a month is of this one",
+    "cost/exports/<": "the file of an export, and nobody has asked for any in the demo",
     "cost/lines/<": "a line of a month, chosen by parameters that the crawl drops",
     "cost/rates/<slug:public_id>/edit/": "a button on a draft, and the demo's rate cards are active",
     "inventory/import/<": "a preview, and the demo has imported nothing",
