@@ -160,7 +160,8 @@ def reservation_edit(request: HttpRequest, public_id: str) -> HttpResponse:
     access = access_of(request)
     found = reservation_for(access, public_id)
     must_steer_reservation(access, found)
-    form = _form(request, access, initial=written(found) | _moved(request, found), of=found)
+    moved = _moved(request, found)
+    form = _form(request, access, initial=written(found) | moved, of=found, at_once=bool(moved))
     return _written(request, access, form, found)
 
 
@@ -240,11 +241,14 @@ def _teams(access: Access) -> list[str]:
     return list(nodes_visible(access).filter(seen).order_by("path").values_list("path", flat=True)[:TEAMS_OFFERED])
 
 
-def _form(request: HttpRequest, access: Access, *, initial: Mapping[str, Any], of: Reservation | None = None) -> ReservationForm:
+def _form(
+    request: HttpRequest, access: Access, *, initial: Mapping[str, Any], of: Reservation | None = None, at_once: bool = False
+) -> ReservationForm:
+    """`at_once`: as if it had been sent for a preview with what it begins with."""
     capacity = capacity_now()
     types = sorted(capacity.by_type, key=lambda name: (-capacity.by_type[name], name))
     return ReservationForm(
-        request.POST if request.method == "POST" else None,
+        request.POST if request.method == "POST" else {name: value for name, value in initial.items() if value is not None} if at_once else None,
         teams=_teams(access) if of is None else (),
         classes=of is None and may_ask_on(access, None),
         types=types if of is None or of.gpu_type in types else [*types, of.gpu_type],
@@ -282,7 +286,8 @@ def _written(request: HttpRequest, access: Access, form: ReservationForm, of: Re
     """The form; what it comes to; and once nobody is displaced, or that has been seen, it is written."""
     preview: Preview | None = None
     status = 200
-    if request.method == "POST" and form.is_valid():
+    sent = request.method == "POST"
+    if form.is_bound and form.is_valid():
         given = form.given()
         try:
             preview = reservation_preview(access=access, given=given, now=now(), instead_of=of and reservation_for(access, of.public_id))
@@ -292,11 +297,11 @@ def _written(request: HttpRequest, access: Access, form: ReservationForm, of: Re
                 return _saved(request, access, form, of, given)
         except ValidationError as fault:
             form.show(dict(faults_of(fault)))
-            status = 422
+            status = 422 if sent else 200
         except Conflict as fault:
             form.add_error(None, str(fault))
-            status = 409
-    elif request.method == "POST":
+            status = 409 if sent else 200
+    elif sent:
         status = 422
     context = {
         "form": form,

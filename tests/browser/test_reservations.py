@@ -57,6 +57,26 @@ def test_32_gpus_next_tuesday_are_reserved_in_five_clicks(live_console: LiveCons
     assert found.ends_at is not None and found.ends_at.hour == 12
     assert found.starts_at > now()
     assert visitor.axe() == []
+
+    # In the timeline it is dragged to the next day; what that comes to is shown at once.
+    visitor.open("/reservations/timeline/")
+    window = page.locator("[data-timeline] .window rect").bounding_box()
+    drawing = page.locator("[data-timeline]").bounding_box()
+    assert window is not None and drawing is not None
+    day = (drawing["width"] - 150 * drawing["width"] / 980) / 14
+    x, y = window["x"] + window["width"] / 2, window["y"] + window["height"] / 2
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x + day / 2, y, steps=3)
+    page.mouse.move(x + day, y, steps=3)
+    page.mouse.up()
+    expect(page.get_by_label("Start")).to_have_value(f"{found.starts_at + timedelta(days=1):%Y-%m-%dT%H:%M}")
+    expect(page.get_by_role("region", name="Preview")).to_contain_text("Healthy")
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Reservation")
+    moved = Reservation.objects.get()
+    assert moved.ends_at is not None
+    assert (moved.starts_at - found.starts_at, moved.ends_at - found.ends_at) == (timedelta(days=1), timedelta(days=1))
     assert visitor.watch.faults == []
 
 
@@ -72,6 +92,15 @@ def test_by_keyboard_the_form_opens_with_the_hours_that_were_chosen(live_console
     page.keyboard.press("Enter")
     expect(page.get_by_label("Start")).to_have_value("2030-01-08T09:00")
     expect(page.get_by_label("End")).to_have_value("2030-01-08T11:00")
+    visitor.open("/reservations/timeline/?week=2030-01-07")
+    page.locator("[data-timeline]").focus()
+    for key in ("ArrowDown", "ArrowRight", "Shift+ArrowRight"):
+        page.keyboard.press(key)
+    expect(page.locator("[data-slot]")).to_contain_text("2030-01-07 10:00 to 2030-01-07 14:00")
+    assert visitor.axe() == []
+    page.keyboard.press("Enter")
+    expect(page.get_by_label("Start")).to_have_value("2030-01-07T10:00")
+    expect(page.get_by_label("End")).to_have_value("2030-01-07T14:00")
     assert visitor.axe() == []
 
 
