@@ -36,7 +36,9 @@ def idle_violations(world: World, plan: Json, final: World) -> list[str]:
         if places is None:
             if _places(soon, final, job) is None:  # else it fits without victims on what the plan frees, and has no right to one
                 found += _one_victim(world, final, taken, job)
-        elif (passes is None or "allocate" in passes) and not _kept_for_another(final, job):  # else: who fits without victims does not start
+        elif (
+            (passes is None or "allocate" in passes) and not _kept_for_another(final, job) and not _share_is_kept(final, job)
+        ):  # else: who fits without victims does not start
             found.append(f"{job.name} waits, but fits on {_spell(places)} and every gate is open")
     return found
 
@@ -60,6 +62,19 @@ def _kept_for_another(world: World, job: Job) -> bool:
         for kind in sorted({node.quota_type for node in world.nodes.values()}):
             more = least(world, other, kind) + least(world, job, kind)
             if any(_over_limit(world, name, kind, more) for name in shared):
+                return True
+    return False
+
+
+def _share_is_kept(world: World, job: Job) -> bool:
+    """Whether it would run on, protected by its minimum run time, where a higher job of its leaf waits within a fair share that can't hold both."""
+    if not preempt_protection(world, job):
+        return False
+    table = figures(world)
+    for other in (one for one in world.jobs.values() if one.quota == job.quota and one.state == "queued" and one.rank > job.rank):
+        for division in world.divisions():
+            asked, fair = least(world, other, division), table[job.quota, division].fair
+            if 0 < asked <= fair < asked + least(world, job, division):
                 return True
     return False
 
@@ -89,11 +104,11 @@ def _held_before(world: World, name: str) -> Iterable[Worker]:
     return (*world.jobs[name].workers, *world.jobs[name].leaving) if name in world.jobs else ()
 
 
-def _places(taken: Occupancy, world: World, job: Job) -> list[Worker] | None:
+def _places(taken: Occupancy, world: World, job: Job, *, empty: bool = False) -> list[Worker] | None:
     """Places inside one quota type where the gates let the gang in."""
     for division in sorted({node.quota_type for node in world.nodes.values()}):
         try:
-            found = gang_fits(taken, job, division=division, repair=job.state == "running")
+            found = gang_fits(taken, job, division=division, repair=job.state == "running", empty=empty)
         except Undecided:
             continue
         # Who lacks nothing but workers without GPUs is refused where his queue has more than it may: A + 0 <= L. That is not judged here.
@@ -174,7 +189,7 @@ def _higher_would_follow(world: World, taken: Occupancy, job: Job, victim: Job) 
         for gone in (victim, *lower):
             taken.free(gone, gone.workers)
             then = _gone(then, gone)
-        places = _places(taken, then, one)
+        places = _places(taken, then, one, empty=True)  # boards may be split anew for it
         for gone in (victim, *lower):
             taken.take(gone, gone.workers)
         if places:
