@@ -9,6 +9,7 @@ from dashboards.fragmentation.store import fragmentation_turn
 from dashboards.gap.store import gap_turn
 from dashboards.health.round import health_turn
 from dashboards.health.stragglers import stragglers_turn
+from dashboards.idle.ending import idle_ends
 from dashboards.idle.episodes import idle_turn
 from dashboards.idle.winning import won_back_follow
 from dashboards.prometheus.collect import prometheus_turn
@@ -41,6 +42,7 @@ def telemetry_local_collect() -> None:
 def idle_look() -> None:
     moment = now()
     idle_turn(now=moment)
+    idle_ends(now=moment)
     won_back_follow(now=moment)
 
 

@@ -57,6 +57,7 @@ _BY_SCOPES: dict[tuple[str, ...], str] = {
         "telemetry_sources gpu_geometry gpu_geometry_delete gpu_health node_health node_spare pause resume "
         "cluster_outside inventory_discovery inventory_preview inventory_import inventory_apply"
         " health_rule_create health_rule_try health_rule_change health_rule_delete health_limits_change alert_rule_make alert_rule_update"
+        " cluster_outside"
         " alert_rule_delete alert_rule_try silence_make silence_delete alert_take fleet_defragmentation defragmentation_create defragmentation_end"
     ),
     ("admin",): "group_rule_list person_list person_get person_new person_change person_return person_end person_reset"
@@ -64,7 +65,7 @@ _BY_SCOPES: dict[tuple[str, ...], str] = {
     " costs_close reconciliation_make cost_mails cost_mail_make cost_mail_send cost_mail_delete rate_card_make rate_card_activate rate_card_delete"
     " quota_change_make quota_change_look quota_change_edit quota_change_step quota_file_import quota_week_ask quota_week_cancel"
     " quota_create quota_update quota_archive quota_move quota_restore role_create role_delete token_new token_delete",
-    STEERING: "idle_notify idle_reclaim idle_snooze"
+    STEERING: "idle_notify idle_reclaim idle_snooze job_connected"
     " jobs_bulk job_view_update job_change job_end job_save job_queued job_held job_released job_again job_said job_output job_output_search"
     " array_act job_output_stream job_earlier schedule_delete schedule_update schedule_hold schedule_go_on schedule_run",
     HOOKING: "idle_policy_put idle_policy_delete idle_exemption_create idle_exemption_delete"

@@ -32,6 +32,7 @@ PLAIN_COMMANDS: dict[str, str] = {
     "show": "gpufleet.client.commands:show",
     "why": "gpufleet.client.waiting:why",
     "logs": "gpufleet.client.logs:logs",
+    "connect": "gpufleet.client.connecting:connect",
     "enqueue": "gpufleet.client.commands:enqueue",
     "change": "gpufleet.client.commands:change",
     "cancel": "gpufleet.client.commands:cancel",

@@ -15,7 +15,23 @@ from gpufleet.client.words import plain
 FOLDER = Path(__file__).parent / "core/management/commands"
 GROUPS: dict[str, Sequence[str]] = {
     "Your jobs": (
-        *("login", "submit", "ls", "queue", "show", "why", "logs", "change", "cancel", "hold", "release", "priority", "checkpoint", "restart"),
+        *(
+            "login",
+            "submit",
+            "ls",
+            "queue",
+            "show",
+            "why",
+            "logs",
+            "connect",
+            "change",
+            "cancel",
+            "hold",
+            "release",
+            "priority",
+            "checkpoint",
+            "restart",
+        ),
         *("enqueue", "schedule", "notices", "completion"),
     ),
     "The fleet": ("fleet", "top", "gap", "fragmentation", "idle", "health", "alerts"),

@@ -46,6 +46,7 @@ urlpatterns = [
     path("jobs/<slug:public_id>/sooner/", sooner.job_sooner_page, name="job_sooner"),
     path("jobs/<slug:public_id>/log/", job_logs.job_log_page, name="job_log"),
     path("jobs/<slug:public_id>/cancel/", jobs.job_cancel_page, name="job_cancel"),
+    path("jobs/<slug:public_id>/connect/", jobs.job_connect_page, name="job_connect"),
     path("jobs/<slug:public_id>/hold/", jobs.job_hold_write, name="job_hold"),
     path("jobs/<slug:public_id>/release/", jobs.job_release_write, name="job_release"),
     path("jobs/<slug:public_id>/enqueue/", jobs.job_enqueue_write, name="job_enqueue"),

@@ -33,7 +33,7 @@ BASH = """_gpufleet() {{
 complete -F _gpufleet gpufleet
 """
 ZSH = "autoload -U +X bashcompinit && bashcompinit\n"
-OF_JOBS = ("show", "why", "logs", "change", "cancel", "hold", "release", "priority", "checkpoint", "restart", "enqueue")
+OF_JOBS = ("show", "why", "logs", "connect", "change", "cancel", "hold", "release", "priority", "checkpoint", "restart", "enqueue")
 WORDS = {
     "bench": "api chargeback console engine loop predictions quotas telemetry --json --case",
     "change": "--json --name --priority --estimate --limit --not-before --deadline --retries --label --workers --cost-centre --reason",
@@ -69,6 +69,7 @@ WORDS = {
     **dict.fromkeys(("cancel", "hold", "release", "priority", "checkpoint"), "--json --matching --dry-run --yes --reason"),
     "show": "--json --yaml",
     "why": "--json",
+    "connect": "--json",
 }
 # By command and option, what may follow it.
 VALUES = {

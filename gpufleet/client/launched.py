@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from gpufleet.client.words import gpus_told, plain
+from gpufleet.client.words import gpus_told, lasting, plain
 
 HIDDEN = "visible to the owner and managers of the team's jobs"
 KINDS = ("guaranteed", "reserved", "borrowed")
@@ -19,6 +19,8 @@ def launch_facts(launch: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     facts += [("Script", plain(line)) for line in (launch.get("shell") or "").splitlines()]
     facts += [("Per", "a process for each GPU")] if launch.get("per") == "gpu" else []
     facts += [("Folder", plain(launch.get("workdir") or ""))]
+    facts += [("Port", str(launch["port"]))] if launch.get("port") else []
+    facts += [("Idle end", f"after {lasting(launch['idle_end_s'])}")] if launch.get("idle_end_s") else []
     facts += [("Variable", plain(f"{name}={value}")) for name, value in (launch.get("env") or {}).items()]
     return facts + [("Secret", plain(f"{variable} is {name}")) for variable, name in (launch.get("secrets") or {}).items()]
 

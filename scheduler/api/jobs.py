@@ -37,6 +37,7 @@ from scheduler.selectors.jobs import (
     must_steer,
 )
 from scheduler.selectors.templates import template_of
+from scheduler.services.jobs.connecting import job_connect
 from scheduler.services.jobs.edits import job_clone, job_edit, job_enqueue, job_restart, job_save_now
 from scheduler.services.jobs.repeats import Submitted, Verdict, submission_once, submissions_dry, submissions_each
 from scheduler.services.jobs.steering import job_cancel, job_hold_back, job_release_hold
@@ -352,6 +353,30 @@ MaybeSteerIn = Annotated[SteerIn, Body(default_factory=SteerIn)]
 def job_end(request: HttpRequest, public_id: str, body: MaybeSteerIn) -> HttpResponse:
     """What waits is cancelled at once; what runs is told to save its work and is cancelled when it has gone, at the latest after its grace."""
     return _steered(request, public_id, job_cancel, body)
+
+
+class ConnectStepOut(Schema):
+    label: str = Field(description="What it opens, and where it is entered.")
+    line: str = Field(description="The command line.")
+
+
+class ConnectOut(Schema):
+    """How to get into a running job."""
+
+    host: str = Field(description="The machine of its first worker.")
+    steps: list[ConnectStepOut]
+    port: int | None = Field(description="That the job listens on; null: it states none.")
+    url: str = Field(description="Where its service answers once the port is forwarded; empty without a port.")
+    token: str = Field(description="What the job has in GPUFLEET_ACCESS_TOKEN; empty without a port.")
+
+
+@router.post("/jobs/{public_id}/connect", response=ConnectOut, url_name="job_connect", summary="Connect to a running job")
+def job_connected(request: HttpRequest, public_id: str) -> HttpResponse:
+    """For those who may steer it. 409 while it does not run. Who asked for the token is in the audit log."""
+    access = access_of(request)
+    found = job_connect(access=access, job=job_for(access, public_id))
+    steps = [{"label": step.label, "line": step.line} for step in found.steps]
+    return answered({"host": found.host, "steps": steps, "port": found.port, "url": found.url, "token": found.token})
 
 
 @router.post("/jobs/{public_id}/hold", response=JobOut, by_alias=True, url_name="job_hold", openapi_extra=IF_MATCH, summary="Hold a waiting job back")

@@ -75,6 +75,14 @@ class StartOrder:
     resume_step: int = 0
     grace_seconds: int = 30
     limit_seconds: int | None = None
+    access_token: str = ""  # that its service may ask visitors for; empty: it states no port
+
+    @property
+    def service(self) -> dict[str, str]:
+        """What the first worker is told of the port that it is to listen on."""
+        if not self.access_token:
+            return {}
+        return {"GPUFLEET_PORT": str(self.launch["port"]), "GPUFLEET_ACCESS_TOKEN": self.access_token}
 
 
 class RunState(StrEnum):
@@ -146,6 +154,15 @@ def whole_characters(data: bytes) -> bytes:
 _CHARACTERS = ((2, 0xE0, 0xC0), (3, 0xF0, 0xE0), (4, 0xF8, 0xF0))
 
 
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How people get at a worker: the machine that it runs on, and the command that opens a shell in it, where there is one."""
+
+    host: str
+    shell: str = ""
+    user: str = ""  # whom it runs as
+
+
 class Backend(Protocol):
     """Every method may raise `BackendError`; none blocks for longer than a few seconds; `now` is the loop's clock."""
 
@@ -199,6 +216,10 @@ class Backend(Protocol):
 
     def logs(self, *, key: str, role: str, index: int, offset: int, limit: int) -> LogPart:
         """At most `limit` bytes of what a worker wrote, from `offset` on; a negative one counts from the end of what there is."""
+        ...
+
+    def reach(self, *, key: str) -> Reach | None:
+        """The first worker of a run that goes on; None: there is no such run, or nothing real that could be reached."""
         ...
 
 

@@ -43,6 +43,7 @@ from scheduler.backends.base import (
     Facts,
     LogPart,
     NotFound,
+    Reach,
     RunState,
     SeenCheckpoint,
     SeenRun,
@@ -207,6 +208,7 @@ class LocalBackend:
             "GPUFLEET_RESUME_STEP": str(order.resume_step),
             "GPUFLEET_GRACE_SECONDS": str(order.grace_seconds),
         }
+        found |= order.service
         if self.rules.report_url:
             found["GPUFLEET_REPORT_URL"] = self.rules.report_url
         return found
@@ -465,6 +467,11 @@ class LocalBackend:
             run.term_at = ""
             _write(place, run)
             self._send(place, run, _TERM)
+
+    def reach(self, *, key: str) -> Reach | None:
+        """Jobs share the network of the machine; a shell inside one is its operator's alone."""
+        known = bool(KEY.fullmatch(key)) and (self.folder / "runs" / key / "run.json").is_file()
+        return Reach(socket.gethostname()) if known else None
 
     def logs(self, *, key: str, role: str, index: int, offset: int, limit: int) -> LogPart:
         if not KEY.fullmatch(key) or not ROLE.fullmatch(role):

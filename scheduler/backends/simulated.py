@@ -18,6 +18,7 @@ from scheduler.backends.base import (
     Facts,
     LogPart,
     NotFound,
+    Reach,
     RunState,
     SeenCheckpoint,
     SeenRun,
@@ -265,6 +266,9 @@ class SimulatedBackend:
     def next_event_at(self, *, now: datetime) -> datetime | None:
         due = self.store.next_due()
         return None if due is None else max(moment_of(due), now)
+
+    def reach(self, *, key: str) -> Reach | None:
+        return None
 
     def logs(self, *, key: str, role: str, index: int, offset: int, limit: int) -> LogPart:
         with self._turn() as turn:

@@ -103,6 +103,8 @@ SECTIONS = (
             Field("launch.workdir", "Working directory", placeholder="/data/…"),
             Field("launch.env", "Environment", "pairs", "One KEY=value a line."),
             Field("launch.secrets", "Secrets", "pairs", "One VARIABLE=name-of-the-secret a line; the operator keeps them."),
+            Field("launch.port", "Port", "number", "That it listens on, as a notebook does.", placeholder="8888"),
+            Field("launch.idle_end_s", "Ended when idle for", "length", "Such as 1h: no activity of its GPUs for so long."),
             Field("launch.simulated", "On simulated hardware", "json", "How the job behaves, as JSON."),
             Field("work_s", "Simulated work", "length", "How long it computes there."),
         ),

@@ -115,6 +115,15 @@ class Launch(Part):
         default_factory=dict, max_length=100, description="Variables by the name of a secret that the operator keeps."
     )
     workdir: Text | None = Field(default=None, pattern=r"^/", description="An absolute path.")
+    port: int | None = Field(
+        default=None, ge=1024, le=65_535, description="That its first worker listens on, as a notebook does: the console says how to reach it."
+    )
+    idle_end_s: int | None = Field(
+        default=None,
+        ge=300,
+        le=86_400,
+        description="Ended after so long without activity of its GPUs, in whole minutes. Missing readings never end it.",
+    )
     simulated: dict[str, Any] | None = Field(default=None, description="For the simulated back-end: how the job behaves.")
 
     @model_validator(mode="after")

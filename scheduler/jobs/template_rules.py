@@ -155,13 +155,17 @@ SHIPPED = (
     Template(
         "notebook",
         "Notebook",
-        "One GPU to try things out, ended after eight hours",
+        "One GPU to try things out, ended after eight hours, or two idle ones",
         body={
             "name": "notebook",
             "class": "interactive",
             "gpus": 1,
             "limit_s": 8 * HOUR,
-            "launch": {"command": ["jupyter", "lab", "--ip=0.0.0.0", "--no-browser"]},
+            "launch": {
+                "shell": 'JUPYTER_TOKEN=$GPUFLEET_ACCESS_TOKEN exec jupyter lab --ip=127.0.0.1 --port="$GPUFLEET_PORT" --no-browser',
+                "port": 8888,
+                "idle_end_s": 2 * HOUR,
+            },
         },
         locked=("class",),
         limits={"gpus": {"least": 1, "most": 2}, "workers": {"most": 1}, "limit_s": {"most": 24 * HOUR}},

@@ -19,10 +19,12 @@ class LaunchTold:
     env: tuple[tuple[str, str], ...]
     secrets: tuple[tuple[str, str], ...]
     simulated: str
+    port: int | None = None
+    idle_end_s: int | None = None
 
     @property
     def says_nothing(self) -> bool:
-        return not any((self.image, self.command, self.shell, self.workdir, self.env, self.secrets, self.simulated))
+        return not any((self.image, self.command, self.shell, self.workdir, self.env, self.secrets, self.simulated, self.port, self.idle_end_s))
 
 
 def launch_told(launch: Mapping[str, Any]) -> LaunchTold:
@@ -36,6 +38,8 @@ def launch_told(launch: Mapping[str, Any]) -> LaunchTold:
         env=_pairs(launch.get("env")),
         secrets=_pairs(launch.get("secrets")),
         simulated=json.dumps(simulated, ensure_ascii=False) if simulated else "",
+        port=launch.get("port"),
+        idle_end_s=launch.get("idle_end_s"),
     )
 
 

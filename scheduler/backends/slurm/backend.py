@@ -25,6 +25,7 @@ from scheduler.backends.base import (
     Facts,
     LogPart,
     NotFound,
+    Reach,
     RunState,
     SeenCheckpoint,
     SeenRun,
@@ -176,7 +177,9 @@ class SlurmBackend:
             arguments.append(f"--mem={part.memory_mib}")
         arguments += [f"--{name}={value}" for name in ("partition", "account") if (value := getattr(self.settings, name))]
         if os.getuid() == 0 and self.settings.user:
-            arguments.append(f"--uid={self.settings.user}")
+            # Its group too: of a job that is submitted by root it would be root's.
+            account = self._account()
+            arguments += [f"--uid={account.pw_uid}", f"--gid={account.pw_gid}"]
         try:
             return self.client.submit(arguments, script)
         except SlurmSilent as fault:
@@ -425,6 +428,14 @@ class SlurmBackend:
             number = kept.get(place)
             if number:
                 self.client.cancel([job.id for job in jobs if job.id != number])
+
+    def reach(self, *, key: str) -> Reach | None:
+        row = SlurmRun.objects.filter(cluster_id=self.cluster, attempt_key=key, forgotten_at__isnull=True).first()
+        run = None if row is None else self._of_row(row)
+        if run is None or run.never_begun or not run.parts[0].get("id"):
+            return None
+        first = run.parts[0]
+        return Reach(self._address(first["seats"][0]["node"]), f"srun --jobid={first['id']} --overlap --pty bash -i", self._account().pw_name)
 
     def logs(self, *, key: str, role: str, index: int, offset: int, limit: int) -> LogPart:
         row = SlurmRun.objects.filter(cluster_id=self.cluster, attempt_key=key).first()

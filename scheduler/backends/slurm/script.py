@@ -159,6 +159,7 @@ def _environment(order: StartOrder, places: Places, secrets: Mapping[str, str]) 
         "GPUFLEET_RESUME_STEP": str(order.resume_step),
         "GPUFLEET_GRACE_SECONDS": str(order.grace_seconds),
     }
+    own |= order.service
     if places.report_url:
         own["GPUFLEET_REPORT_URL"] = places.report_url
     found = {**given, **own, **secrets}

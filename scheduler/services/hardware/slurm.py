@@ -93,7 +93,8 @@ def _submission(client: SlurmClient, settings: Settings) -> str:
     arguments = ["--hold", "--no-requeue", "--job-name=gpufleet-check", "--comment=gpufleet check", "--nodes=1", "--output=/dev/null", "--chdir=/"]
     arguments += [f"--{name}={value}" for name in ("partition", "account") if (value := getattr(settings, name))]
     if os.getuid() == 0 and settings.user:
-        arguments.append(f"--uid={settings.user}")
+        account = pwd.getpwnam(settings.user)
+        arguments += [f"--uid={account.pw_uid}", f"--gid={account.pw_gid}"]
     number = client.submit(arguments, "#!/bin/sh\ntrue\n")
     client.cancel([number])
     return f"job {number} was taken, held and cancelled"

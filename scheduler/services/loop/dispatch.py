@@ -26,7 +26,7 @@ from scheduler.backends.base import (
 from scheduler.loop.measures import CALL, CALL_FAULTS, ORDER
 from scheduler.models import Attempt, JobState, Order, OrderKind, Placement
 from scheduler.services.hardware.geometry import split_refused, splits_confirm
-from scheduler.services.jobs.tokens import attempt_token, token_digest
+from scheduler.services.jobs.tokens import access_token, attempt_token, token_digest
 from scheduler.services.loop.measuring import tally
 from scheduler.services.loop.runs import Ended, Stop, attempts_ended, attempts_stop, grace_of
 
@@ -281,6 +281,7 @@ class _StartOrders:
             resume_step=resumed.step if resumed else 0,
             grace_seconds=int(grace_of(job)),
             limit_seconds=job.limit_seconds,
+            access_token=access_token(_key(known)) if job.launch.get("port") else "",
         )
 
 

@@ -74,7 +74,7 @@ def job_on(text: str, *, workers: int = 1, gpus: int = 8, **more: Any) -> Job:
 
 
 def test_a_gang_of_four_nodes_runs_and_completes(console):
-    job = job_on('test "$WORLD_SIZE" = 4', workers=4)
+    job = job_on('test "$WORLD_SIZE" = 4 && test "$(id -g)" != 0', workers=4)
 
     console.until(job, JobState.COMPLETED)
     console.tick()
@@ -117,11 +117,18 @@ def test_a_console_that_was_away_finds_what_runs_and_what_ended(console):
 def test_a_cancelled_job_is_gone_from_slurm(console):
     job = job_on("sleep 300", workers=2, spec={"grace_s": 1})
     console.until(job, JobState.RUNNING)
+    reach = console.slurm_backend.reach(key=f"{job.public_id}.1")
+    assert reach.host == "127.0.0.1"
+    as_user = ["runuser", "-u", reach.user, "--"] if os.getuid() == 0 else []
+    said = console.slurm.sh(*as_user, *reach.shell.replace("--pty bash -i", "--chdir=/ printenv SLURM_JOB_ID").split())
+    assert set(said.split()) == {reach.shell.split()[1].partition("=")[2]}
 
     attempts_stop(stops=[Stop(job.pk, JobState.CANCELLED, "cancelled", "Wrong data.", grace_seconds=1)], now=now())
     console.until(job, JobState.CANCELLED)
 
     wait_until(lambda: console.alive() == [], what="its Slurm jobs to be gone")
+    console.tick()
+    assert console.slurm_backend.reach(key=f"{job.public_id}.1") is None
     assert not fleet_faults()
 
 

@@ -1,0 +1,67 @@
+"""Jobs that asked to be ended when their GPUs have been idle for so long (`launch.idle_end_s`): a notebook that was left open over night."""
+
+from datetime import datetime, timedelta
+
+import numpy as np
+
+from dashboards.idle.detection import idleness, lying_clusters
+from dashboards.idle.episodes import Holding, holdings_open
+from dashboards.signals import Window, activity_window
+from gpufleet.core.audit import SYSTEM
+from gpufleet.core.faults import Conflict
+from scheduler.models import Attempt, Job, JobState
+from scheduler.services.jobs.jobs import job_stop
+
+THRESHOLD_PERCENT = 5.0
+MINUTE = timedelta(minutes=1)
+
+
+def idle_ends(*, now: datetime) -> int:
+    """End the jobs whose GPUs all were idle for as long as they said. A GPU without readings keeps its job. Returns how many were ended."""
+    asked = {
+        key: (job, minutes_of(launch["idle_end_s"]))
+        for key, job, launch, running_at in Attempt.objects.filter(
+            ended_at__isnull=True, stop_to="", running_at__isnull=False, job__state=JobState.RUNNING, job__launch__has_key="idle_end_s"
+        ).values_list("pk", "job_id", "job__launch", "running_at")
+        if running_at is not None and launch.get("idle_end_s") and running_at <= now - MINUTE * minutes_of(launch["idle_end_s"])
+    }
+    if not asked:
+        return 0
+    holdings, clusters = holdings_open()
+    window = activity_window(minutes=max(minutes for _, minutes in asked.values()), now=now)
+    held = [(gpu, clusters[gpu], one.job) for one in holdings.values() for gpu in one.gpus]
+    gpus, of_cluster, jobs = np.array(held, np.int64).reshape(-1, 3).T
+    lying = lying_clusters(window, gpus=gpus, clusters=of_cluster, jobs=jobs)
+    ended = 0
+    for key, (job, minutes) in sorted(asked.items()):
+        one = holdings.get(key)
+        if one is not None and not any(clusters[gpu] in lying for gpu in one.gpus) and _is_idle(one, window, minutes, now):
+            ended += _end(job, minutes, now)
+    return ended
+
+
+def minutes_of(seconds: int) -> int:
+    return -(-seconds // 60)
+
+
+def _is_idle(one: Holding, window: Window, minutes: int, now: datetime) -> bool:
+    part = window.last(minutes)
+    rows = part.places(sorted(one.gpus))
+    idle = idleness(part, threshold_percent=THRESHOLD_PERCENT)
+    long_enough = all(since <= now - MINUTE * minutes for since in one.since.values())
+    return long_enough and bool((rows >= 0).all()) and bool(idle.opens[rows].all())
+
+
+def _end(job: int, minutes: int, now: datetime) -> bool:
+    try:
+        job_stop(
+            job=Job.objects.get(pk=job),
+            to=JobState.CANCELLED,
+            outcome="cancelled",
+            cause=f"Its GPUs were idle for {minutes} min, as long as it allows.",
+            now=now,
+            actor=SYSTEM,
+        )
+    except Conflict:
+        return False  # it has ended, or is about to, by now
+    return True
