@@ -208,7 +208,7 @@ class Cycle:
             else:
                 worker = self.cluster.worker_milli
                 types, least = work.form.types, max(role.memory_mib or 0 for role in kind.roles)
-                types = [each for each in types if self.grid.smallest_memory(each, least)] or types  # in others it asks for nothing
+                types = tuple(each for each in types if self.grid.smallest_memory(each, least)) or types  # in others it asks for nothing
                 known = sum(role.ceiling * max(worker(kind, role, each) for each in types) for role in kind.roles)
             work.form.request[quota_type] = known
         return known
