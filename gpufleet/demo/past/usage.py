@@ -26,7 +26,7 @@ def usage_write(runs: Sequence[Run], jobs: Sequence[Work], facts: Sequence[Mappi
     }
     promised = {(path, gpu_type): milli for path, gpu_type, milli in QuotaShare.objects.values_list("node__path", "gpu_type", "guaranteed_milli")}
     held: dict[tuple[str, str], list[Run]] = defaultdict(list)
-    rows = []
+    rows: list[tuple[Any, ...]] = []
     for run in sorted(runs, key=lambda one: (one.started, one.job)):
         job, fact = jobs[run.job], facts[run.job]
         beside = held[job.team, job.gpu_type] = [other for other in held[job.team, job.gpu_type] if other.ended is None or other.ended > run.started]
