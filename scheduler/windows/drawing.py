@@ -184,12 +184,13 @@ def _lanes(pieces: Iterable[tuple[Window, float, float]]) -> list[tuple[tuple[Wi
 
 def _box(window: Window, x: float, y: float, width: float, height: float, now: datetime, movable: set[int]) -> Box:
     reservation = window.reservation
-    text = f"{reservation.gpus_milli / 1000:g} {reservation.name}"
+    gpus = f"{reservation.gpus_milli / 1000:g}"
+    text = fitted(f"{gpus} {reservation.name}", width)
+    if len(text) < len(gpus) + len(" ab…"):  # nothing of the name can be read
+        text = fitted(gpus, width)
     under = f"{reservation.owner_label}" if height >= 2 * SHORTEST else ""
     can = window.reservation_id in movable and not reservation.rule and window.starts_at > now
-    return Box(
-        window, round(x, 1), round(y, 1), round(width, 1), round(height, 1), window.state_at(now), fitted(text, width), fitted(under, width), can
-    )
+    return Box(window, round(x, 1), round(y, 1), round(width, 1), round(height, 1), window.state_at(now), text, fitted(under, width), can)
 
 
 def timeline_drawn(

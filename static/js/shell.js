@@ -258,6 +258,18 @@
   }
   document.addEventListener("htmx:afterSettle", () => watchTables());
 
+  /* ---- The rest of a head's buttons: it closes as menus do ---- */
+
+  document.addEventListener("click", (event) => {
+    for (const more of document.querySelectorAll("details.more[open]")) if (!more.contains(event.target)) more.open = false;
+  });
+  document.addEventListener("keydown", (event) => {
+    const more = event.key === "Escape" && event.target.closest("details.more[open]");
+    if (!more) return;
+    more.open = false;
+    more.querySelector("summary").focus();
+  });
+
   /* ---- Copying what is shown once, such as a new token ---- */
 
   document.addEventListener("click", async (event) => {

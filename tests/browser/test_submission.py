@@ -246,6 +246,16 @@ def test_a_clone_marks_what_differs(visit):
     first = builders.job("train", on=team, spec={"roles": [{"name": "worker", "min": 2, "gpus": 4}]}, gpus_milli=8000)
     visitor = visit(f"/jobs/{first.public_id}/")
     page = visitor.page
+    more = page.locator("details.more")
+    page.get_by_text("More", exact=True).click()
+    expect(page.get_by_role("link", name="Clone")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(more).not_to_have_attribute("open", "")
+    page.get_by_text("More", exact=True).click()
+    page.get_by_role("heading", level=1).click()
+    expect(more).not_to_have_attribute("open", "")
+    page.get_by_text("More", exact=True).click()
+    assert visitor.axe() == []
     page.get_by_role("link", name="Clone").click()
     expect(page.locator("h1")).to_have_text("Submit train again")
     page.get_by_label("Workers", exact=True).fill("1")

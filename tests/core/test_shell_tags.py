@@ -72,6 +72,11 @@ def test_gpus(milli, said):
     assert render("{{ milli|gpus }}", milli=milli) == said
 
 
+@pytest.mark.parametrize(("milli", "said"), [(None, "–"), (0, "0"), (37_375, "37.4"), (50, "<0.1"), (950, "1"), (1_024_125, "1,024.1")])
+def test_gpus_in_tenths(milli, said):
+    assert shell.gpus_tenths(milli) == said
+
+
 @pytest.mark.parametrize(
     ("micros", "decimals", "said"),
     [(1_204_500_000, 2, "$1,204.50"), (-5_000_000, 2, "−$5.00"), (2_497_500, 4, "$2.4975"), (999_900_000, 0, "$1,000"), (None, 2, "–")],

@@ -224,6 +224,14 @@ def gpus(milli: int | None) -> str:
 
 
 @register.filter
+def gpus_tenths(milli: int | None) -> str:
+    """Milli-GPU as GPUs in tenths, for figures that are read at a glance: `37.4`. Little is not nothing: `<0.1`."""
+    if milli and 0 < milli < 100:
+        return "<0.1"
+    return NOTHING if milli is None else gpus(100 * round(milli / 100))
+
+
+@register.filter
 def gpu_word(milli: int | None) -> str:
     """What so many milli-GPU are called: `{{ 500|gpu_word }}` is `GPUs`."""
     return "GPU" if milli == 1000 else "GPUs"
