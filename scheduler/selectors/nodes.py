@@ -23,8 +23,31 @@ class NodeRow:
 
     node: Node
     gpus: int
-    sick_gpus: int
+    healths: tuple[tuple[int, str], ...]  # index and health of each GPU
     taken_milli: int
+
+    @property
+    def sick_gpus(self) -> int:
+        return sum(health != Health.HEALTHY for _, health in self.healths)
+
+    @property
+    def health_strip(self) -> list[tuple[int, str]]:
+        """Where each GPU stands in a row of squares, and its health."""
+        return [(8 * place, health) for place, (_, health) in enumerate(self.healths)]
+
+    @property
+    def strip_width(self) -> int:
+        return max(0, 8 * len(self.healths) - 2)
+
+    @property
+    def health_told(self) -> str:
+        """The GPUs that are not healthy, by health: `GPU 3 suspect, GPUs 5, 6 down`."""
+        sick: dict[str, list[str]] = {}
+        for index, health in self.healths:
+            if health != Health.HEALTHY:
+                sick.setdefault(health, []).append(str(index))
+        told = [f"GPU{'s' if len(found) > 1 else ''} {', '.join(found)} {Health(health).label.lower()}" for health, found in sick.items()]
+        return ", ".join(told) or "All healthy"
 
     @property
     def capacity_milli(self) -> int:
@@ -49,14 +72,11 @@ def nodes_listed(access: Access) -> QuerySet[Node]:
 
 def node_rows(nodes: Sequence[Node]) -> list[NodeRow]:
     """Listed nodes with what lists show beside them. One query."""
-    sick = dict(
-        Gpu.objects.filter(node__in=[node.pk for node in nodes], removed_at__isnull=True)
-        .exclude(health=Health.HEALTHY)
-        .order_by()
-        .values_list("node_id")
-        .annotate(Count("pk"))
-    )
-    return [NodeRow(node, node.gpu_count, sick.get(node.pk, 0), node.taken_milli) for node in nodes]  # type: ignore[attr-defined]
+    healths: dict[int, list[tuple[int, str]]] = defaultdict(list)
+    rows = Gpu.objects.filter(node__in=[node.pk for node in nodes], removed_at__isnull=True).order_by("node_id", "index")
+    for node_id, index, health in rows.values_list("node_id", "index", "health"):
+        healths[node_id].append((index, health))
+    return [NodeRow(node, node.gpu_count, tuple(healths[node.pk]), node.taken_milli) for node in nodes]  # type: ignore[attr-defined]
 
 
 def node_for(access: Access, public_id: str) -> Node:

@@ -8,6 +8,7 @@ from django.urls import reverse
 from gpufleet.core.times import now
 from scheduler.backends.registry import backends_all
 from scheduler.models import Gpu, GpuMode, GpuSplit, Health, InventoryEvent, JobState, MigInstance, Node
+from scheduler.selectors.nodes import NodeRow
 from scheduler.services.loop.dispatch import orders_dispatch
 from tests.builders import cluster, gpu, job, mig_gpu, nic, node, placement, pool
 
@@ -266,3 +267,19 @@ def test_a_repartition_of_a_gpu_in_use_drains_it_and_can_be_cancelled(personas, 
     assert client.post(address, {"step": "cancel"}).status_code == 302
     assert Gpu.objects.get(pk=taken.pk).health == Health.HEALTHY
     assert client.post(address, {"step": "cancel"}).status_code == 409
+
+
+@pytest.mark.parametrize(
+    ("healths", "told"),
+    [
+        (["healthy"] * 3, "All healthy"),
+        (["healthy", "suspect", "down", "down"], "GPU 1 suspect, GPUs 2, 3 down"),
+        ([], "All healthy"),
+    ],
+)
+def test_which_gpus_of_a_node_are_not_healthy_is_told(healths, told):
+    row = NodeRow(Node(), len(healths), tuple(enumerate(healths)), 0)
+
+    assert row.health_told == told
+    assert row.sick_gpus == sum(health != "healthy" for health in healths)
+    assert [health for _, health in row.health_strip] == healths
