@@ -70,7 +70,7 @@ from scheduler.selectors.schedules import schedule_of
 from scheduler.selectors.suggestions import filter_suggestions
 from scheduler.selectors.templates import template_of
 from scheduler.services.forecasts.fitting import GROUNDS
-from scheduler.services.jobs.connecting import job_connect, job_connection
+from scheduler.services.jobs.connecting import job_connect, job_connection, may_connect
 from scheduler.services.jobs.edits import job_enqueue, job_save_now, restart_refused, save_refused
 from scheduler.services.jobs.steering import job_cancel, job_hold_back, job_release_hold
 from scheduler.views.nodes import messages_by_field
@@ -188,7 +188,7 @@ def job_connect_page(request: HttpRequest, public_id: str) -> HttpResponse:
         context["connection"] = job_connect(access=access, job=job) if asked else job_connection(access=access, job=job)
     except Conflict as fault:
         context["fault"] = str(fault)
-    return render(request, "scheduler/job_connect.html", context, status=409 if "fault" in context else 200)
+    return render(request, "scheduler/job_connect.html", context, status=409 if "fault" in context and request.method == "POST" else 200)
 
 
 @require_POST
@@ -268,7 +268,7 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
         "waits": job.state in WAITING,
         "pause": standstill_now(moment) if job.state in WAITING else None,
         "is_draft": job.state == JobState.DRAFT,
-        "is_running": job.state == JobState.RUNNING,
+        "can_connect": steers and may_connect(job),
         "holds": job.state in HOLDING,
         "ended": job.state in ENDED,
         "can_restart": not restart_refused(job, running) and (job.state not in ENDED or access.can_somewhere(Can.SUBMIT)),

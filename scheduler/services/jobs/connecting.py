@@ -7,8 +7,8 @@ from gpufleet.core.audit import audit_record
 from gpufleet.core.faults import Conflict
 from quotas.permissions import Access
 from scheduler.backends.base import BackendError, Reach, attempt_key
-from scheduler.backends.registry import backends_all
-from scheduler.models import Attempt, Job, Placement
+from scheduler.backends.registry import SIMULATED, backends_all
+from scheduler.models import Attempt, Job, JobState, Placement
 from scheduler.selectors.jobs import must_steer
 from scheduler.services.jobs.tokens import access_token
 
@@ -47,6 +47,12 @@ def job_connect(*, access: Access, job: Job) -> Connection:
     audit_record(actor=access.actor, action="job.connect", kind="job", object_id=job.public_id, after={"attempt": attempt.number})
     token = access_token(_key(job, attempt))
     return Connection(found.host, found.steps, found.port, f"http://127.0.0.1:{found.port}/?token={token}", token)
+
+
+def may_connect(job: Job) -> bool:
+    """Whether it runs on machines that are really there."""
+    held = Placement.objects.filter(job=job, until__isnull=True)
+    return job.state == JobState.RUNNING and held.exclude(node__cluster__backend=SIMULATED).exists()
 
 
 def _open_attempt(job: Job) -> Attempt:
