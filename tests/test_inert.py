@@ -16,7 +16,7 @@ from django.db import models
 
 from gpufleet.core.models import AuditEntry, User
 from gpufleet.core.times import now
-from quotas.models import QuotaNode, RoleBinding
+from quotas.models import LedgerEntry, QuotaNode, RoleBinding
 from scheduler.models import (
     Checkpoint,
     Delivery,
@@ -73,10 +73,17 @@ def hostile(personas: Personas) -> Iterator[World]:
     builders.outlook(builders.job(on=world.team), HOSTILE)
     written = 0
     for model in apps.get_models():
-        if model._meta.app_label in ("core", "quotas", "scheduler") and model._meta.db_table not in ("audit_entry", "change"):
+        if model._meta.app_label in ("core", "quotas", "scheduler") and model._meta.db_table not in ("audit_entry", "change", "ledger_entry"):
             values = {column.name: HOSTILE[: column.max_length] for column in free_fields(model)}
             written += model._default_manager.update(**values) * len(values) if values else 0  # type: ignore[attr-defined]
     assert written > 40
+    for entry in LedgerEntry.objects.order_by("pk")[:1]:  # entries never change: one more
+        hostile_texts = {column.name: HOSTILE[: column.max_length] for column in free_fields(LedgerEntry)}
+        LedgerEntry.objects.create(
+            **{column.attname: getattr(entry, column.attname) for column in entry._meta.concrete_fields if not column.primary_key}
+            | {"worker": entry.worker + 1}
+            | hostile_texts
+        )
     Job.objects.update(labels={HOSTILE: HOSTILE}, launch={"command": [HOSTILE], "env": {"X": HOSTILE}}, cost_centre=HOSTILE[:40])
     Outlook.objects.update(reasons=[{"code": "topology", "detail": HOSTILE}], would_start_if={"change": HOSTILE, "to": [HOSTILE]})
     PlanRecord.objects.update(decisions=[{"action": "start", "job": "j-1", "workers": [], "why": {"code": "fits", "detail": HOSTILE}}])

@@ -53,6 +53,8 @@ class Template:
             body = {key: value for key, value in body.items() if key != "roles" or any(path.startswith("roles") for path in self.locked)}
         if "array" in body and "array" in raw:
             body["array"] = self._array_left(body["array"], raw["array"])
+        if "launch" in body and "launch" in raw:
+            body["launch"] = self._launch_left(body["launch"], raw["launch"])
         whole: dict[str, Any] = _merged(body, raw)
         if "roles" in body and "roles" in raw:
             whole["roles"] = _merged_roles(body["roles"], raw["roles"])
@@ -63,6 +65,13 @@ class Template:
         if not isinstance(body, Mapping) or not isinstance(raw, Mapping) or not any(way in raw for way in WAYS):
             return body
         return {key: value for key, value in body.items() if key not in WAYS or f"array.{key}" in self.locked}
+
+    def _launch_left(self, body: Any, raw: Any) -> Any:
+        """A command takes the place of the template's script, and a script that of its command."""
+        if not isinstance(body, Mapping) or not isinstance(raw, Mapping):
+            return body
+        gone = {other for one, other in (("command", "shell"), ("shell", "command")) if raw.get(one) is not None}
+        return {key: value for key, value in body.items() if key not in gone or f"launch.{key}" in self.locked}
 
     def faults(self, raw: Mapping[str, Any]) -> Faults:
         """What a completed description changes that is locked, or takes beyond its bounds."""
