@@ -111,12 +111,12 @@ def test_j_and_k_walk_the_rows(root: Visitor):
 
 
 def test_sorting_by_keyboard_keeps_the_focus_and_says_the_count(root: Visitor):
-    root.page.get_by_role("columnheader", name="Health").get_by_role("link").focus()
+    root.page.get_by_role("columnheader", name="Health", exact=True).get_by_role("link").focus()
 
     root.page.keyboard.press("Enter")
 
-    expect(root.page.get_by_role("columnheader", name="Health")).to_have_attribute("aria-sort", "ascending")
-    expect(root.page.get_by_role("columnheader", name="Health").get_by_role("link")).to_be_focused()
+    expect(root.page.get_by_role("columnheader", name="Health", exact=True)).to_have_attribute("aria-sort", "ascending")
+    expect(root.page.get_by_role("columnheader", name="Health", exact=True).get_by_role("link")).to_be_focused()
     expect(root.page.locator("body > [role=status].unseen")).to_contain_text("of 64")
     root.page.go_back()
     expect(root.page.get_by_role("columnheader", name="Node")).to_have_attribute("aria-sort", "ascending")
