@@ -140,7 +140,7 @@ def _token(html: str) -> str:
 
 def start(manage: Manage, port: int) -> Program:
     program = manage.start("manage.py", "up", "--port", str(port), "--demo", "small", name="up")
-    program.wait_for(lambda: "answers at" in program.output(), seconds=120, what="the console to answer")
+    program.wait_for(lambda: "answers at" in program.output(), seconds=300, what="the console to answer")
     return program
 
 

@@ -25,10 +25,15 @@ class Migration(migrations.Migration):
                 'db_table': 'charge_use',
             },
         ),
-        migrations.AddField(
-            model_name='chargeline',
-            name='use',
-            field=models.ForeignObject(from_fields=('month', 'day', 'job'), null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='quotas.chargeuse', to_fields=('month', 'day', 'job')),
+        # It has no column of its own; SQLite's way of removing a field asks for one.
+        migrations.SeparateDatabaseAndState(
+            state_operations=[
+                migrations.AddField(
+                    model_name='chargeline',
+                    name='use',
+                    field=models.ForeignObject(from_fields=('month', 'day', 'job'), null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='quotas.chargeuse', to_fields=('month', 'day', 'job')),
+                ),
+            ],
         ),
         migrations.AddConstraint(
             model_name='chargeuse',
