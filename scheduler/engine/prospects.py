@@ -187,8 +187,11 @@ class Prospects(ABC):
         return Held(END if end >= NEVER else end if end > self.cycle.now else 0, seats)
 
     def lent(self, work: Work) -> bool:
-        """Whether it stands in a gap and is off its place on short notice when the holder of a reservation wants it."""
-        return self._lends and work.backfilled and work.kind.preemptible is not Preemptible.NEVER and self._quick(work)
+        """Whether it stands in a gap and leaves it when the holder of a reservation wants its place.
+
+        It came on the condition that it could be off it within the notice; a notice that is shorter by now takes nothing from the holder.
+        """
+        return self._lends and work.backfilled and work.kind.preemptible is not Preemptible.NEVER
 
     def _quick(self, work: Work) -> bool:
         return work.kind.grace_ms <= self.cycle.settings.backfill_notice_ms

@@ -41,6 +41,14 @@ def test_at_its_time_it_leaves_though_its_queue_would_be_served_first() -> None:
     assert plan["decisions"][0]["why"]["code"] == "reservation_due"
 
 
+def test_it_leaves_also_where_the_notice_has_become_shorter_since() -> None:
+    """That it could be off its place within the notice was the condition on which it got it."""
+    scenario = in_the_gap(16)
+    plan = plan_of({**scenario, "settings": {**scenario.get("settings", {}), "backfill_notice_s": 0}})
+
+    assert actions(plan) == {"lent": "evict", "gang": "start"}
+
+
 @pytest.mark.parametrize("limit", [None, 1050])
 def test_where_its_queue_would_take_the_place_back_the_time_has_not_come(limit: int | None) -> None:
     """Then the date is when it ends by itself, and where nobody knows when that is nothing is kept free."""

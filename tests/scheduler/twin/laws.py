@@ -8,7 +8,7 @@ from typing import Any
 
 from .legal import check_plan
 from .legal_rights import held_of, within_guarantee
-from .legal_times import end_of, may_yield, when
+from .legal_times import when
 from .planner import course_of, plan_of, planned
 from .replay import apply_in_transit, apply_plan
 from .shares import figures
@@ -105,8 +105,8 @@ def backfill_is_harmless(scenario: Json) -> list[str]:
     if not any(job.get("backfilled") for job in then["jobs"]) or (passes is not None and "backfill" not in passes):
         return []
     world = read(then)
-    if any(job.backfilled and not may_yield(world, job) and end_of(world, job, start=0) is None for job in world.jobs.values()):
-        return []  # who can neither end nor leave in time has been in no gap
+    if any(job.backfilled and job.preemptible is False for job in world.jobs.values()):
+        return []  # who is never a victim has been in no gap
     then = {**then, "settings": {**then["settings"], "passes": ["backfill"]}}
     (served, dates), (others, earlier) = _dates(then), _dates(_set_aside(then))
     if served != others:

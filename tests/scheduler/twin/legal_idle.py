@@ -35,7 +35,7 @@ def idle_violations(world: World, plan: Json, final: World) -> list[str]:
             continue
         if places is None:
             if _places(soon, final, job) is None:  # else it fits without victims on what the plan frees, and has no right to one
-                found += _one_victim(world, final, taken, job)
+                found += _one_victim(world, final, taken, soon, job)
         elif (
             (passes is None or "allocate" in passes) and not _kept_for_another(final, job) and not _share_is_kept(final, job)
         ):  # else: who fits without victims does not start
@@ -121,7 +121,7 @@ def _places(taken: Occupancy, world: World, job: Job, *, empty: bool = False) ->
     return None
 
 
-def _one_victim(world: World, final: World, taken: Occupancy, job: Job) -> list[str]:
+def _one_victim(world: World, final: World, taken: Occupancy, soon: Occupancy, job: Job) -> list[str]:
     """Whether a single eviction that every rule allows would have served the job."""
     if job.state != "queued" or -job.submitted < job.preemption_delay or len(final.divisions()) > 1:
         return []
@@ -138,7 +138,7 @@ def _one_victim(world: World, final: World, taken: Occupancy, job: Job) -> list[
             continue
         places = _with_room(final, taken, job, victim) if _may_take(final, job, victim, same_leaf=same_leaf) else None
         if places and (same_leaf or (_first_choice(final, job, victim) and not _unreclaimable(final, job, victim, places))):
-            if _higher_would_follow(final, taken, job, victim):
+            if _higher_would_follow(final, soon, job, victim):
                 continue
             return [f"{job.name} waits, but may {name} {victim.name} and start on {_spell(places)}"]
     return []
@@ -177,21 +177,22 @@ def _gone(world: World, victim: Job) -> World:
     return world.with_job(Job(**{**vars(victim), "state": "queued", "workers": (), "leaving": ()}))
 
 
-def _higher_would_follow(world: World, taken: Occupancy, job: Job, victim: Job) -> bool:
+def _higher_would_follow(world: World, soon: Occupancy, job: Job, victim: Job) -> bool:
     """Whether somebody of the same leaf who ranks higher waits, and could stand where this job and others that he may preempt do.
 
-    Then it would be evicted by the next plan, and a plan is a fixed point; nor has it a right to start while a higher one waits.
+    Then it would be evicted by the next plan, and a plan is a fixed point; nor has it a right to start while a higher one waits. What stops is gone
+    by then: a plan may put a gang onto GPUs being freed.
     """
     higher = [one for one in world.jobs.values() if one.quota == job.quota and one.rank > job.rank and one.state == "queued" and one.missing]
     for one in higher:
         lower = [other for other in below(world, job.quota) if other.rank < one.rank and other.preemptible is not False and other.name != victim.name]
         then = world
         for gone in (victim, *lower):
-            taken.free(gone, gone.workers)
+            soon.free(gone, gone.workers)
             then = _gone(then, gone)
-        places = _places(taken, then, one, empty=True)  # boards may be split anew for it
+        places = _places(soon, then, one, empty=True)  # boards may be split anew for it
         for gone in (victim, *lower):
-            taken.take(gone, gone.workers)
+            soon.take(gone, gone.workers)
         if places:
             return True
     return False

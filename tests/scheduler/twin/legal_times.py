@@ -70,17 +70,13 @@ def _free_at(before: World, world: World, node: str, at: int, *, but: str) -> tu
         # By the estimates of what ran before the plan: who is moved by it keeps his date.
         started = before.jobs[job.name].started if job.last_moved == 0 else job.started
         end = expected_end(world, job, start=started or 0)
-        if gpus and (end is None or end > at) and not (job.backfilled and may_yield(world, job)):
+        if gpus and (end is None or end > at) and not (job.backfilled and job.preemptible is not False):
             held |= gpus
             holders.append(job.name)
     return len(set(world.nodes[node].good_gpus()) - held), holders
 
 
 def _backfilled(world: World, plan: Json) -> list[str]:
-    """A start marked as backfilled ends by itself, or must be able to yield."""
+    """Who is marked as backfilled can be off its place within the notice."""
     marked = [world.jobs[d["job"]] for d in plan["decisions"] if d["action"] == "start" and d["backfilled"]]
-    return [
-        f"start {job.name}: marked backfilled, but it neither ends nor can be off its place in time"
-        for job in marked
-        if not may_yield(world, job) and end_of(world, job, start=0) is None
-    ]
+    return [f"start {job.name}: marked backfilled, but it can't be off its place in time" for job in marked if not may_yield(world, job)]
