@@ -27,6 +27,7 @@ from django.conf import settings
 from django.db import connections
 from django.test import Client
 from playwright.sync_api import Browser, BrowserContext, Page, Playwright, Request, Response, expect, sync_playwright
+from playwright.sync_api import Error as PlaywrightError
 
 from gpufleet.core.live.hub import Listener
 from gpufleet.core.live.hub import _hubs as hubs
@@ -57,6 +58,7 @@ PATIENCE_MS = 15_000
 expect.set_options(timeout=PATIENCE_MS)
 THEMES = ("light", "dark")
 TWO_FRAMES = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+CHANGED_BY_CHROMIUM = ("Execution context was destroyed", "net::ERR_ABORTED")
 COUNT_MUTATIONS = """() => {
   window.mutations = 0;
   new MutationObserver((records) => { window.mutations += records.length; })
@@ -153,6 +155,18 @@ class Visitor:
     scripts: bool = True
 
     def open(self, path: str) -> Response | None:
+        try:
+            return self._open(path)
+        except PlaywrightError as error:
+            # Chromium now and then loads a page anew by itself as soon as it has shown it (once in some 2,000 pages). A page that does this, a
+            # download or an answer without a page does it each time.
+            if not any(sign in error.message for sign in CHANGED_BY_CHROMIUM):
+                error.add_note(path)
+                raise
+            self.page.wait_for_load_state("load")
+            return self._open(path)
+
+    def _open(self, path: str) -> Response | None:
         response = self.page.goto(self.origin + path, wait_until="load")
         if self.scripts:  # without them no frame ever calls back
             self.page.evaluate(TWO_FRAMES)

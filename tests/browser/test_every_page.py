@@ -115,7 +115,8 @@ EMPTY_FORM = """
   return true;
 }
 """
-SUBMIT = "() => document.getElementById('emptied').requestSubmit()"
+# In a moment: the page that sends the form may be gone before it can answer.
+SUBMIT = "() => { setTimeout(() => document.getElementById('emptied').requestSubmit()); }"
 
 
 @pytest.mark.soak
