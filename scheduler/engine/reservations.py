@@ -129,9 +129,13 @@ class Book(Prospects):
         if self._walk is not None:
             self._gone_along()
         asking = self._asking
-        if not asking or work.order in self._asked_at:
+        if not asking:
             return
-        if any(one is work for one, _ in asking) and (self._inside is not None or self._are_counted(asking)):
+        if len(self.cycle.grid.types) > 1 and any(one.home == work.home and self._ahead_of(one, work) for one, _ in asking):
+            self.settle()  # who comes before it in its queue may have asked for another type behind it
+        elif work.order in self._asked_at:
+            return
+        elif any(one is work for one, _ in asking) and (self._inside is not None or self._are_counted(asking)):
             while asking[0][0] is not work:
                 self._work_out(*asking.pop(0))
         else:
@@ -582,15 +586,18 @@ class Book(Prospects):
         return END if first >= until else self._renew().least_free(node, first, until, others)
 
     def _binds(self, entry: Entry, own: int, inside: bool, work: Work) -> bool:
-        """A reservation binds what comes behind it; and what stays within its guarantee is not held back by a job above its own."""
+        """A reservation binds what comes behind it; and what stays within its guarantee is not held back by a job above its own.
+
+        In its own queue it binds all that comes behind its holder, also who had asked for another type before.
+        """
         if entry.work.home == work.home:
-            return entry.place < own and not self._behind(entry, work)
+            return (entry.place < own or len(self.cycle.grid.types) > 1) and self._ahead_of(entry.work, work)
         return entry.place < own and (entry.guaranteed or not inside)
 
-    def _behind(self, entry: Entry, work: Work) -> bool:
-        """In its own queue a reservation binds only what comes behind its holder."""
+    def _ahead_of(self, holder: Work, work: Work) -> bool:
+        """Whether a job comes before another one in their queue."""
         rank = self.cycle.rank_in_queue
-        return rank(work) < rank(entry.work)
+        return rank(holder) < rank(work)
 
     def delays(self, work: Work, quota_type: int, milli: int, seats: tuple[Seat, ...]) -> list[int]:
         """Nodes on which the seats together take more than the reservations leave. The fleet holds the seats already, the job not yet."""

@@ -254,27 +254,41 @@ class Windows:
             work.charged_leaf = leaf
 
     def claims(self, cluster: Charged) -> dict[Holder, int]:
-        """Who is charged to a window of his class, and to which: what his own guarantees do not hold, first come first served."""
+        """Who is charged to a window of his class, and to which: what stands inside no guarantee of its own queue, first come first served."""
         claimed: dict[Holder, int] = {}
-        tree = cluster.tree
+        beyond = self._beyond_guarantees(cluster)
         for window in self.of_classes:
-            leaf = tree.position[WINDOW_MARK + window.name]
-            room = window.gpus
-            within: dict[int, int] = {}
-            members = [work for work in cluster.works if work.seats and work.kind.class_rank == window.class_rank]
-            members = [work for work in members if work not in claimed and self.grid.types[work.quota_type] == window.gpu_type]
-            for work in sorted(members, key=lambda work: (self._here_since(work), work.job.name)):
-                division = tree.divisions[tree.division_of[work.quota_type]]
-                path = tree.path[work.home]
-                promised = [division.guaranteed[place] for place in path]
-                fits = all(most is None or within.get(place, 0) + work.milli <= most for place, most in zip(path, promised, strict=True))
-                if fits:
-                    for place in path:
-                        within[place] = within.get(place, 0) + work.milli
-                elif work.milli <= room:
+            leaf, room = cluster.tree.position[WINDOW_MARK + window.name], window.gpus
+            for work in sorted(beyond, key=lambda work: (self._here_since(work), work.job.name)):
+                if work not in claimed and self._may_be_charged(window, work) and work.milli <= room:
                     room -= work.milli
                     claimed[work] = leaf
         return claimed
+
+    def _beyond_guarantees(self, cluster: Charged) -> list[Holder]:
+        """Those of the classes of windows who would be borrowed at a node above them, where all its work is lined up but what windows can hold."""
+        tree, found = cluster.tree, []
+        sums: dict[tuple[int, int], int] = {}
+        for work in sorted((work for work in cluster.works if work.seats), key=self._in_line):
+            at = tree.division_of[work.quota_type]
+            promised = tree.divisions[at].guaranteed
+            sums_with = {(at, place): sums.get((at, place), 0) + work.milli for place in tree.path[work.home]}
+            if any(total > most for (_, place), total in sums_with.items() if (most := promised[place]) is not None):
+                windows = [window for window in self.of_classes if self._may_be_charged(window, work)]
+                if windows:
+                    found.append(work)
+                if any(work.milli <= window.gpus for window in windows):
+                    continue
+            sums.update(sums_with)
+        return found
+
+    def _may_be_charged(self, window: Window, work: Holder) -> bool:
+        return work.kind.class_rank == window.class_rank and self.grid.types[work.quota_type] == window.gpu_type
+
+    def _in_line(self, work: Holder) -> tuple[int, int, int, int, str]:
+        """Its place where work is lined up at a guarantee."""
+        kind = work.kind
+        return (kind.preemptible, -kind.class_rank, -kind.priority, self._here_since(work), work.job.name)
 
     def _here_since(self, work: Holder) -> int:
         """When it came to its place, as the next plan will see it."""

@@ -5,7 +5,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from .legal_windows import released
-from .shares import guarantee_of, least
+from .shares import guarantee_of, least, place_in_line
 from .world import ALL, Job, Quota, Window, World
 
 MARK = "window:"
@@ -17,9 +17,7 @@ def views(world: World, asker: str) -> Iterator[World]:
     if not windows:
         return
     quotas = {**world.quotas, **{MARK + window.name: _quota(world, window) for window in windows}}
-    charged = replace(world, quotas=quotas)
-    for window in windows:
-        charged = _claimed(charged, window)
+    charged = _claimed(replace(world, quotas=quotas), windows)
     for window in windows:
         charged = _asked(charged, window)
     yield charged
@@ -44,22 +42,46 @@ def _quota(world: World, window: Window) -> Quota:
     return Quota(MARK + window.name, None, amount, limit, Fraction(0), 100, None, None, window.start, 0)
 
 
-def _claimed(world: World, window: Window) -> World:
-    """What the own guarantees of the class's work do not hold is charged to the window, first come first served."""
-    here = [job for job in world.jobs.values() if job.holds and job.cls == window.cls and not job.quota.startswith(MARK)]
-    here = [job for job in here if _type_of(world, job) == window.gpu_type]
-    room, within = window.milli, dict.fromkeys(world.quotas, 0)
-    for job in sorted(here, key=lambda job: (job.started or 0, job.name)):
-        division = str(window.gpu_type) if world.by_type else ALL
-        held, line = world.held(job, division), world.ancestry(job.quota)
-        promises = {name: guarantee_of(world, name, division) for name in line}
-        if all(most is None or within[name] + held <= most for name, most in promises.items()):
-            for name in line:
-                within[name] += held
-        elif held <= room:
-            room -= held
-            world = world.with_job(replace(job, quota=MARK + window.name))
+def _claimed(world: World, windows: list[Window]) -> World:
+    """What does not stand inside the guarantees of its own queue is charged to a window of its class, first come first served."""
+    beyond = [job for job in world.jobs.values() if job.name in _beyond_guarantees(world, windows)]
+    for window in windows:
+        room = window.milli
+        for job in sorted(beyond, key=lambda job: (job.started or 0, job.name)):
+            held = world.held(job, _division(world, window))
+            if not world.jobs[job.name].quota.startswith(MARK) and _fits_class(world, window, job) and held <= room:
+                room -= held
+                world = world.with_job(replace(job, quota=MARK + window.name))
     return world
+
+
+def _beyond_guarantees(world: World, windows: list[Window]) -> set[str]:
+    """Who is borrowed at a node above him where work is lined up, but for what windows can hold."""
+    found: set[str] = set()
+    line: list[Job] = []
+    for job in sorted((job for job in world.jobs.values() if job.holds), key=place_in_line):
+        line.append(job)
+        here = [division for division in world.divisions() if world.held(job, division)]
+        borrowed = any(
+            promise is not None and sum(world.held(other, division) for other in line if name in world.ancestry(other.quota)) > promise
+            for division in here
+            for name in world.ancestry(job.quota)
+            for promise in [guarantee_of(world, name, division)]
+        )
+        theirs = [window for window in windows if _fits_class(world, window, job)]
+        if borrowed and theirs:
+            found.add(job.name)
+            if any(world.held(job, _division(world, window)) <= window.milli for window in theirs):
+                line.pop()
+    return found
+
+
+def _fits_class(world: World, window: Window, job: Job) -> bool:
+    return job.cls == window.cls and _type_of(world, job) == window.gpu_type
+
+
+def _division(world: World, window: Window) -> str:
+    return str(window.gpu_type) if world.by_type else ALL
 
 
 def _asked(world: World, window: Window) -> World:

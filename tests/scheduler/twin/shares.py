@@ -243,18 +243,19 @@ def below(world: World, quota: str) -> list[Job]:
     return [job for job in world.jobs.values() if job.holds and quota in world.ancestry(job.quota)]
 
 
+def place_in_line(job: Job) -> tuple[int, int, int, int, str]:
+    """Where a job stands when work is lined up at a guarantee."""
+    kinds = {False: 0, "when_borrowed": 1, True: 2}
+    started = job.since if job.started is None else job.started
+    return (kinds[job.preemptible], -CLASSES.index(job.cls), -job.priority, started, job.name)
+
+
 def line_up(world: World, quota: str, division: str) -> list[tuple[Unit, bool]]:
     """The work of a quota in the order in which its guarantee covers it; True for what stands inside."""
-    kinds = {False: 0, "when_borrowed": 1, True: 2}
-
-    def place(job: Job) -> tuple[int, int, int, int, str]:
-        started = job.since if job.started is None else job.started
-        return (kinds[job.preemptible], -CLASSES.index(job.cls), -job.priority, started, job.name)
-
     line: list[tuple[Unit, bool]] = []
     total, inside = 0, True
     promise = guarantee_of(world, quota, division)
-    for job in sorted(below(world, quota), key=place):
+    for job in sorted(below(world, quota), key=place_in_line):
         for unit in units_of(world, job, division):
             total += unit.milli
             inside = inside and (promise is None or total <= promise)
