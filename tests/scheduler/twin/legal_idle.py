@@ -6,11 +6,12 @@ Judged only where nothing keeps GPUs free on purpose, in the world after the pla
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from .legal_gates import a_gate_is_kept
 from .legal_rights import gates, held_of, none_borrowed, preempt_protection, reclaim_protection, reclaim_violations, within_guarantee
 from .order import fork
 from .places import Occupancy, Undecided, gang_fits
 from .replay import spelt
-from .shares import below, borrowed_units, figures, least, limit_of, units_of
+from .shares import below, borrowed_units, figures, least, units_of
 from .world import ALL, Job, Worker, World
 
 Json = dict[str, Any]
@@ -36,9 +37,7 @@ def idle_violations(world: World, plan: Json, final: World) -> list[str]:
         if places is None:
             if _places(soon, final, job) is None:  # else it fits without victims on what the plan frees, and has no right to one
                 found += _one_victim(world, final, taken, soon, job)
-        elif (
-            (passes is None or "allocate" in passes) and not _kept_for_another(final, job) and not _share_is_kept(final, job)
-        ):  # else: who fits without victims does not start
+        elif (passes is None or "allocate" in passes) and not a_gate_is_kept(final, job, _type_of(final, places)):  # else: nobody simply starts
             found.append(f"{job.name} waits, but fits on {_spell(places)} and every gate is open")
     return found
 
@@ -52,38 +51,8 @@ def _would_leave_its_guarantee(world: World, job: Job, places: list[Worker]) -> 
     return any(none_borrowed(world, job, name) and not none_borrowed(then, repaired, name) for name in world.ancestry(job.quota))
 
 
-def _kept_for_another(world: World, job: Job) -> bool:
-    """Whether a limit above it is kept for a job ahead of it that has waited `max_wait_s`: that binds also where nothing tells from when on."""
-    for other in world.jobs.values():
-        longest = world.settings["max_wait_s"].get(other.cls)
-        if other.state != "queued" or longest is None or -other.submitted < longest * 1000 or other.rank <= job.rank:
-            continue
-        shared = [name for name in world.ancestry(other.quota) if name in world.ancestry(job.quota)]
-        for kind in sorted({node.quota_type for node in world.nodes.values()}):
-            more = least(world, other, kind) + least(world, job, kind)
-            if any(_over_limit(world, name, kind, more) for name in shared):
-                return True
-    return False
-
-
-def _share_is_kept(world: World, job: Job) -> bool:
-    """Whether it would run on, protected by its minimum run time, where a higher job of its leaf waits within a fair share that can't hold both."""
-    if not preempt_protection(world, job):
-        return False
-    table = figures(world)
-    for other in (one for one in world.jobs.values() if one.quota == job.quota and one.state == "queued" and one.rank > job.rank):
-        for division in world.divisions():
-            asked, fair = least(world, other, division), table[job.quota, division].fair
-            if 0 < asked <= fair < asked + least(world, job, division):
-                return True
-    return False
-
-
-def _over_limit(world: World, name: str, kind: str, more: int) -> bool:
-    """Whether a quota would be beyond its limit with so much more of a type."""
-    by_map = isinstance(world.quotas[name].limit, dict)
-    limit = limit_of(world, name, kind if by_map else ALL)
-    return limit is not None and sum(held_of(world, other, kind if by_map else ALL) for other in below(world, name)) + more > limit
+def _type_of(world: World, places: list[Worker]) -> str:
+    return next(world.nodes[worker.node].quota_type for worker in places if worker.gpus)
 
 
 def _asking(plan: Json, final: World) -> Iterator[Job]:

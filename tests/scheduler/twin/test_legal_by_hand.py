@@ -7,8 +7,10 @@ import pytest
 from .builders import at, evict, job, node, plan, quota, running, scenario, start
 from .laws import LAWS
 from .legal import check_plan
+from .legal_gates import a_gate_is_kept
 from .planner import planned
 from .replay import apply_in_transit, apply_plan
+from .world import read
 
 Json = dict[str, Any]
 
@@ -184,3 +186,46 @@ def test_a_limit_is_kept_for_who_waited_too_long_though_nobody_knows_until_when(
     waits = {entry["job"]: entry["reasons"][0]["code"] for entry in planned(drawn)["waiting"]}
     assert waits["late"] == "reservation"
     assert LAWS["legal"](drawn) == []
+
+
+def kept(*, holder: Json | None = None, later: Json | None = None, ahead: Json | None = None, limit: int | None = None, **settings: Any) -> bool:
+    """Whether a gate is held that keeps out a later job of one GPU.
+
+    The holder wants both nodes; on one of them another job of its queue runs, which it may preempt 570 s from now.
+    """
+    first = running("r", at("n1", 0, 1, 2, 3), started=-30, **(ahead or {}))
+    jobs = [first, job("h", workers=2, gpus=4, priority=9, **(holder or {})), job("later", submitted=-300, **(later or {}))]
+    more = {} if limit is None else {"limit": limit}
+    world = read(fleet(*jobs, quotas=[quota("a", 8, preempt_min_runtime_s=600, **more)], **settings))
+    return a_gate_is_kept(world, world.jobs["later"], "H100-SXM-80GB")
+
+
+def test_a_fair_share_is_kept_for_a_job_ahead_until_its_date():
+    assert kept()
+    assert kept(later={"limit_s": 600})
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        {"later": {"limit_s": 500}},  # it has ended by then
+        {"later": {"priority": 10}},  # it comes first
+        {"holder": {"not_before": 60}},  # the holder does not ask yet
+        {"holder": {"last_evicted": 0, "evictions": 1}},  # and who was put out just now is kept nothing in that plan
+        {"ahead": {"preemptible": False}},  # nobody knows when the holder could start
+        {"ahead": {"preemptible": False}, "max_wait_s": {"batch": 3600}},  # nor has it waited so long
+        {"backfill": False},  # no places are kept at all
+        {"passes": ["allocate", "backfill", "preempt"]},  # no reclaim could serve the holder within its share
+    ],
+    ids=str,
+)
+def test_a_gate_that_is_not_kept_excuses_nobody(case: dict[str, Any]):
+    assert not kept(**case)
+
+
+def test_who_has_waited_too_long_keeps_a_limit_of_which_nobody_knows_when_it_opens():
+    case: dict[str, Any] = {"ahead": {"preemptible": False}, "max_wait_s": {"batch": 600}, "limit": 8}
+
+    assert kept(**case)
+    assert not kept(**{**case, "ahead": {"preemptible": False, "class": "inference"}})  # a service leaves no room for it, ever
+    assert not kept(**{**case, "limit": 20, "passes": ["allocate", "backfill"]})  # the limit holds both
