@@ -55,22 +55,6 @@ class Upcoming:
     counted_at: int = -1
 
 
-def _kept(ahead: Upcoming, region: Region, grid: Grid, milli: int) -> Reason:
-    """Why so much more can't start before a window."""
-    window = ahead.window
-    where = ""
-    if not region.whole:
-        levels = ((level, domain) for level in grid.levels for domain in range(len(level)) if level.slice_of(domain) == (region.low, region.high))
-        stated = {one.level for one in region.windows}
-        where = next((f" of {level.name} {level.names[domain]}" for level, domain in levels if level.name in stated), "")
-    others = f", with {', '.join(one.name for one in region.windows if one is not window)}," if len(region.windows) > 1 else ""
-    detail = (
-        f"{window.name} begins at {spell_instant(window.start)} and{others} keeps {gpus(region.kept)} of {counted(region.capacity)}{where}; "
-        f"{gpus(region.in_the_way())} may still be held then, and {gpus(milli)} more could not be off in time"
-    )
-    return reason("window", detail, window=window.name, start=spell_instant(window.start), kept=region.kept / 1000)
-
-
 def milli_of(worker: Placed) -> int:
     """What a worker keeps from a window; of a split GPU, all of it."""
     return worker.gpus.bit_count() * (1000 if worker.share_milli is None else worker.share_milli)
@@ -93,7 +77,7 @@ class Windows:
         self.scenario = scenario
         self._entitled: dict[tuple[str, str], bool] = {}  # by window and queue
         self._safe: dict[str, int] = {}
-        self.whole = (0, grid.size)
+        self.whole: dict[int, Span] = {}  # by type
         self.capacities: dict[int, dict[Span, int]] = {}  # milli-GPU by type and block
         self.spans: dict[str, Span] = {}
         self.lasting: list[Window] = []
@@ -168,13 +152,16 @@ class Windows:
 
     def _upcoming(self, window: Window) -> Upcoming:
         quota_type = self._type(window)
-        return Upcoming(window, quota_type, regions_around(self.spans[window.name], self._beside(window), self.capacities[quota_type], self.whole))
+        return Upcoming(
+            window, quota_type, regions_around(self.spans[window.name], self._beside(window), self.capacities[quota_type], self.whole[quota_type])
+        )
 
     def _find_blocks(self) -> None:
         """Where each window has its GPUs: on all of its type, or in a block of its level, so that there is room for all of them if there can be."""
-        for window in self.promised:
-            self.capacities.setdefault(self._type(window), {})[self.whole] = self.grid.capacity[self._type(window)] if self.grid.capacity else 0
-        on_all = {window.name: self.whole for window in self.promised if window.level is None}
+        for quota_type in sorted({self._type(window) for window in self.promised}):
+            whole = self.whole[quota_type] = self._with_capacity((0, self.grid.size), quota_type)
+            self.capacities[quota_type] = {whole: self.grid.capacity[quota_type] if self.grid.capacity else 0}
+        on_all = {window.name: self.whole[self._type(window)] for window in self.promised if window.level is None}
         self.spans = {**on_all}
         in_blocks = sorted(
             (window for window in self.promised if window.level is not None), key=lambda window: (window.start, -window.gpus, window.name)
@@ -209,10 +196,10 @@ class Windows:
         capacities, beside = self.capacities[quota_type], self._beside(window)
         found: list[tuple[tuple[int, int], int, Span]] = []
         for domain in range(len(level)):
-            span = level.slice_of(domain)
+            span = self._with_capacity(level.slice_of(domain), quota_type)
             usable = capacities[span] = sum(self._usable_milli(node, quota_type) for node in range(*span))
             over, too_small = 0, 0
-            for region in regions_around(span, [*beside, (window, span)], capacities, self.whole):
+            for region in regions_around(span, [*beside, (window, span)], capacities, self.whole[quota_type]):
                 if not region.whole:
                     too_small = max(too_small, region.over())
                     for node in range(region.low, region.high):
@@ -221,6 +208,11 @@ class Windows:
                     over = max(over, region.over())
             found.append(((too_small, over), usable, span))
         return [(fault, span) for fault, _, span in sorted(found)]
+
+    def _with_capacity(self, span: Span, quota_type: int) -> Span:
+        """The same nodes without those at its ends that are no capacity of a type: they make no block another one."""
+        nodes = [node for node in range(*span) if self._usable_milli(node, quota_type)]
+        return (nodes[0], nodes[-1] + 1) if nodes else (span[0], span[0])
 
     def _usable_milli(self, node: int, quota_type: int) -> int:
         counts = self.grid.type_of[node] == quota_type and not self.grid.nodes[node].spare
@@ -352,7 +344,7 @@ class Windows:
         banned = 0
         for ahead, region in self._in_the_way(cluster, work, quota_type, milli, self._began(work)) if self.upcoming else ():
             if region.whole:
-                return _kept(ahead, region, self.grid, milli), 0
+                return self._kept(ahead, region, milli), 0
             banned |= span_bits(region.low, region.high)
         return None, banned
 
@@ -379,7 +371,7 @@ class Windows:
     def block_reason(self, cluster: Charged, work: Holder, quota_type: int, milli: int) -> Reason:
         """Why a start now is kept off the block of a window."""
         found = ((ahead, region) for ahead, region in self._in_the_way(cluster, work, quota_type, milli, self.now) if not region.whole)
-        return _kept(*next(found), self.grid, milli)
+        return self._kept(*next(found), milli)
 
     def _in_the_way(self, cluster: Charged, work: Holder, quota_type: int, milli: int, started: int) -> Iterator[tuple[Upcoming, Region]]:
         """The windows that begin later, and where, for which there would be less room than was promised than without so much more of a job."""
@@ -392,6 +384,23 @@ class Windows:
                     over = region.over(mask, milli)
                     if over > 0 and over > region.over():
                         yield ahead, region
+
+    def _kept(self, ahead: Upcoming, region: Region, milli: int) -> Reason:
+        """Why so much more can't start before a window."""
+        window = ahead.window
+        where = ""
+        if not region.whole:
+            stated = {one.level for one in region.windows}
+            domains = ((level, domain) for level in self.grid.levels if level.name in stated for domain in range(len(level)))
+            here = (region.low, region.high)
+            blocks = (one for one in domains if self._with_capacity(one[0].slice_of(one[1]), ahead.quota_type) == here)
+            where = next((f" of {level.name} {level.names[domain]}" for level, domain in blocks), "")
+        others = f", with {', '.join(one.name for one in region.windows if one is not window)}," if len(region.windows) > 1 else ""
+        detail = (
+            f"{window.name} begins at {spell_instant(window.start)} and{others} keeps {gpus(region.kept)} of {counted(region.capacity)}{where}; "
+            f"{gpus(region.in_the_way())} may still be held then, and {gpus(milli)} more could not be off in time"
+        )
+        return reason("window", detail, window=window.name, start=spell_instant(window.start), kept=region.kept / 1000)
 
     def displaced_by(self, cluster: Charged) -> list[tuple[str, str]]:
         """(window, job) pairs where running work can't be gone at the start and the promise does not fit beside it."""
