@@ -7,7 +7,8 @@ from django.db import transaction
 from dashboards.models import JobRollup
 from dashboards.telemetry.spans import HOUR, jobs_added, jobs_of
 from gpufleet.core.progress import turn_take
-from quotas.chargeback.months import month_at
+from quotas.chargeback.months import Span, month_at
+from quotas.chargeback.sums import sums_write
 from quotas.models import ChargeMonth, ChargeUse
 from scheduler.models import Job
 
@@ -24,18 +25,25 @@ def charge_uses_turn(*, now: datetime) -> int:
         if turn_take(name="charge_uses", now=now, at_least=EVERY) is None:
             return 0
     today, written = now.astimezone(UTC).date(), 0
-    for month in ChargeMonth.objects.filter(closed_at__isnull=True, first__lte=month_at(now)).order_by("first"):
-        there = set(month.uses.order_by().values_list("day", flat=True).distinct())
-        day = month.first
-        while day <= today and day.replace(day=1) == month.first:
-            if day not in there or day > today - UNSETTLED:
-                written += day_write(month, day)
-            day += DAY
+    for first in ChargeMonth.objects.filter(closed_at__isnull=True, first__lte=month_at(now)).order_by("first").values_list("first", flat=True):
+        with transaction.atomic():  # with the sums, which are never older than what they add up
+            month = ChargeMonth.objects.select_for_update().filter(first=first, closed_at__isnull=True).first()
+            if month is not None:
+                written += _days_write(month, today)
+    return written
+
+
+def _days_write(month: ChargeMonth, today: date) -> int:
+    there = set(month.uses.order_by().values_list("day", flat=True).distinct())
+    days = [month.first + DAY * number for number in range((min(today, Span(month.first).next - DAY) - month.first).days + 1)]
+    written = sum(day_write(month, day) for day in days if day not in there or day > today - UNSETTLED)
+    if written:
+        sums_write(month)
     return written
 
 
 def day_write(month: ChargeMonth, day: date) -> bool:
-    """Of hours that are over; whether there was anything to write."""
+    """Of hours that are over, of a month that its caller has locked; whether there was anything to write."""
     start = datetime(day.year, day.month, day.day, tzinfo=UTC)
     hours = JobRollup.objects.filter(span=HOUR, at__gte=start, at__lt=start + DAY).order_by("at")
     sums = jobs_added([jobs_of(row) for row in hours])
@@ -49,9 +57,6 @@ def day_write(month: ChargeMonth, day: date) -> bool:
         for key, of, computing in zip(sums.jobs, measured, sums.computing, strict=True)
         if of > 0 and int(key) in names
     ]
-    with transaction.atomic():
-        if not ChargeMonth.objects.select_for_update().filter(pk=month.pk, closed_at__isnull=True).exists():
-            return False
-        month.uses.filter(day=day).delete()
-        ChargeUse.objects.bulk_create(rows, batch_size=BATCH)
+    month.uses.filter(day=day).delete()
+    ChargeUse.objects.bulk_create(rows, batch_size=BATCH)
     return True

@@ -97,6 +97,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("quotas.RateCard", None, why="What was charged must be explicable."),
     Kind("quotas.ChargeMonth", None, why="The books; the database refuses to change a closed month."),
     Kind("quotas.ChargeLine", None, why="Part of its month."),
+    Kind("quotas.ChargeSum", None, why="Part of its month: some hundred rows."),
     Kind("quotas.ChargeUse", None, why="A row a job and day: the efficiency of months that are over."),
     Kind("quotas.ChargeIdle", None, why="Part of its month."),
     Kind("quotas.CostMail", None, why="Removed, not deleted: the audit log names them."),

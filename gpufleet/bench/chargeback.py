@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from gpufleet.bench import percentile, timing
 from gpufleet.bench.apart import Row, Told, measured_apart
 
-CASES = ("rate-month", "close-month", "page", "export-csv", "export-focus", "export-xlsx", "export-pdf", "export-summary")
-NEEDED = ("rate-month", "close-month")  # the others look at what these leave
+CASES = ("rate-month", "sum-month", "close-month", "page", "export-csv", "export-focus", "export-xlsx", "export-pdf", "export-summary")
+NEEDED = ("rate-month", "sum-month", "close-month")  # the others look at what these leave
 INTERVALS = 1_000_000
 MODULE = "from quotas import benchmarks as m; "
 # With the calibration kernel before and after, in the same process.

@@ -7,14 +7,20 @@ import random
 from datetime import datetime, timedelta
 from typing import Any
 
+from django.db.models import Sum
+
+from dashboards.charged import BATCH, charge_uses_turn
+from dashboards.models import JobRollup
 from gpufleet.core.bulk import rows_insert
 from gpufleet.core.ids import public_ids
 from gpufleet.demo.rows import LEDGER_COLUMNS, cost_centre_of
 from quotas.chargeback.months import Span, month_at, month_close, month_refresh
-from quotas.models import ChargeMode, LedgerEntry, QuotaNode, QuotaShare, ShareClass
+from quotas.chargeback.sums import sums_write
+from quotas.models import ChargeMode, ChargeMonth, ChargeUse, LedgerEntry, QuotaNode, QuotaShare, ShareClass
 from quotas.permissions import Access
 from scheduler.services.costs import costs_step
 
+WEEKDAY, WEEKEND = (0.75, 1.0), (0.55, 0.8)  # of its guarantee
 PURPOSES = ("pretraining", "finetune", "evaluation", "sweep")
 
 
@@ -34,7 +40,7 @@ def charged_seed(*, people: dict[str, list[str]], cluster: str, seed: int, until
     for number in range(days):
         day = start + timedelta(days=number)
         for node, gpu_type, guaranteed in shares:
-            if (day.weekday() >= 5 and chance.random() < 0.6) or not guaranteed:
+            if not guaranteed:
                 next(jobs)
                 continue
             rows += _day(chance, day, next(jobs), node, gpu_type, guaranteed, people[node.path], cost_centre_of(centres, node.path), cluster)
@@ -46,11 +52,12 @@ def charged_seed(*, people: dict[str, list[str]], cluster: str, seed: int, until
 def _day(
     chance: random.Random, day: datetime, job: str, node: QuotaNode, gpu_type: str, guaranteed: int, owners: list[str], centre: str, cluster: str
 ) -> list[tuple[Any, ...]]:
-    """One job of a team on one day: within its guarantee, and sometimes more that is borrowed."""
-    since = day + timedelta(minutes=chance.randrange(30, 600))
-    until = since + timedelta(minutes=chance.randrange(60, 1200), milliseconds=chance.randrange(1000))
+    """One job of a team on one day, within its guarantee, and sometimes more that is borrowed. It takes most of the day: the fleet was as busy then
+    as in the demo's past day."""
+    since = day + timedelta(minutes=chance.randrange(0, 150))
+    until = min(day + timedelta(days=1), since + timedelta(minutes=chance.randrange(1200, 1500), milliseconds=chance.randrange(1000)))
     owner, labels = chance.choice(owners), {"purpose": chance.choice(PURPOSES)}
-    gpus = max(1, round(guaranteed * chance.uniform(0.4, 1.0)))
+    gpus = max(1, round(guaranteed * chance.uniform(*(WEEKEND if day.weekday() >= 5 else WEEKDAY))))
     held = [(ShareClass.GUARANTEED, gpus)]
     if chance.random() < 0.3:
         held.append((ShareClass.BORROWED, max(1, gpus // 3)))
@@ -65,8 +72,27 @@ def _day(
 
 
 def months_seed(*, access: Access, now: datetime) -> None:
-    """The month before last is closed, the last one and this one are estimates."""
+    """The month before last is closed, the last one and this one are estimates; of each it is known what jobs computed."""
     last = Span(month_at(now)).before
-    month_refresh(first=Span(last).before, now=now)
-    month_close(access=access, first=Span(last).before, mode=ChargeMode.CHARGEBACK, now=now)
+    month = month_refresh(first=Span(last).before, now=now)
+    _computed(month, before=now)
+    month_close(access=access, first=month.first, mode=ChargeMode.CHARGEBACK, now=now)
     costs_step(now=now)
+    for month in ChargeMonth.objects.filter(closed_at__isnull=True).order_by("first"):
+        _computed(month, before=now)
+        sums_write(month)
+    charge_uses_turn(now=now)
+
+
+def _computed(month: ChargeMonth, *, before: datetime) -> None:
+    """What jobs of the days before the demo's past day computed; of later ones there is telemetry."""
+    telemetry = JobRollup.objects.order_by("at").values_list("at", flat=True).first() or before
+    chance = random.Random(f"{month}-computed")  # noqa: S311 - a demo
+    used = month.lines.filter(day__lt=telemetry.date()).order_by("quota_path", "day", "job").values_list("quota_path", "day", "job")
+    usual: dict[str, float] = {}
+    rows = []
+    for path, day, job, milli_millis in used.annotate(Sum("milli_millis")):
+        part = usual.setdefault(path, chance.uniform(0.35, 0.8)) * chance.uniform(0.85, 1.15)
+        measured = round(milli_millis * chance.uniform(0.96, 1.0))
+        rows.append(ChargeUse(month=month, day=day, job=job, measured=measured, computing=round(measured * part)))
+    ChargeUse.objects.bulk_create(rows, batch_size=BATCH)

@@ -71,7 +71,7 @@ def file_of(
 
 def _pieces(access: Access, month: ChargeMonth, kind: str, by: str, users: bool, now: datetime, told: Told | None) -> Iterator[bytes]:
     def seen(chosen: str) -> Report:
-        return report(access, month.first, by=chosen, now=now)
+        return report(access, month.first, by=chosen, most=None, now=now)
 
     if kind == SUMMARY:
         return iter([summary_csv(seen(by), month.currency)])

@@ -22,6 +22,7 @@ from gpufleet.core.live.feed import feed_publish
 from gpufleet.core.times import millis
 from quotas.chargeback.pricing import Kind, Price, PriceBook
 from quotas.chargeback.rating import Interval, Key, Rated, day_of, rated
+from quotas.chargeback.sums import sums_faults, sums_write
 from quotas.models import CardState, ChargeIdle, ChargeLine, ChargeMode, ChargeMonth, LedgerEntry, RateCard
 from quotas.permissions import Access, Can
 from quotas.selectors.rates import price_book
@@ -119,6 +120,7 @@ def month_refresh(*, first: date, now: datetime) -> ChargeMonth:
         month.settled_to, month.rated_to = max(from_day, settled), until
         month.save(update_fields=["settled_to", "rated_to"])
         _correct_older(month, now)
+        sums_write(month)
     return month
 
 
@@ -216,6 +218,7 @@ def chain_faults() -> list[str]:
             faults.append(f"{month} does not follow the month before it.")
         if month_digest(month) != month.digest:
             faults.append(f"{month} is not what was closed: its lines give another hash.")
+        faults += sums_faults(month)
         before = month.digest
     return faults
 

@@ -7,15 +7,15 @@ from datetime import date, datetime
 from typing import Any
 
 from django.core.exceptions import ValidationError
-from django.db.models import Count, Exists, FloatField, OuterRef, Q, QuerySet, Sum
+from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.db.models.fields.json import KeyTextTransform
-from django.db.models.functions import Cast
 from django.http import Http404
 
 from gpufleet.core.times import millis
 from quotas.chargeback.months import Span
 from quotas.chargeback.pricing import HOUR
 from quotas.chargeback.rating import shared
+from quotas.chargeback.sums import AMOUNTS, SUMMED, line_sums, sums_of
 from quotas.models import (
     Budget,
     BudgetPeriod,
@@ -138,15 +138,15 @@ def by_checked(by: str) -> None:
         raise ValidationError({"by": [f"Choose {', '.join(BY)} or label:KEY."]})
 
 
-def report(access: Access, first: date, *, by: str = "team", rule: str = "apart", now: datetime) -> Report:
+def report(access: Access, first: date, *, by: str = "team", rule: str = "apart", most: int | None = MOST_ROWS, now: datetime) -> Report:
+    """With its `most` expensive rows, or all of them. Its total is of all in any case."""
     by_checked(by)
     if rule not in RULES:
         raise ValidationError({"idle": [f"Choose {', '.join(RULES)}."]})
     span = Span(first)
     month = ChargeMonth.objects.filter(first=first).first()
-    rows = _rows(lines_seen(access, first), by)
-    before = _rows(lines_seen(access, span.before), by, ("effective_nanos",))
-    _efficiency(lines_seen(access, first), by, month, rows)
+    rows = _rows(access, first, by)
+    before = _rows(access, span.before, by, ("effective_nanos",))
     if by in ("team", "department", "project"):
         for path, unused in _reserved_unused(access, span, now).items():
             rows[above(DEPTH_OF[by])(path) if by in DEPTH_OF else path]["reserved_unused"] += unused
@@ -154,18 +154,16 @@ def report(access: Access, first: date, *, by: str = "team", rule: str = "apart"
     idle = list(month.idle.order_by("gpu_type", "cause")) if month is not None and sees_all else []
     parts = _idle_parts(rows, by, rule, sum(one.effective_nanos for one in idle))
     budgets = _budgets(access, by, first, now) if by in ("team", "department", "project") else {}
-    made = [
-        _row(key, rows.get(key, {}), before.get(key, {}).get("effective_nanos", 0), parts.get(key, 0), budgets.get(key))
-        for key in {**rows, **before, **parts}
-    ]
-    made.sort(key=(lambda row: row.key) if by == "day" else (lambda row: (-row.effective_nanos, row.key)))
+    keys = list({**rows, **({} if by == "day" else before), **parts})  # the days of the month before are others
+    keys.sort(key=(lambda key: (0, key)) if by == "day" else (lambda key: (-rows[key]["effective_nanos"] if key in rows else 0, key)))
+    made = [_row(key, rows.get(key, {}), before.get(key, {}).get("effective_nanos", 0), parts.get(key, 0), budgets.get(key)) for key in keys[:most]]
     sums: defaultdict[str, int] = defaultdict(int)
     for facts in rows.values():
         for name, amount in facts.items():
             sums[name] += amount
     total = _row("", sums, sum(one.get("effective_nanos", 0) for one in before.values()), sum(parts.values()), None)
     left = sum(one.effective_nanos for one in idle) - sum(parts.values())
-    return Report(month, span, by, made[:MOST_ROWS], total, _days(access, first), idle, left, max(0, len(made) - MOST_ROWS), sums["lines"])
+    return Report(month, span, by, made, total, _days(access, first), idle, left, len(keys) - len(made), sums["lines"])
 
 
 def _row(key: str, facts: Mapping[str, int], before: int, idle: int, budget: int | None) -> Row:
@@ -183,49 +181,27 @@ def _row(key: str, facts: Mapping[str, int], before: int, idle: int, budget: int
     return Row(key, before_nanos=before, idle_nanos=idle, budget_percent=budget, **{name: facts.get(name, 0) for name in columns})
 
 
-def _rows(lines: QuerySet[ChargeLine], by: str, only: Sequence[str] = ()) -> dict[str, dict[str, int]]:
-    """Sums by key. The database adds up by column; teams and departments are made of paths here, as there are few."""
-    lines, column = _keyed(lines, by)
-    sums = {
-        "milli_millis": Sum("milli_millis"),
-        "borrowed": Sum("milli_millis", filter=Q(share_class="borrowed")),
-        "list_nanos": Sum("list_nanos"),
-        "contracted_nanos": Sum("contracted_nanos"),
-        "effective_nanos": Sum("effective_nanos"),
-        "unpriced": Sum("milli_millis", filter=Q(card="")),
-        "lines": Count("*"),
-    }
-    sums = {name: said for name, said in sums.items() if not only or name in only}
-    names = {f"sum_{name}": said for name, said in sums.items()}
+def _rows(access: Access, first: date, by: str, only: tuple[str, ...] = AMOUNTS) -> dict[str, dict[str, int]]:
+    """Sums by key: those stored with the month for readers of all of it, and of their own lines for others. Teams and departments are made of paths
+    here, as there are few."""
+    column = BY[by][1] or "quota_path" if by in BY else by
     place = above(DEPTH_OF[by]) if by in DEPTH_OF else str
     found: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
-    for row in lines.order_by().values(column).annotate(**names):
-        key = place("" if row[column] is None else str(row[column]))
-        for name in sums:
-            found[key][name] += int(row[f"sum_{name}"] or 0)
+    for key, _, amounts in _sums(access, first, column, only):
+        facts = found[place(key)]
+        for name in only:
+            facts[name] += amounts[name]
     return found
 
 
-def _keyed(lines: QuerySet[ChargeLine], by: str) -> tuple[QuerySet[ChargeLine], str]:
-    """With the column that a report is by."""
-    if by.startswith("label:"):
-        return lines.annotate(label=KeyTextTransform(by.removeprefix("label:"), "labels")), "label"
-    return lines, BY[by][1] or "quota_path"
-
-
-def _efficiency(lines: QuerySet[ChargeLine], by: str, month: ChargeMonth | None, rows: dict[str, dict[str, int]]) -> None:
-    """Add what was measured of each row, and what of that computed: a line's use, in the proportion in which its job computed on that day."""
-    if month is None or not month.uses.exists():
-        return
-    lines, column = _keyed(lines.filter(corrects__isnull=True), by)
-    part = Cast("use__computing", FloatField()) / Cast("use__measured", FloatField())
-    # With the key of the month at hand, a database reads of both tables the rows of the month alone.
-    found = lines.filter(month=month, use__measured__gt=0).order_by().values(column)
-    place = above(DEPTH_OF[by]) if by in DEPTH_OF else str
-    for row in found.annotate(measured=Sum("milli_millis"), computed=Sum(Cast("milli_millis", FloatField()) * part)):
-        facts = rows[place("" if row[column] is None else str(row[column]))]
-        facts["measured"] += int(row["measured"])
-        facts["computing"] += round(row["computed"])
+def _sums(access: Access, first: date, column: str, only: tuple[str, ...] = AMOUNTS) -> list[tuple[str, str, dict[str, int]]]:
+    """What those lines of a month that the reader may see add up to: key, class and amounts."""
+    lines = lines_seen(access, first)
+    if column in SUMMED and access.can_everywhere(Can.SEE_COSTS):
+        return sums_of(first, column)
+    if column.startswith("label:"):
+        lines, column = lines.annotate(label=KeyTextTransform(column.removeprefix("label:"), "labels")), "label"
+    return [(key, share_class, amounts) for (key, share_class), amounts in line_sums(lines, column, only=only).items()]
 
 
 def above(kind: str) -> Any:
@@ -252,21 +228,22 @@ def _reserved_unused(access: Access, span: Span, now: datetime) -> dict[str, int
         held[path] += milli * max(0, millis(until) - millis(max(starts, span.start)))
     if not held:
         return {}
-    for path, used in (
-        lines_seen(access, span.first).filter(share_class="reserved").order_by().values_list("quota_path").annotate(Sum("milli_millis"))
-    ):
+    for path, share_class, amounts in _sums(access, span.first, "quota_path", ("milli_millis",)):
+        if share_class != "reserved":
+            continue
         steps = path.split("/")
         owner = next((upper for depth in range(len(steps), 0, -1) if (upper := "/".join(steps[:depth])) in held), None)
         if owner is not None:
-            held[owner] -= used
+            held[owner] -= amounts["milli_millis"]
     return {path: unused for path, unused in held.items() if unused > 0}
 
 
 def _days(access: Access, first: date) -> list[tuple[date, dict[str, int]]]:
     found: dict[date, dict[str, int]] = defaultdict(lambda: defaultdict(int))
-    for day, share_class, cost in lines_seen(access, first).order_by().values_list("day", "share_class").annotate(Sum("effective_nanos")):
+    for said, share_class, amounts in _sums(access, first, "day", ("effective_nanos",)):
+        day = date.fromisoformat(said)
         if day.replace(day=1) == first:  # corrections are of another month's days
-            found[day][share_class] += int(cost or 0)
+            found[day][share_class] += amounts["effective_nanos"]
     return sorted(found.items())
 
 

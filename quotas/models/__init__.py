@@ -3,7 +3,18 @@ capacity held by the calendar (`windows`), of budgets (`budgets`), and of files 
 
 from quotas.models.budgets import AtStop, Budget, BudgetDay, BudgetException, BudgetPeriod, BudgetUnit
 from quotas.models.changes import ChangeState, QuotaChange, QuotaVersion
-from quotas.models.charges import ChargeIdle, ChargeLine, ChargeMode, ChargeMonth, ChargeUse, CostMail, CostMailing, MailState, Reconciliation
+from quotas.models.charges import (
+    ChargeIdle,
+    ChargeLine,
+    ChargeMode,
+    ChargeMonth,
+    ChargeSum,
+    ChargeUse,
+    CostMail,
+    CostMailing,
+    MailState,
+    Reconciliation,
+)
 from quotas.models.exports import EXPORTING, CostExport, ExportState
 from quotas.models.ledger import LedgerClock, LedgerEntry, Phase, ShareClass
 from quotas.models.prices import CardState, RateCard, RateClass, RateLine
@@ -24,6 +35,7 @@ __all__ = [
     "ChargeLine",
     "ChargeMode",
     "ChargeMonth",
+    "ChargeSum",
     "ChargeUse",
     "CostExport",
     "CostMail",

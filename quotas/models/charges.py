@@ -109,6 +109,32 @@ class ChargeLine(models.Model):
         return f"{self.job} on {self.day}"
 
 
+class ChargeSum(models.Model):
+    """What all lines of a month add up to, by one of their columns and class. It is written in each transaction that writes lines of the month or
+    what their jobs computed, so it is never older than they are; the database refuses its change once the month is closed."""
+
+    month = models.ForeignKey(ChargeMonth, on_delete=models.CASCADE, related_name="sums")
+    by = models.CharField(max_length=12, help_text="The column of a line.")
+    key = models.CharField(max_length=500, blank=True, help_text="What lines have in that column.")
+    share_class = models.CharField(max_length=10)
+    lines = models.PositiveBigIntegerField()
+    milli_millis = models.BigIntegerField()
+    borrowed = models.BigIntegerField(help_text="Of the use, what was borrowed.")
+    list_nanos = models.BigIntegerField()
+    contracted_nanos = models.BigIntegerField()
+    effective_nanos = models.BigIntegerField()
+    unpriced = models.BigIntegerField(help_text="Of the use, what no price held for.")
+    measured = models.BigIntegerField(help_text="Of the use, what has telemetry.")
+    computing = models.BigIntegerField(help_text="Of that, what computed.")
+
+    class Meta:
+        db_table = "charge_sum"
+        constraints = [models.UniqueConstraint(fields=["month", "by", "key", "share_class"], name="charge_sum_once")]
+
+    def __str__(self) -> str:
+        return f"{self.key} {self.share_class}"
+
+
 class ChargeIdle(models.Model):
     """GPU time of a month that no team used, by cause: the ledger's capacity timeline, priced at the general price of the type."""
 

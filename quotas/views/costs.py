@@ -28,7 +28,7 @@ from quotas.forms import show_faults
 from quotas.models import ChargeMonth, RateCard
 from quotas.services.cost_exports import DIRECT_LINES
 
-LINES = 300
+ROWS, LINES = 250, 300
 RECONCILIATIONS = 50
 COLOURS = (("guaranteed", "Guaranteed", "used"), ("reserved", "Reserved", "held"), ("borrowed", "Borrowed", "move"))
 
@@ -48,7 +48,7 @@ def _asked(request: HttpRequest) -> tuple[date, str, str]:
 def costs(request: HttpRequest) -> HttpResponseBase:
     access, version = access_of(request), feed_revision()
     first, by, rule = _asked(request)
-    found = report(access, first, by=by, rule=rule, now=now())
+    found = report(access, first, by=by, rule=rule, most=ROWS, now=now())
     shown = chart(found)
     if request.GET.get("chart"):
         return chart_response(request, shown, name=f"costs-{first:%Y-%m}")

@@ -6,12 +6,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.core.management import CommandError, call_command
 from django.db import transaction
+from django.db.models import Sum
 
 from dashboards.models import FleetSample, NodeSample, TelemetryFrame
 from dashboards.presenters import overview_shared
 from gpufleet.core.models import Installation, User
 from gpufleet.demo.seed import DatabaseNotEmpty, demo_seed
-from quotas.models import QuotaShare
+from quotas.models import ChargeSum, QuotaShare
 from scheduler.engine.mig import BOARDS, Instance, valid_layout
 from scheduler.models import Attempt, Checkpoint, Gpu, InventoryEvent, Job, JobEvent, MigInstance, Node, Order, Placement, SimulatedRun
 from scheduler.services.schedules.schedules import schedules_turn
@@ -113,6 +114,11 @@ def test_the_past_is_what_a_real_fleet_could_have_lived() -> None:
     assert 0.6 < allocated / capacity < 0.95
     assert 0.12 < active / capacity < 0.45
     assert Job.objects.filter(state="queued").exists()
+    # The weeks before it were as busy, and telemetry knows of each month what its jobs computed.
+    whole = ChargeSum.objects.filter(by="day", key__lt=f"{NOON:%Y-%m-%d}").values("key").annotate(used=Sum("milli_millis"), measured=Sum("measured"))
+    days = [(day["used"] / (Gpu.objects.count() * 1000 * 86_400_000), day["measured"] / day["used"]) for day in whole]
+    assert len(days) > 60
+    assert all(0.5 < used < 0.95 and 0.9 < measured <= 1 for used, measured in days[1:-1]), days
 
 
 def test_what_recurs_is_submitted_when_it_is_due() -> None:

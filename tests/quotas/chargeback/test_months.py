@@ -13,6 +13,7 @@ from gpufleet.core.times import now
 from quotas.chargeback.cards import card_activate, card_draft
 from quotas.chargeback.months import Span, chain_faults, costs_turn, idle_write, month_at, month_close, month_refresh
 from quotas.chargeback.report import BY, line_for, pieces_of, report
+from quotas.chargeback.sums import sums_faults, sums_write
 from quotas.models import ChargeLine, ChargeMonth, RateCard
 from tests.personas import Personas
 from tests.quotas.chargeback.worlds import A100, H100, used
@@ -51,7 +52,7 @@ def close(personas: Personas, first: date = OCTOBER, mode: str = "chargeback") -
 
 def test_a_month_is_rated_the_same_however_often_and_whenever_it_is_refreshed(world) -> None:
     for day in range(0, 33, 4):
-        month_refresh(first=OCTOBER, now=START + timedelta(days=day, hours=day))
+        assert sums_faults(month_refresh(first=OCTOBER, now=START + timedelta(days=day, hours=day))) == []
     often = list(ChargeLine.objects.order_by("day", "job").values_list("day", "job", "milli_millis", "effective_nanos"))
     ChargeLine.objects.all().delete()
     ChargeMonth.objects.all().delete()
@@ -72,6 +73,10 @@ def test_every_partition_of_a_report_adds_up_to_the_ledger(world) -> None:
         assert sum(row.milli_millis for row in found.rows) == total(OCTOBER)[0]
     assert [row.key for row in report(access, OCTOBER, by="department", now=LATER).rows] == ["acme/research", "acme/product"]
     assert report(access, NOVEMBER, now=LATER).total.before_nanos == total(OCTOBER)[1]
+    days = report(access, NOVEMBER, by="day", now=LATER)
+    assert ([row.key for row in days.rows], days.total.before_nanos) == (["2026-11-01"], total(OCTOBER)[1])
+    cut = report(access, OCTOBER, by="job", most=1, now=LATER)
+    assert ([row.key for row in cut.rows], cut.more, cut.total.effective_nanos) == (["j-1"], 2, total(OCTOBER)[1])
 
 
 def test_a_lead_sees_the_own_subtree_alone(world) -> None:
@@ -129,6 +134,9 @@ def test_nobody_changes_a_closed_month(world) -> None:
         lambda: _raw("UPDATE charge_line SET effective_nanos = 0 WHERE id = %s", line.pk),
         lambda: _raw("DELETE FROM charge_line WHERE id = %s", line.pk),
         lambda: _raw("UPDATE charge_month SET digest = 'x' WHERE id = %s", month.pk),
+        lambda: _raw("UPDATE charge_sum SET effective_nanos = 0 WHERE month_id = %s", month.pk),
+        lambda: _raw("DELETE FROM charge_sum WHERE month_id = %s", month.pk),
+        lambda: sums_write(month),
     ]
     for change in tries:
         with pytest.raises(DatabaseError), transaction.atomic():
@@ -155,7 +163,10 @@ def test_the_chain_shows_what_was_changed_behind_the_triggers(world) -> None:
         _raw(f"DROP TRIGGER {name}" + (f" ON {'charge_month' if 'month' in name else name.rpartition('_')[0]}" if _postgres() else ""))
     _raw("UPDATE charge_line SET owner = 'eve' WHERE month_id = %s", first.pk)
 
-    assert chain_faults() == ["2026-10 is not what was closed: its lines give another hash."]
+    assert chain_faults() == [
+        "2026-10 is not what was closed: its lines give another hash.",
+        "2026-10 has sums by owner that are not those of its lines.",
+    ]
 
 
 def _postgres() -> bool:
@@ -181,6 +192,7 @@ def test_a_new_price_in_a_closed_month_becomes_a_correction_of_the_next(world) -
     assert {line.day.replace(day=1) for line in found} == {OCTOBER}
     assert ChargeMonth.objects.get(first=OCTOBER).digest == closed.digest
     assert chain_faults() == []
+    assert sums_faults(ChargeMonth.objects.get(first=NOVEMBER)) == [], "with the corrections"
 
 
 def test_a_new_price_rates_open_months_again(world) -> None:
