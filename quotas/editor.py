@@ -5,14 +5,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from quotas.models import NodeKind, QuotaChange, QuotaNode
+from quotas.drafts import state_of
+from quotas.models import NodeKind, QuotaNode
 from quotas.permissions import Access, Can
-from quotas.presenters import Cell, cells_of
+from quotas.presenters import Cell, cells_of, changed_fields
 from quotas.rules import said
-from quotas.selectors.changes import change_list
+from quotas.selectors.changes import Line, change_list, lines_since
 from quotas.selectors.nodes import Outline
 
 MOST_OPEN = 400
+MOST_SINCE = 50  # changes of one node that are looked through
 Figure = Mapping[tuple[str, str], int]
 
 
@@ -127,16 +129,6 @@ def edits_sent(text: str) -> tuple[list[dict[str, Any]], dict[str, int]]:
     return sent["edits"], seen
 
 
-def changed_meanwhile(access: Access, nodes: Iterable[QuotaNode], seen: Mapping[str, int]) -> list[str]:
-    """What others changed of nodes that were edited, since they were seen."""
-    moved = [node for node in nodes if seen.get(node.public_id, node.revision) != node.revision]
-    lines = []
-    for node in moved:
-        last: QuotaChange | None = change_list(access).filter(nodes=node, applied_at__isnull=False).order_by("-applied_at", "-id").first()
-        lines.append(f"{node.path} was changed meanwhile" + (f" by {last.applied_by_name}: {last.title}" if last else ""))
-    return lines
-
-
 @dataclass(frozen=True, slots=True)
 class Fault:
     """What is wrong, and at which cell of the page: of a node's name or place it has no field."""
@@ -144,6 +136,33 @@ class Fault:
     text: str
     node: str = ""
     field: str = ""
+
+
+def changed_meanwhile(access: Access, nodes: Iterable[QuotaNode], seen: Mapping[str, int]) -> list[Fault]:
+    """What others changed of nodes that were edited, since they were seen: a line for each field, and one where that is all that is known."""
+    told: list[Fault] = []
+    for node in nodes:
+        revision = seen.get(node.public_id, node.revision)
+        if revision == node.revision:
+            continue
+        newest = change_list(access).filter(nodes=node, applied_at__isnull=False).order_by("-applied_at", "-id")[:MOST_SINCE]
+        since = [change for change in reversed(newest) if (was := change.before.get(node.public_id)) and was["revision"] >= revision]
+        by = f" by {since[-1].applied_by_name}" if since else ""
+        lines = lines_since(state_of(since[0].before[node.public_id]), node) if since else ()
+        told += [
+            Fault(f"{node.path}{by}: {one.label} {one.before} → {one.after}", node.public_id, _cell_of(line))
+            for line, one in zip(lines, changed_fields(lines), strict=True)
+        ]
+        if not lines:
+            told.append(Fault(f"{node.path} was changed{by}.", node.public_id))
+    return told
+
+
+def _cell_of(line: Line) -> str:
+    """As the page names a cell: of a share `shares.H100.limit_milli`, of what has no cell nothing."""
+    if line.field in ("weight", "priority"):
+        return line.field
+    return f"shares.{line.field}" if line.field.endswith(("guaranteed_milli", "limit_milli")) else ""
 
 
 def faults_told(faults: Mapping[str, Sequence[str]], edits: Sequence[Mapping[str, Any]], paths: Mapping[str, str]) -> list[Fault]:

@@ -149,6 +149,13 @@ def _node_lines(key: str, old: NodeState | None, new: NodeState, old_path: str, 
             yield Line(path, key, name, was.get(name), now.get(name))
 
 
+def lines_since(old: NodeState, node: QuotaNode) -> tuple[Line, ...]:
+    """What of a node is another than it was."""
+    tree = tree_read()
+    above = tree.paths.get(old.parent or "", "")
+    return tuple(_node_lines(node.public_id, old, tree[node.public_id], f"{above}/{old.name}" if above else old.name, node.path))
+
+
 def edited_lines(access: Access, edited: Edited) -> tuple[tuple[Line, ...], int]:
     """What edits would change, and how many nodes of it the reader may not see."""
     before, after = edited.before, edited.after

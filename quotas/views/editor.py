@@ -1,5 +1,6 @@
 """The editor of the quota tree."""
 
+import json
 from typing import Any
 
 from django.core.exceptions import ValidationError
@@ -67,6 +68,7 @@ def _context(access: Access, wanted: list[str], below: str = "", q: str = "") ->
 def _drafted(request: HttpRequest, access: Access) -> HttpResponse:
     reason, text = request.POST.get("reason", "").strip()[:500], request.POST.get("edits", "")
     faults: list[Fault] = []
+    meanwhile: list[Fault] = []
     edits: list[dict[str, Any]] = []
     status = 422
     try:
@@ -77,9 +79,11 @@ def _drafted(request: HttpRequest, access: Access) -> HttpResponse:
         parents_named(edits, tree_outline(access))
         named = {str(edit.get("node", "")) for edit in edits if isinstance(edit, dict)}
         nodes = list(tree_list(access).filter(public_id__in=named))
-        faults = [Fault(line) for line in changed_meanwhile(access, nodes, seen)]
-        if faults:
+        meanwhile = changed_meanwhile(access, nodes, seen)
+        if meanwhile:
+            # The edits stay, and are sent again by somebody who has seen what changed.
             status = 409
+            text = json.dumps({"edits": edits, "seen": seen | {node.public_id: node.revision for node in nodes}})
         else:
             try:
                 return redirect("quota-change", change_draft(access=access, wanted=Wanted(edits, reason=reason), now=now()).public_id)
@@ -88,7 +92,8 @@ def _drafted(request: HttpRequest, access: Access) -> HttpResponse:
     named_nodes = [str(edit.get(name) or "") for edit in edits if isinstance(edit, dict) for name in ("node", "parent")]
     context = _context(access, [*request.POST.getlist("open"), *named_nodes]) | {
         "faults": faults,
-        "sent": text if status == 422 else "",
+        "meanwhile": meanwhile,
+        "sent": text,
         "reason": reason,
     }
     return render(request, "quotas/editor.html", context, status=status)

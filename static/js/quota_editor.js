@@ -298,10 +298,11 @@
       }
     }
     redraw();
-    // Each fault at its cell, or at the name of its node.
-    for (const { dataset, textContent } of document.querySelectorAll("[data-fault]")) {
-      const place = cellOf(dataset.fault, dataset.field) ?? document.getElementById(dataset.fault)?.querySelector("[data-menu]");
-      place?.classList.add("wrong");
+    // Each fault, and what somebody else changed meanwhile, at its cell, or at the name of its node.
+    for (const { dataset, textContent } of document.querySelectorAll("[data-fault], [data-meanwhile]")) {
+      const node = dataset.fault ?? dataset.meanwhile;
+      const place = cellOf(node, dataset.field) ?? document.getElementById(node)?.querySelector("[data-menu]");
+      place?.classList.add("fault" in dataset ? "wrong" : "overtaken");
       place?.setAttribute("title", textContent);
     }
     told();

@@ -1,5 +1,7 @@
 """A guarantee that is changed in the editor, read in the preview, applied, seen at the job that it reclaims, and reverted."""
 
+import re
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -7,7 +9,9 @@ from playwright.sync_api import expect
 
 from gpufleet.core.models import User
 from gpufleet.core.times import now
+from gpufleet.storm.fleet import EVERYTHING
 from quotas.models import QuotaChange, QuotaNode, QuotaShare
+from quotas.services.nodes import node_update, node_values
 from scheduler.backends.simulated import MemoryStore, SimulatedBackend
 from scheduler.models import Cluster
 from scheduler.services.loop.tick import Memory, tick_run
@@ -77,6 +81,15 @@ def test_a_guarantee_is_changed_read_applied_seen_and_reverted(live_console: Liv
     expect(page.locator("[data-count]")).to_have_text("2 edits of 2 nodes")
     assert visitor.axe() == []
     page.get_by_label("Reason").fill("Launch")
+
+    # Somebody else changes the node meanwhile: the edits stay, and it says what at which cell.
+    seen = QuotaNode.objects.get(pk=product.pk)
+    live_console.do(node_update, access=EVERYTHING, node=seen, values=replace(node_values(seen), weight=3), revision=seen.revision, now=now())
+    page.get_by_role("button", name="Preview").click()
+    expect(page.get_by_role("alert")).to_contain_text("product by gpufleet: weight 1 → 3")
+    expect(page.get_by_role("button", name="Weight of product")).to_have_class(re.compile("overtaken"))
+    expect(page.locator("[data-count]")).to_have_text("2 edits of 2 nodes")
+    assert visitor.axe() == []
     page.get_by_role("button", name="Preview").click()
     row = page.get_by_role("region", name="Jobs affected").get_by_role("row").filter(has_text="train-")
     expect(row).to_contain_text("Preempted")
@@ -96,8 +109,8 @@ def test_a_guarantee_is_changed_read_applied_seen_and_reverted(live_console: Liv
     page.get_by_role("button", name="Apply now").click()
     expect(page.get_by_text("The change is applied.")).to_be_visible()
     visitor.open("/quotas/changes/")
-    expect(page.get_by_role("region", name="changes").get_by_role("row")).to_have_count(3)
+    expect(page.get_by_role("region", name="changes").get_by_role("row")).to_have_count(4)
 
     assert QuotaShare.objects.get(node=product, gpu_type=H100).guaranteed_milli == 0
-    assert QuotaChange.objects.filter(state="applied").count() == 2
-    assert visitor.watch.faults == []
+    assert QuotaChange.objects.filter(state="applied").count() == 3
+    assert [fault for fault in visitor.watch.faults if "409 for" not in fault] == []  # the edits that came too late

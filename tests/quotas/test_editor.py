@@ -102,6 +102,12 @@ def test_the_second_of_two_admins_is_told_what_changed(tree: Personas):
 
     answer = _send(tree, "quota_admin", [_edit(tree, "acme/research/nlp", guaranteed_milli=2_000)], seen)
 
+    page = answer.content.decode()
     assert answer.status_code == 409
-    assert "acme/research/nlp was changed meanwhile by Superuser: Update acme/research/nlp: weight 1 → 3" in answer.content.decode()
+    assert f'data-meanwhile="{node.public_id}" data-field="weight">acme/research/nlp by Superuser: weight 1 → 3<' in page
+    assert "problem" not in page.split("<main")[1]
     assert not QuotaChange.objects.exclude(state="applied").exists()
+
+    kept = answer.context["sent"]
+    assert tree.client("quota_admin").post("/quotas/editor/", {"edits": kept}).status_code == 302
+    assert QuotaChange.objects.exclude(state="applied").get().edits[0]["set"] == {"shares": {H100: {"guaranteed_milli": 2_000}}}
