@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from random import Random
 from typing import Any
 
+from gpufleet.storm.edits import TreeStorm, team_path
 from gpufleet.storm.fleet import EVERYTHING, TEAMS, TYPE
 from quotas.models import AtStop, Budget, Reservation, ReservationState
 from quotas.services.budgets import budget_create, budget_remove, exception_grant
@@ -23,6 +24,7 @@ class PolicyStorm:
     def __init__(self, seed: int, now: Callable[[], datetime], tell: Callable[[str], None]) -> None:
         self.rng = Random(f"policy of {seed}")  # noqa: S311 (no secret)
         self.now, self.tell = now, tell
+        self.tree = TreeStorm(seed, now, tell)
 
     def of_day(self, begin: datetime) -> Iterator[tuple[datetime, str, Callable[[], None]]]:
         """What happens on a day, and when."""
@@ -36,6 +38,7 @@ class PolicyStorm:
         for kind, times in POLICY_A_DAY.items():
             for _ in range(times):
                 yield begin + timedelta(days=self.rng.random()), kind, acts[kind]
+        yield from self.tree.of_day(begin)
         for number in range(24 * 60 // COUNT_MINUTES):
             yield begin + timedelta(minutes=COUNT_MINUTES * number + 3), QUIET_POLICY, self.count
 
@@ -43,7 +46,7 @@ class PolicyStorm:
         """GPUs, whole nodes or a block for a team, soon, once or each day."""
         rng, team = self.rng, self.rng.choice(list(TEAMS))
         amount = rng.choice(({"gpus": rng.randint(2, 20)}, {"nodes": rng.randint(1, 3)}, {"gpus": 4 * rng.randint(1, 3), "level": "leaf"}))
-        self._request(amount | {"quota": f"org/{team}", "decay_s": rng.choice((None, 900))})
+        self._request(amount | {"quota": team_path(team), "decay_s": rng.choice((None, 900))})
 
     def hold_floor(self) -> None:
         self._request({"job_class": self.rng.choice(("inference", "interactive")), "gpus": self.rng.randint(2, 10)})
@@ -86,7 +89,7 @@ class PolicyStorm:
     def budget(self) -> None:
         """So small that it is used up within the hours to come; some are excepted then."""
         rng, now, team = self.rng, self.now(), self.rng.choice(list(TEAMS))
-        given = {"name": "Storm", "quota": f"org/{team}", "unit": "gpu_hours", "amount": 1000 * rng.randint(5, 60), "period": "custom"}
+        given = {"name": "Storm", "quota": team_path(team), "unit": "gpu_hours", "amount": 1000 * rng.randint(5, 60), "period": "custom"}
         times = {"starts_at": now, "ends_at": now + timedelta(hours=rng.randint(2, 8))}
         made = budget_create(access=EVERYTHING, given=given | times | {"at_stop": rng.choice(AtStop.values)}, now=now)
         if rng.random() < 0.4:
@@ -97,6 +100,7 @@ class PolicyStorm:
     def count(self) -> None:
         if turned := budgets_step(now=self.now()):
             self.tell(f"{turned} budgets have turned")
+        self.tree.turn()
 
     def calm(self) -> None:
         """Nothing is held or limited any more."""
@@ -104,3 +108,4 @@ class PolicyStorm:
             reservation_cancel(access=EVERYTHING, reservation=found, now=self.now())
         for budget in Budget.objects.filter(removed_at__isnull=True).order_by("pk"):
             budget_remove(access=EVERYTHING, budget=budget, now=self.now())
+        self.tree.calm()

@@ -18,8 +18,10 @@ from django.utils import timezone
 from gpufleet.core.audit import SYSTEM
 from gpufleet.core.faults import Conflict
 from gpufleet.core.times import millis, whole_millis
+from gpufleet.storm.edits import EDITED, EDITS_A_DAY
 from gpufleet.storm.fleet import EVERYTHING, TEAMS, TYPE, Fleet, fleet_make, job_drawn, part_drawn
 from gpufleet.storm.policy import POLICY_A_DAY, QUIET_POLICY, PolicyStorm
+from gpufleet.storm.promises import Promises
 from gpufleet.storm.reaper import AFTER_SNAPSHOT, Killed, Reaper
 from gpufleet.storm.safety import Plans, Unsafe, history_faults, present_faults, stuck_jobs
 from quotas.models import QuotaNode
@@ -177,12 +179,12 @@ class World:
         self._numbers = 0
         self._tick_at: datetime | None = None
         self._steps = self._ticks = self._struck = 0
-        self._plans = Plans()
+        self._plans, self._promises = Plans(), Promises()
         self._restarts = 0
         self.faults: list[tuple[datetime, str]] = []
-        self.policy = PolicyStorm(seed, self._now, self.tell)
         with transaction.atomic():
             self.fleet: Fleet = fleet_make(now=START)
+        self.policy = PolicyStorm(seed, self._now, self.tell)
         self.store = MemoryStore()
         self.backend = SimulatedBackend(self.store, speed_of=lambda node: TYPE)
         self.processes = [self._process("north"), self._process("south")]
@@ -230,6 +232,7 @@ class World:
             if due is None or due > end:
                 break
             self.clock = max(self.clock, due)
+            what = "tick"
             if self._heap and self._heap[0][0] <= due:
                 _, _, what, act = heapq.heappop(self._heap)
                 self._happen(what, act)
@@ -239,7 +242,7 @@ class World:
             else:
                 self._tick_at = None
                 self._tick(self.rng.choice(self.processes))
-            self._look()
+            self._look(edited=what in EDITED or what == QUIET_POLICY)
             if stop is not None and self._steps % 20 == 0 and stop():
                 break
         self.clock = max(self.clock, min(end, self.clock + timedelta(0)))
@@ -534,12 +537,13 @@ class World:
         now = millis(self.clock)
         return [life for _, life in sorted(self.store.lives.items()) if life.ended_at is None or life.ended_at > now]
 
-    def _look(self) -> None:
+    def _look(self, *, edited: bool) -> None:
         self._steps += 1
         if connection.in_atomic_block:
             raise Unsafe("a transaction was left open")
         faults = list(present_faults(self.lives(), parts=self._parts > 0))
         faults += self._plans.faults()
+        faults += self._promises.faults(self._now(), edited=edited)
         if self._steps % self._look_back_every == 0:
             self._look_back()
         if faults:
@@ -557,7 +561,7 @@ class World:
         self.tell("-- the storm is over")
         self.reaper.calm()
         self.backend.faults = NO_FAULTS
-        self._heap = [one for one in self._heap if one[2] not in FAULTS_A_DAY and one[2] not in POLICY_A_DAY]
+        self._heap = [one for one in self._heap if one[2] not in FAULTS_A_DAY | POLICY_A_DAY | EDITS_A_DAY]
         heapq.heapify(self._heap)
         lease_resume()
         self.policy.calm()

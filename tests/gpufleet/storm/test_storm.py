@@ -33,6 +33,7 @@ from scheduler.services.loop.dispatch import orders_dispatch
 from scheduler.services.loop.lease import Lease
 from scheduler.services.loop.splitting import Splitter
 from scheduler.services.loop.steps import Steps
+from scheduler.snapshots import jobs
 from tests.servers import PROJECT
 
 SEEDS_THAT_ONCE_FAILED = (3052, 65529092)  # a day with too few evictions; a job that grew and shrank by one decision
@@ -162,6 +163,11 @@ class TestPlantedBugs:
         monkeypatch.setattr(Fleet, "undo", lambda self, mark: None)
 
         assert "is held twice" in found({})
+
+    def test_a_budget_that_stops_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(jobs, "stops_now", list)
+
+        assert "is used up" in found({})
 
     def test_a_hold_that_is_closed_twice(self, monkeypatch: pytest.MonkeyPatch) -> None:
         ever = Prepared[Placement](lambda attempts: Placement.objects.filter(attempt__among=attempts).order_by("id"))

@@ -1,0 +1,137 @@
+"""What those who share out the fleet were promised, held against what schedulers do: limits, guarantees, budgets, and windows that are kept."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from django.db import connection
+from django.db.models import Q
+
+from gpufleet.storm.fleet import TYPE
+from quotas.models import Idle, QuotaShare, Reservation, Window
+from quotas.selectors.budgets import above_of, stopped_above, stops_now
+from scheduler.models import Gpu, Health
+
+# What jobs are charged: what they hold and are not leaving, and what they are promised; and how much of it is on GPUs that count as capacity.
+CHARGED = """
+    SELECT quota.path, job.job_class, job.preemptible, sum(seat.milli),
+        sum(CASE WHEN gpu.health = 'healthy' AND node.health IN ('healthy', 'suspect') THEN seat.milli ELSE 0 END)
+    FROM (
+        SELECT held.job_id AS job_id, held.gpu_id AS gpu_id, held.gpu_milli AS milli
+        FROM placement AS held JOIN attempt ON attempt.id = held.attempt_id
+        WHERE held.until IS NULL AND held.gpu_id IS NOT NULL AND attempt.stop_asked_at IS NULL AND held.leaving_since IS NULL
+        UNION ALL
+        SELECT promise.job_id, promised.gpu_id, promised.gpu_milli
+        FROM promise JOIN promised_seat AS promised ON promised.promise_id = promise.id WHERE promised.gpu_id IS NOT NULL
+    ) AS seat JOIN job ON job.id = seat.job_id JOIN quota_node AS quota ON quota.id = job.quota_id
+    JOIN gpu ON gpu.id = seat.gpu_id JOIN node ON node.id = gpu.node_id
+    GROUP BY quota.path, job.job_class, job.preemptible
+"""
+# Runs that began, or that places were promised to, since the last look.
+BEGUN = """
+    SELECT job.public_id, quota.path FROM attempt JOIN job ON job.id = attempt.job_id JOIN quota_node AS quota ON quota.id = job.quota_id
+    WHERE attempt.id > %s
+"""
+# The open ends of the ledger are charged to where their jobs are now.
+LEDGER_PATHS = """
+    SELECT entry.job, entry.quota_path, quota.path
+    FROM ledger_entry AS entry JOIN job ON job.public_id = entry.job JOIN quota_node AS quota ON quota.id = job.quota_id
+    WHERE entry.until IS NULL AND entry.quota_path <> quota.path
+"""
+ANYWHERE = ""
+NEAR = timedelta(minutes=11)  # what could still run in the next 5 to 10 minutes does not start in a window; before its end there are no such
+SKEW = timedelta(seconds=5)  # the clocks of schedulers are off by less
+IN_SERVICE = Gpu.objects.filter(health=Health.HEALTHY, node__health__in=(Health.HEALTHY, Health.SUSPECT))
+
+
+class Charged(NamedTuple):
+    path: str
+    job_class: str
+    fixed: bool  # not preemptible
+    milli: int
+    serving: int
+
+
+@dataclass
+class Promises:
+    """Looked at after each event: `faults` compares what is charged now with what was at the last look."""
+
+    used: Mapping[str, int] = field(default_factory=dict)
+    fixed: Mapping[str, int] = field(default_factory=dict)
+    rows: Mapping[tuple[str, str, bool], int] = field(default_factory=dict)
+    newest: int = 0
+
+    def faults(self, now: datetime, *, edited: bool) -> Iterator[str]:
+        """`edited`: people changed what is promised just now, and no scheduler has planned since."""
+        rows = [Charged(path, cls, preemptible == "no", *milli) for path, cls, preemptible, *milli in _rows(CHARGED)]
+        used, fixed = _by_node(rows), _by_node([row for row in rows if row.fixed])
+        grown = [row for row in rows if row.milli > self.rows.get(row[:3], 0)]
+        if grown and not edited:
+            windows = _lasting(now)
+            yield from self._beyond(used, fixed, [window.reservation for window in windows])
+            yield from _kept([one.reservation for one in windows if one.ends_at is None or one.ends_at > now + NEAR], rows, grown)
+        self.used, self.fixed, self.rows = used, fixed, {row[:3]: row.milli for row in rows}
+        begun = _rows(BEGUN, self.newest)
+        if begun:
+            stops = stops_now()
+            for job, path in begun:
+                if (stop := stopped_above(path, stops)) is not None:
+                    yield f"{job} of {path} was started, and {stop.budget} of {stop.path} is used up"
+            [(self.newest,)] = _rows("SELECT max(id) FROM attempt")
+        for job, charged, path in _rows(LEDGER_PATHS):
+            yield f"{job} is charged to {charged} in the ledger, and is of {path}"
+
+    def _beyond(self, used: Mapping[str, int], fixed: Mapping[str, int], windows: list[Reservation]) -> Iterator[str]:
+        """Whatever stood above a limit when it was lowered may stay; nothing is added to it."""
+        more: dict[str, int] = defaultdict(int)
+        for one in windows:
+            for path in above_of(one.quota.path) if one.quota is not None else [ANYWHERE]:
+                more[path] += one.gpus_milli
+        for path, guaranteed, limit in QuotaShare.objects.filter(gpu_type=TYPE).values_list("node__path", "guaranteed_milli", "limit_milli"):
+            above = more[path] + more[ANYWHERE]
+            before, after = self.used.get(path, 0), used.get(path, 0)
+            if limit is not None and after > max(limit + above, before):
+                yield f"{path} came from {before} to {after} thousandths; its limit is {limit}, and {above} for windows"
+            before, after = self.fixed.get(path, 0), fixed.get(path, 0)
+            if guaranteed is not None and after > max(guaranteed + above, before):
+                yield f"{path} came from {before} to {after} thousandths not preemptible; its guarantee is {guaranteed}, and {above} for windows"
+
+
+def _lasting(now: datetime) -> list[Window]:
+    """Those that last by the clock of one scheduler or another."""
+    windows = Window.objects.filter(Q(ends_at__isnull=True) | Q(ends_at__gt=now - SKEW), starts_at__lte=now + SKEW, released_at__isnull=True)
+    return list(windows.select_related("reservation__quota").order_by("pk"))
+
+
+def _kept(windows: list[Reservation], rows: list[Charged], grown: list[Charged]) -> Iterator[str]:
+    """While a window keeps its idle GPUs for its owner, work of others is not added to what it still lacks."""
+    held = [one for one in windows if one.idle == Idle.HELD]
+    if not held:
+        return
+    left = max(0, 1000 * IN_SERVICE.count() - sum(row.serving for row in rows))
+    for one in held:
+        lacks = one.gpus_milli - sum(row.milli for row in rows if _may_use(row, one))
+        others = [row.path for row in grown if not _may_use(row, one)]
+        if others and lacks > left:
+            yield f"{others[0]} got more, and {one.public_id} of {one.owner_label} lacks {lacks} thousandths of which {left} are left"
+
+
+def _may_use(row: Charged, of: Reservation) -> bool:
+    return row.job_class == of.job_class if of.quota is None else f"{row.path}/".startswith(f"{of.quota.path}/")
+
+
+def _by_node(rows: list[Charged]) -> Mapping[str, int]:
+    found: dict[str, int] = defaultdict(int)
+    for row in rows:
+        for path in above_of(row.path):
+            found[path] += row.milli
+    return found
+
+
+def _rows(question: str, *given: Any) -> list[tuple[Any, ...]]:
+    with connection.cursor() as cursor:
+        cursor.execute(question, given)
+        found: list[tuple[Any, ...]] = cursor.fetchall()
+    return found
