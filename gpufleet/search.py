@@ -10,6 +10,7 @@ from django.views.decorators.http import require_safe
 
 from gpufleet.core.models import User
 from gpufleet.core.templatetags.shell import gpus_told, look_of
+from gpufleet.verbs import Command, commands_named
 from gpufleet.web import access_of, requires
 from quotas.models import QuotaNode
 from quotas.permissions import Access
@@ -70,6 +71,10 @@ def _of_person(person: User) -> Found:
     return Found(str(person), person.username, "person", reverse("person", args=[person.public_id]))
 
 
+def _of_command(command: Command) -> Found:
+    return Found(f"{command.verb} {command.thing}", command.note, command.icon, command.url)
+
+
 def _group(label: str, found: Iterable[Found], limit: int) -> Group:
     items = list(found)
     return Group(label, items[:limit], len(items) > limit)
@@ -81,6 +86,7 @@ def find(access: Access, query: str, limit: int) -> list[Group]:
     if len(text) < 2:
         return []
     groups = (
+        _group("Commands", map(_of_command, commands_named(access, text, wanted)), limit),
         _group("Nodes", map(_of_node, nodes_search(access, text, limit=wanted)), limit),
         _group("GPUs", map(_of_gpu, gpus_search(access, text, limit=wanted)), limit),
         _group("Jobs", map(_of_job, jobs_search(access, text, limit=wanted)), limit),

@@ -20,6 +20,14 @@
     ];
   }
 
+  /** What can be done with the thing at hand: what the head of the open sheet offers, else that of the page. */
+  function verbs() {
+    const sheet = document.querySelector("#sheet:not([hidden])");
+    const head = sheet ?? document.querySelector("main .page-head");
+    const name = (head?.querySelector(sheet ? ".sheet-told" : "h1")?.textContent ?? "").trim();
+    return [...(head?.querySelectorAll(".actions :is(a[href], button:not(:disabled))") ?? [])].map((one) => ({ label: one.textContent.trim(), note: name, run: () => one.click() }));
+  }
+
   /** Every word that was typed begins a word of the label. */
   function matches(label, query) {
     const words = label.toLowerCase().split(/[^\p{L}\p{N}]+/u);
@@ -64,6 +72,7 @@
         return;
       }
       const own = [
+        { label: "Here", items: this.always ? verbs().filter((item) => matches(`${item.label} ${item.note}`, query)) : [] },
         { label: "Pages", items: places().filter((item) => matches(item.label, query)) },
         { label: "Actions", items: this.always || query ? actions().filter((item) => matches(item.label, query)) : [] },
       ];
@@ -194,7 +203,7 @@
   bar.action = form.action;
   bar.className = "palette-bar";
   const words = document.createElement("input");
-  Object.assign(words, { type: "text", name: "q", autocomplete: "off", spellcheck: false, maxLength: 100, placeholder: "Go to a page, a node, a job, a team, a person…" });
+  Object.assign(words, { type: "text", name: "q", autocomplete: "off", spellcheck: false, maxLength: 100, placeholder: "Go to a page, a node, a job, a team… or “drain dgx-3”" });
   words.setAttribute("aria-label", "Go to or search for");
   bar.append(iconOf("search"), words);
   const answers = document.createElement("div");

@@ -93,6 +93,40 @@ def test_every_answer_leads_to_a_page_that_opens(client, fleet):
                 assert client.get(item["url"]).status_code == 200, item
 
 
+def commands(client, user, query: str) -> list[str]:
+    client.force_login(user)
+    groups = {group["label"]: group["items"] for group in client.get("/search/suggest", {"q": query}).json()["groups"]}
+    items = groups.get("Commands", [])
+    assert all(client.get(item["url"]).status_code == 200 for item in items), items
+    return [item["label"] for item in items]
+
+
+def test_a_verb_before_a_name_offers_the_page_that_does_it(client, fleet):
+    operator = person("oona", is_superuser=True)
+
+    assert commands(client, operator, "dra dgx-10") == ["Drain dgx-10"]
+    assert commands(client, operator, "down dgx-10") == ["Mark down dgx-10"]
+    assert commands(client, operator, "cancel train-vit") == ["Cancel train-vit"]
+    assert commands(client, operator, "log train-v") == ["Log of train-vit"]
+    assert commands(client, operator, "edit langu") == ["Edit Language"]
+    assert commands(client, operator, "drain") == commands(client, operator, "drain d") == commands(client, operator, "xy dgx-10") == []
+
+
+def test_nobody_is_offered_what_he_may_not_do(client, fleet):
+    viewer = reader(Role.VIEWER, fleet["nlp"])
+
+    assert commands(client, viewer, "drain dgx") == commands(client, viewer, "cancel train") == commands(client, viewer, "edit langu") == []
+    assert commands(client, viewer, "log train-llama") == commands(client, viewer, "clone train-llama") == []
+    assert commands(client, viewer, "fairness langu") == ["Fairness of Language"]
+    assert commands(client, reader(Role.TEAM_LEAD, fleet["nlp"]), "cancel train") == ["Cancel train-later", "Cancel train-llama"]
+
+
+def test_a_node_that_is_drained_already_is_not_offered(client, fleet):
+    node("dgx-55", gpus=1, health="draining")
+
+    assert commands(client, person("oona", is_superuser=True), "drain dgx-55") == []
+
+
 def test_without_a_role_there_is_nothing_to_find(client, fleet):
     assert found(client, person("stranger"), "dgx") == {}
 

@@ -1,0 +1,81 @@
+"""What can be done with a thing that is named after a verb: "drain dgx-3" offers the page that shows what draining it does.
+
+Each leads to a page that shows first and asks then; nothing is changed by choosing it.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from django.urls import reverse
+
+from quotas.permissions import Access, Can
+from quotas.selectors.search import quotas_search
+from quotas.services.nodes import may_decide
+from scheduler.hardware.lifecycle import steps_from
+from scheduler.models import ENDED
+from scheduler.presenters.node_changes import PREVIEWED
+from scheduler.selectors.jobs import may_steer
+from scheduler.selectors.search import jobs_search, nodes_search
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    verb: str
+    thing: str
+    note: str
+    icon: str
+    url: str
+
+
+def commands_named(access: Access, query: str, limit: int) -> list[Command]:
+    """Commands whose verb begins with the first word, for what the rest names."""
+    verb, _, name = query.strip().partition(" ")
+    if len(verb) < 2 or len(name.strip()) < 2:
+        return []
+    found: list[Command] = []
+    for verbs, offers in _KINDS:
+        if any(_begins(known, verb) for known in verbs):
+            found += [one for one in offers(access, name.strip(), limit) if _begins(one.verb, verb)]
+    return found[:limit]
+
+
+def _begins(verb: str, typed: str) -> bool:
+    return any(word.startswith(typed.lower()) for word in verb.lower().split())
+
+
+def _of_nodes(access: Access, name: str, limit: int) -> Iterator[Command]:
+    if not access.can_everywhere(Can.OPERATE):
+        return
+    for node in nodes_search(access, name, limit=limit):
+        for step in steps_from(node.health):
+            if step.to in PREVIEWED:
+                url = f"{reverse('node_health', args=[node.public_id])}?to={step.to}"
+                yield Command(step.verb, node.name, step.meaning, "drain", url)
+
+
+def _of_jobs(access: Access, name: str, limit: int) -> Iterator[Command]:
+    for job in jobs_search(access, name, limit=limit):
+        note = f"{job.public_id} · {job.quota.path}"
+        if may_steer(access, job):
+            if job.state not in ENDED:
+                yield Command("Cancel", job.name, note, "close", reverse("job_cancel", args=[job.public_id]))
+                yield Command("Change", job.name, note, "pencil", reverse("job_change", args=[job.public_id]))
+            yield Command("Log of", job.name, note, "job", reverse("job_log", args=[job.public_id]))
+        if access.can_somewhere(Can.SUBMIT):
+            yield Command("Clone", job.name, note, "copy", f"{reverse('job_new')}?clone={job.public_id}")
+
+
+def _of_quotas(access: Access, name: str, limit: int) -> Iterator[Command]:
+    for node in quotas_search(access, name, limit=limit):
+        if access.can(Can.EDIT_QUOTA, node.path):
+            yield Command("Edit", node.label, node.path, "pencil", reverse("quota-edit", args=[node.public_id]))
+            if may_decide(access, node):
+                yield Command("Move", node.label, node.path, "tree", reverse("quota-move", args=[node.public_id]))
+        yield Command("Fairness of", node.label, node.path, "tree", reverse("fairness", args=[node.public_id]))
+
+
+_KINDS: tuple[tuple[tuple[str, ...], Callable[[Access, str, int], Iterable[Command]]], ...] = (
+    (("Drain", "Mark down"), _of_nodes),
+    (("Cancel", "Change", "Clone", "Log of"), _of_jobs),
+    (("Edit", "Move", "Fairness of"), _of_quotas),
+)
