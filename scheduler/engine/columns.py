@@ -164,9 +164,9 @@ class Columns:
             rows_in_turn = rows > before
         if not rows_in_turn.all():
             return False
-        works = self.works
+        submitted = [work.job.submitted for work in self.works]
         pairs = zip(rows.tolist(), before.tolist(), strict=True)
-        return all(works[row].job.submitted == works[other].job.submitted for row, other in pairs)
+        return all(submitted[row] == submitted[other] for row, other in pairs)
 
     @cached_property
     def any_surplus(self) -> bool:
@@ -250,12 +250,14 @@ class Columns:
         kinds = () if self.one_kind else (self.preemptible[rows], -self.class_rank[rows], -self.priority[rows])
         keys = (*kinds, self.began[rows])
         order, alike = in_order_of(len(rows), keys)
+        if not alike.any():
+            return rows[order]
+        works = [*self.works]
         # Minima of the same standing, lost work and age come by name already, as the units themselves do.
-        if alike.any():
-            submitted = ints([self.works[row].job.submitted for row in rows.tolist()])
-            alike &= ~neighbours_alike((self.lost[rows], self.surplus[rows], self.fresh[rows], submitted), order) | self.surplus[rows][order][1:]
+        submitted = ints([works[row].job.submitted for row in rows.tolist()])
+        alike &= ~neighbours_alike((self.lost[rows], self.surplus[rows], self.fresh[rows], submitted), order) | self.surplus[rows][order][1:]
         if alike.any():  # name, then surplus behind the minimum, then a lower index first
-            names = [(self.works[row].job.name, bool(self.surplus[row]), -self._tail(row)[2]) for row in rows.tolist()]
+            names = [(works[row].job.name, bool(self.surplus[row]), -self._tail(row)[2]) for row in rows.tolist()]
             rank = np.empty(len(rows), dtype=np.int64)
             rank[sorted(range(len(rows)), key=names.__getitem__)] = np.arange(len(rows))
             order = in_order_of(len(rows), (*keys, rank))[0]

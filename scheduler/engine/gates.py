@@ -3,7 +3,7 @@
 A later job starts below them only if, at the holder's date, it has ended, may be evicted for the holder, or leaves room for both.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from enum import Enum
 from typing import NamedTuple, Protocol
 
@@ -91,13 +91,14 @@ class Surroundings(Protocol):
 
     def rank_in_queue(self, work: Work) -> tuple[bool, int, int, int]: ...
 
+    def behind(self, work: Work, others: Iterable[Work]) -> list[Work]: ...
 
-def hold_of(cycle: Surroundings, work: Work, quota_type: int, milli: int) -> Hold | None:
-    """The gates that a blocked job holds; None if none of them can refuse it."""
+
+def hold_of(cycle: Surroundings, work: Work, quota_type: int, milli: int, *, within: bool) -> Hold | None:
+    """The gates that a blocked job holds; None if none of them can refuse it. `within`: whether it stays within its leaf's fair share."""
     tree, leaf = cycle.tree, work.charged_leaf if work.seats else work.home
     division = tree.divisions[tree.division_of[quota_type]]
     fair = division.fair[leaf]
-    within = used_before(cycle, work, leaf, division) + milli <= fair
     gates = [*_gates(cycle, work, leaf, quota_type, division)]
     if within and "reclaim" in cycle.settings.passes and milli > cycle.idle_milli(quota_type):
         gates.append(Gate(leaf, Rule.SHARE, division.fair[leaf], division.types))
@@ -139,8 +140,7 @@ def used_before(cycle: Surroundings, work: Work, leaf: int, division: Division) 
     used = division.used[leaf]
     if not used or used <= division.fair[leaf] - work.form.lowest:
         return used
-    rank = cycle.rank_in_queue(work)
-    return used - sum(one.milli for one in cycle.standing.below(leaf) if one.quota_type in division.types and cycle.rank_in_queue(one) > rank)
+    return used - sum([one.milli for one in cycle.behind(work, cycle.standing.below(leaf)) if one.quota_type in division.types])
 
 
 def _opens(cycle: Surroundings, hold: Hold) -> int | None:

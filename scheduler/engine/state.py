@@ -143,6 +143,14 @@ class Cycle:
         kind = work.kind
         return (kind.class_rank not in self._owed, -kind.class_rank, -kind.priority, work.order)
 
+    def behind(self, work: Work, others: Iterable[Work]) -> list[Work]:
+        """Those of them that come behind a job in that order."""
+        if self._owed:
+            rank = self.rank_in_queue(work)
+            return [one for one in others if self.rank_in_queue(one) > rank]
+        order, place = work.form.order, work.order
+        return [one for one in others if one.form.order > order or (one.form.order == order and one.order > place)]
+
     def put_in_order(self, queue: list[Work]) -> None:
         """The same for a whole queue, without a tuple for each job where no window is owed."""
         if self._owed:

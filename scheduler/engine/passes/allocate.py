@@ -478,7 +478,7 @@ def _may_have_a_date(cycle: Cycle, work: Work, quota_type: int, *, heads: bool) 
     refused = cycle.gate(work, leaf, quota_type, milli)
     if refused is not None and (work.evicted or refused.code not in ("limit", "guarantee")):
         return False
-    hold = None if work.evicted else hold_of(cycle, work, quota_type, milli)
+    hold = None if work.evicted else hold_of(cycle, work, quota_type, milli, within=within)
     if refused is not None and hold is not None:
         if hold.opens is not None:
             book.add_from(work, quota_type, hold.opens)
