@@ -225,6 +225,58 @@ def test_killed_workers_lose_nothing_and_new_ones_go_on(production):
     wait_until(lambda: production.findings() == [], seconds=60, what="a clean bill of health")
 
 
+def test_a_worker_writes_a_large_export_and_one_whose_worker_is_killed_says_so(production):
+    """Over the real broker: what it has written so far, the link, and what becomes of a file that nobody goes on with."""
+    fay, oona = Person(production.origin), Person(production.origin)
+    fay.sign_in("fay")
+    oona.sign_in("oona")
+    fay.http.headers["X-CSRFToken"] = re.findall(r'name="csrf-token" content="([^"]+)"', fay.ask("GET", "/").text)[0]
+    looking = psycopg.connect(production.manage.env["GPUFLEET_DATABASE_URL"], autocommit=True)
+    worker = production.programs["worker"]
+
+    def begun() -> str:
+        """An export that is being written."""
+        answer = fay.ask("POST", f"/api/v1/costs/{datetime.now(UTC):%Y-%m}/exports", json={"format": "xlsx"})
+        assert answer.status_code == 202, answer.text
+        wait_until(lambda: told(answer.json()["id"])["state"] == "writing", what="a worker to take it up")
+        return answer.headers["Location"]
+
+    def told(name: str) -> dict:
+        return fay.ask("GET", f"/api/v1/cost-exports/{name.rpartition('/')[2]}").json()
+
+    def signal_worker(number: signal.Signals) -> None:
+        for pid in [*children(worker.pid), worker.pid]:
+            os.kill(pid, number)
+
+    with looking:
+        first = begun()
+        signal_worker(signal.SIGSTOP)
+        stopped = time.monotonic()
+        wait_until(lambda: time.monotonic() > stopped + 1.1, what="the time after which it tells how far it is")
+        signal_worker(signal.SIGCONT)
+        done = wait_until(lambda: (now := told(first))["state"] == "done" and now, seconds=120, what="the export to be written")
+        assert 0 < done["lines"] <= done["of_lines"] > 1000
+        file = fay.ask("GET", done["file"])
+        assert (file.status_code, len(file.content), file.content[:2]) == (200, done["size"], b"PK")
+        assert oona.ask("GET", done["file"]).status_code in (403, 404)
+        looking.execute("UPDATE cost_export SET expires_at = now() WHERE public_id = %s", [first.rpartition("/")[2]])
+        assert "has expired" in fay.ask("GET", done["file"]).text
+
+        second = begun()
+        signal_worker(signal.SIGKILL)
+        worker.process.wait(10)
+        production.start_again("worker")
+        assert told(second)["state"] == "writing"
+        looking.execute("UPDATE cost_export SET seen_at = now() - interval '11 minutes' WHERE public_id = %s", [second.rpartition("/")[2]])
+        with Celery(broker=production.redis.url(3)) as calls:
+            calls.send_task("scheduler.tasks.costs", queue="default", ignore_result=True)
+        lost = wait_until(lambda: (now := told(second))["state"] == "failed" and now, seconds=90, what="the lost export to be told")
+        assert "10 minutes" in lost["fault"] and lost["file"] is None
+        worker = production.programs["worker"]
+        third = begun()
+        wait_until(lambda: told(third)["state"] == "done", seconds=120, what="another export")
+
+
 def test_an_emptied_redis_costs_no_session_and_no_update(production, oona):
     production.redis.empty()
 

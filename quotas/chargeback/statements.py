@@ -10,10 +10,11 @@ from typing import Any
 
 from django.db.models import QuerySet, Sum
 
+from quotas.chargeback.lettering import lettered
 from quotas.chargeback.months import Span
 from quotas.chargeback.pricing import HOUR, cents, half_even
 from quotas.chargeback.report import Report, Row, above, lines_seen
-from quotas.models import ChargeLine, ChargeMode, ChargeMonth, NodeKind
+from quotas.models import ChargeLine, ChargeMode, ChargeMonth, NodeKind, QuotaNode
 from quotas.permissions import Access
 
 JOBS = 10
@@ -29,6 +30,7 @@ class Sheet:
 
     path: str
     total: Row
+    title: str = ""  # of the node
     days: Mapping[date, Mapping[str, int]] = field(default_factory=dict)
     projects: Sequence[Row] = ()
     kinds: Sequence[Row] = ()
@@ -51,12 +53,14 @@ def sheets(access: Access, first: date) -> list[Sheet]:
             days[place(path)][day][share_class] += int(cost)
         else:
             corrections[place(path)] += int(cost)
-    found = []
+    found, titles = [], dict(QuotaNode.objects.filter(path__in=projects).values_list("path", "title"))
     for path in sorted(projects):
         largest = _rows(jobs[path])
         more = _added(f"{len(largest) - JOBS} more jobs", largest[JOBS:]) if len(largest) > JOBS else None
         total = _added("Total", _rows(projects[path]))
-        found.append(Sheet(path, total, days[path], _rows(projects[path]), _rows(kinds[path]), largest[:JOBS], more, corrections[path]))
+        found.append(
+            Sheet(path, total, titles.get(path, ""), days[path], _rows(projects[path]), _rows(kinds[path]), largest[:JOBS], more, corrections[path])
+        )
     return found
 
 
@@ -129,9 +133,10 @@ class _Statement:
 
     def _foot(self, canvas: Any, document: Any) -> None:
         canvas.saveState()
-        canvas.setFont("Helvetica", 7.5)
+        font, said = lettered(f"{self.company} · {self.title} · amounts are sums of exact lines, rounded half to even")
+        canvas.setFont(font, 7.5)
         canvas.setFillColor(self.colors.HexColor("#5b6573"))
-        canvas.drawString(document.leftMargin, 10 * self.mm, f"{self.company} · {self.title} · amounts are sums of exact lines, rounded half to even")
+        canvas.drawString(document.leftMargin, 10 * self.mm, said)
         canvas.drawRightString(self.size[0] - document.rightMargin, 10 * self.mm, f"Page {document.page}")
         canvas.restoreState()
 
@@ -144,17 +149,18 @@ class _Statement:
         how = "Charged back" if month.mode == ChargeMode.CHARGEBACK else "Showback: nothing is billed"
         return f"{how}. Closed {month.closed_at.astimezone(UTC):%Y-%m-%d}, SHA-256 {month.digest[:16]}."
 
-    def _head(self, name: str) -> list[Any]:
+    def _head(self, name: str, title: str = "") -> list[Any]:
         said = f"{self.company}. {self._state} Written {self.now.astimezone(UTC):%Y-%m-%d %H:%M} UTC."
         return [
             self.Paragraph(_xml(self.title), self.styles["Normal"]),
-            self.Paragraph(_xml(name), self.styles["Heading1"]),
+            self.Paragraph(_xml(name, bold=True), self.styles["Heading1"]),
+            *([self.Paragraph(_xml(title), self.styles["Heading3"])] if title else []),
             self.Paragraph(_xml(said), self.styles["Normal"]),
             self.Spacer(1, 4 * self.mm),
         ]
 
     def _section(self, sheet: Sheet) -> list[Any]:
-        parts = [*self._head(sheet.path), self._totals(sheet.total)]
+        parts = [*self._head(sheet.path, sheet.title), self._totals(sheet.total)]
         if sheet.corrections:
             said = f"Corrections of earlier months in it: {_money(sheet.corrections)} {self.currency}."
             parts += [self.Spacer(1, 2 * self.mm), self.Paragraph(said, self.styles["Normal"])]
@@ -183,13 +189,16 @@ class _Statement:
 
     def _table(self, heading: str, rows: Sequence[Row], total: Row) -> list[Any]:
         mm = self.mm
-        body = [["", "GPU-hours", "List", "Contracted", "Cost"], *([_short(row.label), *_said(row)] for row in rows), ["Total", *_said(total)]]
+        names = [lettered(_short(row.label)) for row in rows]
+        body = [["", "GPU-hours", "List", "Contracted", "Cost"]]
+        body += [[name, *_said(row)] for (_, name), row in zip(names, rows, strict=True)] + [["Total", *_said(total)]]
         table = self.Table(body, colWidths=[78 * mm, *[24 * mm] * 4], repeatRows=1, hAlign="LEFT")
         grey = self.colors.HexColor("#9aa4b2")
         table.setStyle(
             self.TableStyle(
                 [
                     ("FONTSIZE", (0, 0), (-1, -1), 8.5),
+                    *(("FONTNAME", (0, number), (0, number), font) for number, (font, _) in enumerate(names, 1) if font != "Helvetica"),
                     ("FONTNAME", (0, 0), (-1, 0), "Helvetica-Bold"),
                     ("FONTNAME", (0, -1), (-1, -1), "Helvetica-Bold"),
                     ("LINEBELOW", (0, 0), (-1, 0), 0.5, grey),
@@ -244,8 +253,9 @@ def _total_of(report: Report) -> Row:
     return _added("Total", [report.total])
 
 
-def _xml(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+def _xml(text: str, *, bold: bool = False) -> str:
+    font, said = lettered(text, bold=bold)
+    return f'<font name="{font}">{said.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")}</font>'
 
 
 def _short(text: str) -> str:

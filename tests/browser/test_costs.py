@@ -32,6 +32,7 @@ def test_finance_exports_and_reconciles_last_month_and_a_lead_sees_one_team(site
     types = list(csv.DictReader(page.request.get(f"{site.origin}/cost/file/?month=last&by=gpu_type&format=summary").text().splitlines()))[:-1]
     billed = sum(Decimal(row["Contracted cost"]) for row in types) * Decimal("1.021")
     fay.open("/cost/?month=last")
+    page.get_by_text("More", exact=True).click()
     page.get_by_role("link", name="Reconcile").click()
     page.get_by_label("Amount").fill(f"{billed:.2f}")
     page.get_by_label("Supplier's reference").fill("INV-1019")

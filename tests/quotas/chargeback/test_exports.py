@@ -24,7 +24,7 @@ from quotas.chargeback.files import file_of
 from quotas.chargeback.months import month_close, month_refresh
 from quotas.chargeback.pricing import cents
 from quotas.chargeback.report import report
-from quotas.models import ChargeLine, RateCard
+from quotas.models import ChargeLine, QuotaNode, RateCard
 from tests.personas import Personas
 from tests.quotas.chargeback.test_months import LATER, NOVEMBER, OCTOBER, START, price
 from tests.quotas.chargeback.worlds import A100, used
@@ -263,6 +263,21 @@ def test_a_statement_has_a_section_for_each_team_that_adds_up(month) -> None:
     assert content(month, "pdf", "team_lead").startswith(b"%PDF-")
     with pytest.raises(Http404):
         content(month, "pdf", "team_lead", team="acme/product/search")
+
+
+def test_a_statement_writes_names_of_all_alphabets(month, tmp_path) -> None:
+    """Read back by poppler: what the embedded font lacks is its code point."""
+    QuotaNode.objects.filter(path="acme/research/nlp").update(title="Größe 東京 Ωmega <b>& Ко")
+    QuotaNode.objects.filter(path="acme").update(title="Łódź 社")
+    closed(month)
+    path = tmp_path / "statement.pdf"
+    path.write_bytes(content(month, "pdf", team="acme/research/nlp"))
+    if shutil.which("pdftotext") is None:
+        required("poppler", "pdftotext of poppler-utils is not installed.")
+    said = subprocess.run(["pdftotext", "-layout", str(path), "-"], capture_output=True, text=True, check=True).stdout
+
+    assert "Größe [U+6771 U+4EAC] Ωmega <b>& Ко" in said
+    assert said.count("Łódź [U+793E]") >= 2, "at the head and at the foot"
 
 
 def test_a_spreadsheet_program_reads_the_same_totals(month, tmp_path) -> None:
