@@ -165,7 +165,7 @@ class MeOut(Schema):
     grants: list[GrantOut]
 
 
-@api.get("/me", response=MeOut, tags=["Me"], url_name="me", summary="Who I am")
+@api.get("/me", response=MeOut, tags=["Me"], url_name="me", summary="Show the signed-in user")
 def me(request: HttpRequest) -> MeOut:
     """The person behind the session or the token, and what may be done where. An empty path is the whole fleet."""
     access = access_of(request)

@@ -31,7 +31,7 @@ TITLES = {
     403: "You may not do this",
     404: "Not found",
     405: "This address does not take that method",
-    409: "That can't be done as things stand",
+    409: "Conflict with the current state",
     412: "It has changed since you read it",
     413: "The request is too large",
     422: "Some values are not right",

@@ -70,7 +70,7 @@ def simulate(arguments: Sequence[str]) -> int:
     try:
         length = None if options.until is None else _length(options.until)
     except ValueError:
-        print(f"--until: {options.until!r} is no length; write 14d, 6h, 30m or seconds", file=sys.stderr)
+        print(f"--until: {options.until!r} is not a length; write 14d, 6h, 30m or seconds", file=sys.stderr)
         return BAD_INPUT
     document = _read(options.scenario)
     if document is None:

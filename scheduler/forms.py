@@ -42,7 +42,7 @@ class LayoutField(forms.CharField):
         for word in str(super().to_python(value) or "").split():
             profile, at, start = word.rpartition("@")
             if not at or not start.isascii() or not start.isdigit() or len(start) > 2:
-                raise forms.ValidationError(f"“{word[:40]}” is no instance; write it as 3g.40gb@4: a profile and the slice that it starts at.")
+                raise forms.ValidationError(f"“{word[:40]}” is not an instance; write it as 3g.40gb@4: a profile and the slice that it starts at.")
             layout.append(Instance(int(start), profile))
         return sorted(layout)
 

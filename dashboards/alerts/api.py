@@ -60,7 +60,7 @@ class AlertOut(Schema):
     fired_at: datetime = Field(description="When it fired.", examples=["2026-03-02T09:41:20Z"])
     resolved_at: datetime | None = Field(description="When it was over; null while it is not.", examples=[None])
     acknowledged_at: datetime | None = Field(description="When somebody acknowledged it; null: nobody did.", examples=[None])
-    acknowledged_by: str | None = Field(description="Who acknowledged it.", examples=[None])
+    acknowledged_by: str | None = Field(description="The user that acknowledged it.", examples=[None])
     escalated_at: datetime | None = Field(description="When it was escalated; null: it was not.", examples=[None])
 
 
@@ -229,7 +229,7 @@ def alert_rule_delete(request: HttpRequest, rule_id: str) -> Status[None]:
     return Status(204, None)
 
 
-@router.post("/alerts/rules/{rule_id}/test", response={204: None}, url_name="alert_rule_test", summary="Send a test to all whom a rule tells")
+@router.post("/alerts/rules/{rule_id}/test", response={204: None}, url_name="alert_rule_test", summary="Send a test to all recipients of a rule")
 def alert_rule_try(request: HttpRequest, rule_id: str) -> Status[None]:
     """No alert fires. The deliveries of the webhooks say what became of it."""
     access = access_of(request)

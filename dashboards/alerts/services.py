@@ -177,7 +177,7 @@ def rule_faults(row: AlertRule) -> dict[str, list[str]]:
     if row.escalate_minutes is not None and not 1 <= row.escalate_minutes <= LONGEST_MINUTES:
         faults["escalate_minutes"] = ["Choose 1 minute to 7 days, or nothing."]
     elif row.escalate_minutes is not None and not row.escalate_to:
-        faults["escalate_to"] = ["Choose whom to tell."]
+        faults["escalate_to"] = ["Choose a recipient."]
     return faults
 
 

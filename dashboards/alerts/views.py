@@ -176,7 +176,7 @@ def _rule_form(request: HttpRequest, public_id: str | None) -> HttpResponse:
 def alert_rule_test_write(request: HttpRequest, public_id: str) -> HttpResponse:
     access = access_of(request)
     alert_rule_test(access=access, rule=alert_rule_for(access, public_id), now=now())
-    messages.success(request, "A test is on its way to all whom this rule tells. The pages of the webhooks say what became of it.")
+    messages.success(request, "A test is being sent to all recipients of this rule. The pages of the webhooks show the result.")
     return redirect("alert_rules")
 
 

@@ -216,7 +216,7 @@ class DefragmentationOut(Schema):
     ended_at: datetime | None = Field(description="When it ended; null while it is open.", examples=[None])
     ended_because: str = Field(description="Why it ended; empty while it is open.", examples=[""])
     by_rule: bool = Field(description="Whether the rule on lasting fragmentation started it.", examples=[False])
-    by: str = Field(description="Who started it.", examples=["Oona Operator"])
+    by: str = Field(description="The user that started it.", examples=["Oona Operator"])
     reason: str = Field(description="Why.", examples=["A 64-GPU gang waits."])
 
 

@@ -45,7 +45,7 @@ AGE = "max by (UUID, GPU_I_ID) (timestamp(DCGM_FI_PROF_SM_ACTIVE or DCGM_FI_DEV_
 ODDITIES = {
     "unknown_gpu": "Series of a GPU that is not in the inventory",
     "no_uuid": "Series without the label UUID",
-    "not_a_number": "Values that are no number (NaN, infinite, text)",
+    "not_a_number": "Values that are not a number (NaN, infinite, text)",
     "out_of_range": "Values that cannot be true",
     "stale": "Readings older than 60 s",
     "wrong_profile": "MIG instances with an unknown profile",

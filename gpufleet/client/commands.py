@@ -552,8 +552,8 @@ def _print_preview(answers: Sequence[dict[str, Any]]) -> None:
 
 
 cancel = _many("cancel", "Cancel jobs. Running jobs get their grace period to save their work.", "is being stopped")
-hold = _many("hold", "Hold waiting jobs back; they keep their place in the queue.", "held back")
-release = _many("release", "Let held jobs go.", "let go")
+hold = _many("hold", "Hold waiting jobs; they keep their place in the queue.", "held back")
+release = _many("release", "Release held jobs.", "released")
 priority = _many("priority", "Change the priority of jobs.", "has its new priority")
 checkpoint = _many("checkpoint", "Have running jobs save their work now, and go on.", "saving its work")
 enqueue = _steer("enqueue", "Put drafts in the queue. They are checked as submissions are.", "submitted")

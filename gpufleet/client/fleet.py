@@ -17,7 +17,7 @@ BAR = 20
 
 @ends_well
 def fleet(arguments: Sequence[str]) -> int:
-    """Show what is handed out and what computes, by GPU type; with --nodes the nodes that need attention, or all of them."""
+    """Show what is allocated and what computes, by GPU type; with --nodes the nodes that need attention, or all of them."""
     parser = parser_of("fleet", fleet.__doc__)
     parser.add_argument("--nodes", choices=("sick", "all"), help="list nodes instead: those that are not healthy, or all")
     parser.add_argument("-n", "--limit", type=int, default=200, help="at most so many nodes (default: 200)")
@@ -38,7 +38,7 @@ def fleet(arguments: Sequence[str]) -> int:
 
 
 def _types(told: dict[str, Any]) -> list[str]:
-    heads = ("TYPE", "GPUS", "OUT", "HANDED OUT", "FREE", "COMPUTING", "IDLE HELD", "NO READING")
+    heads = ("TYPE", "GPUS", "OUT", "ALLOCATED", "FREE", "COMPUTING", "IDLE HELD", "NO READING")
     lines = [
         (
             plain(row["gpu_type"]),

@@ -16,7 +16,7 @@ STORABLE: dict[str, Any] = {"pattern": r"^[^\u0000]*$"}
 def _no_number(asked: Any) -> Any:
     """Pydantic takes 0.5 for half a second after 1970."""
     if isinstance(asked, str) and asked.lstrip("+-").replace(".", "", 1).isdigit():
-        raise PydanticCustomError("datetime_parsing", "a number is no time")
+        raise PydanticCustomError("datetime_parsing", "a number is not a time")
     return asked
 
 

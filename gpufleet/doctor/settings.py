@@ -16,7 +16,7 @@ def key_is_private() -> Iterator[Finding]:
     if path.exists() and path.stat().st_mode & OTHERS:
         yield Finding(
             f"{path} can be read by other users.",
-            "Whoever reads it can sign in as anybody.",
+            "Anyone that reads it can sign in as any user.",
             f"chmod 600 {path}, and if others use this machine delete it: a new one is made, and everybody signs in again.",
         )
 

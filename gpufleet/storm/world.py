@@ -356,7 +356,7 @@ class World:
             job = Job.objects.get(pk=self.rng.choice(jobs))
             self.tell(f"{job.public_id} is held back for half an hour")
             job_hold(job=job, now=self._now())
-            self.after("let go", lambda: self._let_go(job.pk), minutes=30)
+            self.after("released", lambda: self._let_go(job.pk), minutes=30)
 
     def _let_go(self, key: int) -> None:
         job = Job.objects.get(pk=key)

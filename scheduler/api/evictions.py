@@ -64,7 +64,7 @@ EXAMPLE = {
                 "application/json": {
                     "examples": {
                         "reclaimed": {
-                            "summary": "Put out once, for a job of a team that took its GPUs back",
+                            "summary": "Preempted once, for a job of a team that reclaimed its GPUs",
                             "value": {
                                 "items": [
                                     {

@@ -83,7 +83,7 @@ class ScheduleChange(Taken):
 
 
 class RunOut(Schema):
-    """`outcome`: submitted, skipped (an earlier run had not ended), missed (let go) or refused. Times that were let go together are one row:
+    """`outcome`: submitted, skipped (an earlier run had not ended), missed or refused. Times that were missed together are one row:
     `times` of them (1,000 stands for more) from `first_due` to `due_at`. Of an array `jobs` has the first and the last."""
 
     due_at: datetime
@@ -180,7 +180,7 @@ def schedule_delete(request: HttpRequest, public_id: str, query: Query[ReasonQue
     summary="Submit nothing for a while",
 )
 def schedule_hold(request: HttpRequest, public_id: str, body: ScheduleReason) -> HttpResponse:
-    """What runs goes on. Times that pass meanwhile are let go."""
+    """What runs goes on. Times that pass meanwhile are missed."""
     return _steered(request, public_id, schedule_pause, body)
 
 

@@ -132,7 +132,7 @@ def _passes(value: Any) -> tuple[str, ...]:
     named = texts(value)
     for place, name in enumerate(named):
         if name not in PASSES:
-            raise Bad(f"{short(name)} is no pass; allowed are {', '.join(PASSES)}", place)
+            raise Bad(f"{short(name)} is not a pass; allowed are {', '.join(PASSES)}", place)
     return tuple(name for name in PASSES if name in named)
 
 
@@ -144,7 +144,7 @@ def _by_class(factor: int) -> Any:
             raise Bad("must be an object with a value per class")
         for key in value:
             if key not in CLASSES:
-                raise Bad(f"{short(key)} is no class; allowed are {', '.join(sorted(CLASSES))}", str(key))
+                raise Bad(f"{short(key)} is not a class; allowed are {', '.join(sorted(CLASSES))}", str(key))
         return ByClass(**dict(table_of(check)(value)))
 
     return checked
@@ -246,11 +246,11 @@ def read_topology(raw: Any, faults: Faults) -> Topology:
             faults.add(("topology", "levels", place), f"{short(level)} is named twice")
     known = ("cluster", *levels, "node")
     if fields["rails"] is not None and fields["rails"] not in known:
-        faults.add(("topology", "rails"), f"{short(fields['rails'])} is no level; levels are {', '.join(known)}")
+        faults.add(("topology", "rails"), f"{short(fields['rails'])} is not a level; levels are {', '.join(known)}")
     for key in ("bandwidth_gbps", "oversubscription"):
         for level, _ in fields[key]:
             if level not in known:
-                faults.add(("topology", key, level), f"is no level; levels are {', '.join(known)}")
+                faults.add(("topology", key, level), f"is not a level; levels are {', '.join(known)}")
     return Topology(levels, fields["rails"], fields["bandwidth_gbps"], fields["oversubscription"])
 
 
@@ -363,7 +363,7 @@ def _node(fields: dict[str, Any], raw: dict[str, Any], path: tuple[str | int, ..
             faults.add((*path, "path"), f"does not say the node's {level}")
     for level in given:
         if level not in topology.levels:
-            faults.add((*path, "path", level), f"is no level; levels are {', '.join(topology.levels) or 'none'}")
+            faults.add((*path, "path", level), f"is not a level; levels are {', '.join(topology.levels) or 'none'}")
     everything = (1 << gpus) - 1
     unhealthy = sum(1 << gpu for gpu in fields["unhealthy_gpus"])
     if unhealthy & ~everything:
@@ -461,7 +461,7 @@ def read_demand(rows: list[Any], topology: Topology, faults: Faults) -> tuple[De
         if fields is None:
             continue
         if fields["required"] is not None and fields["required"] not in topology.all_levels:
-            faults.add(("demand", place, "required"), f"is no level; levels are {', '.join(topology.all_levels)}")
+            faults.add(("demand", place, "required"), f"is not a level; levels are {', '.join(topology.all_levels)}")
         found.append(Demand(fields["share"], fields["gpus"], fields["workers"], fields["required"]))
     return tuple(sorted(found, key=lambda one: (one.gpus, one.workers, one.required or "", one.share)))
 

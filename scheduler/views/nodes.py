@@ -99,7 +99,7 @@ def node_spare(request: HttpRequest, public_id: str) -> HttpResponse:
         return _page(request, node, status=422, spare_faults=messages_by_field(fault), spare_reason=request.POST.get("reason", ""))
     except Conflict as fault:
         return _page(request, node, status=409, spare_faults={"spare": [str(fault)]})
-    messages.success(request, f"{changed.name} is kept as a spare." if changed.spare else f"{changed.name} is no spare any more.")
+    messages.success(request, f"{changed.name} is kept as a spare." if changed.spare else f"{changed.name} is no longer a spare.")
     return redirect("node", public_id=public_id)
 
 

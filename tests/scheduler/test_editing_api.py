@@ -128,7 +128,7 @@ def test_what_asks_for_nothing_needs_no_body(ask, mine, personas):
     told = client.generic("POST", f"/api/v1/jobs/{mine.public_id}/cancel")
     assert (told.status_code, told.json()["state"]) == (200, "cancelled")
     again = ask("POST", "/cancel", {}, 409).json()
-    assert (again["title"], again["detail"]) == ("That can't be done as things stand", f"{mine.public_id} has ended already.")
+    assert (again["title"], again["detail"]) == ("Conflict with the current state", f"{mine.public_id} has ended already.")
     assert ask("POST", "/cancel", {"reasn": "typo"}, 422).json()["errors"][0]["path"] == "reasn"
 
 

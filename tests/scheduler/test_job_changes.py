@@ -113,7 +113,7 @@ def test_each_fault_stands_at_its_field_and_nothing_typed_is_lost(client, mine):
     assert fault_at(past, "deadline") == ["It lies in the past."]
     upside_down = send(client, "job_change", mine, 422, fields | {"roles[0].min": "9"})
     assert fault_at(upside_down, "roles[0].min"), "what the engine says of the range"
-    assert "names nothing to change" in send(client, "job_change", mine, 422, fields)
+    assert "No changes given" in send(client, "job_change", mine, 422, fields)
 
 
 def test_what_somebody_else_changed_is_shown_and_not_written_over(client, personas, mine):

@@ -16,7 +16,7 @@ def moment_of(text: str) -> datetime:
     """A time as SQLite keeps it, which is UTC without saying so. Most are read again and again."""
     found = parse_datetime(text)
     if found is None:
-        raise ValueError(f"{text!r} is no time.")
+        raise ValueError(f"{text!r} is not a time.")
     return found.replace(tzinfo=UTC) if found.tzinfo is None else found
 
 

@@ -81,7 +81,7 @@ LOOKS: dict[str, Look] = {
     "ended": Look("rest", "stop", "Ended"),
     "submitted": Look("good", "check", "Submitted"),
     "skipped": Look("rest", "right", "Left out"),
-    "missed": Look("warn", "clock", "Let go"),
+    "missed": Look("warn", "clock", "Missed"),
     "refused": Look("bad", "cross", "Refused"),
     "active": Look("good", "check", "Active"),
     "inactive": Look("rest", "stop", "Inactive"),

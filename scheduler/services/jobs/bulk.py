@@ -60,7 +60,7 @@ class Action(StrEnum):
 CAUSES = {
     Action.CANCEL: "Cancelled.",
     Action.HOLD: "Held back.",
-    Action.RELEASE: "Let go.",
+    Action.RELEASE: "Released.",
     Action.PRIORITY: "Changed.",
     Action.CHECKPOINT: "Asked to save its work now.",
 }

@@ -53,7 +53,7 @@ def job_edit(*, access: Access, job: Job, change: JobChange, now: datetime, revi
     cause = reason_given(change.reason, "Changed.")
     given = change.model_dump(exclude_unset=True, exclude={"reason"})
     if not given:
-        raise ValidationError({"description": "It names nothing to change."})
+        raise ValidationError({"description": "No changes given."})
     if wrong := unstorable({key: value for key, value in given.items() if key in ("name", "labels", "cost_centre")}):
         raise ValidationError(wrong)
     news = News()

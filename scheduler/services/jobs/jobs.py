@@ -248,7 +248,7 @@ def job_hold(*, job: Job, now: datetime, actor: Actor = SYSTEM, cause: str = "",
 
 
 def job_let_go(*, job: Job, now: datetime, actor: Actor = SYSTEM, cause: str = "", revision: int | None = None) -> Job:
-    return _set_hold(job, None, now, actor, cause or "Let go.", revision)
+    return _set_hold(job, None, now, actor, cause or "Released.", revision)
 
 
 def _set_hold(job: Job, held_at: datetime | None, now: datetime, actor: Actor, cause: str, revision: int | None) -> Job:

@@ -45,7 +45,7 @@ def job_hold_back(*, access: Access, job: Job, reason: str, now: datetime, revis
 
 def job_release_hold(*, access: Access, job: Job, reason: str, now: datetime, revision: int | None = None) -> Job:
     must_steer(access, job)
-    return job_let_go(job=job, now=now, actor=access.actor, cause=reason_given(reason, "Let go."), revision=revision)
+    return job_let_go(job=job, now=now, actor=access.actor, cause=reason_given(reason, "Released."), revision=revision)
 
 
 def scheduler_pause(*, access: Access, reason: str, now: datetime) -> None:

@@ -116,7 +116,7 @@ def _faults(name: str, title: str, about: str, body: Any, locked: Sequence[str],
         if field_at(path) is None:
             found[f"locked.{path}"] = [f"{path} is not a key of a job description."]
         elif value_at(body, steps_of(path)) is None:
-            found[f"locked.{path}"] = [f"The template says nothing of {path}; what is locked needs a value."]
+            found[f"locked.{path}"] = [f"The template has no value for {path}; a locked field needs one."]
     for path, limit in limits.items():
         if field_at(path) is None:
             found[f"limits.{path}"] = [f"{path} is not a key of a job description."]

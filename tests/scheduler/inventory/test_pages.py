@@ -229,7 +229,7 @@ def test_a_gpu_is_split_by_its_page(personas, fleet):
     assert impossible.status_code == 422
     assert "4g.40gb can&#x27;t start at slice 4 on H100-80; it can at 0." in impossible.content.decode()
     nonsense = client.post(address, {"mode": "mig", "layout": "half", "seen": "", "reason": "x"})
-    assert "is no instance" in nonsense.content.decode()
+    assert "is not an instance" in nonsense.content.decode()
     wanted = {"mode": "mig", "layout": "4g.40gb@0 3g.40gb@4", "seen": "", "reason": "small jobs"}
     preview = client.post(address, wanted).content.decode()
     assert "Nothing to wait for." in preview
