@@ -216,7 +216,8 @@ class Walk:
         return self.cycle.has_turn(work, quota_type, self.milli(work))
 
     def milli(self, work: Work) -> int:
-        return request(self.cycle, work, self.cycle.tried_types(work, self.choice)[0] if work.seats else work.types[self.choice])
+        types = self.cycle.tried_types(work, self.choice) if work.seats else work.types[self.choice :]
+        return request(self.cycle, work, types[0]) if types else 0  # who was put out meanwhile may have no type left that he could ask for
 
     def may_fit(self, work: Work, quota_type: int) -> bool:
         if self.by_right and not self._has_right(work, quota_type):

@@ -130,7 +130,8 @@ class Test:
         return at
 
     def milli(self, work: Work) -> int:
-        return request(self.cycle, work, self.cycle.tried_types(work, self.choice)[0])
+        types = self.cycle.tried_types(work, self.choice)
+        return request(self.cycle, work, types[0]) if types else 0  # as in a walk along the queue
 
 
 def may_evict(cycle: Cycle, work: Work) -> bool:
