@@ -37,10 +37,14 @@ class Takings:
         self._movers: dict[int, int] = {}  # for whom a job was moved
         self._later: set[int] = set()
         self._lost: dict[int, int] = {}  # how often a job lost its place again
+        self._settled = False  # whether all that stands was taken for ordinary running work at last
         self._tried: dict[int, Mark] = {}  # when it last tried once more: as long as nothing has changed since, it would only lose again
 
     def forget(self) -> None:
         """The plan begins anew."""
+        self._settled = False
+        for work in self.cycle.cluster.journal:
+            work.firm = False
         for order in sorted(self._tried):
             self.cycle.cluster.works[order].firm = False
         for known in (self._before, self._movers, self._later, self._lost, self._tried):
@@ -115,4 +119,19 @@ class Takings:
             cluster.works[order].firm = True
             self._tried[order] = here
         self._later.difference_update(again)
-        return bool(again)
+        return bool(again) or self._as_the_next_plan_would()
+
+    def _as_the_next_plan_would(self) -> bool:
+        """At last they try as in the next plan, to which all that stands by then is ordinary running work; once in a plan."""
+        if self._settled:
+            return False
+        self._settled = True
+        cluster = self.cycle.cluster
+        for work in cluster.journal:
+            if work.seats and not work.firm and (work.evicted or not work.first_seats):
+                work.firm = True
+                cluster.touched[work.order] = work
+        self._later.clear()
+        self._lost.clear()
+        self.cycle.changed()
+        return True
