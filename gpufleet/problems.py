@@ -6,6 +6,7 @@ from typing import Any
 
 import structlog
 from asgiref.sync import iscoroutinefunction
+from django.conf import settings
 from django.core.exceptions import NON_FIELD_ERRORS, ObjectDoesNotExist, PermissionDenied, RequestDataTooBig, TooManyFieldsSent, ValidationError
 from django.db import DataError, InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
@@ -106,7 +107,8 @@ def answer(request: HttpRequest, fault: Any) -> HttpResponse:
         case ValidationError():
             return problem(request, 422, "Nothing was changed.", list(_messages(fault)))
         case RequestDataTooBig():
-            return problem(request, 413, "Send less at once; a batch can be sent in parts.")
+            most = settings.DATA_UPLOAD_MAX_MEMORY_SIZE >> 20
+            return problem(request, 413, f"A request takes at most {most} MiB. Send less at once; a batch can be sent in parts.")
         case TooManyFieldsSent():
             return problem(request, 400, "The address or the form has too many fields.")
         case DataError():

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from quotas.chargeback.report import NodeCosts
 from quotas.drafts import state_of
 from quotas.models import NodeKind, QuotaNode
 from quotas.permissions import Access, Can
@@ -50,6 +51,7 @@ class EditorRow:
     cells: list[EditorCell]
     href: str
     may: str = ""  # of add, move and archive
+    cost: tuple[int, int] | None = None  # this month so far and by its end at this pace, in nano-units; None: not to be seen
 
     @property
     def shift(self) -> int:
@@ -82,6 +84,7 @@ def editor_rows(
     figures: tuple[Figure, Figure, Figure],
     unfolded: set[str],
     href: Callable[[QuotaNode], str],
+    costs: NodeCosts | None = None,
 ) -> list[EditorRow]:
     fair, waiting, decayed = figures
     least = min((node.depth for node in nodes), default=0)
@@ -98,7 +101,9 @@ def editor_rows(
         decides = access.can(Can.EDIT_QUOTA, above) if above else access.can_everywhere(Can.EDIT_QUOTA)
         may = ["add"] if access.can(Can.EDIT_QUOTA, node.path) and node.kind != NodeKind.USER else []
         may += ["move", "archive"] if decides and above else []
-        rows.append(EditorRow(node, node.depth - least, node.pk in parents, node.path in unfolded, decides, cells, href(node), " ".join(may)))
+        cost = (costs.so_far.get(node.path, 0), costs.ahead(node.path)) if costs is not None and access.can(Can.SEE_COSTS, node.path) else None
+        has_children, is_open = node.pk in parents, node.path in unfolded
+        rows.append(EditorRow(node, node.depth - least, has_children, is_open, decides, cells, href(node), " ".join(may), cost))
     return rows
 
 

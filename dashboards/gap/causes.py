@@ -63,12 +63,16 @@ UP, BROKEN, AWAY = "up", "broken", "away"
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What a waiting job still needs: so many workers with so many GPUs each of one of the types; empty: any. `milli`: of a part of a GPU."""
+    """What a waiting job still needs: so many workers with so many GPUs each of one of the types; empty: any. `milli`: of a part of a GPU.
+
+    `behind`: a reservation's window that starts before the job could end keeps it waiting, so what it would take is kept for that.
+    """
 
     workers: int
     gpus: int
     types: frozenset[str] = frozenset()
     milli: int = 0
+    behind: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,5 +195,5 @@ def _fits(nodes: Mapping[int, list[_Free]], ask: Ask) -> bool:
         return False
     for group in chosen:
         for one in group:
-            one.take(Cause.WANTED, each)
+            one.take(Cause.RESERVED if ask.behind else Cause.WANTED, each)
     return True

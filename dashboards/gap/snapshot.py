@@ -78,19 +78,20 @@ def _readings(now: datetime) -> dict[int, int]:
 def _asks() -> Iterable[Ask]:
     """What waits, as the queue has it: higher numbers first, then who came first."""
     rows = Job.objects.filter(state__in=WAITING, held_at__isnull=True).order_by("-priority", "submitted_at", "pk")
-    for spec, milli in rows.values_list("spec", "gpus_milli")[:MOST_ASKS]:
-        yield from asks_of(spec, milli)
+    for spec, milli, codes in rows.values_list("spec", "gpus_milli", "outlook__codes")[:MOST_ASKS]:
+        yield from asks_of(spec, milli, behind=" window " in (codes or ""))
 
 
-def asks_of(spec: Mapping[str, Any], milli: int) -> Iterable[Ask]:
+def asks_of(spec: Mapping[str, Any], milli: int, *, behind: bool = False) -> Iterable[Ask]:
+    """What a job asks for; `behind`: a window that is to come keeps it waiting."""
     roles = spec.get("roles") or [{}]
     for role in roles:
         workers, gpus, types = int(role.get("min", 1)), int(role.get("gpus") or 0), frozenset(role.get("gpu_types") or ())
         if workers and gpus:
-            yield Ask(workers, gpus, types)
+            yield Ask(workers, gpus, types, behind=behind)
         elif workers and milli and len(roles) == 1:
             # A slice or a share: a part of one GPU a worker.
-            yield Ask(workers, 1, types, milli=max(1, min(1000, milli // workers)))
+            yield Ask(workers, 1, types, milli=max(1, min(1000, milli // workers)), behind=behind)
 
 
 def reserved_now(now: datetime) -> list[Reserved]:

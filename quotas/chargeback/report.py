@@ -12,8 +12,8 @@ from django.db.models.fields.json import KeyTextTransform
 from django.http import Http404
 
 from gpufleet.core.times import millis
-from quotas.chargeback.months import Span
-from quotas.chargeback.pricing import HOUR
+from quotas.chargeback.months import Span, month_at
+from quotas.chargeback.pricing import HOUR, half_even
 from quotas.chargeback.rating import shared
 from quotas.chargeback.sums import AMOUNTS, SUMMED, line_sums, sums_of
 from quotas.models import (
@@ -202,6 +202,34 @@ def _sums(access: Access, first: date, column: str, only: tuple[str, ...] = AMOU
     if column.startswith("label:"):
         lines, column = lines.annotate(label=KeyTextTransform(column.removeprefix("label:"), "labels")), "label"
     return [(key, share_class, amounts) for (key, share_class), amounts in line_sums(lines, column, only=only).items()]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCosts:
+    """What nodes with all below them cost in the month that runs, in nano-units, as far as it is rated; and at this pace by its end."""
+
+    span: Span
+    currency: str
+    rated_to: datetime
+    so_far: Mapping[str, int]
+
+    def ahead(self, path: str) -> int:
+        passed = millis(min(self.rated_to, self.span.end)) - millis(self.span.start)
+        return half_even(self.so_far.get(path, 0) * (millis(self.span.end) - millis(self.span.start)), passed) if passed > 0 else 0
+
+
+def node_costs(access: Access, *, now: datetime) -> NodeCosts | None:
+    """Those of the nodes whose costs the reader may see. None: of no node, or nothing is rated yet."""
+    month = ChargeMonth.objects.filter(first=month_at(now), rated_to__isnull=False).first()
+    if month is None or month.rated_to is None or not access.can_somewhere(Can.SEE_COSTS):
+        return None
+    found: dict[str, int] = defaultdict(int)
+    for path, _, amounts in _sums(access, month.first, "quota_path", ("effective_nanos",)):
+        steps = path.split("/")
+        for depth in range(1, len(steps) + 1):
+            found["/".join(steps[:depth])] += amounts["effective_nanos"]
+    seen = {path: nanos for path, nanos in found.items() if access.can(Can.SEE_COSTS, path)}
+    return NodeCosts(Span(month.first), month.currency, month.rated_to, seen)
 
 
 def above(kind: str) -> Any:

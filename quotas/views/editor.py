@@ -11,6 +11,7 @@ from django.views.decorators.http import require_http_methods
 
 from gpufleet.core.times import now
 from gpufleet.web import Access, Can, access_of, requires
+from quotas.chargeback.report import node_costs
 from quotas.editor import Fault, blank_row, changed_meanwhile, editor_rows, edits_sent, faults_told, opened, parents_named, steps_above
 from quotas.forms import faults_of
 from quotas.models import NodeKind, QuotaNode
@@ -60,9 +61,10 @@ def _context(access: Access, wanted: list[str], below: str = "", q: str = "") ->
         return f"?{urlencode({'open': rest}, doseq=True)}#{node.public_id}"
 
     nodes = tree_list(access).filter(pk__among=shown)
-    rows = editor_rows(access, outline, nodes, types, sums, (standing.fair, standing.waiting, standing.decayed), unfolded, href)
+    costs = node_costs(access, now=now())
+    rows = editor_rows(access, outline, nodes, types, sums, (standing.fair, standing.waiting, standing.decayed), unfolded, href, costs)
     kinds = [(kind.value, kind.label) for kind in NodeKind if kind != NodeKind.ORG]
-    return {"rows": rows, "gpu_types": types, "as_of": standing.as_of, "q": q, "blank": [blank_row(types)], "kinds": kinds}
+    return {"rows": rows, "gpu_types": types, "as_of": standing.as_of, "q": q, "blank": [blank_row(types)], "kinds": kinds, "costs": costs}
 
 
 def _drafted(request: HttpRequest, access: Access) -> HttpResponse:

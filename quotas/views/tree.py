@@ -18,7 +18,7 @@ from gpufleet.core.times import now
 from gpufleet.web import Access, Can, access_of, requires
 from quotas.drafts import difference_of
 from quotas.forms import GrantForm, MoveForm, NodeForm, ReasonForm, faults_of, show_faults
-from quotas.models import NodeKind, QuotaNode
+from quotas.models import NodeKind, QuotaNode, Role
 from quotas.presenters import Cell, TreeRow, cells_of, summed, tree_rows, types_of
 from quotas.rules import NodeValues, said
 from quotas.selectors.audit import audit_list
@@ -111,6 +111,7 @@ def node_context(access: Access, node: QuotaNode, grant: GrantForm | None = None
         "children": tree_rows(children, gpu_types, sums),
         "gpu_types": gpu_types,
         "roles": roles,
+        "withheld": [role.label for role in Role if role not in offered],
         "grant": grant or (GrantForm(roles=[(role.value, role.label) for role in offered]) if offered else None),
         "may_edit": access.can(Can.EDIT_QUOTA, node.path) and not node.archived_at,
         "may_decide": may_decide(access, node),

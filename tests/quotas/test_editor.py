@@ -4,7 +4,11 @@ import json
 
 import pytest
 
-from quotas.models import QuotaChange, QuotaNode, QuotaShare
+from gpufleet.core.times import now
+from quotas.chargeback.months import Span, month_at
+from quotas.chargeback.report import node_costs
+from quotas.chargeback.sums import sums_write
+from quotas.models import ChargeLine, ChargeMonth, QuotaChange, QuotaNode, QuotaShare
 from tests import builders
 from tests.personas import Personas
 
@@ -81,6 +85,28 @@ def test_nodes_are_found_with_what_lies_above_them(tree: Personas):
     assert [part.split('"')[0] for part in rows.split('data-path="')[1:]] == ["acme", "acme/research", "acme/research/nlp"]
     assert "<html" not in rows
     assert "No node matches" in tree.client("superuser").get("/quotas/editor/?q=nothing").content.decode()
+
+
+def test_what_a_node_costs_this_month_is_shown_to_those_who_may_see_it(tree: Personas):
+    span = Span(month_at(now()))
+    rated_to = span.start + (span.end - span.start) / 4
+    month = ChargeMonth.objects.create(first=span.first, currency="USD", rated_to=rated_to)
+    for path, units in {"acme/research/nlp": 100, "acme/research/vision": 20, "acme/product/search": 7}.items():
+        facts = {"gpu_type": H100, "share_class": "guaranteed", "preemptible": True, "tier": "whole", "cluster": "c", "milli_millis": 1}
+        nanos = dict.fromkeys(("list_nanos", "contracted_nanos", "effective_nanos"), units * 10**9)
+        ChargeLine.objects.create(month=month, day=span.first, job="j-1", quota=tree.nodes[path], quota_path=path, **facts, **nanos)
+    sums_write(month)
+
+    page = tree.client("superuser").get(f"/quotas/editor/?open={tree.nodes['acme/research'].public_id}").content.decode()
+    assert "Cost this month (USD)" in page
+    shown = [row.split("</td>")[0] for row in page.split('<td class="num cost">')[1:]]
+    assert [row.split("<br>")[0] for row in shown[:2]] == ["127.00", "7.00"]
+    assert "508.00 at this pace" in shown[0]
+    own = node_costs(tree.access("quota_admin"), now=rated_to)
+    assert own is not None and dict(own.so_far) == {
+        f"acme/research{below}": units * 10**9 for below, units in {"": 120, "/nlp": 100, "/vision": 20}.items()
+    }
+    assert node_costs(tree.access("viewer"), now=rated_to) is None
 
 
 def test_refused_edits_come_back_with_every_fault(tree: Personas):

@@ -138,3 +138,13 @@ def test_the_page_takes_a_file_and_leads_to_the_change(tree: Personas):
     answer = client.post("/quotas/import/", {"text": text, "format": "yaml"})
     assert answer["Location"].startswith("/quotas/changes/qc-")
     assert "2 problems to fix" in client.post("/quotas/import/", {"text": "nodes: [{kind: x}, 3]", "format": "yaml"}).content.decode()
+
+
+def test_a_file_that_is_too_large_is_refused_with_the_size_that_is_taken(tree: Personas):
+    longer = _import(tree, "a" * 8_000_001)
+    assert longer.status_code == 422
+    assert longer.json()["errors"] == [{"path": "text", "message": "At most 8000000 characters."}]
+
+    beyond = tree.client("superuser").post("/api/v1/quota-file", b" " * (16 * 1024 * 1024 + 1), content_type="application/json")
+    assert beyond.status_code == 413
+    assert "16 MiB" in beyond.json()["detail"]

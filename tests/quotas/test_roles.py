@@ -35,6 +35,17 @@ def test_each_role_hands_out_what_it_holds_itself(personas: Personas):
     }
 
 
+def test_finance_is_given_by_superusers_and_the_page_says_so(personas: Personas):
+    """Finance changes prices and closes months, which a quota admin may not: not even in the own subtree is the role theirs to give."""
+    node, client = personas.nodes["acme/research"], personas.client("quota_admin")
+    page = client.get(f"/quotas/{node.public_id}/").content.decode()
+    assert "Superusers give roles with rights that you do not have here: Submitter, Team lead, Operator, Finance, Superuser." in page
+
+    with pytest.raises(PermissionDenied, match="more rights than your own"):
+        role_grant(access=personas.access("quota_admin"), node=node, role=Role.FINANCE, user=personas.users["stranger"], now=NOON)
+    role_grant(access=personas.access("superuser"), node=node, role=Role.FINANCE, user=personas.users["stranger"], now=NOON)
+
+
 @pytest.mark.parametrize("giver", sorted(PLACES))
 @pytest.mark.parametrize("role", Role.values)
 @pytest.mark.parametrize("path", ["acme", "acme/research", "acme/research/nlp", "acme/product"])

@@ -90,6 +90,8 @@ def test_what_is_free_is_wanted_fragmented_or_unwanted() -> None:
     assert by_cause(free, [Ask(1, 4)]) == {"fragmented": 4000, "unwanted": 2000}
     assert by_cause(free, [Ask(1, 8), Ask(2, 1)]) == {"wanted": 2000, "fragmented": 4000}
     assert by_cause(free, [Ask(1, 1, frozenset((A100,)))]) == {"unwanted": 6000}
+    # What only a window that is to come keeps from a job is kept for that window.
+    assert by_cause(free, [Ask(1, 2, behind=True), Ask(1, 1)]) == {"reserved": 2000, "wanted": 1000, "unwanted": 3000}
 
 
 def test_what_is_out_of_service_is_failed_or_drained() -> None:

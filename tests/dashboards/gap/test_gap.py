@@ -9,10 +9,11 @@ from django.test.utils import CaptureQueriesContext
 from dashboards.gap.causes import Cause
 from dashboards.gap.figures import gap_by, gap_report
 from dashboards.gap.models import GapRollup
+from dashboards.gap.snapshot import gap_now
 from dashboards.gap.store import gap_between, gap_course, gap_newest, gap_turn, spans_sum
 from dashboards.telemetry.spans import HOUR, QUARTER
 from gpufleet.core.times import now
-from scheduler.models import Health, JobState
+from scheduler.models import Health, JobState, Outlook
 from tests import builders
 from tests.builders import NOON
 from tests.dashboards.worlds import gpus_of, readings
@@ -52,6 +53,16 @@ def test_a_snapshot_is_the_fleet() -> None:
         "failed": 2000,
         "unwanted": 3000,
     }
+
+
+def test_what_waits_behind_a_window_is_not_wanted_by_the_next_plan() -> None:
+    small_fleet()
+    waiting = builders.job(state=JobState.QUEUED, spec={"roles": [{"name": "worker", "gpus": 2}]}, gpus_milli=2000)
+    Outlook.objects.create(job=waiting, codes=" window ")
+
+    sums = gap_now(now=NOON)
+
+    assert {part.cause: milli for part, milli in sums.items() if part.cause in (Cause.RESERVED, Cause.WANTED)} == {Cause.RESERVED: 2000}
 
 
 def test_stale_telemetry_makes_nobody_idle() -> None:
