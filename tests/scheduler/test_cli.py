@@ -58,7 +58,7 @@ def test_a_bad_scenario_exits_2_with_its_faults(words: tuple[str, ...]) -> None:
     ("words", "says"),
     [
         (("simulate", "-", "--seed", "-1"), "below 0"),
-        (("simulate", "-", "--until", "a week"), "no length"),
+        (("simulate", "-", "--until", "a week"), "not a length"),
         (("bench", "engine", "--seed", "-1"), "below 0"),
         (("plan", "-", "--jsonl", "--explain"), "--explain tells one plan"),
     ],

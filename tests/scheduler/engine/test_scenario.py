@@ -78,7 +78,7 @@ def faults_of(document: Any) -> dict[str, str]:
         (lambda s: s["jobs"][1]["roles"][0].update(topology={"tp_group": 5}), "$.jobs[1].roles[0].topology.tp_group", "hold no whole groups of 5"),
         (lambda s: s["jobs"][2]["roles"][0].update(mig=None, gpu_share=0.0001), "$.jobs[2].roles[0].gpu_share", "above 0"),
         (lambda s: s["jobs"][2]["roles"][0].update(gpus=1), "$.jobs[2].roles[0]", "exactly one of"),
-        (lambda s: s["settings"].update(passes=["allocate", "magic"]), "$.settings.passes[1]", "no pass"),
+        (lambda s: s["settings"].update(passes=["allocate", "magic"]), "$.settings.passes[1]", "not a pass"),
         (lambda s: s.update(now=3), "$.now", "2026-11-20T09:00:00Z"),
         (lambda s: s.update(format="gpufleet-scenario/2"), "$.format", "gpufleet-scenario/1"),
         (lambda s: s.update(extra=1), "$.extra", "unknown key"),
