@@ -29,11 +29,12 @@ def charge_uses_turn(*, now: datetime) -> int:
         with transaction.atomic():  # with the sums, which are never older than what they add up
             month = ChargeMonth.objects.select_for_update().filter(first=first, closed_at__isnull=True).first()
             if month is not None:
-                written += _days_write(month, today)
+                written += uses_write(month, today)
     return written
 
 
-def _days_write(month: ChargeMonth, today: date) -> int:
+def uses_write(month: ChargeMonth, today: date) -> int:
+    """The days of a month that its caller has locked, and its sums; how many days were written."""
     there = set(month.uses.order_by().values_list("day", flat=True).distinct())
     days = [month.first + DAY * number for number in range((min(today, Span(month.first).next - DAY) - month.first).days + 1)]
     written = sum(day_write(month, day) for day in days if day not in there or day > today - UNSETTLED)

@@ -9,7 +9,7 @@ from typing import Any
 
 from django.db.models import Sum
 
-from dashboards.charged import BATCH, charge_uses_turn
+from dashboards.charged import BATCH, uses_write
 from dashboards.models import JobRollup
 from gpufleet.core.bulk import rows_insert
 from gpufleet.core.ids import public_ids
@@ -80,8 +80,8 @@ def months_seed(*, access: Access, now: datetime) -> None:
     costs_step(now=now)
     for month in ChargeMonth.objects.filter(closed_at__isnull=True).order_by("first"):
         _computed(month, before=now)
-        sums_write(month)
-    charge_uses_turn(now=now)
+        if not uses_write(month, now.date()):
+            sums_write(month)
 
 
 def _computed(month: ChargeMonth, *, before: datetime) -> None:

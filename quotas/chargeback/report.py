@@ -49,6 +49,7 @@ BY: dict[str, tuple[str, str]] = {
 DEPTH_OF = {"department": NodeKind.DEPARTMENT, "team": NodeKind.TEAM}
 RULES = {"apart": "Keep apart", "use": "By use", "guarantee": "By guarantee", "even": "Even"}
 MOST_ROWS = 500
+LABELLED, LONGEST_LABEL, MOST_LABELS = 500, 60, 12
 NOTHING = "(none)"
 
 
@@ -126,6 +127,12 @@ def month_read(text: str) -> date:
         return datetime.strptime(text, "%Y-%m").date()  # noqa: DTZ007 (a month has no zone)
     except ValueError:
         raise Http404("A month is written YYYY-MM.") from None
+
+
+def labels_known(access: Access, first: date) -> list[str]:
+    """Keys of labels that a report of the month may be by, out of its newest lines."""
+    newest = lines_seen(access, first).order_by("-day").values_list("labels", flat=True)[:LABELLED]
+    return sorted({key for labels in newest for key in labels if len(key) <= LONGEST_LABEL})[:MOST_LABELS]
 
 
 def months_known() -> list[ChargeMonth]:

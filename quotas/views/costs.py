@@ -23,7 +23,7 @@ from quotas.chargeback.files import TITLES, File, file_of
 from quotas.chargeback.forms import BilledForms, CloseForm, InvoiceForm, billed_typed, invoice_typed
 from quotas.chargeback.months import Span, month_at, month_close
 from quotas.chargeback.reconciling import account_of, is_outdated, month_reconcile, month_to_reconcile, newest_of, reconciliations_of, steps_of
-from quotas.chargeback.report import BY, RULES, Report, line_for, lines_of, month_read, months_known, pieces_of, report
+from quotas.chargeback.report import BY, RULES, Report, labels_known, line_for, lines_of, month_read, months_known, pieces_of, report
 from quotas.forms import show_faults
 from quotas.models import ChargeMonth, RateCard
 from quotas.services.cost_exports import DIRECT_LINES
@@ -54,12 +54,13 @@ def costs(request: HttpRequest) -> HttpResponseBase:
         return chart_response(request, shown, name=f"costs-{first:%Y-%m}")
     months = months_known()
     current = month_at(now())
+    labels = {f"label:{key}" for key in labels_known(access, first)} | ({by} if by not in BY else set())
     context = {
         "version": version,
         "report": found,
         "chart": shown,
         "months": sorted({current, first, *(month.first for month in months)}, reverse=True),
-        "by": [(key, label) for key, (label, _) in BY.items()],
+        "by": [(key, label) for key, (label, _) in BY.items()] + [(key, f"Label {key.removeprefix('label:')}") for key in sorted(labels)],
         "by_label": BY[by][0] if by in BY else by.removeprefix("label:"),
         "rule": rule,
         "rules": RULES.items(),

@@ -88,6 +88,7 @@ def test_a_lead_sees_the_own_subtree_alone(world) -> None:
         report(world.access("viewer"), OCTOBER, now=LATER)
     page = world.client("team_lead").get("/cost/?month=2026-10").content.decode()
     assert "nlp" in page.split("<main")[1]
+    assert re.findall(r'<option value="label:(\w+)"', page) == ["run"], "the labels that jobs have are offered"
     assert "acme/product" not in page and "product/" not in page
 
 
