@@ -33,6 +33,7 @@ def test_32_gpus_next_tuesday_are_reserved_in_five_clicks(live_console: LiveCons
     page = visitor.page
     visitor.open("/reservations/")
     page.get_by_role("link", name="Later").click()  # 1
+    expect(page.get_by_text("No reservations in this week.")).to_be_visible()
     box = page.locator("[data-calendar]").bounding_box()
     assert box is not None
     scale = box["width"] / (GUTTER + 7 * DAY_WIDTH)
