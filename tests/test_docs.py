@@ -14,6 +14,7 @@ from gpufleet.cli import PLAIN_COMMANDS
 from tests.servers import PROJECT, Manage
 
 PAGES = sorted([*PROJECT.glob("*.md"), *(PROJECT / "docs").rglob("*.md")])
+LONGEST_LINE = 120
 OURS = ("gpufleet", "quotas", "scheduler", "dashboards")
 LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
 # A sample that follows this remark is executed as it stands.
@@ -42,6 +43,15 @@ def test_links_lead_somewhere(page):
             broken.append(target)
 
     assert broken == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_lines_are_at_most_120_characters(page):
+    """Text alone: rows of tables, code and pictures can't be broken."""
+    text = re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith(("|", "![")) and not line.startswith("    ")]
+
+    assert [line for line in lines if len(line) > LONGEST_LINE and " " in line.strip()] == []
 
 
 def test_every_page_of_the_manual_is_reached_from_its_index():
