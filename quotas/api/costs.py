@@ -67,6 +67,7 @@ class CostsOut(Schema):
     rated_to: datetime | None
     total: CostRow
     rows: list[CostRow]
+    more: int = Field(description="How many further rows there are, each cheaper. They are in the total, and in the files of the month.")
     idle: list[IdleCost]
 
 
@@ -153,7 +154,7 @@ class ReconciliationIn(Taken):
 
 @router.get("/costs/{month}", response=CostsOut, url_name="costs", summary="Costs of a month")
 def costs_read(request: HttpRequest, month: str, query: Query[CostsQuery]) -> dict[str, Any]:
-    """Inside the subtrees whose costs the caller may see. An open month is an estimate."""
+    """Inside the subtrees whose costs the caller may see: the 500 most expensive rows. An open month is an estimate."""
     return _told(report(access_of(request), month_read(month), by=query.by, rule=query.idle, now=now()))
 
 
@@ -216,6 +217,7 @@ def _told(found: Report) -> dict[str, Any]:
         "rated_to": month.rated_to if month is not None else None,
         "total": _row(found.total),
         "rows": [_row(row) for row in found.rows],
+        "more": found.more,
         "idle": [
             {"gpu_type": one.gpu_type, "cause": one.cause, "milli_millis": one.milli_millis, "effective_nanos": one.effective_nanos}
             for one in found.idle

@@ -104,6 +104,20 @@ def test_all_files_say_the_same(month) -> None:
     assert answer["total"]["effective_nanos"] == exact == sum(row["effective_nanos"] for row in answer["rows"])
 
 
+def test_over_http_it_is_said_how_many_rows_there_are_beside_the_most_expensive(month) -> None:
+    for number in range(501):
+        used(month.nodes["acme/research/nlp"], START + timedelta(days=4), 1 + number / 1000, job=f"j-{9000 + number}")
+    month_refresh(first=OCTOBER, now=LATER)
+
+    answer = month.client("finance").get("/api/v1/costs/2026-10?by=job").json()
+
+    jobs = set(ChargeLine.objects.values_list("job", flat=True))
+    assert (len(answer["rows"]), answer["more"]) == (500, len(jobs) - 500)
+    cheapest = min(row["effective_nanos"] for row in answer["rows"])
+    left = answer["total"]["effective_nanos"] - sum(row["effective_nanos"] for row in answer["rows"])
+    assert 0 < left <= cheapest * answer["more"]
+
+
 def test_what_looks_like_a_formula_stays_text(month) -> None:
     month_refresh(first=OCTOBER, now=LATER)
 
