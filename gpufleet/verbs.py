@@ -50,7 +50,7 @@ def _of_nodes(access: Access, name: str, limit: int) -> Iterator[Command]:
         for step in steps_from(node.health):
             if step.to in PREVIEWED:
                 url = f"{reverse('node_health', args=[node.public_id])}?to={step.to}"
-                yield Command(step.verb, node.name, step.meaning, "drain", url)
+                yield Command(step.verb, node.name, node.public_id, "drain", url)
 
 
 def _of_jobs(access: Access, name: str, limit: int) -> Iterator[Command]:
