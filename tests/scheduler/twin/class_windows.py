@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 
-from .legal_windows import released
 from .shares import guarantee_of, least, place_in_line
 from .world import ALL, Job, Quota, Window, World
 
@@ -13,7 +12,7 @@ MARK = "window:"
 
 def views(world: World, asker: str) -> Iterator[World]:
     """The world with class windows charged, and the one in which the asker asks in the name of a window of his class."""
-    windows = [window for window in world.windows if window.cls is not None and window.open_at(0) and not released(world, window)]
+    windows = [window for window in world.windows if window.cls is not None and window.open_at(0)]
     if not windows:
         return
     quotas = {**world.quotas, **{MARK + window.name: _quota(world, window) for window in windows}}

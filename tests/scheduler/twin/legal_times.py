@@ -45,18 +45,24 @@ def _reservations(world: World, plan: Json, final: World) -> list[str]:
             found.append(f"reserve {name}: at a time that has passed")
         job = world.jobs[name]
         for node in sorted({raw["node"] for raw in decision["workers"]}):
-            wanted = sum(job.roles[raw["role"]].gpus for raw in decision["workers"] if raw["node"] == node)
-            kept = {w.key for w in job.workers} if job.holds else set()
-            wanted -= sum(job.roles[raw["role"]].gpus for raw in decision["workers"] if raw["node"] == node and (raw["role"], raw["index"]) in kept)
+            wanted = _comes(job, decision, node)
             free, holders = _free_at(world, final, node, at, but=name)
             for start, other, earlier in promised[:number]:
-                end = expected_end(world, world.jobs[other], start=start)
-                mine = sum(world.jobs[other].roles[raw["role"]].gpus for raw in earlier["workers"] if raw["node"] == node)
+                one = world.jobs[other]
+                # A gang that waits for workers it has lost ends with those that run; these are counted where they stand.
+                end = expected_end(world, one, start=(one.started or 0) if one.holds else start)
+                mine = _comes(one, earlier, node)
                 if mine and (end is None or end > at):
                     free, holders = free - mine, [*holders, f"{other} (reserved)"]
             if wanted > free:
                 found.append(f"reserve {name} at {decision['at']}: {wanted} GPUs of {node}, {free} are free then; held by {', '.join(holders)}")
     return found
+
+
+def _comes(job: Job, reserve: Json, node: str) -> int:
+    """GPUs that a reservation adds on a node to what its holder has."""
+    kept = {worker.key for worker in job.workers} if job.holds else set()
+    return sum(job.roles[raw["role"]].gpus for raw in reserve["workers"] if raw["node"] == node and (raw["role"], raw["index"]) not in kept)
 
 
 def _free_at(before: World, world: World, node: str, at: int, *, but: str) -> tuple[int, list[str]]:

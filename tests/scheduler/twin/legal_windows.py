@@ -5,7 +5,7 @@ from itertools import product
 from typing import Any
 
 from .places import accepts
-from .world import ALL, Job, Window, World
+from .world import ALL, Job, Window, World, read
 
 Json = dict[str, Any]
 FRESH = ("start", "grow", "repair", "move")
@@ -16,7 +16,7 @@ def window_violations(world: World, plan: Json, final: World) -> list[str]:
     """What a plan starts takes no room from windows to come that they would all have had without it, whichever blocks they get."""
     touched = {d["job"] for d in plan["decisions"] if d["action"] in FRESH}
     horizon = world.settings["window_horizon_s"] * 1000
-    promised = [one for one in world.windows if (one.end is None or one.end > 0) and one.start <= horizon and not released(world, one)]
+    promised = [one for one in world.windows if (one.end is None or one.end > 0) and one.start <= horizon]
     found = []
     for kind in sorted({str(one.gpu_type) for one in promised}):
         windows = [one for one in promised if str(one.gpu_type) == kind]
@@ -42,7 +42,17 @@ def _bound(world: World, job: Job, window: Window) -> bool:
     return not entitled(world, job, window) and stuck(world, job, window) and bool(_held(world, job, set(world.nodes), window))
 
 
-def released(world: World, window: Window) -> bool:
+def without_released(scenario: Json) -> Json:
+    """The scenario without the windows that nobody had claimed in time: they add to no guarantee and no limit, and are kept from nobody.
+
+    That is so as the plan begins: what it starts, ends or moves claims none of them and drops no claim.
+    """
+    world = read(scenario)
+    gone = {window.name for window in world.windows if _released(world, window)}
+    return {**scenario, "reservations": [raw for raw in scenario["reservations"] if raw["name"] not in gone]} if gone else scenario
+
+
+def _released(world: World, window: Window) -> bool:
     if window.decay is None or window.start > 0 or window.start + window.decay > 0:
         return False
     return not any(
