@@ -38,7 +38,7 @@ class Shape(NamedTuple):
     gpus: int
     types: frozenset[str] = frozenset()
     level: str = ""
-    cpus: int = 0
+    cpu_milli: int = 0
     memory_mib: int = 0
 
     @property
@@ -57,7 +57,7 @@ class Room:
     pools: Sequence[str]
     free: Ints
     parts: Ints
-    cpus: Ints
+    cpu_milli: Ints
     memory_mib: Ints
     levels: Mapping[str, Ints]
 
@@ -189,8 +189,8 @@ def _useless(room: Room, free: Ints, shape: Shape) -> tuple[dict[Why, Ints], int
     slots = free // shape.gpus
     partial = free - slots * shape.gpus
     able = slots
-    if shape.cpus:
-        able = np.minimum(able, np.maximum(room.cpus, 0) // shape.cpus)
+    if shape.cpu_milli:
+        able = np.minimum(able, np.maximum(room.cpu_milli, 0) // shape.cpu_milli)
     if shape.memory_mib:
         able = np.minimum(able, np.maximum(room.memory_mib, 0) // shape.memory_mib)
     domains = room.levels.get(shape.level, np.zeros(len(free), np.int64))

@@ -75,7 +75,7 @@ def shapes_waiting(jobs: Iterable[Planned]) -> Iterable[Shape]:
         if role is not None:
             placing = job.kind.placing
             level = placing.required or ("" if placing.span_clusters else WIDEST)
-            yield Shape(role.least, role.gpus, frozenset(role.gpu_types), level, role.cpus, role.host_memory_mib)
+            yield Shape(role.least, role.gpus, frozenset(role.gpu_types), level, role.cpu_milli, role.host_memory_mib)
 
 
 def usual_demand(*, now: datetime) -> dict[Shape, int]:
@@ -98,6 +98,6 @@ def _shape_of(spec: Mapping[str, Any], job_class: str, priority: int, preemptibl
         int(role.get("gpus") or 0),
         frozenset(role.get("gpu_types") or ()),
         level,
-        int(role.get("cpus") or 0),
+        round(1000 * (role.get("cpus") or 0)),
         round(1024 * float(role.get("host_memory_gb") or 0)),
     )

@@ -119,8 +119,8 @@ def _read(figures: Mapping[str, Any]) -> Scattered:
         for (gpu_type, pool, numbers), idle in zip(figures["piles"], figures["idle"], strict=True)
     ]
     kept_out = [
-        KeptOut(gpu_type, Shape(workers, gpus, frozenset(types), level, cpus, memory), jobs, Why(why), free, room)
-        for gpu_type, (workers, gpus, types, level, cpus, memory), jobs, why, free, room in figures["kept_out"]
+        KeptOut(gpu_type, Shape(workers, gpus, frozenset(types), level, cpu_milli, memory), jobs, Why(why), free, room)
+        for gpu_type, (workers, gpus, types, level, cpu_milli, memory), jobs, why, free, room in figures["kept_out"]
     ]
     return Scattered(piles, figures["largest"], kept_out)
 

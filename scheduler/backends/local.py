@@ -57,6 +57,8 @@ from scheduler.backends.manifests import FOLDER, Looker
 
 log = logging.getLogger(__name__)
 LOCAL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# A cgroup takes no less than a millisecond of processor time in each of its periods of 100.
+LEAST_CPU_MICROS = 1000
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 ROLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
@@ -194,7 +196,7 @@ class LocalBackend:
         if role.get("host_memory_gb"):
             files["memory.max"] = str(int(role["host_memory_gb"] * 1024**3))
         if role.get("cpus"):
-            files["cpu.max"] = f"{int(role['cpus']) * 100_000} 100000"
+            files["cpu.max"] = f"{max(LEAST_CPU_MICROS, round(role['cpus'] * 100_000))} 100000"
         return {"folder": str(self.rules.cgroup / f"{order.key}.{seat.role}-{seat.index}"), "files": files} if files else None
 
     def _about(self, order: StartOrder, seat: WorkerSeat, checkpoints: Path) -> dict[str, str]:

@@ -369,7 +369,7 @@ class Blockers:
     def _host_binds(self, role: Role, allowed: Ints, worst: Narrow) -> tuple[str, dict[str, object]]:
         """What is to be said where by GPUs alone there would be room: of what the hosts have too little left."""
         view = self.view
-        hosts = [("processors", role.cpus, view.cpus, 1), ("GB of host memory", role.host_memory_mib, view.memory, 1024)]
+        hosts = [("processors", role.cpu_milli, view.cpus, 1000), ("GB of host memory", role.host_memory_mib, view.memory, 1024)]
         hosts = [one for one in hosts if one[1]]
         slots = view.count_np * allowed // role.gpus if role.gpus else worst.missing * allowed
         if not hosts or self._most_in(slots, worst) < worst.missing:

@@ -40,16 +40,16 @@ class Capacity:
 
     def slots(self, role: Role, eligible: Eligible) -> Ints:
         self._fresh()
-        key = (role.gpus, role.cpus, role.host_memory_mib, id(eligible))
+        key = (role.gpus, role.cpu_milli, role.host_memory_mib, id(eligible))
         known = self._slots.get(key)
         if known is None:
-            known = self._slots[key] = self.view.slots(role.gpus, role.cpus, role.host_memory_mib, eligible)
+            known = self._slots[key] = self.view.slots(role.gpus, role.cpu_milli, role.host_memory_mib, eligible)
         return known
 
     def sums(self, role: Role, eligible: Eligible, level: int) -> Ints:
         """Workers per domain of a level; level -1 is the whole fleet."""
         self._fresh()
-        key = (role.gpus, role.cpus, role.host_memory_mib, id(eligible), level)
+        key = (role.gpus, role.cpu_milli, role.host_memory_mib, id(eligible), level)
         known = self._sums.get(key)
         if known is None:
             if role.gpus > self.view.largest:
@@ -63,7 +63,7 @@ class Capacity:
     def most(self, role: Role, eligible: Eligible, level: int) -> int:
         """The most workers that one domain of a level has room for."""
         self._fresh()
-        key = (role.gpus, role.cpus, role.host_memory_mib, id(eligible), level)
+        key = (role.gpus, role.cpu_milli, role.host_memory_mib, id(eligible), level)
         known = self._most.get(key)
         if known is None:
             known = 0
@@ -90,7 +90,7 @@ def _could_fit(capacity: Capacity, form: Form, quota_type: int, *, suspect: bool
         if capacity.view.idle < role.gpus * role.least or (role.gpus and capacity.view.slots_at_most(role.gpus) < role.least):
             return False
         eligible = form.eligible(capacity.grid, place, quota_type, suspect=suspect, spare=spare)
-        if role.least == 1 and role.gpus and capacity.view.surely_holds(role.gpus, role.cpus, role.host_memory_mib, eligible.bits):
+        if role.least == 1 and role.gpus and capacity.view.surely_holds(role.gpus, role.cpu_milli, role.host_memory_mib, eligible.bits):
             continue
         if capacity.most(role, eligible, form.width) < role.least:
             return False

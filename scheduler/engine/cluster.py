@@ -293,7 +293,7 @@ class Cluster:
         seats = []
         for worker in workers:
             role = roles[worker.role]
-            taken = role.cpus, role.host_memory_mib, role.gpus * 1000, NO_PARTS
+            taken = role.cpu_milli, role.host_memory_mib, role.gpus * 1000, NO_PARTS
             seats.append(new_seat((worker.role, worker.index, index[worker.node], worker.gpus, *taken)))
         return tuple(seats)
 
@@ -301,7 +301,7 @@ class Cluster:
         role = work.form.roles[worker.role]
         node = self.grid.index[worker.node]
         if worker.share_milli is None and not worker.mig:
-            return new_seat((worker.role, worker.index, node, worker.gpus, role.cpus, role.host_memory_mib, role.gpus * 1000, NO_PARTS))
+            return new_seat((worker.role, worker.index, node, worker.gpus, role.cpu_milli, role.host_memory_mib, role.gpus * 1000, NO_PARTS))
         parts: tuple[Part, ...] = ()
         if worker.mig:
             board = board_of(self.grid.nodes[node].gpu_type)
@@ -312,8 +312,8 @@ class Cluster:
             trust = self.trust_of(work)
             parts = tuple(Part(gpu, worker.share_milli, work.kind.sharing, trust, memory=role.memory_mib or 0) for gpu in bits_of(worker.gpus))
         if parts:
-            return Seat(worker.role, worker.index, node, 0, role.cpus, role.host_memory_mib, sum(part.milli for part in parts), parts)
-        return Seat(worker.role, worker.index, node, worker.gpus, role.cpus, role.host_memory_mib, role.gpus * 1000)
+            return Seat(worker.role, worker.index, node, 0, role.cpu_milli, role.host_memory_mib, sum(part.milli for part in parts), parts)
+        return Seat(worker.role, worker.index, node, worker.gpus, role.cpu_milli, role.host_memory_mib, role.gpus * 1000)
 
     def trust_of(self, work: Work) -> str:
         """The domain inside which a GPU may be shared."""

@@ -36,7 +36,7 @@ class Seat(NamedTuple):
     rank: int  # the worker's index within its role
     node: int
     mask: int
-    cpus: int
+    cpus: int  # in thousandths, as everywhere in the engine
     memory: int
     milli: int
     parts: tuple[Part, ...] = ()
@@ -86,7 +86,7 @@ class View:
         self.free = list(grid.usable)
         self.count = list(grid.usable_count)
         self.idle = grid.gpus  # of all nodes together
-        self.cpus = [node.cpus for node in grid.nodes]
+        self.cpus = [node.cpu_milli for node in grid.nodes]
         self.memory = [node.host_memory_mib for node in grid.nodes]
         self.splits: dict[tuple[int, int], Split] = {}
         self.buckets: list[int] | None = None

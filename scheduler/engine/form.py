@@ -39,11 +39,11 @@ class Form:
         self.elastic = kind.elastic
         self.fixed = kind.preemptible is Preemptible.NEVER
         # Whether counting idle GPUs is enough to tell where it fits: nothing of the host decides as well.
-        self.gpus_only = len(kind.roles) == 1 and not kind.roles[0].cpus and not kind.roles[0].host_memory_mib
+        self.gpus_only = len(kind.roles) == 1 and not kind.roles[0].cpu_milli and not kind.roles[0].host_memory_mib
         self.parted = any(role.parted for role in kind.roles)
         role = kind.roles[0] if len(kind.roles) == 1 and not self.parted else None
         # What one worker takes of a node, where all of them are alike and hold whole GPUs: milli-GPU, processors, memory.
-        self.each = None if role is None else (role.gpus * 1000, role.cpus, role.host_memory_mib)
+        self.each = None if role is None else (role.gpus * 1000, role.cpu_milli, role.host_memory_mib)
         self.delay = kind.preemption_delay_ms
         self.level = kind.level
         self.order = (-kind.class_rank, -kind.priority)
@@ -94,7 +94,7 @@ class Forms(dict[int, Form]):
         self.instances |= form.kind.sharing == "mig"
         self.choosy |= len(form.types) > 1
         self.by_memory |= any(role.memory_mib is not None for role in form.roles)
-        self.asked.update((role.gpus, role.cpus, role.host_memory_mib) for role in form.roles if role.cpus or role.host_memory_mib)
+        self.asked.update((role.gpus, role.cpu_milli, role.host_memory_mib) for role in form.roles if role.cpu_milli or role.host_memory_mib)
 
 
 def _plain(kind: Kind, grid: Grid) -> bool:
@@ -118,7 +118,7 @@ def _shape(kind: Kind) -> tuple[object, ...]:
             role.share_milli,
             role.devices,
             role.gpu_types,
-            role.cpus,
+            role.cpu_milli,
             role.host_memory_mib,
             role.placing,
         )

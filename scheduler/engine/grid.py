@@ -108,7 +108,7 @@ class Grid:
     @cached_property
     def hosts(self) -> list[tuple[int, int, int]]:
         """The different sizes of nodes: GPUs, processors, memory."""
-        return sorted({(node.gpus, node.cpus, node.host_memory_mib) for node in self.nodes})
+        return sorted({(node.gpus, node.cpu_milli, node.host_memory_mib) for node in self.nodes})
 
     @cached_property
     def islands(self) -> Level:

@@ -16,6 +16,7 @@ from .form import Wants
 from .grid import Eligible, Grid, Ints
 from .mig import board_of
 from .placement import Placer
+from .reading import thousandths
 from .reasons import Reason, counted, reason
 from .values import Kind, Node, Role
 from .work import Work
@@ -148,7 +149,7 @@ def never_fits(cluster: Cluster, empty: Capacity, work: Work, alone: Callable[[i
     most, role, level, quota_type = max(worst, key=_part_held)
     where = _largest(cluster, level)
     if not most:
-        wanted = f"{counted(1000 * role.gpus)}, {role.cpus} processors and {role.host_memory_mib / 1024:g} GB on one node"
+        wanted = f"{counted(1000 * role.gpus)}, {thousandths(role.cpu_milli)} processors and {role.host_memory_mib / 1024:g} GB on one node"
         return reason("no_node", f"no node, however empty, offers role {role.name} its {wanted}, labels and attributes")
     if most < role.least:
         each = f"workers of {counted(1000 * role.gpus)}" if role.gpus else "workers"
@@ -222,7 +223,7 @@ def _hosts_bind(cluster: Cluster, work: Work, bind: Bind) -> str:
     if most(slots) < role.least:
         return ""
     hosts = [
-        ("processors", role.cpus, [node.cpus for node in grid.nodes], 1),
+        ("processors", role.cpu_milli, [node.cpu_milli for node in grid.nodes], 1000),
         ("GB of host memory", role.host_memory_mib, [node.host_memory_mib for node in grid.nodes], 1024),
     ]
     short = [
@@ -273,7 +274,7 @@ def what_lacks(cluster: Cluster, work: Work, role: Role) -> str | None:
     offers += [
         ("GPUs on one node", role.gpus or (role.devices if role.parted else 0), lambda place: grid.usable_count[place], str),
         ("GB of memory on one GPU", role.memory_mib or 0, lambda place: grid.nodes[place].gpu_memory_mib, lambda amount: f"{amount / 1024:g}"),
-        ("processors", role.cpus, lambda place: grid.nodes[place].cpus, str),
+        ("processors", role.cpu_milli, lambda place: grid.nodes[place].cpu_milli, lambda amount: str(thousandths(amount))),
         ("GB of host memory", role.host_memory_mib, lambda place: grid.nodes[place].host_memory_mib, lambda amount: f"{amount / 1024:g}"),
     ]
     for what, least, of, spelt in offers:

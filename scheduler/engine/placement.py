@@ -139,7 +139,7 @@ class Placer:
             everyone |= eligible.array
             if role.parted:
                 continue
-            slots = self.view.slots(role.gpus, role.cpus, role.host_memory_mib, eligible)
+            slots = self.view.slots(role.gpus, role.cpu_milli, role.host_memory_mib, eligible)
             good &= level.sums(slots) >= len(ranks)
         candidates = np.flatnonzero(good)
         if not len(candidates):
@@ -187,7 +187,7 @@ class Placer:
             return None
         if len(chosen) > 1:
             chosen.sort()
-        cpus, memory, milli = role.cpus, role.host_memory_mib, role.gpus * 1000
+        cpus, memory, milli = role.cpu_milli, role.host_memory_mib, role.gpus * 1000
         return [new_seat((place, rank, node, mask, cpus, memory, milli, NO_PARTS)) for rank, (node, mask) in zip(ranks, chosen, strict=True)]
 
     def _choose(self, role: Role, count: int, bits: int, gpus: int) -> list[tuple[int, int]] | None:
@@ -196,7 +196,7 @@ class Placer:
         buckets = view.by_count()
         order = range(len(buckets) - 1, gpus - 1, -1) if self.spread else range(gpus, len(buckets))
         chosen: list[tuple[int, int]] = []
-        take, cpus, memory = self.fleet.take_gpus, role.cpus, role.host_memory_mib
+        take, cpus, memory = self.fleet.take_gpus, role.cpu_milli, role.host_memory_mib
         while len(chosen) < count:
             node = self._tightest(buckets, order, bits, role, first=not chosen)
             if node is None:
@@ -209,7 +209,7 @@ class Placer:
     def _tightest(self, buckets: list[int], order: range, bits: int, role: Role, *, first: bool) -> int | None:
         """The node with the least room that suffices; among equals the one that breaks the fewest blocks, and then the first."""
         view = self.view
-        cpus, memory = role.cpus, role.host_memory_mib
+        cpus, memory = role.cpu_milli, role.host_memory_mib
         blocks = self.cluster.blocks
         for count in order:
             candidates = buckets[count] & bits
@@ -281,11 +281,12 @@ class Placer:
             if not mask:
                 bits &= ~(1 << node)
                 continue
-            self.fleet.take(Seat(0, 0, node, mask, role.cpus, role.host_memory_mib, 0))
+            self.fleet.take(Seat(0, 0, node, mask, role.cpu_milli, role.host_memory_mib, 0))
             chosen.append((node, mask))
         chosen.sort()
         return [
-            Seat(place, rank, node, mask, role.cpus, role.host_memory_mib, role.gpus * 1000) for rank, (node, mask) in zip(ranks, chosen, strict=True)
+            Seat(place, rank, node, mask, role.cpu_milli, role.host_memory_mib, role.gpus * 1000)
+            for rank, (node, mask) in zip(ranks, chosen, strict=True)
         ]
 
     def _place_group(self, place: int, role: Role, ranks: Sequence[int], low: int, high: int, pin: Seat | None) -> list[Seat] | None:
@@ -322,7 +323,7 @@ class Placer:
 
     def _room(self, node: int, part: int, role: Role) -> int:
         room = (self.view.free[node] & part).bit_count() // role.gpus
-        return min(room, self.view.room_on(node, role.gpus, role.cpus, role.host_memory_mib))
+        return min(room, self.view.room_on(node, role.gpus, role.cpu_milli, role.host_memory_mib))
 
     def _seat_group(self, place: int, role: Role, ranks: Sequence[int], nodes: list[int], part: int) -> list[Seat]:
         seats: list[Seat] = []
@@ -330,7 +331,7 @@ class Placer:
         for node in sorted(nodes, key=lambda node: (-self._room(node, part, role), node)):
             while left and self._room(node, part, role):
                 mask = lowest(self.view.free[node] & part, role.gpus)
-                seat = Seat(place, left.pop(0), node, mask, role.cpus, role.host_memory_mib, role.gpus * 1000)
+                seat = Seat(place, left.pop(0), node, mask, role.cpu_milli, role.host_memory_mib, role.gpus * 1000)
                 self.fleet.take(seat)
                 seats.append(seat)
         return seats
@@ -347,7 +348,7 @@ class Placer:
             _, node, parts = best
             for part in parts:
                 self._note_new_split(node, part)
-            seat = Seat(place, rank, node, 0, role.cpus, role.host_memory_mib, sum(part.milli for part in parts), parts)
+            seat = Seat(place, rank, node, 0, role.cpu_milli, role.host_memory_mib, sum(part.milli for part in parts), parts)
             self.fleet.take(seat)
             seats.append(seat)
         return seats
@@ -388,7 +389,7 @@ class Placer:
 
     def _offer(self, node: int, role: Role) -> Offer | None:
         """The best parts on one node, where its host has enough for the worker."""
-        if self.view.cpus[node] < role.cpus or self.view.memory[node] < role.host_memory_mib:
+        if self.view.cpus[node] < role.cpu_milli or self.view.memory[node] < role.host_memory_mib:
             return None
         found = self._parts_on(node, role)
         return None if found is None else (found[0], node, found[1])

@@ -329,7 +329,7 @@ class Prospects(ABC):
                 return bound
             rehearsal = rehearsal or self._own_rehearsal(ahead)
             counts = [(node, count // role.gpus) for node, count in bound.places]
-            if rehearsal.hosts_suffice((role.cpus, role.host_memory_mib), counts, bound.at, length):
+            if rehearsal.hosts_suffice((role.cpu_milli, role.host_memory_mib), counts, bound.at, length):
                 return bound
         rehearsal = rehearsal or self._own_rehearsal(ahead)
         found = rehearsal.earliest(work, quota_type, bound.at, length, banned)
@@ -343,7 +343,7 @@ class Prospects(ABC):
     def only_gpus_count(self, form: Form) -> bool:
         """Whether counting GPUs over time tells when a job without places could start."""
         role = form.roles[0]
-        return form.plain and not ((role.cpus or role.host_memory_mib) and self.hosts_bind)
+        return form.plain and not ((role.cpu_milli or role.host_memory_mib) and self.hosts_bind)
 
     def counted(self, ahead: Lookahead, form: Form, quota_type: int, length: int, since: int = 0) -> Date | None:
         """When and where such a job could start, from then on; no window is to come."""
@@ -460,4 +460,4 @@ class Prospects(ABC):
         role = next(work.kind.roles[place] for place, _ in work.missing())
         each = role.gpus or 1
         counted = (node for node, count in date.places for _ in range(count // each))
-        return [Seat(0, 0, node, 0, role.cpus, role.host_memory_mib, 0) for node in counted]
+        return [Seat(0, 0, node, 0, role.cpu_milli, role.host_memory_mib, 0) for node in counted]

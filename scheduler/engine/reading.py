@@ -178,6 +178,28 @@ def scaled(factor: int, *, least: int = 0, most: int = LARGEST) -> Check:
     return check
 
 
+def exact_thousandths(most: int) -> Check:
+    """A number of at most three decimals, in thousandths: 1.5 processors are 1500. What would have to be rounded is refused."""
+
+    def check(value: Any) -> int:
+        if type(value) is int and 0 <= value <= most:
+            return value * 1000
+        plain = number(value)
+        if not 0 <= plain <= most:
+            raise Bad(f"must be between 0 and {most}, not {short(value)}")
+        result = round(plain * 1000)
+        if thousandths(result) != plain:
+            raise Bad(f"must have at most three decimals, not {short(value)}")
+        return result
+
+    return check
+
+
+def thousandths(amount: int) -> int | float:
+    """So many thousandths as a number: 1.5 of 1500, and whole ones without a point."""
+    return amount / 1000 if amount % 1000 else amount // 1000
+
+
 def whole(least: int = 0, most: int = LARGEST) -> Check:
     def check(value: Any) -> int:
         if type(value) is float and value.is_integer():

@@ -117,7 +117,7 @@ class Rehearsal:
         until = END if length >= FOREVER else moment + length
         for node, count in counts:
             here = [seat for _, _, seat in self.on(node, moment, until)]
-            cpus = self.grid.nodes[node].cpus - sum(seat.cpus for seat in here)
+            cpus = self.grid.nodes[node].cpu_milli - sum(seat.cpus for seat in here)
             memory = self.grid.nodes[node].host_memory_mib - sum(seat.memory for seat in here)
             if role_host[0] * count > cpus or role_host[1] * count > memory:
                 return False
@@ -125,7 +125,7 @@ class Rehearsal:
 
     def host_suffices(self, more: Iterable[Seat], node: int, moment: int) -> bool:
         """Whether the processors and the memory of a node are enough for all who stand there at a moment, and more."""
-        cpus, memory = self.grid.nodes[node].cpus, self.grid.nodes[node].host_memory_mib
+        cpus, memory = self.grid.nodes[node].cpu_milli, self.grid.nodes[node].host_memory_mib
         for seat in chain(more, (seat for _, _, seat in self.on(node, moment, moment + 1))):
             cpus -= seat.cpus
             memory -= seat.memory

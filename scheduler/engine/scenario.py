@@ -18,6 +18,7 @@ from .reading import (
     Fault,
     Faults,
     ScenarioError,
+    exact_thousandths,
     flag,
     instant,
     instant_after,
@@ -35,7 +36,22 @@ from .scenario_jobs import JobReader
 from .scenario_quotas import read_quotas, read_windows
 from .scenario_written import GivenTwice, written
 from .unfrozen import maker
-from .values import ANY_TYPE, CLASSES, FOR_NONE, PASSES, ByClass, Demand, Fairness, MigInstance, Node, Scenario, Settings, Topology
+from .values import (
+    ANY_TYPE,
+    CLASSES,
+    FOR_NONE,
+    PASSES,
+    UNSTATED_CPU_MILLI,
+    UNSTATED_MEMORY_MIB,
+    ByClass,
+    Demand,
+    Fairness,
+    MigInstance,
+    Node,
+    Scenario,
+    Settings,
+    Topology,
+)
 
 FORMAT = "gpufleet-scenario/1"
 MOST_GPUS = 64
@@ -301,7 +317,7 @@ _NODE = {
     "health": (one_of("healthy", "suspect", "draining", "down"), "healthy"),
     "unhealthy_gpus": (_gpu_list, ()),
     "spare": (flag, False),
-    "cpus": (whole(0, 1_000_000), 0),
+    "cpus": (exact_thousandths(1_000_000), 0),
     "host_memory_gb": (_gigabytes, 0),
     "labels": (_labels, ()),
     "attributes": (_attributes, ()),
@@ -389,8 +405,8 @@ def _node(fields: dict[str, Any], raw: dict[str, Any], path: tuple[str | int, ..
         unhealthy=unhealthy,
         spare=fields["spare"],
         # What is not stated does not bind.
-        cpus=fields["cpus"] if "cpus" in raw else 10**9,
-        host_memory_mib=fields["host_memory_gb"] if "host_memory_gb" in raw else 10**12,
+        cpu_milli=fields["cpus"] if "cpus" in raw else UNSTATED_CPU_MILLI,
+        host_memory_mib=fields["host_memory_gb"] if "host_memory_gb" in raw else UNSTATED_MEMORY_MIB,
         labels=fields["labels"],
         attributes=fields["attributes"],
         mig=mig,

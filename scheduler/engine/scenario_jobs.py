@@ -14,6 +14,7 @@ from .reading import (
     Bad,
     Check,
     Faults,
+    exact_thousandths,
     flag,
     instant_after,
     kind_of,
@@ -101,7 +102,7 @@ _ROLE: dict[str, tuple[Check, Any]] = {
     "gpu_share": (optional(scaled(1000, most=1)), None),
     "devices": (whole(1, 64), 1),
     "gpu_types": (optional(texts), None),
-    "cpus": (whole(0, 1_000_000), 0),
+    "cpus": (exact_thousandths(1_000_000), 0),
     "host_memory_gb": (_gigabytes, 0),
     "topology": (_raw, None),
 }
@@ -491,7 +492,7 @@ class JobReader:
             share_milli=fields["gpu_share"],
             devices=fields["devices"],
             gpu_types=tuple(sorted(set(fields["gpu_types"]), key=fields["gpu_types"].index)) if fields["gpu_types"] else (),
-            cpus=fields["cpus"],
+            cpu_milli=fields["cpus"],
             host_memory_mib=fields["host_memory_gb"],
             placing=placing,
         )

@@ -61,7 +61,7 @@ def fit_one(cycle: Surroundings, work: Work, quota_type: int, view: View, banned
     if banned:
         bits &= ~banned
     buckets = view.by_count()
-    cpus, memory, gpus = role.cpus, role.host_memory_mib, role.gpus
+    cpus, memory, gpus = role.cpu_milli, role.host_memory_mib, role.gpus
     free_cpus, free_memory = view.cpus, view.memory
     spread = cycle.settings.placement == "spread"
     blocks = cycle.cluster.blocks

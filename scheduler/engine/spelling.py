@@ -6,10 +6,12 @@ from zlib import crc32
 
 from .fleet import bits_of
 from .plan import seconds
-from .reading import spell_instant
+from .reading import spell_instant, thousandths
 from .values import (
     CLASSES,
     QUEUED,
+    UNSTATED_CPU_MILLI,
+    UNSTATED_MEMORY_MIB,
     Amount,
     ByClass,
     Checkpoint,
@@ -29,7 +31,6 @@ from .values import (
 
 MILLION = 1_000_000
 _PREEMPTIBLE = {Preemptible.ALWAYS: True, Preemptible.NEVER: False, Preemptible.WHEN_BORROWED: "when_borrowed"}
-_UNSTATED_CPUS, _UNSTATED_MEMORY = 10**9, 10**12
 
 
 def spelt(scenario: Scenario) -> dict[str, Any]:
@@ -118,9 +119,9 @@ def _node(node: Node, topology: Topology) -> dict[str, Any]:
     }
     if node.repartitioned:
         document["repartitioned"] = [spell_instant(at) for at in node.repartitioned]
-    if node.cpus != _UNSTATED_CPUS:
-        document["cpus"] = node.cpus
-    if node.host_memory_mib != _UNSTATED_MEMORY:
+    if node.cpu_milli != UNSTATED_CPU_MILLI:
+        document["cpus"] = thousandths(node.cpu_milli)
+    if node.host_memory_mib != UNSTATED_MEMORY_MIB:
         document["host_memory_gb"] = node.host_memory_mib / 1024
     return document
 
@@ -178,7 +179,7 @@ def _role(role: Role) -> dict[str, Any]:
         "step": role.step,
         "desired": role.desired,
         "gpu_types": list(role.gpu_types) or None,
-        "cpus": role.cpus,
+        "cpus": thousandths(role.cpu_milli),
         "host_memory_gb": role.host_memory_mib / 1024,
         "topology": None if role.placing is None else _placing(role.placing),
     }

@@ -65,7 +65,7 @@ def targets(
         if off:
             array = array * ints([not off >> node & 1 for node in range(grid.size)])
             flags = bytes(array.tolist())
-        return [Target(low, high, len(ranks), role.gpus, role.cpus, role.host_memory_mib, array, flags, short=short) for low, high in slices]
+        return [Target(low, high, len(ranks), role.gpus, role.cpu_milli, role.host_memory_mib, array, flags, short=short) for low, high in slices]
     found = []
     counts = work.form.plain and not work.seats and work.form.roles[0].gpus > 0
     for low, high in slices:
@@ -89,7 +89,7 @@ def room_without(cycle: Cycle, units: Sequence[Unit], work: Work, quota_type: in
     A shared GPU comes free when its last tenant leaves; one that is split into instances stays so.
     """
     role, kind = work.form.roles[0], work.kind
-    gpus, cpus, memory = role.gpus, role.cpus, role.host_memory_mib
+    gpus, cpus, memory = role.gpus, role.cpu_milli, role.host_memory_mib
     eligible = work.form.eligible(cycle.grid, 0, quota_type, suspect=kind.tolerates_suspect, spare=False)
     soon, usable, flags = cycle.fleet.soon, cycle.grid.usable, eligible.flags
     whole = {unit.work.order for unit in units if not unit.surplus}

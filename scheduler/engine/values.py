@@ -16,6 +16,7 @@ PASSES = ("stale", "allocate", "backfill", "shrink", "consolidate", "reclaim", "
 STATES = ("queued", "reserved", "starting", "running", "stopping")
 ANY_TYPE = "*"
 HOUR_MS = 3_600_000
+UNSTATED_CPU_MILLI, UNSTATED_MEMORY_MIB = 10**12, 10**12  # of a node that does not say what its host has: more than any worker asks for
 
 
 class Preemptible(IntEnum):
@@ -104,7 +105,7 @@ class Node:
     health: str
     unhealthy: int  # mask
     spare: bool
-    cpus: int
+    cpu_milli: int
     host_memory_mib: int
     labels: tuple[tuple[str, str], ...]
     attributes: tuple[tuple[str, int], ...]  # in millionths of the unit in the key
@@ -193,7 +194,7 @@ class Role:
     share_milli: int | None
     devices: int  # parts per worker, each on another GPU
     gpu_types: tuple[str, ...]  # empty: any
-    cpus: int
+    cpu_milli: int
     host_memory_mib: int
     placing: Placing | None
 

@@ -64,6 +64,20 @@ def broken_rule(field: str, message: str) -> PydanticCustomError:
     return PydanticCustomError("rule", message, {"field": field})
 
 
+def _plainly(value: float) -> float | int:
+    """As people write it: of at most three decimals, and whole ones without a point."""
+    if round(value, 3) != value:
+        raise ValueError("At most three decimals are allowed, such as 1.5 or 0.125.")
+    return _number(value)
+
+
+Processors = Annotated[
+    float,
+    Field(ge=0, le=100_000, allow_inf_nan=False, description="Processors of each worker: 4, or 1.5, with at most three decimals."),
+    AfterValidator(_plainly),
+]
+
+
 class Part(Strict):
     model_config = ConfigDict(extra="forbid")
 
@@ -90,7 +104,7 @@ class RoleForm(Part):
     gpu_share: float | None = Field(default=None, gt=0, le=1, allow_inf_nan=False, description="A part by its share of the GPU.")
     devices: int | None = Field(default=None, ge=1, le=64, description="So many such parts, each on another GPU of one node.")
     gpu_types: list[Word] | None = Field(default=None, max_length=MOST_TYPES)
-    cpus: int = Field(default=0, ge=0, le=100_000)
+    cpus: Processors = 0
     host_memory_gb: float = Field(default=0, ge=0, le=1_000_000, allow_inf_nan=False)
     topology: Placing | None = None
 

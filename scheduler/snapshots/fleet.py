@@ -9,8 +9,8 @@ from typing import Any
 from gpufleet.core.prepared import Prepared, Question
 from gpufleet.core.times import millis
 from scheduler.backends.registry import exists, runs_images
+from scheduler.engine.values import UNSTATED_CPU_MILLI, UNSTATED_MEMORY_MIB, Node, Topology
 from scheduler.engine.values import MigInstance as Slice
-from scheduler.engine.values import Node, Topology
 from scheduler.models import Cluster, Domain, Gpu, GpuMode, Health, MigInstance, OutsideSeat, Repartition, TopologyLevel
 from scheduler.models import Node as NodeRow
 
@@ -133,7 +133,7 @@ def fleet_view(rows: Rows) -> FleetView:
                 node = replace(node, health="draining")
             if row[0] in used:
                 cpus, memory_mib = used[row[0]]
-                node = replace(node, cpus=max(0, node.cpus - cpus), host_memory_mib=max(0, node.host_memory_mib - memory_mib))
+                node = replace(node, cpu_milli=max(0, node.cpu_milli - 1000 * cpus), host_memory_mib=max(0, node.host_memory_mib - memory_mib))
             nodes.append(replace(node, repartitioned=tuple(split_at[row[0]])) if row[0] in split_at else node)
     nodes = _islands_apart(nodes)
     nodes.sort(key=lambda node: (node.path, node.island, node.name))
@@ -261,8 +261,8 @@ def _node(
         unhealthy=sick | ((1 << size) - 1) & ~present,
         spare=spare,
         # What is not known does not bind.
-        cpus=cpus or 10**9,
-        host_memory_mib=memory or 10**12,
+        cpu_milli=1000 * cpus or UNSTATED_CPU_MILLI,
+        host_memory_mib=memory or UNSTATED_MEMORY_MIB,
         labels=tuple(sorted(stated.items())),
         attributes=tuple(sorted((key, value * MILLION) for key, value in known.items() if value)),
         mig=tuple(sorted(instances, key=lambda one: (one.gpu, one.start))),

@@ -8,6 +8,7 @@ import shlex
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 from scheduler.backends.base import BackendRefused, StartOrder, WorkerSeat
@@ -130,9 +131,9 @@ _WAIT = (
 
 
 def _cpus(order: StartOrder, seat: WorkerSeat) -> int:
-    """Processors of a worker: what its role asks for, and at least one for each of its tasks."""
+    """Processors of a worker: what its role asks for, in whole ones, and at least one for each of its tasks."""
     role: Mapping[str, Any] = next((one for one in order.spec.get("roles") or () if (one.get("name") or "worker") == seat.role), {})
-    return max(tasks_of(order, seat), int(role.get("cpus") or 1))
+    return max(tasks_of(order, seat), ceil(role.get("cpus") or 1))
 
 
 def _argv(launch: Mapping[str, Any]) -> list[str]:

@@ -9,7 +9,7 @@ from dashboards.fragmentation.measure import Room, Shape, Why, scattered, typica
 H100, A100 = "H100", "A100"
 
 
-def room(free: list[int], *, leaf: int = 2, types: list[str] | None = None, parts: int = 0, cpus: int = 10**9) -> Room:
+def room(free: list[int], *, leaf: int = 2, types: list[str] | None = None, parts: int = 0, cpu_milli: int = 10**12) -> Room:
     """Nodes with so many idle GPUs, `leaf` of them under each leaf."""
     size = len(free)
     return Room(
@@ -17,7 +17,7 @@ def room(free: list[int], *, leaf: int = 2, types: list[str] | None = None, part
         ["main"] * size,
         np.array(free, np.int64),
         np.array([parts, *[0] * (size - 1)], np.int64),
-        np.full(size, cpus, np.int64),
+        np.full(size, cpu_milli, np.int64),
         np.full(size, 10**9, np.int64),
         {"cluster": np.zeros(size, np.int64), "leaf": np.arange(size) // leaf, "node": np.arange(size)},
     )
@@ -45,7 +45,7 @@ def test_a_gang_that_has_to_stay_together_is_kept_out_by_topology() -> None:
 
 
 def test_processors_and_shared_gpus_have_their_own_causes() -> None:
-    found = scattered(room([4, 4], parts=500, cpus=16), {Shape(1, 2, cpus=16): 1}, {})
+    found = scattered(room([4, 4], parts=500, cpu_milli=1500), {Shape(1, 2, cpu_milli=1500): 1}, {})
 
     assert found.piles[0].waiting.useless == {Why.PARTIAL: 0, Why.HOST: 4000, Why.TOPOLOGY: 0, Why.SPLIT: 500}
     assert not found.kept_out

@@ -553,7 +553,7 @@ def test_a_run_that_is_not_forgotten_is_never_tidied_away(folder: Path) -> None:
     assert look(backend).exit_code == 0
 
 
-SPEC = {"roles": [{"name": "worker", "min": 1, "gpus": 1, "cpus": 2, "host_memory_gb": 1.5}]}
+SPEC = {"roles": [{"name": "worker", "min": 1, "gpus": 1, "cpus": 1.5, "host_memory_gb": 1.5}]}
 
 
 def log_of(backend: LocalBackend) -> str:
@@ -571,7 +571,7 @@ def test_what_a_worker_asks_for_of_the_host_is_its_limit(folder: Path) -> None:
     backend.start(order("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", spec=SPEC), now=now())
     wait_until(lambda: look(backend).state == RunState.ENDED, seconds=20, what="it has ended")
 
-    assert ((place / "memory.max").read_text(), (place / "cpu.max").read_text()) == (str(1536 * 1024**2), "200000 100000")
+    assert ((place / "memory.max").read_text(), (place / "cpu.max").read_text()) == (str(1536 * 1024**2), "150000 100000")
     assert look(backend).why == "Worker 0: killed by the kernel: it used more host memory than requested."
     assert log_of(backend) == ""
 

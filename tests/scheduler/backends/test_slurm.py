@@ -82,7 +82,7 @@ def shell(text: str, **more: Any) -> dict[str, Any]:
     return {"shell": text, **more}
 
 
-ROLES = {"roles": [{"name": "worker", "min": 1, "gpus": 4, "cpus": 2}]}
+ROLES = {"roles": [{"name": "worker", "min": 1, "gpus": 4, "cpus": 1.5}]}
 
 
 def test_a_process_runs_on_its_node_with_its_gpus_and_ends_with_its_code(site):

@@ -46,7 +46,7 @@ def expected(scenario: Json) -> dict[str, str | None]:
             "it needs 40 pcie_gbps, and the most that one of 1 node has is 30.5",
         ),
         ([node("n0", 4), node("n1", unhealthy_gpus=[0])], {"gpus": 8}, "it needs 8 GPUs on one node, and the most that one of 2 nodes has is 7"),
-        ([node("n0", cpus=4), node("n1", cpus=6)], {"role": {"cpus": 8}}, "it needs 8 processors, and the most that one of 2 nodes has is 6"),
+        ([node("n0", cpus=4), node("n1", cpus=6)], {"role": {"cpus": 8.25}}, "it needs 8.25 processors, and the most that one of 2 nodes has is 6"),
         ([node("n0", host_memory_gb=4)], {"role": {"host_memory_gb": 8}}, "it needs 8 GB of host memory, and the most that one of 1 node has is 4"),
         (
             [node("n0")],

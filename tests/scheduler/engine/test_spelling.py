@@ -11,6 +11,8 @@ from scheduler.engine.cycle import make_plan
 from scheduler.engine.scenario import load, parse
 from scheduler.engine.spelling import Speller, spelt
 
+from .scenes import job, node, quota, scene
+
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_spelt_out_and_read_again_it_plans_the_same(seed: int) -> None:
@@ -32,6 +34,21 @@ def test_in_parts_it_is_the_same_document_and_few_parts_change_with_a_job(jobs: 
         later = speller.blocks(less)
         assert json.loads(b"".join(later)) == spelt(less)
         assert len(set(later) - set(first)) <= 4  # the head, the end, and where it stood
+
+
+def test_parts_of_processors_are_exact_and_spelt_as_written() -> None:
+    """Three times 1.1 and 1 are 4.3: not a thousandth is left, and none is missing."""
+    asked = (1.1, 1.1, 1.1, 1.001, 1, 2.0)
+    jobs = [job(f"j{place}", gpus=0, role={"cpus": cpus}, submitted=place - 100) for place, cpus in enumerate(asked)]
+    scenario = load(json.dumps(scene([node("n0", cpus=4.3)], [quota("q", 8)], jobs)))
+
+    document = spelt(scenario)
+    assert [document["nodes"][0]["cpus"], *(json.dumps(one["roles"][0]["cpus"]) for one in document["jobs"])] == [
+        *(4.3, "1.1", "1.1", "1.1", "1.001", "1", "2"),
+    ]
+    plan = make_plan(scenario).as_json()
+    assert {one["job"] for one in plan["decisions"] if one["action"] == "start"} == {"j0", "j1", "j2", "j4"}
+    assert "each needs 1.001 processors, of which one node has 0 left" in plan["waiting"][0]["reasons"][0]["detail"]
 
 
 @pytest.mark.soak

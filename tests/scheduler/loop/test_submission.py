@@ -86,6 +86,15 @@ def test_a_job_is_made_waits_and_is_planned_as_described() -> None:
     assert state(job) == JobState.STARTING
 
 
+def test_parts_of_processors_are_kept_as_written() -> None:
+    builders.node(gpus=8, cpus=2)
+    first, second, third = [create(roles=[{"gpus": 1, "cpus": cpus}])[0] for cpus in (1.5, 0.5, 0.001)]
+
+    assert [job.spec["roles"][0]["cpus"] for job in (first, second, third)] == [1.5, 0.5, 0.001]
+    Loop().tick()
+    assert [state(job) for job in (first, second, third)] == [JobState.STARTING, JobState.STARTING, JobState.QUEUED]
+
+
 def test_every_fault_is_told_at_its_path() -> None:
     assert faults(gpus=4, quota="acme/nowhere", gpu_types=["B900"], deadline=NOON - timedelta(hours=1), after=[{"job": "j-1"}]) == {
         "quota": ["There is no quota acme/nowhere."],
@@ -111,6 +120,7 @@ def test_every_fault_is_told_at_its_path() -> None:
     assert list(faults(gpus=1, not_before="2026-11-20T13:00:00")) == ["not_before"]  # a time needs its zone
     assert list(faults(gpus=1, grace_s=float("nan"))) == ["grace_s"]
     assert faults(gpus=1, grace_s=-1) == {"grace_s": ["At least 0."]}
+    assert faults(roles=[{"gpus": 1, "cpus": 1.2345}]) == {"roles[0].cpus": ["At most three decimals are allowed, such as 1.5 or 0.125."]}
 
 
 def test_what_the_schema_refuses_hides_nothing_else() -> None:
