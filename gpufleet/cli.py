@@ -23,6 +23,7 @@ PLAIN_COMMANDS: dict[str, str] = {
     "bench loop": "gpufleet.bench.loop:main",
     "bench predictions": "gpufleet.bench.predictions:main",
     "bench quotas": "gpufleet.bench.quotas:main",
+    "bench simulate": "scheduler.cli:bench_simulate",
     "bench telemetry": "gpufleet.bench.telemetry:main",
     "scenario": "gpufleet.client.commands:scenario",
     "login": "gpufleet.client.commands:login",

@@ -143,6 +143,12 @@ def bench_engine(arguments: Sequence[str]) -> int:
     return main(arguments)
 
 
+def bench_simulate(arguments: Sequence[str]) -> int:
+    from scheduler.benchmarks.replay import main
+
+    return main(arguments)
+
+
 def spell(document: dict[str, Any]) -> str:
     """One plan as one line of JSON, the same bytes for the same plan."""
     return orjson.dumps(document).decode()

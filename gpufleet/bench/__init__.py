@@ -18,6 +18,7 @@ KINDS = {
     "loop": "ticks, submissions, live pages and an idle console",
     "predictions": "foreseen starts against starts, over simulated weeks",
     "quotas": "the quota editor of 1,500 projects, and previews of a change",
+    "simulate": "whole simulations, of a drawn fleet and of real traces",
     "telemetry": "ingest of 4,000 GPUs, and charts of 30 days",
 }
 
