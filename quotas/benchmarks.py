@@ -20,6 +20,7 @@ from gpufleet.core.times import now
 from quotas.chargeback.cards import card_activate, card_draft
 from quotas.chargeback.files import file_of
 from quotas.chargeback.months import Span, month_at, month_close, month_refresh
+from quotas.chargeback.periods import Period
 from quotas.chargeback.sums import sums_write
 from quotas.models import ChargeMonth, LedgerEntry, NodeKind, QuotaNode, QuotaShare, RoleBinding
 from quotas.permissions import Access, access_for_user
@@ -182,7 +183,7 @@ def _export(case: str) -> dict[str, Any]:
 
     def write() -> None:
         nonlocal written
-        written = sum(len(piece) for piece in file_of(access, _months(moment)[-2], FILES[case], users=True, now=moment).pieces)
+        written = sum(len(piece) for piece in file_of(access, Period.of(_months(moment)[-2]), FILES[case], users=True, now=moment).pieces)
 
     cpu: list[float] = []
     return {"seconds": [_timed(write, cpu)], "cpu": cpu, "mib": round(written / 2**20, 1)}

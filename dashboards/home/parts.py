@@ -14,6 +14,7 @@ from dashboards.job_list import JobNow, jobs_now
 from dashboards.selectors import SickNode, fleet_read, nodes_needing_attention
 from gpufleet.core.templatetags.shell import plural
 from quotas.chargeback.months import month_at
+from quotas.chargeback.periods import Period
 from quotas.chargeback.report import lines_seen
 from quotas.models import QuotaNode
 from quotas.permissions import Access, Can
@@ -143,7 +144,7 @@ def _spent(access: Access, now: datetime) -> int | None:
     """Nano-units of this month so far, in the subtrees where the reader submits; None for those who may see no costs there."""
     if not any(access.can(Can.SEE_COSTS, path) for path in access.paths(Can.SUBMIT)):
         return None
-    lines = lines_seen(access, month_at(now)).filter(access.visible(Can.SUBMIT, "quota_path"))
+    lines = lines_seen(access, Period.of(month_at(now))).filter(access.visible(Can.SUBMIT, "quota_path"))
     return int(lines.aggregate(total=Sum("effective_nanos"))["total"] or 0)
 
 

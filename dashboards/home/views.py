@@ -16,6 +16,7 @@ from gpufleet.core.times import now
 from gpufleet.web import Access, Can, access_of, requires
 from quotas.budgets import bullet
 from quotas.chargeback.months import month_at
+from quotas.chargeback.periods import Period
 from quotas.chargeback.report import report
 from quotas.selectors.budgets import budgets_listed, standings
 from quotas.selectors.rates import price_book
@@ -84,8 +85,7 @@ def on_call(request: HttpRequest) -> HttpResponse:
 @requires(Can.SEE_COSTS)
 def month(request: HttpRequest) -> HttpResponse:
     version, access, moment = feed_revision(), access_of(request), now()
-    first = month_at(moment)
-    found = report(access, first, by="department", now=moment)
+    found = report(access, Period.of(month_at(moment)), by="department", now=moment)
     rows = sorted(standings(budgets_listed(access), price_book(), moment), key=lambda one: (-one.percent, one.budget.public_id))
     spent = money(found.total.effective_nanos // NANOS_PER_MICRO, 0)
     context: dict[str, Any] = {

@@ -54,7 +54,7 @@ WORDS = {
     "reserve": "ls add show windows floors approve deny cancel end --json --name --team --class --type --gpus --nodes --block --from --until --to"
     " --rule --zone --notice --lead --decay --lend --purpose --dry-run --state --limit --reason",
     "ledger": "--json --team --job --type --class --from --to --sums --csv --limit",
-    "chargeback": "--month --format --by --users --team --output --reconcile --reference --currency --fees --basis --hours"
+    "chargeback": "--month --from --to --format --by --users --team --output --reconcile --reference --currency --fees --basis --hours"
     " --unit-price --note --json",
     "budget": "ls add show change except rm --json --name --team --amount --unit --period --from --until --zone --type --warn --stop"
     " --wind-down --more --reason",

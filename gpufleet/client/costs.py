@@ -1,4 +1,4 @@
-"""`gpufleet chargeback`: a month of costs as a file on standard output, or held against an invoice."""
+"""`gpufleet chargeback`: costs of a month or another period as a file on standard output, or a month held against an invoice."""
 
 import argparse
 import shutil
@@ -17,9 +17,11 @@ HOUR = 3_600_000_000  # thousandths of a GPU times milliseconds
 
 @ends_well
 def chargeback(arguments: Sequence[str]) -> int:
-    """Write the costs of a month as a file, or hold them against a supplier's invoice."""
+    """Write the costs of a month or another period as a file, or hold a month against a supplier's invoice."""
     parser = parser_of("chargeback", chargeback.__doc__)
-    parser.add_argument("--month", required=True, metavar="YYYY-MM")
+    parser.add_argument("--month", metavar="YYYY-MM")
+    parser.add_argument("--from", dest="since", metavar="YYYY-MM-DD", help="instead of a month: the first day, with --to")
+    parser.add_argument("--to", dest="until", metavar="YYYY-MM-DD", help="the last day, which is in it")
     parser.add_argument("--format", choices=FORMATS, default="csv", help="default: csv")
     parser.add_argument("--by", default="team", help="of a summary: team, cost_centre, owner, job, gpu_type, ... or label:KEY")
     parser.add_argument("--users", action="store_true", help="with the names of people")
@@ -35,13 +37,18 @@ def chargeback(arguments: Sequence[str]) -> int:
     invoice.add_argument("--unit-price", action="append", metavar="TYPE=PRICE", help="price of a GPU-hour on the invoice; may be repeated")
     invoice.add_argument("--note", default="", help="kept with the table")
     asked = parser.parse_args(arguments)
+    if bool(asked.month) == bool(asked.since and asked.until) or bool(asked.since) != bool(asked.until):
+        parser.error("--month, or --from and --to are required")
+    if asked.reconcile is not None and not asked.month:
+        parser.error("--reconcile goes with --month: an invoice is of a month")
     if asked.reconcile is not None:
         made = console_meant().post(f"/costs/{asked.month}/reconciliations", _invoice(asked, parser))
         return print_json(made) if asked.json else _variance_shown(made)
     if asked.json:
         parser.error("--json goes with --reconcile; a month has --format")
     query = {"format": asked.format, "by": asked.by, "users": "true" if asked.users else "false"} | ({"team": asked.team} if asked.team else {})
-    with console_meant().opened(f"/costs/{asked.month}/file", **query) as answer:
+    query |= {} if asked.month else {"from": asked.since, "to": asked.until}
+    with console_meant().opened(f"/costs/{asked.month}/file" if asked.month else "/costs/file", **query) as answer:
         if asked.output:
             with open(asked.output, "wb") as file:  # noqa: PTH123 (a path that the caller gave)
                 shutil.copyfileobj(answer, file)

@@ -1,4 +1,4 @@
-"""Files of a month that a worker writes, over HTTP: asked for, followed, downloaded."""
+"""Files of a month or of another period that a worker writes, over HTTP: asked for, followed, downloaded."""
 
 from datetime import datetime
 from typing import Any
@@ -16,9 +16,10 @@ from gpufleet.core.times import now
 from gpufleet.web import access_of
 from quotas.api.costs import FILE
 from quotas.chargeback.files import KINDS
+from quotas.chargeback.periods import Period, period_read
 from quotas.chargeback.report import month_read
 from quotas.models import CostExport
-from quotas.services.cost_exports import export_ask, export_file, export_for, exports_listed, is_ready, key_of
+from quotas.services.cost_exports import export_ask, export_file, export_for, exports_listed, is_ready, key_of, period_of
 from quotas.tasks import cost_export_write
 from quotas.views.costs import streamed
 
@@ -32,9 +33,16 @@ class CostExportIn(Taken):
     users: bool = Field(False, description="Whether names of people are in the file.")
 
 
+class PeriodExportIn(CostExportIn):
+    from_: str = Field(alias="from", max_length=20, description="The first day, as YYYY-MM-DD.")
+    to: str = Field(max_length=20, description="The last day, as YYYY-MM-DD; it is in the period.")
+
+
 class CostExportOut(Schema):
     id: str
-    month: str
+    month: str | None
+    from_: str = Field(alias="from")
+    to: str
     format: str
     state: str
     lines: int
@@ -55,23 +63,34 @@ class ExportFileQuery(Schema):
     key: str = Field("", max_length=100, description="The signature of the link.")
 
 
-@router.post("/costs/{month}/exports", response={202: CostExportOut}, url_name="costs_exports", summary="Export costs in the background")
-def cost_export_make(request: HttpRequest, month: str, body: CostExportIn, response: HttpResponse) -> Status[dict[str, Any]]:
+@router.post(
+    "/costs/{month}/exports", response={202: CostExportOut}, by_alias=True, url_name="costs_exports", summary="Export a month in the background"
+)
+def cost_export_of_month(request: HttpRequest, month: str, body: CostExportIn, response: HttpResponse) -> Status[dict[str, Any]]:
     """For large months. `Location` is where its state is read until it is `done`; `file` is then where it is downloaded until it expires."""
+    return _made(request, Period.of(month_read(month)), body, response)
+
+
+@router.post("/cost-exports", response={202: CostExportOut}, by_alias=True, url_name="cost_exports", summary="Export a period in the background")
+def cost_export_of_period(request: HttpRequest, body: PeriodExportIn, response: HttpResponse) -> Status[dict[str, Any]]:
+    """As of a month."""
+    return _made(request, period_read(body.from_, body.to), body, response)
+
+
+def _made(request: HttpRequest, period: Period, body: CostExportIn, response: HttpResponse) -> Status[dict[str, Any]]:
     access = access_of(request)
-    first = month_read(month)
-    made = export_ask(access=access, first=first, kind=body.format, by=body.by, users=body.users, now=now(), begin=cost_export_write.delay)
+    made = export_ask(access=access, period=period, kind=body.format, by=body.by, users=body.users, now=now(), begin=cost_export_write.delay)
     response["Location"] = reverse("api:cost_export", args=[made.public_id])
     return Status(202, _told(export_for(access, made.public_id)))
 
 
-@router.get("/cost-exports", response=CostExportsOut, url_name="cost_exports", summary="Exports of costs")
+@router.get("/cost-exports", response=CostExportsOut, by_alias=True, url_name="cost_exports", summary="Exports of costs")
 def cost_exports(request: HttpRequest) -> dict[str, Any]:
     """The caller's own, the newest first."""
     return {"items": [_told(one) for one in exports_listed(access_of(request))[:MOST]]}
 
 
-@router.get("/cost-exports/{public_id}", response=CostExportOut, url_name="cost_export", summary="An export of costs")
+@router.get("/cost-exports/{public_id}", response=CostExportOut, by_alias=True, url_name="cost_export", summary="An export of costs")
 def cost_export(request: HttpRequest, public_id: str) -> dict[str, Any]:
     """One of the caller's own."""
     return _told(export_for(access_of(request), public_id))
@@ -88,7 +107,13 @@ def cost_export_file(request: HttpRequest, public_id: str, query: Query[ExportFi
 
 def _told(export: CostExport) -> dict[str, Any]:
     names = ("format", "state", "lines", "of_lines", "size", "fault", "asked_at", "ended_at", "expires_at")
-    link = None
+    link, period = None, period_of(export)
     if is_ready(export, now()):
         link = f"{reverse('api:cost_export_file', args=[export.public_id])}?{urlencode({'key': key_of(export)})}"
-    return {name: getattr(export, name) for name in names} | {"id": export.public_id, "month": str(export.month), "file": link}
+    return {name: getattr(export, name) for name in names} | {
+        "id": export.public_id,
+        "month": str(period) if period.month else None,
+        "from": f"{period.first}",
+        "to": f"{period.last}",
+        "file": link,
+    }

@@ -1,4 +1,4 @@
-"""Costs of a month over HTTP: the report, its files, closing it, and holding it against an invoice."""
+"""Costs of a month or another period over HTTP: the report, its files, closing it, and holding it against an invoice."""
 
 from datetime import date, datetime
 from typing import Any
@@ -13,7 +13,8 @@ from gpufleet.core.taken import Taken
 from gpufleet.core.times import now
 from gpufleet.web import access_of
 from quotas.chargeback.files import KINDS, file_of
-from quotas.chargeback.months import month_close
+from quotas.chargeback.months import month_at, month_close
+from quotas.chargeback.periods import Period, period_read
 from quotas.chargeback.reconciling import month_reconcile, reconciliations_of, steps_of
 from quotas.chargeback.report import RULES, Report, Row, month_read, report
 from quotas.chargeback.variance import Basis
@@ -33,9 +34,7 @@ FILE: dict[str, Any] = {
 }
 
 
-class CostRow(Schema):
-    """Use is thousandths of a GPU times milliseconds, money is nano-units of the currency: both exact."""
-
+class _Amounts(Schema):
     key: str
     milli_millis: int
     borrowed_milli_millis: int
@@ -43,11 +42,22 @@ class CostRow(Schema):
     list_nanos: int
     contracted_nanos: int
     effective_nanos: int
-    last_month_nanos: int
     idle_nanos: int
     measured_milli_millis: int
     computing_milli_millis: int
     reserved_unused_milli_millis: int
+
+
+class CostRow(_Amounts):
+    """Use is thousandths of a GPU times milliseconds, money is nano-units of the currency: both exact."""
+
+    last_month_nanos: int
+
+
+class PeriodCostRow(_Amounts):
+    """Use is thousandths of a GPU times milliseconds, money is nano-units of the currency: both exact."""
+
+    before_nanos: int
 
 
 class IdleCost(Schema):
@@ -71,6 +81,32 @@ class CostsOut(Schema):
     idle: list[IdleCost]
 
 
+class MonthInOut(Schema):
+    """A month that the period has days of."""
+
+    month: str
+    whole: bool
+    closed: bool
+    mode: str | None
+    digest: str | None
+    rated_to: datetime | None
+
+
+class PeriodCostsOut(Schema):
+    from_: str = Field(alias="from")
+    to: str
+    before_from: str
+    before_to: str
+    by: str
+    estimate: bool
+    currency: str | None
+    months: list[MonthInOut]
+    total: PeriodCostRow
+    rows: list[PeriodCostRow]
+    more: int = Field(description="How many further rows there are, each cheaper. They are in the total, and in the files of the period.")
+    idle: list[IdleCost]
+
+
 class ClosedOut(Schema):
     month: str
     mode: str
@@ -88,6 +124,19 @@ class FileQuery(Schema):
     by: str = Field("team", max_length=80, description="Of a summary: what it is by.")
     users: bool = Field(False, description="Whether names of people are in the file.")
     team: str = Field("", max_length=500, description="Path of a subtree: the file is of it alone.")
+
+
+class PeriodQuery(Schema):
+    from_: str = Field("", alias="from", max_length=20, description="The first day, as YYYY-MM-DD. Without `from` and `to` it is this month.")
+    to: str = Field("", max_length=20, description="The last day, as YYYY-MM-DD; it is in the period.")
+
+
+class PeriodCostsQuery(PeriodQuery, CostsQuery):
+    pass
+
+
+class PeriodFileQuery(PeriodQuery, FileQuery):
+    pass
 
 
 class CloseIn(Taken):
@@ -152,19 +201,40 @@ class ReconciliationIn(Taken):
     lines: list[BilledIn] = Field(default_factory=list, max_length=100)
 
 
+@router.get("/costs", response=PeriodCostsOut, by_alias=True, url_name="costs_of_period", summary="Costs of a period")
+def costs_of_period(request: HttpRequest, query: Query[PeriodCostsQuery]) -> dict[str, Any]:
+    """Of any days in UTC, from the first to the last, against the period of the same length before it. Closed months are in it as they were closed,
+    open ones are estimates. Corrections count on the first day of the month that charges them."""
+    return _period_told(report(access_of(request), _period(query), by=query.by, rule=query.idle, now=now()))
+
+
+@router.get("/costs/file", url_name="costs_file_of_period", openapi_extra=FILE, summary="Costs of a period as a file")
+def costs_file_of_period(request: HttpRequest, query: Query[PeriodFileQuery]) -> StreamingHttpResponse:
+    """CSV, XLSX or PDF, streamed; FOCUS of whole months. Each file is in the audit log."""
+    return _file(request, _period(query), query)
+
+
+def _period(query: PeriodQuery) -> Period:
+    return period_read(query.from_, query.to) if query.from_ or query.to else Period.of(month_at(now()))
+
+
 @router.get("/costs/{month}", response=CostsOut, url_name="costs", summary="Costs of a month")
 def costs_read(request: HttpRequest, month: str, query: Query[CostsQuery]) -> dict[str, Any]:
     """Inside the subtrees whose costs the caller may see: the 500 most expensive rows. An open month is an estimate."""
-    return _told(report(access_of(request), month_read(month), by=query.by, rule=query.idle, now=now()))
+    return _told(report(access_of(request), Period.of(month_read(month)), by=query.by, rule=query.idle, now=now()))
 
 
 @router.get("/costs/{month}/file", url_name="costs_file", openapi_extra=FILE, summary="Costs of a month as a file")
 def costs_file(request: HttpRequest, month: str, query: Query[FileQuery]) -> StreamingHttpResponse:
     """CSV, XLSX, PDF or FOCUS, streamed. Each file is in the audit log."""
+    return _file(request, Period.of(month_read(month)), query)
+
+
+def _file(request: HttpRequest, period: Period, query: FileQuery) -> StreamingHttpResponse:
     access = access_of(request)
-    found = file_of(access, month_read(month), query.format, by=query.by, users=query.users, team=query.team, now=now())
+    found = file_of(access, period, query.format, by=query.by, users=query.users, team=query.team, now=now())
     facts = {"format": query.format, "users": query.users} | ({"team": query.team} if query.team else {})
-    audit_record(actor=access.actor, action="export", kind="charge_month", object_id=month, after=facts)
+    audit_record(actor=access.actor, action="export", kind="charge_month", object_id=str(period), after=facts)
     return streamed(request, found)
 
 
@@ -207,26 +277,45 @@ def _made(made: Reconciliation) -> dict[str, Any]:
 def _told(found: Report) -> dict[str, Any]:
     month = found.month
     closed = month is not None and month.closed_at is not None
-    return {
-        "month": f"{found.span.first:%Y-%m}",
-        "by": found.by,
+    return _amounts(found) | {
+        "month": str(found.period),
         "closed": closed,
         "mode": month.mode if month is not None and closed else None,
         "digest": month.digest if month is not None and closed else None,
-        "currency": month.currency if month is not None else None,
         "rated_to": month.rated_to if month is not None else None,
-        "total": _row(found.total),
-        "rows": [_row(row) for row in found.rows],
-        "more": found.more,
-        "idle": [
-            {"gpu_type": one.gpu_type, "cause": one.cause, "milli_millis": one.milli_millis, "effective_nanos": one.effective_nanos}
-            for one in found.idle
-        ],
+        "total": _row(found.total, "last_month_nanos"),
+        "rows": [_row(row, "last_month_nanos") for row in found.rows],
     }
 
 
-def _row(row: Row) -> dict[str, Any]:
+def _period_told(found: Report) -> dict[str, Any]:
+    period, before, whole = found.period, found.period.before, set(found.period.whole_months)
+    months = [
+        {"month": str(one), "whole": one.first in whole, "closed": closed, "rated_to": one.rated_to}
+        | {"mode": one.mode if closed else None, "digest": one.digest if closed else None}
+        for one in found.months
+        for closed in [one.closed_at is not None]
+    ]
+    return _amounts(found) | {
+        "from": f"{period.first}",
+        "to": f"{period.last}",
+        "before_from": f"{before.first}",
+        "before_to": f"{before.last}",
+        "estimate": found.is_estimate,
+        "months": months,
+        "total": _row(found.total, "before_nanos"),
+        "rows": [_row(row, "before_nanos") for row in found.rows],
+    }
+
+
+def _amounts(found: Report) -> dict[str, Any]:
+    names = ("gpu_type", "cause", "milli_millis", "effective_nanos")
+    idle = [{name: getattr(one, name) for name in names} for one in found.idle]
+    return {"by": found.by, "currency": found.currency or None, "more": found.more, "idle": idle}
+
+
+def _row(row: Row, before: str) -> dict[str, Any]:
     plain = ("key", "milli_millis", "list_nanos", "contracted_nanos", "effective_nanos", "idle_nanos")
-    more = {"borrowed_milli_millis": row.borrowed, "unpriced_milli_millis": row.unpriced, "last_month_nanos": row.before_nanos}
+    more = {"borrowed_milli_millis": row.borrowed, "unpriced_milli_millis": row.unpriced, before: row.before_nanos}
     more |= {"measured_milli_millis": row.measured, "computing_milli_millis": row.computing, "reserved_unused_milli_millis": row.reserved_unused}
     return {name: getattr(row, name) for name in plain} | more

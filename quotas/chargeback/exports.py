@@ -1,6 +1,7 @@
-"""A month as files: CSV, XLSX and FOCUS. All are made of the same lines, inside the subtrees whose costs the reader may see. PDF: `statements`.
+"""A month or another period as files: CSV, XLSX and FOCUS. All are made of the same lines, inside the subtrees whose costs the reader may see. PDF:
+`statements`.
 
-Lines are read and written in pieces, so a month of any size needs the same memory. What a spreadsheet would run as a formula stays text.
+Lines are read and written in pieces, so a period of any size needs the same memory. What a spreadsheet would run as a formula stays text.
 """
 
 import csv
@@ -18,6 +19,7 @@ from django.db.models import Count, QuerySet
 
 from gpufleet.core.csvfile import harmless
 from quotas.chargeback.months import Span
+from quotas.chargeback.periods import Period
 from quotas.chargeback.pricing import HOUR, cents, half_even
 from quotas.chargeback.report import Report, lines_seen
 from quotas.models import ChargeLine, ChargeMode, ChargeMonth
@@ -94,12 +96,12 @@ _COLUMNS_OF = {"quota_public_id": "quota__public_id", "quota_now": "quota__path"
 Told = Callable[[int], None]
 
 
-def month_lines(access: Access, first: date, told: Told | None = None) -> Iterator[Line]:
-    """Day by day: no cursor stays open between two days, so whoever writes may commit meanwhile."""
+def period_lines(access: Access, period: Period, told: Told | None = None) -> Iterator[Line]:
+    """Month by month, then day by day: no cursor stays open between two days, so whoever writes may commit meanwhile."""
     columns = [_COLUMNS_OF.get(name, name) for name in Line._fields]
-    lines, count = lines_seen(access, first), 0
-    for day, number in list(lines.order_by("day").values_list("day").annotate(Count("pk"))):
-        of_day = lines.filter(day=day).order_by("pk")
+    lines, count = lines_seen(access, period), 0
+    for month, day, number in list(lines.order_by("month__first", "day").values_list("month__first", "day").annotate(Count("pk"))):
+        of_day = lines.filter(month__first=month, day=day).order_by("pk")
         for piece in [of_day] if number <= WHOLE_DAY else _parted(of_day):
             rows = list(piece.values_list(*columns))
             yield from map(Line._make, rows)
@@ -156,10 +158,10 @@ def _written(rows: Iterator[Sequence[str]]) -> Iterator[bytes]:
     yield text.getvalue().encode()
 
 
-def csv_pieces(access: Access, first: date, currency: str, *, users: bool, told: Told | None = None) -> Iterator[bytes]:
+def csv_pieces(access: Access, period: Period, currency: str, *, users: bool, told: Told | None = None) -> Iterator[bytes]:
     def rows() -> Iterator[Sequence[str]]:
         yield COLUMNS
-        for line in month_lines(access, first, told):
+        for line in period_lines(access, period, told):
             said = cells(line, currency, users)
             # Numbers are ours and stay as they are, negative ones too; texts come from people.
             yield [cell or "" if place in _NUMBERS else harmless(cell) for place, cell in enumerate(said)]
@@ -333,7 +335,7 @@ def focus_rows(access: Access, books: Books, told: Told | None = None) -> Iterat
     made = _Rows(books)
     sums: dict[int, int] = {}
     quotas: dict[int, tuple[str, str]] = {}
-    for line in month_lines(access, books.month.first, told):
+    for line in period_lines(access, Period.of(books.month.first), told):
         sums[line.quota_id] = sums.get(line.quota_id, 0) + line.effective_nanos
         quotas.setdefault(line.quota_id, (line.quota_public_id, line.quota_now))
         yield made.usage(line)
@@ -344,13 +346,24 @@ def focus_rows(access: Access, books: Books, told: Told | None = None) -> Iterat
                 yield made.rounding(quotas[key], gap)
 
 
-def focus_pieces(access: Access, books: Books, told: Told | None = None) -> Iterator[bytes]:
-    columns = focus_columns(books.version)
+def focus_pieces(access: Access, months: Sequence[Books], told: Told | None = None) -> Iterator[bytes]:
+    """Of one month or of several, each with its own billing period and invoices."""
+    columns = focus_columns(months[0].version)
 
     def rows() -> Iterator[Sequence[str]]:
         yield columns
-        for row in focus_rows(access, books, told):
-            yield [row[name] if row[name] is not None else "" for name in columns]  # type: ignore[misc]
+        before = count = 0
+
+        def on(lines: int) -> None:
+            nonlocal count
+            count = before + lines
+            if told is not None:
+                told(count)
+
+        for books in months:
+            before = count
+            for row in focus_rows(access, books, on):
+                yield [row[name] if row[name] is not None else "" for name in columns]  # type: ignore[misc]
 
     return _written(rows())
 
@@ -359,7 +372,7 @@ def focus_pieces(access: Access, books: Books, told: Told | None = None) -> Iter
 
 
 def xlsx_pieces(
-    access: Access, first: date, currency: str, reports: Mapping[str, Report], *, users: bool, told: Told | None = None
+    access: Access, period: Period, currency: str, reports: Mapping[str, Report], *, users: bool, told: Told | None = None
 ) -> Iterator[bytes]:
     """A sheet for each view and one with all lines. Texts are written as texts: none of them becomes a formula or a link."""
     import xlsxwriter
@@ -379,7 +392,7 @@ def xlsx_pieces(
         }
         for name, report in reports.items():
             _summary(book, name, report, currency, styles)
-        _lines_sheet(book, month_lines(access, first, told), currency, users, styles)
+        _lines_sheet(book, period_lines(access, period, told), currency, users, styles)
         book.close()
         with path.open("rb") as file:
             while piece := file.read(1 << 16):

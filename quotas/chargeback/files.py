@@ -1,17 +1,18 @@
-"""Which file of a month a reader gets: one door for the page, the API and the command line."""
+"""Which file of a month or of another period a reader gets: one door for the page, the API and the command line."""
 
 import csv
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import datetime
 
 from django.core.exceptions import ValidationError
 from django.http import Http404
 
 from gpufleet.core.csvfile import harmless
 from quotas.chargeback.exports import FORMATS, Books, Told, csv_pieces, focus_pieces, gpu_hours, nanos, xlsx_pieces
-from quotas.chargeback.report import BY, Report, Row, by_checked, report
+from quotas.chargeback.periods import Period
+from quotas.chargeback.report import BY, Report, Row, by_checked, months_of, report
 from quotas.chargeback.statements import pdf_pieces
 from quotas.models import ChargeMonth, QuotaNode
 from quotas.permissions import Access, Can, Grant
@@ -35,21 +36,25 @@ class File:
     pieces: Iterator[bytes]
 
 
-def month_of(access: Access, first: date, kind: str, by: str) -> ChargeMonth:
-    """The month that a file is of, if it can be written for this reader."""
+def months_for(access: Access, period: Period, kind: str, by: str) -> list[ChargeMonth]:
+    """The months that a file is of, if it can be written for this reader."""
     access.must_somewhere(Can.SEE_COSTS)
     if kind not in KINDS:
         raise ValidationError({"format": [f"Choose {', '.join(KINDS)}."]})
-    month = ChargeMonth.objects.filter(first=first).first()
-    if month is None:
-        raise Http404(f"{first:%Y-%m} has not been rated: there is no usage in it.")
     by_checked(by)
-    return month
+    if kind.startswith("focus") and period.parts:
+        raise ValidationError(
+            {"format": ["FOCUS files are of whole months, as their invoices are. Choose the first day of a month to the last of one."]}
+        )
+    months = months_of(period)
+    if not months:
+        raise Http404(f"{period.title} has not been rated: there is no usage in it.")
+    return months
 
 
-def file_name(first: date, kind: str, team: str = "") -> str:
+def file_name(period: Period, kind: str, team: str = "") -> str:
     of = "-" + "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in team) if team else ""
-    return f"gpufleet-{first:%Y-%m}{of}-{kind.replace('.', '-')}.{FORMATS.get(kind, FORMATS['csv'])[1]}"
+    return f"gpufleet-{period}{of}-{kind.replace('.', '-')}.{FORMATS.get(kind, FORMATS['csv'])[1]}"
 
 
 def _narrowed(access: Access, team: str) -> Access:
@@ -59,31 +64,34 @@ def _narrowed(access: Access, team: str) -> Access:
 
 
 def file_of(
-    access: Access, first: date, kind: str, *, by: str = "team", users: bool = False, team: str = "", now: datetime, told: Told | None = None
+    access: Access, period: Period, kind: str, *, by: str = "team", users: bool = False, team: str = "", now: datetime, told: Told | None = None
 ) -> File:
     """`users`: with the names of people, which FOCUS counts as personal data. `team`: of this subtree alone. `told` is called while it is written."""
-    month = month_of(access, first, kind, by)
+    months = months_for(access, period, kind, by)
     if team:
         access = _narrowed(access, team)
     content_type, _ = FORMATS.get(kind, FORMATS["csv"])
-    return File(file_name(first, kind, team), content_type, _pieces(access, month, kind, by, users, now, told))
+    return File(file_name(period, kind, team), content_type, _pieces(access, period, months, kind, by, users, now, told))
 
 
-def _pieces(access: Access, month: ChargeMonth, kind: str, by: str, users: bool, now: datetime, told: Told | None) -> Iterator[bytes]:
+def _pieces(
+    access: Access, period: Period, months: Sequence[ChargeMonth], kind: str, by: str, users: bool, now: datetime, told: Told | None
+) -> Iterator[bytes]:
     def seen(chosen: str) -> Report:
-        return report(access, month.first, by=chosen, most=None, now=now)
+        return report(access, period, by=chosen, most=None, now=now)
 
+    currency = months[0].currency
     if kind == SUMMARY:
-        return iter([summary_csv(seen(by), month.currency)])
+        return iter([summary_csv(seen(by), currency)])
     if kind == "csv":
-        return csv_pieces(access, month.first, month.currency, users=users, told=told)
+        return csv_pieces(access, period, currency, users=users, told=told)
     if kind == "xlsx":
         views = ("team", "cost_centre", "gpu_type", "share_class", "day", *(("owner",) if users else ()))
-        return xlsx_pieces(access, month.first, month.currency, {BY[by][0]: seen(by) for by in views}, users=users, told=told)
+        return xlsx_pieces(access, period, currency, {BY[by][0]: seen(by) for by in views}, users=users, told=told)
     company = company_of()
     if kind == "pdf":
-        return pdf_pieces(access, month, seen("team"), company[1], now)
-    return focus_pieces(access, Books(month, company, kind, users), told)
+        return pdf_pieces(access, seen("team"), company[1], now)
+    return focus_pieces(access, [Books(month, company, kind, users) for month in months], told)
 
 
 def company_of() -> tuple[str, str]:
@@ -92,14 +100,16 @@ def company_of() -> tuple[str, str]:
     return (top.public_id, top.title or top.name) if top is not None else ("gpufleet", "gpufleet")
 
 
-_HEADS = ("GPU-hours", "Borrowed GPU-hours", "List cost", "Contracted cost", "Cost", "Last month", "Efficiency", "Currency")
+def _heads(found: Report) -> tuple[str, ...]:
+    before = "Last month" if found.period.month else "Period before"
+    return ("GPU-hours", "Borrowed GPU-hours", "List cost", "Contracted cost", "Cost", before, "Efficiency", "Currency")
 
 
 def summary_csv(found: Report, currency: str) -> bytes:
     text = io.StringIO(newline="")
     writer = csv.writer(text)
     label = BY[found.by][0] if found.by in BY else found.by
-    writer.writerow([harmless(label), *_HEADS])
+    writer.writerow([harmless(label), *_heads(found)])
     for row in found.rows:
         writer.writerow([harmless(row.key), *_said(row), currency])
     writer.writerow(["Total", *_said(found.total), currency])

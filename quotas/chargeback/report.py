@@ -1,21 +1,23 @@
-"""A month of charges as people read it: by what they choose, inside the subtrees whose costs they may see."""
+"""A month or any other period of charges as people read it: by what they choose, inside the subtrees whose costs they may see."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import Any
 
 from django.core.exceptions import ValidationError
-from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet, Sum
 from django.db.models.fields.json import KeyTextTransform
+from django.db.models.lookups import Exact, IsNull
 from django.http import Http404
 
 from gpufleet.core.times import millis
 from quotas.chargeback.months import Span, month_at
+from quotas.chargeback.periods import Period
 from quotas.chargeback.pricing import HOUR, half_even
 from quotas.chargeback.rating import shared
-from quotas.chargeback.sums import AMOUNTS, SUMMED, line_sums, sums_of
+from quotas.chargeback.sums import AMOUNTS, SUMMED, Sums, day_costs, line_sums, sums_of
 from quotas.models import (
     Budget,
     BudgetPeriod,
@@ -49,13 +51,14 @@ BY: dict[str, tuple[str, str]] = {
 DEPTH_OF = {"department": NodeKind.DEPARTMENT, "team": NodeKind.TEAM}
 RULES = {"apart": "Keep apart", "use": "By use", "guarantee": "By guarantee", "even": "Even"}
 MOST_ROWS = 500
+MOST_BARS = 62
 LABELLED, LONGEST_LABEL, MOST_LABELS = 500, 60, 12
 NOTHING = "(none)"
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One part of a month. Use is thousandths of a GPU times milliseconds, money nano-units."""
+    """One part of a period. Use is thousandths of a GPU times milliseconds, money nano-units."""
 
     key: str
     milli_millis: int = 0
@@ -94,31 +97,78 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
+class Idle:
+    """GPU time that no job used, by type and cause."""
+
+    gpu_type: str
+    cause: str
+    milli_millis: int
+    effective_nanos: int
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
-    month: ChargeMonth | None
-    span: Span
+    period: Period
+    months: Sequence[ChargeMonth]  # those of the period that are rated
     by: str
     rows: Sequence[Row]
     total: Row
     days: Sequence[tuple[date, Mapping[str, int]]]
-    idle: Sequence[ChargeIdle] = field(default_factory=list)
+    idle: Sequence[Idle] = field(default_factory=list)
     idle_left: int = 0  # of the idle cost, what no row took
     more: int = 0
     lines: int = 0
 
     @property
+    def month(self) -> ChargeMonth | None:
+        """The month that it is of, if it is of one and that is rated."""
+        return self.months[0] if self.period.month and self.months else None
+
+    @property
+    def currency(self) -> str:
+        return self.months[0].currency if self.months else ""
+
+    @property
+    def closed(self) -> Sequence[ChargeMonth]:
+        return [month for month in self.months if month.closed_at is not None]
+
+    @property
+    def open(self) -> Sequence[ChargeMonth]:
+        return [month for month in self.months if month.closed_at is None]
+
+    @property
     def is_estimate(self) -> bool:
-        return self.month is None or self.month.closed_at is None
+        """Months are closed in their order, so what is not rated yet comes after the last that is closed."""
+        return not self.closed or bool(self.open) or self.closed[-1].first < self.period.months[-1]
+
+    @property
+    def rated_to(self) -> datetime | None:
+        """Up to when usage is in an estimate."""
+        return max((month.rated_to for month in self.open if month.rated_to is not None), default=None)
 
     @property
     def idle_total(self) -> int:
         return sum(one.effective_nanos for one in self.idle)
 
+    @property
+    def idle_is_partial(self) -> bool:
+        """Idle cost is written down by month: the months that the period has some days of are not in it."""
+        return bool(self.idle and self.period.parts)
 
-def lines_seen(access: Access, first: date) -> QuerySet[ChargeLine]:
+
+def lines_seen(access: Access, period: Period) -> QuerySet[ChargeLine]:
     access.must_somewhere(Can.SEE_COSTS)
-    lines = ChargeLine.objects.filter(month__first=first)
+    lines = ChargeLine.objects.filter(period.lines)
     return lines if access.can_everywhere(Can.SEE_COSTS) else lines.filter(access.visible(Can.SEE_COSTS, "quota_path"))
+
+
+def months_of(period: Period) -> list[ChargeMonth]:
+    """Those that are rated. All are in one currency, as sums would mean nothing otherwise."""
+    found = list(ChargeMonth.objects.filter(first__in=period.months).order_by("first"))
+    currencies = sorted({month.currency for month in found})
+    if len(currencies) > 1:
+        raise ValidationError({"from": [f"The period has months in {' and '.join(currencies)}. Choose months in one currency."]})
+    return found
 
 
 def month_read(text: str) -> date:
@@ -129,9 +179,9 @@ def month_read(text: str) -> date:
         raise Http404("A month is written YYYY-MM.") from None
 
 
-def labels_known(access: Access, first: date) -> list[str]:
-    """Keys of labels that a report of the month may be by, out of its newest lines."""
-    newest = lines_seen(access, first).order_by("-day").values_list("labels", flat=True)[:LABELLED]
+def labels_known(access: Access, period: Period) -> list[str]:
+    """Keys of labels that a report of the period may be by, out of its newest lines."""
+    newest = lines_seen(access, period).order_by("-day").values_list("labels", flat=True)[:LABELLED]
     return sorted({key for labels in newest for key in labels if len(key) <= LONGEST_LABEL})[:MOST_LABELS]
 
 
@@ -145,23 +195,21 @@ def by_checked(by: str) -> None:
         raise ValidationError({"by": [f"Choose {', '.join(BY)} or label:KEY."]})
 
 
-def report(access: Access, first: date, *, by: str = "team", rule: str = "apart", most: int | None = MOST_ROWS, now: datetime) -> Report:
+def report(access: Access, period: Period, *, by: str = "team", rule: str = "apart", most: int | None = MOST_ROWS, now: datetime) -> Report:
     """With its `most` expensive rows, or all of them. Its total is of all in any case."""
     by_checked(by)
     if rule not in RULES:
         raise ValidationError({"idle": [f"Choose {', '.join(RULES)}."]})
-    span = Span(first)
-    month = ChargeMonth.objects.filter(first=first).first()
-    rows = _rows(access, first, by)
-    before = _rows(access, span.before, by, ("effective_nanos",))
+    months = months_of(period)
+    rows = _rows(access, period, by)
+    before = _rows(access, period.before, by, ("effective_nanos",))
     if by in ("team", "department", "project"):
-        for path, unused in _reserved_unused(access, span, now).items():
+        for path, unused in _reserved_unused(access, period, now).items():
             rows[above(DEPTH_OF[by])(path) if by in DEPTH_OF else path]["reserved_unused"] += unused
-    sees_all = access.can_everywhere(Can.SEE_COSTS)
-    idle = list(month.idle.order_by("gpu_type", "cause")) if month is not None and sees_all else []
+    idle = _idle(period) if access.can_everywhere(Can.SEE_COSTS) else []
     parts = _idle_parts(rows, by, rule, sum(one.effective_nanos for one in idle))
-    budgets = _budgets(access, by, first, now) if by in ("team", "department", "project") else {}
-    keys = list({**rows, **({} if by == "day" else before), **parts})  # the days of the month before are others
+    budgets = _budgets(access, period, now) if by in ("team", "department", "project") else {}
+    keys = list({**rows, **({} if by == "day" else before), **parts})  # the days of the period before are others
     keys.sort(key=(lambda key: (0, key)) if by == "day" else (lambda key: (-rows[key]["effective_nanos"] if key in rows else 0, key)))
     made = [_row(key, rows.get(key, {}), before.get(key, {}).get("effective_nanos", 0), parts.get(key, 0), budgets.get(key)) for key in keys[:most]]
     sums: defaultdict[str, int] = defaultdict(int)
@@ -170,7 +218,13 @@ def report(access: Access, first: date, *, by: str = "team", rule: str = "apart"
             sums[name] += amount
     total = _row("", sums, sum(one.get("effective_nanos", 0) for one in before.values()), sum(parts.values()), None)
     left = sum(one.effective_nanos for one in idle) - sum(parts.values())
-    return Report(month, span, by, made, total, _days(access, first), idle, left, len(keys) - len(made), sums["lines"])
+    return Report(period, months, by, made, total, _days(access, period), idle, left, len(keys) - len(made), sums["lines"])
+
+
+def _idle(period: Period) -> list[Idle]:
+    """Of whole months."""
+    rows = ChargeIdle.objects.filter(month__first__in=period.whole_months).order_by("gpu_type", "cause").values_list("gpu_type", "cause")
+    return [Idle(gpu_type, cause, int(used), int(cost)) for gpu_type, cause, used, cost in rows.annotate(Sum("milli_millis"), Sum("effective_nanos"))]
 
 
 def _row(key: str, facts: Mapping[str, int], before: int, idle: int, budget: int | None) -> Row:
@@ -188,27 +242,34 @@ def _row(key: str, facts: Mapping[str, int], before: int, idle: int, budget: int
     return Row(key, before_nanos=before, idle_nanos=idle, budget_percent=budget, **{name: facts.get(name, 0) for name in columns})
 
 
-def _rows(access: Access, first: date, by: str, only: tuple[str, ...] = AMOUNTS) -> dict[str, dict[str, int]]:
-    """Sums by key: those stored with the month for readers of all of it, and of their own lines for others. Teams and departments are made of paths
-    here, as there are few."""
+def _rows(access: Access, period: Period, by: str, only: tuple[str, ...] = AMOUNTS) -> dict[str, dict[str, int]]:
+    """Sums by key: those stored with whole months for readers of all of it; of their own lines for others, and of lines where a month is cut. Teams
+    and departments are made of paths here, as there are few."""
     column = BY[by][1] or "quota_path" if by in BY else by
     place = above(DEPTH_OF[by]) if by in DEPTH_OF else str
     found: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
-    for key, _, amounts in _sums(access, first, column, only):
+    for key, _, amounts in _sums(access, period, column, only):
         facts = found[place(key)]
         for name in only:
             facts[name] += amounts[name]
     return found
 
 
-def _sums(access: Access, first: date, column: str, only: tuple[str, ...] = AMOUNTS) -> list[tuple[str, str, dict[str, int]]]:
-    """What those lines of a month that the reader may see add up to: key, class and amounts."""
-    lines = lines_seen(access, first)
-    if column in SUMMED and access.can_everywhere(Can.SEE_COSTS):
-        return sums_of(first, column)
-    if column.startswith("label:"):
-        lines, column = lines.annotate(label=KeyTextTransform(column.removeprefix("label:"), "labels")), "label"
-    return [(key, share_class, amounts) for (key, share_class), amounts in line_sums(lines, column, only=only).items()]
+def _sums(access: Access, period: Period, column: str, only: tuple[str, ...] = AMOUNTS) -> list[tuple[str, str, dict[str, int]]]:
+    """What those lines of a period that the reader may see add up to: key, class and amounts; a key may come more than once."""
+    access.must_somewhere(Can.SEE_COSTS)
+    pieces, found = period.pieces, list[Sums]()
+    if column in SUMMED and period.whole_months and access.can_everywhere(Can.SEE_COSTS):
+        found.append(sums_of(period.whole_months, column))
+        pieces = pieces[1:]
+    seen = access.visible(Can.SEE_COSTS, "quota_path")
+    for piece in pieces:
+        lines = ChargeLine.objects.filter(piece)
+        lines = lines if access.can_everywhere(Can.SEE_COSTS) else lines.filter(seen)
+        if column.startswith("label:"):
+            lines = lines.annotate(label=KeyTextTransform(column.removeprefix("label:"), "labels"))
+        found.append(line_sums(lines, "label" if column.startswith("label:") else column, only=only))
+    return [(key, share_class, amounts) for sums in found for (key, share_class), amounts in sums.items()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +292,7 @@ def node_costs(access: Access, *, now: datetime) -> NodeCosts | None:
     if month is None or month.rated_to is None or not access.can_somewhere(Can.SEE_COSTS):
         return None
     found: dict[str, int] = defaultdict(int)
-    for path, _, amounts in _sums(access, month.first, "quota_path", ("effective_nanos",)):
+    for path, _, amounts in _sums(access, Period.of(month.first), "quota_path", ("effective_nanos",)):
         steps = path.split("/")
         for depth in range(1, len(steps) + 1):
             found["/".join(steps[:depth])] += amounts["effective_nanos"]
@@ -251,19 +312,19 @@ def above(kind: str) -> Any:
     return place
 
 
-def _reserved_unused(access: Access, span: Span, now: datetime) -> dict[str, int]:
-    """By node that reserves: its windows in the month, as far as they held GPUs, less what was used of the class reserved there or below."""
-    end = min(now, span.end)
+def _reserved_unused(access: Access, period: Period, now: datetime) -> dict[str, int]:
+    """By node that reserves: its windows in the period, as far as they held GPUs, less what was used of the class reserved there or below."""
+    end = min(now, period.end)
     windows = Window.objects.filter(access.visible(Can.SEE_COSTS, "reservation__quota__path"), starts_at__lt=end)
-    windows = windows.filter(Q(ends_at__isnull=True) | Q(ends_at__gt=span.start), reservation__quota__isnull=False)
+    windows = windows.filter(Q(ends_at__isnull=True) | Q(ends_at__gt=period.start), reservation__quota__isnull=False)
     held: dict[str, int] = defaultdict(int)
     columns = ("reservation__quota__path", "reservation__gpus_milli", "starts_at", "ends_at", "released_at")
     for path, milli, starts, ends, released in windows.values_list(*columns):
         until = min(moment for moment in (ends, released, end) if moment is not None)
-        held[path] += milli * max(0, millis(until) - millis(max(starts, span.start)))
+        held[path] += milli * max(0, millis(until) - millis(max(starts, period.start)))
     if not held:
         return {}
-    for path, share_class, amounts in _sums(access, span.first, "quota_path", ("milli_millis",)):
+    for path, share_class, amounts in _sums(access, period, "quota_path", ("milli_millis",)):
         if share_class != "reserved":
             continue
         steps = path.split("/")
@@ -273,13 +334,28 @@ def _reserved_unused(access: Access, span: Span, now: datetime) -> dict[str, int
     return {path: unused for path, unused in held.items() if unused > 0}
 
 
-def _days(access: Access, first: date) -> list[tuple[date, dict[str, int]]]:
+def _days(access: Access, period: Period) -> list[tuple[date, dict[str, int]]]:
+    """Corrections are of another month's days."""
     found: dict[date, dict[str, int]] = defaultdict(lambda: defaultdict(int))
-    for said, share_class, amounts in _sums(access, first, "day", ("effective_nanos",)):
-        day = date.fromisoformat(said)
-        if day.replace(day=1) == first:  # corrections are of another month's days
-            found[day][share_class] += amounts["effective_nanos"]
+    if access.can_everywhere(Can.SEE_COSTS):
+        costs = [one for one in day_costs(period.months) if period.first <= one[0] <= period.last]
+    else:
+        rows = lines_seen(access, period).filter(corrects__isnull=True).order_by().values_list("day", "share_class")
+        costs = [(day, share_class, int(cost)) for day, share_class, cost in rows.annotate(Sum("effective_nanos"))]
+    for day, share_class, cost in costs:
+        found[day][share_class] += cost
     return sorted(found.items())
+
+
+def bars_of(period: Period, days: Iterable[tuple[date, Mapping[str, int]]]) -> tuple[str, dict[date, Mapping[str, int]]]:
+    """What a plot of costs has a bar for, a day or a month, and the costs of each by class."""
+    if (period.last - period.first).days < MOST_BARS:
+        return "day", dict(days)
+    found: dict[date, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    for day, costs in days:
+        for key, cost in costs.items():
+            found[day.replace(day=1)][key] += cost
+    return "month", dict(found)
 
 
 def _idle_parts(rows: Mapping[str, Mapping[str, int]], by: str, rule: str, amount: int) -> dict[str, int]:
@@ -302,9 +378,9 @@ def _idle_parts(rows: Mapping[str, Mapping[str, int]], by: str, rule: str, amoun
     return shared(amount, weights)
 
 
-def _budgets(access: Access, by: str, first: date, now: datetime) -> dict[str, int]:
+def _budgets(access: Access, period: Period, now: datetime) -> dict[str, int]:
     """Of nodes with a monthly budget of money for all types, how much of it is used; of the month that runs."""
-    if not Span(first).start <= now < Span(first).end:
+    if period.month is None or not period.start <= now < period.end:
         return {}
     found = Budget.objects.filter(
         access.visible(Can.SEE_COSTS, "quota__path"), removed_at__isnull=True, unit=BudgetUnit.MONEY, period=BudgetPeriod.MONTH, gpu_type=""
@@ -315,13 +391,14 @@ def _budgets(access: Access, by: str, first: date, now: datetime) -> dict[str, i
 # Drill-down
 
 
-def lines_of(access: Access, first: date, by: str, key: str) -> QuerySet[ChargeLine]:
+def lines_of(access: Access, period: Period, by: str, key: str) -> QuerySet[ChargeLine]:
     """The lines behind one row of a report."""
-    lines = lines_seen(access, first)
+    lines = lines_seen(access, period)
     if by in DEPTH_OF:
         return lines.filter(Q(quota_path=key) | Q(quota_path__startswith=f"{key}/"))
     if by.startswith("label:"):
-        return lines.filter(**{f"labels__{by.removeprefix('label:')}": key}) if key else lines
+        label = KeyTextTransform(by.removeprefix("label:"), "labels")
+        return lines.filter(Exact(label, key)) if key else lines.filter(IsNull(label, True))
     if by not in BY:
         return lines
     if by == "day":

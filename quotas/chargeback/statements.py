@@ -1,20 +1,20 @@
-"""Statements as PDF: the month over all teams, then a section for each team with its plot; or the section of one team alone."""
+"""Statements as PDF: the month, or another period, over all teams, then a section for each team with its plot; or the section of one team alone."""
 
 import io
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
 from django.db.models import QuerySet, Sum
 
 from quotas.chargeback.lettering import lettered
-from quotas.chargeback.months import Span
+from quotas.chargeback.periods import Period
 from quotas.chargeback.pricing import HOUR, cents, half_even
-from quotas.chargeback.report import Report, Row, above, lines_seen
-from quotas.models import ChargeLine, ChargeMode, ChargeMonth, NodeKind, QuotaNode
+from quotas.chargeback.report import Report, Row, above, bars_of, lines_seen
+from quotas.models import ChargeLine, ChargeMode, NodeKind, QuotaNode
 from quotas.permissions import Access
 
 JOBS = 10
@@ -26,7 +26,7 @@ CLASSES = (("guaranteed", "Guaranteed", "#2563a8"), ("reserved", "Reserved", "#8
 
 @dataclass
 class Sheet:
-    """What a team's section says. The sums are those of its lines, so sections add up to the month."""
+    """What a team's section says. The sums are those of its lines, so sections add up to the period."""
 
     path: str
     total: Row
@@ -39,9 +39,9 @@ class Sheet:
     corrections: int = 0
 
 
-def sheets(access: Access, first: date) -> list[Sheet]:
+def sheets(access: Access, period: Period) -> list[Sheet]:
     """Of each team with lines, by path. Nodes that belong to no team have one of their own."""
-    place, lines = above(NodeKind.TEAM), lines_seen(access, first)
+    place, lines = above(NodeKind.TEAM), lines_seen(access, period)
     projects = _sums(lines, place, "quota_path")
     kinds = _sums(lines, place, "gpu_type", "share_class")
     jobs = _sums(lines, place, "job")
@@ -86,12 +86,12 @@ def _added(key: str, rows: Sequence[Row]) -> Row:
     return Row(key, **{name: sum(getattr(row, name) for row in rows) for name in _AMOUNTS})
 
 
-def pdf_pieces(access: Access, month: ChargeMonth, whole: Report, company: str, now: datetime) -> Iterator[bytes]:
-    yield _Statement(month, company, now).written(whole, sheets(access, month.first))
+def pdf_pieces(access: Access, whole: Report, company: str, now: datetime) -> Iterator[bytes]:
+    yield _Statement(whole, company, now).written(sheets(access, whole.period))
 
 
 class _Statement:
-    def __init__(self, month: ChargeMonth, company: str, now: datetime) -> None:
+    def __init__(self, whole: Report, company: str, now: datetime) -> None:
         from reportlab.lib import colors
         from reportlab.lib.pagesizes import A4
         from reportlab.lib.styles import getSampleStyleSheet
@@ -109,14 +109,15 @@ class _Statement:
                 self.canv.bookmarkPage(self.place)
                 self.canv.addOutlineEntry(self.text, self.place, 0)
 
-        self.month, self.company, self.now, self.currency = month, company, now, month.currency
+        self.whole, self.company, self.now, self.currency = whole, company, now, whole.currency
         self.colors, self.mm, self.size, self.styles = colors, mm, A4, getSampleStyleSheet()
         self.Mark, self.PageBreak, self.Paragraph, self.Spacer = Mark, PageBreak, Paragraph, Spacer
         self.Document, self.Table, self.TableStyle = SimpleDocTemplate, Table, TableStyle
         self.KeepTogether, self.CondPageBreak = KeepTogether, CondPageBreak
-        self.title = f"GPU costs, {month.first:%B %Y}"
+        self.title = f"GPU costs, {whole.period.title}"
 
-    def written(self, whole: Report, found: Sequence[Sheet]) -> bytes:
+    def written(self, found: Sequence[Sheet]) -> bytes:
+        whole = self.whole
         file, margin = io.BytesIO(), 18 * self.mm
         margins = dict.fromkeys(("leftMargin", "rightMargin", "topMargin", "bottomMargin"), margin)
         document = self.Document(file, pagesize=self.size, title=self.title, author=self.company, **margins)
@@ -142,12 +143,18 @@ class _Statement:
 
     @property
     def _state(self) -> str:
-        month = self.month
-        if month.closed_at is None:
-            rated = f", usage until {month.rated_to:%Y-%m-%d %H:%M} UTC" if month.rated_to else ""
-            return f"Estimate: the month is open{rated}."
-        how = "Charged back" if month.mode == ChargeMode.CHARGEBACK else "Showback: nothing is billed"
-        return f"{how}. Closed {month.closed_at.astimezone(UTC):%Y-%m-%d}, SHA-256 {month.digest[:16]}."
+        whole, closed = self.whole, self.whole.closed
+        if whole.is_estimate:
+            rated = f", usage until {whole.rated_to:%Y-%m-%d %H:%M} UTC" if whole.rated_to else ""
+            if whole.period.month:
+                return f"Estimate: the month is open{rated}."
+            return f"Estimate: {f'months after {closed[-1]} are' if closed else 'its months are'} open{rated}."
+        last = closed[-1]
+        assert last.closed_at is not None
+        how = "Charged back" if last.mode == ChargeMode.CHARGEBACK else "Showback: nothing is billed"
+        if whole.period.month:
+            return f"{how}. Closed {last.closed_at.astimezone(UTC):%Y-%m-%d}, SHA-256 {last.digest[:16]}."
+        return f"All its months are closed, {last} with SHA-256 {last.digest[:16]}."
 
     def _head(self, name: str, title: str = "") -> list[Any]:
         said = f"{self.company}. {self._state} Written {self.now.astimezone(UTC):%Y-%m-%d %H:%M} UTC."
@@ -213,24 +220,21 @@ class _Statement:
         return [self.CondPageBreak(40 * mm), self.Paragraph(heading, self.styles["Heading3"]), table, self.Spacer(1, 3 * mm)]
 
     def _plot(self, costs: Mapping[date, Mapping[str, int]]) -> list[Any]:
-        """The cost of each day of the month by class, stacked."""
+        """The cost of each day by class, stacked; of a long period, of each month."""
         from reportlab.graphics.charts.barcharts import VerticalBarChart
         from reportlab.graphics.shapes import Drawing, Rect, String
 
         if not costs:
             return []
-        first, days = self.month.first, []
-        day = first
-        while day < Span(first).next:
-            days.append(day)
-            day += timedelta(days=1)
+        step, costs = bars_of(self.whole.period, costs.items())
+        steps = self.whole.period.months if step == "month" else self.whole.period.days
         shown = [one for one in CLASSES if any(of_day.get(one[0]) for of_day in costs.values())] or [CLASSES[0]]
         width, height = WIDTH * self.mm, 130
         drawing, chart = Drawing(width, height), VerticalBarChart()
         chart.x, chart.y, chart.width, chart.height = 46, 16, width - 50, height - 40
-        chart.data = [[costs.get(one, {}).get(key, 0) / 10**9 for one in days] for key, _, _ in shown]
+        chart.data = [[costs.get(one, {}).get(key, 0) / 10**9 for one in steps] for key, _, _ in shown]
         chart.categoryAxis.style = "stacked"
-        chart.categoryAxis.categoryNames = [str(one.day) for one in days]
+        chart.categoryAxis.categoryNames = [f"{one:%b}" if step == "month" else str(one.day) for one in steps]
         chart.categoryAxis.labels.fontSize = chart.valueAxis.labels.fontSize = 7
         chart.categoryAxis.visibleTicks = False
         highest = max(sum(of_day.values()) for of_day in costs.values()) / 10**9
@@ -245,7 +249,7 @@ class _Statement:
             drawing.add(Rect(46 + 80 * number, height - 12, 7, 7, fillColor=self.colors.HexColor(colour), strokeColor=None))
             drawing.add(String(57 + 80 * number, height - 12, label, fontSize=8))
         drawing.add(chart)
-        heading = self.Paragraph(f"Cost by day ({self.currency})", self.styles["Heading3"])
+        heading = self.Paragraph(f"Cost by {step} ({self.currency})", self.styles["Heading3"])
         return [self.KeepTogether([self.Spacer(1, 3 * self.mm), heading, drawing, self.Spacer(1, 3 * self.mm)])]
 
 

@@ -2,6 +2,7 @@
 hundred rows instead of all lines. Whatever writes lines or their telemetry calls `sums_write` in the same transaction.
 """
 
+from collections.abc import Sequence
 from datetime import date
 
 from django.db.models import Count, F, FloatField, Q, QuerySet, Sum
@@ -49,17 +50,24 @@ def sums_write(month: ChargeMonth) -> None:
         rows_insert(ChargeSum, ("month_id", "by", "key", "share_class", *AMOUNTS), rows)
 
 
-def sums_of(first: date, by: str) -> list[tuple[str, str, dict[str, int]]]:
-    """Key, class and amounts."""
-    rows = ChargeSum.objects.filter(month__first=first, by=by).order_by("key", "share_class").values_list("key", "share_class", *AMOUNTS)
-    return [(key, share_class, dict(zip(AMOUNTS, amounts, strict=True))) for key, share_class, *amounts in rows]
+def sums_of(months: Sequence[date], by: str) -> Sums:
+    """Of some months together, by key and class."""
+    found = ChargeSum.objects.filter(month__first__in=months, by=by).order_by("key", "share_class").values_list("key", "share_class")
+    rows = found.annotate(**{f"sum_{name}": Sum(name) for name in AMOUNTS})
+    return {(key, share_class): dict(zip(AMOUNTS, map(int, amounts), strict=True)) for key, share_class, *amounts in rows}
+
+
+def day_costs(months: Sequence[date]) -> list[tuple[date, str, int]]:
+    """Day, class and cost of the months' own days: corrections are of another month's."""
+    rows = ChargeSum.objects.filter(month__first__in=months, by="day").values_list("month__first", "key", "share_class", "effective_nanos")
+    return [(day, share_class, cost) for first, key, share_class, cost in rows if (day := date.fromisoformat(key)).replace(day=1) == first]
 
 
 def sums_faults(month: ChargeMonth) -> list[str]:
     """What does not fit between a month's sums and its lines; nothing in sound books."""
     faults = []
     for by in SUMMED:
-        stored = {(key, share_class): {name: amounts[name] for name in BOOKS} for key, share_class, amounts in sums_of(month.first, by)}
+        stored = {key: {name: amounts[name] for name in BOOKS} for key, amounts in sums_of([month.first], by).items()}
         if stored != line_sums(month.lines.all(), by, only=BOOKS):
             faults.append(f"{month} has sums by {by} that are not those of its lines.")
     return faults

@@ -1,10 +1,9 @@
-"""Files of a month that are written in the background, and for how long they may be downloaded."""
+"""Files of a month or of another period that are written in the background, and for how long they may be downloaded."""
 
 from django.db import models
 
 from gpufleet.core.models import User
 from gpufleet.core.times import MomentField
-from quotas.models.charges import ChargeMonth
 
 
 class ExportState(models.TextChoices):
@@ -22,7 +21,8 @@ class CostExport(models.Model):
     """A file that one person or token asked for. It is in the data folder under its public id, and nobody else downloads it."""
 
     public_id = models.CharField(max_length=24, unique=True)
-    month = models.ForeignKey(ChargeMonth, on_delete=models.PROTECT, related_name="+")
+    first = models.DateField(help_text="The first day that it is of.")
+    last = models.DateField(help_text="The last day that it is of.")
     format = models.CharField(max_length=12)
     by = models.CharField(max_length=80, help_text="Of a summary: what it is by.")
     users = models.BooleanField(default=False, help_text="Whether names of people are in the file.")

@@ -1,4 +1,4 @@
-"""Files of a month that take long: asked for, written by a worker, downloaded by who asked until they expire.
+"""Files of a month or of another period that take long: asked for, written by a worker, downloaded by who asked until they expire.
 
 A file is in the data folder, for the console's own user alone. Its link is signed and expires with it; at each download the caller's present rights
 have to cover all that is in the file.
@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import date, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,8 @@ from gpufleet.core.faults import Conflict, Missing
 from gpufleet.core.ids import public_id
 from gpufleet.core.live.feed import feed_publish
 from quotas.chargeback.exports import FORMATS
-from quotas.chargeback.files import File, file_name, file_of, month_of
+from quotas.chargeback.files import File, file_name, file_of, months_for
+from quotas.chargeback.periods import Period
 from quotas.chargeback.report import lines_seen
 from quotas.models import EXPORTING, ChargeMonth, CostExport, ExportState
 from quotas.permissions import Access, Can, Grant
@@ -46,6 +47,10 @@ def exports_folder() -> Path:
     return Path(settings.DATA_DIR) / "exports"
 
 
+def period_of(export: CostExport) -> Period:
+    return Period(export.first, export.last)
+
+
 def path_of(export: CostExport) -> Path:
     return exports_folder() / export.public_id
 
@@ -54,16 +59,17 @@ def path_of(export: CostExport) -> Path:
 
 
 def export_ask(
-    *, access: Access, first: date, kind: str, by: str = "team", users: bool = False, now: datetime, begin: Callable[[int], Any]
+    *, access: Access, period: Period, kind: str, by: str = "team", users: bool = False, now: datetime, begin: Callable[[int], Any]
 ) -> CostExport:
     """`begin` is given the key after the commit. What the file will hold is what the caller may see now."""
-    month = month_of(access, first, kind, by)
+    months_for(access, period, kind, by)
     with transaction.atomic():
         if exports_listed(access).filter(state__in=EXPORTING).count() >= MOST_AT_ONCE:
             raise Conflict(f"{MOST_AT_ONCE} exports of yours are being written. Wait until one of them is ready.")
         made = CostExport.objects.create(
             public_id=public_id("ce"),
-            month=month,
+            first=period.first,
+            last=period.last,
             format=kind,
             by=by,
             users=users,
@@ -73,7 +79,7 @@ def export_ask(
             asked_at=now,
             seen_at=now,
         )
-        facts = {"month": str(month), "format": kind, "users": users, "subtrees": made.scope}
+        facts = {"period": str(period), "format": kind, "users": users, "subtrees": made.scope}
         audit_record(actor=access.actor, action="cost_export.ask", kind="cost_export", object_id=made.public_id, after=facts)
         _tell(made)
         transaction.on_commit(lambda: begin(made.pk))
@@ -84,7 +90,7 @@ def exports_listed(access: Access) -> QuerySet[CostExport]:
     """The caller's own, the newest first."""
     access.must_somewhere(Can.SEE_COSTS)
     own = CostExport.objects.filter(asked_by=access.actor.user) if access.actor.user else CostExport.objects.none()
-    return own.select_related("month").order_by("-id")
+    return own.order_by("-id")
 
 
 def export_for(access: Access, given: str) -> CostExport:
@@ -114,7 +120,7 @@ def key_of(export: CostExport) -> str:
 def export_file(access: Access, given: str, key: str, *, now: datetime) -> File:
     export = export_for(access, given)
     if export.state == ExportState.EXPIRED or (export.expires_at is not None and export.expires_at <= now):
-        raise Missing(f"The file of {given} has expired. Export the month again.")
+        raise Missing(f"The file of {given} has expired. Export the costs again.")
     if export.state != ExportState.DONE:
         raise Missing(f"The file of {given} is not ready: its state is {export.state}.")
     if not constant_time_compare(key, key_of(export)):
@@ -125,7 +131,7 @@ def export_file(access: Access, given: str, key: str, *, now: datetime) -> File:
     try:
         file = path_of(export).open("rb")
     except FileNotFoundError:
-        raise Missing(f"The file of {given} is gone. Export the month again.") from None
+        raise Missing(f"The file of {given} is gone. Export the costs again.") from None
 
     def pieces() -> Any:
         with file:
@@ -133,7 +139,7 @@ def export_file(access: Access, given: str, key: str, *, now: datetime) -> File:
                 yield piece
 
     content_type, _ = FORMATS.get(export.format, FORMATS["csv"])
-    return File(file_name(export.month.first, export.format), content_type, pieces())
+    return File(file_name(period_of(export), export.format), content_type, pieces())
 
 
 # Writing
@@ -144,9 +150,9 @@ def export_write(*, key: int, clock: Callable[[], datetime]) -> str | None:
     moment = clock()
     if not CostExport.objects.filter(pk=key, state=ExportState.WAITING).update(state=ExportState.WRITING, seen_at=moment):
         return None
-    export = CostExport.objects.select_related("month").get(pk=key)
+    export = CostExport.objects.get(pk=key)
     access = Access(SYSTEM, tuple(Grant(path, frozenset({Can.SEE_COSTS})) for path in export.scope))
-    CostExport.objects.filter(pk=key).update(of_lines=lines_seen(access, export.month.first).count())
+    CostExport.objects.filter(pk=key).update(of_lines=lines_seen(access, period_of(export)).count())
     try:
         size = _write(export, access, clock)
     except Gone:
@@ -175,23 +181,23 @@ def _part(export: CostExport) -> Path:
 def _write(export: CostExport, access: Access, clock: Callable[[], datetime]) -> int:
     """An estimate that is rated anew while it is written is written again, so that all its lines are of one time."""
     exports_folder().mkdir(mode=0o700, parents=True, exist_ok=True)
-    first, part = export.month.first, _part(export)
+    period, part = period_of(export), _part(export)
     for tried in range(1, TRIES + 1):
-        before = _rated_to(first)
-        file = file_of(access, first, export.format, by=export.by, users=export.users, now=clock(), told=_Told(export, clock))
+        before = _rated_to(period)
+        file = file_of(access, period, export.format, by=export.by, users=export.users, now=clock(), told=_Told(export, clock))
         part.unlink(missing_ok=True)
         with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
             for piece in file.pieces:
                 out.write(piece)
             size = out.tell()
-        if tried == TRIES or _rated_to(first) == before:
+        if tried == TRIES or _rated_to(period) == before:
             break
     part.replace(path_of(export))
     return size
 
 
-def _rated_to(first: date) -> Any:
-    return ChargeMonth.objects.filter(first=first).values_list("rated_to", "closed_at").get()
+def _rated_to(period: Period) -> Any:
+    return list(ChargeMonth.objects.filter(first__in=period.months).order_by("first").values_list("first", "rated_to", "closed_at"))
 
 
 class _Told:

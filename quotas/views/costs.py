@@ -1,7 +1,6 @@
-"""The cost report of a month, its lines down to the ledger, its files, its closing, and its invoice."""
+"""The cost report of a month or another period, its lines down to the ledger, its files, its closing, and its invoice."""
 
 from collections.abc import AsyncIterator, Iterator
-from datetime import date, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
@@ -9,7 +8,7 @@ from asgiref.sync import sync_to_async
 from django.contrib import messages
 from django.core.exceptions import ValidationError
 from django.core.handlers.asgi import ASGIRequest
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, QueryDict, StreamingHttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_safe
@@ -22,8 +21,9 @@ from gpufleet.web import Can, access_of, requires
 from quotas.chargeback.files import TITLES, File, file_of
 from quotas.chargeback.forms import BilledForms, CloseForm, InvoiceForm, billed_typed, invoice_typed
 from quotas.chargeback.months import Span, month_at, month_close
+from quotas.chargeback.periods import Period, period_read, presets
 from quotas.chargeback.reconciling import account_of, is_outdated, month_reconcile, month_to_reconcile, newest_of, reconciliations_of, steps_of
-from quotas.chargeback.report import BY, RULES, Report, labels_known, line_for, lines_of, month_read, months_known, pieces_of, report
+from quotas.chargeback.report import BY, RULES, Report, bars_of, labels_known, line_for, lines_of, month_read, months_known, pieces_of, report
 from quotas.forms import show_faults
 from quotas.models import ChargeMonth, RateCard
 from quotas.services.cost_exports import DIRECT_LINES
@@ -33,78 +33,108 @@ RECONCILIATIONS = 50
 COLOURS = (("guaranteed", "Guaranteed", "used"), ("reserved", "Reserved", "held"), ("borrowed", "Borrowed", "move"))
 
 
-def _asked(request: HttpRequest) -> tuple[date, str, str]:
-    said = request.GET.get("month", "")
+def period_asked(asked: QueryDict) -> Period:
+    """By `month`, or from the day `from` to the day `to`; this month if neither is said."""
+    if "from" in asked or "to" in asked:
+        return period_read(asked.get("from", ""), asked.get("to", ""))
+    said = asked.get("month", "")
     current = month_at(now())
-    first = Span(current).before if said == "last" else month_read(said[:10]) if said else current
+    return Period.of(Span(current).before if said == "last" else month_read(said[:10]) if said else current)
+
+
+def address_of(period: Period) -> dict[str, str]:
+    return {"month": f"{period}"} if period.month else {"from": f"{period.first}", "to": f"{period.last}"}
+
+
+def _asked(request: HttpRequest) -> tuple[str, str]:
     by, rule = request.GET.get("by", "team")[:80], request.GET.get("idle", "apart")[:20]
     if (by not in BY and not by.startswith("label:")) or rule not in RULES:
         raise Http404(f"A report is by {', '.join(BY)} or label:KEY.")
-    return first, by, rule
+    return by, rule
+
+
+def _period(request: HttpRequest) -> Period:
+    try:
+        return period_asked(request.GET)
+    except ValidationError as fault:
+        raise Http404(" ".join(fault.messages)) from None
 
 
 @require_safe
 @requires(Can.SEE_COSTS)
 def costs(request: HttpRequest) -> HttpResponseBase:
-    access, version = access_of(request), feed_revision()
-    first, by, rule = _asked(request)
-    found = report(access, first, by=by, rule=rule, most=ROWS, now=now())
-    shown = chart(found)
+    access, version, moment, faults = access_of(request), feed_revision(), now(), list[str]()
+    by, rule = _asked(request)
+    try:
+        found = report(access, period_asked(request.GET), by=by, rule=rule, most=ROWS, now=moment)
+    except ValidationError as fault:
+        faults = fault.messages
+        found = report(access, Period.of(month_at(moment)), by=by, rule=rule, most=ROWS, now=moment)
+    period, shown = found.period, chart(found)
     if request.GET.get("chart"):
-        return chart_response(request, shown, name=f"costs-{first:%Y-%m}")
-    months = months_known()
-    current = month_at(now())
-    labels = {f"label:{key}" for key in labels_known(access, first)} | ({by} if by not in BY else set())
+        return chart_response(request, shown, name=f"costs-{period}")
+    current = month_at(moment)
+    months = {current, *(month.first for month in months_known()), *([period.first] if period.month else [])}
+    labels = {f"label:{key}" for key in labels_known(access, period)} | ({by} if by not in BY else set())
+    more = {"by": by} | ({"idle": rule} if rule != "apart" else {})
+    given = {name: request.GET.get(name, "")[:20] for name in ("from", "to")} if faults else {"from": f"{period.first}", "to": f"{period.last}"}
     context = {
         "version": version,
         "report": found,
         "chart": shown,
-        "months": sorted({current, first, *(month.first for month in months)}, reverse=True),
+        "step": bars_of(period, found.days)[0],
+        "faults": faults,
+        "given": given,
+        "presets": [(label, urlencode(address_of(one) | more), one == period) for label, one in presets(moment)],
+        "months": [(one, urlencode({"month": f"{one:%Y-%m}"} | more), one == period.month) for one in sorted(months, reverse=True)],
         "by": [(key, label) for key, (label, _) in BY.items()] + [(key, f"Label {key.removeprefix('label:')}") for key in sorted(labels)],
         "by_label": BY[by][0] if by in BY else by.removeprefix("label:"),
         "rule": rule,
         "rules": RULES.items(),
-        "address": urlencode({"month": f"{first:%Y-%m}", "by": by}),
+        "address": urlencode(address_of(period) | {"by": by}),
         "may_close": access.can_everywhere(Can.MANAGE_COSTS),
-        "may_be_closed": found.month is not None and found.is_estimate and now() >= found.span.end,
+        "may_be_closed": found.month is not None and found.is_estimate and moment >= period.end,
         "no_cards": not RateCard.objects.filter(state="active").exists(),
         "sees_all": access.can_everywhere(Can.SEE_COSTS),
-        "reconciled": newest_of(access, first),
-        "files": TITLES.items(),
+        "reconciled": newest_of(access, period.first) if period.month else None,
+        "files": [(key, title) for key, title in TITLES.items() if not (period.parts and key.startswith("focus"))],
         "in_background": found.lines > DIRECT_LINES,
     }
-    return render(request, "quotas/costs.html", context)
+    return render(request, "quotas/costs.html", context, status=422 if faults else 200)
 
 
 def chart(found: Report) -> Chart:
-    """The cost of each day by class, as bars."""
+    """The cost of each day by class, as bars; of a long period, of each month."""
+    step, costs = bars_of(found.period, found.days)
     series = [
-        Series(label, [costs.get(key, 0) / 10**9 for _, costs in found.days], colour, kind="bar")
+        Series(label, [of_step.get(key, 0) / 10**9 for of_step in costs.values()], colour, kind="bar")
         for key, label, colour in COLOURS
-        if any(costs.get(key) for _, costs in found.days)
+        if any(of_step.get(key) for of_step in costs.values())
     ]
-    currency = found.month.currency if found.month else ""
-    return bars(label="Cost by day", unit=currency, first="Day", names=[f"{day:%d %b}" for day, _ in found.days], series=series, stacked=True)
+    names = [f"{one:%b %Y}" if step == "month" else f"{one:%d %b}" for one in costs]
+    return bars(label=f"Cost by {step}", unit=found.currency, first=step.capitalize(), names=names, series=series, stacked=True)
 
 
 @require_safe
 @requires(Can.SEE_COSTS)
 def cost_lines(request: HttpRequest) -> HttpResponse:
     access = access_of(request)
-    first, by, _ = _asked(request)
+    period, (by, _) = _period(request), _asked(request)
     key = request.GET.get("key", "")[:500]
-    rows = lines_of(access, first, by, key).select_related("corrects")
+    rows = lines_of(access, period, by, key).select_related("corrects")
+    address = address_of(period)
     context = {
         "rows": rows.order_by("-effective_nanos", "id")[:LINES],
         "count": rows.count(),
         "most": LINES,
-        "first": first,
+        "period": period,
+        "address": urlencode(address),
         "by": by,
         "by_label": BY[by][0] if by in BY else by.removeprefix("label:"),
         "key": key or "(none)",
-        "ledger": _ledger(first, by, key),
+        "ledger": _ledger(period, by, key),
         "statement": by in ("team", "department", "project") and bool(key),
-        "back": f"{reverse('costs')}?{urlencode({'month': f'{first:%Y-%m}', 'by': by})}",
+        "back": f"{reverse('costs')}?{urlencode(address | {'by': by})}",
     }
     return render(request, "quotas/cost_lines.html", context)
 
@@ -113,10 +143,9 @@ def cost_lines(request: HttpRequest) -> HttpResponse:
 IN_LEDGER = {"department": "team", "project": "team", "gpu_type": "type", "share_class": "class"}
 
 
-def _ledger(first: date, by: str, key: str) -> str:
-    """The ledger's entries of the same month, as near to the row as its filters come."""
-    last = Span(first).end - timedelta(days=1)
-    asked = {"from": f"{first}", "to": f"{last:%Y-%m-%d}"}
+def _ledger(period: Period, by: str, key: str) -> str:
+    """The ledger's entries of the same period, as near to the row as its filters come."""
+    asked = {"from": f"{period.first}", "to": f"{period.last}"}
     if by == "day":
         asked = {"from": key, "to": key}
     elif by in BY and by not in ("cost_centre", "tier"):
@@ -136,11 +165,11 @@ def cost_line(request: HttpRequest, pk: int) -> HttpResponse:
 @require_safe
 @requires(Can.SEE_COSTS)
 def cost_file(request: HttpRequest) -> HttpResponseBase:
-    """The month as a file; `users=1` with the names of people."""
-    first, by, _ = _asked(request)
+    """The period as a file; `users=1` with the names of people."""
+    period, (by, _) = _period(request), _asked(request)
     kind, team = request.GET.get("format", "csv")[:20], request.GET.get("team", "")[:500]
     try:
-        found = file_of(access_of(request), first, kind, by=by, users=request.GET.get("users") == "1", team=team, now=now())
+        found = file_of(access_of(request), period, kind, by=by, users=request.GET.get("users") == "1", team=team, now=now())
     except ValidationError as fault:
         raise Http404(" ".join(fault.messages)) from None
     return streamed(request, found)

@@ -13,6 +13,7 @@ from django.template.loader import render_to_string
 from gpufleet.core.audit import SYSTEM
 from quotas.chargeback.files import file_of
 from quotas.chargeback.months import Span, month_at
+from quotas.chargeback.periods import Period
 from quotas.chargeback.report import report
 from quotas.models import ChargeMonth, CostMail, CostMailing, MailState
 from quotas.permissions import Access, Can, Grant, access_for_user
@@ -82,8 +83,9 @@ def mail_of(mailing: CostMailing, now: datetime) -> EmailMessage:
     """The subtree's costs, whatever else its reader may see: a table by team, and the same as CSV."""
     node = mailing.mail.node
     access = Access(SYSTEM, (Grant(node.path, frozenset({Can.SEE_COSTS})),))
-    found = report(access, mailing.first, by="team", now=now)
-    file = file_of(access, mailing.first, "summary", by="team", now=now)
+    period = Period.of(mailing.first)
+    found = report(access, period, by="team", now=now)
+    file = file_of(access, period, "summary", by="team", now=now)
     facts = {
         "name": str(mailing.user),
         "node": node,

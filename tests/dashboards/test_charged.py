@@ -8,6 +8,7 @@ import pytest
 from dashboards.charged import EVERY, charge_uses_turn
 from dashboards.telemetry.spans import HOUR, JobSums, jobs_write
 from quotas.chargeback.months import month_close, month_refresh
+from quotas.chargeback.periods import Period
 from quotas.chargeback.report import report
 from quotas.models import ChargeUse, Reservation, Window
 from tests import builders
@@ -43,13 +44,13 @@ def test_rows_say_how_much_of_their_use_computed(personas: Personas) -> None:
     )
     assert charge_uses_turn(now=LATER + EVERY) == 0, "its turn was taken"
 
-    found = report(personas.access("finance"), OCTOBER, now=LATER)
+    found = report(personas.access("finance"), Period.of(OCTOBER), now=LATER)
     rows = {row.key: row for row in found.rows}
     # 8 GPU-hours at a half and 2 at three quarters; the other team's 10 were not measured.
     assert (rows["acme/research/nlp"].computing, rows["acme/research/nlp"].measured) == (5.5 * GPU_HOUR, 10 * GPU_HOUR)
     assert rows["acme/research/nlp"].efficiency_percent == 55 and rows["acme/product/search"].efficiency_percent is None
     assert (found.total.efficiency_percent, found.total.measured_percent) == (55, 50)
-    by_type = {row.key: row.efficiency_percent for row in report(personas.access("finance"), OCTOBER, by="gpu_type", now=LATER).rows}
+    by_type = {row.key: row.efficiency_percent for row in report(personas.access("finance"), Period.of(OCTOBER), by="gpu_type", now=LATER).rows}
     assert by_type == {"H100-SXM-80GB": 50, A100: 75}
     page = personas.client("finance").get("/cost/?month=2026-10").content.decode()
     assert "55% SM-active" in page and "unknown" in page
@@ -77,7 +78,7 @@ def test_what_teams_reserved_and_left_unused_is_told(personas: Personas) -> None
     month_refresh(first=OCTOBER, now=LATER)
 
     for by in ("team", "project"):
-        rows = {row.key: row.reserved_unused for row in report(personas.access("finance"), OCTOBER, by=by, now=LATER).rows}
+        rows = {row.key: row.reserved_unused for row in report(personas.access("finance"), Period.of(OCTOBER), by=by, now=LATER).rows}
         assert rows == {"acme/research/nlp": (2 * 4 - 2 + 1 * 4) * GPU_HOUR, "acme/product/search": 0}
-    assert report(personas.access("finance"), OCTOBER, by="day", now=LATER).total.reserved_unused == 0
+    assert report(personas.access("finance"), Period.of(OCTOBER), by="day", now=LATER).total.reserved_unused == 0
     assert "Reserved, unused" in personas.client("team_lead").get("/cost/?month=2026-10").content.decode()

@@ -11,6 +11,7 @@ from tests.url_expectations.bodies import (
     card_json,
     change_json,
     cost_mail_json,
+    days_json,
     exception_json,
     hook_json,
     job_json,
@@ -179,6 +180,9 @@ API = [
     Expect("GET", "api/v1/ledger", SEES, tokens=ALL_SCOPES),
     Expect("GET", "api/v1/ledger/sums", SEES, tokens=ALL_SCOPES),
     Expect("GET", "api/v1/ledger/file", SEES, tokens=ALL_SCOPES),
+    Expect("GET", "api/v1/costs", COSTS, tokens=frozenset({"read"})),
+    Expect("GET", "api/v1/costs/file", COSTS, data=lambda w: days_json(w) | {"format": "csv"}, tokens=frozenset({"read"})),
+    Expect("POST", "api/v1/cost-exports", COSTS, data=lambda w: days_json(w) | {"format": "csv"}, tokens=frozenset({"read"})),
     Expect("GET", "api/v1/costs/{month}", COSTS, lambda w: {"month": f"{w.charge_line.month}"}, tokens=frozenset({"read"})),
     Expect("GET", "api/v1/costs/{month}/file", COSTS, lambda w: {"month": f"{w.charge_line.month}"}, tokens=frozenset({"read"})),
     Expect(

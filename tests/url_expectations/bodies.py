@@ -98,6 +98,11 @@ def invoice_form(world: World) -> dict[str, Any]:
     return {"amount": "10.00", "reference": "INV-1", "basis": "contracted", "line-TOTAL_FORMS": 0, "line-INITIAL_FORMS": 0}
 
 
+def days_json(world: World) -> dict[str, Any]:
+    first = world.charge_line.month.first
+    return {"from": f"{first}", "to": f"{first.replace(day=20)}"}
+
+
 def cost_mail_json(world: World) -> dict[str, Any]:
     User.objects.filter(username="finance").update(email="finance@example.org")
     return {"team": world.team.path, "people": ["finance"], "day": 3}

@@ -11,6 +11,7 @@ from gpufleet.core.models import AuditEntry, User
 from gpufleet.core.times import now
 from quotas.chargeback.cards import card_draft
 from quotas.chargeback.months import Span, month_at
+from quotas.chargeback.periods import Period
 from quotas.models import Budget, ChargeLine, ChargeMonth, CostExport, CostMail, QuotaChange, RateCard, Reservation, RoleBinding, ServiceToken
 from quotas.services.budgets import budget_create, exception_grant
 from quotas.services.changes import Wanted, change_apply, change_draft, change_propose
@@ -201,7 +202,7 @@ class World:
     def cost_export(self) -> CostExport:
         """The superuser's, written."""
         access, first = self.personas.access("superuser"), self.charge_line.month.first
-        made = export_ask(access=access, first=first, kind="summary", now=now(), begin=lambda key: None)
+        made = export_ask(access=access, period=Period.of(first), kind="summary", now=now(), begin=lambda key: None)
         export_write(key=made.pk, clock=now)
         made.refresh_from_db()
         return made

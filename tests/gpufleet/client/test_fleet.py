@@ -105,6 +105,11 @@ def test_a_month_is_held_against_an_invoice(run, personas):
     assert re.search(r"Unit price against rate card +H100 +0\.05 +Invoice 2\.0500", out) and re.search(r"Not explained +0\.00\n", out)
     assert "is not a number" in run(*asked, "--fees", "some", who="finance", scopes=("admin",))[2]
 
+    part = ("chargeback", "--from", "2026-02-03", "--to", "2026-03-02", "--format", "summary")
+    status, out, _ = run(*part, who="finance", scopes=("read",))
+    assert status == 0 and f"{TEAM},1,0,3,2,2,0,unknown,USD" in out
+    assert "--from and --to are required" in run(*part[:3], who="finance")[2]
+
 
 def test_ids_alone_for_programs(run, busy):
     assert re.fullmatch(r"(j-\d+\n){2}", run("ls", "--ids")[1])

@@ -10,6 +10,7 @@ from gpufleet.core.models import AuditEntry
 from gpufleet.core.times import now
 from quotas.chargeback.files import file_of
 from quotas.chargeback.months import month_refresh
+from quotas.chargeback.periods import Period
 from quotas.models import CostExport, ExportState, RoleBinding
 from quotas.services.cost_exports import LOST_AFTER, MOST_AT_ONCE, export_write, exports_folder, exports_sweep, path_of
 from tests.personas import Personas
@@ -56,7 +57,7 @@ def test_a_file_is_private_and_the_same_as_the_streamed_one(month, asked, kind) 
     over_http = month.client("finance").get(answer["file"])
     assert over_http.status_code == 200 and b"".join(over_http.streaming_content) == path.read_bytes()
     if kind not in ("xlsx", "pdf"):  # which hold the time when they were written
-        assert path.read_bytes() == b"".join(file_of(month.access("finance"), OCTOBER, kind, now=LATER).pieces)
+        assert path.read_bytes() == b"".join(file_of(month.access("finance"), Period.of(OCTOBER), kind, now=LATER).pieces)
     actions = list(AuditEntry.objects.filter(object_id=export.public_id).order_by("pk").values_list("action", flat=True))
     assert actions == ["cost_export.ask", "export"]
     page = month.client("finance").get("/cost/exports/").content.decode()

@@ -22,6 +22,7 @@ from gpufleet.core.models import AuditEntry
 from quotas.chargeback.exports import COLUMNS, focus_columns
 from quotas.chargeback.files import file_of
 from quotas.chargeback.months import month_close, month_refresh
+from quotas.chargeback.periods import Period
 from quotas.chargeback.pricing import cents
 from quotas.chargeback.report import report
 from quotas.models import ChargeLine, QuotaNode, RateCard
@@ -51,7 +52,7 @@ def closed(personas: Personas, mode: str = "chargeback") -> None:
 
 
 def content(personas: Personas, kind: str, name: str = "finance", first=OCTOBER, **more) -> bytes:
-    return b"".join(file_of(personas.access(name), first, kind, now=LATER, **more).pieces)
+    return b"".join(file_of(personas.access(name), Period.of(first), kind, now=LATER, **more).pieces)
 
 
 def rows(personas: Personas, kind: str, **more) -> list[dict[str, str]]:
@@ -87,7 +88,7 @@ def test_all_files_say_the_same(month) -> None:
     exact = sum(ChargeLine.objects.values_list("effective_nanos", flat=True))
     whole = Decimal(exact) / 10**9
 
-    assert report(access, OCTOBER, now=LATER).total.effective_nanos == exact
+    assert report(access, Period.of(OCTOBER), now=LATER).total.effective_nanos == exact
     assert sum(Decimal(row["cost"]) for row in rows(month, "csv")) == whole
     for by in ("team", "cost_centre", "owner"):
         summary = rows(month, "summary", by=by)
@@ -179,7 +180,7 @@ class TestFocus:
         billed: dict[str, Decimal] = defaultdict(Decimal)
         for row in rows(month, version):
             billed[row["InvoiceId"]] += Decimal(row["BilledCost"])
-        for row in report(month.access("finance"), OCTOBER, by="project", now=LATER).rows:
+        for row in report(month.access("finance"), Period.of(OCTOBER), by="project", now=LATER).rows:
             node = month.nodes[row.key]
             assert billed.pop(f"2026-10-{node.public_id}") == Decimal(cents(row.effective_nanos)) / 100
         assert billed == {}
@@ -265,7 +266,7 @@ def shown(nanos: int) -> str:
 def test_a_statement_has_a_section_for_each_team_that_adds_up(month) -> None:
     closed(month)
     said = pdf_text(content(month, "pdf"))
-    found = report(month.access("finance"), OCTOBER, now=LATER)
+    found = report(month.access("finance"), Period.of(OCTOBER), now=LATER)
 
     assert said.count("GPU costs, October 2026") == 1 + len(found.rows)
     totals = [said[at + 4] for at, text in enumerate(said) if text == "Total"]

@@ -12,6 +12,7 @@ from gpufleet.core.faults import Conflict
 from gpufleet.core.times import now
 from quotas.chargeback.cards import card_activate, card_draft
 from quotas.chargeback.months import Span, chain_faults, costs_turn, idle_write, month_at, month_close, month_refresh
+from quotas.chargeback.periods import Period
 from quotas.chargeback.report import BY, line_for, pieces_of, report
 from quotas.chargeback.sums import sums_faults, sums_write
 from quotas.models import ChargeLine, ChargeMonth, RateCard
@@ -68,24 +69,24 @@ def test_every_partition_of_a_report_adds_up_to_the_ledger(world) -> None:
     access = world.access("finance")
 
     for by in [*BY, "label:run"]:
-        found = report(access, OCTOBER, by=by, now=LATER)
+        found = report(access, Period.of(OCTOBER), by=by, now=LATER)
         assert sum(row.effective_nanos for row in found.rows) == found.total.effective_nanos == total(OCTOBER)[1]
         assert sum(row.milli_millis for row in found.rows) == total(OCTOBER)[0]
-    assert [row.key for row in report(access, OCTOBER, by="department", now=LATER).rows] == ["acme/research", "acme/product"]
-    assert report(access, NOVEMBER, now=LATER).total.before_nanos == total(OCTOBER)[1]
-    days = report(access, NOVEMBER, by="day", now=LATER)
+    assert [row.key for row in report(access, Period.of(OCTOBER), by="department", now=LATER).rows] == ["acme/research", "acme/product"]
+    assert report(access, Period.of(NOVEMBER), now=LATER).total.before_nanos == total(OCTOBER)[1]
+    days = report(access, Period.of(NOVEMBER), by="day", now=LATER)
     assert ([row.key for row in days.rows], days.total.before_nanos) == (["2026-11-01"], total(OCTOBER)[1])
-    cut = report(access, OCTOBER, by="job", most=1, now=LATER)
+    cut = report(access, Period.of(OCTOBER), by="job", most=1, now=LATER)
     assert ([row.key for row in cut.rows], cut.more, cut.total.effective_nanos) == (["j-1"], 2, total(OCTOBER)[1])
 
 
 def test_a_lead_sees_the_own_subtree_alone(world) -> None:
     month_refresh(first=OCTOBER, now=LATER)
 
-    found = report(world.access("team_lead"), OCTOBER, now=LATER)
+    found = report(world.access("team_lead"), Period.of(OCTOBER), now=LATER)
     assert [row.key for row in found.rows] == ["acme/research/nlp"]
     with pytest.raises(PermissionDenied):
-        report(world.access("viewer"), OCTOBER, now=LATER)
+        report(world.access("viewer"), Period.of(OCTOBER), now=LATER)
     page = world.client("team_lead").get("/cost/?month=2026-10").content.decode()
     assert "nlp" in page.split("<main")[1]
     assert re.findall(r'<option value="label:(\w+)"', page) == ["run"], "the labels that jobs have are offered"
@@ -98,9 +99,9 @@ def test_idle_cost_is_distributed_to_the_last_nano_unit(world) -> None:
     access = world.access("finance")
 
     for rule in ("use", "even", "guarantee", "apart"):
-        found = report(access, OCTOBER, rule=rule, now=LATER)
+        found = report(access, Period.of(OCTOBER), rule=rule, now=LATER)
         assert sum(row.idle_nanos for row in found.rows) + found.idle_left == found.idle_total > 0
-    assert report(access, OCTOBER, rule="use", now=LATER).idle_left == 0
+    assert report(access, Period.of(OCTOBER), rule="use", now=LATER).idle_left == 0
 
 
 def test_a_line_leads_to_the_rows_of_the_ledger(world) -> None:

@@ -1,0 +1,185 @@
+"""Reports of any period: parts add up to the whole, months to what they were closed with, and each reader sees the own subtree."""
+
+import csv
+import io
+from datetime import date, timedelta
+
+import pytest
+from django.core.exceptions import ValidationError
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gpufleet.core.models import AuditEntry
+from quotas.chargeback.files import file_of
+from quotas.chargeback.months import idle_write, month_close, month_refresh
+from quotas.chargeback.periods import Period, period_read, presets
+from quotas.chargeback.report import BY, Report, lines_of, report
+from quotas.chargeback.sums import BOOKS
+from quotas.models import ChargeLine, ChargeMonth, RateCard
+from tests.personas import Personas
+from tests.quotas.chargeback.test_exports import pdf_text, shown
+from tests.quotas.chargeback.test_months import LATER, NOVEMBER, OCTOBER, START, price
+from tests.quotas.chargeback.worlds import A100, H100, used
+
+SEPTEMBER = date(2026, 9, 1)
+EARLIEST, LATEST = date(2026, 8, 20), date(2026, 12, 10)
+NOW = LATER + timedelta(days=4)
+days = st.dates(EARLIEST, LATEST)
+periods = st.tuples(days, days).map(lambda pair: Period(*sorted(pair)))
+
+
+@settings(max_examples=30, deadline=None)
+@given(periods)
+def test_a_period_is_its_months_and_the_one_before_is_as_long(period: Period) -> None:
+    whole, parts = period.whole_months, period.parts
+    covered = [day for first in whole for day in Period.of(first).days] + [day for part in parts for day in Period(part.first, part.last).days]
+    assert sorted(covered) == period.days and len(parts) <= 2
+    assert period.before.last + timedelta(days=1) == period.first
+    if parts:
+        assert len(period.before.days) == len(period.days)
+    else:
+        assert len(period.before.months) == len(period.months) and not period.before.parts
+
+
+def test_what_is_no_period_is_refused_and_common_ones_are_offered() -> None:
+    for pair, words in (
+        (("2026-10-02", "2026-10-01"), "before the first"),
+        (("1.10.2026", "2026-10-01"), "YYYY-MM-DD"),
+        (("2026-10-01", ""), "YYYY-MM-DD"),
+        (("2001-01-01", "2026-10-01"), "at most 120 months"),
+    ):
+        with pytest.raises(ValidationError, match=words):
+            period_read(*pair)
+    assert {label: str(one) for label, one in presets(NOW)} == {
+        "This month": "2026-11",
+        "Last month": "2026-10",
+        "This quarter": "2026-10-01-to-2026-12-31",
+        "Year to date": "2026-01-01-to-2026-11-07",
+    }
+    assert [Period(*pair).title for pair in ((OCTOBER, OCTOBER), (date(2025, 12, 31), OCTOBER), (OCTOBER, NOVEMBER))] == [
+        "1 October 2026",
+        "31 December 2025 to 1 October 2026",
+        "1 October to 1 November 2026",
+    ]
+
+
+@pytest.fixture
+def world(personas: Personas) -> Personas:
+    """September and October are closed, and November has corrections of both."""
+    nlp, search = personas.nodes["acme/research/nlp"], personas.nodes["acme/product/search"]
+    price(personas)
+    for number in range(14):
+        node, gpu_type = (nlp, H100) if number % 3 else (search, A100)
+        said = {"job": f"j-{number % 5}", "owner": ("ada", "bob")[number % 2], "labels": {"run": "ab"[number % 2]}, "cost_centre": f"CC-{number % 4}"}
+        since = START - timedelta(days=29) + timedelta(days=5 * number, hours=7 * number)
+        used(node, since, 40 + number / 7, milli=1000 + 333 * number, gpu_type=gpu_type, share_class=("guaranteed", "borrowed")[number % 2], **said)
+    finance = personas.access("finance")
+    for first in (SEPTEMBER, OCTOBER):
+        month_refresh(first=first, now=LATER)
+        idle_write(first=first, found={(H100, "unwanted"): 7_777_777_777}, now=LATER)
+        month_close(access=finance, first=first, mode="chargeback", now=LATER)
+    price(personas, 1_500_000, replaces=RateCard.objects.get(state="active"), now=LATER + timedelta(minutes=1))
+    month_refresh(first=NOVEMBER, now=NOW)
+    assert ChargeLine.objects.filter(month__first=NOVEMBER, corrects__isnull=False).exists()
+    return personas
+
+
+def sums(found: Report) -> dict[str, dict[str, int]]:
+    rows = {row.key: {name: getattr(row, name) for name in BOOKS if name != "lines"} for row in found.rows}
+    return {key: amounts for key, amounts in rows.items() if any(amounts.values())}
+
+
+def added(*parts: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for part in parts:
+        for key, amounts in part.items():
+            before = found.setdefault(key, dict.fromkeys(amounts, 0))
+            found[key] = {name: before[name] + amount for name, amount in amounts.items()}
+    return {key: amounts for key, amounts in found.items() if any(amounts.values())}
+
+
+@pytest.mark.django_db
+def test_parts_of_a_period_add_up_to_it_exactly_by_whatever_it_is(world) -> None:
+    finance, lead = world.access("finance"), world.access("team_lead")
+    everything = Period(date(2026, 1, 1), date(2026, 12, 31))
+
+    @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @given(period=periods, cut=days, by=st.sampled_from([*BY, "label:run"]), access=st.sampled_from([finance, lead]))
+    def check(period: Period, cut: date, by: str, access) -> None:
+        def told(of: Period) -> dict[str, dict[str, int]]:
+            return sums(report(access, of, by=by, now=NOW))
+
+        whole = report(access, period, by=by, now=NOW)
+        assert added(sums(whole)) == sums(whole) and sum(row.effective_nanos for row in whole.rows) == whole.total.effective_nanos
+        assert whole.total.before_nanos == report(access, period.before, by=by, now=NOW).total.effective_nanos
+        assert sum(lines_of(access, period, by, row.key).count() for row in whole.rows) == whole.lines
+        if period.first < cut <= period.last:
+            halves = Period(period.first, cut - timedelta(days=1)), Period(cut, period.last)
+            assert added(*map(told, halves)) == sums(whole)
+
+    check()
+    for by in ("owner", "gpu_type", "day"):
+        *months, year = (sums(report(finance, of, by=by, now=NOW)) for of in (*map(Period.of, (SEPTEMBER, OCTOBER, NOVEMBER)), everything))
+        assert added(*months) == year
+    closed = ChargeMonth.objects.get(first=OCTOBER)
+    assert report(finance, Period.of(OCTOBER), now=NOW).total.effective_nanos == closed.effective_nanos
+    two = report(finance, Period(SEPTEMBER, Period.of(OCTOBER).last), rule="use", now=NOW)
+    assert (two.is_estimate, two.idle_total, two.idle_left) == (False, sum(one.effective_nanos for one in two.idle), 0)
+    assert [(one.milli_millis, two.idle_is_partial) for one in two.idle] == [(2 * 7_777_777_777, False)]
+
+
+@pytest.mark.django_db
+def test_files_of_a_period_have_the_same_figures_and_say_what_is_an_estimate(world) -> None:
+    finance, period = world.access("finance"), Period(date(2026, 9, 14), date(2026, 11, 4))
+    cost = report(finance, period, now=NOW).total.effective_nanos
+
+    def content(kind: str, of: Period = period) -> bytes:
+        return b"".join(file_of(finance, of, kind, now=NOW).pieces)
+
+    def read(data: bytes) -> list[dict[str, str]]:
+        return list(csv.DictReader(io.StringIO(data.decode())))
+
+    assert round(sum(float(row["cost"]) for row in read(content("csv"))) * 1e9) == cost
+    assert {row["Period before"] for row in read(content("summary"))}
+    said = pdf_text(content("pdf"))
+    assert "GPU costs, 14 September to 4 November 2026" in said and shown(cost) in said
+    assert any("months after 2026-10 are open" in text for text in said)
+    with pytest.raises(ValidationError, match="whole months"):
+        content("focus-1.4")
+    months = [Period.of(first) for first in (SEPTEMBER, OCTOBER, NOVEMBER)]
+    together = read(content("focus-1.4", Period(months[0].first, months[-1].last)))
+    assert together == [row for month in months for row in read(content("focus-1.4", month))]
+
+
+@pytest.mark.django_db
+def test_a_period_is_chosen_on_the_page_and_over_http(world) -> None:
+    finance, lead = world.client("finance"), world.client("team_lead")
+    page = finance.get("/cost/?from=2026-09-14&to=2026-11-04").content.decode()
+    for words in (
+        "Costs, 14 September to 4 November 2026",
+        "Months up to October 2026 are closed",
+        "on 24 July to 13 September 2026",
+        "Year to date",
+    ):
+        assert words in page
+    assert "focus-1.4" not in page and 'value="2026-09-14"' in page
+    faulty = finance.get("/cost/?from=2026-11-04&to=2026-09-14")
+    assert faulty.status_code == 422 and "before the first" in faulty.content.decode() and 'value="2026-09-14"' in faulty.content.decode()
+    assert finance.get("/cost/lines/?from=2026-11-04&to=2026-09-14").status_code == 404
+
+    told = finance.get("/api/v1/costs?from=2026-09-14&to=2026-11-04&by=cost_centre").json()
+    found = report(world.access("finance"), Period(date(2026, 9, 14), date(2026, 11, 4)), now=NOW)
+    assert (told["estimate"], told["before_from"], told["total"]["effective_nanos"]) == (True, "2026-07-24", found.total.effective_nanos)
+    assert [(one["month"], one["whole"], one["closed"]) for one in told["months"]] == [
+        ("2026-09", False, True),
+        ("2026-10", True, True),
+        ("2026-11", False, False),
+    ]
+    assert [row["key"] for row in lead.get("/api/v1/costs?from=2026-09-14&to=2026-11-04").json()["rows"]] == ["acme/research/nlp"]
+    assert lead.get("/api/v1/costs?from=2026-09-14").status_code == 422
+    file = finance.get("/api/v1/costs/file?from=2026-09-14&to=2026-11-04&format=summary")
+    assert 'filename="gpufleet-2026-09-14-to-2026-11-04-summary.csv"' in file["Content-Disposition"]
+    assert AuditEntry.objects.filter(action="export", object_id="2026-09-14-to-2026-11-04").exists()
+    asked = {"from": "2026-09-14", "to": "2026-11-04", "format": "xlsx"}
+    export = finance.post("/api/v1/cost-exports", asked, content_type="application/json").json()
+    assert (export["month"], export["from"], export["to"]) == (None, "2026-09-14", "2026-11-04")
