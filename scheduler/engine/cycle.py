@@ -120,7 +120,6 @@ def _sweep(cycle: Cycle, runs: Sequence[Run], sweeps: Iterator[int]) -> None:
     """Run the passes until none of them adds anything."""
     found_nothing: dict[Run, int] = {}
     while next(sweeps) < MOST_SWEEPS:
-        cycle.claim_windows()
         before = cycle.placed
         try:
             in_line = _run_all(cycle, runs, found_nothing)
@@ -149,6 +148,9 @@ def _run_all(cycle: Cycle, runs: Sequence[Run], found_nothing: dict[Run, int]) -
     """
     in_line = not cycle.tells
     for run in runs:
+        placed = cycle.placed
+        cycle.claim_windows()  # who may be taken from goes by who is charged where
+        in_line = in_line and cycle.placed == placed
         placed, cycle.book.looked_at = cycle.placed, False
         if found_nothing.get(run) == placed:
             continue

@@ -68,6 +68,7 @@ class Cycle:
         self.refused_within: set[int] = set()  # of these, who was refused by all passes nevertheless
         self.continues = False  # whether something is left for the next plan
         self.placed = 0  # kept changes; a sweep that leaves it alone was the last one
+        self._claimed = -1  # as of which of them who stands beyond his guarantee is charged to windows of classes
         self.verdicts = Verdicts(self.cluster, self.least_milli)
         self._judged: set[int] = set()  # jobs that lost their places, and of which is known where they ask again
         self._asking_again: dict[int, Work] = {}
@@ -547,7 +548,7 @@ class Cycle:
     def claim_windows(self) -> None:
         """Charge to windows of classes what the next plan will: who came may stand beyond his guarantee, and who left may have made room in one."""
         windows, tree = self.cluster.windows, self.tree
-        if not windows.of_classes or not self.cluster.journal:
+        if not windows.of_classes or not self.cluster.journal or self._claimed == self.placed:
             return
         before, claimed = len(self.cluster.journal), windows.claims(self.cluster)
         for work in self.cluster.works:
@@ -556,6 +557,7 @@ class Cycle:
                 self.cluster.charge_elsewhere(work, leaf)
         if len(self.cluster.journal) > before:
             self.changed()
+        self._claimed = self.placed
 
     def has_turn(self, work: Work, quota_type: int, milli: int) -> bool:
         """Whether a job may be served now."""

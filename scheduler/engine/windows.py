@@ -25,8 +25,10 @@ class Holder(Protocol):
 
     job: Job
     kind: Kind
+    order: int
     home: int
     charged_leaf: int
+    why: Reason | None
     milli: int
     quota_type: int
     seats: tuple[Seat, ...]
@@ -120,12 +122,15 @@ class Windows:
         return not any(_came(job) < until and self.entitled(window, job) and self._claims(window, job) for job in self.scenario.jobs)
 
     def _claims(self, window: Window, job: Job) -> bool:
-        """Whether it stands on GPUs of a window's type, or would run there."""
+        """Whether it stands on GPUs of a window's type, or would run there: on no more than there are, in service or not."""
         grid, quota_type = self.grid, self._type(window)
         if places := job.run.workers or job.run.leaving:
             return any(grid.type_of[grid.index[worker.node]] == quota_type for worker in places)
         asked = [role for role in job.kind.roles if role.gpus or role.parted]
-        kinds = {node.gpu_type for node, of_type in zip(grid.nodes, grid.type_of, strict=True) if of_type == quota_type}
+        nodes = [node for node, of_type in zip(grid.nodes, grid.type_of, strict=True) if of_type == quota_type]
+        if sum(role.least * role.gpus for role in asked) > sum(node.gpus for node in nodes):
+            return False
+        kinds = {node.gpu_type for node in nodes}
         return any(job.kind.speed(kind) and all(not role.gpu_types or kind in role.gpu_types for role in asked) for kind in kinds) and bool(asked)
 
     def entitled(self, window: Window, job: Job) -> bool:
@@ -251,7 +256,7 @@ class Windows:
         beyond = self._beyond_guarantees(cluster)
         for window in self.of_classes:
             leaf, room = cluster.tree.position[WINDOW_MARK + window.name], window.gpus
-            for work in sorted(beyond, key=lambda work: (self._here_since(work), work.job.name)):
+            for work in sorted(beyond, key=self._comes):
                 if work not in claimed and self._may_be_charged(window, work) and work.milli <= room:
                     room -= work.milli
                     claimed[work] = leaf
@@ -286,6 +291,11 @@ class Windows:
         """When it came to its place, as the next plan will see it."""
         stands = work.first_seats and not work.evicted and not work.moved
         return (work.job.run.started or self.now) if stands else self.now
+
+    def _comes(self, work: Holder) -> tuple[int, bool, int]:
+        """Its place among those who come to a window: of those who began at one moment, who took back its place stands there by its name."""
+        took_back = work.job.run.reclaimed is not None if work.first_seats else work.why is not None and work.why.code == "reclaim"
+        return (self._here_since(work), not took_back, work.order)
 
     # What may start before a window
 

@@ -124,14 +124,15 @@ def test_fixed_work_that_runs_grows_in_a_window_in_which_its_limit_ends() -> Non
         assert actions(plan_of(scene([node("n0")], [quota("q", 1)], [fixed], reservations=[window]))) == expected
 
 
-def test_who_runs_on_another_type_or_is_not_due_is_no_claim_to_a_window() -> None:
+def test_who_runs_on_another_type_is_not_due_or_larger_than_all_of_it_is_no_claim_to_a_window() -> None:
     window = {"name": "run", "quota": "a", "gpus": 8, "gpu_type": H100, "start": -100, "end": 3600, "decay_s": 50}
     nodes = [node("h"), node("a", gpu_type=A100, gpu_memory_gb=40)]
     quotas = [quota("a", {H100: 0, A100: 8}), quota("b", {})]
     elsewhere = running("elsewhere", [at("a", 0)], "a")
     here = running("here", [at("h", 0)], "a")
     waits = job("waits", "a", 9, role={"gpu_types": [A100]})
-    for jobs, released in (([elsewhere, waits], True), ([here], False), ([job("later", "a", not_before=600)], True), ([job("now", "a", 9)], False)):
+    later, now, huge = job("later", "a", not_before=600), job("now", "a", 8), job("huge", "a", 9)
+    for jobs, released in (([elsewhere, waits], True), ([here], False), ([later], True), ([now], False), ([huge], True)):
         plan = plan_of(scene(nodes, quotas, jobs, reservations=[window]))
         promised = {share["quota"]: share["guaranteed"] for share in plan["shares"] if share["type"] == H100}
         assert promised["a"] == (0 if released else 8)

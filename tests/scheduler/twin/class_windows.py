@@ -46,7 +46,7 @@ def _claimed(world: World, windows: list[Window]) -> World:
     beyond = [job for job in world.jobs.values() if job.name in _beyond_guarantees(world, windows)]
     for window in windows:
         room = window.milli
-        for job in sorted(beyond, key=lambda job: (job.started or 0, job.name)):
+        for job in sorted(beyond, key=lambda job: (job.started or 0, job.reclaimed is None, job.submitted, job.name)):
             held = world.held(job, _division(world, window))
             if not world.jobs[job.name].quota.startswith(MARK) and _fits_class(world, window, job) and held <= room:
                 room -= held

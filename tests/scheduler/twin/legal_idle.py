@@ -74,8 +74,9 @@ def _held_before(world: World, name: str) -> Iterable[Worker]:
 
 
 def _places(taken: Occupancy, world: World, job: Job, *, empty: bool = False) -> list[Worker] | None:
-    """Places inside one quota type where the gates let the gang in."""
-    for division in sorted({node.quota_type for node in world.nodes.values()}):
+    """Places inside one quota type where the gates let the gang in: what runs of it is not joined in another one."""
+    types = {world.nodes[worker.node].quota_type for worker in job.workers if worker.gpus} if job.holds else set()
+    for division in sorted(types or {node.quota_type for node in world.nodes.values()}):
         try:
             found = gang_fits(taken, job, division=division, repair=job.state == "running", empty=empty)
         except Undecided:

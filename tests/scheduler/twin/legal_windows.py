@@ -67,14 +67,15 @@ def _came(job: Job) -> int:
 
 
 def _claims(world: World, job: Job, window: Window) -> bool:
-    """Whether it stands on GPUs of its type, or accepts them."""
+    """Whether it stands on GPUs of its type, or accepts them and wants no more than there are."""
     if standing := job.workers or job.leaving:
         return any(world.nodes[worker.node].quota_type == window.gpu_type for worker in standing)
     roles = [role for role in job.roles.values() if role.gpus or not role.whole]
     if not roles:
         return False
     of_type = [node for node in world.nodes.values() if node.quota_type == window.gpu_type]
-    return any(all(accepts(job, role, node) for role in roles) for node in of_type)
+    enough = sum(role.min * role.gpus for role in roles) <= sum(node.gpus for node in of_type)
+    return enough and any(all(accepts(job, role, node) for role in roles) for node in of_type)
 
 
 def entitled(world: World, job: Job, window: Window) -> bool:
