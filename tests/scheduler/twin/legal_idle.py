@@ -108,7 +108,7 @@ def _one_victim(world: World, final: World, taken: Occupancy, soon: Occupancy, j
             continue
         places = _with_room(final, taken, job, victim) if _may_take(final, job, victim, same_leaf=same_leaf) else None
         if places and (same_leaf or (_first_choice(final, job, victim) and not _unreclaimable(final, job, victim, places))):
-            if _higher_would_follow(final, soon, job, victim):
+            if _higher_would_follow(final, soon, job, victim) or a_gate_is_kept(_gone(final, victim), job, _type_of(final, places)):
                 continue
             return [f"{job.name} waits, but may {name} {victim.name} and start on {_spell(places)}"]
     return []
