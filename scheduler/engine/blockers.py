@@ -62,6 +62,7 @@ class Blockers:
         self._splits: dict[tuple[int, int], bool] = {}  # whether a GPU split anew would serve it
         self._joins: dict[tuple[int, tuple[int, ...]], bool] = {}
         self._on_node: dict[int, list[Work]] | None = None
+        self._protects = bool(settings.preempt_min_runtime_ms) or cycle.tree.protects  # whether lower work of a queue may be safe for a while
         self._shortages = {division.name: _shortage(cycle.tree, division, total) for division, total in cycle.tree.shortage()}
 
     def of(self, work: Work) -> Reasons:
@@ -75,7 +76,7 @@ class Blockers:
         key = (work.home, id(form))
         group = None if work.seats else self._groups.get(key)
         if group is None:
-            alike = (work.home, form.shape, work.fixed, work.types, form.level > cycle.least_level)
+            alike = (work.home, form.shape, work.fixed, work.types, self._protects and form.level > cycle.least_level)
             group = self._alike.get(alike)
             if group is None or work.seats:
                 group = self._group(work)
@@ -154,10 +155,9 @@ class Blockers:
     # What a queue's jobs of one kind have in common
 
     def _group(self, work: Work) -> Reasons:
-        found: list[Reason] = []
-        for quota_type in self.cycle.types_of(work):
-            found.extend(self._of_type(work, quota_type))
-        return tuple(dict.fromkeys(found)) or (ORDER,)
+        types = self.cycle.types_of(work)
+        found = [one for quota_type in types for one in self._of_type(work, quota_type)]
+        return tuple(dict.fromkeys(found) if len(types) > 1 else found) or (ORDER,)  # of one type each is another one
 
     def _of_type(self, work: Work, quota_type: int) -> list[Reason]:
         cycle = self.cycle
