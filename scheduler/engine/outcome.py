@@ -133,7 +133,8 @@ def decisions_of(cycle: Cycle) -> list[Decision]:
         befores = {work.order: owners.before(work) for action, work in changed if action not in ("evict", "shrink")}
     served = Served(cycle, befores, [work for _, work in changed])
     leaving = _evictions(served, gone)
-    changed.sort(key=lambda pair: pair[1].sequence)  # in the order in which they were given their places
+    # In the order in which they were given their places; who is moved with more than he had comes behind those who left it to him.
+    changed.sort(key=lambda pair: (pair[0] == "move" and _gains(pair[1]), pair[1].sequence))
     staged: list[list[Decision]] = [[] for _ in range(6)]
     for action, work in changed:
         assert work.why is not None
@@ -159,6 +160,10 @@ def decisions_of(cycle: Cycle) -> list[Decision]:
     splits.sort()
     staged[_STAGE["repartition"]] = [decision for _, _, decision in splits]
     return in_order(leaving, [*chain.from_iterable(staged)])
+
+
+def _gains(work: Work) -> bool:
+    return work.milli > sum(seat.milli for seat in work.first_seats)
 
 
 def _starts(cycle: Cycle, works: list[Work]) -> list[Decision]:
