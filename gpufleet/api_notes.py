@@ -50,7 +50,8 @@ OPERATING = ("operate",)
 HOOKING = ("operate", "admin")
 _BY_SCOPES: dict[tuple[str, ...], str] = {
     (): "checkpoint_report step_times_report clock_choose own_webhook_put own_webhook_delete",
-    ("read",): "costs_read costs_file cost_export_make cost_exports cost_export cost_export_file reconciliations audit_entries audit_entry",
+    ("read",): "costs_read costs_file costs_of_period costs_file_of_period cost_export_make cost_export_make_of_period cost_exports cost_export"
+    " cost_export_file reconciliations audit_entries audit_entry",
     ("read", "admin"): "rate_cards rate_card",
     ("submit",): "job_fit job_submit job_copy job_batch schedule_make",
     OPERATING: (

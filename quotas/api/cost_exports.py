@@ -66,13 +66,13 @@ class ExportFileQuery(Schema):
 @router.post(
     "/costs/{month}/exports", response={202: CostExportOut}, by_alias=True, url_name="costs_exports", summary="Export a month in the background"
 )
-def cost_export_of_month(request: HttpRequest, month: str, body: CostExportIn, response: HttpResponse) -> Status[dict[str, Any]]:
+def cost_export_make(request: HttpRequest, month: str, body: CostExportIn, response: HttpResponse) -> Status[dict[str, Any]]:
     """For large months. `Location` is where its state is read until it is `done`; `file` is then where it is downloaded until it expires."""
     return _made(request, Period.of(month_read(month)), body, response)
 
 
 @router.post("/cost-exports", response={202: CostExportOut}, by_alias=True, url_name="cost_exports", summary="Export a period in the background")
-def cost_export_of_period(request: HttpRequest, body: PeriodExportIn, response: HttpResponse) -> Status[dict[str, Any]]:
+def cost_export_make_of_period(request: HttpRequest, body: PeriodExportIn, response: HttpResponse) -> Status[dict[str, Any]]:
     """As of a month."""
     return _made(request, period_read(body.from_, body.to), body, response)
 

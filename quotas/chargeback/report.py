@@ -150,11 +150,6 @@ class Report:
     def idle_total(self) -> int:
         return sum(one.effective_nanos for one in self.idle)
 
-    @property
-    def idle_is_partial(self) -> bool:
-        """Idle cost is written down by month: the months that the period has some days of are not in it."""
-        return bool(self.idle and self.period.parts)
-
 
 def lines_seen(access: Access, period: Period) -> QuerySet[ChargeLine]:
     access.must_somewhere(Can.SEE_COSTS)
