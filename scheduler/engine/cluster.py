@@ -74,6 +74,8 @@ class Cluster:
         self.come: Collection[Work] = ()
         self.renewed: Collection[Work] = ()  # of the others, who has saved a checkpoint, and perhaps some of those who have gone
         # The same since somebody last began with it, if only to decide about one job.
+        # Whether the places of jobs alone decide what is held: no GPU has a layout of its own, and nobody leaves a part of one.
+        self.by_places = False
         self.since_last: tuple[Sequence[Work], Sequence[Work]] = ((), ())
         self.shifted = False  # whether anyone stands at another place of the list than before
         # Where they stood, and stand, in the list; None where that is not one step.
@@ -159,7 +161,8 @@ class Cluster:
             (fleet.promise if work.state == "reserved" or run.leaving else hold)(seats)
             held[form.fixed][work.quota_type][home] += work.milli
         leaving = [seat for seats in self.leavers.values() for seat in seats]
-        self.whole = not fleet.now.splits and not self.grid.any_split and not any(seat.parts for seat in leaving)
+        instances = self.grid.any_split or any(split.mode == "mig" for split in fleet.now.splits.values())
+        self.by_places = not instances and not any(seat.parts for seat in leaving)
         fleet.settle(leaving)
         if self.windows.lasting:
             self.windows.claim(self)
@@ -193,11 +196,11 @@ class Cluster:
     def difference(self, scenario: Scenario) -> Difference | None:
         """What the jobs of another scenario do not have in common with those of this one.
 
-        None where it can't go on from this one: it must be about whole GPUs, with no window. Elsewhere more than the jobs that changed
-        decides about the first state, and it is made anew.
+        None where it can't go on from this one: with MIG, where somebody leaves a part of a GPU, or with a window more than the jobs that
+        changed decides about the first state, and it is made anew.
         """
         mine, kept = self.scenario, self.kept
-        if kept.grid(scenario) is not self.grid or mine.windows or scenario.windows or not self.whole or scenario.now < mine.now:
+        if kept.grid(scenario) is not self.grid or mine.windows or scenario.windows or not self.by_places or scenario.now < mine.now:
             return None
         if mine.quotas is not scenario.quotas and mine.quotas != scenario.quotas:
             return None
@@ -211,19 +214,21 @@ class Cluster:
             if not 0 <= between.first - len(kept.beginning) < MANY:
                 kept.beginning = scenario.jobs[: between.first]
         for one in between.come:
-            if self._shares_gpus(one.job):
+            if not self._is_by_places(one.job):
                 return None
         return between
 
-    def _shares_gpus(self, job: Job) -> bool:
-        """Whether more than its own whole GPUs depends on where a job stands, or leaves."""
+    def _is_by_places(self, job: Job) -> bool:
+        """Whether nothing but its own GPUs and shares of them depends on where a job stands, or leaves."""
         run = job.run
-        return run is not QUEUED and bool(run.workers or run.leaving) and self.form_of(job.kind).parted
+        if run is QUEUED or not (run.workers or run.leaving) or not self.form_of(job.kind).parted:
+            return True
+        return job.kind.sharing != "mig" and run.state != "stopping" and not run.leaving
 
     def _go_on(self, between: Difference) -> None:
         """Take up what differs between the jobs of the plan before and those of this one."""
         first, last, before, gone, now, fresh, saved, in_place = between
-        self.whole = True
+        self.by_places = True
         works, fleet = self.works, self.fleet
         shifted = self.shifted = len(before) != len(now)
         works[first : len(works) - last] = now
@@ -255,7 +260,10 @@ class Cluster:
             if run.leaving or run.state == "stopping":
                 self._note_leaver(work)
             if run.workers and run.state != "stopping":
-                work.seats = work.first_seats = self._whole_seats(work.form, run.workers)
+                if work.form.parted:
+                    work.seats = work.first_seats = tuple([self.seat_of(work, worker) for worker in run.workers])
+                else:
+                    work.seats = work.first_seats = self._whole_seats(work.form, run.workers)
                 self._note_amount(work)
                 fleet.put(fleet.soon, work.seats)
                 tree.charge(work.home, work.quota_type, work.milli, work.fixed)

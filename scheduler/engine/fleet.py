@@ -300,16 +300,23 @@ class Fleet:
         return one != other and bool(layout_faults(board, (one, other)))
 
     def lift(self, seats: Sequence[Seat]) -> None:
-        """Whole GPUs that were held when an earlier plan began are not any more; `begin` must follow."""
+        """Whole GPUs and shares that were held when an earlier plan began are not any more; `begin` must follow."""
         soon, usable = self.soon, self.grid.usable
-        for _, _, node, mask, cpus, memory, _, _ in seats:
+        for _, _, node, mask, cpus, memory, _, parts in seats:
+            for part in parts:
+                split = left(soon.splits[node, part.gpu], part)
+                self._put_split(soon, (node, part.gpu), split)
+                mask |= 0 if split else 1 << part.gpu
             soon.set_free(node, soon.free[node] | (mask & usable[node]))
             if cpus or memory:
                 soon.add_host(node, cpus, memory)
 
     def put(self, view: View, seats: Sequence[Seat]) -> None:
-        """Whole GPUs are held that were idle when an earlier plan began; `begin` must follow."""
-        for _, _, node, mask, cpus, memory, _, _ in seats:
+        """Whole GPUs and shares are held that were idle when an earlier plan began; `begin` must follow."""
+        for _, _, node, mask, cpus, memory, _, parts in seats:
+            for part in parts:
+                self._put_split(view, (node, part.gpu), joined(view.splits.get((node, part.gpu)), part))
+                mask |= 1 << part.gpu
             view.set_free(node, view.free[node] & ~mask)
             if cpus or memory:
                 view.add_host(node, -cpus, -memory)
@@ -367,7 +374,8 @@ class Fleet:
         while len(log) > mark:
             entry = log.pop()
             if len(entry) == 3:
-                self._put_split(entry[0], entry[1], entry[2])
+                for view in (self.now, self.soon) if entry[0] is None else (entry[0],):
+                    self._put_split(view, entry[1], entry[2])
             else:
                 node, now_bits, soon_bits, now_cpus, now_memory, soon_cpus, soon_memory = entry
                 self._flip(node, now_bits, soon_bits, -now_cpus, -now_memory, -soon_cpus, -soon_memory)
@@ -488,13 +496,34 @@ class Fleet:
             else:
                 self._do(node, 0, bit, 0, 0, 0, 0)
 
+    def _split_alike(self, key: tuple[int, int], split: Split | None) -> None:
+        """The same while both views are one; should they part, the entry is about both."""
+        now, (node, gpu) = self.now, key
+        self.log.append((None, key, now.splits.get(key)))
+        self._put_split(now, key, split)
+        bit = 1 << gpu
+        if bool(now.free[node] & bit) != (split is None):
+            bit &= self.grid.usable[node]
+            self._do(node, bit, bit, 0, 0, 0, 0)
+
     def _take_parts(self, seat: Seat) -> None:
+        if self.soon is self.now:
+            for part in seat.parts:
+                key = (seat.node, part.gpu)
+                self._split_alike(key, joined(self.now.splits.get(key), part))
+            return
         for view in self.both():
             for part in seat.parts:
                 key = (seat.node, part.gpu)
                 self.set_split(view, key, joined(view.splits.get(key), part))
 
     def _leave_parts(self, seat: Seat, *, fresh: bool) -> None:
+        if fresh and self.soon is self.now:
+            for part in seat.parts:
+                key = (seat.node, part.gpu)
+                if (split := self.now.splits.get(key)) is not None:
+                    self._split_alike(key, left(split, part))
+            return
         for view in self.both() if fresh else self.both()[1:]:
             for part in seat.parts:
                 key = (seat.node, part.gpu)

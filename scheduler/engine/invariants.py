@@ -10,12 +10,15 @@ import numpy.typing as npt
 
 from .cluster import Cluster
 from .columns import ints
-from .fleet import Seat
+from .fleet import Part, Seat, bits_of
 from .grid import Grid, Ints
 from .mig import Instance, board_of, layout_faults
 from .state import Cycle
 from .tree import Division, Tree
 from .work import Work
+
+Tenant = tuple[str, int, int]  # a job, and the role and rank of its worker
+Shared = dict[tuple[int, int], dict[Tenant, Part]]
 
 
 class InvariantBroken(AssertionError):
@@ -34,7 +37,7 @@ def check(cycle: Cycle) -> None:
         first.follow(cluster)
     if not cycle.placed:
         return  # nothing was decided that could be wrong
-    if cluster.goes_on and not cycle.fleet.soon.splits:
+    if cluster.goes_on:
         check_changes(cluster, first or First(cluster))
         return
     settled = Settled(cluster)
@@ -56,7 +59,8 @@ def check(cycle: Cycle) -> None:
                 raise InvariantBroken(f"a GPU of {cycle.grid.nodes[seat.node].name} is held twice", work.job.name)
             held[seat.node] |= seat.mask
     for (node, gpu), tenants in parts.items():
-        _shared(cycle, node, gpu, tenants, held)
+        mine = [part for _, seat in tenants for part in seat.parts if part.gpu == gpu]
+        _shared(cycle.grid, (node, gpu), mine, tenants[-1][0], whole=bool(held[node] >> gpu & 1))
     _quotas(cycle, settled)
 
 
@@ -162,7 +166,7 @@ class Stood:
 
 def prepare(cluster: Cluster) -> None:
     """Note at the end of a plan what the next one is checked against, where it can go on from this one."""
-    if cluster.kept.first is None and cluster.whole and not cluster.scenario.windows:
+    if cluster.kept.first is None and cluster.by_places and not cluster.scenario.windows:
         First(cluster)
 
 
@@ -171,6 +175,7 @@ class First:
 
     def __init__(self, cluster: Cluster) -> None:
         self.held = [0] * cluster.grid.size
+        self.shared: Shared = {}  # by node and GPU, who holds which share of it
         self.used = [[0] * len(cluster.tree.names) for _ in cluster.tree.divisions]
         for work in cluster.works:
             self.stand(cluster, work)
@@ -181,6 +186,8 @@ class First:
         for work in gone:
             for seat in work.first_seats:
                 self.held[seat.node] &= ~seat.mask
+                for part in seat.parts:
+                    del self.shared[seat.node, part.gpu][work.job.name, seat.role, seat.rank]
             self._use(cluster, work, -1)
         for work in come:
             self.stand(cluster, work)
@@ -190,7 +197,16 @@ class First:
             if self.held[seat.node] & seat.mask:
                 raise InvariantBroken(f"a GPU of {cluster.grid.nodes[seat.node].name} is held twice", work.job.name)
             self.held[seat.node] |= seat.mask
+            for part in seat.parts:
+                self.shared.setdefault((seat.node, part.gpu), {})[work.job.name, seat.role, seat.rank] = part
         self._use(cluster, work, 1)
+
+    def tenants(self, held: Shared, node: int, gpu: int) -> dict[Tenant, Part]:
+        """Who holds which share of a GPU, to be changed in what a plan has changed."""
+        known = held.get((node, gpu))
+        if known is None:
+            known = held[node, gpu] = dict(self.shared.get((node, gpu), ()))
+        return known
 
     def _use(self, cluster: Cluster, work: Work, sign: int) -> None:
         seats = work.first_seats
@@ -208,16 +224,19 @@ def _charged(cluster: Cluster, seats: Sequence[Seat]) -> int:
 
 
 def check_changes(cluster: Cluster, first: First) -> None:
-    """The same for a plan that goes on from another, in which everyone holds whole GPUs: only what has changed can be wrong."""
+    """The same for a plan that goes on from another: only what has changed can be wrong."""
     tree, grid = cluster.tree, cluster.grid
     changed = [work for work in dict.fromkeys(cluster.journal) if work.seats != work.first_seats]
     held: dict[int, int] = {}
+    shared: Shared = {}
     used = [list(each) for each in first.used]
     for work in changed:
         if work.first_seats:
             its_own = used[_charged(cluster, work.first_seats)]
         for seat in work.first_seats:
             held[seat.node] = held.get(seat.node, first.held[seat.node]) & ~seat.mask
+            for part in seat.parts:
+                del first.tenants(shared, seat.node, part.gpu)[work.job.name, seat.role, seat.rank]
             for place in tree.path[work.home]:
                 its_own[place] -= seat.milli
     for work in changed:
@@ -230,8 +249,19 @@ def check_changes(cluster: Cluster, first: First) -> None:
             if here & seat.mask:
                 raise InvariantBroken(f"a GPU of {grid.nodes[seat.node].name} is held twice", work.job.name)
             held[seat.node] = here | seat.mask
+            for part in seat.parts:
+                first.tenants(shared, seat.node, part.gpu)[work.job.name, seat.role, seat.rank] = part
             for place in tree.path[work.charged_leaf]:
                 used[tree.division_of[work.quota_type]][place] += seat.milli
+    for work in changed:
+        for seat in work.seats:
+            for gpu in bits_of(seat.mask):
+                if shared.get((seat.node, gpu), first.shared.get((seat.node, gpu))):
+                    raise InvariantBroken(f"GPU {gpu} of {grid.nodes[seat.node].name} is held whole and in parts", work.job.name)
+    for (node, gpu), tenants in shared.items():
+        if tenants:
+            whole = held.get(node, first.held[node]) >> gpu & 1
+            _shared(grid, (node, gpu), [*tenants.values()], [*tenants][-1][0], whole=bool(whole))
     for index, division in enumerate(tree.divisions):
         _within_books(tree, division, used[index], first.used[index])
 
@@ -276,24 +306,25 @@ def _together(work: Work, grid: Grid) -> None:
                 raise InvariantBroken(f"role {role.name} of {work.job.name} is spread over several domains of {own.name}", work.job.name)
 
 
-def _shared(cycle: Cycle, node: int, gpu: int, tenants: list[tuple[str, Seat]], held: list[int]) -> None:
-    name = cycle.grid.nodes[node].name
-    if held[node] >> gpu & 1:
-        raise InvariantBroken(f"GPU {gpu} of {name} is held whole and in parts", tenants[0][0])
-    mine = [part for _, seat in tenants for part in seat.parts if part.gpu == gpu]
-    if len({part.mode for part in mine}) > 1:
-        raise InvariantBroken(f"GPU {gpu} of {name} is in two modes", tenants[0][0])
-    if mine[0].mode == "mig":
-        board = board_of(cycle.grid.nodes[node].gpu_type)
+def _shared(grid: Grid, where: tuple[int, int], parts: Sequence[Part], name: str, *, whole: bool) -> None:
+    """A GPU that is held in parts, by the job of that name and others."""
+    node, gpu = where
+    place = f"GPU {gpu} of {grid.nodes[node].name}"
+    if whole:
+        raise InvariantBroken(f"{place} is held whole and in parts", name)
+    if len({part.mode for part in parts}) > 1:
+        raise InvariantBroken(f"{place} is in two modes", name)
+    if parts[0].mode == "mig":
+        board = board_of(grid.nodes[node].gpu_type)
         assert board is not None
-        faults = layout_faults(board, [Instance(part.start, part.profile) for part in mine])
+        faults = layout_faults(board, [Instance(part.start, part.profile) for part in parts])
         if faults:
-            raise InvariantBroken(f"GPU {gpu} of {name}: {faults[0]}", tenants[-1][0])
+            raise InvariantBroken(f"{place}: {faults[0]}", name)
         return
-    if sum(part.milli for part in mine) > 1000:
-        raise InvariantBroken(f"GPU {gpu} of {name} is shared out beyond the whole", tenants[-1][0])
-    if len({part.trust for part in mine}) > 1 and mine[0].mode == "mps":
-        raise InvariantBroken(f"GPU {gpu} of {name} is shared across domains of trust", tenants[-1][0])
+    if sum(part.milli for part in parts) > 1000:
+        raise InvariantBroken(f"{place} is shared out beyond the whole", name)
+    if len({part.trust for part in parts}) > 1 and parts[0].mode == "mps":
+        raise InvariantBroken(f"{place} is shared across domains of trust", name)
 
 
 def _quotas(cycle: Cycle, settled: Settled) -> None:

@@ -18,8 +18,9 @@ all that it decided is taken back, and the next one takes up only the jobs that 
 - `Roll`: the list of jobs, where who keeps it says from course to course what has become of it, and who of them keeps a fleet from being calm;
 - `Units`, and what searches found in the first state: as long as time stands still, for what an eviction would lose depends on the moment.
 
-Each of them is valid only behind the plan that it was made by, on the same nodes, quotas and settings. Where GPUs are shared in parts or a
-window is stated, the first state is made anew, and all of it with it.
+Each of them is valid only behind the plan that it was made by, on the same nodes, quotas and settings. Where GPUs are in MIG mode, somebody
+leaves a share of a GPU or a window is stated, the first state is made anew, and all of it with it. Where shares are held, the look-ahead and
+what was told are made anew.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

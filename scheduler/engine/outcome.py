@@ -61,7 +61,7 @@ def _telling(cycle: Cycle, forecast: Forecast) -> Telling:
     cluster = cycle.cluster
     kept = cluster.kept
     telling = kept.telling
-    told = telling is not None and telling.turn + 1 == kept.turn and telling.settings == cycle.settings
+    told = telling is not None and telling.turn + 1 == kept.turn and telling.settings == cycle.settings and not cycle.fleet.soon.splits
     if telling is not None and told and cluster.between is not None and not forecast.advises_all:
         telling.follow(*cluster.between)
         telling.forget(cluster.gone)
@@ -293,9 +293,7 @@ class Owners:
     def _by_node(self) -> Mapping[int, Sequence[tuple[int, int]]]:
         """(GPUs, place of the job) by node of everything that leaves in this plan or is leaving already."""
         cluster = self.cycle.cluster
-        looked_at: Iterable[Work] = cluster.works
-        if cluster.whole:
-            looked_at = dict.fromkeys((*self.touched, *cluster.leavers)) if cluster.leavers else self.touched
+        looked_at: Iterable[Work] = dict.fromkeys((*self.touched, *cluster.leavers)) if cluster.leavers else self.touched
         others: list[Work] = []
         by_node: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
         for work in looked_at:

@@ -82,7 +82,7 @@ class Roll:
 
     def _look_at(self, job: Job) -> None:
         run, form = job.run, self._forms.get(id(job.kind))
-        if form is None or form.each is None or job.not_before is not None:
+        if form is None or (form.each is None and not form.shared) or job.not_before is not None:
             what = Open.LOUD
             if form is None:
                 self._strange.append(job)
@@ -94,7 +94,7 @@ class Roll:
             else:
                 what = Open.TIMED
         else:
-            waits = run.state == "queued" and run.last_evicted is None and form.plain and not form.delay
+            waits = run.state == "queued" and run.last_evicted is None and (form.plain or form.shared) and not form.delay
             what = Open.WAITS if waits else Open.LOUD
         self.open[id(job)] = what, job
         self.count[what] += 1

@@ -91,6 +91,8 @@ class Cycle:
         if self.cluster.goes_on:
             self.asking = self.cluster.kept.asking
             self.static = self.asking.change(self, self.cluster.gone, self.cluster.come)
+            if self.fleet.soon.splits:
+                self.cluster.kept.prospect = None  # it follows whole GPUs only
             prospect = self.cluster.kept.prospect
             if prospect is not None:
                 come, gone = self.cluster.come, self.cluster.gone

@@ -165,6 +165,29 @@ def test_so_it_is_with_whole_gpus_and_no_window_where_state_goes_on(seed: int, s
     holds_through(of_whole_gpus(seed, size), events, seed)
 
 
+def with_shares(seed: int, size: str) -> Scenario:
+    """Shares of GPUs beside whole ones, without MIG: state goes on there too, but where somebody leaves a share."""
+    document = scenario_random(seed, size)
+    chance = random.Random(seed)
+    document["reservations"] = []
+    document["jobs"] = [job for job in document["jobs"] if job.get("sharing") != "mig" and not any("mig" in role for role in job["roles"])]
+    for place, one in enumerate([*document["jobs"]]):
+        if len(one["roles"]) == 1 and not one.get("workers") and chance.random() < 0.5:
+            role = {"name": "worker", "gpu_share": chance.choice((0.2, 0.5, 0.7)), "cpus": chance.choice((0, 1.5))}
+            own = {key: one[key] for key in ("name", "quota", "class", "priority", "preemptible", "submitted", "limit_s") if key in one}
+            document["jobs"][place] = {**own, "roles": [role], "sharing": "mps"}
+    for machine in document["nodes"]:
+        machine.pop("mig", None)
+    document.setdefault("settings", {})["forecast"] = ("all", "head", "none")[seed % 3]
+    return parse(document)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(st.integers(0, 10**6), st.sampled_from(["small", "small", "medium"]), st.lists(st.sampled_from(EVENTS), min_size=3, max_size=10))
+def test_so_it_is_with_shares_of_gpus(seed: int, size: str, events: list[str]):
+    holds_through(with_shares(seed, size), [*events[:2], "apply", *events[2:]], seed)
+
+
 @pytest.mark.parametrize(
     ("seed", "size", "events"),
     [
