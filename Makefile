@@ -20,6 +20,9 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-r
 # What the long tests draw afresh is drawn from the tree that they test: new for every commit, the same when one commit is tested again.
 SOAK_SEED ?= $(shell printf '%d' "0x$$(git rev-parse --quiet --verify 'HEAD^{tree}' 2>/dev/null | cut -c1-8)" 2>/dev/null)
 
+# Where Python may keep no compiled code, each of the hundreds of processes that a test run starts compiles the whole project anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help setup setup-tests run test soak check fix lock images charts
 
 help: ## list what there is

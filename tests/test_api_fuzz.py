@@ -1,6 +1,6 @@
 """The whole API as its description says it: whatever is sent, no answer is a fault of ours or undocumented, and each has the form that was promised.
 
-A few drawn requests of every operation in the suite, the same each time; thousands in the soak.
+A few drawn requests of every operation in the suite, the same each time; thousands in the soak, at the edges of each description too.
 """
 
 import json
@@ -21,8 +21,11 @@ from django.core.wsgi import get_wsgi_application  # noqa: E402
 from django.db import close_old_connections, transaction  # noqa: E402
 from hypothesis import HealthCheck, Phase, settings  # noqa: E402
 from schemathesis import openapi  # noqa: E402
+from schemathesis.checks import load_all_checks  # noqa: E402
 from schemathesis.core.failures import AcceptedNegativeData  # noqa: E402
+from schemathesis.generation.feedback import FeedbackSources  # noqa: E402
 from schemathesis.openapi.checks import RejectedPositiveData  # noqa: E402
+from schemathesis.pytest._test_builder import build_operation_test  # noqa: E402
 from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance  # noqa: E402
 
 from gpufleet.api import api  # noqa: E402
@@ -32,7 +35,7 @@ from tests import builders  # noqa: E402
 from tests.personas import Personas  # noqa: E402
 
 QUIET = [HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much, HealthCheck.too_slow, HealthCheck.data_too_large]
-EXAMPLES = int(os.environ.get("TEST_API_EXAMPLES", "40"))
+EXAMPLES = int(os.environ.get("TEST_API_EXAMPLES", "10"))
 TURNS, STEPS = int(os.environ.get("TEST_API_TURNS", "60")), 10
 SCOPES = ("read", "submit", "operate", "admin")
 
@@ -100,12 +103,15 @@ UNSAID = [
     Unsaid("token_delete|role_delete", "", "Who may end it depends on what it can do."),
     Unsaid("gpu_health|node_health|node_spare|gpu_geometry", "to|spare|layout", "What may follow depends on what is there and what runs there."),
     Unsaid("health_rule_.*", "clear_below|group|name", "A rule ends at or below its limit, only XIDs have kinds, and a name is printable."),
-    Unsaid("alert_rule_.*", "clear_at|subject|name|escalate_to|webhooks.*", "A rule ends on the good side of its limit; whom it tells is there."),
+    Unsaid("alert_rule_.*", "clear_at|subject|name|floor|escalate_to|webhooks.*", "Its limits fit its figure, and whom it tells is there."),
     Unsaid("quota_change_.*|quota_file_import", ".*", "What an edit may do depends on the tree as it is then."),
     Unsaid("reservation_.*|budget_.*", ".*", "Many rules between the values, and which nodes and types there are."),
     Unsaid("rate_card_make", "name|valid_from|valid_to|lines", "Names, types and periods of prices."),
     Unsaid("windows", "from|to", "A span ends after it begins, and is not too long."),
     Unsaid("costs_read|costs_file", "by", "Which labels there are."),
+    Unsaid("cost_mail_make", "team|people", "Which nodes and people there are, and who has an e-mail address."),
+    Unsaid("defragmentation_create", "starts_at", "It starts within a week."),
+    Unsaid("step_times_report", "seconds[.].*", "Ranks are whole numbers: a description says nothing of keys."),
     Unsaid("idle_exemption_create", "quota|job|until", "One of the two, that there is, until a time ahead."),
     Unsaid("inventory_preview", "[0-9]+:[0-9]+", "The text is a file of its own: its faults have a line and a column."),
     Unsaid("inventory_discovery", "cluster|", "Which clusters there are."),
@@ -194,6 +200,7 @@ def schema():
 
 
 SCHEMA = schema()
+load_all_checks()
 
 
 @pytest.fixture
@@ -220,19 +227,43 @@ def test_no_exception_is_for_an_operation_that_is_gone():
     assert gone == set()
 
 
+OPERATIONS = {result.ok().label: result.ok() for result in SCHEMA.get_all_operations()}
+CHOSEN = settings(deadline=None, phases=[Phase.explicit, Phase.generate], suppress_health_check=QUIET)
+
+
+def ask(label: str, caller: dict[str, str], chosen: settings, *, edges: bool) -> None:
+    """Requests of one operation: its examples, drawn ones, and where it is asked for those at the edges of its description.
+
+    They are made here and not by `SCHEMA.parametrize()`: it makes those of all operations while tests are collected, half a minute in every process
+    of a run, and gives its tests one name for all operations, of which pytest-xdist runs one test.
+    """
+    SCHEMA.config.phases.coverage.enabled = edges
+
+    def request(case):
+        case.call_and_validate(headers=caller, excluded_checks=BUILT_IN, additional_checks=OURS)
+
+    drawn = build_operation_test(
+        config=SCHEMA.config,
+        operation=OPERATIONS[label],
+        test_func=request,
+        given_kwargs={},
+        feedback=FeedbackSources(),
+        explicit_settings=chosen,
+    )
+    drawn()
+
+
 @pytest.mark.django_db
-@SCHEMA.parametrize()
-@settings(max_examples=4, deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate], suppress_health_check=QUIET)
-def test_no_request_finds_a_fault(case, caller):
-    case.call_and_validate(headers=caller, excluded_checks=BUILT_IN, additional_checks=OURS)
+@pytest.mark.parametrize("label", OPERATIONS)
+def test_no_request_finds_a_fault(label, caller):
+    ask(label, caller, settings(CHOSEN, max_examples=4, derandomize=True), edges=False)
 
 
 @pytest.mark.soak
 @pytest.mark.django_db
-@SCHEMA.parametrize()
-@settings(max_examples=EXAMPLES, deadline=None, phases=[Phase.explicit, Phase.generate], suppress_health_check=QUIET)
-def test_thousands_of_requests_find_no_fault(case, caller):
-    case.call_and_validate(headers=caller, excluded_checks=BUILT_IN, additional_checks=OURS)
+@pytest.mark.parametrize("label", OPERATIONS)
+def test_thousands_of_requests_find_no_fault(label, caller):
+    ask(label, caller, settings(CHOSEN, max_examples=EXAMPLES), edges=True)
 
 
 @pytest.mark.soak
