@@ -6,6 +6,7 @@ from it until 130 % of the GPUs are asked for; jobs arrive one at a time, and no
 
 import csv
 import random
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from scheduler.benchmarks.cases import NOW
 NODES = "openb_node_list_gpu_node.csv"
 LISTS = {"openb": "openb_pod_list_default.csv", "gpuspec33": "openb_pod_list_gpuspec33.csv"}
 ARRIVED_MILLI = 1300  # of each GPU, in thousandths
+USUAL_SHARE = 0.95  # of the jobs, whose shapes are the usual demand
 FOR_EVER_S = 10**9
 POOL = "openb"
 
@@ -55,6 +57,7 @@ def replayed(folder: Path, case: str, seed: int, **settings: Any) -> dict[str, A
         "settings": {"forecast": "none", "max_moves": 0, "sharing_trust": "any", **settings},
         "nodes": [_node(place, row) for place, row in enumerate(nodes)],
         "quotas": [{"name": "all", "guaranteed": None}],
+        "demand": usual(listed),
         "jobs": [_job(place, row) for place, row in enumerate(arrived)],
     }
 
@@ -74,6 +77,18 @@ def inflated(listed: list[Row], most_milli: int, chance: random.Random) -> list[
         if asked > most_milli:
             return arrived
         arrived.append(row)
+
+
+def usual(listed: list[Row]) -> list[dict[str, Any]]:
+    """The commonest shapes, up to those that cover most of the jobs."""
+    counts = Counter((row["cpu_milli"], row["num_gpu"], row["gpu_milli"], row.get("gpu_spec") or "") for row in listed)
+    found, covered = [], 0
+    for (cpu, gpus, milli, spec), count in sorted(counts.items(), key=lambda one: (-one[1], one[0])):
+        if covered >= USUAL_SHARE * len(listed):
+            break
+        covered += count
+        found.append({"share": count / len(listed), **_asked({"cpu_milli": cpu, "num_gpu": gpus, "gpu_milli": milli, "gpu_spec": spec})})
+    return found
 
 
 def _node(place: int, row: Row) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from scheduler.benchmarks.engine import as_in_the_loop, simulate
 from scheduler.benchmarks.kernel import kernel_ms
 from scheduler.cli import BAD_INPUT, whole
 from scheduler.engine.scenario import parse
-from scheduler.engine.values import Scenario
+from scheduler.engine.values import PLACEMENTS, Scenario
 from scheduler.simulation.world import World
 
 CASES = ("fleet", *openb.LISTS)
@@ -60,9 +60,6 @@ def main(arguments: Sequence[str]) -> int:
     if options.json:
         print(json.dumps({"cases": results}))
     return 0
-
-
-PLACEMENTS = ("pack", "spread")
 
 
 def run_case(case: str, folder: Path, seed: int, placement: str, most: int | None) -> dict[str, Any]:

@@ -89,7 +89,12 @@ def calm_at(scenario: Scenario, kept: Kept, steps: Sequence[Step] | None = None)
 def _starts_who_fits(scenario: Scenario, kept: Kept) -> bool:
     """Whether a job alone starts where it fits, past all gates, and nothing but its place is a matter of choice."""
     settings = scenario.settings
-    return "allocate" in settings.passes and not settings.waits_end and not scenario.demand and kept.of_one_type
+    return "allocate" in settings.passes and not settings.waits_end and not _spares_blocks(scenario) and kept.of_one_type
+
+
+def _spares_blocks(scenario: Scenario) -> bool:
+    """Whether the usual demand has gangs, for which blocks are spared."""
+    return any(part.workers > 1 for part in scenario.demand)
 
 
 class Room:

@@ -7,6 +7,7 @@ that, so that "all or nothing" is an attempt that is not kept.
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from itertools import compress, count, islice
 from operator import attrgetter
 from typing import Any
@@ -15,6 +16,7 @@ from .blocks import Blocks
 from .difference import MANY, Difference, compared, stepped
 from .fleet import NO_PARTS, Attempt, Fleet, Part, Seat, bits_of, new_seat
 from .form import Form, Wants
+from .gradient import Gradient, demand_of
 from .kept import Kept
 from .mig import board_of
 from .reasons import Reason
@@ -86,6 +88,16 @@ class Cluster:
             self._go_on(between)
         if kept.roll is not None:
             kept.roll.begin(scenario.jobs)
+
+    @cached_property
+    def gradient(self) -> Gradient | None:
+        """What chooses nodes, where it is the steepest descent of fragmentation."""
+        if self.settings.placement != "fgd":
+            return None
+        demand, known = demand_of(self.scenario), self.kept.gradient
+        if known is None or known.grid is not self.grid or known.demand != demand:
+            known = self.kept.gradient = Gradient(self.grid, demand)
+        return known
 
     # Building
 

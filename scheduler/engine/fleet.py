@@ -94,6 +94,8 @@ class View:
         self._host_np: tuple[Ints, Ints] | None = None
         self.host_changed: set[int] = set()
         self.version = 0
+        self.notes: list[int] | None = None  # nodes that have changed, where somebody reads that
+        self.columns: object = None  # what he has made of it
         self._largest = (-1, 0)  # as of which version
 
     def recount(self) -> None:
@@ -103,6 +105,7 @@ class View:
         self.count_np = np.array(self.count, dtype=np.int64)
         self.buckets = None
         self._host_np = None
+        self.notes = self.columns = None
         self._largest = (-1, 0)
 
     def copy(self) -> "View":
@@ -119,6 +122,7 @@ class View:
         other._host_np = None if self._host_np is None else (self._host_np[0].copy(), self._host_np[1].copy())
         other.host_changed = set(self.host_changed)
         other.version = self.version
+        other.notes = other.columns = None
         other._largest = self._largest
         return other
 
@@ -175,11 +179,15 @@ class View:
                 self.buckets[old] ^= bit
                 self.buckets[count] ^= bit
         self.version += 1
+        if self.notes is not None:
+            self.notes.append(node)
 
     def add_host(self, node: int, cpus: int, memory: int) -> None:
         self.cpus[node] += cpus
         self.memory[node] += memory
         self.version += 1
+        if self.notes is not None:
+            self.notes.append(node)
         if self._host_np is not None:
             self.host_changed.add(node)
 
@@ -460,6 +468,8 @@ class Fleet:
             now.cpus[node] += now_cpus
             now.memory[node] += now_memory
             now.version += 1
+            if now.notes is not None:
+                now.notes.append(node)
             if now._host_np is not None:
                 now.host_changed.add(node)
         if soon is not now:
@@ -481,6 +491,8 @@ class Fleet:
         else:
             view.splits[key] = split
         view.version += 1
+        if view.notes is not None:
+            view.notes.append(key[0])
 
     def set_split(self, view: View, key: tuple[int, int], split: Split | None) -> None:
         """Change what a GPU is split into, in one view; a GPU that is split is not idle, one that is whole again is."""

@@ -35,6 +35,7 @@ from .values import Job, Kind, Node, Quota, Scenario, Settings, Topology, Window
 if TYPE_CHECKING:
     from .asking import Asking
     from .cluster import Cluster
+    from .gradient import Gradient
     from .invariants import First
     from .movables import Movables
     from .roll import Roll
@@ -80,6 +81,7 @@ class Kept:
         self._tree: Tree | None = None
         self._quotas: tuple[Quota, ...] | None = None
         self.forms = Forms()
+        self.gradient: Gradient | None = None
         self.shapes: dict[tuple[object, ...], int] = {}
         self.fits_empty: dict[tuple[int, int], bool] = {}
         self.sitting: dict[str, Sitting] = {}

@@ -95,6 +95,8 @@ def _against_demand(cycle: Cycle) -> float:
     idle = int(room.sum())
     total = weight = 0
     for part in cycle.scenario.demand:
+        if not part.gpus:
+            continue  # of whole GPUs nothing is useless to who asks for a share, and who asks for none is not asked here
         slots = room // part.gpus
         level = grid.levels[grid.level_index[part.required]] if part.required is not None else None
         sums = level.sums(slots) if level is not None else slots.sum(keepdims=True)

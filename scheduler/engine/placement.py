@@ -10,7 +10,8 @@ import numpy as np
 from .cluster import Cluster, fitting_profiles
 from .fleet import NO_PARTS, Part, Seat, Split, View, bits_of, lowest, new_seat
 from .form import Wants
-from .grid import Eligible, Grid, Level, span_bits
+from .gradient import ask_of
+from .grid import Eligible, Grid, Ints, Level, span_bits
 from .mig import BOARDS, Instance, board_of, room_for
 from .values import Kind, Placing, Role
 from .work import Work
@@ -197,8 +198,13 @@ class Placer:
         order = range(len(buckets) - 1, gpus - 1, -1) if self.spread else range(gpus, len(buckets))
         chosen: list[tuple[int, int]] = []
         take, cpus, memory = self.fleet.take_gpus, role.cpu_milli, role.host_memory_mib
+        gradient = self.cluster.gradient
         while len(chosen) < count:
-            node = self._tightest(buckets, order, bits, role, first=not chosen)
+            if gradient is not None:
+                best = gradient.best(view, ask_of(role), memory, flags_of(bits, self.grid.size))
+                node = None if best is None else best[0]
+            else:
+                node = self._tightest(buckets, order, bits, role, first=not chosen)
             if node is None:
                 return None
             worker_mask = self._gpus_on(node, gpus, 1)
@@ -341,8 +347,9 @@ class Placer:
     def _fill_parts(self, place: int, role: Role, ranks: Sequence[int], low: int, high: int) -> list[Seat] | None:
         seats = []
         bits = self.eligible(role).bits & ~self.banned & span_bits(low, high)
+        steep = self.cluster.gradient is not None and role.share_milli is not None and role.devices == 1
         for rank in ranks:
-            best = self._best_parts(role, bits)
+            best = self._steepest_share(role, bits) if steep else self._best_parts(role, bits)
             if best is None:
                 return None
             _, node, parts = best
@@ -372,6 +379,22 @@ class Placer:
             if offer is not None and (best is None or offer < best):
                 best = offer
         return best
+
+    def _steepest_share(self, role: Role, bits: int) -> Offer | None:
+        """The share whose taking leaves most of what is free of use to the usual demand; of those that stay when others have left."""
+        gradient, trust, mode = self.cluster.gradient, self.cluster.trust_of(self.work), self.kind.sharing
+        assert gradient is not None
+        assert role.share_milli is not None
+        ask, allowed = ask_of(role, gradient.number(mode, trust)), flags_of(bits, self.grid.size)
+        while (best := gradient.best(self.view, ask, role.host_memory_mib, allowed)) is not None:
+            node, gpu = best
+            if self._stays(node, gpu, mode, trust):
+                return (), node, (Part(gpu, role.share_milli, mode, trust),)
+            found = self._offer(node, role)  # another GPU of it may be had
+            if found is not None:
+                return found
+            allowed[node] = 0
+        return None
 
     def _nodes_to_join(self, role: Role) -> set[int]:
         """All nodes with a GPU that is split already and has something left for the role; there may be more."""
@@ -538,6 +561,12 @@ def ascending(mask: int) -> Iterator[int]:
     while mask:
         yield (mask & -mask).bit_length() - 1
         mask &= mask - 1
+
+
+def flags_of(mask: int, size: int) -> Ints:
+    """1 where a bit of a wide bit set is set, of so many."""
+    raw = np.frombuffer((mask & (1 << size) - 1).to_bytes((size + 7) // 8, "little"), dtype=np.uint8)
+    return np.unpackbits(raw, bitorder="little")[:size].astype(np.int64)
 
 
 def bits_of_large(mask: int) -> list[int]:

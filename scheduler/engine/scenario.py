@@ -41,6 +41,7 @@ from .values import (
     CLASSES,
     FOR_NONE,
     PASSES,
+    PLACEMENTS,
     UNSTATED_CPU_MILLI,
     UNSTATED_MEMORY_MIB,
     ByClass,
@@ -190,7 +191,7 @@ def _fairness(value: Any, faults: Faults) -> Fairness:
 
 
 _SETTINGS = {
-    "placement": (one_of("pack", "spread"), "pack"),
+    "placement": (one_of(*PLACEMENTS), "pack"),
     "passes": (_passes, PASSES),
     "preemption": (flag, True),
     "consolidation": (flag, True),
@@ -467,9 +468,12 @@ def read_demand(rows: list[Any], topology: Topology, faults: Faults) -> tuple[De
 
     table = {
         "share": (part, MISSING),
-        "gpus": (whole(1, MOST_GPUS), MISSING),
+        "gpus": (optional(whole(0, MOST_GPUS)), None),
+        "gpu_share": (optional(scaled(1000, most=1)), None),
         "workers": (whole(1, 100_000), 1),
         "required": (optional(text), None),
+        "cpus": (exact_thousandths(1_000_000), 0),
+        "gpu_types": (optional(texts), None),
     }
     found: list[Demand] = []
     for place, raw in enumerate(rows):
@@ -478,8 +482,16 @@ def read_demand(rows: list[Any], topology: Topology, faults: Faults) -> tuple[De
             continue
         if fields["required"] is not None and fields["required"] not in topology.all_levels:
             faults.add(("demand", place, "required"), f"is not a level; levels are {', '.join(topology.all_levels)}")
-        found.append(Demand(fields["share"], fields["gpus"], fields["workers"], fields["required"]))
-    return tuple(sorted(found, key=lambda one: (one.gpus, one.workers, one.required or "", one.share)))
+        gpus, share_milli = fields["gpus"], fields["gpu_share"]
+        if (gpus is None) == (share_milli is None):
+            faults.add(("demand", place), "must ask for exactly one of gpus, gpu_share")
+            continue
+        if share_milli is not None and not 0 < share_milli <= 1000:
+            faults.add(("demand", place, "gpu_share"), "must be above 0")
+        types = tuple(sorted(set(fields["gpu_types"] or ())))
+        found.append(Demand(fields["share"], gpus or 0, fields["workers"], fields["required"], share_milli, fields["cpus"], types))
+    rest = attrgetter("share", "cpu_milli", "gpu_types")
+    return tuple(sorted(found, key=lambda one: (one.gpus, one.workers, one.required or "", one.share_milli or 0, *rest(one))))
 
 
 __all__ = ["ANY_TYPE", "FORMAT", "SETTING_KEYS", "Fault", "ScenarioError", "load", "parse"]

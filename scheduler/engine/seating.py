@@ -6,8 +6,9 @@ from typing import Protocol
 from .capacity import Capacity
 from .cluster import Cluster
 from .fleet import NO_PARTS, Fleet, Seat, View, lowest, new_seat
+from .gradient import ask_of
 from .grid import Grid
-from .placement import Placer, bits_of_large
+from .placement import Placer, bits_of_large, flags_of
 from .values import Settings
 from .work import Work
 
@@ -63,6 +64,14 @@ def fit_one(cycle: Surroundings, work: Work, quota_type: int, view: View, banned
     buckets = view.by_count()
     cpus, memory, gpus = role.cpu_milli, role.host_memory_mib, role.gpus
     free_cpus, free_memory = view.cpus, view.memory
+    gradient = cycle.cluster.gradient
+    if gradient is not None:
+        best = gradient.best(view, ask_of(role), memory, flags_of(bits, cycle.grid.size))
+        if best is None:
+            return None
+        seat = new_seat((0, 0, best[0], lowest(view.free[best[0]], gpus), cpus, memory, gpus * 1000, NO_PARTS))
+        cycle.fleet.take(seat)
+        return (seat,)
     spread = cycle.settings.placement == "spread"
     blocks = cycle.cluster.blocks
     for count in range(len(buckets) - 1, gpus - 1, -1) if spread else range(gpus, len(buckets)):

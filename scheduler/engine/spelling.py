@@ -15,6 +15,7 @@ from .values import (
     Amount,
     ByClass,
     Checkpoint,
+    Demand,
     Job,
     Kind,
     Node,
@@ -42,11 +43,18 @@ def spelt(scenario: Scenario) -> dict[str, Any]:
         "nodes": [_node(node, scenario.topology) for node in scenario.nodes],
         "quotas": [_quota(quota) for quota in scenario.quotas],
         "reservations": [_window(window) for window in scenario.windows],
-        "demand": [
-            {"share": part.share / MILLION, "gpus": part.gpus, "workers": part.workers, "required": part.required} for part in scenario.demand
-        ],
+        "demand": [_demand(part) for part in scenario.demand],
         "jobs": [_job(job) for job in scenario.jobs],
     }
+
+
+def _demand(part: Demand) -> dict[str, Any]:
+    asked: dict[str, Any] = {"gpus": part.gpus} if part.share_milli is None else {"gpu_share": part.share_milli / 1000}
+    if part.cpu_milli:
+        asked["cpus"] = thousandths(part.cpu_milli)
+    if part.gpu_types:
+        asked["gpu_types"] = list(part.gpu_types)
+    return {"share": part.share / MILLION, **asked, "workers": part.workers, "required": part.required}
 
 
 def _time(instant: int | None) -> str | None:

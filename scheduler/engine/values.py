@@ -14,6 +14,7 @@ CLASSES = ("batch", "interactive", "inference")  # the rank of a class is its pl
 CLASS_RANK = {name: rank for rank, name in enumerate(CLASSES)}
 PASSES = ("stale", "allocate", "backfill", "shrink", "consolidate", "reclaim", "preempt", "repartition", "grow")
 STATES = ("queued", "reserved", "starting", "running", "stopping")
+PLACEMENTS = ("pack", "spread", "fgd")
 ANY_TYPE = "*"
 HOUR_MS = 3_600_000
 UNSTATED_CPU_MILLI, UNSTATED_MEMORY_MIB = 10**12, 10**12  # of a node that does not say what its host has: more than any worker asks for
@@ -166,9 +167,12 @@ class Demand:
     """A part of the usual demand: its share in millionths and the gang it asks for."""
 
     share: int
-    gpus: int
+    gpus: int  # whole GPUs of each worker; 0: a share of one, or processors only
     workers: int
     required: str | None
+    share_milli: int | None = None
+    cpu_milli: int = 0
+    gpu_types: tuple[str, ...] = ()  # empty: any
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ def after(scenario: Scenario, plan: Plan, event: str, chance: random.Random, tur
         split = {node.name for node in scenario.nodes if node.split}
         return replace(scenario, jobs=tuple(begun(job, scenario.now) if may_begin(job, split) else job for job in jobs))
     if event == "setting":
-        other = replace(scenario.settings, backfill_depth=chance.choice((0, 1, 8)), placement=chance.choice(("pack", "spread")))
+        other = replace(scenario.settings, backfill_depth=chance.choice((0, 1, 8)), placement=chance.choice(("pack", "spread", "fgd")))
         return replace(scenario, settings=other)
     if event == "node":
         held = {worker.node for job in jobs for worker in (*job.run.workers, *job.run.leaving)}
@@ -179,6 +179,7 @@ def with_shares(seed: int, size: str) -> Scenario:
     for machine in document["nodes"]:
         machine.pop("mig", None)
     document.setdefault("settings", {})["forecast"] = ("all", "head", "none")[seed % 3]
+    document["settings"]["placement"] = ("pack", "fgd")[seed % 2]
     return parse(document)
 
 
