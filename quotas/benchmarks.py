@@ -19,7 +19,7 @@ from gpufleet.core.models import User
 from gpufleet.core.times import now
 from quotas.chargeback.cards import card_activate, card_draft
 from quotas.chargeback.files import file_of
-from quotas.chargeback.months import Span, month_at, month_close, month_refresh
+from quotas.chargeback.months import Span, chain_faults, month_at, month_close, month_refresh
 from quotas.chargeback.periods import Period
 from quotas.chargeback.sums import sums_write
 from quotas.models import ChargeMonth, LedgerEntry, NodeKind, QuotaNode, QuotaShare, RoleBinding
@@ -29,7 +29,8 @@ MONTHS, DEPARTMENTS, TEAMS, PEOPLE = 12, 10, 200, 1000
 TYPES = ("H100-SXM-80GB", "A100-SXM-80GB", "L40S-48GB")
 PAGES, WARM_UP = 40, 3
 FILES = {"export-csv": "csv", "export-focus": "focus-1.4", "export-xlsx": "xlsx", "export-pdf": "pdf", "export-summary": "summary"}
-CASES = ("rate-month", "sum-month", "close-month", "page", *FILES)
+PAGE_CASES = ("page", "page-job", "page-label", "page-period", "page-days")
+CASES = ("rate-month", "sum-month", "close-month", *PAGE_CASES, "doctor", *FILES)
 BATCH = 20_000
 COLUMNS = (
     *("attempt", "job", "attempt_number", "role", "worker", "surplus", "cluster", "node", "gpu_type", "gpu_milli", "parts", "tier", "pool", "phase"),
@@ -117,8 +118,8 @@ def _access() -> Access:
 
 def measured(case: str) -> dict[str, Any]:
     """One case, in this process: its peak memory is that of the process."""
-    run: Callable[[], dict[str, Any]] = {"rate-month": _rating, "sum-month": _summing, "close-month": _closing, "page": _page}.get(case) or (
-        lambda: _export(case)
+    run: Callable[[], dict[str, Any]] = {"rate-month": _rating, "sum-month": _summing, "close-month": _closing, "doctor": _doctor}.get(case) or (
+        partial(_page, case) if case in PAGE_CASES else partial(_export, case)
     )
     found = run()
     return {"case": case} | found | {"peak_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)}
@@ -162,20 +163,40 @@ def _closing() -> dict[str, Any]:
     return {"seconds": [_timed(partial(closing, first=first), cpu) for first in _months(moment)[:-1]], "cpu": cpu}
 
 
-def _page() -> dict[str, Any]:
-    """The month's page over all middleware, by team mostly, of closed months and of the open one."""
+def _page(case: str) -> dict[str, Any]:
+    """The page of costs over all middleware, of closed months and of the open one: of a month, by team mostly, or by what has no stored sums; of a
+    quarter; and of forty days that cut two months."""
     browser = Client(HTTP_HOST="localhost")
     browser.force_login(User.objects.get(username="finance"))
-    months, by = _months(now()), ("team", "team", "cost_centre", "gpu_type", "owner")
+    months = _months(now())
+    of_case = {"page-job": ("job",), "page-label": ("label:run", "label:purpose")}
+    by = of_case.get(case, ("team", "team", "cost_centre", "gpu_type", "owner"))
 
     def ask(number: int) -> None:
-        answer = browser.get("/cost/", {"month": f"{months[-1 - number % MONTHS]:%Y-%m}", "by": by[number % len(by)], "idle": "use"})
+        first = months[-1 - number % (MONTHS - 2)]
+        asked = {"month": f"{first:%Y-%m}"}
+        if case == "page-period":
+            asked = {"from": f"{Span(Span(first).before).before}", "to": f"{Span(first).next - timedelta(days=1)}"}
+        elif case == "page-days":
+            asked = {"from": f"{Span(first).before.replace(day=10)}", "to": f"{first.replace(day=19)}"}
+        asked |= {"by": by[number % len(by)]} | ({"idle": "use"} if case == "page" else {})
+        answer = browser.get("/cost/", asked)
         assert answer.status_code == 200, answer.status_code
 
     for number in range(WARM_UP):
         ask(number)
     cpu: list[float] = []
     return {"seconds": [_timed(partial(ask, number), cpu) for number in range(PAGES)], "cpu": cpu}
+
+
+def _doctor() -> dict[str, Any]:
+    """The chain of closed months and their sums, all computed anew."""
+    cpu = list[float]()
+
+    def check() -> None:
+        assert chain_faults() == []
+
+    return {"seconds": [_timed(check, cpu)], "cpu": cpu}
 
 
 def _export(case: str) -> dict[str, Any]:

@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from gpufleet.bench import percentile, timing
 from gpufleet.bench.apart import Row, Told, measured_apart
 
-CASES = ("rate-month", "sum-month", "close-month", "page", "export-csv", "export-focus", "export-xlsx", "export-pdf", "export-summary")
+CASES = (
+    *("rate-month", "sum-month", "close-month", "page", "page-job", "page-label", "page-period", "page-days", "doctor"),
+    *("export-csv", "export-focus", "export-xlsx", "export-pdf", "export-summary"),
+)
 NEEDED = ("rate-month", "sum-month", "close-month")  # the others look at what these leave
 INTERVALS = 1_000_000
 MODULE = "from quotas import benchmarks as m; "

@@ -44,11 +44,10 @@ SUB_ACCOUNT = "Quota"
 
 
 def plain(amount: int, scale: int) -> str:
-    """A whole number of parts as a plain decimal: no exponent, no zeros at the end."""
-    sign, whole = ("-" if amount < 0 else ""), abs(amount)
-    digits = len(str(scale)) - 1
-    text = f"{whole // scale}.{whole % scale:0{digits}}".rstrip("0").rstrip(".")
-    return f"{sign}{text}" if text != "0" else "0"
+    """A whole number of parts as a plain decimal: no exponent, no zeros at the end. `scale` is a power of ten."""
+    whole, part = divmod(abs(amount), scale)
+    text = f"{whole}.{str(scale + part)[1:].rstrip('0')}" if part else str(whole)
+    return f"-{text}" if amount < 0 else text
 
 
 def nanos(amount: int) -> str:
@@ -221,13 +220,18 @@ def moment(day: date, more: int = 0) -> str:
     return f"{day + timedelta(days=more)}T00:00:00Z"
 
 
+Cells = list[str]
+
+
 class _Rows:
-    """Rows of one export. What many lines have in common is put together once."""
+    """Rows of one export, their cells in the order of its columns; empty for null. What many lines have in common is put together once."""
 
     def __init__(self, books: Books) -> None:
-        self.books = books
+        self.books, self.billed = books, books.billed
         month, span, company = books.month, Span(books.month.first), books.company
-        self.common: dict[str, str | None] = dict.fromkeys(focus_columns(books.version)) | {
+        self.columns = focus_columns(books.version)
+        self.places = {name: place for place, name in enumerate(self.columns)}
+        self.common: dict[str, str | None] = {
             "BillingAccountId": company[0],
             "BillingAccountName": company[1],
             "BillingAccountType": "Organization",
@@ -240,17 +244,23 @@ class _Rows:
             "ServiceName": "GPU fleet",
         }
         self.common |= _parties(books)
-        self._of_kind: dict[tuple[Any, ...], dict[str, str | None]] = {}
-        self._of_day: dict[date, dict[str, str | None]] = {}
+        self._changing = [self.places[name] for name in _OF_LINE]
+        self._of_kind: dict[tuple[Any, ...], Cells] = {}
+        self._of_day: dict[date, tuple[str, str]] = {}
+        self._invoices: dict[str, str] = {}
+        self._tags: dict[tuple[str, str], str] = {}
 
-    def _kind(self, line: Line) -> dict[str, str | None]:
+    def _cells(self, said: Mapping[str, str | None]) -> Cells:
+        return [said.get(name) or "" for name in self.columns]
+
+    def _kind(self, line: Line) -> Cells:
         """What depends on the kind of use and its price alone."""
         key = (line.gpu_type, line.share_class, line.tier, line.pool, line.card, line.list_micros, line.contracted_micros)
         if key not in self._of_kind:
             priced = line.list_micros is not None
             meter = " ".join(filter(None, (line.gpu_type, line.share_class, line.tier, line.pool)))
             details = {"InstanceType": line.gpu_type} | ({"x_MigProfile": line.tier.removeprefix("mig:")} if line.tier.startswith("mig:") else {})
-            self._of_kind[key] = self.common | {
+            said = self.common | {
                 "ListUnitPrice": None if line.list_micros is None else plain(line.list_micros, 10**6),
                 "ContractedUnitPrice": None if line.contracted_micros is None else plain(line.contracted_micros, 10**6),
                 "ChargeCategory": "Usage",
@@ -263,67 +273,103 @@ class _Rows:
                 "SkuMeter": "GPU time",
                 "SkuPriceId": f"{line.card} {meter}" if priced else None,
                 "SkuPriceDetails": json.dumps(details) if priced else None,
+                "SubAccountType": SUB_ACCOUNT,
                 "x_Pool": line.pool or None,
                 "x_RateCardId": line.card or None,
                 "x_ShareClass": line.share_class,
                 "x_SharingTier": line.tier,
             }
+            self._of_kind[key] = self._cells(said)
         return self._of_kind[key]
 
-    def _day(self, day: date) -> dict[str, str | None]:
+    def _day(self, day: date) -> tuple[str, str]:
         if day not in self._of_day:
-            self._of_day[day] = {"ChargePeriodStart": moment(day), "ChargePeriodEnd": moment(day, 1)}
+            self._of_day[day] = moment(day), moment(day, 1)
         return self._of_day[day]
 
-    def usage(self, line: Line) -> dict[str, str | None]:
+    def _invoice(self, quota: str) -> str:
+        if quota not in self._invoices:
+            self._invoices[quota] = invoice_id(self.books.month, quota)
+        return self._invoices[quota]
+
+    def _tags_of(self, line: Line) -> str:
+        if not line.labels and not line.cost_centre:
+            return ""
+        key = line.cost_centre, repr(line.labels)
+        if key in self._tags:
+            return self._tags[key]
+        if len(self._tags) > MOST_TAGS:
+            self._tags.clear()
+        tags = {name: str(value) for name, value in line.labels.items()} | ({"cost_center": line.cost_centre} if line.cost_centre else {})
+        self._tags[key] = json.dumps(tags, sort_keys=True, ensure_ascii=False)
+        return self._tags[key]
+
+    def usage(self, line: Line) -> Cells:
         """One line. Costs are unit price times quantity as both are written; what was billed and what is effective is the amount of the line."""
-        books, correction = self.books, line.corrects is not None
+        correction, row = line.corrects is not None, self._kind(line).copy()
         exact = half_even(line.milli_millis * PICO, HOUR)
         quantity, effective = plain(exact, PICO), nanos(line.effective_nanos)
-        row = self._kind(line) | self._day(line.day)
-        for name, micros, amount in (
-            ("ListCost", line.list_micros, line.list_nanos),
-            ("ContractedCost", line.contracted_micros, line.contracted_nanos),
-        ):
-            row[name] = nanos(amount) if micros is None or correction else plain(exact * micros, 10**18)
-        row["BilledCost"] = effective if books.billed else "0"
-        row["EffectiveCost"] = effective
-        row["ChargeClass"] = "Correction" if correction else None
-        row["ChargeDescription"] = f"{line.share_class.capitalize()} use of {line.gpu_type} by {line.job}"
-        row["ConsumedQuantity"] = quantity
-        row["PricingQuantity"] = quantity if line.list_micros is not None else None
-        row["InvoiceId"] = invoice_id(books.month, line.quota_public_id) if books.billed else None
-        row["ResourceId"] = row["ResourceName"] = line.job
-        row["SubAccountId"] = line.quota_public_id
-        row["SubAccountName"] = line.quota_path
-        row["SubAccountType"] = SUB_ACCOUNT
-        if line.labels or line.cost_centre:
-            tags = {key: str(value) for key, value in line.labels.items()} | ({"cost_center": line.cost_centre} if line.cost_centre else {})
-            row["Tags"] = json.dumps(tags, sort_keys=True, ensure_ascii=False)
-        row["x_Cluster"] = line.cluster or None
-        row["x_CorrectsBillingPeriod"] = f"{line.corrects:%Y-%m}" if line.corrects else None
-        row["x_CostCenter"] = line.cost_centre or None
-        row["x_UserName"] = (line.owner or None) if books.users else None
+        start, end = self._day(line.day)
+        costs = [
+            nanos(amount) if micros is None or correction else plain(exact * micros, 10**18)
+            for micros, amount in ((line.list_micros, line.list_nanos), (line.contracted_micros, line.contracted_nanos))
+        ]
+        said = (
+            effective if self.billed else "0",
+            "Correction" if correction else "",
+            f"{line.share_class.capitalize()} use of {line.gpu_type} by {line.job}",
+            start,
+            end,
+            quantity,
+            costs[1],
+            effective,
+            self._invoice(line.quota_public_id) if self.billed else "",
+            costs[0],
+            quantity if line.list_micros is not None else "",
+            line.job,
+            line.job,
+            line.quota_public_id,
+            line.quota_path,
+            self._tags_of(line),
+            line.cluster,
+            f"{line.corrects:%Y-%m}" if line.corrects else "",
+            line.cost_centre,
+            line.owner if self.books.users else "",
+        )
+        for place, cell in zip(self._changing, said, strict=True):
+            row[place] = cell
         return row
 
-    def rounding(self, quota: tuple[str, str], amount: int) -> dict[str, str | None]:
+    def rounding(self, quota: tuple[str, str], amount: int) -> Cells:
         """What is between the lines of an invoice and its amount in cents, so that its rows add up to what was invoiced."""
         span, cost = Span(self.books.month.first), nanos(amount)
-        return self.common | {
-            "BilledCost": cost,
-            "ChargeCategory": "Adjustment",
-            "ChargeDescription": "Rounding of the invoice to the cent",
-            "ChargeFrequency": "One-Time",
-            "ChargePeriodStart": moment(span.first),
-            "ChargePeriodEnd": moment(span.next),
-            "ContractedCost": cost,
-            "EffectiveCost": cost,
-            "InvoiceId": invoice_id(self.books.month, quota[0]),
-            "ListCost": cost,
-            "SubAccountId": quota[0],
-            "SubAccountName": quota[1],
-            "SubAccountType": SUB_ACCOUNT,
-        }
+        return self._cells(
+            self.common
+            | {
+                "BilledCost": cost,
+                "ChargeCategory": "Adjustment",
+                "ChargeDescription": "Rounding of the invoice to the cent",
+                "ChargeFrequency": "One-Time",
+                "ChargePeriodStart": moment(span.first),
+                "ChargePeriodEnd": moment(span.next),
+                "ContractedCost": cost,
+                "EffectiveCost": cost,
+                "InvoiceId": self._invoice(quota[0]),
+                "ListCost": cost,
+                "SubAccountId": quota[0],
+                "SubAccountName": quota[1],
+                "SubAccountType": SUB_ACCOUNT,
+            }
+        )
+
+
+# What differs from line to line, in the order in which `_Rows.usage` has it.
+_OF_LINE = (
+    *("BilledCost", "ChargeClass", "ChargeDescription", "ChargePeriodStart", "ChargePeriodEnd", "ConsumedQuantity", "ContractedCost"),
+    *("EffectiveCost", "InvoiceId", "ListCost", "PricingQuantity", "ResourceId", "ResourceName", "SubAccountId", "SubAccountName", "Tags"),
+    *("x_Cluster", "x_CorrectsBillingPeriod", "x_CostCenter", "x_UserName"),
+)
+MOST_TAGS = 50_000
 
 
 def _parties(books: Books) -> dict[str, str | None]:
@@ -331,7 +377,7 @@ def _parties(books: Books) -> dict[str, str | None]:
     return {first: PROVIDER, second: books.company[1]}
 
 
-def focus_rows(access: Access, books: Books, told: Told | None = None) -> Iterator[dict[str, str | None]]:
+def focus_rows(access: Access, books: Books, told: Told | None = None) -> Iterator[Cells]:
     made = _Rows(books)
     sums: dict[int, int] = {}
     quotas: dict[int, tuple[str, str]] = {}
@@ -348,10 +394,9 @@ def focus_rows(access: Access, books: Books, told: Told | None = None) -> Iterat
 
 def focus_pieces(access: Access, months: Sequence[Books], told: Told | None = None) -> Iterator[bytes]:
     """Of one month or of several, each with its own billing period and invoices."""
-    columns = focus_columns(months[0].version)
 
     def rows() -> Iterator[Sequence[str]]:
-        yield columns
+        yield focus_columns(months[0].version)
         before = count = 0
 
         def on(lines: int) -> None:
@@ -362,8 +407,7 @@ def focus_pieces(access: Access, months: Sequence[Books], told: Told | None = No
 
         for books in months:
             before = count
-            for row in focus_rows(access, books, on):
-                yield [row[name] if row[name] is not None else "" for name in columns]  # type: ignore[misc]
+            yield from focus_rows(access, books, on)
 
     return _written(rows())
 

@@ -7,8 +7,10 @@ from datetime import date, datetime
 from typing import Any
 
 from django.core.exceptions import ValidationError
-from django.db.models import Exists, OuterRef, Q, QuerySet, Sum
+from django.db.models import Count, Exists, OuterRef, Q, QuerySet, Sum, TextField
+from django.db.models import Window as Over
 from django.db.models.fields.json import KeyTextTransform
+from django.db.models.functions import Cast
 from django.db.models.lookups import Exact, IsNull
 from django.http import Http404
 
@@ -196,28 +198,67 @@ def report(access: Access, period: Period, *, by: str = "team", rule: str = "apa
     if rule not in RULES:
         raise ValidationError({"idle": [f"Choose {', '.join(RULES)}."]})
     months = months_of(period)
+    if most is not None and rule == "apart" and (by == "job" or by not in BY):
+        return _largest(access, period, months, by, most)
     rows = _rows(access, period, by)
     before = _rows(access, period.before, by, ("effective_nanos",))
     if by in ("team", "department", "project"):
         for path, unused in _reserved_unused(access, period, now).items():
             rows[above(DEPTH_OF[by])(path) if by in DEPTH_OF else path]["reserved_unused"] += unused
-    idle = _idle(period) if access.can_everywhere(Can.SEE_COSTS) else []
+    idle = _idle(access, period)
     parts = _idle_parts(rows, by, rule, sum(one.effective_nanos for one in idle))
     budgets = _budgets(access, period, now) if by in ("team", "department", "project") else {}
-    keys = list({**rows, **({} if by == "day" else before), **parts})  # the days of the period before are others
+    # Days, jobs and labels of the period before are others.
+    keys = list({**rows, **(before if by in BY and by not in ("day", "job") else {}), **parts})
     keys.sort(key=(lambda key: (0, key)) if by == "day" else (lambda key: (-rows[key]["effective_nanos"] if key in rows else 0, key)))
     made = [_row(key, rows.get(key, {}), before.get(key, {}).get("effective_nanos", 0), parts.get(key, 0), budgets.get(key)) for key in keys[:most]]
-    sums: defaultdict[str, int] = defaultdict(int)
-    for facts in rows.values():
-        for name, amount in facts.items():
-            sums[name] += amount
-    total = _row("", sums, sum(one.get("effective_nanos", 0) for one in before.values()), sum(parts.values()), None)
+    sums = _added(rows.values())
+    total = _row("", sums, _added(before.values())["effective_nanos"], sum(parts.values()), None)
     left = sum(one.effective_nanos for one in idle) - sum(parts.values())
     return Report(period, months, by, made, total, _days(access, period), idle, left, len(keys) - len(made), sums["lines"])
 
 
-def _idle(period: Period) -> list[Idle]:
-    """Of whole months."""
+def _largest(access: Access, period: Period, months: Sequence[ChargeMonth], by: str, most: int) -> Report:
+    """By job or label, which are too many to read all of them: the database ranks them, and only the most expensive are added up in full."""
+    column = "job" if by == "job" else "label"
+
+    def lines(of: Period) -> QuerySet[ChargeLine]:
+        found = lines_seen(access, of).order_by()
+        return found if by == "job" else found.annotate(label=_label(by))
+
+    ranked = lines(period).values_list(column).annotate(cost=Sum("effective_nanos"), count=Over(Count("*"))).order_by("-cost", column)[:most]
+    found = [(key, int(cost), count) for key, cost, count in ranked]
+    named = Q(**{f"{column}__in": [key for key, *_ in found if key is not None]})
+    wanted = named | Q(**{f"{column}__isnull": True}) if any(key is None for key, *_ in found) else named
+    rows = _by_key(line_sums(lines(period).filter(wanted), column), AMOUNTS)
+    before = _by_key(line_sums(lines(period.before).filter(wanted), column, only=("effective_nanos",)), ("effective_nanos",))
+    made = [_row(key, facts, before.get(key, {}).get("effective_nanos", 0), 0, None) for key, facts in rows.items()]
+    made.sort(key=lambda row: (-row.effective_nanos, row.key))
+    sums = _added(amounts for _, _, amounts in _sums(access, period, "share_class"))
+    total_before = _added(amounts for _, _, amounts in _sums(access, period.before, "share_class", ("effective_nanos",)))
+    total = _row("", sums, total_before["effective_nanos"], 0, None)
+    idle = _idle(access, period)
+    left, more = sum(one.effective_nanos for one in idle), found[0][2] - len(made) if found else 0
+    return Report(period, months, by, made, total, _days(access, period), idle, left, more, sums["lines"])
+
+
+def _label(by: str) -> Cast:
+    """What the job of a line has under a label, as text: a lookup of what is in JSON would take what it is compared with for JSON."""
+    return Cast(KeyTextTransform(by.removeprefix("label:"), "labels"), TextField())
+
+
+def _added(rows: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    sums: defaultdict[str, int] = defaultdict(int)
+    for facts in rows:
+        for name, amount in facts.items():
+            sums[name] += amount
+    return sums
+
+
+def _idle(access: Access, period: Period) -> list[Idle]:
+    """Of whole months, for readers of all of it."""
+    if not access.can_everywhere(Can.SEE_COSTS):
+        return []
     rows = ChargeIdle.objects.filter(month__first__in=period.whole_months).order_by("gpu_type", "cause").values_list("gpu_type", "cause")
     return [Idle(gpu_type, cause, int(used), int(cost)) for gpu_type, cause, used, cost in rows.annotate(Sum("milli_millis"), Sum("effective_nanos"))]
 
@@ -250,6 +291,14 @@ def _rows(access: Access, period: Period, by: str, only: tuple[str, ...] = AMOUN
     return found
 
 
+def _by_key(sums: Sums, only: tuple[str, ...]) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    for (key, _), amounts in sums.items():
+        for name in only:
+            found[key][name] += amounts[name]
+    return found
+
+
 def _sums(access: Access, period: Period, column: str, only: tuple[str, ...] = AMOUNTS) -> list[tuple[str, str, dict[str, int]]]:
     """What those lines of a period that the reader may see add up to: key, class and amounts; a key may come more than once."""
     access.must_somewhere(Can.SEE_COSTS)
@@ -262,7 +311,7 @@ def _sums(access: Access, period: Period, column: str, only: tuple[str, ...] = A
         lines = ChargeLine.objects.filter(piece)
         lines = lines if access.can_everywhere(Can.SEE_COSTS) else lines.filter(seen)
         if column.startswith("label:"):
-            lines = lines.annotate(label=KeyTextTransform(column.removeprefix("label:"), "labels"))
+            lines = lines.annotate(label=_label(column))
         found.append(line_sums(lines, "label" if column.startswith("label:") else column, only=only))
     return [(key, share_class, amounts) for sums in found for (key, share_class), amounts in sums.items()]
 
@@ -392,8 +441,7 @@ def lines_of(access: Access, period: Period, by: str, key: str) -> QuerySet[Char
     if by in DEPTH_OF:
         return lines.filter(Q(quota_path=key) | Q(quota_path__startswith=f"{key}/"))
     if by.startswith("label:"):
-        label = KeyTextTransform(by.removeprefix("label:"), "labels")
-        return lines.filter(Exact(label, key)) if key else lines.filter(IsNull(label, True))
+        return lines.filter(Exact(_label(by), key)) if key else lines.filter(IsNull(_label(by), True))
     if by not in BY:
         return lines
     if by == "day":
