@@ -495,6 +495,7 @@ class Cycle:
         self._memo.clear()
         if self.cluster.put_out:
             self._judge()
+            self.claim_windows()  # who left may have stood before others where work is lined up
         if self.several_types:
             self.requests.follow()
 
