@@ -98,6 +98,9 @@ def grow_once(cycle: Cycle, work: Work, *, in_turn: bool) -> bool:
     step = next_step(work)
     assert step is not None
     growth = Growth(cycle, work, step)
+    if in_turn and cycle.gave_way and not growth.stays_within_share() and growth.could_be_taken_back():
+        cycle.continues = True
+        return False
     if not in_turn:
         return growth.stays_within_share() and growth.into_idle()
     return growth.into_idle() or growth.by_reclaim()
@@ -117,6 +120,12 @@ class Growth:
     def stays_within_share(self) -> bool:
         division = self.cycle.tree.divisions[self.cycle.tree.division_of[self.quota_type]]
         return all(division.used[place] + self.milli <= division.fair[place] for place in self.cycle.tree.path[self.leaf])
+
+    def could_be_taken_back(self) -> bool:
+        """Whether the queue of somebody who gave way in the plan is within its share by now: it comes first, in the next plan."""
+        works, division = self.cycle.cluster.works, self.cycle.tree.divisions[self.cycle.tree.division_of[self.quota_type]]
+        leaves = {works[order].charged_leaf for order in self.cycle.gave_way}
+        return any(division.used[leaf] < division.fair[leaf] for leaf in leaves)
 
     def into_idle(self) -> bool:
         """Take what is idle, or what is being freed and nobody's minimum has taken."""
