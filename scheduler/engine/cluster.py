@@ -49,11 +49,13 @@ class Cluster:
             self.tree: Tree = before.tree
             self.works: list[Work] = before.works
             self.leavers: dict[Work, tuple[Seat, ...]] = before.leavers
+            self._ending: dict[Work, None] | None = before._ending
         else:
             self.fleet = Fleet(self.grid)
             self.tree = kept.tree(scenario, self.grid, self.windows.lasting)
             self.works = []
             self.leavers = {}  # who leaves places that are still held, and which
+            self._ending = None  # who stands at first and will leave some time or give way, once that was asked
         self.log: list[tuple[Any, ...]] = []
         self.before_changes: Callable[[], None] | None = None  # what has to be known of this state before it is another one
         self.geometry: dict[tuple[int, int], Work] = {}  # GPUs split anew by this plan, and for whom
@@ -279,6 +281,10 @@ class Cluster:
                 self._note_amount(work)
                 fleet.put(fleet.soon, work.seats)
                 tree.charge(work.home, work.quota_type, work.milli, work.fixed)
+        if self._ending is not None:
+            for work in gone:
+                self._ending.pop(work, None)
+            self._ending.update(dict.fromkeys(work for work in come if work.first_seats and work.ends))
         self.since_last = gone, come
         passed = self.kept.passed_by
         if passed is None:
@@ -289,6 +295,13 @@ class Cluster:
             self.gone, self.come, self.renewed = passed.gone, passed.come, passed.renewed
         self.tree.usage_weight = self.settings.fairness.usage_weight_millionths
         fleet.begin([seat for seats in self.leavers.values() for seat in seats])
+
+    @property
+    def anyone_ends(self) -> bool:
+        """Whether anyone who stands, at first or by this plan, is known to leave some time."""
+        if self._ending is None:
+            self._ending = {work: None for work in self.works if work.first_seats and work.ends}
+        return bool(self._ending or self.leavers) or any(work.seats and work.ends for work in self.journal)
 
     def _note_amount(self, work: Work) -> None:
         """What the places of a job come to, and in which quota type."""

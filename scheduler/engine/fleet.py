@@ -97,6 +97,10 @@ class View:
         self.notes: list[int] | None = None  # nodes that have changed, where somebody reads that
         self.columns: object = None  # what he has made of it
         self._largest = (-1, 0)  # as of which version
+        self._joinable: tuple[int, dict[tuple[str, str], tuple[Ints, Ints]]] = (
+            -1,
+            {},
+        )  # the same, by mode and domain of trust: nodes, milli-GPU left
 
     def recount(self) -> None:
         """Derive the counts from the masks, after these were written to directly."""
@@ -107,6 +111,7 @@ class View:
         self._host_np = None
         self.notes = self.columns = None
         self._largest = (-1, 0)
+        self._joinable = (-1, {})
 
     def copy(self) -> "View":
         other = View.__new__(View)
@@ -124,6 +129,7 @@ class View:
         other.version = self.version
         other.notes = other.columns = None
         other._largest = self._largest
+        other._joinable = (-1, {})
         return other
 
     def by_count(self) -> list[int]:
@@ -149,6 +155,21 @@ class View:
                     count -= 1
             self._largest = (self.version, count)
         return count
+
+    def joinable(self, mode: str, trust: str, share: int) -> set[int]:
+        """All nodes on which a shared GPU of such a mode and domain of trust has so many milli-GPU left."""
+        version, known = self._joinable
+        if version != self.version:
+            found: dict[tuple[str, str], list[tuple[int, int]]] = {}
+            for (node, _), split in self.splits.items():
+                found.setdefault((split.mode, split.trust), []).append((node, 1000 - split.used))
+            columns = {key: np.array(rows, dtype=np.int64).T for key, rows in found.items()}
+            known = {key: (rows[0], rows[1]) for key, rows in columns.items()}
+            self._joinable = (self.version, known)
+        if (mode, trust) not in known:
+            return set()
+        nodes, left = known[mode, trust]
+        return set(nodes[left >= share].tolist())
 
     def slots_at_most(self, gpus: int) -> int:
         """How many workers of so many GPUs there is room for, if they may stand anywhere."""

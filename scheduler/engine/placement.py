@@ -404,6 +404,8 @@ class Placer:
             found = {node for (node, _), split in splits.items() if split.mode == "mig" and (may_split or split.tenants < len(split.instances))}
             return found.union(node for node, _ in self.new_splits)
         mode, trust, nodes = self.kind.sharing, self.cluster.trust_of(self.work), self.grid.nodes
+        if (share := role.share_milli) is not None:
+            return self.view.joinable(mode, trust, share)
         return {
             node
             for (node, _), split in splits.items()

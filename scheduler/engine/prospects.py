@@ -340,6 +340,20 @@ class Prospects(ABC):
             return None
         return Date(at, counts_of(seats, self.cycle.grid.usable), seats)
 
+    def finds_no_room_ever(self, work: Work, quota_type: int) -> bool:
+        """Whether it surely gets no date: nothing is kept for who asks for a part of a GPU or for none, nor where nobody is known to leave and as
+        things stand there is too little room on all nodes together."""
+        cluster, form = self.cycle.cluster, work.form
+        asked = [role for role in form.roles if role.least]
+        if not work.seats and (any(role.parted for role in asked) or not any(role.gpus for role in asked)):
+            return True
+        if work.seats or not form.plain or cluster.windows.lasting or cluster.windows.upcoming or cluster.anyone_ends:
+            return False
+        role = form.roles[0]
+        eligible = self._nodes(work, role, quota_type)
+        slots = self.cycle.fleet.soon.slots(role.gpus, role.cpu_milli, role.host_memory_mib, eligible)
+        return int(slots.sum()) < role.least
+
     def only_gpus_count(self, form: Form) -> bool:
         """Whether counting GPUs over time tells when a job without places could start."""
         role = form.roles[0]

@@ -192,6 +192,8 @@ class Book(Prospects):
 
     def _all_again(self, asking: list[tuple[Work, int]]) -> bool:
         """Whether the same have asked in the same order as the last time, and get all that they got then."""
+        if self._ahead is None and self.cycle.cluster.kept.prospect is None:
+            return False  # nobody was told anything before
         ahead, told, now = self._renew_but_unheld(), self._told, self.cycle.now
         line = told.line
         if line is None or line.asked != asking:
@@ -335,6 +337,9 @@ class Book(Prospects):
     def add(self, work: Work, types: Sequence[int], *, only_now: bool = False) -> Entry | None:
         """Keep the earliest place for a blocked job in one of these types; None where there is no date (or only a later one): nothing is kept."""
         self._asked_at.setdefault(work.order, len(self.entries))
+        if not only_now and not self._entries and len(types) == 1 and self.finds_no_room_ever(work, types[0]):
+            self.per_type[types[0]] = self.per_type.get(types[0], 0) + 1
+            return None
         known = None if not self.remembers or only_now or len(types) > 1 else self._told_again(self._renew_but_unheld(), work, types[0])
         if known is not None:
             quota_type = known.quota_type

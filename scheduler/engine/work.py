@@ -149,6 +149,11 @@ class Work:
             return False
         return self.kind.preemptible is Preemptible.ALWAYS and self.job.movable
 
+    @property
+    def ends(self) -> bool:
+        """Whether it is known when it leaves, or it gives way: only then its places come free, as far as anyone knows."""
+        return self.job.limit_ms is not None or self.job.estimate_ms is not None or self.backfilled
+
     def begin_anew(self) -> None:
         """As before the first pass of a plan, its places being its first ones again."""
         self.types = self.form.types
