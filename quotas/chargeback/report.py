@@ -230,6 +230,8 @@ def _largest(access: Access, period: Period, months: Sequence[ChargeMonth], by: 
     found = [(key, int(cost), count) for key, cost, count in ranked]
     named = Q(**{f"{column}__in": [key for key, *_ in found if key is not None]})
     wanted = named | Q(**{f"{column}__isnull": True}) if any(key is None for key, *_ in found) else named
+    if found and found[0][2] == len(found):
+        wanted = Q()  # all of them: the database guesses badly how many lines have one of some keys
     rows = _by_key(line_sums(lines(period).filter(wanted), column), AMOUNTS)
     before = _by_key(line_sums(lines(period.before).filter(wanted), column, only=("effective_nanos",)), ("effective_nanos",))
     made = [_row(key, facts, before.get(key, {}).get("effective_nanos", 0), 0, None) for key, facts in rows.items()]
