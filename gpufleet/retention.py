@@ -100,6 +100,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("quotas.ChargeSum", None, why="Part of its month: some hundred rows."),
     Kind("quotas.ChargeUse", None, why="A row a job and day: the efficiency of months that are over."),
     Kind("quotas.ChargeIdle", None, why="Part of its month."),
+    Kind("quotas.ChargeIdleDay", None, why="Part of its month: some hundred rows."),
     Kind("quotas.CostMail", None, why="Removed, not deleted: the audit log names them."),
     Kind("quotas.CostMailing", None, why="A row a month and recipient of cost e-mails."),
     Kind("quotas.Reconciliation", None, why="How a month was explained against its invoice."),

@@ -1,5 +1,6 @@
 """Costs of a month or another period over HTTP: the report, its files, closing it, and holding it against an invoice."""
 
+from collections.abc import Sequence
 from datetime import date, datetime
 from typing import Any
 
@@ -16,9 +17,9 @@ from quotas.chargeback.files import KINDS, file_of
 from quotas.chargeback.months import month_at, month_close
 from quotas.chargeback.periods import Period, period_read
 from quotas.chargeback.reconciling import month_reconcile, reconciliations_of, steps_of
-from quotas.chargeback.report import RULES, Report, Row, month_read, report
+from quotas.chargeback.report import RULES, Report, Row, idle_unknown, month_read, report
 from quotas.chargeback.variance import Basis
-from quotas.models import Reconciliation
+from quotas.models import ChargeMonth, Reconciliation
 from quotas.views.costs import streamed
 
 router = Router(tags=["Costs"])
@@ -105,6 +106,9 @@ class PeriodCostsOut(Schema):
     rows: list[PeriodCostRow]
     more: int = Field(description="How many further rows there are, each cheaper. They are in the total, and in the files of the period.")
     idle: list[IdleCost]
+    idle_missing: list[str] = Field(
+        description="Months whose idle cost is missing, as they have it only as a whole and the period has some of their days."
+    )
 
 
 class ClosedOut(Schema):
@@ -205,7 +209,8 @@ class ReconciliationIn(Taken):
 def costs_of_period(request: HttpRequest, query: Query[PeriodCostsQuery]) -> dict[str, Any]:
     """Of any days in UTC, from the first to the last, against the period of the same length before it. Closed months are in it as they were closed,
     open ones are estimates. Corrections count on the first day of the month that charges them."""
-    return _period_told(report(access_of(request), _period(query), by=query.by, rule=query.idle, now=now()))
+    access, period = access_of(request), _period(query)
+    return _period_told(report(access, period, by=query.by, rule=query.idle, now=now()), idle_unknown(access, period))
 
 
 @router.get("/costs/file", url_name="costs_file_of_period", openapi_extra=FILE, summary="Costs of a period as a file")
@@ -288,7 +293,7 @@ def _told(found: Report) -> dict[str, Any]:
     }
 
 
-def _period_told(found: Report) -> dict[str, Any]:
+def _period_told(found: Report, missing: Sequence[ChargeMonth]) -> dict[str, Any]:
     period, before, whole = found.period, found.period.before, set(found.period.whole_months)
     months = [
         {"month": str(one), "whole": one.first in whole, "closed": closed, "rated_to": one.rated_to}
@@ -302,6 +307,7 @@ def _period_told(found: Report) -> dict[str, Any]:
         "before_from": f"{before.first}",
         "before_to": f"{before.last}",
         "estimate": found.is_estimate,
+        "idle_missing": [str(one) for one in missing],
         "months": months,
         "total": _row(found.total, "before_nanos"),
         "rows": [_row(row, "before_nanos") for row in found.rows],

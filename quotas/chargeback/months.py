@@ -6,6 +6,7 @@ with the hash of the month before, the database refuses any change from then on,
 
 import hashlib
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -21,9 +22,9 @@ from gpufleet.core.faults import Conflict
 from gpufleet.core.live.feed import feed_publish
 from gpufleet.core.times import millis
 from quotas.chargeback.pricing import Kind, Price, PriceBook
-from quotas.chargeback.rating import Interval, Key, Rated, day_of, rated
+from quotas.chargeback.rating import Interval, Key, Rated, day_of, rated, shared
 from quotas.chargeback.sums import sums_faults, sums_write
-from quotas.models import CardState, ChargeIdle, ChargeLine, ChargeMode, ChargeMonth, LedgerEntry, RateCard
+from quotas.models import CardState, ChargeIdle, ChargeIdleDay, ChargeLine, ChargeMode, ChargeMonth, LedgerEntry, RateCard
 from quotas.permissions import Access, Can
 from quotas.selectors.rates import price_book
 
@@ -38,6 +39,7 @@ _KEY = ("day", "job", "quota_id", "quota_path", "owner", "cost_centre", "labels"
 _KIND = ("gpu_type", "share_class", "preemptible", "tier", "pool")
 _PRICE = ("card", "list_micros", "contracted_micros", "discount_ppm")
 _AMOUNTS = ("milli_millis", "list_nanos", "contracted_nanos", "effective_nanos")
+_IDLE_DAY = ("month_id", "day", "gpu_type", "cause", "milli_millis", "effective_nanos")
 _LINE = ("month_id", "corrects_id", *_KEY, *_KIND, *_PRICE, *_AMOUNTS)
 
 
@@ -133,28 +135,32 @@ def months_unsettle(*, since: datetime) -> None:
             month.save(update_fields=["settled_to"])
 
 
-def idle_write(*, first: date, found: Mapping[tuple[str, str], int], now: datetime) -> None:
-    """What nobody used of a month, by type and cause, in thousandths of a GPU times milliseconds. Of a closed month nothing is written."""
+def idle_write(*, first: date, found: Mapping[tuple[str, str, date], int], now: datetime) -> None:
+    """What no job used of a month, by type, cause and day, in thousandths of a GPU times milliseconds. Of a closed month nothing is written.
+
+    A month has one price for it, so the cost of its days is its cost divided among them.
+    """
     span, book = Span(first), price_book()
     with transaction.atomic():
         month = ChargeMonth.objects.select_for_update().filter(first=first, closed_at__isnull=True).first()
         if month is None:
             return
         month.idle.all().delete()
+        month.idle_days.all().delete()
         at = min(millis(now), millis(span.end) - 1)
-        prices = {gpu_type: book.at(Kind(gpu_type), at) for gpu_type, _ in found}
-        rows = [
-            ChargeIdle(
-                month=month,
-                gpu_type=gpu_type,
-                cause=cause,
-                milli_millis=used,
-                effective_nanos=Rated(_idle_key(gpu_type, prices[gpu_type]), used).effective_nanos,
-            )
-            for (gpu_type, cause), used in sorted(found.items())
-            if used
-        ]
+        days: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
+        for (gpu_type, cause, day), used in sorted(found.items()):
+            if used:
+                days[gpu_type, cause][day.isoformat()] = used
+        rows, parts = [], []
+        for (gpu_type, cause), of_days in days.items():
+            used = sum(of_days.values())
+            cost = Rated(_idle_key(gpu_type, book.at(Kind(gpu_type), at)), used).effective_nanos
+            rows.append(ChargeIdle(month=month, gpu_type=gpu_type, cause=cause, milli_millis=used, effective_nanos=cost))
+            costs = shared(cost, of_days)
+            parts += [(month.pk, day, gpu_type, cause, used, costs[day]) for day, used in of_days.items()]
         ChargeIdle.objects.bulk_create(rows)
+        rows_insert(ChargeIdleDay, _IDLE_DAY, parts)
 
 
 def _idle_key(gpu_type: str, price: Price | None) -> Key:
@@ -207,6 +213,8 @@ def month_digest(month: ChargeMonth) -> str:
         add("line", *row)
     for row in month.idle.order_by("gpu_type", "cause").values_list("gpu_type", "cause", "milli_millis", "effective_nanos"):
         add("idle", *row)
+    for row in month.idle_days.order_by("day", "gpu_type", "cause").values_list(*_IDLE_DAY[1:]):
+        add("idle day", *row)
     return found.hexdigest()
 
 

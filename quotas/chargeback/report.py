@@ -25,6 +25,7 @@ from quotas.models import (
     BudgetPeriod,
     BudgetUnit,
     ChargeIdle,
+    ChargeIdleDay,
     ChargeLine,
     ChargeMonth,
     LedgerEntry,
@@ -258,11 +259,26 @@ def _added(rows: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 
 def _idle(access: Access, period: Period) -> list[Idle]:
-    """Of whole months, for readers of all of it."""
+    """For readers of all of it."""
     if not access.can_everywhere(Can.SEE_COSTS):
         return []
-    rows = ChargeIdle.objects.filter(month__first__in=period.whole_months).order_by("gpu_type", "cause").values_list("gpu_type", "cause")
-    return [Idle(gpu_type, cause, int(used), int(cost)) for gpu_type, cause, used, cost in rows.annotate(Sum("milli_millis"), Sum("effective_nanos"))]
+    asked: list[QuerySet[Any]] = [ChargeIdle.objects.filter(month__first__in=period.whole_months)] if period.whole_months else []
+    asked += [ChargeIdleDay.objects.filter(month__first=part.month, day__gte=part.first, day__lte=part.last) for part in period.parts]
+    found: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
+    for rows in asked:
+        sums = rows.order_by().values_list("gpu_type", "cause").annotate(Sum("milli_millis"), Sum("effective_nanos"))
+        for gpu_type, cause, used, cost in sums:
+            found[gpu_type, cause][0] += int(used)
+            found[gpu_type, cause][1] += int(cost)
+    return [Idle(*key, *amounts) for key, amounts in sorted(found.items())]
+
+
+def idle_unknown(access: Access, period: Period) -> list[ChargeMonth]:
+    """Months whose idle cost is not in a period that has some of their days: they were closed before it was stored by day."""
+    if not access.can_everywhere(Can.SEE_COSTS):
+        return []
+    cut = ChargeMonth.objects.filter(first__in=[part.month for part in period.parts], idle__isnull=False, idle_days__isnull=True)
+    return list(cut.distinct().order_by("first"))
 
 
 def _row(key: str, facts: Mapping[str, int], before: int, idle: int, budget: int | None) -> Row:

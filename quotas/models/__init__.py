@@ -5,6 +5,7 @@ from quotas.models.budgets import AtStop, Budget, BudgetDay, BudgetException, Bu
 from quotas.models.changes import ChangeState, QuotaChange, QuotaVersion
 from quotas.models.charges import (
     ChargeIdle,
+    ChargeIdleDay,
     ChargeLine,
     ChargeMode,
     ChargeMonth,
@@ -32,6 +33,7 @@ __all__ = [
     "CardState",
     "ChangeState",
     "ChargeIdle",
+    "ChargeIdleDay",
     "ChargeLine",
     "ChargeMode",
     "ChargeMonth",

@@ -152,6 +152,24 @@ class ChargeIdle(models.Model):
         return f"{self.gpu_type} {self.cause}"
 
 
+class ChargeIdleDay(models.Model):
+    """How the idle time of a month and its cost lie over its days, for periods that have some of them. They add up to the month's exactly."""
+
+    month = models.ForeignKey(ChargeMonth, on_delete=models.PROTECT, related_name="idle_days")
+    day = models.DateField()
+    gpu_type = models.CharField(max_length=60)
+    cause = models.CharField(max_length=12)
+    milli_millis = models.BigIntegerField()
+    effective_nanos = models.BigIntegerField()
+
+    class Meta:
+        db_table = "charge_idle_day"
+        constraints = [models.UniqueConstraint(fields=["month", "day", "gpu_type", "cause"], name="charge_idle_day_once")]
+
+    def __str__(self) -> str:
+        return f"{self.gpu_type} {self.cause} on {self.day}"
+
+
 class Reconciliation(models.Model):
     """A month held against a supplier's invoice, and the table that explains the difference. Written once; a later one replaces it by being newer."""
 

@@ -23,7 +23,20 @@ from quotas.chargeback.forms import BilledForms, CloseForm, InvoiceForm, billed_
 from quotas.chargeback.months import Span, month_at, month_close
 from quotas.chargeback.periods import Period, period_read, presets
 from quotas.chargeback.reconciling import account_of, is_outdated, month_reconcile, month_to_reconcile, newest_of, reconciliations_of, steps_of
-from quotas.chargeback.report import BY, RULES, Report, bars_of, labels_known, line_for, lines_of, month_read, months_known, pieces_of, report
+from quotas.chargeback.report import (
+    BY,
+    RULES,
+    Report,
+    bars_of,
+    idle_unknown,
+    labels_known,
+    line_for,
+    lines_of,
+    month_read,
+    months_known,
+    pieces_of,
+    report,
+)
 from quotas.forms import show_faults
 from quotas.models import ChargeMonth, RateCard
 from quotas.services.cost_exports import DIRECT_LINES
@@ -96,6 +109,7 @@ def costs(request: HttpRequest) -> HttpResponseBase:
         "may_be_closed": found.month is not None and found.is_estimate and moment >= period.end,
         "no_cards": not RateCard.objects.filter(state="active").exists(),
         "sees_all": access.can_everywhere(Can.SEE_COSTS),
+        "idle_unknown": idle_unknown(access, period),
         "reconciled": newest_of(access, period.first) if period.month else None,
         "files": [(key, title) for key, title in TITLES.items() if not (period.parts and key.startswith("focus"))],
         "in_background": found.lines > DIRECT_LINES,

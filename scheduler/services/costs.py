@@ -1,4 +1,4 @@
-"""The turn of costs: what was used is rated, and what nobody used is added up by cause out of the capacity timeline."""
+"""The turn of costs: what was used is rated, and what no job used is added up by cause out of the capacity timeline."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -8,8 +8,10 @@ from django.db.models import Q
 
 from gpufleet.core.times import millis
 from quotas.chargeback.months import Span, costs_turn, idle_write
+from quotas.chargeback.rating import day_of
 from scheduler.models import USES, CapacityEntry
 
+DAY = 86_400_000
 UNUSED = tuple(use for use in USES if use not in ("used", "starting"))
 
 
@@ -22,8 +24,8 @@ def costs_step(*, now: datetime) -> int:
     return len(months)
 
 
-def idle_between(first: date, now: datetime) -> dict[tuple[str, str], int]:
-    """By type and cause, in thousandths of a GPU times milliseconds."""
+def idle_between(first: date, now: datetime) -> dict[tuple[str, str, date], int]:
+    """By type, cause and day of a month, in thousandths of a GPU times milliseconds."""
     span = Span(first)
     end = min(now, span.end)
     start, last = millis(span.start), millis(end)
@@ -35,10 +37,12 @@ def idle_between(first: date, now: datetime) -> dict[tuple[str, str], int]:
         .values_list("gpu__gpu_type_id", "since", "until", *columns)
         .iterator()
     )
-    found: dict[tuple[str, str], int] = defaultdict(int)
+    found: dict[tuple[str, str, int], int] = defaultdict(int)
     for gpu_type, since, until, *amounts in rows:
-        length = (last if until is None else min(last, millis(until))) - max(start, millis(since))  # type: ignore[arg-type]
-        for use, milli in zip(UNUSED, amounts, strict=True):
-            if milli:
-                found[str(gpu_type), use] += milli * length  # type: ignore[operator]
-    return dict(found)
+        begin, end_of = max(start, millis(since)), last if until is None else min(last, millis(until))  # type: ignore[arg-type]
+        unused = [(use, milli) for use, milli in zip(UNUSED, amounts, strict=True) if milli]
+        for day in range(begin // DAY, -(-end_of // DAY)):
+            length = min(end_of, (day + 1) * DAY) - max(begin, day * DAY)
+            for use, milli in unused:
+                found[str(gpu_type), use, day] += milli * length  # type: ignore[operator]
+    return {(gpu_type, use, day_of(day)): used for (gpu_type, use, day), used in found.items()}

@@ -95,7 +95,7 @@ def test_a_lead_sees_the_own_subtree_alone(world) -> None:
 
 def test_idle_cost_is_distributed_to_the_last_nano_unit(world) -> None:
     month_refresh(first=OCTOBER, now=LATER)
-    idle_write(first=OCTOBER, found={(H100, "unwanted"): 7_777_777_777, (A100, "window"): 1_000_000_001}, now=LATER)
+    idle_write(first=OCTOBER, found={(H100, "unwanted", OCTOBER): 7_777_777_777, (A100, "window", OCTOBER): 1_000_000_001}, now=LATER)
     access = world.access("finance")
 
     for rule in ("use", "even", "guarantee", "apart"):
@@ -125,6 +125,8 @@ def test_a_month_that_runs_and_one_that_is_closed_cannot_be_closed(world) -> Non
 
 
 def test_nobody_changes_a_closed_month(world) -> None:
+    month_refresh(first=OCTOBER, now=LATER)
+    idle_write(first=OCTOBER, found={(H100, "unwanted", OCTOBER): 7_777_777_777}, now=LATER)
     month = close(world)
     line = month.lines.first()
     tries = [
@@ -139,6 +141,8 @@ def test_nobody_changes_a_closed_month(world) -> None:
         lambda: _raw("UPDATE charge_sum SET effective_nanos = 0 WHERE month_id = %s", month.pk),
         lambda: _raw("DELETE FROM charge_sum WHERE month_id = %s", month.pk),
         lambda: sums_write(month),
+        lambda: _raw("UPDATE charge_idle_day SET effective_nanos = 0 WHERE month_id = %s", month.pk),
+        lambda: _raw("DELETE FROM charge_idle_day WHERE month_id = %s", month.pk),
     ]
     for change in tries:
         with pytest.raises(DatabaseError), transaction.atomic():

@@ -13,9 +13,9 @@ from gpufleet.core.models import AuditEntry
 from quotas.chargeback.files import file_of
 from quotas.chargeback.months import idle_write, month_close, month_refresh
 from quotas.chargeback.periods import Period, period_read, presets
-from quotas.chargeback.report import BY, Report, lines_of, report
+from quotas.chargeback.report import BY, Report, idle_unknown, lines_of, report
 from quotas.chargeback.sums import BOOKS
-from quotas.models import ChargeLine, ChargeMonth, RateCard
+from quotas.models import ChargeIdle, ChargeLine, ChargeMonth, RateCard
 from tests.personas import Personas
 from tests.quotas.chargeback.test_exports import pdf_text, shown
 from tests.quotas.chargeback.test_months import LATER, NOVEMBER, OCTOBER, START, price
@@ -76,7 +76,8 @@ def world(personas: Personas) -> Personas:
     finance = personas.access("finance")
     for first in (SEPTEMBER, OCTOBER):
         month_refresh(first=first, now=LATER)
-        idle_write(first=first, found={(H100, "unwanted"): 7_777_777_777}, now=LATER)
+        idle = {(H100, "unwanted", first + timedelta(days=number)): 7_777_777_777 // 30 + number for number in range(30)}
+        idle_write(first=first, found=idle, now=LATER)
         month_close(access=finance, first=first, mode="chargeback", now=LATER)
     price(personas, 1_500_000, replaces=RateCard.objects.get(state="active"), now=LATER + timedelta(minutes=1))
     month_refresh(first=NOVEMBER, now=NOW)
@@ -98,6 +99,14 @@ def added(*parts: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
     return {key: amounts for key, amounts in found.items() if any(amounts.values())}
 
 
+def idle_added(*found: Report) -> dict[tuple[str, str], tuple[int, int]]:
+    sums: dict[tuple[str, str], tuple[int, int]] = {}
+    for one in [idle for part in found for idle in part.idle]:
+        used, cost = sums.get((one.gpu_type, one.cause), (0, 0))
+        sums[one.gpu_type, one.cause] = used + one.milli_millis, cost + one.effective_nanos
+    return sums
+
+
 @pytest.mark.django_db
 def test_parts_of_a_period_add_up_to_it_exactly_by_whatever_it_is(world) -> None:
     finance, lead = world.access("finance"), world.access("team_lead")
@@ -116,6 +125,7 @@ def test_parts_of_a_period_add_up_to_it_exactly_by_whatever_it_is(world) -> None
         if period.first < cut <= period.last:
             halves = Period(period.first, cut - timedelta(days=1)), Period(cut, period.last)
             assert added(*map(told, halves)) == sums(whole)
+            assert idle_added(*(report(access, half, by=by, now=NOW) for half in halves)) == idle_added(whole)
 
     check()
     for by in ("owner", "gpu_type", "day"):
@@ -125,7 +135,25 @@ def test_parts_of_a_period_add_up_to_it_exactly_by_whatever_it_is(world) -> None
     assert report(finance, Period.of(OCTOBER), now=NOW).total.effective_nanos == closed.effective_nanos
     two = report(finance, Period(SEPTEMBER, Period.of(OCTOBER).last), rule="use", now=NOW)
     assert (two.is_estimate, two.idle_total, two.idle_left) == (False, sum(one.effective_nanos for one in two.idle), 0)
-    assert [one.milli_millis for one in two.idle] == [2 * 7_777_777_777]
+    assert [one.milli_millis for one in two.idle] == [2 * sum(7_777_777_777 // 30 + number for number in range(30))]
+    assert idle_unknown(finance, everything) == []
+
+
+@pytest.mark.django_db
+def test_a_month_that_was_closed_with_idle_cost_of_the_whole_alone_says_so_where_it_is_cut(world) -> None:
+    """As those that were closed before idle cost was stored by day."""
+    december = date(2025, 12, 1)
+    month = ChargeMonth.objects.create(first=december, currency="USD")
+    ChargeIdle.objects.create(month=month, gpu_type=H100, cause="unwanted", milli_millis=1000, effective_nanos=5)
+    finance = world.access("finance")
+
+    assert sum(one.effective_nanos for one in report(finance, Period.of(december), now=NOW).idle) == 5
+    assert idle_unknown(finance, Period.of(december)) == []
+    cut = Period(date(2025, 12, 3), date(2026, 2, 3))
+    assert (report(finance, cut, now=NOW).idle, idle_unknown(finance, cut), idle_unknown(world.access("team_lead"), cut)) == ([], [month], [])
+    address = "from=2025-12-03&to=2026-02-03"
+    assert "Without the idle cost of 2025-12" in " ".join(world.client("finance").get(f"/cost/?{address}").content.decode().split())
+    assert world.client("finance").get(f"/api/v1/costs?{address}").json()["idle_missing"] == ["2025-12"]
 
 
 @pytest.mark.django_db

@@ -60,7 +60,7 @@ def world(personas: Personas) -> Personas:
     used(search, START + timedelta(days=3), 40, milli=4000, job="j-2", gpu_type=A100)
     used(search, START + timedelta(days=5), 10, job="j-3", gpu_type="T4")
     month_refresh(first=OCTOBER, now=LATER)
-    idle_write(first=OCTOBER, found={(H100, "unwanted"): 50 * HOUR}, now=LATER)
+    idle_write(first=OCTOBER, found={(H100, "unwanted", OCTOBER): 50 * HOUR}, now=LATER)
     month_close(access=personas.access("finance"), first=OCTOBER, mode="chargeback", now=LATER)
     return personas
 
