@@ -30,7 +30,11 @@ FILE: dict[str, Any] = {
         200: {
             "description": "The file.",
             "content": {"text/csv": _BYTES, "application/pdf": _BYTES, "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet": _BYTES},
-        }
+        },
+        404: {
+            "description": "No usage in the period, no such team, or outside the caller's subtrees",
+            "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
+        },
     }
 }
 
