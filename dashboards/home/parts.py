@@ -228,12 +228,13 @@ def alerts_firing_now(access: Access) -> QuerySet[Any]:
 
 
 def month_answer(*, spent: str, change_percent: int | None, over: int) -> str:
-    """How the month stands, in at most eight words. `spent` is an amount with its currency; `over`: budgets that are used up."""
+    """How the month stands, in at most eight words. `spent` is an amount with its currency; `change_percent` is against last month, at this pace;
+    `over`: budgets that are used up."""
     if over:
         return f"{spent} this month, {plural(over, 'budget')} used up."
     if change_percent is None:
         return f"{spent} this month."
-    return f"{spent} this month, {change_percent:+d}% on last month."
+    return f"{spent} this month, {change_percent:+d}% at this pace."
 
 
 def idle_by_cause(idle: Iterable[Any]) -> list[tuple[str, int]]:

@@ -94,7 +94,7 @@ def month(request: HttpRequest) -> HttpResponse:
         "departments": found.rows[:DEPARTMENTS_SHOWN],
         "causes": idle_by_cause(found.idle),
         "budgets": [(one, bullet(one)) for one in rows[:BUDGETS_SHOWN]],
-        "answer": month_answer(spent=spent, change_percent=found.total.change_percent, over=sum(one.state == "stopped" for one in rows)),
+        "answer": month_answer(spent=spent, change_percent=found.change_percent, over=sum(one.state == "stopped" for one in rows)),
         **_shared(access, "home_month", version),
     }
     return render(request, "dashboards/home/month.html", context)

@@ -91,10 +91,6 @@ class Row:
         return self.key or NOTHING
 
     @property
-    def change_percent(self) -> int | None:
-        return None if not self.before_nanos else round(100 * (self.effective_nanos - self.before_nanos) / self.before_nanos)
-
-    @property
     def with_idle_nanos(self) -> int:
         return self.effective_nanos + self.idle_nanos
 
@@ -148,6 +144,22 @@ class Report:
     def rated_to(self) -> datetime | None:
         """Up to when usage is in an estimate."""
         return max((month.rated_to for month in self.open if month.rated_to is not None), default=None)
+
+    @property
+    def ahead_nanos(self) -> int | None:
+        """What it costs by its end at this pace, corrections included. None where it has not begun or is over: nothing is ahead then."""
+        if self.rated_to is None or not self.period.start < self.rated_to < self.period.end:
+            return None
+        passed, length = (millis(end) - millis(self.period.start) for end in (self.rated_to, self.period.end))
+        return half_even(self.total.effective_nanos * length, passed)
+
+    @property
+    def change_percent(self) -> int | None:
+        """Against the period before: of one that goes on, at this pace. Some of its days against all of those would always be less."""
+        if not self.total.before_nanos:
+            return None
+        cost = self.total.effective_nanos if self.ahead_nanos is None else self.ahead_nanos
+        return round(100 * (cost - self.total.before_nanos) / self.total.before_nanos)
 
     @property
     def idle_total(self) -> int:

@@ -21,7 +21,7 @@ ANSWERS = [
     (call_answer(nodes=0, alerts=1), "All nodes healthy, 1 alert firing."),
     (call_answer(nodes=1, alerts=2), "1 node needs attention, 2 alerts firing."),
     (month_answer(spent="$12", change_percent=None, over=0), "$12 this month."),
-    (month_answer(spent="$12", change_percent=-4, over=0), "$12 this month, -4% on last month."),
+    (month_answer(spent="$12", change_percent=-4, over=0), "$12 this month, -4% at this pace."),
     (month_answer(spent="$12", change_percent=-4, over=1), "$12 this month, 1 budget used up."),
     (fleet_answer(gpus=0, sick=0, gap="0", unit="GPUs"), "No hardware yet."),
     (fleet_answer(gpus=8, sick=0, gap="–", unit="GPUs"), "All nodes healthy, no telemetry."),

@@ -2,7 +2,7 @@
 
 import csv
 import io
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 
 import pytest
 from django.core.exceptions import ValidationError
@@ -13,6 +13,7 @@ from gpufleet.core.models import AuditEntry
 from quotas.chargeback.files import file_of
 from quotas.chargeback.months import idle_write, month_close, month_refresh
 from quotas.chargeback.periods import Period, period_read, presets
+from quotas.chargeback.pricing import half_even
 from quotas.chargeback.report import BY, Report, idle_unknown, lines_of, report
 from quotas.chargeback.sums import BOOKS
 from quotas.models import ChargeIdle, ChargeLine, ChargeMonth, RateCard
@@ -211,3 +212,22 @@ def test_a_period_is_chosen_on_the_page_and_over_http(world) -> None:
     asked = {"from": "2026-09-14", "to": "2026-11-04", "format": "xlsx"}
     export = finance.post("/api/v1/cost-exports", asked, content_type="application/json").json()
     assert (export["month"], export["from"], export["to"]) == (None, "2026-09-14", "2026-11-04")
+
+
+@pytest.mark.django_db
+def test_a_period_that_goes_on_is_held_against_the_one_before_at_its_pace(world) -> None:
+    """A day of a month against all of another would always be less."""
+    finance, first, moment = world.access("finance"), date(2026, 12, 1), datetime(2026, 12, 4, 4, tzinfo=UTC)
+    used(world.nodes["acme/research/nlp"], datetime(2026, 11, 1, tzinfo=UTC), 24 * 35, job="j-steady", gpu_type=H100)
+    for month in (NOVEMBER, first):
+        month_refresh(first=month, now=moment)
+
+    found = report(finance, Period.of(first), now=moment)
+
+    assert found.rated_to == moment
+    assert found.ahead_nanos == half_even(found.total.effective_nanos * 31 * 24, 76)
+    assert found.change_percent == round(100 * (found.ahead_nanos - found.total.before_nanos) / found.total.before_nanos) > -20
+    assert "at this pace" in world.client("finance").get("/cost/?month=2026-12").content.decode()
+    over = report(finance, Period.of(OCTOBER), now=NOW)
+    assert over.ahead_nanos is None
+    assert over.change_percent == round(100 * (over.total.effective_nanos - over.total.before_nanos) / over.total.before_nanos)
