@@ -186,6 +186,9 @@ def month_close(*, access: Access, first: date, mode: str, reason: str = "", now
         earlier = ChargeMonth.objects.filter(first__lt=first, closed_at__isnull=True, lines__isnull=False).order_by("first").first()
         if earlier is not None:
             raise Conflict(f"{earlier} is open: close it first.")
+        later = ChargeMonth.objects.filter(first__gt=first, closed_at__isnull=False).order_by("first").first()
+        if later is not None:
+            raise Conflict(f"{later} is closed already: months are closed in their order.")
         before = ChargeMonth.objects.filter(first__lt=first, closed_at__isnull=False).order_by("-first").first()
         month.previous_digest = before.digest if before else ""
         month.mode, month.closed_name = mode, access.actor.name

@@ -15,6 +15,7 @@ from quotas.chargeback.months import Span, month_at
 
 DAY = timedelta(days=1)
 MOST_MONTHS = 120
+YEARS = range(2000, 3000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +126,8 @@ def day_read(text: str, name: str) -> date:
         found = date.fromisoformat(text)
     except ValueError:
         raise ValidationError({name: [f"{text[:20]!r} is not a day: write YYYY-MM-DD."]}) from None
-    if not 2000 <= found.year <= 2999:
-        raise ValidationError({name: ["The year is not between 2000 and 2999."]})
+    if found.year not in YEARS:
+        raise ValidationError({name: [f"The year is not between {YEARS[0]} and {YEARS[-1]}."]})
     return found
 
 

@@ -16,7 +16,7 @@ from django.http import Http404
 
 from gpufleet.core.times import millis
 from quotas.chargeback.months import Span, month_at
-from quotas.chargeback.periods import Period
+from quotas.chargeback.periods import YEARS, Period
 from quotas.chargeback.pricing import HOUR, half_even
 from quotas.chargeback.rating import shared
 from quotas.chargeback.sums import AMOUNTS, SUMMED, Sums, day_costs, line_sums, sums_of
@@ -133,7 +133,9 @@ class Report:
 
     @property
     def open(self) -> Sequence[ChargeMonth]:
-        return [month for month in self.months if month.closed_at is None]
+        """Months are closed in their order: one before a closed one had no usage, and stays as it is."""
+        since = self.closed[-1].first if self.closed else None
+        return [month for month in self.months if month.closed_at is None and (since is None or month.first > since)]
 
     @property
     def is_estimate(self) -> bool:
@@ -147,16 +149,17 @@ class Report:
 
     @property
     def ahead_nanos(self) -> int | None:
-        """What it costs by its end at this pace, corrections included. None where it has not begun or is over: nothing is ahead then."""
+        """What it costs by its end, its own days at this pace and corrections once. None where it has not begun or is over: nothing is ahead then."""
         if self.rated_to is None or not self.period.start < self.rated_to < self.period.end:
             return None
         passed, length = (millis(end) - millis(self.period.start) for end in (self.rated_to, self.period.end))
-        return half_even(self.total.effective_nanos * length, passed)
+        own = sum(sum(costs.values()) for _, costs in self.days)
+        return self.total.effective_nanos - own + half_even(own * length, passed)
 
     @property
     def change_percent(self) -> int | None:
         """Against the period before: of one that goes on, at this pace. Some of its days against all of those would always be less."""
-        if not self.total.before_nanos:
+        if self.total.before_nanos <= 0:
             return None
         cost = self.total.effective_nanos if self.ahead_nanos is None else self.ahead_nanos
         return round(100 * (cost - self.total.before_nanos) / self.total.before_nanos)
@@ -181,12 +184,26 @@ def months_of(period: Period) -> list[ChargeMonth]:
     return found
 
 
+def _comparable(period: Period, months: Sequence[ChargeMonth]) -> bool:
+    """Whether the period before is in the same currency."""
+    before = set(ChargeMonth.objects.filter(first__in=period.before.months).values_list("currency", flat=True))
+    return before <= {month.currency for month in months}
+
+
+def closed_after(day: date) -> bool:
+    """Whether a later month is closed, so that none up to this day can be any more."""
+    return ChargeMonth.objects.filter(first__gt=day, closed_at__isnull=False).exists()
+
+
 def month_read(text: str) -> date:
     """`2026-10` as its first day."""
     try:
-        return datetime.strptime(text, "%Y-%m").date()  # noqa: DTZ007 (a month has no zone)
+        found = datetime.strptime(text, "%Y-%m").date()  # noqa: DTZ007 (a month has no zone)
     except ValueError:
         raise Http404("A month is written YYYY-MM.") from None
+    if found.year not in YEARS:
+        raise Http404(f"The year is not between {YEARS[0]} and {YEARS[-1]}.")
+    return found
 
 
 def labels_known(access: Access, period: Period) -> list[str]:
@@ -214,7 +231,7 @@ def report(access: Access, period: Period, *, by: str = "team", rule: str = "apa
     if most is not None and rule == "apart" and (by == "job" or by not in BY):
         return _largest(access, period, months, by, most)
     rows = _rows(access, period, by)
-    before = _rows(access, period.before, by, ("effective_nanos",))
+    before = _rows(access, period.before, by, ("effective_nanos",)) if _comparable(period, months) else {}
     if by in ("team", "department", "project"):
         for path, unused in _reserved_unused(access, period, now).items():
             rows[above(DEPTH_OF[by])(path) if by in DEPTH_OF else path]["reserved_unused"] += unused
@@ -246,11 +263,12 @@ def _largest(access: Access, period: Period, months: Sequence[ChargeMonth], by: 
     if found and found[0][2] == len(found):
         wanted = Q()  # all of them: the database guesses badly how many lines have one of some keys
     rows = _by_key(line_sums(lines(period).filter(wanted), column), AMOUNTS)
-    before = _by_key(line_sums(lines(period.before).filter(wanted), column, only=("effective_nanos",)), ("effective_nanos",))
+    comparable, cost = _comparable(period, months), ("effective_nanos",)
+    before = _by_key(line_sums(lines(period.before).filter(wanted), column, only=cost), cost) if comparable else {}
     made = [_row(key, facts, before.get(key, {}).get("effective_nanos", 0), 0, None) for key, facts in rows.items()]
     made.sort(key=lambda row: (-row.effective_nanos, row.key))
     sums = _added(amounts for _, _, amounts in _sums(access, period, "share_class"))
-    total_before = _added(amounts for _, _, amounts in _sums(access, period.before, "share_class", ("effective_nanos",)))
+    total_before = _added(amounts for _, _, amounts in _sums(access, period.before, "share_class", cost)) if comparable else _added(())
     total = _row("", sums, total_before["effective_nanos"], 0, None)
     idle = _idle(access, period)
     left, more = sum(one.effective_nanos for one in idle), found[0][2] - len(made) if found else 0

@@ -5,6 +5,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from asgiref.sync import sync_to_async
+from django.conf import settings
 from django.contrib import messages
 from django.core.exceptions import ValidationError
 from django.core.handlers.asgi import ASGIRequest
@@ -28,6 +29,7 @@ from quotas.chargeback.report import (
     RULES,
     Report,
     bars_of,
+    closed_after,
     idle_unknown,
     labels_known,
     line_for,
@@ -106,7 +108,8 @@ def costs(request: HttpRequest) -> HttpResponseBase:
         "rules": RULES.items(),
         "address": urlencode(address_of(period) | {"by": by}),
         "may_close": access.can_everywhere(Can.MANAGE_COSTS),
-        "may_be_closed": found.month is not None and found.is_estimate and moment >= period.end,
+        "may_be_closed": found.month is not None and found.is_estimate and moment >= period.end and not closed_after(period.last),
+        "currency": found.currency or settings.CURRENCY,
         "no_cards": not RateCard.objects.filter(state="active").exists(),
         "sees_all": access.can_everywhere(Can.SEE_COSTS),
         "idle_unknown": idle_unknown(access, period),

@@ -9,13 +9,14 @@ from django.core.exceptions import ValidationError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gpufleet.core.faults import Conflict
 from gpufleet.core.models import AuditEntry
 from quotas.chargeback.files import file_of
-from quotas.chargeback.months import idle_write, month_close, month_refresh
+from quotas.chargeback.months import chain_faults, idle_write, month_close, month_refresh
 from quotas.chargeback.periods import Period, period_read, presets
 from quotas.chargeback.pricing import half_even
 from quotas.chargeback.report import BY, Report, idle_unknown, lines_of, report
-from quotas.chargeback.sums import BOOKS
+from quotas.chargeback.sums import BOOKS, sums_write
 from quotas.models import ChargeIdle, ChargeLine, ChargeMonth, RateCard
 from tests.personas import Personas
 from tests.quotas.chargeback.test_exports import pdf_text, shown
@@ -231,3 +232,58 @@ def test_a_period_that_goes_on_is_held_against_the_one_before_at_its_pace(world)
     over = report(finance, Period.of(OCTOBER), now=NOW)
     assert over.ahead_nanos is None
     assert over.change_percent == round(100 * (over.total.effective_nanos - over.total.before_nanos) / over.total.before_nanos)
+
+
+@pytest.mark.django_db
+def test_a_correction_counts_once_at_the_pace_of_a_month(world) -> None:
+    first, moment = date(2026, 12, 1), datetime(2026, 12, 2, tzinfo=UTC)
+    used(world.nodes["acme/research/nlp"], datetime(2026, 12, 1, tzinfo=UTC), 24, job="j-late", gpu_type=H100)
+    month = month_refresh(first=first, now=moment)
+    own = report(world.access("finance"), Period.of(first), now=moment).total.effective_nanos
+    line = ChargeLine.objects.filter(month=month).values().first()
+    del line["id"]
+    credit = {"corrects_id": ChargeMonth.objects.get(first=OCTOBER).pk, "day": OCTOBER, "effective_nanos": -7 * own}
+    ChargeLine.objects.create(**line | credit)
+    sums_write(month)
+
+    found = report(world.access("finance"), Period.of(first), now=moment)
+
+    assert found.total.effective_nanos == -6 * own
+    assert found.ahead_nanos == 31 * own - 7 * own
+
+
+@pytest.mark.django_db
+def test_a_month_without_usage_before_closed_ones_is_no_estimate_and_can_not_be_closed(world) -> None:
+    """Its hash would be missing in the one after it."""
+    august = date(2026, 8, 1)
+    ChargeMonth.objects.create(first=august, currency=ChargeMonth.objects.get(first=OCTOBER).currency, rated_to=datetime(2026, 8, 31, 23, tzinfo=UTC))
+    finance = world.access("finance")
+
+    found = report(finance, Period(august, Period.of(OCTOBER).last), now=NOW)
+
+    assert (found.is_estimate, found.ahead_nanos, len(found.open), len(found.closed)) == (False, None, 0, 2)
+    assert "/close/" not in world.client("finance").get("/cost/?month=2026-08").content.decode()
+    with pytest.raises(Conflict, match="2026-09 is closed already: months are closed in their order"):
+        month_close(access=finance, first=august, mode="chargeback", now=LATER)
+    assert chain_faults() == []
+
+
+@pytest.mark.django_db
+def test_costs_in_another_currency_are_no_period_before(world) -> None:
+    december = date(2026, 12, 1)
+    ChargeMonth.objects.create(first=december, currency="EUR")
+    finance = world.access("finance")
+
+    for by in ("team", "job"):
+        assert report(finance, Period.of(december), by=by, now=NOW).total.before_nanos == 0
+        assert report(finance, Period.of(NOVEMBER), by=by, now=NOW).total.before_nanos > 0
+    page = world.client("finance").get("/cost/?month=2026-12").content.decode()
+    assert "EUR" in page and "USD" not in page.split("<main")[1]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("month", ["9999-12", "0001-01", "1999-12"])
+def test_a_month_of_no_calendar_of_ours_is_not_found(world, month: str) -> None:
+    assert world.client("finance").get(f"/cost/{month}/close/").status_code == 404
+    assert world.client("finance").get(f"/api/v1/costs/{month}").status_code == 404
+    assert world.client("finance").get(f"/api/v1/costs/{month}/file").status_code == 404
