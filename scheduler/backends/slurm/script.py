@@ -8,7 +8,6 @@ import shlex
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil
 from typing import Any
 
 from scheduler.backends.base import BackendRefused, StartOrder, WorkerSeat
@@ -131,9 +130,10 @@ _WAIT = (
 
 
 def _cpus(order: StartOrder, seat: WorkerSeat) -> int:
-    """Processors of a worker: what its role asks for, in whole ones, and at least one for each of its tasks."""
+    """Processors of a worker: what its role asks for, rounded down, and at least one for each of its tasks. Rounded up, eight workers of 7.5 would not
+    fit the 60 processors on which they were placed, and Slurm would never start them."""
     role: Mapping[str, Any] = next((one for one in order.spec.get("roles") or () if (one.get("name") or "worker") == seat.role), {})
-    return max(tasks_of(order, seat), ceil(role.get("cpus") or 1))
+    return max(tasks_of(order, seat), int(role.get("cpus") or 1))
 
 
 def _argv(launch: Mapping[str, Any]) -> list[str]:
