@@ -130,8 +130,8 @@ _WAIT = (
 
 
 def _cpus(order: StartOrder, seat: WorkerSeat) -> int:
-    """Processors of a worker: what its role asks for, rounded down, and at least one for each of its tasks. Rounded up, eight workers of 7.5 would not
-    fit the 60 processors on which they were placed, and Slurm would never start them."""
+    """Processors of a worker: what its role asks for, rounded down, and at least one for each of its tasks. Rounded up, eight workers of 7.5 would
+    not fit the 60 processors on which they were placed, and Slurm would never start them."""
     role: Mapping[str, Any] = next((one for one in order.spec.get("roles") or () if (one.get("name") or "worker") == seat.role), {})
     return max(tasks_of(order, seat), int(role.get("cpus") or 1))
 
