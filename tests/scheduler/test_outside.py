@@ -80,8 +80,8 @@ def test_the_engine_is_given_neither_its_gpus_nor_its_processors(cluster):
     follow(cluster, slurm_job())
 
     nodes = {node.name: node for node in snapshot().nodes}
-    assert (nodes["hpc/gpu1"].unhealthy, nodes["hpc/gpu1"].cpus, nodes["hpc/gpu1"].host_memory_mib) == (0b0110, 48, 448_000)
-    assert (nodes["hpc/gpu2"].unhealthy, nodes["hpc/gpu2"].cpus) == (0, 64)
+    assert (nodes["hpc/gpu1"].unhealthy, nodes["hpc/gpu1"].cpu_milli, nodes["hpc/gpu1"].host_memory_mib) == (0b0110, 48_000, 448_000)
+    assert (nodes["hpc/gpu2"].unhealthy, nodes["hpc/gpu2"].cpu_milli) == (0, 64_000)
 
 
 def test_a_job_of_ours_keeps_a_gpu_that_slurm_has_given_to_another(cluster):
