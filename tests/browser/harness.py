@@ -66,6 +66,7 @@ COUNT_MUTATIONS = """() => {
 }"""
 # Tables whose last columns only scrolling sideways would show.
 CUT_TABLES = "() => [...document.querySelectorAll('.table-wrap')].filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.innerText)"
+FIRST_ROWS = {"exclude": [["tbody tr:nth-child(n+13)"]]}
 WCAG = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}, "resultTypes": ["violations"]}
 
 
@@ -172,9 +173,18 @@ class Visitor:
             self.page.evaluate(TWO_FRAMES)
         return response
 
+    def see(self, *, theme: str, size: dict[str, int]) -> None:
+        """The open page on another screen."""
+        self.page.emulate_media(color_scheme=theme)
+        self.page.set_viewport_size(size)
+        if self.scripts and self.page.url.startswith(self.origin):
+            self.page.evaluate(TWO_FRAMES)
+
     def axe(self) -> list[str]:
         """What axe finds on the open page, one line for each element. Of a long list it sees twelve rows: a hundred alike took it ten seconds."""
-        found = Axe().run(self.page, context={"exclude": [["tbody tr:nth-child(n+13)"]]}, options=WCAG).response["violations"]
+        if not self.page.evaluate("() => 'axe' in window"):
+            self.page.evaluate(Axe().axe_script)
+        found = self.page.evaluate("([context, options]) => axe.run(context, options)", [FIRST_ROWS, WCAG])["violations"]
         return [
             f"{self.page.url}: {violation['id']} ({violation['impact']}): {node['target']} {node['html'][:160]}"
             for violation in found
