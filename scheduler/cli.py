@@ -11,9 +11,9 @@ from typing import Any, TextIO
 
 import orjson
 
-from scheduler.engine.reading import ScenarioError
-from scheduler.engine.scenario import load
-from scheduler.engine.values import Scenario
+from scheduler.engine.model.values import Scenario
+from scheduler.engine.reading.checkers import ScenarioError
+from scheduler.engine.reading.scenario import load
 
 BAD_INPUT = 2
 
@@ -42,7 +42,7 @@ def plan(arguments: Sequence[str]) -> int:
             print(fault, file=sys.stderr)
         return BAD_INPUT
     if options.explain:
-        from scheduler.engine.explain import explain
+        from scheduler.engine.tell.explain import explain
 
         print(explain(result))
     else:

@@ -9,7 +9,7 @@ from django.core.validators import validate_slug
 from quotas.forms import NodeChoiceField
 from quotas.forms import ReasonForm as ConfirmForm
 from quotas.models import QuotaNode
-from scheduler.engine.mig import Instance
+from scheduler.engine.model.mig import Instance
 from scheduler.imports.documents import FORMATS
 from scheduler.jobs.fields import PLAIN
 from scheduler.jobs.yaml_text import read_yaml

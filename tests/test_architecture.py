@@ -100,7 +100,7 @@ def test_the_engine_is_standard_library_and_numpy():
         and (top := target.split(".")[0]) not in PURE_MAY_USE
         and (top not in sys.stdlib_module_names or top in CLOCK_AND_CHANCE)
         # Text is decoded with types at the door, and nowhere behind it.
-        and not (within(name, "scheduler.engine.scenario_written") and top == "msgspec")
+        and not (within(name, "scheduler.engine.reading.written") and top == "msgspec")
         # A random generator may be named as the type of an argument; the engine never makes one.
         and not (within(name, "scheduler.simulation") and top == "random")
     ]

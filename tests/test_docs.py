@@ -78,9 +78,9 @@ def test_every_command_is_described():
 
 
 def test_every_reason_is_described():
-    if importlib.util.find_spec("scheduler.engine.reasons") is None:
+    if importlib.util.find_spec("scheduler.engine.model.reasons") is None:
         pytest.skip("The engine gives no reasons yet.")
-    from scheduler.engine.reasons import REASONS, WHY
+    from scheduler.engine.model.reasons import REASONS, WHY
 
     described = "\n".join(page.read_text() for page in PAGES)
 

@@ -11,10 +11,10 @@ from gpufleet.core.previews import Effect, JobEffect, Preview
 from gpufleet.core.templatetags.shell import duration, gpus_told, plural
 from quotas.permissions import Access
 from scheduler.engine.cycle import make_plan
-from scheduler.engine.plan import Decision, Plan
-from scheduler.engine.reasons import Reason
-from scheduler.engine.values import Job as Planned
-from scheduler.engine.values import Scenario
+from scheduler.engine.model.plan import Decision, Plan
+from scheduler.engine.model.reasons import Reason
+from scheduler.engine.model.values import Job as Planned
+from scheduler.engine.model.values import Scenario
 from scheduler.loop.policy import policy
 from scheduler.models import Job
 from scheduler.selectors.jobs import jobs_named

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from dashboards.fragmentation.measure import Room, Scattered, Shape, counted, scattered, typical
-from scheduler.engine.cluster import Cluster
-from scheduler.engine.fleet import Split
-from scheduler.engine.mig import board_of
-from scheduler.engine.values import Job as Planned
-from scheduler.engine.values import Scenario
+from scheduler.engine.model.mig import board_of
+from scheduler.engine.model.values import Job as Planned
+from scheduler.engine.model.values import Scenario
+from scheduler.engine.state.cluster import Cluster
+from scheduler.engine.state.fleet import Split
 from scheduler.loop.policy import policy
 from scheduler.models import Job
 from scheduler.snapshots import Snapshots

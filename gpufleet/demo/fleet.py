@@ -5,7 +5,7 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from scheduler.engine.mig import BOARDS, Instance
+from scheduler.engine.model.mig import BOARDS, Instance
 
 H100, A100, L40S = "H100-SXM-80GB", "A100-SXM-80GB", "L40S-48GB"
 LEAVES_PER_SPINE = 4

@@ -30,7 +30,7 @@ from scheduler.api.hardware_schemas import (
     SpareOut,
 )
 from scheduler.api.lists import answered, listed, moments, parameters_of
-from scheduler.engine.mig import BOARDS, Instance
+from scheduler.engine.model.mig import BOARDS, Instance
 from scheduler.hardware.lists import CLUSTERS, NODES
 from scheduler.models import Cluster, Gpu, Node, SplitState
 from scheduler.selectors.clusters import Branch, cluster_for, cluster_tree, clusters_listed

@@ -19,10 +19,10 @@ from scheduler.benchmarks.kernel import USUAL_MS, in_kernels, kernel_ms
 from scheduler.benchmarks.peak import peak_mib
 from scheduler.cli import spell, whole
 from scheduler.engine.cycle import make_plan
-from scheduler.engine.kept import Kept
-from scheduler.engine.scenario import load, parse
-from scheduler.engine.spelling import spelt
-from scheduler.engine.values import Scenario
+from scheduler.engine.model.values import Scenario
+from scheduler.engine.reading.scenario import load, parse
+from scheduler.engine.reading.spelling import spelt
+from scheduler.engine.state.kept import Kept
 from scheduler.simulation.applying import carried_out
 from scheduler.simulation.world import World
 

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from scheduler.engine.cycle import make_plan
-from scheduler.engine.values import Scenario
+from scheduler.engine.model.values import Scenario
 
 ROOT = Path(__file__).resolve().parents[2]
 KIB_PER_UNIT = 1 if sys.platform != "darwin" else 1 / 1024  # macOS counts bytes

@@ -13,8 +13,8 @@ from scheduler.benchmarks import openb
 from scheduler.benchmarks.engine import as_in_the_loop, simulate
 from scheduler.benchmarks.kernel import kernel_ms
 from scheduler.cli import BAD_INPUT, whole
-from scheduler.engine.scenario import parse
-from scheduler.engine.values import PLACEMENTS, Scenario
+from scheduler.engine.model.values import PLACEMENTS, Scenario
+from scheduler.engine.reading.scenario import parse
 from scheduler.simulation.world import World
 
 CASES = ("fleet", *openb.LISTS)

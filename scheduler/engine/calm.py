@@ -6,19 +6,19 @@ Where one job comes to it and fits, it starts, and nothing else is decided: of w
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .capacity import Capacity
-from .cluster import Cluster
-from .fleet import Seat, View
-from .invariants import check_changes
-from .kept import Kept
-from .outcome import stands
+from .model.plan import Course, placing
+from .model.reasons import Reason
+from .model.values import Job, Scenario
 from .passes.allocate import FITS
-from .plan import Course, placing
-from .reasons import Reason
-from .roll import Open, Roll, Step
-from .seating import fit
-from .values import Job, Scenario
-from .work import Work
+from .place.capacity import Capacity
+from .place.seating import fit
+from .rules.invariants import check_changes
+from .state.cluster import Cluster
+from .state.fleet import Seat, View
+from .state.kept import Kept
+from .state.roll import Open, Roll, Step
+from .state.work import Work
+from .tell.outcome import stands
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,18 +6,18 @@ from functools import partial
 from itertools import count
 from typing import TypeVar
 
-from .anew import has_to_begin_anew
 from .calm import calm_at
-from .cluster import Cluster
-from .invariants import prepare
-from .kept import Kept
-from .outcome import carry_on, conclude
+from .model.plan import Course, Plan
+from .model.values import Scenario
 from .passes import allocate, backfill, consolidate, grow, preempt, reclaim, repartition, shrink, stale
-from .plan import Course, Plan
-from .roll import Step
-from .state import ANYONE, FAIR, IN_ORDER, Cycle
-from .takings import TakenBack, TakenInVain
-from .values import Scenario
+from .restart import has_to_begin_anew
+from .rules.displaced import TakenBack, TakenInVain
+from .rules.invariants import prepare
+from .state.cluster import Cluster
+from .state.kept import Kept
+from .state.planning import ANYONE, FAIR, IN_ORDER, Cycle
+from .state.roll import Step
+from .tell.outcome import carry_on, conclude
 
 T = TypeVar("T")
 MOST_SWEEPS = 120
@@ -130,7 +130,7 @@ def _sweep(cycle: Cycle, runs: Sequence[Run], sweeps: Iterator[int]) -> None:
             return
         if cycle.placed != before and not in_line:
             continue  # who was put out may find another place, and that comes before anyone's growth
-        if cycle.takings.second_chance() or (cycle.kept_share and cycle.share_in_vain()):
+        if cycle.displaced.second_chance() or (cycle.kept_share and cycle.share_in_vain()):
             found_nothing.clear()
             continue
         settled = cycle.placed

@@ -11,23 +11,23 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from .allowance import Allowances
-from .blockers import Blockers
 from .cycle import settled
-from .forecast import Forecast, earliest_of, serving
-from .invariants import check
-from .kept import Kept
-from .lookahead import Lookahead
-from .outcome import decisions_of
-from .plan import Decision, Stand
-from .reasons import Reason
-from .rehearsal import newly_shared
-from .state import Cycle
-from .told import Date
-from .tree import Division
-from .values import Job, Scenario, Settings
-from .windows import NEVER
-from .work import Work
+from .model.plan import Decision, Stand
+from .model.reasons import Reason
+from .model.values import Job, Scenario, Settings
+from .rules.allowance import Allowances
+from .rules.invariants import check
+from .rules.windows import NEVER
+from .search.lookahead import Lookahead
+from .search.rehearsal import newly_shared
+from .search.remembered import Date
+from .state.kept import Kept
+from .state.planning import Cycle
+from .state.tree import Division
+from .state.work import Work
+from .tell.blockers import Blockers
+from .tell.forecast import Forecast, earliest_of, serving
+from .tell.outcome import decisions_of
 
 NAME = "this job"
 COPY_EVERY = 128  # reservations from one copy of the look-ahead to the next

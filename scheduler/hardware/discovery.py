@@ -16,7 +16,7 @@ from typing import Any
 import pynvml
 import yaml
 
-from scheduler.engine.mig import Board, board_of
+from scheduler.engine.model.mig import Board, board_of
 from scheduler.imports.documents import FORMAT
 
 INSTALL = (

@@ -9,7 +9,7 @@ from django.db.models import Model, QuerySet
 
 from gpufleet.core.audit import Actor
 from gpufleet.core.ids import public_ids
-from scheduler.engine.mig import BOARDS
+from scheduler.engine.model.mig import BOARDS
 from scheduler.imports.plan import Change, ChangedGpu, NodeKey, Plan
 from scheduler.models import Cluster, Domain, Gpu, GpuMode, GpuType, Health, InventoryEvent, MigInstance, Nic, Node, Pool, TopologyLevel
 from scheduler.services.hardware.geometry import geometry_of, instance_rows

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from scheduler.engine.mig import BOARDS, board_of
+from scheduler.engine.model.mig import BOARDS, board_of
 from scheduler.imports.documents import Fault, Item
 from scheduler.imports.hardware import HardwareComparison
 from scheduler.imports.plan import Change, Difference, Plan, differing, stated

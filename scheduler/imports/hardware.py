@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from scheduler.engine.mig import BOARDS, Instance, layout_faults
+from scheduler.engine.model.mig import BOARDS, Instance, layout_faults
 from scheduler.imports.documents import Fault, Item
 from scheduler.imports.plan import Change, ChangedGpu, ChangedNode, Difference, NewGpu, NewNode, NodeKey, Plan, differing, stated
 from scheduler.imports.present import Present

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from scheduler.engine.mig import Instance
+from scheduler.engine.model.mig import Instance
 from scheduler.imports.documents import Fault
 from scheduler.models import Cluster, Domain, Gpu, GpuType, Nic, Node, TopologyLevel
 

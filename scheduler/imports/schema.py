@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from scheduler.engine.mig import BOARDS, Instance
+from scheduler.engine.model.mig import BOARDS, Instance
 from scheduler.imports.documents import FORMAT, Fault, Item
 from scheduler.imports.reading import NAME, SLUG, Section
 from scheduler.models import GpuMode, Health

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from django.db import connection
 from django.db.models import Exists, OuterRef, Q, QuerySet
 
-from scheduler.engine.reasons import REASONS
+from scheduler.engine.model.reasons import REASONS
 from scheduler.jobs.marks import label_mark
 from scheduler.models import GpuType, JobMark, JobTemplate, MarkKind, Outlook
 from scheduler.selectors.jobs import WAITING

@@ -9,7 +9,7 @@ from django.conf import settings
 
 from gpufleet.core.prepared import Prepared
 from quotas.models import QuotaNode
-from scheduler.engine.values import CLASSES, ByClass, Fairness, Settings
+from scheduler.engine.model.values import CLASSES, ByClass, Fairness, Settings
 
 # Between the signal and the end by force, for a job that states no `grace_s`.
 DEFAULT_GRACE_SECONDS = 30

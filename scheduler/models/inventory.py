@@ -31,7 +31,7 @@ class GpuMode(models.TextChoices):
 
 
 class GpuType(models.Model):
-    """A model of GPU. `board` names the row of the MIG catalogue (scheduler/engine/mig.py), or is empty where the GPU can't be split."""
+    """A model of GPU. `board` names the row of the MIG catalogue (scheduler/engine/model/mig.py), or is empty where the GPU can't be split."""
 
     name = models.CharField(max_length=60, primary_key=True)
     board = models.CharField(max_length=40, blank=True)

@@ -13,8 +13,8 @@ from django.utils.dateparse import parse_datetime
 from gpufleet.core.audit import SYSTEM
 from gpufleet.core.templatetags.shell import THIN, duration, plural
 from quotas.permissions import Access
-from scheduler.engine.reasons import gpus
-from scheduler.engine.turns import Turn
+from scheduler.engine.model.reasons import gpus
+from scheduler.engine.state.turns import Turn
 from scheduler.models import ENDED, Job, JobEvent, Outlook
 from scheduler.presenters.jobs import sentence
 from scheduler.selectors.blocking import Holders, OutOfService, beyond, block_holders, out_of_service

@@ -7,7 +7,7 @@ from typing import Any
 
 from gpufleet.core.templatetags.shell import gpu_word, gpus, gpus_told, plural
 from quotas.permissions import Access, Can
-from scheduler.engine.fleet import bits_of
+from scheduler.engine.state.fleet import bits_of
 from scheduler.presenters.jobs import CELL, GAP, Cell, sentence, span
 from scheduler.selectors.discretion import ANOTHER_JOB, Discretion
 from scheduler.services.forecasts.fitting import Fit

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpufleet.core.templatetags.shell import memory
-from scheduler.engine.mig import BOARDS, Board, Instance, Profile, room_for, stranded
+from scheduler.engine.model.mig import BOARDS, Board, Instance, Profile, room_for, stranded
 from scheduler.imports.plan import Change
 from scheduler.models import Gpu, GpuSplit, Health, InventoryEvent, MigInstance, SplitState
 from scheduler.selectors.holders import Holder

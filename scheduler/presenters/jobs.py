@@ -8,7 +8,7 @@ from typing import Any
 
 from gpufleet.core.audit import SYSTEM
 from gpufleet.core.templatetags.shell import gpus, plural
-from scheduler.engine.explain import change_in_words
+from scheduler.engine.tell.explain import change_in_words
 from scheduler.models import ENDED, HOLDING, Attempt, Job, JobEvent, JobState, Outlook, Promise, Wait
 from scheduler.selectors.discretion import Discretion
 from scheduler.selectors.foreseen import foreseen_start

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from quotas.permissions import Access
-from scheduler.engine.reasons import counted, gpus
-from scheduler.engine.turns import Side, Turn
-from scheduler.engine.values import CLASSES, Job
+from scheduler.engine.model.reasons import counted, gpus
+from scheduler.engine.model.values import CLASSES, Job
+from scheduler.engine.state.turns import Side, Turn
 from scheduler.models import Job as JobRecord
 from scheduler.presenters.jobs import Line, line_of
 from scheduler.selectors.discretion import Discretion

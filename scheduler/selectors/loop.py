@@ -10,7 +10,7 @@ from django.http import Http404
 
 from gpufleet.core.models import Progress
 from quotas.permissions import Access, Can
-from scheduler.engine.spelling import Speller
+from scheduler.engine.reading.spelling import Speller
 from scheduler.loop.measures import PHASES, TICK_FINISHED
 from scheduler.loop.policy import policy
 from scheduler.models import HOLDING, Cluster, Job, Lease, Order, PlanRecord

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from gpufleet.core.times import MILLISECOND, millis
-from scheduler.engine.values import Job as EngineJob
+from scheduler.engine.model.values import Job as EngineJob
 from scheduler.loop.foresight import WINDOW, Foresight, Outcome, Ranged, Score, score
 from scheduler.models import Attempt, Job, Prediction
 from scheduler.simulation.futures import Lasted, Past, Waits, past_of

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quotas.permissions import Access, Can, is_within
-from scheduler.engine.turns import Turn
+from scheduler.engine.state.turns import Turn
 from scheduler.selectors.jobs import JobRow, job_rows, jobs_listed
 
 

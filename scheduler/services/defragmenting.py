@@ -14,7 +14,7 @@ from gpufleet.core.ids import public_id
 from gpufleet.core.live.feed import feed_publish
 from gpufleet.core.prepared import Prepared
 from quotas.permissions import Access, Can
-from scheduler.engine.values import Settings
+from scheduler.engine.model.values import Settings
 from scheduler.models import Defragmentation
 from scheduler.services.loop.lease import lease_want
 

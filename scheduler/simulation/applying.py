@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from scheduler.engine.plan import Decision, Plan, Stand
-from scheduler.engine.values import HOUR_MS, QUEUED, Job, Kind, MigInstance, Node, Placed, Run, Scenario, new_placed, new_run
+from scheduler.engine.model.plan import Decision, Plan, Stand
+from scheduler.engine.model.values import HOUR_MS, QUEUED, Job, Kind, MigInstance, Node, Placed, Run, Scenario, new_placed, new_run
 
 
 def placed(kind: Kind, stands: tuple[Stand, ...]) -> tuple[Placed, ...]:

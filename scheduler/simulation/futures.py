@@ -17,9 +17,9 @@ from random import Random
 from statistics import NormalDist
 from typing import NamedTuple
 
-from scheduler.engine.grid import Grid
-from scheduler.engine.tree import Tree
-from scheduler.engine.values import Job, Preemptible, Scenario
+from scheduler.engine.model.values import Job, Preemptible, Scenario
+from scheduler.engine.state.grid import Grid
+from scheduler.engine.state.tree import Tree
 
 from .one import Demand, One
 from .playing import Playing

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Protocol
 
-from scheduler.engine.grid import Grid
-from scheduler.engine.tree import Tree
+from scheduler.engine.state.grid import Grid
+from scheduler.engine.state.tree import Tree
 
 from .one import One
 

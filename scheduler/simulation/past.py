@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from math import log
 
-from scheduler.engine.values import ANY_TYPE, Quota, Scenario
+from scheduler.engine.model.values import ANY_TYPE, Quota, Scenario
 
 from .progress import MILLION
 

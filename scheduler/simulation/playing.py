@@ -6,9 +6,9 @@ from heapq import heapify, heappop, heappush, heapreplace
 from itertools import chain
 from typing import NamedTuple
 
-from scheduler.engine.grid import Grid
-from scheduler.engine.tree import Division, Tree
-from scheduler.engine.values import Settings
+from scheduler.engine.model.values import Settings
+from scheduler.engine.state.grid import Grid
+from scheduler.engine.state.tree import Division, Tree
 
 from .giving_way import Candidate, Legal, Search
 from .one import Alike, One

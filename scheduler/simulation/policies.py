@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from scheduler.engine.cycle import make_plan
-from scheduler.engine.plan import Plan
-from scheduler.engine.values import QUEUED, Amount, Quota, Scenario
+from scheduler.engine.model.plan import Plan
+from scheduler.engine.model.values import QUEUED, Amount, Quota, Scenario
 
 from .applying import changed, split_anew
 from .world import Policy

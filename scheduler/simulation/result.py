@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from scheduler.engine.values import CLASSES
+from scheduler.engine.model.values import CLASSES
 
 from .progress import MILLION
 from .world import Life, World

@@ -9,7 +9,7 @@ from dataclasses import replace
 from heapq import heappop
 from typing import Any
 
-from scheduler.engine.values import Scenario
+from scheduler.engine.model.values import Scenario
 
 from .futures import Stage
 from .one import One

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from scheduler.engine.values import Scenario
+from scheduler.engine.model.values import Scenario
 
 
 def works_drawn(scenario: Scenario, seed: int) -> dict[str, int]:

@@ -11,11 +11,11 @@ from functools import partial
 from heapq import heappop, heappush
 
 from scheduler.engine.cycle import make_course
-from scheduler.engine.kept import Kept
-from scheduler.engine.mig import board_of
-from scheduler.engine.plan import Course, Decision, Plan
-from scheduler.engine.roll import Step
-from scheduler.engine.values import QUEUED, Job, Node, Placed, Role, Run, Scenario, new_checkpoint, new_run, new_scenario
+from scheduler.engine.model.mig import board_of
+from scheduler.engine.model.plan import Course, Decision, Plan
+from scheduler.engine.model.values import QUEUED, Job, Node, Placed, Role, Run, Scenario, new_checkpoint, new_run, new_scenario
+from scheduler.engine.state.kept import Kept
+from scheduler.engine.state.roll import Step
 
 from .applying import came_by_reclaim, placed, split_anew
 from .past import PastUsage

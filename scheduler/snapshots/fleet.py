@@ -9,8 +9,8 @@ from typing import Any
 from gpufleet.core.prepared import Prepared, Question
 from gpufleet.core.times import millis
 from scheduler.backends.registry import exists, runs_images
-from scheduler.engine.values import UNSTATED_CPU_MILLI, UNSTATED_MEMORY_MIB, Node, Topology
-from scheduler.engine.values import MigInstance as Slice
+from scheduler.engine.model.values import UNSTATED_CPU_MILLI, UNSTATED_MEMORY_MIB, Node, Topology
+from scheduler.engine.model.values import MigInstance as Slice
 from scheduler.models import Cluster, Domain, Gpu, GpuMode, Health, MigInstance, OutsideSeat, Repartition, TopologyLevel
 from scheduler.models import Node as NodeRow
 

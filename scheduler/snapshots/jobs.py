@@ -13,10 +13,10 @@ from gpufleet.core.prepared import Prepared, Question
 from gpufleet.core.times import millis
 from quotas.models import QuotaNode
 from quotas.selectors.budgets import stopped_above, stops_now
-from scheduler.engine.reading import Fault, Faults
-from scheduler.engine.scenario_jobs import JobReader
-from scheduler.engine.values import QUEUED, Job, Kind, Placed, Run, Topology
-from scheduler.engine.values import Checkpoint as Saving
+from scheduler.engine.model.values import QUEUED, Job, Kind, Placed, Run, Topology
+from scheduler.engine.model.values import Checkpoint as Saving
+from scheduler.engine.reading.checkers import Fault, Faults
+from scheduler.engine.reading.jobs import JobReader
 from scheduler.jobs.schema import IN_IMAGE
 from scheduler.loop.policy import DEFAULT_GRACE_SECONDS
 from scheduler.models import ENDED, HOLDING, Attempt, Checkpoint, Dependency, JobState, Placement, PromisedSeat

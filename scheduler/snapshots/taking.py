@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from gpufleet.core.moment import one_moment
 from gpufleet.core.prepared import Prepared, together
 from gpufleet.core.times import millis
-from scheduler.engine.kept import Kept
-from scheduler.engine.values import Job, Kind, Scenario, Settings, has_lapsed
+from scheduler.engine.model.values import Job, Kind, Scenario, Settings, has_lapsed
+from scheduler.engine.state.kept import Kept
 from scheduler.loop.policy import ruled
 from scheduler.models import Job as JobModel
 from scheduler.snapshots import jobs as rows_of

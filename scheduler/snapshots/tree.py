@@ -9,7 +9,7 @@ from typing import Any
 from gpufleet.core.prepared import Prepared, Question
 from gpufleet.core.times import millis
 from quotas.models import QuotaNode, QuotaShare
-from scheduler.engine.values import Amount, Fairness, Quota
+from scheduler.engine.model.values import Amount, Fairness, Quota
 from scheduler.models import UsageStep
 
 # Jobs belong to leaves. What sits on an inner node of the tree is shown as a leaf of its own below it, with nothing guaranteed.

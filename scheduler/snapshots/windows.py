@@ -16,9 +16,9 @@ from gpufleet.core.prepared import Prepared, Question
 from gpufleet.core.times import millis
 from quotas.models import Idle, Shape
 from quotas.models import Window as WindowRow
-from scheduler.engine.plan import Waiting
-from scheduler.engine.reasons import reason
-from scheduler.engine.values import CLASS_RANK, Window
+from scheduler.engine.model.plan import Waiting
+from scheduler.engine.model.reasons import reason
+from scheduler.engine.model.values import CLASS_RANK, Window
 
 TURN_MS = 300_000
 MOST_NODES = 32  # of one reservation: each is a window of its own to the engine

@@ -18,7 +18,7 @@ from gpufleet.core.live.feed import feed_revision
 from gpufleet.core.ranges import range_of
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of, requires
-from scheduler.engine.mig import BOARDS, Board, maximal_layouts
+from scheduler.engine.model.mig import BOARDS, Board, maximal_layouts
 from scheduler.forms import GeometryForm, HealthForm
 from scheduler.hardware.lifecycle import steps_from
 from scheduler.models import Gpu, GpuMode, GpuType, Health, SplitState

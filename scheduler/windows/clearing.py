@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from scheduler.engine.cycle import make_plan
-from scheduler.engine.values import CLASSES, QUEUED, Amount, Job, Kind, Quota, Scenario, Settings, Window
+from scheduler.engine.model.values import CLASSES, QUEUED, Amount, Job, Kind, Quota, Scenario, Settings, Window
 from scheduler.snapshots.jobs import Kinds
 
 ASKS = "window"

@@ -10,7 +10,7 @@ from django import forms
 from gpufleet.core.recurrence import moment_of
 from gpufleet.core.zones import zone_fault
 from quotas.models import Idle, Reservation, Shape
-from scheduler.engine.values import CLASSES
+from scheduler.engine.model.values import CLASSES
 
 REPEATS = (
     ("", "Once"),

@@ -2,7 +2,7 @@
 
 from gpufleet.core.tables import Choice, Column, Moment, Table, Text
 from quotas.models import ReservationState
-from scheduler.engine.values import CLASSES
+from scheduler.engine.model.values import CLASSES
 from scheduler.jobs.lists import within
 
 RESERVATIONS = Table(

@@ -9,7 +9,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from quotas.models import QuotaShare
-from scheduler.engine.reasons import REASONS
+from scheduler.engine.model.reasons import REASONS
 from scheduler.models import Dependency, Gpu, Health, Job, JobState, Node, Outlook
 from scheduler.presenters.blocking import Around, Blocker, blockers, blockers_now
 from scheduler.selectors.blocking import block_holders, out_of_service, scope_of

@@ -11,8 +11,8 @@ from gpufleet.core.audit import SYSTEM
 from gpufleet.core.times import now
 from quotas.models import LedgerEntry, QuotaShare
 from quotas.permissions import Access
-from scheduler.engine.plan import Decision
-from scheduler.engine.reasons import Reason
+from scheduler.engine.model.plan import Decision
+from scheduler.engine.model.reasons import Reason
 from scheduler.models import Job
 from scheduler.presenters.fitting import fit_view
 from scheduler.services.forecasts import fitting

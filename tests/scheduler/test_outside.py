@@ -11,7 +11,7 @@ from dashboards.selectors import OUTSIDE, fleet_read
 from gpufleet.core.models import User
 from quotas.permissions import Access, access_for_user
 from scheduler.backends.slurm.client import SlurmJob
-from scheduler.engine.values import Scenario
+from scheduler.engine.model.values import Scenario
 from scheduler.loop.policy import policy
 from scheduler.models import Cluster, JobState, OutsideJob, OutsideSeat
 from scheduler.selectors.clusters import cluster_tree

@@ -10,7 +10,7 @@ from django.urls import reverse
 from gpufleet.core.faults import Conflict
 from quotas.models import QuotaChange, QuotaNode, QuotaShare
 from quotas.services.changes import Wanted, change_draft
-from scheduler.engine.scenario import parse
+from scheduler.engine.reading.scenario import parse
 from scheduler.models import Attempt, QuotaReplay
 from scheduler.services.forecasts.replays import replay_ask, replay_cancel, replay_of, replay_run, replay_teams
 from scheduler.simulation.span import HOUR, played

@@ -10,7 +10,7 @@ from gpufleet.core.bulk import rows_insert
 from gpufleet.demo.past.world import Run, Work, World
 from gpufleet.demo.rows import LEDGER_COLUMNS, cost_centre_of, moment_of
 from quotas.models import LedgerEntry, QuotaNode, QuotaShare, ShareClass
-from scheduler.engine.fairshare import divide, siblings
+from scheduler.engine.rules.fairshare import divide, siblings
 from scheduler.models import Node, ShareStep
 
 Shares = dict[tuple[str, str], int]

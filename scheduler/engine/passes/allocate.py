@@ -6,16 +6,16 @@ With backfill on, the first blocked jobs get a place kept, and what comes behind
 from collections.abc import Sequence
 from functools import partial
 
-from ..fleet import Seat
-from ..form import Form
-from ..gates import hold_of, used_before
-from ..order import QueueOrder
-from ..reasons import Reason, reason
-from ..seating import fit
-from ..state import FAIR, Cycle
-from ..taking import request
-from ..tree import NEVER, Division
-from ..work import Work
+from ..model.reasons import Reason, reason
+from ..place.seating import fit
+from ..rules.gates import hold_of, used_before
+from ..rules.order import QueueOrder
+from ..search.evicting import request
+from ..state.fleet import Seat
+from ..state.form import Form
+from ..state.planning import FAIR, Cycle
+from ..state.tree import NEVER, Division
+from ..state.work import Work
 from .gaps import due, in_gaps, leaves_in_time, lenders, not_bound
 from .reclaim import TAKEN_AGAIN, may_evict
 
@@ -149,7 +149,7 @@ class Walk:
         if not self.only_type or self.by_right or (self.keep and self.book.room_for_more(0)):
             return False
         cycle, unfit = self.cycle, self.unfit[0]
-        if not self.views[-1].idle and not cycle.cluster.forms.gpuless and not any(work.degraded for work in cycle.asking.open):
+        if not self.views[-1].idle and not cycle.cluster.forms.gpuless and not any(work.degraded for work in cycle.who_waits.open):
             return True
         if self.shapes is None:
             self.shapes = cycle.shapes_waiting()
@@ -282,13 +282,13 @@ def try_start(cycle: Cycle, work: Work, quota_type: int) -> str:
     """Start (or repair) a job where it fits: on what is idle or, as a whole, on what is being freed."""
     if not work.seats:
         return _try_start(cycle, work, quota_type)
-    if cycle.takings.holds_back(work):
+    if cycle.displaced.holds_back(work):
         cycle.note(work, TAKEN_AGAIN)
         return HELD_BACK
     before = cycle.cluster.mark()
     outcome = _try_start(cycle, work, quota_type)
     if outcome == STARTED:
-        cycle.takings.repaired(work, before)
+        cycle.displaced.repaired(work, before)
     return outcome
 
 

@@ -1,6 +1,6 @@
 """Serve the queue with places kept for the first blocked jobs; what comes behind them starts only where it delays none."""
 
-from ..state import Cycle
+from ..state.planning import Cycle
 from .allocate import serve
 
 

@@ -5,19 +5,19 @@ from functools import cache, partial
 from itertools import combinations
 from math import comb
 
-from ..capacity import plain
-from ..clearable import Need
-from ..fleet import Seat
-from ..form import Wants
-from ..movables import Here
-from ..placement import Placer
-from ..reasons import Reason, counted, reason
-from ..seating import fit_one, is_alone
-from ..state import Cycle, Sieve
-from ..taking import Target, place_in, request, targets
-from ..units import lost_since, lost_work
-from ..values import Preemptible
-from ..work import Work
+from ..model.reasons import Reason, counted, reason
+from ..model.values import Preemptible
+from ..place.capacity import plain
+from ..place.placement import Placer
+from ..place.seating import fit_one, is_alone
+from ..search.clearable import Need
+from ..search.evicting import Target, place_in, request, targets
+from ..search.movables import Here
+from ..search.units import lost_since, lost_work
+from ..state.fleet import Seat
+from ..state.form import Wants
+from ..state.planning import Cycle, Sieve
+from ..state.work import Work
 from .reclaim import walk
 
 NO_MOVES = reason("moves", "no set of moves makes room")
@@ -253,7 +253,7 @@ def _carry_out(cycle: Cycle, work: Work, quota_type: int, target: Target, moved:
         cluster.undo(before)
         return False
     cycle.changed()
-    cycle.takings.moved(work, before, moved)
+    cycle.displaced.moved(work, before, moved)
     return True
 
 

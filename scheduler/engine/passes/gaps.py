@@ -6,14 +6,14 @@ But not to whom he would take the place back from again at once: a plan has to c
 from collections.abc import Collection, Sequence
 from operator import attrgetter
 
-from ..legality import Reclaim
-from ..reasons import Reason, reason
-from ..state import Cycle
-from ..taking import request, take_units
-from ..tree import Division
-from ..units import Unit
-from ..victims import Found
-from ..work import Work
+from ..model.reasons import Reason, reason
+from ..rules.legality import Reclaim
+from ..search.evicting import request, take_units
+from ..search.units import Unit
+from ..search.victims import Found
+from ..state.planning import Cycle
+from ..state.tree import Division
+from ..state.work import Work
 from .reclaim import may_evict
 
 NOBODY: tuple[bool, tuple[Work, ...]] = (False, ())
@@ -82,7 +82,7 @@ def _may_be_taken(division: Division, mine: int, holds: int, theirs: int, they_h
 
 def in_gaps(cycle: Cycle, work: Work, quota_type: int) -> tuple[bool, tuple[Work, ...]]:
     """Whether somebody may give way to it at once (a bound), and who stands where it could otherwise start and surely does not."""
-    if not cycle.has_backfilled or not may_evict(cycle, work) or cycle.takings.holds_back(work):
+    if not cycle.has_backfilled or not may_evict(cycle, work) or cycle.displaced.holds_back(work):
         return NOBODY
     if work.seats:
         return _in_gaps(cycle, work, quota_type)

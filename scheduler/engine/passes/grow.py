@@ -7,20 +7,20 @@ reclaim; never anybody's minimum, and never from its own queue.
 from bisect import insort
 from collections.abc import Sequence
 
-from ..fleet import Seat, View
-from ..form import Wants
-from ..gates import held_gate
-from ..legality import Reclaim
-from ..order import QueueOrder
-from ..placement import Placer
-from ..reasons import Reason, counted, reason
-from ..seating import fit
-from ..state import Cycle
-from ..taking import release
-from ..tree import Division
-from ..units import Unit
-from ..victims import Found, Ranked, Target, search
-from ..work import Work
+from ..model.reasons import Reason, counted, reason
+from ..place.placement import Placer
+from ..place.seating import fit
+from ..rules.gates import held_gate
+from ..rules.legality import Reclaim
+from ..rules.order import QueueOrder
+from ..search.evicting import release
+from ..search.units import Unit
+from ..search.victims import Found, Ranked, Target, search
+from ..state.fleet import Seat, View
+from ..state.form import Wants
+from ..state.planning import Cycle
+from ..state.tree import Division
+from ..state.work import Work
 from .reclaim import ANY_SIZE, may_evict
 
 Step = tuple[int, tuple[int, ...]]

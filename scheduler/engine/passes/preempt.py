@@ -2,17 +2,17 @@
 
 import numpy as np
 
-from ..columns import Columns
-from ..legality import beyond_share, grows_beyond_share, worth
-from ..ranking import UNBOUNDED, WideRanking
-from ..reasons import Reason, reason
-from ..state import FEW, Cycle, Sieve
-from ..taking import NOTHING, at_limits, fits_already, request, take_cheaply, take_units, tell, told_before
-from ..tree import Division
-from ..units import Unit
-from ..values import Preemptible
-from ..victims import Found, Ranked, as_if_running, has_fresh, in_categories, no_larger
-from ..work import Work
+from ..model.reasons import Reason, reason
+from ..model.values import Preemptible
+from ..rules.legality import beyond_share, grows_beyond_share, worth
+from ..search.columns import Columns
+from ..search.evicting import NOTHING, at_limits, fits_already, request, take_cheaply, take_units, tell, told_before
+from ..search.ranking import UNBOUNDED, WideRanking
+from ..search.units import Unit
+from ..search.victims import Found, Ranked, as_if_running, has_fresh, in_categories, no_larger
+from ..state.planning import FEW, Cycle, Sieve
+from ..state.tree import Division
+from ..state.work import Work
 from .reclaim import beyond_guarantee, walk
 
 SOME = 64  # jobs of a leaf that are looked at one by one

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Sequence
 
-from ..legality import rules_of
-from ..order import QueueOrder
-from ..reasons import Reason, reason
-from ..state import FAIR, Cycle, Sieve
-from ..taking import NOTHING, fits_already, is_backed_off, request, take_cheaply, take_units, tell, told_before
-from ..tree import Division
-from ..victims import Found, Ranked, has_fresh, no_larger
-from ..work import Work
+from ..model.reasons import Reason, reason
+from ..rules.legality import rules_of
+from ..rules.order import QueueOrder
+from ..search.evicting import NOTHING, fits_already, is_backed_off, request, take_cheaply, take_units, tell, told_before
+from ..search.victims import Found, Ranked, has_fresh, no_larger
+from ..state.planning import FAIR, Cycle, Sieve
+from ..state.tree import Division
+from ..state.work import Work
 
 CROSSES = reason("balance", "only jobs whose queue would fall below its share free enough GPUs")
 ANY_SIZE = 1 << 60
@@ -80,10 +80,10 @@ def _walk_division(cycle: Cycle, choice: int, division: Division, hopeful: Hopef
 class Test:
     """Who may try in a walk: one answer for all jobs of a leaf that ask for the same, until somebody is served."""
 
-    __slots__ = ("_as_of", "_by_job", "_verdicts", "choice", "cycle", "everyone", "hopeful", "takings")
+    __slots__ = ("_as_of", "_by_job", "_verdicts", "choice", "cycle", "displaced", "everyone", "hopeful")
 
     def __init__(self, cycle: Cycle, choice: int, hopeful: Hopeful) -> None:
-        self.cycle, self.choice, self.hopeful, self.takings = cycle, choice, hopeful, cycle.takings
+        self.cycle, self.choice, self.hopeful, self.displaced = cycle, choice, hopeful, cycle.displaced
         self.everyone = cycle.turn != FAIR
         self._by_job: bool | None = None
         self._verdicts: dict[tuple[int, int], bool] = {}  # of jobs without places, by leaf and form
@@ -91,7 +91,7 @@ class Test:
 
     def of(self, work: Work) -> bool:
         cycle = self.cycle
-        if self.takings.holds_back(work):
+        if self.displaced.holds_back(work):
             cycle.note(work, TAKEN_AGAIN)
             return False
         if work.form.delay and not may_evict(cycle, work):

@@ -7,19 +7,19 @@ where empty ones do, nobody is evicted.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ..fleet import Seat, Split, View
-from ..grid import span_bits
-from ..legality import Reclaim, grows_beyond_share, worth
-from ..plan import names
-from ..reading import spell_instant
-from ..reasons import Reason, counted, reason
-from ..seating import fit
-from ..state import Cycle
-from ..taking import Guard, Ranked, release, request, targets, tell, told_before
-from ..units import Unit
-from ..values import HOUR_MS
-from ..victims import Found, Legal, Target, as_if_running, has_fresh, no_larger, search
-from ..work import Work
+from ..model.plan import names
+from ..model.reasons import Reason, counted, reason
+from ..model.values import HOUR_MS
+from ..place.seating import fit
+from ..reading.checkers import spell_instant
+from ..rules.legality import Reclaim, grows_beyond_share, worth
+from ..search.evicting import Guard, Ranked, release, request, targets, tell, told_before
+from ..search.units import Unit
+from ..search.victims import Found, Legal, Target, as_if_running, has_fresh, no_larger, search
+from ..state.fleet import Seat, Split, View
+from ..state.grid import span_bits
+from ..state.planning import Cycle
+from ..state.work import Work
 from .preempt import ranked_units
 from .reclaim import claimant, walk
 
@@ -225,7 +225,7 @@ class Anew:
             self._seat(*placed, reason("repartition", f"a GPU is repartitioned for it; it replaces {who}"))
             attempt.keep()
         cycle.changed()
-        cycle.takings.served(self.work, before, [unit.work for unit in found.units], upset=upset)
+        cycle.displaced.served(self.work, before, [unit.work for unit in found.units], upset=upset)
         return True
 
     # Placing

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from ..legality import Reclaim, grows_beyond_share, worth
-from ..reasons import Reason, reason
-from ..state import Cycle
-from ..taking import NOTHING, place_in, request, take_units
-from ..units import Unit
-from ..victims import Found
-from ..work import Work
+from ..model.reasons import Reason, reason
+from ..rules.legality import Reclaim, grows_beyond_share, worth
+from ..search.evicting import NOTHING, place_in, request, take_units
+from ..search.units import Unit
+from ..search.victims import Found
+from ..state.planning import Cycle
+from ..state.work import Work
 from .reclaim import claimant, walk
 
 
@@ -74,7 +74,7 @@ def give_own(cycle: Cycle) -> None:
 
     One gang in a plan, as the last thing that is done: nobody else takes the room that it makes.
     """
-    for work in sorted((work for work in cycle.asking.open if work.degraded and cycle.waits(work)), key=cycle.rank_in_queue):
+    for work in sorted((work for work in cycle.who_waits.open if work.degraded and cycle.waits(work)), key=cycle.rank_in_queue):
         units = [] if work.gave_back or work.grown() else [unit for unit in cycle.units().units_of(work.order) if unit.surplus]
         units.sort(key=lambda unit: unit.key)
         if units and _makes_room(cycle, work, units):

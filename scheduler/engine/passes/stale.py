@@ -2,15 +2,15 @@
 
 from collections import Counter
 
-from ..reasons import reason
-from ..state import Cycle
-from ..work import Work
+from ..model.reasons import reason
+from ..state.planning import Cycle
+from ..state.work import Work
 
 
 def run(cycle: Cycle) -> None:
     """A gang below its minimum that was not repaired in time is ended whole and queued again."""
     grace = cycle.settings.stale_grace_ms
-    for work in sorted(cycle.asking.open, key=lambda work: work.order):
+    for work in sorted(cycle.who_waits.open, key=lambda work: work.order):
         if work.stale or not work.degraded or work.fresh or work.state not in ("running", "starting", "reserved"):
             continue
         told = work.job.run.degraded_since

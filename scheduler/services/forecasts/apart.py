@@ -11,7 +11,7 @@ import os
 import sys
 import time
 
-from scheduler.engine.scenario import load
+from scheduler.engine.reading.scenario import load
 from scheduler.simulation.span import played
 
 

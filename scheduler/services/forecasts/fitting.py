@@ -24,13 +24,13 @@ from quotas.selectors.rates import rates_now
 from quotas.services.ledger import ledger_class_if
 from scheduler.backends.registry import backends_all, clusters_without_images
 from scheduler.engine.cycle import settled
-from scheduler.engine.invariants import check
-from scheduler.engine.kept import Kept
-from scheduler.engine.outcome import decisions_of
-from scheduler.engine.plan import Decision, Stand
+from scheduler.engine.model.plan import Decision, Stand
+from scheduler.engine.model.values import QUEUED, Job, Scenario
+from scheduler.engine.rules.invariants import check
+from scheduler.engine.state.kept import Kept
+from scheduler.engine.state.turns import Turn, turns
+from scheduler.engine.tell.outcome import decisions_of
 from scheduler.engine.trial import Ground, Level, Trial, starts_at_once
-from scheduler.engine.turns import Turn, turns
-from scheduler.engine.values import QUEUED, Job, Scenario
 from scheduler.jobs.schema import JobDescription
 from scheduler.jobs.speeds import is_cut, seconds_at, slowest_on, speed_on
 from scheduler.loop.foresight import Foreseen, Foresight, estimated, ruled

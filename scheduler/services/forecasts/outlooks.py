@@ -10,7 +10,7 @@ from django.db.models import Exists, OuterRef, Q
 from gpufleet.core.live.news import News
 from gpufleet.core.prepared import Prepared
 from quotas.selectors.budgets import stopped_above, stops_now
-from scheduler.engine.plan import Waiting
+from scheduler.engine.model.plan import Waiting
 from scheduler.jobs.waiting import wait_kind
 from scheduler.models import ENDED, Dependency, Job, JobState, Outlook
 from scheduler.selectors.foreseen import late_since

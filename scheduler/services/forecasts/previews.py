@@ -14,9 +14,9 @@ from quotas.permissions import Access, Can
 from quotas.rules import Share, said
 from quotas.services.ledger import ledger_classes_if
 from scheduler.engine.cycle import make_plan
-from scheduler.engine.kept import Kept
-from scheduler.engine.plan import Decision, Plan
-from scheduler.engine.values import Scenario, Settings
+from scheduler.engine.model.plan import Decision, Plan
+from scheduler.engine.model.values import Scenario, Settings
+from scheduler.engine.state.kept import Kept
 from scheduler.loop.policy import policy, ruled
 from scheduler.models import Job
 from scheduler.selectors.discretion import Discretion

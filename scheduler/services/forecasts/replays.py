@@ -28,9 +28,9 @@ from quotas.drafts import Tree
 from quotas.models import NodeKind, QuotaChange, QuotaNode
 from quotas.permissions import Access, Can, Grant
 from quotas.selectors.changes import change_standing
-from scheduler.engine.spelling import Speller
-from scheduler.engine.values import Job as EngineJob
-from scheduler.engine.values import Scenario
+from scheduler.engine.model.values import Job as EngineJob
+from scheduler.engine.model.values import Scenario
+from scheduler.engine.reading.spelling import Speller
 from scheduler.loop.policy import policy, ruled
 from scheduler.models import GOING_ON, Attempt, Job, QuotaReplay, ReplayState
 from scheduler.services.forecasts.previews import drafted_rows

@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from quotas.permissions import Access
+from scheduler.engine.model.values import Job as Planned
 from scheduler.engine.trial import Trial
-from scheduler.engine.values import Job as Planned
 from scheduler.models import Job, JobState, Outlook
 from scheduler.selectors.foreseen import ForeseenStart, foreseen_start
 from scheduler.selectors.jobs import must_steer

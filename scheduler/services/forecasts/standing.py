@@ -11,8 +11,8 @@ from django.core.cache import cache
 from quotas.lineup import above
 from quotas.models import QuotaNode
 from scheduler.engine.cycle import make_plan
-from scheduler.engine.plan import Plan
-from scheduler.engine.values import Scenario
+from scheduler.engine.model.plan import Plan
+from scheduler.engine.model.values import Scenario
 from scheduler.loop.policy import policy
 from scheduler.models import ShareStep
 from scheduler.snapshots import Snapshots

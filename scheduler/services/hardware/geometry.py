@@ -22,7 +22,7 @@ from gpufleet.core.prepared import Prepared
 from quotas.permissions import Access, Can
 from scheduler.backends.base import BackendError
 from scheduler.backends.registry import backend_for
-from scheduler.engine.mig import BOARDS, Board, Instance, layout_faults
+from scheduler.engine.model.mig import BOARDS, Board, Instance, layout_faults
 from scheduler.models import (
     IN_SERVICE,
     OPEN_SPLITS,

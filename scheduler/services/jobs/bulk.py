@@ -26,8 +26,8 @@ from gpufleet.core.templatetags.shell import plural
 from gpufleet.core.times import millis
 from quotas.permissions import Access, Can
 from scheduler.backends.base import Signal
-from scheduler.engine.values import QUEUED, Kind
-from scheduler.engine.values import Job as Planned
+from scheduler.engine.model.values import QUEUED, Kind
+from scheduler.engine.model.values import Job as Planned
 from scheduler.models import ENDED, HOLDING, Attempt, Dependency, Job, JobBatch, JobState, OrderKind, Placement
 from scheduler.selectors.batches import NOT_THERE
 from scheduler.selectors.jobs import jobs_named, may_steer

@@ -13,7 +13,7 @@ from gpufleet.core.faults import Conflict
 from gpufleet.core.live.news import News
 from quotas.permissions import Access
 from scheduler.backends.base import Signal
-from scheduler.engine.values import Kind
+from scheduler.engine.model.values import Kind
 from scheduler.jobs.schema import JobChange
 from scheduler.jobs.storable import unstorable
 from scheduler.jobs.writing import description_of

@@ -25,8 +25,8 @@ from quotas.permissions import Access, Can, is_within
 from scheduler.backends.base import Facts
 from scheduler.backends.registry import CLUSTERS, backends_all
 from scheduler.backends.secrets import secret_exists, secrets_kept
-from scheduler.engine.mig import board_of
-from scheduler.engine.values import Kind, Role
+from scheduler.engine.model.mig import board_of
+from scheduler.engine.model.values import Kind, Role
 from scheduler.jobs.reading import Faults, read_description
 from scheduler.jobs.schema import JobDescription
 from scheduler.jobs.storable import TOO_DEEP, text_is_storable, unstorable

@@ -13,9 +13,9 @@ from django.db import transaction
 from gpufleet.core.live.news import News
 from gpufleet.core.prepared import Prepared, together
 from scheduler.backends.base import Facts
-from scheduler.engine.fleet import bits_of
-from scheduler.engine.mig import board_of
-from scheduler.engine.plan import Decision, Plan, Stand
+from scheduler.engine.model.mig import board_of
+from scheduler.engine.model.plan import Decision, Plan, Stand
+from scheduler.engine.state.fleet import bits_of
 from scheduler.models import HOLDING, Attempt, Job, JobState, OrderKind, Placement, Promise, PromisedSeat
 from scheduler.services.loop.holds import OPEN_OF, WHOLE_MILLI, Seat, seats_faults
 from scheduler.services.loop.lease import Lease

@@ -15,7 +15,7 @@ from django.db.models import Q
 
 from gpufleet.core.times import MILLISECOND
 from quotas.models import LedgerClock, LedgerEntry
-from scheduler.engine.values import Fairness
+from scheduler.engine.model.values import Fairness
 from scheduler.models import CapacityEntry, UsageStep
 from scheduler.services.loop.usage import usage_moment
 

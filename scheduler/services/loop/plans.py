@@ -9,10 +9,10 @@ from typing import Any
 from gpufleet.core.bulk import row_made
 from gpufleet.core.prepared import PreparedUpdate
 from scheduler.engine.cycle import make_plan
-from scheduler.engine.plan import Plan
-from scheduler.engine.scenario import load
-from scheduler.engine.spelling import Speller
-from scheduler.engine.values import Scenario
+from scheduler.engine.model.plan import Plan
+from scheduler.engine.model.values import Scenario
+from scheduler.engine.reading.scenario import load
+from scheduler.engine.reading.spelling import Speller
 from scheduler.models import PlanRecord
 from scheduler.services.loop.lease import Lease
 

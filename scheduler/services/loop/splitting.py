@@ -7,8 +7,8 @@ from django.db.models import Q
 from gpufleet.core.audit import SYSTEM
 from gpufleet.core.ids import public_ids
 from gpufleet.core.live.news import News
-from scheduler.engine.mig import Instance, board_of
-from scheduler.engine.plan import Decision
+from scheduler.engine.model.mig import Instance, board_of
+from scheduler.engine.model.plan import Decision
 from scheduler.models import OPEN_SPLITS, Gpu, GpuMode, GpuSplit, MigInstance, Node, Order, OrderKind, Placement, PromisedSeat, Repartition
 from scheduler.services.hardware.hardware import hardware_event
 from scheduler.services.loop.steps import Steps

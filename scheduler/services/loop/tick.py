@@ -19,8 +19,8 @@ from gpufleet.core.live.news import News
 from gpufleet.core.prepared import Prepared
 from scheduler.backends.base import Backend
 from scheduler.engine.cycle import make_plan
-from scheduler.engine.invariants import InvariantBroken
-from scheduler.engine.plan import Plan
+from scheduler.engine.model.plan import Plan
+from scheduler.engine.rules.invariants import InvariantBroken
 from scheduler.loop.policy import Policy, fairness_now, policy, without_splitting
 from scheduler.models import Job, Outlook, PlanRecord
 from scheduler.models import Lease as LeaseRow

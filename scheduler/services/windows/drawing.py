@@ -11,7 +11,7 @@ from gpufleet.core.zones import zone_fault
 from quotas.models import Idle, Reservation, ReservationState, Shape
 from quotas.permissions import Access, Can, nodes_visible
 from quotas.rules import Faults, note, said
-from scheduler.engine.values import CLASSES
+from scheduler.engine.model.values import CLASSES
 from scheduler.selectors.windows import Capacity, bookings, capacity_now
 from scheduler.snapshots.windows import MOST_NODES
 from scheduler.windows.capacity import Shortage, nearest_start, shortages

@@ -13,7 +13,7 @@ from gpufleet.core.live.news import News
 from gpufleet.core.prepared import Prepared, together
 from quotas.models import LedgerClock, Reservation, ReservationState, Window
 from quotas.services.ledger import ledger_moment, ledger_redecide
-from scheduler.engine.values import Settings
+from scheduler.engine.model.values import Settings
 from scheduler.models import HOLDING, Job, JobState
 from scheduler.services.loop.lease import lease_want
 from scheduler.services.loop.runs import Stop, attempts_stop, grace_of

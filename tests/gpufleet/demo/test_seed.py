@@ -13,7 +13,7 @@ from dashboards.presenters import overview_shared
 from gpufleet.core.models import Installation, User
 from gpufleet.demo.seed import DatabaseNotEmpty, demo_seed
 from quotas.models import ChargeSum, QuotaShare
-from scheduler.engine.mig import BOARDS, Instance, valid_layout
+from scheduler.engine.model.mig import BOARDS, Instance, valid_layout
 from scheduler.models import Attempt, Checkpoint, Gpu, InventoryEvent, Job, JobEvent, MigInstance, Node, Order, Placement, SimulatedRun
 from scheduler.services.schedules.schedules import schedules_turn
 from tests.invariants import fleet_faults

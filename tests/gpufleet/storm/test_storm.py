@@ -24,7 +24,7 @@ from gpufleet.storm.reaper import Killed, Reaper
 from gpufleet.storm.safety import Unsafe
 from gpufleet.storm.world import FAULTS_A_DAY, START, World
 from scheduler.backends.registry import Backends
-from scheduler.engine.fleet import Fleet
+from scheduler.engine.state.fleet import Fleet
 from scheduler.models import JobClass, JobState, Placement
 from scheduler.services.jobs.jobs import job_create, job_hold, job_stop
 from scheduler.services.loop import runs

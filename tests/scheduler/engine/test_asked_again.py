@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler.engine import lookahead
 from scheduler.engine.cycle import make_plan
-from scheduler.engine.kept import Kept
-from scheduler.engine.reservations import Book
-from scheduler.engine.scenario import parse
-from scheduler.engine.values import Scenario
+from scheduler.engine.model.values import Scenario
+from scheduler.engine.reading.scenario import parse
+from scheduler.engine.search import lookahead
+from scheduler.engine.search.reservations import Book
+from scheduler.engine.state.kept import Kept
 from tests.scheduler.engine.scenes import at, job, node, quota, running, scene
 from tests.scheduler.engine.test_kept import written
 

@@ -10,19 +10,19 @@ from hypothesis import strategies as st
 
 from scheduler.benchmarks import cases
 from scheduler.engine.cycle import RUNS
-from scheduler.engine.impossible import Verdicts
-from scheduler.engine.order import QueueOrder
+from scheduler.engine.model.values import Amount, Preemptible
 from scheduler.engine.passes import consolidate
 from scheduler.engine.passes.allocate import Walk
-from scheduler.engine.scenario import parse
-from scheduler.engine.standing import Lowest, Standing
-from scheduler.engine.state import FAIR, Cycle
-from scheduler.engine.taking import Target, fits_already, hopeful_domains, targets
-from scheduler.engine.takings import TakenBack, TakenInVain
-from scheduler.engine.units import Unit, Units
-from scheduler.engine.values import Amount, Preemptible
-from scheduler.engine.victims import category, search
-from scheduler.engine.work import Work
+from scheduler.engine.reading.scenario import parse
+from scheduler.engine.rules.displaced import TakenBack, TakenInVain
+from scheduler.engine.rules.impossible import Verdicts
+from scheduler.engine.rules.order import QueueOrder
+from scheduler.engine.search.evicting import Target, fits_already, hopeful_domains, targets
+from scheduler.engine.search.units import Unit, Units
+from scheduler.engine.search.victims import category, search
+from scheduler.engine.state.planning import FAIR, Cycle
+from scheduler.engine.state.standing import Lowest, Standing
+from scheduler.engine.state.work import Work
 from scheduler.simulation.world import World
 from tests.scheduler.twin.strategies import scenario_random
 

@@ -9,16 +9,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine.calm import Room, calm_at
-from scheduler.engine.cluster import Cluster
 from scheduler.engine.cycle import make_course, make_plan
-from scheduler.engine.fleet import Seat
-from scheduler.engine.invariants import InvariantBroken
-from scheduler.engine.kept import Kept
+from scheduler.engine.model.plan import Course
+from scheduler.engine.model.values import QUEUED, Run, Scenario
 from scheduler.engine.passes.allocate import FITS
-from scheduler.engine.plan import Course
-from scheduler.engine.scenario import parse
-from scheduler.engine.values import QUEUED, Run, Scenario
-from scheduler.engine.work import Work
+from scheduler.engine.reading.scenario import parse
+from scheduler.engine.rules.invariants import InvariantBroken
+from scheduler.engine.state.cluster import Cluster
+from scheduler.engine.state.fleet import Seat
+from scheduler.engine.state.kept import Kept
+from scheduler.engine.state.work import Work
 from tests.scheduler.engine.scenes import at, job, leafed, node, quota, running, scene
 from tests.scheduler.engine.test_kept import EVENTS, after, by_age, of_whole_gpus, ordered, written
 

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from scheduler.engine.gradient import MILLION, Measure, Usual
+from scheduler.engine.place.gradient import MILLION, Measure, Usual
 from tests.scheduler.engine.scenes import A100, H100, at, job, node, plan_of, quota, running, scene
 
 TYPES = [A100, H100]
@@ -64,7 +64,7 @@ def test_without_a_stated_demand_the_jobs_are_it() -> None:
 
 
 def test_a_demand_asks_for_one_thing() -> None:
-    from scheduler.engine.scenario import ScenarioError, parse
+    from scheduler.engine.reading.scenario import ScenarioError, parse
 
     for part in ({}, {"gpus": 1, "gpu_share": 0.5}):
         with pytest.raises(ScenarioError, match="must ask for exactly one of gpus, gpu_share"):

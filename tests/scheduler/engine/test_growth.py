@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from scheduler.engine.scenario import parse
+from scheduler.engine.reading.scenario import parse
 from scheduler.simulation.world import World
 
 from .scenes import actions, at, job, node, placed, plan_of, quota, running, scene

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from scheduler.engine.cycle import settled
-from scheduler.engine.fleet import Seat
-from scheduler.engine.invariants import InvariantBroken, check
-from scheduler.engine.scenario import parse
-from scheduler.engine.state import Cycle
-from scheduler.engine.work import Work
+from scheduler.engine.reading.scenario import parse
+from scheduler.engine.rules.invariants import InvariantBroken, check
+from scheduler.engine.state.fleet import Seat
+from scheduler.engine.state.planning import Cycle
+from scheduler.engine.state.work import Work
 
 Json = dict[str, Any]
 

@@ -13,18 +13,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scheduler.benchmarks import cases
-from scheduler.engine import lookahead
-from scheduler.engine.cluster import Cluster
 from scheduler.engine.cycle import make_course, make_plan
-from scheduler.engine.difference import alike_at_both_ends
-from scheduler.engine.kept import Kept
-from scheduler.engine.lookahead import Lookahead
-from scheduler.engine.plan import Course, Plan
-from scheduler.engine.reservations import Book
-from scheduler.engine.scenario import parse
-from scheduler.engine.state import Cycle
-from scheduler.engine.units import Units
-from scheduler.engine.values import QUEUED, Job, Run, Scenario
+from scheduler.engine.model.plan import Course, Plan
+from scheduler.engine.model.values import QUEUED, Job, Run, Scenario
+from scheduler.engine.reading.scenario import parse
+from scheduler.engine.search import lookahead
+from scheduler.engine.search.lookahead import Lookahead
+from scheduler.engine.search.reservations import Book
+from scheduler.engine.search.units import Units
+from scheduler.engine.state.cluster import Cluster
+from scheduler.engine.state.difference import alike_at_both_ends
+from scheduler.engine.state.kept import Kept
+from scheduler.engine.state.planning import Cycle
 from scheduler.simulation.applying import carried_out
 from scheduler.simulation.world import World
 from tests.scheduler.engine.scenes import at, job, node, quota, running, scene

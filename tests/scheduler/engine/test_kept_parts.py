@@ -5,12 +5,12 @@ import random
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from scheduler.engine.order import QueueOrder
-from scheduler.engine.reasons import reason
-from scheduler.engine.scenario import parse
-from scheduler.engine.standing import Standing
-from scheduler.engine.state import Cycle
-from scheduler.engine.units import Units
+from scheduler.engine.model.reasons import reason
+from scheduler.engine.reading.scenario import parse
+from scheduler.engine.rules.order import QueueOrder
+from scheduler.engine.search.units import Units
+from scheduler.engine.state.planning import Cycle
+from scheduler.engine.state.standing import Standing
 from tests.scheduler.engine.test_bounds import lowest_of
 from tests.scheduler.twin.strategies import scenario_random
 

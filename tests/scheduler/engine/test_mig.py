@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.engine.mig import (
+from scheduler.engine.model.mig import (
     BOARDS,
     Board,
     Instance,

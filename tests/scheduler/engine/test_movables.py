@@ -8,17 +8,17 @@ from itertools import combinations, product
 import pytest
 
 from scheduler.engine.calm import calm_at
-from scheduler.engine.clearable import Need
 from scheduler.engine.cycle import make_course, make_plan
-from scheduler.engine.grid import Ints
-from scheduler.engine.kept import Kept
-from scheduler.engine.movables import FEW, Movables
+from scheduler.engine.model.values import Checkpoint
 from scheduler.engine.passes.consolidate import _cleared, _off_node, _plan
-from scheduler.engine.roll import Step
-from scheduler.engine.scenario import parse
-from scheduler.engine.state import Cycle
-from scheduler.engine.values import Checkpoint
-from scheduler.engine.work import Work
+from scheduler.engine.reading.scenario import parse
+from scheduler.engine.search.clearable import Need
+from scheduler.engine.search.movables import FEW, Movables
+from scheduler.engine.state.grid import Ints
+from scheduler.engine.state.kept import Kept
+from scheduler.engine.state.planning import Cycle
+from scheduler.engine.state.roll import Step
+from scheduler.engine.state.work import Work
 from tests.scheduler.engine import scenes
 from tests.scheduler.engine.scenes import at, quota, running, scene
 from tests.scheduler.engine.test_kept import EVENTS, after, of_whole_gpus

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduler.engine.scenario import SETTING_KEYS
+from scheduler.engine.reading.scenario import SETTING_KEYS
 from tests.servers import PROJECT
 
 from .scenes import A100, H100, actions, at, job, leafed, node, placed, plan_of, quota, reasons, running, scene

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scheduler.engine import scenario as reader
-from scheduler.engine.reading import ScenarioError, instant
-from scheduler.engine.scenario import load, parse
-from scheduler.engine.scenario_jobs import JobReader
-from scheduler.engine.spelling import spelt
-from scheduler.engine.unfrozen import maker
-from scheduler.engine.values import QUEUED, Checkpoint, Placed, Scenario
+from scheduler.engine.model.unfrozen import maker
+from scheduler.engine.model.values import QUEUED, Checkpoint, Placed, Scenario
+from scheduler.engine.reading import scenario as reader
+from scheduler.engine.reading.checkers import ScenarioError, instant
+from scheduler.engine.reading.jobs import JobReader
+from scheduler.engine.reading.scenario import load, parse
+from scheduler.engine.reading.spelling import spelt
 from tests.scheduler.twin.strategies import scenario_random
 
 JUNK: list[Any] = [None, True, -1, 0, 1, 1.0, 0.5, 1e300, 10**30, "", "x" * 300, "\u0000", [], [[]], {}, {"a": 1}, [None], [True], "n1", float("nan")]

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from scheduler.engine.reading import ScenarioError
-from scheduler.engine.scenario import parse
-from scheduler.engine.spelling import spelt
+from scheduler.engine.reading.checkers import ScenarioError
+from scheduler.engine.reading.scenario import parse
+from scheduler.engine.reading.spelling import spelt
 
 from .scenes import A100, actions, at, job, node, placed, plan_of, quota, reasons, running, scene
 

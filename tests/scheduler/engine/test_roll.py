@@ -9,12 +9,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine.cycle import make_course, make_plan
-from scheduler.engine.difference import stepped
-from scheduler.engine.kept import Kept
-from scheduler.engine.roll import Roll, Step
-from scheduler.engine.scenario import parse
-from scheduler.engine.state import Cycle
-from scheduler.engine.values import Checkpoint, Job, Run, Scenario
+from scheduler.engine.model.values import Checkpoint, Job, Run, Scenario
+from scheduler.engine.reading.scenario import parse
+from scheduler.engine.state.difference import stepped
+from scheduler.engine.state.kept import Kept
+from scheduler.engine.state.planning import Cycle
+from scheduler.engine.state.roll import Roll, Step
 from tests.scheduler.engine.scenes import at, job, node, quota, running, scene
 from tests.scheduler.engine.test_calm import arrivals
 from tests.scheduler.engine.test_kept import EVENTS, after, by_age, of_whole_gpus, written

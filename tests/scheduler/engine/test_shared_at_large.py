@@ -6,18 +6,18 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scheduler.engine import rehearsal as rehearsal_module
 from scheduler.engine.cycle import RUNS, make_plan
-from scheduler.engine.placement import Placer
-from scheduler.engine.reasons import reason
-from scheduler.engine.requests import Requests
-from scheduler.engine.scenario import parse
-from scheduler.engine.standing import Standing
-from scheduler.engine.state import Cycle
-from scheduler.engine.taking import place_in, release, room_without
-from scheduler.engine.takings import TakenBack, TakenInVain
-from scheduler.engine.values import Role
-from scheduler.engine.victims import fewest
+from scheduler.engine.model.reasons import reason
+from scheduler.engine.model.values import Role
+from scheduler.engine.place.placement import Placer
+from scheduler.engine.reading.scenario import parse
+from scheduler.engine.rules.displaced import TakenBack, TakenInVain
+from scheduler.engine.search import rehearsal as rehearsal_module
+from scheduler.engine.search.evicting import place_in, release, room_without
+from scheduler.engine.search.victims import fewest
+from scheduler.engine.state.planning import Cycle
+from scheduler.engine.state.requests import Requests
+from scheduler.engine.state.standing import Standing
 from tests.scheduler.twin.strategies import scenario_random
 
 from .scenes import actions, at, job, node, plan_of, quota, scene

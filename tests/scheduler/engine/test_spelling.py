@@ -8,8 +8,8 @@ import pytest
 from scheduler.benchmarks import cases
 from scheduler.benchmarks.engine import typed
 from scheduler.engine.cycle import make_plan
-from scheduler.engine.scenario import load, parse
-from scheduler.engine.spelling import Speller, spelt
+from scheduler.engine.reading.scenario import load, parse
+from scheduler.engine.reading.spelling import Speller, spelt
 
 from .scenes import job, node, quota, scene
 

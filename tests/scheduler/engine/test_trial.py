@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from scheduler.engine.cycle import make_plan
-from scheduler.engine.kept import Kept
-from scheduler.engine.scenario import parse
+from scheduler.engine.model.values import QUEUED, Job, Scenario
+from scheduler.engine.reading.scenario import parse
+from scheduler.engine.state.kept import Kept
 from scheduler.engine.trial import NAME, Ground, Trial, starts_at_once, unlike
-from scheduler.engine.values import QUEUED, Job, Scenario
 from scheduler.simulation.applying import changed
 from tests.scheduler.twin.strategies import scenario_random
 

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from scheduler.engine.cycle import make_plan
-from scheduler.engine.kept import Kept
+from scheduler.engine.model.values import QUEUED, Job, Scenario
 from scheduler.engine.passes.allocate import Walk
-from scheduler.engine.scenario import parse
-from scheduler.engine.state import Cycle
+from scheduler.engine.reading.scenario import parse
+from scheduler.engine.state.kept import Kept
+from scheduler.engine.state.planning import Cycle
+from scheduler.engine.state.turns import FIRST, ROUND, Turn, turns
+from scheduler.engine.state.work import Work
 from scheduler.engine.trial import Ground, unlike
-from scheduler.engine.turns import FIRST, ROUND, Turn, turns
-from scheduler.engine.values import QUEUED, Job, Scenario
-from scheduler.engine.work import Work
 from tests.scheduler.twin.strategies import scenario_random
 
 from .scenes import A100, H100, at, job, node, quota, running, scene

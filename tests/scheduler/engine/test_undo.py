@@ -6,13 +6,13 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scheduler.engine.cluster import Cluster
 from scheduler.engine.cycle import RUNS
-from scheduler.engine.fleet import View
-from scheduler.engine.scenario import parse
-from scheduler.engine.state import Cycle
-from scheduler.engine.takings import TakenBack, TakenInVain
-from scheduler.engine.work import Work
+from scheduler.engine.reading.scenario import parse
+from scheduler.engine.rules.displaced import TakenBack, TakenInVain
+from scheduler.engine.state.cluster import Cluster
+from scheduler.engine.state.fleet import View
+from scheduler.engine.state.planning import Cycle
+from scheduler.engine.state.work import Work
 from tests.scheduler.twin.strategies import scenario_random
 
 STAYS = {"sequence", "put_out_why", "put_out_for"}  # written anew whenever somebody is given places, or put out

@@ -8,17 +8,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scheduler.engine import units as units_module
-from scheduler.engine.columns import BY_SEAT, BY_UNIT, Columns
-from scheduler.engine.legality import Reclaim
+from scheduler.engine.model.reasons import reason
 from scheduler.engine.passes import preempt
-from scheduler.engine.ranking import WideRanking
-from scheduler.engine.reasons import reason
-from scheduler.engine.scenario import parse
-from scheduler.engine.state import Cycle
-from scheduler.engine.units import Unit, Units, columns_of
-from scheduler.engine.victims import Target, has_fresh, no_larger, search
-from scheduler.engine.wide import Room, Shelves, WideSearch, passed_over, running_sums
+from scheduler.engine.reading.scenario import parse
+from scheduler.engine.rules.legality import Reclaim
+from scheduler.engine.search import units as units_module
+from scheduler.engine.search.columns import BY_SEAT, BY_UNIT, Columns
+from scheduler.engine.search.ranking import WideRanking
+from scheduler.engine.search.units import Unit, Units, columns_of
+from scheduler.engine.search.victims import Target, has_fresh, no_larger, search
+from scheduler.engine.search.wide import Room, Shelves, WideSearch, passed_over, running_sums
+from scheduler.engine.state.planning import Cycle
 
 Json = dict[str, Any]
 drawn = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))

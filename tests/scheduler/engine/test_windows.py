@@ -2,8 +2,8 @@
 
 import pytest
 
-from scheduler.engine.reading import spell_instant
-from scheduler.engine.scenario import parse
+from scheduler.engine.reading.checkers import spell_instant
+from scheduler.engine.reading.scenario import parse
 from scheduler.simulation.world import World
 
 from .scenes import A100, H100, actions, at, job, leafed, node, placed, plan_of, quota, reasons, running, scene

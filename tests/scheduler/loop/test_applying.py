@@ -8,8 +8,8 @@ from django.db import connection
 
 from gpufleet.core.live.news import News
 from quotas.models import QuotaNode
-from scheduler.engine.plan import Decision, Plan, Stand
-from scheduler.engine.reasons import reason
+from scheduler.engine.model.plan import Decision, Plan, Stand
+from scheduler.engine.model.reasons import reason
 from scheduler.models import Attempt, Gpu, GpuMode, Job, JobEvent, JobState, MigInstance, Node, Order, Placement, PlanRecord, Promise, Repartition
 from scheduler.services.jobs.jobs import job_stop
 from scheduler.services.loop.applying import LEAVERS_FIRST, plan_apply
@@ -359,8 +359,9 @@ def test_a_job_that_moves_leaves_first_and_resumes_at_its_promised_place() -> No
 
 
 def test_a_job_over_which_the_engines_check_fails_is_planned_around(monkeypatch: pytest.MonkeyPatch) -> None:
-    from scheduler.engine import cycle, outcome
-    from scheduler.engine.invariants import InvariantBroken, check
+    from scheduler.engine import cycle
+    from scheduler.engine.rules.invariants import InvariantBroken, check
+    from scheduler.engine.tell import outcome
 
     builders.node(gpus=8)
     bad, good = submit(gpus=2), submit(gpus=2)

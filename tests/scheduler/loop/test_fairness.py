@@ -8,9 +8,9 @@ import pytest
 
 from quotas.models import LedgerEntry, QuotaNode, QuotaShare
 from quotas.services.nodes import node_move
-from scheduler.engine.scenario import load
-from scheduler.engine.spelling import spelt
-from scheduler.engine.values import Fairness, Quota
+from scheduler.engine.model.values import Fairness, Quota
+from scheduler.engine.reading.scenario import load
+from scheduler.engine.reading.spelling import spelt
 from scheduler.loop.policy import policy
 from scheduler.models import Attempt, CapacityEntry, JobState, Node, PlanRecord, Promise, UsageStep
 from scheduler.services.jobs.jobs import Seat, job_create, job_release, job_start, job_transition

@@ -8,7 +8,7 @@ import pytest
 
 from gpufleet.core.times import millis, now
 from quotas.models import QuotaNode
-from scheduler.engine.values import Settings
+from scheduler.engine.model.values import Settings
 from scheduler.loop.foresight import LATER, Foresight, estimated, ruled
 from scheduler.models import Attempt, Job, JobState, Outlook, Prediction
 from scheduler.selectors.predictions import foresight_now, past_recalled, predictions_score

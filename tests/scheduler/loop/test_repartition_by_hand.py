@@ -11,7 +11,7 @@ from quotas.models import QuotaNode
 from quotas.permissions import Access, Can, Grant
 from scheduler.backends.base import BackendRefused
 from scheduler.backends.simulated import MemoryStore, SimulatedBackend
-from scheduler.engine.mig import Instance
+from scheduler.engine.model.mig import Instance
 from scheduler.models import Cluster, Gpu, GpuMode, GpuSplit, Health, Job, JobState, MigInstance, Order, Repartition, SplitState
 from scheduler.services.hardware.geometry import gpu_geometry_cancel, gpu_geometry_change
 from tests import builders

@@ -9,8 +9,8 @@ import pytest
 from gpufleet.core.times import millis
 from scheduler.cli import spell
 from scheduler.engine.cycle import make_plan
-from scheduler.engine.scenario import load
-from scheduler.engine.spelling import Speller, spelt
+from scheduler.engine.reading.scenario import load
+from scheduler.engine.reading.spelling import Speller, spelt
 from scheduler.loop.policy import policy
 from scheduler.models import Checkpoint, Gpu, Job, JobState, Outlook, PlanRecord, Repartition
 from scheduler.services.forecasts.forecasting import forecast_run

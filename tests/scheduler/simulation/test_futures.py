@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.engine.scenario import parse
-from scheduler.engine.values import Checkpoint, Placed, Scenario
+from scheduler.engine.model.values import Checkpoint, Placed, Scenario
+from scheduler.engine.reading.scenario import parse
 from scheduler.simulation.futures import FUTURES, JOBS_AN_EVENT, UNKNOWN, Past, Stage, past_of, quantile, run_times, waits_foreseen
 from scheduler.simulation.world import World
 

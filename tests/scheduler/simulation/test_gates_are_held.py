@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.engine.scenario import parse
+from scheduler.engine.reading.scenario import parse
 from scheduler.engine.trial import Ground
 from scheduler.simulation.world import World
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from scheduler.engine.scenario import parse
-from scheduler.engine.values import ANY_TYPE
+from scheduler.engine.model.values import ANY_TYPE
+from scheduler.engine.reading.scenario import parse
 from scheduler.simulation.past import PastUsage
 from scheduler.simulation.world import World
 

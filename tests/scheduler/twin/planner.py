@@ -5,8 +5,8 @@ from functools import lru_cache
 from typing import Any
 
 from scheduler.engine.cycle import make_course, make_plan
-from scheduler.engine.kept import Kept
-from scheduler.engine.scenario import ScenarioError, load
+from scheduler.engine.reading.scenario import ScenarioError, load
+from scheduler.engine.state.kept import Kept
 
 Json = dict[str, Any]
 

@@ -1,0 +1,106 @@
+"""Blocks that somebody may soon want, and how little of them is broken: the last word between places that are equally tight.
+
+A block is room for a gang in one domain of a level. Where nodes have equally much room, that one is taken which leaves most of it:
+first for the gangs that wait, then for the usual demand. In a domain that no longer holds the gang there is nothing left to break.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..state.fleet import View
+from ..state.grid import Grid, Ints
+
+FEW = 256  # nodes of a fleet that are sooner ranked one by one
+MOST = 4  # kinds of blocks that are looked at, of those that wait and of the usual ones
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """So many workers of so many GPUs inside one domain of a level, on nodes that may serve them."""
+
+    gpus: int
+    workers: int
+    level: int
+    nodes: Ints  # 1 where a worker may stand
+    weight: int
+
+
+def largest(blocks: Iterable[Block]) -> tuple[Block, ...]:
+    """Those of which most GPUs are asked for."""
+    return tuple(sorted(blocks, key=lambda one: (-one.weight * one.workers * one.gpus, one.level, one.gpus, one.workers, one.nodes.tobytes()))[:MOST])
+
+
+class Blocks:
+    def __init__(self, grid: Grid, waiting: Sequence[Block], usual: Sequence[Block]) -> None:
+        """Of either kind only the largest ones."""
+        self.grid = grid
+        self.kinds = (waiting, usual)
+        self._costs: dict[tuple[int, int], tuple[Ints, Ints] | None] = {}
+        self._ranks: dict[tuple[int, int], list[tuple[int, int]]] = {}  # the same by node, where few are to be ranked
+        self._view: tuple[View, int] | None = None
+
+    def __bool__(self) -> bool:
+        return any(self.kinds)
+
+    def least_broken(self, view: View, gpus: int, nodes: Sequence[int], *, anew: bool = True) -> Sequence[int]:
+        """Nodes with equally many idle GPUs, given in path order: those first of which a worker of so many GPUs breaks least.
+
+        What it costs is worked out once for a gang (`anew` with its first worker), as it stood before.
+        """
+        if anew and self._view != (view, view.version):
+            self._costs.clear()
+            self._ranks.clear()
+            self._view = (view, view.version)
+        key = (view.count[nodes[0]], gpus)
+        if key not in self._costs:
+            self._costs[key] = self._cost(view, *key)
+        costs = self._costs[key]
+        if costs is None:
+            return nodes
+        if self.grid.size <= FEW:
+            ranks = self._ranks.get(key)
+            if ranks is None:
+                ranks = self._ranks[key] = [*zip(costs[0].tolist(), costs[1].tolist(), strict=True)]
+            return sorted(nodes, key=ranks.__getitem__)  # among equals they stay in path order
+        places = np.array(nodes, dtype=np.int64)
+        order = np.lexsort((places, costs[1][places], costs[0][places]))
+        ranked: list[int] = places[order].tolist()
+        return ranked
+
+    def _cost(self, view: View, count: int, gpus: int) -> tuple[Ints, Ints] | None:
+        """GPUs of waiting and of usual gangs, by node, that find no room any more once a worker stands there; None where nothing differs."""
+        waiting, usual = (self._broken(view, blocks, count, gpus) for blocks in self.kinds)
+        return None if waiting is None and usual is None else (self._or_none(waiting), self._or_none(usual))
+
+    def _or_none(self, costs: Ints | None) -> Ints:
+        return np.zeros(self.grid.size, dtype=np.int64) if costs is None else costs
+
+    def _broken(self, view: View, blocks: Sequence[Block], count: int, gpus: int) -> Ints | None:
+        total: Ints | None = None
+        for block in blocks:
+            less = count // block.gpus - (count - gpus) // block.gpus
+            if not less:
+                continue
+            level = self.grid.levels[block.level]
+            room = level.sums(view.count_np // block.gpus * block.nodes)
+            lost = np.where(room >= block.workers, np.where(room - less < block.workers, room, less), 0) * block.gpus
+            cost = np.repeat(lost, level.sizes) * block.nodes * block.weight
+            total = cost if total is None else total + cost
+        return total
+
+
+def usual_blocks(grid: Grid, demand: Iterable[tuple[int, int, int, str | None]]) -> list[Block]:
+    """Of the usual demand: (share, GPUs, workers, required level)."""
+    found = []
+    for share, gpus, workers, required in demand:
+        level = 0 if required is None else grid.level_index[required]
+        if breakable(grid, gpus, workers, level):
+            found.append(Block(gpus, workers, level, grid.startable[False], share))
+    return found
+
+
+def breakable(grid: Grid, gpus: int, workers: int, level: int) -> bool:
+    """Whether it can matter which of several equal nodes is taken: for several workers in one of several domains wider than a node."""
+    return gpus > 0 and workers > 1 and 0 <= level < grid.node_level and len(grid.levels[level]) > 1

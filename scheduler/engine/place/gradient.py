@@ -1,0 +1,241 @@
+"""The placement `fgd`: where a worker stands so that what is free is of the most use to what is usually asked for.
+
+The measure is that of Weng et al., USENIX ATC 2023. Of a node, what one kind of demand cannot use are all its free GPUs where the node lacks a GPU
+type, processors or GPUs for it, and else those whose free part is too small; a kind that asks for processors only uses no GPU. A node's fragmentation
+is the mean of that over the demand, and the place is taken that adds least to it (the steepest descent), a GPU by GPU where a share is asked for.
+Everything is whole numbers: milli-GPU, thousandths of processors, and weights of demand in millionths.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from ..model.values import Job, Role, Scenario
+from ..state.fleet import View
+from ..state.grid import Grid, Ints
+
+MILLION = 1_000_000
+USUAL_SHARE = 950_000  # of all jobs, in millionths, whose kinds are the demand where none is stated
+MOST_NOTES = 100_000  # about changes of nodes, before all is looked at anew
+STEP = 100 * MILLION  # of gain, below which a difference is none: the first nodes fill up, and the last stay whole
+WORSE = -(1 << 62)
+NO_GPU = -1
+
+
+class Ask(NamedTuple):
+    """What one worker asks for: whole GPUs, or a share of each of so many; processors; and with whom it may share, by number (0: nobody)."""
+
+    gpus: int
+    milli: int  # of each of them
+    cpu_milli: int
+    shared_with: int = 0
+
+
+class Usual(NamedTuple):
+    """A kind of demand: its weight, and what one worker of it asks for."""
+
+    weight: int
+    gpus: int
+    milli: int
+    cpu_milli: int
+    gpu_types: tuple[str, ...]
+
+
+def usual_of(role: Role, weight: int) -> Usual | None:
+    """Of MIG, and of parts by memory, no share is known before a board is; they are no demand here."""
+    if role.mig is not None or role.memory_mib is not None:
+        return None
+    if role.share_milli is not None:
+        return Usual(weight, role.devices, role.share_milli, role.cpu_milli, role.gpu_types)
+    return Usual(weight, role.gpus, 1000, role.cpu_milli, role.gpu_types)
+
+
+def demand_of(scenario: Scenario) -> tuple[Usual, ...]:
+    """The usual demand as it is stated, else the commonest kinds of all jobs that there are, up to those that cover most of them."""
+    if scenario.demand:
+        return tuple(
+            Usual(one.share, one.gpus, 1000, one.cpu_milli, one.gpu_types)
+            if one.share_milli is None
+            else Usual(one.share, 1, one.share_milli, one.cpu_milli, one.gpu_types)
+            for one in scenario.demand
+        )
+    return commonest(scenario.jobs)
+
+
+def commonest(jobs: Iterable[Job]) -> tuple[Usual, ...]:
+    kinds = Counter(job.kind for job in jobs)
+    counts: Counter[Usual] = Counter()
+    for kind, count in kinds.items():
+        for role in kind.roles:
+            if (one := usual_of(role, 0)) is not None:
+                counts[one] += count
+    total, covered = sum(counts.values()), 0
+    found = []
+    for one, count in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])):
+        if covered * MILLION >= USUAL_SHARE * total:
+            break
+        covered += count
+        found.append(one._replace(weight=count * MILLION // total))
+    return tuple(found)
+
+
+class Measure:
+    """Fragmentation of nodes as columns, against one demand."""
+
+    def __init__(self, demand: tuple[Usual, ...], types: list[str]) -> None:
+        """`types`: the GPU types of the fleet; a node is of one of them, by its place here."""
+        self.demand = demand
+        self._weight: Ints = np.array([one.weight for one in demand], dtype=np.int64)
+        needs = sorted({one.milli for one in demand if one.gpus})
+        self._needs: Ints = np.array(needs, dtype=np.int64)
+        place = {milli: at for at, milli in enumerate(needs)}
+        self._need: Ints = np.array([place.get(one.milli, 0) for one in demand], dtype=np.int64)
+        self._gpus: Ints = np.array([one.gpus or 1 << 30 for one in demand], dtype=np.int64)  # nothing is of use to who asks for no GPU
+        self._cpus: Ints = np.array([one.cpu_milli for one in demand], dtype=np.int64)
+        self._allowed = np.array([[not one.gpu_types or name in one.gpu_types for one in demand] for name in types], dtype=np.bool_)
+
+    def of(self, free: Ints, cpus: Ints, kind: Ints) -> Ints:
+        """By node, from what is free of each of its GPUs, its free processors, and its type: milli-GPU times millionths."""
+        total = free.sum(axis=1)
+        if not len(self._needs):
+            return total * int(self._weight.sum())
+        large = free[:, None, :] >= self._needs[None, :, None]
+        count = large.sum(axis=2)
+        small = total[:, None] - (free[:, None, :] * large).sum(axis=2)
+        usable = (count[:, self._need] >= self._gpus) & (cpus[:, None] >= self._cpus) & self._allowed[kind]
+        useless: Ints = np.where(usable, small[:, self._need], total[:, None]) @ self._weight
+        return useless
+
+
+class Column:
+    """Of one thing that is asked for, by node: what placing it there gains, and on which GPU a share stands best."""
+
+    def __init__(self, size: int) -> None:
+        self.gain: Ints = np.full(size, WORSE, dtype=np.int64)
+        self.gpu: Ints = np.full(size, NO_GPU, dtype=np.int64)
+        self.read = -1  # so many notes of the view it has taken up
+
+
+class Columns:
+    """One view as columns: of each GPU what is free, and whose share may join there (0: it is idle)."""
+
+    def __init__(self, gradient: "Gradient", view: View) -> None:
+        size = gradient.grid.size
+        self.gradient = gradient
+        self.free: Ints = np.zeros((size, gradient.grid.most_gpus), dtype=np.int64)
+        self.shared: Ints = np.zeros_like(self.free)
+        self.cpus: Ints = np.zeros(size, dtype=np.int64)
+        self.before: Ints = np.zeros(size, dtype=np.int64)
+        self.asked: dict[Ask, Column] = {}
+        self._view = view
+        self._read = 0
+        view.notes = []
+        self._take_up(np.arange(size))
+
+    def follow(self) -> None:
+        notes = self._view.notes
+        assert notes is not None
+        if self._read < len(notes):
+            fresh = np.unique(np.array(notes[self._read :], dtype=np.int64))
+            self._read = len(notes)
+            self._take_up(fresh)
+
+    def _take_up(self, nodes: Ints) -> None:
+        view = self._view
+        most = self.free.shape[1]
+        for node in nodes.tolist():
+            mask = view.free[node]
+            self.free[node] = [1000 * (mask >> gpu & 1) for gpu in range(most)]
+            self.shared[node] = 0
+            self.cpus[node] = view.cpus[node]
+            for gpu in range(most):
+                split = view.splits.get((node, gpu))
+                if split is not None and split.mode != "mig" and self.gradient.grid.usable[node] >> gpu & 1:
+                    self.free[node, gpu] = 1000 - split.used
+                    self.shared[node, gpu] = self.gradient.number(split.mode, split.trust)
+        self.before[nodes] = self.gradient.measure.of(self.free[nodes], self.cpus[nodes], self.gradient.kinds[nodes])
+
+    def column(self, ask: Ask) -> Column:
+        """What it gains to place that, by node, as things stand."""
+        self.follow()
+        known = self.asked.get(ask)
+        if known is None:
+            known = self.asked[ask] = Column(len(self.cpus))
+        notes = self._view.notes
+        assert notes is not None
+        if known.read != self._read:
+            nodes = np.arange(len(self.cpus)) if known.read < 0 else np.unique(np.array(notes[known.read : self._read], dtype=np.int64))
+            known.read = self._read
+            self._weigh(ask, nodes, known)
+        return known
+
+    def _weigh(self, ask: Ask, nodes: Ints, column: Column) -> None:
+        column.gain[nodes] = WORSE
+        column.gpu[nodes] = NO_GPU
+        free, cpus = self.free[nodes], self.cpus[nodes] - ask.cpu_milli
+        measure, kinds, before = self.gradient.measure, self.gradient.kinds[nodes], self.before[nodes]
+        if not ask.shared_with:
+            idle = free == 1000
+            idle &= self.shared[nodes] == 0
+            fits = (idle.sum(axis=1) >= ask.gpus) & (cpus >= 0)
+            taken = idle & (np.cumsum(idle, axis=1) <= ask.gpus)
+            gain = before - measure.of(np.where(taken, 0, free), cpus, kinds)
+            column.gain[nodes[fits]] = gain[fits]
+            return
+        joins = (self.shared[nodes] == 0) | (self.shared[nodes] == ask.shared_with)
+        able = (free >= ask.milli) & joins & (cpus >= 0)[:, None]
+        first_idle = np.cumsum(able & (free == 1000), axis=1) == 1  # of idle GPUs the first stands for all
+        able &= (free < 1000) | first_idle
+        place, gpu = np.nonzero(able)
+        if not len(place):
+            return
+        after = free[place]
+        after[np.arange(len(place)), gpu] -= ask.milli
+        gain = before[place] - measure.of(after, cpus[place], kinds[place])
+        order = np.lexsort((gpu, after[np.arange(len(place)), gpu], -gain, place))  # among equals the fullest GPU
+        place, gpu, gain = place[order], gpu[order], gain[order]
+        best = np.concatenate(([True], place[1:] != place[:-1]))
+        column.gain[nodes[place[best]]] = gain[best]
+        column.gpu[nodes[place[best]]] = gpu[best]
+
+
+class Gradient:
+    """The choice of a node by the steepest descent, for one fleet and one demand."""
+
+    def __init__(self, grid: Grid, demand: tuple[Usual, ...]) -> None:
+        self.grid = grid
+        self.demand = demand
+        types = sorted({node.gpu_type for node in grid.nodes})
+        self.kinds: Ints = np.array([types.index(node.gpu_type) for node in grid.nodes], dtype=np.int64)
+        self.measure = Measure(demand, types)
+        self.numbers: dict[tuple[str, str], int] = {}  # of those that share GPUs, by mode and domain of trust
+
+    def columns(self, view: View) -> Columns:
+        known = view.columns
+        if not isinstance(known, Columns) or known.gradient is not self or len(view.notes or ()) > MOST_NOTES:
+            known = view.columns = Columns(self, view)
+        return known
+
+    def number(self, mode: str, trust: str) -> int:
+        return self.numbers.setdefault((mode, trust), len(self.numbers) + 1)
+
+    def best(self, view: View, ask: Ask, memory_mib: int, allowed: Ints) -> tuple[int, int] | None:
+        """The node on which it gains most, in steps of a tenth of a GPU, and the first among equals; and the GPU that a share stands on."""
+        column = self.columns(view).column(ask)
+        gain = np.where(allowed > 0, column.gain, WORSE)
+        if memory_mib:
+            gain = np.where(view.host_np()[1] >= memory_mib, gain, WORSE)
+        if int(gain.max(initial=WORSE)) == WORSE:
+            return None
+        node = int(np.argmax(gain // STEP))
+        return node, int(column.gpu[node])
+
+
+def ask_of(role: Role, shared_with: int = 0) -> Ask:
+    milli = 1000 if role.share_milli is None else role.share_milli
+    return Ask(1 if shared_with else role.gpus, milli, role.cpu_milli, shared_with)
+
+
+__all__ = ["Ask", "Gradient", "Measure", "Usual", "ask_of", "commonest", "demand_of"]

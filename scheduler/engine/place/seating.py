@@ -1,0 +1,96 @@
+"""A place for a job as it waits: the tightest that suffices, in one view of the fleet."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from ..model.values import Settings
+from ..state.cluster import Cluster
+from ..state.fleet import NO_PARTS, Fleet, Seat, View, lowest, new_seat
+from ..state.grid import Grid
+from ..state.work import Work
+from .capacity import Capacity
+from .gradient import ask_of
+from .placement import Placer, bits_of_large, flags_of
+
+
+class Surroundings(Protocol):
+    """What a search for a place asks of the plan in the making."""
+
+    cluster: Cluster
+    grid: Grid
+    fleet: Fleet
+    settings: Settings
+
+    def capacity(self, view: View) -> Capacity: ...
+
+
+def fit(
+    cycle: Surroundings, work: Work, quota_type: int, view: View, banned: int = 0, budget: Mapping[str, int] | None = None
+) -> tuple[Seat, ...] | None:
+    """Take places for what is missing of a job; the seats, or None and nothing taken."""
+    if is_alone(cycle, work):
+        return fit_one(cycle, work, quota_type, view, banned)
+    wants = work.missing()
+    repairing = bool(work.seats)
+    tries = [(False, False)]
+    if work.kind.tolerates_suspect:
+        tries.append((True, False))
+    if repairing:
+        tries.append((work.kind.tolerates_suspect, True))
+    for suspect, spare in tries:
+        if not repairing and not cycle.capacity(view).could_fit(work.form, quota_type, suspect=suspect):
+            continue
+        placer = Placer(cycle.cluster, work, quota_type, view, banned=banned, suspect=suspect, spare=spare, budget=budget)
+        seats = placer.place(wants)
+        if seats is not None:
+            for key in placer.new_splits:
+                cycle.cluster.split_anew(work, key)
+            return seats
+    return None
+
+
+def is_alone(cycle: Surroundings, work: Work) -> bool:
+    """Whether it asks for one worker of whole GPUs that may stand on any node that serves it."""
+    form = work.form
+    return form.sole and not work.seats and not form.kind.tolerates_suspect and not cycle.grid.narrow_islands
+
+
+def fit_one(cycle: Surroundings, work: Work, quota_type: int, view: View, banned: int) -> tuple[Seat] | None:
+    """The same for such a job: the tightest node, by the lowest set bit."""
+    role = work.form.roles[0]
+    bits = work.form.eligible(cycle.grid, 0, quota_type, suspect=False, spare=False).bits
+    if banned:
+        bits &= ~banned
+    buckets = view.by_count()
+    cpus, memory, gpus = role.cpu_milli, role.host_memory_mib, role.gpus
+    free_cpus, free_memory = view.cpus, view.memory
+    gradient = cycle.cluster.gradient
+    if gradient is not None:
+        best = gradient.best(view, ask_of(role), memory, flags_of(bits, cycle.grid.size))
+        if best is None:
+            return None
+        seat = new_seat((0, 0, best[0], lowest(view.free[best[0]], gpus), cpus, memory, gpus * 1000, NO_PARTS))
+        cycle.fleet.take(seat)
+        return (seat,)
+    spread = cycle.settings.placement == "spread"
+    blocks = cycle.cluster.blocks
+    for count in range(len(buckets) - 1, gpus - 1, -1) if spread else range(gpus, len(buckets)):
+        candidates = buckets[count]
+        if not candidates:
+            continue
+        candidates &= bits
+        if blocks and candidates & (candidates - 1):
+            for node in blocks.least_broken(view, gpus, bits_of_large(candidates)):
+                if free_cpus[node] >= cpus and free_memory[node] >= memory:
+                    seat = new_seat((0, 0, node, lowest(view.free[node], gpus), cpus, memory, gpus * 1000, NO_PARTS))
+                    cycle.fleet.take(seat)
+                    return (seat,)
+            continue
+        while candidates:
+            node = (candidates & -candidates).bit_length() - 1
+            if free_cpus[node] >= cpus and free_memory[node] >= memory:
+                seat = new_seat((0, 0, node, lowest(view.free[node], gpus), cpus, memory, gpus * 1000, NO_PARTS))
+                cycle.fleet.take(seat)
+                return (seat,)
+            candidates &= candidates - 1
+    return None

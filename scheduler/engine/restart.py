@@ -1,0 +1,47 @@
+"""Whether a plan has to be made anew, with what is known now that its passes have come to rest."""
+
+from .state.cluster import Cluster
+from .state.planning import Cycle
+from .state.work import Work
+
+
+def has_to_begin_anew(cycle: Cycle) -> bool:
+    """Whether somebody's place can't stay as the passes have left it: what is known of him is noted for the next try."""
+    outside, at_odds = _outside_again(cycle), _at_odds(cycle.cluster)
+    cycle.held_off.update(outside)
+    return bool(outside) or at_odds
+
+
+def _outside_again(cycle: Cycle) -> list[int]:
+    """Who was started so soon after an eviction that he must stand inside his guarantee, and does not: whom he displaced stands before him."""
+    if not cycle.settings.hysteresis_ms or not cycle.cluster.journal:
+        return []
+    fresh = (work for work in dict.fromkeys(cycle.cluster.journal) if work.seats and not work.first_seats)
+    return [work.order for work in fresh if cycle.backs_off_until(work) > cycle.now and _is_borrowed(cycle, work)]
+
+
+def _is_borrowed(cycle: Cycle, work: Work) -> bool:
+    """Whether any of it stands outside the guarantee of a node above it."""
+    division = cycle.tree.divisions[cycle.tree.division_of[work.quota_type]]
+    return any(unit.work is work for place in cycle.tree.path[work.charged_leaf] for unit in cycle.units().borrowed(place, division))
+
+
+def _at_odds(cluster: Cluster) -> bool:
+    """Whether somebody would get workers and give others back, and neither could be carried out before the other.
+
+    A gang below its minimum is made whole and keeps the rest. Where it is not made whole like that, and with everybody else, giving comes first.
+    """
+    if not cluster.forms.elastic:
+        return False
+    made_whole, giving = cluster.made_whole, cluster.giving
+    before = len(made_whole) + 2 * len(giving)
+    for work in dict.fromkeys(cluster.journal):
+        if not work.seats or not work.first_seats or work.evicted or work.order in giving:
+            continue
+        if work.order in made_whole:
+            if work.degraded:
+                made_whole.remove(work.order)
+                giving.add(work.order)
+        elif work.grown() and work.gave_back:
+            (giving if work.stood_before else made_whole).add(work.order)
+    return len(made_whole) + 2 * len(giving) > before

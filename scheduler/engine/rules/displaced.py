@@ -1,0 +1,137 @@
+"""Who was served at the cost of others in this plan, and what follows when a later pass takes that place away again.
+
+Its victims gave way to nobody then, and whoever took the place may have no right to them. So everything since is undone, the
+victims are back, and the new job has to find victims of its own. The one that lost its place tries again when nobody else can do
+anything more, and what it gets then is safe for its minimum run time, as the next plan would see it. After a few such losses nothing is
+undone any more: the plan goes on as the next one would, to which those victims are history.
+"""
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from ..state.cluster import Cluster
+from ..state.work import Work
+
+Mark = tuple[int, int]
+MOST_LOSSES = 4  # of one job in one plan that are undone; after twice as many it waits for the next one
+
+
+class TakenBack(Exception):
+    """The plan was set back to an earlier state: the sweep begins anew."""
+
+
+class TakenInVain(Exception):
+    """One queue took back what this plan had started in another."""
+
+
+class Changing(Protocol):
+    cluster: Cluster
+
+    def changed(self) -> None: ...
+
+
+class Displaced:
+    def __init__(self, cycle: Changing) -> None:
+        self.cycle = cycle
+        self._before: dict[int, Mark] = {}  # the state before a job was served
+        self._movers: dict[int, int] = {}  # for whom a job was moved
+        self._later: set[int] = set()
+        self._lost: dict[int, int] = {}  # how often a job lost its place again
+        self._settled = False  # whether all that stands was taken for ordinary running work at last
+        self._tried: dict[int, Mark] = {}  # when it last tried once more: as long as nothing has changed since, it would only lose again
+
+    def forget(self) -> None:
+        """The plan begins anew."""
+        self._settled = False
+        for work in self.cycle.cluster.journal:
+            work.firm = False
+        for order in sorted(self._tried):
+            self.cycle.cluster.works[order].firm = False
+        for known in (self._before, self._movers, self._later, self._lost, self._tried):
+            known.clear()
+
+    def holds_back(self, work: Work) -> bool:
+        """Whether a job may not take anything now, because it would only be taken from it again."""
+        return work.order in self._later
+
+    def dear(self, work: Work) -> bool:
+        """Whether others stopped running for the place that it got in this plan, or it was repaired there."""
+        return work.order in self._before
+
+    @property
+    def any_dear(self) -> bool:
+        return bool(self._before)
+
+    def repaired(self, work: Work, before: Mark) -> None:
+        """A degraded gang got its missing workers. Who takes the whole of it afterwards must have a right to it without them."""
+        self._before.setdefault(work.order, before)
+
+    def moved(self, work: Work, before: Mark, moved: Iterable[Work]) -> None:
+        """A job got a place because others were moved. Who puts one of them out undoes that as well: it was moved for nothing."""
+        self._before.setdefault(work.order, before)
+        for one in moved:
+            self._before.setdefault(one.order, before)
+            self._movers[one.order] = work.order
+
+    def served(self, work: Work, before: Mark, losers: Iterable[Work], *, upset: bool) -> None:
+        """A job got a place at the cost of others. Who loses here what it got in the same way takes its victims back with it.
+
+        `upset` says that somebody stopped running for it. Whoever only took what this plan had started itself cost nobody anything,
+        and there is nothing to give back should it lose the place again.
+        """
+        ousted = [one.order for one in dict.fromkeys(losers) if not one.seats and one.order in self._before] if self._before else []
+        if not ousted:
+            if upset:
+                self._before.setdefault(work.order, before)
+            return
+        lost = list(dict.fromkeys(self._movers.get(order, order) for order in ousted))
+        if all(self._lost.get(order, 0) >= MOST_LOSSES for order in lost):
+            self._lose_for_good(ousted, lost)
+            if upset:
+                self._before.setdefault(work.order, before)
+            return
+        earliest = min(self._before[order] for order in ousted)
+        for order in lost:
+            self._later.add(order)
+            self._lost[order] = self._lost.get(order, 0) + 1
+        self._before = {order: mark for order, mark in self._before.items() if mark < earliest}
+        self._movers = {order: mover for order, mover in self._movers.items() if order in self._before}
+        self.cycle.cluster.undo(earliest)
+        self.cycle.changed()
+        raise TakenBack
+
+    def _lose_for_good(self, ousted: Iterable[int], lost: Iterable[int]) -> None:
+        """Who lost his place so often loses it as he would in the next plan: his victims have left, and he looks for another place at once."""
+        for order in ousted:
+            del self._before[order]
+        for order in lost:
+            self._lost[order] += 1
+            if self._lost[order] >= 2 * MOST_LOSSES:
+                self._later.add(order)
+
+    def second_chance(self) -> bool:
+        """Nobody else can do anything more: let those try again who were held back. False where there is nobody."""
+        if not self._later:
+            return False
+        cluster, here = self.cycle.cluster, self.cycle.cluster.mark()
+        again = sorted(order for order in self._later if self._lost[order] <= MOST_LOSSES and self._tried.get(order) != here)
+        for order in again:
+            cluster.works[order].firm = True
+            self._tried[order] = here
+        self._later.difference_update(again)
+        return bool(again) or self._as_the_next_plan_would()
+
+    def _as_the_next_plan_would(self) -> bool:
+        """At last they try as in the next plan, to which all that stands by then is ordinary running work; once in a plan."""
+        if self._settled:
+            return False
+        self._settled = True
+        cluster = self.cycle.cluster
+        for work in cluster.journal:
+            if work.seats and not work.firm and (work.evicted or not work.first_seats):
+                work.firm = True
+                cluster.touched[work.order] = work
+        self._later.clear()
+        self._lost.clear()
+        self.cycle.changed()
+        return True

@@ -1,0 +1,347 @@
+"""Gates that reservations hold: a blocked job keeps limits, guarantees and its fair share on its way up, as well as places.
+
+A later job starts below them only if, at the holder's date, it has ended, may be evicted for the holder, or leaves room for both.
+"""
+
+from collections.abc import Collection, Iterable, Iterator
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+from ..model.reasons import Reason, counted, reason
+from ..model.values import CLASS_RANK, Preemptible, Settings
+from ..reading.checkers import spell_instant
+from ..state.cluster import Cluster
+from ..state.tree import Division, Tree
+from ..state.work import Work
+from .windows import NEVER
+
+FOREVER = NEVER
+
+
+class Rule(Enum):
+    """The number of a node that refuses more work."""
+
+    LIMIT = "limit"
+    GUARANTEE = "guarantee"
+    SHARE = "fair share"
+
+
+class Gate(NamedTuple):
+    place: int  # the node of the tree
+    rule: Rule
+    most: int  # milli-GPU
+    types: tuple[int, ...]  # the quota types that count
+
+
+class Hold(NamedTuple):
+    """The gates that a blocked job keeps."""
+
+    work: Work
+    leaf: int
+    quota_type: int
+    milli: int
+    gates: tuple[Gate, ...]
+    opens: int | None  # when they let it in, in milliseconds from now; None: no estimate says when
+    guaranteed: bool  # whether it would stay within its guarantees
+    preempts: bool  # whether it may preempt lower work of its leaf then, as that stays within its fair share
+
+
+class Dated(Protocol):
+    """The book of reservations, as far as gates depend on it."""
+
+    @property
+    def holds(self) -> list[Hold]: ...
+
+    def date_of(self, work: Work) -> int | None: ...
+
+    def has_no_date(self, work: Work) -> bool: ...
+
+    def lent(self, work: Work) -> bool: ...
+
+
+class Running(Protocol):
+    """Running jobs by leaf."""
+
+    def below(self, leaf: int) -> Collection[Work]: ...
+
+
+class Surroundings(Protocol):
+    cluster: Cluster
+    tree: Tree
+    settings: Settings
+    now: int
+    refused_within: set[int]
+    kept_share: set[int]
+
+    @property
+    def book(self) -> Dated: ...
+
+    @property
+    def standing(self) -> Running: ...
+
+    def ends_at(self, work: Work) -> int: ...
+
+    def duration(self, work: Work) -> int: ...
+
+    def waits(self, work: Work) -> bool: ...
+
+    def overdue(self, work: Work) -> bool: ...
+
+    def idle_milli(self, quota_type: int) -> int: ...
+
+    def rank_in_queue(self, work: Work) -> tuple[bool, int, int, int]: ...
+
+    def behind(self, work: Work, others: Iterable[Work]) -> list[Work]: ...
+
+
+def hold_of(cycle: Surroundings, work: Work, quota_type: int, milli: int, *, within: bool) -> Hold | None:
+    """The gates that a blocked job holds; None if none of them can refuse it. `within`: whether it stays within its leaf's fair share."""
+    tree, leaf = cycle.tree, work.charged_leaf if work.seats else work.home
+    division = tree.divisions[tree.division_of[quota_type]]
+    fair = division.fair[leaf]
+    gates = [*_gates(cycle, work, leaf, quota_type, division)]
+    if within and "reclaim" in cycle.settings.passes and milli > cycle.idle_milli(quota_type):
+        gates.append(Gate(leaf, Rule.SHARE, division.fair[leaf], division.types))
+    if not gates:
+        return None
+    hold = Hold(work, leaf, quota_type, milli, tuple(gates), 0, tree.within_guarantee(leaf, quota_type, milli), preempts=True)
+    hold = hold._replace(opens=_opens(cycle, hold))
+    if not _within_then(cycle, hold, Gate(leaf, Rule.SHARE, fair, division.types)):
+        hold = hold._replace(preempts=False)
+        hold = hold._replace(opens=_opens(cycle, hold))
+    return hold
+
+
+def _within_then(cycle: Surroundings, hold: Hold, share: Gate) -> bool:
+    """Whether the holder stays within its fair share once its gates are open."""
+    if hold.opens is None:
+        return False
+    if _used(cycle.tree, share) + hold.milli <= share.most:
+        return True  # whoever leaves
+    return hold.milli + _left(cycle, hold, share, hold.opens) <= share.most
+
+
+def _gates(cycle: Surroundings, work: Work, leaf: int, quota_type: int, division: Division) -> Iterator[Gate]:
+    tree = cycle.tree
+    for place in tree.path[leaf] if tree.limited else ():
+        total, caps = tree.limit_total[place], tree.limit_by_type[place]
+        if total is not None:
+            yield Gate(place, Rule.LIMIT, total, tuple(range(len(tree.types))))
+        if caps is not None and quota_type in caps:
+            yield Gate(place, Rule.LIMIT, caps[quota_type], (quota_type,))
+    if work.fixed:
+        ends = cycle.cluster.windows.ends(work)
+        for place, promised in tree.promised_to_fixed(leaf, division, ends):
+            yield Gate(place, Rule.GUARANTEE, promised, division.types)
+
+
+def used_before(cycle: Surroundings, work: Work, leaf: int, division: Division) -> int:
+    """What a leaf uses, without running jobs of the leaf that rank behind a waiting one."""
+    used = division.used[leaf]
+    if not used or used <= division.fair[leaf] - work.form.lowest:
+        return used
+    return used - sum([one.milli for one in cycle.behind(work, cycle.standing.below(leaf)) if one.quota_type in division.types])
+
+
+def _opens(cycle: Surroundings, hold: Hold) -> int | None:
+    """When enough of what runs has ended, or may be evicted for the holder, in milliseconds from now."""
+    latest = 0
+    for gate in hold.gates:
+        ahead = [other for other in cycle.book.holds if _counts(cycle, other, gate)]  # they are let in first
+        excess = hold.milli - gate.most + sum(other.milli for other in ahead)
+        if excess + _used(cycle.tree, gate) <= 0:
+            continue  # it is open
+        leaving = [(_ends(cycle, other, gate), other.milli) for other in ahead]
+        for at, milli in _leaving(cycle, hold, gate):
+            excess += milli
+            leaving.append((at, milli))
+        leaving.sort()
+        for at, milli in leaving:
+            if excess <= 0:
+                break
+            if at >= FOREVER:
+                return None
+            excess -= milli
+            latest = max(latest, at)
+        if excess > 0:
+            return None
+    return latest
+
+
+def _counted(cycle: Surroundings, gate: Gate) -> Iterator[Work]:
+    """Running jobs that count against a gate."""
+    for place in range(gate.place, cycle.tree.end[gate.place]):
+        for work in cycle.standing.below(place):
+            if work.quota_type in gate.types and (work.fixed or gate.rule is not Rule.GUARANTEE):
+                yield work
+
+
+def _counts(cycle: Surroundings, hold: Hold, gate: Gate) -> bool:
+    """Whether the holder of another hold will count against a gate."""
+    if not cycle.waits(hold.work) or not cycle.tree.below(gate.place, hold.leaf) or hold.quota_type not in gate.types:
+        return False
+    return hold.work.fixed or gate.rule is not Rule.GUARANTEE
+
+
+def _ends(cycle: Surroundings, hold: Hold, gate: Gate) -> int:
+    """When the holder will have ended, in milliseconds from now."""
+    at, length = _date(cycle, hold, gate), cycle.duration(hold.work)
+    return FOREVER if at is None or length >= NEVER else at + length
+
+
+def _leaving(cycle: Surroundings, hold: Hold, gate: Gate) -> Iterator[tuple[int, int]]:
+    """When each running job that counts against a gate has ended, or may be evicted for the holder, in milliseconds from now; and its milli-GPU."""
+    now, ends_at = cycle.now, cycle.ends_at
+    shield = _protected(cycle, hold.leaf) if hold.preempts else 0
+    for work in _counted(cycle, gate):
+        end = now if work.backfilled and cycle.book.lent(work) else ends_at(work)
+        if end > now and hold.preempts and _may_be_evicted(cycle, hold, work, work.charged_leaf):
+            started = work.job.run.started
+            began = now if started is None or not work.first_seats else started
+            end = min(end, max(now, began + shield))
+        yield FOREVER if end >= NEVER else end - now, work.milli
+
+
+def _left(cycle: Surroundings, hold: Hold, gate: Gate, at: int) -> int:
+    """What of all that runs still counts against a gate at an instant, in milli-GPU."""
+    return sum([milli for until, milli in _leaving(cycle, hold, gate) if until > at])
+
+
+def _may_be_evicted(cycle: Surroundings, hold: Hold, work: Work, leaf: int) -> bool:
+    """Whether the holder may preempt a job once its minimum run time is over."""
+    if leaf != hold.leaf or work.form.level >= hold.work.form.level or work.kind.preemptible is not Preemptible.ALWAYS:
+        return False
+    return hold.preempts and "preempt" in cycle.settings.passes
+
+
+def _protected(cycle: Surroundings, leaf: int) -> int:
+    return cycle.tree.nearest(leaf, "preempt_min_runtime_ms", cycle.settings.preempt_min_runtime_ms)
+
+
+def held_gate(cycle: Surroundings, work: Work, leaf: int, quota_type: int, milli: int) -> Reason | None:
+    """Which hold of a job ahead refuses so much more, if one does."""
+    for hold in cycle.book.holds:
+        gate = _broken(cycle, hold, work, leaf, quota_type, milli)
+        if gate is not None:
+            if gate.rule is Rule.SHARE:
+                cycle.kept_share.add(hold.work.order)
+            return _refusal(cycle, hold, gate)
+    return None
+
+
+def _broken(cycle: Surroundings, hold: Hold, work: Work, leaf: int, quota_type: int, milli: int) -> Gate | None:
+    """The gate of a hold that would be closed at the holder's date if a job started now."""
+    if not _binds(cycle, hold, work, leaf, quota_type, milli):
+        return None
+    tree = cycle.tree
+    for gate in hold.gates:
+        if not counts_against(cycle, gate, work, leaf, quota_type):
+            continue
+        if _used(tree, gate) + hold.milli + milli <= gate.most:
+            continue
+        at = _date(cycle, hold, gate)
+        if at is None or (at and cycle.duration(work) <= at):
+            continue
+        if _may_be_evicted(cycle, hold, work, leaf) and _protected(cycle, leaf) <= at:
+            continue
+        if hold.milli + milli + _left(cycle, hold, gate, at) > gate.most:
+            return gate
+    return None
+
+
+def _binds(cycle: Surroundings, hold: Hold, work: Work, leaf: int, quota_type: int, milli: int) -> bool:
+    """Whether a job is served behind the holder and has to heed its gates."""
+    if hold.work is work or not cycle.waits(hold.work) or cycle.rank_in_queue(work) <= cycle.rank_in_queue(hold.work):
+        return False
+    # What stays within its guarantees waits for no job above its own.
+    return leaf == hold.leaf or hold.guaranteed or not cycle.tree.within_guarantee(leaf, quota_type, milli)
+
+
+def counts_against(cycle: Surroundings, gate: Gate, work: Work, leaf: int, quota_type: int) -> bool:
+    return cycle.tree.below(gate.place, leaf) and quota_type in gate.types and (work.fixed or gate.rule is not Rule.GUARANTEE)
+
+
+def gates_ahead(cycle: Surroundings, work: Work, quota_type: int, milli: int) -> Iterator[tuple[Hold, Gate]]:
+    """The gates, held by jobs ahead of it, that a job may not break by a start at any time."""
+    leaf = work.home
+    for hold in cycle.book.holds:
+        if not any(counts_against(cycle, gate, work, leaf, quota_type) for gate in hold.gates):
+            continue
+        if not _binds(cycle, hold, work, leaf, quota_type, milli):
+            continue
+        for gate in hold.gates:
+            if counts_against(cycle, gate, work, leaf, quota_type):
+                at = _date(cycle, hold, gate)
+                if at is not None and not (_may_be_evicted(cycle, hold, work, leaf) and _protected(cycle, leaf) <= at):
+                    yield hold, gate
+
+
+def uses_of(cycle: Surroundings, hold: Hold, gate: Gate) -> Iterator[tuple[int, int, int]]:
+    """What counts against a held gate, the holder included: (milli-GPU, from, to), in milliseconds from now.
+
+    Of a fair share the holder takes its part once it starts; after that the rest may be exceeded.
+    """
+    at = _starts(cycle, hold, gate)
+    if gate.rule is Rule.SHARE:
+        yield gate.most + 1, 0, at
+        return
+    for until, milli in _leaving(cycle, hold, gate):
+        yield milli, 0, until
+    for other in cycle.book.holds:
+        if other is hold or _counts(cycle, other, gate):
+            start, length = _starts(cycle, other, gate), cycle.duration(other.work)
+            if start >= FOREVER:  # nobody knows when it starts, nor when it has ended
+                yield other.milli, 0, FOREVER
+            else:
+                yield other.milli, start, FOREVER if length >= NEVER else start + length
+        if other is hold:
+            break
+
+
+def _starts(cycle: Surroundings, hold: Hold, gate: Gate) -> int:
+    """When the holder starts, in milliseconds from now; FOREVER: nobody knows."""
+    at = _date(cycle, hold, gate)
+    if at is None:
+        return FOREVER
+    return at if at or hold.opens == 0 or cycle.book.date_of(hold.work) is not None else FOREVER
+
+
+def _used(tree: Tree, gate: Gate) -> int:
+    used = 0
+    for division in tree.divisions:
+        numbers = division.fixed if gate.rule is Rule.GUARANTEE else division.used
+        if not set(division.types).isdisjoint(gate.types):
+            used += numbers[gate.place]
+    return used
+
+
+def _date(cycle: Surroundings, hold: Hold, gate: Gate) -> int | None:
+    """When the holder may start, in milliseconds from now; 0: as soon as anything ends. None: nothing is kept for it.
+
+    By reclaim that is as soon as enough of its own leaf has ended: at once, until all passes have refused it.
+    """
+    if gate.rule is Rule.SHARE and (hold.opens or hold.work.order not in cycle.refused_within):
+        return hold.opens
+    at = cycle.book.date_of(hold.work)
+    if at is not None:
+        return at
+    if hold.opens and not cycle.book.has_no_date(hold.work):
+        return hold.opens
+    return 0 if cycle.overdue(hold.work) and _ever_opens(cycle, hold) else None
+
+
+def _ever_opens(cycle: Surroundings, hold: Hold) -> bool:
+    """Whether services leave room for the holder at all."""
+
+    def stays(work: Work) -> bool:
+        return cycle.ends_at(work) >= NEVER and work.kind.class_rank == CLASS_RANK["inference"]
+
+    return all(hold.milli + sum(one.milli for one in _counted(cycle, gate) if stays(one)) <= gate.most for gate in hold.gates)
+
+
+def _refusal(cycle: Surroundings, hold: Hold, gate: Gate) -> Reason:
+    name, holder, at = cycle.tree.names[gate.place], hold.work.job.name, _date(cycle, hold, gate)
+    when = f"from {spell_instant(cycle.now + at)}" if at else "next"
+    detail = f"{holder} has {counted(hold.milli)} of the {gate.rule.value} of {name} reserved {when}; this job would still use them"
+    facts = {"at": spell_instant(cycle.now + at)} if at else {}
+    return reason("reservation", detail, holder=holder, quota=name, gpus=hold.milli / 1000, **facts)

@@ -1,0 +1,323 @@
+"""What one queue may take from another, and whether the whole of it is fair. docs/engine.md states the rules."""
+
+from copy import copy
+from typing import NamedTuple
+
+import numpy as np
+
+from ..model.reasons import Reason, counted, gpus, reason
+from ..model.values import Preemptible
+from ..search.columns import WIDE, Columns
+from ..search.ranking import WideRanking
+from ..search.units import Key, Unit
+from ..search.victims import Found, Ranked, as_if_running, in_categories
+from ..state.planning import Cycle
+from ..state.tree import INFINITE, Division
+from ..state.work import Work
+
+Signature = tuple[object, ...]
+Pair = tuple[tuple[int, ...], Unit]
+
+
+def rank_and_order(ranked: Pair) -> tuple[tuple[int, ...], Key]:
+    return ranked[0], ranked[1].key
+
+
+class Source(NamedTuple):
+    """A node from which something may be taken: while it uses more than the line, and as far as it is left the floor."""
+
+    place: int
+    line: int
+    floor: int  # with less it would have less of its fair share than whoever takes it
+
+
+class Reclaim:
+    """The rules between queues for one job in one quota type, with values as they are at the start of the search."""
+
+    def __init__(self, cycle: Cycle, work: Work, quota_type: int, leaf: int, milli: int) -> None:
+        self.cycle = cycle
+        self.tree = cycle.tree
+        self.work = work
+        self.quota_type = quota_type
+        self.leaf = leaf
+        self.milli = milli
+        self.division: Division = cycle.tree.divisions[cycle.tree.division_of[quota_type]]
+        self.barred = -1 if leaf == work.home else work.home  # in a window's name, too, a job takes nothing from its own queue
+        self.since = self._window_start()
+        self.even: Reason | None = None  # why nothing may be taken from somebody who is above his line
+        self.spares_long_waits = cycle.settings.waits_end and not self.tree.within_guarantee(leaf, quota_type, milli)
+        self.sources = self._sources()
+        self.sparing = tuple([place for place, _, _ in self.sources if self._rests_on_usage(place)])
+        # Searches with the same sources find the same victims.
+        self.signature: Signature = (quota_type, self.barred, self.since, self.spares_long_waits, *self.sources, *self.sparing)
+
+    def _sources(self) -> list[Source]:
+        """The nodes beside the job's path from which something may be taken."""
+        tree, division = self.tree, self.division
+        found = []
+        for place in tree.path[self.leaf]:
+            promised = division.guaranteed[place]
+            mine, fair = division.used[place] + self.milli, division.fair[place]
+            inside = promised is None or mine <= promised
+            for sibling in tree.children[tree.parent[place]]:
+                used = division.used[sibling]
+                if sibling == place or not used:
+                    continue
+                line = division.counts_on[sibling]
+                guaranteed = division.guaranteed[sibling]
+                if inside and guaranteed is not None and guaranteed < line:
+                    line = guaranteed
+                if used <= line:
+                    continue
+                floor = 0
+                if mine > fair and division.fair[sibling] > 0:
+                    floor = mine * division.fair[sibling] // fair + 1 if fair > 0 else INFINITE
+                if used > floor:
+                    found.append(Source(sibling, line, floor))
+                elif self.even is None:
+                    self.even = self._too_even(place, mine, sibling, used)
+        return found
+
+    def _too_even(self, place: int, mine: int, sibling: int, left: int) -> Reason:
+        division, name, other = self.division, self.tree.names[place], self.tree.names[sibling]
+        detail = (
+            f"{name} would use {gpus(mine)} of a fair share of {counted(division.fair[place])}, no less than {other} "
+            f"with {gpus(left)} of {gpus(division.fair[sibling])} left"
+        )
+        return reason("balance", detail, quota=name, other=other)
+
+    def units(self, large: int, *, surplus_only: bool = False, fresh_first: bool = True) -> Ranked:
+        """Everything that may be taken from the sources, in the order in which it is tried."""
+        if fresh_first and self.work.form.gpus_only and self.cycle.units().wide([source.place for source in self.sources]):
+            return self._wide_units(self.cycle.units().columns, large, surplus_only)
+        ranked: list[Pair] = []
+        for place, _, _ in self.sources:
+            below = self._below(place, large, surplus_only)
+            if place in self.sparing:
+                below = [pair for pair in below if not self._came_in_this_step(pair[1].work)]
+            if place <= self.barred < self.tree.end[place]:
+                below = [pair for pair in below if pair[1].leaf != self.barred]
+            if self.spares_long_waits:
+                below = [pair for pair in below if pair[1].surplus or not self.cycle.waited_long(pair[1].work)]
+            ranked.extend(below)
+        if not fresh_first:
+            return as_if_running(ranked)
+        if len(self.sources) > 1:
+            ranked.sort(key=rank_and_order)
+        return ranked
+
+    def _below(self, place: int, large: int, surplus_only: bool) -> list[Pair]:
+        """What may be taken from one source, in order; kept until something below it changes."""
+        units = self.cycle.units()
+        if len(self.cycle.cluster.works) >= WIDE:  # columns of all of them are sooner made than units of most
+            units = units.whole()
+        key = (place, self.quota_type, large, surplus_only)
+        known: list[Pair] | None = units.kept(key, place)
+        if known is not None:
+            return known
+        outside = units.borrowed(place, self.division)
+        until, quota_type = self._protected_from(place), self.quota_type
+        asked = (
+            unit
+            for unit in units.below(place)
+            if unit.work.quota_type == quota_type and (unit.surplus or (not surplus_only and (unit.fresh or unit.began <= until)))
+        )
+        found = in_categories(asked, outside, large)
+        return units.keep(key, place, found)
+
+    def _wide_units(self, columns: Columns, large: int, surplus_only: bool) -> WideRanking:
+        """The same for many units at once."""
+        tree, division = self.tree, self.division
+        chosen = np.zeros(len(columns.units), dtype=np.bool_)
+        borrowed = np.zeros(len(columns.units), dtype=np.bool_)
+        for place, _, _ in self.sources:
+            end = tree.end[place]
+            here = (columns.leaf >= place) & (columns.leaf < end) & (columns.leaf != self.barred) & (columns.quota_type == self.quota_type)
+            if surplus_only:
+                here &= columns.surplus
+            outside = columns.borrowed(place, end, division.types, division.guaranteed[place])
+            here &= (columns.preemptible == Preemptible.ALWAYS) | ((columns.preemptible == Preemptible.WHEN_BORROWED) & outside)
+            here &= columns.surplus | columns.fresh | (columns.began <= self._protected_from(place))
+            if self.spares_long_waits:
+                spared = [row for row in np.flatnonzero(here & ~columns.surplus).tolist() if self.cycle.waited_long(columns.works[row])]
+                here[spared] = False
+            chosen |= here
+            borrowed |= outside
+        used = division.used
+        bounds = [(place, tree.end[place], used[place] - line, used[place] - floor) for place, line, floor in self.sources]
+        return WideRanking(columns, np.flatnonzero(chosen), borrowed, large, bounds)
+
+    def _protected_from(self, place: int) -> int:
+        """Work of a node that began after this instant is protected by its minimum run time."""
+        until = self.cycle.now - self.tree.nearest(place, "reclaim_min_runtime_ms", self.cycle.settings.reclaim_min_runtime_ms)
+        return max(until, self.since - 1)
+
+    def _window_start(self) -> int:
+        """When the window began that gives the right to take; who came before it is not protected against its start. 0: no window does."""
+        cycle, tree, division = self.cycle, self.tree, self.division
+        if not cycle.cluster.windows.lasting:
+            return 0
+        own = tree.window_at.get(self.leaf)
+        if own is not None:
+            return own.start
+        began = 0
+        for window in cycle.cluster.windows.lasting:
+            owner = -1 if window.quota is None else tree.position[window.quota]
+            if owner in tree.path[self.leaf] and window.gpu_type == cycle.grid.types[self.quota_type]:
+                standing, promised = division.standing[owner], division.guaranteed[owner]
+                asked = division.used[owner] + self.milli
+                if standing is not None and promised is not None and standing < asked <= promised:
+                    began = max(began, window.start)
+        return began
+
+    def _rests_on_usage(self, place: int) -> bool:
+        """Whether only past usage lets the queue take from a node: then it spares who came there by reclaim within this step of fairness."""
+        cycle, division = self.cycle, self.division
+        if not cycle.settings.fairness.step_ms or not self.tree.usage_weight:
+            return False
+        key = ("without usage", division.name)
+        known = cycle.memo(key)
+        if known is None:
+            known = cycle.remember(key, self.tree.shares_without_usage(division))
+        fair, counts_on = known
+        if division.used[self.leaf] + self.milli > fair[self.leaf]:
+            return True
+        promised = division.guaranteed[place]
+        return division.used[place] <= counts_on[place] and not (self._inside(place) and promised is not None and division.used[place] > promised)
+
+    def _inside(self, place: int) -> bool:
+        """Whether the node of the job's path beside a sibling stays within its guarantee with the job."""
+        mine = next(at for at in self.tree.path[self.leaf] if self.tree.parent[at] == self.tree.parent[place])
+        promised = self.division.guaranteed[mine]
+        return promised is None or self.division.used[mine] + self.milli <= promised
+
+    def _came_in_this_step(self, work: Work) -> bool:
+        step, at = self.cycle.settings.fairness.step_ms, work.job.run.reclaimed
+        return step is not None and at is not None and at // step == self.cycle.now // step
+
+    def crosses(self, found: Found) -> bool:
+        """Whether a set takes running work and leaves a victim's node below its line."""
+        used = self.division.used
+        return not found.fresh and any(used[place] - milli < self._line(place) for place, milli in found.charged.items())
+
+    def _line(self, place: int) -> int:
+        """The line of a victim's node: its fair share where it stands above, else its guarantee."""
+        division = self.division
+        used, line = division.used[place], division.counts_on[place]
+        return line if used >= line else min(used, division.guaranteed[place] or 0)
+
+    def crossing_none(self) -> "Reclaim":
+        """The same rules for sets that leave every victim's node at its line or above."""
+        rules = copy(self)
+        rules.sources = [source._replace(floor=max(source.floor, self._line(source.place))) for source in self.sources]
+        rules.signature = (*self.signature, "crossing none")
+        return rules
+
+    def exhausted(self, taken: dict[int, int]) -> bool:
+        """Whether nobody is above his line any more, with what was taken so far."""
+        used = self.division.used
+        return all(used[place] - taken.get(place, 0) <= max(line, floor) for place, line, floor in self.sources)
+
+    def legal(self, unit: Unit, taken: dict[int, int]) -> int | None:
+        """The sibling that answers for the unit, while it is above its line with what was taken so far and keeps its floor without it."""
+        used = self.division.used
+        for place, line, floor in self.sources:
+            if place <= unit.leaf < self.tree.end[place]:
+                left = used[place] - taken.get(place, 0)
+                return place if left > line and left - unit.milli >= floor else None
+        return None
+
+    # The whole plan
+
+    def guard(self, found: Found) -> Reason | None:
+        return self._balance(found) or self.order(found) or worth(self.cycle, self.work, self.leaf, self.quota_type, self.milli, found)
+
+    def within(self, place: int, charged: dict[int, int]) -> int:
+        """Milli-GPU of what is taken that counts below a node of the tree."""
+        end = self.tree.end[place]
+        return sum(milli for at, milli in charged.items() if place <= at < end)
+
+    def _balance(self, found: Found) -> Reason | None:
+        tree, division = self.tree, self.division
+        charged = found.charged
+        for place in tree.path[self.leaf]:
+            mine = division.used[place] - self.within(place, charged) + self.milli
+            fair = division.fair[place]
+            if mine <= fair:
+                continue
+            for sibling in tree.children[tree.parent[place]]:
+                taken = charged.get(sibling, 0)
+                if sibling == place or not taken or division.fair[sibling] <= 0:
+                    continue
+                left = division.used[sibling] - taken
+                if mine * division.fair[sibling] >= left * fair:
+                    return self._too_even(place, mine, sibling, left)
+        return None
+
+    def order(self, found: Found) -> Reason | None:
+        """With the victims gone, the job must be served before every one of them that asks again."""
+        tree, division = self.tree, self.division
+        for leaf, victim in found.minima():
+            if leaf == self.leaf:
+                continue  # in one leaf class and number decide, and those were compared
+            least = self.cycle.least_milli(victim.kind, self.quota_type)
+            mine, theirs = tree.fork(self._asking_from(victim, least), leaf)
+            my_key = tree.key(mine, division, self.milli, self.within(mine, found.charged))
+            their_key = tree.key(theirs, division, least, self.within(theirs, found.charged))
+            if my_key > their_key:
+                detail = f"with {victim.job.name} gone, {tree.names[theirs]} would be served before {tree.names[mine]} again"
+                return reason("balance", detail, quota=tree.names[mine], other=tree.names[theirs])
+        return None
+
+    def _asking_from(self, victim: Work, least: int) -> int:
+        """The leaf by which a job and a victim that asks again are compared: that of the job, where both may ask in the name of one window."""
+        tree, division = self.tree, self.division
+        window = tree.window_at.get(self.leaf)
+        if window is None or victim.kind.class_rank != window.class_rank or division.used[self.leaf] + least > window.gpus:
+            return self.leaf
+        return self.work.home
+
+
+def rules_of(cycle: Cycle, work: Work, quota_type: int, leaf: int, milli: int) -> Reclaim:
+    """The rules for a job of a leaf: for the same amount the same, as long as nothing changes."""
+    key = ("rules", leaf, quota_type, milli, work.home if cycle.cluster.windows.lasting else -1)
+    rules: Reclaim | None = cycle.memo(key)
+    if rules is None:
+        rules = cycle.remember(key, Reclaim(cycle, work, quota_type, leaf, milli))
+    rules.work = work
+    return rules
+
+
+def worth(cycle: Cycle, work: Work, leaf: int, quota_type: int, milli: int, found: Found) -> Reason | None:
+    """Work above its guarantee may not destroy more than it is worth."""
+    most = cycle.settings.worth_gpu_ms.of(work.kind.class_rank)
+    if most is None:
+        return None
+    lost = found.lost
+    if lost <= most or cycle.tree.within_guarantee(leaf, quota_type, milli):
+        return None
+    detail = f"{lost // 1000} GPU-seconds of others would be lost; the settings allow {most // 1000}"
+    return reason("worth", detail, lost_gpu_s=lost / 1000, allowed_gpu_s=most / 1000)
+
+
+def beyond_share(cycle: Cycle, leaf: int, quota_type: int, milli: int) -> int:
+    """What must leave a leaf at least so that so much more does not take it further beyond a share."""
+    tree = cycle.tree
+    division = tree.divisions[tree.division_of[quota_type]]
+    return min(milli, max(0, *(division.used[place] + milli - division.fair[place] for place in tree.path[leaf])))
+
+
+def grows_beyond_share(cycle: Cycle, leaf: int, quota_type: int, milli: int, found: Found) -> Reason | None:
+    """Evicting inside a leaf must not take the leaf further beyond its share: others would take it back at once, and so on for ever."""
+    tree = cycle.tree
+    division = tree.divisions[tree.division_of[quota_type]]
+    freed = found.milli
+    if milli <= freed:
+        return None
+    for place in tree.path[leaf]:
+        used = division.used[place] - freed + milli
+        if used > division.fair[place]:
+            name = tree.names[place]
+            detail = f"{name} would use {gpus(used)} of a fair share of {counted(division.fair[place])}, which others would take back"
+            return reason("share", detail, quota=name, used=division.used[place] / 1000, fair=division.fair[place] / 1000)
+    return None

@@ -1,0 +1,427 @@
+"""Windows: capacity that is promised to an owner or a class for a time, and what may not be in its way when it starts."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from operator import or_
+from typing import Protocol
+
+from ..model.reasons import Reason, counted, gpus, reason
+from ..model.values import Job, Kind, Placed, Preemptible, Quota, Scenario, Window
+from ..reading.checkers import spell_instant
+from ..state.fleet import Seat
+from ..state.grid import Grid, span_bits
+from ..state.tree import WINDOW_MARK, Tree
+from .regions import Region, Span, last_together, regions_around
+
+NEVER = 1 << 62
+MOST_CHOICES = 500  # of blocks, to find some for all windows together
+MOST_STARTS = 8  # of windows that are tried for one job
+Holders = dict[int, list[tuple[Job, int]]]
+
+
+class Holder(Protocol):
+    """What a window asks of a job."""
+
+    job: Job
+    kind: Kind
+    order: int
+    home: int
+    charged_leaf: int
+    why: Reason | None
+    milli: int
+    quota_type: int
+    seats: tuple[Seat, ...]
+    first_seats: tuple[Seat, ...]
+    evicted: bool
+    moved: bool
+
+
+class Charged(Protocol):
+    """What a window asks of the jobs on the fleet."""
+
+    grid: Grid
+    tree: Tree
+
+    @property
+    def works(self) -> Sequence[Holder]: ...
+
+
+@dataclass(slots=True)
+class Upcoming:
+    """A window that has not started, with all that must be kept clear when it does."""
+
+    window: Window
+    quota_type: int
+    regions: list[Region]  # its block, and those around it that are promised as well
+    counted_at: int = -1
+
+
+def milli_of(worker: Placed) -> int:
+    """What a worker keeps from a window; of a split GPU, all of it."""
+    return worker.gpus.bit_count() * (1000 if worker.share_milli is None else worker.share_milli)
+
+
+def _ends(job: Job, started: int) -> int:
+    return NEVER if job.limit_ms is None else started + job.limit_ms
+
+
+def _came(job: Job) -> int:
+    """From when on it has asked for a place: since it was there and due."""
+    due = job.submitted if job.not_before is None else max(job.submitted, job.not_before)
+    return due if job.run.started is None else min(due, job.run.started)
+
+
+class Windows:
+    def __init__(self, scenario: Scenario, grid: Grid) -> None:
+        self.grid = grid
+        self.now = scenario.now
+        self.scenario = scenario
+        self._entitled: dict[tuple[str, str], bool] = {}  # by window and queue
+        self._safe: dict[str, int] = {}
+        self.whole: dict[int, Span] = {}  # by type
+        self.capacities: dict[int, dict[Span, int]] = {}  # milli-GPU by type and block
+        self.spans: dict[str, Span] = {}
+        self.lasting: list[Window] = []
+        self.of_classes: list[Window] = []
+        self.promised: list[Window] = []
+        self.upcoming: list[Upcoming] = []
+        if scenario.windows:  # mostly there are none
+            self._sort(scenario)
+
+    def _sort(self, scenario: Scenario) -> None:
+        """Which of them last, and which come soon enough to be heeded."""
+        now = self.now
+        horizon = now + scenario.settings.window_horizon_ms
+        current = [window for window in scenario.windows if window.start <= now and (window.end is None or now < window.end)]
+        self.lasting = [window for window in current if not self._decayed(window)]
+        self.of_classes = [window for window in self.lasting if window.class_rank is not None]
+        released = [window for window in current if window not in self.lasting]
+        self.promised = [window for window in scenario.windows if (window.end is None or window.end > now) and window not in released]
+        self._find_blocks()
+        self.upcoming = [self._upcoming(window) for window in self.promised if now < window.start <= horizon]
+
+    @cached_property
+    def quotas(self) -> Mapping[str, Quota]:
+        return {quota.name: quota for quota in self.scenario.quotas}
+
+    def times(self) -> Iterable[int]:
+        """When a window starts, ends or is released."""
+        for window in self.scenario.windows:
+            yield window.start
+            if window.end is not None:
+                yield window.end
+            if window.decay_ms is not None:
+                yield window.start + window.decay_ms
+
+    def _decayed(self, window: Window) -> bool:
+        """Released: nobody who may use it had come for its type until some time after its start. Who comes later does not bring it back."""
+        if window.decay_ms is None or self.now < window.start + window.decay_ms:
+            return False
+        until = window.start + window.decay_ms
+        return not any(_came(job) < until and self.entitled(window, job) and self._claims(window, job) for job in self.scenario.jobs)
+
+    def _claims(self, window: Window, job: Job) -> bool:
+        """Whether it stands on GPUs of a window's type, or would run there: on no more than there are, in service or not."""
+        grid, quota_type = self.grid, self._type(window)
+        if places := job.run.workers or job.run.leaving:
+            return any(grid.type_of[grid.index[worker.node]] == quota_type for worker in places)
+        asked = [role for role in job.kind.roles if role.gpus or role.parted]
+        nodes = [node for node, of_type in zip(grid.nodes, grid.type_of, strict=True) if of_type == quota_type]
+        if sum(role.least * role.gpus for role in asked) > sum(node.gpus for node in nodes):
+            return False
+        kinds = {node.gpu_type for node in nodes}
+        return any(job.kind.speed(kind) and all(not role.gpu_types or kind in role.gpu_types for role in asked) for kind in kinds) and bool(asked)
+
+    def entitled(self, window: Window, job: Job) -> bool:
+        if window.class_rank is not None:
+            return job.kind.class_rank == window.class_rank
+        key = (window.name, job.quota)
+        known = self._entitled.get(key)
+        if known is None:
+            at: str | None = job.quota
+            while at is not None and at != window.quota:
+                at = self.quotas[at].parent
+            known = self._entitled[key] = at is not None
+        return known
+
+    # Where they keep GPUs clear
+
+    def _type(self, window: Window) -> int:
+        return self.grid.type_index.get(window.gpu_type or "", 0)
+
+    def _beside(self, window: Window) -> list[tuple[Window, Span]]:
+        """The windows of its type that last when it begins, it among them, and where."""
+        together = (other for other in self.promised if other.gpu_type == window.gpu_type and last_together(other, window))
+        return [(other, self.spans[other.name]) for other in together if other.name in self.spans]
+
+    def _upcoming(self, window: Window) -> Upcoming:
+        quota_type = self._type(window)
+        return Upcoming(
+            window, quota_type, regions_around(self.spans[window.name], self._beside(window), self.capacities[quota_type], self.whole[quota_type])
+        )
+
+    def _find_blocks(self) -> None:
+        """Where each window has its GPUs: on all of its type, or in a block of its level, so that there is room for all of them if there can be."""
+        for quota_type in sorted({self._type(window) for window in self.promised}):
+            whole = self.whole[quota_type] = self._with_capacity((0, self.grid.size), quota_type)
+            self.capacities[quota_type] = {whole: self.grid.capacity[quota_type] if self.grid.capacity else 0}
+        on_all = {window.name: self.whole[self._type(window)] for window in self.promised if window.level is None}
+        self.spans = {**on_all}
+        in_blocks = sorted(
+            (window for window in self.promised if window.level is not None), key=lambda window: (window.start, -window.gpus, window.name)
+        )
+        if in_blocks:
+            held = {window.name: self._held_for_long(window) for window in in_blocks}
+            if not self._choose(in_blocks, held, [MOST_CHOICES]):
+                self.spans = on_all
+                for window in in_blocks:
+                    self.spans[window.name] = self._blocks(window, held[window.name])[0][1]
+
+    def _choose(self, windows: Sequence[Window], held: Mapping[str, Holders], left: list[int]) -> bool:
+        """Give each window the smallest block that holds it beside those before it, with steps back where a later one then finds none."""
+        if not windows:
+            return True
+        window = windows[0]
+        for fault, span in self._blocks(window, held[window.name]):
+            left[0] -= 1
+            if any(fault) or left[0] < 0:
+                return False
+            self.spans[window.name] = span
+            if self._choose(windows[1:], held, left):
+                return True
+            del self.spans[window.name]
+        return False
+
+    def _blocks(self, window: Window, held: Holders) -> list[tuple[tuple[int, int], Span]]:
+        """The domains of a window's level: first those that hold it beside the windows before it and what runs there and can't be gone, the
+        smallest in front, ties by path; then those in which that lacks least, first of those that would hold it if nobody were there."""
+        assert window.level is not None
+        quota_type, level = self._type(window), self.grid.levels[self.grid.level_index[window.level]]
+        capacities, beside = self.capacities[quota_type], self._beside(window)
+        found: list[tuple[tuple[int, int], int, Span]] = []
+        for domain in range(len(level)):
+            span = self._with_capacity(level.slice_of(domain), quota_type)
+            usable = capacities[span] = sum(self._usable_milli(node, quota_type) for node in range(*span))
+            over, too_small = 0, 0
+            for region in regions_around(span, [*beside, (window, span)], capacities, self.whole[quota_type]):
+                if not region.whole:
+                    too_small = max(too_small, region.over())
+                    for node in range(region.low, region.high):
+                        for job, milli in held.get(node, ()):
+                            region.stays(self.may_use(region, job), milli)
+                    over = max(over, region.over())
+            found.append(((too_small, over), usable, span))
+        return [(fault, span) for fault, _, span in sorted(found)]
+
+    def _with_capacity(self, span: Span, quota_type: int) -> Span:
+        """The same nodes without those at its ends that are no capacity of a type: they make no block another one."""
+        nodes = [node for node in range(*span) if self._usable_milli(node, quota_type)]
+        return (nodes[0], nodes[-1] + 1) if nodes else (span[0], span[0])
+
+    def _usable_milli(self, node: int, quota_type: int) -> int:
+        counts = self.grid.type_of[node] == quota_type and not self.grid.nodes[node].spare
+        return 1000 * self.grid.usable_count[node] if counts else 0
+
+    def _held_for_long(self, window: Window) -> Holders:
+        """By node who runs there now and will still be there at a window's start, whatever happens, with so many milli-GPU."""
+        found: Holders = {}
+        if window.start <= self.now:
+            return found
+        quota_type = self._type(window)
+        index, type_of = self.grid.index, self.grid.type_of
+        for job in self.scenario.jobs:
+            here = job.run.workers and job.run.state != "stopping"
+            if here and self.stays(window, job, job.run.started if job.run.started is not None else self.now):
+                for worker in job.run.workers:
+                    node = index[worker.node]
+                    if type_of[node] == quota_type:
+                        found.setdefault(node, []).append((job, milli_of(worker)))
+        return found
+
+    def may_use(self, region: Region, job: Job) -> int:
+        """Which of a region's windows a job may use, as a bit set."""
+        return sum(1 << place for place, window in enumerate(region.windows) if self.entitled(window, job))
+
+    # Who is charged to a class window
+
+    def claim(self, cluster: Charged) -> None:
+        """Charge running work of a class to its window where its own guarantees do not hold it."""
+        for work, leaf in self.claims(cluster).items():
+            work.charged_leaf = leaf
+
+    def claims(self, cluster: Charged) -> dict[Holder, int]:
+        """Who is charged to a window of his class, and to which: what stands inside no guarantee of its own queue, first come first served."""
+        claimed: dict[Holder, int] = {}
+        beyond = self._beyond_guarantees(cluster)
+        for window in self.of_classes:
+            leaf, room = cluster.tree.position[WINDOW_MARK + window.name], window.gpus
+            for work in sorted(beyond, key=self._comes):
+                if work not in claimed and self._may_be_charged(window, work) and work.milli <= room:
+                    room -= work.milli
+                    claimed[work] = leaf
+        return claimed
+
+    def _beyond_guarantees(self, cluster: Charged) -> list[Holder]:
+        """Those of the classes of windows who would be borrowed at a node above them, where all its work is lined up but what windows can hold."""
+        tree, found = cluster.tree, []
+        sums: dict[tuple[int, int], int] = {}
+        for work in sorted((work for work in cluster.works if work.seats), key=self._in_line):
+            at = tree.division_of[work.quota_type]
+            promised = tree.divisions[at].guaranteed
+            sums_with = {(at, place): sums.get((at, place), 0) + work.milli for place in tree.path[work.home]}
+            if any(total > most for (_, place), total in sums_with.items() if (most := promised[place]) is not None):
+                windows = [window for window in self.of_classes if self._may_be_charged(window, work)]
+                if windows:
+                    found.append(work)
+                if any(work.milli <= window.gpus for window in windows):
+                    continue
+            sums.update(sums_with)
+        return found
+
+    def _may_be_charged(self, window: Window, work: Holder) -> bool:
+        return work.kind.class_rank == window.class_rank and self.grid.types[work.quota_type] == window.gpu_type
+
+    def _in_line(self, work: Holder) -> tuple[int, int, int, int, str]:
+        """Its place where work is lined up at a guarantee."""
+        kind = work.kind
+        return (kind.preemptible, -kind.class_rank, -kind.priority, self._here_since(work), work.job.name)
+
+    def _here_since(self, work: Holder) -> int:
+        """When it came to its place, as the next plan will see it."""
+        stands = work.first_seats and not work.evicted and not work.moved
+        return (work.job.run.started or self.now) if stands else self.now
+
+    def _comes(self, work: Holder) -> tuple[int, bool, int]:
+        """Its place among those who come to a window: of those who began at one moment, who took back its place stands there by its name."""
+        took_back = work.job.run.reclaimed is not None if work.first_seats else work.why is not None and work.why.code == "reclaim"
+        return (self._here_since(work), not took_back, work.order)
+
+    # What may start before a window
+
+    def ends(self, work: Holder) -> int:
+        """When its limit ends: of what gets more workers it has begun."""
+        return _ends(work.job, self._began(work))
+
+    def stays(self, window: Window, job: Job, started: int) -> bool:
+        """Whether it could still be there at the window's start: by limit, not evictable within the notice, or protected by minimum run time."""
+        if _ends(job, started) <= window.start:
+            return False
+        if job.kind.preemptible is not Preemptible.ALWAYS or job.kind.grace_ms > window.notice_ms:
+            return True
+        return started + self._safe_for(job.quota) > window.start
+
+    def _safe_for(self, quota: str) -> int:
+        """For how long a minimum run time protects the work of a queue, from whomever: the nearest one going up."""
+        known = self._safe.get(quota)
+        if known is None:
+            known = self._safe[quota] = max(self._nearest(quota, "preempt_min_runtime_ms"), self._nearest(quota, "reclaim_min_runtime_ms"))
+        return known
+
+    def _nearest(self, quota: str, field: str) -> int:
+        at: str | None = quota
+        while at is not None:
+            stated = getattr(self.quotas[at], field)
+            if stated is not None:
+                return int(stated)
+            at = self.quotas[at].parent
+        return int(getattr(self.scenario.settings, field))
+
+    def _counted(self, ahead: Upcoming, cluster: Charged) -> list[Region]:
+        """Its regions with all that may still be held in them when it begins."""
+        if ahead.counted_at != cluster.tree.version:
+            ahead.counted_at = cluster.tree.version
+            for region in ahead.regions:
+                region.staying.clear()
+            for work in cluster.works:
+                if work.seats and work.quota_type == ahead.quota_type and self.stays(ahead.window, work.job, self._began(work)):
+                    self._add(ahead, work)
+        return ahead.regions
+
+    def _add(self, ahead: Upcoming, work: Holder) -> None:
+        seats = [seat for seat in work.seats if self._usable_milli(seat.node, ahead.quota_type)]
+        for region in ahead.regions:
+            milli = sum(seat.milli for seat in seats if region.low <= seat.node < region.high)
+            if milli:
+                region.stays(self.may_use(region, work.job), milli)
+
+    def _began(self, work: Holder) -> int:
+        """When the time of a job began to count that stands, or gets more; that of one that is placed anew begins now."""
+        return self._here_since(work) if work.seats else self.now
+
+    def gate(self, cluster: Charged, work: Holder, quota_type: int, milli: int) -> tuple[Reason | None, int]:
+        """Why a start now would be in the way of a window, and the nodes it must stay off."""
+        banned = 0
+        for ahead, region in self._in_the_way(cluster, work, quota_type, milli, self._began(work)) if self.upcoming else ():
+            if region.whole:
+                return self._kept(ahead, region, milli), 0
+            banned |= span_bits(region.low, region.high)
+        return None, banned
+
+    def lets(self, cluster: Charged, work: Holder, quota_type: int, milli: int, started: int) -> bool:
+        """Whether no window on all of a type that begins later is in the way of a start at an instant."""
+        return not any(region.whole for _, region in self._in_the_way(cluster, work, quota_type, milli, started))
+
+    def starts_of_owners(self) -> list[int]:
+        """When windows that have an owner begin, the next ones."""
+        return sorted({ahead.window.start for ahead in self.upcoming if ahead.window.class_rank is None})[:MOST_STARTS]
+
+    def starts(self) -> list[int]:
+        """When windows begin, the next ones."""
+        return sorted({ahead.window.start for ahead in self.upcoming})[:MOST_STARTS]
+
+    def lasting_at(self, instant: int) -> list[Window]:
+        return [window for window in self.promised if window.start <= instant and (window.end is None or instant < window.end)]
+
+    def kept_off(self, cluster: Charged, work: Holder, quota_type: int, milli: int, started: int) -> int:
+        """The nodes of which a start at an instant must stay off, as a block of them is kept for a window that begins later."""
+        blocks = (region for _, region in self._in_the_way(cluster, work, quota_type, milli, started) if not region.whole)
+        return reduce(or_, (span_bits(region.low, region.high) for region in blocks), 0)
+
+    def block_reason(self, cluster: Charged, work: Holder, quota_type: int, milli: int) -> Reason:
+        """Why a start now is kept off the block of a window."""
+        found = ((ahead, region) for ahead, region in self._in_the_way(cluster, work, quota_type, milli, self.now) if not region.whole)
+        return self._kept(*next(found), milli)
+
+    def _in_the_way(self, cluster: Charged, work: Holder, quota_type: int, milli: int, started: int) -> Iterator[tuple[Upcoming, Region]]:
+        """The windows that begin later, and where, for which there would be less room than was promised than without so much more of a job."""
+        for ahead in self.upcoming:
+            if ahead.quota_type != quota_type or ahead.window.start <= started or not milli or self.entitled(ahead.window, work.job):
+                continue
+            if self.stays(ahead.window, work.job, started):
+                for region in self._counted(ahead, cluster):
+                    mask = self.may_use(region, work.job)
+                    over = region.over(mask, milli)
+                    if over > 0 and over > region.over():
+                        yield ahead, region
+
+    def _kept(self, ahead: Upcoming, region: Region, milli: int) -> Reason:
+        """Why so much more can't start before a window."""
+        window = ahead.window
+        where = ""
+        if not region.whole:
+            stated = {one.level for one in region.windows}
+            domains = ((level, domain) for level in self.grid.levels if level.name in stated for domain in range(len(level)))
+            here = (region.low, region.high)
+            blocks = (one for one in domains if self._with_capacity(one[0].slice_of(one[1]), ahead.quota_type) == here)
+            where = next((f" of {level.name} {level.names[domain]}" for level, domain in blocks), "")
+        others = f", with {', '.join(one.name for one in region.windows if one is not window)}," if len(region.windows) > 1 else ""
+        detail = (
+            f"{window.name} begins at {spell_instant(window.start)} and{others} keeps {gpus(region.kept)} of {counted(region.capacity)}{where}; "
+            f"{gpus(region.in_the_way())} may still be held then, and {gpus(milli)} more could not be off in time"
+        )
+        return reason("window", detail, window=window.name, start=spell_instant(window.start), kept=region.kept / 1000)
+
+    def displaced_by(self, cluster: Charged) -> list[tuple[str, str]]:
+        """(window, job) pairs where running work can't be gone at the start and the promise does not fit beside it."""
+        found: dict[tuple[str, str], None] = {}
+        for ahead in self.upcoming:
+            for region in self._counted(ahead, cluster):
+                if region.over() <= 0:
+                    continue
+                for work in cluster.works:
+                    if work.seats and work.quota_type == ahead.quota_type and not self.may_use(region, work.job):
+                        here = any(region.low <= seat.node < region.high for seat in work.seats)
+                        if here and self.stays(ahead.window, work.job, self._began(work)):
+                            found[ahead.window.name, work.job.name] = None
+        return list(found)

@@ -1,0 +1,451 @@
+"""Taking places from running work for a waiting job: search, check, evict and start, all or nothing."""
+
+from collections.abc import Callable, Sequence
+from heapq import nsmallest
+
+from ..model.reasons import Reason, reason
+from ..place.placement import Placer
+from ..place.seating import fit_one, is_alone
+from ..rules.displaced import TakenInVain
+from ..state.fleet import Seat
+from ..state.grid import span_bits
+from ..state.planning import IN_ORDER, Cycle
+from ..state.work import Work
+from .columns import ints
+from .ranking import WideRanking
+from .units import Unit
+from .victims import Found, Legal, Ranked, Target, search
+
+Guard = Callable[[Found], Reason | None]
+Key = tuple[object, ...]
+
+
+def told_before(cycle: Cycle, key: Key, work: Work) -> Reason | None:
+    """What a job like this one was told in this state. Who was held back by a reservation says nothing about those that stay less long."""
+    known: tuple[Reason, int] | None = None if work.seats or work.backoff_matters else cycle.memo((*key, *cycle.stay(work)))
+    return None if known is None or cycle.book.length(work) < known[1] else known[0]
+
+
+def tell(cycle: Cycle, key: Key, work: Work, refused: Reason) -> None:
+    if is_backed_off(cycle, work):
+        return  # others that ask for the same may do more
+    length = cycle.book.length(work) if refused.code == "reservation" else 0
+    cycle.remember((*key, *cycle.stay(work)), (refused, length))
+
+
+def is_backed_off(cycle: Cycle, work: Work) -> bool:
+    """Whether an eviction a short while ago decides beside what it asks for."""
+    return work.backoff_matters and cycle.backoff_until(work) > cycle.now
+
+
+Short = tuple[tuple[int, int, int], ...]  # (first, end, milli-GPU): what must leave below nodes of the tree
+
+
+def targets(
+    cycle: Cycle, work: Work, quota_type: int, domains: Sequence[int] | None = None, *, counted: bool = True, more: Short = (), off: int = 0
+) -> list[Target]:
+    """The slices in which the job could be placed, each with how to tell whether it fits there; what more must leave wherever it is; and off
+    which nodes it stays."""
+    kind = work.kind
+    grid = cycle.grid
+    wants = work.missing()
+    width = work.form.width
+    slices = [(0, grid.size)]
+    if width >= 0 and len(grid.levels[width]) > 1:
+        level = grid.levels[width]
+        if work.seats:
+            domains = [level.domain_of(work.seats[0].node)]
+        slices = [level.slice_of(domain) for domain in (range(len(level)) if domains is None else domains)]
+    short = at_limits(cycle, work, quota_type) + more
+    if work.form.plain and counted:
+        place, ranks = wants[0]
+        role = kind.roles[place]
+        eligible = work.form.eligible(grid, place, quota_type, suspect=kind.tolerates_suspect, spare=bool(work.seats))
+        flags, array = None if eligible.full else eligible.flags, eligible.array
+        if off:
+            array = array * ints([not off >> node & 1 for node in range(grid.size)])
+            flags = bytes(array.tolist())
+        return [Target(low, high, len(ranks), role.gpus, role.cpu_milli, role.host_memory_mib, array, flags, short=short) for low, high in slices]
+    found = []
+    counts = work.form.plain and not work.seats and work.form.roles[0].gpus > 0
+    for low, high in slices:
+
+        def fits(units: Sequence[Unit], low: int = low, high: int = high) -> bool:
+            if any(sum(unit.milli for unit in units if first <= unit.leaf < end) < milli for first, end, milli in short):
+                return False
+            if counts and not off:
+                return room_without(cycle, units, work, quota_type, low, high) >= work.form.all_least
+            with cycle.cluster.attempt():
+                release(cycle, units, reason("reclaim", "a trial"), None)
+                return place_in(cycle, work, quota_type, low, high, off) is not None
+
+        found.append(Target(low, high, fits=fits, short=short))
+    return found
+
+
+def room_without(cycle: Cycle, units: Sequence[Unit], work: Work, quota_type: int, low: int, high: int) -> int:
+    """How many workers of a plain job fit into a slice of the fleet with the units gone, where GPUs are shared in parts, too.
+
+    A shared GPU comes free when its last tenant leaves; one that is split into instances stays so.
+    """
+    role, kind = work.form.roles[0], work.kind
+    gpus, cpus, memory = role.gpus, role.cpu_milli, role.host_memory_mib
+    eligible = work.form.eligible(cycle.grid, 0, quota_type, suspect=kind.tolerates_suspect, spare=False)
+    soon, usable, flags = cycle.fleet.soon, cycle.grid.usable, eligible.flags
+    whole = {unit.work.order for unit in units if not unit.surplus}
+    leave: dict[int, list[int]] = {}  # GPUs, processors, memory by node
+    tenants: dict[tuple[int, int], int] = {}
+    for unit in units:
+        if unit.surplus and unit.work.order in whole:
+            continue
+        for seat in unit.seats if unit.surplus else unit.work.seats:
+            node = seat.node
+            if not low <= node < high or not flags[node]:
+                continue
+            known = leave.setdefault(node, [0, 0, 0])
+            known[0] += (seat.mask & usable[node]).bit_count()
+            known[1] += seat.cpus
+            known[2] += seat.memory
+            for part in seat.parts:
+                key = (node, part.gpu)
+                left = tenants[key] = tenants.get(key, 0) + 1
+                split = soon.splits.get(key)
+                if split is not None and split.mode != "mig" and split.tenants == left:
+                    known[0] += usable[node] >> part.gpu & 1
+    room = soon.slots_in(gpus, cpus, memory, eligible.array, low, high)
+    for node, (more_gpus, more_cpus, more_memory) in leave.items():
+        here = (soon.count[node] + more_gpus) // gpus
+        if cpus:
+            here = min(here, max(0, soon.cpus[node] + more_cpus) // cpus)
+        if memory:
+            here = min(here, max(0, soon.memory[node] + more_memory) // memory)
+        room += here - soon.room_on(node, gpus, cpus, memory)
+    return room
+
+
+def request(cycle: Cycle, work: Work, quota_type: int) -> int:
+    """What is missing of a job up to its minimum."""
+    if work.seats:
+        return cycle.cluster.wants_milli(work.kind, work.missing(), quota_type)
+    known = work.form.least.get(quota_type)
+    return cycle.least_milli(work.kind, quota_type) if known is None else known
+
+
+def at_limits(cycle: Cycle, work: Work, quota_type: int) -> Short:
+    """What must leave below which nodes of the tree so that their limits admit the job."""
+    tree = cycle.tree
+    milli = request(cycle, work, quota_type)
+    leaf = work.charged_leaf if work.seats else work.home
+    if tree.limit_gate(leaf, quota_type, milli) is None:
+        return ()
+    found = []
+    division = tree.divisions[tree.division_of[quota_type]]
+    for place in tree.path[leaf]:
+        total = tree.limit_total[place]
+        if total is not None and tree.used_total(place) + milli > total:
+            found.append((place, tree.end[place], tree.used_total(place) + milli - total))
+        caps = tree.limit_by_type[place]
+        if caps is not None and quota_type in caps:
+            used = (division.used if tree.used_by_type is None else tree.used_by_type[quota_type])[place]
+            if used + milli > caps[quota_type]:
+                found.append((place, tree.end[place], used + milli - caps[quota_type]))
+    return tuple(found)
+
+
+def fits_already(cycle: Cycle, work: Work, quota_type: int) -> bool:
+    """Whether the one domain in which a job may stand has room for it as it is: then no victim would be needed, and none is sought."""
+    form, grid = work.form, cycle.grid
+    if work.seats or not form.plain or (form.width >= 0 and len(grid.levels[form.width]) > 1):
+        return False
+    role = form.roles[0]
+    eligible = form.eligible(grid, 0, quota_type, suspect=form.kind.tolerates_suspect, spare=False)
+    if cycle.capacity(cycle.fleet.soon).most(role, eligible, form.width) < role.least:
+        return False
+    return not at_limits(cycle, work, quota_type)
+
+
+MANY = 512  # units from which a bound over everything that could ever leave is cheaper than one over the units
+
+
+def hopeful_domains(cycle: Cycle, work: Work, quota_type: int, ranked: Ranked) -> list[int] | None:
+    """Domains that the units could clear, by a bound; None where no domain can be ruled out."""
+    grid, form = cycle.grid, work.form
+    width = form.width
+    if work.seats or at_limits(cycle, work, quota_type):
+        return None
+    if form.plain and form.roles[0].gpus and len(ranked) < MANY:
+        return _cleared(cycle, work, quota_type, ranked)
+    if width < 0 or len(grid.levels[width]) == 1:
+        return None
+    level = grid.levels[width]
+    if len(ranked) < 64:
+        domain_of = level.domain_of
+        return sorted({domain_of(seat.node) for _, unit in ranked for seat in unit.seats})
+    if not form.plain:
+        return None
+    role = form.roles[0]
+    key = ("clearable", role.gpus, width, quota_type, id(form.eligible(grid, 0, quota_type, suspect=work.kind.tolerates_suspect, spare=False)))
+    sums = cycle.memo(key)
+    if sums is None:
+        allowed = form.eligible(grid, 0, quota_type, suspect=work.kind.tolerates_suspect, spare=False).array
+        room = (cycle.fleet.soon.count_np + cycle.units().freeable) // max(1, role.gpus) * allowed
+        sums = cycle.remember(key, level.sums(room).tolist())
+    return [domain for domain, most in enumerate(sums) if most >= role.least or not role.gpus]
+
+
+def _freed(cycle: Cycle, ranked: Ranked) -> dict[int, int]:
+    """GPUs by node that the units hold; for a list that is kept while nothing changes, summed up once."""
+    key = ("freed", id(ranked))
+    known: tuple[Ranked, dict[int, int]] | None = cycle.memo(key)
+    if known is not None:
+        return known[1]
+    usable, freed = cycle.grid.usable, dict[int, int]()
+    before = freed.get
+    for _, unit in ranked:
+        for seat in unit.seats:
+            node = seat.node
+            freed[node] = before(node, 0) + (seat.mask & usable[node]).bit_count() + len(seat.parts)
+    cycle.remember(key, (ranked, freed))  # with the list itself, so that no other one gets its identity meanwhile
+    return freed
+
+
+def _cleared(cycle: Cycle, work: Work, quota_type: int, ranked: Ranked) -> list[int]:
+    """Domains that lack room as they are and would have it with all the units gone; the whole fleet counts as one."""
+    grid, form = cycle.grid, work.form
+    role = form.roles[0]
+    gpus, width = role.gpus, form.width
+    soon = cycle.fleet.soon
+    eligible = form.eligible(grid, 0, quota_type, suspect=form.kind.tolerates_suspect, spare=False)
+    freed = _freed(cycle, ranked)
+    level = grid.levels[width] if width >= 0 and len(grid.levels[width]) > 1 else None
+    flags = eligible.flags
+    more: dict[int, int] = {}
+    for node, count in freed.items():
+        if flags[node]:
+            domain = 0 if level is None else level.domain_of(node)
+            # What the host lacks may come free as well, so only GPUs are counted, and what is there now counts for nothing on this node.
+            more[domain] = more.get(domain, 0) + (soon.count[node] + count) // gpus
+    sums = cycle.capacity(soon).sums(role, eligible, width if level is not None else -1)
+    return sorted(domain for domain, room in more.items() if sums[domain] < role.least <= sums[domain] + room)
+
+
+def release(cycle: Cycle, units: Sequence[Unit], why: Reason, for_job: str | None) -> None:
+    """Take the units from their jobs; a job that loses all its units is evicted, another one is shrunk."""
+    surplus: dict[int, list[Unit]] = {}
+    whole: dict[int, Work] = {}
+    for unit in units:
+        if unit.surplus:
+            surplus.setdefault(unit.work.order, []).append(unit)
+        else:
+            whole[unit.work.order] = unit.work  # without its minimum nothing of it stays
+    cycle.cluster.put_out_all([*whole.values()], why, for_job)
+    for order, members in surplus.items():
+        if order not in whole:
+            cycle.cluster.unseat(members[0].work, [seat for unit in members for seat in unit.seats], why, for_job)
+
+
+def place_in(cycle: Cycle, work: Work, quota_type: int, low: int, high: int, banned: int = 0) -> tuple[Seat, ...] | None:
+    soon, whole = cycle.fleet.soon, low == 0 and high == cycle.grid.size
+    if is_alone(cycle, work):
+        return fit_one(cycle, work, quota_type, soon, banned if whole else banned | ~span_bits(low, high))
+    placer = Placer(cycle.cluster, work, quota_type, soon, suspect=work.kind.tolerates_suspect, spare=bool(work.seats), banned=banned)
+    if whole:
+        return placer.place(work.missing())
+    mark = cycle.fleet.mark()
+    seats = placer.place_in(work.missing(), low, high)
+    if seats is None:
+        cycle.fleet.undo(mark)
+    return seats
+
+
+def take_cheaply(
+    cycle: Cycle,
+    work: Work,
+    quota_type: int,
+    ranked: Ranked,
+    legal: Legal,
+    why: Callable[[Found], Reason],
+    guard: Guard,
+    alike: tuple[object, ...],
+    claim: int,
+) -> bool:
+    """Take what is needed from others than those for whom somebody stopped running in this plan, if that can be done.
+
+    Taking such a place sets the plan back to before it was given. With another victim at hand both keep what they got, which is
+    what setting it back would come to as well.
+    """
+    if not cycle.displaced.any_dear:
+        return False
+    dear = cycle.displaced.dear
+    others = [pair for pair in ranked if not dear(pair[1].work)]
+    if len(others) == len(ranked):
+        return False
+    return take_units(cycle, work, quota_type, others, legal, why, guard, (*alike, "others"), claim) is None
+
+
+def take_units(
+    cycle: Cycle,
+    work: Work,
+    quota_type: int,
+    ranked: Ranked,
+    legal: Legal,
+    why: Callable[[Found], Reason],
+    guard: Guard | None = None,
+    alike: tuple[object, ...] | None = None,
+    claim: int | None = None,
+    more: Short = (),
+) -> Reason | None:
+    """Take what must be taken and start the job there. None: done; else why not, and nothing was taken.
+
+    `claim` is the leaf in whose name it is taken: it is charged there, not in one before it that has no right to it.
+
+    `alike` names what the search depends on: jobs for which it is equal find the same sets, and differ in what guard and gates say.
+    """
+    if not ranked:
+        return NOTHING
+    found: list[Found] | None = cycle.memo(("found", alike)) if alike is not None and not work.seats else None
+    searched = _searched(cycle) if alike is not None and alike[0] == "preempt" and not work.seats else None
+    if searched is not None and alike in searched:
+        found = searched[alike]
+    if found is None:
+        found = _sets(cycle, work, quota_type, ranked, legal, more)
+        if alike is not None and not work.seats:
+            cycle.remember(("found", alike), found)
+        if searched is not None and alike is not None:
+            searched[alike] = found
+    refused: Reason | None = NOTHING
+    for one in found:
+        refused = try_set(cycle, work, quota_type, one, why, guard, claim)
+        if refused is None:
+            return None
+    if refused is NOTHING and cycle.cluster.windows.upcoming:
+        # What makes room in the block of a window to come makes none for who has to stay off it.
+        off = cycle.cluster.windows.gate(cycle.cluster, work, quota_type, cycle.cluster.wants_milli(work.kind, work.missing(), quota_type))[1]
+        for one in _sets(cycle, work, quota_type, ranked, legal, more, off) if off else ():
+            refused = try_set(cycle, work, quota_type, one, why, guard, claim)
+            if refused is None:
+                return None
+    return refused
+
+
+def _searched(cycle: Cycle) -> dict[tuple[object, ...], list[Found]] | None:
+    """What searches inside leaves found in the state in which the plan began, as long as it is that one."""
+    units = cycle.units()
+    return units.searched if units.at_first() else None
+
+
+def _sets(cycle: Cycle, work: Work, quota_type: int, ranked: Ranked, legal: Legal, more: Short, off: int = 0) -> list[Found]:
+    """The sets that would make room, one per domain, the least first."""
+    found = []
+    units = cycle.units()
+    # Who shares a GPU frees it only together with all others on it, which no count by node shows.
+    counted = not units.parted
+    domains = None if more else hopeful_domains(cycle, work, quota_type, ranked)
+    if domains is not None and not domains:
+        return []
+    slices = targets(cycle, work, quota_type, domains, counted=counted, more=more, off=off)
+    here = _by_slice(ranked, slices, cycle.grid.size)
+    for target, inside in zip(slices, here, strict=True):
+        if len(ranked) >= 64 and not could_hold(cycle, target):
+            continue
+        one = search(cycle.cluster, inside, legal, target, units)
+        if one is not None and len(one):  # what fits without victims was held back for another reason
+            found.append(one)
+    if len(found) > 1:
+        found.sort(key=Found.rank)
+    return found
+
+
+def _by_slice(ranked: Ranked, slices: Sequence[Target], size: int) -> list[Ranked]:
+    """What stands in each of the slices, in its order. Where something must leave wherever it is, that is everything."""
+    if len(slices) < 2 or isinstance(ranked, WideRanking) or any(target.short for target in slices):
+        return [ranked] * len(slices)
+    slice_of = [-1] * size
+    for number, target in enumerate(slices):
+        slice_of[target.low : target.high] = [number] * (target.high - target.low)
+    here: list[list[tuple[tuple[int, ...], Unit]]] = [[] for _ in slices]
+    for pair in ranked:
+        seats = pair[1].seats
+        numbers = (slice_of[seats[0].node],) if len(seats) == 1 else dict.fromkeys(slice_of[seat.node] for seat in seats)
+        for number in numbers:
+            if number >= 0:
+                here[number].append(pair)
+    return [*here]
+
+
+def try_set(
+    cycle: Cycle, work: Work, quota_type: int, found: Found, why: Callable[[Found], Reason], guard: Guard | None, claim: int | None = None
+) -> Reason | None:
+    """Carry out one set if guard, gates and placement agree."""
+    if guard is not None:
+        refused = guard(found)
+        if refused is not None:
+            return refused
+    cluster = cycle.cluster
+    milli = request(cycle, work, quota_type)
+    code = why(found)
+    later = cycle.book.set_aside() if cycle.waits_alone(work) else None
+    before = cluster.mark()
+    victims = found.works
+    upset = any(victim.first_seats and not victim.evicted for victim in victims)
+    in_vain = cycle.turn == IN_ORDER and found.takes_fresh_beside(work.charged_leaf)
+    if found.surplus:
+        release(cycle, found.units, code, work.job.name)
+    else:
+        cluster.put_out_all(victims, code, work.job.name)
+    refused = _start(cycle, work, quota_type, milli, found, victims, code, claim)
+    if refused is not None:
+        cluster.undo(before)
+        if later is not None:
+            cycle.book.take_up(later)
+        return refused
+    cycle.changed()
+    if in_vain:
+        raise TakenInVain
+    cycle.displaced.served(work, before, victims, upset=upset)
+    return None
+
+
+def _start(
+    cycle: Cycle, work: Work, quota_type: int, milli: int, found: Found, victims: Sequence[Work], code: Reason, claim: int | None
+) -> Reason | None:
+    """Give the job its places where others have left, if gates, windows and reservations agree."""
+    cluster = cycle.cluster
+    refused, leaf = None, work.home
+    for leaf in cycle.leaves_of(work, quota_type, since=claim):
+        refused = cycle.gate(work, leaf, quota_type, milli)
+        if refused is None:
+            break
+    banned = 0
+    if refused is None:
+        refused, banned = cluster.windows.gate(cluster, work, quota_type, milli)
+    if refused is not None:
+        return refused
+    seats = place_in(cycle, work, quota_type, found.low, found.high, banned)
+    if seats is None or cluster.in_a_circle(work, seats):
+        return NOTHING
+    # Nobody is put out for a stay in a gap: the holder of the reservation would gain the victims' places, to which he has no right.
+    crowded = cycle.book.delays(work, quota_type, milli, seats)
+    if crowded:
+        return cycle.book.held_back(crowded)
+    taken = {victim.job.name for victim in victims}
+    how_many = "1 job gives" if len(taken) == 1 else f"{len(taken)} jobs give"
+    detail = f"{how_many} way: {', '.join(nsmallest(4, taken))}{' and others' if len(taken) > 4 else ''}"
+    cluster.seat(work, seats, quota_type, leaf, reason(code.code, detail))
+    if leaf != work.home and not work.first_seats and cluster.windows.claims(cluster).get(work) != leaf:
+        return NOTHING  # what the victims have left is within the window in which it was to stand, and has been there for longer
+    work.backfilled = work.job.run.backfilled and bool(work.first_seats) and not work.evicted
+    return None
+
+
+def could_hold(cycle: Cycle, target: Target) -> bool:
+    """A bound over everything that is ever preemptible: False means that no set of victims makes room."""
+    if target.fits is not None or not target.gpus:
+        return True
+    span = slice(target.low, target.high)
+    assert target.allowed is not None
+    room = (cycle.fleet.soon.count_np[span] + cycle.units().freeable[span]) // target.gpus * target.allowed[span]
+    return int(room.sum()) >= target.count
+
+
+NOTHING = reason("victims", "no set of preemptible jobs frees enough GPUs in one place")

@@ -1,0 +1,477 @@
+"""The look-ahead under a book of reservations: it follows what the plan changes, and says when a job could start."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+from ..model.values import Kind, Preemptible, Role, Settings
+from ..place.capacity import widest
+from ..rules.windows import NEVER
+from ..state.cluster import Cluster
+from ..state.fleet import Fleet, Seat
+from ..state.form import Form
+from ..state.grid import Eligible, Grid
+from ..state.queues import Queues
+from ..state.tree import Tree
+from ..state.work import Work
+from .columns import ints
+from .lookahead import END, FOREVER, Lookahead, is_few
+from .rehearsal import Rehearsal, Stay, counts_of
+from .remembered import MANY, NOWHERE, Date, Entry, Held, Known, Prospect, Remembered, Stays
+
+
+class Surroundings(Protocol):
+    """What a book of reservations asks of the plan in the making."""
+
+    cluster: Cluster
+    fleet: Fleet
+    grid: Grid
+    tree: Tree
+    settings: Settings
+    now: int
+    who_waits: Queues
+    has_backfilled: bool
+
+    def ends_at(self, work: Work) -> int: ...
+
+    def duration(self, work: Work) -> int: ...
+
+    def least_milli(self, kind: Kind, quota_type: int) -> int: ...
+
+    def rank_in_queue(self, work: Work) -> tuple[bool, int, int, int]: ...
+
+    def overdue(self, work: Work) -> bool: ...
+
+
+class Prospects(ABC):
+    """When places come free, by who stands where and what is kept."""
+
+    def __init__(self, cycle: Surroundings) -> None:
+        self.cycle = cycle
+        self._entries: list[Entry] = []
+        self._ahead: Lookahead | None = None
+        self._read = 0  # so much of the cluster's journal is in the look-ahead
+        self._ends_now = False  # whether somebody's time was up, or his place lent, when the look-ahead was made
+        self._geometry: list[tuple[int, int]] = []
+        self._held = Stays()
+        self._hosts_bind: bool | None = None
+        self._rehearsed: Rehearsal | None = None
+        self._rehearsed_read = 0  # so much of the cluster's journal is in it
+        self._tenants: dict[tuple[int, int], dict[Work, int]] = {}  # of GPUs in parts: until when, by job
+        self._told = Remembered()
+        self._standing: dict[Work, Held] = {}  # who stands in a gap and is looked at as if he did not give way
+        backfills = "backfill" in cycle.settings.passes and cycle.settings.backfill_depth > 0
+        self._lends = backfills  # nobody gives way to a reservation where none is made
+        self.remembers = not is_few(cycle.grid)  # whether what blocked jobs are told is worth remembering
+        self._keeping: list[Known] = []  # whose places are kept now, in order
+        self._unheld: list[Entry] = []  # whose places nobody has asked the look-ahead about since they were told again: it does not know of them
+
+    @property
+    @abstractmethod
+    def entries(self) -> list[Entry]:
+        """What is kept, in order."""
+
+    @abstractmethod
+    def before_following(self) -> None:
+        """The look-ahead is about to follow what has changed."""
+
+    @property
+    def ahead(self) -> Lookahead:
+        """The look-ahead as of this moment, with the places that are kept by now."""
+        return self._renew()
+
+    def _renew(self) -> Lookahead:
+        ahead = self._renew_but_unheld()
+        if self._unheld:
+            self._hold_all()
+        return ahead
+
+    def _hold_all(self) -> None:
+        assert self._ahead is not None
+        for entry in self._unheld:
+            self._ahead.reserve(entry.at, entry.length, entry.places)
+        self._unheld.clear()
+
+    def _renew_but_unheld(self) -> Lookahead:
+        cluster = self.cycle.cluster
+        if self._ahead is not None and self._read < len(cluster.journal):
+            self.before_following()
+        if self._ahead is None or (not self._entries and self._geometry != [*cluster.geometry]):
+            self._tenants, self._geometry = {}, [*cluster.geometry]
+            prospect, cluster.kept.prospect = cluster.kept.prospect, None
+            if prospect is not None and prospect.settings == self.cycle.settings and len(prospect.changed) <= MANY:
+                self._ahead = self._go_on(prospect)
+            else:
+                self._held, self._told = Stays(), Remembered()
+                self._ahead = self._lookahead(self._held, self._tenants)
+                self._ends_now = self._anyone_ends()
+            self._read = len(cluster.journal)
+        elif self._read < len(cluster.journal):
+            self._hold_all()
+            self._follow(self._ahead)
+        return self._ahead
+
+    def _go_on(self, prospect: Prospect) -> Lookahead:
+        """The look-ahead of an earlier plan as of now."""
+        ahead, held, now = prospect.ahead, prospect.held, self.cycle.now
+        later = now != ahead.now
+        ahead.pass_time(now)
+        self._held, self._told = held, prospect.told
+        self._told.go_on()
+        changed = prospect.changed | dict.fromkeys(self.cycle.cluster.journal, True)
+        if later:
+            for work in held.out_of_date(now):
+                changed.setdefault(work, True)
+        self._take_up(ahead, [(work, self._held_by(work) if there else NOWHERE) for work, there in changed.items()])
+        if not self.remembers:
+            self._ends_now = True  # on few nodes it is seen at once who could start
+            return ahead
+        for work, there in changed.items():
+            if not there:
+                self._told.dates.pop(work, None)
+        if later:
+            self._ends_now = self._anyone_ends()
+        else:
+            self._ends_now = prospect.ends_now or any(held[work].until <= now for work in changed if work in held)
+        return ahead
+
+    def _anyone_ends(self) -> bool:
+        return any(held.until <= self.cycle.now for held in self._held.values())
+
+    def fresh_lookahead(self) -> Lookahead:
+        return self._lookahead(Stays(), {})
+
+    def _lookahead(self, known: Stays, tenants: dict[tuple[int, int], dict[Work, int]]) -> Lookahead:
+        """What is idle now or being freed, and when the rest comes free. Backfilled work gives way at once."""
+        cycle = self.cycle
+        soon = cycle.fleet.soon
+        idle = list(soon.count)
+        releases: list[tuple[int, int, int]] = []
+        usable, now, endless = cycle.grid.usable, cycle.now, known.endless
+        for work in cycle.cluster.works:
+            seats = work.seats
+            if not seats:
+                continue
+            job = work.job
+            if job.limit_ms is None and job.estimate_ms is None and not work.backfilled and not work.form.parted:
+                endless[work] = seats  # nobody knows when it ends
+                continue
+            held = known[work] = self._held_by(work)
+            until = self._left(held)
+            for seat in held.seats:
+                node = seat.node
+                if seat.mask:
+                    if not until:
+                        idle[node] += (seat.mask & usable[node]).bit_count()
+                    elif until < END:
+                        releases.append((now + until, node, (seat.mask & usable[node]).bit_count()))
+                for part in seat.parts:
+                    tenants.setdefault((node, part.gpu), {})[work] = until if part.mode != "mig" else END
+        for (node, gpu), ends in tenants.items():  # a shared GPU is whole again when the last of them has left
+            until = max(ends.values())
+            if usable[node] >> gpu & 1 and until < END:
+                if until:
+                    releases.append((now + until, node, 1))
+                else:
+                    idle[node] += 1
+        return Lookahead(cycle.grid, now, idle, releases)
+
+    def _held_by(self, work: Work) -> Held:
+        if not work.seats:
+            return NOWHERE
+        return Held(0, work.seats) if self.lent(work) else self._as_expected(work, work.seats)
+
+    def _as_expected(self, work: Work, seats: tuple[Seat, ...]) -> Held:
+        end = self.cycle.ends_at(work)
+        return Held(END if end >= NEVER else end if end > self.cycle.now else 0, seats)
+
+    def lent(self, work: Work) -> bool:
+        """Whether it stands in a gap and leaves it when the holder of a reservation wants its place.
+
+        It came on the condition that it could be off it within the notice; a notice that is shorter by now takes nothing from the holder.
+        """
+        return self._lends and work.backfilled and work.kind.preemptible is not Preemptible.NEVER
+
+    def _quick(self, work: Work) -> bool:
+        return work.kind.grace_ms <= self.cycle.settings.backfill_notice_ms
+
+    def _left(self, held: Held) -> int:
+        """So many milliseconds from now it stands there."""
+        return END if held.until >= END else max(0, held.until - self.cycle.now)
+
+    @contextmanager
+    def standing(self, ahead: Lookahead, works: Iterable[Work], rehearsal: Rehearsal | None = None) -> Iterator[None]:
+        """As if these did not give way, who stand in gaps: they stay as long as they are expected to."""
+        held = self._held
+        stays = {work: self._as_expected(work, held[work].seats if work in held else work.seats) for work in works}
+        self._stand(ahead, rehearsal, stays, 1)
+        try:
+            yield
+        finally:
+            self._stand(ahead, rehearsal, stays, -1)
+
+    def _stand(self, ahead: Lookahead, rehearsal: Rehearsal | None, works: dict[Work, Held], sign: int) -> None:
+        usable, shared = self.cycle.grid.usable, set()
+        for held in works.values():
+            until = self._left(held)
+            for seat in held.seats if until else ():
+                if seat.mask:
+                    ahead.change(seat.node, {until: sign * (seat.mask & usable[seat.node]).bit_count()})
+                for part in seat.parts:
+                    key = (seat.node, part.gpu)
+                    if key not in shared and not max(self._tenants.get(key, {}).values(), default=0) and usable[seat.node] >> part.gpu & 1:
+                        shared.add(key)
+                        ahead.change(seat.node, {until: sign})
+        self._standing = works if sign > 0 else {}
+        tried = rehearsal or self._rehearsed
+        if tried is not None:
+            for work in works:
+                tried.move(work, self._stay(work))
+
+    def _follow(self, ahead: Lookahead) -> None:
+        """Take up what has changed about jobs: places given, taken back, or only tried; and who was served meanwhile."""
+        journal = self.cycle.cluster.journal
+        moved = {work.order: work for work in journal[self._read :]}
+        self._read = len(journal)
+        self._take_up(ahead, [(moved[order], self._held_by(moved[order])) for order in sorted(moved)])
+        for entry in self._entries:
+            served = bool(entry.work.seats) and not entry.work.degraded
+            if served != entry.served:
+                entry.served = served
+                if served:
+                    ahead.give_back(entry.at, entry.length, entry.places)
+                else:
+                    ahead.reserve(entry.at, entry.length, entry.places)
+                if entry.known is not None:
+                    (self._keeping.remove if served else self._keeping.append)(entry.known)
+
+    def _take_up(self, ahead: Lookahead, stays: Iterable[tuple[Work, Held]]) -> None:
+        """These jobs stand so from now on. Of what cancels out, as who has become another job where he stands, nothing is noted."""
+        usable, changed = self.cycle.grid.usable, self._told.changes
+        by_node: dict[int, dict[int, int]] = {}  # by the time of leaving so many GPUs more, or less
+        for work, new in stays:
+            old = self._held.of(work)
+            if old == new:
+                continue
+            for held, sign in ((old, -1), (new, 1)):
+                until = self._left(held)
+                if not until and not work.form.parted:
+                    continue
+                for seat in held.seats:
+                    if seat.mask and until:
+                        here = by_node.setdefault(seat.node, {})
+                        here[until] = here.get(until, 0) + sign * (seat.mask & usable[seat.node]).bit_count()
+                    for part in seat.parts:
+                        changed.append(seat.node)
+                        self._share(ahead, (seat.node, part.gpu), work, until if part.mode != "mig" else END, sign)
+            self._held.change(work, new)
+        for node, leaving in by_node.items():
+            if not any(leaving.values()):
+                continue
+            ahead.change(node, leaving)
+            if not self.remembers:
+                continue
+            more, most, least = 0, 0, 0
+            for until in sorted(leaving, reverse=True):
+                more += leaving[until]
+                most, least = max(most, more), min(least, more)
+            if least < 0:
+                changed.append(node)
+            elif most > 0:
+                changed.append(~node)
+
+    def _share(self, ahead: Lookahead, key: tuple[int, int], work: Work, until: int, sign: int) -> None:
+        """One tenant more or less on a GPU, which is held until the last one has left."""
+        ends = self._tenants.setdefault(key, {})
+        before = max(ends.values(), default=0)
+        if sign > 0:
+            ends[work] = until
+        else:
+            ends.pop(work, None)
+        after = max(ends.values(), default=0)
+        if after != before and self.cycle.grid.usable[key[0]] >> key[1] & 1:
+            ahead.change(key[0], {before: -1, after: 1})
+
+    # Waiting
+
+    def length(self, work: Work) -> int:
+        return min(FOREVER, self.cycle.duration(work))
+
+    def earliest(
+        self, ahead: Lookahead, work: Work, quota_type: int, rehearsal: Rehearsal | None = None, *, banned: int | None = None
+    ) -> Date | None:
+        """When and where its minimum could start, beside all windows to come or, where `banned` is given, off these nodes whatever comes.
+
+        By counting GPUs, role by role, where that decides; else that is the soonest moment from which on it is tried. What takes parts of GPUs
+        is only tried for a forecast, which hands over its own rehearsal: nothing is kept for it.
+        """
+        wants, roles = work.missing(), work.kind.roles
+        parted = any(roles[place].parted for place, _ in wants)
+        if (parted and rehearsal is None) or not any(roles[place].gpus or roles[place].parted for place, _ in wants):
+            return None
+        length = self.length(work)
+        windows = banned is None and self.cycle.cluster.windows.upcoming
+        banned = banned or 0
+        if not work.seats and self.only_gpus_count(work.form) and not windows and not banned:
+            return self.counted(ahead, work.form, quota_type, length)
+        bound = self._by_counting(ahead, work, quota_type, length, banned)
+        if bound is None or self._over_by_then(work, bound.at):
+            return None
+        if windows:
+            beside = self._beside_windows(ahead, work, quota_type, length, bound, tried=rehearsal is not None)
+            if beside is None:
+                return None
+            bound, banned = beside
+        role = roles[wants[0][0]]
+        if work.form.plain and not work.seats:
+            if self.only_gpus_count(work.form):
+                return bound
+            rehearsal = rehearsal or self._own_rehearsal(ahead)
+            counts = [(node, count // role.gpus) for node, count in bound.places]
+            if rehearsal.hosts_suffice((role.cpu_milli, role.host_memory_mib), counts, bound.at, length):
+                return bound
+        rehearsal = rehearsal or self._own_rehearsal(ahead)
+        found = rehearsal.earliest(work, quota_type, bound.at, length, banned)
+        if found is None:
+            return None
+        at, seats = found
+        if self._over_by_then(work, at):
+            return None
+        return Date(at, counts_of(seats, self.cycle.grid.usable), seats)
+
+    def finds_no_room_ever(self, work: Work, quota_type: int) -> bool:
+        """Whether it surely gets no date: nothing is kept for who asks for a part of a GPU or for none, nor where nobody is known to leave and as
+        things stand there is too little room on all nodes together."""
+        cluster, form = self.cycle.cluster, work.form
+        asked = [role for role in form.roles if role.least]
+        if not work.seats and (any(role.parted for role in asked) or not any(role.gpus for role in asked)):
+            return True
+        if work.seats or not form.plain or cluster.windows.lasting or cluster.windows.upcoming or cluster.anyone_ends:
+            return False
+        role = form.roles[0]
+        eligible = self._nodes(work, role, quota_type)
+        slots = self.cycle.fleet.soon.slots(role.gpus, role.cpu_milli, role.host_memory_mib, eligible)
+        return int(slots.sum()) < role.least
+
+    def only_gpus_count(self, form: Form) -> bool:
+        """Whether counting GPUs over time tells when a job without places could start."""
+        role = form.roles[0]
+        return form.plain and not ((role.cpu_milli or role.host_memory_mib) and self.hosts_bind)
+
+    def counted(self, ahead: Lookahead, form: Form, quota_type: int, length: int, since: int = 0) -> Date | None:
+        """When and where such a job could start, from then on; no window is to come."""
+        grid, role, width = self.cycle.grid, form.roles[0], form.width
+        if not role.least:
+            return None
+        eligible = form.eligible(grid, 0, quota_type, suspect=form.kind.tolerates_suspect, spare=False)
+        level = grid.levels[width] if width >= 0 else None
+        found = ahead.earliest(role.gpus, role.least, length, None if eligible.full else eligible.array, level, since)
+        return None if found is None else Date(*found, ())
+
+    def may_be_now(self, form: Form, quota_type: int) -> bool:
+        """Whether such a job could start at once if no place were kept; a bound where there are many nodes."""
+        grid, role, width = self.cycle.grid, form.roles[0], form.width
+        if not role.least:
+            return False
+        eligible = form.eligible(grid, 0, quota_type, suspect=form.kind.tolerates_suspect, spare=False)
+        level = grid.levels[width] if width >= 0 else None
+        return self._renew_but_unheld().may_be_now(role.gpus, role.least, None if eligible.full else eligible.array, level)
+
+    def _over_by_then(self, work: Work, at: int) -> bool:
+        """Whether a gang that has lost workers is expected to have ended before they could be replaced."""
+        return bool(at and work.seats) and self.cycle.now + at >= self.cycle.ends_at(work)
+
+    def _beside_windows(self, ahead: Lookahead, work: Work, quota_type: int, length: int, soonest: Date, *, tried: bool) -> tuple[Date, int] | None:
+        """The same where no coming window is in the way of a start then, and the nodes that one keeps clear until later.
+
+        There it would not be let in, and the place would be kept in vain. Jobs of several roles and parts of GPUs are only tried for a forecast.
+        """
+        cluster, now = self.cycle.cluster, self.cycle.now
+        windows = cluster.windows
+        milli = cluster.wants_milli(work.kind, work.missing(), quota_type)
+        if not windows.lets(cluster, work, quota_type, milli, now + soonest.at):
+            return None
+        banned = windows.kept_off(cluster, work, quota_type, milli, now + soonest.at)
+        if not banned:
+            return soonest, 0
+        if not work.form.plain and not tried:
+            return None
+        found = self._by_counting(ahead, work, quota_type, length, banned)
+        return (found, banned) if found is not None and windows.lets(cluster, work, quota_type, milli, now + found.at) else None
+
+    def _by_counting(self, ahead: Lookahead, work: Work, quota_type: int, length: int, banned: int = 0) -> Date | None:
+        """The soonest by whole GPUs: when the last of its roles could start, each looked at alone."""
+        width = widest(self.cycle.cluster, work.kind)
+        level = self.cycle.grid.levels[width] if width >= 0 else None
+        last = Date(0, [], ())
+        for place, ranks in work.missing():
+            role = work.kind.roles[place]
+            if role.gpus:
+                eligible = self._nodes(work, role, quota_type)
+                nodes = None if eligible.full and not banned else eligible.array
+                if banned:
+                    nodes = eligible.array * ints([not banned >> node & 1 for node in range(self.cycle.grid.size)])
+                found = ahead.earliest(role.gpus, len(ranks), length, nodes, level)
+                if found is None:
+                    return None
+                if found[0] >= last.at:
+                    last = Date(found[0], found[1], ())
+        return last
+
+    def _nodes(self, work: Work, role: Role, quota_type: int) -> Eligible:
+        kind = work.kind
+        return self.cycle.grid.eligible(kind, role, quota_type, suspect=kind.tolerates_suspect, spare=bool(work.seats))
+
+    @property
+    def hosts_bind(self) -> bool:
+        """Whether processors or memory of a host could run out before its GPUs do."""
+        if self._hosts_bind is None:
+            self._hosts_bind = any(
+                not gpus or cpus * there > room * gpus or memory * there > space * gpus
+                for gpus, cpus, memory in self.cycle.cluster.forms.asked
+                for there, room, space in self.cycle.grid.hosts
+            )
+        return self._hosts_bind
+
+    def rehearsal(self, ahead: Lookahead) -> Rehearsal:
+        """The fleet of this moment and what is reserved on it, to try jobs on it later."""
+        rehearsal = self._bare_rehearsal(ahead)
+        self._add_reserved(rehearsal)
+        return rehearsal
+
+    def _bare_rehearsal(self, ahead: Lookahead) -> Rehearsal:
+        works = self.cycle.cluster.works
+        return Rehearsal(self.cycle.cluster, ahead, ((work, stay) for work in works if work.seats and (stay := self._stay(work)) is not None))
+
+    def _stay(self, work: Work) -> Stay | None:
+        left = self._left(self._standing.get(work) or self._held_by(work))
+        return Stay(0, left, work.seats) if work.seats and left else None
+
+    def _add_reserved(self, rehearsal: Rehearsal) -> None:
+        for entry in self.entries:
+            if not entry.served:
+                rehearsal.add(entry.at, entry.length, self.seats_of(entry.work, entry.date))
+
+    def _own_rehearsal(self, ahead: Lookahead) -> Rehearsal:
+        """The same for who asks for a reservation; it follows what changes from one to the next."""
+        journal = self.cycle.cluster.journal
+        if self._rehearsed is None:
+            self._rehearsed = self._bare_rehearsal(ahead)
+        else:
+            self._rehearsed.ahead = ahead
+            self._rehearsed.clear()
+            for work in dict.fromkeys(journal[self._rehearsed_read :]):
+                self._rehearsed.move(work, self._stay(work))
+        self._rehearsed_read = len(journal)
+        self._add_reserved(self._rehearsed)
+        return self._rehearsed
+
+    def seats_of(self, work: Work, date: Date) -> Sequence[Seat]:
+        """Where workers stand at a date: as they were placed, or one by one on the nodes that were counted."""
+        if date.seats:
+            return date.seats
+        role = next(work.kind.roles[place] for place, _ in work.missing())
+        each = role.gpus or 1
+        counted = (node for node, count in date.places for _ in range(count // each))
+        return [Seat(0, 0, node, 0, role.cpu_milli, role.host_memory_mib, 0) for node in counted]

@@ -1,0 +1,657 @@
+"""Places kept for blocked jobs, and what may run in the gaps before them."""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import pairwise
+
+from ..model.reasons import Reason, reason
+from ..model.values import Preemptible, Role
+from ..place.capacity import widest
+from ..reading.checkers import spell_instant
+from ..rules.gates import Hold
+from ..state.fleet import Seat
+from ..state.grid import Ints
+from ..state.standing import most_freed
+from ..state.work import Work
+from .lookahead import END, Lookahead
+from .prospects import Prospects, Surroundings
+from .remembered import Date, Entry, Known, Line, Prospect
+
+Later = tuple[Callable[[], None] | None, list[tuple[Work, int]]]  # a walk along the queue, and who asks for a place in which type
+
+
+def _largest(work: Work) -> tuple[Role, int] | None:
+    """The role with the largest workers on GPUs among those that have no place, and how many."""
+    roles = work.kind.roles
+    counted = [(roles[place].gpus, place, len(ranks)) for place, ranks in work.missing() if roles[place].gpus]
+    if not counted:
+        return None
+    _, place, count = max(counted)
+    return roles[place], count
+
+
+def _freed(leaving: Iterable[Work]) -> list[tuple[int, int]]:
+    """GPUs by node that may come free with some jobs."""
+    return [(seat.node, seat.mask.bit_count() + len(seat.parts)) for one in leaving for seat in one.seats]
+
+
+NO_TYPE = -1
+
+
+class Book(Prospects):
+    """The reservations of one sweep, on top of a look-ahead over what runs. Both follow what the plan changes meanwhile."""
+
+    def __init__(self, cycle: Surroundings) -> None:
+        super().__init__(cycle)
+        # Who was promised an answer, and in which type: it is worked out when somebody wants to know. Of NO_TYPE: nothing is kept for him.
+        self._asking: list[tuple[Work, int]] = []
+        self._walk: Callable[[], None] | None = None  # finds those, where nobody has gone along the queue yet
+        self._inside: dict[Work, bool] | None = None  # whether each stays within its guarantees, of the state in which they asked; None: of this one
+        self.per_type: dict[int, int] = {}
+        self.blocked_within: set[int] = set()
+        self._holds: list[Hold] = []  # gates that blocked jobs keep, in order
+        self._staying: dict[Work, tuple[Work, ...]] = {}  # who stands in a gap and does not give way to whom
+        self._asked_at: dict[int, int] = {}  # how many reservations stood before a blocked job, whether or not it has one
+        self._by_node: dict[int, list[Entry]] = {}
+        self._full: dict[tuple[int, int], tuple[int, int]] = {}  # for shapes that found no room now: as of when, and for how short a stay
+        # As of how much of the cluster's journal; what may become idle without them, and what is idle then by node, once that was asked.
+        self._lenders: tuple[int, list[Work], int] | None = None
+        self._without_lenders: list[int] | None = None
+        self.looked_at = False  # whether anybody has asked what is kept, since it was set
+
+    @property
+    def entries(self) -> list[Entry]:
+        """What is kept, in order."""
+        self.looked_at = True
+        if self._asking or self._walk is not None:
+            self.settle()
+        return self._entries
+
+    @property
+    def holds(self) -> list[Hold]:
+        """The gates that blocked jobs keep, in order."""
+        if self._walk is not None:
+            self._gone_along()
+        self.looked_at |= bool(self._holds)  # they only refuse: without any, a pass that found nothing finds nothing later either
+        return self._holds
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether somebody's place is not worked out yet."""
+        return bool(self._asking) or self._walk is not None
+
+    @property
+    def nodes(self) -> Collection[int]:
+        """On which anything is kept."""
+        self.looked_at = True
+        if self._asking or self._walk is not None:
+            self.settle()
+        return self._by_node
+
+    def date_of(self, work: Work) -> int | None:
+        """In how many milliseconds a place is kept for it, if one is."""
+        self._settle_up_to(work)
+        if self._asking and self._asking[0][0] is work:  # he has asked before, in another type
+            if self._inside is not None or self._are_counted(self._asking):
+                self._work_out(*self._asking.pop(0))
+            else:
+                self.settle()
+        return next((entry.at for entry in self._entries if entry.work is work), None)
+
+    def has_no_date(self, work: Work) -> bool:
+        """Whether a job has asked for a place and no estimate says when there is one."""
+        return self._counted(work) and self.date_of(work) is None and work.order in self._asked_at
+
+    def settle(self) -> None:
+        """Work out what was asked for later, of the state in which it was asked for."""
+        self._gone_along()
+        asking, self._asking = self._asking, []
+        self.cycle.cluster.before_changes = None
+        if self._inside is not None or self._are_counted(asking):
+            for work, quota_type in asking:
+                self._work_out(work, quota_type)
+            self._inside = None
+            return
+        first = self.remembers and bool(asking) and not self._entries
+        if first and self._all_again(asking):
+            return
+        for work, quota_type in asking:
+            if quota_type == NO_TYPE:
+                self._asked_at.setdefault(work.order, len(self._entries))
+                continue
+            self.per_type[quota_type] -= 1
+            self.add(work, (quota_type,))
+        if first:
+            self._note_line(asking)
+
+    def _settle_up_to(self, work: Work) -> None:
+        """Work out what is kept before a job asks, or has asked: what is kept behind it does not bind it."""
+        self.looked_at = True
+        if self._walk is not None:
+            self._gone_along()
+        asking = self._asking
+        if not asking:
+            return
+        if len(self.cycle.grid.types) > 1 and any(one.home == work.home and self._ahead_of(one, work) for one, _ in asking):
+            self.settle()  # who comes before it in its queue may have asked for another type behind it
+        elif work.order in self._asked_at:
+            return
+        elif any(one is work for one, _ in asking) and (self._inside is not None or self._are_counted(asking)):
+            while asking[0][0] is not work:
+                self._work_out(*asking.pop(0))
+        else:
+            self.settle()
+
+    def _gone_along(self) -> None:
+        """Find those who ask."""
+        walk, self._walk = self._walk, None
+        if walk is not None:
+            self.cycle.cluster.before_changes = None
+            walk()
+            self.cycle.cluster.before_changes = self._stand_still
+
+    def _stand_still(self) -> None:
+        """The state is about to change in which somebody was promised an answer: note all of it that decides, or give the answer now."""
+        self._gone_along()
+        self.cycle.cluster.before_changes = None
+        if not self._asking:
+            return
+        if self._are_counted(self._asking):
+            self._renew_but_unheld()
+            self._inside = {work: self._is_inside(work, quota_type) for work, quota_type in self._asking if quota_type != NO_TYPE}
+        else:
+            self.settle()
+
+    def _are_counted(self, asking: list[tuple[Work, int]]) -> bool:
+        """Whether their dates are a matter of the look-ahead alone, and are not remembered from plan to plan."""
+        if self.remembers or self.cycle.cluster.windows.upcoming:
+            return False
+        return all(quota_type == NO_TYPE or self._counted(work) for work, quota_type in asking)
+
+    def _work_out(self, work: Work, quota_type: int) -> None:
+        """Keep the earliest place for a job of which only GPUs are counted. It counts as one that has a reservation already."""
+        self._asked_at.setdefault(work.order, len(self._entries))
+        if quota_type == NO_TYPE:
+            return
+        if self._inside is None:
+            ahead, inside = self._renew_but_unheld(), self._is_inside(work, quota_type)
+        else:
+            assert self._ahead is not None
+            ahead, inside = self._ahead, self._inside[work]
+        date = self.counted(ahead, work.form, quota_type, length := self.length(work))
+        if date is not None and not date.at and work in self._staying:
+            with self.standing(ahead, self._staying[work]):
+                date = self.counted(ahead, work.form, quota_type, length)
+        if date is not None:
+            ahead.reserve(date.at, length, date.places)
+            self._keep(Entry(work, quota_type, date.at, length, date.places, inside, len(self._entries), date))
+
+    def before_following(self) -> None:
+        """Whoever asked in the state that the look-ahead is still of is told before it is of another one."""
+        if self._inside is not None:
+            self.settle()
+
+    def _all_again(self, asking: list[tuple[Work, int]]) -> bool:
+        """Whether the same have asked in the same order as the last time, and get all that they got then."""
+        if self._ahead is None and self.cycle.cluster.kept.prospect is None:
+            return False  # nobody was told anything before
+        ahead, told, now = self._renew_but_unheld(), self._told, self.cycle.now
+        line = told.line
+        if line is None or line.asked != asking:
+            return False
+        more, less = told.since(line.read)
+        if not line.nodes.isdisjoint(more) or not line.nodes.isdisjoint(less):
+            return False
+        if any(known.instant <= now for known in line.known):
+            return False
+        for known in line.known:
+            if not self._counted(known.work) or (more and not self._no_others(ahead, known, more)):
+                return False
+        for known, before in zip(line.known, line.before, strict=True):
+            self._asked_at.setdefault(known.work.order, len(before))
+            told.note(known, before)
+        self._keep_again(line.entries)
+        told.line = line._replace(read=len(told.changes))
+        return True
+
+    def _keep_again(self, entries: list[Entry]) -> None:
+        now, by_node = self.cycle.now, self._by_node
+        for entry in entries:
+            work, known = entry.work, entry.known
+            assert known is not None
+            if entry.at != known.instant - now:
+                entry.at = known.instant - now
+                entry.date = Date(entry.at, entry.places, ())
+            entry.guaranteed = self._is_inside(work, entry.quota_type)
+            entry.served = False
+            for node, _ in entry.places:
+                if node in by_node:
+                    by_node[node].append(entry)
+                else:
+                    by_node[node] = [entry]
+        self._entries += entries
+        self._unheld += entries
+        self._keeping += [entry.known for entry in entries if entry.known is not None]
+
+    def _note_line(self, asking: list[tuple[Work, int]]) -> None:
+        """Remember what came of all who asked, where that was a matter of counting."""
+        told = self._told
+        known = [one for work, _ in asking if (one := told.lately.get(work)) is not None and one.read == len(told.changes)]
+        told.line = None
+        if len(known) == len(asking) and all(entry.at > 0 for entry in self._entries):
+            nodes = frozenset([node for entry in self._entries for node, _ in entry.places])
+            told.line = Line(asking, known, [one.before for one in known], [*self._entries], nodes, len(told.changes))
+
+    def clear(self) -> None:
+        """Forget what was reserved; the look-ahead stays and goes on to follow what changes."""
+        self._asking.clear()
+        self._walk = self._inside = None
+        self.cycle.cluster.before_changes = None
+        if self._ahead is not None:
+            self._ahead.keep_nothing()
+        self._unheld.clear()
+        self._keeping.clear()
+        self._entries.clear()
+        self._holds.clear()
+        self.per_type.clear()
+        self.blocked_within.clear()
+        self._asked_at.clear()
+        self._by_node.clear()
+        self._full.clear()
+        self._staying.clear()
+
+    def prospect(self) -> Prospect | None:
+        """What the next plan can go on from, with all reservations taken back; only where GPUs are held whole."""
+        if self._ahead is None or self._tenants or self._geometry:
+            return None
+        self.clear()
+        return Prospect(self.cycle.settings, self._ahead, self._held, self._ends_now, self._told)
+
+    # Keeping
+
+    def room_for_more(self, quota_type: int) -> bool:
+        return self.per_type.get(quota_type, 0) < self.cycle.settings.backfill_depth
+
+    def asks(self, work: Work) -> bool:
+        """Whether a place is kept for it. Who has no date in one type may ask again in another."""
+        for one, _ in self._asking:
+            if one is work:
+                self.settle()
+                break
+        return work.order in self._asked_at and any(entry.work is work for entry in self._entries)
+
+    def stay(self, work: Work, lenders: Iterable[Work]) -> bool:
+        """Its time has not come as long as these stand in gaps: they do not give way to it. Returns whether that is news."""
+        known = self._staying.get(work, ())
+        more = [one for one in lenders if one not in known]
+        if more:
+            self._staying[work] = (*known, *more)
+        return bool(more)
+
+    def keep_later(self, walk: Callable[[], None]) -> None:
+        """A walk along the queue that would only keep places, of this state, once that matters."""
+        self._walk = walk
+        self.cycle.cluster.before_changes = self._stand_still
+
+    def set_aside(self) -> Later | None:
+        """Let nobody ask for a place for now, where nothing is kept yet: for the only one who asks, who needs none once he is served."""
+        if self._entries or not self.unsettled:
+            return None
+        later = self._walk, self._asking
+        self._walk, self._asking = None, []
+        self.cycle.cluster.before_changes = None
+        return later
+
+    def take_up(self, later: Later) -> None:
+        """He is not served after all."""
+        self._walk, self._asking = later
+        self.cycle.cluster.before_changes = self.settle
+
+    def add_later(self, work: Work, quota_type: int) -> None:
+        """The same as `add`, of this state, once it matters: mostly nobody starts, and nobody is told of it."""
+        if self._inside is not None:
+            self.settle()
+        self._asking.append((work, quota_type))
+        self.per_type[quota_type] = self.per_type.get(quota_type, 0) + 1
+        self.cycle.cluster.before_changes = self._stand_still
+
+    def in_vain_now(self, work: Work, quota_type: int) -> bool:
+        """Whether there is surely no place for a job at once, whatever is kept for others."""
+        if self.remembers or self.cycle.cluster.windows.upcoming or not self._counted(work):
+            return False
+        if not self.is_full(work, quota_type):
+            if self.may_be_now(work.form, quota_type):
+                return False
+            self._fill(work, quota_type)
+        return True
+
+    def asks_in_vain(self, work: Work, quota_type: int) -> bool:
+        """Whether there is surely no place for it at once: then only that it has asked is noted."""
+        if not self.in_vain_now(work, quota_type):
+            return False
+        if self._inside is not None:
+            self.settle()
+        self._asking.append((work, NO_TYPE))
+        self.cycle.cluster.before_changes = self._stand_still
+        return True
+
+    def add(self, work: Work, types: Sequence[int], *, only_now: bool = False) -> Entry | None:
+        """Keep the earliest place for a blocked job in one of these types; None where there is no date (or only a later one): nothing is kept."""
+        self._asked_at.setdefault(work.order, len(self.entries))
+        if not only_now and not self._entries and len(types) == 1 and self.finds_no_room_ever(work, types[0]):
+            self.per_type[types[0]] = self.per_type.get(types[0], 0) + 1
+            return None
+        known = None if not self.remembers or only_now or len(types) > 1 else self._told_again(self._renew_but_unheld(), work, types[0])
+        if known is not None:
+            quota_type = known.quota_type
+            found = None if known.places is None else Date(known.instant - self.cycle.now, known.places, ())
+            if found is None:
+                self.per_type[quota_type] = self.per_type.get(quota_type, 0) + 1
+            else:
+                self._unheld.append(entry := self._entry(work, quota_type, found))
+        else:
+            found, quota_type = self._date_in(work, types, only_now=only_now)
+            staying = self._staying.get(work) if found is not None and not found.at else None
+            if staying:
+                with self.standing(self.ahead, staying):
+                    found, quota_type = self._date_in(work, types, only_now=only_now)
+            if found is not None:
+                entry = self._entry(work, quota_type, found)
+                self.ahead.reserve(found.at, entry.length, found.places)
+            if self.remembers:
+                instant, places = (END, None) if found is None else (self.cycle.now + found.at, found.places)
+                known = Known(work, quota_type, instant, places, len(types) == 1 and not only_now and not staying and self._counted(work))
+        if known is not None and known.counted:
+            self._told.note(known, self._keeping)
+        if found is None:
+            return None
+        self.per_type[quota_type] = self.per_type.get(quota_type, 0) + 1
+        if known is not None:
+            entry.known = known
+            self._keeping.append(known)
+        self._keep(entry)
+        return entry
+
+    def _keep(self, entry: Entry) -> None:
+        self._entries.append(entry)
+        by_node = self._by_node
+        for node, _ in entry.places:
+            if node in by_node:
+                by_node[node].append(entry)
+            else:
+                by_node[node] = [entry]
+
+    def _date_in(self, work: Work, types: Sequence[int], *, only_now: bool) -> tuple[Date | None, int]:
+        """The earliest in one of these types, and in which."""
+        found, quota_type = None, types[0]
+        for each in types:
+            date = self._date(work, each, only_now=only_now)
+            if date is not None and (found is None or date.at < found.at):
+                found, quota_type = date, each
+        return found, quota_type
+
+    def _entry(self, work: Work, quota_type: int, date: Date) -> Entry:
+        inside = self._is_inside(work, quota_type)
+        return Entry(work, quota_type, date.at, self.length(work), date.places, inside, len(self._entries), date)
+
+    def _is_inside(self, work: Work, quota_type: int) -> bool:
+        """Whether it would stay within its guarantees."""
+        return self.cycle.tree.within_guarantee(work.home, quota_type, self.cycle.least_milli(work.kind, quota_type))
+
+    def _counted(self, work: Work) -> bool:
+        """Whether its date is a matter of counting GPUs over time, and so the same as long as nobody stands otherwise."""
+        return not work.seats and self.only_gpus_count(work.form) and not self.cycle.cluster.windows.upcoming
+
+    def _told_again(self, ahead: Lookahead, work: Work, quota_type: int) -> Known | None:
+        """What it was told when it asked the last time, if it would be told the same now."""
+        known = self._told.dates.get(work)
+        if known is None or known.quota_type != quota_type or not self._counted(work):
+            return None
+        at = known.instant - self.cycle.now if known.places is not None else END
+        if at <= 0:
+            return None
+        more, less = self._told.changed_since(known, self._keeping)
+        if more or less:
+            places = dict(known.places or ())
+            # Where there is only less room nothing comes before the date, and who is not asked for it cannot fail it.
+            nodes = more.union(less.intersection(places)) if less else more
+            if self._unheld and not self._by_node.keys().isdisjoint(nodes):
+                self._hold_all()
+            if nodes and not self._no_others(ahead, known, nodes):
+                return None
+        return known
+
+    def _no_others(self, ahead: Lookahead, known: Known, nodes: Iterable[int]) -> bool:
+        """Whether none of these nodes, as they are now, makes it another date."""
+        work = known.work
+        role, suspect = work.form.roles[0], work.kind.tolerates_suspect
+        flags = work.form.eligible(self.cycle.grid, 0, known.quota_type, suspect=suspect, spare=False).flags
+        near = [node for node in nodes if flags[node]]
+        if not near:
+            return True
+        length, places = self.length(work), dict(known.places or ())
+        at = known.instant - self.cycle.now if known.places is not None else END
+        return all(ahead.is_no_other(node, role.gpus, role.least, length, at, places.get(node, 0)) for node in near)
+
+    def _date(self, work: Work, quota_type: int, *, only_now: bool) -> Date | None:
+        """The earliest in one type. Who asked without a date counts there as one that has a reservation."""
+        if only_now and (self.is_full(work, quota_type) or not self._may_be_room(work, quota_type)):
+            return None
+        found = self.earliest(self.ahead, work, quota_type)
+        if only_now and (found is None or found.at):
+            self._fill(work, quota_type)
+            return None
+        if found is None:
+            self.per_type[quota_type] = self.per_type.get(quota_type, 0) + 1
+        return found
+
+    def add_from(self, work: Work, quota_type: int, since: int) -> None:
+        """Keep the earliest place from an instant on, in milliseconds from now, for a job that its gates refuse until then."""
+        self._asked_at.setdefault(work.order, len(self.entries))
+        self.per_type[quota_type] = self.per_type.get(quota_type, 0) + 1
+        if not self._counted(work):
+            return  # only its gates are kept
+        found = self.counted(self.ahead, work.form, quota_type, self.length(work), since)
+        if found is not None:
+            entry = self._entry(work, quota_type, found)
+            self.ahead.reserve(entry.at, entry.length, entry.places)
+            self._keep(entry)
+
+    def withdraw(self, entry: Entry) -> None:
+        """Keep the latest place no longer."""
+        assert entry is self.entries[-1]
+        self._entries.pop()
+        self.per_type[entry.quota_type] -= 1
+        if entry.known is not None:
+            self._keeping.remove(entry.known)
+        self.ahead.give_back(entry.at, entry.length, entry.places)
+        for node, _ in entry.places:
+            self._by_node[node].remove(entry)
+            if not self._by_node[node]:
+                del self._by_node[node]
+
+    def _fill(self, work: Work, quota_type: int) -> None:
+        self._full[work.form.shape, quota_type] = (len(self.cycle.cluster.journal), self.length(work))
+
+    def _may_be_room(self, work: Work, quota_type: int) -> bool:
+        """A bound that needs no look-ahead of this moment: whether so many GPUs are idle or being freed, or could be had from who is due to leave."""
+        if self._ahead is None or self._ends_now or self.cycle.has_backfilled or self._suffice(work, quota_type, self.cycle.fleet.soon.count_np):
+            return True
+        self._fill(work, quota_type)
+        return False
+
+    def lenders(self) -> list[Work]:
+        """Who stands in a gap and would leave it on short notice."""
+        journal = self.cycle.cluster.journal
+        if self._lenders is None or self._lenders[0] != len(journal):
+            some = dict.fromkeys((*self.cycle.who_waits.in_gaps, *journal)) if self.cycle.has_backfilled else ()
+            works = [work for work in some if work.seats and self.lent(work)]
+            self._lenders = len(journal), works, sum(map(most_freed, works))
+            self._without_lenders = None
+        return self._lenders[1]
+
+    def lent_milli(self) -> int:
+        """Milli-GPU that may become idle without all of them."""
+        return self._lenders[2] if self.lenders() and self._lenders is not None else 0
+
+    def suffice_without(self, leaving: Collection[Work], work: Work, quota_type: int) -> bool:
+        """A bound: False where a job could not start at once even if these left."""
+        wanted, soon = _largest(work), self.cycle.fleet.soon
+        if wanted is None:
+            return True
+        role, workers = wanted
+        if self.remembers:
+            freed = _freed(leaving)
+            if soon.idle + sum([count for _, count in freed]) < role.gpus * workers:
+                return False  # mostly there are too few, wherever they are
+            counts = soon.count_np.copy()
+            for node, count in freed:
+                counts[node] += count
+            return self._suffice(work, quota_type, counts)
+        here = self._idle_without(leaving)
+        if sum(here) < role.gpus * workers:
+            return False
+        eligible, gpus, width = self._nodes(work, role, quota_type), role.gpus, work.form.width
+        slots = [count // gpus for count in here] if eligible.full else [may * count // gpus for may, count in zip(eligible.flags, here, strict=True)]
+        if width < 0 or len(self.cycle.grid.levels[width]) == 1:
+            return sum(slots) >= workers
+        return any(sum(slots[low:high]) >= workers for low, high in pairwise(self.cycle.grid.levels[width].bounds))
+
+    def _idle_without(self, leaving: Collection[Work]) -> list[int]:
+        """GPUs by node once these have left; mostly that is everyone who stands in a gap."""
+        everyone = len(leaving) == len(self.lenders())
+        known = self._without_lenders if everyone else None
+        if known is None:
+            known = [*self.cycle.fleet.soon.count]
+            for node, count in _freed(leaving):
+                known[node] += count
+            if everyone:
+                self._without_lenders = known
+        return known
+
+    def _suffice(self, work: Work, quota_type: int, counts: Ints) -> bool:
+        """Whether so many GPUs by node hold the role with its largest workers, as far as counting tells."""
+        wanted = _largest(work)
+        if wanted is None:
+            return True
+        role, workers = wanted
+        slots = counts // role.gpus * self._nodes(work, role, quota_type).array
+        width = widest(self.cycle.cluster, work.kind)
+        return int(slots.sum() if width < 0 else self.cycle.grid.levels[width].sums(slots).max(initial=0)) >= workers
+
+    def is_full(self, work: Work, quota_type: int) -> bool:
+        """Whether a job of its shape that would stay no longer found no room now, and nothing has come free since."""
+        known = None if work.seats else self._full.get((work.form.shape, quota_type))
+        return known is not None and known[0] == len(self.cycle.cluster.journal) and known[1] <= self.length(work)
+
+    def yields(self, work: Work) -> bool:
+        """Whether it may run in a gap that ends before it does."""
+        return work.kind.preemptible is Preemptible.ALWAYS and self._quick(work)
+
+    def banned(self, work: Work, quota_type: int, milli: int) -> int:
+        """Nodes on which a worker would certainly delay a reservation, as a bit set."""
+        if not self.entries or any(role.parted for role in work.kind.roles):
+            return 0  # who takes a part may stand beside somebody who stays longer anyway
+        gpus = min(role.gpus for role in work.kind.roles)
+        if not gpus:
+            return 0
+        until, inside = self._span(work, quota_type, milli)
+        self._renew()
+        bits = 0
+        for node, entries in self._by_node.items():
+            if self._room(node, entries, 0, until, inside, work) < gpus:
+                bits |= 1 << node
+        return bits
+
+    def places_of_overdue(self, work: Work) -> int:
+        """The nodes that are kept for others that have waited `max_wait_s`, as a bit set."""
+        bits = 0
+        for entry in self.entries if self.cycle.settings.waits_end else ():
+            if entry.work is not work and not entry.served and self.cycle.overdue(entry.work):
+                for node, _ in entry.places:
+                    bits |= 1 << node
+        return bits
+
+    def _span(self, work: Work, quota_type: int, milli: int) -> tuple[int, bool]:
+        until = max(1, min(END - 1, self.length(work)))
+        return until, self.cycle.tree.within_guarantee(work.charged_leaf, quota_type, milli)
+
+    def _room(self, node: int, entries: list[Entry], since: int, until: int, inside: bool, work: Work) -> int:
+        """GPUs of a node that work may take from one instant to another: what the reservations that bind it leave from their time on."""
+        first = END
+        others: list[tuple[int, int, int]] = []
+        own = self._asked_at.get(work.order, len(self._entries))
+        for entry in entries:
+            if entry.served:
+                continue
+            if not self._binds(entry, own, inside, work):
+                others.append((entry.at, entry.at + entry.length, entry.keeps(node)))
+            elif entry.at < until:
+                first = min(first, entry.at)
+        first = max(first, since)
+        return END if first >= until else self._renew().least_free(node, first, until, others)
+
+    def _binds(self, entry: Entry, own: int, inside: bool, work: Work) -> bool:
+        """A reservation binds what comes behind it; and what stays within its guarantee is not held back by a job above its own.
+
+        In its own queue it binds all that comes behind its holder, also who had asked for another type before.
+        """
+        if entry.work.home == work.home:
+            return (entry.place < own or len(self.cycle.grid.types) > 1) and self._ahead_of(entry.work, work)
+        return entry.place < own and (entry.guaranteed or not inside)
+
+    def _ahead_of(self, holder: Work, work: Work) -> bool:
+        """Whether a job comes before another one in their queue."""
+        rank = self.cycle.rank_in_queue
+        return rank(holder) < rank(work)
+
+    def delays(self, work: Work, quota_type: int, milli: int, seats: tuple[Seat, ...]) -> list[int]:
+        """Nodes on which the seats together take more than the reservations leave. The fleet holds the seats already, the job not yet."""
+        self._settle_up_to(work)
+        if not self._entries or all(seat.node not in self._by_node for seat in seats):
+            return []
+        self._renew()
+        until, inside = self._span(work, quota_type, milli)
+        crowded = []
+        for node, starts in self._taken(seats).items():
+            entries = self._by_node[node]
+            for number, since in enumerate(starts, 1):
+                # What joins others on a GPU takes it only from the time on at which they have left.
+                if since < until and number > self._room(node, entries, since, until, inside, work):
+                    crowded.append(node)
+                    break
+        if self.hosts_bind and any(seat.cpus or seat.memory for seat in seats):
+            crowded += [node for node in self._short_of_host(seats, until, inside, work) if node not in crowded]
+        return crowded
+
+    def _short_of_host(self, seats: tuple[Seat, ...], until: int, inside: bool, work: Work) -> list[int]:
+        """Nodes on which the seats leave too few processors, or too little memory, for those who will start there meanwhile."""
+        own, rehearsal, short = self._asked_at.get(work.order, len(self._entries)), self._own_rehearsal(self.ahead), []
+        for node in sorted({seat.node for seat in seats if seat.node in self._by_node}):
+            kept = [entry for entry in self._by_node[node] if not entry.served and entry.at < until and self._binds(entry, own, inside, work)]
+            here = [seat for seat in seats if seat.node == node]
+            if kept and not all(rehearsal.host_suffices(here, node, entry.at) for entry in kept):
+                short.append(node)
+        return short
+
+    def _taken(self, seats: tuple[Seat, ...]) -> dict[int, list[int]]:
+        """By node, from when on each GPU is held that somebody could miss."""
+        taken: dict[int, list[int]] = {}
+        shared: set[tuple[int, int]] = set()
+        for seat in seats:
+            if seat.node in self._by_node:
+                starts = taken.setdefault(seat.node, [])
+                starts.extend([0] * seat.mask.bit_count())
+                shared.update((seat.node, part.gpu) for part in seat.parts)
+        for node, gpu in sorted(shared):
+            taken[node].append(max(self._tenants.get((node, gpu), {}).values(), default=0))
+        for starts in taken.values():
+            starts.sort()
+        return taken
+
+    def held_back(self, nodes: list[int]) -> Reason:
+        """Whose reservation stands in the way on the nodes."""
+        entry = self._by_node[nodes[0]][0]
+        at = spell_instant(self.cycle.now + entry.at)
+        holder = entry.work.job.name
+        detail = f"would still run at {at}, when {holder} has {len(entry.places)} node{'s' * (len(entry.places) != 1)} reserved"
+        return reason("reservation", detail, holder=holder, at=at, gpus=sum(count for _, count in entry.places))

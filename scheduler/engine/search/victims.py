@@ -1,0 +1,585 @@
+"""Who could give something back, and the least that must be taken so that a job fits.
+
+A `Unit` is what is taken as one: a step of an elastic job's surplus, or the minimum of a gang. The search walks the units
+in the order of semantics, passes over what is not legal, stops when the job fits and gives back what it did not need.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from heapq import heapify, heappop, heappush
+from typing import TypeVar
+
+import numpy as np
+
+from ..model.values import Preemptible
+from ..state.cluster import Cluster
+from ..state.form import Form
+from ..state.grid import Ints
+from ..state.work import Work
+from .columns import Columns, ints
+from .ranking import WideRanking
+from .units import Unit, Units
+from .wide import WideSearch, can_count
+
+T = TypeVar("T")
+Ranked = Sequence[tuple[tuple[int, ...], "Unit"]] | WideRanking
+MOST_NODES = 16  # tried one by one for a job whose room can't be counted
+Legal = Callable[["Unit", dict[int, int]], int | None]  # the node that is charged with it, None where it may not be taken
+
+
+@dataclass(slots=True)
+class Target:
+    """What must fit: workers of one plain shape inside a slice, or anything at all judged by trying."""
+
+    low: int
+    high: int
+    count: int = 0
+    gpus: int = 0
+    cpus: int = 0
+    memory: int = 0
+    allowed: Ints | None = None  # nodes that may serve it
+    flags: bytes | None = None  # the same, one byte per node; None where every node may
+    fits: Callable[[Sequence[Unit]], bool] | None = None  # for shapes that can't be counted
+    growth: bool = False  # for nobody's minimum: then no surplus goes that does not help
+    short: tuple[tuple[int, int, int], ...] = ()  # (first, end, milli-GPU): what must leave below nodes of the tree that are at their limit
+    room: int = -1  # how many workers of a plain shape there is room for as it is, once that was counted
+
+
+class Found:
+    """Units that together make room in a slice of the fleet."""
+
+    def __init__(self, units: Sequence[Unit], charged: dict[int, int], low: int, high: int, worst: tuple[int, ...] = ()) -> None:
+        self.units = units
+        self.charged = charged  # milli-GPU taken, by the node of the tree that answers for it
+        self.low = low
+        self.high = high
+        self.worst = worst
+
+    def __len__(self) -> int:
+        return len(self.units)
+
+    @property
+    def works(self) -> list[Work]:
+        """The job of each unit."""
+        return [unit.work for unit in self.units]
+
+    @property
+    def milli(self) -> int:
+        return sum(unit.milli for unit in self.units)
+
+    @property
+    def lost(self) -> int:
+        return sum(unit.lost for unit in self.units)
+
+    @property
+    def surplus(self) -> bool:
+        """Whether it is the surplus of somebody that goes."""
+        return any(unit.surplus for unit in self.units)
+
+    @property
+    def fresh(self) -> bool:
+        """Whether all of it stands only by this plan."""
+        return all(unit.fresh for unit in self.units)
+
+    def takes_fresh_beside(self, leaf: int) -> bool:
+        """Whether something goes that the plan has started in another leaf."""
+        return any(unit.fresh and unit.leaf != leaf for unit in self.units)
+
+    def minima(self) -> Iterable[tuple[int, Work]]:
+        """Leaf and job of the units that are a minimum, one for all of a leaf that ask for the same."""
+        distinct: dict[tuple[int, int], Work] = {}
+        for unit in self.units:
+            if not unit.surplus:
+                distinct.setdefault((unit.leaf, id(unit.work.form)), unit.work)
+        return [(leaf, work) for (leaf, _), work in distinct.items()]
+
+    def rank(self) -> tuple[object, ...]:
+        """How one set compares with that of another domain: the least is taken."""
+        jobs = [work.job for work in self.works]
+        oldest_first = sorted((-job.submitted for job in jobs), reverse=True)
+        return (self.worst, self.milli, self.lost, oldest_first, sorted(job.name for job in jobs), self.low)
+
+
+class WideFound(Found):
+    """The same by columns, of jobs that are taken whole: units are made only for who asks for them one by one."""
+
+    def __init__(self, columns: Columns, rows: Ints, charged: dict[int, int], low: int, high: int, worst: tuple[int, ...]) -> None:
+        self.columns, self.rows = columns, rows
+        self.charged, self.low, self.high, self.worst = charged, low, high, worst
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @cached_property
+    def units(self) -> Sequence[Unit]:  # type: ignore[override]
+        units = self.columns.units
+        return [units[row] for row in self.rows.tolist()]
+
+    @cached_property
+    def works(self) -> list[Work]:
+        return self.columns.works_at(self.rows)
+
+    @property
+    def milli(self) -> int:
+        return int(self.columns.milli[self.rows].sum())
+
+    @property
+    def lost(self) -> int:
+        return int(self.columns.lost[self.rows].sum())
+
+    @property
+    def surplus(self) -> bool:
+        return False
+
+    @property
+    def fresh(self) -> bool:
+        return bool(self.columns.fresh[self.rows].all())
+
+    def takes_fresh_beside(self, leaf: int) -> bool:
+        return bool((self.columns.fresh[self.rows] & (self.columns.leaf[self.rows] != leaf)).any())
+
+    def minima(self) -> Iterable[tuple[int, Work]]:
+        leaf, kind = self.columns.leaf[self.rows], self.columns.kind[self.rows]
+        firsts = np.unique(leaf * (int(kind.max()) + 1) + kind, return_index=True)[1]
+        firsts.sort()
+        return [(int(leaf[at]), self.columns.works[self.rows[at]]) for at in firsts.tolist()]
+
+
+def category(unit: Unit, borrowed: bool, large: int) -> tuple[int, ...]:
+    """The rank of a unit by kind, before lost work and age tell units of one kind apart."""
+    kind = unit.work.kind
+    return (not unit.fresh, not unit.surplus, not borrowed, unit.milli > large, kind.class_rank, kind.priority)
+
+
+def in_categories(units: Iterable[Unit], outside: Collection[Unit], large: int) -> list[tuple[tuple[int, ...], Unit]]:
+    """Those of the units that may give way, by their category; within one the order stays. `outside` holds those that are borrowed."""
+    here: dict[tuple[int, ...], list[tuple[tuple[int, ...], Unit]]] = {}
+    alike: dict[tuple[Form, bool, bool, bool, bool], tuple[tuple[int, ...], list[tuple[tuple[int, ...], Unit]]]] = {}
+    for unit in units:
+        borrowed = unit in outside
+        form = unit.work.form
+        same = (form, unit.fresh, unit.surplus, borrowed, unit.milli > large)
+        known = alike.get(same)
+        if known is None:
+            preemptible = form.kind.preemptible
+            rank: tuple[int, ...] = ()
+            if preemptible is Preemptible.ALWAYS or (preemptible is Preemptible.WHEN_BORROWED and borrowed):
+                rank = category(unit, borrowed, large)
+            known = alike[same] = (rank, here.setdefault(rank, []))
+        if known[0]:  # who may not be put out has none
+            known[1].append((known[0], unit))
+    return [pair for rank in sorted(here) for pair in here[rank]]
+
+
+def no_larger(ranked: Ranked, most: int) -> Ranked:
+    """Those of the units that are not larger."""
+    if isinstance(ranked, WideRanking):
+        return ranked.no_larger(most)
+    return [pair for pair in ranked if pair[1].milli <= most] if any(unit.milli > most for _, unit in ranked) else ranked
+
+
+def has_fresh(ranked: Ranked) -> bool:
+    """Whether some of the units stand only by this plan."""
+    if isinstance(ranked, WideRanking):
+        return ranked.has_fresh
+    return any(unit.fresh for _, unit in ranked)
+
+
+def as_if_running(ranked: Ranked) -> list[tuple[tuple[int, ...], Unit]]:
+    """The order of a later plan, to which what this one starts is running work like any other."""
+    plain = [((1, *rank[1:]), unit) for rank, unit in ranked]
+    plain.sort(key=lambda pair: (pair[0], pair[1].key[1:]))
+    return plain
+
+
+def search(cluster: Cluster, ranked: Ranked, legal: Legal, target: Target, jobs: Units) -> Found | None:
+    """The units to take, in order; `ranked` has them with their category, sorted by it."""
+    if isinstance(ranked, WideRanking):
+        if can_count(target):
+            return _wide_search(cluster, ranked, legal, target, jobs)
+        units: Sequence[tuple[tuple[int, ...], Unit]] = ranked.pairs()
+    else:
+        units = ranked
+    single = _smallest_single(cluster, units, legal, target)
+    taken = [single] if single is not None else _collect(cluster, units, legal, target)
+    if taken is None:
+        return None
+    needed = _give_back(cluster, taken, target)
+    if not needed:
+        return Found([], {}, target.low, target.high)
+    kept = _from_the_top(cluster, needed, legal, target, jobs)
+    whole = None if kept is None else _with_surplus(kept, legal, jobs)
+    return None if whole is None else _found(whole, units, legal, target)
+
+
+def _found(kept: list[Unit], units: Sequence[tuple[tuple[int, ...], Unit]], legal: Legal, target: Target) -> Found:
+    charged: dict[int, int] = {}
+    for unit in kept:
+        place = legal(unit, {})
+        if place is not None:
+            charged[place] = charged.get(place, 0) + unit.milli
+    mine = {id(unit) for unit in kept}
+    worst = max((rank for rank, unit in units if id(unit) in mine), default=())
+    return Found(kept, charged, target.low, target.high, worst)
+
+
+def _wide_search(cluster: Cluster, ranked: WideRanking, legal: Legal, target: Target, jobs: Units) -> Found | None:
+    """The same by columns."""
+    places = WideSearch(cluster, ranked, target).find()
+    if places is None:
+        return None
+    columns = ranked.columns
+    at = ints(places)
+    rows = ranked.rows[at]
+    if places and not columns.any_surplus:
+        leaf, milli = columns.leaf[rows], columns.milli[rows]
+        parts = {first: int(milli[(leaf >= first) & (leaf < end)].sum()) for first, end, _, _ in ranked.bounds}
+        worst = ranked.category(places[int(ranked.code[at].argmax())])
+        return WideFound(columns, rows, {first: part for first, part in parts.items() if part}, target.low, target.high, worst)
+    needed = ranked.units_at(places)
+    top = _from_the_top(cluster, needed, legal, target, jobs)
+    if top is None:
+        return None
+    if top is not needed:
+        whole = _with_surplus(top, legal, jobs)
+        return None if whole is None else _found(whole, ranked.pairs(), legal, target)
+    kept = _with_surplus(needed, legal, jobs)
+    if kept is None:
+        return None
+    charged: dict[int, int] = {}
+    for unit in kept:
+        for first, end, _, _ in ranked.bounds:
+            if first <= unit.leaf < end:
+                charged[first] = charged.get(first, 0) + unit.milli
+                break
+    worst = ranked.category(max(places, key=ranked.code.tolist().__getitem__)) if places else ()
+    return Found(kept, charged, target.low, target.high, worst)
+
+
+def _from_the_top(cluster: Cluster, needed: list[Unit], legal: Legal, target: Target, jobs: Units) -> list[Unit] | None:
+    """The same with a lower index kept longer than a higher one: as many steps from the top of a role, or also all above those that are needed."""
+    lowest: dict[tuple[int, int], list[Unit]] = {}
+    whole = {unit.work.order for unit in needed if not unit.surplus}
+    for unit in needed:
+        if unit.surplus and unit.work.order not in whole:
+            lowest.setdefault((unit.work.order, unit.seats[0].role), []).append(unit)
+    if not lowest:
+        return needed
+    swapped, closed = set(needed), set(needed)
+    for (order, role), mine in lowest.items():
+        steps = [unit for unit in jobs.units_of(order) if unit.surplus and unit.seats[0].role == role]
+        steps.sort(key=lambda unit: -unit.index)
+        swapped.difference_update(mine)
+        swapped.update(steps[: len(mine)])
+        closed.update(steps[: 1 + max(steps.index(unit) for unit in mine)])
+    if len(closed) == len(needed):
+        return needed
+    for chosen in (swapped,) if target.growth else (swapped, closed):
+        units = sorted(chosen, key=lambda unit: unit.key)
+        if _all_legal(units, legal, {}) and _enough(cluster, units, target):
+            return units
+    return None
+
+
+def _enough(cluster: Cluster, units: Sequence[Unit], target: Target) -> bool:
+    if target.fits is not None:
+        return target.fits(units)
+    counter = Counter(cluster, target)
+    for unit in units:
+        counter.change(unit, 1)
+    return counter.enough
+
+
+def _complete(kept: list[Unit], jobs: Units) -> list[Unit]:
+    """A job whose minimum goes takes all its surplus with it."""
+    whole = {unit.work.order for unit in kept if not unit.surplus and unit.work.form.elastic}
+    if not whole:
+        return kept
+    have = {id(unit) for unit in kept}
+    return kept + [unit for order in sorted(whole) for unit in jobs.units_of(order) if id(unit) not in have]
+
+
+def _with_surplus(needed: list[Unit], legal: Legal, jobs: Units) -> list[Unit] | None:
+    """The units with the surplus that goes along. It goes first: None where it leaves too little above the line for the minima."""
+    kept = _complete(needed, jobs)
+    if len(kept) == len(needed):
+        return kept
+    return kept if _all_legal(sorted(kept, key=lambda unit: (not unit.surplus, unit.milli)), legal, {}) else None
+
+
+class Counter:
+    """How many workers of a plain shape fit into a slice while units are taken and given back."""
+
+    def __init__(self, cluster: Cluster, target: Target) -> None:
+        soon = cluster.fleet.soon
+        self.target = target
+        self.free: dict[int, list[int]] = {}
+        self.soon = soon
+        self.usable = cluster.grid.usable
+        assert target.allowed is not None
+        self.allowed, self.flags = target.allowed, target.flags
+        if target.room < 0:
+            target.room = soon.slots_in(target.gpus, target.cpus, target.memory, target.allowed, target.low, target.high)
+        self.total = target.room
+        self.short = [list(part) for part in target.short]
+
+    def change(self, unit: Unit, sign: int) -> None:
+        target = self.target
+        for part in self.short:
+            if part[0] <= unit.leaf < part[1]:
+                part[2] -= sign * unit.milli
+        gpus, cpus, memory = target.gpus, target.cpus, target.memory
+        for seat in unit.seats:
+            node = seat.node
+            if not target.low <= node < target.high:
+                continue
+            state = self.free.get(node)
+            if state is None:
+                ok = bool(self.flags[node]) if self.flags is not None else bool(self.allowed[node])
+                soon = self.soon
+                room = soon.room_on(node, gpus, cpus, memory) if ok else 0
+                state = self.free[node] = [soon.count[node], soon.cpus[node], soon.memory[node], room, ok]
+            if not state[4]:
+                continue
+            state[0] += sign * (seat.mask & self.usable[node]).bit_count()
+            room = state[0] // gpus if gpus else 10**6
+            if cpus:
+                left = state[1] = state[1] + sign * seat.cpus
+                if left < room * cpus:
+                    room = left // cpus if left > 0 else 0
+            if memory:
+                left = state[2] = state[2] + sign * seat.memory
+                if left < room * memory:
+                    room = left // memory if left > 0 else 0
+            self.total += room - state[3]
+            state[3] = room
+
+    def enough_without(self, unit: Unit) -> bool:
+        """Whether there is enough with a unit gone."""
+        self.change(unit, 1)
+        enough = self.enough
+        self.change(unit, -1)
+        return enough
+
+    @property
+    def enough(self) -> bool:
+        return self.total >= self.target.count and (not self.short or all(part[2] <= 0 for part in self.short))
+
+
+def _useful(unit: Unit, target: Target) -> bool:
+    """Whether a unit stands where the job could run: the rest would be taken in vain."""
+    low, high, flags = target.low, target.high, target.flags
+    if len(unit.seats) == 1:
+        node = unit.seats[0].node
+        return low <= node < high and (flags is None or flags[node] != 0)
+    if flags is None:
+        return any(low <= seat.node < high for seat in unit.seats)
+    return any(low <= seat.node < high and flags[seat.node] for seat in unit.seats)
+
+
+def _collect(cluster: Cluster, units: Sequence[tuple[tuple[int, ...], Unit]], legal: Legal, target: Target) -> list[Unit] | None:
+    """Add legal units in order until the job fits."""
+    charged: dict[int, int] = {}
+    taken: list[Unit] = []
+    low, high = target.low, target.high
+    everywhere = (low == 0 and high == cluster.grid.size and target.flags is None) or bool(target.short)
+    counter = Counter(cluster, target) if target.fits is None else None
+    refused = 0
+    # Bound methods of one set of rules: who judges units also knows when nobody has anything left to give.
+    exhausted: Callable[[dict[int, int]], bool] | None = getattr(getattr(legal, "__self__", None), "exhausted", None)
+    for _, unit in units:
+        if not everywhere and not _useful(unit, target):
+            continue
+        place = legal(unit, charged)
+        if place is None:
+            refused += 1
+            if counter is not None and refused % 64 == 0 and exhausted is not None and exhausted(charged):
+                break  # nothing behind it can be legal either
+            continue
+        charged[place] = charged.get(place, 0) + unit.milli
+        taken.append(unit)
+        if counter is not None:
+            counter.change(unit, 1)
+            if counter.enough:
+                return taken
+    if counter is not None:
+        if refused and target.gpus > 1 and not target.short:
+            return _collect_by_node(cluster, units, legal, target)
+        return None
+    if target.fits is None:
+        return None
+    return _shortest(taken, target.fits) or (_collect_on_one_node(units, legal, target) if refused else None)
+
+
+def fewest(taken: Sequence[T], fits: Callable[[Sequence[T]], bool]) -> list[T]:
+    """What is left if each unit without which the job still fits is given back, last taken first.
+
+    More room never hurts, so as many as can go together go one after the other as well, and are found by doubling and halving.
+    """
+    kept, end = list(taken), len(taken)  # what stands from `end` on is needed
+    while end:
+        gone, bad, step = 0, end + 1, 1  # so many before `end` can go, so many can't
+        while bad - gone > 1:
+            tried = min(gone + step, (gone + bad) // 2 if bad <= end else end)
+            if fits([*kept[: end - tried], *kept[end:]]):
+                gone, step = tried, 2 * step
+            else:
+                bad, step = tried, 1 << 60
+        del kept[end - gone : end]
+        end = max(0, end - gone - 1)
+    return kept
+
+
+def _shortest(taken: list[Unit], fits: Callable[[Sequence[Unit]], bool]) -> list[Unit] | None:
+    """The fewest units from the front that make room. More room never hurts, so they can be found by halving."""
+    if not taken or not fits(taken):
+        return None
+    least, most = 1, len(taken)
+    while least < most:
+        middle = (least + most) // 2
+        if fits(taken[:middle]):
+            most = middle
+        else:
+            least = middle + 1
+    return taken[:least]
+
+
+def _collect_on_one_node(units: Sequence[tuple[tuple[int, ...], Unit]], legal: Legal, target: Target) -> list[Unit] | None:
+    """The same where only trying tells whether the job fits: what may be taken is taken from one node, the one whose first unit ranks least."""
+    assert target.fits is not None
+    here: dict[int, list[Unit]] = {}
+    charged: dict[int, dict[int, int]] = {}
+    for _, unit in units:
+        for node in sorted({seat.node for seat in unit.seats}):
+            if target.low <= node < target.high and (node in here or len(here) < MOST_NODES):
+                taken = charged.setdefault(node, {})
+                place = legal(unit, taken)
+                if place is not None:
+                    taken[place] = taken.get(place, 0) + unit.milli
+                    here.setdefault(node, []).append(unit)
+    return next((found for mine in here.values() if (found := _shortest(mine, target.fits)) is not None), None)
+
+
+Slot = tuple[tuple[tuple[int, ...], int, int, int], int, int]  # cost, node, number of units
+
+
+def _collect_by_node(cluster: Cluster, units: Sequence[tuple[tuple[int, ...], Unit]], legal: Legal, target: Target) -> list[Unit] | None:
+    """Where only so much may be taken, it must not be taken here and there: clear the nodes that cost least, one worker's room at a time."""
+    here: dict[int, list[tuple[tuple[int, ...], Unit]]] = {}
+    low, high, allowed = target.low, target.high, target.allowed
+    assert allowed is not None
+    for pair in units:
+        seats = pair[1].seats
+        for node in (seats[0].node,) if len(seats) == 1 else sorted({seat.node for seat in seats}):
+            if low <= node < high:
+                if node in here:
+                    here[node].append(pair)
+                else:
+                    here[node] = [pair]
+    counter = Counter(cluster, target)
+    charged: dict[int, int] = {}
+    taken: dict[Unit, None] = {}
+    flags = target.flags
+    heap = [
+        slot for node in sorted(here) if (flags is None or flags[node]) and (slot := _next_slot(cluster, target, node, here[node], 0)) is not None
+    ]
+    heapify(heap)
+    while heap and not counter.enough:
+        _, node, count = heappop(heap)
+        fresh = [unit for _, unit in here[node][:count] if unit not in taken]
+        trial = dict(charged)
+        if not _all_legal(fresh, legal, trial):
+            continue
+        charged = trial
+        for unit in fresh:
+            taken[unit] = None
+            counter.change(unit, 1)
+        following = _next_slot(cluster, target, node, here[node], count)
+        if following is not None:
+            heappush(heap, following)
+    return list(taken) if counter.enough else None
+
+
+def _all_legal(units: Sequence[Unit], legal: Legal, charged: dict[int, int]) -> bool:
+    for unit in units:
+        place = legal(unit, charged)
+        if place is None:
+            return False
+        charged[place] = charged.get(place, 0) + unit.milli
+    return True
+
+
+def _next_slot(cluster: Cluster, target: Target, node: int, here: list[tuple[tuple[int, ...], Unit]], done: int) -> Slot | None:
+    """The first so many units of a node that make room for one worker more than the first `done` do, and what they cost."""
+    usable = cluster.grid.usable[node]
+    free = cluster.fleet.soon.count[node]
+    freed = 0
+    goal = -1
+    worst: tuple[int, ...] = ()
+    milli = lost = 0
+    for count, (rank, unit) in enumerate(here, 1):
+        if count > done and goal < 0:
+            goal = (free + freed) // target.gpus + 1
+        for seat in unit.seats:
+            if seat.node == node:
+                freed += (seat.mask & usable).bit_count()
+        worst = max(worst, rank)
+        milli += unit.milli
+        lost += unit.lost
+        if count > done and (free + freed) // target.gpus >= goal:
+            return (worst, milli, lost, node), node, count
+    return None
+
+
+def _smallest_single(cluster: Cluster, units: Sequence[tuple[tuple[int, ...], Unit]], legal: Legal, target: Target) -> Unit | None:
+    """If one unit of the best category suffices by itself: the smallest such."""
+    best: tuple[int, Unit] | None = None
+    first: tuple[int, ...] | None = None
+    counter = Counter(cluster, target) if target.fits is None else None
+    short = target.count - counter.total if counter is not None and not target.short else 0
+    idle, gpus = cluster.fleet.soon.count, max(1, target.gpus)
+    for rank, unit in units:
+        if not target.short and not _useful(unit, target):
+            continue
+        place = legal(unit, {})
+        if place is None:
+            continue
+        if first is None:
+            first = rank
+        elif rank != first:
+            break
+        if best is not None and unit.milli >= best[0]:
+            continue
+        if counter is None:
+            assert target.fits is not None
+            enough = target.fits([unit])
+        elif len(unit.seats) == 1:
+            seat = unit.seats[0]
+            if target.gpus and short > (idle[seat.node] + seat.mask.bit_count()) // gpus:
+                continue  # there is no room for so many on its node with it gone
+            enough = counter.enough_without(unit)
+        elif short > sum([seat.mask.bit_count() // gpus + 1 for seat in unit.seats]):
+            continue  # a place can complete at most one worker more than it holds itself
+        else:
+            enough = counter.enough_without(unit)
+        if enough:
+            best = (unit.milli, unit)
+    return None if best is None else best[1]
+
+
+def _give_back(cluster: Cluster, taken: list[Unit], target: Target) -> list[Unit]:
+    """Last taken first, give back each unit without which the job still fits."""
+    if target.fits is not None:
+        return fewest(taken, target.fits)
+    counter = Counter(cluster, target)
+    for unit in taken:
+        counter.change(unit, 1)
+    needed = []
+    for unit in reversed(taken):
+        counter.change(unit, -1)
+        if not counter.enough:
+            counter.change(unit, 1)
+            needed.append(unit)
+    needed.reverse()
+    return needed

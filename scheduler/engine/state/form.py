@@ -1,0 +1,136 @@
+"""What is worth computing once about a kind of job: jobs of one kind share one `Form` while a plan is made."""
+
+from ..model.values import Kind, Preemptible
+from ..place.blocks import breakable
+from .grid import Eligible, Grid
+
+Wants = tuple[tuple[int, tuple[int, ...]], ...]  # (role, ranks) to place
+
+
+class Form:
+    __slots__ = (
+        "_eligible",
+        "all_least",
+        "block",
+        "delay",
+        "each",
+        "elastic",
+        "fixed",
+        "gpus_only",
+        "kind",
+        "least",
+        "level",
+        "lowest",
+        "order",
+        "parted",
+        "plain",
+        "request",
+        "roles",
+        "shape",
+        "shared",
+        "sole",
+        "types",
+        "wants",
+        "width",
+    )
+
+    def __init__(self, kind: Kind, grid: Grid, shapes: dict[tuple[object, ...], int]) -> None:
+        self.kind = kind
+        self.roles = kind.roles
+        self.elastic = kind.elastic
+        self.fixed = kind.preemptible is Preemptible.NEVER
+        # Whether counting idle GPUs is enough to tell where it fits: nothing of the host decides as well.
+        self.gpus_only = len(kind.roles) == 1 and not kind.roles[0].cpu_milli and not kind.roles[0].host_memory_mib
+        self.parted = any(role.parted for role in kind.roles)
+        role = kind.roles[0] if len(kind.roles) == 1 and not self.parted else None
+        # What one worker takes of a node, where all of them are alike and hold whole GPUs: milli-GPU, processors, memory.
+        self.each = None if role is None else (role.gpus * 1000, role.cpu_milli, role.host_memory_mib)
+        # Whether it asks for one worker that holds shares of GPUs, as large as it says.
+        self.shared = self._is_shared(kind)
+        self.delay = kind.preemption_delay_ms
+        self.level = kind.level
+        self.order = (-kind.class_rank, -kind.priority)
+        self.types = grid.types_for(kind)
+        self.wants: Wants = tuple((place, tuple(range(role.least))) for place, role in enumerate(kind.roles) if role.least)
+        self.all_least = sum(role.least for role in kind.roles)
+        placing = kind.placing
+        # The level in one domain of which the whole job must stand; -1 is the whole fleet.
+        self.width = grid.level_index[placing.required] if placing.required is not None else (-1 if placing.span_clusters else 0)
+        self.plain = _plain(kind, grid)
+        self.block = self.plain and breakable(grid, kind.roles[0].gpus, kind.roles[0].least, self.width)
+        self.sole = self.plain and kind.roles[0].least == 1  # one worker is together with itself on any level
+        self.shape = shapes.setdefault(_shape(kind), len(shapes))
+        self.least: dict[int, int] = {}  # milli-GPU of the minimum, by quota type
+        self.lowest = -1  # the least of them, once it was looked at
+        self.request: dict[int, int] = {}  # milli-GPU of the most it may have
+        self._eligible: dict[tuple[int, int, bool, bool], Eligible] = {}
+
+    @staticmethod
+    def _is_shared(kind: Kind) -> bool:
+        role = kind.roles[0]
+        return len(kind.roles) == role.least == role.most == 1 and role.share_milli is not None and role.placing is None and kind.sharing != "mig"
+
+    def eligible(self, grid: Grid, place: int, quota_type: int, *, suspect: bool, spare: bool) -> Eligible:
+        key = (place, quota_type, suspect, spare)
+        known = self._eligible.get(key)
+        if known is None:
+            known = self._eligible[key] = grid.eligible(self.kind, self.roles[place], quota_type, suspect=suspect, spare=spare)
+        return known
+
+
+class Forms(dict[int, Form]):
+    """Forms by the identity of their kinds, and what is true of any of them: there are many, and few are added from plan to plan."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.new: list[Form] = []  # of which the least that they ask for was not looked at yet
+        self.elastic = self.parted = self.delay = self.desired = self.instances = False
+        self.gpuless = False  # ask for no whole GPU
+        self.choosy = self.by_memory = False  # accept several types; ask for a part by memory
+        self.least_level = (0, 0)  # of class and number: nobody stands below it
+        self.asked: set[tuple[int, int, int]] = set()  # GPUs, processors and memory of workers that ask for something of the host
+
+    def add(self, form: Form) -> None:
+        self.least_level = min(self.least_level, form.level) if self else form.level
+        self[id(form.kind)] = form
+        self.new.append(form)
+        self.elastic |= form.elastic
+        self.parted |= form.parted
+        self.delay |= form.delay > 0
+        self.gpuless |= not any(role.gpus and role.least and not role.parted for role in form.roles)
+        self.desired |= any(role.desired is not None for role in form.roles)
+        self.instances |= form.kind.sharing == "mig"
+        self.choosy |= len(form.types) > 1
+        self.by_memory |= any(role.memory_mib is not None for role in form.roles)
+        self.asked.update((role.gpus, role.cpu_milli, role.host_memory_mib) for role in form.roles if role.cpu_milli or role.host_memory_mib)
+
+
+def _plain(kind: Kind, grid: Grid) -> bool:
+    """Whether counting slots decides if a job fits: one role of whole GPUs without groups or levels of its own."""
+    if len(kind.roles) != 1:
+        return False
+    role = kind.roles[0]
+    if role.parted or role.placing is not None:
+        return False
+    return kind.placing.tp_group <= 1 or (role.gpus >= kind.placing.tp_group and not grid.narrow_islands)
+
+
+def _shape(kind: Kind) -> tuple[object, ...]:
+    """Kinds that need the same room are equal in this."""
+    roles = tuple(
+        (
+            role.least,
+            role.gpus,
+            role.mig,
+            role.memory_mib,
+            role.share_milli,
+            role.devices,
+            role.gpu_types,
+            role.cpu_milli,
+            role.host_memory_mib,
+            role.placing,
+        )
+        for role in kind.roles
+    )
+    slow = tuple(name for name, speed in kind.throughput if speed == 0)
+    return roles, kind.placing, kind.sharing, kind.labels, kind.needs, kind.tolerates_suspect, slow

@@ -1,0 +1,230 @@
+"""The fleet's fixed shape: nodes in path order, so that every domain of every level is a slice.
+
+Nodes are sorted once by (path, island, name). A domain is then a pair of positions, "ties by path" is "the lowest
+position", and the capacity of all domains of a level is one `np.add.reduceat`.
+"""
+
+from bisect import bisect_right
+from functools import cached_property
+from itertools import compress, count
+from operator import ne
+
+import numpy as np
+import numpy.typing as npt
+
+from ..model.values import Kind, Node, Role, Scenario, Topology
+
+Ints = npt.NDArray[np.int64]
+ANYWHERE = -1
+
+
+class Level:
+    """One level of the fabric: where its domains begin, and which domain a node is in."""
+
+    def __init__(self, name: str, keys: list[tuple[str, ...]]) -> None:
+        self.name = name
+        self.starts = [0, *compress(count(1), map(ne, keys, keys[1:]))] if keys else []
+        self.bounds = [*self.starts, len(keys)]
+        self._keys = keys
+        self.starts_np = np.array(self.starts, dtype=np.int64)
+        bounds = np.array(self.bounds, dtype=np.int64)
+        self.sizes: Ints = bounds[1:] - bounds[:-1]  # nodes per domain
+
+    @cached_property
+    def names(self) -> list[str]:
+        return ["/".join(self._keys[start]) for start in self.starts]
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def domain_of(self, node: int) -> int:
+        return bisect_right(self.starts, node) - 1
+
+    def slice_of(self, domain: int) -> tuple[int, int]:
+        return self.bounds[domain], self.bounds[domain + 1]
+
+    def sums(self, values: Ints) -> Ints:
+        """One sum per domain."""
+        if not len(self.starts):
+            return np.zeros(0, dtype=np.int64)
+        return np.add.reduceat(values, self.starts_np)
+
+
+class Grid:
+    """Everything about the nodes that no decision changes."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        nodes = scenario.nodes
+        self.nodes: tuple[Node, ...] = nodes
+        self.size = len(nodes)
+        self.index = {node.name: place for place, node in enumerate(nodes)}
+        self.level_names = scenario.topology.all_levels
+        paths = [node.path for node in nodes]
+        self.levels = [Level(name, [path[: depth + 1] for path in paths]) for depth, name in enumerate(self.level_names[:-1])]
+        self.levels.append(Level("node", [(*node.path, node.island, node.name) for node in nodes]))
+        self.level_index = {name: depth for depth, name in enumerate(self.level_names)}
+        self.node_level = len(self.levels) - 1
+        self.habitual = self._habitual(scenario.topology)
+        self.most_gpus = max([node.gpus for node in nodes], default=0)
+        # Down and draining nodes and unhealthy GPUs are no capacity.
+        self.usable = [0 if node.health in ("down", "draining") else ((1 << node.gpus) - 1) & ~node.unhealthy for node in nodes]
+        self.usable_count = [mask.bit_count() for mask in self.usable]
+        self.types = sorted({node.quota_type for node in nodes})
+        self.type_index = {name: place for place, name in enumerate(self.types)}
+        self.type_of = [self.type_index[node.quota_type] for node in nodes]
+        self.on_type = [np.array([kind == index for kind in self.type_of], dtype=np.bool_) for index in range(len(self.types))]
+        self.gpus = sum(self.usable_count)
+        self.capacity = [0] * len(self.types)  # milli-GPU by quota type; spares serve replacements only
+        for node, kind, usable in zip(nodes, self.type_of, self.usable_count, strict=True):
+            if not node.spare:
+                self.capacity[kind] += 1000 * usable
+        self.pool_of = [dict(node.labels).get("pool", "") if node.labels else "" for node in nodes]
+        self._capacities: dict[str, Ints] = {}
+        self._eligible: dict[tuple[object, ...], Eligible] = {}
+        self._by_role: dict[tuple[int, int, int, bool, bool], Eligible] = {}
+
+    @cached_property
+    def gpu_types(self) -> list[str]:
+        return sorted({name for name, _ in self._pairs})
+
+    @cached_property
+    def makes(self) -> list[int]:
+        """The nodes of each make of GPU as a bit set: parts of whole GPUs are the same on all of them."""
+        makes: dict[tuple[str, int], int] = {}
+        for place, node in enumerate(self.nodes):
+            make = (node.gpu_type, node.gpu_memory_mib)
+            makes[make] = makes.get(make, 0) | 1 << place
+        return [*makes.values()]
+
+    @cached_property
+    def any_split(self) -> bool:
+        return any(node.split for node in self.nodes)
+
+    @cached_property
+    def repartitioned(self) -> list[int]:
+        """When a GPU was split anew, as far as that is told."""
+        return [at for node in self.nodes for at in node.repartitioned]
+
+    @cached_property
+    def hosts(self) -> list[tuple[int, int, int]]:
+        """The different sizes of nodes: GPUs, processors, memory."""
+        return sorted({(node.gpus, node.cpu_milli, node.host_memory_mib) for node in self.nodes})
+
+    @cached_property
+    def islands(self) -> Level:
+        return Level("island", [(*node.path, node.island) for node in self.nodes])
+
+    @cached_property
+    def startable(self) -> tuple[Ints, Ints]:
+        """1 where a job may start, by node; secondly, one that tolerates suspect nodes. Nothing but a repair starts on a spare."""
+        plain, brave = ([not node.spare and node.health in healths for node in self.nodes] for healths in (("healthy",), ("healthy", "suspect")))
+        return np.array(plain, dtype=np.int64), np.array(brave, dtype=np.int64)
+
+    @cached_property
+    def plain(self) -> bool:
+        """Whether all GPUs are of one type, and whatever is idle may be started on."""
+        return len(self.types) == 1 and bool(self.startable[False].all())
+
+    @cached_property
+    def narrow_islands(self) -> frozenset[int]:
+        """Nodes that hold several islands of their own."""
+        return frozenset(place for place, node in enumerate(self.nodes) if len(node.islands) > 1)
+
+    def smallest_memory(self, quota_type: int, needed: int) -> int:
+        """The smallest GPU memory of a quota type that holds so much, by which a request for it is charged before it has a place; 0: none does."""
+        return min((memory for memory in self._memories[quota_type] if memory >= needed), default=0)
+
+    @cached_property
+    def _memories(self) -> list[set[int]]:
+        """The GPU memories of each quota type, as far as they are stated."""
+        found: list[set[int]] = [set() for _ in self.types]
+        for node, kind in zip(self.nodes, self.type_of, strict=True):
+            if node.gpu_memory_mib:
+                found[kind].add(node.gpu_memory_mib)
+        return found
+
+    def _habitual(self, topology: Topology) -> int | None:
+        """The level that a gang prefers which states none: the rails, else the narrowest oversubscribed or described level."""
+        if topology.rails is not None:
+            return self.level_index[topology.rails]
+        narrow = [self.level_index[name] for name, factor in topology.oversubscription if factor > 1_000_000]
+        described = [self.level_index[name] for name, _ in topology.bandwidth_gbps]
+        return max(narrow, default=None) if narrow else max(described, default=None)
+
+    def capacity_of(self, level: Level) -> Ints:
+        """Healthy GPUs per domain."""
+        known = self._capacities.get(level.name)
+        if known is None:
+            known = self._capacities[level.name] = level.sums(np.array(self.usable_count, dtype=np.int64))
+        return known
+
+    def types_for(self, kind: Kind) -> tuple[int, ...]:
+        """Quota types the job may be tried in: higher throughput first, then the order it states, then by name."""
+        stated = [role.gpu_types for role in kind.roles if role.gpu_types and (role.gpus or role.parted)]
+        best: dict[int, tuple[int, int]] = {}
+        for gpu_type, quota_type in self._pairs:
+            if any(gpu_type not in names for names in stated):
+                continue
+            speed = kind.speed(gpu_type)
+            if speed <= 0:
+                continue
+            rank = (-speed, stated[0].index(gpu_type) if stated else 0)
+            best[quota_type] = min(best.get(quota_type, rank), rank)
+        return tuple(sorted(best, key=lambda quota_type: (best[quota_type], self.types[quota_type])))
+
+    @cached_property
+    def _pairs(self) -> list[tuple[str, int]]:
+        return sorted({(node.gpu_type, self.type_index[node.quota_type]) for node in self.nodes})
+
+    def eligible(self, kind: Kind, role: Role, quota_type: int, *, suspect: bool, spare: bool) -> "Eligible":
+        """Nodes on which a worker of the role may stand, were they empty."""
+        key = (id(kind), id(role), quota_type, suspect, spare)
+        known = self._by_role.get(key)
+        if known is None:
+            gpu_types = role.gpu_types
+            if not role.gpus and not role.parted:
+                quota_type = ANYWHERE  # a worker without GPUs needs only a node
+            slow = tuple(name for name, speed in kind.throughput if speed == 0)
+            group = (gpu_types, slow, quota_type, kind.labels, kind.needs, suspect, spare)
+            known = self._eligible.get(group)
+            if known is None:
+                known = self._eligible[group] = self._new_eligible(gpu_types, slow, quota_type, kind, suspect, spare)
+            self._by_role[key] = known
+        return known
+
+    def _new_eligible(self, gpu_types: tuple[str, ...], slow: tuple[str, ...], quota_type: int, kind: Kind, suspect: bool, spare: bool) -> "Eligible":
+        places = []
+        for place, node in enumerate(self.nodes):
+            if quota_type not in (ANYWHERE, self.type_of[place]) or node.health in ("down", "draining"):
+                continue
+            if (node.health == "suspect" and not suspect) or (node.spare and not spare):
+                continue
+            if (gpu_types and node.gpu_type not in gpu_types) or node.gpu_type in slow:
+                continue
+            if kind.labels and not set(kind.labels) <= set(node.labels):
+                continue
+            if kind.needs:
+                offers = dict(node.attributes)
+                if any(offers.get(name, 0) < least for name, least in kind.needs):
+                    continue
+            places.append(place)
+        return Eligible(places, self.size)
+
+
+class Eligible:
+    """A set of nodes in the two forms in which it is read: a bit set and an array of 0 and 1."""
+
+    __slots__ = ("array", "bits", "empty", "flags", "full")
+
+    def __init__(self, places: list[int], size: int) -> None:
+        self.array = np.zeros(size, dtype=np.int64)
+        self.array[places] = 1
+        self.flags = self.array.astype(np.uint8).tobytes()  # one byte per node, read one at a time
+        self.full = len(places) == size
+        packed = np.packbits(self.array.astype(np.uint8), bitorder="little").tobytes()
+        self.bits = int.from_bytes(packed, "little")
+        self.empty = not places
+
+
+def span_bits(low: int, high: int) -> int:
+    return ((1 << (high - low)) - 1) << low

@@ -1,0 +1,175 @@
+"""What one plan can hand to the next. A plan made with it equals the plan made from scratch; it is only sooner there.
+
+Jobs are recognised by identity: who keeps state between plans passes the same objects for what has not changed. At the end of a plan
+all that it decided is taken back, and the next one takes up only the jobs that changed. Handed on are
+
+- `Cluster`: the fleet, the tree and the jobs where they stand;
+- `Queues`: the queues, what is asked for, and how many wait for what. It changes by who came and went, and by time for who is held;
+- `Prospect`: the look-ahead without reservations. Times in it are instants, so a later plan only moves its beginning, takes up the jobs
+  that changed, and looks again at those whose time was up or has not begun. Where there are many nodes, with it goes what blocked jobs
+  were told: a date stays as long as no node that has changed speaks against it;
+- `Repeated`: the reasons of each waiting job. They come from the numbers of the tree around its leaf and from the room for its shape:
+  both are compared by value with those of the plan before, and where they are the same so are the reasons. Whoever has something of his
+  own to tell (a note, a date, a delay), or had it in the plan before, is told anew;
+- `Wakes`: when a later plan could differ because of a job that stands as it did;
+- `Standing`: who stands below which leaf, and what follows from that whatever the time;
+- `Movables`: who could be moved off which node, and what it would cost to clear it;
+- `First`: who held what when the plan began, against which the last word on a plan checks what it has changed;
+- `Roll`: the list of jobs, where who keeps it says from course to course what has become of it, and who of them keeps a fleet from being calm;
+- `Units`, and what searches found in the first state: as long as time stands still, for what an eviction would lose depends on the moment.
+
+Each of them is valid only behind the plan that it was made by, on the same nodes, quotas and settings. Where GPUs are in MIG mode, somebody
+leaves a share of a GPU or a window is stated, the first state is made anew, and all of it with it. Where shares are held, the look-ahead and
+what was told are made anew.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from ..model.values import Job, Kind, Node, Quota, Scenario, Settings, Topology, Window
+from .fleet import Seat
+from .form import Forms
+from .grid import Grid
+from .tree import Tree
+
+if TYPE_CHECKING:
+    from ..place.gradient import Gradient
+    from ..rules.invariants import First
+    from ..search.movables import Movables
+    from ..search.remembered import Prospect
+    from ..search.units import Units
+    from ..tell.repeated import Repeated
+    from ..tell.waking import Wakes
+    from .cluster import Cluster
+    from .planning import Cycle
+    from .queues import Queues
+    from .roll import Roll
+    from .standing import Standing
+    from .stirring import Sift, Stirred, WholeOrder
+    from .work import Work
+
+
+class PassedBy:
+    """Who went, who came and who saved a checkpoint since a plan was last made, as far as courses that needed none have taken them up."""
+
+    def __init__(self, cluster: "Cluster") -> None:
+        self.gone: dict[Work, None] = dict.fromkeys(cluster.gone)
+        self.come: dict[Work, None] = dict.fromkeys(cluster.come)
+        self.renewed: list[Work] = [*cluster.renewed]
+
+    def go_on(self, gone: "Iterable[Work]", come: "Iterable[Work]", renewed: "Iterable[Work]") -> None:
+        """Of who came and is gone again nobody has heard."""
+        for work in gone:
+            if work in self.come:
+                del self.come[work]
+            else:
+                self.gone[work] = None
+        for work in come:
+            self.come[work] = None
+        self.renewed += renewed
+
+
+Sitting = tuple[Job, tuple[Seat, ...], int, int]  # job, seats, milli-GPU, quota type
+
+
+class Kept:
+    def __init__(self) -> None:
+        self._nodes: tuple[Node, ...] | None = None
+        self._topology: Topology | None = None
+        self._ways: tuple[str, str] = ("", "")
+        self._grid: Grid | None = None
+        self._tree: Tree | None = None
+        self._quotas: tuple[Quota, ...] | None = None
+        self.forms = Forms()
+        self.gradient: Gradient | None = None
+        self.shapes: dict[tuple[object, ...], int] = {}
+        self.fits_empty: dict[tuple[int, int], bool] = {}
+        self.sitting: dict[str, Sitting] = {}
+        # Kinds that advice has tried, by the kind and the change: what is known by a kind's identity must not outlive it.
+        self.changed_kinds: dict[tuple[int, str, int | str | None], Kind] = {}
+        self.who_waits: Queues
+        self.passed_by: PassedBy | None = None
+        self.roll: Roll | None = None  # the jobs, where somebody says from course to course what has become of them
+        self.beginning: tuple[Job, ...] = ()  # of the list of jobs, about as far as the last two have them in common
+        self.turn = 0  # the plan that is being made: what another one than the last has kept is out of date
+        self.repeated: Repeated | None = None
+        self.wakes: Wakes | None = None
+        self.prospect: Prospect | None = None
+        self.first: First | None = None
+        self.standing: Standing | None = None
+        self.movables: Movables | None = None
+        self.sifts: dict[str, Sift] = {}
+        self.whole: WholeOrder | None = None
+        self.units: tuple[Units, int, Settings, list[Work]] | None = None  # and of which moment, by which settings, and who was changed since
+        self._cluster: Cluster | None = None
+
+    def begin(self) -> None:
+        """A plan is made, and takes up all who went and came."""
+        self.turn += 1
+        self.passed_by = None
+
+    def taken(self) -> "Cluster | None":
+        """The state of the plan before, once: a plan that is broken off leaves none behind."""
+        cluster, self._cluster = self._cluster, None
+        return cluster
+
+    def keep(self, cycle: "Cycle") -> None:
+        """The state of a plan that is made, for the next one to go on from."""
+        cycle.rest()
+        self._cluster = cycle.cluster
+
+    def pass_by(self, cluster: "Cluster") -> None:
+        """The state as it is taken up now, for the next plan to go on from; whatever else is kept is that of the plan before."""
+        if self.passed_by is None:
+            self.passed_by = PassedBy(cluster)
+        self.units = None
+        self._cluster = cluster
+
+    def is_of(self, scenario: Scenario) -> bool:
+        """Whether it is surely of these nodes and quotas, and at no later time but those of its jobs anything is due."""
+        if scenario.nodes is not self._nodes or scenario.quotas is not self._quotas or self._grid is None or self._tree is None:
+            return False
+        settings = scenario.settings
+        protects = self._tree.protects or settings.preempt_min_runtime_ms or settings.reclaim_min_runtime_ms
+        return not protects and not self._grid.repartitioned
+
+    @property
+    def of_one_type(self) -> bool:
+        """Whether all GPUs are of one quota type, divided in one go."""
+        return self._grid is not None and self._tree is not None and len(self._grid.types) == len(self._tree.divisions) == 1
+
+    def forget(self) -> None:
+        """The first state is made anew, and what was derived from the one before is worth nothing."""
+        self.prospect = self.units = self.first = self.standing = self.movables = self.whole = None
+        self.sifts = {}
+
+    def readers(self) -> "Iterator[Stirred]":
+        """Who looks only at what has changed."""
+        for sift in self.sifts.values():
+            yield sift.stirred
+        if self.whole is not None:
+            yield self.whole.stirred
+
+    def tree(self, scenario: Scenario, grid: Grid, windows: Sequence[Window]) -> Tree:
+        """The tree with nothing charged to it yet."""
+        if windows:
+            return Tree(scenario, grid.types, grid.capacity, windows)
+        if self._tree is None or scenario.quotas != self._quotas:
+            self._tree, self._quotas = Tree(scenario, grid.types, grid.capacity, windows), scenario.quotas
+        else:
+            self._tree.clear(scenario)
+        return self._tree
+
+    def grid(self, scenario: Scenario) -> Grid:
+        """The grid of the scenario; what depended on another one is forgotten."""
+        same = scenario.nodes is self._nodes or scenario.nodes == self._nodes
+        same = same and (scenario.topology is self._topology or scenario.topology == self._topology)
+        ways = scenario.settings.sharing_trust, scenario.settings.placement  # what would fit an empty fleet depends on them
+        if self._grid is None or not same or ways != self._ways:
+            self.__init__()  # type: ignore[misc]
+            self._nodes, self._topology, self._ways = scenario.nodes, scenario.topology, ways
+            self._grid = Grid(scenario)
+        if len(self.sitting) > 4 * len(scenario.jobs) + 64:
+            self.sitting.clear()
+        assert self._grid is not None
+        return self._grid

@@ -1,0 +1,219 @@
+"""Who waits, for what, and what that comes to: made once, and then changed by the jobs that came and went between two plans."""
+
+from bisect import insort
+from collections.abc import Iterable
+from itertools import starmap
+from typing import Any, NamedTuple, Protocol
+
+from ..model.reasons import Reason, reason
+from ..place.blocks import Block, largest
+from ..reading.checkers import spell_instant
+from .form import Form
+from .grid import Grid, Ints
+from .tree import Tree
+from .work import Work
+
+Types = tuple[int, ...]
+
+
+class Surroundings(Protocol):
+    """What the plan in the making knows of a job."""
+
+    grid: Grid
+    tree: Tree
+    now: int
+
+    def alike(self, work: Work) -> tuple[tuple[Reason, ...], Types]: ...
+
+    def request_milli(self, work: Work, quota_type: int) -> int: ...
+
+    def leaves_of(self, work: Work, quota_type: int) -> list[int]: ...
+
+    def put_in_order(self, queue: list[Work]) -> None: ...
+
+    def rank_in_queue(self, work: Work) -> tuple[bool, int, int, int]: ...
+
+
+Amounts = dict[tuple[int, int], int]  # milli-GPU by leaf and division
+
+
+class Begun(NamedTuple):
+    """What was used and asked for as a plan began, by division and node; and of which amounts that was made."""
+
+    used: list[list[int]]
+    requested: list[list[int]]
+    asked: Amounts
+    running: Amounts  # of those who have places and ask for more
+
+
+class Queues:
+    def __init__(self) -> None:
+        self.queues: dict[int, list[Work]] = {}  # by leaf, in its order
+        self.version: dict[int, int] = {}  # how often each of them was changed
+        self.asked: Amounts = {}  # of those that have no place
+        self.begun: Begun | None = None
+        self.rerequested: set[tuple[int, int]] = set()  # of what is asked for, what has changed since then
+        self.wanted: dict[tuple[int, int, int, int], list[int]] = {}  # blocks that are waited for, and by how many
+        self._largest: tuple[Block, ...] | None = None  # of the blocks, once that was asked
+        self.nodes: dict[int, Ints] = {}  # on which a block may stand, by identity
+        self.alike: dict[tuple[int, int], list[Any]] = {}  # (form, how many) by shape and first type, of those that have no place
+        self.open: dict[Work, None] = {}  # who has places and may ask for more
+        self.held: dict[Work, None] = {}  # who must not start yet
+        self.blocked: dict[Work, None] = {}  # who waits for nothing that a pass could give
+        self.in_gaps: dict[Work, None] = {}  # who came into a gap before this plan
+        self._types: dict[tuple[int, Form], Types | None] = {}  # which types jobs of a leaf that ask for the same can have; None: blocked
+
+    def change(self, cycle: Surroundings, gone: Iterable[Work], come: Iterable[Work]) -> dict[int, tuple[Reason, ...]]:
+        """Take up who came and who went. Returns, by a job's place, why it waits for nothing that a pass could give."""
+        for work in gone:
+            self._leave(cycle, work)
+        joined: dict[tuple[int, Form], list[Work]] = {}
+        degraded: list[Work] = []
+        for work in come:
+            if work.backfilled:
+                self.in_gaps[work] = None
+            if work.seats:
+                if work.degraded:
+                    self.open[work] = None
+                    degraded.append(work)
+                elif work.form.elastic:
+                    self.open[work] = None
+            elif work.state == "stopping":
+                if work.asks_again:
+                    work.types = cycle.alike(work)[1]
+                    self._ask(cycle, work, 1)
+            elif work.job.not_before is not None:
+                self.held[work] = None
+            else:
+                joined.setdefault((work.home, work.form), []).append(work)
+        static: dict[int, tuple[Reason, ...]] = {}
+        for work in [*self.held]:
+            not_before = work.job.not_before
+            assert not_before is not None
+            if not_before > cycle.now:
+                at = spell_instant(not_before)
+                detail = f"submitted only at {at}" if work.job.submitted == not_before else f"not before {at}"
+                static[work.order] = (reason("held", detail, until=at),)
+            else:
+                del self.held[work]
+                joined.setdefault((work.home, work.form), []).append(work)
+        if not joined and not degraded and not self.blocked:
+            return static  # nobody came who waits
+        before = {leaf: len(self.queues.get(leaf, ())) for leaf in {leaf for leaf, _ in joined} | {work.home for work in degraded}}
+        self._join_all(cycle, joined)
+        for work in degraded:
+            self.queues.setdefault(work.home, []).append(work)
+        for leaf, many in before.items():
+            self._put_in_order(cycle, self.queues.get(leaf, []), many)
+            self._touch(cycle, leaf)
+        for work in self.blocked:
+            static[work.order] = cycle.alike(work)[0]
+        return static
+
+    def _put_in_order(self, cycle: Surroundings, queue: list[Work], many: int) -> None:
+        """The first so many are in their order."""
+        if len(queue) - many > many // 16 + 1:
+            cycle.put_in_order(queue)
+            return
+        come = queue[many:]
+        del queue[many:]
+        for work in come:
+            insort(queue, work, key=cycle.rank_in_queue)
+
+    def rest(self, changed: Iterable[Work], asked_again: Iterable[Work]) -> None:
+        """As before the first pass of the plan that has taken up `changed`."""
+        for work in asked_again:
+            if work.stood_before:
+                self.queues[work.home].remove(work)
+        for work in changed:
+            if not work.first_seats:
+                work.types = self._types.get((work.home, work.form)) or work.form.types
+
+    def blocks(self) -> tuple[Block, ...]:
+        """The largest that are waited for."""
+        if self._largest is None:
+            found = ((gpus, least, width, self.nodes[nodes], count) for (gpus, least, width, nodes), (count,) in self.wanted.items())
+            self._largest = largest(starmap(Block, found))
+        return self._largest
+
+    def _join_all(self, cycle: Surroundings, joined: dict[tuple[int, Form], list[Work]]) -> None:
+        """Let jobs wait: by leaf and by what they ask for."""
+        known_types, queues = self._types, self.queues
+        alike: dict[tuple[Form, Types], list[Any]] = {}  # (one of them, how many)
+        for key, works in joined.items():
+            first, many = works[0], len(works)
+            if key not in known_types:
+                blocked, types = cycle.alike(first)
+                known_types[key] = None if blocked else types
+            known = known_types[key]
+            if known is None:
+                self.blocked.update(dict.fromkeys(works))
+                continue
+            if known != first.form.types:
+                for work in works:
+                    work.types = known
+            self._ask(cycle, first, many)
+            alike.setdefault((first.form, known), [first, 0])[1] += many
+            queue = queues.get(first.home)
+            if queue is None:
+                queues[first.home] = works
+            else:
+                queue += works
+        for first, many in alike.values():  # whose queue it is decides nothing here
+            self._want(cycle, first, many)
+            self.count(first, many)
+
+    def _leave(self, cycle: Surroundings, work: Work) -> None:
+        self.in_gaps.pop(work, None)
+        self.open.pop(work, None)
+        if work.first_seats:
+            if work.degraded:
+                self.queues[work.home].remove(work)
+                self._touch(cycle, work.home)
+        elif work.state == "stopping":
+            if work.asks_again:
+                self._ask(cycle, work, -1)
+        elif work in self.held:
+            del self.held[work]
+        elif work in self.blocked:
+            del self.blocked[work]
+        else:
+            self._ask(cycle, work, -1)
+            self._want(cycle, work, -1)
+            self.count(work, -1)
+            self.queues[work.home].remove(work)
+            self._touch(cycle, work.home)
+
+    def _ask(self, cycle: Surroundings, work: Work, times: int) -> None:
+        asked, division_of = self.asked, cycle.tree.division_of
+        types = work.types
+        if len(types) > 1:
+            types = tuple({division_of[quota_type]: quota_type for quota_type in reversed(types)}.values())
+        for quota_type in types:
+            milli = times * cycle.request_milli(work, quota_type)
+            for leaf in cycle.leaves_of(work, quota_type):  # a window of its class is asked as well
+                key = leaf, division_of[quota_type]
+                asked[key] = asked.get(key, 0) + milli
+                self.rerequested.add(key)
+
+    def _touch(self, cycle: Surroundings, leaf: int) -> None:
+        cycle.tree.stirred.append(leaf)
+        self.version[leaf] = self.version.get(leaf, 0) + 1
+
+    def count(self, work: Work, times: int) -> None:
+        self.alike.setdefault((work.form.shape, work.types[0]), [work.form, 0])[1] += times
+
+    def _want(self, cycle: Surroundings, work: Work, times: int) -> None:
+        """Add to the blocks that are waited for."""
+        form = work.form
+        if not form.block:
+            return
+        self._largest = None
+        role = form.roles[0]
+        nodes = form.eligible(cycle.grid, 0, work.types[0], suspect=False, spare=False).array
+        key = (role.gpus, role.least, form.width, id(nodes))
+        self.nodes[id(nodes)] = nodes
+        count = self.wanted.setdefault(key, [0])
+        count[0] += times
+        if not count[0]:
+            del self.wanted[key]

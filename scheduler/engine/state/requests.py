@@ -1,0 +1,115 @@
+"""What everyone asks for, by leaf and division, and the shares that follow; also where they follow each placement."""
+
+from collections.abc import Iterable, Mapping
+from operator import add, sub
+from typing import Protocol
+
+from ..model.reasons import Reason
+from .cluster import Cluster
+from .queues import Amounts, Begun, Queues
+from .work import Work
+
+NOTHING: Mapping[tuple[int, int], int] = {}
+
+
+class Surroundings(Protocol):
+    """What the plan in the making knows of a job."""
+
+    cluster: Cluster
+    who_waits: Queues
+    static: dict[int, tuple[Reason, ...]]
+
+    def request_milli(self, work: Work, quota_type: int) -> int: ...
+
+    def leaves_of(self, work: Work, quota_type: int) -> list[int]: ...
+
+
+class Requests:
+    def __init__(self, cycle: Surroundings) -> None:
+        self.cycle = cycle
+        self.tree = cycle.cluster.tree
+        self._by_job: dict[int, Amounts] = {}  # where shares follow each placement
+        self._all: Amounts = {}  # of all of them together
+        self._read = -1  # so much of the cluster's journal is in them
+        self.over = False  # whether somebody holds more than he may ask for: once he has lost it, he asks for less than he had
+
+    def begin(self) -> None:
+        """What is used and what is asked for as the plan begins, and the shares that follow."""
+        asking = self.cycle.who_waits
+        running: Amounts = {}
+        for work in asking.open:
+            self._of_running(work, running)
+        begun = asking.begun
+        if begun is None:
+            self._request([*asking.asked.items(), *running.items()])
+        else:
+            self._go_on(begun, running)
+        asking.rerequested.clear()
+        divisions = self.tree.divisions
+        asking.begun = Begun([list(each.used) for each in divisions], [list(each.requested) for each in divisions], dict(asking.asked), running)
+        self.tree.share()
+
+    def _go_on(self, begun: Begun, running: Amounts) -> None:
+        """Go on from what was asked for as the plan before began."""
+        asking = self.cycle.who_waits
+        for division, used, requested in zip(self.tree.divisions, begun.used, begun.requested, strict=True):
+            division.requested = requested
+            if division.used != used:
+                requested[:] = map(add, requested, map(sub, division.used, used))
+        for key in asking.rerequested:
+            self.tree.request(*key, asking.asked.get(key, 0) - begun.asked.get(key, 0))
+        if running != begun.running:
+            for key in running.keys() | begun.running.keys():
+                self.tree.request(*key, running.get(key, 0) - begun.running.get(key, 0))
+
+    def follow(self) -> None:
+        """A job that accepts several types found a place in one and asks for nothing in the others."""
+        cycle, journal = self.cycle, self.cycle.cluster.journal
+        for work in cycle.cluster.works if self._read < 0 else dict.fromkeys(journal[self._read :]):
+            for key, milli in self._by_job.pop(work.order, NOTHING).items():
+                self._all[key] -= milli
+            now: Amounts = {}
+            if work.seats:
+                self._of_running(work, now)
+            elif work.order not in cycle.static and (work.state != "stopping" or work.asks_again):
+                self._of_waiting(work, now)
+            if now:
+                self._by_job[work.order] = now
+                for key, milli in now.items():
+                    self._all[key] = self._all.get(key, 0) + milli
+        self._read = len(journal)
+        self._share(self._all.items())
+
+    def _share(self, amounts: Iterable[tuple[tuple[int, int], int]]) -> None:
+        self._request(amounts)
+        self.tree.share()
+
+    def _request(self, amounts: Iterable[tuple[tuple[int, int], int]]) -> None:
+        for division in self.tree.divisions:
+            division.requested = list(division.used)
+        for (leaf, index), milli in amounts:
+            self.tree.request(leaf, index, milli)
+
+    def _of_waiting(self, work: Work, amounts: Amounts) -> None:
+        seen = set()
+        for quota_type in work.types:
+            index = self.tree.division_of[quota_type]
+            if index not in seen:
+                seen.add(index)
+                milli = self.cycle.request_milli(work, quota_type)
+                for leaf in self.cycle.leaves_of(work, quota_type):  # a window of its class is asked as well
+                    amounts[leaf, index] = amounts.get((leaf, index), 0) + milli
+
+    def _of_running(self, work: Work, amounts: Amounts) -> None:
+        if not work.form.elastic and not work.degraded:
+            return
+        more, kind, worker = 0, work.kind, self.cycle.cluster.worker_milli
+        for place, role in enumerate(kind.roles):
+            lacks = role.ceiling - (work.count(place) if len(kind.roles) > 1 else len(work.seats))
+            if lacks > 0:
+                more += lacks * worker(kind, role, work.quota_type)
+            elif lacks < 0:
+                self.over = True
+        if more:
+            key = (work.charged_leaf, self.tree.division_of[work.quota_type])
+            amounts[key] = amounts.get(key, 0) + more

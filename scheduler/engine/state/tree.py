@@ -1,0 +1,480 @@
+"""The quota tree while a plan is made: who uses how much, who may use more, and who is served next.
+
+Nodes stand in depth-first order under an invisible root at position 0, so a subtree is a range of positions and "is below"
+is two comparisons. There is one `Division` per way of sharing out: one over all types where guarantees are numbers, one
+per quota type where they are maps.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import compress, repeat
+from operator import ne
+
+from ..model.reasons import Reason, counted, gpus, reason
+from ..model.values import ANY_TYPE, Quota, Scenario, Window
+from ..rules.fairshare import GPU, Siblings, divide, siblings
+
+NEVER = 1 << 62
+INFINITE = 1 << 100
+WINDOW_MARK = "window:"
+NO_LIMITS = repeat(None)
+
+
+@dataclass(slots=True)
+class Group:
+    """The children of a node: what they state, and how they were divided among last."""
+
+    stated: Siblings
+    plain: bool  # whether each has a weight, and guarantees of whole GPUs
+    pool: int = -1
+    wants: Sequence[int] = ()
+    usage_weight: int = 0
+    parts: list[int] = field(default_factory=list)
+
+
+class Division:
+    """One sharing out of one pool: guarantees, limits, use, requests and fair shares by position."""
+
+    def __init__(self, name: str, types: tuple[int, ...], capacity: int, size: int) -> None:
+        self.name = name
+        self.types = types
+        self.capacity = capacity
+        self.standing: list[int | None] = [0] * size  # guarantees without windows
+        self.guaranteed: list[int | None] = [0] * size  # with the windows that last now
+        self.limit: list[int | None] = [None] * size
+        self.used = [0] * size
+        self.fixed = [0] * size  # of which non-preemptible
+        self.requested = [0] * size
+        self.fair = [0] * size
+        self.counts_on = [0] * size  # B
+        self.usage = [0] * size
+        self.weight = [0] * size
+        self.priority = [0] * size
+        self.groups: dict[int, Group] = {}  # by the node above them
+
+
+class Tree:
+    """Positions, divisions and the arithmetic of gates and order."""
+
+    def __init__(self, scenario: Scenario, types: Sequence[str], capacity: Sequence[int], windows: Sequence[Window]) -> None:
+        self.types = list(types)
+        self.class_windows = [window for window in windows if window.class_rank is not None]
+        self._lay_out(scenario.quotas)
+        self.by_type = any(quota.guaranteed.by_type is not None for quota in scenario.quotas)
+        size = len(self.names)
+        if self.by_type:
+            self.divisions = [Division(name, (place,), capacity[place], size) for place, name in enumerate(types)]
+            self.division_of = list(range(len(types)))
+        else:
+            name = types[0] if len(types) == 1 else ANY_TYPE
+            self.divisions = [Division(name, tuple(range(len(types))), sum(capacity), size)]
+            self.division_of = [0] * len(types)
+        # Use by type is kept beside the divisions only where it is another number.
+        self.used_by_type: list[list[int]] | None = None
+        self.limit_total: list[int | None] = [None] * size
+        self.limit_by_type: list[dict[int, int] | None] = [None] * size
+        if len(types) > 1 and not self.by_type:
+            self.used_by_type = [[0] * size for _ in types]
+        self._amounts(scenario, windows)
+        self.limited = bool(self.class_windows) or any(total is not None for total in self.limit_total) or any(map(bool, self.limit_by_type))
+        self.usage_weight = scenario.settings.fairness.usage_weight_millionths
+        # Whether a limit could bind anywhere in a division: mostly there is none.
+        self._unbound = not self.limited and all(limit is None for division in self.divisions for limit in division.limit[1:])
+        # Whether anyone's work is safe for a while after its start.
+        self.protects = any(quota.preempt_min_runtime_ms or quota.reclaim_min_runtime_ms for quota in scenario.quotas)
+        # By division: the weight of usage and the requests as of which its shares were computed last.
+        self._shared: list[tuple[int, list[int]] | None] = [None] * len(self.divisions)
+        # What one division may have can hang on what is used in the others.
+        self._together = len(self.divisions) > 1 and any(total is not None for total in self.limit_total)
+        self.version = 0
+        self.stirred: list[int] = []  # nodes whose numbers have changed, in order; below zero: fixed work below a node of the top
+
+    def clear(self, scenario: Scenario) -> None:
+        """Forget what was used and asked for, as before the first charge."""
+        size = len(self.names)
+        for division in self.divisions:
+            division.used, division.fixed, division.requested = [0] * size, [0] * size, [0] * size
+        if self.used_by_type is not None:
+            self.used_by_type = [[0] * size for _ in self.types]
+        self.usage_weight = scenario.settings.fairness.usage_weight_millionths
+
+    # Layout
+
+    def _lay_out(self, quotas: Sequence[Quota]) -> None:
+        below: dict[str | None, list[Quota]] = {}
+        for quota in quotas:
+            below.setdefault(quota.parent, []).append(quota)
+        self.names: list[str] = [""]
+        self.quotas: list[Quota | None] = [None]
+        self.parent: list[int] = [-1]
+        self.end: list[int] = [0]
+        self.children: list[list[int]] = [[]]
+        self.created: list[int] = [0]
+
+        stack: list[tuple[Quota, int]] = [(quota, 0) for quota in reversed(below.get(None, []))]
+        while stack:
+            quota, parent = stack.pop()
+            place = self._append(quota.name, quota, parent, quota.created)
+            stack.extend((child, place) for child in reversed(below.get(quota.name, [])))
+        for window in self.class_windows:
+            self._append(WINDOW_MARK + window.name, None, 0, window.start)
+        for place in range(len(self.names) - 1, -1, -1):
+            self.end[place] = max([place + 1, *(self.end[child] for child in self.children[place])])
+        self.position = {name: place for place, name in enumerate(self.names) if place}
+        self.age = [0] * len(self.names)  # place by (created, name), no two the same
+        for rank, place in enumerate(sorted(range(len(self.names)), key=lambda place: (self.created[place], self.names[place]))):
+            self.age[place] = rank
+        self.window_at = {self.position[WINDOW_MARK + window.name]: window for window in self.class_windows}
+        self.path: list[tuple[int, ...]] = [()]
+        for place in range(1, len(self.names)):
+            self.path.append((place, *self.path[self.parent[place]]))
+
+    def _append(self, name: str, quota: Quota | None, parent: int, created: int) -> int:
+        place = len(self.names)
+        self.names.append(name)
+        self.quotas.append(quota)
+        self.parent.append(parent)
+        self.end.append(place + 1)
+        self.children.append([])
+        self.children[parent].append(place)
+        self.created.append(created)
+        return place
+
+    # Amounts
+
+    def _amounts(self, scenario: Scenario, windows: Sequence[Window]) -> None:
+        for place in range(1, len(self.names)):
+            quota = self.quotas[place]
+            if quota is None:  # a window of a class: it has no share of the surplus
+                for division in self.divisions:
+                    division.priority[place] = 100
+                continue
+            self.limit_total[place] = quota.limit.total
+            if quota.limit.by_type is not None:
+                named = dict(quota.limit.by_type)
+                self.limit_by_type[place] = {index: named[name] for index, name in enumerate(self.types) if name in named}
+            usage, weights, priorities = dict(quota.usage), dict(quota.weights), dict(quota.priorities)
+            for division in self.divisions:
+                if quota.guaranteed.unlimited:
+                    stated = None
+                elif quota.guaranteed.by_type is not None:
+                    stated = quota.guaranteed.of(division.name) or 0
+                else:
+                    stated = quota.guaranteed.total
+                division.standing[place] = division.guaranteed[place] = stated
+                division.limit[place] = quota.limit.of(division.name)
+                division.usage[place] = usage.get(division.name, usage.get(ANY_TYPE, 0))
+                division.weight[place] = weights.get(division.name, quota.weight)
+                division.priority[place] = priorities.get(division.name, quota.priority)
+        self.lasting = [(window, self._window_path(window)) for window in windows if window.class_rank is None]
+        for window, path in self.lasting:
+            division = self.divisions[self._window_division(window)]
+            for place in path:
+                stated = division.guaranteed[place]
+                if stated is not None:
+                    division.guaranteed[place] = stated + window.gpus
+        for window in self.class_windows:
+            place = self.position[WINDOW_MARK + window.name]
+            own = self._window_division(window)
+            for index, division in enumerate(self.divisions):
+                amount = window.gpus if index == own else 0
+                division.standing[place] = division.guaranteed[place] = division.limit[place] = amount
+        self._widen_limits()
+
+    def _widen_limits(self) -> None:
+        """A window adds to the limit where the limit would make nothing of it: to that of its type, or to that over all types."""
+        for window, path in self.lasting:
+            division = self.divisions[self._window_division(window)]
+            kind = self.types.index(window.gpu_type) if window.gpu_type in self.types else -1
+            for place in path:
+                promised = division.guaranteed[place]
+                if promised is None or division.standing[place] is None:
+                    continue
+                known = [each.guaranteed[place] for each in self.divisions]
+                together = sum(amount for amount in known if amount is not None)
+                limit = self.limit_total[place]
+                if limit is not None and limit < together:
+                    self.limit_total[place] = min(together, limit + window.gpus)
+                caps = self.limit_by_type[place]
+                if caps is not None and kind in caps and caps[kind] < promised:
+                    caps[kind] = min(promised, caps[kind] + window.gpus)
+                limit = division.limit[place]
+                if limit is not None and limit < promised:
+                    division.limit[place] = min(promised, limit + window.gpus)
+
+    def _window_division(self, window: Window) -> int:
+        return self.division_of[self.types.index(window.gpu_type)] if window.gpu_type in self.types else 0
+
+    def _window_path(self, window: Window) -> tuple[int, ...]:
+        return self.path[self.position[window.quota]] if window.quota is not None else ()
+
+    # Use
+
+    def charge(self, leaf: int, quota_type: int, milli: int, fixed: bool) -> None:
+        """Add to (or, below zero, take from) what the leaf and all above it use."""
+        division = self.divisions[self.division_of[quota_type]]
+        used = division.used
+        path = self.path[leaf]
+        for place in path:
+            used[place] += milli
+        self.stirred.append(leaf)
+        if fixed:
+            for place in path:
+                division.fixed[place] += milli
+            self.stirred.append(-path[-1])
+        if self.used_by_type is not None:
+            by_type = self.used_by_type[quota_type]
+            for place in path:
+                by_type[place] += milli
+        self.version += 1
+
+    def request(self, leaf: int, division: int, milli: int) -> None:
+        """Add to what is asked for below the leaf's path; `share` must be called before shares are read again."""
+        requested = self.divisions[division].requested
+        for place in self.path[leaf]:
+            requested[place] += milli
+
+    def used_total(self, place: int) -> int:
+        return sum(division.used[place] for division in self.divisions)
+
+    def limit_for(self, division: Division, place: int) -> int | None:
+        """The limit as it binds in one division: a number over all types leaves what the other types do not use."""
+        total = self.limit_total[place]
+        limit = division.limit[place] if self.by_type or self.limit_by_type[place] is None else None
+        if total is not None and len(self.divisions) > 1:
+            others = sum(other.used[place] for other in self.divisions if other is not division)
+            left = max(0, total - others)
+            return left if limit is None else min(limit, left)
+        if self.limit_by_type[place] is not None and not self.by_type:
+            caps = self.limit_by_type[place] or {}
+            if len(caps) == len(self.types):
+                return sum(caps.values())
+            return None
+        return limit
+
+    # Shares
+
+    def share(self) -> None:
+        """Compute every fair share: from scratch, or where divisions are on their own of what is asked for otherwise than the last time."""
+        for index, division in enumerate(self.divisions):
+            before = self._shared[index]
+            if self._together or before is None or before[0] != self.usage_weight:
+                self._share_group(division, 0, division.capacity)
+            elif before[1] != division.requested:
+                self._share_again(division, before[1])
+            else:
+                continue
+            self._shared[index] = (self.usage_weight, list(division.requested))
+        self.version += 1
+
+    def shares_without_usage(self, division: Division) -> tuple[list[int], list[int]]:
+        """Fair share and what may be counted on, by position, as if nobody had used anything in the past."""
+        kept = division.fair, division.counts_on, self.usage_weight
+        size = len(self.names)
+        division.fair, division.counts_on, self.usage_weight = [0] * size, [0] * size, 0
+        self._share_group(division, 0, division.capacity)
+        found = division.fair, division.counts_on
+        division.fair, division.counts_on, self.usage_weight = kept
+        return found
+
+    def _share_again(self, division: Division, before: list[int]) -> None:
+        """Divide anew among those of whom one asks for something else, and below whose share has changed."""
+        requested, fair, parents = division.requested, division.fair, self.parent
+        line = sorted({parents[place] for place in compress(range(len(requested)), map(ne, requested, before)) if place})
+        waiting = set(line)
+        while line:
+            parent = heappop(line)  # children stand behind their parents
+            changed = self._divide(division, parent, fair[parent] if parent else division.capacity)
+            for place in changed:
+                if place not in waiting and self.children[place]:
+                    waiting.add(place)
+                    heappush(line, place)
+
+    def _share_group(self, division: Division, parent: int, pool: int) -> None:
+        groups = [(parent, pool)]
+        fair = division.fair
+        while groups:
+            parent, pool = groups.pop()
+            self._divide(division, parent, pool)
+            groups += [(place, fair[place]) for place in self.children[parent] if self.children[place]]
+
+    def _divide(self, division: Division, parent: int, pool: int) -> list[int]:
+        """Divide a pool among the children of a node. Returns those whose share is another one now."""
+        members = self.children[parent]
+        if not members:
+            return []
+        fair, requested, counted_on, guaranteed = division.fair, division.requested, division.counts_on, division.guaranteed
+        limits: Iterable[int | None] = NO_LIMITS
+        if self._unbound:
+            wants = [requested[place] for place in members]
+        else:
+            limits = [self.limit_for(division, place) for place in members]
+            wants = [requested[place] if limit is None else min(limit, requested[place]) for place, limit in zip(members, limits, strict=True)]
+        changed = []
+        for place, limit, part in zip(members, limits, self._parts(division, parent, pool, wants), strict=False):
+            promised = guaranteed[place]
+            if promised is None:
+                counts_on = division.capacity if limit is None else min(INFINITE, limit)
+            else:
+                counts_on = promised if promised > part else part
+                if limit is not None and limit < counts_on:
+                    counts_on = limit
+            if part != fair[place]:
+                changed.append(place)
+            elif counts_on == counted_on[place]:
+                continue
+            fair[place], counted_on[place] = part, counts_on
+            self.stirred.append(place)
+        return changed
+
+    def _parts(self, division: Division, parent: int, pool: int, wants: list[int]) -> list[int]:
+        """What each child of a node gets; divided anew only where the pool or what somebody wants is not as it was last time."""
+        group = division.groups.get(parent)
+        if group is None:
+            group = division.groups[parent] = self._group(division, parent)
+        if group.pool == pool and group.wants == wants and group.usage_weight == self.usage_weight:
+            return group.parts
+        if group.plain and not self.usage_weight and pool >= sum(wants) and not pool % GPU and not [want for want in wants if want % GPU]:
+            return wants  # everyone surely gets what he wants: nobody is left out, and no GPU is divided
+        group.pool, group.wants, group.usage_weight = pool, wants, self.usage_weight
+        group.parts = divide(pool, wants, group.stated, self.usage_weight)
+        return group.parts
+
+    def _group(self, division: Division, parent: int) -> Group:
+        members = self.children[parent]
+        of = [[column[place] for place in members] for column in (division.weight, division.priority, division.usage, self.age)]
+        promised = [division.guaranteed[place] for place in members]
+        plain = all(weight > 0 for weight in of[0]) and not any((amount or 0) % GPU for amount in promised)
+        return Group(siblings(promised, *of), plain)
+
+    # Gates
+
+    def limit_gate(self, leaf: int, quota_type: int, milli: int) -> Reason | None:
+        """Why the path's limits refuse so much more, if they do: the first one."""
+        return next(self.limits_refusing(leaf, quota_type, milli), None) if self.limited else None
+
+    def limits_refusing(self, leaf: int, quota_type: int, milli: int) -> Iterator[Reason]:
+        """All limits on the path that refuse so much more."""
+        division = self.divisions[self.division_of[quota_type]]
+        for place in self.path[leaf]:
+            total = self.limit_total[place]
+            if total is not None:
+                used = division.used[place] if len(self.divisions) == 1 else self.used_total(place)
+                if used + milli > total:
+                    yield self._limit_reason(place, used, total, milli)
+            caps = self.limit_by_type[place]
+            if caps is not None and quota_type in caps:
+                of_type = division.used if self.used_by_type is None else self.used_by_type[quota_type]
+                if of_type[place] + milli > caps[quota_type]:
+                    yield self._limit_reason(place, of_type[place], caps[quota_type], milli, self.types[quota_type])
+            if self.quotas[place] is None and division.used[place] + milli > (division.limit[place] or 0):
+                yield self._limit_reason(place, division.used[place], division.limit[place] or 0, milli)
+
+    def _limit_reason(self, place: int, used: int, limit: int, milli: int, what: str | None = None) -> Reason:
+        name = self.names[place]
+        most = counted(limit) if what is None else f"{gpus(limit)} {what}"
+        detail = f"{name} uses {gpus(used)} of its limit of {most}; {gpus(milli)} more would exceed it"
+        of_type = {} if what is None else {"type": what}
+        return reason("limit", detail, quota=name, used=used / 1000, limit=limit / 1000, needed=milli / 1000, **of_type)
+
+    def fixed_gate(self, leaf: int, quota_type: int, milli: int, ends: int) -> Reason | None:
+        """Why non-preemptible work does not fit inside the guarantees on its path, if it does not: the first one."""
+        return next(self.guarantees_refusing(leaf, quota_type, milli, ends), None)
+
+    def guarantees_refusing(self, leaf: int, quota_type: int, milli: int, ends: int) -> Iterator[Reason]:
+        """All guarantees on the path inside which it does not fit. A window counts only for what ends inside it."""
+        division = self.divisions[self.division_of[quota_type]]
+        for place, promised in self.promised_to_fixed(leaf, division, ends):
+            if division.fixed[place] + milli > promised:
+                name = self.names[place]
+                detail = (
+                    f"non-preemptible work of {name} holds {gpus(division.fixed[place])} of its guarantee of {self.amount(division, promised)}; "
+                    f"{gpus(milli)} more would exceed it"
+                )
+                facts = {"used": division.fixed[place] / 1000, "guaranteed": promised / 1000, "needed": milli / 1000}
+                yield reason("guarantee", detail, quota=name, **facts, **({} if division.name == ANY_TYPE else {"type": division.name}))
+
+    def promised_to_fixed(self, leaf: int, division: Division, ends: int) -> Iterator[tuple[int, int]]:
+        """The guarantees on a leaf's way up, as non-preemptible work that ends at an instant may count them."""
+        for place in self.path[leaf]:
+            promised = division.standing[place]
+            if promised is None:
+                continue
+            own = self.window_at.get(place)
+            if own is not None and own.end is not None and ends > own.end:
+                promised = 0
+            for window, path in self.lasting:
+                if place in path and self.divisions[self._window_division(window)] is division and (window.end is None or ends <= window.end):
+                    promised += window.gpus
+            yield place, promised
+
+    def amount(self, division: Division, milli: int) -> str:
+        """So much of a division with its name where there are several, as each tells of its own."""
+        return counted(milli) if len(self.divisions) == 1 else f"{gpus(milli)} {division.name}"
+
+    def within_guarantee(self, leaf: int, quota_type: int, milli: int) -> bool:
+        """Whether the path stays within its guarantees on every level."""
+        division = self.divisions[self.division_of[quota_type]]
+        for place in self.path[leaf]:
+            promised = division.guaranteed[place]
+            if promised is not None and division.used[place] + milli > promised:
+                return False
+        return True
+
+    # Order
+
+    def key(self, place: int, division: Division, milli: int, less: int = 0) -> tuple[int, ...]:
+        """Where a node stands among its siblings with its best job asking for `milli`; the least key is served first.
+
+        `less` is what the node would no longer use.
+        """
+        used = division.used[place] - less
+        promised = division.guaranteed[place]
+        base = division.counts_on[place]
+        with_job = used + milli
+        if base > 0:
+            ratio_with, ratio = (with_job << 64) // base, (used << 64) // base
+        else:
+            # x/0 is above every number, whatever x is, so age and name decide between two of them.
+            ratio_with, ratio = (INFINITE if with_job else 0), (INFINITE if used else 0)
+        return (
+            used > division.fair[place],
+            promised is not None and with_job > promised,
+            -division.priority[place],
+            base == 0,
+            ratio_with,
+            ratio,
+            base,
+            self.age[place],
+        )
+
+    def below(self, ancestor: int, place: int) -> bool:
+        return ancestor <= place < self.end[ancestor]
+
+    def fork(self, one: int, other: int) -> tuple[int, int]:
+        """The nodes just below the lowest common ancestor of two leaves, on either side."""
+        mine = self.path[one]
+        theirs = self.path[other]
+        mine_at, theirs_at = len(mine) - 1, len(theirs) - 1
+        while mine_at >= 0 and theirs_at >= 0 and mine[mine_at] == theirs[theirs_at]:
+            mine_at -= 1
+            theirs_at -= 1
+        return mine[max(mine_at, 0)], theirs[max(theirs_at, 0)]
+
+    def nearest(self, place: int, field: str, default: int) -> int:
+        """A minimum run time: the nearest value stated at the node or above it."""
+        for at in self.path[place]:
+            quota = self.quotas[at]
+            stated = None if quota is None else getattr(quota, field)
+            if stated is not None:
+                return int(stated)
+        return default
+
+    def shortage(self) -> Iterable[tuple[Division, int]]:
+        """Divisions whose guarantees in force exceed the healthy capacity."""
+        for division in self.divisions:
+            promised = [division.guaranteed[place] for place in self.children[0]]
+            total = sum(amount for amount in promised if amount is not None)
+            if total > division.capacity:
+                yield division, total

@@ -1,0 +1,173 @@
+"""One job while a plan is made: where it stands, what it asks for, and what became of it."""
+
+from ..model.reasons import Reason
+from ..model.values import Job, Kind, Preemptible
+from .fleet import Seat
+from .form import Form, Wants
+
+
+class Work:
+    """One job while a plan is made."""
+
+    __slots__ = (
+        "backfilled",
+        "charged_leaf",
+        "degraded",
+        "evicted",
+        "firm",
+        "first_seats",
+        "fixed",
+        "for_job",
+        "form",
+        "home",
+        "job",
+        "kind",
+        "milli",
+        "moved",
+        "order",
+        "put_out_for",
+        "put_out_why",
+        "quota_type",
+        "seats",
+        "sequence",
+        "stale",
+        "state",
+        "types",
+        "why",
+    )
+
+    def __init__(self, job: Job, order: int, home: int, form: Form, seats: tuple[Seat, ...] = (), milli: int = 0, quota_type: int = -1) -> None:
+        run = job.run
+        self.job = job
+        self.form = form
+        self.kind: Kind = form.kind
+        self.order = order  # place by (submitted, name): the end of every ordering
+        self.home = home
+        self.charged_leaf = home
+        self.seats = self.first_seats = seats
+        self.state = run.state
+        self.milli = milli
+        self.fixed = form.fixed
+        self.quota_type = quota_type
+        self.types: tuple[int, ...] = form.types
+        self.degraded = False
+        self.evicted = False  # by this plan
+        self.moved = False
+        self.firm = False  # its place in this plan is as good as one that it had before
+        self.stale = False
+        self.backfilled = run.backfilled
+        self.why: Reason | None = None
+        self.for_job: str | None = None
+        self.put_out_why: Reason | None = None  # why it lost its first places, and to whom
+        self.put_out_for: str | None = None
+        self.sequence = 0  # when it was last given a place, among all of this plan
+
+    @property
+    def running(self) -> bool:
+        return bool(self.seats)
+
+    @property
+    def asks_again(self) -> bool:
+        """Whether a job that is stopping was evicted, and so waits again as soon as it has stopped."""
+        run = self.job.run
+        return run.last_evicted is not None and (run.since is None or run.last_evicted >= run.since)
+
+    @property
+    def backoff_matters(self) -> bool:
+        """Whether it was evicted before, so that its own past decides beside what it asks for."""
+        return self.job.run.last_evicted is not None
+
+    @property
+    def fresh(self) -> bool:
+        """Whether it stands only by this plan: nobody has begun to work there."""
+        return not self.first_seats
+
+    @property
+    def stood_before(self) -> bool:
+        """Whether its minimum ran before this plan."""
+        if len(self.kind.roles) == 1:
+            return len(self.first_seats) >= self.form.all_least
+        return all(sum(seat.role == place for seat in self.first_seats) >= role.least for place, role in enumerate(self.kind.roles))
+
+    @property
+    def repaired(self) -> bool:
+        """Whether this plan gave it what its minimum lacked: then nothing is taken from it in the same plan but the whole."""
+        return bool(self.first_seats) and not self.evicted and not self.degraded and not self.stood_before
+
+    @property
+    def gave_back(self) -> bool:
+        """Whether this plan has taken workers from it that ran, and left others: then it gets none in the same plan."""
+        first, seats = self.first_seats, self.seats
+        if not first or seats is first or not seats or self.evicted or self.moved:
+            return False
+        return not {*first} <= {*seats}
+
+    def grown(self) -> tuple[Seat, ...]:
+        """The workers that this plan has added to those that run."""
+        first = self.first_seats
+        if not first or self.seats is first or self.evicted or self.moved:
+            return ()
+        stood = {*first}
+        return tuple([seat for seat in self.seats if seat not in stood])
+
+    def count(self, role: int) -> int:
+        return sum(1 for seat in self.seats if seat.role == role)
+
+    def missing(self) -> Wants:
+        """The workers up to the minimum of every role that have no place."""
+        seats = self.seats
+        if not seats:
+            return self.form.wants
+        wants = []
+        for place, role in enumerate(self.kind.roles):
+            short = role.least - self.count(place)
+            if short > 0:
+                wants.append((place, tuple(sorted(self.free_ranks(place)[:short]))))
+        return tuple(wants)
+
+    def free_ranks(self, place: int) -> list[int]:
+        """The indexes that more workers of a role may have, the lower ones first; behind them those of workers that are still on their way out."""
+        taken = {seat.rank for seat in self.seats if seat.role == place}
+        free = [rank for rank in range(self.kind.roles[place].most) if rank not in taken]
+        away = self.ranks_away(place)
+        return sorted(free, key=lambda rank: (rank in away, rank)) if away else free
+
+    def ranks_away(self, place: int) -> set[int]:
+        """The indexes of a role's workers that the run is giving up: until they are gone nobody could tell another one of that index from them."""
+        run = self.job.run
+        return {one.index for one in run.leaving if one.role == place} if run.leaving and run.state in ("running", "starting") else set()
+
+    def missing_like_now(self) -> Wants:
+        """The workers that it has, to be placed elsewhere."""
+        places = sorted({seat.role for seat in self.seats})
+        return tuple((place, tuple(seat.rank for seat in self.seats if seat.role == place)) for place in places)
+
+    @property
+    def movable(self) -> bool:
+        """Running or about to run by this plan, preemptible, not said to be without a checkpoint, and not put out or moved by this plan."""
+        if not self.seats or self.evicted or self.moved or self.degraded or (self.state != "running" and not self.fresh):
+            return False
+        return self.kind.preemptible is Preemptible.ALWAYS and self.job.movable
+
+    @property
+    def ends(self) -> bool:
+        """Whether it is known when it leaves, or it gives way: only then its places come free, as far as anyone knows."""
+        return self.job.limit_ms is not None or self.job.estimate_ms is not None or self.backfilled
+
+    def begin_anew(self) -> None:
+        """As before the first pass of a plan, its places being its first ones again."""
+        self.types = self.form.types
+        self.firm = False
+        self.put_out_why = self.put_out_for = None
+        self.sequence = 0
+
+    def look_for_gaps(self) -> None:
+        """Whether it runs below the minimum of a role."""
+        have = len(self.seats)
+        if not have:
+            self.degraded = False
+        elif have < self.form.all_least:
+            self.degraded = True
+        else:
+            roles = self.kind.roles
+            self.degraded = len(roles) > 1 and any(self.count(place) < role.least for place, role in enumerate(roles))

@@ -1,0 +1,123 @@
+"""How much of the fleet is in use, and how much of what is idle nobody could use."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from ..model.mig import board_of
+from ..place.capacity import widest
+from ..state.cluster import fitting_profiles
+from ..state.grid import Ints
+from ..state.planning import Cycle
+from ..state.work import Work
+
+
+def measure(cycle: Cycle) -> dict[str, Any]:
+    grid = cycle.grid
+    milli = sum(division.used[place] for division in cycle.tree.divisions for place in cycle.tree.children[0])
+    result: dict[str, Any] = {
+        "gpus": grid.gpus,
+        "allocated": milli // 1000 if milli % 1000 == 0 else milli / 1000,
+        "fragmented": fragmented(cycle),
+        "largest_gang": {},
+    }
+    for index, name in enumerate(grid.types):
+        if not cycle.fleet.soon.idle:
+            result["largest_gang"][name] = {level.name: 0 for level in grid.levels}
+            continue
+        idle = _room(cycle, suspect=False) * grid.on_type[index]
+        result["largest_gang"][name] = {level.name: int(level.sums(idle).max()) if len(level) else 0 for level in grid.levels}
+    if cycle.scenario.demand:
+        result["fragmented_by_demand"] = _against_demand(cycle)
+    stranded = _idle_slices(cycle)
+    if stranded:
+        result["idle_slices"] = stranded
+    displaced = cycle.cluster.windows.displaced_by(cycle.cluster)
+    if displaced:
+        result["displaced"] = [{"window": window, "job": job} for window, job in displaced]
+    return result
+
+
+def _room(cycle: Cycle, *, suspect: bool) -> Ints:
+    """Idle GPUs by node that a start may use."""
+    return cycle.fleet.soon.count_np * cycle.grid.startable[suspect]
+
+
+def _idle(cycle: Cycle, quota_type: int, *, suspect: bool) -> int:
+    if cycle.grid.plain:
+        return cycle.fleet.soon.idle
+    return int((_room(cycle, suspect=suspect) * cycle.grid.on_type[quota_type]).sum())
+
+
+def fragmented(cycle: Cycle) -> int:
+    """Idle GPUs that a waiting job can't use, on average over the jobs that wait."""
+    if not cycle.fleet.soon.idle:
+        return 0
+    total = weight = 0
+    idle_of: dict[tuple[int, bool], int] = {}
+    capacity, largest = cycle.capacity(cycle.fleet.soon), cycle.fleet.soon.largest
+    counts = {key: [form, count] for key, (form, count) in cycle.who_waits.alike.items() if count}
+    for works, sign in _changed(cycle):
+        for work in works:
+            counts.setdefault((work.form.shape, work.types[0]), [work.form, 0])[1] += sign
+    for (_, quota_type), (form, count) in counts.items():
+        if not count:
+            continue
+        kind = form.kind
+        roles = [role for role in kind.roles if role.gpus and role.least]
+        if not roles:
+            continue
+        place = (quota_type, kind.tolerates_suspect)
+        if place not in idle_of:
+            idle_of[place] = _idle(cycle, quota_type, suspect=kind.tolerates_suspect)
+        weight += count
+        if not idle_of[place]:
+            continue
+        role = max(roles, key=lambda one: one.gpus) if len(roles) > 1 else roles[0]
+        if role.gpus > largest:
+            total += count * idle_of[place]
+            continue
+        eligible = cycle.grid.eligible(kind, role, quota_type, suspect=kind.tolerates_suspect, spare=False)
+        sums = capacity.sums(role, eligible, widest(cycle.cluster, kind))
+        usable = sum([room for room in sums.tolist() if room >= role.least]) * role.gpus
+        total += count * max(0, idle_of[place] - usable)
+    return total // weight if weight else 0
+
+
+def _changed(cycle: Cycle) -> Iterator[tuple[list[Work], int]]:
+    """Those that wait and have a place by this plan (-1), and those of the others that wait (1)."""
+    yield [work for work in dict.fromkeys(cycle.cluster.journal) if work.seats and not work.first_seats], -1
+    yield [work for work in cycle.asking_again() if work.first_seats and not work.seats and not work.stale], 1
+
+
+def _against_demand(cycle: Cycle) -> float:
+    """Idle GPUs that the usual demand can't use, on average over the demand."""
+    grid, room = cycle.grid, _room(cycle, suspect=False)
+    idle = int(room.sum())
+    total = weight = 0
+    for part in cycle.scenario.demand:
+        if not part.gpus:
+            continue  # of whole GPUs nothing is useless to who asks for a share, and who asks for none is not asked here
+        slots = room // part.gpus
+        level = grid.levels[grid.level_index[part.required]] if part.required is not None else None
+        sums = level.sums(slots) if level is not None else slots.sum(keepdims=True)
+        usable = int(sums[sums >= part.workers].sum()) * part.gpus
+        total += part.share * (idle - usable)
+        weight += part.share
+    return round(total / weight, 3) if weight else 0.0
+
+
+def _idle_slices(cycle: Cycle) -> int:
+    """Empty MIG instances that no waiting job asks for."""
+    if not cycle.fleet.soon.splits:
+        return 0
+    waiting = (work for work in cycle.waiting() if work.kind.sharing == "mig")
+    roles = {id(role): role for work in waiting for role in work.kind.roles if role.parted}
+    asked: dict[str, set[str]] = {}  # profiles by board
+    empty = 0
+    for (node, gpu), split in cycle.fleet.soon.splits.items():
+        board = board_of(cycle.grid.nodes[node].gpu_type) if split.mode == "mig" and cycle.grid.usable[node] >> gpu & 1 else None
+        if board is not None:
+            if board.name not in asked:
+                asked[board.name] = {name for role in roles.values() for name, _ in fitting_profiles(role, board.name)}
+            empty += sum(1 for one in split.instances if one not in split.taken and one.profile not in asked[board.name])
+    return empty
