@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from dashboards.activity import STEP, Activity
 from dashboards.figures import Figures, gap_cost
+from dashboards.mfu import Mfu, mfu_of
 from dashboards.models import NO_READING, NodeSample
 from dashboards.selectors import frames_newest
 from gpufleet.core.times import millis
@@ -81,6 +82,7 @@ class AttemptUse:
     now: HeldNow | None
     mean: int | None
     every: int
+    mfu: Mfu | None = None
 
     @property
     def shown(self) -> tuple[WorkerUse, ...]:
@@ -107,7 +109,7 @@ class JobUsage:
 def job_usage(
     access: Access, job: Job, attempts: Sequence[Attempt], sittings: Sequence[Sitting], *, now: datetime, drawn: int = WORKERS_SHOWN
 ) -> JobUsage:
-    """All of it in at most five queries. `attempts` are the job's, the latest first; `sittings` are all of the latest. `drawn`: the course over
+    """All of it in at most six queries. `attempts` are the job's, the latest first; `sittings` are all of the latest. `drawn`: the course over
     time is told of so many workers."""
     if not attempts:
         return JobUsage(Spent(), None, None)
@@ -161,7 +163,8 @@ def attempt_use(attempt: Attempt, sittings: Sequence[Sitting], *, rates: Mapping
     )
     total = [sum(column) for column in zip(*means.values(), strict=True)]
     held = _held_now([one for one in all_mine if one.until is None], devices, fresh, rates) if going_on else None
-    return AttemptUse(attempt.number, workers, held, _mean(*total), window.stride)
+    here = [one for mine in by_worker.values() for one in _last(mine)]
+    return AttemptUse(attempt.number, workers, held, _mean(*total), window.stride, mfu_of(attempt, here, devices.type_of))
 
 
 def _rank(mean: int | None, latest: int | None) -> float:

@@ -25,6 +25,7 @@ from dashboards.health.selectors import (
 from dashboards.health.services import SETTINGS, dry_run, rule_asked, rule_change, rule_create, rule_facts, rule_remove, settings_save
 from dashboards.health.state import SIGNALS
 from dashboards.health.steps import MOST_RANKS, steps_report
+from dashboards.telemetry.peaks import Precision
 from gpufleet.core.etags import IF_MATCH, revision_wanted, stamped
 from gpufleet.core.taken import STORABLE, Taken
 from gpufleet.core.times import now
@@ -374,10 +375,20 @@ class StepTimesIn(Taken):
 
     ranks: int = Field(ge=1, le=MOST_RANKS, description="How many ranks the gang has.")
     seconds: dict[int, float] = Field(description="Seconds that the step took, by rank: of one rank, or of several.")
+    flops: float | None = Field(
+        default=None,
+        strict=True,
+        gt=0,
+        le=1e27,
+        description="Floating-point operations of one step of the whole job, over all ranks; MFU is told from them. Null: as told before.",
+        examples=[6.1e17],
+    )
+    precision: Precision = Field(default="bf16", description="In which most of these operations are.")
 
 
 @router.post("/steps", auth=None, response={204: None}, url_name="steps-report", summary="Report step times")
 def step_times_report(request: HttpRequest, body: StepTimesIn) -> Status[None]:
-    """Called by the ranks of a running attempt, with the token that they were given as GPUFLEET_TOKEN. Stragglers are found by these times."""
-    steps_report(attempt=attempt_asking(request).pk, ranks=body.ranks, seconds=body.seconds, at=now())
+    """Called by the ranks of a running attempt, with the token that they were given as GPUFLEET_TOKEN. Stragglers and MFU are told by them."""
+    attempt = attempt_asking(request)
+    steps_report(attempt=attempt.pk, ranks=body.ranks, seconds=body.seconds, at=now(), flops=body.flops, precision=body.precision)
     return Status(204, None)

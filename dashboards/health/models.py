@@ -202,6 +202,8 @@ class StepLook(models.Model):
     at = MomentField(help_text="The newest look.")
     ranks = models.PositiveIntegerField()
     figures = models.BinaryField(help_text="float32: looks by ranks, seconds a step, the newest look last; NaN: not reported.")
+    flops = models.FloatField(null=True, help_text="Operations of one step of the whole job, where a rank told them.")
+    precision = models.CharField(max_length=8, blank=True, help_text="Of those operations: bf16, fp8 and so on.")
 
     class Meta:
         db_table = "step_look"

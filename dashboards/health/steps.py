@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from typing import Any
 
 import numpy as np
 from django.db import transaction
@@ -15,8 +16,13 @@ KEPT = 8
 MOST_RANKS = 65_536
 
 
-def steps_report(*, attempt: int, ranks: int, seconds: Mapping[int, float], at: datetime) -> None:
-    """Put what ranks say into the look that `at` lies in. A later word of a rank in one look counts; impossible figures do not."""
+def steps_report(
+    *, attempt: int, ranks: int, seconds: Mapping[int, float], at: datetime, flops: float | None = None, precision: str = "bf16"
+) -> None:
+    """Put what ranks say into the look that `at` lies in. A later word of a rank in one look counts; impossible figures do not.
+
+    `flops`, the operations of one step of the whole job, hold until a rank tells others.
+    """
     at = whole_millis(at)
     figures = {rank: value for rank, value in seconds.items() if 0 <= rank < ranks <= MOST_RANKS and 0 < value < 86_400}
     if not figures:
@@ -31,7 +37,9 @@ def steps_report(*, attempt: int, ranks: int, seconds: Mapping[int, float], at: 
             looks = np.vstack([looks, np.full((passed, ranks), np.nan, np.float32)])[-KEPT:] if passed else looks
         for rank, value in figures.items():
             looks[-1, rank] = value
-        facts = {"at": at, "ranks": ranks, "figures": looks.astype("<f4").tobytes()}
+        facts: dict[str, Any] = {"at": at, "ranks": ranks, "figures": looks.astype("<f4").tobytes()}
+        if flops is not None:
+            facts |= {"flops": flops, "precision": precision}
         StepLook.objects.update_or_create(attempt_id=attempt, defaults=facts)
 
 

@@ -46,6 +46,16 @@ class WorkerUseOut(Schema):
     now_percent: int | None
 
 
+class MfuOut(Schema):
+    """Model FLOPs utilization, by what the ranks reported last: operations of a step, divided by its time and the peak of the GPUs held."""
+
+    at: datetime = Field(description="When they last reported.")
+    step_seconds: float = Field(description="Of the slowest rank.", examples=[1.31])
+    precision: str = Field(description="In which most of the operations are.", examples=["bf16"])
+    percent: float | None = Field(description="Null where it can't be told; `fault` says why.", examples=[41.2])
+    fault: str = Field(description="Why it can't be told; empty where it can.", examples=[""])
+
+
 class StandingOut(Schema):
     """On whose account it stands now: milli-GPU by kind, the word for all of it, and what could take it back."""
 
@@ -75,6 +85,7 @@ class UsageOut(Schema):
         description="What busy is: SM activity, or the weaker utilization of the driver, which counts a GPU as busy while any kernel runs on it."
     )
     mean_percent: int | None = Field(description="Over all workers and their time.", examples=[41])
+    mfu: MfuOut | None = Field(description="Null where its ranks report no operations.")
     every: int | None = Field(description="Every how many-th five-minute sample was read: more than 1 for large gangs that ran long.", examples=[1])
     workers: list[WorkerUseOut] = Field(description="The least busy first, those without a reading last.")
 
@@ -125,6 +136,7 @@ def _usage(told: JobUsage) -> dict[str, Any]:
         else None,
         "signal": nodes_signal({one.node_id for one in run.workers} if run else ()),
         "mean_percent": run.mean if run else None,
+        "mfu": run.mfu if run else None,
         "every": run.every if run else None,
         "workers": [
             {

@@ -209,7 +209,7 @@ class TestActivity:
         few, _ = queries(1)
         many, found = queries(40)
 
-        assert few == many == 5
+        assert few == many == 6
         assert [worker.index for worker in found.attempt.shown] == list(range(39, 23, -1))
         assert (found.attempt.others, found.attempt.mean) == (24, 80)
         assert found.attempt.workers[15].activity is not None and found.attempt.workers[16].activity is None

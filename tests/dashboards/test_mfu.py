@@ -1,0 +1,83 @@
+"""MFU: reported by a job's ranks, told on its page and by the API; figures that can't be told say why."""
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from dashboards.models import StepLook
+from dashboards.telemetry.peaks import peak_tflops
+from gpufleet.core.models import User
+from scheduler.models import JobState
+from scheduler.services.jobs.tokens import token_digest
+from tests import builders
+from tests.dashboards.worlds import gpus_of
+
+PEAK = 989e12
+
+
+@pytest.fixture
+def told(client: Client, db: None):
+    """`told(flops=…)`: a gang of 16 H100 reports, and what the API and the page say then."""
+    User.objects.create_superuser("root", "root@example.org", "x")
+    client.force_login(User.objects.get(username="root"), backend="allauth.account.auth_backends.AuthenticationBackend")
+    job = builders.job(state=JobState.RUNNING, gpus_milli=16_000)
+    builders.attempt(job, token_digest=token_digest("secret"))
+    for worker in range(2):
+        for gpu in gpus_of(builders.node(gpus=8)):
+            builders.placement(job, gpu, worker=worker)
+
+    def report(**body: object) -> tuple[dict | None, str]:
+        sent = Client().post("/api/v1/steps", body, content_type="application/json", headers={"Authorization": "Bearer secret"})
+        assert sent.status_code == 204, sent.content
+        page = client.get(reverse("job", args=[job.public_id]))
+        return client.get(f"/api/v1/jobs/{job.public_id}/usage").json()["mfu"], " ".join(page.content.decode().split())
+
+    return report
+
+
+def test_operations_by_the_slowest_rank_and_the_peak_of_all_gpus_held(told):
+    found, page = told(ranks=2, seconds={"0": 1.0, "1": 1.25}, flops=0.4 * 16 * PEAK)
+
+    assert found["percent"] == 32.0
+    assert (found["step_seconds"], found["precision"], found["fault"]) == (1.25, "bf16", "")
+    assert "MFU <strong>32.0 %</strong> in bf16." in page and "A step takes 1.25 s" in page
+
+
+def test_operations_hold_until_others_are_told(told):
+    told(ranks=2, seconds={"0": 1.0}, flops=0.5 * 16 * 1979e12, precision="fp8")
+    found, _ = told(ranks=2, seconds={"1": 1.0})
+
+    assert (found["percent"], found["precision"]) == (50.0, "fp8")
+    assert told(ranks=2, seconds={"1": 1.0}, flops=0.2 * 16 * PEAK)[0]["percent"] == 20.0
+
+
+def test_a_job_that_tells_no_operations_has_none(told):
+    found, page = told(ranks=2, seconds={"0": 1.0})
+
+    assert found is None and "MFU" not in page
+
+
+def test_more_than_the_gpus_can_compute_is_a_fault_and_no_figure(told):
+    found, page = told(ranks=2, seconds={"0": 1.0}, flops=2 * 16 * PEAK)
+
+    assert found["percent"] is None and found["fault"].startswith("The operations told are 200 % of what its GPUs can compute in a step")
+    assert "No MFU: The operations told are 200 %" in page
+
+
+def test_a_precision_that_the_gpus_lack_is_a_fault(told):
+    assert told(ranks=2, seconds={"0": 1.0}, flops=1e15, precision="fp4")[0]["fault"] == "The peak of H100-SXM-80GB in fp4 is not known."
+
+
+@pytest.mark.parametrize("wrong", [{"flops": 0}, {"flops": -1}, {"flops": 1e300}, {"flops": "1e15"}, {"flops": 1e15, "precision": "int4"}])
+def test_impossible_operations_are_refused(told, wrong):
+    sent = Client().post(
+        "/api/v1/steps", {"ranks": 2, "seconds": {}, **wrong}, content_type="application/json", headers={"Authorization": "Bearer secret"}
+    )
+
+    assert sent.status_code == 422
+    assert not StepLook.objects.exists()
+
+
+def test_a_form_is_found_before_its_model():
+    names = ("H100-SXM-80GB", "NVIDIA H100 PCIe", "H100 NVL", "NVIDIA GB200", "gtx")
+    assert [peak_tflops(name, "bf16") for name in names] == [989, 756, 835, 2500, None]
