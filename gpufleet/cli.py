@@ -25,6 +25,7 @@ PLAIN_COMMANDS: dict[str, str] = {
     "bench quotas": "gpufleet.bench.quotas:main",
     "bench simulate": "scheduler.cli:bench_simulate",
     "bench telemetry": "gpufleet.bench.telemetry:main",
+    "slurm": "scheduler.backends.slurm.installing:slurm",
     "scenario": "gpufleet.client.commands:scenario",
     "login": "gpufleet.client.commands:login",
     "submit": "gpufleet.client.commands:submit",

@@ -36,7 +36,7 @@ GROUPS: dict[str, Sequence[str]] = {
     ),
     "The fleet": ("fleet", "top", "gap", "fragmentation", "idle", "health", "alerts"),
     "Quotas and costs": ("quota", "reserve", "budget", "ledger", "chargeback"),
-    "Running a console": ("up", "doctor", "person", "inventory", "webhooks", "backup", "seed_demo"),
+    "Running a console": ("up", "doctor", "person", "inventory", "slurm", "webhooks", "backup", "seed_demo"),
     "Trying and measuring": ("plan", "simulate", "scenario", "bench", "storm"),
 }
 DJANGOS = "Django's commands (migrate, check, shell, ...) are those of manage.py and work here as well: gpufleet help --commands names all."

@@ -23,7 +23,7 @@ SlurmctldPort={port}
 AuthType=auth/munge
 AuthInfo=socket={d}/run/munge.sock
 CredType=cred/munge
-{jwt}CommunicationParameters=NoCtldInAddrAny,NoInAddrAny
+{more}{jwt}CommunicationParameters=NoCtldInAddrAny,NoInAddrAny
 SlurmUser={user}
 SlurmdUser={user}
 StateSaveLocation={d}/state
@@ -64,7 +64,7 @@ def missing() -> str:
 
 
 class Slurm:
-    def __init__(self, *, nodes: int = 4, gpus: int = 8, leaf: int = 2) -> None:
+    def __init__(self, *, nodes: int = 4, gpus: int = 8, leaf: int = 2, more: str = "") -> None:
         # Not pytest's folder: a socket's path may have 108 bytes.
         self.dir = d = Path(tempfile.mkdtemp(prefix="gf-"))
         d.chmod(0o755)
@@ -87,6 +87,7 @@ class Slurm:
             user=pwd.getpwuid(os.getuid()).pw_name,
             nodes=range_of,
             gpus=gpus,
+            more=more,
             jwt=f"AuthAltTypes=auth/jwt\nAuthAltParameters=jwt_key={d}/etc/jwt.key\n" if self.has_jwt() else "",
         )
         text = text.replace(f"Port=[{ports[0]}-{ports[-1]}]", f"Port=[{','.join(map(str, ports))}]")

@@ -11,6 +11,7 @@ import pytest
 from django.core.management import get_commands
 
 from gpufleet.cli import PLAIN_COMMANDS
+from scheduler.backends.slurm.on_node import REFUSALS
 from tests.servers import PROJECT, Manage
 
 PAGES = sorted([*PROJECT.glob("*.md"), *(PROJECT / "docs").rglob("*.md")])
@@ -85,6 +86,12 @@ def test_every_reason_is_described():
     described = "\n".join(page.read_text() for page in PAGES)
 
     assert [code for code in (*REASONS, *WHY) if f"`{code}`" not in described] == []
+
+
+def test_every_refusal_of_a_node_is_described():
+    described = (PROJECT / "docs/reasons.md").read_text().partition("## Why a node refuses")[2]
+
+    assert [code for code, text in REFUSALS.items() if f"- `{code}`: {text}" not in described] == []
 
 
 def test_architecture_decisions_are_numbered_without_gaps():

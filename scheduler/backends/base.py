@@ -109,6 +109,19 @@ class SeenCheckpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class Refusal:
+    """A node that did not start a run, as it has not what was promised. `code` is one of docs/reasons.md."""
+
+    node: str
+    code: str
+    words: str
+
+    @property
+    def told(self) -> str:
+        return f"{self.node} refused it ({self.code}): {self.words}"
+
+
+@dataclass(frozen=True, slots=True)
 class SeenRun:
     """One run as it truly is. An ended run is told until it is forgotten, so that nobody misses its end."""
 
@@ -121,6 +134,7 @@ class SeenRun:
     exit_code: int | None = None  # 0 only if every worker ended with 0
     why: str = ""  # for the job's owner: which worker, which signal, which node
     node_lost: bool = False  # it ended by the hardware's fault, not by its own
+    refusals: tuple[Refusal, ...] = ()  # nodes that are not to be placed on until somebody has looked at them
     checkpoints: tuple[SeenCheckpoint, ...] = field(default=())
 
 

@@ -7,12 +7,14 @@ what is not written down is never released. Slurm never requeues a job by itself
 import logging
 import os
 import pwd
+import re
 import stat
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
+from functools import cache
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -26,6 +28,7 @@ from scheduler.backends.base import (
     LogPart,
     NotFound,
     Reach,
+    Refusal,
     RunState,
     SeenCheckpoint,
     SeenRun,
@@ -47,6 +50,7 @@ NODES_FOR = 60.0  # seconds that addresses of nodes are remembered
 LATEST = timedelta(seconds=120)  # so long a submission whose answer was lost may take to appear
 KEPT = 2_000  # runs that are over, for their logs
 LOST = frozenset({"NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "REVOKED"})
+REFUSED = re.compile(r"gpufleet-verify (?P<job>[0-9]+) start (?P<code>[a-z]+): (?P<words>.*)")  # what `on_node` says of a node
 
 
 @dataclass(slots=True)
@@ -161,7 +165,7 @@ class SlurmBackend:
             "--hold",
             "--no-requeue",
             f"--job-name=gpufleet-{order.key}",
-            f"--comment=gpufleet {self.settings.tag} {order.key} {part.number} {order.sequence}",
+            f"--comment=gpufleet {self.settings.tag} {order.key} {part.number} {order.sequence} {part.promise}",
             f"--nodes={len(part.nodes)}",
             f"--nodelist={','.join(part.nodes)}",
             f"--ntasks-per-node={1 if is_single(order, part) else max(1, part.cpus)}",
@@ -271,9 +275,10 @@ class SlurmBackend:
         rows = SlurmRun.objects.filter(cluster_id=self.cluster, forgotten_at__isnull=True).order_by("attempt_key")
         runs = [self._of_row(row) for row in rows]
         found = []
+        nodes = cache(lambda: {node.name: node for node in self.client.nodes()})
         for run in runs:
             try:
-                seen = self._seen(run, by_id, ours, now)
+                seen = self._seen(run, by_id, ours, nodes, now)
                 self._see_to(run, seen, by_id, now)
             except SlurmSilent:
                 raise
@@ -298,12 +303,19 @@ class SlurmBackend:
     def next_event_at(self, *, now: datetime) -> datetime | None:
         return now + timedelta(seconds=1) if SlurmRun.objects.filter(cluster_id=self.cluster, forgotten_at__isnull=True).exists() else None
 
-    def _seen(self, run: Run, by_id: Mapping[int, SlurmJob], ours: Mapping[tuple[str, int], Sequence[SlurmJob]], now: datetime) -> SeenRun:
+    def _seen(
+        self,
+        run: Run,
+        by_id: Mapping[int, SlurmJob],
+        ours: Mapping[tuple[str, int], Sequence[SlurmJob]],
+        nodes: Callable[[], Mapping[str, SlurmNode]],
+        now: datetime,
+    ) -> SeenRun:
         at = datetime.fromisoformat(run.at)
         if run.never_begun:
             return SeenRun(run.key, run.sequence, RunState.ENDED, (), ended_at=at, exit_code=143, why="Cancelled before it was started.")
         workers: list[SeenWorker] = []
-        states, starts, ends, wrong = [], [], [], []
+        states, starts, ends, wrong, refusals = [], [], [], [], []
         for part in run.parts:
             job = by_id.get(part.get("id") or 0)
             if job is None and not part.get("id") and (found := ours.get((run.key, part["number"]))):
@@ -314,7 +326,9 @@ class SlurmBackend:
                 starts.append(job.started_at)
             if look == RunState.ENDED:
                 ends.append(job.ended_at if job is not None and job.ended_at is not None else now)
-                code, why, lost = self._outcome(run, part, job)
+                refused = self._refusals(part, job, nodes)
+                refusals += refused
+                code, why, lost = (None, refused[0].told, True) if refused else self._outcome(run, part, job)
                 if code != 0:
                     wrong.append((ends[-1], code, why, lost))
             workers += self._workers(run, part, job, look)
@@ -335,6 +349,7 @@ class SlurmBackend:
             exit_code=None if state != RunState.ENDED else bad[1] if bad is not None else 0,
             why="" if bad is None else bad[2],
             node_lost=bad is not None and bad[3],
+            refusals=tuple(refusals),
             checkpoints=tuple(
                 SeenCheckpoint(one.step, one.location, one.shards_expected, one.shards, one.at) for one in checkpoints_in(Path(run.checkpoints))
             )
@@ -361,11 +376,25 @@ class SlurmBackend:
         if job.state == "COMPLETED":
             return 0, "", False
         nodes = ", ".join(part["nodes"])
+        if job.reason == "Prolog":
+            return None, f"Slurm's prolog failed on {nodes}.", True
         if job.state in LOST:
             return None, f"Slurm job {job.id} on {nodes}: {job.state.lower().replace('_', ' ')}.", True
         words = {"TIMEOUT": "time limit reached", "OUT_OF_MEMORY": "out of memory", "CANCELLED": "cancelled", "PREEMPTED": "preempted by Slurm"}
         what = words.get(job.state, f"exit code {job.exit_code}")
         return job.exit_code or 1, f"Slurm job {job.id} on {nodes}: {what}.", job.state == "PREEMPTED"
+
+    def _refusals(self, part: Mapping[str, Any], job: SlurmJob | None, nodes: Callable[[], Mapping[str, SlurmNode]]) -> list[Refusal]:
+        """Nodes that did not start the job, and why: each says so of itself, which no job can do for it."""
+        if job is None or not job.ended or job.state == "COMPLETED":
+            return []
+        found = []
+        for name in part["nodes"]:
+            node = nodes().get(name)
+            said = REFUSED.fullmatch(node.reason) if node is not None else None
+            if said is not None and int(said["job"]) == job.id:
+                found.append(Refusal(name, said["code"], said["words"]))
+        return found
 
     def _left_code(self, run: Run, part: Mapping[str, Any]) -> int | None:
         codes = []

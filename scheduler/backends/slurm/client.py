@@ -96,12 +96,13 @@ class SlurmNode:
     gres: str
     features: tuple[str, ...] = field(default=())
     switch: str = ""
+    version: str = ""  # of slurmd
 
 
 def mark_of(comment: str, tag: str) -> tuple[str, int]:
     """The run and the number of its part that a job of this console says in its comment; nothing of anybody else's."""
     words = comment.split(" ")
-    if len(words) == 5 and words[:2] == ["gpufleet", tag] and words[3].isdigit():
+    if len(words) in (5, 6) and words[:2] == ["gpufleet", tag] and words[3].isdigit():
         return words[2], int(words[3])
     return "", 0
 
@@ -243,6 +244,11 @@ class SlurmClient:
         printed = self.run("sinfo", "--noheader", "--format", "%R")
         return tuple(sorted(set(printed.split())))
 
+    def config(self) -> dict[str, str]:
+        """What the controller is configured with, by name."""
+        pairs = (line.partition("=") for line in self.run("scontrol", "show", "config").splitlines())
+        return {name.strip(): value.strip() for name, equals, value in pairs if equals}
+
     def topology(self) -> str:
         return self.run("scontrol", "show", "topology")
 
@@ -360,4 +366,5 @@ def _node(one: Mapping[str, Any]) -> SlurmNode:
         gres=str(one.get("gres") or ""),
         features=tuple(features if isinstance(features, list) else [part for part in str(features).split(",") if part]),
         switch=str(one.get("network") or ""),
+        version=str(one.get("slurmd_version") or one.get("version") or ""),
     )

@@ -29,6 +29,11 @@ class Part:
     cpus: int
     memory_mib: int
 
+    @property
+    def promise(self) -> str:
+        """What each of its nodes is to have, in the words that a node reads before the start (`on_node`)."""
+        return f"v1:gpus={self.gpus}:cpus={self.cpus}"
+
 
 @dataclass(frozen=True, slots=True)
 class Places:

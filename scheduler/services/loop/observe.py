@@ -20,6 +20,7 @@ from scheduler.backends.base import Backend, BackendError, RunState, SeenRun, at
 from scheduler.backends.registry import Backends
 from scheduler.loop.measures import CALL, CALL_FAULTS
 from scheduler.models import Attempt, Checkpoint, Gpu, JobState, Order, OrderKind, Placement
+from scheduler.services.hardware.refusing import nodes_refused
 from scheduler.services.jobs.checkpoints import Told, checkpoints_tell, told_of
 from scheduler.services.loop.lease import Fenced
 from scheduler.services.loop.measuring import tally
@@ -145,6 +146,8 @@ def _take_in(found: Observed, backend: Backend, cluster: int, seen: Sequence[See
     known = [(run, attempt) for run in seen if (attempt := attempts.get(run.key)) is not None and not attempt.is_over]
     found.seen += len(seen)
     _tell_checkpoints(found, known, now, news)
+    # Before the ends: a job that waits again is not to be placed on the same node in this very tick.
+    nodes_refused(cluster=cluster, refusals=[refusal for run, _ in known for refusal in run.refusals], now=now)
     # Also one that has ended already: so short that nobody saw it run, or it ended while it was asked to leave.
     up = [attempt.pk for run, attempt in known if not attempt.is_running and run.started_at is not None and run.state == RunState.RUNNING]
     up += [

@@ -1,0 +1,250 @@
+#!/usr/bin/python3 -I
+"""Slurm runs this on a node as the prolog and as the epilog of each job. It needs nothing but Python 3.9 and stands alone there.
+
+Before the start of a job of gpufleet it checks that the node has what the job's comment promises, and afterwards that nothing of the job is left.
+What does not hold drains the node, and the reason (`gpufleet-verify JOB start|end CODE: words`) is what the console shows. It never touches jobs of
+others.
+`gpufleet slurm prolog --write FOLDER` installs it (docs/operate/slurm.md). No text of a job reaches a shell.
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+VERSION = "1"
+# Why a node refuses a job; docs/reasons.md has an entry for each.
+REFUSALS = {
+    "promise": "The job states a promise that this version cannot read.",
+    "devices": "The GPUs of the job are not the promised ones, or Slurm does not confine jobs to their GPUs.",
+    "mig": "A GPU is split with MIG although whole GPUs are promised.",
+    "mps": "An MPS daemon shares the GPUs of the job.",
+    "cores": "The job has fewer processors than promised, or Slurm does not pin it to them.",
+    "leftover": "Processes or GPU memory of an earlier job are left on the node.",
+    "scratch": "The scratch folder of an ended job could not be removed.",
+    "check": "A check could not be carried out.",
+}
+PROMISE = re.compile(r"gpufleet [0-9a-f]+ [\w.-]+ [0-9]+ [0-9]+ (?P<promise>\S+)")
+KNOWN = re.compile(r"v1:gpus=(?P<gpus>[0-9]+):cpus=(?P<cpus>[0-9]+)")
+IDLE_MIB = 1024  # a driver keeps some memory of a GPU for itself
+SECONDS = 5.0  # for what was killed to be gone
+PATHS = os.pathsep.join(["/usr/bin", "/bin", "/usr/local/bin", "/usr/sbin", "/sbin", "/opt/slurm/bin"])
+
+
+class Refused(Exception):
+    def __init__(self, code, words):
+        super().__init__(words)
+        self.code, self.words = code, words
+
+
+def gpus_given(env):
+    """Indices of the job's GPUs on this node, as Slurm gave them: `0,1` or `0-3`."""
+    found: list[int] = []
+    for span in filter(None, env.get("SLURM_JOB_GPUS", "").split(",")):
+        low, dash, high = span.partition("-")
+        if not low.isdigit() or (dash and not high.isdigit()):
+            raise Refused("devices", f"Slurm gave GPUs {span!r}, which are not whole ones.")
+        found += range(int(low), int(high if dash else low) + 1)
+    return found
+
+
+def cpus_given(env):
+    """The fewest processors that the job has on one of its nodes, of `4(x2),3`."""
+    counts = re.findall(r"([0-9]+)(?:\(x[0-9]+\))?", env.get("SLURM_JOB_CPUS_PER_NODE", ""))
+    return min(map(int, counts), default=0)
+
+
+def settings_of(path):
+    """A file of Slurm as keys and values, with the files that it includes."""
+    found: dict[str, str] = {}
+    try:
+        lines = path.read_text(errors="replace").splitlines()
+    except OSError:
+        return found
+    for line in lines:
+        line = line.partition("#")[0].strip()
+        if line.lower().startswith("include "):
+            found.update(settings_of(path.parent / line.split(None, 1)[1]))
+        elif "=" in line and not line.lower().startswith(("nodename", "partitionname")):
+            name, _, value = line.partition("=")
+            found[name.strip().lower()] = value.strip()
+    return found
+
+
+def check_confined(env):
+    """Slurm is to keep a job to its processors and devices; a promise that nobody enforces is none."""
+    conf = Path(env.get("SLURM_CONF") or "/etc/slurm/slurm.conf")
+    plugin = settings_of(conf).get("taskplugin", "task/none").lower()
+    cgroup = settings_of(conf.parent / "cgroup.conf")
+    by_cgroup = "cgroup" in plugin
+    if not (by_cgroup and cgroup.get("constraincores", "no").lower() == "yes") and "affinity" not in plugin:
+        raise Refused("cores", f"TaskPlugin={plugin} pins no job to its processors.")
+    if not (by_cgroup and cgroup.get("constraindevices", "no").lower() == "yes"):
+        raise Refused("devices", "ConstrainDevices=yes is not set in cgroup.conf: a job could open any GPU.")
+
+
+def asked(config, *query):
+    """Rows of what nvidia-smi says, cell by cell."""
+    command = [config["nvidia_smi"], *query, "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired) as fault:
+        raise Refused("check", f"{config['nvidia_smi']}: {fault}") from None
+    if done.returncode:
+        raise Refused("check", f"nvidia-smi: {' '.join((done.stdout + done.stderr).split())[:100]}")
+    return [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines() if line.strip()]
+
+
+def check_gpus(config, gpus, *, after):
+    """That each GPU answers, is whole and is used by nobody."""
+    if not config.get("nvidia_smi") or not gpus:
+        return
+    devices = {row[0]: row for row in asked(config, "--query-gpu=index,uuid,mig.mode.current,memory.used") if len(row) == 4}
+    running: dict[str, list[str]] = {}
+    for row in asked(config, "--query-compute-apps=gpu_uuid,pid"):
+        running.setdefault(row[0], []).append(row[-1])
+    for index in gpus:
+        if str(index) not in devices:
+            raise Refused("devices", f"GPU {index} does not answer.")
+        _, uuid, mig, used = devices[str(index)]
+        if mig == "Enabled":
+            raise Refused("mig", f"GPU {index} is split with MIG; whole GPUs are promised.")
+        if uuid in running:
+            raise Refused("leftover", f"Process {', '.join(running[uuid][:3])} {'still uses' if after else 'already uses'} GPU {index}.")
+        if used.isdigit() and int(used) > IDLE_MIB:
+            raise Refused("leftover", f"GPU {index} holds {used} MiB and nothing runs on it.")
+
+
+def processes():
+    """Process ids, names and environments on this machine, as far as they can be read."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                name = (entry / "comm").read_text().strip()
+                env = (entry / "environ").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            yield int(entry.name), name, env
+
+
+def check_mps(gpus):
+    """No MPS daemon of the node itself shares the GPUs. One of another job reaches that job's GPUs only."""
+    for pid, name, env in processes():
+        if not name.startswith("nvidia-cuda-mps") or any(word.startswith(b"SLURM_JOB_ID=") for word in env):
+            continue
+        shown = next((word.partition(b"=")[2].decode(errors="replace") for word in env if word.startswith(b"CUDA_VISIBLE_DEVICES=")), "")
+        mine = {part for part in shown.split(",") if part.isdigit()}
+        if not mine or mine & set(map(str, gpus)):
+            raise Refused("mps", f"An MPS daemon (process {pid}) shares GPUs of the job.")
+
+
+def prolog(config, env):
+    found = PROMISE.fullmatch(env.get("SLURM_JOB_COMMENT", "").strip())
+    if found is None:
+        return  # of somebody else, or submitted before promises were
+    promise = KNOWN.fullmatch(found["promise"])
+    if promise is None:
+        raise Refused("promise", f"{found['promise'][:60]!r} is not of version {VERSION}: write the prolog again with this console's gpufleet.")
+    gpus, wanted = gpus_given(env), int(promise["gpus"])
+    if len(gpus) != wanted:
+        raise Refused("devices", f"{wanted} GPUs are promised, Slurm gave {len(gpus)}.")
+    if cpus_given(env) < int(promise["cpus"]):
+        raise Refused("cores", f"{promise['cpus']} processors are promised, Slurm gave {cpus_given(env)}.")
+    if (os.cpu_count() or 1) < int(promise["cpus"]):
+        raise Refused("cores", f"{promise['cpus']} processors are promised, the node has {os.cpu_count()}.")
+    if config.get("confined", True):
+        check_confined(env)
+    if gpus:
+        check_mps(gpus)
+    check_gpus(config, gpus, after=False)
+
+
+def left(env):
+    """Processes of the job on this node. Of programs that Slurm itself runs for the job, as this one, it says so."""
+    marks = {f"SLURM_JOB_ID={env['SLURM_JOB_ID']}".encode(), f"SLURMD_NODENAME={env.get('SLURMD_NODENAME', '')}".encode()}
+    for pid, _name, words in processes():
+        if marks <= set(words) and pid not in (os.getpid(), os.getppid()) and not any(word.startswith(b"SLURM_SCRIPT_CONTEXT=") for word in words):
+            yield pid
+
+
+def epilog(config, env):
+    if not env.get("SLURM_JOB_COMMENT", "").startswith("gpufleet "):
+        return
+    until = time.monotonic() + SECONDS
+    while pids := list(left(env)):
+        for pid in pids:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        if time.monotonic() > until:
+            raise Refused("leftover", f"Process {', '.join(map(str, pids[:3]))} of the job cannot be ended.")
+        time.sleep(0.1)
+    while True:
+        try:
+            check_gpus(config, gpus_given(env), after=True)
+            break
+        except Refused as fault:
+            if fault.code != "leftover" or time.monotonic() > until:
+                raise
+            time.sleep(0.5)  # the driver frees memory a moment after the end of a process
+    if config.get("scratch"):
+        folder = Path(config["scratch"]) / str(int(env["SLURM_JOB_ID"]))
+        try:
+            if folder.is_symlink():
+                folder.unlink()
+            elif folder.exists():
+                shutil.rmtree(folder)
+        except OSError as fault:
+            raise Refused("scratch", f"{folder}: {fault.strerror}.") from None
+
+
+def is_epilog(env):
+    return env.get("SLURM_SCRIPT_CONTEXT", "").startswith("epilog")
+
+
+def refuse(env, fault):
+    """Drain the node: what is told there is told by root alone, so that no job can speak for a node."""
+    job, node = env.get("SLURM_JOB_ID", ""), env.get("SLURMD_NODENAME", "")
+    reason = f"gpufleet-verify {job} {'end' if is_epilog(env) else 'start'} {fault.code}: {fault.words}"
+    print(reason, file=sys.stderr)
+    # Slurm runs the epilog of a job that was refused as well: why it was stays said.
+    if node and not (is_epilog(env) and said_of(node).startswith(f"gpufleet-verify {job} start ")):
+        called("scontrol", "update", f"NodeName={node}", "State=DRAIN", f"Reason={reason[:200]}")
+    return 1
+
+
+def said_of(node):
+    return called("sinfo", "--noheader", f"--nodes={node}", "--format=%E").strip()
+
+
+def called(name, *arguments):
+    """What a command of Slurm prints. Should it not be there, Slurm drains the node itself, without the words."""
+    program = shutil.which(name, path=PATHS)
+    if program is None:
+        return ""
+    try:
+        return subprocess.run([program, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, timeout=15, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired) as silent:
+        print(f"{name}: {silent}", file=sys.stderr)
+        return ""
+
+
+def main(env):
+    try:
+        config = json.loads((Path(__file__).resolve().parent / "verify.json").read_text())
+        (epilog if is_epilog(env) else prolog)(config, env)
+    except Refused as fault:
+        return refuse(env, fault)
+    except Exception as fault:  # whatever cannot be checked is not promised
+        return refuse(env, Refused("check", f"{type(fault).__name__}: {fault}"))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(dict(os.environ)))

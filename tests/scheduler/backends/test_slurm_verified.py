@@ -1,0 +1,213 @@
+"""What was promised is verified on the node, by a real Slurm that runs the prolog and epilog: only NVIDIA's program is stood in for."""
+
+import json
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from django.core.management import call_command
+
+from gpufleet.cli import main
+from gpufleet.core.times import now
+from scheduler.backends.slurm import on_node
+from scheduler.models import Attempt, Health, JobState, Node, SlurmCluster
+from scheduler.services.hardware.slurm_nodes import slurm_nodes_reconcile
+from tests.invariants import fleet_faults
+from tests.scheduler.backends.test_slurm_end_to_end import console, job_on  # noqa: F401 - a fixture
+from tests.servers import required, wait_until
+from tests.slurm import Slurm, missing
+
+pytestmark = [pytest.mark.django_db, pytest.mark.slurm]
+SMI = """\
+#!/bin/sh
+case "$1" in
+  --query-gpu=*) cat {d}/smi.gpus ;;
+  --query-compute-apps=*) cat {d}/smi.apps ;;
+esac
+"""
+
+
+class Verified(Slurm):
+    """Nodes that verify. `says` is what nvidia-smi shows of their GPUs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.chmod(0o755)
+        self.says()
+        smi = folder / "nvidia-smi"
+        smi.write_text(SMI.format(d=folder))
+        smi.chmod(0o755)
+        (folder / "scratch").mkdir()
+        main(["gpufleet", "slurm", "prolog", "--write", f"{folder}/etc", "--nvidia-smi", str(smi), "--scratch", f"{folder}/scratch", "--unconfined"])
+        super().__init__(nodes=3, gpus=8, more=f"Prolog={folder}/etc/verify\nEpilog={folder}/etc/verify\nPrologFlags=Alloc\n")
+
+    def says(self, *, gpus: int = 8, mig: str = "Disabled", mib: int = 3, apps: str = "") -> None:
+        (self.folder / "smi.gpus").write_text("".join(f"{index}, GPU-{index}, {mig}, {mib}\n" for index in range(gpus)))
+        (self.folder / "smi.apps").write_text(apps)
+
+    def unconfined(self, accept: bool) -> None:
+        path = self.folder / "etc/verify.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"confined": not accept}))
+
+    def resume(self) -> None:
+        for name in self.names:  # one that is not drained fails the call
+            self.sh("scontrol", "update", f"NodeName={name}", "State=RESUME", check=False)
+
+
+@pytest.fixture(scope="module")
+def slurm() -> Iterator[Slurm]:
+    if package := missing():
+        required("slurm", f"Slurm is not installed (Debian package {package}).")
+    folder = Path(tempfile.mkdtemp(prefix="gf-"))  # not pytest's: jobs run as another user
+    server = Verified(folder)
+    yield server
+    server.stop()
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def verified(slurm, console) -> Iterator[Verified]:  # noqa: F811
+    SlurmCluster.objects.create(cluster_id=console.cluster, conf=str(slurm.conf), folder=console.settings.folder, tag=console.settings.tag)
+    yield slurm
+    slurm.says()
+    slurm.unconfined(True)
+    slurm.resume()
+
+
+def test_a_promise_that_holds_runs_and_leaves_nothing(verified, console):  # noqa: F811
+    mark = verified.dir / "shared/left"
+    mark.parent.chmod(0o777)
+    scratch = verified.folder / "scratch"
+    scratch.chmod(0o777)
+    # It leaves a process in a session of its own and a folder that leads out of the scratch.
+    text = f'mkdir "{scratch}/$SLURM_JOB_ID" && ln -s /etc "{scratch}/$SLURM_JOB_ID/out"; setsid sleep 300 >/dev/null 2>&1 & echo $! > {mark}'
+    job = job_on(text, gpus=2)
+
+    console.until(job, JobState.COMPLETED)
+
+    pid = int(mark.read_text())
+    wait_until(lambda: not verified._alive(pid), what="the process that it left to be ended")
+    wait_until(lambda: list(scratch.iterdir()) == [], what="its scratch to be removed")
+    assert Path("/etc/passwd").exists()
+    wait_until(lambda: verified.idle() == set(verified.names), what="no node to be drained")
+    assert not fleet_faults()
+
+
+@pytest.mark.parametrize(
+    ("says", "code", "words"),
+    [
+        ({"gpus": 0}, "devices", "GPU 0 does not answer."),
+        ({"mig": "Enabled"}, "mig", "GPU 0 is split with MIG; whole GPUs are promised."),
+        ({"apps": "GPU-0, 4242\n"}, "leftover", "Process 4242 already uses GPU 0."),
+        (None, "cores", "TaskPlugin=task/none pins no job to its processors."),
+    ],
+    ids=["devices", "mig", "leftover", "cores"],
+)
+def test_a_promise_that_does_not_hold_is_refused_with_its_reason(verified, console, says, code, words):  # noqa: F811
+    if says is None:
+        verified.unconfined(False)
+    else:
+        verified.says(**says)
+    job = job_on("sleep 300", gpus=2)
+
+    refused = wait_until(lambda: console.tick() or Attempt.objects.filter(job=job, outcome="lost").first(), seconds=25, what="it to be refused")
+
+    node = Node.objects.get(health=Health.SUSPECT, health_reason=f"Refused a job ({code}): {words}")
+    assert refused.cause == f"{node.name} refused it ({code}): {words}"
+    verified.says()
+    verified.unconfined(True)
+    again = console.until(job, JobState.RUNNING)
+    assert again.failures == 0
+    assert not again.attempts.filter(number__gt=1, placements__node=node).exists(), "it is not placed on that node again"
+    # Slurm drains a node whose prolog failed; a resume there ends it on both sides.
+    wait_until(lambda: slurm_nodes_reconcile(now=now()) and Node.objects.get(pk=node.pk).health == Health.DRAINING, what="the drain")
+    said = StringIO()
+    with pytest.raises(SystemExit):
+        call_command("doctor", "--cluster", "hpc", stdout=said)
+    assert f"{code}: {words}" in said.getvalue()
+    verified.sh("scontrol", "update", f"NodeName={node.name}", "State=RESUME")
+    wait_until(lambda: slurm_nodes_reconcile(now=now()) and Node.objects.get(pk=node.pk).health == Health.HEALTHY, seconds=30, what="its return")
+
+
+def test_memory_that_is_left_drains_the_node_after_the_end(verified, console):  # noqa: F811
+    go = verified.dir / "shared/go"
+    job = job_on(f"until [ -e {go} ]; do sleep 0.1; done", gpus=2)
+    console.until(job, JobState.RUNNING)
+    verified.says(mib=40_000)
+    go.touch()
+
+    wait_until(
+        lambda: "end leftover: GPU 0 holds 40000 MiB" in verified.sh("sinfo", "-h", "-R", "-o", "%E"), seconds=30, what="the node to be drained"
+    )
+
+
+def test_jobs_of_others_are_not_verified(verified):
+    verified.says(gpus=0)
+    number = verified.sh("sbatch", "--parsable", "--gres=gpu:2", "--chdir=/", "--output=/dev/null", "--wrap=true")
+
+    wait_until(lambda: "COMPLETED" in verified.sh("squeue", "-h", "-t", "all", "-j", number, "-o", "%T"), seconds=30, what="it to run")
+
+
+def test_the_doctor_compares_what_is_installed(verified):
+    def said() -> str:
+        out = StringIO()
+        try:
+            call_command("doctor", "--cluster", "hpc", stdout=out)
+        except SystemExit:
+            return out.getvalue()
+        return out.getvalue()
+
+    assert "verification on nodes" not in said()
+    program = verified.folder / "etc/verify"
+    text = program.read_text()
+    program.write_text(text.replace('VERSION = "1"', 'VERSION = "0"'))
+    try:
+        assert "verify is of another version of gpufleet" in said()
+    finally:
+        program.write_text(text)
+
+
+HEAD = "gpufleet ab j-1.1 0 1"
+
+
+@pytest.mark.parametrize(
+    ("comment", "code"),
+    [
+        (f"{HEAD} v1:gpus=1:cpus=9", "cores: 9 processors are promised, Slurm gave 4."),
+        (f"{HEAD} v1:gpus=2:cpus=1", "devices: 2 GPUs are promised, Slurm gave 1."),
+        (f"{HEAD} v9:gpus=1", "promise: "),
+        (f"{HEAD} v1:$(touch${{IFS}}{{mark}})", "promise: "),
+        (f"{HEAD} v1:gpus=1:cpus=1", ""),
+        (f"{HEAD} $(touch {{mark}})", ""),  # no promise at all
+        (HEAD, ""),
+    ],
+)
+def test_promises_are_read_strictly_and_reach_no_shell(tmp_path, comment, code):
+    """As Slurm starts it: with its environment and nothing else."""
+    main(["gpufleet", "slurm", "prolog", "--write", str(tmp_path), "--nvidia-smi", "", "--unconfined"])
+    mark = tmp_path / "owned"
+    env = {"SLURM_JOB_COMMENT": comment.replace("{mark}", str(mark)), "SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "0", "SLURM_JOB_CPUS_PER_NODE": "4(x2)"}
+
+    done = subprocess.run([tmp_path / "verify"], env=env, capture_output=True, text=True, timeout=30, check=False)
+
+    assert done.returncode == bool(code), done.stderr
+    assert (f"gpufleet-verify 7 start {code}" in done.stderr) == bool(code), done.stderr
+    assert not mark.exists()
+
+
+def test_an_mps_daemon_of_the_node_is_found(tmp_path):
+    """A process of that name without a job of its own."""
+    daemon = tmp_path / "nvidia-cuda-mps-control"
+    daemon.symlink_to("/bin/sleep")
+    with subprocess.Popen([daemon, "60"], env={"CUDA_VISIBLE_DEVICES": "0,1"}) as process:
+        try:
+            wait_until(lambda: any(pid == process.pid and name == "nvidia-cuda-mps" for pid, name, _ in on_node.processes()), what="it to run")
+            on_node.check_mps([2, 3])
+            with pytest.raises(on_node.Refused, match=f"process {process.pid}"):
+                on_node.check_mps([1])
+        finally:
+            process.kill()
