@@ -23,6 +23,8 @@ class Why(StrEnum):
     HOST = "host"
     TOPOLOGY = "topology"
     SPLIT = "split"
+    RESERVATION = "reservation"
+    GEOMETRY = "mig"
 
 
 CAUSES = tuple(Why)
@@ -31,7 +33,8 @@ CAUSES = tuple(Why)
 class Shape(NamedTuple):
     """What a job asks for: so many workers, each of so many whole GPUs and so much of the host, all within one domain of a level ('': anywhere).
 
-    `gpus` 0: of parts of GPUs, for which everything that is free can be used.
+    `gpus` 0: of parts of GPUs: instances of a `mig` profile, or shares; where it names neither, everything that is free can be used.
+    `kept`: free GPUs by type that reservations keep for others.
     """
 
     workers: int
@@ -40,17 +43,28 @@ class Shape(NamedTuple):
     level: str = ""
     cpu_milli: int = 0
     memory_mib: int = 0
+    mig: str = ""
+    share_milli: int = 0
+    kept: tuple[tuple[str, int], ...] = ()
 
     @property
     def whole(self) -> int:
         return self.workers * self.gpus
 
 
+class SplitGpu(NamedTuple):
+    """A GPU that is split or shared, on the node of a number: what is free of it, and its free MIG instances by profile, both in milli-GPU."""
+
+    node: int
+    free_milli: int
+    instances: tuple[tuple[str, int], ...] | None = None  # None: shared, and not by MIG
+
+
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Nodes as columns. `free` are whole idle GPUs that a start may use, `parts` milli-GPU that are free of shared ones.
+    """Nodes as columns. `free` are whole idle GPUs that a start may use, `parts` milli-GPU that are free of shared ones, `splits` one by one.
 
-    `levels` number each node's domain, wide to narrow.
+    `levels` number each node's domain, wide to narrow. `profiles`: the MIG profiles of each GPU type.
     """
 
     types: Sequence[str]
@@ -60,6 +74,8 @@ class Room:
     cpu_milli: Ints
     memory_mib: Ints
     levels: Mapping[str, Ints]
+    splits: Sequence[SplitGpu] = ()
+    profiles: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,12 +185,14 @@ def _against(room: Room, here: NDArray[np.bool_], gpu_type: str, demand: Counted
             continue
         total.jobs += jobs
         if not shape.gpus:
+            for why, column in _useless_parts(room, here, gpu_type, shape).items():
+                total.useless[why] += jobs * column
             continue
         if idle < shape.whole:
             total.short += jobs * 1000 * free
             total.short += jobs * np.where(here, room.parts, 0)
             continue
-        useless, best = _useless(room, free, shape)
+        useless, best = _useless(room, free, shape, dict(shape.kept).get(gpu_type, 0))
         for why, column in useless.items():
             total.useless[why] += jobs * 1000 * column
         total.useless[Why.SPLIT] += jobs * np.where(here, room.parts, 0)
@@ -184,8 +202,11 @@ def _against(room: Room, here: NDArray[np.bool_], gpu_type: str, demand: Counted
     return total, kept_out
 
 
-def _useless(room: Room, free: Ints, shape: Shape) -> tuple[dict[Why, Ints], int]:
-    """Whole GPUs of each node that a job of the shape could not use, by cause; and how many workers fit into the domain that has room for most."""
+def _useless(room: Room, free: Ints, shape: Shape, kept: int) -> tuple[dict[Why, Ints], int]:
+    """Whole GPUs of each node that a job of the shape could not use, by cause; and how many workers fit into the domain that has room for most.
+
+    `kept` of them are for the owners of reservations.
+    """
     slots = free // shape.gpus
     partial = free - slots * shape.gpus
     able = slots
@@ -200,7 +221,41 @@ def _useless(room: Room, free: Ints, shape: Shape) -> tuple[dict[Why, Ints], int
     if not shape.level or len(sums) == 1:
         # Nothing keeps its workers together: that too few fit is because nodes are too full.
         useless[Why.PARTIAL], useless[Why.TOPOLOGY] = partial + useless[Why.TOPOLOGY], np.zeros_like(partial)
-    return useless, int(sums.max(initial=0))
+    best = int(sums.max(initial=0))
+    if kept:
+        useful = free - sum(useless.values())
+        left = max(0, int(useful.sum()) - kept)
+        # What a reservation leaves is too little for the job: all of it waits for the reservation's end.
+        taken = kept if left >= shape.whole else int(useful.sum())
+        useless[Why.RESERVATION] = _first(useful, taken)
+        best = min(best, left // shape.gpus)
+    return useless, best
+
+
+def _first(column: Ints, amount: int) -> Ints:
+    """So much of a column, from its first node on."""
+    before = np.cumsum(column) - column
+    return np.clip(amount - before, 0, column)
+
+
+def _useless_parts(room: Room, here: NDArray[np.bool_], gpu_type: str, shape: Shape) -> dict[Why, Ints]:
+    """Milli-GPU of each node that a job of parts of GPUs could not use as the GPUs are split now."""
+    found = {why: np.zeros(len(here), np.int64) for why in (Why.SPLIT, Why.GEOMETRY, Why.PARTIAL)}
+    if not shape.mig and not shape.share_milli:
+        return found
+    if shape.mig and shape.mig not in room.profiles.get(gpu_type, ()):
+        found[Why.GEOMETRY] += np.where(here, 1000 * room.free, 0)
+    for one in room.splits:
+        if not here[one.node]:
+            continue
+        if shape.mig:
+            fitting = dict(one.instances or ()).get(shape.mig, 0)
+            found[Why.SPLIT if one.instances is None else Why.GEOMETRY][one.node] += one.free_milli - fitting
+        elif one.instances is not None:
+            found[Why.GEOMETRY][one.node] += one.free_milli
+        else:
+            found[Why.PARTIAL][one.node] += one.free_milli % shape.share_milli
+    return found
 
 
 def typical(counts: Mapping[Shape, int], *, share: float = 0.95, most: int = 40) -> dict[Shape, int]:

@@ -16,6 +16,7 @@ from gpufleet.core.live.feed import feed_publish
 
 MINUTE = 60
 FIGURES = 1 + 2 * (2 + len(CAUSES))  # free; then against the queue and the usual demand: jobs, each cause, short
+OLD_CAUSES = 4  # of rows from before reservations and MIG geometry were told apart; they are the first ones still
 MOST_KEPT_OUT = 50
 _fragments = Fragments()
 
@@ -71,6 +72,16 @@ def _numbers(pile: Pile) -> list[int]:
     return found
 
 
+def _even(numbers: Sequence[int]) -> Sequence[int]:
+    """The figures of a pile with every cause of today: those that an older row does not tell apart are 0 there."""
+    if len(numbers) == FIGURES:
+        return numbers
+    more, own = [0] * (len(CAUSES) - OLD_CAUSES), 1 + OLD_CAUSES
+    free, *rest = numbers
+    waiting, usual = rest[: own + 1], rest[own + 1 :]
+    return [free, *waiting[:own], *more, waiting[own], *usual[:own], *more, usual[own]]
+
+
 def _added(rows: Iterable[tuple[int, Mapping[str, Any]]]) -> tuple[int, dict[str, Any]]:
     count = 0
     piles: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0] * FIGURES)
@@ -79,7 +90,7 @@ def _added(rows: Iterable[tuple[int, Mapping[str, Any]]]) -> tuple[int, dict[str
         count += minutes
         for gpu_type, pool, numbers in figures["piles"]:
             known = piles[gpu_type, pool]
-            for place, number in enumerate(numbers):
+            for place, number in enumerate(_even(numbers)):
                 known[place] += number
         for gpu_type, levels in figures["largest"].items():
             for level, gpus in levels.items():
@@ -116,11 +127,12 @@ def _read(figures: Mapping[str, Any]) -> Scattered:
             _against(numbers[3 + len(CAUSES) :]),
             dict(idle),
         )
-        for (gpu_type, pool, numbers), idle in zip(figures["piles"], figures["idle"], strict=True)
+        for (gpu_type, pool, told), idle in zip(figures["piles"], figures["idle"], strict=True)
+        if (numbers := _even(told))
     ]
     kept_out = [
-        KeptOut(gpu_type, Shape(workers, gpus, frozenset(types), level, cpu_milli, memory), jobs, Why(why), free, room)
-        for gpu_type, (workers, gpus, types, level, cpu_milli, memory), jobs, why, free, room in figures["kept_out"]
+        KeptOut(gpu_type, Shape(workers, gpus, frozenset(types), level, *rest[:4]), jobs, Why(why), free, room)
+        for gpu_type, (workers, gpus, types, level, *rest), jobs, why, free, room in figures["kept_out"]
     ]
     return Scattered(piles, figures["largest"], kept_out)
 
@@ -148,7 +160,7 @@ def fragmentation_course(start: datetime, end: datetime, *, step: timedelta, spa
         counts[place] += minutes
         for kind, where, numbers in figures["piles"]:
             if (not gpu_type or kind == gpu_type) and (pool is None or where == pool):
-                totals[place] = [known + number for known, number in zip(totals[place], numbers, strict=True)]
+                totals[place] = [known + number for known, number in zip(totals[place], _even(numbers), strict=True)]
     found = []
     for number in range(steps):
         at, count, sums = start + number * step, counts[number], totals[number]

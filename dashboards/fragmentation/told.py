@@ -21,12 +21,16 @@ CAUSES: Mapping[Why, Told] = {
     Why.HOST: Told("Processors or memory", "The GPUs are free, but the node's processors or memory are allocated", "series-8"),
     Why.TOPOLOGY: Told("Topology", "No domain of the required level has room for all workers", "series-6"),
     Why.SPLIT: Told("Shared GPUs", "Free parts of GPUs that are split or shared", "series-9"),
+    Why.RESERVATION: Told("Reservations", "Reservations keep the free GPUs for their owners", "series-3"),
+    Why.GEOMETRY: Told("MIG geometry", "Free parts of split GPUs that the job's profile does not fit as they are split now", "series-2"),
 }
 
 
 def shape_told(shape: Shape) -> str:
     """`4 workers × 8 GPUs in one leaf`."""
     each = plural(shape.gpus, "GPU")
+    if not shape.gpus:
+        each = shape.mig or (f"{shape.share_milli / 10:g} % of a GPU" if shape.share_milli else "part of a GPU")
     text = each if shape.workers == 1 else f"{plural(shape.workers, 'worker')} × {each}"
     return f"{text} in one {shape.level}" if shape.level and shape.level not in ("cluster", "node") and shape.workers > 1 else text
 

@@ -82,6 +82,8 @@ class Reserved:
     gpu_type: str
     milli: int
     quota: int | None
+    path: str = ""  # of that quota; without one the owner is the class
+    job_class: str = ""
 
 
 @dataclass(slots=True)

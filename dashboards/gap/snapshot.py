@@ -125,5 +125,5 @@ def reserved_now(now: datetime) -> list[Reserved]:
         )
         beyond = max(0, used - (promised.get((quota, gpu_type)) or 0))
         if milli > beyond:
-            found.append(Reserved(gpu_type, milli - beyond, quota))
+            found.append(Reserved(gpu_type, milli - beyond, quota, path or "", job_class or ""))
     return found
