@@ -4,9 +4,10 @@ from datetime import timedelta
 
 import pytest
 
+from dashboards.fragmentation import store
 from dashboards.fragmentation.measure import Shape, Why
 from dashboards.fragmentation.models import FragmentationRollup
-from dashboards.fragmentation.snapshot import usual_demand
+from dashboards.fragmentation.snapshot import Fragments, usual_demand
 from dashboards.fragmentation.store import fragmentation_course, fragmentation_newest, fragmentation_sum, fragmentation_turn
 from dashboards.telemetry.spans import HOUR, QUARTER
 from gpufleet.core.times import now
@@ -19,6 +20,12 @@ from tests.personas import Personas
 
 H100 = "H100-SXM-80GB"
 pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is remembered of another test's rows, which have the same keys."""
+    monkeypatch.setattr(store, "_fragments", Fragments())
 
 
 def scattered_fleet() -> None:
