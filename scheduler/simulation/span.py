@@ -1,113 +1,144 @@
-"""Submissions of some days played forward on a fleet, told by quota: how long jobs waited, and how much they held.
+"""Submissions of some days played on a fleet by the engine itself, told by quota: how long jobs waited, and how much they held.
 
-It is played as futures are (`playing`): the order of queues, shares, limits, guarantees and reclaims of the engine's own tree, on counts of free GPUs
-by node; domains, parts of GPUs, windows and decayed usage not at all. Jobs come and end at their own times and start at steps.
+It is the `World` of every simulation, with the fleet's topology, parts of GPUs, elastic sizes, decayed usage, and the windows that the calendar
+had. Only plans are fewer: the more they cost, the longer it waits from one to the next.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from heapq import heappop
 from typing import Any
 
-from scheduler.engine.model.values import Scenario
+from scheduler.engine.model.values import Job, Scenario
 
-from .futures import Stage
-from .one import One
-from .playing import Playing
+from .calendar import Promised, windows_at
+from .world import NEVER, World, milli_of
 
 HOUR = 3_600_000
 TOLD_EVERY = 6  # hours from one table to the next
-# The more jobs, the longer the steps at which they start: (up to so many jobs, milliseconds).
-STEPS = ((6_000, 300_000), (20_000, 900_000), (50_000, 1_800_000))
+STEPS = (0, 60_000, 300_000, 600_000, 900_000, 1_800_000)  # between plans, in milliseconds; 0: whenever something happens
 LONGEST_STEP = 3_600_000
-Row = Sequence[int]
+SPEND_MS = 10_000  # of a processor, about so much for the plans of one play
+PLANS_A_JOB = 3  # when it comes, and about when it leaves and others have left
+Row = Sequence[Any]
 
 
-def step_of(jobs: int) -> int:
-    return next((step for most, step in STEPS if jobs <= most), LONGEST_STEP)
+def step_of(hours: int, jobs: int, nodes: int) -> int:
+    """How long to wait from one plan to the next: as short as what all of them cost allows."""
+    each = 2 + nodes / 10 + jobs / 1000  # milliseconds
+    return next((step for step in STEPS if min(PLANS_A_JOB * jobs, hours * HOUR / max(1, step)) * each <= SPEND_MS), LONGEST_STEP)
 
 
-class Counted(Playing):
+@dataclass(slots=True)
+class Had:
+    """What the jobs of a quota held, in milli-GPU times milliseconds, and how many milli-GPU they hold since an instant."""
+
+    milli: int = 0
+    since: int = 0
+    sum: int = 0
+
+    def change(self, more: int, now: int) -> None:
+        self.sum += self.milli * (now - self.since)
+        self.milli, self.since = self.milli + more, now
+
+
+class Span(World):
     """One play, with what each quota waits and holds."""
 
-    def __init__(self, stage: Stage, come: Sequence[tuple[int, One]], step: int) -> None:
-        scenario = stage.scenario
-        super().__init__(stage.grid, stage.tree, scenario.settings, scenario.now)
-        self.step = step
-        self.jobs: dict[int, list[int]] = {}  # by leaf: came within the span, started, the milliseconds that those waited
-        self.waiting: dict[str, tuple[int, int]] = {}  # of those that came within the span and wait for their first start: leaf, and since when
-        self._come = iter(come)
-        self._due = next(self._come, None)
-
-    def _start(self, one: One, seats: list[tuple[int, int]]) -> None:
-        super()._start(one, seats)
-        known = self.waiting.pop(one.name, None)
-        if known is not None:
-            row = self.jobs[known[0]]
-            row[1] += 1
-            row[2] += self.now - known[1]
+    def __init__(self, scenario: Scenario, works: dict[str, int], calendar: Sequence[Promised], step: int) -> None:
+        self.begin, self.step, self.calendar = scenario.now, step, calendar
+        self._planned: int | None = None
+        self._holds: dict[str, int] = {}  # milli-GPU, by job
+        self._had: dict[str, Had] = {}
+        self._began: list[str] = []  # of those that have come within the span
+        super().__init__(scenario, works=works)
 
     def until(self, moment: int) -> None:
-        """Go on until a moment, step by step."""
-        if self.now == self.begin:
-            self._take(self.now)
+        """Go on until a moment."""
+        while (time := self._next_moment()) is not None:
+            at = time if self._planned is None else max(time, self._planned + self.step)
+            if at > moment:
+                break
+            self._happen_until(at)
+            self._wake = None
             self._plan()
-        while self.now < moment:
-            boundary = min(moment, self.now // self.step * self.step + self.step)
-            self._rooms.clear()
-            while self.timers and self.timers[0][0] <= boundary:
-                at, _, one, version = heappop(self.timers)
-                if one.version == version:
-                    self.now = max(self.now, at)
-                    self._leave(one)
-            self._take(boundary)
-            self.now = boundary
-            self._plan()
+            self._planned = at
+        self._happen_until(moment)
 
-    def _take(self, moment: int) -> None:
-        """Who has come by then waits."""
-        while self._due is not None and self._due[0] <= moment:
-            at, one = self._due
-            self.wait(one)
-            if at > self.begin:
-                self.jobs.setdefault(one.leaf, [0, 0, 0])[0] += 1
-                self.waiting[one.name] = (one.leaf, at)
-            self._due = next(self._come, None)
+    def _happen_until(self, moment: int) -> None:
+        timers = self.timers
+        while (time := self._next_timer()) is not None and time <= moment:
+            self._pass_time(time)
+            _, _, what, name, version = heappop(timers)
+            self._happen(what, name, version)
+        self._pass_time(moment)
 
-    def table(self, names: Mapping[int, str]) -> dict[str, list[int]]:
+    def _plan(self) -> None:
+        shown = windows_at(self.calendar, self.now, self.template.settings.window_horizon_ms) if self.calendar else ()
+        if shown != self.template.windows:
+            self.template = replace(self.template, windows=shown)
+        super()._plan()
+
+    def _next_moment(self) -> int | None:
+        """A window that begins, ends or comes into its lead changes what may be done, as does what happens or the engine asks for."""
+        time = super()._next_moment()
+        if not self.active:
+            return time
+        turns = (turn for one in self.calendar for turn in (one.start - max(one.lead_ms, one.notice_ms), one.start, one.end) if turn is not None)
+        since = self.begin if self._planned is None else self._planned
+        turn = min((turn for turn in turns if turn > since), default=NEVER)
+        return turn if turn < (NEVER if time is None else time) else time
+
+    def _come(self, job: Job) -> None:
+        super()._come(job)
+        if job.submitted > self.begin:
+            self._began.append(job.name)
+
+    def _note_use(self, job: Job) -> None:
+        super()._note_use(job)
+        there = job.name in self.active and job.run.state != "reserved"
+        milli = sum(milli_of(worker, self.nodes[worker.node]) for worker in job.run.workers) if there else 0
+        before = self._holds.pop(job.name, 0)
+        if milli:
+            self._holds[job.name] = milli
+        if milli != before:
+            self._had.setdefault(job.quota, Had()).change(milli - before, self.now)
+
+    def table(self) -> dict[str, list[int]]:
         """By quota: jobs submitted within the span, how many of them started, the milliseconds that all of them waited by now, and what was held."""
-        waited: dict[int, int] = {}
-        for leaf, since in self.waiting.values():
-            waited[leaf] = waited.get(leaf, 0) + self.now - since
-        found = {}
-        for leaf in sorted({*self.jobs, *self.served, *self.standing}):
-            came, started, had = self.jobs.get(leaf, (0, 0, 0))
-            held = self.served.get(leaf, 0) + sum(self._had(one) for one in self.standing.get(leaf, {}))
-            if came or held:
-                found[names[leaf]] = [came, started, had + waited.get(leaf, 0), held]
-        return found
+        found: dict[str, list[int]] = {}
+        for quota, had in self._had.items():
+            had.change(0, self.now)
+            found[quota] = [0, 0, 0, had.sum]
+        for name in self._began:
+            life = self.lives[name]
+            row = found.setdefault(life.job.quota, [0, 0, 0, 0])
+            row[0] += 1
+            row[1] += life.first_start is not None
+            row[2] += (self.now if life.first_start is None else life.first_start) - life.job.submitted
+        return dict(sorted(found.items()))
 
 
-def played(scenario: Scenario, rows: Iterable[Row], hours: int, on: Callable[[], bool]) -> Iterator[dict[str, Any]]:
-    """A message for each hour, with a table every few hours and at the end; as long as `on` says so."""
-    specimens = scenario.jobs
-    # Moves between nodes make room that counts of free GPUs cannot tell: they are left out, and with them most of the time that it takes.
-    stage = Stage(replace(scenario, jobs=(), settings=replace(scenario.settings, max_moves=0)))
-    come = []
-    for order, (place, submitted, work) in enumerate(sorted(rows, key=lambda row: row[1])):
-        job = specimens[place]
-        one = stage.one(order, job)
-        if one.types:
-            one.name, one.takes = str(order), work
-            come.append((submitted, one))
-    stage.tree.clear(stage.scenario)
-    names = {place: name for name, place in stage.tree.position.items()}
-    world = Counted(stage, come, step_of(len(come)))
+def played(
+    scenario: Scenario, rows: Iterable[Row], hours: int, on: Callable[[], bool], calendar: Sequence[Promised] = ()
+) -> Iterator[dict[str, Any]]:
+    """A message for each hour, with a table every few hours and at the end; as long as `on` says so.
+
+    The scenario's jobs are specimens; a row is [specimen, submitted, milliseconds of work, estimate, limit].
+    """
+    specimens, jobs, works = scenario.jobs, [], {}
+    for order, (place, submitted, work, *stated) in enumerate(sorted(rows, key=lambda row: row[1])):
+        estimate, limit = stated or (None, None)
+        job = replace(specimens[place], name=f"{order:09d}", submitted=submitted, estimate_ms=estimate, limit_ms=limit)
+        jobs.append(job)
+        works[job.name] = work
+    nodes = tuple(replace(node, repartitioned=()) for node in scenario.nodes)
+    world = Span(replace(scenario, nodes=nodes, jobs=tuple(jobs)), works, calendar, step_of(hours, len(jobs), len(nodes)))
     for hour in range(1, hours + 1):
         if not on():
             return
         world.until(scenario.now + hour * HOUR)
         told: dict[str, Any] = {"hour": hour, "step": world.step}
         if hour % TOLD_EVERY == 0 or hour == hours:
-            told["table"] = world.table(names)
+            told["table"] = world.table()
         yield told

@@ -90,9 +90,12 @@ class World:
         self._past = PastUsage(scenario, self._capacity_by_type()) if scenario.settings.fairness.usage_weight_millionths else None
         works = works or {}
         coming: list[tuple[int, int, str, str, int]] = []
+        leasts: dict[int, int] = {}  # by the identity of a kind
         for job in scenario.jobs:
             work = job.work_ms if job.work_ms is not None else works.get(job.name, job.estimate_ms or 3_600_000)
-            least = sum(role.least * self._worker_milli(role) for role in job.kind.roles)
+            least = leasts.get(id(job.kind))
+            if least is None:
+                least = leasts[id(job.kind)] = sum(role.least * self._worker_milli(role) for role in job.kind.roles)
             self.lives[job.name] = Life(job, work * MILLION, Progress(work * MILLION), job.submitted, least)
             if job.run is not QUEUED and job.run.workers:
                 self._already_there(job)

@@ -1,11 +1,6 @@
-"""Windows of approved reservations as the engine's: what is promised when, and what must be kept clear.
+"""Windows of approved reservations as the engine's; `scheduler.simulation.calendar` says what it is told of them when."""
 
-The engine keeps jobs out of the way of windows to come, and lends what a window that lasts does not use. Two things are said to it here by what it
-knows. In the lead of a window, nothing is evictable in time any more, so its notice is none. And of a window that keeps its GPUs idle for the owner,
-the part behind the next few minutes is a window to come of its own: what could still run by then does not start. `TURN` is how long such a part is.
-"""
-
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
@@ -19,8 +14,8 @@ from quotas.models import Window as WindowRow
 from scheduler.engine.model.plan import Waiting
 from scheduler.engine.model.reasons import reason
 from scheduler.engine.model.values import CLASS_RANK, Window
+from scheduler.simulation.calendar import Promised, in_order, parts
 
-TURN_MS = 300_000
 MOST_NODES = 32  # of one reservation: each is a window of its own to the engine
 _COLUMNS = (
     "reservation__public_id",
@@ -95,8 +90,7 @@ class WindowsView:
             for one in asked
             if (one.path is None or one.path in paths) and one.gpu_type in types and (one.shape != Shape.BLOCK or one.level in levels)
         )
-        windows = sorted((window for one in kept for window in parts_of(one, millis(now))), key=lambda window: (window.start, window.name))
-        return cls(kept, tuple(windows))
+        return cls(kept, in_order(window for one in kept for window in parts_of(one, millis(now))))
 
     def told(self, waiting: Sequence[Waiting]) -> Sequence[Waiting]:
         """What a plan says of those who wait, by the calendar: the parts of a window are one, and nobody starts because one part follows another."""
@@ -135,30 +129,40 @@ def _reason(said: dict[str, Any], by_name: dict[str, Kept]) -> Any:
 
 
 def parts_of(one: Kept, now: int) -> Iterable[Window]:
-    start, end = millis(one.starts_at), None if one.ends_at is None else millis(one.ends_at)
-    if start > now:
-        notice = 0 if now >= start - 1000 * max(one.lead_s, one.notice_s) else 1000 * one.notice_s
-        yield from _windows(one, start, end, notice, "")
-        return
-    # The end of the next part but one, so that a plan is made anew once a turn and never for a moment only.
-    turn = (now // TURN_MS + 2) * TURN_MS
-    if one.idle == Idle.LENT or (end is not None and end <= turn):
-        yield from _windows(one, start, end, 1000 * one.notice_s, "")
-        return
-    yield from _windows(one, start, turn, 0, "")
-    yield from _windows(one, turn, end, 0, "/rest")
+    return parts(promised(one), now)
 
 
-def _windows(one: Kept, start: int, end: int | None, notice_ms: int, mark: str) -> Iterable[Window]:
-    """A window of whole nodes is one for each node, as the engine knows them in a block or on all of a type."""
-    rank = CLASS_RANK[one.job_class] if one.path is None else None
-    if one.shape == Shape.NODES and one.nodes:
-        each = one.milli // one.nodes
-        for number in range(one.nodes):
-            yield Window(f"{one.name}{mark}/{number}", one.path, rank, each, one.gpu_type, "node", start, end, notice_ms, None)
-        return
-    level = one.level if one.shape == Shape.BLOCK else None
-    yield Window(f"{one.name}{mark}", one.path, rank, one.milli, one.gpu_type, level, start, end, notice_ms, None)
+def promised(one: Kept) -> Promised:
+    """As it is told to a simulation."""
+    return Promised(
+        name=one.name,
+        quota=one.path,
+        class_rank=CLASS_RANK[one.job_class] if one.path is None else None,
+        gpus=one.milli,
+        gpu_type=one.gpu_type,
+        level=one.level if one.shape == Shape.BLOCK else None,
+        nodes=one.nodes if one.shape == Shape.NODES else None,
+        start=millis(one.starts_at),
+        end=None if one.ends_at is None else millis(one.ends_at),
+        notice_ms=1000 * one.notice_s,
+        lead_ms=1000 * one.lead_s,
+        held=one.idle != Idle.LENT,
+    )
+
+
+def windows_of_span(begin: datetime, end: datetime, *, paths: Mapping[int, str], types: Collection[str], levels: Collection[str]) -> list[Promised]:
+    """What the calendar had from one moment to another, as it came about: ended early, or released when nobody had claimed it."""
+    rows = WindowRow.objects.filter(Q(ends_at__isnull=True) | Q(ends_at__gt=begin), starts_at__lt=end)
+    rows = rows.filter(Q(released_at__isnull=True) | Q(released_at__gt=begin)).order_by("starts_at", "id")
+    found = []
+    for released, decided, quota, *columns in rows.values_list("released_at", "reservation__decided_at", "reservation__quota_id", *_COLUMNS):
+        kept = Kept(*columns)
+        if kept.gpu_type not in types or (kept.shape == Shape.BLOCK and kept.level not in levels) or (quota is not None and quota not in paths):
+            continue
+        if released is not None:
+            kept = kept._replace(ends_at=released if kept.ends_at is None else min(released, kept.ends_at))
+        found.append(promised(kept._replace(path=None if quota is None else paths[quota]))._replace(known=0 if decided is None else millis(decided)))
+    return found
 
 
 def next_turn(windows: WindowsView, now: datetime) -> datetime | None:

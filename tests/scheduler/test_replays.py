@@ -1,6 +1,6 @@
 """The last days under a drafted tree: what a guarantee would have changed, cancelled and followed."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -8,16 +8,20 @@ from django.test import Client
 from django.urls import reverse
 
 from gpufleet.core.faults import Conflict
-from quotas.models import QuotaChange, QuotaNode, QuotaShare
+from gpufleet.core.times import millis
+from quotas.models import QuotaChange, QuotaNode, QuotaShare, Reservation, Window
 from quotas.services.changes import Wanted, change_draft
 from scheduler.engine.reading.scenario import parse
 from scheduler.models import Attempt, QuotaReplay
 from scheduler.services.forecasts.replays import replay_ask, replay_cancel, replay_of, replay_run, replay_teams
+from scheduler.simulation.calendar import Promised
 from scheduler.simulation.span import HOUR, played
 from tests import builders
 from tests.builders import NOON
 from tests.personas import Personas
 from tests.scheduler.loop.worlds import H100, submit
+
+BOARD = "H100-SXM-80GB"
 
 
 def _span(guaranteed: int, hours: int = 12) -> dict[str, list[int]]:
@@ -50,6 +54,56 @@ def test_a_guarantee_ends_the_wait_and_what_is_held_adds_up():
     assert within["b"][:2] == [1, 1] and within["b"][2] <= HOUR / 10
     assert without["a"][3] == 160_000 * HOUR
     assert within["a"][3] >= 150_000 * HOUR
+
+
+def _waits(jobs: list[dict[str, Any]], rows: list[list[int]], calendar: tuple[Promised, ...] = (), **usual: Any) -> dict[str, list[int]]:
+    """What jobs of "a" and "b" waited in 12 hours, and held, on two nodes with 8 GPUs in domains of their own."""
+    document = {
+        "format": "gpufleet-scenario/1",
+        "now": "2026-11-02T00:00:00Z",
+        "settings": {"forecast": "none"} | usual,
+        "topology": {"levels": ["leaf"]},
+        "nodes": [{"name": f"n{place}", "gpu_type": BOARD, "gpus": 8, "path": {"leaf": f"l{place}"}} for place in range(2)],
+        "quotas": [{"name": "a", "guaranteed": 8}, {"name": "b", "guaranteed": 0, "weight": 0}],
+        "jobs": [{"name": f"j{place}", "preemptible": True} | job for place, job in enumerate(jobs)],
+    }
+    scenario = parse(document)
+    told = list(played(scenario, [[place, scenario.now + at, length] for place, at, length in rows], 12, lambda: True, calendar))
+    return told[-1]["table"]
+
+
+def test_domains_parts_and_sizes_are_those_of_the_engine():
+    pair = {"quota": "b", "roles": [{"name": "w", "gpus": 4, "min": 2}]}
+    half = {"quota": "a", "roles": [{"name": "w", "gpus": 4, "min": 1}]}
+    rows = [[0, 0, 4 * HOUR], [0, 0, 10 * HOUR], [0, 0, 10 * HOUR], [1, HOUR, HOUR]]
+
+    free = _waits([half, pair], rows, max_moves=0)
+    tied = _waits([half, pair | {"topology": {"required": "leaf"}}], rows, max_moves=0)
+    assert free["b"] == [1, 1, 3 * HOUR, 8000 * HOUR], "it waits for four GPUs more"
+    assert tied["b"] == [1, 1, 9 * HOUR, 8000 * HOUR], "eight are free by then, but not in one domain"
+
+    shares = {"quota": "a", "sharing": "mps", "roles": [{"name": "w", "gpu_share": 0.5, "min": 16}]}
+    slices = {"quota": "a", "sharing": "mig", "roles": [{"name": "w", "mig": "1g.10gb", "min": 7}]}
+    parted = _waits([shares, slices], [[0, HOUR, HOUR], [1, HOUR, 2 * HOUR], [0, HOUR + 1, HOUR]])
+    assert parted["a"] == [3, 3, HOUR - 1, 2 * 8000 * HOUR + 7 * 125 * 2 * HOUR], "the slices leave 15 GPUs"
+
+    grows = {"quota": "a", "roles": [{"name": "w", "gpus": 4, "min": 1, "max": 4}]}
+    assert _waits([grows], [[0, HOUR, 4 * HOUR]])["a"] == [1, 1, 0, 16_000 * HOUR], "four times the workers, a quarter of the time"
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_a_window_of_the_week_keeps_its_gpus(held: bool):
+    begin = millis(datetime(2026, 11, 2, tzinfo=UTC))
+    window = Promised("w", "b", None, 8000, BOARD, None, None, begin + 2 * HOUR, begin + 6 * HOUR, 600_000, 900_000, held, begin + HOUR // 2)
+    jobs = [{"quota": name, "roles": [{"name": "w", "gpus": 8, "min": 1}]} for name in ("a", "b")]
+    rows = [[0, HOUR, 3 * HOUR], [0, HOUR, 3 * HOUR], [0, HOUR, 3 * HOUR], [1, 3 * HOUR, HOUR]]
+
+    without, within = _waits(jobs, rows, reclaim_min_runtime_s=0), _waits(jobs, rows, (window,), reclaim_min_runtime_s=0)
+
+    assert without["b"][2] == HOUR, "it waits until others have ended"
+    assert within["b"][2] == 0
+    assert within["a"][2] > without["a"][2] - 3 * HOUR
+    assert _waits(jobs, rows, (window._replace(known=begin + 11 * HOUR),), reclaim_min_runtime_s=0) == without, "not known before it is over"
 
 
 @pytest.fixture
@@ -94,6 +148,39 @@ def test_the_week_is_played_in_processes_of_its_own_and_read_by_team(world: Pers
     client.force_login(world.users["superuser"])
     page = client.get(reverse("quota-week", args=[change.public_id])).content.decode()
     assert "1 → 1" in page and "16.0 → 16.0" in page
+
+
+def test_a_draft_that_changes_nothing_changes_nothing_and_a_reservation_shows(world: Personas):
+    root, team = world.access("superuser"), world.nodes["acme/research/nlp"]
+    QuotaNode.objects.filter(path="acme/product").update(weight=0)
+    QuotaShare.objects.filter(node__path__startswith="acme/research").update(guaranteed_milli=8000)
+    spec = {"roles": [{"name": "w", "gpu_share": 0.5, "min": 4}], "sharing": "mps"}
+    at = NOON - timedelta(hours=29)
+    job = submit(team, name="parts", at=at, spec=spec | {"preemptible": "yes"})
+    Attempt.objects.create(job=job, number=1, started_at=at, running_at=at, ended_at=at + timedelta(hours=1), outcome="completed")
+    type(job).objects.filter(pk=job.pk).update(state="completed", ended_at=at + timedelta(hours=1), gpus_milli=2000)
+
+    def played_week() -> dict[str, Any]:
+        idle = {"op": "update", "node": world.nodes["acme"].public_id, "set": {"weight": 7}}  # it has no sibling
+        change = change_draft(access=root, wanted=Wanted([idle]), now=NOON)
+        asked = replay_ask(access=root, change=change, now=NOON, begin=lambda key: None)
+        assert replay_run(key=asked.pk, clock=lambda: NOON) == "done"
+        found = replay_of(change, NOON)
+        assert found is not None
+        teams = {one.path: one for one in replay_teams(root, found)}
+        assert all(before == after for one in teams.values() for before, after in (one.started, one.waited, one.held))
+        return teams
+
+    before = played_week()
+    assert before["acme/product/search"].waited[0] > 17 * HOUR
+    facts = {"quota": world.nodes["acme/product/search"], "gpu_type": H100, "gpus_milli": 8000, "requested_name": "Root", "state": "approved"}
+    begin, end = NOON - timedelta(hours=29), NOON - timedelta(hours=20)
+    made = Reservation.objects.create(public_id="rv-1", name="Demo", starts_at=begin, ends_at=end, requested_at=NOON - timedelta(days=5), **facts)
+    Window.objects.create(reservation=made, starts_at=begin, ends_at=end)
+
+    after = played_week()
+    assert after["acme/product/search"].waited[0] < HOUR
+    assert after["acme/research/nlp"].held[0] > before["acme/research/nlp"].held[0], "what its borrower had done is done again"
 
 
 def test_a_cancelled_or_lost_one_makes_room_for_the_next(world: Personas):

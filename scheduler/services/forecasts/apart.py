@@ -1,7 +1,7 @@
 """One play of the last days as a program of its own: `python -m scheduler.services.forecasts.apart`.
 
-It reads a scenario, whose jobs are specimens, and rows of [specimen, submitted, milliseconds of work], a line each. It writes a line for each hour
-that was played. So a console can follow it beside its loop, and end it.
+It reads a scenario, whose jobs are specimens, rows of [specimen, submitted, milliseconds of work, estimate, limit], and the windows of the calendar,
+a line each. It writes a line for each hour that was played. So a console can follow it beside its loop, and end it.
 """
 
 import argparse
@@ -12,6 +12,7 @@ import sys
 import time
 
 from scheduler.engine.reading.scenario import load
+from scheduler.simulation.calendar import Promised
 from scheduler.simulation.span import played
 
 
@@ -24,8 +25,9 @@ def main() -> int:
     os.nice(5)
     scenario = load(sys.stdin.buffer.readline())
     rows = json.loads(sys.stdin.buffer.readline())
+    calendar = [Promised(*row) for row in json.loads(sys.stdin.buffer.readline())]
     gc.freeze()
-    for told in played(scenario, rows, asked.hours, lambda: time.monotonic() - begun < asked.seconds):
+    for told in played(scenario, rows, asked.hours, lambda: time.monotonic() - begun < asked.seconds, calendar):
         print(json.dumps(told), flush=True)
     return 0
 

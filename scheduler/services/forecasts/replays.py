@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -18,33 +18,37 @@ from queue import Empty, Queue
 from typing import IO, Any
 
 from django.db import IntegrityError, transaction
-from django.db.models import Q
+from django.db.models import Max, Q
 
 from gpufleet.core.audit import SYSTEM, audit_record
 from gpufleet.core.faults import Conflict
 from gpufleet.core.live.feed import feed_publish
-from gpufleet.core.times import MILLISECOND
+from gpufleet.core.times import MILLISECOND, millis
 from quotas.drafts import Tree
-from quotas.models import NodeKind, QuotaChange, QuotaNode
+from quotas.models import LedgerEntry, NodeKind, QuotaChange, QuotaNode
 from quotas.permissions import Access, Can, Grant
 from quotas.selectors.changes import change_standing
+from scheduler.engine.model.values import Checkpoint, Kind, Scenario
 from scheduler.engine.model.values import Job as EngineJob
-from scheduler.engine.model.values import Scenario
 from scheduler.engine.reading.spelling import Speller
 from scheduler.loop.policy import policy, ruled
-from scheduler.models import GOING_ON, Attempt, Job, QuotaReplay, ReplayState
+from scheduler.models import GOING_ON, Attempt, Dependency, Job, QuotaReplay, ReplayState
 from scheduler.services.forecasts.previews import drafted_rows
+from scheduler.simulation.calendar import Promised
 from scheduler.simulation.futures import LENGTH_UNKNOWN
 from scheduler.snapshots import Snapshots
 from scheduler.snapshots.jobs import Kinds, kind_document
 from scheduler.snapshots.taking import Snapshot
-from scheduler.snapshots.tree import archived_nodes, inner_nodes, policy_of, tree_view
+from scheduler.snapshots.tree import archived_nodes, inner_nodes, past_usage, policy_of, tree_view
+from scheduler.snapshots.windows import windows_of_span
 
 LENGTH = timedelta(days=7)
 HOURS = LENGTH // timedelta(hours=1)
 SECONDS = 24.0  # that the plays take at most; reading the past comes before
 LOST_AFTER = timedelta(seconds=60)  # what has not gone on for so long was lost with its worker
 SHORTEST = 60_000
+MOST_NAMED = 500  # jobs in one question
+PUT_OUT = ("preempted", "moved")  # outcomes of runs that others ended
 ROOT = Path(__file__).parents[3]
 NONE = (0, 0, 0, 0)
 
@@ -135,76 +139,136 @@ def replay_teams(access: Access, replay: QuotaReplay) -> list[TeamWeek]:
 
 @dataclass(frozen=True, slots=True)
 class Came:
-    """A job of the last days: when it came and how long it ran or would have run, in milliseconds from the beginning of the span."""
+    """A job of the last days: when it came, and how long it would run with its smallest gang, in milliseconds, the former from the beginning."""
 
     quota_id: int
-    kind: Any
+    kind: Kind
+    saving: Checkpoint | None
+    movable: bool
     submitted: int
     work: int
+    estimate_ms: int | None
+    limit_ms: int | None
 
 
-def jobs_came(kinds: Kinds, now: datetime) -> list[Came]:
-    """What was submitted in the last days or was there when they began. Jobs that left without having run are left out, as are drafts."""
+COLUMNS = (
+    "public_id",
+    "spec",
+    "job_class",
+    "priority",
+    "preemptible",
+    "gpus_milli",
+    "submitted_at",
+    "not_before",
+    "estimate_seconds",
+    "limit_seconds",
+    "ended_at",
+    "held_at",
+)
+
+
+def jobs_came(kinds: Kinds, now: datetime, types: Collection[str]) -> list[Came]:
+    """What was submitted in the last days or was there when they began, as of when it was due and free of others.
+
+    Jobs that left without having run are left out, as are drafts, and jobs of GPU types that there are no more.
+    """
     begin = now - LENGTH
-    ran: dict[int, list[tuple[datetime, datetime | None]]] = defaultdict(list)
+    ran: dict[int, list[tuple[datetime, datetime | None, str]]] = defaultdict(list)
     attempts = Attempt.objects.filter(Q(ended_at__isnull=True) | Q(ended_at__gt=begin))
-    for job, started, running, ended in attempts.order_by("id").values_list("job_id", "started_at", "running_at", "ended_at"):
-        ran[job].append((running or started, ended))
+    for job, started, running, ended, outcome in attempts.order_by("id").values_list("job_id", "started_at", "running_at", "ended_at", "outcome"):
+        ran[job].append((running or started, ended, outcome))
+    others = Dependency.objects.filter(on__ended_at__gt=begin).values("job").annotate(last=Max("on__ended_at")).values_list("job", "last")
+    free_at = dict(others.order_by())
     rows = Job.objects.filter(Q(ended_at__isnull=True) | Q(ended_at__gt=begin), submitted_at__isnull=False, submitted_at__lte=now)
-    columns = (
-        "spec",
-        "job_class",
-        "priority",
-        "preemptible",
-        "gpus_milli",
-        "submitted_at",
-        "estimate_seconds",
-        "limit_seconds",
-        "ended_at",
-        "held_at",
-    )
-    found = []
-    for key, quota, *facts, at, estimate, limit, ended, held in rows.order_by("submitted_at", "id").values_list("id", "quota_id", *columns):
+    read = []
+    for key, quota, name, spec, *facts in rows.order_by("submitted_at", "id").values_list("id", "quota_id", *COLUMNS):
+        *asked, at, not_before, estimate, limit, ended, on_hold = facts
         mine = ran.get(key, [])
-        if not mine and (ended is not None or held is not None):
+        if not mine and (ended is not None or on_hold is not None):
             continue
-        kind = kinds.kind(kind_document(*facts))
-        if isinstance(kind, str):
+        kind, saving = kinds.kind(kind_document(spec, *asked)), kinds.saving(spec)
+        if isinstance(kind, str) or isinstance(saving, str):
             continue  # it can't be read now
-        work = sum(max(0, (min(until or now, now) - max(since, begin)) // MILLISECOND) for since, until in mine)
-        if ended is None:  # what it states is left of it
+        if any(role.gpu_types and not any(one in types for one in role.gpu_types) for role in kind.roles):
+            continue
+        due = max(moment for moment in (at, not_before, free_at.get(key)) if moment is not None)
+        read.append((name, quota, kind, saving, mine, due, estimate, limit, ended is not None))
+    uneven = [name for name, _, kind, _, mine, *_ in read if mine and (kind.elastic or kind.throughput)]
+    held = _held_since(uneven, begin, now)
+    found = []
+    for name, quota, kind, saving, mine, due, estimate, limit, is_over in read:
+        if saving[0] is None:  # what was lost is not what it takes
+            mine = [one for one in mine if one[2] not in PUT_OUT]
+        work = _at_least(kind, held[name]) if name in held else None
+        if work is None:
+            work = sum(_overlap(since, until, begin, now) for since, until, _ in mine)
+        if not is_over:  # what it states is left of it
             stated = 1000 * (estimate or limit or LENGTH_UNKNOWN // 1000)
-            gone = sum(max(0, ((until or now) - since) // MILLISECOND) for since, until in mine)
-            work += max(SHORTEST, stated - gone)
-        found.append(Came(quota, kind, max(0, (at - begin) // MILLISECOND), max(1000, work)))
+            work += max(SHORTEST, stated - sum(max(0, ((until or now) - since) // MILLISECOND) for since, until, _ in mine))
+        after = max(0, (due - begin) // MILLISECOND)
+        found.append(Came(quota, kind, *saving, after, max(1000, work), estimate and 1000 * estimate, limit and 1000 * limit))
     return found
 
 
-def scenario_text(scenario: Scenario, came: Sequence[Came], paths: Mapping[int, str]) -> bytes:
-    """What a play reads: a scenario of specimens in one line, who comes in the next."""
-    specimens: dict[tuple[int, int], int] = {}
+def _overlap(since: datetime, until: datetime | None, begin: datetime, now: datetime) -> int:
+    return max(0, (min(until or now, now) - max(since, begin)) // MILLISECOND)
+
+
+def _held_since(jobs: Sequence[str], begin: datetime, now: datetime) -> dict[str, dict[str, int]]:
+    """By job and GPU type: milli-GPU times milliseconds of the last days, by the ledger."""
+    found: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    for first in range(0, len(jobs), MOST_NAMED):
+        entries = LedgerEntry.objects.filter(Q(until__isnull=True) | Q(until__gt=begin), job__in=jobs[first : first + MOST_NAMED])
+        for job, gpu_type, milli, since, until in entries.values_list("job", "gpu_type", "gpu_milli", "since", "until"):
+            found[job][gpu_type] += milli * _overlap(since, until, begin, now)
+    return found
+
+
+def _at_least(kind: Kind, held: Mapping[str, int]) -> int | None:
+    """How long its smallest gang would have taken at speed 1.0 for what it held; nothing where that is not known."""
+    milli = sum(role.least * (role.share_milli or 1000) * (role.devices if role.parted else role.gpus) for role in kind.roles)
+    if not held or not milli or any(role.mig is not None or role.memory_mib is not None for role in kind.roles):
+        return None
+    return sum(amount * kind.speed(gpu_type) // 1_000_000 for gpu_type, amount in held.items()) // milli
+
+
+def scenario_text(scenario: Scenario, came: Sequence[Came], paths: Mapping[int, str], calendar: Sequence[Promised]) -> bytes:
+    """What a play reads: a scenario of specimens in one line, jobs that come in the next, and windows in the last."""
+    specimens: dict[tuple[int, int, int, bool], int] = {}
     jobs: list[EngineJob] = []
-    rows: list[list[int]] = []
+    rows: list[list[int | None]] = []
     for one in came:
         if one.quota_id not in paths:
             continue
-        place = specimens.setdefault((one.quota_id, id(one.kind)), len(specimens))
+        place = specimens.setdefault((one.quota_id, id(one.kind), id(one.saving), one.movable), len(specimens))
         if place == len(jobs):
-            jobs.append(EngineJob(name=f"{place:09d}", quota=paths[one.quota_id], kind=one.kind, submitted=scenario.now))
-        rows.append([place, scenario.now + one.submitted, one.work])
-    text = Speller().spell(replace(scenario, jobs=tuple(jobs)))
-    return text + b"\n" + json.dumps(rows, separators=(",", ":")).encode() + b"\n"
+            named = {"name": f"{place:09d}", "quota": paths[one.quota_id], "submitted": scenario.now}
+            jobs.append(EngineJob(**named, kind=one.kind, checkpoint=one.saving, movable=one.movable))  # type: ignore[arg-type]
+        rows.append([place, scenario.now + one.submitted, one.work, one.estimate_ms, one.limit_ms])
+    lines = [Speller().spell(replace(scenario, jobs=tuple(jobs))), *(json.dumps(part, separators=(",", ":")).encode() for part in (rows, calendar))]
+    return b"".join(line + b"\n" for line in lines)
 
 
 def scenarios(snapshot: Snapshot, after: Tree, came: Sequence[Came], now: datetime) -> list[tuple[bytes, dict[str, int]]]:
     """With the tree as it is and as it would be: what a play reads, and the node of each of its quotas."""
     engine = replace(policy().engine, forecast="none")
     with_jobs = {one.quota_id for one in came}
+    begin = now - LENGTH
     found = []
     for rows in (snapshot.tree.rows, drafted_rows(snapshot, after, now)):
-        tree = tree_view(rows, inner_nodes(rows) & with_jobs, archived_nodes(rows) & with_jobs)
-        scenario = replace(snapshot.scenario, settings=ruled(engine, policy_of(rows)), quotas=tree.quotas, windows=(), demand=(), jobs=())
-        found.append((scenario_text(scenario, came, tree.paths), {path: key for key, path in tree.paths.items()}))
+        settings = ruled(engine, policy_of(rows))
+        past = past_usage(begin, settings.fairness, None)
+        tree = tree_view(rows, inner_nodes(rows) & with_jobs, archived_nodes(rows) & with_jobs, past)
+        named = {quota.name for quota in tree.quotas}
+        calendar = windows_of_span(
+            begin,
+            now + timedelta(milliseconds=settings.window_horizon_ms),
+            paths={row[0]: row[2] for row in rows[0] if row[2] in named},
+            types=snapshot.fleet.capacity_milli.keys(),
+            levels=snapshot.fleet.topology.all_levels,
+        )
+        scenario = replace(snapshot.scenario, now=millis(begin), settings=settings, quotas=tree.quotas, windows=(), jobs=())
+        found.append((scenario_text(scenario, came, tree.paths, calendar), {path: key for key, path in tree.paths.items()}))
     return found
 
 
@@ -231,7 +295,7 @@ def _run(replay: QuotaReplay, clock: Callable[[], datetime]) -> str:
         return _end(replay, ReplayState.FAILED, at, fault="The change no longer fits the tree.")
     snapshots = Snapshots()
     snapshot = snapshots.take(settings=chosen.engine, now=at, start_timeout=chosen.start_timeout)
-    parts = scenarios(snapshot, standing.after, jobs_came(Kinds(snapshot.fleet.topology), at), at)
+    parts = scenarios(snapshot, standing.after, jobs_came(Kinds(snapshot.fleet.topology), at, snapshot.fleet.capacity_milli.keys()), at)
     with ExitStack() as stack:
         plays = [stack.enter_context(Play(text)) for text, _ in parts]
         hours: list[int] = [0, 0]
