@@ -19,7 +19,7 @@ ROUNDS = 5
 
 
 def legal(scenario: Json) -> list[str]:
-    return check_plan(scenario, planned(scenario))
+    return check_plan(scenario, planned(scenario), plan_of)
 
 
 def shuffled(scenario: Json, seed: int) -> Json:
@@ -98,7 +98,8 @@ def backfill_is_harmless(scenario: Json) -> list[str]:
     """Removing every backfilled job from a scenario makes no reservation earlier.
 
     Their GPUs are made free, and they still stand somewhere: on nodes that are no capacity, so that what everyone uses, and with it the order of
-    queues, stays what it is. Nobody may start but in a gap; judged where the same jobs do, as they change the dates behind them.
+    queues, stays what it is. Nobody may start but in a gap; judged where the same jobs do, and nobody leaves a gap by then,
+    as both change the dates behind them: whose job has left uses less, and is asked before others.
     """
     then = apply_plan(scenario, planned(scenario))
     passes = then["settings"].get("passes")
@@ -131,10 +132,10 @@ def _is_not_bound(world: World, backfilled: Job, holder: Job) -> bool:
 
 
 def _dates(scenario: Json) -> tuple[set[str], dict[str, int]]:
-    """Who gets a place now, and the dates of those who have a reservation."""
+    """Who gets a place now or loses it, and the dates of those who have a reservation."""
     world, plan = read(scenario), plan_of(scenario)
     dates = {d["job"]: when(world, d["at"]) for d in plan["decisions"] if d["action"] == "reserve"}
-    return {d["job"] for d in plan["decisions"] if d["action"] in ("start", "repair", "move")}, dates
+    return {d["job"] for d in plan["decisions"] if d["action"] in ("start", "repair", "move", "evict")}, dates
 
 
 def _set_aside(scenario: Json) -> Json:

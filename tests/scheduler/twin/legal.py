@@ -1,5 +1,7 @@
 """Is a finished plan legal? Every rule of the semantics that a plan can be held against, re-worked from the scenario in the obvious way."""
 
+import copy
+from collections.abc import Callable
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
@@ -9,7 +11,7 @@ from .legal_places import place_violations
 from .legal_rights import right_violations
 from .legal_times import time_violations
 from .legal_windows import window_violations, without_released
-from .replay import CHANGES, apply_plan
+from .replay import CHANGES, apply_decision, apply_plan
 from .world import World, read
 
 Json = dict[str, Any]
@@ -25,24 +27,34 @@ NEEDED_KEYS = {
 }
 
 
-def check_plan(scenario: Json, plan: Json) -> list[str]:
-    """Every rule that the plan breaks, in words; an empty list for a legal plan."""
+def check_plan(scenario: Json, plan: Json, plan_of: Callable[[Json], Json] | None = None) -> list[str]:
+    """Every rule that the plan breaks, in words; an empty list for a legal plan. `plan_of` makes the plan after it, where that matters."""
     scenario = without_released(scenario)
     world = read(scenario)
     found = _form(world, plan)
     if found:
         return found  # what has no form can't be carried out, not even on paper
     found = _order(world, plan)
-    final = read(apply_plan(scenario, plan))
+    after = apply_plan(scenario, plan)
+    final = read(after)
     found += place_violations(world, plan, final)
     if not found:
         found += right_violations(scenario, plan)
         found += time_violations(world, plan, final)
         found += window_violations(world, plan, final)
-        found += idle_violations(world, plan, final)
+        found += idle_violations(world, plan, final, lambda more: plan_of is not None and _undone(after, more, plan_of))
         found += order_violations(scenario, plan)
     found += _waiting(world, plan, final)
     return found
+
+
+def _undone(after: Json, more: list[Json], plan_of: Callable[[Json], Json]) -> bool:
+    """Whether a job would lose its place at once, had the plan also decided to start it like this."""
+    then = copy.deepcopy(after)
+    for decision in more:
+        apply_decision(then, decision)
+    started = {decision["job"] for decision in more if decision["action"] == "start"}
+    return any(decision["action"] in ("evict", "move") and decision["job"] in started for decision in plan_of(then)["decisions"])
 
 
 def _form(world: World, plan: Json) -> list[str]:

@@ -3,7 +3,7 @@
 Judged only where nothing keeps GPUs free on purpose, in the world after the plan: what it left undone, the next one would have to do.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from .legal_gates import a_gate_is_kept
@@ -15,10 +15,15 @@ from .shares import below, borrowed_units, figures, least, units_of
 from .world import ALL, Job, Worker, World
 
 Json = dict[str, Any]
+Serving = list[Json]  # the decisions that would evict one job and start another
+Undone = Callable[[Serving], bool]
 
 
-def idle_violations(world: World, plan: Json, final: World) -> list[str]:
-    """Waiting jobs with open gates that fit on GPUs idle before and after the plan, or that may evict one job in their way."""
+def idle_violations(world: World, plan: Json, final: World, undone: Undone) -> list[str]:
+    """Waiting jobs with open gates that fit on GPUs idle before and after the plan, or that may evict one job in their way.
+
+    Not those whose place the next plan would take from them, which `undone` says: a plan is a fixed point.
+    """
     passes = world.settings["passes"]
     if world.windows or any(decision["action"] in ("reserve", "repartition") for decision in plan["decisions"]):
         return []
@@ -36,7 +41,7 @@ def idle_violations(world: World, plan: Json, final: World) -> list[str]:
             continue
         if places is None:
             if _places(soon, final, job) is None:  # else it fits without victims on what the plan frees, and has no right to one
-                found += _one_victim(world, final, taken, soon, job)
+                found += _one_victim(world, final, taken, soon, job, undone)
         elif (passes is None or "allocate" in passes) and not a_gate_is_kept(final, job, _type_of(final, places)):  # else: nobody simply starts
             found.append(f"{job.name} waits, but fits on {_spell(places)} and every gate is open")
     return found
@@ -91,7 +96,7 @@ def _places(taken: Occupancy, world: World, job: Job, *, empty: bool = False) ->
     return None
 
 
-def _one_victim(world: World, final: World, taken: Occupancy, soon: Occupancy, job: Job) -> list[str]:
+def _one_victim(world: World, final: World, taken: Occupancy, soon: Occupancy, job: Job, undone: Undone) -> list[str]:
     """Whether a single eviction that every rule allows would have served the job."""
     if job.state != "queued" or -job.submitted < job.preemption_delay or len(final.divisions()) > 1:
         return []
@@ -110,8 +115,15 @@ def _one_victim(world: World, final: World, taken: Occupancy, soon: Occupancy, j
         if places and (same_leaf or (_first_choice(final, job, victim) and not _unreclaimable(final, job, victim, places))):
             if _higher_would_follow(final, soon, job, victim) or a_gate_is_kept(_gone(final, victim), job, _type_of(final, places)):
                 continue
-            return [f"{job.name} waits, but may {name} {victim.name} and start on {_spell(places)}"]
+            if not undone(_serving(job, victim, name, places)):
+                return [f"{job.name} waits, but may {name} {victim.name} and start on {_spell(places)}"]
     return []
+
+
+def _serving(job: Job, victim: Job, code: str, places: list[Worker]) -> Serving:
+    why = {"code": code, "for": job.name}
+    start = {"action": "start", "job": job.name, "workers": [spelt(worker) for worker in places], "after": [victim.name], "why": why}
+    return [{"action": "evict", "job": victim.name, "why": why}, start]
 
 
 def _may_take(world: World, job: Job, victim: Job, *, same_leaf: bool) -> bool:
@@ -176,7 +188,5 @@ def _with_room(world: World, taken: Occupancy, job: Job, victim: Job) -> list[Wo
 
 
 def _unreclaimable(world: World, job: Job, victim: Job, places: list[Worker]) -> list[str]:
-    why = {"code": "reclaim", "for": job.name}
-    taking = {"action": "evict", "job": victim.name, "why": why}
-    serving = {"action": "start", "job": job.name, "workers": [spelt(worker) for worker in places], "after": [victim.name]}
-    return reclaim_violations(world, job, [taking], {"decisions": [taking, serving]})
+    serving = _serving(job, victim, "reclaim", places)
+    return reclaim_violations(world, job, serving[:1], {"decisions": serving})
