@@ -287,12 +287,16 @@ class Forecast:
             work.kind, work.form, work.types, work.fixed = kept
 
     def _wanted_back(self, work: Work, quota_type: int) -> bool:
-        """Whether somebody whom this plan puts out waits for the type, not behind the job: what is free is kept for him from the next plan on."""
-        rank = self.cycle.rank_in_queue
-        return any(
-            one.evicted and not one.seats and quota_type in one.types and (one.home != work.home or rank(one) < rank(work))
-            for one in self.cycle.put_out_by_plan()
-        )
+        """Whether one of those that the next plan serves from what this one frees waits for the type, not behind the job."""
+        rank, types_of = self.cycle.rank_in_queue, self.cycle.types_of
+        return any(quota_type in types_of(one) and (one.home != work.home or rank(one) < rank(work)) for one in self._served_next)
+
+    @cached_property
+    def _served_next(self) -> tuple[Work, ...]:
+        """Whom this plan puts out, and a gang that has released surplus for the workers that it lost: what is free is kept for them from the next
+        plan on."""
+        evicted = [one for one in self.cycle.put_out_by_plan() if one.evicted and not one.seats]
+        return (*evicted, *(one for one in dict.fromkeys(self.cycle.cluster.journal) if one.degraded and one.gave_back))
 
     def _put_out_again(self, work: Work, quota_type: int) -> bool:
         """Whether somebody of the same queue who ranks higher would have it give way at once.
