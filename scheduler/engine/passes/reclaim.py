@@ -51,7 +51,7 @@ def _walk_division(cycle: Cycle, choice: int, division: Division, hopeful: Hopef
     among = None if sieve is None else cycle.sifted(sieve, given)
     if among is not None and not among:
         return
-    test = Test(cycle, choice, hopeful)
+    test = Test(cycle, choice, hopeful, inside=sieve is not None and sieve.name == "preempt")
     queues = cycle.queues(division, choice, test.of, among)
     if not queues:
         return
@@ -80,9 +80,10 @@ def _walk_division(cycle: Cycle, choice: int, division: Division, hopeful: Hopef
 class Test:
     """Who may try in a walk: one answer for all jobs of a leaf that ask for the same, until somebody is served."""
 
-    __slots__ = ("_as_of", "_by_job", "_verdicts", "choice", "cycle", "displaced", "everyone", "hopeful")
+    __slots__ = ("_as_of", "_by_job", "_verdicts", "choice", "cycle", "displaced", "everyone", "hopeful", "inside")
 
-    def __init__(self, cycle: Cycle, choice: int, hopeful: Hopeful) -> None:
+    def __init__(self, cycle: Cycle, choice: int, hopeful: Hopeful, *, inside: bool = False) -> None:
+        self.inside = inside
         self.cycle, self.choice, self.hopeful, self.displaced = cycle, choice, hopeful, cycle.displaced
         self.everyone = cycle.turn != FAIR
         self._by_job: bool | None = None
@@ -91,7 +92,7 @@ class Test:
 
     def of(self, work: Work) -> bool:
         cycle = self.cycle
-        if self.displaced.holds_back(work):
+        if self.displaced.holds_back(work, inside=self.inside):
             cycle.note(work, TAKEN_AGAIN)
             return False
         if work.form.delay and not may_evict(cycle, work):

@@ -225,7 +225,7 @@ class Anew:
             self._seat(*placed, reason("repartition", f"a GPU is repartitioned for it; it replaces {who}"))
             attempt.keep()
         cycle.changed()
-        cycle.displaced.served(self.work, before, [unit.work for unit in found.units], upset=upset)
+        cycle.displaced.served(self.work, before, [unit.work for unit in found.units], "repartition", upset=upset)
         return True
 
     # Placing

@@ -1,9 +1,10 @@
 """Who was served at the cost of others in this plan, and what follows when a later pass takes that place away again.
 
 Its victims gave way to nobody then, and whoever took the place may have no right to them. So everything since is undone, the
-victims are back, and the new job has to find victims of its own. The one that lost its place tries again when nobody else can do
-anything more, and what it gets then is safe for its minimum run time, as the next plan would see it. After a few such losses nothing is
-undone any more: the plan goes on as the next one would, to which those victims are history.
+victims are back, and the new job has to find victims of its own. Where it takes the places of several, that goes for the last of them first.
+The one that lost its place tries again when nobody else can do anything more, and what it gets then is safe for its minimum run time, as the
+next plan would see it. After a few such losses nothing is undone any more: the plan goes on as the next one would, to which those victims are
+history.
 """
 
 from collections.abc import Iterable
@@ -35,7 +36,8 @@ class Displaced:
         self.cycle = cycle
         self._before: dict[int, Mark] = {}  # the state before a job was served
         self._movers: dict[int, int] = {}  # for whom a job was moved
-        self._later: set[int] = set()
+        self._later: dict[int, bool] = {}  # who takes nothing now; true where it lost what it had reclaimed, and may still preempt
+        self._reclaimed: set[int] = set()  # who was last served by reclaim
         self._lost: dict[int, int] = {}  # how often a job lost its place again
         self._settled = False  # whether all that stands was taken for ordinary running work at last
         self._tried: dict[int, Mark] = {}  # when it last tried once more: as long as nothing has changed since, it would only lose again
@@ -47,12 +49,13 @@ class Displaced:
             work.firm = False
         for order in sorted(self._tried):
             self.cycle.cluster.works[order].firm = False
-        for known in (self._before, self._movers, self._later, self._lost, self._tried):
+        for known in (self._before, self._movers, self._later, self._reclaimed, self._lost, self._tried):
             known.clear()
 
-    def holds_back(self, work: Work) -> bool:
-        """Whether a job may not take anything now, because it would only be taken from it again."""
-        return work.order in self._later
+    def holds_back(self, work: Work, *, inside: bool = False) -> bool:
+        """Whether a job may not take anything now, because it would only be taken from it again. Inside its leaf it takes other places than those
+        that it has reclaimed and lost."""
+        return work.order in self._later and not (inside and self._later[work.order])
 
     def dear(self, work: Work) -> bool:
         """Whether others stopped running for the place that it got in this plan, or it was repaired there."""
@@ -73,12 +76,14 @@ class Displaced:
             self._before.setdefault(one.order, before)
             self._movers[one.order] = work.order
 
-    def served(self, work: Work, before: Mark, losers: Iterable[Work], *, upset: bool) -> None:
+    def served(self, work: Work, before: Mark, losers: Iterable[Work], code: str, *, upset: bool) -> None:
         """A job got a place at the cost of others. Who loses here what it got in the same way takes its victims back with it.
 
         `upset` says that somebody stopped running for it. Whoever only took what this plan had started itself cost nobody anything,
         and there is nothing to give back should it lose the place again.
         """
+        self._later.pop(work.order, None)
+        (self._reclaimed.add if code == "reclaim" else self._reclaimed.discard)(work.order)
         ousted = [one.order for one in dict.fromkeys(losers) if not one.seats and one.order in self._before] if self._before else []
         if not ousted:
             if upset:
@@ -90,13 +95,14 @@ class Displaced:
             if upset:
                 self._before.setdefault(work.order, before)
             return
-        earliest = min(self._before[order] for order in ousted)
-        for order in lost:
-            self._later.add(order)
+        # Of several the last one: without it there may be no set that takes the others.
+        latest = max(self._before[order] for order in ousted)
+        for order in dict.fromkeys(self._movers.get(order, order) for order in ousted if self._before[order] == latest):
+            self._later[order] = order in self._reclaimed
             self._lost[order] = self._lost.get(order, 0) + 1
-        self._before = {order: mark for order, mark in self._before.items() if mark < earliest}
+        self._before = {order: mark for order, mark in self._before.items() if mark < latest}
         self._movers = {order: mover for order, mover in self._movers.items() if order in self._before}
-        self.cycle.cluster.undo(earliest)
+        self.cycle.cluster.undo(latest)
         self.cycle.changed()
         raise TakenBack
 
@@ -107,7 +113,7 @@ class Displaced:
         for order in lost:
             self._lost[order] += 1
             if self._lost[order] >= 2 * MOST_LOSSES:
-                self._later.add(order)
+                self._later[order] = False
 
     def second_chance(self) -> bool:
         """Nobody else can do anything more: let those try again who were held back. False where there is nobody."""
@@ -118,7 +124,7 @@ class Displaced:
         for order in again:
             cluster.works[order].firm = True
             self._tried[order] = here
-        self._later.difference_update(again)
+            del self._later[order]
         return bool(again) or self._as_the_next_plan_would()
 
     def _as_the_next_plan_would(self) -> bool:
@@ -131,7 +137,7 @@ class Displaced:
             if work.seats and not work.firm and (work.evicted or not work.first_seats):
                 work.firm = True
                 cluster.touched[work.order] = work
-        self._later.clear()
-        self._lost.clear()
+        for known in (self._before, self._movers, self._later, self._lost):
+            known.clear()
         self.cycle.changed()
         return True

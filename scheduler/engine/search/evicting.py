@@ -402,7 +402,7 @@ def try_set(
     cycle.changed()
     if in_vain:
         raise TakenInVain
-    cycle.displaced.served(work, before, victims, upset=upset)
+    cycle.displaced.served(work, before, victims, code.code, upset=upset)
     return None
 
 
