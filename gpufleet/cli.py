@@ -55,6 +55,7 @@ PLAIN_COMMANDS: dict[str, str] = {
     "chargeback": "gpufleet.client.costs:chargeback",
     "health": "gpufleet.client.watching:health",
     "alerts": "gpufleet.client.watching:alerts",
+    "drain": "gpufleet.client.fleet:drain",
     "fleet": "gpufleet.client.fleet:fleet",
     "quota": "gpufleet.client.fleet:quota",
     "top": "gpufleet.client.fleet:top",

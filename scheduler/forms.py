@@ -13,7 +13,7 @@ from scheduler.engine.model.mig import Instance
 from scheduler.imports.documents import FORMATS
 from scheduler.jobs.fields import PLAIN
 from scheduler.jobs.yaml_text import read_yaml
-from scheduler.models import CatchUp, HookForm, Overlap
+from scheduler.models import CatchUp, DrainWay, HookForm, Overlap
 from scheduler.notify.happenings import HOOK_KINDS, LABELS, Happened
 from scheduler.services.hardware.hardware import REASON_LENGTH
 
@@ -27,7 +27,23 @@ class HealthForm(ReasonForm):
 
     to = forms.CharField(max_length=20)
     seen = forms.CharField(max_length=20, required=False)
-    jobs = forms.ChoiceField(choices=[("finish", "Running jobs finish"), ("move", "Move jobs that may be preempted")], required=False)
+
+
+class DrainForm(ReasonForm):
+    """`jobs` is what becomes of running jobs, `at` when; where they finish it says nothing."""
+
+    jobs = forms.ChoiceField(choices=DrainWay.choices, initial=DrainWay.FINISH, required=False)
+    at = forms.DateTimeField(required=False, error_messages={"invalid": "Enter a date and a time, or leave it empty for now."})
+
+    def clean_jobs(self) -> str:
+        return self.cleaned_data["jobs"] or DrainWay.FINISH.value
+
+    def clean(self) -> dict[str, Any]:
+        found: dict[str, Any] = super().clean() or {}
+        if found.get("jobs") == DrainWay.FINISH:
+            found["at"] = None
+            self.errors.pop("at", None)
+        return found
 
 
 class SpareForm(ReasonForm):

@@ -91,6 +91,7 @@ urlpatterns = [
     path("clusters/", clusters.cluster_list, name="clusters"),
     path("clusters/<slug:name>/", clusters.cluster_page, name="cluster"),
     path("nodes/", nodes.node_list, name="nodes"),
+    path("nodes/drain/", nodes.nodes_drain_page, name="nodes_drain"),
     path("nodes/<slug:public_id>/", nodes.node_page, name="node"),
     path("nodes/<slug:public_id>/health/", nodes.node_health, name="node_health"),
     path("nodes/<slug:public_id>/spare/", nodes.node_spare, name="node_spare"),

@@ -1,18 +1,23 @@
-"""`gpufleet fleet`, `quota` and `top`: what the fleet does, what teams are promised, and who uses most of it now."""
+"""`gpufleet fleet`, `drain`, `quota` and `top`: what the fleet does, what teams are promised, and who uses most of it now."""
 
+import re
 import sys
 import time
 from collections.abc import Sequence
 from typing import Any
 
 from gpufleet.client import DONE, NOT_THERE, USAGE, ClientError
+from gpufleet.client.calls import Console
 from gpufleet.client.commands import console_meant, ends_well, now_of, parser_of, print_json
 from gpufleet.client.quotas import QUOTA_ACTIONS
-from gpufleet.client.words import ago, gpus, is_terminal, plain, table
+from gpufleet.client.words import ago, exact, gpus, is_terminal, plain, table
 
 REFRESH_SECONDS = 2.0
 CLEAR = "\x1b[H\x1b[2J"
 BAR = 20
+MOST_NODES = 200
+NODE_ID = re.compile(r"n-[0-9]+")
+FATES = {"ends": "ends before", "moved": "moves", "stopped": "stops", "stays": "finishes here"}
 
 
 @ends_well
@@ -35,6 +40,55 @@ def fleet(arguments: Sequence[str]) -> int:
         return print_json(told)
     print("\n".join(_types(told)))
     return DONE
+
+
+@ends_well
+def drain(arguments: Sequence[str]) -> int:
+    """Drain nodes: they take no new jobs, and running jobs finish, or are moved or stopped now or at a time."""
+    parser = parser_of("drain", drain.__doc__)
+    parser.add_argument("nodes", metavar="NODE", nargs="+", help="ids or names of nodes, such as n-17")
+    parser.add_argument("--jobs", choices=("finish", "move", "stop"), default="finish", help="what becomes of running jobs (default: finish)")
+    parser.add_argument("--at", metavar="TIME", help="when jobs that still run are moved or stopped, such as 2026-11-20T18:00:00Z (default: now)")
+    parser.add_argument("--reason", default="", help="kept in the history and in the audit log; required unless --dry-run")
+    parser.add_argument("--dry-run", action="store_true", help="show what becomes of each job, and change nothing")
+    asked = parser.parse_args(arguments)
+    if not asked.reason.strip() and not asked.dry_run:
+        parser.error("--reason is required")
+    place = console_meant()
+    body = {"nodes": [_node_named(place, name) for name in asked.nodes], "jobs": asked.jobs, "reason": asked.reason or "dry run"}
+    told = place.post("/nodes/drain", body | ({"at": asked.at} if asked.at else {}), dry_run="true" if asked.dry_run else None)
+    if asked.json:
+        return print_json(told)
+    heads = ("JOB", "NAME", "TEAM", "GPUS", "EXPECTED END", "WHAT HAPPENS", "LEAVES", "LOST")
+    lines = [
+        (
+            job["id"],
+            plain(job["name"]),
+            job["quota"],
+            gpus(job["gpus_milli"]),
+            exact(job["ends_at"]),
+            FATES[job["fate"]],
+            exact(job["leaves_at"]),
+            f"{job['lost_seconds'] // 60} min" if job["leaves_at"] else "-",
+        )
+        for job in told["jobs"]
+    ]
+    print("\n".join(table(heads, lines)) if lines else "No job that you may see runs there.")
+    if told["others"]:
+        print(f"Jobs of other teams: {told['others']}.")
+    if not asked.dry_run:
+        print(f"Draining {', '.join(plain(node['name']) for node in told['nodes'])}: {told['asked']} asked to leave, owners of {told['told']} told.")
+    return DONE
+
+
+def _node_named(place: Console, name: str) -> str:
+    """The id of a node; a name is looked up."""
+    if NODE_ID.fullmatch(name):
+        return name
+    for row in place.pages("/nodes", MOST_NODES, q=name):
+        if row["name"] == name:
+            return str(row["id"])
+    raise ClientError(NOT_THERE, f"There is no node {name}.")
 
 
 def _types(told: dict[str, Any]) -> list[str]:

@@ -7,10 +7,11 @@ from datetime import datetime
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What becomes of a job; `at` is the moment that belongs to it."""
+    """What becomes of a job; `at` is the moment that belongs to it, `note` what it costs."""
 
     text: str
     at: datetime | None = None
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)

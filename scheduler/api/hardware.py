@@ -15,6 +15,9 @@ from scheduler.api.hardware_schemas import (
     BoardsOut,
     ClusterOut,
     ClustersOut,
+    DrainIn,
+    DrainOut,
+    DrainQuery,
     GeometryIn,
     GeometryOut,
     GeometryQuery,
@@ -31,13 +34,15 @@ from scheduler.api.hardware_schemas import (
 )
 from scheduler.api.lists import answered, listed, moments, parameters_of
 from scheduler.engine.model.mig import BOARDS, Instance
+from scheduler.hardware.draining import Outcome, outcome_of
 from scheduler.hardware.lists import CLUSTERS, NODES
-from scheduler.models import Cluster, Gpu, Node, SplitState
+from scheduler.models import Cluster, DrainWay, Gpu, Health, Node, SplitState
 from scheduler.selectors.clusters import Branch, cluster_for, cluster_tree, clusters_listed
 from scheduler.selectors.gpus import GpuRow, gpu_for, gpu_history, gpu_rows, gpu_split, gpus_listed
 from scheduler.selectors.holders import Holder, gpu_holders, node_holders
-from scheduler.selectors.nodes import NodeRow, node_for, node_gpus, node_history, node_rows, nodes_listed
+from scheduler.selectors.nodes import Guest, NodeRow, node_for, node_gpus, node_guests, node_history, node_rows, nodes_listed
 from scheduler.selectors.outside import outside_jobs, outside_usage
+from scheduler.services.hardware.draining import drain_checked, nodes_drain
 from scheduler.services.hardware.geometry import geometry_of, geometry_revision, gpu_geometry_cancel, gpu_geometry_change, split_jobs, split_plan
 from scheduler.services.hardware.hardware import gpu_health_change, node_health_change, node_spare_set
 
@@ -91,6 +96,29 @@ def cluster_outside(request: HttpRequest, name: str, days: OutsideQuery = 30) ->
 @router.get("/nodes", response=HostsOut, url_name="nodes", openapi_extra=parameters_of(NODES), summary="Nodes")
 def nodes(request: HttpRequest) -> HttpResponse:
     return listed(request, NODES, nodes_listed(access_of(request)), _node_row, node_rows)
+
+
+@router.post("/nodes/drain", response=DrainOut, url_name="nodes_drain", summary="Drain nodes")
+def nodes_drain_write(request: HttpRequest, body: DrainIn, asked: Query[DrainQuery]) -> HttpResponse:
+    """All of the nodes or none. They take no new jobs; those that run finish, or are moved or stopped at once or at a stated time. A node that drains
+    already is given the new way and time. With `?dry_run=true` nothing is written."""
+    access, moment = access_of(request), now()
+    access.must_everywhere(Can.OPERATE)
+    drain_checked(way=body.jobs, at=body.at, now=moment)
+    nodes = [node_for(access, name) for name in dict.fromkeys(body.nodes)]
+    guests = node_guests(access, *nodes, now=moment)
+    done = None
+    if not asked.dry_run:
+        done = nodes_drain(access=access, nodes=nodes, way=body.jobs, at=body.at, reason=body.reason, now=moment)
+    return answered(
+        {
+            "nodes": [{"id": one.public_id, "name": one.name, "health": one.health} for one in (done.nodes if done else nodes)],
+            "jobs": [_guest(one, outcome_of(one.run, body.jobs, body.at, moment)) for one in guests if one.named],
+            "others": sum(not one.named for one in guests),
+            "asked": done.asked if done else 0,
+            "told": done.told if done else 0,
+        }
+    )
 
 
 @router.get("/nodes/{public_id}", response=HostOut, url_name="node", summary="A node with its GPUs, ports and jobs")
@@ -243,6 +271,11 @@ def _branch(branch: Branch) -> dict[str, Any]:
     }
 
 
+def _guest(one: Guest, outcome: Outcome) -> dict[str, Any]:
+    facts = {"id": one.job.public_id, "name": one.job.name, "quota": one.job.quota.path, "gpus_milli": one.milli, "ends_at": one.ends_at}
+    return facts | {"fate": outcome.fate, "leaves_at": outcome.at, "lost_seconds": outcome.lost_seconds}
+
+
 def _node_facts(row: Node) -> dict[str, Any]:
     return {
         "id": row.public_id,
@@ -256,6 +289,7 @@ def _node_facts(row: Node) -> dict[str, Any]:
         "health": row.health,
         "health_since": row.health_since,
         "health_reason": row.health_reason,
+        "drain": {"jobs": row.drain_way or DrainWay.FINISH, "at": row.drain_at} if row.health == Health.DRAINING else None,
         "heartbeat_at": row.heartbeat_at,
         "cpus": row.cpus,
         "host_memory_mib": row.host_memory_mib,

@@ -7,7 +7,8 @@ from ninja import Schema
 from pydantic import Field
 
 from gpufleet.core.taken import Taken
-from scheduler.models import GpuMode, Health
+from scheduler.models import DrainWay, GpuMode, Health
+from scheduler.services.hardware.draining import MOST_NODES
 from scheduler.services.hardware.hardware import REASON_LENGTH
 
 HEALTH = f"One of {', '.join(Health.values)}."
@@ -200,6 +201,13 @@ class NicOut(Schema):
     health: str = Field(description=HEALTH)
 
 
+class DrainFacts(Schema):
+    """How a node is drained."""
+
+    jobs: str = Field(description="What becomes of running jobs: finish, move or stop.")
+    at: datetime | None = Field(description="When jobs that still run are moved or stopped.")
+
+
 class NodeFacts(Schema):
     id: str
     name: str
@@ -212,6 +220,7 @@ class NodeFacts(Schema):
     health: str = Field(description=HEALTH)
     health_since: datetime
     health_reason: str
+    drain: DrainFacts | None = Field(description="While the node drains; else null.")
     heartbeat_at: datetime | None
     cpus: int
     host_memory_mib: int
@@ -308,6 +317,48 @@ class HealthIn(Taken):
     to: str = Field(description="What it becomes; not every health follows on every other.", json_schema_extra=_ANY_HEALTH)
     reason: str = Field(description="Kept in its history and in the audit log.", json_schema_extra=REASON)
     seen: str | None = Field(None, description="The health that was read: if it has changed since, the answer is 409.")
+
+
+class DrainIn(Taken):
+    nodes: list[str] = Field(description="Ids of the nodes, as `GET /nodes` has them.", min_length=1, max_length=MOST_NODES)
+    jobs: str = Field(
+        DrainWay.FINISH.value,
+        description="What becomes of running jobs: finish, move (those that may be preempted), stop (all).",
+        json_schema_extra={"enum": list(DrainWay.values)},
+    )
+    at: datetime | None = Field(None, description="When jobs that still run are moved or stopped; null: at once. Not with finish.")
+    reason: str = Field(description="Kept in its history and in the audit log.", json_schema_extra=REASON)
+
+
+class DrainQuery(Schema):
+    dry_run: bool = Field(False, description="Say what it would do, and change nothing.")
+
+
+class DrainNodeOut(Schema):
+    id: str
+    name: str
+    health: str = Field(description=HEALTH)
+
+
+class DrainJobOut(Schema):
+    """What becomes of one job."""
+
+    id: str
+    name: str
+    quota: str
+    gpus_milli: int
+    ends_at: datetime | None = Field(description="By its estimate, else by its time limit.")
+    fate: str = Field(description="ends (before the moment), moved, stopped, or stays.")
+    leaves_at: datetime | None = Field(description="When it is asked to save and leave.")
+    lost_seconds: int = Field(description="Work since its last checkpoint by then.")
+
+
+class DrainOut(Schema):
+    nodes: list[DrainNodeOut]
+    jobs: list[DrainJobOut] = Field(description="Jobs that run on the nodes and that the caller may see.")
+    others: int = Field(description="Jobs of other teams that run there.")
+    asked: int = Field(description="Jobs that were asked to save and leave at once.")
+    told: int = Field(description="Jobs whose owners were told of the moment.")
 
 
 class SpareIn(Taken):

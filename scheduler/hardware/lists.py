@@ -67,6 +67,7 @@ CLUSTERS = Table(
 NODES = Table(
     name="nodes",
     noun="node",
+    choose="bulk",
     row_key="node.public_id",
     columns=(
         Column(

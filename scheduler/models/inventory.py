@@ -23,6 +23,14 @@ class Health(models.TextChoices):
 IN_SERVICE = frozenset({Health.HEALTHY, Health.SUSPECT})
 
 
+class DrainWay(models.TextChoices):
+    """What becomes of the jobs on a node that is drained."""
+
+    FINISH = "finish", "Finish here"
+    MOVE = "move", "Save and resume elsewhere"
+    STOP = "stop", "Stop, also jobs that may not be preempted"
+
+
 class GpuMode(models.TextChoices):
     WHOLE = "whole", "Whole"
     MIG = "mig", "MIG"
@@ -143,6 +151,8 @@ class Node(models.Model):
     health = models.CharField(max_length=10, choices=Health.choices, default=Health.HEALTHY)
     health_since = MomentField(default=now)
     health_reason = models.CharField(max_length=300, blank=True)
+    drain_way = models.CharField(max_length=10, blank=True, help_text="While it drains: what becomes of its jobs. Empty: they finish.")
+    drain_at = MomentField(null=True, blank=True, help_text="While it drains: when jobs that still run are moved or stopped.")
     heartbeat_at = MomentField(null=True, blank=True)
     created_at = MomentField(default=now)
     removed_at = MomentField(null=True, blank=True)

@@ -19,6 +19,7 @@ class Happened(StrEnum):
     MOVED = "job.moved"
     DEGRADED = "job.degraded"
     NEAR_LIMIT = "job.near_limit"
+    NODE_DRAINING = "job.node_draining"
     COMPLETED = "job.completed"
     FAILED = "job.failed"
     CANCELLED = "job.cancelled"
@@ -54,6 +55,7 @@ LABELS: dict[str, str] = {
     Happened.MOVED: "It is moved to other GPUs",
     Happened.DEGRADED: "It lost workers and runs on",
     Happened.NEAR_LIMIT: "Its time limit is near",
+    Happened.NODE_DRAINING: "Its node is drained at a stated time",
     Happened.COMPLETED: "It completed",
     Happened.FAILED: "It failed",
     Happened.CANCELLED: "It was cancelled",

@@ -7,7 +7,7 @@ from typing import Any
 from gpufleet.core.templatetags.shell import memory
 from scheduler.engine.model.mig import BOARDS, Board, Instance, Profile, room_for, stranded
 from scheduler.imports.plan import Change
-from scheduler.models import Gpu, GpuSplit, Health, InventoryEvent, MigInstance, SplitState
+from scheduler.models import DrainWay, Gpu, GpuSplit, Health, InventoryEvent, MigInstance, SplitState
 from scheduler.selectors.holders import Holder
 
 SLICE_WIDTH = 100
@@ -154,10 +154,18 @@ def _sentence(event: InventoryEvent) -> str:
             return f"split as {layout or 'nothing'}" if after.get("mode", "mig" if layout else "whole") == "mig" else "made whole"
         case "spare":
             return "kept as a spare" if after.get("spare") else "no longer a spare"
+        case "drain":
+            return drain_text(str(after.get("jobs", "")), str(after.get("at") or ""))
         case "added" | "removed":
             return event.kind
         case _:
             return changed_text(before, after) or event.kind
+
+
+def drain_text(way: str, at: str) -> str:
+    if way not in (DrainWay.MOVE, DrainWay.STOP):
+        return "running jobs finish"
+    return f"running jobs are {'moved' if way == DrainWay.MOVE else 'stopped'} at {at[:16].replace('T', ' ')} UTC"
 
 
 def _health_word(value: object) -> str:

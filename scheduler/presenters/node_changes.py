@@ -1,63 +1,115 @@
-"""What another health of a node does to the jobs on it, told before it is done."""
+"""What another health of nodes does to the jobs on them, told before it is done."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from gpufleet.core.previews import Effect, JobEffect, Preview
-from gpufleet.core.templatetags.shell import plural
-from scheduler.models import Health, Node
+from gpufleet.core.templatetags.shell import duration, plural
+from scheduler.hardware.draining import Fate, Outcome, outcome_of
+from scheduler.models import DrainWay, Health, Node
 from scheduler.selectors.nodes import Guest
 
 # What is told before it is done; other steps touch no running job.
 PREVIEWED = (Health.DRAINING, Health.DOWN)
-FINISH, MOVE = "finish", "move"
-WAYS = {Health.DRAINING: ("If jobs finish", "If jobs are moved"), Health.DOWN: ("Effect",)}
+LOST_TOLD_SECONDS = 60
 
 
-def health_preview(node: Node, to: str, guests: Sequence[Guest], *, gpus: int) -> Preview:
-    """The preview of draining a node, or of marking it down."""
-    told = [guest for guest in guests if guest.named]
-    hidden = [guest for guest in guests if not guest.named]
-    effects = _drained if to == Health.DRAINING else _lost
-    return Preview(
-        sentences=_sentences(node, to, guests, gpus),
-        ways=WAYS[Health(to)],
-        jobs=[
-            JobEffect(one.job.public_id, one.job.name, one.job.quota.path, one.job.owner.username if one.job.owner else "", one.milli, effects(one))
-            for one in told
-        ],
-        unseen=len(hidden),
-        unseen_milli=sum(guest.milli for guest in hidden),
-    )
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a drain is chosen: what becomes of running jobs, and when. `at` None: at once."""
+
+    jobs: str = DrainWay.FINISH
+    at: datetime | None = None
 
 
-def _sentences(node: Node, to: str, guests: Sequence[Guest], gpus: int) -> list[str]:
+def drain_preview(nodes: Sequence[Node], way: Way, guests: Sequence[Guest], *, gpus: int, now: datetime) -> Preview:
+    """The preview of draining nodes in a way."""
+    found = [(guest, outcome_of(guest.run, way.jobs, way.at, now)) for guest in guests]
+    found.sort(key=lambda one: one[1].at is None)  # those that leave come first
+    effects = [(_effect(guest, outcome), _end(guest)) for guest, outcome in found]
+    sentences = _drain_sentences(nodes, way, [outcome for _, outcome in found], gpus)
+    return _preview(sentences, ("What happens", "Expected end"), [guest for guest, _ in found], effects)
+
+
+def down_preview(node: Node, guests: Sequence[Guest], *, gpus: int) -> Preview:
+    """The preview of marking a node down."""
     count = len(guests)
-    if to == Health.DOWN:
-        lose = f"{plural(count, 'job')} {'loses its' if count == 1 else 'lose their'} workers here." if guests else "No job runs here."
-        return [f"{plural(gpus, 'GPU')} of {node.name} {'is' if gpus == 1 else 'are'} out of service at once.", lose]
-    found = [f"{plural(gpus, 'GPU')} of {node.name} {'takes' if gpus == 1 else 'take'} no new jobs."]
-    if not guests:
-        return [*found, "No job runs here: the node can be marked drained at once."]
+    lose = f"{plural(count, 'job')} {'loses its' if count == 1 else 'lose their'} workers here." if guests else "No job runs here."
+    sentences = [f"{plural(gpus, 'GPU')} of {node.name} {'is' if gpus == 1 else 'are'} out of service at once.", lose]
+    return _preview(sentences, ("What happens",), guests, [(Effect("Loses its workers here"),)] * count)
+
+
+def _preview(sentences: Sequence[str], ways: tuple[str, ...], guests: Sequence[Guest], effects: Sequence[tuple[Effect, ...]]) -> Preview:
+    hidden = [guest for guest in guests if not guest.named]
+    jobs = [
+        JobEffect(one.job.public_id, one.job.name, one.job.quota.path, one.job.owner.username if one.job.owner else "", one.milli, told)
+        for one, told in zip(guests, effects, strict=True)
+        if one.named
+    ]
+    return Preview(sentences=sentences, ways=ways, jobs=jobs, unseen=len(hidden), unseen_milli=sum(guest.milli for guest in hidden))
+
+
+def _drain_sentences(nodes: Sequence[Node], way: Way, outcomes: Sequence[Outcome], gpus: int) -> list[str]:
+    where = nodes[0].name if len(nodes) == 1 else plural(len(nodes), "node")
+    found = [f"{plural(gpus, 'GPU')} of {where} {'takes' if gpus == 1 else 'take'} no new jobs."]
+    count = len(outcomes)
+    if not count:
+        return [*found, f"No job runs here: the {'node' if len(nodes) == 1 else 'nodes'} can be marked drained at once."]
     found.append(f"{plural(count, 'job')} {'runs' if count == 1 else 'run'} here now.")
-    stay = sum(not guest.movable for guest in guests)
-    moved = count - stay
+    if way.jobs == DrainWay.FINISH:
+        return [*found, "Running jobs finish here."]
+    when = f"at {way.at.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if way.at is not None else "now"
+    ends, moved, stopped, stays = (sum(one.fate == fate for one in outcomes) for fate in Fate)
+    if ends:
+        found.append(f"{plural(ends, 'job')} {'is' if ends == 1 else 'are'} expected to end before.")
     if moved:
-        found.append(f"If jobs are moved, {moved} {'saves its work and waits' if moved == 1 else 'save their work and wait'} to resume elsewhere.")
-    if stay:
-        found.append(f"{plural(stay, 'job')} may not be preempted and {'finishes' if stay == 1 else 'finish'} here in any case.")
-    return [*found, "Owners of jobs that are moved are notified."] if moved else found
+        found.append(f"{plural(moved, 'job')} {'saves its work and is' if moved == 1 else 'save their work and are'} moved {when}.")
+    if stopped:
+        found.append(f"{plural(stopped, 'job')} that may not be preempted {'stops' if stopped == 1 else 'stop'} {when} all the same.")
+    if stays:
+        found.append(f"{plural(stays, 'job')} may not be preempted and {'finishes' if stays == 1 else 'finish'} here in any case.")
+    if way.at is not None and count > stays:
+        found.append("Their owners are notified now, and again when jobs leave.")
+    elif moved or stopped:
+        found.append("Their owners are notified.")
+    return found
 
 
-def _drained(guest: Guest) -> tuple[Effect, ...]:
-    finishes = _finishes(guest)
-    return (finishes, Effect("Saves and is requeued") if guest.movable else finishes)
-
-
-def _finishes(guest: Guest) -> Effect:
+def _end(guest: Guest) -> Effect:
     if guest.ends_at is None:
-        return Effect("No known end")
-    return Effect("Ends at the latest" if guest.by_limit else "Finishes", guest.ends_at)
+        return Effect("Not known")
+    return Effect("At the latest" if guest.by_limit else "", guest.ends_at)
 
 
-def _lost(guest: Guest) -> tuple[Effect, ...]:
-    return (Effect("Loses its workers here"),)
+def _effect(guest: Guest, outcome: Outcome) -> Effect:
+    if guest.leaving:
+        return Effect("Leaves already")
+    if outcome.fate == Fate.ENDS:
+        return Effect("Ends before")
+    if outcome.fate == Fate.STAYS:
+        return Effect("Finishes here")
+    lost = f"loses {duration(outcome.lost_seconds)} of work" if outcome.lost_seconds >= LOST_TOLD_SECONDS else ""
+    return Effect("Moves" if outcome.fate == Fate.MOVED else "Stops", outcome.at, lost)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a drain is. `left` of `count` jobs have gone since it began."""
+
+    left: int
+    count: int
+    way: str
+    at: datetime | None
+    is_due: bool
+    preview: Preview
+
+    @property
+    def remaining(self) -> int:
+        return self.count - self.left
+
+
+def drain_progress(node: Node, guests: Sequence[Guest], *, left: int, now: datetime) -> Progress:
+    way = Way(node.drain_way or DrainWay.FINISH, node.drain_at)
+    is_due = node.drain_at is not None and node.drain_at <= now
+    return Progress(left, left + len(guests), way.jobs, way.at, is_due, drain_preview([node], way, guests, gpus=0, now=now))

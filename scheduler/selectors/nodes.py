@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from django.db.models import Count, Exists, IntegerField, Min, OuterRef, Prefetch, Q, QuerySet, Subquery, Sum
+from django.db.models import Count, Exists, IntegerField, Max, Min, OuterRef, Prefetch, Q, QuerySet, Subquery, Sum
 from django.db.models.functions import Coalesce
 from django.http import Http404
 
 from quotas.models import LedgerEntry, ShareClass
 from quotas.permissions import Access, Can
-from scheduler.models import Gpu, Health, InventoryEvent, Job, MigInstance, Node, Placement
+from scheduler.hardware.draining import Running
+from scheduler.models import Checkpoint, Gpu, Health, InventoryEvent, Job, MigInstance, Node, Placement
 from scheduler.selectors.holders import open_placements, outside_seats
 
 HISTORY_LENGTH = 50
@@ -118,37 +119,66 @@ def jobs_left(access: Access, node: Node) -> list[Left]:
     return [Left(job, ", ".join(places[job.pk])) for job in jobs]
 
 
+def jobs_left_count(node: Node) -> int:
+    """How many jobs have left the node since its health changed last."""
+    here = open_placements().filter(node=node).values("job")
+    return Placement.objects.filter(node=node, until__gte=node.health_since).exclude(job__in=here).aggregate(n=Count("job", distinct=True))["n"] or 0
+
+
 @dataclass(frozen=True, slots=True)
 class Guest:
-    """A job with workers on a node, and when it ends by its estimate or its time limit. `named` is false where the reader may not know it."""
+    """A job with workers on a node, and when it ends by its estimate or its time limit. `named` is false where the reader may not know it.
+
+    `leaving` says that it was asked to leave already.
+    """
 
     job: Job
     named: bool
     milli: int
-    ends_at: datetime | None
     by_limit: bool
-    movable: bool
+    leaving: bool
+    run: Running
+
+    @property
+    def ends_at(self) -> datetime | None:
+        return self.run.ends_at
+
+    @property
+    def movable(self) -> bool:
+        return self.run.movable
 
 
-def node_guests(access: Access, node: Node, *, now: datetime) -> list[Guest]:
-    """The jobs on a node, the largest part first. What is preemptible when it borrows is movable as long as it does."""
+def node_guests(access: Access, *nodes: Node, now: datetime) -> list[Guest]:
+    """The jobs on nodes, the largest part first. What is preemptible when it borrows is movable as long as it does. Three queries."""
     held = (
-        open_placements().filter(node=node).order_by().values_list("job_id").annotate(Sum("gpu_milli"), Min("attempt__started_at"), Min("attempt_id"))
+        open_placements()
+        .filter(node__in=nodes)
+        .order_by()
+        .values_list("job_id")
+        .annotate(Sum("gpu_milli"), Min("attempt__started_at"), Min("attempt_id"), Min("attempt__stop_asked_at"))
     )
-    parts = {key: (milli, began, attempt) for key, milli, began, attempt in held}
-    borrowed = LedgerEntry.objects.filter(
-        attempt__in=[attempt for *_, attempt in parts.values()], until__isnull=True, share_class=ShareClass.BORROWED
-    )
+    parts = {key: (milli, began, attempt, asked) for key, milli, began, attempt, asked in held}
+    attempts = [attempt for _, _, attempt, _ in parts.values()]
+    borrowed = LedgerEntry.objects.filter(attempt__in=attempts, until__isnull=True, share_class=ShareClass.BORROWED)
     borrowing = set(borrowed.values_list("attempt", flat=True))
+    safe = Checkpoint.objects.filter(attempt__in=attempts, verified_at__isnull=False, removed_at__isnull=True)
+    saved = dict(safe.order_by().values_list("job_id").annotate(Max("reported_at")))
     found = []
-    for job in Job.objects.filter(pk__in=parts).select_related("quota", "owner").defer("spec", "launch"):
-        milli, began, attempt = parts[job.pk]
+    for job in Job.objects.filter(pk__in=parts).select_related("quota", "owner").defer("launch"):
+        milli, began, attempt, asked = parts[job.pk]
         estimate = began + timedelta(seconds=job.estimate_seconds) if job.estimate_seconds else None
         limit = began + timedelta(seconds=job.limit_seconds) if job.limit_seconds else None
         by_limit = estimate is None or estimate <= now  # an estimate that is over says nothing about the end
         movable = job.preemptible == "yes" or (job.preemptible == "when_borrowed" and attempt in borrowing)
-        found.append(Guest(job, access.can(Can.SEE, job.quota.path), milli, limit if by_limit else estimate, by_limit, movable))
+        run = Running(began, saved.get(job.pk), _saves_every(job), limit if by_limit else estimate, movable)
+        found.append(Guest(job, access.can(Can.SEE, job.quota.path), milli, by_limit, asked is not None, run))
     return sorted(found, key=lambda guest: (-guest.milli, guest.job.pk))
+
+
+def _saves_every(job: Job) -> int | None:
+    saving = job.spec.get("checkpoint")
+    seconds = saving.get("interval_s") if isinstance(saving, dict) else None
+    return int(seconds) if isinstance(seconds, int | float) and seconds >= 1 else None
 
 
 def live_instances() -> "Prefetch[str]":

@@ -7,6 +7,7 @@ from django.contrib import messages
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect, render
+from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from dashboards.courses import node_chart
@@ -17,15 +18,15 @@ from gpufleet.core.ranges import range_of
 from gpufleet.core.templatetags.shell import plural
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of, requires
-from scheduler.forms import HealthForm, SpareForm
+from scheduler.forms import DrainForm, HealthForm, SpareForm
 from scheduler.hardware.lifecycle import may_follow, steps_from
 from scheduler.hardware.lists import NODES
-from scheduler.models import Health, Node
+from scheduler.models import DrainWay, Health, Node
 from scheduler.presenters.hardware import drawing_of, history_lines
-from scheduler.presenters.node_changes import FINISH, MOVE, PREVIEWED, health_preview
+from scheduler.presenters.node_changes import PREVIEWED, Way, down_preview, drain_preview, drain_progress
 from scheduler.selectors.holders import Holder, holding_jobs, node_holders
-from scheduler.selectors.nodes import jobs_left, node_for, node_gpus, node_guests, node_history, nodes_listed
-from scheduler.services.hardware.draining import node_drain
+from scheduler.selectors.nodes import jobs_left, jobs_left_count, node_for, node_gpus, node_guests, node_history, nodes_listed
+from scheduler.services.hardware.draining import MOST_NODES, drain_checked, nodes_drain
 from scheduler.services.hardware.hardware import node_health_change, node_spare_set
 
 
@@ -33,8 +34,9 @@ from scheduler.services.hardware.hardware import node_health_change, node_spare_
 @requires(Can.SEE)
 def node_list(request: HttpRequest) -> HttpResponseBase:
     access = access_of(request)
-    context = {"heading": "Nodes", "version": feed_revision(), "can_add": access.can_everywhere(Can.OPERATE)}
-    return NODES.respond(request, nodes_listed(access), "scheduler/hardware_list.html", context)
+    operates = access.can_everywhere(Can.OPERATE)
+    context = {"heading": "Nodes", "version": feed_revision(), "can_add": operates}
+    return NODES.respond(request, nodes_listed(access), "scheduler/hardware_list.html", context, chooses=operates)
 
 
 @require_safe
@@ -51,37 +53,96 @@ def node_health(request: HttpRequest, public_id: str) -> HttpResponse:
     node = node_for(access, public_id)
     if request.method != "POST":
         to = request.GET.get("to", Health.DRAINING)
-        return _health_page(request, node, to) if to in PREVIEWED and may_follow(node.health, to) else redirect("node", public_id=public_id)
-    was_shown = request.POST.get("to", "") in PREVIEWED and "jobs" in request.POST
+        if to == Health.DRAINING and may_drain(node):
+            return _drain_page(request, [node])
+        return _down_page(request, node) if to == Health.DOWN and may_follow(node.health, to) else redirect("node", public_id=public_id)
+    if request.POST.get("to") == Health.DRAINING:
+        return _drain(request, [node], seen={node.public_id: request.POST["seen"]} if request.POST.get("seen") else {})
     try:
         sent = form_values(HealthForm(request.POST))
-        reason, seen = sent["reason"], sent["seen"] or None
-        if sent["to"] == Health.DRAINING:
-            changed, asked = node_drain(access=access, node=node, reason=reason, move=sent["jobs"] == MOVE, seen=seen, now=now())
-        else:
-            changed, asked = node_health_change(access=access, node=node, to=sent["to"], reason=reason, seen=seen, now=now()), 0
+        changed = node_health_change(access=access, node=node, to=sent["to"], reason=sent["reason"], seen=sent["seen"] or None, now=now())
     except ValidationError as fault:
         faults = messages_by_field(fault)
-        if was_shown:
-            return _health_page(request, node, request.POST["to"], status=422, faults=faults)
+        if request.POST.get("to") == Health.DOWN and "shown" in request.POST:
+            return _down_page(request, node, status=422, faults=faults)
         return _page(request, node, status=422, faults=faults, reason=request.POST.get("reason", ""))
     except Conflict as fault:
         return _page(request, node_for(access, public_id), status=409, faults={"to": [str(fault)]}, reason=request.POST.get("reason", ""))
-    moved = f" {plural(asked, 'job')} {'is' if asked == 1 else 'are'} asked to save and leave." if asked else ""
-    messages.success(request, f"{changed.name} is {Health(changed.health).label.lower()} now.{moved}")
+    messages.success(request, f"{changed.name} is {Health(changed.health).label.lower()} now.")
     return redirect("node", public_id=public_id)
 
 
-def _health_page(request: HttpRequest, node: Node, to: str, *, status: int = 200, **extra: Any) -> HttpResponse:
+@require_http_methods(["GET", "HEAD", "POST"])
+@requires(Can.OPERATE, everywhere=True)
+def nodes_drain_page(request: HttpRequest) -> HttpResponse:
+    """Drain many nodes at once: those that were chosen in the list (`row`) or that the address names (`node`)."""
+    access = access_of(request)
+    data = request.POST if request.method == "POST" else request.GET
+    names = list(dict.fromkeys([*data.getlist("row"), *data.getlist("node")]))[:MOST_NODES]
+    if not names:
+        messages.info(request, "Choose nodes to drain first.")
+        return redirect("nodes")
+    nodes = [node_for(access, name) for name in names]
+    if request.method != "POST" or "row" in request.POST:
+        return _drain_page(request, nodes)
+    return _drain(request, nodes, seen={})
+
+
+def _drain(request: HttpRequest, nodes: list[Node], *, seen: dict[str, str]) -> HttpResponse:
+    access = access_of(request)
+    try:
+        sent = form_values(DrainForm(request.POST))
+        if "preview" in request.POST:
+            drain_checked(way=sent["jobs"], at=sent["at"], now=now())
+            return _drain_page(request, nodes)
+        done = nodes_drain(access=access, nodes=nodes, way=sent["jobs"], at=sent["at"], reason=sent["reason"], seen=seen, now=now())
+    except ValidationError as fault:
+        return _drain_page(request, nodes, status=422, faults=messages_by_field(fault))
+    except Conflict as fault:
+        return _drain_page(request, [node_for(access, node.public_id) for node in nodes], status=409, faults={"all": [str(fault)]})
+    said = f" {plural(done.asked, 'job')} {'is' if done.asked == 1 else 'are'} asked to save and leave." if done.asked else ""
+    said += f" Owners of {plural(done.told, 'job')} are notified." if done.told else ""
+    named = f"{nodes[0].name} is" if len(nodes) == 1 else f"{len(nodes)} nodes are"
+    messages.success(request, f"{named} draining now.{said}")
+    return redirect("node", public_id=nodes[0].public_id) if len(nodes) == 1 else redirect(f"{reverse('nodes')}?health=draining")
+
+
+def _drain_page(request: HttpRequest, nodes: list[Node], *, status: int = 200, **extra: Any) -> HttpResponse:
+    moment, form = now(), DrainForm(request.POST)
+    form.is_valid()
+    way = Way(form.cleaned_data.get("jobs", DrainWay.FINISH), form.cleaned_data.get("at"))
+    if request.method != "POST" and len(nodes) == 1 and nodes[0].health == Health.DRAINING:
+        way = Way(nodes[0].drain_way or DrainWay.FINISH, nodes[0].drain_at)
+    guests = node_guests(access_of(request), *nodes, now=moment)
+    gpus = sum(len(node_gpus(node)) for node in nodes)
+    one = nodes[0] if len(nodes) == 1 else None
+    context = {
+        "nodes": nodes,
+        "node": one,
+        "verb": "Change drain" if one is not None and one.health == Health.DRAINING else "Drain",
+        "to": Health.DRAINING.value,
+        "preview": drain_preview(nodes, way, guests, gpus=gpus, now=moment),
+        "choices": DrainWay.choices,
+        "own_faults": ("jobs", "at"),
+        "way": way.jobs,
+        "at": request.POST.get("at", f"{way.at:%Y-%m-%dT%H:%M}" if way.at is not None and way.at > moment else ""),
+        "reason": request.POST.get("reason", ""),
+        "action": reverse("node_health", args=[one.public_id]) if one is not None else reverse("nodes_drain"),
+        **extra,
+    }
+    return render(request, "scheduler/node_change.html", context, status=status)
+
+
+def _down_page(request: HttpRequest, node: Node, *, status: int = 200, **extra: Any) -> HttpResponse:
     guests = node_guests(access_of(request), node, now=now())
     context = {
+        "nodes": [node],
         "node": node,
-        "to": to,
-        "verb": next(step.verb for step in steps_from(node.health) if step.to == to),
-        "preview": health_preview(node, to, guests, gpus=len(node_gpus(node))),
-        "asks": to == Health.DRAINING and any(guest.movable for guest in guests),
+        "verb": "Mark down",
+        "to": Health.DOWN.value,
+        "preview": down_preview(node, guests, gpus=len(node_gpus(node))),
         "reason": request.POST.get("reason", ""),
-        "jobs": request.POST.get("jobs", FINISH),
+        "action": reverse("node_health", args=[node.public_id]),
         **extra,
     }
     return render(request, "scheduler/node_change.html", context, status=status)
@@ -101,6 +162,11 @@ def node_spare(request: HttpRequest, public_id: str) -> HttpResponse:
         return _page(request, node, status=409, spare_faults={"spare": [str(fault)]})
     messages.success(request, f"{changed.name} is kept as a spare." if changed.spare else f"{changed.name} is no longer a spare.")
     return redirect("node", public_id=public_id)
+
+
+def may_drain(node: Node) -> bool:
+    """Also while it drains: how it does can be changed."""
+    return node.removed_at is None and (node.health == Health.DRAINING or may_follow(node.health, Health.DRAINING))
 
 
 def form_values(form: Any) -> dict[str, Any]:
@@ -128,6 +194,8 @@ def _page(request: HttpRequest, node: Node, *, status: int = 200, **extra: Any) 
         drawing = drawing_of(gpu, gpu.instances, holders)  # type: ignore[attr-defined]
         devices.append({"gpu": gpu, "holders": holders, "jobs": holding_jobs(holders), "drawing": drawing})
     taken = sum(min(1000, sum(holder.gpu_milli for holder in held.get(gpu.pk, []))) for gpu in gpus)
+    left, moment = jobs_left(access, node), now()
+    drains = node.health == Health.DRAINING and node.removed_at is None
     context = {
         "version": version,
         "node": node,
@@ -138,11 +206,12 @@ def _page(request: HttpRequest, node: Node, *, status: int = 200, **extra: Any) 
         "taken_milli": taken,
         "capacity_milli": len(gpus) * 1000,
         "jobs": holding_jobs(holders_here),
-        "left": jobs_left(access, node),
+        "left": left,
         "nics": list(node.nics.order_by("name")),
         "steps": [asdict(step) for step in steps_from(node.health)],
         "previewed": PREVIEWED,
-        "may_drain": may_follow(node.health, Health.DRAINING),
+        "may_drain": may_drain(node),
+        "drain": drain_progress(node, node_guests(access, node, now=moment), left=jobs_left_count(node), now=moment) if drains else None,
         "may_operate": access.can_everywhere(Can.OPERATE) and node.removed_at is None,
         "history": history_lines(node_history(node)),
         **extra,

@@ -7,7 +7,9 @@
   if (!bar) return;
   const { shell } = window.gpufleet;
   const count = bar.querySelector("[data-chosen]");
-  const action = bar.elements.action;
+  const { noun = "job" } = bar.dataset;
+  // What the bar offers first; only some actions take a priority.
+  const action = bar.elements.action || bar.querySelector("button");
   const priority = bar.querySelector(".bulk-priority");
   let last = null;
 
@@ -23,10 +25,10 @@
       head.indeterminate = chosen.length > 0 && chosen.length < all.length;
     }
     for (const box of all) box.closest("tr").classList.toggle("chosen", box.checked);
-    const text = chosen.length ? `${chosen.length.toLocaleString("en")} ${chosen.length === 1 ? "job" : "jobs"} chosen` : "";
+    const text = chosen.length ? `${chosen.length.toLocaleString("en")} ${noun}${chosen.length === 1 ? "" : "s"} chosen` : "";
     if (count.textContent !== text) count.textContent = text;
     bar.classList.toggle("is-on", chosen.length > 0);
-    priority.hidden = action.value !== "priority";
+    if (priority) priority.hidden = action.value !== "priority";
   }
 
   function upTo(box, checked) {
@@ -67,6 +69,7 @@
 
   action.addEventListener("change", show);
   bar.addEventListener("submit", (event) => {
+    if (!priority) return;
     // Said here, at its field: the page that would say it has no boxes, so what was chosen would be lost.
     const number = bar.elements.priority;
     number.required = !priority.hidden;

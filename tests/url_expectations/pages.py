@@ -353,6 +353,8 @@ PAGES = [
     Expect("GET", "clusters/", SEES),
     Expect("GET", "clusters/<slug:name>/", SEES, lambda w: {"name": w.node.cluster.name}),
     Expect("GET", "nodes/", SEES),
+    Expect("GET", "nodes/drain/", OPERATES, lands=(302,)),
+    Expect("POST", "nodes/drain/", OPERATES, data=lambda w: {"node": w.node.public_id, "jobs": "finish", "reason": "Test"}),
     Expect("GET", "nodes/<slug:public_id>/", SEES, FIELDS["hardware node"]),
     Expect("GET", "nodes/<slug:public_id>/health/", OPERATES, FIELDS["hardware node"]),
     Expect("GET", "nodes/<slug:public_id>/course", SEES, FIELDS["hardware node"]),

@@ -1,25 +1,172 @@
-"""Draining a node: it takes no new jobs, and what runs there finishes or is moved."""
+"""Draining nodes: they take no new jobs, and what runs there finishes, or is moved or stopped: now, or at a moment that is kept on the node.
 
-from datetime import datetime
+What is due at that moment is carried out by the loop (`drains_enforce`), whichever console it runs in by then.
+"""
 
-from gpufleet.core.audit import audit_record
-from quotas.permissions import Access
-from scheduler.models import Health, JobState, Node
-from scheduler.selectors.nodes import node_guests
-from scheduler.services.hardware.hardware import node_health_change
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.core.exceptions import ValidationError
+from django.db import transaction
+from django.db.models import Exists, OuterRef, Q
+
+from gpufleet.core.audit import Actor
+from gpufleet.core.faults import Conflict
+from gpufleet.core.live.news import News
+from gpufleet.core.prepared import Prepared
+from gpufleet.core.templatetags.shell import plural
+from quotas.models import LedgerEntry, ShareClass
+from quotas.permissions import Access, Can
+from scheduler.hardware.draining import Fate, outcome_of
+from scheduler.models import HOLDING, DrainWay, Gpu, Health, JobState, Node, Placement
+from scheduler.notify.happenings import Happened
+from scheduler.selectors.nodes import Guest, node_guests
+from scheduler.services.hardware.hardware import check_reason, hardware_record, health_step, locked_node
+from scheduler.services.loop.lease import lease_want
 from scheduler.services.loop.runs import Stop, attempts_stop
+from scheduler.services.loop.steps import Steps, jobs_locked, open_attempts
+from scheduler.services.loop.usage import timeline_follow, usage_moment
+
+MOST_NODES = 100
+FARTHEST = timedelta(days=366)
+MOST = 1000
+_BORROWS = LedgerEntry.objects.filter(attempt=OuterRef("attempt_id"), until__isnull=True, share_class=ShareClass.BORROWED)
+# Asked in every tick: what still runs on a draining node whose moment has come, and may be sent away in the way that was chosen.
+DRAINS_DUE: Prepared[tuple[int, str, str, datetime | None]] = Prepared(
+    lambda at: (
+        Placement.objects.filter(until__isnull=True, node__health=Health.DRAINING, node__drain_at__lte=at, attempt__stop_to="")
+        .filter(
+            Q(node__drain_way=DrainWay.STOP)
+            | Q(node__drain_way=DrainWay.MOVE, job__preemptible="yes")
+            | Q(Exists(_BORROWS), node__drain_way=DrainWay.MOVE, job__preemptible="when_borrowed")
+        )
+        .order_by("job_id", "node__name")
+        .values_list("job_id", "node__name", "node__health_reason", "node__drain_at")[:MOST]
+    )
+)
+NEXT_DRAIN = Prepared[datetime | None](
+    lambda now: Node.objects.filter(health=Health.DRAINING, drain_at__gt=now).order_by("drain_at").values_list("drain_at", flat=True)[:1]
+)
 
 
-def node_drain(*, access: Access, node: Node, reason: str, move: bool, seen: str | None, now: datetime) -> tuple[Node, int]:
-    """Drain a node. With `move` its preemptible jobs are asked to save and leave; returns how many were asked.
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """`asked` is how many jobs are asked to leave at once, `told` how many owners' jobs were told of the moment at which they have to."""
 
-    The node is closed first, in a transaction of its own: no job is placed there between the two.
-    """
-    node = node_health_change(access=access, node=node, to=Health.DRAINING, reason=reason, now=now, seen=seen)
-    if not move:
-        return node, 0
-    cause = f"{node.name} is drained; the job resumes elsewhere."
-    stops = [Stop(guest.job.pk, JobState.PREEMPTED, "preempted", cause) for guest in node_guests(access, node, now=now) if guest.movable]
-    asked = attempts_stop(stops=stops, now=now, actor=access.actor)
-    audit_record(actor=access.actor, action="node.move_jobs", kind="node", object_id=node.public_id, after={"jobs": asked}, reason=reason.strip())
-    return node, asked
+    nodes: Sequence[Node]
+    asked: int
+    told: int
+
+
+def drain_checked(*, way: str, at: datetime | None, now: datetime) -> None:
+    """A `ValidationError` where the way and the moment make no sense."""
+    faults: dict[str, list[str]] = {}
+    if way not in DrainWay.values:
+        faults["jobs"] = [f"It can be {', '.join(DrainWay.values)}."]
+    if at is not None and way == DrainWay.FINISH:
+        faults["at"] = ["Jobs that finish need no time."]
+    elif at is not None and at <= now:
+        faults["at"] = ["The time must be in the future."]
+    elif at is not None and at > now + FARTHEST:
+        faults["at"] = [f"The time is at most {FARTHEST.days} days ahead."]
+    if faults:
+        raise ValidationError(faults)
+
+
+def nodes_drain(
+    *, access: Access, nodes: Sequence[Node], way: str, at: datetime | None, reason: str, now: datetime, seen: Mapping[str, str] | None = None
+) -> Drained:
+    """Drain nodes, or change how they drain. `at` None: at once. `seen` is the health that was shown, by node; a newer is a conflict."""
+    access.must_everywhere(Can.OPERATE)
+    drain_checked(way=way, at=at, now=now)
+    check_reason(reason)
+    if not 1 <= len(nodes) <= MOST_NODES:
+        raise ValidationError({"nodes": [f"Name 1 to {MOST_NODES} nodes; these are {len(nodes):,}."]})
+    with transaction.atomic():
+        now = usage_moment(now=now)
+        locked = [locked_node(node) for node in sorted(nodes, key=lambda node: node.pk)]
+        for node in locked:
+            _close(access, node, way, at, reason, now, (seen or {}).get(node.public_id))
+        timeline_follow(gpus=Gpu.objects.filter(node__in=locked, removed_at__isnull=True).values_list("pk", flat=True), at=now)
+        asked, told = 0, 0
+        if way != DrainWay.FINISH:
+            guests = [guest for guest in node_guests(access, *locked, now=now) if not guest.leaving]
+            names = _names(locked)
+            if at is None:
+                asked = _ask(guests, way, names, reason, now, access.actor)
+            else:
+                told = _tell(guests, way, at, names, reason, now, access.actor)
+        lease_want()
+    return Drained(locked, asked, told)
+
+
+def _close(access: Access, node: Node, way: str, at: datetime | None, reason: str, now: datetime, seen: str | None) -> None:
+    if seen is not None and seen != node.health:
+        raise Conflict(f"{node.name} is {Health(node.health).label.lower()} by now. Look again, then decide.")
+    before = {"jobs": node.drain_way or DrainWay.FINISH.value, "at": _written(node.drain_at)} if node.health == Health.DRAINING else {}
+    if node.health != Health.DRAINING:
+        health_step(access=access, node=node, to=Health.DRAINING, reason=reason, now=now)
+    node.drain_way, node.drain_at = way, None if way == DrainWay.FINISH else at or now
+    node.save(update_fields=["drain_way", "drain_at"])
+    after = {"jobs": way, "at": _written(node.drain_at)}
+    hardware_record(access.actor, "node.drain", node, None, "drain", before, after, reason, now)
+
+
+def _written(at: datetime | None) -> str | None:
+    return f"{at:%Y-%m-%dT%H:%M:%SZ}" if at is not None else None
+
+
+def _names(nodes: Sequence[Node]) -> dict[int, str]:
+    """By job, the names of those of the nodes that it is on."""
+    found: dict[int, list[str]] = defaultdict(list)
+    rows = Placement.objects.filter(node__in=nodes, until__isnull=True).order_by("node__name").values_list("job_id", "node__name").distinct()
+    for job, name in rows:
+        found[job].append(name)
+    return {job: _listed(names) for job, names in found.items()}
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {plural(len(names) - 1, 'other node')}"
+
+
+def _drained(names: str, reason: str) -> str:
+    return f"{names} {'are' if ' and ' in names else 'is'} drained ({reason.strip().rstrip('.')[:120]})"
+
+
+def _ask(guests: Sequence[Guest], way: str, names: Mapping[int, str], reason: str, now: datetime, actor: Actor) -> int:
+    stops = [
+        Stop(guest.job.pk, JobState.PREEMPTED, "preempted", f"{_drained(names[guest.job.pk], reason)}. The job resumes elsewhere.")
+        for guest in guests
+        if guest.job.pk in names and outcome_of(guest.run, way, None, now).at is not None
+    ]
+    return attempts_stop(stops=stops, now=now, actor=actor, want=False) if stops else 0
+
+
+def _tell(guests: Sequence[Guest], way: str, at: datetime, names: Mapping[int, str], reason: str, now: datetime, actor: Actor) -> int:
+    """Owners hear of the moment while there is time to save or to end; also those whose jobs are expected to end before it."""
+    meant = {guest.job.pk for guest in guests if guest.job.pk in names and outcome_of(guest.run, way, at, now).fate != Fate.STAYS}
+    if not meant:
+        return 0
+    steps = Steps(now=now, actor=actor)
+    jobs = jobs_locked(meant)
+    attempts = open_attempts(jobs)
+    for key, job in jobs.items():
+        if key in attempts and job.state in HOLDING:
+            cause = f"{_drained(names[key], reason)}. If the job still runs at {at:%Y-%m-%d %H:%M} UTC, it is asked to save and resumes elsewhere."
+            steps.note(job, cause, attempt=attempts[key], told=Happened.NODE_DRAINING)
+    news = News()
+    steps.write(news)
+    news.publish()
+    return len(jobs)
+
+
+def drains_enforce(*, now: datetime, news: News) -> int:
+    """Jobs that still run on draining nodes whose moment has come are asked to save and leave. Those that leave already are not asked twice."""
+    due: dict[int, str] = {}
+    for job, node, reason, at in DRAINS_DUE(now):
+        assert at is not None, "only those with a moment are due"
+        due.setdefault(job, f"{_drained(node, reason)}, and its jobs leave at {at:%Y-%m-%d %H:%M} UTC. The job resumes elsewhere.")
+    stops = [Stop(job, JobState.PREEMPTED, "preempted", cause) for job, cause in due.items()]
+    return attempts_stop(stops=stops, now=now, news=news) if stops else 0

@@ -25,11 +25,17 @@ def node_health_change(*, access: Access, node: Node, to: str, reason: str, now:
     access.must_everywhere(Can.OPERATE)
     with transaction.atomic():
         now = usage_moment(now=now)
-        node = _locked_node(node)
+        node = locked_node(node)
         _check_step(node, to, reason, seen, Q(node=node))
         _step(access, node, None, to, reason, now)
         timeline_follow(gpus=Gpu.objects.filter(node=node, removed_at__isnull=True).values_list("pk", flat=True), at=now)
     return node
+
+
+def health_step(*, access: Access, node: Node, to: str, reason: str, now: datetime) -> None:
+    """The same of a node that the caller has locked, in his transaction; the timeline is his, too."""
+    _check_step(node, to, reason, None, Q(node=node))
+    _step(access, node, None, to, reason, now)
 
 
 def gpu_health_change(*, access: Access, gpu: Gpu, to: str, reason: str, now: datetime, seen: str | None = None) -> Gpu:
@@ -49,27 +55,31 @@ def _step(access: Access, node: Node, gpu: Gpu | None, to: str, reason: str, now
     row, kind = (node, "node") if gpu is None else (gpu, "gpu")
     before = {"health": row.health, "reason": row.health_reason}
     row.health, row.health_since, row.health_reason = to, now, reason.strip()
-    row.save(update_fields=["health", "health_since", "health_reason"])
+    columns = ["health", "health_since", "health_reason"]
+    if gpu is None and node.drain_way and to != Health.DRAINING:
+        node.drain_way, node.drain_at = "", None
+        columns += ["drain_way", "drain_at"]
+    row.save(update_fields=columns)
     after = {"health": to, "reason": row.health_reason}
-    _record(access.actor, f"{kind}.health", node, gpu, "health", before, after, reason, now)
+    hardware_record(access.actor, f"{kind}.health", node, gpu, "health", before, after, reason, now)
 
 
 def node_spare_set(*, access: Access, node: Node, spare: bool, reason: str, now: datetime) -> Node:
     """Keep a node out of normal placement as a replacement (INV-7), or give it back. What runs on it stays."""
     access.must_everywhere(Can.OPERATE)
     with transaction.atomic():
-        node = _locked_node(node)
-        _check_reason(reason)
+        node = locked_node(node)
+        check_reason(reason)
         if node.spare == spare:
             raise ValidationError({"spare": f"{node.name} is {'already' if spare else 'not'} a spare."})
         before = {"spare": node.spare}
         node.spare = spare
         node.save(update_fields=["spare"])
-        _record(access.actor, "node.spare", node, None, "spare", before, {"spare": spare}, reason, now)
+        hardware_record(access.actor, "node.spare", node, None, "spare", before, {"spare": spare}, reason, now)
     return node
 
 
-def _locked_node(node: Node) -> Node:
+def locked_node(node: Node) -> Node:
     locked = Node.objects.select_for_update().get(pk=node.pk)
     if locked.removed_at is not None:
         raise Conflict(f"{locked.name} was taken out of the fleet; its history can't be added to.")
@@ -78,7 +88,7 @@ def _locked_node(node: Node) -> Node:
 
 def locked_gpu(gpu: Gpu) -> Gpu:
     """The GPU as it is now, held against other writers. Its node is locked too, so that no job is placed meanwhile."""
-    node = _locked_node(gpu.node)
+    node = locked_node(gpu.node)
     locked = Gpu.objects.select_for_update(of=("self",)).select_related("gpu_type").get(pk=gpu.pk)
     if locked.removed_at is not None:
         raise Conflict(f"GPU {locked.index} of {node.name} was taken out of the fleet.")
@@ -100,21 +110,21 @@ def _check_step(device: Node | Gpu, to: str, reason: str, seen: str | None, held
             f"{running} {'job runs' if running == 1 else 'jobs run'} here. Drain it and wait until nothing is left, or move the work first."
         )
     try:
-        _check_reason(reason)
+        check_reason(reason)
     except ValidationError as fault:
         faults["reason"] = fault.message_dict["reason"][0]
     if faults:
         raise ValidationError(faults)
 
 
-def _check_reason(reason: str) -> None:
+def check_reason(reason: str) -> None:
     if not reason.strip():
         raise ValidationError({"reason": "A reason is required for the record."})
     if len(reason.strip()) > REASON_LENGTH:
         raise ValidationError({"reason": f"The reason has {len(reason.strip())} characters; {REASON_LENGTH} are kept."})
 
 
-def _record(
+def hardware_record(
     actor: Actor, action: str, node: Node, gpu: Gpu | None, kind: str, before: Mapping[str, Any], after: Mapping[str, Any], reason: str, now: datetime
 ) -> None:
     hardware_event(actor=actor, node=node, gpu=gpu, kind=kind, before=before, after=after, cause=reason.strip(), now=now)

@@ -1,4 +1,4 @@
-"""What time alone brings about: promises that lapse, runs that don't come up, grace that is over, limits, deadlines, and dependencies that failed.
+"""What time alone brings about: promises that lapse, runs that don't come up, grace that is over, drains, limits, deadlines, failed dependencies.
 
 Each looks for what is past its time and acts on it once; doing it again changes nothing.
 """
@@ -19,6 +19,7 @@ from scheduler.backends.registry import KINDS
 from scheduler.loop.policy import Policy
 from scheduler.models import HOLDING, Attempt, Dependency, Health, Job, JobState, Order, OrderKind, Placement, Promise
 from scheduler.notify.happenings import Happened
+from scheduler.services.hardware.draining import DRAINS_DUE, NEXT_DRAIN, drains_enforce
 from scheduler.services.hardware.geometry import UNSETTLED_SPLITS, splits_advance
 from scheduler.services.loop.lease import lease_want
 from scheduler.services.loop.promises import LAPSED, promises_lapse
@@ -118,6 +119,7 @@ def timers_run(*, now: datetime, policy: Policy, news: News) -> int:
     return (
         promises_lapse(now=now, news=news)
         + nodes_lost(now=now, news=news)
+        + drains_enforce(now=now, news=news)
         + splits_advance(now=now)
         + starts_give_up(now=now, timeout=policy.start_timeout, news=news)
         + limits_enforce(now=now, warning=policy.limit_warning, news=news)
@@ -137,6 +139,7 @@ def _anything_is_due(now: datetime, policy: Policy) -> bool:
         OVERDUE_STOPS.asking(now),
         UNANSWERED.asking(now - UNANSWERED_FOR),
         ON_DOWN_NODES.asking(),
+        DRAINS_DUE.asking(now),
         UNSETTLED_SPLITS.asking(),
         PAST_DEADLINE.asking(now),
         UNMEETABLE.asking(),
@@ -283,7 +286,13 @@ def _end_waiting(keys: Sequence[int], to: str, cause: Callable[[Job], str], now:
 def timers_next(*, now: datetime, policy: Policy) -> datetime | None:
     """When time alone brings about something next, of what can be known now. What becomes demand is known to the plan: `demand_next`."""
     limited, starting, *others = together(
-        LIMITED.asking(), FIRST_START.asking(), NEXT_STOP.asking(now), NEXT_PROMISE.asking(), NEXT_DEADLINE.asking(now), NEXT_ORDER.asking(now)
+        LIMITED.asking(),
+        FIRST_START.asking(),
+        NEXT_STOP.asking(now),
+        NEXT_PROMISE.asking(),
+        NEXT_DEADLINE.asking(now),
+        NEXT_ORDER.asking(now),
+        NEXT_DRAIN.asking(now),
     )
     limits = [at for _, _, *both in _limited(limited, policy.limit_warning) for at in both]
     times = [*limits, *(at + policy.start_timeout for at in starting), *chain.from_iterable(others)]

@@ -40,12 +40,13 @@ class Kind(StrEnum):
     FAILED = "failed"
     FINISHED = "finished"
     NEAR_LIMIT = "near_limit"
+    DRAIN = "drain"
     IDLE = "idle"
     ALERT = "alert"
 
 
-# Kinds that are not about a step of a job. Choices that were saved before there were such kinds say nothing of them: then the console tells them.
-OF_FLEET = frozenset({Kind.IDLE, Kind.ALERT})
+# Kinds that came later. Choices that were saved before there were such kinds say nothing of them: then the console tells them.
+ADDED_LATER = frozenset({Kind.IDLE, Kind.ALERT, Kind.DRAIN})
 
 
 class Way(StrEnum):
@@ -66,6 +67,7 @@ KIND_OF: dict[str, Kind] = {
     Happened.COMPLETED: Kind.FINISHED,
     Happened.CANCELLED: Kind.FINISHED,
     Happened.NEAR_LIMIT: Kind.NEAR_LIMIT,
+    Happened.NODE_DRAINING: Kind.DRAIN,
 }
 KIND_LABELS: dict[str, str] = {
     Kind.STARTED: "A job runs",
@@ -73,6 +75,7 @@ KIND_LABELS: dict[str, str] = {
     Kind.FAILED: "A job failed",
     Kind.FINISHED: "A job completed, or somebody else cancelled it",
     Kind.NEAR_LIMIT: "A job's time limit is near",
+    Kind.DRAIN: "The node of a job is drained at a stated time",
     Kind.IDLE: "GPUs of your job are idle",
     Kind.ALERT: "An alert fires or ends",
 }
@@ -86,6 +89,7 @@ _ONE = {
     Happened.COMPLETED: "{} completed",
     Happened.CANCELLED: "{} was cancelled",
     Happened.NEAR_LIMIT: "The time limit of {} is near",
+    Happened.NODE_DRAINING: "The node of {} is drained",
 }
 _MANY = {
     Kind.STARTED: "{} jobs run",
@@ -93,6 +97,7 @@ _MANY = {
     Kind.FAILED: "{} jobs failed",
     Kind.FINISHED: "{} jobs are over",
     Kind.NEAR_LIMIT: "The time limits of {} jobs are near",
+    Kind.DRAIN: "The nodes of {} jobs are drained",
 }
 
 
@@ -116,7 +121,7 @@ def choices_of(row: NoticeChoices | None) -> Choices:
     if row is None:
         return Choices()
     quiet = QuietHours(row.quiet_from, row.quiet_until, row.zone) if row.quiet_from is not None and row.quiet_until is not None else None
-    ways = {kind.value: frozenset(row.ways.get(kind, (Way.CONSOLE.value,) if kind in OF_FLEET else ())) for kind in Kind}
+    ways = {kind.value: frozenset(row.ways.get(kind, (Way.CONSOLE.value,) if kind in ADDED_LATER else ())) for kind in Kind}
     return Choices(ways, quiet, row.quiet_rule == "drop", frozenset(row.urgent), row.zone, row.revision)
 
 

@@ -38,6 +38,19 @@ def test_the_fleet_by_type_and_its_sick_nodes(run, busy):
     assert {row["name"] for row in json.loads(run("fleet", "--nodes", "all", "--json")[1])["items"]} == {"node-sick", "node-well"}
 
 
+def test_a_drain_is_previewed_and_done(run, busy):
+    def drain(*words):
+        return run("drain", *words, who="operator", scopes=("read", "operate"))
+
+    status, _, fault = drain("node-well", "--jobs", "move", "--at", "2999-01-01T00:00:00Z", "--dry-run")
+    assert status == 5 and "at most 366 days ahead" in fault
+    status, out, _ = drain("node-well", "--jobs", "move", "--dry-run")
+    assert status == 0 and re.search(r"held +.*moves", out)
+    assert drain("node-well", "--jobs", "move")[0] == 2, "a reason is required"
+    assert "Draining node-well: 1 asked to leave" in drain("node-well", "--jobs", "move", "--reason", "new fans")[1]
+    assert drain("nowhere", "--reason", "new fans")[0] == 4
+
+
 def test_the_tree_with_what_is_promised_and_held(run, busy):
     status, out, _ = run("quota", TEAM)
 

@@ -1,13 +1,23 @@
 """Draining a node: what it does is shown first, by the names of jobs, and then it does that."""
 
+from dataclasses import replace
+from datetime import timedelta
+
 import pytest
 from django.urls import reverse
 
+from gpufleet.core.live.news import News
 from gpufleet.core.models import AuditEntry
 from gpufleet.core.times import now
 from quotas.models import ShareClass
-from scheduler.models import Health, JobState, Node
+from scheduler.hardware.draining import Running, outcome_of
+from scheduler.loop.policy import policy
+from scheduler.models import Attempt, Health, JobEvent, JobState, Node, Notice
 from scheduler.selectors.nodes import node_guests
+from scheduler.services.hardware.draining import nodes_drain
+from scheduler.services.hardware.hardware import node_health_change
+from scheduler.services.loop.timers import timers_next, timers_run
+from scheduler.services.notify.outbox import outbox_turn
 from tests import builders
 from tests.quotas.chargeback.worlds import used
 
@@ -34,8 +44,10 @@ def test_what_a_drain_does_is_told_before_it_is_done(personas, busy):
 
     assert "4 GPUs of busy take no new jobs." in shown
     assert "3 jobs run here now." in shown
-    assert "If jobs are moved, 2 save their work and wait to resume elsewhere." in shown
-    assert "1 job may not be preempted and finishes here in any case." in shown
+    assert "Running jobs finish here." in shown
+    moved = personas.client("operator").post(address, {"to": "draining", "jobs": "move", "preview": "1"}).content.decode()
+    assert "2 jobs save their work and are moved now." in moved
+    assert "1 job may not be preempted and finishes here in any case." in moved
     assert all(name in shown for name in (">train<", ">serve<", ">theirs<"))
     assert Node.objects.get(pk=busy.pk).health == Health.HEALTHY
     assert personas.client("team_lead").get(address).status_code == 403
@@ -63,7 +75,7 @@ def test_a_drain_that_moves_asks_what_may_be_preempted_to_leave(personas, busy, 
     leaving = {guest.job.name for guest in node_guests(personas.access("operator"), busy, now=now()) if _is_leaving(guest.job)}
     assert leaving == {"train", "theirs"}
     entries = AuditEntry.objects.filter(object_id=busy.public_id).order_by("pk").values_list("action", "reason")
-    assert list(entries) == [("node.health", "new fans"), ("node.move_jobs", "new fans")]
+    assert list(entries) == [("node.health", "new fans"), ("node.drain", "new fans")]
 
 
 @pytest.mark.parametrize(("share_class", "movable"), [(ShareClass.GUARANTEED, False), (ShareClass.BORROWED, True)])
@@ -77,6 +89,103 @@ def test_what_is_preemptible_when_it_borrows_is_moved_only_then(personas, share_
     (guest,) = node_guests(personas.access("operator"), node, now=now())
 
     assert guest.movable == movable
+
+
+def at_the_deadline(personas, node, way, **changes):
+    """Drain until six, and let the loop look before and after that. Returns which jobs were asked to leave, each time."""
+    six = now() + timedelta(hours=6)
+    Attempt.objects.update(running_at=now())
+    nodes_drain(access=personas.access("operator"), nodes=[node], way=way, at=six, reason="new fans", now=now())
+    if changes:
+        node_health_change(access=personas.access("operator"), node=node, now=now(), reason="all is well", **changes)
+    told = []
+    for moment in (six - timedelta(seconds=1), six):
+        timers_run(now=moment, policy=policy(), news=News())
+        told.append({guest.job.name for guest in node_guests(personas.access("operator"), node, now=moment) if guest.leaving})
+    return six, told
+
+
+@pytest.mark.parametrize(("way", "leave"), [("move", {"train", "theirs"}), ("stop", {"train", "theirs", "serve"})])
+def test_the_loop_carries_the_deadline_out(personas, busy, way, leave):
+    six, told = at_the_deadline(personas, busy, way)
+
+    assert told == [set(), leave]
+    event = JobEvent.objects.filter(job__name="train").latest("pk")
+    assert event.cause == f"busy is drained (new fans), and its jobs leave at {six:%Y-%m-%d %H:%M} UTC. The job resumes elsewhere."
+    assert timers_next(now=six - timedelta(hours=1), policy=policy()) == six
+    assert timers_run(now=six + timedelta(seconds=1), policy=policy(), news=News()) == 0, "nobody is asked twice"
+
+
+def test_a_node_that_is_back_in_service_keeps_its_jobs_at_the_deadline(personas, busy):
+    assert at_the_deadline(personas, busy, "move", to=Health.HEALTHY)[1] == [set(), set()]
+    assert Node.objects.get(pk=busy.pk).drain_at is None
+
+
+def test_owners_are_told_of_the_deadline_and_a_later_one_replaces_it(personas, busy):
+    access, at = personas.access("operator"), now() + timedelta(hours=3)
+    done = nodes_drain(access=access, nodes=[busy], way="move", at=at, reason="new fans", now=now())
+    assert (done.asked, done.told) == (0, 2)
+    outbox_turn(now=now())
+    (notice,) = Notice.objects.filter(user=personas.users["submitter"], kind="drain")
+    assert notice.title == "The node of train is drained"
+    assert f"If the job still runs at {at:%Y-%m-%d %H:%M} UTC, it is asked to save and resumes elsewhere." in notice.text
+
+    later = now() + timedelta(hours=9)
+    nodes_drain(access=access, nodes=[busy], way="move", at=later, reason="the fans are late", now=now())
+
+    assert Node.objects.get(pk=busy.pk).drain_at == later.replace(microsecond=later.microsecond // 1000 * 1000)
+    shown = personas.client("operator").get(reverse("node", args=[busy.public_id])).content.decode()
+    assert "0 of 3 jobs have left." in shown and "Change drain" in shown
+
+
+@pytest.mark.parametrize(
+    ("way", "at", "fate", "lost"),
+    [
+        ("finish", None, "stays", 0),
+        ("move", None, "moved", 10),
+        ("move", 6, "moved", 4),  # it saves at 8 before that
+        ("move", 60, "ends", 0),
+        ("stop", 6, "moved", 4),
+    ],
+)
+def test_what_becomes_of_a_run(way, at, fate, lost):
+    minutes = lambda count: builders.NOON + timedelta(minutes=count)  # noqa: E731
+    run = Running(minutes(-30), minutes(-10), 720, minutes(45), True)
+
+    found = outcome_of(run, way, None if at is None else minutes(at), minutes(0))
+
+    assert (found.fate, found.lost_seconds // 60) == (fate, lost)
+    stays = outcome_of(replace(run, movable=False, ends_at=None), way, None, minutes(0))
+    assert stays.fate == ("stopped" if way == "stop" else "stays")
+
+
+def test_many_nodes_are_drained_at_once_or_none(personas, busy):
+    other = builders.node("down", gpus=1, health=Health.DOWN)
+    client, address = personas.client("operator"), reverse("nodes_drain")
+    sent = {"node": [busy.public_id, other.public_id], "jobs": "move", "at": "2999-01-01T00:00", "reason": "new fans"}
+    shown = client.post(address, {"row": [busy.public_id, other.public_id]}).content.decode()
+    assert "5 GPUs of 2 nodes take no new jobs." in shown and ">train<" in shown
+    assert "at most 366 days ahead" in client.post(address, sent).content.decode()
+
+    refused = client.post(address, {**sent, "at": ""})
+
+    assert refused.status_code == 422 and "From down it can become" in refused.content.decode()
+    assert Node.objects.get(pk=busy.pk).health == Health.HEALTHY
+    assert not AuditEntry.objects.filter(action="node.drain").exists()
+
+
+def test_the_api_previews_and_drains(personas, busy):
+    client = personas.client("operator")
+    body = {"nodes": [busy.public_id], "jobs": "move", "reason": "new fans"}
+
+    told = client.post("/api/v1/nodes/drain?dry_run=true", body, content_type="application/json").json()
+
+    assert {job["name"]: job["fate"] for job in told["jobs"]} == {"train": "moved", "serve": "stays", "theirs": "moved"}
+    assert Node.objects.get(pk=busy.pk).health == Health.HEALTHY
+    done = client.post("/api/v1/nodes/drain", body, content_type="application/json").json()
+    assert (done["asked"], done["nodes"][0]["health"]) == (2, "draining")
+    assert client.get(f"/api/v1/nodes/{busy.public_id}").json()["drain"]["jobs"] == "move"
+    assert personas.client("team_lead").post("/api/v1/nodes/drain", body, content_type="application/json").status_code == 403
 
 
 def _is_leaving(job):
