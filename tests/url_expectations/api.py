@@ -75,6 +75,13 @@ API = [
     ),
     Expect(
         "POST",
+        "api/v1/nodes/drain",
+        OPERATES,
+        data=lambda w: {"nodes": [w.node.public_id], "reason": "Test"},
+        tokens=OPERATING,
+    ),
+    Expect(
+        "POST",
         "api/v1/nodes/<public_id>/spare",
         OPERATES,
         FIELDS["hardware node"],
