@@ -4,6 +4,7 @@ import json
 import shutil
 import tempfile
 import threading
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -95,6 +96,12 @@ class Prometheus:
             return bool(found) and int(found[0]["value"][1]) == count
 
         wait_until(scraped, what=f"{count} series of {metric}")
+
+    def value(self, query: str) -> float:
+        """What Prometheus itself makes of a query that gives one number."""
+        with urllib.request.urlopen(f"{self.url}/api/v1/query?query={urllib.parse.quote(query)}", timeout=5) as answer:
+            (only,) = json.load(answer)["data"]["result"]
+        return float(only["value"][1])
 
     def knows_nothing(self, metric: str) -> None:
         """Wait until a metric has no series any more."""

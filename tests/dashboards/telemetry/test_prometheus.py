@@ -2,8 +2,11 @@
 
 import http.server
 import ipaddress
+import itertools
+import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
 
@@ -22,9 +25,10 @@ from dashboards.prometheus.dcgm import FIELDS, ODDITIES, look
 from dashboards.prometheus.models import PrometheusServer
 from dashboards.prometheus.views import state_of
 from gpufleet.core.times import now
-from scheduler.models import Gpu, Node
+from scheduler.models import Gpu, JobState, Node
 from scheduler.notify.outgoing import Rules
 from tests import builders
+from tests.builders import NOON
 from tests.personas import Personas
 from tests.prometheus import Exporter, Prometheus, Sample, scraped
 
@@ -101,6 +105,40 @@ def test_readings_come_from_a_real_prometheus(real: tuple[Exporter, Prometheus])
     prometheus_collect(now=now() + timedelta(seconds=15), rules=LOCAL)
     assert dict(HealthBucket.objects.filter(signal__in=("xid", "ecc_corrected")).values_list("signal", "value")) == {"xid": 1, "ecc_corrected": 2}
     assert HealthBucket.objects.get(signal="xid").code == 63
+
+
+@pytest.mark.django_db
+def test_figures_of_pages_are_those_of_promql(real: tuple[Exporter, Prometheus], personas: Personas) -> None:
+    """Half of 240 GPUs are allocated; what computes by the gap and by Home is what Prometheus itself works out, within half a percent."""
+    exporter, server = real
+    rng, numbers = random.Random(20), itertools.count()
+    job = builders.job(state=JobState.RUNNING, on=personas.nodes["acme/research/vision"], gpus_milli=120_000)
+    builders.attempt(job, running_at=NOON)
+    exporter.samples = []
+    for worker in range(30):
+        for gpu in Gpu.objects.filter(node=builders.node(gpus=8)).select_related("node"):
+            number = next(numbers)
+            Gpu.objects.filter(pk=gpu.pk).update(uuid=f"GPU-{number}")
+            allocated = worker < 15
+            exporter.samples += said(number, sm=f"{rng.betavariate(2, 2) if allocated else 0:.6f}", power=f"{rng.uniform(90, 690):.3f}")
+            if allocated:
+                builders.placement(job, gpu, worker=worker)
+    server.knows("DCGM_FI_PROF_SM_ACTIVE", 240)
+    PrometheusServer.objects.create(public_id="ps-1", name="main", url=server.url)
+    moment = now()
+    assert prometheus_collect(now=moment, rules=LOCAL) == 240
+
+    computing = server.value("sum(DCGM_FI_PROF_SM_ACTIVE)")
+    parts = Counter({part.cause: 0 for part in gap_now(now=moment)})
+    for part, milli in gap_now(now=moment).items():
+        parts[part.cause] += milli
+    assert parts[Cause.COMPUTING] / 1000 == pytest.approx(computing, rel=0.005)
+    assert (parts[Cause.COMPUTING] + parts[Cause.IDLE], sum(parts.values())) == (120_000, 240_000)
+    (seen,) = personas.client("operator").get("/api/v1/fleet/summary").json()["types"]
+    assert (seen["allocated_milli"], seen["without_reading"]) == (120_000, 0)
+    assert seen["active_milli"] / 1000 == pytest.approx(computing, rel=0.005)
+    watts = np.frombuffer(bytes(TelemetryFrame.objects.get().power_watts), "<u2").sum()
+    assert watts == pytest.approx(server.value("sum(DCGM_FI_DEV_POWER_USAGE)"), rel=0.005)
 
 
 @pytest.mark.django_db
