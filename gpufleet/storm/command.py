@@ -43,6 +43,9 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="what the storm is drawn from; the same seed is the same storm")
     parser.add_argument("--seeds", type=int, default=1, help="so many storms, from --seed on, each in a process of its own")
     parser.add_argument("--days", type=int, default=2, help="simulated days of bad weather; up to two days of calm follow")
+    parser.add_argument(
+        "--hours", type=int, default=0, choices=range(1, 24), metavar="N", help="a short storm, with a day's edits, windows and budgets"
+    )
     parser.add_argument("--usage-weight", type=float, default=0.0, help="how much past usage counts, with a half-life of six hours")
     parser.add_argument("--parts", type=float, default=0.0, help="how many of the small jobs ask for an instance or a share of a GPU, of 1")
     parser.add_argument("--story", action="store_true", help="tell everything as it happens")
@@ -85,7 +88,8 @@ def _pass(seed: int, arguments: argparse.Namespace) -> int:
 
     began, processor = time.perf_counter(), time.process_time()
     try:
-        report = World(seed=seed, days=arguments.days, parts=arguments.parts, tell=_say if arguments.story else None).run()
+        days = 1 if arguments.hours else arguments.days
+        report = World(seed=seed, days=days, hours=arguments.hours, parts=arguments.parts, tell=_say if arguments.story else None).run()
     except Unsafe as fault:
         print(fault)
         return 1

@@ -12,6 +12,7 @@ from quotas.permissions import access_for_user
 from quotas.services.changes import Wanted, change_apply, change_draft, change_revert, change_schedule, change_withdraw, changes_turn
 from scheduler.selectors.windows import capacity_now
 
+DAY = timedelta(days=1)
 EDITS_A_DAY = {"tree edited": 12}
 EDITED = ("tree edited", "tree changed")
 
@@ -30,10 +31,10 @@ class TreeStorm:
         self.access = access_for_user(User.objects.create_superuser("storm"))
         self._made = 0
 
-    def of_day(self, begin: datetime) -> Iterator[tuple[datetime, str, Callable[[], None]]]:
+    def of_day(self, begin: datetime, length: timedelta = DAY) -> Iterator[tuple[datetime, str, Callable[[], None]]]:
         for kind, times in EDITS_A_DAY.items():
             for _ in range(times):
-                yield begin + timedelta(days=self.rng.random()), kind, self.edit
+                yield begin + length * self.rng.random(), kind, self.edit
 
     def edit(self) -> None:
         rng, now = self.rng, self.now()

@@ -5,9 +5,9 @@ from datetime import datetime, timedelta
 from random import Random
 from typing import Any
 
-from gpufleet.storm.edits import TreeStorm, team_path
+from gpufleet.storm.edits import DAY, TreeStorm, team_path
 from gpufleet.storm.fleet import EVERYTHING, TEAMS, TYPE
-from quotas.models import AtStop, Budget, Reservation, ReservationState
+from quotas.models import AtStop, Budget, ChangeState, QuotaChange, Reservation, ReservationState
 from quotas.services.budgets import budget_create, budget_remove, exception_grant
 from scheduler.services.budgets import budgets_step
 from scheduler.services.windows.reservations import reservation_cancel, reservation_change, reservation_request, window_end
@@ -18,6 +18,14 @@ COUNT_MINUTES = 20
 QUIET_POLICY = "budgets counted"
 
 
+def policy_made() -> dict[str, int]:
+    """What came about by now."""
+    owners = list(Reservation.objects.values_list("quota", flat=True))
+    edits = QuotaChange.objects.filter(state=ChangeState.APPLIED).count()
+    floors = owners.count(None)
+    return {"edits": edits, "windows": len(owners) - floors, "floors": floors, "budgets": Budget.objects.count()}
+
+
 class PolicyStorm:
     """`tell` writes the story, `now` is the storm's moment."""
 
@@ -26,8 +34,8 @@ class PolicyStorm:
         self.now, self.tell = now, tell
         self.tree = TreeStorm(seed, now, tell)
 
-    def of_day(self, begin: datetime) -> Iterator[tuple[datetime, str, Callable[[], None]]]:
-        """What happens on a day, and when."""
+    def of_day(self, begin: datetime, length: timedelta = DAY) -> Iterator[tuple[datetime, str, Callable[[], None]]]:
+        """What happens on a day, and when; or in less time."""
         acts = {
             "window reserved": self.reserve,
             "floor held": self.hold_floor,
@@ -37,8 +45,8 @@ class PolicyStorm:
         }
         for kind, times in POLICY_A_DAY.items():
             for _ in range(times):
-                yield begin + timedelta(days=self.rng.random()), kind, acts[kind]
-        yield from self.tree.of_day(begin)
+                yield begin + length * self.rng.random(), kind, acts[kind]
+        yield from self.tree.of_day(begin, length)
         for number in range(24 * 60 // COUNT_MINUTES):
             yield begin + timedelta(minutes=COUNT_MINUTES * number + 3), QUIET_POLICY, self.count
 

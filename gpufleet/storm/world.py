@@ -20,7 +20,7 @@ from gpufleet.core.faults import Conflict
 from gpufleet.core.times import millis, whole_millis
 from gpufleet.storm.edits import EDITED, EDITS_A_DAY
 from gpufleet.storm.fleet import EVERYTHING, TEAMS, TYPE, Fleet, fleet_make, job_drawn, part_drawn
-from gpufleet.storm.policy import POLICY_A_DAY, QUIET_POLICY, PolicyStorm
+from gpufleet.storm.policy import POLICY_A_DAY, QUIET_POLICY, PolicyStorm, policy_made
 from gpufleet.storm.promises import Promises
 from gpufleet.storm.reaper import AFTER_SNAPSHOT, Killed, Reaper
 from gpufleet.storm.safety import Plans, Unsafe, history_faults, present_faults, stuck_jobs
@@ -142,6 +142,7 @@ class Report:
     writes: int
     nodes: int
     thin_days: list[str]
+    policy: dict[str, int]
     digest: int
 
     @property
@@ -155,12 +156,15 @@ class World:
         *,
         seed: int,
         days: int = 2,
+        hours: int = 0,
         parts: float = 0.0,
         faults: Mapping[str, int] = FAULTS_A_DAY,
         look_back_every: int = STEPS_BETWEEN_LOOKS_BACK,
         tell: Callable[[str], None] | None = None,
     ) -> None:
         """`parts` is how many of the small jobs ask for parts of GPUs.
+
+        `hours`: the storm ends so long after its beginning, and what happens on a day to quotas, windows and budgets happens in that time.
 
         `faults` says how often each kind strikes on a day; a storm that is to find something says more of it, and looks back more often.
         """
@@ -170,7 +174,8 @@ class World:
         # Drawn apart, so that a storm without parts is the one that it would be if there were none.
         self._parts, self._parts_rng = parts, Random(f"parts of {seed}")  # noqa: S311
         self.clock = START
-        self.end = START + timedelta(days=days)
+        self.end = START + (timedelta(hours=hours) if hours else timedelta(days=days))
+        self._hours = hours
         self.reaper = Reaper()
         self.story: list[str] = []
         self.digest = seed
@@ -269,9 +274,12 @@ class World:
                 self.at(begin + timedelta(hours=number, minutes=20, seconds=7), "review", lambda: _ignore(timeline_review(now=self._now())))
             for hours in BAROMETER_HOURS:
                 self.at(begin + timedelta(hours=hours), "barometer", lambda begin=begin, hours=hours: self._rouse(begin, hours))  # type: ignore[misc]
-            for moment, kind, act in self.policy.of_day(begin):
+            for moment, kind, act in self.policy.of_day(begin, timedelta(hours=self._hours or 24)):
                 self.at(moment, kind, act)
         self._local_hours()
+        if self._hours:
+            self._heap = [one for one in self._heap if one[0] <= self.end]
+            heapq.heapify(self._heap)
 
     def _submissions(self, begin: datetime) -> Iterator[tuple[datetime, bool, int, int]]:
         """Single jobs all day; every two hours one team floods the fleet with batch work, and the others want their guarantees back soon after."""
@@ -584,7 +592,7 @@ class World:
         kinds = {day: len({kind for at, kind in self.faults if (at - START).days == day}) for day in range(self.days)}
         thin = [
             f"day {day + 1}: {submitted[day]} submissions, {evicted[day]} evictions, {struck[day]} faults of {kinds[day]} kinds"
-            for day in range(self.days)
+            for day in range(self.days if not self._hours else 0)
             if submitted[day] < LEAST_SUBMISSIONS or evicted[day] < LEAST_EVICTIONS or struck[day] < LEAST_FAULTS or kinds[day] < LEAST_KINDS
         ]
         return Report(
@@ -600,6 +608,7 @@ class World:
             writes=self.reaper.writes,
             nodes=len(self.fleet.nodes),
             thin_days=thin,
+            policy=policy_made(),
             digest=self.digest,
         )
 

@@ -77,6 +77,20 @@ def test_a_fresh_storm_settles() -> None:
 
 
 @pytest.mark.soak
+def test_twenty_fresh_short_storms_of_edits_windows_floors_and_budgets_settle() -> None:
+    """Each has a day's changes of what people are promised in four hours; a minute of a processor in all."""
+    first = random.Random(f"short {os.environ.get('SOAK_SEED') or secrets.token_hex()}").randrange(1000, 1_000_000_000)
+    done = storm("--seed", first, "--seeds", 20, "--hours", 4)
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
+
+    reports = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [one["seed"] for one in reports] == list(range(first, first + 20))
+    for kind in ("edits", "windows", "floors", "budgets"):
+        assert sum(one["policy"][kind] for one in reports) >= 20, kind
+    assert sum(sum(one["faults"].values()) for one in reports) >= 60
+
+
+@pytest.mark.soak
 @pytest.mark.parametrize(("seed", "days"), [(seed, 2) for seed in SEEDS_THAT_ONCE_FAILED_IN_PARTS])
 def test_storms_over_gpus_in_parts_settle(seed: int, days: int) -> None:
     survived(seed, days, "--parts", 0.4)
