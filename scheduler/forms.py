@@ -10,7 +10,7 @@ from quotas.forms import NodeChoiceField
 from quotas.forms import ReasonForm as ConfirmForm
 from quotas.models import QuotaNode
 from scheduler.engine.model.mig import Instance
-from scheduler.imports.documents import FORMATS
+from scheduler.imports.documents import FORMATS, KUBERNETES
 from scheduler.jobs.fields import PLAIN
 from scheduler.jobs.yaml_text import read_yaml
 from scheduler.models import CatchUp, DrainWay, HookForm, Overlap
@@ -76,7 +76,11 @@ class ImportForm(forms.Form):
 
     file = forms.FileField(required=False)
     text = forms.CharField(required=False, strip=False, widget=forms.Textarea)
-    form = forms.ChoiceField(required=False, choices=[("", "Automatic: by the name of the file"), *((name, name.upper()) for name in FORMATS)])
+    form = forms.ChoiceField(
+        required=False,
+        choices=[("", "Automatic: by the name of the file"), *((name, name.upper()) for name in FORMATS), (KUBERNETES, "kubectl get nodes -o json")],
+    )
+    cluster = forms.CharField(required=False, max_length=60, validators=[validate_slug])
     remove_missing = forms.BooleanField(required=False)
 
     def clean(self) -> dict[str, Any]:

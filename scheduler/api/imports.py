@@ -25,9 +25,12 @@ router = Router(tags=["Import"])
 class ImportIn(Taken):
     """A file of hardware as text."""
 
-    format: Literal["yaml", "json", "csv"]
+    format: Literal["yaml", "json", "csv", "kubernetes"]
     text: str = Field(description="The file as it is.")
     remove_missing: bool = Field(False, description="Whether what the file does not name leaves the fleet.")
+    cluster: str = Field(
+        "", max_length=60, pattern=r"^[-a-zA-Z0-9_]*$", description="Of nodes of Kubernetes, which do not name one; by default `kubernetes`."
+    )
     source: str = Field("API", description="What the import is listed as, such as the file's name.")
 
 
@@ -80,7 +83,13 @@ class NothingOut(Schema):
 def inventory_preview(request: HttpRequest, body: ImportIn) -> HttpResponse:
     """Nothing is written. A file with faults is answered with 422 and every fault, its path being `line:column`."""
     preview = import_preview(
-        access=access_of(request), text=body.text, form=body.format, source=body.source, remove_missing=body.remove_missing, now=now()
+        access=access_of(request),
+        text=body.text,
+        form=body.format,
+        source=body.source,
+        remove_missing=body.remove_missing,
+        cluster=body.cluster,
+        now=now(),
     )
     return _previewed(preview)
 

@@ -18,6 +18,7 @@ MAX_BYTES = 16 * 1024 * 1024
 MAX_DEPTH = 12
 MAX_VALUES = 1_000_000
 FORMATS = ("yaml", "json", "csv")
+KUBERNETES = "kubernetes"  # what kubectl get nodes -o json writes; it becomes YAML when it is previewed
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 _PAIR = re.compile(r"\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})")

@@ -40,7 +40,8 @@ def inventory_import(request: HttpRequest) -> HttpResponse:
     except Unreadable as fault:
         return _upload_page(request, form, status=422, faults=fault.faults, source=source)
     kind = sent["form"] or format_of(source) or ("json" if text.lstrip().startswith(("{", "[")) else "yaml")
-    preview = import_preview(access=access_of(request), text=text, form=kind, source=source, remove_missing=sent["remove_missing"], now=now())
+    chosen: dict[str, Any] = {"remove_missing": sent["remove_missing"], "cluster": sent["cluster"]}
+    preview = import_preview(access=access_of(request), text=text, form=kind, source=source, now=now(), **chosen)
     if preview.faults:
         return _upload_page(request, form, status=422, faults=preview.faults, source=source)
     if preview.upload is None:

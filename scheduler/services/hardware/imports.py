@@ -10,14 +10,15 @@ from gpufleet.core.faults import Conflict
 from gpufleet.core.ids import public_id
 from gpufleet.core.live.feed import feed_publish
 from quotas.permissions import Access, Can
+from scheduler.hardware.kubernetes import document_of
 from scheduler.imports.applying import Applying
 from scheduler.imports.comparison import clusters_named, compare
-from scheduler.imports.documents import Fault, Unreadable, read
+from scheduler.imports.documents import KUBERNETES, Fault, Unreadable, read
 from scheduler.imports.plan import Plan
 from scheduler.imports.present import present_read
 from scheduler.imports.schema import read_document
 from scheduler.imports.spreadsheet import tree_of
-from scheduler.models import InventoryImport
+from scheduler.models import Cluster, GpuType, InventoryImport
 from scheduler.services.loop.usage import usage_moment
 
 PREVIEWS_KEPT = timedelta(days=7)
@@ -47,9 +48,14 @@ def import_plan(*, text: str, form: str, remove_missing: bool, for_update: bool 
     return plan
 
 
-def import_preview(*, access: Access, text: str, form: str, source: str, remove_missing: bool, now: datetime) -> Preview:
-    """Say what the file would do, and keep it for `import_apply`. The inventory is left as it is."""
+def import_preview(*, access: Access, text: str, form: str, source: str, remove_missing: bool, now: datetime, cluster: str = "") -> Preview:
+    """Say what the file would do, and keep it for `import_apply`. The inventory is left as it is. `cluster` is that of nodes of Kubernetes."""
     access.must_everywhere(Can.OPERATE)
+    if form == KUBERNETES:
+        try:
+            text, form = kubernetes_text(text, cluster or KUBERNETES), "yaml"
+        except Unreadable as fault:
+            return Preview(Plan(faults=fault.faults), None)
     with transaction.atomic():
         plan = import_plan(text=text, form=form, remove_missing=remove_missing)
         if plan.faults or not plan.effective:
@@ -68,6 +74,14 @@ def import_preview(*, access: Access, text: str, form: str, source: str, remove_
             counts=plan.counts,
         )
     return Preview(plan, upload)
+
+
+def kubernetes_text(text: str, cluster: str) -> str:
+    """Nodes of Kubernetes as an import file, with the GPU types as the inventory has them."""
+    known: dict[str, str] = {}
+    for name, board in GpuType.objects.exclude(board="").order_by("name").values_list("name", "board"):
+        known.setdefault(board, name)
+    return document_of(text, cluster=cluster, known_types=known, new_cluster=not Cluster.objects.filter(name=cluster).exists())
 
 
 def import_apply(*, access: Access, upload: InventoryImport, now: datetime) -> Plan:

@@ -18,7 +18,7 @@ from scheduler.backends.base import BackendError
 from scheduler.backends.slurm.client import Settings
 from scheduler.hardware.discovery import NothingFound, machine_read
 from scheduler.hardware.slurm import KnownType, UnknownType
-from scheduler.imports.documents import FORMATS, Unreadable, decoded, format_of
+from scheduler.imports.documents import FORMATS, KUBERNETES, Unreadable, decoded, format_of
 from scheduler.presenters.hardware import difference_lines
 from scheduler.services.hardware.discovery import machine_document
 from scheduler.services.hardware.imports import Preview, import_apply, import_preview
@@ -32,7 +32,8 @@ class Command(BaseCommand):
         actions = parser.add_subparsers(dest="action", required=True)
         read = actions.add_parser("import", help="from a YAML, JSON or CSV file; - reads standard input")
         read.add_argument("file")
-        read.add_argument("--format", choices=FORMATS, help="by default taken from the file name")
+        read.add_argument("--format", choices=(*FORMATS, KUBERNETES), help="by default by the file name; kubernetes: kubectl get nodes -o json")
+        read.add_argument("--cluster", default="", help="of nodes of Kubernetes, which do not name one (default: kubernetes)")
         read.add_argument("--remove-missing", action="store_true", help="take out of the fleet what the file leaves out and nothing runs on")
         look = actions.add_parser("discover", help="from the NVIDIA driver of this machine")
         look.add_argument("--cluster", default="", help="where the machine belongs; by default where it is already, or local")
@@ -69,7 +70,15 @@ class Command(BaseCommand):
             self.stdout.write(text, ending="")
             return
         access = command_line_access()
-        preview = import_preview(access=access, text=text, form=form, source=source, remove_missing=bool(options.get("remove_missing")), now=now())
+        preview = import_preview(
+            access=access,
+            text=text,
+            form=form,
+            source=source,
+            remove_missing=bool(options.get("remove_missing")),
+            cluster=str(options.get("cluster") or ""),
+            now=now(),
+        )
         self._tell(preview, source)
         if preview.upload is None or not options["apply"]:
             if preview.upload is not None:

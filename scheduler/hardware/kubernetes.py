@@ -1,0 +1,102 @@
+"""Nodes of a Kubernetes cluster, from a file of `kubectl get nodes -o json`, as a document that the import understands.
+
+What is read are the labels of NVIDIA's GPU feature discovery (product, count, memory, MIG strategy, clique), capacity, readiness and zone.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from scheduler.engine.model.mig import board_of
+from scheduler.imports.documents import FORMAT, KUBERNETES, MAX_BYTES, Fault, Unreadable
+
+NVIDIA = "nvidia.com/"
+ZONE = "topology.kubernetes.io/zone"
+MEMORY = re.compile(r"([0-9]+)(Ki|Mi|Gi|Ti|)")
+UNITS_MIB = {"": 1 / 1024**2, "Ki": 1 / 1024, "Mi": 1, "Gi": 1024, "Ti": 1024**2}
+SPLIT = re.compile(r"(?P<board>.+)-MIG-(?P<profile>[0-9]+g\.[0-9]+gb\S*)")
+LONGEST = 120
+
+
+def document_of(text: str, *, cluster: str, known_types: Mapping[str, str], new_cluster: bool, backend: str = KUBERNETES) -> str:
+    """The nodes of the file as an import file; `known_types` maps boards to the names that the inventory has. Raises `Unreadable`."""
+    rows: list[dict[str, Any]] = []
+    types: dict[str, dict[str, Any]] = {}
+    for place, one in enumerate(_nodes(text)):
+        meta = one.get("metadata") if isinstance(one, dict) else None
+        name = meta.get("name") if isinstance(meta, dict) else None
+        if not isinstance(name, str) or not name:
+            raise Unreadable(Fault(1, 1, f"items[{place}].metadata.name", "is missing"))
+        assert isinstance(meta, dict)
+        labels = _texts(meta.get("labels"))
+        row, kind = _node(name, cluster, labels, _map(one.get("status")), known_types)
+        rows.append(row)
+        types |= kind
+    document: dict[str, Any] = {"format": FORMAT}
+    if fresh := {name: facts for name, facts in types.items() if name not in known_types.values()}:
+        document["gpu_types"] = [fresh[name] for name in sorted(fresh)]
+    document["clusters"] = [{"name": cluster, "backend": backend} if new_cluster else {"name": cluster}]
+    document["nodes"] = sorted(rows, key=lambda row: str(row["name"]))
+    written: str = yaml.safe_dump(document, sort_keys=False, default_flow_style=None, width=150)
+    return written
+
+
+def _nodes(text: str) -> list[Any]:
+    if len(text.encode(errors="replace")) > MAX_BYTES:
+        raise Unreadable(Fault(1, 1, "", f"is larger than {MAX_BYTES // 1024**2} MiB"))
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as fault:
+        line, column = (fault.lineno, fault.colno) if isinstance(fault, json.JSONDecodeError) else (1, 1)
+        raise Unreadable(Fault(line, column, "", "this is not the JSON of kubectl get nodes -o json")) from None
+    items = found.get("items") if isinstance(found, dict) else None
+    if isinstance(found, dict) and found.get("kind") == "Node":
+        items = [found]
+    if not isinstance(items, list) or any(isinstance(one, dict) and one.get("kind", "Node") != "Node" for one in items):
+        raise Unreadable(Fault(1, 1, "items", "must be a list of nodes, as kubectl get nodes -o json writes it"))
+    return items
+
+
+def _node(
+    name: str, cluster: str, labels: Mapping[str, str], status: Mapping[str, Any], known_types: Mapping[str, str]
+) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    capacity = _map(status.get("capacity"))
+    row: dict[str, Any] = {"name": name, "cluster": cluster}
+    if (cpus := str(capacity.get("cpu", ""))).isdigit():
+        row["cpus"] = int(cpus)
+    if found := MEMORY.fullmatch(str(capacity.get("memory", ""))):
+        row["host_memory_mib"] = int(int(found[1]) * UNITS_MIB[found[2]])
+    kept = {key: value for key, value in labels.items() if key.startswith(NVIDIA) or key == ZONE}
+    if kept:
+        row["labels"] = {key: value[:LONGEST] for key, value in sorted(kept.items())}
+    if clique := labels.get(f"{NVIDIA}gpu.clique", ""):
+        row["island"] = clique[:LONGEST]
+    types: dict[str, dict[str, Any]] = {}
+    product = labels.get(f"{NVIDIA}gpu.product", "").removesuffix("-SHARED")
+    count, memory = labels.get(f"{NVIDIA}gpu.count", ""), labels.get(f"{NVIDIA}gpu.memory", "")
+    # Of a product that is split the count is of instances, and nothing tells on which GPU they lie: such GPUs stay as the inventory has them.
+    if product and count.isdigit() and int(count) and SPLIT.fullmatch(product) is None:
+        board = board_of(product.replace("-", " "))
+        kind = (known_types.get(board.name) if board else None) or product.removeprefix("NVIDIA-")
+        row |= {"gpu_type": kind, "gpus": int(count)}
+        types[kind] = {"name": kind}
+        if board is not None:
+            types[kind]["board"] = board.name
+        if memory.isdigit() and int(memory):
+            types[kind]["memory_mib"] = int(memory)
+    conditions = status.get("conditions")
+    ready = [_map(one).get("status") for one in conditions if _map(one).get("type") == "Ready"] if isinstance(conditions, list) else []
+    if ready and ready[0] != "True":
+        row["health"] = "down"
+    return row, types
+
+
+def _map(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _texts(value: Any) -> dict[str, str]:
+    return {str(key): text for key, text in _map(value).items() if isinstance(text, str)}

@@ -1,0 +1,84 @@
+"""Nodes of Kubernetes from a file, by page, API and command line: each previews the same and applying it twice changes nothing."""
+
+import json
+from io import StringIO
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.urls import reverse
+
+from scheduler.models import Cluster, Gpu, Node
+
+pytestmark = pytest.mark.django_db
+
+
+def node(name: str, *, ready: str = "True", **labels: str) -> dict:
+    return {
+        "kind": "Node",
+        "metadata": {"name": name, "labels": {f"nvidia.com/{key.replace('__', '.')}": value for key, value in labels.items()} | {"other": "x"}},
+        "status": {"capacity": {"cpu": "96", "memory": "1056270140Ki"}, "conditions": [{"type": "Ready", "status": ready}]},
+    }
+
+
+H100 = {"gpu__product": "NVIDIA-H100-80GB-HBM3", "gpu__count": "8", "gpu__memory": "81559"}
+NODES = json.dumps(
+    {
+        "kind": "List",
+        "items": [
+            node("k8s-2", gpu__clique="b1946ac9.7", **H100),
+            node("k8s-1", gpu__clique="b1946ac9.7", **H100),
+            node("split", gpu__product="NVIDIA-A100-SXM4-40GB-MIG-1g.5gb", gpu__count="56", mig__strategy="single"),
+            node("away", ready="Unknown", **H100),
+            node("plain"),
+        ],
+    }
+)
+
+
+def by_command(path) -> str:
+    out = StringIO()
+    call_command("inventory", "import", str(path), "--format", "kubernetes", "--cluster", "k8s", "--apply", stdout=out)
+    return out.getvalue()
+
+
+def test_labels_become_nodes_and_a_second_import_changes_nothing(tmp_path):
+    path = tmp_path / "nodes.json"
+    path.write_text(NODES)
+
+    first, again = by_command(path), by_command(path)
+
+    assert "Applied." in first
+    assert "Applied." not in again, "nothing to change"
+    assert Cluster.objects.get(name="k8s").backend == "kubernetes"
+    found = {row.name: row for row in Node.objects.all()}
+    assert {name: row.gpus.count() for name, row in found.items()} == {"k8s-1": 8, "k8s-2": 8, "split": 0, "away": 8, "plain": 0}
+    assert found["k8s-1"].island == found["k8s-2"].island == "b1946ac9.7"
+    assert (found["k8s-1"].cpus, found["k8s-1"].host_memory_mib) == (96, 1056270140 // 1024)
+    assert found["split"].labels["nvidia.com/mig.strategy"] == "single"
+    assert "other" not in found["plain"].labels
+    assert found["away"].health == "down"
+    assert set(Gpu.objects.values_list("memory_mib", flat=True)) == {81559}
+
+
+def test_page_and_api_preview_it_without_writing(personas):
+    operator = personas.client("operator")
+
+    page = operator.post(reverse("inventory_import"), {"text": NODES, "form": "kubernetes", "cluster": "k8s"})
+    body = {"format": "kubernetes", "text": NODES, "cluster": "k8s"}
+    answer = operator.post("/api/v1/inventory/imports", body, content_type="application/json")
+
+    assert page.status_code == 302
+    previewed = answer.json()
+    assert previewed["id"]
+    assert sum("k8s-1" in change["name"] for change in previewed["changes"]) >= 1
+    assert not Node.objects.exists()
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"items": [{}]}', '{"items": [{"kind": "Pod"}]}', '{"items": {"a": 1}}', "[" * 100_000])
+def test_what_kubectl_did_not_write_is_refused(tmp_path, text):
+    path = tmp_path / "nodes.json"
+    path.write_text(text)
+
+    with pytest.raises(CommandError, match="nothing was changed"):
+        by_command(path)
+    assert not Cluster.objects.exists()
