@@ -39,6 +39,8 @@ class Backends(Mapping[int, Backend]):
         self._kinds: dict[int, str] = {}
         self._looked: dict[int, datetime] = {}
         self.missing: dict[str, datetime] = {}  # runs that a back-end did not know, and since when
+        self.silent: dict[int, datetime] = {}  # clusters whose back-end does not answer, and since when
+        self.told_silent: set[int] | None = None  # those of which that is written down; None: not known yet
 
     def __getitem__(self, cluster: int) -> Backend:
         return self._by_cluster[cluster]

@@ -60,6 +60,7 @@ class Cluster(models.Model):
     title = models.CharField(max_length=120, blank=True)
     backend = models.CharField(max_length=20, default="simulated")
     created_at = MomentField(default=now)
+    silent_since = MomentField(null=True, blank=True, help_text="Its back-end has not answered since: nothing new is placed there.")
 
     class Meta:
         db_table = "cluster"

@@ -27,7 +27,7 @@ LEVEL = ("cluster_id", "id", "name", "bandwidth_gbps", "oversubscription_centi",
 
 Rows = tuple[Any, ...]
 
-CLUSTERS = Prepared(lambda: Cluster.objects.order_by("id").values_list("id", "name", "backend"))
+CLUSTERS = Prepared(lambda: Cluster.objects.order_by("id").values_list("id", "name", "backend", "silent_since"))
 LEVELS = Prepared(lambda: TopologyLevel.objects.order_by("cluster_id", "depth").values_list(*LEVEL))
 DOMAINS = Prepared(lambda: Domain.objects.order_by("id").values_list("id", "parent_id", "level_id", "name"))
 NODES = Prepared(
@@ -104,10 +104,10 @@ def topology_now(levels: Sequence[tuple[Any, ...]] | None = None) -> Topology:
 
 def fleet_view(rows: Rows) -> FleetView:
     clusters, levels, domains, node_rows, gpu_rows, slice_rows, outside_rows, splits = rows
-    cluster_names = {key: name for key, name, _ in clusters}
-    with_images = {key for key, _, backend in clusters if runs_images(backend)}
+    cluster_names = {key: name for key, name, _, _ in clusters}
+    with_images = {key for key, _, backend, _ in clusters if runs_images(backend)}
     # Nobody would carry out what is placed there. What runs goes on, as on a node that is drained.
-    without_backend = {key for key, _, backend in clusters if not exists(backend)}
+    without_backend = {key for key, _, backend, silent_since in clusters if silent_since is not None or not exists(backend)}
     topology = _topology(levels)
     trails = _Trails(domains, levels, topology.levels)
     gpus: dict[int, list[Any]] = defaultdict(list)

@@ -14,15 +14,16 @@ from typing import Any, NamedTuple
 from django.db import InterfaceError, OperationalError, transaction
 from django.db.models import Exists, Max, OuterRef
 
+from gpufleet.core.live.feed import feed_publish
 from gpufleet.core.live.news import News
 from gpufleet.core.prepared import Prepared
 from scheduler.backends.base import Backend, BackendError, RunState, SeenRun, attempt_key
 from scheduler.backends.registry import Backends
 from scheduler.loop.measures import CALL, CALL_FAULTS
-from scheduler.models import Attempt, Checkpoint, Gpu, JobState, Order, OrderKind, Placement
+from scheduler.models import Attempt, Checkpoint, Cluster, Gpu, JobState, Node, Order, OrderKind, Placement
 from scheduler.services.hardware.refusing import nodes_refused
 from scheduler.services.jobs.checkpoints import Told, checkpoints_tell, told_of
-from scheduler.services.loop.lease import Fenced
+from scheduler.services.loop.lease import Fenced, lease_want
 from scheduler.services.loop.measuring import tally
 from scheduler.services.loop.runs import Ended, attempts_ended, attempts_seen, workers_left, workers_lost, workers_up
 from scheduler.services.loop.usage import usage_follow, usage_moment
@@ -31,6 +32,8 @@ log = logging.getLogger(__name__)
 
 # A back-end that leaves out a run once may be mistaken. So long it has to be gone before its GPUs are given to others.
 MISSING_FOR = timedelta(seconds=45)
+# So long a back-end may be silent before nothing new is placed on its cluster: a call may fail once.
+SILENT_FOR = timedelta(seconds=10)
 STRAY_SEQUENCE = 1 << 30
 # Faults that say nothing of a back-end or a run: the database is away, or another scheduler leads by now.
 OUR_OWN = (OperationalError, InterfaceError, Fenced)
@@ -100,6 +103,7 @@ def runs_observe(*, backends: Mapping[int, Backend], now: datetime, full: bool |
     """Ask every back-end and write down what it says. `full` None: everything where that is due, else only news."""
     found = Observed()
     news = News()
+    answered: list[int] = []
     for cluster, backend in backends.items():
         whole = full if full is not None else not isinstance(backends, Backends) or backends.full_look_due(cluster, now)
         asked = "observe" if whole else "news"
@@ -114,14 +118,40 @@ def runs_observe(*, backends: Mapping[int, Backend], now: datetime, full: bool |
             found.silent.append(cluster)
             tally.count(CALL_FAULTS, cluster, asked)
             continue
+        if whole or seen:  # else it may not have been asked at all
+            answered.append(cluster)
         _take_in_each(found, backend, cluster, seen, now, news)
         if whole:
             missing = backends.missing if isinstance(backends, Backends) else None
             _miss(found, cluster, backend, {run.key for run in seen}, now, missing, news)
             if isinstance(backends, Backends):
                 backends.looked(cluster, now)
+    if isinstance(backends, Backends):
+        _follow_silence(backends, found.silent, answered, now)
     news.publish()
     return found
+
+
+def _follow_silence(backends: Backends, silent: Sequence[int], answered: Sequence[int], now: datetime) -> None:
+    """A back-end that has not answered for a while gets nothing new; the next answer ends that."""
+    if backends.told_silent is None:
+        backends.told_silent = set(Cluster.objects.filter(silent_since__isnull=False).values_list("pk", flat=True))
+    for cluster in answered:
+        backends.silent.pop(cluster, None)
+    for cluster in silent:
+        backends.silent.setdefault(cluster, now)
+    gone = {cluster for cluster, since in backends.silent.items() if now - since >= SILENT_FOR} - backends.told_silent
+    back = backends.told_silent & set(answered)
+    if not gone and not back:
+        return
+    with transaction.atomic():
+        for cluster in sorted(gone):
+            Cluster.objects.filter(pk=cluster).update(silent_since=backends.silent[cluster])
+        Cluster.objects.filter(pk__in=back).update(silent_since=None)
+        nodes = Node.objects.filter(cluster__in=gone | back, removed_at__isnull=True).order_by("pk").values_list("pk", flat=True)
+        feed_publish(changes={"nodes": [{"id": node} for node in nodes], "overview": [{"id": 1}]})
+        lease_want()
+    backends.told_silent = (backends.told_silent | gone) - back
 
 
 def _take_in_each(found: Observed, backend: Backend, cluster: int, seen: Sequence[SeenRun], now: datetime, news: News) -> None:
