@@ -1,16 +1,21 @@
 """The whole way of a job on Slurm: submitted, placed by the engine, carried out by Slurm, put out for a higher class, resumed and completed."""
 
 import os
+import re
+import shlex
+import subprocess
+import textwrap
 from collections.abc import Iterator
 from io import StringIO
 from typing import Any
 
 import pytest
+import yaml
 from django.core.management import CommandError, call_command
 
 from gpufleet.core.models import AuditEntry
 from gpufleet.core.times import now
-from scheduler.backends.registry import Backends
+from scheduler.backends.registry import Backends, slurm_settings
 from scheduler.backends.slurm.backend import SlurmBackend
 from scheduler.backends.slurm.client import Settings, SlurmClient
 from scheduler.models import HOLDING, Attempt, Cluster, Gpu, Job, JobState, Node, Placement, SlurmCluster
@@ -20,7 +25,7 @@ from tests import builders
 from tests.invariants import fleet_faults
 from tests.scheduler.backends.test_slurm import slurm  # noqa: F401 - a fixture
 from tests.scheduler.loop.worlds import leaf, submit
-from tests.servers import wait_until
+from tests.servers import PROJECT, wait_until
 from tests.slurm import Slurm
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slurm]
@@ -188,3 +193,44 @@ def test_a_type_of_gres_that_nobody_named_is_asked_for(slurm, shared):  # noqa: 
 
     with pytest.raises(CommandError, match="--gpu-type h100=NAME"):
         inventory("slurm", "--cluster", "hpc")
+
+
+SECTION = (PROJECT / "docs/operate/slurm.md").read_text().partition("## Connect a cluster")[2].partition("\n## ")[0]
+STEP = re.compile(r"^ {7}(gpufleet .*)$|`(install -d [^`]*)`", re.MULTILINE)
+
+
+def test_the_page_leads_from_nothing_to_the_first_job(slurm, personas, monkeypatch):  # noqa: F811
+    """Each command of the page in its order, with this machine's folder and user in place of those that it names; then its job."""
+    monkeypatch.setenv("SLURM_CONF", str(slurm.conf))
+    slurm.sh("scontrol", "create", "PartitionName=gpu", "Nodes=ALL", "State=UP", check=False)
+    here = {"/shared/gpufleet": str(slurm.dir / "site"), "--user gpujobs": "--user nobody" if os.getuid() == 0 else ""}
+    steps = ["".join(found) for found in STEP.findall(SECTION)]
+    for step in steps:
+        for written, meant in here.items():
+            step = step.replace(written, meant)
+        program, *words = shlex.split(step)
+        if program == "install":
+            subprocess.run([program, *words], check=True, timeout=10)
+        else:
+            assert words.pop(0) == "inventory"
+            inventory(*words)
+    assert [step.split()[0] for step in steps] == ["install", "gpufleet", "gpufleet", "gpufleet"]
+    leaf("team", 32)
+    wish = yaml.safe_load(textwrap.dedent("\n".join(SECTION.partition("submit first.yaml`:")[2].split("\n\n")[1].splitlines())))
+
+    made = personas.client("superuser").post("/api/v1/jobs", wish, content_type="application/json")
+
+    assert made.status_code == 201, made.content
+    job = Job.objects.get(name="first")
+    row = SlurmCluster.objects.select_related("cluster").get()
+    backend = SlurmBackend(row.cluster_id, slurm_settings(row))
+    backends, memory = Backends({row.cluster_id: backend}), Memory()
+
+    def over() -> bool:
+        tick_run(holder="test", now=now(), backends=backends, memory=memory)
+        return Job.objects.get(pk=job.pk).state == JobState.COMPLETED
+
+    wait_until(over, seconds=60, what="the first job to complete")
+    nodes = Placement.objects.filter(attempt__job=job).order_by("worker").values_list("worker", "node__name").distinct()
+    told = [backend.logs(key=f"{job.public_id}.1", role="worker", index=index, offset=0, limit=1000).text for index, _ in nodes]
+    assert told == [f"rank {index} of 2 on {name}\n" for index, name in nodes]

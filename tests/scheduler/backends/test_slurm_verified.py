@@ -1,6 +1,5 @@
 """What was promised is verified on the node, by a real Slurm that runs the prolog and epilog: only NVIDIA's program is stood in for."""
 
-import json
 import shutil
 import subprocess
 import tempfile
@@ -22,11 +21,12 @@ from tests.servers import required, wait_until
 from tests.slurm import Slurm, missing
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slurm]
+NODES = ("gpu001", "gpu002", "gpu003")
 SMI = """\
 #!/bin/sh
 case "$1" in
-  --query-gpu=*) cat {d}/smi.gpus ;;
-  --query-compute-apps=*) cat {d}/smi.apps ;;
+  --query-gpu=*) cat {d}/gpus.$SLURMD_NODENAME ;;
+  --query-compute-apps=*) cat {d}/apps.$SLURMD_NODENAME ;;
 esac
 """
 
@@ -43,15 +43,12 @@ class Verified(Slurm):
         smi.chmod(0o755)
         (folder / "scratch").mkdir()
         main(["gpufleet", "slurm", "prolog", "--write", f"{folder}/etc", "--nvidia-smi", str(smi), "--scratch", f"{folder}/scratch", "--unconfined"])
-        super().__init__(nodes=3, gpus=8, more=f"Prolog={folder}/etc/verify\nEpilog={folder}/etc/verify\nPrologFlags=Alloc\n")
+        super().__init__(nodes=len(NODES), gpus=8, more=f"Prolog={folder}/etc/verify\nEpilog={folder}/etc/verify\nPrologFlags=Alloc\n")
 
-    def says(self, *, gpus: int = 8, mig: str = "Disabled", mib: int = 3, apps: str = "") -> None:
-        (self.folder / "smi.gpus").write_text("".join(f"{index}, GPU-{index}, {mig}, {mib}\n" for index in range(gpus)))
-        (self.folder / "smi.apps").write_text(apps)
-
-    def unconfined(self, accept: bool) -> None:
-        path = self.folder / "etc/verify.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"confined": not accept}))
+    def says(self, *nodes: str, gpus: int = 8, mig: str = "Disabled", mib: int = 3, apps: str = "") -> None:
+        for name in nodes or NODES:
+            (self.folder / f"gpus.{name}").write_text("".join(f"{index}, GPU-{index}, {mig}, {mib}\n" for index in range(gpus)))
+            (self.folder / f"apps.{name}").write_text(apps)
 
     def resume(self) -> None:
         for name in self.names:  # one that is not drained fails the call
@@ -74,7 +71,6 @@ def verified(slurm, console) -> Iterator[Verified]:  # noqa: F811
     SlurmCluster.objects.create(cluster_id=console.cluster, conf=str(slurm.conf), folder=console.settings.folder, tag=console.settings.tag)
     yield slurm
     slurm.says()
-    slurm.unconfined(True)
     slurm.resume()
 
 
@@ -103,15 +99,11 @@ def test_a_promise_that_holds_runs_and_leaves_nothing(verified, console):  # noq
         ({"gpus": 0}, "devices", "GPU 0 does not answer."),
         ({"mig": "Enabled"}, "mig", "GPU 0 is split with MIG; whole GPUs are promised."),
         ({"apps": "GPU-0, 4242\n"}, "leftover", "Process 4242 already uses GPU 0."),
-        (None, "cores", "TaskPlugin=task/none pins no job to its processors."),
     ],
-    ids=["devices", "mig", "leftover", "cores"],
+    ids=["devices", "mig", "leftover"],
 )
 def test_a_promise_that_does_not_hold_is_refused_with_its_reason(verified, console, says, code, words):  # noqa: F811
-    if says is None:
-        verified.unconfined(False)
-    else:
-        verified.says(**says)
+    verified.says("gpu001", **says)
     job = job_on("sleep 300", gpus=2)
 
     refused = wait_until(lambda: console.tick() or Attempt.objects.filter(job=job, outcome="lost").first(), seconds=25, what="it to be refused")
@@ -119,7 +111,6 @@ def test_a_promise_that_does_not_hold_is_refused_with_its_reason(verified, conso
     node = Node.objects.get(health=Health.SUSPECT, health_reason=f"Refused a job ({code}): {words}")
     assert refused.cause == f"{node.name} refused it ({code}): {words}"
     verified.says()
-    verified.unconfined(True)
     again = console.until(job, JobState.RUNNING)
     assert again.failures == 0
     assert not again.attempts.filter(number__gt=1, placements__node=node).exists(), "it is not placed on that node again"
@@ -197,6 +188,27 @@ def test_promises_are_read_strictly_and_reach_no_shell(tmp_path, comment, code):
     assert done.returncode == bool(code), done.stderr
     assert (f"gpufleet-verify 7 start {code}" in done.stderr) == bool(code), done.stderr
     assert not mark.exists()
+
+
+@pytest.mark.parametrize(
+    ("slurm_conf", "cgroup_conf", "said"),
+    [
+        ("TaskPlugin=task/none", "", "cores: TaskPlugin=task/none pins"),
+        ("Include more.conf", "ConstrainCores=yes", "devices: ConstrainDevices=yes is not set"),
+        ("Include more.conf", "ConstrainCores=yes\nConstrainDevices=yes # both", ""),
+    ],
+)
+def test_a_promise_that_slurm_does_not_enforce_is_refused(tmp_path, slurm_conf, cgroup_conf, said):
+    main(["gpufleet", "slurm", "prolog", "--write", str(tmp_path), "--nvidia-smi", ""])
+    (tmp_path / "slurm.conf").write_text(slurm_conf)
+    (tmp_path / "more.conf").write_text("TaskPlugin = task/affinity,task/cgroup")
+    (tmp_path / "cgroup.conf").write_text(cgroup_conf)
+    env = {"SLURM_JOB_COMMENT": f"{HEAD} v1:gpus=0:cpus=1", "SLURM_JOB_ID": "7", "SLURM_JOB_CPUS_PER_NODE": "1"}
+    env["SLURM_CONF"] = str(tmp_path / "slurm.conf")
+
+    done = subprocess.run([tmp_path / "verify"], env=env, capture_output=True, text=True, timeout=30, check=False)
+
+    assert (done.returncode, said in done.stderr) == (bool(said), True), done.stderr
 
 
 def test_an_mps_daemon_of_the_node_is_found(tmp_path):
