@@ -3,12 +3,14 @@
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from django.db import connection
 from django.db.models import F, Window
 from django.db.models.functions import Lag
 
+from dashboards.gap.snapshot import gap_now
 from scheduler.models import ENDED, HOLDING, Job, JobEvent, JobState, Order
 from scheduler.selectors.reconciliation import usage_differences
 from scheduler.simulation.progress import Life, Phase
@@ -90,6 +92,21 @@ def _rows(cursor: Any, question: str, *given: int) -> list[tuple[Any, ...]]:
     cursor.execute(question, given)
     found: list[tuple[Any, ...]] = cursor.fetchall()
     return found
+
+
+def gap_faults(now: datetime) -> Iterator[str]:
+    """The parts of the utilization gap are the fleet, and what they give to jobs is what jobs hold, to the thousandth of a GPU."""
+    parts = gap_now(now=now)
+    with connection.cursor() as cursor:
+        ((gpus,),) = _rows(
+            cursor, "SELECT count(*) FROM gpu JOIN node ON node.id = gpu.node_id WHERE gpu.removed_at IS NULL AND node.removed_at IS NULL"
+        )
+        ((held,),) = _rows(cursor, "SELECT coalesce(sum(gpu_milli), 0) FROM placement WHERE until IS NULL AND gpu_id IS NOT NULL")
+    told = sum(milli for part, milli in parts.items() if part.job_class)
+    if sum(parts.values()) != 1000 * gpus:
+        yield f"the parts of the gap are {sum(parts.values())} thousandths of {gpus} GPUs"
+    if told != held:
+        yield f"the gap gives {told} thousandths to jobs, which hold {held}"
 
 
 def history_faults() -> Iterator[str]:

@@ -23,7 +23,7 @@ from gpufleet.storm.fleet import EVERYTHING, TEAMS, TYPE, Fleet, fleet_make, job
 from gpufleet.storm.policy import POLICY_A_DAY, QUIET_POLICY, PolicyStorm, policy_made
 from gpufleet.storm.promises import Promises
 from gpufleet.storm.reaper import AFTER_SNAPSHOT, Killed, Reaper
-from gpufleet.storm.safety import Plans, Unsafe, history_faults, present_faults, stuck_jobs
+from gpufleet.storm.safety import Plans, Unsafe, gap_faults, history_faults, present_faults, stuck_jobs
 from quotas.models import QuotaNode
 from quotas.rules import Share
 from quotas.services.ledger import ledger_hour
@@ -45,6 +45,7 @@ ZONE = ZoneInfo("Europe/Berlin")
 BEAT = timedelta(seconds=1)
 CALM = timedelta(hours=48)  # for what still waits to be done after the last fault
 STEPS_BETWEEN_LOOKS_BACK = 400
+GAP_EVERY = 4  # steps between looks at the utilization gap; each step of a two-day storm was looked at once, for half as much time again
 STORY = 80
 
 # What a stormy day must at least have seen; a calmer one proves nothing.
@@ -552,6 +553,8 @@ class World:
         faults = list(present_faults(self.lives(), parts=self._parts > 0))
         faults += self._plans.faults()
         faults += self._promises.faults(self._now(), edited=edited)
+        if self._steps % GAP_EVERY == 0:
+            faults += gap_faults(self._now())
         if self._steps % self._look_back_every == 0:
             self._look_back()
         if faults:
