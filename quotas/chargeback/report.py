@@ -372,10 +372,13 @@ class NodeCosts:
     currency: str
     rated_to: datetime
     so_far: Mapping[str, int]
+    corrected: Mapping[str, int]  # the part that corrects closed months
 
     def ahead(self, path: str) -> int:
-        passed = millis(min(self.rated_to, self.span.end)) - millis(self.span.start)
-        return half_even(self.so_far.get(path, 0) * (millis(self.span.end) - millis(self.span.start)), passed) if passed > 0 else 0
+        """Its own days at this pace, and corrections once."""
+        passed, corrected = millis(min(self.rated_to, self.span.end)) - millis(self.span.start), self.corrected.get(path, 0)
+        own = self.so_far.get(path, 0) - corrected
+        return corrected + half_even(own * (millis(self.span.end) - millis(self.span.start)), passed) if passed > 0 else 0
 
 
 def node_costs(access: Access, *, now: datetime) -> NodeCosts | None:
@@ -383,13 +386,21 @@ def node_costs(access: Access, *, now: datetime) -> NodeCosts | None:
     month = ChargeMonth.objects.filter(first=month_at(now), rated_to__isnull=False).first()
     if month is None or month.rated_to is None or not access.can_somewhere(Can.SEE_COSTS):
         return None
+    period = Period.of(month.first)
+    parts = _sums(access, period, "quota_path", ("effective_nanos",))
+    corrections = lines_seen(access, period).filter(corrects__isnull=False).order_by().values("quota_path").annotate(nanos=Sum("effective_nanos"))
+    so_far = _with_all_below(access, ((path, amounts["effective_nanos"]) for path, _, amounts in parts))
+    corrected = _with_all_below(access, corrections.values_list("quota_path", "nanos"))
+    return NodeCosts(Span(month.first), month.currency, month.rated_to, so_far, corrected)
+
+
+def _with_all_below(access: Access, parts: Iterable[tuple[str, int]]) -> dict[str, int]:
     found: dict[str, int] = defaultdict(int)
-    for path, _, amounts in _sums(access, Period.of(month.first), "quota_path", ("effective_nanos",)):
+    for path, nanos in parts:
         steps = path.split("/")
         for depth in range(1, len(steps) + 1):
-            found["/".join(steps[:depth])] += amounts["effective_nanos"]
-    seen = {path: nanos for path, nanos in found.items() if access.can(Can.SEE_COSTS, path)}
-    return NodeCosts(Span(month.first), month.currency, month.rated_to, seen)
+            found["/".join(steps[:depth])] += nanos
+    return {path: nanos for path, nanos in found.items() if access.can(Can.SEE_COSTS, path)}
 
 
 def above(kind: str) -> Any:

@@ -1,6 +1,7 @@
 """The editor: branches that unfold, and edits that become one change or come back with what is wrong."""
 
 import json
+from datetime import timedelta
 
 import pytest
 
@@ -107,6 +108,12 @@ def test_what_a_node_costs_this_month_is_shown_to_those_who_may_see_it(tree: Per
         f"acme/research{below}": units * 10**9 for below, units in {"": 120, "/nlp": 100, "/vision": 20}.items()
     }
     assert node_costs(tree.access("viewer"), now=rated_to) is None
+    before = ChargeMonth.objects.create(first=month_at(span.start - timedelta(days=1)), currency="USD", rated_to=span.start)
+    facts |= {"corrects": before, "day": before.first, "quota": tree.nodes["acme/product"], "quota_path": "acme/product"}
+    ChargeLine.objects.create(month=month, job="j-1", **facts, **dict.fromkeys(nanos, -4 * 10**9))
+    sums_write(month)
+    corrected = node_costs(tree.access("superuser"), now=rated_to)
+    assert corrected is not None and (corrected.so_far["acme"], corrected.ahead("acme")) == (123 * 10**9, 504 * 10**9), "a correction comes once"
 
 
 def test_refused_edits_come_back_with_every_fault(tree: Personas):
