@@ -223,7 +223,8 @@ def _in_a_window(world: World, kind: str, job: Job, more: int) -> bool:
     """Whether an open window of its class has room for it: then it is charged there, whatever others have of its queue's guarantee."""
     charged = next(class_windows.views(world, job.name), world)
     for window in world.windows:
-        ends_inside = window.end is None or (job.limit is not None and job.limit <= window.end)
+        # Only what may not be preempted has to end inside it.
+        ends_inside = job.preemptible is not False or window.end is None or (job.limit is not None and job.limit <= window.end)
         if window.cls == job.cls and window.open_at(0) and ends_inside and kind in (ALL, window.gpu_type):
             leaf = class_windows.MARK + window.name
             there = [other for other in charged.jobs.values() if other.quota == leaf]
