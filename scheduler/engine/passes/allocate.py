@@ -340,7 +340,10 @@ def could_start(cycle: Cycle, work: Work, quota_type: int) -> bool:
     with cycle.cluster.attempt():
         if _clear_of_reservations(cycle, work, quota_type, milli, banned) is not None:
             return True
-        return bool(cycle.book.entries) and cycle.book.yields(work) and fit_any(cycle, work, quota_type, banned) is not None
+        if not cycle.book.entries or not cycle.book.yields(work):
+            return False
+        seats = fit_any(cycle, work, quota_type, banned)
+        return seats is not None and leaves_in_time(cycle, work, quota_type, cycle.book.delays(work, quota_type, milli, seats))
 
 
 def _charged_leaf(cycle: Cycle, work: Work, quota_type: int, milli: int) -> tuple[int, Reason | None]:

@@ -6,17 +6,19 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
-from ..model.values import Kind, Preemptible
+from ..model.values import Kind, Placed, Preemptible, Run
 from ..passes.allocate import could_start
 from ..passes.reclaim import may_evict
 from ..place.capacity import plain, widest
 from ..rules.allowance import Allowances, Taken
 from ..rules.order import QueueOrder
-from ..rules.windows import NEVER
+from ..rules.windows import NEVER, Windows
 from ..search.evicting import request
 from ..search.lookahead import Lookahead
 from ..search.rehearsal import Rehearsal, newly_shared
 from ..search.remembered import Date
+from ..state.cluster import on_gpus
+from ..state.fleet import Seat
 from ..state.form import Form
 from ..state.planning import Cycle
 from ..state.tree import Division, Tree
@@ -275,16 +277,33 @@ class Forecast:
         key = (id(work.kind), change, to)
         if key not in known:
             known[key] = make(work.kind)
-        kept = work.kind, work.form, work.types, work.fixed
+        kept, windows = (work.kind, work.form, work.types, work.fixed), cycle.cluster.windows
         kind = known[key]
         form = cycle.cluster.form_of(kind)
         work.kind, work.form, work.types, work.fixed = kind, form, form.types, kind.preemptible is Preemptible.NEVER
         try:
+            cycle.cluster.windows = self._windows_next
             refused, types = cycle.verdicts.of(work)
             types = () if refused else tuple(each for each in types if not self._wanted_back(work, each))
             return any(could_start(cycle, work, each) and not self._put_out_again(work, each) for each in types)
         finally:
             work.kind, work.form, work.types, work.fixed = kept
+            cycle.cluster.windows = windows
+
+    @cached_property
+    def _windows_next(self) -> Windows:
+        """The windows as the next plan sees them: what this one decides may leave another block for them."""
+        cluster, scenario, nodes = self.cycle.cluster, self.cycle.scenario, self.cycle.grid.nodes
+        if not cluster.journal or all(ahead.window.level is None for ahead in cluster.windows.upcoming):
+            return cluster.windows
+        runs: dict[str, Run] = {}
+        for work in dict.fromkeys(cluster.journal):
+            stood = work.first_seats and not work.evicted and not work.moved
+            places = tuple([Placed(seat.role, seat.rank, nodes[seat.node].name, on_gpus(seat), _share(seat)) for seat in work.seats])
+            started = work.job.run.started if stood else self.cycle.now
+            runs[work.job.name] = replace(work.job.run, state="running" if places else "queued", started=started, workers=places)
+        jobs = tuple(replace(job, run=runs.get(job.name, job.run)) for job in scenario.jobs)
+        return Windows(replace(scenario, jobs=jobs), self.cycle.grid)
 
     def _wanted_back(self, work: Work, quota_type: int) -> bool:
         """Whether one of those that the next plan serves from what this one frees waits for the type, not behind the job."""
@@ -314,6 +333,9 @@ class Forecast:
         if "grow" in cycle.settings.passes:
             mine = max(mine, min(cycle.most_milli(work.kind, quota_type), cycle.idle_milli(quota_type)))
         for one in self._higher(work):
+            kept = cycle.notes.get(one.order, {}).get("reservation")
+            if kept is not None and dict(kept.facts).get("holder") == work.job.name:
+                return True  # it waits for nothing but the place that is kept for the job, and ranks higher on any other
             if quota_type not in cycle.types_of(one) or not may_evict(cycle, one):
                 continue
             asked = request(cycle, one, quota_type)
@@ -385,6 +407,11 @@ class Forecast:
 
 CHANGEABLE = frozenset({"no_type", "no_node", "empty_fleet", "limit"})  # what may be in the way whatever runs, and is not if less is asked for
 MOST_TRIES = 8  # numbers of workers that are tried, from the largest that could have room
+
+
+def _share(seat: Seat) -> int | None:
+    """The share of a GPU that a worker has by MPS or time slice."""
+    return seat.parts[0].milli if seat.parts and seat.parts[0].mode != "mig" else None
 
 
 def _with_role(kind: Kind, **changes: Any) -> Kind:
