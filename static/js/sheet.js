@@ -6,7 +6,7 @@
   "use strict";
 
   const { shell } = window.gpufleet;
-  const OPENS = /^\/(jobs|nodes|gpus)\/[a-z]+-[^/]+\/$/;
+  const OPENS = /^\/(jobs|nodes|gpus|quotas)\/[a-z]+-[^/]+\/$/;
   const NAMES = "main .table-region tbody th a[href]";
   const AGAIN_MS = 10_000;
   const wide = matchMedia("(width >= 64rem)");

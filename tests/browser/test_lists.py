@@ -177,9 +177,10 @@ def test_a_throttling_gpu_is_found_with_one_click(demo: Site, browser: Browser):
     expect(rows.get_by_text("Throttling")).to_have_count(rows.count())
 
 
-def test_a_row_opens_beside_the_list(demo: Site, browser: Browser):
+@pytest.mark.parametrize("address", ["/nodes/", "/quotas/"])
+def test_a_row_opens_beside_the_list(demo: Site, browser: Browser, address: str):
     visitor = demo.visit(browser, "root", viewport={"width": 1440, "height": 900})
-    visitor.open("/nodes/")
+    visitor.open(address)
     page, sheet = visitor.page, visitor.page.locator("#sheet")
     names = page.locator("table.grid tbody th a").all_inner_texts()
     page.keyboard.press("j")
