@@ -25,7 +25,8 @@
     const sheet = document.querySelector("#sheet:not([hidden])");
     const head = sheet ?? document.querySelector("main .page-head");
     const name = (head?.querySelector(sheet ? ".sheet-told" : "h1")?.textContent ?? "").trim();
-    return [...(head?.querySelectorAll(".actions :is(a[href], button:not(:disabled))") ?? [])].map((one) => ({ label: one.textContent.trim(), note: name, run: () => one.click() }));
+    const found = [...(head?.querySelectorAll(".actions :is(a[href], button:not(:disabled))") ?? [])];
+    return found.map((one) => ({ label: one.textContent.trim(), note: name, url: one.href, run: () => one.click() }));
   }
 
   /** Every word that was typed begins a word of the label. */
@@ -170,8 +171,8 @@
       if (!item) return;
       this.hide();
       this.close?.();
-      if (item.run) item.run();
-      else if (event.ctrlKey || event.metaKey) window.open(item.url, "_blank", "noopener");
+      if (item.url && (event.ctrlKey || event.metaKey)) window.open(item.url, "_blank", "noopener");
+      else if (item.run) item.run();
       else location.assign(item.url);
     }
 
