@@ -14,7 +14,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from dashboards.fragmentation.defragmenting import USUAL_MOVES, defragmentation_preview, told
-from dashboards.fragmentation.measure import KeptOut, Pile, Scattered
+from dashboards.fragmentation.measure import KeptOut, Pile, Scattered, Why
 from dashboards.fragmentation.store import fragmentation_course, fragmentation_newest
 from dashboards.fragmentation.told import CAUSES, shape_told, summed
 from dashboards.gap.store import span_for
@@ -51,7 +51,6 @@ def fragmentation_page(request: HttpRequest) -> HttpResponse:
         source = reverse("fragmentation-history")
         context |= {
             **_figures(found, gpu_type),
-            "told": CAUSES.values(),
             "chart": fragmentation_chart(chosen, gpu_type, moment),
             "source": f"{source}?{urlencode({'type': gpu_type})}" if gpu_type else source,
         }
@@ -164,12 +163,14 @@ def _figures(found: Scattered, gpu_type: str) -> dict[str, Any]:
     largest = {kind: levels for kind, levels in found.largest.items() if not gpu_type or kind == gpu_type}
     levels = list(next(iter(largest.values()), {}))
     counts = sorted({count for pile in piles for count in pile.idle})
+    at_work = [why for why in CAUSES if waiting.useless[why]]
     return {
+        "told": [CAUSES[why] for why in at_work],
         "free": _tenths(free),
         "waiting": {"jobs": waiting.jobs, "milli": _tenths(waiting.milli)},
         "usual": {"jobs": usual.jobs, "milli": _tenths(usual.milli)},
         "kept_jobs": sum(one.jobs for one in kept_out),
-        "piles": [_pile(pile) for pile in piles],
+        "piles": [_pile(pile, at_work) for pile in piles],
         "pooled": any(pile.pool for pile in piles),
         "kept_out": [_kept_out(one) for one in kept_out[:SHOWN]],
         "more_kept_out": max(0, len(kept_out) - SHOWN),
@@ -180,12 +181,13 @@ def _figures(found: Scattered, gpu_type: str) -> dict[str, Any]:
     }
 
 
-def _pile(pile: Pile) -> Mapping[str, Any]:
+def _pile(pile: Pile, at_work: Sequence[Why]) -> Mapping[str, Any]:
+    """`at_work`: the causes that anything is useless for; the others have no column."""
     return {
         "gpu_type": pile.gpu_type,
         "pool": pile.pool,
         "free": _tenths(pile.free_milli),
-        "causes": [_tenths(pile.waiting.useless[why]) for why in CAUSES],
+        "causes": [_tenths(pile.waiting.useless[why]) for why in at_work],
         "jobs": pile.waiting.jobs,
         "useless": _tenths(pile.waiting.milli),
         "share": percent_of(pile.waiting.milli, pile.free_milli),
