@@ -1,14 +1,16 @@
 """The container and compose files, as far as they can be held without a container engine."""
 
+import os
 import re
 import shutil
 import subprocess
 
 import pytest
+import redis
 import yaml
 
 from gpufleet.environment import VARIABLES
-from tests.servers import PROJECT
+from tests.servers import PROJECT, Program, accepts, free_port
 
 COMPOSE = yaml.safe_load((PROJECT / "compose.yaml").read_text())
 CONTAINERFILE = (PROJECT / "Containerfile").read_text()
@@ -100,3 +102,22 @@ def test_the_build_sees_what_it_copies():
 
     assert copied <= let_through
     assert all((PROJECT / name).exists() for name in copied)
+
+
+@pytest.mark.redis
+def test_redis_as_composed_answers_nobody_without_its_password(tmp_path, redis_server):
+    """The command of compose.yaml under a real Redis, on a port of the test's own."""
+    shell, flag, command = COMPOSE["services"]["redis"]["command"]
+    port = free_port()
+    env = {"PATH": os.environ["PATH"], "REDIS_PASSWORD": "only-for-tests"}
+    program = Program(
+        [shell, flag, f"{command.replace('$$', '$')} --port {port} --bind 127.0.0.1"], log=tmp_path / "redis.log", env=env, cwd=tmp_path
+    )
+    try:
+        program.wait_for(lambda: accepts(port), what="Redis to answer")
+        with pytest.raises(redis.AuthenticationError), redis.Redis(port=port) as nobody:
+            nobody.ping()
+        with redis.Redis(port=port, password="only-for-tests") as ours:
+            assert ours.ping()
+    finally:
+        program.stop()
