@@ -15,8 +15,11 @@ from scheduler.imports.documents import FORMAT, KUBERNETES, MAX_BYTES, Fault, Un
 
 NVIDIA = "nvidia.com/"
 ZONE = "topology.kubernetes.io/zone"
-MEMORY = re.compile(r"([0-9]+)(Ki|Mi|Gi|Ti|)")
-UNITS_MIB = {"": 1 / 1024**2, "Ki": 1 / 1024, "Mi": 1, "Gi": 1024, "Ti": 1024**2}
+COUNT = re.compile(r"[0-9]{1,9}")
+MEMORY = re.compile(r"([0-9]{1,18})(Ki|Mi|Gi|Ti|)")
+UNITS = {"": 1, "Ki": 1024, "Mi": 1024**2, "Gi": 1024**3, "Ti": 1024**4}
+# Whatever Kubernetes writes as a quantity. Of those that are neither a count nor a memory the inventory keeps its own figure.
+QUANTITY = re.compile(r"[+-]?[0-9]{1,18}(\.[0-9]{1,18})?([eE][+-]?[0-9]{1,3}|[numkMGTPE]|[KMGTPE]i)?")
 SPLIT = re.compile(r"(?P<board>.+)-MIG-(?P<profile>[0-9]+g\.[0-9]+gb\S*)")
 LONGEST = 120
 
@@ -32,7 +35,7 @@ def document_of(text: str, *, cluster: str, known_types: Mapping[str, str], new_
             raise Unreadable(Fault(1, 1, f"items[{place}].metadata.name", "is missing"))
         assert isinstance(meta, dict)
         labels = _texts(meta.get("labels"))
-        row, kind = _node(name, cluster, labels, _map(one.get("status")), known_types)
+        row, kind = _node(f"items[{place}]", name, cluster, labels, _map(one.get("status")), known_types)
         rows.append(row)
         types |= kind
     document: dict[str, Any] = {"format": FORMAT}
@@ -61,14 +64,14 @@ def _nodes(text: str) -> list[Any]:
 
 
 def _node(
-    name: str, cluster: str, labels: Mapping[str, str], status: Mapping[str, Any], known_types: Mapping[str, str]
+    path: str, name: str, cluster: str, labels: Mapping[str, str], status: Mapping[str, Any], known_types: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     capacity = _map(status.get("capacity"))
     row: dict[str, Any] = {"name": name, "cluster": cluster}
-    if (cpus := str(capacity.get("cpu", ""))).isdigit():
+    if COUNT.fullmatch(cpus := _quantity(capacity, "cpu", path)):
         row["cpus"] = int(cpus)
-    if found := MEMORY.fullmatch(str(capacity.get("memory", ""))):
-        row["host_memory_mib"] = int(int(found[1]) * UNITS_MIB[found[2]])
+    if found := MEMORY.fullmatch(_quantity(capacity, "memory", path)):
+        row["host_memory_mib"] = int(found[1]) * UNITS[found[2]] // 1024**2
     kept = {key: value for key, value in labels.items() if key.startswith(NVIDIA) or key == ZONE}
     if kept:
         row["labels"] = {key: value[:LONGEST] for key, value in sorted(kept.items())}
@@ -76,22 +79,39 @@ def _node(
         row["island"] = clique[:LONGEST]
     types: dict[str, dict[str, Any]] = {}
     product = labels.get(f"{NVIDIA}gpu.product", "").removesuffix("-SHARED")
-    count, memory = labels.get(f"{NVIDIA}gpu.count", ""), labels.get(f"{NVIDIA}gpu.memory", "")
+    count, memory = _count(labels, "gpu.count", path), _count(labels, "gpu.memory", path)
     # Of a product that is split the count is of instances, and nothing tells on which GPU they lie: such GPUs stay as the inventory has them.
-    if product and count.isdigit() and int(count) and SPLIT.fullmatch(product) is None:
+    if product and count and SPLIT.fullmatch(product) is None:
         board = board_of(product.replace("-", " "))
         kind = (known_types.get(board.name) if board else None) or product.removeprefix("NVIDIA-")
-        row |= {"gpu_type": kind, "gpus": int(count)}
+        row |= {"gpu_type": kind, "gpus": count}
         types[kind] = {"name": kind}
         if board is not None:
             types[kind]["board"] = board.name
-        if memory.isdigit() and int(memory):
-            types[kind]["memory_mib"] = int(memory)
+        if memory:
+            types[kind]["memory_mib"] = memory
     conditions = status.get("conditions")
     ready = [_map(one).get("status") for one in conditions if _map(one).get("type") == "Ready"] if isinstance(conditions, list) else []
     if ready and ready[0] != "True":
         row["health"] = "down"
     return row, types
+
+
+def _quantity(capacity: Mapping[str, Any], key: str, path: str) -> str:
+    """The quantity as it is written; empty: not stated. Raises `Unreadable` for what Kubernetes never writes."""
+    value = capacity.get(key)
+    text = "" if value is None else str(value)
+    if text and not QUANTITY.fullmatch(text):
+        raise Unreadable(Fault(1, 1, f"{path}.status.capacity.{key}", "must be a quantity of Kubernetes"))
+    return text
+
+
+def _count(labels: Mapping[str, str], key: str, path: str) -> int:
+    """The number of a label of GPU feature discovery; 0: not stated. Raises `Unreadable` for what is no number."""
+    text = labels.get(f"{NVIDIA}{key}", "")
+    if text and not COUNT.fullmatch(text):
+        raise Unreadable(Fault(1, 1, f"{path}.metadata.labels.{NVIDIA}{key}", "must be a whole number"))
+    return int(text or 0)
 
 
 def _map(value: Any) -> Mapping[str, Any]:

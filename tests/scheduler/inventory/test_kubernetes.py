@@ -74,7 +74,24 @@ def test_page_and_api_preview_it_without_writing(personas):
     assert not Node.objects.exists()
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"items": [{}]}', '{"items": [{"kind": "Pod"}]}', '{"items": {"a": 1}}', "[" * 100_000])
+def with_capacity(**capacity: object) -> str:
+    return json.dumps({"items": [node("plain") | {"status": {"capacity": capacity}}]})
+
+
+ODD = {
+    **{text[:30]: text for text in ("{", "[]", "{}", '{"items": [{}]}', '{"items": [{"kind": "Pod"}]}', '{"items": {"a": 1}}', "[" * 100_000)},
+    "cpu of no digit": with_capacity(cpu="²"),  # a digit for str.isdigit, none for int()
+    "cpu of 5000 digits": with_capacity(cpu="9" * 5000),
+    "memory of 5000 digits": with_capacity(memory="9" * 5000 + "Ki"),
+    "memory of 400 digits": with_capacity(memory="9" * 400 + "Ki"),
+    "memory out of range": with_capacity(memory="9" * 18 + "Ti"),
+    "true": with_capacity(cpu=True),
+    "count of no digit": json.dumps({"items": [node("odd", gpu__product="NVIDIA-H100-80GB-HBM3", gpu__count="²")]}),
+    "GPU memory of 5000 digits": json.dumps({"items": [node("odd", **H100 | {"gpu__memory": "9" * 5000})]}),
+}
+
+
+@pytest.mark.parametrize("text", ODD.values(), ids=ODD)
 def test_what_kubectl_did_not_write_is_refused(tmp_path, text):
     path = tmp_path / "nodes.json"
     path.write_text(text)
@@ -82,3 +99,12 @@ def test_what_kubectl_did_not_write_is_refused(tmp_path, text):
     with pytest.raises(CommandError, match="nothing was changed"):
         by_command(path)
     assert not Cluster.objects.exists()
+
+
+def test_a_quantity_in_another_unit_is_left_out(tmp_path):
+    path = tmp_path / "nodes.json"
+    path.write_text(with_capacity(cpu="7910m", memory="128974848k"))
+
+    by_command(path)
+
+    assert Node.objects.values_list("cpus", "host_memory_mib").get() == (0, 0)
