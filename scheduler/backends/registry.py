@@ -5,6 +5,7 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from threading import Lock
+from typing import NamedTuple
 
 from django.conf import settings
 
@@ -31,6 +32,13 @@ class UnknownBackend(BackendError):
     """A cluster names a back-end that this program does not have."""
 
 
+class Silence(NamedTuple):
+    """The first and the last of the calls in a row that a back-end did not answer."""
+
+    since: datetime
+    last: datetime
+
+
 class Backends(Mapping[int, Backend]):
     """Back-ends by key of their cluster, and when each was last asked for all that runs there."""
 
@@ -39,8 +47,7 @@ class Backends(Mapping[int, Backend]):
         self._kinds: dict[int, str] = {}
         self._looked: dict[int, datetime] = {}
         self.missing: dict[str, datetime] = {}  # runs that a back-end did not know, and since when
-        self.silent: dict[int, datetime] = {}  # clusters whose back-end does not answer, and since when
-        self.told_silent: set[int] | None = None  # those of which that is written down; None: not known yet
+        self.silent: dict[int, Silence] = {}  # clusters whose back-end does not answer
 
     def __getitem__(self, cluster: int) -> Backend:
         return self._by_cluster[cluster]

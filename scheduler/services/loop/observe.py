@@ -18,7 +18,7 @@ from gpufleet.core.live.feed import feed_publish
 from gpufleet.core.live.news import News
 from gpufleet.core.prepared import Prepared
 from scheduler.backends.base import Backend, BackendError, RunState, SeenRun, attempt_key
-from scheduler.backends.registry import Backends
+from scheduler.backends.registry import Backends, Silence
 from scheduler.loop.measures import CALL, CALL_FAULTS
 from scheduler.models import Attempt, Checkpoint, Cluster, Gpu, JobState, Node, Order, OrderKind, Placement
 from scheduler.services.hardware.refusing import nodes_refused
@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 MISSING_FOR = timedelta(seconds=45)
 # So long a back-end may be silent before nothing new is placed on its cluster: a call may fail once.
 SILENT_FOR = timedelta(seconds=10)
+# Calls further apart than this are not one silence. Longer than a tick takes in which every call runs into its time limit.
+STALE_AFTER = timedelta(seconds=60)
 STRAY_SEQUENCE = 1 << 30
 # Faults that say nothing of a back-end or a run: the database is away, or another scheduler leads by now.
 OUR_OWN = (OperationalError, InterfaceError, Fenced)
@@ -73,6 +75,8 @@ WORKERS: Prepared[tuple[Any, ...]] = Prepared(
         .values_list("attempt_id", "role", "worker", "leaving_since", "joining")
     )
 )
+# Read in each tick: another process may have led since the last one, and have written it.
+TOLD_SILENT = Prepared[int](lambda: Cluster.objects.filter(silent_since__isnull=False).order_by().values_list("pk", flat=True))
 STARTS = Order.objects.filter(attempt=OuterRef("pk"), kind=OrderKind.START)
 # Open attempts that a back-end was told to begin.
 BEGUN: Prepared[tuple[int, str, int]] = Prepared(
@@ -104,8 +108,9 @@ def runs_observe(*, backends: Mapping[int, Backend], now: datetime, full: bool |
     found = Observed()
     news = News()
     answered: list[int] = []
+    told = set(TOLD_SILENT()) if isinstance(backends, Backends) else set()
     for cluster, backend in backends.items():
-        whole = full if full is not None else not isinstance(backends, Backends) or backends.full_look_due(cluster, now)
+        whole = full if full is not None else _full_look(backends, cluster, told, now)
         asked = "observe" if whole else "news"
         try:
             with tally.timing(CALL, cluster, asked):
@@ -127,31 +132,38 @@ def runs_observe(*, backends: Mapping[int, Backend], now: datetime, full: bool |
             if isinstance(backends, Backends):
                 backends.looked(cluster, now)
     if isinstance(backends, Backends):
-        _follow_silence(backends, found.silent, answered, now)
+        _follow_silence(backends, told, found.silent, answered, now)
     news.publish()
     return found
 
 
-def _follow_silence(backends: Backends, silent: Sequence[int], answered: Sequence[int], now: datetime) -> None:
-    """A back-end that has not answered for a while gets nothing new; the next answer ends that."""
-    if backends.told_silent is None:
-        backends.told_silent = set(Cluster.objects.filter(silent_since__isnull=False).values_list("pk", flat=True))
+def _full_look(backends: Mapping[int, Backend], cluster: int, told: set[int], now: datetime) -> bool:
+    """Also where a back-end was silent: that there is no news may mean that nothing was asked, so only a full look is an answer for certain."""
+    if not isinstance(backends, Backends):
+        return True
+    return backends.full_look_due(cluster, now) or cluster in told or cluster in backends.silent
+
+
+def _follow_silence(backends: Backends, told: set[int], silent: Sequence[int], answered: Sequence[int], now: datetime) -> None:
+    """A back-end that has not answered for a while gets nothing new; the next answer ends that. `told` are those of which that is written down."""
     for cluster in answered:
         backends.silent.pop(cluster, None)
     for cluster in silent:
-        backends.silent.setdefault(cluster, now)
-    gone = {cluster for cluster, since in backends.silent.items() if now - since >= SILENT_FOR} - backends.told_silent
-    back = backends.told_silent & set(answered)
+        before = backends.silent.get(cluster)
+        # Another process may have led since, and have had an answer: what is that long ago does not count.
+        since = before.since if before is not None and now - before.last < STALE_AFTER else now
+        backends.silent[cluster] = Silence(since, now)
+    gone = {cluster for cluster in silent if now - backends.silent[cluster].since >= SILENT_FOR} - told
+    back = told & set(answered)
     if not gone and not back:
         return
     with transaction.atomic():
         for cluster in sorted(gone):
-            Cluster.objects.filter(pk=cluster).update(silent_since=backends.silent[cluster])
+            Cluster.objects.filter(pk=cluster).update(silent_since=backends.silent[cluster].since)
         Cluster.objects.filter(pk__in=back).update(silent_since=None)
         nodes = Node.objects.filter(cluster__in=gone | back, removed_at__isnull=True).order_by("pk").values_list("pk", flat=True)
         feed_publish(changes={"nodes": [{"id": node} for node in nodes], "overview": [{"id": 1}]})
         lease_want()
-    backends.told_silent = (backends.told_silent | gone) - back
 
 
 def _take_in_each(found: Observed, backend: Backend, cluster: int, seen: Sequence[SeenRun], now: datetime, news: News) -> None:

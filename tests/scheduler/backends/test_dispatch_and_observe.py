@@ -14,7 +14,7 @@ from scheduler.backends.faults import FaultPlan
 from scheduler.backends.memory import REMEMBERED, DatabaseStore
 from scheduler.backends.registry import Backends
 from scheduler.backends.simulated import SimulatedBackend
-from scheduler.models import Attempt, Checkpoint, Gpu, Job, JobState, Node, Order, OrderKind, Placement, SimulatedRun
+from scheduler.models import Attempt, Checkpoint, Cluster, Gpu, Job, JobState, Node, Order, OrderKind, Placement, SimulatedRun
 from scheduler.services.jobs.tokens import attempt_token, token_digest
 from scheduler.services.loop.dispatch import orders_dispatch, seats_of
 from scheduler.services.loop.observe import runs_observe
@@ -244,6 +244,46 @@ def test_a_cluster_whose_back_end_does_not_answer_waits() -> None:
 
     runs_observe(backends=all_of_them, now=at(101))
     assert state_of(attempt) == (JobState.RUNNING, "")
+
+
+def test_a_change_of_leader_neither_keeps_a_cluster_closed_nor_opens_it_in_the_dark() -> None:
+    """Two processes take turns, as each tick is led by whichever comes first."""
+    cluster, faults = builders.cluster(), {"is_dark": False}
+
+    class Switched(SimulatedBackend):
+        def observe(self, *, now: datetime) -> tuple[SeenRun, ...]:
+            if faults["is_dark"]:
+                raise BackendError("dark")
+            return ()
+
+        news = observe
+
+    one, other = (backends(Switched(DatabaseStore(cluster.pk))) for _ in range(2))
+
+    def closed(who: Backends, dark: bool, *seconds: int) -> bool:
+        faults["is_dark"] = dark
+        for second in seconds:
+            runs_observe(backends=who, now=at(second))
+        return Cluster.objects.get(pk=cluster.pk).silent_since is not None
+
+    assert not closed(one, False, 0)
+    assert closed(other, True, 10, 15, 20)
+    assert not closed(one, False, 21), "its answer opens it, whoever wrote that it was closed"
+    assert closed(one, True, 30, 35, 40)
+    assert not closed(other, False, 41)
+    assert not closed(one, True, 160), "one call that failed, long after its own silence"
+    assert closed(other, True, 160, 165, 170)
+    assert closed(one, True, 171)
+
+
+def test_a_call_that_failed_once_closes_nothing_though_nothing_happens_afterwards() -> None:
+    all_of_them = backends(simulated(faults=FaultPlan(silent=1.0, until=at(2))))
+    all_of_them.looked(builders.cluster().pk, at(0))
+    for second in range(1, 15):
+        runs_observe(backends=all_of_them, now=at(second))
+
+    assert not all_of_them.silent
+    assert not Cluster.objects.filter(silent_since__isnull=False).exists()
 
 
 def test_a_lost_worker_makes_its_gang_degraded_and_a_lost_gang_waits_again() -> None:
