@@ -240,7 +240,7 @@ def _first(column: Ints, amount: int) -> Ints:
 
 def _useless_parts(room: Room, here: NDArray[np.bool_], gpu_type: str, shape: Shape) -> dict[Why, Ints]:
     """Milli-GPU of each node that a job of parts of GPUs could not use as the GPUs are split now."""
-    found = {why: np.zeros(len(here), np.int64) for why in (Why.SPLIT, Why.GEOMETRY, Why.PARTIAL)}
+    found = {why: np.zeros(len(here), np.int64) for why in (Why.SPLIT, Why.GEOMETRY)}
     if not shape.mig and not shape.share_milli:
         return found
     if shape.mig and shape.mig not in room.profiles.get(gpu_type, ()):
@@ -254,7 +254,7 @@ def _useless_parts(room: Room, here: NDArray[np.bool_], gpu_type: str, shape: Sh
         elif one.instances is not None:
             found[Why.GEOMETRY][one.node] += one.free_milli
         else:
-            found[Why.PARTIAL][one.node] += one.free_milli % shape.share_milli
+            found[Why.SPLIT][one.node] += one.free_milli % shape.share_milli
     return found
 
 

@@ -22,7 +22,7 @@ CAUSES: Mapping[Why, Told] = {
     Why.TOPOLOGY: Told("Topology", "No domain of the required level has room for all workers", "series-6"),
     Why.SPLIT: Told("Shared GPUs", "Free parts of GPUs that are split or shared", "series-9"),
     Why.RESERVATION: Told("Reservations", "Reservations keep the free GPUs for their owners", "series-3"),
-    Why.GEOMETRY: Told("MIG geometry", "Free parts of split GPUs that the job's profile does not fit as they are split now", "series-2"),
+    Why.GEOMETRY: Told("MIG geometry", "Free MIG instances that the job does not fit as the GPUs are split now", "series-2"),
 }
 
 

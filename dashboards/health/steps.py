@@ -14,6 +14,7 @@ from gpufleet.core.times import whole_millis
 LOOK = timedelta(seconds=15)
 KEPT = 8
 MOST_RANKS = 65_536
+LEAST_SECONDS = 1e-6  # below that a single-precision figure could be 0
 
 
 def steps_report(
@@ -24,7 +25,7 @@ def steps_report(
     `flops`, the operations of one step of the whole job, hold until a rank tells others.
     """
     at = whole_millis(at)
-    figures = {rank: value for rank, value in seconds.items() if 0 <= rank < ranks <= MOST_RANKS and 0 < value < 86_400}
+    figures = {rank: value for rank, value in seconds.items() if 0 <= rank < ranks <= MOST_RANKS and LEAST_SECONDS <= value < 86_400}
     if not figures:
         return
     with transaction.atomic():

@@ -1,15 +1,22 @@
 """MFU: reported by a job's ranks, told on its page and by the API; figures that can't be told say why."""
 
+from datetime import timedelta
+
 import pytest
 from django.test import Client
 from django.urls import reverse
 
+from dashboards.job_usage import job_usage
 from dashboards.models import StepLook
 from dashboards.telemetry.peaks import peak_tflops
+from gpufleet.core.audit import SYSTEM
 from gpufleet.core.models import User
-from scheduler.models import JobState
+from quotas.permissions import Access, Can, Grant
+from scheduler.models import Attempt, JobState, Placement
+from scheduler.selectors.jobs import attempt_sittings, job_attempts
 from scheduler.services.jobs.tokens import token_digest
 from tests import builders
+from tests.builders import NOON
 from tests.dashboards.worlds import gpus_of
 
 PEAK = 989e12
@@ -51,6 +58,25 @@ def test_operations_hold_until_others_are_told(told):
     assert told(ranks=2, seconds={"1": 1.0}, flops=0.2 * 16 * PEAK)[0]["percent"] == 20.0
 
 
+def test_of_an_attempt_that_has_ended_what_it_held_at_its_end_counts(told):
+    told(ranks=2, seconds={"0": 1.0}, flops=0.4 * 8 * PEAK)
+    run = Attempt.objects.get()
+    Placement.objects.filter(worker=1).update(until=NOON + timedelta(hours=1))
+    Placement.objects.filter(worker=0).update(until=NOON + timedelta(hours=9))
+    Attempt.objects.update(ended_at=NOON + timedelta(hours=9))
+
+    access = Access(actor=SYSTEM, grants=(Grant("", frozenset({Can.SEE})),))
+    used = job_usage(access, run.job, job_attempts(run.job), attempt_sittings(run), now=NOON + timedelta(hours=10))
+    assert used.attempt is not None and used.attempt.mfu is not None
+    assert used.attempt.mfu.percent == 40.0
+
+
+def test_a_step_of_no_time_is_not_believed(told):
+    found, _ = told(ranks=1, seconds={"0": 1e-50}, flops=1e15)
+
+    assert found is None
+
+
 def test_a_job_that_tells_no_operations_has_none(told):
     found, page = told(ranks=2, seconds={"0": 1.0})
 
@@ -79,5 +105,5 @@ def test_impossible_operations_are_refused(told, wrong):
 
 
 def test_a_form_is_found_before_its_model():
-    names = ("H100-SXM-80GB", "NVIDIA H100 PCIe", "H100 NVL", "NVIDIA GB200", "gtx")
+    names = ("H100-SXM-80GB", "NVIDIA H100 PCIe", "H200 NVL", "NVIDIA GB200", "gtx")
     assert [peak_tflops(name, "bf16") for name in names] == [989, 756, 835, 2500, None]

@@ -98,7 +98,7 @@ def test_parts_that_a_profile_does_not_fit_are_of_the_geometry() -> None:
 
     assert useless(Shape(1, 0, mig="1g.10gb")) == {Why.GEOMETRY: 286, Why.SPLIT: 500}
     assert useless(Shape(1, 0, mig="9g.90gb")) == {Why.GEOMETRY: 1571, Why.SPLIT: 500}
-    assert useless(Shape(1, 0, share_milli=300)) == {Why.GEOMETRY: 571, Why.PARTIAL: 200}
+    assert useless(Shape(1, 0, share_milli=300)) == {Why.GEOMETRY: 571, Why.SPLIT: 200}
 
 
 SHAPES = st.tuples(st.integers(1, 4), st.sampled_from([1, 2, 4, 8]), st.sampled_from(["", "leaf", "node"])).map(
