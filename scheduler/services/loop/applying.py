@@ -189,14 +189,17 @@ class _Applying:
                 continue
             fault, sitting = self.splitter.split(item.decision)
             item.split = not fault
-            item.later = bool(sitting) and sitting <= self._leaving(sitting)
+            item.later = bool(sitting) and sitting <= self._leaving(sitting, item.decision)
             item.fault = "" if item.later else fault
 
-    def _leaving(self, jobs: Iterable[int]) -> set[int]:
-        """Those of these jobs that go by this plan, or are on their way out already."""
-        goes = ("evict", "move")
-        gives_way = {item.job.pk for item in self.items if item.job is not None and item.decision.action in goes and not item.fault}
-        return gives_way | set(Job.objects.filter(pk__in=jobs, state=JobState.CHECKPOINTING).values_list("pk", flat=True))
+    def _leaving(self, jobs: Iterable[int], split: Decision) -> set[int]:
+        """Those of these jobs that go from a GPU by this plan, or are on their way out already: all of a job, or its workers there."""
+        gives_way = {item.job.pk for item in self.items if item.job is not None and not item.fault and _goes_from(item.decision, split)}
+        gives_way.update(Job.objects.filter(pk__in=jobs, state=JobState.CHECKPOINTING).values_list("pk", flat=True))
+        node = self.fleet.node_ids.get(split.node or "", 0)
+        there = Placement.objects.filter(node=node, gpu__index=split.gpu or 0, job__in=jobs, until__isnull=True)
+        staying = set(there.filter(leaving_since__isnull=True).values_list("job_id", flat=True))
+        return gives_way | (set(there.values_list("job_id", flat=True)) - staying)
 
     def _can_split(self, decision: Decision) -> bool:
         """The engine is told what the whole fleet can do (`scheduler.services.loop.tick`); here it is known where the GPU stands."""
@@ -463,6 +466,13 @@ def _widen(promise: Promise, grant: Grant, after: Sequence[str], until: datetime
 
 def _seat_of(placement: Placement) -> Seat:
     return Seat(placement.node_id, placement.gpu_id, placement.worker, placement.role, placement.gpu_milli, placement.mig_id)
+
+
+def _goes_from(decision: Decision, split: Decision) -> bool:
+    """Whether a job leaves the GPU that is split: it is evicted or moved, or shrinks to workers that stand elsewhere."""
+    if decision.action in ("evict", "move"):
+        return True
+    return decision.action == "shrink" and not any(stand.node == split.node and stand.gpus >> (split.gpu or 0) & 1 for stand in decision.workers)
 
 
 def _by_cluster(placements: Iterable[Placement], clusters: Mapping[int, int]) -> dict[int, list[Placement]]:

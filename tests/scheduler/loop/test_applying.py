@@ -8,6 +8,7 @@ from django.db import connection
 
 from gpufleet.core.live.news import News
 from quotas.models import QuotaNode
+from scheduler.engine.model.mig import Instance
 from scheduler.engine.model.plan import Decision, Plan, Stand
 from scheduler.engine.model.reasons import reason
 from scheduler.models import Attempt, Gpu, GpuMode, Job, JobEvent, JobState, MigInstance, Node, Order, Placement, PlanRecord, Promise, Repartition
@@ -295,6 +296,46 @@ def test_who_sits_on_instances_that_go_leaves_before_the_gpu_is_split_anew() -> 
     assert (gpu.mode, state(owner)) == (GpuMode.WHOLE, JobState.STARTING)
     assert not MigInstance.objects.filter(gpu=gpu, removed_at__isnull=True).exists()
     assert not fleet_faults()
+
+
+def test_a_gpu_is_split_anew_once_a_worker_that_an_elastic_job_gives_back_has_left_it() -> None:
+    """It shrinks for the part that waits. The GPU is not empty yet: that is no reason to drop all of it, again and again."""
+    here, there = builders.node("here", gpus=1), builders.node("there", gpus=1)
+    quota, loop = leaf("team", 8), Loop()
+    elastic = submit(quota, spec={"roles": [{"name": "worker", "min": 1, "max": 2, "gpus": 1}]}, gpus_milli=1000)
+    loop.tick()
+    loop.up(elastic)
+    loop.after(minutes=10).tick()
+    run = attempt_of(elastic)
+    assert Placement.objects.filter(job=elastic, until__isnull=True).count() == 2
+    Placement.objects.filter(job=elastic).update(joining=False)
+    kept = Placement.objects.get(job=elastic, worker=0)
+    stays, split = (here, there) if kept.node_id == here.pk else (there, here)
+    waits = part("7g.80gb", 1000, quota, at=loop.now)
+    why = reason("reclaim", "as the test says")
+    at = f"{split.cluster.name}/{split.name}"
+
+    def applied() -> tuple[list[str], tuple[Any, ...]]:
+        snapshot = take(now=loop.now)
+        decisions = [
+            Decision("repartition", why, for_job=waits.public_id, after=(elastic.public_id,), node=at, gpu=0, instances=(Instance(0, "7g.80gb"),)),
+            Decision("start", why, waits.public_id, workers=(Stand("worker", 0, at, 1, mig=((0, "7g.80gb", 0),)),), after=(elastic.public_id,)),
+        ]
+        if not Placement.objects.filter(job=elastic, leaving_since__isnull=False).exists():
+            left = Stand("worker", 0, f"{stays.cluster.name}/{stays.name}", 1)
+            decisions.insert(0, Decision("shrink", why, elastic.public_id, waits.public_id, workers=(left,)))
+        lease = lease_take(name="tick", holder=loop.holder, now=loop.now)
+        assert lease is not None
+        plan = Plan(snapshot.scenario.now, tuple(decisions), (), (), None)
+        done = plan_apply(plan=plan, snapshot=snapshot, lease=lease, now=loop.now, facts={}, news=News())
+        return [decision.action for decision in done.done], done.dropped
+
+    assert applied() == (["shrink"], ())
+    assert Placement.objects.get(job=elastic, worker=1).leaving_since == loop.now
+    assert applied() == ([], ()), "it is still leaving"
+    Placement.objects.filter(attempt=run, worker=1).update(until=loop.now)
+    assert applied() == (["repartition", "start"], ())
+    assert Gpu.objects.get(node=split).mode == GpuMode.MIG
 
 
 def test_nobody_is_promised_the_place_of_a_job_that_can_only_move_later() -> None:
