@@ -1,6 +1,5 @@
 """`gpufleet fleet`, `drain`, `quota` and `top`: what the fleet does, what teams are promised, and who uses most of it now."""
 
-import re
 import sys
 import time
 from collections.abc import Sequence
@@ -15,8 +14,8 @@ from gpufleet.client.words import ago, exact, gpus, is_terminal, plain, table
 REFRESH_SECONDS = 2.0
 CLEAR = "\x1b[H\x1b[2J"
 BAR = 20
-MOST_NODES = 200
-NODE_ID = re.compile(r"n-[0-9]+")
+# More than any fleet has; the search of the list finds more than exact names.
+MOST_NODES = 100_000
 FATES = {"ends": "ends before", "moved": "moves", "stopped": "stops", "stays": "finishes here"}
 
 
@@ -46,7 +45,7 @@ def fleet(arguments: Sequence[str]) -> int:
 def drain(arguments: Sequence[str]) -> int:
     """Drain nodes: they take no new jobs, and running jobs finish, or are moved or stopped now or at a time."""
     parser = parser_of("drain", drain.__doc__)
-    parser.add_argument("nodes", metavar="NODE", nargs="+", help="ids or names of nodes, such as n-17")
+    parser.add_argument("nodes", metavar="NODE", nargs="+", help="ids or names of nodes, such as n-17, alpha-n018 or alpha/alpha-n018")
     parser.add_argument("--jobs", choices=("finish", "move", "stop"), default="finish", help="what becomes of running jobs (default: finish)")
     parser.add_argument("--at", metavar="TIME", help="when jobs that still run are moved or stopped, such as 2026-11-20T18:00:00Z (default: now)")
     parser.add_argument("--reason", default="", help="kept in the history and in the audit log; required unless --dry-run")
@@ -82,13 +81,16 @@ def drain(arguments: Sequence[str]) -> int:
 
 
 def _node_named(place: Console, name: str) -> str:
-    """The id of a node; a name is looked up."""
-    if NODE_ID.fullmatch(name):
-        return name
-    for row in place.pages("/nodes", MOST_NODES, q=name):
-        if row["name"] == name:
-            return str(row["id"])
-    raise ClientError(NOT_THERE, f"There is no node {name}.")
+    """The id of a node, by its id, its name or `cluster/name`. What may mean several nodes is refused, as one of them would be the wrong one."""
+    short = name.rpartition("/")[2]
+    rows = place.pages("/nodes", MOST_NODES, q=short)
+    found = {str(row["id"]): f"{row['cluster']}/{row['name']}" for row in rows if name in (row["id"], row["name"], f"{row['cluster']}/{row['name']}")}
+    if len(found) > 1:
+        listed = ", ".join(f"{key} ({plain(place_of)})" for key, place_of in sorted(found.items()))
+        raise ClientError(USAGE, f"{plain(name)} may be one of several nodes: {listed}. Write cluster/name or the id.")
+    if not found:
+        raise ClientError(NOT_THERE, f"There is no node {name}.")
+    return next(iter(found))
 
 
 def _types(told: dict[str, Any]) -> list[str]:

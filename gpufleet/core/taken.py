@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Annotated, Any, ClassVar
 
 from ninja import Schema
-from pydantic import BeforeValidator, ConfigDict, model_validator
+from pydantic import AwareDatetime, BeforeValidator, ConfigDict, model_validator
 from pydantic_core import PydanticCustomError
 
 from gpufleet.core.strict import Strict
@@ -21,6 +21,8 @@ def _no_number(asked: Any) -> Any:
 
 
 AskedTime = Annotated[datetime, BeforeValidator(_no_number)]
+# With its zone: a moment at which something is done.
+AskedMoment = Annotated[AwareDatetime, BeforeValidator(_no_number)]
 
 
 class Taken(Strict, Schema):

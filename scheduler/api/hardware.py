@@ -1,6 +1,6 @@
 """Clusters, nodes and GPUs over HTTP: read by everyone with a role, acted upon by operators."""
 
-from datetime import timedelta
+from datetime import UTC, timedelta
 from functools import partial
 from typing import Annotated, Any
 
@@ -105,15 +105,16 @@ def nodes_drain_write(request: HttpRequest, body: DrainIn, asked: Query[DrainQue
     access, moment = access_of(request), now()
     access.must_everywhere(Can.OPERATE)
     drain_checked(way=body.jobs, at=body.at, now=moment)
+    at = body.at.astimezone(UTC) if body.at is not None else None
     nodes = [node_for(access, name) for name in dict.fromkeys(body.nodes)]
     guests = node_guests(access, *nodes, now=moment)
     done = None
     if not asked.dry_run:
-        done = nodes_drain(access=access, nodes=nodes, way=body.jobs, at=body.at, reason=body.reason, now=moment)
+        done = nodes_drain(access=access, nodes=nodes, way=body.jobs, at=at, reason=body.reason, now=moment)
     return answered(
         {
             "nodes": [{"id": one.public_id, "name": one.name, "health": one.health} for one in (done.nodes if done else nodes)],
-            "jobs": [_guest(one, outcome_of(one.run, body.jobs, body.at, moment)) for one in guests if one.named],
+            "jobs": [_guest(one, outcome_of(one.run, body.jobs, at, moment)) for one in guests if one.named],
             "others": sum(not one.named for one in guests),
             "asked": done.asked if done else 0,
             "told": done.told if done else 0,

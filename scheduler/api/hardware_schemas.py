@@ -6,7 +6,7 @@ from typing import Any, Literal
 from ninja import Schema
 from pydantic import Field
 
-from gpufleet.core.taken import Taken
+from gpufleet.core.taken import AskedMoment, Taken
 from scheduler.models import DrainWay, GpuMode, Health
 from scheduler.services.hardware.draining import MOST_NODES
 from scheduler.services.hardware.hardware import REASON_LENGTH
@@ -326,7 +326,7 @@ class DrainIn(Taken):
         description="What becomes of running jobs: finish, move (those that may be preempted), stop (all).",
         json_schema_extra={"enum": list(DrainWay.values)},
     )
-    at: datetime | None = Field(None, description="When jobs that still run are moved or stopped; null: at once. Not with finish.")
+    at: AskedMoment | None = Field(None, description="When jobs that still run are moved or stopped; null: at once. Not with finish.")
     reason: str = Field(description="Kept in its history and in the audit log.", json_schema_extra=REASON)
 
 

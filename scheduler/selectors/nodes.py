@@ -129,7 +129,7 @@ def jobs_left_count(node: Node) -> int:
 class Guest:
     """A job with workers on a node, and when it ends by its estimate or its time limit. `named` is false where the reader may not know it.
 
-    `leaving` says that it was asked to leave already.
+    `leaving` says that it was asked to leave already, or its workers on the node were.
     """
 
     job: Job
@@ -155,9 +155,15 @@ def node_guests(access: Access, *nodes: Node, now: datetime) -> list[Guest]:
         .filter(node__in=nodes)
         .order_by()
         .values_list("job_id")
-        .annotate(Sum("gpu_milli"), Min("attempt__started_at"), Min("attempt_id"), Min("attempt__stop_asked_at"))
+        .annotate(
+            Sum("gpu_milli"),
+            Min("attempt__started_at"),
+            Min("attempt_id"),
+            Min("attempt__stop_asked_at"),
+            staying=Count("pk", Q(leaving_since__isnull=True)),
+        )
     )
-    parts = {key: (milli, began, attempt, asked) for key, milli, began, attempt, asked in held}
+    parts = {key: (*facts, asked is not None or not staying) for key, *facts, asked, staying in held}
     attempts = [attempt for _, _, attempt, _ in parts.values()]
     borrowed = LedgerEntry.objects.filter(attempt__in=attempts, until__isnull=True, share_class=ShareClass.BORROWED)
     borrowing = set(borrowed.values_list("attempt", flat=True))
@@ -165,13 +171,13 @@ def node_guests(access: Access, *nodes: Node, now: datetime) -> list[Guest]:
     saved = dict(safe.order_by().values_list("job_id").annotate(Max("reported_at")))
     found = []
     for job in Job.objects.filter(pk__in=parts).select_related("quota", "owner").defer("launch"):
-        milli, began, attempt, asked = parts[job.pk]
+        milli, began, attempt, is_leaving = parts[job.pk]
         estimate = began + timedelta(seconds=job.estimate_seconds) if job.estimate_seconds else None
         limit = began + timedelta(seconds=job.limit_seconds) if job.limit_seconds else None
         by_limit = estimate is None or estimate <= now  # an estimate that is over says nothing about the end
         movable = job.preemptible == "yes" or (job.preemptible == "when_borrowed" and attempt in borrowing)
         run = Running(began, saved.get(job.pk), _saves_every(job), limit if by_limit else estimate, movable)
-        found.append(Guest(job, access.can(Can.SEE, job.quota.path), milli, by_limit, asked is not None, run))
+        found.append(Guest(job, access.can(Can.SEE, job.quota.path), milli, by_limit, is_leaving, run))
     return sorted(found, key=lambda guest: (-guest.milli, guest.job.pk))
 
 

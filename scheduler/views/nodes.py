@@ -78,9 +78,12 @@ def nodes_drain_page(request: HttpRequest) -> HttpResponse:
     """Drain many nodes at once: those that were chosen in the list (`row`) or that the address names (`node`)."""
     access = access_of(request)
     data = request.POST if request.method == "POST" else request.GET
-    names = list(dict.fromkeys([*data.getlist("row"), *data.getlist("node")]))[:MOST_NODES]
+    names = list(dict.fromkeys([*data.getlist("row"), *data.getlist("node")]))
     if not names:
         messages.info(request, "Choose nodes to drain first.")
+        return redirect("nodes")
+    if len(names) > MOST_NODES:
+        messages.error(request, f"Choose at most {MOST_NODES} nodes to drain at once. {len(names):,} were chosen.")
         return redirect("nodes")
     nodes = [node_for(access, name) for name in names]
     if request.method != "POST" or "row" in request.POST:

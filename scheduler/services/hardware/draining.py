@@ -3,10 +3,9 @@
 What is due at that moment is carried out by the loop (`drains_enforce`), whichever console it runs in by then.
 """
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from django.core.exceptions import ValidationError
 from django.db import transaction
@@ -16,13 +15,13 @@ from gpufleet.core.audit import Actor
 from gpufleet.core.faults import Conflict
 from gpufleet.core.live.news import News
 from gpufleet.core.prepared import Prepared
-from gpufleet.core.templatetags.shell import plural
 from quotas.models import LedgerEntry, ShareClass
 from quotas.permissions import Access, Can
 from scheduler.hardware.draining import Fate, outcome_of
 from scheduler.models import HOLDING, DrainWay, Gpu, Health, JobState, Node, Placement
 from scheduler.notify.happenings import Happened
 from scheduler.selectors.nodes import Guest, node_guests
+from scheduler.services.hardware.deadlines import deadlines_call_off, deadlines_of, names_by_job
 from scheduler.services.hardware.hardware import check_reason, hardware_record, health_step, locked_node
 from scheduler.services.loop.lease import lease_want
 from scheduler.services.loop.runs import Stop, attempts_stop
@@ -36,7 +35,8 @@ _BORROWS = LedgerEntry.objects.filter(attempt=OuterRef("attempt_id"), until__isn
 # Asked in every tick: what still runs on a draining node whose moment has come, and may be sent away in the way that was chosen.
 DRAINS_DUE: Prepared[tuple[int, str, str, datetime | None]] = Prepared(
     lambda at: (
-        Placement.objects.filter(until__isnull=True, node__health=Health.DRAINING, node__drain_at__lte=at, attempt__stop_to="")
+        Placement.objects.filter(until__isnull=True, leaving_since__isnull=True, node__health=Health.DRAINING, node__drain_at__lte=at)
+        .filter(attempt__stop_to="")
         .filter(
             Q(node__drain_way=DrainWay.STOP)
             | Q(node__drain_way=DrainWay.MOVE, job__preemptible="yes")
@@ -81,19 +81,22 @@ def nodes_drain(
     """Drain nodes, or change how they drain. `at` None: at once. `seen` is the health that was shown, by node; a newer is a conflict."""
     access.must_everywhere(Can.OPERATE)
     drain_checked(way=way, at=at, now=now)
+    at = at.astimezone(UTC) if at is not None else None
     check_reason(reason)
     if not 1 <= len(nodes) <= MOST_NODES:
         raise ValidationError({"nodes": [f"Name 1 to {MOST_NODES} nodes; these are {len(nodes):,}."]})
     with transaction.atomic():
         now = usage_moment(now=now)
         locked = [locked_node(node) for node in sorted(nodes, key=lambda node: node.pk)]
+        before = deadlines_of(locked, now)
         for node in locked:
             _close(access, node, way, at, reason, now, (seen or {}).get(node.public_id))
         timeline_follow(gpus=Gpu.objects.filter(node__in=locked, removed_at__isnull=True).values_list("pk", flat=True), at=now)
         asked, told = 0, 0
+        deadlines_call_off(access=access, deadlines=before, way=way, at=at, now=now)
         if way != DrainWay.FINISH:
             guests = [guest for guest in node_guests(access, *locked, now=now) if not guest.leaving]
-            names = _names(locked)
+            names = names_by_job(locked)
             if at is None:
                 asked = _ask(guests, way, names, reason, now, access.actor)
             else:
@@ -108,27 +111,16 @@ def _close(access: Access, node: Node, way: str, at: datetime | None, reason: st
     before = {"jobs": node.drain_way or DrainWay.FINISH.value, "at": _written(node.drain_at)} if node.health == Health.DRAINING else {}
     if node.health != Health.DRAINING:
         health_step(access=access, node=node, to=Health.DRAINING, reason=reason, now=now)
+    # The drain is the operator's now, also where Slurm began it: its reason says whose it is.
+    node.health_reason = reason.strip()
     node.drain_way, node.drain_at = way, None if way == DrainWay.FINISH else at or now
-    node.save(update_fields=["drain_way", "drain_at"])
+    node.save(update_fields=["health_reason", "drain_way", "drain_at"])
     after = {"jobs": way, "at": _written(node.drain_at)}
     hardware_record(access.actor, "node.drain", node, None, "drain", before, after, reason, now)
 
 
 def _written(at: datetime | None) -> str | None:
     return f"{at:%Y-%m-%dT%H:%M:%SZ}" if at is not None else None
-
-
-def _names(nodes: Sequence[Node]) -> dict[int, str]:
-    """By job, the names of those of the nodes that it is on."""
-    found: dict[int, list[str]] = defaultdict(list)
-    rows = Placement.objects.filter(node__in=nodes, until__isnull=True).order_by("node__name").values_list("job_id", "node__name").distinct()
-    for job, name in rows:
-        found[job].append(name)
-    return {job: _listed(names) for job, names in found.items()}
-
-
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{names[0]} and {plural(len(names) - 1, 'other node')}"
 
 
 def _drained(names: str, reason: str) -> str:

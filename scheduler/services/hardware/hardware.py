@@ -13,8 +13,9 @@ from gpufleet.core.faults import Conflict
 from gpufleet.core.live.feed import feed_publish
 from quotas.permissions import Access, Can
 from scheduler.hardware.lifecycle import MUST_BE_EMPTY, may_follow, steps_from
-from scheduler.models import Gpu, Health, InventoryEvent, Node
+from scheduler.models import IN_SERVICE, Gpu, Health, InventoryEvent, Node
 from scheduler.selectors.holders import jobs_on
+from scheduler.services.hardware.deadlines import deadlines_call_off, deadlines_of
 from scheduler.services.loop.usage import timeline_follow, usage_moment
 
 REASON_LENGTH = 300
@@ -54,6 +55,8 @@ def _step(access: Access, node: Node, gpu: Gpu | None, to: str, reason: str, now
     """Write another health of a node, or of one of its GPUs."""
     row, kind = (node, "node") if gpu is None else (gpu, "gpu")
     before = {"health": row.health, "reason": row.health_reason}
+    if gpu is None and to in IN_SERVICE:
+        deadlines_call_off(access=access, deadlines=deadlines_of([node], now), now=now)
     row.health, row.health_since, row.health_reason = to, now, reason.strip()
     columns = ["health", "health_since", "health_reason"]
     if gpu is None and node.drain_way and to != Health.DRAINING:

@@ -89,7 +89,7 @@ _ONE = {
     Happened.COMPLETED: "{} completed",
     Happened.CANCELLED: "{} was cancelled",
     Happened.NEAR_LIMIT: "The time limit of {} is near",
-    Happened.NODE_DRAINING: "The node of {} is drained",
+    Happened.NODE_DRAINING: "Drain of the node of {}",
 }
 _MANY = {
     Kind.STARTED: "{} jobs run",
@@ -97,7 +97,7 @@ _MANY = {
     Kind.FAILED: "{} jobs failed",
     Kind.FINISHED: "{} jobs are over",
     Kind.NEAR_LIMIT: "The time limits of {} jobs are near",
-    Kind.DRAIN: "The nodes of {} jobs are drained",
+    Kind.DRAIN: "Drains of the nodes of {} jobs",
 }
 
 

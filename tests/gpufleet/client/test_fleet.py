@@ -12,7 +12,7 @@ from gpufleet.client import fleet as fleet_command
 from gpufleet.client.completion import OF_JOBS, VALUES, WORDS, commands
 from quotas.models import ChargeLine, ChargeMonth, QuotaShare
 from scheduler.models import JobState
-from tests.builders import job, node, placement
+from tests.builders import cluster, job, node, placement
 
 pytestmark = pytest.mark.django_db(transaction=True)
 TEAM = "acme/research/nlp"
@@ -49,6 +49,13 @@ def test_a_drain_is_previewed_and_done(run, busy):
     assert drain("node-well", "--jobs", "move")[0] == 2, "a reason is required"
     assert "Draining node-well: 1 asked to leave" in drain("node-well", "--jobs", "move", "--reason", "new fans")[1]
     assert drain("nowhere", "--reason", "new fans")[0] == 4
+    twin = node("node-well", of=cluster("south"), gpus=1)
+    status, _, fault = drain("node-well", "--dry-run")
+    assert status == 2 and f"{twin.public_id} (south/node-well)" in fault and "(north/node-well)" in fault
+    assert [one["id"] for one in json.loads(drain("south/node-well", "--dry-run", "--json")[1])["nodes"]] == [twin.public_id]
+    named = node("n-99999", gpus=1)
+    assert [one["id"] for one in json.loads(drain("n-99999", "--dry-run", "--json")[1])["nodes"]] == [named.public_id]
+    assert [one["id"] for one in json.loads(drain(twin.public_id, "--dry-run", "--json")[1])["nodes"]] == [twin.public_id]
 
 
 def test_the_tree_with_what_is_promised_and_held(run, busy):

@@ -1,21 +1,26 @@
 """Draining a node: what it does is shown first, by the names of jobs, and then it does that."""
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import timedelta, timezone
 
 import pytest
+from django.db.models.signals import post_save
 from django.urls import reverse
 
 from gpufleet.core.live.news import News
 from gpufleet.core.models import AuditEntry
 from gpufleet.core.times import now
 from quotas.models import ShareClass
+from scheduler.backends.base import Refusal
+from scheduler.backends.slurm.client import SlurmNode
 from scheduler.hardware.draining import Running, outcome_of
 from scheduler.loop.policy import policy
-from scheduler.models import Attempt, Health, JobEvent, JobState, Node, Notice
+from scheduler.models import Attempt, Health, JobEvent, JobState, Node, Notice, Placement
 from scheduler.selectors.nodes import node_guests
 from scheduler.services.hardware.draining import nodes_drain
 from scheduler.services.hardware.hardware import node_health_change
+from scheduler.services.hardware.refusing import nodes_refused
+from scheduler.services.hardware.slurm_nodes import _difference
 from scheduler.services.loop.timers import timers_next, timers_run
 from scheduler.services.notify.outbox import outbox_turn
 from tests import builders
@@ -127,7 +132,7 @@ def test_owners_are_told_of_the_deadline_and_a_later_one_replaces_it(personas, b
     assert (done.asked, done.told) == (0, 2)
     outbox_turn(now=now())
     (notice,) = Notice.objects.filter(user=personas.users["submitter"], kind="drain")
-    assert notice.title == "The node of train is drained"
+    assert notice.title == "Drain of the node of train"
     assert f"If the job still runs at {at:%Y-%m-%d %H:%M} UTC, it is asked to save and resumes elsewhere." in notice.text
 
     later = now() + timedelta(hours=9)
@@ -197,3 +202,82 @@ def test_marking_a_node_down_names_the_jobs_that_lose_workers(personas, busy):
 
     assert "4 GPUs of busy are out of service at once." in shown
     assert "3 jobs lose their workers here." in shown
+
+
+def test_a_time_with_an_offset_is_told_in_utc_and_one_without_a_zone_is_refused(personas, busy):
+    client, at = personas.client("operator"), now().replace(microsecond=0) + timedelta(hours=3)
+    body = {"nodes": [busy.public_id], "jobs": "move", "reason": "new fans", "at": at.astimezone(timezone(timedelta(hours=2))).isoformat()}
+
+    def drain(query="", **changes):
+        return client.post(f"/api/v1/nodes/drain{query}", body | changes, content_type="application/json")
+
+    for query in ("", "?dry_run=true"):
+        assert 400 <= drain(query, at=f"{at:%Y-%m-%dT%H:%M:%S}").status_code < 500
+        assert 400 <= drain(query, at="1").status_code < 500
+        assert 400 <= drain(query, at="9999-12-31T23:59:59-14:00").status_code < 500
+    assert drain().status_code == 200
+
+    assert f"still runs at {at:%Y-%m-%d %H:%M} UTC" in JobEvent.objects.filter(job__name="train").latest("pk").cause
+    assert AuditEntry.objects.get(action="node.drain").after["at"] == f"{at:%Y-%m-%dT%H:%M:%SZ}"
+
+
+def test_a_drain_that_slurm_began_is_the_operator_s_once_it_has_a_deadline(personas, busy):
+    Node.objects.filter(pk=busy.pk).update(health=Health.DRAINING, health_reason="Slurm: fans")
+
+    nodes_drain(access=personas.access("operator"), nodes=[busy], way="move", at=now() + timedelta(hours=1), reason=" new fans ", now=now())
+
+    node = Node.objects.get(pk=busy.pk)
+    assert node.health_reason == "new fans"
+    resumed = _difference(node, SlurmNode("busy", "busy", ("IDLE",), "", 1, 1, ""))
+    assert (resumed.there_to, resumed.here_to) == ("DRAIN", ())
+
+
+def test_more_nodes_than_are_drained_at_once_are_refused_and_none_is_left_out(personas):
+    answer = personas.client("operator").post(reverse("nodes_drain"), {"row": [f"n-{number}" for number in range(101)]}, follow=True)
+
+    assert "Choose at most 100 nodes to drain at once. 101 were chosen." in answer.content.decode()
+
+
+def test_a_refusal_leaves_a_drain_alone_that_comes_at_the_same_time(personas):
+    first, second = builders.node("a", gpus=1), builders.node("b", gpus=1)
+
+    def drain(sender, instance, **_):
+        if instance.pk == first.pk:  # after both were read
+            Node.objects.filter(pk=second.pk).update(health=Health.DRAINING, health_reason="new fans")
+
+    post_save.connect(drain, sender=Node)
+    try:
+        changed = nodes_refused(cluster=first.cluster_id, refusals=[Refusal("a", "no_gpu", "No GPU."), Refusal("b", "no_gpu", "No GPU.")], now=now())
+    finally:
+        post_save.disconnect(drain, sender=Node)
+
+    assert changed == 1
+    assert list(Node.objects.order_by("name").values_list("health", flat=True)) == [Health.SUSPECT, Health.DRAINING]
+
+
+def test_a_job_whose_workers_there_leave_already_is_not_stopped(personas, busy):
+    Placement.objects.filter(job__name="train").update(leaving_since=now())
+    Attempt.objects.update(running_at=now())
+    six = now() + timedelta(hours=6)
+    assert nodes_drain(access=personas.access("operator"), nodes=[busy], way="move", at=six, reason="new fans", now=now()).told == 1
+
+    timers_run(now=six, policy=policy(), news=News())
+
+    assert not Attempt.objects.filter(job__name="train", stop_asked_at__isnull=False).exists()
+    assert Attempt.objects.filter(job__name="theirs", stop_asked_at__isnull=False).exists()
+
+
+@pytest.mark.parametrize("how", ["finish", "healthy"])
+def test_owners_are_told_that_a_deadline_is_called_off(personas, busy, how):
+    access, at = personas.access("operator"), now() + timedelta(hours=3)
+    nodes_drain(access=access, nodes=[busy], way="move", at=at, reason="new fans", now=now())
+
+    if how == "finish":
+        nodes_drain(access=access, nodes=[busy], way="finish", at=None, reason="the fans are late", now=now())
+    else:
+        node_health_change(access=access, node=busy, to=Health.HEALTHY, reason="all is well", now=now())
+
+    off = f"The deadline of busy at {at:%Y-%m-%d %H:%M} UTC is called off. The job may finish there."
+    assert set(JobEvent.objects.filter(cause=off).values_list("job__name", flat=True)) == {"train", "theirs"}
+    outbox_turn(now=now())
+    assert any(off in notice.text for notice in Notice.objects.filter(user=personas.users["submitter"], kind="drain"))
