@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, NoReturn
 if TYPE_CHECKING:
     from gpufleet.storm.world import Report
 
+DAYS = 2
+
 
 def main(argv: Sequence[str]) -> int:
     """Let simulated days of bad weather pass over the whole control plane, and say what it was like. Nothing of an installation is touched.
@@ -42,8 +44,9 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="gpufleet storm", description=main.__doc__)
     parser.add_argument("--seed", type=int, default=1, help="what the storm is drawn from; the same seed is the same storm")
     parser.add_argument("--seeds", type=int, default=1, help="so many storms, from --seed on, each in a process of its own")
-    parser.add_argument("--days", type=int, default=2, help="simulated days of bad weather; up to two days of calm follow")
-    parser.add_argument(
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument("--days", type=int, help=f"simulated days of bad weather ({DAYS}); up to two days of calm follow")
+    length.add_argument(
         "--hours", type=int, default=0, choices=range(1, 24), metavar="N", help="a short storm, with a day's edits, windows and budgets"
     )
     parser.add_argument("--usage-weight", type=float, default=0.0, help="how much past usage counts, with a half-life of six hours")
@@ -88,12 +91,14 @@ def _pass(seed: int, arguments: argparse.Namespace) -> int:
 
     began, processor = time.perf_counter(), time.process_time()
     try:
-        days = 1 if arguments.hours else arguments.days
+        days = 1 if arguments.hours else DAYS if arguments.days is None else arguments.days
         report = World(seed=seed, days=days, hours=arguments.hours, parts=arguments.parts, tell=_say if arguments.story else None).run()
     except Unsafe as fault:
         print(fault)
         return 1
-    show(report, time.perf_counter() - began, time.process_time() - processor, print, as_json=arguments.json)
+    count, unit = (arguments.hours, "hour") if arguments.hours else (days, "day")
+    length = f"{count} {unit}{'' if count == 1 else 's'}"
+    show(report, length, time.perf_counter() - began, time.process_time() - processor, print, as_json=arguments.json)
     return 2 if report.thin_days else 0
 
 
@@ -134,12 +139,12 @@ def _say(line: str) -> None:
     print(line, flush=True)
 
 
-def show(report: "Report", seconds: float, processor: float, say: Callable[[str], None], *, as_json: bool) -> None:
+def show(report: "Report", length: str, seconds: float, processor: float, say: Callable[[str], None], *, as_json: bool) -> None:
     if as_json:
         say(json.dumps({**asdict(report), "digest": f"{report.digest:016x}", "wall_s": round(seconds, 1), "processor_s": round(processor, 1)}))
         return
     took = f"{seconds:.1f} s ({processor:.1f} s of the processor)"
-    say(f"seed {report.seed}: {report.days} days in {took}, nothing unsafe and nothing stuck; story {report.digest:016x}")
+    say(f"seed {report.seed}: {length} in {took}, nothing unsafe and nothing stuck; story {report.digest:016x}")
     say(f"  {report.jobs} submissions ({report.completed} completed by the end), {report.evictions} evictions, {report.ticks} ticks")
     faults = ", ".join(f"{kind} {times}" for kind, times in report.faults.items())
     say(f"  {sum(report.faults.values())} faults of {report.kinds} kinds on {report.nodes} nodes, {report.struck} struck: {faults}")

@@ -20,6 +20,7 @@ from django.db import OperationalError, connection, transaction
 from gpufleet.core.audit import SYSTEM
 from gpufleet.core.models import Sequence
 from gpufleet.core.prepared import Prepared
+from gpufleet.storm import command
 from gpufleet.storm.reaper import Killed, Reaper
 from gpufleet.storm.safety import Unsafe
 from gpufleet.storm.world import FAULTS_A_DAY, START, World
@@ -62,6 +63,20 @@ def test_a_stormy_day_settles() -> None:
     assert len(counts["faults"]) >= 8
     assert counts["nodes"] >= 16
     assert counts["struck"] > 5
+
+
+@pytest.mark.parametrize("days", [2, 3])
+def test_hours_and_days_are_refused_together(days: int, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        command.main(["--hours", "4", "--days", str(days)])
+    assert "not allowed with argument" in capsys.readouterr().err
+
+
+def test_a_short_storm_tells_its_hours() -> None:
+    done = subprocess.run(
+        [sys.executable, "manage.py", "storm", "--hours", "1"], cwd=PROJECT, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.stdout.startswith("seed 1: 1 hour in "), done.stdout[-3000:] + done.stderr[-3000:]
 
 
 @pytest.mark.soak
