@@ -48,22 +48,28 @@ class Span(World):
     def __init__(self, scenario: Scenario, works: dict[str, int], calendar: Sequence[Promised], step: int) -> None:
         self.begin, self.step, self.calendar = scenario.now, step, calendar
         self._planned: int | None = None
+        self._owed: int | None = None  # since when a plan is due that had to wait for its step
         self._holds: dict[str, int] = {}  # milli-GPU, by job
         self._had: dict[str, Had] = {}
         self._began: list[str] = []  # of those that have come within the span
         super().__init__(scenario, works=works)
 
-    def until(self, moment: int) -> None:
-        """Go on until a moment."""
-        while (time := self._next_moment()) is not None:
+    def until(self, moment: int, on: Callable[[], bool]) -> bool:
+        """Go on until a moment. False: `on` said no before a plan, and the moment was not reached."""
+        while (time := self._next_moment() if self._owed is None else self._owed) is not None:
             at = time if self._planned is None else max(time, self._planned + self.step)
             if at > moment:
+                # What happens until the moment is no longer to come then, but still to be planned.
+                self._owed = time if time <= moment else None
                 break
+            if not on():
+                return False
             self._happen_until(at)
-            self._wake = None
+            self._wake = self._owed = None
             self._plan()
             self._planned = at
         self._happen_until(moment)
+        return True
 
     def _happen_until(self, moment: int) -> None:
         timers = self.timers
@@ -135,9 +141,8 @@ def played(
     nodes = tuple(replace(node, repartitioned=()) for node in scenario.nodes)
     world = Span(replace(scenario, nodes=nodes, jobs=tuple(jobs)), works, calendar, step_of(hours, len(jobs), len(nodes)))
     for hour in range(1, hours + 1):
-        if not on():
+        if not on() or not world.until(scenario.now + hour * HOUR, on):
             return
-        world.until(scenario.now + hour * HOUR)
         told: dict[str, Any] = {"hour": hour, "step": world.step}
         if hour % TOLD_EVERY == 0 or hour == hours:
             told["table"] = world.table()

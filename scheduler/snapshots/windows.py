@@ -159,9 +159,11 @@ def windows_of_span(begin: datetime, end: datetime, *, paths: Mapping[int, str],
         kept = Kept(*columns)
         if kept.gpu_type not in types or (kept.shape == Shape.BLOCK and kept.level not in levels) or (quota is not None and quota not in paths):
             continue
+        # Changed and approved again, it is of its last approval; what was over by then had an earlier one.
+        known = 0 if decided is None or (kept.ends_at is not None and kept.ends_at <= decided) else millis(decided)
         if released is not None:
             kept = kept._replace(ends_at=released if kept.ends_at is None else min(released, kept.ends_at))
-        found.append(promised(kept._replace(path=None if quota is None else paths[quota]))._replace(known=0 if decided is None else millis(decided)))
+        found.append(promised(kept._replace(path=None if quota is None else paths[quota]))._replace(known=known))
     return found
 
 

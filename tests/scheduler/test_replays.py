@@ -1,5 +1,6 @@
 """The last days under a drafted tree: what a guarantee would have changed, cancelled and followed."""
 
+import signal
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -9,13 +10,19 @@ from django.urls import reverse
 
 from gpufleet.core.faults import Conflict
 from gpufleet.core.times import millis
-from quotas.models import QuotaChange, QuotaNode, QuotaShare, Reservation, Window
+from quotas.models import LedgerEntry, QuotaChange, QuotaNode, QuotaShare, Reservation, Window
 from quotas.services.changes import Wanted, change_draft
 from scheduler.engine.reading.scenario import parse
-from scheduler.models import Attempt, QuotaReplay
+from scheduler.loop.policy import policy
+from scheduler.models import Attempt, Dependency, QuotaReplay
+from scheduler.services.forecasts import replays
 from scheduler.services.forecasts.replays import replay_ask, replay_cancel, replay_of, replay_run, replay_teams
+from scheduler.simulation import span
 from scheduler.simulation.calendar import Promised
 from scheduler.simulation.span import HOUR, played
+from scheduler.snapshots import Snapshots
+from scheduler.snapshots.jobs import Kinds
+from scheduler.snapshots.windows import windows_of_span
 from tests import builders
 from tests.builders import NOON
 from tests.personas import Personas
@@ -70,6 +77,33 @@ def _waits(jobs: list[dict[str, Any]], rows: list[list[int]], calendar: tuple[Pr
     scenario = parse(document)
     told = list(played(scenario, [[place, scenario.now + at, length] for place, at, length in rows], 12, lambda: True, calendar))
     return told[-1]["table"]
+
+
+ONE = {"quota": "a", "roles": [{"name": "w", "gpus": 8, "min": 1}]}
+
+
+def test_a_plan_that_waits_for_its_step_is_made_in_the_next_hour(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(span, "step_of", lambda hours, jobs, nodes: HOUR)
+
+    # Planned at 0:30. The second comes at 0:50, is taken in by 1:00, and nothing else happens for hours.
+    table = _waits([ONE], [[0, HOUR // 2, 11 * HOUR], [0, 5 * HOUR // 6, 2 * HOUR]])
+    assert table["a"] == [2, 2, 2 * HOUR // 3, 8000 * 13 * HOUR]
+
+
+def test_a_play_ends_within_an_hour_that_takes_too_long():
+    document = {
+        "format": "gpufleet-scenario/1",
+        "now": "2026-11-02T00:00:00Z",
+        "settings": {"forecast": "none"},
+        "nodes": [{"name": "n0", "gpu_type": BOARD, "gpus": 8}],
+        "quotas": [{"name": "a", "guaranteed": 8}],
+        "jobs": [{"name": "j0"} | ONE],
+    }
+    scenario = parse(document)
+    rows = [[0, scenario.now + HOUR + minute * 60_000, 10_000] for minute in range(1, 50)]
+    asked = iter(range(10_000))
+    assert [told["hour"] for told in played(scenario, rows, 12, lambda: next(asked) < 20)] == [1]
+    assert next(asked) < 25, "what was not told is not gone on with"
 
 
 def test_domains_parts_and_sizes_are_those_of_the_engine():
@@ -181,6 +215,77 @@ def test_a_draft_that_changes_nothing_changes_nothing_and_a_reservation_shows(wo
     after = played_week()
     assert after["acme/product/search"].waited[0] < HOUR
     assert after["acme/research/nlp"].held[0] > before["acme/research/nlp"].held[0], "what its borrower had done is done again"
+
+
+def test_a_play_that_hangs_is_ended(world: Personas, monkeypatch: pytest.MonkeyPatch):
+    class Hanging(replays.Play):
+        def __init__(self, text: bytes) -> None:
+            super().__init__(text)
+            self._process.send_signal(signal.SIGSTOP)
+
+    monkeypatch.setattr(replays, "Play", Hanging)
+    monkeypatch.setattr(replays, "SECONDS", 0.5)
+    monkeypatch.setattr(replays, "LAST_PLAN_SECONDS", 0.5)
+    asked = replay_ask(access=world.access("superuser"), change=_draft(world), now=NOON, begin=lambda key: None)
+    looks = iter(range(60))  # each a quarter of a second or longer
+
+    def clock() -> datetime:
+        next(looks)
+        return NOON
+
+    assert replay_run(key=asked.pk, clock=clock) == "failed"
+    assert "Less than 6 hours" in QuotaReplay.objects.get(pk=asked.pk).fault
+
+
+def _came() -> list[replays.Came]:
+    kinds = Kinds(Snapshots().take(settings=policy().engine, now=NOON, start_timeout=policy().start_timeout).fleet.topology)
+    return replays.jobs_came(kinds, NOON, {H100})
+
+
+def test_jobs_that_wait_for_others_are_not_played(world: Personas):
+    team = world.nodes["acme/research/nlp"]
+    first, later = (submit(team, name=name, at=NOON - timedelta(hours=3)) for name in ("first", "later"))
+    before = len(_came())
+    made = Dependency.objects.create(job=later, on=first)
+    assert len(_came()) == before - 1
+
+    type(first).objects.filter(pk=first.pk).update(state="completed", ended_at=NOON - timedelta(hours=2))
+    Attempt.objects.create(job=first, number=1, started_at=NOON - timedelta(hours=3), ended_at=NOON - timedelta(hours=2), outcome="completed")
+    assert len(_came()) == before and made.pk
+    assert max(one.submitted for one in _came()) == (replays.LENGTH - timedelta(hours=2)) // timedelta(milliseconds=1)
+
+
+@pytest.mark.parametrize("elastic", [False, True])
+def test_what_a_failed_node_cost_is_not_work(world: Personas, elastic: bool):
+    begin = NOON - timedelta(hours=10)
+    job = submit(
+        world.nodes["acme/product/search"], name="one", at=begin, spec={"roles": [{"name": "w", "gpus": 1, "min": 1, "max": 2 if elastic else 1}]}
+    )
+    for number, (since, until, outcome) in enumerate(((0, 4, "lost"), (4, 6, "completed")), 1):
+        at, end = begin + timedelta(hours=since), begin + timedelta(hours=until)
+        Attempt.objects.create(job=job, number=number, started_at=at, running_at=at, ended_at=end, outcome=outcome)
+        facts = {"gpu_type": H100, "gpu_milli": 2000 if elastic else 1000, "phase": "running", "share_class": "guaranteed", "quota": job.quota}
+        facts |= {"attempt": number, "attempt_number": number, "job": job.public_id, "role": "w", "worker": 0, "cluster": "c", "node": "n0"}
+        facts |= {"quota_path": job.quota.path, "job_class": "batch", "priority": 0, "preemptible": "yes", "parts": [], "began_at": at}
+        LedgerEntry.objects.create(since=at, until=end, **facts)
+    type(job).objects.filter(pk=job.pk).update(state="completed", ended_at=begin + timedelta(hours=6))
+
+    (one,) = (one for one in _came() if one.submitted == (begin - NOON + replays.LENGTH) // timedelta(milliseconds=1))
+    assert one.work == (4 if elastic else 2) * HOUR
+
+
+def test_a_window_that_was_over_when_its_reservation_was_approved_again_was_known(world: Personas):
+    again = NOON - timedelta(days=1)
+    facts = {"quota": world.nodes["acme/product/search"], "gpu_type": H100, "gpus_milli": 8000, "requested_name": "Root", "state": "approved"}
+    times = {"starts_at": NOON - timedelta(days=3), "ends_at": NOON - timedelta(days=2), "requested_at": NOON - timedelta(days=5)}
+    made = Reservation.objects.create(public_id="rv-1", name="Demo", rule="FREQ=DAILY", decided_at=again, **times, **facts)
+    for days in (3, 1):
+        begin = NOON - timedelta(days=days)
+        Window.objects.create(reservation=made, starts_at=begin, ends_at=begin + timedelta(hours=9))
+
+    paths = {node.pk: path for path, node in world.nodes.items()}
+    found = windows_of_span(NOON - timedelta(days=7), NOON, paths=paths, types={H100}, levels=())
+    assert [one.known for one in found] == [0, millis(again)]
 
 
 def test_a_cancelled_or_lost_one_makes_room_for_the_next(world: Personas):

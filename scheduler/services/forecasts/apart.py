@@ -19,7 +19,7 @@ from scheduler.simulation.span import played
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--hours", type=int, required=True)
-    parser.add_argument("--seconds", type=float, required=True, help="no further hour is begun after so long")
+    parser.add_argument("--seconds", type=float, required=True, help="no further plan is made after so long")
     asked = parser.parse_args()
     begun = time.monotonic()
     os.nice(5)

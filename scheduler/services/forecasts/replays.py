@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -37,7 +38,7 @@ from scheduler.services.forecasts.previews import drafted_rows
 from scheduler.simulation.calendar import Promised
 from scheduler.simulation.futures import LENGTH_UNKNOWN
 from scheduler.snapshots import Snapshots
-from scheduler.snapshots.jobs import Kinds, kind_document
+from scheduler.snapshots.jobs import Kinds, kind_document, unmet_dependencies
 from scheduler.snapshots.taking import Snapshot
 from scheduler.snapshots.tree import archived_nodes, inner_nodes, past_usage, policy_of, tree_view
 from scheduler.snapshots.windows import windows_of_span
@@ -45,10 +46,11 @@ from scheduler.snapshots.windows import windows_of_span
 LENGTH = timedelta(days=7)
 HOURS = LENGTH // timedelta(hours=1)
 SECONDS = 24.0  # that the plays take at most; reading the past comes before
+LAST_PLAN_SECONDS = 3.0  # until they are ended, where the plan that they are at takes longer
 LOST_AFTER = timedelta(seconds=60)  # what has not gone on for so long was lost with its worker
 SHORTEST = 60_000
 MOST_NAMED = 500  # jobs in one question
-PUT_OUT = ("preempted", "moved")  # outcomes of runs that others ended
+PUT_OUT = ("preempted", "moved", "lost")  # outcomes of runs that others ended, or their node
 ROOT = Path(__file__).parents[3]
 NONE = (0, 0, 0, 0)
 
@@ -170,7 +172,7 @@ COLUMNS = (
 def jobs_came(kinds: Kinds, now: datetime, types: Collection[str]) -> list[Came]:
     """What was submitted in the last days or was there when they began, as of when it was due and free of others.
 
-    Jobs that left without having run are left out, as are drafts, and jobs of GPU types that there are no more.
+    Jobs that left without having run or still wait for others are left out, as are drafts, and jobs of GPU types that there are no more.
     """
     begin = now - LENGTH
     ran: dict[int, list[tuple[datetime, datetime | None, str]]] = defaultdict(list)
@@ -180,11 +182,12 @@ def jobs_came(kinds: Kinds, now: datetime, types: Collection[str]) -> list[Came]
     others = Dependency.objects.filter(on__ended_at__gt=begin).values("job").annotate(last=Max("on__ended_at")).values_list("job", "last")
     free_at = dict(others.order_by())
     rows = Job.objects.filter(Q(ended_at__isnull=True) | Q(ended_at__gt=begin), submitted_at__isnull=False, submitted_at__lte=now)
+    rows = rows.annotate(for_others=unmet_dependencies())
     read = []
-    for key, quota, name, spec, *facts in rows.order_by("submitted_at", "id").values_list("id", "quota_id", *COLUMNS):
-        *asked, at, not_before, estimate, limit, ended, on_hold = facts
+    for key, quota, name, spec, *facts in rows.order_by("submitted_at", "id").values_list("id", "quota_id", *COLUMNS, "for_others"):
+        *asked, at, not_before, estimate, limit, ended, on_hold, for_others = facts
         mine = ran.get(key, [])
-        if not mine and (ended is not None or on_hold is not None):
+        if not mine and (ended is not None or on_hold is not None or for_others):
             continue
         kind, saving = kinds.kind(kind_document(spec, *asked)), kinds.saving(spec)
         if isinstance(kind, str) or isinstance(saving, str):
@@ -197,11 +200,13 @@ def jobs_came(kinds: Kinds, now: datetime, types: Collection[str]) -> list[Came]
     held = _held_since(uneven, begin, now)
     found = []
     for name, quota, kind, saving, mine, due, estimate, limit, is_over in read:
+        ran_for = sum(_overlap(since, until, begin, now) for since, until, _ in mine)
         if saving[0] is None:  # what was lost is not what it takes
             mine = [one for one in mine if one[2] not in PUT_OUT]
-        work = _at_least(kind, held[name]) if name in held else None
-        if work is None:
-            work = sum(_overlap(since, until, begin, now) for since, until, _ in mine)
+        work = sum(_overlap(since, until, begin, now) for since, until, _ in mine)
+        did = _at_least(kind, held[name]) if name in held else None
+        if did is not None and ran_for:
+            work = did * work // ran_for  # the ledger knows what was held in all of its runs
         if not is_over:  # what it states is left of it
             stated = 1000 * (estimate or limit or LENGTH_UNKNOWN // 1000)
             work += max(SHORTEST, stated - sum(max(0, ((until or now) - since) // MILLISECOND) for since, until, _ in mine))
@@ -301,7 +306,8 @@ def _run(replay: QuotaReplay, clock: Callable[[], datetime]) -> str:
         hours: list[int] = [0, 0]
         tables: list[dict[int, dict[str, list[int]]]] = [{}, {}]
         told = 0
-        while any(play.is_on for play in plays):
+        latest = time.monotonic() + SECONDS + LAST_PLAN_SECONDS
+        while any(play.is_on for play in plays) and time.monotonic() < latest:
             for number, play in enumerate(plays):
                 for message in play.messages():
                     hours[number] = message["hour"]
@@ -311,7 +317,7 @@ def _run(replay: QuotaReplay, clock: Callable[[], datetime]) -> str:
                 told = min(hours)
                 if not _going_on(replay, told, clock()):
                     return ReplayState.CANCELLED
-        codes = [play.code for play in plays]
+        codes = [play.code for play in plays if not play.is_on]
     if any(codes):
         return _end(replay, ReplayState.FAILED, clock(), fault=f"A play ended with status {next(filter(None, codes))}.")
     common = max(set(tables[0]) & set(tables[1]), default=0)
