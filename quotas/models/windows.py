@@ -112,6 +112,7 @@ class Window(models.Model):
     missing_milli = models.PositiveBigIntegerField(default=0, help_text="GPUs that no job could be asked for when it was cleared.")
     claimed_at = MomentField(null=True, blank=True, help_text="When a job that may use it was seen; only where unused windows are released.")
     released_at = MomentField(null=True, blank=True, help_text="Since when it holds nothing, as nobody had claimed it.")
+    ended_early = models.BooleanField(default=False, help_text="Somebody ended this one of a rule; an approval does not resume it.")
 
     class Meta:
         db_table = "reservation_window"

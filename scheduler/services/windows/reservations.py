@@ -142,7 +142,7 @@ def window_end(*, access: Access, reservation: Reservation, reason: str = "", re
         found = _locked(reservation, revision)
         must_steer_reservation(access, found)
         lasting = found.windows.filter(Q(ends_at__isnull=True) | Q(ends_at__gt=now), starts_at__lte=now, released_at__isnull=True)
-        if not lasting.update(ends_at=now):
+        if not lasting.update(ends_at=now, ended_early=bool(found.rule)):
             raise Conflict(f"No window of {found.public_id} lasts now.")
         if not found.rule:
             found.ends_at = now
@@ -154,7 +154,10 @@ def window_end(*, access: Access, reservation: Reservation, reason: str = "", re
 
 
 def windows_write(found: Reservation, now: datetime) -> None:
-    """Write down its windows that have not ended, and take away those it has no longer. What is over stays as it was."""
+    """Write down its windows that have not ended, and take away those it has no longer. What is over stays as it was.
+
+    A window whose hold ended before its own end, as while a change was pending, goes on in a row of its own that starts now.
+    """
     wanted = {}
     until = now + WRITTEN_AHEAD
     if found.state == ReservationState.APPROVED:
@@ -162,7 +165,8 @@ def windows_write(found: Reservation, now: datetime) -> None:
         wanted = dict(found.times.between(now, until))
     # In order: an end that was changed is no window of its own.
     for row in list(found.windows.filter(Q(ends_at__isnull=True) | Q(ends_at__gt=now)).order_by("starts_at")):
-        end = wanted.pop(row.starts_at, row.starts_at)
+        key = _window_of(row, wanted, now)
+        end = wanted.pop(key) if key is not None else row.starts_at
         if end != row.starts_at:
             if end != row.ends_at:
                 found.windows.filter(pk=row.pk).update(ends_at=end)
@@ -170,9 +174,32 @@ def windows_write(found: Reservation, now: datetime) -> None:
             row.delete()
         else:
             found.windows.filter(pk=row.pk).update(ends_at=now)
-    ended = set(found.windows.filter(starts_at__in=wanted).values_list("starts_at", flat=True))
-    Window.objects.bulk_create(Window(reservation=found, starts_at=start, ends_at=end) for start, end in wanted.items() if start not in ended)
+    last: dict[datetime, Window] = {}
+    for row in found.windows.filter(starts_at__gte=min(wanted), starts_at__lte=now).order_by("starts_at") if wanted else ():
+        if (key := _window_of(row, wanted, now)) is not None:
+            last[key] = row
+    made = []
+    for start, end in wanted.items():
+        ended = last.get(start)
+        if ended is None:
+            made.append(Window(reservation=found, starts_at=start, ends_at=end))
+        elif ended.ended_early or ended.released_at is not None:
+            continue
+        elif ended.starts_at == now:
+            found.windows.filter(pk=ended.pk).update(ends_at=end)
+        else:
+            made.append(Window(reservation=found, starts_at=now, ends_at=end))
+    Window.objects.bulk_create(made)
     Reservation.objects.filter(pk=found.pk).update(expanded_to=until)
+
+
+def _window_of(row: Window, wanted: Mapping[datetime, datetime | None], now: datetime) -> datetime | None:
+    """The start of the wanted window whose row it is: its own, or where it has begun, that of the window that it goes on with."""
+    if row.starts_at in wanted:
+        return row.starts_at
+    if row.starts_at > now:
+        return None
+    return next((start for start, end in wanted.items() if start <= row.starts_at and (end is None or row.starts_at < end)), None)
 
 
 def reservation_facts(found: Reservation) -> dict[str, Any]:
