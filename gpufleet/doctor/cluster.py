@@ -1,13 +1,16 @@
 """One Slurm cluster: does each step of a job's way work, and do both sides say the same of its nodes?"""
 
+import json
+import os
+import pwd
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
 from gpufleet.doctor import Check, Finding, some
 from scheduler.backends.registry import slurm_settings
-from scheduler.backends.slurm.client import SlurmClient, SlurmNode
-from scheduler.backends.slurm.installing import program_digest, program_text
+from scheduler.backends.slurm.client import Settings, SlurmClient, SlurmNode
+from scheduler.backends.slurm.installing import SETTINGS, program_digest, program_text
 from scheduler.models import SlurmCluster
 from scheduler.services.hardware.slurm import Step, slurm_check
 from scheduler.services.hardware.slurm_nodes import differences
@@ -26,7 +29,7 @@ def checks_of(name: str) -> dict[str, Check]:
         checks["health of nodes"] = partial(_nodes, row)
         checks["nodes answer"] = partial(_answers, client)
         checks["versions of Slurm"] = partial(_versions, client)
-        checks["verification on nodes"] = partial(_verification, client)
+        checks["verification on nodes"] = partial(_verification, client, slurm_settings(row))
     return checks
 
 
@@ -87,30 +90,44 @@ def _grouped(nodes: Sequence[SlurmNode]) -> dict[str, list[str]]:
     return found
 
 
-def _verification(client: SlurmClient) -> Iterator[Finding]:
+def _verification(client: SlurmClient, settings: Settings) -> Iterator[Finding]:
     """Whether nodes check promises: what Slurm runs there, as far as this machine has it under the same path."""
     config = client.config()
-    write = "Write it with gpufleet slurm prolog --write FOLDER and set what it prints in slurm.conf."
+    user = settings.user or pwd.getpwuid(os.getuid()).pw_name
+    write = f"Write it with gpufleet slurm prolog --write FOLDER --user {user} --tag {settings.tag} and set what it prints in slurm.conf."
     for name in ("Prolog", "Epilog"):
         pattern = config.get(name, "(null)")
         if pattern in ("", "(null)"):
             yield Finding(f"Slurm runs no {name}.", "Nodes do not verify what was promised.", write, note=True)
             continue
-        texts = [text for path in _matching(pattern) if (text := _text(path))]
+        if stuck := [str(path) for path in _matching(pattern) if not path.stat().st_mode & 0o111]:
+            yield Finding(f"{name}: Slurm cannot execute {some(stuck)}.", "A job drains its node.", "Move it to another folder.")
+        texts = {path: text for path in _matching(pattern) if (text := _text(path))}
         if not texts:
             yield Finding(f"{name}={pattern} cannot be read on this machine.", "Its version is not compared.", write, note=True)
-        elif not (ours := [text for text in texts if "gpufleet-verify" in text]):
+        elif not (ours := {path: text for path, text in texts.items() if "gpufleet-verify" in text}):
             yield Finding(f"{name}={pattern} is not gpufleet's.", "Nodes do not verify what was promised.", write, note=True)
-        elif program_digest(program_text()) not in map(program_digest, ours):
+        elif program_digest(program_text()) not in map(program_digest, ours.values()):
             yield Finding(f"{name}={pattern} is of another version of gpufleet.", "It may refuse promises that it does not know.", write)
+        elif not any(_is_ours(path, user, settings.tag) for path in ours):
+            yield Finding(f"{name}={pattern} is not for jobs of {user} with the tag {settings.tag}.", "This console's jobs are not verified.", write)
     if config.get("Prolog", "(null)") not in ("", "(null)") and "Alloc" not in config.get("PrologFlags", ""):
         yield Finding("PrologFlags lacks Alloc.", "Only the first node of a gang verifies before the start.", "Set PrologFlags=Alloc in slurm.conf.")
 
 
 def _matching(pattern: str) -> list[Path]:
-    """A program, or those of a folder: Slurm takes patterns."""
+    """A program, or those of a folder that are not hidden: Slurm takes patterns."""
     path = Path(pattern)
-    return sorted(path.parent.glob(path.name)) if path.is_absolute() else []
+    found = path.parent.glob(path.name) if path.is_absolute() else ()
+    return sorted(one for one in found if one.exists() and not one.name.startswith("."))
+
+
+def _is_ours(program: Path, user: str, tag: str) -> bool:
+    try:
+        settings = json.loads(_text(program.resolve().parent / SETTINGS))
+        return bool(user in settings["users"] and (not settings["tags"] or tag in settings["tags"]))
+    except (ValueError, KeyError, TypeError):
+        return False
 
 
 def _text(path: Path) -> str:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from scheduler.backends.slurm import on_node
 
-PROGRAM, SETTINGS = "verify", "verify.json"
+# The settings are hidden: of a folder `prolog.d/*` Slurm executes all that the pattern matches, and drains the node where it cannot.
+PROGRAM, SETTINGS = "verify", ".verify.json"
 NOT_WRITTEN = 3
 
 
@@ -20,13 +21,15 @@ def slurm(arguments: Sequence[str]) -> int:
     actions = parser.add_subparsers(dest="action", required=True)
     prolog = actions.add_parser("prolog", help="prolog and epilog in one program")
     prolog.add_argument("--write", required=True, metavar="FOLDER", type=Path, help="at the same path on every node; only root may write to it")
+    prolog.add_argument("--user", required=True, action="append", metavar="NAME", help="of gpufleet's jobs; jobs of others are not touched")
+    prolog.add_argument("--tag", action="append", default=[], metavar="TAG", help="of a console, as gpufleet doctor --cluster says; without: any")
     prolog.add_argument(
         "--nvidia-smi", metavar="PATH", default="/usr/bin/nvidia-smi", help="on the nodes; empty: do not ask the driver (default: %(default)s)"
     )
     prolog.add_argument("--scratch", metavar="FOLDER", default="", help="on the nodes; its folder JOB_ID is deleted when the job has ended")
     prolog.add_argument("--unconfined", action="store_true", help="accept that Slurm neither pins processors nor constrains devices")
     asked = parser.parse_args(arguments)
-    settings = {"nvidia_smi": asked.nvidia_smi, "scratch": asked.scratch, "confined": not asked.unconfined}
+    settings = {"users": asked.user, "tags": asked.tag, "nvidia_smi": asked.nvidia_smi, "scratch": asked.scratch, "confined": not asked.unconfined}
     try:
         asked.write.mkdir(parents=True, exist_ok=True)
         folder = asked.write.resolve()

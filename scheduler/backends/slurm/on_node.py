@@ -3,7 +3,7 @@
 
 Before the start of a job of gpufleet it checks that the node has what the job's comment promises, and afterwards that nothing of the job is left.
 What does not hold drains the node, and the reason (`gpufleet-verify JOB start|end CODE: words`) is what the console shows. It never touches jobs of
-others.
+others: any user can write any comment, so what counts is the user that a job runs as, which the settings name.
 `gpufleet slurm prolog --write FOLDER` installs it (docs/operate/slurm.md). No text of a job reaches a shell.
 """
 
@@ -29,8 +29,9 @@ REFUSALS = {
     "scratch": "The scratch folder of an ended job could not be removed.",
     "check": "A check could not be carried out.",
 }
-PROMISE = re.compile(r"gpufleet [0-9a-f]+ [\w.-]+ [0-9]+ [0-9]+ (?P<promise>\S+)")
+COMMENT = re.compile(r"gpufleet (?P<tag>[0-9a-f]+) [\w.-]+ [0-9]+ [0-9]+(?: (?P<promise>\S+))?")
 KNOWN = re.compile(r"v1:gpus=(?P<gpus>[0-9]+):cpus=(?P<cpus>[0-9]+)")
+YES = ("yes", "true", "up", "1")  # as Slurm reads them, in any case
 IDLE_MIB = 1024  # a driver keeps some memory of a GPU for itself
 SECONDS = 5.0  # for what was killed to be gone
 PATHS = os.pathsep.join(["/usr/bin", "/bin", "/usr/local/bin", "/usr/sbin", "/sbin", "/opt/slurm/bin"])
@@ -82,9 +83,9 @@ def check_confined(env):
     plugin = settings_of(conf).get("taskplugin", "task/none").lower()
     cgroup = settings_of(conf.parent / "cgroup.conf")
     by_cgroup = "cgroup" in plugin
-    if not (by_cgroup and cgroup.get("constraincores", "no").lower() == "yes") and "affinity" not in plugin:
+    if not (by_cgroup and cgroup.get("constraincores", "no").lower() in YES) and "affinity" not in plugin:
         raise Refused("cores", f"TaskPlugin={plugin} pins no job to its processors.")
-    if not (by_cgroup and cgroup.get("constraindevices", "no").lower() == "yes"):
+    if not (by_cgroup and cgroup.get("constraindevices", "no").lower() in YES):
         raise Refused("devices", "ConstrainDevices=yes is not set in cgroup.conf: a job could open any GPU.")
 
 
@@ -143,13 +144,17 @@ def check_mps(gpus):
             raise Refused("mps", f"An MPS daemon (process {pid}) shares GPUs of the job.")
 
 
-def prolog(config, env):
-    found = PROMISE.fullmatch(env.get("SLURM_JOB_COMMENT", "").strip())
-    if found is None:
-        return  # of somebody else, or submitted before promises were
-    promise = KNOWN.fullmatch(found["promise"])
+def ours(config, env, tag):
+    """Whether a job with such a comment runs as the user of gpufleet's jobs, and is of a console that the settings name, if they name any."""
+    return env.get("SLURM_JOB_USER", "") in config["users"] and (not config["tags"] or tag in config["tags"])
+
+
+def prolog(config, env, text):
+    if not text:
+        return  # submitted before promises were
+    promise = KNOWN.fullmatch(text)
     if promise is None:
-        raise Refused("promise", f"{found['promise'][:60]!r} is not of version {VERSION}: write the prolog again with this console's gpufleet.")
+        raise Refused("promise", f"{text[:60]!r} is not of version {VERSION}: write the prolog again with this console's gpufleet.")
     gpus, wanted = gpus_given(env), int(promise["gpus"])
     if len(gpus) != wanted:
         raise Refused("devices", f"{wanted} GPUs are promised, Slurm gave {len(gpus)}.")
@@ -173,8 +178,6 @@ def left(env):
 
 
 def epilog(config, env):
-    if not env.get("SLURM_JOB_COMMENT", "").startswith("gpufleet "):
-        return
     until = time.monotonic() + SECONDS
     while pids := list(left(env)):
         for pid in pids:
@@ -196,10 +199,10 @@ def epilog(config, env):
     if config.get("scratch"):
         folder = Path(config["scratch"]) / str(int(env["SLURM_JOB_ID"]))
         try:
-            if folder.is_symlink():
-                folder.unlink()
-            elif folder.exists():
+            if folder.is_dir() and not folder.is_symlink():
                 shutil.rmtree(folder)
+            elif os.path.lexists(folder):
+                folder.unlink()
         except OSError as fault:
             raise Refused("scratch", f"{folder}: {fault.strerror}.") from None
 
@@ -236,9 +239,17 @@ def called(name, *arguments):
 
 
 def main(env):
+    found = COMMENT.fullmatch(env.get("SLURM_JOB_COMMENT", "").strip())
+    if found is None:
+        return 0
     try:
-        config = json.loads((Path(__file__).resolve().parent / "verify.json").read_text())
-        (epilog if is_epilog(env) else prolog)(config, env)
+        config = json.loads((Path(__file__).resolve().parent / ".verify.json").read_text())
+        if not ours(config, env, found["tag"]):
+            return 0
+        if is_epilog(env):
+            epilog(config, env)
+        else:
+            prolog(config, env, found["promise"])
     except Refused as fault:
         return refuse(env, fault)
     except Exception as fault:  # whatever cannot be checked is not promised

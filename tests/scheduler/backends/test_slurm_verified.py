@@ -1,9 +1,13 @@
 """What was promised is verified on the node, by a real Slurm that runs the prolog and epilog: only NVIDIA's program is stood in for."""
 
+import os
+import pwd
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from glob import glob
 from io import StringIO
 from pathlib import Path
 
@@ -22,6 +26,9 @@ from tests.slurm import Slurm, missing
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slurm]
 NODES = ("gpu001", "gpu002", "gpu003")
+# Whom the console's jobs run as in these tests, and that user's command.
+USER = "nobody" if os.getuid() == 0 else pwd.getpwuid(os.getuid()).pw_name
+PROLOG = ["gpufleet", "slurm", "prolog", "--user", USER]
 SMI = """\
 #!/bin/sh
 case "$1" in
@@ -42,8 +49,8 @@ class Verified(Slurm):
         smi.write_text(SMI.format(d=folder))
         smi.chmod(0o755)
         (folder / "scratch").mkdir()
-        main(["gpufleet", "slurm", "prolog", "--write", f"{folder}/etc", "--nvidia-smi", str(smi), "--scratch", f"{folder}/scratch", "--unconfined"])
-        super().__init__(nodes=len(NODES), gpus=8, more=f"Prolog={folder}/etc/verify\nEpilog={folder}/etc/verify\nPrologFlags=Alloc\n")
+        main([*PROLOG, "--write", f"{folder}/etc", "--nvidia-smi", str(smi), "--scratch", f"{folder}/scratch", "--unconfined"])
+        super().__init__(nodes=len(NODES), gpus=8, more=f"Prolog={folder}/etc/*\nEpilog={folder}/etc/verify\nPrologFlags=Alloc\n")
 
     def says(self, *nodes: str, gpus: int = 8, mig: str = "Disabled", mib: int = 3, apps: str = "") -> None:
         for name in nodes or NODES:
@@ -68,7 +75,8 @@ def slurm() -> Iterator[Slurm]:
 
 @pytest.fixture
 def verified(slurm, console) -> Iterator[Verified]:  # noqa: F811
-    SlurmCluster.objects.create(cluster_id=console.cluster, conf=str(slurm.conf), folder=console.settings.folder, tag=console.settings.tag)
+    there = console.settings
+    SlurmCluster.objects.create(cluster_id=console.cluster, conf=there.conf, user=there.user, folder=there.folder, tag=there.tag)
     yield slurm
     slurm.says()
     slurm.resume()
@@ -138,7 +146,8 @@ def test_memory_that_is_left_drains_the_node_after_the_end(verified, console):  
 
 def test_jobs_of_others_are_not_verified(verified):
     verified.says(gpus=0)
-    number = verified.sh("sbatch", "--parsable", "--gres=gpu:2", "--chdir=/", "--output=/dev/null", "--wrap=true")
+    forged = [f"--comment={HEAD} v9:x"] if os.getuid() == 0 else []  # without root the test submits as the user of gpufleet's jobs
+    number = verified.sh("sbatch", "--parsable", *forged, "--gres=gpu:2", "--chdir=/", "--output=/dev/null", "--wrap=true")
 
     wait_until(lambda: "COMPLETED" in verified.sh("squeue", "-h", "-t", "all", "-j", number, "-o", "%T"), seconds=30, what="it to run")
 
@@ -160,6 +169,17 @@ def test_the_doctor_compares_what_is_installed(verified):
         assert "verify is of another version of gpufleet" in said()
     finally:
         program.write_text(text)
+    settings = program.with_name(".verify.json")
+    kept = settings.read_text()
+    visible = program.with_name("notes.txt")
+    try:
+        settings.write_text(kept.replace(USER, "other"))
+        visible.write_text("")
+        assert f"is not for jobs of {USER} with the tag" in said()
+        assert f"cannot execute {visible}" in said()
+    finally:
+        visible.unlink(missing_ok=True)
+        settings.write_text(kept)
 
 
 HEAD = "gpufleet ab j-1.1 0 1"
@@ -179,9 +199,10 @@ HEAD = "gpufleet ab j-1.1 0 1"
 )
 def test_promises_are_read_strictly_and_reach_no_shell(tmp_path, comment, code):
     """As Slurm starts it: with its environment and nothing else."""
-    main(["gpufleet", "slurm", "prolog", "--write", str(tmp_path), "--nvidia-smi", "", "--unconfined"])
+    main([*PROLOG, "--write", str(tmp_path), "--nvidia-smi", "", "--unconfined"])
     mark = tmp_path / "owned"
     env = {"SLURM_JOB_COMMENT": comment.replace("{mark}", str(mark)), "SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "0", "SLURM_JOB_CPUS_PER_NODE": "4(x2)"}
+    env["SLURM_JOB_USER"] = USER
 
     done = subprocess.run([tmp_path / "verify"], env=env, capture_output=True, text=True, timeout=30, check=False)
 
@@ -196,19 +217,59 @@ def test_promises_are_read_strictly_and_reach_no_shell(tmp_path, comment, code):
         ("TaskPlugin=task/none", "", "cores: TaskPlugin=task/none pins"),
         ("Include more.conf", "ConstrainCores=yes", "devices: ConstrainDevices=yes is not set"),
         ("Include more.conf", "ConstrainCores=yes\nConstrainDevices=yes # both", ""),
+        ("Include more.conf", "ConstrainCores=1\nConstrainDevices=TRUE", ""),
     ],
 )
 def test_a_promise_that_slurm_does_not_enforce_is_refused(tmp_path, slurm_conf, cgroup_conf, said):
-    main(["gpufleet", "slurm", "prolog", "--write", str(tmp_path), "--nvidia-smi", ""])
+    main([*PROLOG, "--write", str(tmp_path), "--nvidia-smi", ""])
     (tmp_path / "slurm.conf").write_text(slurm_conf)
     (tmp_path / "more.conf").write_text("TaskPlugin = task/affinity,task/cgroup")
     (tmp_path / "cgroup.conf").write_text(cgroup_conf)
     env = {"SLURM_JOB_COMMENT": f"{HEAD} v1:gpus=0:cpus=1", "SLURM_JOB_ID": "7", "SLURM_JOB_CPUS_PER_NODE": "1"}
+    env["SLURM_JOB_USER"] = USER
     env["SLURM_CONF"] = str(tmp_path / "slurm.conf")
 
     done = subprocess.run([tmp_path / "verify"], env=env, capture_output=True, text=True, timeout=30, check=False)
 
     assert (done.returncode, said in done.stderr) == (bool(said), True), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("user", "tag", "touched"),
+    [(USER, "ab", True), ("mallory", "ab", False), (USER, "cd", False)],
+    ids=["of gpufleet", "of another user", "of another console"],
+)
+@pytest.mark.parametrize("kind", ["folder", "file", "link"])
+def test_only_jobs_of_gpufleet_are_verified_and_cleaned(tmp_path, user, tag, touched, kind):
+    """Whatever a comment says: the prolog runs as root, and any user can write one."""
+    scratch, precious = tmp_path / "scratch", tmp_path / "precious"
+    scratch.mkdir()
+    precious.mkdir()
+    (precious / "kept").touch()
+    main([*PROLOG, "--tag", "ab", "--write", str(tmp_path / "etc"), "--nvidia-smi", "", "--scratch", str(scratch), "--unconfined"])
+    place = scratch / "987654321"
+    {"folder": place.mkdir, "file": place.touch, "link": lambda: place.symlink_to(precious)}[kind]()
+    env = {"SLURM_JOB_COMMENT": f"gpufleet {tag} j-1.1 0 1 v9:x", "SLURM_JOB_ID": place.name, "SLURM_JOB_USER": user, "SLURMD_NODENAME": ""}
+
+    def verify(**more: str) -> int:
+        return subprocess.run([tmp_path / "etc/verify"], env=env | more, capture_output=True, timeout=30, check=False).returncode
+
+    with subprocess.Popen(["/bin/sleep", "60"], env=env) as process:
+        try:
+            assert verify(SLURM_SCRIPT_CONTEXT="prolog_slurmd") == touched
+            assert verify(SLURM_SCRIPT_CONTEXT="epilog_slurmd") == 0
+            if touched:
+                assert process.wait(10) == -signal.SIGKILL
+            assert (process.poll() is not None, not os.path.lexists(place)) == (touched, touched)
+        finally:
+            process.kill()
+    assert (precious / "kept").exists()
+
+
+def test_a_folder_of_prologs_shows_slurm_nothing_but_the_program(tmp_path):
+    main([*PROLOG, "--write", str(tmp_path)])
+
+    assert glob(f"{tmp_path}/*") == [f"{tmp_path}/verify"]
 
 
 def test_an_mps_daemon_of_the_node_is_found(tmp_path):
