@@ -133,7 +133,10 @@ def test_a_promise_that_does_not_hold_is_refused_with_its_reason(verified, conso
 
 
 def test_memory_that_is_left_drains_the_node_after_the_end(verified, console):  # noqa: F811
-    began, go = verified.dir / "shared/began", verified.dir / "shared/go"
+    marks = verified.folder / "marks"
+    marks.mkdir()
+    marks.chmod(0o777)  # the job runs as another user
+    began, go = marks / "began", marks / "go"
     job = job_on(f"touch {began}; until [ -e {go} ]; do sleep 0.1; done", gpus=2)
     console.until(job, JobState.RUNNING)
     wait_until(began.exists, what="the job's process: Slurm tells RUNNING while the prolog still looks")
