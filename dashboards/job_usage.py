@@ -163,7 +163,7 @@ def attempt_use(attempt: Attempt, sittings: Sequence[Sitting], *, rates: Mapping
     )
     total = [sum(column) for column in zip(*means.values(), strict=True)]
     held = _held_now([one for one in all_mine if one.until is None], devices, fresh, rates) if going_on else None
-    end = None if going_on else max(one.until for one in all_mine if one.until)
+    end = None if going_on else max((one.until for one in all_mine if one.until), default=None)
     mfu = mfu_of(attempt, [one for one in all_mine if one.until == end], devices.type_of)
     return AttemptUse(attempt.number, workers, held, _mean(*total), window.stride, mfu)
 

@@ -131,6 +131,12 @@ class Slurm:
     def start_node(self, name: str) -> None:
         self.sh("slurmd", "-N", name)
 
+    def saved(self, comment: str) -> None:
+        """Until the state on disk knows the job of a comment as it is now: a controller that is killed sooner forgets it."""
+        number = next(line.split(" ", 1)[0] for line in self.sh("squeue", "-h", "-o", "%i %k").splitlines() if comment in line)
+        self.sh("scontrol", "update", f"JobId={number}", f"AdminComment=saved-{number}")
+        wait_until(lambda: f"saved-{number}".encode() in (self.dir / "state/job_state").read_bytes(), what=f"the state of job {number} to be saved")
+
     def end(self, program: str, sent: signal.Signals = signal.SIGTERM) -> None:
         """`slurmctld`, or `slurmd.gpu001`. A controller that is asked to end saves its state first."""
         with contextlib.suppress(ProcessLookupError, FileNotFoundError):

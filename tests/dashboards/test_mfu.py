@@ -71,6 +71,14 @@ def test_of_an_attempt_that_has_ended_what_it_held_at_its_end_counts(told):
     assert used.attempt.mfu.percent == 40.0
 
 
+def test_an_attempt_that_ended_a_moment_ago_may_hold_its_places_still(told):
+    Attempt.objects.update(ended_at=NOON)
+    run = Attempt.objects.get()
+
+    access = Access(actor=SYSTEM, grants=(Grant("", frozenset({Can.SEE})),))
+    assert job_usage(access, run.job, job_attempts(run.job), attempt_sittings(run), now=NOON).attempt is not None
+
+
 def test_a_step_of_no_time_is_not_believed(told):
     found, _ = told(ranks=1, seconds={"0": 1e-50}, flops=1e15)
 

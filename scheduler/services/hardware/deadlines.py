@@ -1,7 +1,7 @@
 """Deadlines of drains that are called off: owners who were told of one hear that their job may stay."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -41,6 +41,7 @@ def deadlines_call_off(
         guests = [guest for guest in node_guests(access, *nodes, now=now) if not guest.leaving]
         told = [guest for guest in guests if outcome_of(guest.run, old.way, old.at, now).fate != Fate.STAYS]
         stays = {guest.job.pk for guest in told if outcome_of(guest.run, way, at, now).fate == Fate.STAYS}
+        stays -= _must_leave_elsewhere(stays, nodes)
         if not stays:
             continue
         names, steps = names_by_job(nodes), Steps(now=now, actor=access.actor)
@@ -55,6 +56,13 @@ def deadlines_call_off(
         steps.write(news)
         news.publish()
     return count
+
+
+def _must_leave_elsewhere(jobs: Collection[int], nodes: Sequence[Node]) -> set[int]:
+    """Those of the jobs that have workers on another node with a deadline: it ends all of a gang."""
+    there = Placement.objects.filter(job__in=jobs, until__isnull=True, leaving_since__isnull=True).exclude(node__in=nodes)
+    due = there.filter(node__health=Health.DRAINING, node__drain_at__isnull=False).exclude(node__drain_way=DrainWay.FINISH)
+    return set(due.values_list("job_id", flat=True))
 
 
 def names_by_job(nodes: Sequence[Node]) -> dict[int, str]:

@@ -198,8 +198,10 @@ class _Applying:
         gives_way.update(Job.objects.filter(pk__in=jobs, state=JobState.CHECKPOINTING).values_list("pk", flat=True))
         node = self.fleet.node_ids.get(split.node or "", 0)
         there = Placement.objects.filter(node=node, gpu__index=split.gpu or 0, job__in=jobs, until__isnull=True)
-        staying = set(there.filter(leaving_since__isnull=True).values_list("job_id", flat=True))
-        return gives_way | (set(there.values_list("job_id", flat=True)) - staying)
+        kept = {(one.profile, one.start) for one in split.instances}
+        rows = list(there.values_list("job_id", "leaving_since", "mig__profile", "mig__start"))
+        staying = {job for job, leaving, profile, start in rows if leaving is None and (profile, start) not in kept}
+        return gives_way | ({row[0] for row in rows} - staying)
 
     def _can_split(self, decision: Decision) -> bool:
         """The engine is told what the whole fleet can do (`scheduler.services.loop.tick`); here it is known where the GPU stands."""
@@ -469,10 +471,12 @@ def _seat_of(placement: Placement) -> Seat:
 
 
 def _goes_from(decision: Decision, split: Decision) -> bool:
-    """Whether a job leaves the GPU that is split: it is evicted or moved, or shrinks to workers that stand elsewhere."""
+    """Whether a job leaves the GPU that is split: it is evicted or moved, or shrinks to workers elsewhere or on instances that stay."""
     if decision.action in ("evict", "move"):
         return True
-    return decision.action == "shrink" and not any(stand.node == split.node and stand.gpus >> (split.gpu or 0) & 1 for stand in decision.workers)
+    kept = {(split.gpu, one.profile, one.start) for one in split.instances}
+    here = [stand for stand in decision.workers if stand.node == split.node and stand.gpus >> (split.gpu or 0) & 1]
+    return decision.action == "shrink" and all(any(slice_ in kept for slice_ in stand.mig) for stand in here)
 
 
 def _by_cluster(placements: Iterable[Placement], clusters: Mapping[int, int]) -> dict[int, list[Placement]]:

@@ -34,8 +34,9 @@ log = logging.getLogger(__name__)
 MISSING_FOR = timedelta(seconds=45)
 # So long a back-end may be silent before nothing new is placed on its cluster: a call may fail once.
 SILENT_FOR = timedelta(seconds=10)
-# Calls further apart than this are not one silence. Longer than a tick takes in which every call runs into its time limit.
+# Calls further apart than this are not one silence. Longer than a tick takes in which every call of all clusters runs into its time limit.
 STALE_AFTER = timedelta(seconds=60)
+STALE_AFTER_EACH = timedelta(seconds=20)
 STRAY_SEQUENCE = 1 << 30
 # Faults that say nothing of a back-end or a run: the database is away, or another scheduler leads by now.
 OUR_OWN = (OperationalError, InterfaceError, Fenced)
@@ -146,12 +147,13 @@ def _full_look(backends: Mapping[int, Backend], cluster: int, told: set[int], no
 
 def _follow_silence(backends: Backends, told: set[int], silent: Sequence[int], answered: Sequence[int], now: datetime) -> None:
     """A back-end that has not answered for a while gets nothing new; the next answer ends that. `told` are those of which that is written down."""
+    stale = max(STALE_AFTER, STALE_AFTER_EACH * len(backends))
     for cluster in answered:
         backends.silent.pop(cluster, None)
     for cluster in silent:
         before = backends.silent.get(cluster)
         # Another process may have led since, and have had an answer: what is that long ago does not count.
-        since = before.since if before is not None and now - before.last < STALE_AFTER else now
+        since = before.since if before is not None and now - before.last < stale else now
         backends.silent[cluster] = Silence(since, now)
     gone = {cluster for cluster in silent if now - backends.silent[cluster].since >= SILENT_FOR} - told
     back = told & set(answered)

@@ -167,6 +167,8 @@ def windows_write(found: Reservation, now: datetime) -> None:
     for row in list(found.windows.filter(Q(ends_at__isnull=True) | Q(ends_at__gt=now)).order_by("starts_at")):
         key = _window_of(row, wanted, now)
         end = wanted.pop(key) if key is not None else row.starts_at
+        if row.ended_early:  # a moment ago, after the `now` of whoever writes ahead: it stays ended
+            continue
         if end != row.starts_at:
             if end != row.ends_at:
                 found.windows.filter(pk=row.pk).update(ends_at=end)

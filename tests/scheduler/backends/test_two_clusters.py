@@ -42,6 +42,7 @@ def test_a_cluster_that_goes_dark_leaves_the_other_alone(both):
     wait_until(up.exists, what="its process to be up")
     assert set(Placement.objects.filter(attempt__job=there).values_list("node__cluster__name", flat=True)) == {"hpc"}
 
+    both.slurm.saved(there.public_id)
     both.slurm.end("slurmctld", signal.SIGKILL)
     try:
         wait_until(lambda: both.tick() or Cluster.objects.get(name="hpc").silent_since, seconds=60, what="its silence to be noticed")

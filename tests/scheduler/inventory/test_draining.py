@@ -15,7 +15,7 @@ from scheduler.backends.base import Refusal
 from scheduler.backends.slurm.client import SlurmNode
 from scheduler.hardware.draining import Running, outcome_of
 from scheduler.loop.policy import policy
-from scheduler.models import Attempt, Health, JobEvent, JobState, Node, Notice, Placement
+from scheduler.models import Attempt, Health, Job, JobEvent, JobState, Node, Notice, Placement
 from scheduler.selectors.nodes import node_guests
 from scheduler.services.hardware.draining import nodes_drain
 from scheduler.services.hardware.hardware import node_health_change
@@ -281,3 +281,15 @@ def test_owners_are_told_that_a_deadline_is_called_off(personas, busy, how):
     assert set(JobEvent.objects.filter(cause=off).values_list("job__name", flat=True)) == {"train", "theirs"}
     outbox_turn(now=now())
     assert any(off in notice.text for notice in Notice.objects.filter(user=personas.users["submitter"], kind="drain"))
+
+
+def test_a_gang_that_another_deadline_still_ends_is_not_told_that_it_may_stay(personas, busy):
+    access, at = personas.access("operator"), now() + timedelta(hours=3)
+    other = builders.node("other", of=busy.cluster, gpus=1)
+    gang = Job.objects.get(name="train")
+    builders.placement(gang, other.gpus.get(), worker=9)
+    nodes_drain(access=access, nodes=[busy, other], way="move", at=at, reason="new fans", now=now())
+
+    nodes_drain(access=access, nodes=[busy], way="finish", at=None, reason="the fans are late", now=now())
+
+    assert set(JobEvent.objects.filter(cause__contains="is called off").values_list("job__name", flat=True)) == {"theirs"}

@@ -13,7 +13,7 @@ from scheduler.engine.model.plan import Decision, Plan, Stand
 from scheduler.engine.model.reasons import reason
 from scheduler.models import Attempt, Gpu, GpuMode, Job, JobEvent, JobState, MigInstance, Node, Order, Placement, PlanRecord, Promise, Repartition
 from scheduler.services.jobs.jobs import job_stop
-from scheduler.services.loop.applying import LEAVERS_FIRST, plan_apply
+from scheduler.services.loop.applying import LEAVERS_FIRST, _goes_from, plan_apply
 from scheduler.services.loop.lease import lease_take
 from tests import builders
 from tests.builders import NOON
@@ -336,6 +336,19 @@ def test_a_gpu_is_split_anew_once_a_worker_that_an_elastic_job_gives_back_has_le
     Placement.objects.filter(attempt=run, worker=1).update(until=loop.now)
     assert applied() == (["repartition", "start"], ())
     assert Gpu.objects.get(node=split).mode == GpuMode.MIG
+
+
+def test_a_worker_on_an_instance_that_stays_is_not_in_the_way_of_a_split() -> None:
+    why = reason("reclaim", "as the test says")
+    split = Decision("repartition", why, node="north/n1", gpu=2, instances=(Instance(0, "3g.40gb"), Instance(4, "1g.10gb")))
+
+    def goes(*workers: Stand) -> bool:
+        return _goes_from(Decision("shrink", why, "j-1", workers=workers), split)
+
+    assert goes(Stand("worker", 0, "north/n1", 4, mig=((2, "3g.40gb", 0),)), Stand("worker", 1, "north/n2", 4))
+    assert not goes(Stand("worker", 0, "north/n1", 4, mig=((2, "3g.40gb", 4),)))
+    assert not goes(Stand("worker", 0, "north/n1", 4))
+    assert goes(Stand("worker", 0, "north/n1", 3))
 
 
 def test_nobody_is_promised_the_place_of_a_job_that_can_only_move_later() -> None:
