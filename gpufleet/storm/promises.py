@@ -29,10 +29,17 @@ CHARGED = """
     JOIN gpu ON gpu.id = seat.gpu_id JOIN node ON node.id = gpu.node_id
     GROUP BY quota.path, job.job_class, job.preemptible
 """
-# Runs that began, or that places were promised to, since the last look.
+# Runs that began since the last look. What runs may go on running where it is moved to: that is nothing new.
 BEGUN = """
     SELECT job.public_id, quota.path FROM attempt JOIN job ON job.id = attempt.job_id JOIN quota_node AS quota ON quota.id = job.quota_id
-    WHERE attempt.id > %s
+    WHERE attempt.id > %s AND NOT EXISTS (
+        SELECT 1 FROM attempt AS left_ WHERE left_.job_id = attempt.job_id AND left_.number = attempt.number - 1 AND left_.outcome = 'moved'
+    )
+"""
+# Jobs that wait for places that they were promised. One that moves has a run still.
+PROMISED = """
+    SELECT job.public_id, quota.path FROM promise JOIN job ON job.id = promise.job_id JOIN quota_node AS quota ON quota.id = job.quota_id
+    WHERE NOT EXISTS (SELECT 1 FROM attempt WHERE attempt.job_id = job.id AND attempt.ended_at IS NULL)
 """
 # The open ends of the ledger are charged to where their jobs are now.
 LEDGER_PATHS = """
@@ -62,6 +69,7 @@ class Promises:
     fixed: Mapping[str, int] = field(default_factory=dict)
     rows: Mapping[tuple[str, str, bool], int] = field(default_factory=dict)
     newest: int = 0
+    promised: frozenset[str] = frozenset()
 
     def faults(self, now: datetime, *, edited: bool) -> Iterator[str]:
         """`edited`: people changed what is promised just now, and no scheduler has planned since."""
@@ -73,15 +81,21 @@ class Promises:
             yield from self._beyond(used, fixed, [window.reservation for window in windows])
             yield from _kept([one.reservation for one in windows if one.ends_at is None or one.ends_at > now + NEAR], rows, grown)
         self.used, self.fixed, self.rows = used, fixed, {row[:3]: row.milli for row in rows}
-        begun = _rows(BEGUN, self.newest)
-        if begun:
-            stops = stops_now()
-            for job, path in begun:
-                if (stop := stopped_above(path, stops)) is not None:
-                    yield f"{job} of {path} was started, and {stop.budget} of {stop.path} is used up"
-            [(self.newest,)] = _rows("SELECT max(id) FROM attempt")
+        yield from self._started()
         for job, charged, path in _rows(LEDGER_PATHS):
             yield f"{job} is charged to {charged} in the ledger, and is of {path}"
+
+    def _started(self) -> Iterator[str]:
+        """Nothing new starts in a team whose budget is used up. Whoever was promised places before that takes them: others gave way for it."""
+        promised, begun = dict(_rows(PROMISED)), _rows(BEGUN, self.newest)
+        fresh = [(job, path) for job, path in (*begun, *promised.items()) if job not in self.promised]
+        if fresh:
+            stops = stops_now()
+            for job, path in fresh:
+                if (stop := stopped_above(path, stops)) is not None:
+                    yield f"{job} of {path} was started, and {stop.budget} of {stop.path} is used up"
+        [(newest,)] = _rows("SELECT coalesce(max(id), 0) FROM attempt")
+        self.newest, self.promised = newest, frozenset(promised)
 
     def _beyond(self, used: Mapping[str, int], fixed: Mapping[str, int], windows: list[Reservation]) -> Iterator[str]:
         """Whatever stood above a limit when it was lowered may stay; nothing is added to it."""
