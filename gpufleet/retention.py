@@ -9,19 +9,27 @@ from typing import Any
 from django.apps import apps
 from django.db import models, transaction
 
+from gpufleet.core.partitions import Series, is_partitioned, partitions_keep
+
 STEP_ROWS = 500
 STEPS_A_CALL = 4
+# How wide partitions are: what is past its time stays longer by that much at most.
+HALF_DAY, DAY, FORTNIGHT = timedelta(hours=12), timedelta(days=1), timedelta(days=14)
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Rows of one model. `keep` None: for ever. `column` is the moment that the time counts from."""
+    """Rows of one model. `keep` None: for ever. `column` is the moment that the time counts from.
+
+    `part`: on PostgreSQL its table is partitioned by time, and each partition of these rows is so wide.
+    """
 
     model: str
     keep: timedelta | None
     column: str = ""
     why: str = ""
     only: Mapping[str, Any] = field(default_factory=dict)  # of the model's rows, where not all are meant
+    part: timedelta | None = None
 
     def rows(self) -> type[models.Model]:
         return apps.get_model(self.model)
@@ -29,18 +37,27 @@ class Kind:
 
 KINDS: tuple[Kind, ...] = (
     Kind("core.Change", timedelta(minutes=10), "at", "Only browsers that were just connected read it; others take a fresh snapshot."),
-    Kind("dashboards.TelemetryMinute", timedelta(hours=48), "at", "Rules look back at most two days; coarser roll-ups are made from it."),
-    Kind("dashboards.GpuRollup", timedelta(days=30), "at", "A month in quarters of an hour.", {"span": 900}),
-    Kind("dashboards.GpuRollup", timedelta(days=400), "at", "A year in hours can be compared with the year before.", {"span": 3600}),
-    Kind("dashboards.JobRollup", timedelta(hours=48), "at", "As for telemetry minutes.", {"span": 60}),
-    Kind("dashboards.JobRollup", timedelta(days=30), "at", "A month in quarters of an hour.", {"span": 900}),
-    Kind("dashboards.JobRollup", timedelta(days=400), "at", "A year in hours can be compared with the year before.", {"span": 3600}),
-    Kind("dashboards.GapRollup", timedelta(hours=48), "at", "As for telemetry minutes.", {"span": 60}),
-    Kind("dashboards.GapRollup", timedelta(days=30), "at", "A month in quarters of an hour.", {"span": 900}),
-    Kind("dashboards.GapRollup", timedelta(days=400), "at", "A year in hours can be compared with the year before.", {"span": 3600}),
-    Kind("dashboards.FragmentationRollup", timedelta(hours=48), "at", "As for telemetry minutes.", {"span": 60}),
-    Kind("dashboards.FragmentationRollup", timedelta(days=30), "at", "A month in quarters of an hour.", {"span": 900}),
-    Kind("dashboards.FragmentationRollup", timedelta(days=400), "at", "A year in hours can be compared with the year before.", {"span": 3600}),
+    Kind(
+        "dashboards.TelemetryMinute", timedelta(hours=48), "at", "Rules look back at most two days; coarser roll-ups are made from it.", part=HALF_DAY
+    ),
+    Kind("dashboards.GpuRollup", timedelta(days=30), "at", "A month in quarters of an hour.", {"span": 900}, DAY),
+    Kind("dashboards.GpuRollup", timedelta(days=400), "at", "A year in hours can be compared with the year before.", {"span": 3600}, FORTNIGHT),
+    Kind("dashboards.JobRollup", timedelta(hours=48), "at", "As for telemetry minutes.", {"span": 60}, HALF_DAY),
+    Kind("dashboards.JobRollup", timedelta(days=30), "at", "A month in quarters of an hour.", {"span": 900}, DAY),
+    Kind("dashboards.JobRollup", timedelta(days=400), "at", "A year in hours can be compared with the year before.", {"span": 3600}, FORTNIGHT),
+    Kind("dashboards.GapRollup", timedelta(hours=48), "at", "As for telemetry minutes.", {"span": 60}, HALF_DAY),
+    Kind("dashboards.GapRollup", timedelta(days=30), "at", "A month in quarters of an hour.", {"span": 900}, DAY),
+    Kind("dashboards.GapRollup", timedelta(days=400), "at", "A year in hours can be compared with the year before.", {"span": 3600}, FORTNIGHT),
+    Kind("dashboards.FragmentationRollup", timedelta(hours=48), "at", "As for telemetry minutes.", {"span": 60}, HALF_DAY),
+    Kind("dashboards.FragmentationRollup", timedelta(days=30), "at", "A month in quarters of an hour.", {"span": 900}, DAY),
+    Kind(
+        "dashboards.FragmentationRollup",
+        timedelta(days=400),
+        "at",
+        "A year in hours can be compared with the year before.",
+        {"span": 3600},
+        FORTNIGHT,
+    ),
     Kind("dashboards.GapPart", None, why="A few hundred rows; the gap of a year ago names them."),
     Kind("dashboards.NodeSample", timedelta(days=14), "at", "Long enough to look back at a fortnight's incidents."),
     Kind("dashboards.FleetSample", timedelta(days=400), "at", "A year can be compared with the year before."),
@@ -171,6 +188,9 @@ def retention_prune(*, now: datetime, step: int = STEP_ROWS, steps: int = STEPS_
 
 
 def _prune(kind: Kind, keep: timedelta, now: datetime, step: int, steps: int) -> int:
+    table = kind.rows()._meta.db_table
+    if kind.part is not None and is_partitioned(table):
+        return partitions_keep(Series(table, kind.part, kind.only.get("span")), keep=keep, now=now)
     rows = kind.rows()._default_manager.filter(**kind.only)
     gone = 0
     for _ in range(steps):
