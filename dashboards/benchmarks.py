@@ -12,10 +12,11 @@ from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 
-from dashboards.courses import gpu_chart, node_chart
+from dashboards.courses import cluster_chart, gpu_chart, node_chart, team_chart
 from dashboards.gap.causes import Cause, Part
 from dashboards.gap.models import GapRollup
 from dashboards.gap.store import Gap, gap_course, gaps_write
+from dashboards.health.lifecycle import RULES_ACT
 from dashboards.models import GpuRollup
 from dashboards.prometheus.collect import prometheus_collect
 from dashboards.prometheus.dcgm import FIELDS
@@ -23,9 +24,10 @@ from dashboards.prometheus.models import PrometheusServer
 from dashboards.telemetry.frames import SETTLE, Columns, frame_write, minute_of
 from dashboards.telemetry.packing import ids_packed
 from dashboards.telemetry.rollups import telemetry_rollup
-from dashboards.telemetry.spans import HOUR, QUARTER, gpu_course
+from dashboards.telemetry.spans import HOUR, QUARTER, gpu_courses
 from gpufleet.core.ranges import BY_KEY
 from gpufleet.core.times import now
+from quotas.models import QuotaNode
 from scheduler.benchmarks.kernel import in_kernels, kernel_ms
 from scheduler.models import Cluster, Gpu, GpuType, Node
 from scheduler.notify.outgoing import Rules
@@ -46,7 +48,7 @@ def measured(wanted: Callable[[str], bool]) -> Iterator[dict[str, Any]]:
             yield from (one for one in case() if wanted(one["case"]))
 
 
-CASES = ("ingest", "rollup", "read-gpu-7d", "read-gpu-30d", "read-node-30d", "read-fleet-30d", "read-gap-30d")
+CASES = ("ingest", "rollup", "read-gpu-7d", "read-gpu-30d", "read-node-30d", "read-fleet-30d", "read-cluster-30d", "read-team-30d", "read-gap-30d")
 
 
 def _fleet() -> None:
@@ -150,6 +152,7 @@ def _read() -> Iterator[dict[str, Any]]:
     _store(moment)
     gpu = Gpu.objects.select_related("node").order_by("pk")[GPUS // 2]
     keys = list(Gpu.objects.order_by("pk").values_list("pk", flat=True))
+    team = QuotaNode.objects.create(public_id="q-1", name="bench", path="bench")
     month, week = BY_KEY["30d"], BY_KEY["7d"]
     since = month.begin(moment)
     rows = GpuRollup.objects.count() + GapRollup.objects.count()
@@ -157,7 +160,9 @@ def _read() -> Iterator[dict[str, Any]]:
         "read-gpu-7d": lambda: gpu_chart(gpu, chosen=week, now=moment),
         "read-gpu-30d": lambda: gpu_chart(gpu, chosen=month, now=moment),
         "read-node-30d": lambda: node_chart(gpu.node, chosen=month, now=moment),
-        "read-fleet-30d": lambda: gpu_course(cluster_id=gpu.node.cluster_id, gpus=keys, measure="sm", since=since, until=moment, span=HOUR),
+        "read-fleet-30d": lambda: gpu_courses(cluster_id=gpu.node.cluster_id, gpus=keys, measures=["sm"], since=since, until=moment, span=HOUR),
+        "read-cluster-30d": lambda: cluster_chart(gpu.node.cluster, chosen=month, now=moment),
+        "read-team-30d": lambda: team_chart(team, access=RULES_ACT, chosen=month, now=moment),
         "read-gap-30d": lambda: gap_course(since, moment, step=month.step, span=HOUR),
     }
     for case, run in cases.items():

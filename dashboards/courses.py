@@ -1,44 +1,70 @@
-"""How GPUs, nodes and jobs went over time: charts from the telemetry store, at the finest grain that the time allows."""
+"""How clusters, nodes, GPUs, teams and jobs went over time: charts from the telemetry store, at the finest grain that the time allows."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
 import numpy as np
 
-from dashboards.telemetry.spans import Course, gpu_course, grain_for, job_course
-from gpufleet.core.charts import Chart, Series, over_time
-from gpufleet.core.ranges import Range
-from scheduler.models import Attempt, Gpu, Job, Node
+from dashboards.gap.causes import Cause
+from dashboards.gap.figures import CAUSES
+from dashboards.gap.store import gap_course, span_for
+from dashboards.telemetry.spans import Course, gpu_courses, grain_for, job_course
+from gpufleet.core.charts import Chart, Mark, Series, over_time
+from gpufleet.core.ranges import RANGES, Range
+from quotas.models import QuotaNode
+from quotas.permissions import Access
+from quotas.selectors.audit import audit_list
+from scheduler.models import Attempt, Cluster, Gpu, InventoryEvent, Job, Node
+from scheduler.presenters.hardware import event_told
+from scheduler.selectors.nodes import events_since
 
 # More points than that are no finer on any screen.
 MOST_POINTS = 700
+MARKS = 20
+ALL = "all"
+MEASURES = ("sm", "memory")
+# What a team holds, the part that computes at the bottom.
+HELD = (Cause.COMPUTING, Cause.IDLE, Cause.UNREAD, Cause.STARTING, Cause.FAILED, Cause.RESERVED)
+CHANGES = {"quota.create": "Created", "quota.move": "Moved", "quota.archive": "Archived", "quota.restore": "Restored"}
+ALWAYS_SHOWN = (Cause.COMPUTING, Cause.IDLE)
 
 
 def gpu_chart(gpu: Gpu, *, chosen: Range, now: datetime) -> Chart:
     """SM activity and memory of one GPU."""
-    return _chart(f"GPU {gpu.index} of {gpu.node.name}", gpu.node.cluster_id, [gpu.pk], chosen, now)
+    events = events_since(chosen.begin(now), gpu=gpu)[:MARKS]
+    return _chart(f"GPU {gpu.index} of {gpu.node.name}", gpu.node.cluster_id, [gpu.pk], chosen, now, _hardware(events))
 
 
 def node_chart(node: Node, *, chosen: Range, now: datetime) -> Chart:
     """The same on average over the GPUs of a node."""
     gpus = list(Gpu.objects.filter(node=node, removed_at__isnull=True).order_by("pk").values_list("pk", flat=True))
-    return _chart(node.name, node.cluster_id, gpus, chosen, now)
+    events = events_since(chosen.begin(now), node=node)[:MARKS]
+    return _chart(node.name, node.cluster_id, gpus, chosen, now, _hardware(events))
 
 
-def _chart(name: str, cluster: int, gpus: Sequence[int], chosen: Range, now: datetime) -> Chart:
+def cluster_chart(cluster: Cluster, *, chosen: Range, now: datetime) -> Chart:
+    """The same on average over the GPUs of a cluster."""
+    present = Gpu.objects.filter(node__cluster=cluster, removed_at__isnull=True, node__removed_at__isnull=True)
+    events = events_since(chosen.begin(now), cluster=cluster)[:MARKS]
+    marks = [Mark(event.at, f"{event.node.name if event.node else cluster.name}: {event_told(event)}") for event in events]
+    return _chart(cluster.name, cluster.pk, list(present.order_by("pk").values_list("pk", flat=True)), chosen, now, marks)
+
+
+def _hardware(events: Iterable[InventoryEvent]) -> list[Mark]:
+    return [Mark(event.at, event_told(event)) for event in events]
+
+
+def _chart(name: str, cluster: int, gpus: Sequence[int], chosen: Range, now: datetime, marks: Sequence[Mark]) -> Chart:
     start = chosen.begin(now)
     span = grain_for(since=start, now=now, most=MOST_POINTS)
-    end = start + chosen.length
-    courses = [
-        _coarser(gpu_course(cluster_id=cluster, gpus=gpus, measure=measure, since=start, until=end, span=span), chosen.step)
-        for measure in ("sm", "memory")
-    ]
+    found = gpu_courses(cluster_id=cluster, gpus=gpus, measures=MEASURES, since=start, until=start + chosen.length, span=span)
+    courses = [_coarser(course, chosen.step) for course in found]
     series = [
         Series(label, [None if math.isnan(value) else round(value, 1) for value in course.values.tolist()], colour)
         for label, colour, course in zip(("SM activity", "Memory used"), ("used", "series-2"), courses, strict=True)
     ]
-    return over_time(label=f"{name}, last {chosen.text}", unit="%", at=courses[0].at, series=series, most=100)
+    return over_time(label=f"{name}, last {chosen.text}", unit="%", at=courses[0].at, series=series, most=100, marks=marks)
 
 
 def _coarser(course: Course, step: timedelta) -> Course:
@@ -53,15 +79,47 @@ def _coarser(course: Course, step: timedelta) -> Course:
     return Course(course.at[: count * times : times], times * course.step, means)
 
 
-def job_chart(job: Job, attempts: Sequence[Attempt], *, now: datetime) -> Chart:
+def team_chart(team: QuotaNode, *, access: Access, chosen: Range, now: datetime) -> Chart:
+    """GPUs of a node of the quota tree and all below it: what computed, what was allocated and idle, what was kept free for its reservations."""
+    start = chosen.begin(now)
+    below = QuotaNode.objects.filter(path__startswith=f"{team.path}/").values_list("pk", flat=True)
+    course = gap_course(start, start + chosen.length, step=chosen.step, span=span_for(chosen.step), quotas={team.pk, *below})
+    columns = {cause: [None if step.causes is None else round(step.causes[cause] / 1000, 2) for step in course] for cause in HELD}
+    shown = [cause for cause in HELD if cause in ALWAYS_SHOWN or any(columns[cause])]
+    series = [Series(CAUSES[cause].label, columns[cause], CAUSES[cause].colour, "area") for cause in shown]
+    changes = audit_list(access).filter(object_kind="quota", object_id=team.public_id, at__gte=start).order_by("-at", "-id")[:MARKS]
+    marks = [Mark(one.at, f"{CHANGES.get(one.action, 'Changed')} by {one.actor_name}{f': {one.reason}' if one.reason else ''}") for one in changes]
+    return over_time(label=f"{team.path}, last {chosen.text}", unit="GPUs", at=[step.at for step in course], series=series, stacked=True, marks=marks)
+
+
+def job_ranges(attempts: Sequence[Attempt], *, now: datetime) -> list[Range]:
+    """What the chart of a job offers: all of its time, and each range that is shorter; the attempts are given with the latest first."""
+    life = _until(attempts, now) - attempts[-1].started_at if attempts else timedelta(0)
+    return [*(one for one in RANGES if one.length < life), Range(ALL, life, timedelta(0), "whole job")]
+
+
+def job_range(asked: str, ranges: Sequence[Range]) -> Range:
+    """The range of that key; all of the job's time where it is not offered."""
+    return next((one for one in ranges if one.key == asked), ranges[-1])
+
+
+def _until(attempts: Sequence[Attempt], now: datetime) -> datetime:
+    return attempts[0].ended_at or now
+
+
+def job_chart(job: Job, attempts: Sequence[Attempt], *, now: datetime, chosen: Range | None = None) -> Chart:
     """What a job held and what of it computed, from its first attempt to its last; they are given with the latest first."""
-    since, until = (attempts[-1].started_at, attempts[0].ended_at or now) if attempts else (now, now)
+    since, until = (attempts[-1].started_at, _until(attempts, now)) if attempts else (now, now)
+    if chosen is not None:
+        since = max(since, until - chosen.length)
     held, computing = job_course(job_id=job.pk, since=since, until=until, span=grain_for(since=since, now=now, most=MOST_POINTS))
     series = [
         Series("Allocated", [_gpus(value) for value in held.values.tolist()], "held"),
         Series("Computing", [_gpus(value) for value in computing.values.tolist()], "used"),
     ]
-    return over_time(label=f"GPUs of {job.name}", unit="GPUs", at=held.at, series=series)
+    marks = [Mark(one.started_at, f"Attempt {one.number} started") for one in attempts[:MARKS] if one.started_at >= since]
+    marks += [Mark(one.ended_at, f"Attempt {one.number} ended") for one in attempts[:MARKS] if one.ended_at and one.ended_at >= since]
+    return over_time(label=f"GPUs of {job.name}", unit="GPUs", at=held.at, series=series, marks=sorted(marks, key=lambda one: (one.at, one.text)))
 
 
 def _gpus(milli: float) -> float | None:

@@ -7,7 +7,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import render
 from django.views.decorators.http import require_GET
 
-from dashboards.courses import gpu_chart, job_chart, node_chart
+from dashboards.courses import cluster_chart, gpu_chart, job_chart, job_range, job_ranges, node_chart, team_chart
 from dashboards.history import DEFAULT_HOURS, RANGES, history
 from dashboards.lists import CELLS, cells, cells_listed
 from dashboards.presenters import fleet_chart, overview_own, overview_page, overview_shared
@@ -18,6 +18,8 @@ from gpufleet.core.live.feed import feed_revision
 from gpufleet.core.ranges import range_of
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of, requires
+from quotas.selectors.nodes import node_for as quota_for
+from scheduler.selectors.clusters import cluster_for
 from scheduler.selectors.gpus import gpu_for
 from scheduler.selectors.jobs import job_attempts, job_for
 from scheduler.selectors.nodes import node_for
@@ -99,10 +101,29 @@ def node_course_chart(request: HttpRequest, public_id: str) -> HttpResponseBase:
 
 @require_GET
 @requires(Can.SEE)
+def cluster_course_chart(request: HttpRequest, name: str) -> HttpResponseBase:
+    """The chart of a cluster's page likewise."""
+    cluster = cluster_for(access_of(request), name)
+    return _course(request, cluster_chart(cluster, chosen=range_of(request.GET), now=now()), cluster.public_id)
+
+
+@require_GET
+@requires(Can.SEE)
+def team_course_chart(request: HttpRequest, public_id: str) -> HttpResponseBase:
+    """The chart of a team's page likewise."""
+    access = access_of(request)
+    team = quota_for(access, public_id)
+    return _course(request, team_chart(team, access=access, chosen=range_of(request.GET), now=now()), team.public_id)
+
+
+@require_GET
+@requires(Can.SEE)
 def job_course_chart(request: HttpRequest, public_id: str) -> HttpResponseBase:
-    """The chart of a job's page, a minute later."""
-    job = job_for(access_of(request), public_id)
-    return _course(request, job_chart(job, job_attempts(job), now=now()), job.public_id)
+    """The chart of a job's page likewise; without a range all of its time."""
+    job, moment = job_for(access_of(request), public_id), now()
+    attempts = job_attempts(job)
+    chosen = job_range(request.GET.get("range", ""), job_ranges(attempts, now=moment))
+    return _course(request, job_chart(job, attempts, now=moment, chosen=chosen), job.public_id)
 
 
 def _course(request: HttpRequest, chart: Chart, name: str) -> HttpResponseBase:

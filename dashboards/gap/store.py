@@ -1,6 +1,6 @@
 """The gap kept: a snapshot a minute, sums of them a quarter of an hour and an hour."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -129,14 +129,16 @@ class Step(NamedTuple):
     causes: Mapping[Cause, float] | None
 
 
-def gap_course(start: datetime, end: datetime, *, step: timedelta, span: int, gpu_type: str = "") -> list[Step]:
-    """The causes over equal steps, from rows of a grain that is no coarser than a step."""
+def gap_course(
+    start: datetime, end: datetime, *, step: timedelta, span: int, gpu_type: str = "", quotas: Collection[int] | None = None
+) -> list[Step]:
+    """The causes over equal steps, from rows of a grain that is no coarser than a step; of one GPU type, or of some nodes of the tree."""
     known = parts_known()
     order = list(Cause)
     size = max(known, default=0) + 1
     cause_of = np.full(size, -1, np.int64)
     for key, part in known.items():
-        if not gpu_type or part.gpu_type == gpu_type:
+        if (not gpu_type or part.gpu_type == gpu_type) and (quotas is None or part.quota in quotas):
             cause_of[key] = order.index(part.cause)
     steps = max(0, -(-int((end - start).total_seconds()) // int(step.total_seconds())))
     totals, counts = np.zeros((steps, len(order))), np.zeros(steps)

@@ -159,19 +159,21 @@ def grain_for(*, since: datetime, now: datetime, most: int) -> int:
     return HOUR
 
 
-def gpu_course(*, cluster_id: int, gpus: Sequence[int], measure: str, since: datetime, until: datetime, span: int) -> Course:
-    """The mean of some GPUs of a cluster in each step of the grain. One query; a step counts the GPUs that were read in it."""
+def gpu_courses(*, cluster_id: int, gpus: Sequence[int], measures: Sequence[str], since: datetime, until: datetime, span: int) -> tuple[Course, ...]:
+    """The mean of some GPUs of a cluster in each step of the grain, for each measure. One query; a step counts the GPUs that were read in it."""
     wanted = np.array(sorted(gpus), np.uint32)
     begin = span_begin(since, span)
     steps = max(0, -(-int((until - begin).total_seconds()) // span))
-    values = np.full(steps, np.nan)
-    for at, total in _measured(cluster_id, measure, begin, until, span, wanted):
-        values[int((at - begin).total_seconds()) // span] = total
-    return Course(tuple(begin + timedelta(seconds=span * step) for step in range(steps)), timedelta(seconds=span), values)
+    values = np.full((len(measures), steps), np.nan)
+    for at, means in _measured(cluster_id, measures, begin, until, span, wanted):
+        values[:, int((at - begin).total_seconds()) // span] = means
+    moments = tuple(begin + timedelta(seconds=span * step) for step in range(steps))
+    return tuple(Course(moments, timedelta(seconds=span), row) for row in values)
 
 
-def _measured(cluster: int, measure: str, begin: datetime, until: datetime, span: int, wanted: Ids) -> Iterable[tuple[datetime, float]]:
-    scale = 1 if measure == "power" else 100
+def _measured(
+    cluster: int, measures: Sequence[str], begin: datetime, until: datetime, span: int, wanted: Ids
+) -> Iterable[tuple[datetime, list[float]]]:
     # One row after another has the same GPUs: where the wanted ones stand is worked out once.
     known: dict[tuple[bytes, int], NDArray[np.int64]] = {}
 
@@ -182,21 +184,26 @@ def _measured(cluster: int, measure: str, begin: datetime, until: datetime, span
         return known[key]
 
     if span == 60:
-        names = ("at", "gpu_ids", f"{measure}_sum", f"{measure}_read")
-        for at, ids, packed_total, packed_read in TelemetryMinute.objects.filter(cluster_id=cluster, at__gte=begin, at__lt=until).values_list(*names):
-            total, read = np.frombuffer(packed_total, MEASURES[measure]), np.frombuffer(packed_read, np.uint8)
-            place = places(ids, len(total))
-            seen = place[read[place] > 0] if len(place) else place
-            if len(seen):
-                yield at, float((total[seen] / read[seen]).mean())
+        names = [f"{measure}_{part}" for measure in measures for part in ("sum", "read")]
+        minutes = TelemetryMinute.objects.filter(cluster_id=cluster, at__gte=begin, at__lt=until)
+        for at, ids, *packed in minutes.values_list("at", "gpu_ids", *names):
+            means = []
+            for measure, packed_total, packed_read in zip(measures, packed[::2], packed[1::2], strict=True):
+                total, read = np.frombuffer(packed_total, MEASURES[measure]), np.frombuffer(packed_read, np.uint8)
+                place = places(ids, len(total))
+                seen = place[read[place] > 0] if len(place) else place
+                means.append(float((total[seen] / read[seen]).mean()) if len(seen) else np.nan)
+            yield at, means
         return
     rows = GpuRollup.objects.filter(cluster_id=cluster, span=span, at__gte=begin, at__lt=until)
-    for at, ids, packed in rows.values_list("at", "gpu_ids", measure):
-        column = np.frombuffer(packed, "<u2")
-        place = places(ids, len(column))
-        seen = place[column[place] != UNREAD] if len(place) else place
-        if len(seen):
-            yield at, float(column[seen].mean()) / scale
+    for at, ids, *packed in rows.values_list("at", "gpu_ids", *measures):
+        means = []
+        for measure, column_packed in zip(measures, packed, strict=True):
+            column = np.frombuffer(column_packed, "<u2")
+            place = places(ids, len(column))
+            seen = place[column[place] != UNREAD] if len(place) else place
+            means.append(float(column[seen].mean()) / (1 if measure == "power" else 100) if len(seen) else np.nan)
+        yield at, means
 
 
 def _places(ids: Ids, wanted: Ids, length: int) -> NDArray[np.int64]:

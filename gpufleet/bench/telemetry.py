@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from gpufleet.bench.apart import Row, Told, measured_apart
 
-CASES = ("ingest", "rollup", "read-gpu-7d", "read-gpu-30d", "read-node-30d", "read-fleet-30d", "read-gap-30d")
+CASES = ("ingest", "rollup", "read-gpu-7d", "read-gpu-30d", "read-node-30d", "read-fleet-30d", "read-cluster-30d", "read-team-30d", "read-gap-30d")
 
 
 def main(arguments: Sequence[str]) -> int:

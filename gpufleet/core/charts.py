@@ -133,6 +133,9 @@ def over_time(
             )
         )
     figure.update_layout(shapes=[*_gaps(times, series), *(_line(mark) for mark in marks)])
+    if marks:
+        figure.add_trace(_events(go, marks))
+        figure.update_layout(yaxis2={"overlaying": "y", "range": [0, 1], "visible": False, "fixedrange": True})
     rows = tuple(zip(at, *(one.values for one in series), strict=True))
     columns = (Column("Time"), *(Column(one.name, one.colour, one.dashed) for one in series))
     return Chart(label, unit, figure.to_plotly_json(), columns, rows, tuple(marks))
@@ -158,6 +161,22 @@ def _gaps(times: np.ndarray[Any, Any], series: Sequence[Series]) -> list[dict[st
         }
         for run in runs
     ]
+
+
+def _events(go: ModuleType, marks: Sequence[Mark]) -> Any:
+    """A small triangle on top of each event's line; its text is shown with the values of that moment."""
+    return go.Scatter(
+        x=np.array([mark.at.astimezone(UTC).replace(tzinfo=None) for mark in marks], dtype="datetime64[s]"),
+        y=np.ones(len(marks)),
+        yaxis="y2",
+        name="Event",
+        mode="markers",
+        marker={"symbol": "triangle-down", "size": 9, "color": _colour("ink-soft")},
+        # Texts come from people: plotly reads a small part of HTML in them.
+        text=[mark.text.replace("<", "‹").replace(">", "›") for mark in marks],
+        hovertemplate="%{text}<extra></extra>",
+        cliponaxis=False,
+    )
 
 
 def _line(mark: Mark) -> dict[str, Any]:

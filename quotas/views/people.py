@@ -10,6 +10,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from gpufleet.core.models import User
+from gpufleet.core.ranges import range_of
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of, requires
 from quotas.forms import GrantForm, PersonForm, ReasonForm, show_faults
@@ -157,7 +158,7 @@ def role_new(request: HttpRequest, public_id: str) -> HttpResponse:
         else:
             messages.success(request, f"{binding.user or group} is {Role(binding.role).label.lower()} on {node.path}.")
             return redirect("quota", node.public_id)
-    return render(request, "quotas/node.html", node_context(access, node, form), status=422)
+    return render(request, "quotas/node.html", node_context(access, node, form, chosen=range_of(request.GET)), status=422)
 
 
 @require_http_methods(["GET", "POST"])

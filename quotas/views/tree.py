@@ -11,9 +11,11 @@ from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
+from dashboards.courses import team_chart
 from gpufleet.core import csvfile
 from gpufleet.core.faults import Conflict
 from gpufleet.core.live.feed import feed_revision
+from gpufleet.core.ranges import Range, range_of
 from gpufleet.core.times import now
 from gpufleet.web import Access, Can, access_of, requires
 from quotas.drafts import difference_of
@@ -88,10 +90,11 @@ def _tree_csv(request: HttpRequest, rows: list[TreeRow]) -> HttpResponseBase:
 @require_safe
 @requires(Can.SEE)
 def node_page(request: HttpRequest, public_id: str) -> HttpResponse:
-    return render(request, "quotas/node.html", node_context(access_of(request), node_for(access_of(request), public_id)))
+    access = access_of(request)
+    return render(request, "quotas/node.html", node_context(access, node_for(access, public_id), chosen=range_of(request.GET)))
 
 
-def node_context(access: Access, node: QuotaNode, grant: GrantForm | None = None) -> dict[str, Any]:
+def node_context(access: Access, node: QuotaNode, grant: GrantForm | None = None, *, chosen: Range) -> dict[str, Any]:
     """What the page of a node shows to this reader."""
     version = feed_revision()
     below = list(tree_list(access).filter(path__startswith=node.path + "/"))
@@ -105,6 +108,8 @@ def node_context(access: Access, node: QuotaNode, grant: GrantForm | None = None
     return {
         "node": node,
         "version": version,
+        "range": chosen,
+        "chart": team_chart(node, access=access, chosen=chosen, now=now()),
         "week_ago": f"{now() - timedelta(days=7):%Y-%m-%d}",
         "crumbs": [(step, ancestors.get("/".join(steps[: depth + 1]))) for depth, step in enumerate(steps[:-1])],
         "cells": cells_of(node, gpu_types, sums.get(node.path, {})),

@@ -122,6 +122,12 @@ def history_lines(events: Sequence[InventoryEvent]) -> list[HistoryLine]:
     return [HistoryLine(event, _subject(event), _sentence(event), _health(event)) for event in events]
 
 
+def event_told(event: InventoryEvent) -> str:
+    """One event in a few words, as the chart of a node marks it."""
+    health = _health(event)
+    return f"{_subject(event)} {Health(health).label.lower() if health in Health else _sentence(event)}"
+
+
 def _subject(event: InventoryEvent) -> str:
     return f"GPU {event.gpu.index}" if event.gpu_id and event.gpu else "Node"
 

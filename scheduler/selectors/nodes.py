@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.db.models import Count, Exists, IntegerField, Max, Min, OuterRef, Prefetch, Q, QuerySet, Subquery, Sum
 from django.db.models.functions import Coalesce
@@ -97,6 +98,14 @@ def node_gpus(node: Node) -> list[Gpu]:
 def node_history(node: Node) -> list[InventoryEvent]:
     """What happened to the node and its GPUs, the latest first."""
     return list(InventoryEvent.objects.filter(node=node).select_related("gpu").order_by("-at", "-id")[:HISTORY_LENGTH])
+
+
+def events_since(since: datetime, **of: Any) -> QuerySet[InventoryEvent]:
+    """Changes of a `gpu`, a `node` or a `cluster` since then, the latest first; of a cluster only the health of whole nodes."""
+    events = InventoryEvent.objects.filter(at__gte=since).select_related("gpu", "node").order_by("-at", "-id")
+    if "cluster" in of:
+        return events.filter(node__cluster=of["cluster"], gpu__isnull=True, kind="health")
+    return events.filter(**of)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,10 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import render
 from django.views.decorators.http import require_safe
 
+from dashboards.courses import cluster_chart
+from dashboards.weak import weak_clusters
 from gpufleet.core.live.feed import feed_revision
+from gpufleet.core.ranges import range_of
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of, requires
 from scheduler.hardware.lists import CLUSTERS
@@ -31,9 +34,10 @@ def cluster_page(request: HttpRequest, name: str) -> HttpResponse:
     access = access_of(request)
     cluster = cluster_for(access, name)
     may_operate = access.can_everywhere(Can.OPERATE)
+    chosen, moment = range_of(request.GET), now()
     context = {"version": version, "cluster": cluster, "tree": cluster_tree(cluster), "may_operate": may_operate}
+    context |= {"range": chosen, "chart": cluster_chart(cluster, chosen=chosen, now=moment), "is_weak": bool(weak_clusters([cluster.pk]))}
     if may_operate:
-        moment = now()
         context["outside"] = outside_jobs(access, cluster)
         context["outside_usage"] = outside_usage(access, cluster, start=moment - USAGE_OF, end=moment)
     return render(request, "scheduler/cluster.html", context)

@@ -12,7 +12,7 @@ from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from dashboards.courses import job_chart
+from dashboards.courses import job_chart, job_range, job_ranges
 from dashboards.job_list import JOBS, jobs_now
 from dashboards.job_usage import job_usage
 from dashboards.weak import DRIVER_UTILIZATION, nodes_signal
@@ -258,6 +258,9 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
         sittings = [sitting for sitting in sittings if sitting.until is None]
     nodes = _nodes_of({sitting.node_id for sitting in sittings})
     steers = may_steer(access, job)
+    ranges = job_ranges(attempts, now=moment)
+    chosen = job_range(request.GET.get("range", ""), ranges)
+    chart = job_chart(job, attempts, now=moment, chosen=chosen)
     foreseen = foreseen_start(job, row.outlook)
     told = prediction_of(job) if job.state in WAITING else None
     context = {
@@ -289,7 +292,9 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
         "events": event_lines(events, discretion),
         "shown_attempt": shown,
         "usage": usage,
-        "chart": job_chart(job, attempts, now=moment),
+        "chart": chart if len(chart.rows) > 2 and not chart.is_empty else None,
+        "range": chosen if len(ranges) > 1 else None,
+        "ranges": ranges,
         "is_weak": usage.attempt is not None and nodes_signal({one.node_id for one in usage.attempt.workers}) == DRIVER_UTILIZATION,
         "seats": seats_by_node(sittings, {name: size for name, (size, _) in nodes.items()}),
         "expected_seconds": seconds_at(slowest_on(job.spec, {kind for _, kind in nodes.values()}), job.estimate_seconds, None),

@@ -52,7 +52,7 @@
       ...layout,
       width: canvas.clientWidth,
       height: canvas.clientHeight,
-      margin: { l: wide ? 8 : 44, r: 12, t: 8, b: 28 },
+      margin: { l: wide ? 8 : 44, r: 12, t: 8, b: layout.xaxis?.type === "date" ? 40 : 28 },
       paper_bgcolor: "rgba(0,0,0,0)",
       plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: soft },

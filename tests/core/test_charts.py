@@ -61,9 +61,11 @@ def test_a_time_without_any_value_is_hatched():
 
 
 def test_an_event_is_a_line_on_the_axis():
-    made = chart([1, 2], marks=[Mark(NOON, "n1 drained")])
+    made = chart([1, 2], marks=[Mark(NOON, "n1 <b>drained</b>")])
 
     assert made.figure["layout"]["shapes"][0]["type"] == "line"
+    assert made.figure["data"][-1]["text"] == ["n1 ‹b›drained‹/b›"]
+    assert "n1 &lt;b&gt;drained" in shown(made)
 
 
 @pytest.mark.parametrize("text", ["</script><script>alert(1)</script>", "<b>x</b>", "a & b"])

@@ -1,17 +1,23 @@
 """How a GPU, a node and a job went over time, as their pages draw it."""
 
+import re
 from datetime import timedelta
 
 import numpy as np
 import pytest
+from django.urls import reverse
 
 from dashboards.activity import Activity
-from dashboards.courses import gpu_chart, job_chart, node_chart
+from dashboards.courses import cluster_chart, gpu_chart, job_chart, job_range, job_ranges, node_chart, team_chart
+from dashboards.gap.causes import Cause, Part
+from dashboards.gap.store import Gap, gaps_write
 from dashboards.models import GpuRollup
+from dashboards.telemetry.frames import minute_of
 from dashboards.telemetry.packing import ids_packed
 from dashboards.telemetry.spans import HOUR, QUARTER, UNREAD, JobSums, jobs_write
 from gpufleet.core.ranges import BY_KEY
-from scheduler.models import JobState
+from gpufleet.core.times import now
+from scheduler.models import Attempt, InventoryEvent, JobState
 from tests import builders
 from tests.builders import NOON
 from tests.dashboards.worlds import gpus_of
@@ -50,6 +56,76 @@ def test_a_job_is_drawn_over_its_own_time() -> None:
 
     chart = job_chart(job, [attempt], now=NOON + timedelta(minutes=3))
     assert [row[1:] for row in chart.rows] == [(1.0, 0.75), (1.0, 0.25), (None, None)]
+
+
+def test_a_team_is_drawn_with_all_below_it_and_nothing_beside_it(personas, django_assert_max_num_queries) -> None:
+    nodes = personas.nodes
+    parts = {
+        Part(Cause.COMPUTING, "H100", "", "batch", nodes["acme/research"].pk): 1000,
+        Part(Cause.COMPUTING, "H100", "", "batch", nodes["acme/research/nlp"].pk): 2000,
+        Part(Cause.IDLE, "A100", "", "batch", nodes["acme/research/nlp"].pk): 500,
+        Part(Cause.COMPUTING, "H100", "", "batch", nodes["acme/product"].pk): 64_000,
+        Part(Cause.UNWANTED, "H100", "", "", None): 8000,
+    }
+    gaps_write(60, {NOON - timedelta(minutes=1): Gap(1, parts)})
+
+    with django_assert_max_num_queries(4):
+        chart = team_chart(nodes["acme/research"], access=personas.access("team_lead"), chosen=BY_KEY["1h"], now=NOON)
+    assert [column.name for column in chart.columns] == ["Time", "Computing", "Allocated, idle"]
+    assert (chart.rows[-1][1:], chart.rows[-2][1:]) == ((3.0, 0.5), (None, None))
+
+
+def test_a_cluster_is_drawn_without_what_was_removed_and_with_what_befell_its_nodes(django_assert_max_num_queries) -> None:
+    node = builders.node("n1", gpus=2)
+    other = builders.node("n2", gpus=1, cluster=node.cluster)
+    gpus = [*gpus_of(node), *gpus_of(other)]
+    rollup(node.cluster_id, [gpu.pk for gpu in gpus], [20, 60, 100], span=QUARTER, ago=timedelta(minutes=15))
+    InventoryEvent.objects.create(node=node, at=NOON - timedelta(hours=1), kind="health", after={"health": "draining"}, actor_name="oona")
+    InventoryEvent.objects.create(node=node, at=NOON - timedelta(days=2), kind="health", after={"health": "down"}, actor_name="oona")
+    gpus[2].removed_at = NOON
+    gpus[2].save(update_fields=["removed_at"])
+
+    with django_assert_max_num_queries(3):
+        chart = cluster_chart(node.cluster, chosen=BY_KEY["24h"], now=NOON)
+    assert chart.rows[-1][1:] == (40, 40)
+    assert [mark.text for mark in chart.marks] == ["n1: Node draining"]
+
+
+def test_a_job_offers_the_ranges_that_are_shorter_than_its_time() -> None:
+    placed = builders.placement(of=builders.job(state=JobState.RUNNING))
+    job, attempt = placed.job, placed.attempt
+    later = attempt.started_at + timedelta(hours=7)
+    ranges = job_ranges([attempt], now=later)
+
+    assert [one.key for one in ranges] == ["1h", "6h", "all"]
+    assert job_range("90d", ranges).key == "all"
+    assert len(job_chart(job, [attempt], now=later, chosen=ranges[0]).rows) == 60
+    assert [one.key for one in job_ranges([], now=later)] == ["all"]
+
+
+def test_every_object_has_its_history_on_top_of_its_page(personas) -> None:
+    node = builders.node("n1", gpus=1)
+    placed = builders.placement(of=builders.job(on=personas.nodes["acme/research/nlp"], state=JobState.RUNNING))
+    Attempt.objects.update(started_at=now() - timedelta(minutes=5))
+    held = [np.array([amount * 60_000], np.int64) for amount in (1000, 500, 0)]
+    jobs_write(60, {minute_of(now()) - timedelta(minutes=2): JobSums(np.array([placed.job.pk], np.uint32), *held)})
+    pages = {
+        "node": [node.public_id],
+        "gpu": [gpus_of(node)[0].public_id],
+        "cluster": [node.cluster.name],
+        "quota": [personas.nodes["acme/research/nlp"].public_id],
+        "job": [placed.job.public_id],
+    }
+    client = personas.client("superuser")
+    for name, arguments in pages.items():
+        page = client.get(reverse(name, args=arguments)).content.decode()
+        assert page.index("</header>") < page.index('class="panel strip"'), name
+        # Nothing but the answer, the reason and the figures comes before it.
+        before = page[: page.index('class="panel strip"')]
+        assert "<table" not in before, name
+        source = re.search(r'data-source="([^"]*)"', page)
+        assert source is not None, name
+        assert client.get(source.group(1), {"range": "7d"}).json()["label"], name
 
 
 def test_gaps_break_a_drawing_and_no_reading_is_not_zero() -> None:

@@ -58,6 +58,7 @@ PAGES = [
     Expect("GET", "quotas/<str:public_id>/", SEES, team),
     Expect("GET", "quotas/<str:public_id>/", FLEET, lambda w: {"public_id": w.other.public_id}, hidden=SEES - FLEET, case="of another team"),
     Expect("GET", "quotas/<str:public_id>/fairness/", SEES, team),
+    Expect("GET", "quotas/<slug:public_id>/course", SEES, team),
     Expect("GET", "quotas/<str:public_id>/edit/", EDITS, team),
     Expect("POST", "quotas/<str:public_id>/edit/", EDITS, team, data=lambda w: node_form(w) | {"kind": "team", "title": "New"}),
     Expect("GET", "quotas/<str:public_id>/new/", EDITS, team),
@@ -351,6 +352,7 @@ PAGES = [
     Expect("POST", "webhooks/<slug:public_id>/<slug:delivery>/again/", HOOKS, lambda w: FIELDS["webhook"](w) | {"delivery": w.delivery.public_id}),
     # hardware
     Expect("GET", "clusters/", SEES),
+    Expect("GET", "clusters/<slug:name>/course", SEES, lambda w: {"name": w.node.cluster.name}),
     Expect("GET", "clusters/<slug:name>/", SEES, lambda w: {"name": w.node.cluster.name}),
     Expect("GET", "nodes/", SEES),
     Expect("GET", "nodes/drain/", OPERATES, lands=(302,)),

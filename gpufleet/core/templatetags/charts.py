@@ -27,9 +27,9 @@ def chart(chart: Chart, source: str = "", size: str = "normal") -> dict[str, Any
 
 
 @register.inclusion_tag("_chart_ranges.html")
-def chart_ranges(chosen: Range, keys: str = "") -> dict[str, Any]:
-    """`{% chart_ranges range %}`: one picker for all charts of a page; `keys="24h 7d 30d"` offers these alone."""
-    return {"chosen": chosen, "ranges": [one for one in RANGES if not keys or one.key in keys.split()]}
+def chart_ranges(chosen: Range, keys: str = "", offered: Sequence[Range] | None = None) -> dict[str, Any]:
+    """`{% chart_ranges range %}`: one picker for all charts of a page; `keys="24h 7d 30d"`, or `offered`, offers these alone."""
+    return {"chosen": chosen, "ranges": offered or [one for one in RANGES if not keys or one.key in keys.split()]}
 
 
 @register.filter

@@ -12,7 +12,7 @@ from dashboards.signals import activity_window
 from dashboards.telemetry.frames import Columns, frame_write, sums_of
 from dashboards.telemetry.packing import ids_packed, ids_read
 from dashboards.telemetry.rollups import telemetry_rollup
-from dashboards.telemetry.spans import HOUR, QUARTER, UNREAD, JobSums, gpu_course, grain_for, job_course, jobs_added, jobs_of, jobs_write, spans_roll
+from dashboards.telemetry.spans import HOUR, QUARTER, UNREAD, JobSums, gpu_courses, grain_for, job_course, jobs_added, jobs_of, jobs_write, spans_roll
 from scheduler.models import Gpu, Node
 from tests import builders
 from tests.builders import NOON
@@ -148,11 +148,11 @@ def test_the_course_of_a_gpu_is_the_same_at_each_grain() -> None:
     key = Gpu.objects.filter(node=node).order_by("index").values_list("pk", flat=True)
 
     for span, steps in ((60, 60), (QUARTER, 4), (HOUR, 1)):
-        asked = {"cluster_id": node.cluster_id, "measure": "sm", "since": NOON, "until": NOON + timedelta(hours=1), "span": span}
-        course = gpu_course(gpus=[key[0]], **asked)  # type: ignore[arg-type]
+        asked = {"cluster_id": node.cluster_id, "measures": ["sm"], "since": NOON, "until": NOON + timedelta(hours=1), "span": span}
+        (course,) = gpu_courses(gpus=[key[0]], **asked)  # type: ignore[arg-type]
         assert len(course.values) == steps
         assert np.mean(course.values) == 40
-        assert np.isnan(gpu_course(gpus=[key[1]], **asked).values).all()  # type: ignore[arg-type]
+        assert np.isnan(gpu_courses(gpus=[key[1]], **asked)[0].values).all()  # type: ignore[arg-type]
 
 
 def test_rules_look_further_back_than_half_an_hour() -> None:
