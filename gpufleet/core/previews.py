@@ -27,11 +27,33 @@ class JobEffect:
 
 
 @dataclass(frozen=True, slots=True)
+class Affected:
+    """Further jobs that a change touches, under a title of their own; `more` are not listed."""
+
+    title: str
+    ways: tuple[str, ...]
+    jobs: Sequence[JobEffect]
+    more: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LeftAlone:
+    """What was chosen and is not changed, for one reason. Each is an id, a name ("" where the reader may not know it), a state and why."""
+
+    title: str
+    jobs: Sequence[tuple[str, str, str, str]]
+
+
+@dataclass(frozen=True, slots=True)
 class Preview:
-    """`ways` heads the columns of effects. Jobs that the reader may not know are counted, not named."""
+    """`ways` heads the columns of effects. Jobs that the reader may not know are counted, not named. `as_of`: the moment of the fleet it is about."""
 
     sentences: Sequence[str]
     ways: tuple[str, ...] = ()
     jobs: Sequence[JobEffect] = ()
     unseen: int = 0
     unseen_milli: int = 0
+    more: int = 0
+    others: Sequence[Affected] = ()
+    left: Sequence[LeftAlone] = ()
+    as_of: datetime | None = None

@@ -5,24 +5,28 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpufleet.core.templatetags.shell import gpus, gpus_told, plural
+from gpufleet.core.previews import Affected, JobEffect, LeftAlone
+from gpufleet.core.previews import Effect as CoreEffect
+from gpufleet.core.previews import Preview as Told
+from gpufleet.core.templatetags.shell import gpus, gpus_told, money, plural
 from scheduler.models import HOLDING, Job, JobBatch, JobState
-from scheduler.services.jobs.bulk import CAUSES, Action, Effect, Preview, Verdict
+from scheduler.presenters.node_changes import work_lost
+from scheduler.services.jobs.bulk import CAUSES, LATER, Action, Consequence, Effect, Following, Preview, Verdict
 
 TEAMS_SHOWN = 8
-STARTS_SHOWN = 12
+JOBS_SHOWN, OTHERS_SHOWN = 100, 50
 
 # Of each action: what is asked above the preview, what its button says, and what was done to the jobs; {} is how many they are.
 WORDS = {
     Action.CANCEL: ("Cancel {}?", "Cancel {}", "Cancelled {}"),
-    Action.HOLD: ("Hold {} back?", "Hold {} back", "Held {} back"),
-    Action.RELEASE: ("Let {} go?", "Let {} go", "Let {} go"),
+    Action.HOLD: ("Hold {}?", "Hold {}", "Held {}"),
+    Action.RELEASE: ("Release {}?", "Release {}", "Released {}"),
     Action.PRIORITY: ("Change the priority of {}?", "Change the priority of {}", "Changed the priority of {}"),
     Action.CHECKPOINT: ("Have {} save their work now?", "Have {} save their work", "Asked {} to save their work"),
 }
 CHOICES = (
     (Action.CANCEL, "Cancel"),
-    (Action.HOLD, "Hold back"),
+    (Action.HOLD, "Hold"),
     (Action.RELEASE, "Release"),
     (Action.PRIORITY, "Change priority"),
     (Action.CHECKPOINT, "Save work now"),
@@ -34,7 +38,19 @@ LEFT_ALONE = {
     Effect.NOT_ALLOWED: "Not yours to touch",
     Effect.UNKNOWN: "Not there",
 }
-TONES = {Effect.SAME: "rest", Effect.REFUSED: "warn", Effect.STALE: "warn", Effect.NOT_ALLOWED: "bad", Effect.UNKNOWN: "bad"}
+
+
+# What becomes of other jobs, the weighty first.
+EFFECTS = {
+    "preempted": "Is preempted",
+    "shrinks": "Shrinks",
+    "waits": "Does not start yet",
+    LATER: "Waits longer",
+    "moves": "Moves",
+    "starts": "Starts at once",
+    "grows": "Grows",
+    "stays": "Is not preempted",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,58 +58,109 @@ class Left:
     """Jobs that are left alone for one reason."""
 
     title: str
-    tone: str
     rows: tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class BulkView:
-    """`lines` say what happens, most important first; `starts` who would start then."""
+    """`told` is the preview as templates/_change.html shows it; `sent` are the jobs that the form names."""
 
     preview: Preview
     heading: str
     button: str
-    changing: tuple[Verdict, ...]
-    left: tuple[Left, ...]
-    lines: tuple[str, ...]
-    starts: tuple[Job, ...]
-    more_starts: int
-    starts_said: str
+    told: Told
+    sent: tuple[Verdict, ...]
 
     @property
-    def left_count(self) -> int:
-        return sum(len(group.rows) for group in self.left)
+    def changing(self) -> list[Job]:
+        return self.preview.changing
 
 
-def bulk_view(preview: Preview) -> BulkView:
+def bulk_view(preview: Preview, *, more_lines: Sequence[str] = ()) -> BulkView:
+    """`more_lines` are what the page knows besides, of a single job for instance."""
     asked, jobs = preview.asked, preview.changing
     heading, button, _ = WORDS[asked.action]
-    if asked.priority is not None:
-        heading, button = (f"Set the priority of {{}} to {asked.priority:,}{end}" for end in ("?", ""))
-    number = plural(len(jobs), "job")
+    number = jobs[0].name if len(jobs) == 1 and len(asked.jobs) == 1 else plural(len(jobs), "job")
+    # Whose priority is the new one already is sent as well: it may be another one by the time it is applied.
+    kept = (Effect.CHANGES, Effect.SAME) if asked.action == Action.PRIORITY else (Effect.CHANGES,)
     return BulkView(
         preview=preview,
         heading=heading.format(number) if jobs else "Nothing would change",
-        button=button.format(number),
-        changing=tuple(verdict for verdict in preview.verdicts if verdict.effect == Effect.CHANGES),
-        left=_left([(verdict.effect, verdict) for verdict in preview.verdicts]),
-        lines=tuple(_lines(preview, jobs)),
-        starts=preview.following.jobs[:STARTS_SHOWN] if preview.following else (),
-        more_starts=max(0, len(preview.following.jobs) - STARTS_SHOWN) if preview.following else 0,
-        starts_said=_starts_said(preview, jobs),
+        button=button.format("job" if len(asked.jobs) == 1 else plural(len(jobs), "job")),
+        told=_told(preview, more_lines),
+        sent=tuple(verdict for verdict in preview.verdicts if verdict.effect in kept),
     )
+
+
+def _told(preview: Preview, more_lines: Sequence[str]) -> Told:
+    jobs, following = preview.changing, preview.following
+    left = _left([(verdict.effect, verdict) for verdict in preview.verdicts])
+    own = {one.job.pk: one for one in following.effects} if following else {}
+    changing = [verdict for verdict in preview.verdicts if verdict.effect == Effect.CHANGES and verdict.job is not None]
+    then = any(verdict.job.pk in own for verdict in changing if verdict.job is not None)
+    rows = [
+        _row(verdict.job, (CoreEffect(verdict.detail), *([_then(own.get(verdict.job.pk))] if then else [])))
+        for verdict in changing[:JOBS_SHOWN]
+        if verdict.job is not None
+    ]
+    named = {job.pk for job in jobs}
+    others = [one for one in following.effects if one.job.pk not in named] if following else []
+    others.sort(key=lambda one: list(EFFECTS).index(one.effect))
+    shown = [_row(one.job, (_then(one), CoreEffect(one.detail))) for one in others[:OTHERS_SHOWN]]
+    sentences = [*_lines(preview, jobs), *more_lines, *_then_said(preview, jobs), *_notified_said(preview, jobs)]
+    if preview.asked.action == Action.CANCEL and jobs:
+        sentences.append("A cancelled job can't be resumed.")
+    if count := sum(len(group.rows) for group in left):
+        sentences.append(f"{plural(count, 'job')} {'is' if count == 1 else 'are'} left alone; below it says why.")
+    return Told(
+        sentences=sentences,
+        ways=("What happens", "Then") if then else ("What happens",),
+        jobs=rows,
+        more=max(0, len(changing) - JOBS_SHOWN),
+        others=[Affected("Other jobs", ("What happens", "Why"), shown, max(0, len(others) - OTHERS_SHOWN))] if shown else [],
+        left=[
+            LeftAlone(
+                group.title, [(row.name, row.job.name if row.job else "", str(row.job.state) if row.job else "", row.detail) for row in group.rows]
+            )
+            for group in left
+        ],
+        as_of=following.as_of if following else None,
+    )
+
+
+def _row(job: Job, effects: tuple[CoreEffect, ...]) -> JobEffect:
+    return JobEffect(job.public_id, job.name, job.quota.path, job.owner.username if job.owner else "", job.gpus_milli, effects)
+
+
+def _then(found: Consequence | None) -> CoreEffect:
+    return CoreEffect("–") if found is None else CoreEffect(EFFECTS[found.effect], note=work_lost(found.lost_seconds))
 
 
 def _left(rows: Iterable[tuple[str, Any]]) -> tuple[Left, ...]:
     found: dict[str, list[Any]] = {}
     for effect, row in rows:
         found.setdefault(effect, []).append(row)
-    return tuple(Left(title, TONES[effect], tuple(found[effect])) for effect, title in LEFT_ALONE.items() if effect in found)
+    return tuple(Left(title, tuple(found[effect])) for effect, title in LEFT_ALONE.items() if effect in found)
 
 
 def _lines(preview: Preview, jobs: Sequence[Job]) -> Iterable[str]:
     if not jobs:
         return
+    if len(preview.asked.jobs) > 1:  # of one job the page says it all
+        yield from _by_state_and_team(jobs)
+    if preview.asked.action == Action.CANCEL:
+        freed = sum(preview.freed.values())
+        types = ", ".join(f"{gpus(amount)} {name}" for name, amount in preview.freed.items())
+        if freed:
+            cost = f" They cost {money(preview.freed_micros)} an hour." if preview.freed_micros else ""
+            yield f"{gpus_told(freed)} come{'s' if freed == 1000 else ''} free once their workers have gone: {types}.{cost}"
+        if preview.along:
+            on = "it" if len(preview.asked.jobs) == 1 else "one of these"
+            waits = f"waits for {on} to complete and is" if preview.along == 1 else f"wait for {on} to complete and are"
+            yield f"{plural(preview.along, 'other job')} {waits} cancelled too."
+
+
+def _by_state_and_team(jobs: Sequence[Job]) -> Iterable[str]:
     states = Counter(str(JobState(job.state).label).lower() for job in jobs)
     yield f"{', '.join(f'{count:,} {state}' for state, count in states.most_common())}."
     teams = Counter(job.quota.path for job in jobs)
@@ -103,28 +170,46 @@ def _lines(preview: Preview, jobs: Sequence[Job]) -> Iterable[str]:
     named = [f"{path}: {plural(count, 'job')} of {gpus_told(milli[path])}" for path, count in teams.most_common(TEAMS_SHOWN)]
     rest = len(teams) - len(named)
     yield "; ".join([*named, *([f"and {plural(rest, 'more team')}"] if rest else [])]) + "."
-    if preview.asked.action == Action.CANCEL:
-        freed = sum(preview.freed.values())
-        types = ", ".join(f"{gpus(amount)} {name}" for name, amount in preview.freed.items())
-        if freed:
-            yield f"{gpus_told(freed)} come{'s' if freed == 1000 else ''} free once their workers have gone: {types}."
-        if preview.along:
-            waits = "waits for one of these to complete and is" if preview.along == 1 else "wait for one of these to complete and are"
-            yield f"{plural(preview.along, 'other job')} {waits} cancelled too."
-        yield "A cancelled job can't be resumed."
 
 
-def _starts_said(preview: Preview, jobs: Sequence[Job]) -> str:
+def _then_said(preview: Preview, jobs: Sequence[Job]) -> Iterable[str]:
+    following = preview.following
     if not jobs or preview.asked.action == Action.CHECKPOINT:
-        return ""
-    if preview.following is None:
-        return "The effect on other jobs cannot be computed now."
-    count = len(preview.following.jobs) + preview.following.others
+        return
+    if following is None:
+        yield "The effect on other jobs cannot be computed now."
+        return
+    yield _starts_said(preview, jobs, following)
+    named = {job.pk for job in jobs}
+    counts = Counter(one.effect for one in following.effects if one.job.pk not in named)
+    lost = sum(one.lost_seconds * one.job.gpus_milli for one in following.effects if one.effect == "preempted")
+    if count := counts["preempted"]:
+        hours = f" {lost / 3_600_000:,.1f} GPU-hours of work are repeated." if lost >= 360_000 else ""
+        yield f"{plural(count, 'running job')} {'is' if count == 1 else 'are'} preempted.{hours}"
+    if count := counts["waits"] + counts[LATER]:
+        yield f"{plural(count, 'waiting job')} {'waits' if count == 1 else 'wait'} longer."
+    if (hidden := following.unseen - following.others) > 0:
+        yield f"{plural(hidden, 'more job')} of other teams {'is' if hidden == 1 else 'are'} affected."
+
+
+def _notified_said(preview: Preview, jobs: Sequence[Job]) -> Iterable[str]:
+    if not jobs:
+        return
+    if not preview.notified:
+        yield "No owner is notified."
+    elif preview.notified == 1:
+        yield "The owner of 1 job is notified."
+    else:
+        yield f"Owners of {preview.notified:,} jobs are notified."
+
+
+def _starts_said(preview: Preview, jobs: Sequence[Job], following: Following) -> str:
+    count = len(following.jobs) + following.others
     when = "Once they have gone" if any(job.state in HOLDING for job in jobs) and preview.asked.action == Action.CANCEL else "At once"
     if not count:
         return "No waiting job would start by that alone."
-    others = preview.following.others
-    mixed = f", {others:,} of them of other teams" if others and preview.following.jobs else ""
+    others = following.others
+    mixed = f", {others:,} of them of other teams" if others and following.jobs else ""
     whose = " of other teams" if others and not mixed else ""
     return f"{when} {plural(count, 'waiting job')}{whose} would start{mixed}."
 

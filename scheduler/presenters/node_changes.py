@@ -27,7 +27,7 @@ def drain_preview(nodes: Sequence[Node], way: Way, guests: Sequence[Guest], *, g
     """The preview of draining nodes in a way."""
     found = [(guest, outcome_of(guest.run, way.jobs, way.at, now)) for guest in guests]
     found.sort(key=lambda one: one[1].at is None)  # those that leave come first
-    effects = [(_effect(guest, outcome), _end(guest)) for guest, outcome in found]
+    effects = [(_effect(guest, outcome, now), _end(guest)) for guest, outcome in found]
     sentences = _drain_sentences(nodes, way, [outcome for _, outcome in found], gpus)
     return _preview(sentences, ("What happens", "Expected end"), [guest for guest, _ in found], effects)
 
@@ -82,15 +82,22 @@ def _end(guest: Guest) -> Effect:
     return Effect("At the latest" if guest.by_limit else "", guest.ends_at)
 
 
-def _effect(guest: Guest, outcome: Outcome) -> Effect:
+def _effect(guest: Guest, outcome: Outcome, now: datetime) -> Effect:
     if guest.leaving:
         return Effect("Leaves already")
     if outcome.fate == Fate.ENDS:
         return Effect("Ends before")
     if outcome.fate == Fate.STAYS:
         return Effect("Finishes here")
-    lost = f"loses {duration(outcome.lost_seconds)} of work" if outcome.lost_seconds >= LOST_TOLD_SECONDS else ""
-    return Effect("Moves" if outcome.fate == Fate.MOVED else "Stops", outcome.at, lost)
+    verb = "Moves" if outcome.fate == Fate.MOVED else "Stops"
+    if outcome.at is None or outcome.at <= now:
+        return Effect(f"{verb} now", note=work_lost(outcome.lost_seconds))
+    return Effect(verb, outcome.at, work_lost(outcome.lost_seconds))
+
+
+def work_lost(seconds: int) -> str:
+    """What a job repeats that leaves its GPUs; nothing where that is little."""
+    return f"loses {duration(seconds)} of work" if seconds >= LOST_TOLD_SECONDS else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from django.contrib import messages
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
+from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_safe
 
 from gpufleet.core.faults import Conflict
@@ -20,6 +21,7 @@ from scheduler.selectors.arrays import array_for, array_rows, elements_left
 from scheduler.selectors.jobs import job_rows, may_steer
 from scheduler.services.jobs.arrays import FIRST, MOST_ELEMENTS, array_preview, array_steer
 from scheduler.services.jobs.bulk import Action, Effect
+from scheduler.services.jobs.steering import REASON_LENGTH
 from scheduler.views.nodes import messages_by_field
 
 # Of one request: then the page shows how far it is.
@@ -97,16 +99,20 @@ def _page(
         told, status = messages_by_field(fault) | told, 422
     context: dict[str, Any] = {
         "state": array_for(access, public_id, now()),
-        "view": view,
+        "preview": view.told if view else None,
+        "reason_optional": True,
+        "reason_most": REASON_LENGTH,
         "heading": view.heading if view else f"{plural(left, 'job')} to go" if going else "That can't be done",
         "button": view.button if view else "Go on",
         "can_be_done": going or bool(view and view.changing),
-        "action": action,
+        "idle": not going and not (view and view.changing),
+        "steers": action,
         "priority": priority,
         "after": after,
         "done": done,
         "going": going,
         "reason": request.POST.get("reason", ""),
+        "action": reverse("array_steer", args=[public_id]),
         "faults": told,
     }
     return render(request, "scheduler/array_steer.html", context, status=status)

@@ -7,16 +7,17 @@ from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import redirect, render
 from django.urls import reverse
-from django.views.decorators.http import require_POST, require_safe
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from gpufleet.core.faults import Conflict
 from gpufleet.core.times import now
 from gpufleet.web import Access, Can, access_of, requires
 from scheduler.jobs.lists import JOBS
-from scheduler.presenters.bulk import batch_view, bulk_view
+from scheduler.presenters.bulk import BulkView, batch_view, bulk_view
 from scheduler.selectors.batches import batch_for, verdicts_seen
 from scheduler.selectors.jobs import jobs_listed
-from scheduler.services.jobs.bulk import MOST, Asked, asked_checked, jobs_preview, jobs_steer, must_steer_something
+from scheduler.services.jobs.bulk import MOST, Action, Asked, asked_checked, jobs_preview, jobs_steer, must_steer_something
+from scheduler.services.jobs.steering import REASON_LENGTH
 from scheduler.views.nodes import messages_by_field
 
 # Of the list's address, what says which page of it is shown and not which jobs match.
@@ -24,12 +25,15 @@ OF_THE_PAGE = ("after", "before", "size", "rows", "format")
 MOST_FILTERS = 2_000  # characters of them
 
 
-@require_POST
+@require_http_methods(["GET", "HEAD", "POST"])
 @requires(Can.SEE)
 def jobs_bulk(request: HttpRequest) -> HttpResponse:
-    """What the action would come to, job by job. Nothing is written."""
+    """What the action would come to, job by job. Nothing is written. An address may name the jobs (`row`); a list posts them."""
     access = access_of(request)
     must_steer_something(access)
+    data = request.POST if request.method == "POST" else request.GET
+    if request.method != "POST" and not data.get("row"):
+        return redirect("jobs")
     matching = _matching(request)
     more = False
     try:
@@ -39,11 +43,11 @@ def jobs_bulk(request: HttpRequest) -> HttpResponse:
             rows, more, problems = JOBS.matching(matching, jobs_listed(access), MOST)
             if problems:
                 raise ValidationError({"jobs": problems})
-            asked = _asked(request, [(job.public_id, job.revision) for job in rows])
+            asked = _asked(data, [(job.public_id, job.revision) for job in rows])
         else:
-            asked = _asked(request, [(name, None) for name in request.POST.getlist("row")])
+            asked = _asked(data, [*((name, None) for name in data.getlist("row")), *(_seen(text) for text in data.getlist("job"))])
     except ValidationError as fault:
-        return _page(request, access, None, matching, faults=messages_by_field(fault), status=422)
+        return _refused(request, matching, messages_by_field(fault), 422)
     return _page(request, access, asked, matching, more=more)
 
 
@@ -56,12 +60,14 @@ def jobs_bulk_write(request: HttpRequest) -> HttpResponse:
     matching = _matching(request)
     asked = None
     try:
-        asked = _asked(request, [_seen(text) for text in request.POST.getlist("job")])
+        asked = _asked(request.POST, [_seen(text) for text in request.POST.getlist("job")])
         key = request.POST.get("key", "")
         steered = jobs_steer(access=access, asked=asked, reason=request.POST.get("reason", ""), now=now(), key=key)
     except ValidationError as fault:
-        return _page(request, access, asked, matching, faults=messages_by_field(fault), status=422)
+        found = messages_by_field(fault)
+        return _page(request, access, asked, matching, faults=found, status=422) if asked is not None else _refused(request, matching, found, 422)
     except Conflict as fault:
+        assert asked is not None, "only doing it conflicts"
         return _page(request, access, asked, matching, faults={"all": [str(fault)]}, status=409)
     return redirect("job_batch", steered.batch.public_id)
 
@@ -74,9 +80,9 @@ def batch_page(request: HttpRequest, public_id: str) -> HttpResponse:
     return render(request, "scheduler/batch.html", {"view": batch_view(batch, verdicts_seen(access, batch))})
 
 
-def _asked(request: HttpRequest, jobs: list[tuple[str, int | None]]) -> Asked:
-    action = request.POST.get("action", "")
-    text = request.POST.get("priority", "").strip() if action == "priority" else ""
+def _asked(data: QueryDict, jobs: list[tuple[str, int | None]]) -> Asked:
+    action = data.get("action", "")
+    text = data.get("priority", "").strip() if action == "priority" else ""
     try:
         priority = int(text[:8]) if text else None
     except ValueError:
@@ -102,25 +108,53 @@ def _matching(request: HttpRequest) -> QueryDict:
     return parameters
 
 
+def _refused(request: HttpRequest, matching: QueryDict, faults: dict[str, list[str]], status: int) -> HttpResponse:
+    return render(request, "scheduler/jobs_refused.html", {"faults": faults, "back": _back(matching)}, status=status)
+
+
+def _back(matching: QueryDict) -> str:
+    shown = matching.urlencode()
+    return f"{reverse('jobs')}{'?' if shown else ''}{shown}"
+
+
 def _page(
     request: HttpRequest,
     access: Access,
-    asked: Asked | None,
+    asked: Asked,
     matching: QueryDict,
     *,
     more: bool = False,
     faults: dict[str, list[str]] | None = None,
     status: int = 200,
 ) -> HttpResponse:
-    shown = matching.urlencode()
-    context: dict[str, Any] = {
-        "view": bulk_view(jobs_preview(access=access, asked=asked, now=now())) if asked is not None else None,
-        "more": more,
-        "most": MOST,
-        "faults": faults or {},
-        "back": f"{reverse('jobs')}{'?' if shown else ''}{shown}",
-        "matching": shown,
+    back = _back(matching)
+    view = bulk_view(jobs_preview(access=access, asked=asked, now=now()))
+    return steer_page(
+        *(request, asked, view),
+        status=status,
+        action=reverse("jobs_bulk_do"),
+        above=[("Jobs", back)],
+        here="Many at once" if len(asked.jobs) > 1 else asked.jobs[0][0],
+        back=back,
+        matching=matching.urlencode(),
+        more=more,
+        most=MOST,
+        faults=faults or {},
+    )
+
+
+def steer_page(request: HttpRequest, asked: Asked, view: BulkView, *, status: int, **given: Any) -> HttpResponse:
+    """The change beside what becomes of it, for many jobs and for one."""
+    context = {
+        "asked": asked,
+        "view": view,
+        "preview": view.told,
         "reason": request.POST.get("reason", ""),
+        "idle": not (view.sent if asked.priority is not None else view.changing),
+        "reason_optional": True,
+        "reason_most": REASON_LENGTH,
         "key": secrets.token_hex(12),
+        "leave": "Cancel" if view.changing and asked.action != Action.CANCEL else "Back",
+        **given,
     }
-    return render(request, "scheduler/bulk.html", context, status=status)
+    return render(request, "scheduler/jobs_steer.html", context, status=status)

@@ -25,7 +25,7 @@ from scheduler.jobs.speeds import seconds_at, slowest_on
 from scheduler.jobs.view_queries import query_spelt
 from scheduler.models import ENDED, HOLDING, Job, JobState, Node
 from scheduler.presenters.blocking import blockers_now
-from scheduler.presenters.bulk import CHOICES
+from scheduler.presenters.bulk import CHOICES, bulk_view
 from scheduler.presenters.evictions import evictions_said, evictions_told
 from scheduler.presenters.jobs import (
     event_lines,
@@ -60,6 +60,7 @@ from scheduler.selectors.jobs import (
     job_waits_for,
     jobs_listed,
     may_steer,
+    must_steer,
 )
 from scheduler.selectors.logs import job_writers
 from scheduler.selectors.loop import standstill_now
@@ -70,9 +71,11 @@ from scheduler.selectors.schedules import schedule_of
 from scheduler.selectors.suggestions import filter_suggestions
 from scheduler.selectors.templates import template_of
 from scheduler.services.forecasts.fitting import GROUNDS
+from scheduler.services.jobs.bulk import Action, asked_checked, jobs_preview
 from scheduler.services.jobs.connecting import job_connect, job_connection, may_connect
 from scheduler.services.jobs.edits import job_enqueue, job_save_now, restart_refused, save_refused
 from scheduler.services.jobs.steering import job_cancel, job_hold_back, job_release_hold
+from scheduler.views.bulk import steer_page
 from scheduler.views.nodes import messages_by_field
 
 
@@ -143,35 +146,47 @@ def job_cancel_page(request: HttpRequest, public_id: str) -> HttpResponse:
     """What cancelling does, a reason, and the button. It needs no script."""
     access = access_of(request)
     job = job_for(access, public_id)
-    if not may_steer(access, job):
-        raise PermissionDenied
-    faults: dict[str, list[str]] = {}
-    status = 200
-    if request.method == "POST":
-        try:
-            cancelled = job_cancel(access=access, job=job, reason=request.POST.get("reason", ""), now=now())
-        except ValidationError as fault:
-            faults, status = messages_by_field(fault), 422
-        except Conflict as fault:
-            faults, status = {"all": [str(fault)]}, 409
-        else:
-            ended = cancelled.state in ENDED
-            messages.success(
-                request, f"{job.name} is cancelled." if ended else f"{job.name} is saving its work. Its GPUs are free once it has exited."
-            )
-            return redirect("job", public_id)
-    attempts = job_attempts(job)
-    seats = attempt_sittings(attempts[0]) if attempts and job.state in HOLDING else []
-    context = {
-        "job": job,
-        "holds": bool(seats),
-        "held_milli": sum(seat.gpu_milli for seat in seats if seat.until is None),
-        "saved": next((row for row in job_checkpoints(job) if row.state == "complete"), None),
-        "waited_for_by": job_waited_for_by(access, job),
-        "faults": faults,
-        "reason": request.POST.get("reason", ""),
-    }
-    return render(request, "scheduler/job_cancel.html", context, status=status)
+    if request.method != "POST":
+        return _change_page(request, access, job, Action.CANCEL)
+    try:
+        cancelled = job_cancel(access=access, job=job, reason=request.POST.get("reason", ""), now=now())
+    except ValidationError as fault:
+        return _change_page(request, access, job, Action.CANCEL, faults=messages_by_field(fault), status=422)
+    except Conflict as fault:
+        return _change_page(request, access, job_for(access, public_id), Action.CANCEL, faults={"all": [str(fault)]}, status=409)
+    ended = cancelled.state in ENDED
+    messages.success(request, f"{job.name} is cancelled." if ended else f"{job.name} is saving its work. Its GPUs are free once it has exited.")
+    return redirect("job", public_id)
+
+
+def _change_page(
+    request: HttpRequest, access: Access, job: Job, action: Action, *, faults: dict[str, list[str]] | None = None, status: int = 200
+) -> HttpResponse:
+    """An action on one job, and what becomes of it."""
+    must_steer(access, job)
+    asked = asked_checked(action=action, jobs=[(job.public_id, None)])
+    lines = list(_cancel_lines(access, job)) if action == Action.CANCEL else []
+    view = bulk_view(jobs_preview(access=access, asked=asked, now=now()), more_lines=lines)
+    page = reverse("job", args=[job.public_id])
+    return steer_page(
+        *(request, asked, view),
+        status=status,
+        job=job,
+        own_address=True,
+        above=[("Jobs", reverse("jobs")), (job.public_id, page)],
+        here=str(dict(CHOICES)[action]),
+        back=page,
+        leave="Back to the job",
+        faults=faults or {},
+    )
+
+
+def _cancel_lines(access: Access, job: Job) -> Iterator[str]:
+    if job.state in ENDED:
+        return
+    if job.state in HOLDING:
+        saved = next((row for row in job_checkpoints(job) if row.state == "complete"), None)
+        yield f"The newest complete checkpoint is of step {saved.checkpoint.step}." if saved else "No complete checkpoint was reported."
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -191,15 +206,21 @@ def job_connect_page(request: HttpRequest, public_id: str) -> HttpResponse:
     return render(request, "scheduler/job_connect.html", context, status=409 if "fault" in context and request.method == "POST" else 200)
 
 
-@require_POST
+@require_http_methods(["GET", "HEAD", "POST"])
 @requires(Can.SEE)
-def job_hold_write(request: HttpRequest, public_id: str) -> HttpResponse:
+def job_hold_page(request: HttpRequest, public_id: str) -> HttpResponse:
+    if request.method != "POST":
+        access = access_of(request)
+        return _change_page(request, access, job_for(access, public_id), Action.HOLD)
     return _steer(request, public_id, job_hold_back, "{} is held back. It keeps its place in the queue.")
 
 
-@require_POST
+@require_http_methods(["GET", "HEAD", "POST"])
 @requires(Can.SEE)
-def job_release_write(request: HttpRequest, public_id: str) -> HttpResponse:
+def job_release_page(request: HttpRequest, public_id: str) -> HttpResponse:
+    if request.method != "POST":
+        access = access_of(request)
+        return _change_page(request, access, job_for(access, public_id), Action.RELEASE)
     return _steer(request, public_id, job_release_hold, "{} may start again.")
 
 

@@ -416,14 +416,16 @@ def test_jobs_are_chosen_and_steered_after_a_look(visit, jobs, width):
     assert visitor.axe() == []
     bar.get_by_role("button", name="Preview", exact=True).click()
 
-    expect(page.get_by_role("heading", level=1)).to_have_text("Set the priority of 2 jobs to 80?")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Change the priority of 2 jobs?")
     assert page.evaluate(CUT_TABLES) == []
     assert visitor.axe() == []
     assert set(Job.objects.values_list("priority", flat=True)) == {50}
-    page.get_by_role("button", name="Set the priority of 2 jobs to 80").click()
+    page.get_by_role("spinbutton", name="Priority").fill("85")  # the preview follows what is typed
+    expect(page.locator("#change-preview")).to_contain_text("Priority 50 becomes 85.")
+    page.get_by_role("button", name="Change the priority of 2 jobs").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Changed the priority of 2 jobs")
     assert visitor.axe() == []
-    assert list(Job.objects.order_by("id").values_list("priority", flat=True)) == [80, 50, 80, 50]
+    assert list(Job.objects.order_by("id").values_list("priority", flat=True)) == [85, 50, 85, 50]
     assert visitor.watch.faults == []
 
 
@@ -444,7 +446,7 @@ def test_by_keyboard_alone_rows_are_chosen_and_keep_it_while_the_list_is_live(vi
     page.keyboard.press("Tab")  # past the choice of what to do
     page.keyboard.press("Enter")
 
-    expect(page.get_by_role("heading", level=1)).to_have_text("Cancel 1 job?")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("Cancel train")
 
 
 def test_a_priority_that_is_missing_is_said_at_its_field_and_what_was_chosen_stays(visit, jobs):
@@ -462,7 +464,7 @@ def test_a_priority_that_is_missing_is_said_at_its_field_and_what_was_chosen_sta
     expect(box).to_be_checked()
     number.fill("80")
     page.get_by_role("button", name="Preview", exact=True).click()
-    expect(page.get_by_role("heading", level=1)).to_have_text("Set the priority of 1 job to 80?")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("Change the priority of train")
 
 
 def test_without_scripts_the_boxes_and_the_bar_are_a_form(visit, jobs):
@@ -470,7 +472,7 @@ def test_without_scripts_the_boxes_and_the_bar_are_a_form(visit, jobs):
     page.get_by_role("checkbox", name=f"Choose {jobs[0].public_id}").check()
     page.get_by_label("What to do with them").select_option("hold")
     page.get_by_role("button", name="Preview", exact=True).click()
-    expect(page.get_by_role("heading", level=1)).to_have_text("Hold 1 job back?")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("Hold train")
     page.go_back()
     page.get_by_role("button", name="Preview for all that match").click()
     expect(page.get_by_role("heading", level=1)).to_contain_text("3 jobs")

@@ -240,7 +240,7 @@ def test_the_page_previews_and_goes_on_where_it_was(personas, sweep, monkeypatch
     client = personas.client("submitter")
 
     html = client.get("/jobs/arrays/a-1/steer/?action=cancel").content.decode()
-    assert "Cancel 3 jobs?" in html and "Nothing has been done yet" in html
+    assert "Cancel 3 jobs?" in html and "Nothing has changed yet" in html
     assert Job.objects.filter(state="queued").count() == 3
     first = client.post("/jobs/arrays/a-1/steer/", {"action": "cancel", "reason": "old", "after": "-1"})
     assert first.status_code == 200

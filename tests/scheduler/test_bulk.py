@@ -20,6 +20,7 @@ from gpufleet.core.times import now
 from quotas.models import QuotaShare, RoleBinding
 from scheduler.jobs.schema import JobChange
 from scheduler.models import HOLDING, Attempt, Dependency, Job, JobBatch, JobEvent, JobState, Order
+from scheduler.presenters.bulk import bulk_view
 from scheduler.services.forecasts import fitting
 from scheduler.services.jobs.bulk import MOST, asked_checked, jobs_preview, jobs_steer
 from scheduler.services.jobs.edits import job_edit, job_save_now
@@ -327,6 +328,33 @@ def test_a_preview_says_who_would_start_then(personas, full):
     assert first.public_id in html
 
 
+def test_a_preview_names_who_is_preempted_who_waits_longer_and_who_is_notified(personas):
+    """A raised priority preempts lower work of its own queue, and overtakes what waits there."""
+    builders.node("n1", gpus=8)
+    ours = personas.nodes["acme/research/nlp"]
+    for path in ("acme", "acme/research", "acme/research/nlp"):
+        QuotaShare.objects.create(node=personas.nodes[path], gpu_type=H100, guaranteed_milli=8000, limit_milli=8000)
+    loop = Loop()
+    low = submit(ours, gpus=8, preemptible=True, priority=40, owner=personas.users["submitter"])
+    loop.tick()
+    loop.up(low)
+    between, urgent = submit(ours, gpus=8, priority=39), submit(ours, gpus=8, priority=30)
+    fitting.GROUNDS.forget()
+    fitting.GROUNDS.read(NOON + timedelta(hours=2))
+    asked = asked_checked(action="priority", jobs=[(urgent.public_id, None)], priority=90)
+
+    preview = jobs_preview(access=personas.access("operator"), asked=asked, now=NOON + timedelta(hours=2))
+
+    assert preview.following is not None
+    told = {one.job.public_id: one.effect for one in preview.following.effects}
+    assert told == {urgent.public_id: "starts", low.public_id: "preempted", between.public_id: "later"}
+    assert preview.notified == 1
+    sentences = " ".join(bulk_view(preview).told.sentences)
+    assert "1 running job is preempted." in sentences and "1 waiting job waits longer." in sentences
+    assert "The owner of 1 job is notified." in sentences
+    assert (Job.objects.get(pk=urgent.pk).priority, Job.objects.get(pk=low.pk).state) == (30, JobState.RUNNING)
+
+
 def test_a_preview_of_letting_go_says_which_of_them_start(personas):
     builders.node("n1", gpus=8)
     for path in ("acme", "acme/research", "acme/research/nlp"):
@@ -432,6 +460,8 @@ def sent_by(html: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in re.findall(r'<input type="hidden" name="(action|priority|key|job|matching)" value="([^"]*)">', html):
         found.setdefault(name, []).append(value)
+    if typed := re.search(r'name="priority" type="number"[^>]* value="([^"]*)"', html):
+        found["priority"] = [typed[1]]
     return found
 
 
@@ -441,7 +471,7 @@ def test_in_the_console_rows_are_chosen_looked_at_and_then_steered(personas, our
     listed = client.get("/jobs/").content.decode()
     assert f'name="row" value="{first.public_id}" form="bulk"' in listed
     html = preview_page(client, "priority", first, second, priority="80")
-    assert "Set the priority of 2 jobs to 80?" in html
+    assert "Change the priority of 2 jobs?" in html
     assert "Priority 50 becomes 80." in html
     assert set(Job.objects.values_list("priority", flat=True)) == {50}
 
@@ -465,12 +495,12 @@ def test_the_console_says_what_is_left_alone_and_why(personas, ours, theirs):
 
     html = preview_page(personas.client("submitter"), "hold", mine, others, secret)
 
-    assert "Hold 1 job back?" in html
+    assert "Hold 1 job?" in html
     assert "2 jobs are left alone" in html
     assert "Not yours to touch" in html and "Not there" in html
     assert "secret" not in html
     nothing = preview_page(personas.client("submitter"), "hold", others)
-    assert "Nothing would change" in nothing and "jobs/bulk/do" not in nothing
+    assert "Nothing would change" in nothing and 'name="reason"' not in nothing
 
 
 def test_all_that_match_are_looked_at_in_the_console_too(personas, ours):
@@ -500,7 +530,7 @@ def test_filters_that_are_too_long_are_refused_and_not_cut(personas, ours):
     assert 'href="/jobs/"' in html
     # Who chose the jobs himself means those.
     html = preview_page(client, "cancel", wanted, matching=f"?{long}")
-    assert "Cancel 1 job?" in html and other.public_id not in html
+    assert "Cancel sweep?" in html and other.public_id not in html
 
 
 def test_more_than_may_be_steered_at_once_are_cut_and_said(personas, ours, monkeypatch):

@@ -51,7 +51,7 @@ def test_what_runs_is_asked_to_leave_and_keeps_its_gpus_until_it_has(personas, o
 
     asked = client.get(reverse("job_cancel", args=[running.public_id])).content.decode()
     assert "checkpoint is of step 70" in asked
-    assert "1 job waits for it" in asked
+    assert "1 other job waits for it to complete and is cancelled too." in asked
     assert post(client, "job_cancel", running).status_code == 302
 
     stopping = Attempt.objects.get(pk=run.pk)

@@ -8,7 +8,8 @@ before, which is seconds old and says so, or, where there is none, is asked to c
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, cast
@@ -39,6 +40,7 @@ from scheduler.models import Lease as LeaseRow
 from scheduler.selectors.loop import pause_now
 from scheduler.selectors.predictions import Recalled, foresight_now, past_recalled
 from scheduler.services.forecasts.budgeting import budgets_said
+from scheduler.services.forecasts.differences import Effect, differences
 from scheduler.services.forecasts.proposals import Change, changes_found, moment_of
 from scheduler.services.jobs.submission import Checked, submissions_check
 from scheduler.services.loop.lease import TICK
@@ -61,6 +63,7 @@ AGAIN_SECONDS = 1
 # What was typed is remembered by what is kept from ground to ground; after so much of it all is begun anew.
 MOST_KINDS = 2000
 MOST_EVENTS = 1_200  # of futures, while somebody waits for the answer
+ANY = ""  # a type that stands for all
 PARTS = ("mig", "gpu_memory_gb", "gpu_share")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 PAUSED = "The scheduler is paused: it starts nothing until an operator resumes it."
@@ -128,10 +131,15 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class Sequel:
-    """Who would start at once, by their names and in the order of the plan, if something else became of some jobs."""
+    """Who would start at once, by their names and in the order of the plan, if something else became of some jobs.
+
+    `effects` has all that only one of the two plans does, those starts included; `later` by how many more jobs each is overtaken that waits on.
+    """
 
     as_of: datetime
     starts: tuple[str, ...]
+    effects: tuple[Effect, ...] = ()
+    later: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +171,7 @@ class Side:
     looked_at: datetime = EPOCH  # when it was last compared with what was decided
     decided: int = -1
     kinds: int = 0
+    begun: frozenset[str] = frozenset()  # who waits by the database and stands in it, as the next plan starts them
     foresight: Foresight = field(default_factory=Foresight)
     past: Recalled | None = None
     queue: Queue | None = None  # once somebody has asked for it
@@ -181,7 +190,7 @@ class Grounds:
         self._making = threading.Lock()
         self._trying = threading.Lock()
         self._previewing = threading.Lock()
-        self._as_it_stands: tuple[Scenario, frozenset[str]] | None = None  # who starts without any change
+        self._as_it_stands: tuple[Scenario, Sequence[Decision]] | None = None  # what is decided without any change
         self._made = threading.Event()  # set whenever no reading is under way
         self._fault: Exception | None = None
 
@@ -224,8 +233,10 @@ class Grounds:
         named = None if nodes is None else set(nodes)
         return {node.gpu_type for node in side.ground.scenario.nodes if node.gpus and (named is None or node.name in named)}
 
-    def sequel(self, change: Callable[[Sequence[Job], Kinds], Sequence[Job]], now: datetime) -> Sequel | None:
+    def sequel(self, change: Callable[[Sequence[Job], Kinds], Sequence[Job]], now: datetime, *, overtaking: Collection[str] = ()) -> Sequel | None:
         """A plan of the fleet with other jobs. None: the fleet is being read, or too many ask for such plans.
+
+        `overtaking` are the jobs that may come to stand before others in the queue.
 
         It is made from nothing: where hundreds of jobs differ little of what trials keep is of use, and so no trial waits for it, nor takes back
         what it changed. One at a time, or a few people who look at what they are about to do would take all of the processor.
@@ -236,16 +247,19 @@ class Grounds:
             if side is None or not _serves(side, now):
                 return None
             assert side.ground is not None
-            before, taken_at = side.ground.scenario, side.taken_at
+            before, taken_at, begun = side.ground.scenario, side.taken_at, side.begun
             jobs = change(before.jobs, side.snapshots.kinds)
             side.kinds += max(0, len(jobs) - len(before.jobs))  # those that join were read by what trials keep
         if not self._previewing.acquire(timeout=LONG_PATIENCE_SECONDS):
             return None
         try:
             if self._as_it_stands is None or self._as_it_stands[0] is not before:
-                self._as_it_stands = before, frozenset(_starts(before, before.jobs))
-            known = self._as_it_stands[1]
-            return Sequel(taken_at, tuple(name for name in _starts(before, jobs) if name not in known))
+                self._as_it_stands = before, _decided(before, before.jobs)
+            effects = tuple(differences(self._as_it_stands[1], _decided(before, jobs), begun))
+            starts = tuple(one.job for one in effects if one.effect == "starts")
+            later = _overtaken(before, jobs, set(overtaking)) if overtaking else {}
+            touched = {one.job for one in effects}
+            return Sequel(taken_at, starts, effects, {name: by for name, by in later.items() if name not in touched})
         finally:
             self._previewing.release()
 
@@ -339,7 +353,8 @@ class Grounds:
         began = time.monotonic()
         side.decided = decided_now()
         snapshot = side.snapshots.take(settings=engine, now=now, start_timeout=chosen.start_timeout)
-        side.ground, side.queue = Ground(_begun(snapshot.scenario, snapshot.kept), snapshot.kept), None
+        scenario, side.begun = _begun(snapshot.scenario, snapshot.kept)
+        side.ground, side.queue = Ground(scenario, snapshot.kept), None
         side.taken_at, side.foresight, side.answers = now, foresight_now(), {}
         side.past = past_recalled(side.past, kinds=side.snapshots.kinds, now=now)
         side.took = timedelta(seconds=time.monotonic() - began)
@@ -348,20 +363,39 @@ class Grounds:
         self._fault = None
 
 
-def _begun(scenario: Scenario, kept: Kept) -> Scenario:
+def _begun(scenario: Scenario, kept: Kept) -> tuple[Scenario, frozenset[str]]:
     """With those standing whom the loop's next plan starts at once: otherwise every trial starts them anew, which takes it several times as long."""
     starts = {one.job: one for one in starts_at_once(scenario, kept)}
     if not starts:
-        return scenario
+        return scenario, frozenset()
     begun = (changed_by(job, starts[job.name], scenario.now) if job.name in starts else job for job in scenario.jobs)
-    return replace(scenario, jobs=tuple(begun))
+    return replace(scenario, jobs=tuple(begun)), frozenset(name for name in starts if name is not None)
 
 
-def _starts(scenario: Scenario, jobs: Sequence[Job]) -> list[str]:
-    """Who starts at once if these are the fleet's jobs, in the order of the plan."""
+def _decided(scenario: Scenario, jobs: Sequence[Job]) -> Sequence[Decision]:
+    """What is decided at once if these are the fleet's jobs, in the order of the plan."""
     cycle = settled(replace(scenario, jobs=tuple(jobs)), Kept())
     check(cycle)
-    return [one.job for one in decisions_of(cycle) if one.action == "start" and one.job is not None]
+    return decisions_of(cycle)
+
+
+def _overtaken(scenario: Scenario, jobs: Sequence[Job], ahead: Set[str]) -> dict[str, int]:
+    """How many more of these jobs stand before each of the others in the queue, of those that may want the same GPUs."""
+    before = _ahead(turns(scenario), ahead)
+    after = _ahead(turns(replace(scenario, jobs=tuple(jobs))), ahead)
+    return {name: count - before.get(name, 0) for name, count in after.items() if count > before.get(name, 0)}
+
+
+def _ahead(queue: Sequence[Turn], named: Set[str]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    groups: Counter[frozenset[str]] = Counter()  # of those named so far, by the types that they accept
+    for turn in queue:
+        wants = frozenset(name for role in turn.job.kind.roles for name in role.gpu_types or (ANY,))
+        if turn.job.name in named:
+            groups[wants] += 1
+        else:
+            found[turn.job.name] = sum(count for theirs, count in groups.items() if ANY in wants or ANY in theirs or wants & theirs)
+    return found
 
 
 def _serves(side: Side, now: datetime) -> bool:
@@ -376,9 +410,9 @@ def decided_now() -> int:
     return LeaseRow.objects.filter(name=TICK).values_list("done", flat=True).first() or 0
 
 
-def sequel_of(change: Callable[[Sequence[Job], Kinds], Sequence[Job]], now: datetime) -> Sequel | None:
-    """Who would start if the fleet's jobs were what `change` makes of them."""
-    return GROUNDS.sequel(change, now)
+def sequel_of(change: Callable[[Sequence[Job], Kinds], Sequence[Job]], now: datetime, *, overtaking: Collection[str] = ()) -> Sequel | None:
+    """What would be decided at once if the fleet's jobs were what `change` makes of them."""
+    return GROUNDS.sequel(change, now, overtaking=overtaking)
 
 
 def fit_of(*, access: Access, description: Mapping[str, Any], now: datetime, changes: bool = True) -> Fit | None:

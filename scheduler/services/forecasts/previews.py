@@ -14,13 +14,14 @@ from quotas.permissions import Access, Can
 from quotas.rules import Share, said
 from quotas.services.ledger import ledger_classes_if
 from scheduler.engine.cycle import make_plan
-from scheduler.engine.model.plan import Decision, Plan
+from scheduler.engine.model.plan import Plan
 from scheduler.engine.model.values import Scenario, Settings
 from scheduler.engine.state.kept import Kept
 from scheduler.loop.policy import policy, ruled
 from scheduler.models import Job
 from scheduler.selectors.discretion import Discretion
 from scheduler.selectors.usage import held_by_quota
+from scheduler.services.forecasts.differences import differences
 from scheduler.services.loop.past import past_usage_if
 from scheduler.snapshots import Snapshots
 from scheduler.snapshots.taking import Snapshot
@@ -93,7 +94,7 @@ def tree_preview(*, access: Access, before: Tree, after: Tree, now: datetime) ->
         ground = drafted_ground(snapshot, before, after, chosen.engine, now)
         plan = make_plan(snapshot.scenario, _snapshots.kept)
         planned = make_plan(ground.drafted, _drafted)
-    effects = [*_decided(plan, planned), *_classes(before, after)]
+    effects = [*differences(plan.decisions, planned.decisions, waiting=planned.waiting), *_classes(before, after)]
     named, unseen, more = _named(access, effects)
     shares = tuple(line for line in _shares(plan, planned, ground) if access.can(Can.SEE, ground.names.get(line.path, line.path)))
     told = _warnings(before, after, snapshot.fleet.capacity_milli)
@@ -158,29 +159,6 @@ def _past(snapshot: Snapshot, settings: Settings, now: datetime) -> Past | None:
 
 
 # What the plans decide
-
-WORDS = {"evict": "preempted", "shrink": "shrinks", "move": "moves", "start": "starts", "grow": "grows"}
-
-
-def _decided(plan: Plan, planned: Plan) -> Iterable[tuple[str, str, str]]:
-    """Job, effect and why, for what only one of the two plans does."""
-    now = {(one.action, one.job): one for one in plan.decisions if one.job is not None}
-    then = {(one.action, one.job): one for one in planned.decisions if one.job is not None}
-    for (action, job), decision in then.items():
-        if (action, job) not in now and action in WORDS:
-            yield str(job), WORDS[action], _why(decision)
-    waiting = {one.job: one for one in planned.waiting}
-    for action, job in now:
-        if action == "start" and ("start", job) not in then:
-            told = waiting.get(str(job))
-            yield str(job), "waits", told.reasons[0].detail if told and told.reasons else "It would start with the tree as it is."
-        elif action == "evict" and ("evict", job) not in then:
-            yield str(job), "stays", "It would be preempted with the tree as it is."
-
-
-def _why(decision: Decision) -> str:
-    detail, whom = decision.why.detail, decision.for_job
-    return f"{detail} (for {whom})" if whom and whom not in detail else detail
 
 
 def _classes(before: Tree, after: Tree) -> Iterable[tuple[str, str, str]]:

@@ -25,12 +25,17 @@ from gpufleet.core.live.news import News
 from gpufleet.core.templatetags.shell import plural
 from gpufleet.core.times import millis
 from quotas.permissions import Access, Can
+from quotas.selectors.rates import rates_now
 from scheduler.backends.base import Signal
 from scheduler.engine.model.values import QUEUED, Kind
 from scheduler.engine.model.values import Job as Planned
+from scheduler.hardware.draining import lost_seconds
 from scheduler.models import ENDED, HOLDING, Attempt, Dependency, Job, JobBatch, JobState, OrderKind, Placement
 from scheduler.selectors.batches import NOT_THERE
+from scheduler.selectors.discretion import Discretion
 from scheduler.selectors.jobs import jobs_named, may_steer
+from scheduler.selectors.nodes import job_guests
+from scheduler.services.forecasts.differences import Effect as Difference
 from scheduler.services.forecasts.fitting import sequel_of
 from scheduler.services.jobs.edits import save_refused
 from scheduler.services.jobs.jobs import HELD, LET_GO
@@ -98,7 +103,8 @@ class Verdict:
 class Preview:
     """What would happen. `freed` is in milli-GPU by type; `along` is how many other jobs end too, as they need one of these completed.
 
-    `following` says who would start then; None: nobody can work it out now.
+    `following` says who would start then; None: nobody can work it out now. `freed_micros` is what the freed GPUs cost in an hour, None where the
+    reader may not know it. `notified` is how many jobs have an owner who hears of it.
     """
 
     asked: Asked
@@ -106,6 +112,8 @@ class Preview:
     freed: Mapping[str, int]
     along: int
     following: "Following | None"
+    freed_micros: int | None = None
+    notified: int = 0
 
     @property
     def changing(self) -> list[Job]:
@@ -113,12 +121,30 @@ class Preview:
 
 
 @dataclass(frozen=True, slots=True)
+class Consequence:
+    """What the change does to a job: an effect of the plan, or `later`. `lost_seconds` is the work that a preempted job repeats."""
+
+    job: Job
+    effect: str
+    detail: str
+    lost_seconds: int = 0
+
+
+LATER = "later"  # it waits on, and more jobs are before it
+
+
+@dataclass(frozen=True, slots=True)
 class Following:
-    """Who would start at once, in the order of the plan: jobs that the reader may see, and how many besides them."""
+    """Who would start at once, in the order of the plan: jobs that the reader may see, and how many besides them.
+
+    `effects` are on jobs that the reader may see, those who start included; `unseen` counts the effects on others.
+    """
 
     as_of: datetime
     jobs: tuple[Job, ...]
     others: int
+    effects: tuple[Consequence, ...] = ()
+    unseen: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,8 +259,15 @@ def jobs_preview(*, access: Access, asked: Asked, now: datetime) -> Preview:
     preview = Preview(asked, tuple(verdicts), {}, 0, None)
     jobs = preview.changing
     cancels = asked.action == Action.CANCEL
+    freed = _freed(jobs) if cancels else {}
+    following = _following(access, asked, jobs, now)
     return replace(
-        preview, freed=_freed(jobs) if cancels else {}, along=_along(jobs) if cancels else 0, following=_following(access, asked, jobs, now)
+        preview,
+        freed=freed,
+        along=_along(jobs) if cancels else 0,
+        following=following,
+        freed_micros=_freed_micros(access, jobs, freed, now),
+        notified=_notified(access, jobs if cancels else [], following),
     )
 
 
@@ -247,6 +280,20 @@ def _freed(jobs: Sequence[Job]) -> dict[str, int]:
     """What they hold, in milli-GPU by type."""
     held = Placement.objects.filter(job__among=[job.pk for job in jobs if job.state in HOLDING], until__isnull=True, gpu__isnull=False)
     return dict(held.order_by("gpu__gpu_type_id").values_list("gpu__gpu_type_id").annotate(milli=Sum("gpu_milli")))
+
+
+def _freed_micros(access: Access, jobs: Sequence[Job], freed: Mapping[str, int], now: datetime) -> int | None:
+    if not freed or not all(access.can(Can.SEE_COSTS, job.quota.path) for job in jobs):
+        return None
+    rates = rates_now(now=now)
+    return sum(milli * rates[gpu_type] // 1000 for gpu_type, milli in freed.items()) if all(name in rates for name in freed) else None
+
+
+def _notified(access: Access, cancelled: Sequence[Job], following: Following | None) -> int:
+    """How many of the jobs that are cancelled, or preempted then, have an owner other than the reader."""
+    preempted = [one.job for one in following.effects if one.effect == "preempted"] if following else []
+    me = access.actor.user.pk if access.actor.user is not None else None
+    return len({job.pk for job in (*cancelled, *preempted) if job.owner_id is not None and job.owner_id != me})
 
 
 def _along(jobs: Sequence[Job]) -> int:
@@ -273,15 +320,33 @@ def _following(access: Access, asked: Asked, jobs: Sequence[Job], now: datetime)
     if not jobs or asked.action == Action.CHECKPOINT:
         return None
     free = _free_to_start(jobs, now) if asked.action == Action.RELEASE else []
+    named = {job.public_id for job in jobs}
+    overtaking = named if asked.action in (Action.PRIORITY, Action.RELEASE) else ()
     try:
-        found = sequel_of(lambda planned, kinds: _instead(asked, jobs, free, planned, kinds), now)
+        found = sequel_of(lambda planned, kinds: _instead(asked, jobs, free, planned, kinds), now, overtaking=overtaking)
     except Exception:
         log.exception("The starts after %s could not be computed", asked.action)
         return None
     if found is None:
         return None
-    seen = jobs_named(access, found.starts[:MOST])
-    return Following(found.as_of, tuple(seen[name] for name in found.starts if name in seen), len(found.starts) - len(seen))
+    gone = named if asked.action in (Action.CANCEL, Action.HOLD) else set()
+    effects = [one for one in found.effects if one.job not in gone]
+    later = [Difference(name, LATER, f"{plural(by, 'more job')} before it in the queue.") for name, by in found.later.items()]
+    shown = [*effects[:MOST], *later[: max(0, MOST - len(effects))]]
+    seen = jobs_named(access, [one.job for one in shown])
+    starts = [one.job for one in effects if one.effect == "starts"]
+    lost = _lost(access, [seen[one.job] for one in shown if one.effect == "preempted" and one.job in seen], now)
+    told = Discretion(access, [one.detail for one in shown])
+    consequences = tuple(
+        Consequence(seen[one.job], one.effect, told.text(one.detail), lost.get(seen[one.job].pk, 0)) for one in shown if one.job in seen
+    )
+    own = tuple(seen[name] for name in starts if name in seen)
+    return Following(found.as_of, own, len(starts) - len(own), consequences, len(effects) + len(later) - len(consequences))
+
+
+def _lost(access: Access, jobs: Sequence[Job], now: datetime) -> dict[int, int]:
+    """The work since the last checkpoint of each, in seconds."""
+    return {guest.job.pk: lost_seconds(guest.run, now) for guest in job_guests(access, [job.pk for job in jobs], now=now)} if jobs else {}
 
 
 def _free_to_start(jobs: Sequence[Job], now: datetime) -> list[Job]:
