@@ -4,6 +4,7 @@ from celery import shared_task
 
 from dashboards.alerts.round import alerts_turn
 from dashboards.charged import charge_uses_turn
+from dashboards.fragmentation.demand import demand_turn
 from dashboards.fragmentation.rule import rule_turn
 from dashboards.fragmentation.store import fragmentation_turn
 from dashboards.gap.store import gap_turn
@@ -25,6 +26,7 @@ def telemetry_rollup_write() -> None:
     gap_turn(now=moment)
     charge_uses_turn(now=moment)
     if fragmentation_turn(now=moment):
+        demand_turn(now=moment)
         rule_turn(now=moment)
 
 

@@ -10,6 +10,7 @@ from .model.plan import Course, placing
 from .model.reasons import Reason
 from .model.values import Job, Scenario
 from .passes.allocate import FITS
+from .place.blocks import Blocks
 from .place.capacity import Capacity
 from .place.seating import fit
 from .rules.invariants import check_changes
@@ -89,22 +90,18 @@ def calm_at(scenario: Scenario, kept: Kept, steps: Sequence[Step] | None = None)
 def _starts_who_fits(scenario: Scenario, kept: Kept) -> bool:
     """Whether a job alone starts where it fits, past all gates, and nothing but its place is a matter of choice."""
     settings = scenario.settings
-    return "allocate" in settings.passes and not settings.waits_end and not _spares_blocks(scenario) and kept.of_one_type
-
-
-def _spares_blocks(scenario: Scenario) -> bool:
-    """Whether the usual demand has gangs, for which blocks are spared."""
-    return any(part.workers > 1 for part in scenario.demand)
+    return "allocate" in settings.passes and not settings.waits_end and kept.of_one_type
 
 
 class Room:
-    """The fleet as it is, with nobody waiting but one job: no block is spared for a gang, as its own costs as much anywhere in a domain."""
+    """The fleet as it is, with nobody waiting but one job: no block is spared for it, as its own costs as much anywhere in a domain."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.grid = cluster.grid
         self.fleet = cluster.fleet
         self.settings = cluster.settings
+        cluster.blocks = Blocks(self.grid, (), cluster.usual_blocks)
 
     def capacity(self, view: View) -> Capacity:
         """Of a gang that is asked once, by shape and domain; who comes with one worker is not asked for."""

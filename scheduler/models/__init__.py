@@ -37,7 +37,7 @@ from scheduler.models.inventory import (
     TopologyLevel,
 )
 from scheduler.models.jobs import ENDED, HOLDING, Attempt, Dependency, Job, JobClass, JobEvent, JobMark, JobState, MarkKind, Placement, Wait, WaitKind
-from scheduler.models.loop import Lease, Outlook, PlanRecord, Prediction, Promise, PromisedSeat, Repartition
+from scheduler.models.loop import Lease, Outlook, PlanRecord, Prediction, Promise, PromisedSeat, Repartition, UsualDemand
 from scheduler.models.measures import Measure
 from scheduler.models.notices import (
     Delivery,
@@ -135,6 +135,7 @@ __all__ = [
     "SubmissionKey",
     "TopologyLevel",
     "UsageStep",
+    "UsualDemand",
     "Wait",
     "WaitKind",
     "Webhook",

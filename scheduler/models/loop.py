@@ -32,6 +32,20 @@ class Lease(models.Model):
         return f"{self.name}: {self.holder or 'nobody'} at epoch {self.epoch}"
 
 
+class UsualDemand(models.Model):
+    """What jobs usually ask for, as the scenario's `demand`: between places that are equally good, the most room is left for it. One row."""
+
+    id = models.PositiveSmallIntegerField(primary_key=True, default=1)
+    learnt_at = MomentField()
+    parts = models.JSONField(default=list)
+
+    class Meta:
+        db_table = "usual_demand"
+
+    def __str__(self) -> str:
+        return f"{len(self.parts)} kinds of jobs"
+
+
 class PlanRecord(models.Model):
     """A plan as it was made and what became of it. The scenario is kept, compressed, for as long as it can be replayed."""
 

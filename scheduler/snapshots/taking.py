@@ -10,11 +10,13 @@ from typing import Any, NamedTuple
 from gpufleet.core.moment import one_moment
 from gpufleet.core.prepared import Prepared, together
 from gpufleet.core.times import millis
-from scheduler.engine.model.values import Job, Kind, Scenario, Settings, has_lapsed
+from scheduler.engine.model.values import Demand, Job, Kind, Scenario, Settings, Topology, has_lapsed
 from scheduler.engine.state.kept import Kept
 from scheduler.loop.policy import ruled
 from scheduler.models import Job as JobModel
 from scheduler.snapshots import jobs as rows_of
+from scheduler.snapshots.demand import ASKED as DEMAND
+from scheduler.snapshots.demand import demand_of
 from scheduler.snapshots.fleet import FleetView, fleet_asked, fleet_view
 from scheduler.snapshots.jobs import (
     Kinds,
@@ -85,6 +87,7 @@ class Snapshots:
         self._tree: TreeView | None = None
         self._tree_key: tuple[Any, ...] = ()
         self._past: Past | None = None
+        self._demand: tuple[Any, Topology, tuple[Demand, ...]] | None = None
         self._rules: tuple[Settings, Mapping[str, Any], Settings] | None = None
         self._kinds: Kinds | None = None
         self._known: dict[int, _Known] = {}
@@ -93,7 +96,7 @@ class Snapshots:
 
     def take(self, *, settings: Settings, now: datetime, start_timeout: timedelta) -> Snapshot:
         with one_moment():
-            fleet_raw, tree_raw, window_rows, seen, standing = _asked(now, settings)
+            fleet_raw, tree_raw, window_rows, demand_rows, seen, standing = _asked(now, settings)
             fleet = self._fleet_of(fleet_raw)
             settings = self._ruled(settings, policy_of(tree_raw))
             self._past = past_usage(now, settings.fairness, self._past)
@@ -124,7 +127,7 @@ class Snapshots:
             nodes=fleet.nodes,
             quotas=tree.quotas,
             windows=calendar.windows,
-            demand=(),
+            demand=self._demand_of(demand_rows, fleet.topology),
             jobs=there,
         )
         return Snapshot(scenario, {known.job.name: known.row for known in jobs}, fleet, tree, left_out, self.kept, calendar, came)
@@ -164,6 +167,11 @@ class Snapshots:
         if self._blocked_fleet is None or self._blocked_fleet.blocked != blocked:
             self._blocked_fleet = fleet.without(blocked)
         return self._blocked_fleet
+
+    def _demand_of(self, rows: list[Any], topology: Topology) -> tuple[Demand, ...]:
+        if self._demand is None or self._demand[0] != rows or self._demand[1] is not topology:
+            self._demand = rows, topology, demand_of(rows[0][0], topology) if rows else ()
+        return self._demand[2]
 
     # Jobs
 
@@ -251,13 +259,13 @@ def _come(jobs: Sequence[_Known], now: int) -> tuple[tuple[Job, ...], dict[str, 
     return tuple(sorted(there, key=attrgetter("submitted", "name"))), came
 
 
-def _asked(now: datetime, settings: Settings) -> tuple[tuple[Any, ...], tuple[Any, ...], list[Any], list[Any], Standing]:
-    """Fleet, tree, windows, jobs with their revisions, and where they stand, in one go."""
+def _asked(now: datetime, settings: Settings) -> tuple[tuple[Any, ...], tuple[Any, ...], list[Any], list[Any], list[Any], Standing]:
+    """Fleet, tree, windows, usual demand, jobs with their revisions, and where they stand, in one go."""
     fleet, tree, jobs, standing = fleet_asked(now), tree_asked(), jobs_asked(now), standing_asked()
-    windows = [windows_asked(now, settings.window_horizon_ms)]
-    answers = iter(together(*fleet, *tree, *windows, *jobs, *standing))
-    fleet_raw, tree_raw, (kept,), seen, rows = (tuple(islice(answers, len(asked))) for asked in (fleet, tree, windows, jobs, standing))
-    return fleet_raw, tree_raw, list(kept), list(chain(*seen)), standing_of(*rows)
+    others = [windows_asked(now, settings.window_horizon_ms), DEMAND.asking()]
+    answers = iter(together(*fleet, *tree, *others, *jobs, *standing))
+    fleet_raw, tree_raw, (kept, usual), seen, rows = (tuple(islice(answers, len(asked))) for asked in (fleet, tree, others, jobs, standing))
+    return fleet_raw, tree_raw, list(kept), list(usual), list(chain(*seen)), standing_of(*rows)
 
 
 def _block(blocked: dict[int, int], gpus: Iterable[int], fleet: FleetView) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..model.values import Demand
 from ..state.fleet import View
 from ..state.grid import Grid, Ints
 
@@ -91,13 +92,15 @@ class Blocks:
         return total
 
 
-def usual_blocks(grid: Grid, demand: Iterable[tuple[int, int, int, str | None]]) -> list[Block]:
-    """Of the usual demand: (share, GPUs, workers, required level)."""
+def usual_blocks(grid: Grid, demand: Iterable[Demand]) -> list[Block]:
     found = []
-    for share, gpus, workers, required in demand:
-        level = 0 if required is None else grid.level_index[required]
-        if breakable(grid, gpus, workers, level):
-            found.append(Block(gpus, workers, level, grid.startable[False], share))
+    for part in demand:
+        level = 0 if part.required is None else grid.level_index[part.required]
+        if breakable(grid, part.gpus, part.workers, level):
+            nodes = grid.startable[False]
+            if part.gpu_types:
+                nodes = nodes * np.array([node.gpu_type in part.gpu_types for node in grid.nodes], dtype=np.int64)
+            found.append(Block(part.gpus, part.workers, level, nodes, part.share))
     return found
 
 

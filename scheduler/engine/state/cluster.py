@@ -15,7 +15,7 @@ from typing import Any
 from ..model.mig import board_of
 from ..model.reasons import Reason
 from ..model.values import QUEUED, Job, Kind, Placed, Role, Scenario
-from ..place.blocks import Blocks
+from ..place.blocks import Block, Blocks, largest, usual_blocks
 from ..place.gradient import Gradient, demand_of
 from ..rules.windows import Windows
 from .difference import MANY, Difference, compared, stepped
@@ -100,6 +100,14 @@ class Cluster:
         if known is None or known.grid is not self.grid or known.demand != demand:
             known = self.kept.gradient = Gradient(self.grid, demand)
         return known
+
+    @property
+    def usual_blocks(self) -> tuple[Block, ...]:
+        """The largest blocks of the usual demand."""
+        demand, known = self.scenario.demand, self.kept.usual_blocks
+        if known is None or (known[0] is not demand and known[0] != demand):
+            known = self.kept.usual_blocks = demand, largest(usual_blocks(self.grid, demand))
+        return known[1]
 
     # Building
 

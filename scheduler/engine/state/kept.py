@@ -26,13 +26,14 @@ what was told are made anew.
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ..model.values import Job, Kind, Node, Quota, Scenario, Settings, Topology, Window
+from ..model.values import Demand, Job, Kind, Node, Quota, Scenario, Settings, Topology, Window
 from .fleet import Seat
 from .form import Forms
 from .grid import Grid
 from .tree import Tree
 
 if TYPE_CHECKING:
+    from ..place.blocks import Block
     from ..place.gradient import Gradient
     from ..rules.invariants import First
     from ..search.movables import Movables
@@ -82,6 +83,7 @@ class Kept:
         self._quotas: tuple[Quota, ...] | None = None
         self.forms = Forms()
         self.gradient: Gradient | None = None
+        self.usual_blocks: tuple[tuple[Demand, ...], tuple[Block, ...]] | None = None  # of which usual demand
         self.shapes: dict[tuple[object, ...], int] = {}
         self.fits_empty: dict[tuple[int, int], bool] = {}
         self.sitting: dict[str, Sitting] = {}

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from ..model.reasons import Reason, reason
 from ..model.values import Kind, Scenario
-from ..place.blocks import Blocks, largest, usual_blocks
+from ..place.blocks import Blocks
 from ..place.capacity import Capacity
 from ..reading.checkers import spell_instant
 from ..rules.displaced import Displaced
@@ -107,8 +107,7 @@ class Cycle:
             self.static = self.who_waits.change(self, (), self.cluster.works)
         self.leaf_queues = self.who_waits.queues
         self.has_backfilled = bool(self.who_waits.in_gaps)
-        demand = [(part.share, part.gpus, part.workers, part.required) for part in scenario.demand]
-        self.cluster.blocks = Blocks(self.grid, self.who_waits.blocks(), largest(usual_blocks(self.grid, demand)))
+        self.cluster.blocks = Blocks(self.grid, self.who_waits.blocks(), self.cluster.usual_blocks)
         self.requests = Requests(self)
         self.requests.begin()
         # Whether a placement can change what others ask for, or may have: then shares are computed anew after each.

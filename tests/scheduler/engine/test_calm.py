@@ -187,7 +187,9 @@ def arrivals(seed: int) -> Scenario:
             fields["estimate_s"] = chance.randrange(60, 3000)
         jobs.append(job(f"j{number:02d}", chance.choice("ab"), gpus, workers, **fields))
     quotas = [quota("a", 20, limit=chance.choice((30, None))), quota("b", 16)]
-    return parse(scene(leafed(9, per_leaf=3), quotas, jobs, settings={"placement": chance.choice(("pack", "spread"))}))
+    gangs = chance.sample(((2, 8), (3, 8), (3, 4), (4, 4)), chance.randrange(3))
+    demand = [{"share": 0.25, "gpus": gpus, "workers": workers, "required": "leaf"} for workers, gpus in gangs]
+    return parse(scene(leafed(9, per_leaf=3), quotas, jobs, settings={"placement": chance.choice(("pack", "spread"))}, demand=demand))
 
 
 def started_alone(seed: int) -> int:
