@@ -40,6 +40,15 @@ headers = {"Authorization": "Bearer " + os.environ["GPUFLEET_TOKEN"], "Content-T
 asked = urllib.request.Request(os.environ["GPUFLEET_REPORT_URL"], data=json.dumps(body).encode(), headers=headers)
 print(urllib.request.build_opener(urllib.request.ProxyHandler({})).open(asked).read().decode())
 """
+# Tells its steps by a file, and goes on until it is told that the file was read.
+STEPS = """
+import json, os, pathlib, sys, time
+place = pathlib.Path(os.environ["GPUFLEET_CHECKPOINT_DIR"])
+while not pathlib.Path(sys.argv[1]).exists():
+    (place / "new").write_text(json.dumps({"ranks": 2, "seconds": {"0": 1.25, "1": 1.5}, "flops": 3e14}))
+    (place / "new").rename(place / "steps.json")
+    time.sleep(0.5)
+"""
 
 
 class Person:
@@ -103,5 +112,14 @@ def test_two_ranks_are_submitted_put_out_by_a_higher_class_saved_resumed_and_acc
     person.until(reporting, "completed", "failed")
     assert '"complete": true' in person.says("logs", reporting)
     assert person.show(reporting)["checkpoints"][0]["step"] == 7
+
+    read = manage.data / "read"
+    stepping = person.submits("steps", "--gpus", "1", command=(sys.executable, "-c", STEPS, str(read)))
+    with closing(sqlite3.connect(f"file:{person.database}?mode=ro", uri=True)) as looking:
+        ask = "SELECT s.ranks, s.flops FROM step_look s JOIN attempt a ON a.id = s.attempt_id JOIN job j ON j.id = a.job_id WHERE j.public_id = ?"
+        told_by_file = wait_until(lambda: looking.execute(ask, [stepping]).fetchone(), seconds=30, what="its steps are known")
+    read.touch()
+    person.until(stepping, "completed", "failed")
+    assert told_by_file == (2, 3e14)
     # Among them: ledger, timeline and placements at every instant.
     assert "no findings" in manage.run("doctor").stdout

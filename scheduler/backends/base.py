@@ -109,6 +109,17 @@ class SeenCheckpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class SeenSteps:
+    """What a file says of step times (docs/job-processes.md). `seconds`: by rank."""
+
+    at: datetime  # when it was written
+    ranks: int
+    seconds: tuple[tuple[int, float], ...]
+    flops: float | None = None
+    precision: str = "bf16"
+
+
+@dataclass(frozen=True, slots=True)
 class Refusal:
     """A node that did not start a run, as it has not what was promised. `code` is one of docs/reasons.md."""
 
@@ -136,6 +147,7 @@ class SeenRun:
     node_lost: bool = False  # it ended by the hardware's fault, not by its own
     refusals: tuple[Refusal, ...] = ()  # nodes that are not to be placed on until somebody has looked at them
     checkpoints: tuple[SeenCheckpoint, ...] = field(default=())
+    steps: tuple[SeenSteps, ...] = ()  # of a run that is not over
 
 
 @dataclass(frozen=True, slots=True)

@@ -427,6 +427,7 @@ class LocalBackend:
             why="" if bad is None else bad.why,
             node_lost=bad is not None and bad.exit_code is None,
             checkpoints=checkpoints,
+            steps=() if state == RunState.ENDED else self._looker.steps(Path(run.checkpoints)),
         )
 
     def _is_over(self, place: Path, run: Run, now: datetime) -> bool:

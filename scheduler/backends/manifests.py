@@ -6,8 +6,7 @@ A manifest is a JSON file that is written last, by renaming it into place. Eithe
 
 A shard is there when a manifest names it, and its file has the size that the manifest says.
 
-A job writes what it likes here, and the console reads it as another user, perhaps as root. So folders are opened as descriptors, links are never
-followed, only regular files are read, and names, bytes and nesting are bounded. A file system that does not answer holds up a thread, not the caller.
+A job writes what it likes here: it is read as `hostile_files` says. A file system that does not answer holds up a thread, not the caller.
 """
 
 import contextlib
@@ -21,19 +20,18 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import islice
 from pathlib import Path
 from typing import Any
+
+from scheduler.backends.base import SeenSteps
+from scheduler.backends.hostile_files import FOLDER, is_shallow, names_in, regular_file
+from scheduler.backends.stepfiles import steps_in
 
 STEP = re.compile(r"step-([0-9]{1,18})")
 NEWEST = 3  # an older step was looked at when it was new
 LARGEST_MANIFEST = 4 * 1024 * 1024
 LARGEST_LOOK = 2 * LARGEST_MANIFEST  # all manifests of a step together
 MOST_SHARDS = 100_000
-MOST_NAMES = 100_000  # in one folder
-DEEPEST = 16
-FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 # A folder is looked at for at most this part of the time, so that large manifests cost their job patience and the console nothing.
 MOST_OF_THE_TIME = 0.1
 # A look that takes longer is logged, once.
@@ -58,23 +56,13 @@ def checkpoints_in(folder: Path) -> list[Found]:
         return []
     try:
         steps: dict[int, str] = {}
-        for name in _names(top):
+        for name in names_in(top):
             if match := STEP.fullmatch(name):
                 steps.setdefault(int(match[1]), name)
         found = [_checkpoint(top, step, steps[step], folder) for step in sorted(steps)[-NEWEST:]]
     finally:
         os.close(top)
     return [one for one in found if one is not None]
-
-
-def _names(folder: int) -> list[str]:
-    """Sorted names of a folder; none where there are more than anybody needs."""
-    try:
-        with os.scandir(folder) as entries:
-            names = [entry.name for entry in islice(entries, MOST_NAMES + 1)]
-    except OSError:
-        return []
-    return sorted(names) if len(names) <= MOST_NAMES else []
 
 
 def _checkpoint(top: int, step: int, name: str, parent: Path) -> Found | None:
@@ -104,53 +92,19 @@ def _checkpoint(top: int, step: int, name: str, parent: Path) -> Found | None:
 
 def _manifests(folder: int) -> Iterator[tuple[dict[str, Any], float]]:
     left = LARGEST_LOOK
-    for name in _names(folder):
+    for name in names_in(folder):
         if not name.endswith(".json"):
             continue
-        text, written = _regular_file(folder, name)
+        text, written = regular_file(folder, name, most=LARGEST_MANIFEST)
         left -= len(text)
         if left < 0:
             return
         try:
-            document = json.loads(text) if _is_shallow(text) else None
+            document = json.loads(text) if is_shallow(text) else None
         except (ValueError, RecursionError):
             continue
         if isinstance(document, dict):
             yield document, written
-
-
-def _regular_file(folder: int, name: str) -> tuple[bytes, float]:
-    """What a regular file of bounded size holds, and when it was written. Nothing of anything else: a link, a pipe, a device."""
-    try:
-        # Looked at before it is opened, as opening a device may do something; and again after, as it may have been replaced.
-        if not stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
-            return b"", 0.0
-        descriptor = os.open(name, FILE, dir_fd=folder)
-        with os.fdopen(descriptor, "rb", buffering=0) as file:
-            look = os.fstat(descriptor)
-            if not stat.S_ISREG(look.st_mode) or look.st_size > LARGEST_MANIFEST:
-                return b"", 0.0
-            text = file.read(LARGEST_MANIFEST + 1) or b""
-    except OSError:
-        return b"", 0.0
-    return (text, look.st_mtime) if len(text) <= LARGEST_MANIFEST else (b"", 0.0)
-
-
-BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
-
-
-def _is_shallow(text: bytes) -> bool:
-    """Whether nothing in it is nested deeper than any manifest."""
-    if text.count(b"[") + text.count(b"{") <= DEEPEST:
-        return True
-    depth = 0
-    for match in BRACKETS.finditer(text):
-        first = match[0][:1]
-        depth += first in (b"[", b"{")
-        depth -= first in (b"]", b"}")
-        if depth > DEEPEST:
-            return False
-    return True
 
 
 def _is_there(folder: int, one: Any, shards: int) -> bool:
@@ -171,6 +125,7 @@ class _Look:
     """The newest look at one folder, and the one that is under way."""
 
     found: list[Found] = field(default_factory=list)
+    steps: tuple[SeenSteps, ...] = ()
     over: threading.Event | None = None
     since: float = 0.0
     not_before: float = 0.0
@@ -202,14 +157,18 @@ class Looker:
     def _look(self, folder: Path, look: _Look, over: threading.Event) -> None:
         try:
             with contextlib.suppress(FileNotFoundError):
-                look.found = checkpoints_in(folder)
+                look.found, look.steps = checkpoints_in(folder), steps_in(folder)
         except Exception:
             log.exception("The checkpoints in %s could not be looked at", folder)
-            look.found = []
+            look.found, look.steps = [], ()
         finally:
             ended = time.monotonic()
             look.not_before = ended + (ended - look.since) * (1 / MOST_OF_THE_TIME - 1)
             over.set()
+
+    def steps(self, folder: Path) -> tuple[SeenSteps, ...]:
+        """What the newest look found of step times."""
+        return self._looks[folder].steps if folder in self._looks else ()
 
     def drop(self, folder: Path) -> None:
         self._looks.pop(folder, None)

@@ -11,10 +11,13 @@ from dashboards.models import StepLook
 from dashboards.telemetry.peaks import peak_tflops
 from gpufleet.core.audit import SYSTEM
 from gpufleet.core.models import User
+from gpufleet.core.times import now
 from quotas.permissions import Access, Can, Grant
+from scheduler.backends.base import SeenSteps
 from scheduler.models import Attempt, JobState, Placement
 from scheduler.selectors.jobs import attempt_sittings, job_attempts
 from scheduler.services.jobs.tokens import token_digest
+from scheduler.services.loop.observe import steps_seen
 from tests import builders
 from tests.builders import NOON
 from tests.dashboards.worlds import gpus_of
@@ -48,6 +51,26 @@ def test_operations_by_the_slowest_rank_and_the_peak_of_all_gpus_held(told):
     assert found["percent"] == 32.0
     assert (found["step_seconds"], found["precision"], found["fault"]) == (1.25, "bf16", "")
     assert "MFU <strong>32.0 %</strong> in bf16." in page and "A step takes 1.25 s" in page
+
+
+def test_a_file_tells_the_same_and_an_old_one_nothing(told):
+    run = Attempt.objects.get()
+    moment = now()
+
+    def by_file(after_seconds: float, seconds: float, flops: float = 0.5 * 16 * PEAK, precision: str = "bf16") -> None:
+        one = SeenSteps(moment + timedelta(seconds=after_seconds), 2, ((0, 1.0), (1, seconds)), flops, precision)
+        steps_seen.send(None, told=[(run.pk, one)], now=moment)
+
+    for after in (-3600, 3600):
+        by_file(after, 1.0)
+    assert not StepLook.objects.exists()
+    by_file(-40, 1.25)
+    by_file(-40, 9.0)
+    by_file(-20, 1.25, precision="int3")
+
+    found, page = told(ranks=2, seconds={"0": 1.0})
+    assert (found["percent"], found["step_seconds"]) == (40.0, 1.25)
+    assert "MFU <strong>40.0 %</strong>" in page
 
 
 def test_operations_hold_until_others_are_told(told):

@@ -42,6 +42,7 @@ from scheduler.backends.local import KEY, ROLE
 from scheduler.backends.manifests import checkpoints_in
 from scheduler.backends.slurm.client import Settings, SlurmClient, SlurmJob, SlurmNode, SlurmSilent, mark_of
 from scheduler.backends.slurm.script import Part, Places, is_single, parts_of, saves, script_of
+from scheduler.backends.stepfiles import steps_in
 from scheduler.models import SlurmRun
 
 log = logging.getLogger(__name__)
@@ -355,6 +356,7 @@ class SlurmBackend:
             )
             if run.checkpoints
             else (),
+            steps=steps_in(Path(run.checkpoints)) if run.checkpoints and state != RunState.ENDED else (),
         )
 
     def _part_state(self, run: Run, part: Mapping[str, Any], job: SlurmJob | None, now: datetime) -> RunState:

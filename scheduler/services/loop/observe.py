@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from django.db import InterfaceError, OperationalError, transaction
 from django.db.models import Exists, Max, OuterRef
+from django.dispatch import Signal
 
 from gpufleet.core.live.feed import feed_publish
 from gpufleet.core.live.news import News
@@ -32,6 +33,8 @@ log = logging.getLogger(__name__)
 
 # A back-end that leaves out a run once may be mistaken. So long it has to be gone before its GPUs are given to others.
 MISSING_FOR = timedelta(seconds=45)
+# Sent with what files say of step times: pairs of an attempt's key and `SeenSteps`. Whoever keeps them knows which are new.
+steps_seen = Signal()
 # So long a back-end may be silent before nothing new is placed on its cluster: a call may fail once.
 SILENT_FOR = timedelta(seconds=10)
 # Calls further apart than this are not one silence. Longer than a tick takes in which every call of all clusters runs into its time limit.
@@ -190,6 +193,8 @@ def _take_in(found: Observed, backend: Backend, cluster: int, seen: Sequence[See
     known = [(run, attempt) for run in seen if (attempt := attempts.get(run.key)) is not None and not attempt.is_over]
     found.seen += len(seen)
     _tell_checkpoints(found, known, now, news)
+    if steps := [(attempt.pk, one) for run, attempt in known for one in run.steps]:
+        steps_seen.send(SeenRun, told=steps, now=now)
     # Before the ends: a job that waits again is not to be placed on the same node in this very tick.
     nodes_refused(cluster=cluster, refusals=[refusal for run, _ in known for refusal in run.refusals], now=now)
     # Also one that has ended already: so short that nobody saw it run, or it ended while it was asked to leave.

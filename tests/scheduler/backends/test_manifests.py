@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.backends import manifests
+from scheduler.backends import hostile_files, manifests
 from scheduler.backends.manifests import Found, Looker, checkpoints_in
 
 GOOD = {"shards": 1, "files": [{"shard": 0, "file": "shard", "bytes": 4}]}
@@ -34,7 +34,7 @@ def nested(depth: int) -> bytes:
     [
         b"[" * 200_000,
         nested(200_000),
-        nested(manifests.DEEPEST + 1),
+        nested(hostile_files.DEEPEST + 1),
         b'{"a":' * 100_000,
         b'"' + b"[" * 200_000,
         b'{"shards": ' + b"9" * 10_000 + b"}",
@@ -87,7 +87,7 @@ def test_names_are_bounded_and_a_step_is_seen_once(tmp_path: Path, monkeypatch: 
     (tmp_path / "step-٣").mkdir()
     assert [number for number, _ in seen(tmp_path)] in ([7], [])
 
-    monkeypatch.setattr(manifests, "MOST_NAMES", 2)
+    monkeypatch.setattr(hostile_files, "MOST_NAMES", 2)
     assert seen(tmp_path) == []
 
 

@@ -131,10 +131,12 @@ def test_a_worker_that_fails_ends_its_gang(site):
 
 
 def test_a_job_that_saves_is_signalled_then_asked_to_leave(site):
-    text = "trap 'echo saving' USR1; trap 'echo leaving; exit 0' TERM; echo up; while :; do sleep 0.1; done"
+    steps = """echo '{"ranks": 1, "seconds": {"0": 1.5}}' > "$GPUFLEET_CHECKPOINT_DIR/steps.json"; """
+    text = f"{steps}trap 'echo saving' USR1; trap 'echo leaving; exit 0' TERM; echo up; while :; do sleep 0.1; done"
     site.start(on=[seat(0, "gpu001", 1)], launch=shell(text), spec={**ROLES, "checkpoint": {"interval_s": 60}}, grace_seconds=2)
     site.until(RunState.RUNNING)
     wait_until(lambda: "up" in site.log(), what="it to be up")
+    assert [one.seconds for one in site.until(RunState.RUNNING).steps] == [((0, 1.5),)]
 
     site.backend.signal(key="j-1.1", sequence=2, signal=Signal.CHECKPOINT, now=now())
     wait_until(lambda: "saving" in site.log(), what="it to save")
