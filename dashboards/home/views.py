@@ -2,12 +2,15 @@
 
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlencode
 
+from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import render
+from django.shortcuts import redirect, render
 from django.urls import reverse
-from django.views.decorators.http import require_safe
+from django.views.decorators.http import require_POST, require_safe
 
+from dashboards.home.order import USUAL, columns_of, home_arrange, moved, placed
 from dashboards.home.parts import call_home, idle_by_cause, month_answer, team_home
 from dashboards.views import overview
 from gpufleet.core.live.feed import feed_revision
@@ -69,7 +72,7 @@ def team(request: HttpRequest) -> HttpResponse:
         "home": found,
         "budgets": [(one, bullet(one)) for one in found.budgets],
         "spent_micros": None if found.spent_nanos is None else found.spent_nanos // NANOS_PER_MICRO,
-        **_shared(access, "home_team", version),
+        **_shared(request, "home_team", version),
     }
     return render(request, "dashboards/home/team.html", context)
 
@@ -78,7 +81,7 @@ def team(request: HttpRequest) -> HttpResponse:
 @requires(Can.OPERATE, everywhere=True)
 def on_call(request: HttpRequest) -> HttpResponse:
     version, access = feed_revision(), access_of(request)
-    return render(request, "dashboards/home/on_call.html", {"home": call_home(access, now=now()), **_shared(access, "home_on_call", version)})
+    return render(request, "dashboards/home/on_call.html", {"home": call_home(access, now=now()), **_shared(request, "home_on_call", version)})
 
 
 @require_safe
@@ -95,21 +98,55 @@ def month(request: HttpRequest) -> HttpResponse:
         "causes": idle_by_cause(found.idle),
         "budgets": [(one, bullet(one)) for one in rows[:BUDGETS_SHOWN]],
         "answer": month_answer(spent=spent, change_percent=found.change_percent, over=sum(one.state == "stopped" for one in rows)),
-        **_shared(access, "home_month", version),
+        **_shared(request, "home_month", version),
     }
     return render(request, "dashboards/home/month.html", context)
 
 
-def _shared(access: Access, page: str, version: int) -> dict[str, Any]:
-    return {"tabs": tabs_of(access), "here": page, "version": version}
+def _shared(request: HttpRequest, page: str, version: int) -> dict[str, Any]:
+    access = access_of(request)
+    part, _, way = request.GET.get("moved", "").partition(":")
+    return {
+        "tabs": tabs_of(access),
+        "here": page,
+        "here_url": reverse(page),
+        "version": version,
+        "columns": placed(page, columns_of(access.actor.user, page)),
+        "arranges": request.GET.get("arrange") == "1",
+        "moved": part,
+        "moved_way": way,
+    }
 
 
 @require_safe
 @requires(Can.SEE)
 def fleet(request: HttpRequest) -> HttpResponse:
     """The fleet with its gap."""
-    access = access_of(request)
-    return overview(request, tabs=tabs_of(access), here="overview")
+    frame = _shared(request, "overview", 0)
+    del frame["version"]  # the overview reads its own before its rows
+    return overview(request, **frame)
+
+
+@require_POST
+@requires(Can.SEE)
+def order(request: HttpRequest) -> HttpResponse:
+    """Keeps the order of a page: one move of a part, the usual order, or all columns as a script sends them after a drag."""
+    access, page, move = access_of(request), request.POST.get("page", ""), request.POST.get("move", "")
+    part = request.POST.get("part", "")
+    try:
+        if page not in USUAL:
+            raise ValidationError({"page": "There is no such page of Home."})
+        if move == "usual":
+            home_arrange(access=access, page=page, columns=None)
+        elif move:
+            home_arrange(access=access, page=page, columns=moved(columns_of(access.actor.user, page), part, move))
+        else:
+            home_arrange(access=access, page=page, columns=[column.split() for column in request.POST.getlist("column")])
+    except ValidationError as fault:
+        return HttpResponse(" ".join(fault.messages), status=422, content_type="text/plain; charset=utf-8")
+    if request.headers.get("X-Requested-With") == "fetch":
+        return HttpResponse(status=204)
+    return redirect(f"{reverse(page)}?{urlencode({'arrange': '1', 'moved': f'{part}:{move}'})}")
 
 
 PAGES = {"overview": fleet, "home_team": team, "home_on_call": on_call, "home_month": month}

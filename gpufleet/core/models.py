@@ -12,6 +12,7 @@ class User(AbstractUser):
     public_id = models.CharField(max_length=24, unique=True)
     display_name = models.CharField(max_length=120, blank=True)
     clock_utc = models.BooleanField(default=False, help_text="Show times in UTC rather than in the browser's zone.")
+    home_order = models.JSONField(default=dict, blank=True, help_text="The two columns of each page of Home.")
 
     REQUIRED_FIELDS = ["email"]
 

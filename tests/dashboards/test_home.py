@@ -1,11 +1,17 @@
 """Home: which page a role is shown, what it answers in one line, and that it names nothing outside the reader's subtrees."""
 
+import re
+
 import pytest
 from django.urls import reverse
+from hypothesis import given
+from hypothesis import strategies as st
 
+from dashboards.home.order import USUAL, columns_of, moved
 from dashboards.home.parts import call_answer, month_answer, team_answer
 from dashboards.home.views import own_page, tabs_of
 from dashboards.presenters import fleet_answer
+from gpufleet.core.models import AuditEntry, User
 from gpufleet.core.times import now
 from scheduler.models import Health, JobState, Wait, WaitKind
 from tests import builders
@@ -85,3 +91,55 @@ def test_who_is_on_call_reads_the_next_step_of_each_node(personas):
     assert 'aria-label="Drain: sick"' in shown
     assert 'aria-label="Start repair: gone"' in shown
     assert "5 GPUs affected" in shown
+
+
+@given(st.sampled_from(sorted(USUAL)), st.lists(st.tuples(st.integers(0, 9), st.sampled_from(["up", "down", "across"])), max_size=8))
+def test_moves_lose_no_part_and_up_undoes_down(page, moves):
+    columns = USUAL[page]
+    parts = sorted(key for column in columns for key in column)
+    for number, way in moves:
+        part = parts[number % len(parts)]
+        after = moved(columns, part, way)
+        assert sorted(key for column in after for key in column) == parts
+        if way != "across" and after != columns:
+            assert moved(after, part, "up" if way == "down" else "down") == columns
+        columns = after
+
+
+def test_each_person_keeps_an_order_for_each_page(personas):
+    lead, other = personas.client("team_lead"), personas.client("submitter")
+    places = {"page": "home_team", "part": "quota"}
+
+    answer = lead.post(reverse("home_order"), places | {"move": "across"})
+    assert answer.headers["Location"] == f"{reverse('home_team')}?arrange=1&moved=quota%3Aacross"
+    lead.post(reverse("home_order"), places | {"move": "up"})
+
+    def parts(client, page="home_team"):
+        return re.findall(r'data-part="(waiting|running|failed|quota|budgets|idle|nodes|alerts)"', client.get(reverse(page)).content.decode())
+
+    assert parts(lead) == ["waiting", "running", "quota", "failed", "budgets", "idle"]
+    assert parts(other) == ["waiting", "running", "failed", "quota", "budgets", "idle"]
+    assert AuditEntry.objects.filter(action="person.update", object_id=personas.users["team_lead"].public_id).count() == 2
+    lead.post(reverse("home_order"), {"page": "home_team", "move": "usual"})
+    assert parts(lead) == parts(other)
+
+
+def test_an_order_names_each_part_once(personas):
+    client = personas.client("viewer")
+    for columns in (
+        ["chart types"],
+        ["chart types", "sick holders"],
+        ["chart types", "sick holders queue queue"],
+        ["chart types x", "sick holders queue"],
+    ):
+        assert client.post(reverse("home_order"), {"page": "overview", "column": columns}).status_code == 422
+    assert client.post(reverse("home_order"), {"page": "nowhere", "move": "up"}).status_code == 422
+    assert client.post(reverse("home_order"), {"page": "overview", "part": "../x", "move": "up"}).status_code == 422
+    assert not User.objects.get(username="viewer").home_order
+
+
+def test_a_part_that_a_kept_order_does_not_know_stands_in_its_usual_column(personas):
+    user = personas.users["viewer"]
+    user.home_order = {"overview": [["queue", "gone"], ["types"]]}
+
+    assert columns_of(user, "overview") == (("queue", "chart"), ("types", "sick", "holders"))

@@ -193,6 +193,7 @@ PAGES = [
     Expect("GET", "search/", SIGNED_IN),
     Expect("GET", "search/suggest", SIGNED_IN),
     Expect("POST", "clock", SIGNED_IN, data=lambda w: {"utc": "1"}),
+    Expect("POST", "home/order/", SEES, data=lambda w: {"page": "overview", "part": "types", "move": "up"}),
     Expect("POST", "columns", SIGNED_IN, data=lambda w: {"table": "nodes", "column": "health"}, silent="The browser keeps it."),
     Expect("GET", "healthz", ANYONE),
     Expect("GET", "metrics", FLEET),
