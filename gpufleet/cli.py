@@ -24,6 +24,7 @@ PLAIN_COMMANDS: dict[str, str] = {
     "bench predictions": "gpufleet.bench.predictions:main",
     "bench quotas": "gpufleet.bench.quotas:main",
     "bench simulate": "scheduler.cli:bench_simulate",
+    "bench slurm": "gpufleet.bench.slurm:main",
     "bench telemetry": "gpufleet.bench.telemetry:main",
     "slurm": "scheduler.backends.slurm.installing:slurm",
     "scenario": "gpufleet.client.commands:scenario",

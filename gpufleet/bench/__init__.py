@@ -19,6 +19,7 @@ KINDS = {
     "predictions": "foreseen starts against starts, over simulated weeks",
     "quotas": "the quota editor of 1,500 projects, and previews of a change",
     "simulate": "whole simulations, of a drawn fleet and of real traces",
+    "slurm": "starts on a real Slurm of simulated nodes, beside plain sbatch",
     "telemetry": "ingest of 4,000 GPUs, and charts of 30 days",
 }
 

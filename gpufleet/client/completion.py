@@ -35,7 +35,7 @@ complete -F _gpufleet gpufleet
 ZSH = "autoload -U +X bashcompinit && bashcompinit\n"
 OF_JOBS = ("show", "why", "logs", "connect", "change", "cancel", "hold", "release", "priority", "checkpoint", "restart", "enqueue")
 WORDS = {
-    "bench": "api chargeback console engine loop predictions quotas simulate telemetry --json --case",
+    "bench": "api chargeback console engine loop predictions quotas simulate slurm telemetry --json --case",
     "change": "--json --name --priority --estimate --limit --not-before --deadline --retries --label --workers --cost-centre --reason",
     "completion": "bash zsh fish",
     "fleet": "--json --nodes --limit",

@@ -202,6 +202,11 @@ class Backend(Protocol):
         """
         ...
 
+    def announce(self, orders: Sequence[StartOrder], *, now: datetime) -> None:
+        """Runs that are to begin, told at the begin of a block of `together`: what is cheaper for all at once is done here. `start` of each
+        follows in the block, and raises what went wrong with it."""
+        ...
+
     def start(self, order: StartOrder, *, now: datetime) -> None: ...
 
     def resize(self, *, key: str, sequence: int, add: Sequence[WorkerSeat], leave: Sequence[tuple[str, int]], now: datetime) -> None:

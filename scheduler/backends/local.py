@@ -140,6 +140,9 @@ class LocalBackend:
 
     # Being told
 
+    def announce(self, orders: Sequence[StartOrder], *, now: datetime) -> None:
+        """Each process is started by itself."""
+
     @contextmanager
     def _run(self, key: str) -> Iterator[Path]:
         """The folder of a run, held against any other process that is told about it."""

@@ -115,6 +115,9 @@ class SimulatedBackend:
 
     # Being told
 
+    def announce(self, orders: Sequence[StartOrder], *, now: datetime) -> None:
+        """`together` has read what is needed already."""
+
     @contextmanager
     def together(self, keys: Sequence[str] = ()) -> Iterator[None]:
         if getattr(self._held, "turn", None) is not None:

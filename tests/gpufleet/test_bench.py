@@ -1,9 +1,11 @@
 """The arithmetic of benches, and the command's own words. What they measure is not a test's business."""
 
+from pathlib import Path
+
 import pytest
 
 from gpufleet import bench
-from gpufleet.bench import api, chargeback, loop
+from gpufleet.bench import api, chargeback, loop, slurm
 from gpufleet.bench.console import heard_at
 from gpufleet.bench.console import main as console_main
 from scheduler.benchmarks.loop import REPLAY_QUOTAS
@@ -33,7 +35,7 @@ def test_a_change_is_heard_with_the_first_version_that_holds_it():
 def test_a_kind_or_a_case_that_there_is_not_is_said(capsys):
     assert bench.main(["nothing"]) == 2
     assert "console" in capsys.readouterr().err
-    for main in (console_main, loop.main, api.main, chargeback.main):
+    for main in (console_main, loop.main, api.main, chargeback.main, slurm.main):
         assert main(["--case", "nothing"]) == 2
         assert "no case that begins with nothing" in capsys.readouterr().err
 
@@ -46,6 +48,19 @@ def test_the_replay_is_the_published_one():
     assert [moment for moment, _ in due] == sorted(moment for moment, _ in due)
     assert len(loop.arrivals(0.1)) == 1_500
     assert {job["quota"] for _, job in due} == set(loop.QUEUES) == set(REPLAY_QUOTAS)
+
+
+def test_figures_of_starts_are_of_processes_and_a_job_that_never_ran_is_told(tmp_path):
+    (tmp_path / "a").write_text("101.0\n103.0\n")
+    wishes = [slurm.Wish(name, 0.0, workers=2, gpus=8) for name in ("a", "b")]
+    lives = [slurm.life_of(wish, 100.0, Path(tmp_path / wish.name)) for wish in wishes]
+
+    found = slurm.figures("mix", lives, gpus=64)
+
+    assert (found["jobs"], found["not_run"], found["wait_p50_s"], found["seconds"]) == (2, 1, 1.0, 3.0)
+    assert found["utilization_percent"] == round(100 * 2 * 16 / (64 * 3), 1)
+    assert slurm.slowest([0.0, 1.0, 12.0], 0.0, 20.0) == 0.1
+    assert sum(wish.workers > 1 for wish in slurm.mixed(100)) > 5
 
 
 @pytest.mark.parametrize("as_json", [True, False])

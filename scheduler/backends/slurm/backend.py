@@ -11,6 +11,7 @@ import re
 import stat
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
@@ -19,7 +20,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from django.db import transaction
+from django.db import IntegrityError, transaction
 
 from scheduler.backends.base import (
     BackendError,
@@ -49,8 +50,11 @@ log = logging.getLogger(__name__)
 FACTS = Facts(pins_gpus=False, resizes_in_place=False, creates_mig=False, runs_mps=False, runs_images=False, latency_ms=1500)
 NODES_FOR = 60.0  # seconds that addresses of nodes are remembered
 LATEST = timedelta(seconds=120)  # so long a submission whose answer was lost may take to appear
+SUBMITTERS = 4  # at once: Slurm's own limits of a site are far above, and its controller takes them one by one
+ROWS_A_CALL = 100
 KEPT = 2_000  # runs that are over, for their logs
 LOST = frozenset({"NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "REVOKED"})
+Submission = tuple[list[str], str]
 REFUSED = re.compile(r"gpufleet-verify (?P<job>[0-9]+) start (?P<code>[a-z]+): (?P<words>.*)")  # what `on_node` says of a node
 
 
@@ -106,20 +110,86 @@ class SlurmBackend:
         if getattr(self._held, "release", None) is not None:
             yield
             return
-        self._held.release, self._held.jobs, self._held.silent = [], None, None
+        self._held.release, self._held.jobs, self._held.silent, self._held.announced = [], None, None, {}
         try:
             yield
             if self._held.release:
                 self.client.release(self._held.release)
         finally:
-            self._held.release = self._held.jobs = self._held.silent = None
+            self._held.release = self._held.jobs = self._held.silent = self._held.announced = None
 
     # Orders
+
+    def announce(self, orders: Sequence[StartOrder], *, now: datetime) -> None:
+        """Runs of which Slurm has never heard are written down together, submitted several at a time, and their numbers written down together.
+
+        Whatever is not clear here is left to `start`: what was told before, and what can never be.
+        """
+        told = set(SlurmRun.objects.filter(attempt_key__in=[order.key for order in orders]).values_list("attempt_key", flat=True))
+        fresh: list[tuple[Run, list[Submission]]] = []
+        for order in orders:
+            if order.key in told or not KEY.fullmatch(order.key):
+                continue
+            try:
+                parts = parts_of(order)
+                run = self._new(order, parts, now)
+                places = self._places(order, run)
+                fresh.append((run, [self._submission(order, part, places) for part in parts]))
+            except BackendError:
+                continue  # `start` meets it again, and says so of this run alone
+        if len(fresh) < 2:
+            return
+        rows = [SlurmRun(cluster_id=self.cluster, attempt_key=run.key, sequence=run.sequence, state=_state_of(run)) for run, _ in fresh]
+        try:
+            with transaction.atomic():
+                SlurmRun.objects.bulk_create(rows)
+        except IntegrityError:
+            return  # somebody told us of one of them meanwhile
+        faults = self._submit_all(fresh)
+        for row, (run, _) in zip(rows, fresh, strict=True):
+            row.state = _state_of(run)
+        SlurmRun.objects.bulk_update(rows, ["state"], batch_size=ROWS_A_CALL)
+        for run, _ in fresh:
+            self._held.announced[run.key] = faults.get(run.key)
+            if run.key not in faults:
+                self._held.release += run.ids
+
+    def _submit_all(self, fresh: Sequence[tuple["Run", Sequence["Submission"]]]) -> dict[str, BackendError]:
+        """Submit and note the numbers. Returns what went wrong, by run. Nothing more is submitted to a controller that does not answer."""
+        silent = threading.Event()
+
+        def submit(submission: Submission) -> int | BackendError:
+            if silent.is_set():
+                return SlurmSilent("Slurm's controller does not answer.")
+            try:
+                return self.client.submit(*submission)
+            except SlurmSilent as fault:
+                silent.set()
+                return fault
+            except BackendError as fault:
+                return fault
+
+        faults: dict[str, BackendError] = {}
+        with ThreadPoolExecutor(SUBMITTERS) as pool:
+            numbers = pool.map(submit, [submission for _, submissions in fresh for submission in submissions])
+            for run, _ in fresh:
+                for part, number in zip(run.parts, numbers, strict=False):
+                    if isinstance(number, BackendError):
+                        faults[run.key] = number
+                        if isinstance(number, SlurmSilent):
+                            self._held.silent = number
+                    else:
+                        part["id"] = number
+        return faults
 
     def start(self, order: StartOrder, *, now: datetime) -> None:
         if not KEY.fullmatch(order.key):
             raise BackendRefused(f"{order.key!r} is not a name of a run.")
         with self.together():
+            if order.key in self._held.announced:
+                if fault := self._held.announced[order.key]:
+                    raise fault
+                return
             parts = parts_of(order)
             run, fresh = self._begun(order, parts, now)
             if run is None:
@@ -138,12 +208,16 @@ class SlurmBackend:
             run = self._read(order.key)
             if run is not None:
                 return (None if run.never_begun or run.stopping or run.killed or run.sequence > order.sequence else run), False
-            run = Run(order.key, order.sequence, now.isoformat(), grace=order.grace_seconds, saves=saves(order))
-            run.parts = [asdict(part) | {"id": None} for part in parts]
-            run.single = len(parts) == 1 and is_single(order, parts[0])
-            run.folder, run.checkpoints = (str(path) for path in self._folders(order))
+            run = self._new(order, parts, now)
             self._keep(run)
             return run, True
+
+    def _new(self, order: StartOrder, parts: Sequence[Part], now: datetime) -> Run:
+        run = Run(order.key, order.sequence, now.isoformat(), grace=order.grace_seconds, saves=saves(order))
+        run.parts = [asdict(part) | {"id": None} for part in parts]
+        run.single = len(parts) == 1 and is_single(order, parts[0])
+        run.folder, run.checkpoints = (str(path) for path in self._folders(order))
+        return run
 
     def _submitted(self, key: str) -> dict[int, int]:
         """Slurm jobs of a run by number of their part, the first of each: a second one was submitted when an answer was lost."""
@@ -157,6 +231,14 @@ class SlurmBackend:
     def _submit(self, order: StartOrder, part: Part, places: Places) -> int:
         if self._held.silent:
             raise BackendError(str(self._held.silent))
+        try:
+            return self.client.submit(*self._submission(order, part, places))
+        except SlurmSilent as fault:
+            self._held.silent = fault
+            raise
+
+    def _submission(self, order: StartOrder, part: Part, places: Places) -> Submission:
+        """Arguments of `sbatch`, and the script."""
         secrets = self._secret_values(order)
         script = script_of(order, part, places=places, master=self._address(order.workers[0].node), secrets=secrets)
         log_file = (
@@ -185,11 +267,7 @@ class SlurmBackend:
             # Its group too: of a job that is submitted by root it would be root's.
             account = self._account()
             arguments += [f"--uid={account.pw_uid}", f"--gid={account.pw_gid}"]
-        try:
-            return self.client.submit(arguments, script)
-        except SlurmSilent as fault:
-            self._held.silent = fault
-            raise
+        return arguments, script
 
     def resize(self, *, key: str, sequence: int, add: Sequence[WorkerSeat], leave: Sequence[tuple[str, int]], now: datetime) -> None:
         raise BackendRefused("A Slurm run cannot be resized in place. It is stopped and restarted.")
@@ -513,8 +591,8 @@ class SlurmBackend:
         return Run(key=row.attempt_key, sequence=row.sequence, **row.state)
 
     def _keep(self, run: Run) -> None:
-        state = {name: value for name, value in asdict(run).items() if name not in ("key", "sequence")}
-        SlurmRun.objects.update_or_create(attempt_key=run.key, defaults={"cluster_id": self.cluster, "sequence": run.sequence, "state": state})
+        defaults = {"cluster_id": self.cluster, "sequence": run.sequence, "state": _state_of(run)}
+        SlurmRun.objects.update_or_create(attempt_key=run.key, defaults=defaults)
 
     # Files and people
 
@@ -578,6 +656,10 @@ class SlurmBackend:
         if node not in known:
             raise BackendRefused(f"Slurm knows no node {node}.")
         return known[node].address or node
+
+
+def _state_of(run: Run) -> dict[str, Any]:
+    return {name: value for name, value in asdict(run).items() if name not in ("key", "sequence")}
 
 
 @contextmanager

@@ -155,6 +155,9 @@ def _send_all(backend: Backend, group: Sequence[Order], orders: "_StartOrders", 
     keys = [_key(order.attempt) for order in group if order.attempt is not None]
     try:
         with backend.together(keys):
+            begun = [order for order in group if order.kind == OrderKind.START and order.attempt is not None]
+            starts = [orders.of(order.attempt, order.sequence, order.cluster_id) for order in begun if order.attempt is not None]
+            backend.announce([start for start in starts if start is not None], now=now)
             for order in group:
                 try:
                     with tally.timing(CALL, order.cluster_id, order.kind):

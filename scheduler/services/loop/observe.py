@@ -79,6 +79,14 @@ WORKERS: Prepared[tuple[Any, ...]] = Prepared(
         .values_list("attempt_id", "role", "worker", "leaving_since", "joining")
     )
 )
+# Which GPUs each worker sits on, as it is written down.
+SITTING: Prepared[tuple[int, str, int, int]] = Prepared(
+    lambda attempts, cluster: (
+        Placement.objects.filter(attempt__among=attempts, node__cluster=cluster, until__isnull=True, gpu__isnull=False)
+        .order_by()
+        .values_list("attempt_id", "role", "worker", "gpu__index")
+    )
+)
 # Read in each tick: another process may have led since the last one, and have written it.
 TOLD_SILENT = Prepared[int](lambda: Cluster.objects.filter(silent_since__isnull=False).order_by().values_list("pk", flat=True))
 STARTS = Order.objects.filter(attempt=OuterRef("pk"), kind=OrderKind.START)
@@ -284,8 +292,11 @@ def _workers_held(attempts: Sequence[int], cluster: int) -> dict[int, Workers]:
 
 def _adopt_gpus(here: Sequence[tuple[SeenRun, _Known]], cluster: int, now: datetime) -> None:
     """A back-end that chooses the GPUs of a node itself has the last word on which they are."""
+    written: dict[tuple[int, str, int], set[int]] = defaultdict(set)
+    for key, role, index, gpu in SITTING([attempt.pk for _, attempt in here], cluster):
+        written[key, role, index].add(gpu)
     for run, attempt in here:
-        if not _sits_elsewhere(run, attempt, cluster):
+        if not _sits_elsewhere(run, attempt, written):
             continue
         with transaction.atomic():
             moment = usage_moment(now=now)
@@ -317,14 +328,12 @@ def _adopt_gpus(here: Sequence[tuple[SeenRun, _Known]], cluster: int, now: datet
             usage_follow(attempts=[attempt.pk] if touched else [], gpus=touched, at=moment)
 
 
-def _sits_elsewhere(run: SeenRun, attempt: _Known, cluster: int) -> bool:
+def _sits_elsewhere(run: SeenRun, attempt: _Known, written: Mapping[tuple[int, str, int], set[int]]) -> bool:
     """Whether any worker uses other GPUs than those that are written down. Looked at first, as it hardly ever is so."""
-    rows = Placement.objects.filter(attempt=attempt.pk, node__cluster=cluster, until__isnull=True, gpu__isnull=False)
-    written: dict[tuple[str, int], set[int]] = defaultdict(set)
-    for role, index, gpu in rows.values_list("role", "worker", "gpu__index"):
-        written[role, index].add(gpu)
     return any(
-        worker.state != RunState.ENDED and worker.seat.gpus and written[worker.seat.role, worker.seat.index] != set(worker.seat.gpus)
+        worker.state != RunState.ENDED
+        and worker.seat.gpus
+        and written.get((attempt.pk, worker.seat.role, worker.seat.index), set()) != set(worker.seat.gpus)
         for worker in run.workers
     )
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gpufleet.core.times import now
-from scheduler.backends.base import BackendRefused, NotFound, RunState, SeenRun, Signal, WorkerSeat
+from scheduler.backends.base import BackendError, BackendRefused, NotFound, RunState, SeenRun, Signal, WorkerSeat
 from scheduler.backends.slurm.backend import SlurmBackend
 from scheduler.backends.slurm.client import Settings, SlurmClient, SlurmSilent, hostlist, indices
 from scheduler.models import SlurmRun
@@ -177,6 +177,45 @@ def test_a_submission_whose_answer_was_lost_is_found_again_and_never_doubled(sit
     site.until(RunState.RUNNING)
 
     assert [job.id for job in site.client.jobs() if site.settings.tag in job.comment] == lost
+
+
+def test_of_starts_that_are_told_together_each_begins_once_whatever_befalls_another(site, monkeypatch):
+    """One can never run, and of one the answer is lost: those are told, the others run, and being told again doubles none."""
+    orders = [replace(start_order(f"j-{number}.1"), workers=(seat(0, "gpu001", 1),), launch=shell("sleep 300")) for number in range(1, 6)]
+    orders[1] = replace(orders[1], launch={})
+    submit = site.client.submit
+
+    def submit_and_lose_one(arguments, script):
+        number = submit(arguments, script)
+        if "--job-name=gpufleet-j-4.1" in arguments:
+            raise SlurmSilent("the answer was lost")
+        return number
+
+    def tell() -> list[str]:
+        faults = []
+        with site.backend.together():
+            site.backend.announce(orders, now=now())
+            for order in orders:
+                try:
+                    site.backend.start(order, now=now())
+                except BackendError as fault:
+                    faults.append(f"{order.key} {type(fault).__name__}")
+        return faults
+
+    monkeypatch.setattr(site.client, "submit", submit_and_lose_one)
+    first = tell()
+    monkeypatch.undo()
+    site.restart()
+    again = tell()
+
+    assert "j-4.1 SlurmSilent" in first
+    assert "j-2.1" in " ".join(first)
+    assert again == ["j-2.1 BackendRefused"]
+    for key in ("j-1.1", "j-3.1", "j-4.1", "j-5.1"):
+        site.until(RunState.RUNNING, key)
+    assert sorted(job.comment.split()[2] for job in site.client.jobs() if site.settings.tag in job.comment and not job.ended) == [
+        "j-1.1", "j-3.1", "j-4.1", "j-5.1",
+    ]  # fmt: skip
 
 
 def test_a_double_that_came_late_is_cancelled_unstarted(site):
