@@ -7,10 +7,11 @@ from datetime import UTC, datetime
 from gpufleet.core.previews import Effect, JobEffect, Preview
 from gpufleet.core.templatetags.shell import duration, plural
 from scheduler.hardware.draining import Fate, Outcome, outcome_of
-from scheduler.models import DrainWay, Health, Node
+from scheduler.models import DrainWay, Gpu, Health, Node
 from scheduler.selectors.nodes import Guest
+from scheduler.services.hardware.geometry import SplitPlan
 
-# What is told before it is done; other steps touch no running job.
+# What the palette offers by name: the steps that touch what runs.
 PREVIEWED = (Health.DRAINING, Health.DOWN)
 LOST_TOLD_SECONDS = 60
 
@@ -32,12 +33,41 @@ def drain_preview(nodes: Sequence[Node], way: Way, guests: Sequence[Guest], *, g
     return _preview(sentences, ("What happens", "Expected end"), [guest for guest, _ in found], effects)
 
 
-def down_preview(node: Node, guests: Sequence[Guest], *, gpus: int) -> Preview:
-    """The preview of marking a node down."""
+def health_preview(where: str, was: str, to: str, guests: Sequence[Guest], *, gpus: int) -> Preview:
+    """The preview of another health of a node or of one GPU, other than the drain of a node."""
     count = len(guests)
-    lose = f"{plural(count, 'job')} {'loses its' if count == 1 else 'lose their'} workers here." if guests else "No job runs here."
-    sentences = [f"{plural(gpus, 'GPU')} of {node.name} {'is' if gpus == 1 else 'are'} out of service at once.", lose]
-    return _preview(sentences, ("What happens",), guests, [(Effect("Loses its workers here"),)] * count)
+    named, here = plural(gpus, "GPU"), f"{plural(count, 'job')} {'runs' if count == 1 else 'run'} here"
+    one = gpus == 1
+    told, effect = "No job runs here." if not count else f"{here} and {'goes' if count == 1 else 'go'} on.", "Runs on"
+    if to == Health.DOWN:
+        first = f"{named} of {where} {'is' if one else 'are'} out of service at once."
+        if count:
+            told, effect = f"{plural(count, 'job')} {'loses its' if count == 1 else 'lose their'} workers here.", "Loses its workers here"
+    elif to == Health.DRAINING:
+        first = f"{named} of {where} {'takes' if one else 'take'} no new jobs. Running jobs finish."
+    elif to == Health.SUSPECT:
+        first = f"New gangs avoid {named} of {where}; other jobs may use {'it' if one else 'them'}."
+    elif to == Health.HEALTHY:
+        first = f"{named} of {where} {'takes' if one else 'take'} {'jobs' if was == Health.SUSPECT else 'jobs again'}."
+    else:
+        first = f"{named} of {where} {'takes' if one else 'take'} no jobs."
+        told = f"{here}. It must be empty first." if count else told
+    return _preview([first, told], ("What happens",), guests, [(Effect(effect),)] * count)
+
+
+def split_preview(gpu: Gpu, plan: SplitPlan, guests: Sequence[Guest]) -> Preview:
+    """The preview of a repartition. `guests` are the jobs that have to end first; none of them is interrupted."""
+    cluster, count = gpu.node.cluster, len(guests)
+    sentences = [
+        f"The GPU takes no new jobs. {plural(count, 'job')} must end first and {'is' if count == 1 else 'are'} not interrupted."
+        if count
+        else "Nothing to wait for.",
+        f"The {cluster.backend} back-end of {cluster.name} removes {plural(len(plan.leaving), 'instance')},"
+        f" creates {len(plan.coming)} and keeps {len(plan.staying)}.",
+        "The inventory changes when the back-end confirms. Then the GPU takes jobs again.",
+        "It counts toward the limit of repartitions per hour.",
+    ]
+    return _preview(sentences, ("What happens", "Expected end"), guests, [(Effect("Ends first"), _end(guest)) for guest in guests])
 
 
 def _preview(sentences: Sequence[str], ways: tuple[str, ...], guests: Sequence[Guest], effects: Sequence[tuple[Effect, ...]]) -> Preview:

@@ -1,7 +1,7 @@
 """Nodes: the list, one node, its history."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -167,9 +167,9 @@ def job_guests(access: Access, jobs: Sequence[int], *, now: datetime) -> list[Gu
     return _guests(access, open_placements().filter(job__among=list(jobs)), now)
 
 
-def gpu_guests(access: Access, gpu: Gpu, *, now: datetime) -> list[Guest]:
-    """The same of the jobs on one GPU."""
-    return _guests(access, open_placements().filter(gpu=gpu), now)
+def gpu_guests(access: Access, gpu: Gpu, *, now: datetime, besides: Collection[int] = ()) -> list[Guest]:
+    """The same of the jobs on one GPU, but for those on some of its instances."""
+    return _guests(access, open_placements().filter(gpu=gpu).exclude(mig__in=besides), now)
 
 
 def _guests(access: Access, placements: QuerySet[Placement], now: datetime) -> list[Guest]:

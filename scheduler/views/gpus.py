@@ -8,7 +8,8 @@ from django.contrib import messages
 from django.core.exceptions import ValidationError
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect, render
-from django.views.decorators.http import require_http_methods, require_POST, require_safe
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods, require_safe
 
 from dashboards.courses import gpu_chart
 from dashboards.gpu_list import GPUS, conditions, gpus_now
@@ -20,11 +21,13 @@ from gpufleet.core.times import now
 from gpufleet.web import Can, access_of, requires
 from scheduler.engine.model.mig import BOARDS, Board, maximal_layouts
 from scheduler.forms import GeometryForm, HealthForm
-from scheduler.hardware.lifecycle import steps_from
+from scheduler.hardware.lifecycle import may_follow, steps_from
 from scheduler.models import Gpu, GpuMode, GpuType, Health, SplitState
 from scheduler.presenters.hardware import additions, drawing_of, drawing_of_layout, history_lines, split_status, stranded_text
+from scheduler.presenters.node_changes import health_preview, split_preview
 from scheduler.selectors.gpus import gpu_for, gpu_history, gpu_split, gpus_listed
-from scheduler.selectors.holders import gpu_holders, gpu_past_holders, holding_jobs
+from scheduler.selectors.holders import gpu_holders, gpu_past_holders
+from scheduler.selectors.nodes import gpu_guests
 from scheduler.services.hardware.geometry import (
     SplitPlan,
     geometry_of,
@@ -35,7 +38,7 @@ from scheduler.services.hardware.geometry import (
     split_text,
 )
 from scheduler.services.hardware.hardware import gpu_health_change
-from scheduler.views.nodes import form_values, messages_by_field
+from scheduler.views.nodes import form_values, health_page, messages_by_field
 
 
 @require_safe
@@ -63,20 +66,45 @@ def gpu_page(request: HttpRequest, public_id: str) -> HttpResponse:
     return _page(request, gpu_for(access_of(request), public_id))
 
 
-@require_POST
+@require_http_methods(["GET", "HEAD", "POST"])
 @requires(Can.OPERATE, everywhere=True)
 def gpu_health(request: HttpRequest, public_id: str) -> HttpResponse:
+    """Another health, with what it does to the jobs on the GPU shown first (`?to=down`)."""
     access = access_of(request)
     gpu = gpu_for(access, public_id)
+    if request.method != "POST":
+        to = request.GET.get("to", Health.DRAINING)
+        return _health_page(request, gpu, to) if may_follow(gpu.health, to) else redirect("gpu", public_id=public_id)
     try:
         sent = form_values(HealthForm(request.POST))
         changed = gpu_health_change(access=access, gpu=gpu, to=sent["to"], reason=sent["reason"], seen=sent["seen"] or None, now=now())
     except ValidationError as fault:
-        return _page(request, gpu, status=422, faults=messages_by_field(fault), reason=request.POST.get("reason", ""))
+        faults, to = messages_by_field(fault), request.POST.get("to", "")
+        return (
+            _health_page(request, gpu, to, status=422, faults=faults)
+            if may_follow(gpu.health, to)
+            else _page(request, gpu, status=422, faults=faults)
+        )
     except Conflict as fault:
-        return _page(request, gpu_for(access, public_id), status=409, faults={"to": [str(fault)]}, reason=request.POST.get("reason", ""))
+        return _page(request, gpu_for(access, public_id), status=409, faults={"to": [str(fault)]})
     messages.success(request, f"GPU {changed.index} of {changed.node.name} is {Health(changed.health).label.lower()} now.")
     return redirect("gpu", public_id=public_id)
+
+
+def _health_page(request: HttpRequest, gpu: Gpu, to: str, *, status: int = 200, **extra: Any) -> HttpResponse:
+    name = f"GPU {gpu.index} of {gpu.node.name}"
+    return health_page(
+        *(request, gpu, to, name),
+        above=_above(gpu),
+        preview=health_preview(gpu.node.name, gpu.health, to, gpu_guests(access_of(request), gpu, now=now()), gpus=1),
+        action=reverse("gpu_health", args=[gpu.public_id]),
+        status=status,
+        **extra,
+    )
+
+
+def _above(gpu: Gpu) -> list[tuple[str, str]]:
+    return [(gpu.node.name, reverse("node", args=[gpu.node.public_id])), (f"GPU {gpu.index}", reverse("gpu", args=[gpu.public_id]))]
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -156,15 +184,19 @@ def _split_of(gpu: Gpu) -> dict[str, Any]:
 
 def _preview_page(request: HttpRequest, gpu: Gpu, board: Board, plan: SplitPlan, reason: str) -> HttpResponse:
     """What a repartition would do. Nothing is written."""
-    holders = gpu_holders(access_of(request), [gpu.pk]).get(gpu.pk, [])
-    staying = {row.pk for row in plan.staying}
+    access = access_of(request)
+    holders = gpu_holders(access, [gpu.pk]).get(gpu.pk, [])
+    staying = {row.pk for row in plan.staying} if plan.mode == gpu.mode else set()
+    in_the_way = gpu_guests(access, gpu, now=now(), besides=staying)
     context = {
         "gpu": gpu,
         "board": board,
         "plan": plan,
         "drawing": drawing_of(gpu, gpu.instances, holders),  # type: ignore[attr-defined]
         "after": drawing_of_layout(board, plan.wanted) if plan.mode == GpuMode.MIG else None,
-        "in_the_way": holding_jobs([one for one in holders if plan.mode != gpu.mode or one.mig_id not in staying]),
+        "preview": split_preview(gpu, plan, in_the_way),
+        "drains": bool(in_the_way),
+        "above": [*_above(gpu), ("Split", reverse("gpu_geometry", args=[gpu.public_id]))],
         "layout": layout_text(plan.wanted),
         "present": layout_text(geometry_of(gpu.instances)),  # type: ignore[attr-defined]
         "reason": reason,

@@ -21,9 +21,9 @@ from gpufleet.web import Can, access_of, requires
 from scheduler.forms import DrainForm, HealthForm, SpareForm
 from scheduler.hardware.lifecycle import may_follow, steps_from
 from scheduler.hardware.lists import NODES
-from scheduler.models import DrainWay, Health, Node
+from scheduler.models import DrainWay, Gpu, Health, Node
 from scheduler.presenters.hardware import drawing_of, history_lines
-from scheduler.presenters.node_changes import PREVIEWED, Way, down_preview, drain_preview, drain_progress
+from scheduler.presenters.node_changes import Way, drain_preview, drain_progress, health_preview
 from scheduler.selectors.holders import Holder, holding_jobs, node_holders
 from scheduler.selectors.nodes import jobs_left, jobs_left_count, node_for, node_gpus, node_guests, node_history, nodes_listed
 from scheduler.services.hardware.draining import MOST_NODES, drain_checked, nodes_drain
@@ -55,19 +55,21 @@ def node_health(request: HttpRequest, public_id: str) -> HttpResponse:
         to = request.GET.get("to", Health.DRAINING)
         if to == Health.DRAINING and may_drain(node):
             return _drain_page(request, [node])
-        return _down_page(request, node) if to == Health.DOWN and may_follow(node.health, to) else redirect("node", public_id=public_id)
+        return _health_page(request, node, to) if may_follow(node.health, to) else redirect("node", public_id=public_id)
     if request.POST.get("to") == Health.DRAINING:
         return _drain(request, [node], seen={node.public_id: request.POST["seen"]} if request.POST.get("seen") else {})
     try:
         sent = form_values(HealthForm(request.POST))
         changed = node_health_change(access=access, node=node, to=sent["to"], reason=sent["reason"], seen=sent["seen"] or None, now=now())
     except ValidationError as fault:
-        faults = messages_by_field(fault)
-        if request.POST.get("to") == Health.DOWN and "shown" in request.POST:
-            return _down_page(request, node, status=422, faults=faults)
-        return _page(request, node, status=422, faults=faults, reason=request.POST.get("reason", ""))
+        faults, to = messages_by_field(fault), request.POST.get("to", "")
+        return (
+            _health_page(request, node, to, status=422, faults=faults)
+            if may_follow(node.health, to)
+            else _page(request, node, status=422, faults=faults)
+        )
     except Conflict as fault:
-        return _page(request, node_for(access, public_id), status=409, faults={"to": [str(fault)]}, reason=request.POST.get("reason", ""))
+        return _page(request, node_for(access, public_id), status=409, faults={"to": [str(fault)]})
     messages.success(request, f"{changed.name} is {Health(changed.health).label.lower()} now.")
     return redirect("node", public_id=public_id)
 
@@ -136,19 +138,23 @@ def _drain_page(request: HttpRequest, nodes: list[Node], *, status: int = 200, *
     return render(request, "scheduler/node_change.html", context, status=status)
 
 
-def _down_page(request: HttpRequest, node: Node, *, status: int = 200, **extra: Any) -> HttpResponse:
+def _health_page(request: HttpRequest, node: Node, to: str, *, status: int = 200, **extra: Any) -> HttpResponse:
     guests = node_guests(access_of(request), node, now=now())
-    context = {
-        "nodes": [node],
-        "node": node,
-        "verb": "Mark down",
-        "to": Health.DOWN.value,
-        "preview": down_preview(node, guests, gpus=len(node_gpus(node))),
-        "reason": request.POST.get("reason", ""),
-        "action": reverse("node_health", args=[node.public_id]),
+    return health_page(
+        *(request, node, to, node.name),
+        above=[("Nodes", reverse("nodes")), (node.name, reverse("node", args=[node.public_id]))],
+        preview=health_preview(node.name, node.health, to, guests, gpus=len(node_gpus(node))),
+        action=reverse("node_health", args=[node.public_id]),
+        status=status,
         **extra,
-    }
-    return render(request, "scheduler/node_change.html", context, status=status)
+    )
+
+
+def health_page(request: HttpRequest, device: Node | Gpu, to: str, name: str, *, status: int, **given: Any) -> HttpResponse:
+    """Another health of a node or a GPU: why, and what it does to jobs there."""
+    verb = next(step.verb for step in steps_from(device.health) if step.to == to)
+    context = {"device": device, "name": name, "verb": verb, "to": to, "reason": request.POST.get("reason", ""), **given}
+    return render(request, "scheduler/health_change.html", context, status=status)
 
 
 @require_POST
@@ -212,7 +218,6 @@ def _page(request: HttpRequest, node: Node, *, status: int = 200, **extra: Any) 
         "left": left,
         "nics": list(node.nics.order_by("name")),
         "steps": [asdict(step) for step in steps_from(node.health)],
-        "previewed": PREVIEWED,
         "may_drain": may_drain(node),
         "drain": drain_progress(node, node_guests(access, node, now=moment), left=jobs_left_count(node), now=moment) if drains else None,
         "may_operate": access.can_everywhere(Can.OPERATE) and node.removed_at is None,

@@ -371,6 +371,7 @@ PAGES = [
     Expect("GET", "gpus/<slug:public_id>/", SEES, FIELDS["gpu"]),
     Expect("GET", "gpus/<slug:public_id>/course", SEES, FIELDS["gpu"]),
     Expect("POST", "gpus/<slug:public_id>/health/", OPERATES, FIELDS["gpu"], data=lambda w: {"to": "suspect", "reason": "Test"}),
+    Expect("GET", "gpus/<slug:public_id>/health/", OPERATES, FIELDS["gpu"]),
     Expect("GET", "gpus/<slug:public_id>/geometry/", OPERATES, FIELDS["gpu"]),
     Expect("POST", "gpus/<slug:public_id>/geometry/", OPERATES, FIELDS["gpu"], data=lambda w: SPLIT_FORM),
     Expect("GET", "inventory/import/", OPERATES),

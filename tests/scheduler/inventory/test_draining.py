@@ -293,3 +293,26 @@ def test_a_gang_that_another_deadline_still_ends_is_not_told_that_it_may_stay(pe
     nodes_drain(access=access, nodes=[busy], way="finish", at=None, reason="the fans are late", now=now())
 
     assert set(JobEvent.objects.filter(cause__contains="is called off").values_list("job__name", flat=True)) == {"theirs"}
+
+
+@pytest.mark.parametrize(
+    ("to", "told", "effect"),
+    [
+        ("suspect", "New gangs avoid 1 GPU of busy; other jobs may use it.", "Runs on"),
+        ("draining", "1 GPU of busy takes no new jobs. Running jobs finish.", "Runs on"),
+        ("down", "1 job loses its workers here.", "Loses its workers here"),
+    ],
+)
+def test_another_health_of_a_gpu_is_shown_before_it_is_done(personas, busy, to, told, effect):
+    gpu = busy.gpus.get(index=0)
+    address = reverse("gpu_health", args=[gpu.public_id])
+
+    shown = personas.client("operator").get(address, {"to": to}).content.decode()
+
+    assert told in shown and ">train<" in shown and effect in shown
+    assert ">serve<" not in shown  # it is on another GPU of the node
+    refused = personas.client("operator").post(address, {"to": to, "seen": "healthy", "reason": ""})
+    assert refused.status_code == 422 and "A reason is required" in refused.content.decode()
+    assert personas.client("operator").post(address, {"to": to, "seen": "healthy", "reason": "new fans"}).status_code == 302
+    gpu.refresh_from_db()
+    assert gpu.health == to
