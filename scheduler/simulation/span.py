@@ -130,12 +130,12 @@ def played(
 ) -> Iterator[dict[str, Any]]:
     """A message for each hour, with a table every few hours and at the end; as long as `on` says so.
 
-    The scenario's jobs are specimens; a row is [specimen, submitted, milliseconds of work, estimate, limit].
+    The scenario's jobs are specimens; a row is [specimen, submitted, milliseconds of work, estimate, limit, quota].
     """
     specimens, jobs, works = scenario.jobs, [], {}
     for order, (place, submitted, work, *stated) in enumerate(sorted(rows, key=lambda row: row[1])):
-        estimate, limit = stated or (None, None)
-        job = replace(specimens[place], name=f"{order:09d}", submitted=submitted, estimate_ms=estimate, limit_ms=limit)
+        estimate, limit, quota = stated or (None, None, specimens[place].quota)
+        job = replace(specimens[place], name=f"{order:09d}", quota=quota, submitted=submitted, estimate_ms=estimate, limit_ms=limit)
         jobs.append(job)
         works[job.name] = work
     nodes = tuple(replace(node, repartitioned=()) for node in scenario.nodes)

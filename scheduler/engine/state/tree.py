@@ -61,7 +61,8 @@ class Tree:
         self.types = list(types)
         self.class_windows = [window for window in windows if window.class_rank is not None]
         self._lay_out(scenario.quotas)
-        self.by_type = any(quota.guaranteed.by_type is not None for quota in scenario.quotas)
+        # Where there is one type, its division is that of all types together.
+        self.by_type = len(types) != 1 and any(quota.guaranteed.by_type is not None for quota in scenario.quotas)
         size = len(self.names)
         if self.by_type:
             self.divisions = [Division(name, (place,), capacity[place], size) for place, name in enumerate(types)]

@@ -1,7 +1,7 @@
 """One play of the last days as a program of its own: `python -m scheduler.services.forecasts.apart`.
 
-It reads a scenario, whose jobs are specimens, rows of [specimen, submitted, milliseconds of work, estimate, limit], and the windows of the calendar,
-a line each. It writes a line for each hour that was played. So a console can follow it beside its loop, and end it.
+It reads a scenario, whose jobs are specimens, rows of [specimen, submitted, milliseconds of work, estimate, limit, quota], and the windows of the
+calendar, a line each. It writes a line for each hour that was played. So a console can follow it beside its loop, and end it.
 """
 
 import argparse

@@ -239,17 +239,17 @@ def _at_least(kind: Kind, held: Mapping[str, int]) -> int | None:
 
 def scenario_text(scenario: Scenario, came: Sequence[Came], paths: Mapping[int, str], calendar: Sequence[Promised]) -> bytes:
     """What a play reads: a scenario of specimens in one line, jobs that come in the next, and windows in the last."""
-    specimens: dict[tuple[int, int, int, bool], int] = {}
+    specimens: dict[tuple[int, int, bool], int] = {}
     jobs: list[EngineJob] = []
-    rows: list[list[int | None]] = []
+    rows: list[list[int | str | None]] = []
     for one in came:
         if one.quota_id not in paths:
             continue
-        place = specimens.setdefault((one.quota_id, id(one.kind), id(one.saving), one.movable), len(specimens))
+        place = specimens.setdefault((id(one.kind), id(one.saving), one.movable), len(specimens))
         if place == len(jobs):
             named = {"name": f"{place:09d}", "quota": paths[one.quota_id], "submitted": scenario.now}
             jobs.append(EngineJob(**named, kind=one.kind, checkpoint=one.saving, movable=one.movable))  # type: ignore[arg-type]
-        rows.append([place, scenario.now + one.submitted, one.work, one.estimate_ms, one.limit_ms])
+        rows.append([place, scenario.now + one.submitted, one.work, one.estimate_ms, one.limit_ms, paths[one.quota_id]])
     lines = [Speller().spell(replace(scenario, jobs=tuple(jobs))), *(json.dumps(part, separators=(",", ":")).encode() for part in (rows, calendar))]
     return b"".join(line + b"\n" for line in lines)
 
