@@ -18,4 +18,4 @@ def main(arguments: Sequence[str]) -> int:
 def _measure(told: Told, wanted: list[str], _: argparse.Namespace) -> list[Row]:
     told(f"{MODULE}m.world_fill()")
     found = [row for case in wanted for row in told(f"{MODULE}m.measured({case!r})")]
-    return [timing(one["case"], [one["seconds"]]) for one in found]
+    return [timing(one.pop("case"), [one.pop("seconds")], **one) for one in found]

@@ -2,33 +2,42 @@
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
 from typing import Any
 
-from django.db import connection
+from django.db import connection, connections, transaction
 from django.test import Client
 
 from gpufleet.core.bulk import rows_insert
 from gpufleet.core.ids import public_ids
 from gpufleet.core.models import User
 from gpufleet.core.times import now
-from quotas.models import NodeKind, QuotaNode, QuotaShare
+from quotas.chargeback.months import month_at
+from quotas.chargeback.sums import sums_write
+from quotas.models import ChargeLine, ChargeMonth, NodeKind, QuotaNode, QuotaShare
 from quotas.permissions import access_for_user
 from quotas.selectors.changes import change_standing
 from quotas.services.changes import Wanted, change_draft
 from scheduler.benchmarks.lists import COLUMNS, _jobs, _runs
 from scheduler.benchmarks.loop import FULL, hardware, person, say
-from scheduler.models import Job, JobState
+from scheduler.models import Job, JobState, QuotaReplay
 from scheduler.services.forecasts.previews import tree_preview
-from scheduler.services.forecasts.replays import replay_ask, replay_of, replay_run
+from scheduler.services.forecasts.replays import replay_ask, replay_cancel, replay_of, replay_run
 
 DEPARTMENTS, TEAMS, PROJECTS = 12, 200, 1500
 NODES, RUNNING, QUEUED, PAST = 500, 1000, 5000, 20_000
 PAGES, PREVIEWS, WARM_UP = 40, 5, 2
+HOUR, DOLLAR = 3_600_000, 1_000_000  # in milliseconds; of a whole GPU, in nano-units of a thousandth
+SAID = {"gpu_type": FULL, "share_class": "guaranteed", "preemptible": True, "tier": "whole", "cluster": "north"}
+NANOS = ("list_nanos", "contracted_nanos", "effective_nanos")
+Row = dict[str, Any]
 
 
+@transaction.atomic
 def world_fill() -> None:
-    """4,000 GPUs that 1,000 jobs hold, 5,000 that wait, and 20,000 that ended within the last 7 days, in 1,500 projects."""
+    """4,000 GPUs that 1,000 jobs hold, 5,000 that wait, and 20,000 that ended within the last 7 days, in 1,500 projects, with their costs."""
     draw = random.Random(7)
     hardware(nodes=NODES, free_nodes=0)
     projects = _tree()
@@ -39,6 +48,7 @@ def world_fill() -> None:
     _runs(now())
     # As plans leave a fleet: no job that waits comes before one that runs.
     Job.objects.filter(state=JobState.RUNNING).update(priority=100, job_class="inference")
+    _costs(now())
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE")
 
@@ -65,8 +75,28 @@ def _node(public_id: str, parent: QuotaNode, name: str, kind: str) -> QuotaNode:
     return QuotaNode.objects.create(public_id=public_id, parent=parent, name=name, path=f"{parent.path}/{name}", depth=parent.depth + 1, kind=kind)
 
 
+def _costs(moment: datetime) -> None:
+    """This month's lines: a day of each job that ended, for which the editor adds up what each node costs."""
+    month = ChargeMonth.objects.create(first=month_at(moment), currency="USD", rated_to=moment)
+    ended = Job.objects.filter(ended_at__isnull=False).order_by("id").values_list("id", "public_id", "quota_id", "quota__path", "gpus_milli")
+    rows_insert(
+        ChargeLine,
+        ("month_id", *SAID, "day", "job", "quota_id", "quota_path", "milli_millis", *NANOS),
+        (
+            (month.pk, *SAID.values(), month.first + timedelta(key % moment.day), job, node, path, milli * HOUR, *[milli * DOLLAR] * len(NANOS))
+            for key, job, node, path, milli in ended
+        ),
+    )
+    sums_write(month)
+
+
 def measured(case: str) -> None:
-    say({"case": case, "seconds": list(CASES[case]())})
+    for row in CASES[case]():
+        say(row)
+
+
+def _timed(case: str, seconds: Iterable[float]) -> Iterator[Row]:
+    yield {"case": case, "seconds": list(seconds)}
 
 
 def _editor() -> Iterator[float]:
@@ -101,14 +131,30 @@ def _preview() -> Iterator[float]:
             yield time.perf_counter() - began
 
 
-def _week() -> Iterator[float]:
+def _week() -> Iterator[Row]:
+    """How long it takes and how many hours of the week are played in that; and how long one goes on that somebody cancels."""
     access, change = _draft()
     began = time.perf_counter()
     asked = replay_ask(access=access, change=change, now=now(), begin=lambda key: None)
-    assert replay_run(key=asked.pk, clock=now) == "done", replay_of(change, now())
-    found = replay_of(change, now())
-    assert found is not None and found.hours == 168, f"only {found and found.hours} hours were played"
-    yield time.perf_counter() - began
+    replay_run(key=asked.pk, clock=now)
+    seconds, found = time.perf_counter() - began, replay_of(change, now())
+    assert found is not None
+    yield {"case": "week", "seconds": [seconds], "state": found.state, "hours": found.hours}
+
+    asked = replay_ask(access=access, change=change, now=now(), begin=lambda key: None)
+    with ThreadPoolExecutor(1) as pool:
+        playing = pool.submit(replay_run, key=asked.pk, clock=now)
+        while not playing.done() and not QuotaReplay.objects.filter(pk=asked.pk, hours__gt=0).exists():
+            time.sleep(0.05)
+        began = time.perf_counter()
+        replay_cancel(access=access, change=change, now=now())
+        state = playing.result()
+        yield {"case": "week-cancel", "seconds": [time.perf_counter() - began], "state": state}
+        pool.submit(connections.close_all).result()
 
 
-CASES: dict[str, Callable[[], Iterator[float]]] = {"editor": _editor, "preview": _preview, "week": _week}
+CASES: dict[str, Callable[[], Iterator[Row]]] = {
+    "editor": lambda: _timed("editor", _editor()),
+    "preview": lambda: _timed("preview", _preview()),
+    "week": _week,
+}

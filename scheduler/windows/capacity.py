@@ -1,10 +1,14 @@
 """Whether windows fit: how much of a type, or of each block of a level, is promised when. Values in, values out."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 STEPS_TRIED = 400  # starts that are tried to find the nearest one that fits
+SERIES_TRIED = 40  # the same where all windows of a rule are to fit
+FURTHEST_MOVE = timedelta(days=7)  # of a series: windows of others are written down for some weeks only
+
+Span = tuple[datetime, datetime | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,26 @@ def nearest_start(
         end = None if length is None else at + length
         if peak(bookings, at, end).milli + milli <= capacity:
             return at
+    return None
+
+
+def nearest_series(
+    bookings: Sequence[Booking], short: datetime, drawn: Callable[[timedelta], Iterable[Span]], *, milli: int, capacity: int, since: datetime
+) -> datetime | None:
+    """The first start of a recurring reservation that is moved as little as possible, so that all of its windows fit.
+
+    `drawn` are its windows, moved by so much; `short` is when the first starts that does not fit. None: no move that frees that one is enough.
+    """
+    if milli > capacity:
+        return None
+    start, end = next((start, end) for start, end in drawn(timedelta(0)) if start == short)
+    moves = {one.end - start for one in bookings if one.end is not None}
+    if end is not None:
+        moves.update(one.start - end for one in bookings)
+    for move in sorted((move for move in moves if abs(move) <= FURTHEST_MOVE), key=lambda move: (abs(move), move))[:SERIES_TRIED]:
+        windows = list(drawn(move))
+        if windows and windows[0][0] >= since and all(peak(bookings, *one).milli + milli <= capacity for one in windows):
+            return windows[0][0]
     return None
 
 

@@ -14,7 +14,7 @@ from quotas.rules import Faults, note, said
 from scheduler.engine.model.values import CLASSES
 from scheduler.selectors.windows import Capacity, bookings, capacity_now
 from scheduler.snapshots.windows import MOST_NODES
-from scheduler.windows.capacity import Shortage, nearest_start, shortages
+from scheduler.windows.capacity import Shortage, nearest_series, nearest_start, shortages
 
 NAME_LENGTH, PURPOSE_LENGTH = 80, 300
 LONGEST = timedelta(days=366)
@@ -185,9 +185,18 @@ def _beside_others(found: Reservation, capacity: Capacity, now: datetime) -> Dra
     if not short:
         return Drawn(found, {}, of_type)
     first = short[0]
-    length = None if found.ends_at is None else found.ends_at - found.starts_at
-    nearest = None if found.rule else nearest_start(others, found.starts_at, length, milli=found.gpus_milli, capacity=of_type, since=now)
+    milli = found.gpus_milli
+    if found.rule:
+        nearest = nearest_series(others, first.start, lambda move: windows_ahead(_moved(found, move), now), milli=milli, capacity=of_type, since=now)
+    else:
+        length = None if found.ends_at is None else found.ends_at - found.starts_at
+        nearest = nearest_start(others, found.starts_at, length, milli=milli, capacity=of_type, since=now)
     return Drawn(found, {"gpus": [_short_said(found, first, len(short), nearest)]}, of_type, tuple(short), nearest)
+
+
+def _moved(found: Reservation, move: timedelta) -> Reservation:
+    ends_at = None if found.ends_at is None else found.ends_at + move
+    return Reservation(zone=found.zone, starts_at=found.starts_at + move, ends_at=ends_at, rule=found.rule)
 
 
 def _short_said(found: Reservation, first: Shortage, count: int, nearest: datetime | None) -> str:
