@@ -52,6 +52,11 @@ class Victims(Production):
             command = ["2" if word == "4" else word for word in COMPOSE[name.removeprefix("second ")]["command"]]
         self.programs[name] = self.manage.start("-m", *command, name=name.replace(" ", "-"))
 
+    def reconnect(self) -> None:
+        """After the database was killed."""
+        self.connection.close()
+        self.connection = psycopg.connect(self.manage.env["GPUFLEET_DATABASE_URL"], autocommit=True)
+
     def are_up(self, *names: str) -> bool:
         """They have said so."""
         return all('"ready"' in self.programs[name].output() for name in names)

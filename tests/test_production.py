@@ -57,8 +57,11 @@ class Production:
         self.origin = f"http://127.0.0.1:{self.port}"
         self.programs: dict[str, Program] = {}
 
-    def start(self) -> None:
+    def seed(self) -> None:
         self.manage.run("seed_demo", "small", seconds=300)
+
+    def start(self) -> None:
+        self.seed()
         options = ["--port", str(self.port), "--workers", "2", "--lifespan", "off", "--ws-per-message-deflate", "false"]
         self.programs["web"] = self.manage.start("-m", "uvicorn", "gpufleet.asgi:application", *options, name="web")
         for name in ("worker", "scheduler", "beat"):

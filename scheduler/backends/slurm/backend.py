@@ -247,7 +247,7 @@ class SlurmBackend:
         arguments = [
             "--hold",
             "--no-requeue",
-            f"--job-name=gpufleet-{order.key}",
+            f"--job-name={_name(order.key)}",
             f"--comment=gpufleet {self.settings.tag} {order.key} {part.number} {order.sequence} {part.promise}",
             f"--nodes={len(part.nodes)}",
             f"--nodelist={','.join(part.nodes)}",
@@ -290,7 +290,7 @@ class SlurmBackend:
                 return
             if force:
                 run.killed = True
-                self.client.cancel(self._all_ids(run))
+                self.client.cancel(self._all_ids(run), _named(key))
             else:
                 self._ask_to_leave(run, now)
 
@@ -330,7 +330,7 @@ class SlurmBackend:
             self._send(run, "USR1")
 
     def _send(self, run: Run, name: str) -> None:
-        self.client.cancel(run.ids, f"--signal={name}", *(["--batch"] if run.single else []))
+        self.client.cancel(run.ids, _named(run.key), f"--signal={name}", *(["--batch"] if run.single else []))
 
     def forget(self, *, keys: Sequence[str], now: datetime) -> None:
         SlurmRun.objects.filter(cluster_id=self.cluster, attempt_key__in=list(keys), forgotten_at__isnull=True).update(forgotten_at=now)
@@ -345,7 +345,7 @@ class SlurmBackend:
     def observe(self, *, now: datetime) -> tuple[SeenRun, ...]:
         with self.together():
             jobs = self._jobs()
-        by_id = {job.id: job for job in jobs}
+        by_id = _Numbered({job.id: job for job in jobs}, self._mark)
         ours: dict[tuple[str, int], list[SlurmJob]] = {}
         for job in sorted(jobs, key=lambda job: job.id):
             key, number = self._mark(job)
@@ -385,7 +385,7 @@ class SlurmBackend:
     def _seen(
         self,
         run: Run,
-        by_id: Mapping[int, SlurmJob],
+        by_id: "_Numbered",
         ours: Mapping[tuple[str, int], Sequence[SlurmJob]],
         nodes: Callable[[], Mapping[str, SlurmNode]],
         now: datetime,
@@ -396,7 +396,7 @@ class SlurmBackend:
         workers: list[SeenWorker] = []
         states, starts, ends, wrong, refusals = [], [], [], [], []
         for part in run.parts:
-            job = by_id.get(part.get("id") or 0)
+            job = by_id.of(run.key, part)
             if job is None and not part.get("id") and (found := ours.get((run.key, part["number"]))):
                 job = found[0]
             look = self._part_state(run, part, job, now)
@@ -499,17 +499,18 @@ class SlurmBackend:
             found.append(SeenWorker(WorkerSeat(kept["role"], kept["index"], node, gpus), state, job.exit_code if job is not None else None))
         return found
 
-    def _see_to(self, run: Run, seen: SeenRun, by_id: Mapping[int, SlurmJob], now: datetime) -> None:
+    def _see_to(self, run: Run, seen: SeenRun, by_id: "_Numbered", now: datetime) -> None:
         """What is due by itself: a held job is released, a gang that lost a member ends, a run asked to leave is asked more clearly."""
         if seen.state == RunState.ENDED or run.never_begun:
             return
-        alive = [number for number in run.ids if number in by_id and not by_id[number].ended]
+        there = {job.id: job for part in run.parts if (job := by_id.of(run.key, part)) is not None and not job.ended}
+        alive = list(there)
         if run.killed:
-            self.client.cancel(self._all_ids(run))
+            self.client.cancel(self._all_ids(run), _named(run.key))
             return
         if run.stopping:
             if run.term_at and self._is_time(run, seen, now):
-                pending = [number for number in alive if not by_id[number].running]
+                pending = [number for number in alive if not there[number].running]
                 self.client.cancel(pending)
                 self.client.cancel([number for number in alive if number not in pending], "--signal=TERM", *(["--batch"] if run.single else []))
                 run.term_at = ""
@@ -521,7 +522,7 @@ class SlurmBackend:
             self.client.cancel(alive)
             return
         if all(part.get("id") for part in run.parts):
-            held = [number for number in alive if by_id[number].held]
+            held = [number for number in alive if there[number].held]
             if held:
                 self.client.release(held)
 
@@ -656,6 +657,27 @@ class SlurmBackend:
         if node not in known:
             raise BackendRefused(f"Slurm knows no node {node}.")
         return known[node].address or node
+
+
+@dataclass(frozen=True, slots=True)
+class _Numbered:
+    """Slurm's jobs by number. A controller that was killed may have forgotten its last jobs, and then gives their numbers to others."""
+
+    jobs: Mapping[int, SlurmJob]
+    mark: Callable[[SlurmJob], tuple[str, int]]
+
+    def of(self, key: str, part: Mapping[str, Any]) -> SlurmJob | None:
+        job = self.jobs.get(part.get("id") or 0)
+        return job if job is not None and self.mark(job) == (key, part["number"]) else None
+
+
+def _named(key: str) -> str:
+    """For `scancel`: only a job of that run, whoever has its number now."""
+    return f"--name={_name(key)}"
+
+
+def _name(key: str) -> str:
+    return f"gpufleet-{key}"
 
 
 def _state_of(run: Run) -> dict[str, Any]:

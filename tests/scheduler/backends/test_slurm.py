@@ -231,6 +231,25 @@ def test_a_double_that_came_late_is_cancelled_unstarted(site):
     assert states[mine.id] == "RUNNING"
 
 
+def test_a_number_that_slurm_gave_to_another_job_is_not_taken_for_ones_own(site):
+    """A controller that is killed forgets its last jobs, and gives their numbers again."""
+    for key in ("j-1.1", "j-2.1"):
+        site.start(key, on=[seat(0, "gpu001", 1)], launch=shell("sleep 300"))
+        site.until(RunState.RUNNING, key)
+    first, second = (SlurmRun.objects.get(attempt_key=key) for key in ("j-1.1", "j-2.1"))
+    own, first.state["parts"][0]["id"] = first.state["parts"][0]["id"], second.state["parts"][0]["id"]
+    first.save()
+    site.slurm.sh("scancel", own)
+
+    assert (site.seen().state, site.seen().node_lost) == (RunState.ENDED, True)
+    site.backend.stop(key="j-1.1", sequence=9, force=True, now=now())
+    site.backend.signal(key="j-1.1", sequence=10, signal=Signal.TERMINATE, now=now())
+    site.backend.observe(now=now())
+
+    assert site.seen("j-2.1").state == RunState.RUNNING
+    assert [line.split()[1] for line in site.mine() if "j-2.1" in line] == ["RUNNING"]
+
+
 def test_a_node_that_goes_down_is_the_hardwares_fault(site):
     site.start(on=[seat(0, "gpu002", 8)], launch=shell("sleep 300"))
     site.until(RunState.RUNNING)

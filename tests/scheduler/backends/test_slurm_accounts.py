@@ -1,0 +1,81 @@
+"""What the ledger says of a job on Slurm, and what Slurm's own accounting says: `sacct`, over the completions that the controller writes down."""
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpufleet.core.times import now
+from quotas.models import LedgerEntry, Phase
+from scheduler.models import JobState
+from scheduler.services.loop.runs import Stop, attempts_stop
+from tests.invariants import fleet_faults
+from tests.scheduler.backends.test_slurm_end_to_end import Console, console, job_on  # noqa: F401 - a fixture
+from tests.servers import required, wait_until
+from tests.slurm import Slurm, missing
+
+pytestmark = [pytest.mark.django_db, pytest.mark.slurm]
+WITHIN_S = 1.0
+
+
+@pytest.fixture(scope="module")
+def completed(tmp_path_factory: Any) -> Path:
+    return tmp_path_factory.mktemp("accounts") / "completed"
+
+
+@pytest.fixture(scope="module")
+def slurm(completed: Path) -> Iterator[Slurm]:
+    if package := missing():
+        required("slurm", f"Slurm is not installed (Debian package {package}).")
+    server = Slurm(nodes=4, gpus=8, more=f"JobCompType=jobcomp/filetxt\nJobCompLoc={completed}\n")
+    yield server
+    server.stop()
+
+
+def accounts(console: Console, completed: Path) -> dict[str, int]:  # noqa: F811
+    """Elapsed seconds by the run's key. A run that Slurm had twice is a fault."""
+    lines = console.slurm.sh("sacct", "-c", "-f", completed, "-n", "-P", "-o", "JobName,ElapsedRaw").splitlines()
+    rows = [line.split("|") for line in lines]
+    assert len({name for name, _ in rows}) == len(rows), rows
+    return {name.removeprefix("gpufleet-"): int(seconds) for name, seconds in rows}
+
+
+def test_the_ledger_agrees_with_sacct_on_each_attempt(console, completed):  # noqa: F811
+    """One that completes, one that fails, a gang, one that is preempted and comes back, and one that is cancelled."""
+    slowest = time.monotonic()
+    gaps = []
+    tick = console.tick
+
+    def timed() -> None:
+        nonlocal slowest
+        tick()
+        gaps.append(time.monotonic() - slowest)
+        slowest = time.monotonic()
+
+    console.tick = timed
+    jobs = [job_on("sleep 3", gpus=4, name="completes"), job_on("sleep 1; exit 3", gpus=4, name="fails")]
+    gang = job_on("sleep 2", workers=2, name="gang")
+    low = job_on("trap 'exit 1' TERM; while :; do sleep 0.1; done", workers=1, spec={"grace_s": 2}, name="low")
+    for job in (*jobs, gang, low):
+        console.until(job, JobState.RUNNING, JobState.COMPLETED, JobState.FAILED)
+    high = job_on("sleep 1", workers=4, job_class="interactive", name="high")
+    for job in (*jobs, gang, high):
+        console.until(job, JobState.COMPLETED, JobState.FAILED)
+    console.until(low, JobState.RUNNING)
+    attempts_stop(stops=[Stop(low.pk, JobState.CANCELLED, "cancelled", "Enough.", grace_seconds=1)], now=now())
+    console.until(low, JobState.CANCELLED)
+
+    held: dict[str, float] = defaultdict(float)
+    for entry in LedgerEntry.objects.filter(worker=0).exclude(phase=Phase.STARTING):
+        held[f"{entry.job}.{entry.attempt_number}"] += (entry.until - entry.since).total_seconds()
+    told = wait_until(lambda: len(found := accounts(console, completed)) >= len(held) and found, what="every end to be in Slurm's accounts")
+
+    assert set(told) == set(held)
+    assert len(held) >= 6
+    # Slurm counts whole seconds, and the console sees an end at its next look.
+    allowed = WITHIN_S + max(gaps)
+    assert {key: (told[key], seconds) for key, seconds in held.items() if abs(seconds - told[key]) > allowed} == {}
+    assert not fleet_faults()
