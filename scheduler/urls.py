@@ -40,6 +40,7 @@ urlpatterns = [
     path("jobs/bulk/", bulk.jobs_bulk, name="jobs_bulk"),
     path("jobs/bulk/do/", bulk.jobs_bulk_write, name="jobs_bulk_do"),
     path("jobs/batches/<slug:public_id>/", bulk.batch_page, name="job_batch"),
+    path("jobs/batches/<slug:public_id>/undo/", bulk.batch_undo_write, name="job_batch_undo"),
     path("jobs/arrays/<slug:public_id>/", arrays.array_page, name="array"),
     path("jobs/arrays/<slug:public_id>/steer/", arrays.array_steer_page, name="array_steer"),
     path("jobs/<slug:public_id>/", jobs.job_page, name="job"),

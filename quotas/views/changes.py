@@ -7,11 +7,13 @@ from django.contrib import messages
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect, render
+from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from gpufleet.core.faults import Conflict
 from gpufleet.core.live.feed import feed_revision
 from gpufleet.core.times import now
+from gpufleet.core.undo import Undo, done_with_undo
 from gpufleet.web import Can, access_of, requires
 from quotas.exchange import FORMATS, rows_read, tree_written
 from quotas.forms import ApplyAtForm, ImportForm, PastForm, faults_of
@@ -89,7 +91,9 @@ def change_step_page(request: HttpRequest, public_id: str) -> HttpResponse:
     except Conflict as fault:
         messages.error(request, str(fault))
     else:
-        messages.success(request, DONE[step])
+        # Undoing is a change of its own: its draft is shown with a preview before it is applied.
+        address = reverse("quota-change-step", args=[public_id])
+        done_with_undo(request, DONE[step], Undo(address, {"step": "revert", "reason": "Undo."}) if step == "apply" else None)
         return redirect("quota-change", after.public_id)
     return redirect("quota-change", public_id)
 

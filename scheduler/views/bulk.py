@@ -3,6 +3,7 @@
 import secrets
 from typing import Any
 
+from django.contrib import messages
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import redirect, render
@@ -10,14 +11,17 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from gpufleet.core.faults import Conflict
+from gpufleet.core.templatetags.shell import plural
 from gpufleet.core.times import now
+from gpufleet.core.undo import Undo, done_with_undo
 from gpufleet.web import Access, Can, access_of, requires
 from scheduler.jobs.lists import JOBS
 from scheduler.presenters.bulk import BulkView, batch_view, bulk_view
 from scheduler.selectors.batches import batch_for, verdicts_seen
 from scheduler.selectors.jobs import jobs_listed
-from scheduler.services.jobs.bulk import MOST, Action, Asked, asked_checked, jobs_preview, jobs_steer, must_steer_something
+from scheduler.services.jobs.bulk import MOST, Action, Asked, Effect, asked_checked, jobs_preview, jobs_steer, must_steer_something
 from scheduler.services.jobs.steering import REASON_LENGTH
+from scheduler.services.jobs.undoing import batch_undo, may_undo
 from scheduler.views.nodes import messages_by_field
 
 # Of the list's address, what says which page of it is shown and not which jobs match.
@@ -69,7 +73,12 @@ def jobs_bulk_write(request: HttpRequest) -> HttpResponse:
     except Conflict as fault:
         assert asked is not None, "only doing it conflicts"
         return _page(request, access, asked, matching, faults={"all": [str(fault)]}, status=409)
-    return redirect("job_batch", steered.batch.public_id)
+    batch = steered.batch
+    if len(batch.verdicts) == 1 and batch.verdicts[0]["effect"] == Effect.CHANGES:
+        undo = Undo(reverse("job_batch_undo", args=[batch.public_id]), {}) if may_undo(batch) else None
+        done_with_undo(request, f"{batch.verdicts[0]['name']}: {batch.verdicts[0]['detail']}", undo)
+        return redirect("job", batch.verdicts[0]["id"])
+    return redirect("job_batch", batch.public_id)
 
 
 @require_safe
@@ -77,7 +86,25 @@ def jobs_bulk_write(request: HttpRequest) -> HttpResponse:
 def batch_page(request: HttpRequest, public_id: str) -> HttpResponse:
     access = access_of(request)
     batch = batch_for(access, public_id)
-    return render(request, "scheduler/batch.html", {"view": batch_view(batch, verdicts_seen(access, batch))})
+    return render(request, "scheduler/batch.html", {"view": batch_view(batch, verdicts_seen(access, batch)), "may_undo": may_undo(batch)})
+
+
+@require_POST
+@requires(Can.SEE)
+def batch_undo_write(request: HttpRequest, public_id: str) -> HttpResponse:
+    """Take it back, for the jobs that nobody has changed since."""
+    access = access_of(request)
+    batch = batch_for(access, public_id)
+    must_steer_something(access)
+    try:
+        done = batch_undo(access=access, batch=batch, now=now())
+    except Conflict as fault:
+        messages.error(request, str(fault))
+        return redirect("job_batch", public_id)
+    left = sum(verdict["effect"] == Effect.CHANGES for verdict in batch.verdicts) - done
+    rest = f" {plural(left, 'job')} changed since and {'is' if left == 1 else 'are'} left alone." if left else ""
+    messages.success(request, f"{plural(done, 'job')} {'is' if done == 1 else 'are'} as before.{rest}")
+    return redirect("jobs")
 
 
 def _asked(data: QueryDict, jobs: list[tuple[str, int | None]]) -> Asked:

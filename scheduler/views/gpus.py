@@ -18,6 +18,7 @@ from gpufleet.core.faults import Conflict
 from gpufleet.core.live.feed import feed_revision
 from gpufleet.core.ranges import range_of
 from gpufleet.core.times import now
+from gpufleet.core.undo import done_with_undo
 from gpufleet.web import Can, access_of, requires
 from scheduler.engine.model.mig import BOARDS, Board, maximal_layouts
 from scheduler.forms import GeometryForm, HealthForm
@@ -38,7 +39,7 @@ from scheduler.services.hardware.geometry import (
     split_text,
 )
 from scheduler.services.hardware.hardware import gpu_health_change
-from scheduler.views.nodes import form_values, health_page, messages_by_field
+from scheduler.views.nodes import form_values, health_page, health_undo, messages_by_field
 
 
 @require_safe
@@ -87,7 +88,8 @@ def gpu_health(request: HttpRequest, public_id: str) -> HttpResponse:
         )
     except Conflict as fault:
         return _page(request, gpu_for(access, public_id), status=409, faults={"to": [str(fault)]})
-    messages.success(request, f"GPU {changed.index} of {changed.node.name} is {Health(changed.health).label.lower()} now.")
+    undo = health_undo(reverse("gpu_health", args=[public_id]), gpu.health, changed.health)
+    done_with_undo(request, f"GPU {changed.index} of {changed.node.name} is {Health(changed.health).label.lower()} now.", undo)
     return redirect("gpu", public_id=public_id)
 
 

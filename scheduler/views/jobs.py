@@ -19,6 +19,7 @@ from dashboards.weak import DRIVER_UTILIZATION, nodes_signal
 from gpufleet.core.faults import Conflict
 from gpufleet.core.live.feed import feed_revision
 from gpufleet.core.times import now
+from gpufleet.core.undo import Undo, done_with_undo
 from gpufleet.web import Access, Can, access_of, requires
 from scheduler.jobs.lists import PHASE_CHOICES
 from scheduler.jobs.speeds import seconds_at, slowest_on
@@ -212,7 +213,8 @@ def job_hold_page(request: HttpRequest, public_id: str) -> HttpResponse:
     if request.method != "POST":
         access = access_of(request)
         return _change_page(request, access, job_for(access, public_id), Action.HOLD)
-    return _steer(request, public_id, job_hold_back, "{} is held back. It keeps its place in the queue.")
+    back = Undo(reverse("job_release", args=[public_id]), {"reason": "Undo of a hold."})
+    return _steer(request, public_id, job_hold_back, "{} is held back. It keeps its place in the queue.", back)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -221,7 +223,8 @@ def job_release_page(request: HttpRequest, public_id: str) -> HttpResponse:
     if request.method != "POST":
         access = access_of(request)
         return _change_page(request, access, job_for(access, public_id), Action.RELEASE)
-    return _steer(request, public_id, job_release_hold, "{} may start again.")
+    back = Undo(reverse("job_hold", args=[public_id]), {"reason": "Undo of a release."})
+    return _steer(request, public_id, job_release_hold, "{} may start again.", back)
 
 
 @require_POST
@@ -236,7 +239,7 @@ def job_save_write(request: HttpRequest, public_id: str) -> HttpResponse:
     return _steer(request, public_id, job_save_now, "{} is saving a checkpoint and keeps running.")
 
 
-def _steer(request: HttpRequest, public_id: str, service: Callable[..., Job], said: str) -> HttpResponse:
+def _steer(request: HttpRequest, public_id: str, service: Callable[..., Job], said: str, undo: Undo | None = None) -> HttpResponse:
     access = access_of(request)
     job = job_for(access, public_id)
     try:
@@ -245,7 +248,7 @@ def _steer(request: HttpRequest, public_id: str, service: Callable[..., Job], sa
         return _page(request, job, status=422, faults=list(_worded(fault)))
     except Conflict as fault:
         return _page(request, job_for(access, public_id), status=409, faults=[str(fault)])
-    messages.success(request, said.format(job.name))
+    done_with_undo(request, said.format(job.name), undo)
     return redirect("job", public_id)
 
 

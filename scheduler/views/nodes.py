@@ -1,6 +1,7 @@
 """Nodes: the list, one node, and what an operator does with it."""
 
 from dataclasses import asdict
+from datetime import UTC
 from typing import Any
 
 from django.contrib import messages
@@ -17,6 +18,7 @@ from gpufleet.core.live.feed import feed_revision
 from gpufleet.core.ranges import range_of
 from gpufleet.core.templatetags.shell import plural
 from gpufleet.core.times import now
+from gpufleet.core.undo import Undo, done_with_undo
 from gpufleet.web import Can, access_of, requires
 from scheduler.forms import DrainForm, HealthForm, SpareForm
 from scheduler.hardware.lifecycle import may_follow, steps_from
@@ -70,7 +72,8 @@ def node_health(request: HttpRequest, public_id: str) -> HttpResponse:
         )
     except Conflict as fault:
         return _page(request, node_for(access, public_id), status=409, faults={"to": [str(fault)]})
-    messages.success(request, f"{changed.name} is {Health(changed.health).label.lower()} now.")
+    undo = health_undo(reverse("node_health", args=[public_id]), node.health, changed.health)
+    done_with_undo(request, f"{changed.name} is {Health(changed.health).label.lower()} now.", undo)
     return redirect("node", public_id=public_id)
 
 
@@ -108,8 +111,26 @@ def _drain(request: HttpRequest, nodes: list[Node], *, seen: dict[str, str]) -> 
     said = f" {plural(done.asked, 'job')} {'is' if done.asked == 1 else 'are'} asked to save and leave." if done.asked else ""
     said += f" Owners of {plural(done.told, 'job')} are notified." if done.told else ""
     named = f"{nodes[0].name} is" if len(nodes) == 1 else f"{len(nodes)} nodes are"
-    messages.success(request, f"{named} draining now.{said}")
+    done_with_undo(request, f"{named} draining now.{said}", _drain_undo(nodes[0]) if len(nodes) == 1 else None)
     return redirect("node", public_id=nodes[0].public_id) if len(nodes) == 1 else redirect(f"{reverse('nodes')}?health=draining")
+
+
+def health_undo(address: str, was: str, now_is: str) -> Undo | None:
+    """Back to the health before, where that may follow."""
+    told = Health(now_is).label.lower()
+    return Undo(address, {"to": was, "seen": now_is, "reason": f"Undo of {told}."}) if may_follow(now_is, was) else None
+
+
+def _drain_undo(before: Node) -> Undo | None:
+    """Back to the health before; or to how it drained before, as long as its time has not come."""
+    address = reverse("node_health", args=[before.public_id])
+    if before.health != Health.DRAINING:
+        return health_undo(address, before.health, Health.DRAINING)
+    if before.drain_way not in ("", DrainWay.FINISH) and (before.drain_at is None or before.drain_at <= now()):
+        return None
+    at = f"{before.drain_at.astimezone(UTC):%Y-%m-%dT%H:%M:%S}" if before.drain_at is not None else ""
+    way = before.drain_way or DrainWay.FINISH.value
+    return Undo(address, {"to": Health.DRAINING.value, "jobs": way, "at": at, "reason": "Undo of a change of the drain."})
 
 
 def _drain_page(request: HttpRequest, nodes: list[Node], *, status: int = 200, **extra: Any) -> HttpResponse:

@@ -15,6 +15,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from gpufleet.core.faults import Conflict
 from gpufleet.core.live.feed import feed_revision
 from gpufleet.core.times import now
+from gpufleet.core.undo import Undo, done_with_undo
 from gpufleet.core.zones import zone_named
 from gpufleet.web import Access, Can, access_of, requires
 from quotas.forms import ReasonForm, faults_of
@@ -321,7 +322,8 @@ def _saved(request: HttpRequest, access: Access, form: ReservationForm, of: Rese
     else:
         made = reservation_change(access=access, reservation=of, given=given, revision=form.cleaned_data["revision"], now=now())
     pending_said = f"{made.name} is requested. A quota admin approves it."
-    messages.success(request, pending_said if made.state == "requested" else f"{made.name} is reserved.")
+    undo = Undo(reverse("reservation_cancel", args=[made.public_id]), {"reason": "Undo."}) if of is None else None
+    done_with_undo(request, pending_said if made.state == "requested" else f"{made.name} is reserved.", undo)
     return redirect("reservation", made.public_id)
 
 

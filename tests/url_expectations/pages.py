@@ -248,6 +248,7 @@ PAGES = [
     Expect("POST", "jobs/bulk/", STEERS, data=lambda w: {"action": "hold", "row": w.job.public_id}, silent="A preview changes nothing."),
     Expect("POST", "jobs/bulk/do/", STEERS, data=lambda w: {"action": "hold", "job": f"{w.job.public_id}:1", "reason": "Test"}),
     Expect("GET", "jobs/batches/<slug:public_id>/", SUPER, lambda w: {"public_id": w.batch.public_id}, hidden=SEES),
+    Expect("POST", "jobs/batches/<slug:public_id>/undo/", SUPER, lambda w: {"public_id": w.batch.public_id}, hidden=SEES),
     Expect("GET", "jobs/arrays/<slug:public_id>/", SEES, FIELDS["array"]),
     Expect("GET", "jobs/arrays/<slug:public_id>/", FLEET, FIELDS["others' array"], hidden=SEES - FLEET, case="of another team"),
     Expect("GET", "jobs/arrays/<slug:public_id>/steer/", STEERS, FIELDS["array"]),

@@ -12,6 +12,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 
 from gpufleet.core.times import written
+from gpufleet.core.undo import Undo, undo_of
 
 register = template.Library()
 
@@ -185,6 +186,12 @@ def starts(when: datetime, now: datetime) -> str:
     if late < 0:
         return f"starts {relative(when, now)}"
     return f"starts {ANY_MOMENT}" if late <= LATE_S else f"late by {duration(late // 60 * 60)}"
+
+
+@register.filter
+def undo(message: object) -> Undo | None:
+    """What takes back the change that a message tells of."""
+    return undo_of(message)
 
 
 @register.filter

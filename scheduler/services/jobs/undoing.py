@@ -1,0 +1,45 @@
+"""Taking back what a person did to many jobs at once: as new changes, and only for jobs that nobody has changed since."""
+
+from collections import defaultdict
+from datetime import datetime
+
+from django.db import transaction
+
+from gpufleet.core.faults import Conflict
+from gpufleet.core.models import AuditEntry
+from quotas.permissions import Access
+from scheduler.models import JobBatch
+from scheduler.services.jobs.bulk import Action, Effect, asked_checked, effects_counted, jobs_steer
+
+# What takes an action back. A job that was cancelled stays cancelled.
+UNDOES = {Action.HOLD: Action.RELEASE, Action.RELEASE: Action.HOLD, Action.PRIORITY: Action.PRIORITY}
+
+
+def may_undo(batch: JobBatch) -> bool:
+    return batch.action in UNDOES and any(verdict["effect"] == Effect.CHANGES for verdict in batch.verdicts)
+
+
+def batch_undo(*, access: Access, batch: JobBatch, now: datetime) -> int:
+    """How many jobs are as they were. A `Conflict` where none can be."""
+    if not may_undo(batch):
+        raise Conflict("This cannot be undone.")
+    action = UNDOES[Action(batch.action)]
+    changed = [(verdict["id"], verdict["revision"]) for verdict in batch.verdicts if verdict["effect"] == Effect.CHANGES]
+    before = _priorities(batch, [name for name, _ in changed]) if action == Action.PRIORITY else {}
+    groups: dict[int | None, list[tuple[str, int | None]]] = defaultdict(list)
+    for name, revision in changed:
+        groups[before.get(name)].append((name, revision))
+    with transaction.atomic():
+        done = 0
+        for priority, jobs in groups.items():
+            asked = asked_checked(action=action, jobs=jobs, priority=priority)
+            steered = jobs_steer(access=access, asked=asked, reason=f"Undo of {batch.public_id}.", now=now)
+            done += effects_counted(steered.batch.verdicts)[Effect.CHANGES]
+        if not done:
+            raise Conflict("These jobs have changed since. Nothing was undone.")
+    return done
+
+
+def _priorities(batch: JobBatch, names: list[str]) -> dict[str, int]:
+    entries = AuditEntry.objects.filter(object_kind="job", object_id__in=names, action="job.edit", after__batch=batch.public_id)
+    return {name: before["priority"] for name, before in entries.values_list("object_id", "before") if before is not None}

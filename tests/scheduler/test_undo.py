@@ -1,0 +1,76 @@
+"""After a change the console offers to take it back: that is a new change with its own audit entry, and overwrites nobody."""
+
+import re
+from html import unescape
+from typing import Any
+
+import pytest
+from django.urls import reverse
+
+from gpufleet.core.audit import SYSTEM
+from gpufleet.core.models import AuditEntry
+from scheduler.models import Gpu, Health, Job, Node
+from scheduler.services.jobs.bulk import asked_checked, jobs_steer
+from scheduler.services.jobs.jobs import job_hold
+from tests import builders
+from tests.builders import NOON, job
+
+pytestmark = pytest.mark.django_db
+UNDO = re.compile(r'<form method="post" action="([^"]+)">((?:(?!</form>).)*)<button type="submit" class="btn btn-small">Undo</button>', re.DOTALL)
+
+
+def undone(client: Any, answer: Any) -> Any:
+    """What the Undo button of the page sends."""
+    found = UNDO.search(answer.content.decode())
+    assert found is not None, "no Undo is offered"
+    fields = {name: unescape(value) for name, value in re.findall(r'name="([^"]+)" value="([^"]*)"', found[2])}
+    return client.post(found[1], fields, follow=True)
+
+
+def reasons(of: str) -> list[str]:
+    return list(AuditEntry.objects.filter(object_id=of).order_by("pk").values_list("reason", flat=True))
+
+
+def test_a_hold_is_undone_by_a_release(personas):
+    mine = job("mine", on=personas.nodes["acme/research/nlp"])
+    client = personas.client("team_lead")
+
+    held = client.post(reverse("job_hold", args=[mine.public_id]), {"reason": "later"}, follow=True)
+    assert Job.objects.get(pk=mine.pk).held_at is not None
+    undone(client, held)
+
+    assert Job.objects.get(pk=mine.pk).held_at is None
+    assert reasons(mine.public_id) == ["later", "Undo of a hold."]
+
+
+def test_priorities_come_back_each_to_its_own_but_for_jobs_that_have_changed_since(personas):
+    ours = personas.nodes["acme/research/nlp"]
+    first, second, third = job("first", on=ours, priority=40), job("second", on=ours, priority=60), job("third", on=ours, priority=60)
+    asked = asked_checked(action="priority", jobs=[(one.public_id, None) for one in (first, second, third)], priority=80)
+    batch = jobs_steer(access=personas.access("team_lead"), asked=asked, reason="urgent", now=NOON).batch
+    job_hold(job=third, now=NOON, actor=SYSTEM)
+    client = personas.client("team_lead")
+
+    told = client.post(reverse("job_batch_undo", args=[batch.public_id]), follow=True).content.decode()
+
+    assert dict(Job.objects.values_list("name", "priority")) == {"first": 40, "second": 60, "third": 80}
+    assert "2 jobs are as before. 1 job changed since and is left alone." in told
+    assert reasons(first.public_id) == ["urgent", f"Undo of {batch.public_id}."]
+    again = client.post(reverse("job_batch_undo", args=[batch.public_id]), follow=True).content.decode()
+    assert "These jobs have changed since. Nothing was undone." in again
+    assert personas.client("operator").post(reverse("job_batch_undo", args=[batch.public_id])).status_code == 404
+
+
+def test_a_drain_and_the_health_of_a_gpu_are_undone(personas):
+    node = builders.node("busy", gpus=1)
+    gpu = node.gpus.get()
+    client = personas.client("operator")
+
+    undone(client, client.post(reverse("node_health", args=[node.public_id]), {"to": "draining", "jobs": "finish", "reason": "fans"}, follow=True))
+    undone(client, client.post(reverse("gpu_health", args=[gpu.public_id]), {"to": "suspect", "reason": "hot"}, follow=True))
+
+    assert (Node.objects.get(pk=node.pk).health, Gpu.objects.get(pk=gpu.pk).health) == (Health.HEALTHY, Health.HEALTHY)
+    assert reasons(node.public_id)[-1] == "Undo of draining."
+    # From down nothing leads straight back to healthy: nothing is offered.
+    down = client.post(reverse("node_health", args=[node.public_id]), {"to": "down", "reason": "gone"}, follow=True).content.decode()
+    assert UNDO.search(down) is None
