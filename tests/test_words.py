@@ -4,6 +4,7 @@ import ast
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -88,6 +89,30 @@ def test_no_page_of_the_manual_says_a_forbidden_word():
     found = [f"{path.relative_to(ROOT)}: {fault}" for path in MANUAL for fault in faults(paragraphs(path.read_text()))]
 
     assert not found, "\n".join(found)
+
+
+# Tags within a sentence; values stand for one word each.
+_WITHIN = re.compile(r"</?(a|abbr|b|code|em|i|kbd|small|span|strong|time)\b[^>]*>", re.IGNORECASE)
+_VALUES = re.compile(r"{{.*?}}|{%\s*(bar|icon|moment|plural|status)\b.*?%}", re.DOTALL)
+_NO_PROSE = re.compile(r"\b(INSERT|UPDATE|SELECT|COMPREPLY)\b|--[a-z]|[a-z]_[a-z]+ [a-z]+_[a-z]")
+SENTENCE_ENDS = re.compile(r"(?<=[.!?:;])\s+")
+
+
+def sentences(texts: Iterable[str]) -> Iterator[str]:
+    for text in texts:
+        yield from (one for one in SENTENCE_ENDS.split(text.strip()) if re.search("[A-Za-z]{2}", one) and not _NO_PROSE.search(one))
+
+
+def test_texts_are_short():
+    """Half of them have at most eight words, and no sentence more than 25: readers are quick, and many read English as a second language."""
+    pages = {path: _WITHIN.sub("", _VALUES.sub(" x ", path.read_text())) for path in sorted((ROOT / "templates").rglob("*.html"))}
+    paths = [path for name in ("gpufleet", "scheduler", "quotas", "dashboards") for path in sorted((ROOT / name).rglob("*.py"))]
+    found = [(path, one) for path, page in pages.items() for one in sentences(template_texts(page))]
+    found += [(path, one) for path in paths if not set(path.parts) & {*UNREAD, "benchmarks.py"} for one in sentences(code_texts(path.read_text()))]
+
+    assert len(found) > 5000
+    assert median(len(one.split()) for _, one in found) <= 8
+    assert [f"{path.relative_to(ROOT)}: {one}" for path, one in found if len(one.split()) > 25] == []
 
 
 @pytest.mark.parametrize(

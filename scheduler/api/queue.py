@@ -46,8 +46,8 @@ EXAMPLE: dict[str, Any] = {
 }
 BY = (
     "What decides against the job that is asked directly before. Of one team: `window`, `class`, `priority`, `submitted`. Of two nodes of the tree: "
-    "`fair` (not above the fair share), `guarantee` (stays within it), `node_priority`, `nothing` (may count on something), `share_with` and "
-    "`share` (the smaller part of what it may count on, with the next job and without), `counted_on` (the smaller node), `age`. "
+    "`fair` (not above the fair share), `guarantee` (stays within it), `node_priority`, `nothing` (may count on something); "
+    "`share_with` and `share` (the smaller part of what it may count on, with the next job and without), `counted_on` (the smaller node), `age`. "
     "`round`: another GPU type is asked for first. `first`: nobody is before it."
 )
 

@@ -1,0 +1,104 @@
+"""The daily tasks with their clicks counted, and what a page costs to load: the figures that the console promises."""
+
+import gzip
+import re
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Browser, Locator, expect
+
+from gpufleet.core.times import now
+from scheduler.models import JobState
+from tests import builders
+from tests.browser.harness import LiveConsole, Site, Visitor
+from tests.personas import PASSWORD, person
+
+pytestmark = pytest.mark.browser
+
+DESK = {"width": 1440, "height": 900}
+HEIGHT = "() => document.documentElement.scrollHeight"
+# Pages with a chart and without, as most people open them.
+WITH_CHART = ("/", "/gap/", "/cost/", "/clusters/aurora/")
+WITHOUT = ("/home/team/", "/jobs/", "/nodes/", "/gpus/", "/fleet/", "/quotas/", "/jobs/new/", "/jobs/queue/", "/activity/")
+
+
+@pytest.fixture
+def demo(sites: Callable[[str], Site]) -> Site:
+    return sites("demo")
+
+
+class Clicks:
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, place: Locator) -> None:
+        self.count += 1
+        place.click()
+
+
+def test_the_owner_of_idle_gpus_is_notified_in_two_clicks(demo: Site, browser: Browser):
+    """As the operator on call, from the page that says what is idle."""
+    visitor, click = demo.visit(browser, "oona", viewport=DESK), Clicks()
+    page = visitor.page
+    visitor.open("/home/on-call/")
+    holder = page.get_by_role("region", name="Idle allocations").locator("tbody tr").first
+    name = holder.locator("th a").inner_text()
+    click(holder.get_by_role("link", name="Notify"))
+    expect(page.get_by_role("main")).to_contain_text(name)
+    click(page.get_by_role("main").get_by_role("button", name=re.compile("Notify|Send")))
+    expect(page.get_by_text("notified", exact=False).first).to_be_visible()
+    assert click.count == 2
+    assert visitor.watch.faults == []
+
+
+def test_a_node_is_drained_in_three_clicks_with_the_jobs_named_before(live_console: LiveConsole, browser: Browser):
+    node = builders.node("n1", gpus=2)
+    job = builders.placement(of=builders.job("llama-pretrain", state=JobState.RUNNING), on=node.gpus.first()).job
+    root = person("root", superuser=True)
+    root.set_password(PASSWORD)
+    root.save()
+    visitor, click = live_console.visit(browser, "root", password=PASSWORD, viewport=DESK), Clicks()
+    page = visitor.page
+    visitor.open("/nodes/")
+    click(page.locator("table.grid tbody th a", has_text="n1"))
+    click(page.locator("#sheet").get_by_role("link", name="Drain"))
+    expect(page.locator("#change-preview")).to_contain_text(job.name)
+    page.get_by_label("Reason").fill("new driver")
+    click(page.get_by_role("button", name="Drain", exact=True))
+    expect(page.get_by_role("main")).to_contain_text("Draining")
+    assert click.count == 3
+    node.refresh_from_db()
+    assert (node.health, node.health_since <= now()) == ("draining", True)
+    assert visitor.watch.faults == []
+
+
+def test_the_page_of_a_waiting_job_is_two_screens(demo: Site, browser: Browser):
+    visitor: Visitor = demo.visit(browser, "root", viewport=DESK)
+    visitor.open("/jobs/?phase=waiting&size=25")
+    links = [link.get_attribute("href") for link in visitor.page.locator("table.grid tbody th a").all()]
+    heights = {}
+    for link in links[:6]:
+        visitor.open(str(link))
+        expect(visitor.page.get_by_role("heading", name="Why it waits")).to_be_visible()
+        heights[link] = visitor.page.evaluate(HEIGHT)
+    assert heights and {link: height for link, height in heights.items() if height > 1800} == {}
+
+
+def test_scripts_of_a_page_are_small(demo: Site, browser: Browser):
+    """As a browser gets them compressed: 60 kB, and 450 kB with the charts."""
+    visitor = demo.visit(browser, "root", viewport=DESK)
+    sizes: dict[str, dict[str, int]] = {}
+    here = ""
+
+    def weigh(response) -> None:
+        if response.request.resource_type == "script":
+            sizes[here][response.url] = len(gzip.compress(response.body(), 6))
+
+    visitor.page.on("response", weigh)
+    for here in (*WITH_CHART, *WITHOUT):
+        sizes[here] = {}
+        visitor.open(here)
+        if here in WITH_CHART:
+            expect(visitor.page.locator(".js-plotly-plot").first).to_be_attached()
+    told = {address: sum(found.values()) for address, found in sizes.items()}
+    assert {address: size for address, size in told.items() if not 0 < size <= (450_000 if address in WITH_CHART else 60_000)} == {}

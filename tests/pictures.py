@@ -1,0 +1,90 @@
+"""Pictures of the main pages, and what each costs to load:
+
+    python -m tests.pictures http://127.0.0.1:8000 OUT [--user root] [--only home,jobs]
+
+Desk in both themes and a phone. One line a picture: first contentful paint, scripts compressed, requests and height. Of a console with the demo:
+the names of a job, a node, a GPU and a team are the first of their lists.
+"""
+
+import argparse
+import gzip
+import shutil
+from pathlib import Path
+
+from playwright.sync_api import Page, Response, sync_playwright
+
+# Without what draws the browser's own toolbar as one more page (tests/browser/harness.py needs Django, and this only looks).
+FLAGS = ["--no-sandbox", "--disable-features=PreloadTopChromeWebUI,InitialWebUI,WebUIReloadButton"]
+PASSWORD = "gpufleet-demo"
+VIEWS = {
+    "desk-light": ("light", {"width": 1440, "height": 900}),
+    "desk-dark": ("dark", {"width": 1440, "height": 900}),
+    "phone": ("light", {"width": 390, "height": 844}),
+}
+# A list of which the first row's page is meant ends in `*`.
+PAGES = {
+    "home": "/",
+    "fleet": "/fleet/",
+    "jobs": "/jobs/",
+    "job-waiting": "/jobs/?phase=waiting*",
+    "submit": "/jobs/new/",
+    "node": "/nodes/*",
+    "team": "/quotas/*",
+    "quotas": "/quotas/",
+    "gap": "/gap/",
+    "costs": "/cost/",
+}
+PAINTED = "() => Math.round(performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? -1)"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Pictures of the main pages.")
+    parser.add_argument("origin")
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--user", default="root")
+    parser.add_argument("--only", default="")
+    asked = parser.parse_args()
+    asked.out.mkdir(parents=True, exist_ok=True)
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
+        for view, (theme, size) in VIEWS.items():
+            context = browser.new_context(viewport=size, color_scheme=theme, reduced_motion="reduce")  # type: ignore[arg-type]
+            page = context.new_page()
+            page.goto(f"{asked.origin}/accounts/login/?next=/healthz")
+            page.fill("input[name=login]:not([type=hidden])", asked.user)
+            page.fill("input[type=password]", PASSWORD)
+            with page.expect_navigation():
+                page.locator("input[type=password]").press("Enter")
+            for name, address in PAGES.items():
+                if not asked.only or name in asked.only.split(","):
+                    print(f"{name}-{view}: {_picture(page, asked.origin, address, asked.out / f'{name}-{view}.png')}", flush=True)
+            context.close()
+        browser.close()
+
+
+def _picture(page: Page, origin: str, address: str, file: Path) -> str:
+    if address.endswith("*"):
+        page.goto(origin + address[:-1])
+        address = page.locator("table tbody th a").first.get_attribute("href") or "/"
+    scripts: list[int] = []
+    requests: list[str] = []
+
+    def weigh(response: Response) -> None:
+        requests.append(response.url)
+        if response.request.resource_type == "script":
+            scripts.append(len(gzip.compress(response.body(), 6)))
+
+    page.on("response", weigh)
+    page.goto(origin + address, wait_until="load")
+    if page.locator("[data-plot]").count():
+        # A chart is there, or says why not.
+        page.wait_for_selector("[data-plot-canvas] .plot-container, [data-plot-note]:not(:has(.needs-scripts))")
+    page.wait_for_timeout(500)  # the live connection's first answer
+    page.remove_listener("response", weigh)
+    page.screenshot(path=file)
+    height = page.evaluate("() => document.documentElement.scrollHeight")
+    return f"{address} painted {page.evaluate(PAINTED)} ms, scripts {sum(scripts) / 1000:.0f} kB, {len(requests)} requests, {height} px"
+
+
+if __name__ == "__main__":
+    main()
