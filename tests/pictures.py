@@ -34,6 +34,7 @@ PAGES = {
     "gap": "/gap/",
     "costs": "/cost/",
 }
+IN_VIEW = "() => [...document.querySelectorAll('[data-plot]')].some((one) => one.getBoundingClientRect().top < innerHeight)"
 PAINTED = "() => Math.round(performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? -1)"
 
 
@@ -76,8 +77,8 @@ def _picture(page: Page, origin: str, address: str, file: Path) -> str:
 
     page.on("response", weigh)
     page.goto(origin + address, wait_until="load")
-    if page.locator("[data-plot]").count():
-        # A chart is there, or says why not.
+    if page.evaluate(IN_VIEW):
+        # A chart is there, or says why not; one further down is loaded when it comes into view.
         page.wait_for_selector("[data-plot-canvas] .plot-container, [data-plot-note]:not(:has(.needs-scripts))")
     page.wait_for_timeout(500)  # the live connection's first answer
     page.remove_listener("response", weigh)

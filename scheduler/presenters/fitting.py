@@ -218,7 +218,7 @@ def change_said(path: str, to: Any) -> str:
     if key == "preemptible":
         return "As preemptible work"
     if key == "limit_s":
-        return f"Ended after {_length(int(to))}"
+        return f"Time limit {_length(int(to))}"
     return f"With {path}: {to}"
 
 

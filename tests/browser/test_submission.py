@@ -174,7 +174,7 @@ def test_as_one_types_yaml_fit_and_faults_follow(visit):
 def test_a_yaml_that_is_half_typed_empties_no_form(visit):
     """Every bracket is open for a moment. Whoever then goes on in the form must not begin anew."""
     page = visit("/jobs/new/?template=notebook").page
-    yaml, name = page.get_by_label("The same as YAML"), page.get_by_label("Name", exact=True)
+    yaml, name = page.get_by_label("Job as YAML"), page.get_by_label("Name", exact=True)
     expect(name).to_have_value("notebook")
     with page.expect_response("**/jobs/new/look"):
         yaml.fill("name: [\n")
@@ -193,7 +193,7 @@ def test_the_summary_of_faults_leads_to_each_field(visit, scripts):
     visitor = visit("/jobs/new/", java_script_enabled=scripts)
     page = visitor.page
     text = "name: ''\nquota: none\ngpus: 99\npriority: 5000\nretries: -1\ngrace_s: -1\nroles: [{gpus: -2}]\ncolour: red\n"
-    page.get_by_label("The same as YAML").fill(text)
+    page.get_by_label("Job as YAML").fill(text)
     if scripts:
         expect(page.locator("[data-count]")).to_contain_text("faults")
         page.get_by_text("Where", exact=True).click()
@@ -204,7 +204,7 @@ def test_the_summary_of_faults_leads_to_each_field(visit, scripts):
     else:
         page.get_by_role("button", name="Submit the YAML").click()
 
-    assert page.get_by_label("The same as YAML").input_value().strip() == text.strip()
+    assert page.get_by_label("Job as YAML").input_value().strip() == text.strip()
     where = page.locator("[data-fault-links]")
     wanted = {"Name", "Team", "GPUs of each worker", "Priority", "Retries", "Grace", "GPUs each, role 1"}
     assert {link.inner_text() for link in where.get_by_role("link").all()} == wanted
