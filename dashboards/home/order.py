@@ -78,8 +78,8 @@ def placed(page: str, columns: Columns) -> list[list[Placed]]:
 
 
 def _moves(column: int, place: int, count: int) -> tuple[Move, ...]:
-    across = "Move left" if column else "Move right"
-    return (Move("up", "Move up", place > 0), Move("down", "Move down", place < count - 1), Move("across", across, True))
+    across = "Left" if column else "Right"
+    return (Move("up", "Up", place > 0), Move("down", "Down", place < count - 1), Move("across", across, True))
 
 
 def moved(columns: Columns, part: str, way: str) -> Columns:
