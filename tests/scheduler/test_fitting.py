@@ -9,8 +9,9 @@ from django.core.exceptions import ValidationError
 
 from gpufleet.core.audit import SYSTEM
 from gpufleet.core.times import now
-from quotas.models import LedgerEntry, QuotaShare
+from quotas.models import BudgetDay, LedgerEntry, QuotaShare
 from quotas.permissions import Access
+from quotas.services.budgets import budget_create
 from scheduler.engine.model.plan import Decision
 from scheduler.engine.model.reasons import Reason
 from scheduler.models import Job
@@ -374,3 +375,24 @@ def test_the_panel_and_the_api_tell_of_each_type(two_types):
     panel = client.post("/jobs/new/look", form).json()["fit"]
     assert "By GPU type" in panel and "0.45×" in panel
     assert "cut off by its limit" in panel
+
+
+def test_a_budget_that_it_would_use_up_is_told_before_it_is_submitted(two_nodes):
+    """By numbers to those who may see it; a used-up one says that no new job starts."""
+    lead, root = two_nodes.access("team_lead"), two_nodes.access("superuser")
+    given = {"name": "Month", "unit": "gpu_hours", "amount": 50_000, "period": "month", "quota": PATH}
+    found = budget_create(access=root, given=given, now=NOON)
+    said = [fit_view(fit(lead, estimate_s=3600 * hours), lead, {}).notes for hours in (1, 5, 10)]
+
+    assert said == [
+        (),
+        (f"The budget Month of {PATH}: 0% used now, 80% after it.",),
+        (f"The budget Month of {PATH} would be used up by it: 0% used now, 160% after it.",),
+    ]
+    fields = {"name": "train", "quota": PATH, "gpus": "8", "estimate_s": "10h", "_from": "form"}
+    assert "would be used up by it" in two_nodes.client("team_lead").post("/jobs/new/look", fields).json()["fit"]
+    BudgetDay.objects.create(budget=found, day=NOON.date(), milli_millis=60_000 * 3_600_000)
+    held = fit(lead)
+    assert held.verdict == "held"
+    assert f"The budget Month of {PATH} is used up: 120% of 50 GPU-hours." in held.waits_for[0]
+    assert not Job.objects.exists()
