@@ -50,7 +50,8 @@ WORDS = {
     "plan": "--explain --jsonl",
     "queue": "--json --team --limit",
     "quota": "changes change week set export import propose approve reject withdraw schedule apply rebase allow revert"
-    " --json --paths --state --team --limit --type --guaranteed --weight --priority --reason --dry-run --format --archive-missing --at --cancel",
+    " --json --paths --state --team --limit --type --guaranteed --weight --priority --preempt-min-runtime --reclaim-min-runtime --default-class"
+    " --rule --reason --dry-run --format --archive-missing --at --cancel",
     "reserve": "ls add show windows floors approve deny cancel end --json --name --team --class --type --gpus --nodes --block --from --until --to"
     " --rule --zone --notice --lead --decay --lend --purpose --dry-run --state --limit --reason",
     "ledger": "--json --team --job --type --class --from --to --sums --csv --limit",

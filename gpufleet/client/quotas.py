@@ -10,6 +10,7 @@ from typing import Any
 from gpufleet.client import DONE, REFUSED, ClientError
 from gpufleet.client.calls import Console
 from gpufleet.client.commands import Arguments, console_meant, parser_of, print_json
+from gpufleet.client.description import seconds
 from gpufleet.client.words import coloured, exact, gpus, is_terminal, lasting, plain, table
 
 STATES = ("draft", "proposed", "approved", "scheduled", "applied", "rejected", "withdrawn", "failed")
@@ -91,6 +92,7 @@ def _preview(found: Mapping[str, Any]) -> None:
         print("\n".join(table(("NODE", "TYPE", "FAIR", "GUARANTEED", "BORROWED"), shares)))
 
 
+INHERIT = "inherit"
 SHARES = ("fair_milli", "guaranteed_milli", "borrowed_milli")
 
 
@@ -102,6 +104,10 @@ def _set(arguments: Sequence[str]) -> int:
     parser.add_argument("--limit", help="GPUs, or none")
     parser.add_argument("--weight", type=int)
     parser.add_argument("--priority", type=int)
+    for what, done in (("preempt", "preempted"), ("reclaim", "reclaimed")):
+        parser.add_argument(f"--{what}-min-runtime", metavar="LENGTH", help=f"how long its jobs run before they are {done}; inherit: as above it")
+    parser.add_argument("--default-class", choices=("batch", "interactive", "inference", "inherit"), help="of jobs that state none")
+    parser.add_argument("--rule", metavar="NAME=VALUE", action="append", default=[], help="fleet-wide rule, of the top node; NAME= unsets it")
     parser.add_argument("--reason", default="", help="kept in the audit log")
     parser.add_argument("--dry-run", action="store_true", help="only preview it")
     asked = parser.parse_args(arguments)
@@ -110,6 +116,13 @@ def _set(arguments: Sequence[str]) -> int:
     if share and not asked.gpu_type:
         parser.error("--type is required with --guaranteed and --limit.")
     wanted |= {"shares": {asked.gpu_type: share}} if share else {}
+    for name in ("preempt_min_runtime", "reclaim_min_runtime"):
+        if (length := getattr(asked, name)) is not None:
+            wanted[f"{name}_s"] = None if length == INHERIT else int(seconds(length))
+    if asked.default_class is not None:
+        wanted["default_class"] = "" if asked.default_class == INHERIT else asked.default_class
+    if asked.rule:
+        wanted["policy"] = dict(_rule(parser, text) for text in asked.rule)
     if not wanted:
         parser.error("No changes given.")
     console = console_meant()
@@ -121,6 +134,13 @@ def _set(arguments: Sequence[str]) -> int:
         _preview(found)
         return DONE
     return _told(console.post("/quota-changes", {"edits": edits, "reason": asked.reason}), as_json=asked.json)
+
+
+def _rule(parser: Arguments, text: str) -> tuple[str, int | str | None]:
+    name, given, value = text.partition("=")
+    if not given:
+        parser.error("--rule is NAME=VALUE, such as max_wait_batch_s=86400.")
+    return name.strip(), int(value) if value.isascii() and value.isdecimal() else value.strip() or None
 
 
 def _node(console: Console, parser: Arguments, path: str) -> str:

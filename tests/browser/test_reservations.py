@@ -103,6 +103,21 @@ def test_by_keyboard_the_form_opens_with_the_hours_that_were_chosen(live_console
     expect(page.get_by_label("Start")).to_have_value("2030-01-07T10:00")
     expect(page.get_by_label("End")).to_have_value("2030-01-07T14:00")
     assert visitor.axe() == []
+    # On from there without a mouse, to the reservation itself. Beyond two years it is refused at its field, and the form stays.
+    for _ in range(60):
+        if page.evaluate("document.activeElement.name") == "amount":
+            break
+        page.keyboard.press("Tab")
+    expect(page.get_by_label("How many")).to_be_focused()
+    page.keyboard.type("8")
+    page.keyboard.press("Enter")
+    expect(page.locator("main")).to_contain_text("Start within two years from now.")
+    soon = now().replace(hour=10, minute=0) + timedelta(days=3)
+    for label, at in (("Start", soon), ("End", soon + timedelta(hours=4))):
+        page.get_by_label(label).fill(f"{at:%Y-%m-%dT%H:%M}")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Reservation")
+    assert Reservation.objects.get().gpus_milli == 8_000
 
 
 def test_the_job_that_must_leave_is_shown_first_and_leaves_in_time(live_console: LiveConsole, browser):

@@ -2,7 +2,10 @@
 
 import pytest
 
-from quotas.models import QuotaChange, QuotaShare
+from gpufleet.core.times import now
+from quotas.models import QuotaChange, QuotaNode, QuotaShare
+from scheduler.loop.policy import policy
+from scheduler.snapshots import Snapshots
 from tests.builders import node
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -38,3 +41,32 @@ def test_a_guarantee_is_previewed_drafted_applied_listed_and_reverted(run, perso
     path.write_text("nodes: [{kind: x}]")
     status, _, wrong = run("quota", "import", str(path), **ADMIN)
     assert status != 0 and "Path is required" in wrong
+
+
+def test_minimum_run_times_and_fleet_wide_rules_reach_the_scheduler(run, personas):
+    node(gpus=8)
+    team = personas.nodes["acme/research/nlp"]
+
+    def change(*words: str) -> None:
+        run("quota", "apply", run("quota", "set", *words, **ADMIN)[1].split()[0], **ADMIN)
+
+    change(team.path, "--preempt-min-runtime", "10m", "--reclaim-min-runtime", "90s", "--default-class", "interactive")
+    rules = ("worth_batch_gpu_s=500", "max_wait_batch_s=3600", "sharing_trust=job", "half_life_s=7200")
+    change("acme", *(word for rule in rules for word in ("--rule", rule)))
+    chosen = policy()
+    scenario = Snapshots().take(settings=chosen.engine, now=now(), start_timeout=chosen.start_timeout).scenario
+    settings, (found,) = scenario.settings, (one for one in scenario.quotas if one.name == team.path)
+    team.refresh_from_db()
+
+    assert (found.preempt_min_runtime_ms, found.reclaim_min_runtime_ms, team.default_class) == (600_000, 90_000, "interactive")
+    assert (settings.worth_gpu_ms.batch, settings.max_wait_ms.batch) == (500_000, 3_600_000)
+    assert (settings.sharing_trust, settings.fairness.half_life_ms) == ("job", 7_200_000)
+    change("acme", "--rule", "worth_batch_gpu_s=", "--rule", "sharing_trust=")
+    change(team.path, "--preempt-min-runtime", "inherit", "--default-class", "inherit")
+    top = QuotaNode.objects.get(path="acme")
+    team.refresh_from_db()
+    assert top.policy == {"max_wait_batch_s": 3600, "half_life_s": 7200}
+    assert (team.preempt_min_runtime_s, team.reclaim_min_runtime_s, team.default_class) == (None, 90, "")
+    status, _, wrong = run("quota", "set", "acme", "--rule", "worth_batch_gpu_s=much", **ADMIN)
+    assert status != 0 and "It must be a whole number" in wrong
+    assert run("quota", "set", team.path, "--rule", "half_life_s=60", **ADMIN)[0] != 0
