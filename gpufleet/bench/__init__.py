@@ -20,7 +20,7 @@ KINDS = {
     "quotas": "the quota editor of 1,500 projects, and previews of a change",
     "simulate": "whole simulations, of a drawn fleet and of real traces",
     "slurm": "starts on a real Slurm of simulated nodes, beside plain sbatch",
-    "telemetry": "ingest of 4,000 GPUs, and charts of 30 days",
+    "telemetry": "ingest of 4,000 GPUs, charts of 30 days, and pages over months",
 }
 
 

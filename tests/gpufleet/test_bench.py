@@ -8,6 +8,7 @@ from gpufleet import bench
 from gpufleet.bench import api, chargeback, loop, slurm
 from gpufleet.bench.console import heard_at
 from gpufleet.bench.console import main as console_main
+from gpufleet.bench.telemetry_drift import told
 from scheduler.benchmarks.loop import REPLAY_QUOTAS
 
 
@@ -38,6 +39,14 @@ def test_a_kind_or_a_case_that_there_is_not_is_said(capsys):
     for main in (console_main, loop.main, api.main, chargeback.main, slurm.main):
         assert main(["--case", "nothing"]) == 2
         assert "no case that begins with nothing" in capsys.readouterr().err
+
+
+def test_a_round_that_grows_and_a_sum_that_is_off_are_told():
+    rows = [{"seconds": 1 + 0.1 * number, "cpu": 0.5, "read": 8 if number else 7, "late": 0.0, "mib": 100, "sm": 200} for number in range(9)]
+
+    found = told(rows, gpus=8, computed=[2.0] * 8 + [None])
+    assert (found["drift_ms"], found["short_rounds"], found["rounds"], found["off_promql_percent_max"]) == (600.0, 1, 9, 0.0)
+    assert told(rows, gpus=8, computed=[1.6] * 9)["off_promql_percent_max"] == 25.0
 
 
 def test_the_replay_is_the_published_one():
