@@ -72,9 +72,8 @@ def _only_keeps(cycle: Cycle) -> bool:
     lent = bool(book.lenders())
     for work in waiting:
         if work.evicted:
-            if not book.in_vain_now(work, 0):
-                return False
-        elif lent and in_gaps(cycle, work, 0)[0]:
+            return False
+        if lent and in_gaps(cycle, work, 0)[0]:
             return False
     return True
 
@@ -456,8 +455,6 @@ def _may_stand_at_once(cycle: Cycle, work: Work, types: tuple[int, ...]) -> None
     """
     book = cycle.book
     for quota_type in types:
-        if book.asks_in_vain(work, quota_type):
-            continue
         entry = book.add(work, (quota_type,), only_now=True)
         if entry is None:
             continue

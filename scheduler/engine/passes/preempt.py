@@ -10,7 +10,7 @@ from ..search.evicting import NOTHING, at_limits, fits_already, request, take_ch
 from ..search.ranking import UNBOUNDED, WideRanking
 from ..search.units import Unit
 from ..search.victims import Found, Ranked, as_if_running, has_fresh, in_categories, no_larger
-from ..state.planning import FEW, Cycle, Sieve
+from ..state.planning import Cycle, Sieve
 from ..state.tree import Division
 from ..state.work import Work
 from .reclaim import beyond_guarantee, walk
@@ -27,16 +27,13 @@ def high_enough(cycle: Cycle, idle: list[int], leaf: int, queue: list[Work]) -> 
     queue = cycle.above(queue, cycle.least_level)
     if not queue:
         return []
-    standing, many = cycle.standing, len(cycle.leaf_queues) > FEW
-    if not many and not cycle.tells and len(idle) == 1:  # who is held back is told so before what he asks for is compared
-        below = standing.freeable_below
-        return [work for work in queue if work.seats or ((lower := below(leaf, 0, work.form.level)) and lower + idle[0] >= work.form.lowest)]
+    standing = cycle.standing
     lowest = standing.lowest(leaf)
     if lowest is None:
         return []
     most = lowest.milli + sum(idle)
     high = [work for work in cycle.above(queue, lowest.level) if work.form.lowest <= most or work.seats]
-    asked = cycle.as_it_waits(leaf, idle) if many and high else None
+    asked = cycle.as_it_waits(leaf, idle) if high else None
     if asked is None:
         return high
     known = standing.kept(("high", leaf), leaf)

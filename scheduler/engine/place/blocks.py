@@ -13,7 +13,6 @@ from ..model.values import Demand
 from ..state.fleet import View
 from ..state.grid import Grid, Ints
 
-FEW = 256  # nodes of a fleet that are sooner ranked one by one
 MOST = 4  # kinds of blocks that are looked at, of those that wait and of the usual ones
 
 
@@ -39,7 +38,6 @@ class Blocks:
         self.grid = grid
         self.kinds = (waiting, usual)
         self._costs: dict[tuple[int, int], tuple[Ints, Ints] | None] = {}
-        self._ranks: dict[tuple[int, int], list[tuple[int, int]]] = {}  # the same by node, where few are to be ranked
         self._view: tuple[View, int] | None = None
 
     def __bool__(self) -> bool:
@@ -52,7 +50,6 @@ class Blocks:
         """
         if anew and self._view != (view, view.version):
             self._costs.clear()
-            self._ranks.clear()
             self._view = (view, view.version)
         key = (view.count[nodes[0]], gpus)
         if key not in self._costs:
@@ -60,11 +57,6 @@ class Blocks:
         costs = self._costs[key]
         if costs is None:
             return nodes
-        if self.grid.size <= FEW:
-            ranks = self._ranks.get(key)
-            if ranks is None:
-                ranks = self._ranks[key] = [*zip(costs[0].tolist(), costs[1].tolist(), strict=True)]
-            return sorted(nodes, key=ranks.__getitem__)  # among equals they stay in path order
         places = np.array(nodes, dtype=np.int64)
         order = np.lexsort((places, costs[1][places], costs[0][places]))
         ranked: list[int] = places[order].tolist()

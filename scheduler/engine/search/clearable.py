@@ -1,7 +1,7 @@
 """How few jobs have to leave each node so that one more worker fits there, and what they lose: columns by node, kept from plan to plan.
 
 A node is looked at again when who could be moved off it, or what is idle there, is another than the last time. Nodes whose jobs would find no
-room elsewhere are passed over, as far as counting tells. `clearable_few` does the same for few nodes, one by one.
+room elsewhere are passed over, as far as counting tells.
 """
 
 from collections.abc import Callable, Sequence

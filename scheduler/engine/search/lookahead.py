@@ -1,31 +1,23 @@
 """When and where could it start? Free GPUs of every node over time, by the estimates of what runs.
 
 Beside each node's step function stands, per number of GPUs asked for, a table of the gaps in which at least so many are
-free. One worker is then an `argmin`; a gang is two sorted arrays and a count. Of few nodes it is known instead from when on they have so
-many: as long as no place is kept there, it only becomes more. Whole GPUs only: where more decides, the job is tried in a rehearsal from then
-on.
+free. One worker is then an `argmin`; a gang is two sorted arrays and a count. Whole GPUs only: where more decides, the job is tried in a
+rehearsal from then on.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from ..state.grid import Grid, Ints, Level
 
 MANY_STEPS = 24  # of one node, from which on it is worth a look which of them are none any more
-FEW, FEW_STEPS = 128, 400  # nodes, and steps of those on which places are kept, up to which these are looked at one after the other
 FOREVER = 1 << 60
 END = 1 << 61
 Gaps = list[tuple[int, int]]  # from one moment to another
 Steps = tuple[list[int], list[int]]
 Places = list[tuple[int, int]]  # (node, GPUs)
-
-
-def is_few(grid: Grid) -> bool:
-    """Whether dates are so soon found that it is not worth while to remember them."""
-    return grid.size <= FEW
 
 
 class Lookahead:
@@ -44,9 +36,7 @@ class Lookahead:
                 times.append(at)
                 free.append(free[-1] + count)
         self._kept: dict[int, Steps] = {}  # the same of nodes on which places are kept, without those
-        self._kept_gaps: dict[int, dict[int, Gaps]] = {}  # by number of GPUs, the gaps of these as far as that was asked
         self.tables: dict[int, Table] = {}
-        self._first = First(grid) if is_few(grid) else None
         self._everywhere: Ints = np.ones(grid.size, dtype=np.int64)
 
     def copy(self) -> "Lookahead":
@@ -73,26 +63,6 @@ class Lookahead:
             table.catch_up(self)
         return table
 
-    def bare_steps(self, node: int) -> Steps:
-        """The steps of a node as if no place were kept there."""
-        return self._times[node], self._free[node]
-
-    @property
-    def kept(self) -> Collection[int]:
-        """The nodes on which places are kept."""
-        return self._kept
-
-    def kept_gaps(self, count: int) -> Mapping[int, Gaps]:
-        """By each of these the gaps in which it has so many GPUs."""
-        known = self._kept_gaps.get(count)
-        if known is None:
-            known = self._kept_gaps[count] = {}
-        if len(known) < len(self._kept):
-            for node in self._kept:
-                if node not in known:
-                    known[node] = self.gaps(node, count)
-        return known
-
     def earliest(self, gpus: int, workers: int, length: int, allowed: Ints | None, level: Level | None, since: int = 0) -> tuple[int, Places] | None:
         """The earliest (time, [(node, GPUs)]) for so many workers for so long, on some of the nodes or all, inside one domain of the level if one is
         given, and not before `since`.
@@ -100,8 +70,6 @@ class Lookahead:
         most = self.grid.most_gpus
         if not gpus or gpus > most:
             return None
-        if self._first is not None and (not self._kept or sum([len(free) for _, free in self._kept.values()]) <= FEW_STEPS):
-            return self._first.earliest(self, gpus, workers, length, allowed, level, since)
         if allowed is None:
             allowed = self._everywhere
         if workers == 1:
@@ -132,12 +100,6 @@ class Lookahead:
         for place in chosen:
             counts[place] = counts.get(place, 0) + gpus
         return moment, list(counts.items())
-
-    def may_be_now(self, gpus: int, workers: int, allowed: Ints | None, level: Level | None) -> bool:
-        """Whether so many workers could start now, if no place were kept; a bound where there are many nodes."""
-        if not gpus or gpus > self.grid.most_gpus:
-            return False
-        return self._first is None or self._first.opens_now(self, gpus, workers, allowed, level)
 
     def _one(self, gpus: int, length: int, allowed: Ints, since: int) -> tuple[int, Places] | None:
         table = self.table(gpus)
@@ -180,9 +142,6 @@ class Lookahead:
         start = self.now + moment
         until = END if length >= FOREVER else start + length
         kept = self._kept
-        for gaps in self._kept_gaps.values():
-            for node, _ in places:
-                gaps.pop(node, None)
         for node, count in places:
             steps = kept.get(node)
             if steps is None:
@@ -202,13 +161,10 @@ class Lookahead:
         for table in self.tables.values():
             table.stale.update(self._kept)
         self._kept.clear()
-        self._kept_gaps.clear()
 
     def change(self, node: int, leaving: Mapping[int, int]) -> None:
         """So many GPUs of a node more, or fewer, are held from now on, by the moment until which they are."""
         kept = self._kept.get(node)
-        for gaps in self._kept_gaps.values():
-            gaps.pop(node, None)
         for until, count in leaving.items():
             if not until or not count:
                 continue
@@ -216,8 +172,6 @@ class Lookahead:
             _hold((self._times[node], self._free[node]), 0, instant, count)
             if kept is not None:
                 _hold(kept, 0, instant, count)
-        if self._first is not None:
-            self._first.stale.add(node)
         for table in self.tables.values():
             table.stale.add(node)
 
@@ -255,7 +209,6 @@ class Lookahead:
     def pass_time(self, now: int) -> None:
         """Count from a later moment on. A table follows when it is asked for."""
         self.now = now
-        self._kept_gaps.clear()
 
     def least_free(self, node: int, first: int, until: int, besides: Sequence[tuple[int, int, int]] = ()) -> int:
         """The fewest GPUs free on a node from one moment to another; `besides` lists (from, to, GPUs) that are not held against it."""
@@ -291,138 +244,6 @@ def _cut(times: list[int], free: list[int], instant: int) -> int:
     times.insert(place + 1, instant)
     free.insert(place + 1, free[place])
     return place + 1
-
-
-class First:
-    """From when on each of a few nodes has at least so many GPUs free, as long as no place is kept there: it only becomes more, as those leave
-    who stand there.
-    """
-
-    def __init__(self, grid: Grid) -> None:
-        self.size, self.most = grid.size, grid.most_gpus
-        self.stale: set[int] = set(range(grid.size))  # nodes that have changed since they were last read
-        self._times = [[END] * grid.size for _ in range(grid.most_gpus + 1)]  # instants by node, by number of GPUs
-
-    def _catch_up(self, ahead: Lookahead) -> None:
-        columns, most = self._times, self.most
-        for node in self.stale:
-            count = 1
-            for at, have in zip(*ahead.bare_steps(node), strict=True):
-                while count <= have and count <= most:
-                    columns[count][node] = at
-                    count += 1
-            for column in columns[count:]:
-                column[node] = END
-        self.stale.clear()
-
-    def opens_now(self, ahead: Lookahead, gpus: int, workers: int, allowed: Ints | None, level: Level | None) -> bool:
-        """Whether there would be room for so many workers at once."""
-        if self.stale:
-            self._catch_up(ahead)
-        now = ahead.now
-        may = None if allowed is None else allowed.tolist()
-        lines = [self._times[count] for count in range(gpus, min(self.most, gpus * workers) + 1, gpus)]
-        for low, high in self._domains(level):
-            room = sum([at <= now for line in lines for at in line[low:high]])
-            if room >= workers and (
-                may is None or sum([at <= now and may[node] for line in lines for node, at in enumerate(line[low:high], low)]) >= workers
-            ):
-                return True
-        return False
-
-    def _domains(self, level: Level | None) -> Iterable[tuple[int, int]]:
-        return ((0, self.size),) if level is None or len(level) == 1 else pairwise(level.bounds)
-
-    def earliest(
-        self, ahead: Lookahead, gpus: int, workers: int, length: int, allowed: Ints | None, level: Level | None, since: int
-    ) -> tuple[int, Places] | None:
-        """The same as a look-ahead says, one node after the other."""
-        if self.stale:
-            self._catch_up(ahead)
-        may = None if allowed is None else allowed.tolist()
-        if workers == 1:
-            return self._one(ahead, gpus, length, may, since)
-        now, kept = ahead.now, ahead.kept
-        lines: list[list[int]] = []
-        closing: list[tuple[int, int, int]] = []  # (begin, last instant to begin, node) where places are kept
-        for count in range(gpus, min(self.most, gpus * workers) + 1, gpus):
-            lines.append(self._line(count, kept, may))
-            for node, gaps in ahead.kept_gaps(count).items():
-                if may is None or may[node]:
-                    for start, end in gaps:
-                        if end - max(start, since) >= length:
-                            closing.append((now + max(start, since), now + end - length, node))
-        best: tuple[int, int, int] | None = None
-        for low, high in self._domains(level):
-            opens = [at for line in lines for at in line[low:high]] if len(lines) > 1 else lines[0][low:high]
-            closes = []
-            for begin, last, node in closing:
-                if low <= node < high:
-                    opens.append(begin)
-                    closes.append(last)
-            if len(opens) >= workers:
-                moment = _first_with(opens, closes, workers, now + since)
-                if moment is not None and (best is None or moment < best[0]):
-                    best = moment, low, high
-        if best is None:
-            return None
-        moment, low, high = best
-        there = [node for line in lines for node, at in enumerate(line[low:high], low) if at <= moment]
-        there += [node for begin, last, node in closing if begin <= moment <= last and low <= node < high]
-        there.sort()
-        counts: dict[int, int] = {}
-        for node in there[:workers]:
-            counts[node] = counts.get(node, 0) + gpus
-        return moment - now, list(counts.items())
-
-    def _line(self, count: int, kept: Collection[int], may: list[int] | None) -> list[int]:
-        """From when on each node has so many for good; never, as far as that is known, where it may not be or a place is kept."""
-        line = self._times[count]
-        if may is not None:
-            return [at if allowed and node not in kept else END for node, (at, allowed) in enumerate(zip(line, may, strict=True))]
-        if kept:
-            line = [*line]
-            for node in kept:
-                line[node] = END
-        return line
-
-    def _one(self, ahead: Lookahead, gpus: int, length: int, may: list[int] | None, since: int) -> tuple[int, Places] | None:
-        now, kept = ahead.now, ahead.kept
-        line = self._line(gpus, kept, may)
-        if kept:
-            for node, gaps in ahead.kept_gaps(gpus).items():
-                if may is None or may[node]:
-                    for start, end in gaps:
-                        if end - max(start, since) >= length:
-                            line[node] = now + max(start, since)
-                            break
-        at = min(line)
-        if at >= END:
-            return None
-        soonest = now + since
-        if at > soonest:
-            return at - now, [(line.index(at), gpus)]
-        return since, [(next(node for node, at in enumerate(line) if at <= soonest), gpus)]
-
-
-def _first_with(opens: list[int], closes: list[int], many: int, now: int) -> int | None:
-    """The first instant at which so many are open, of which some close again."""
-    opens.sort()
-    at = opens[many - 1]
-    if not closes:
-        return None if at >= END else max(at, now)
-    closes.sort()
-    closed, last = 0, len(closes)
-    for place in range(many - 1, len(opens)):
-        at = opens[place]
-        if at >= END:
-            return None
-        moment = at if at > now else now
-        while closed < last and closes[closed] < moment:
-            closed += 1
-        if place + 1 - closed >= many:  # of those that open at one moment the last one tells
-            return moment
-    return None
 
 
 class Table:

@@ -8,12 +8,10 @@ from ..state.cluster import Cluster
 from ..state.fleet import Seat
 from ..state.work import Work
 from .clearable import Clearable
-from .clearable_few import ClearableFew
 from .units import begin_of, lost_since
 
 Here = Sequence[tuple[int, Work]]  # (GPUs on the node, job), those with the most first
 Leaving = tuple[int, list[Work] | None]  # how many jobs at least clear so many GPUs; and who they are, where that is the same at any time
-FEW = 256  # nodes that are looked at one by one
 
 
 class Clearing(NamedTuple):
@@ -31,9 +29,8 @@ class Clearing(NamedTuple):
 
 
 class Movables:
-    def __init__(self, cluster: Cluster, few: int = FEW) -> None:
+    def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self.few = few
         self._read = len(cluster.journal)  # so much of the journal is known
         self._held: dict[Work, tuple[Seat, ...]] = {}
         self._on_node: dict[int, dict[Work, int]] = {}
@@ -41,7 +38,7 @@ class Movables:
         self._leaving: dict[tuple[int, int], Leaving] = {}
         self._clearings: dict[tuple[int, int], Clearing] = {}
         self._asked: dict[int, set[int]] = {}  # by node, of how many GPUs any of these is known
-        self._clearable: dict[int, Clearable | ClearableFew] = {}
+        self._clearable: dict[int, Clearable] = {}
         self._touched: set[int] = set()  # nodes about which what is known is out of date
         self._gone: dict[Work, None] = {}  # since somebody last asked
         self._come: dict[Work, None] = {}
@@ -118,8 +115,7 @@ class Movables:
             for needed in self._asked.get(node, ()):
                 self._clearings.pop((node, needed), None)
         for clearable in self._clearable.values():
-            if isinstance(clearable, Clearable):  # the other one asks anew what is lost
-                clearable.stale |= nodes
+            clearable.stale |= nodes
 
     def _forget_touched(self) -> None:
         touched, self._touched = self._touched, set()
@@ -166,14 +162,13 @@ class Movables:
             known = self._clearings[key] = _clearing(works)
         return known
 
-    def clearable(self, gpus: int) -> Clearable | ClearableFew:
+    def clearable(self, gpus: int) -> Clearable:
         """What it takes to clear each node for one more worker of so many GPUs."""
         self._follow()
         soon = self.cluster.fleet.soon
         known = self._clearable.get(gpus)
         if known is None:
-            made = ClearableFew if len(soon.count) <= self.few else Clearable
-            known = self._clearable[gpus] = made(gpus, len(soon.count), soon.grid.most_gpus)
+            known = self._clearable[gpus] = Clearable(gpus, len(soon.count), soon.grid.most_gpus)
         known.catch_up(self, soon)
         return known
 

@@ -16,7 +16,7 @@ from ..state.queues import Queues
 from ..state.tree import Tree
 from ..state.work import Work
 from .columns import ints
-from .lookahead import END, FOREVER, Lookahead, is_few
+from .lookahead import END, FOREVER, Lookahead
 from .rehearsal import Rehearsal, Stay, counts_of
 from .remembered import MANY, NOWHERE, Date, Entry, Held, Known, Prospect, Remembered, Stays
 
@@ -63,7 +63,6 @@ class Prospects(ABC):
         self._standing: dict[Work, Held] = {}  # who stands in a gap and is looked at as if he did not give way
         backfills = "backfill" in cycle.settings.passes and cycle.settings.backfill_depth > 0
         self._lends = backfills  # nobody gives way to a reservation where none is made
-        self.remembers = not is_few(cycle.grid)  # whether what blocked jobs are told is worth remembering
         self._keeping: list[Known] = []  # whose places are kept now, in order
         self._unheld: list[Entry] = []  # whose places nobody has asked the look-ahead about since they were told again: it does not know of them
 
@@ -71,10 +70,6 @@ class Prospects(ABC):
     @abstractmethod
     def entries(self) -> list[Entry]:
         """What is kept, in order."""
-
-    @abstractmethod
-    def before_following(self) -> None:
-        """The look-ahead is about to follow what has changed."""
 
     @property
     def ahead(self) -> Lookahead:
@@ -95,8 +90,6 @@ class Prospects(ABC):
 
     def _renew_but_unheld(self) -> Lookahead:
         cluster = self.cycle.cluster
-        if self._ahead is not None and self._read < len(cluster.journal):
-            self.before_following()
         if self._ahead is None or (not self._entries and self._geometry != [*cluster.geometry]):
             self._tenants, self._geometry = {}, [*cluster.geometry]
             prospect, cluster.kept.prospect = cluster.kept.prospect, None
@@ -124,9 +117,6 @@ class Prospects(ABC):
             for work in held.out_of_date(now):
                 changed.setdefault(work, True)
         self._take_up(ahead, [(work, self._held_by(work) if there else NOWHERE) for work, there in changed.items()])
-        if not self.remembers:
-            self._ends_now = True  # on few nodes it is seen at once who could start
-            return ahead
         for work, there in changed.items():
             if not there:
                 self._told.dates.pop(work, None)
@@ -270,8 +260,6 @@ class Prospects(ABC):
             if not any(leaving.values()):
                 continue
             ahead.change(node, leaving)
-            if not self.remembers:
-                continue
             more, most, least = 0, 0, 0
             for until in sorted(leaving, reverse=True):
                 more += leaving[until]
@@ -368,15 +356,6 @@ class Prospects(ABC):
         level = grid.levels[width] if width >= 0 else None
         found = ahead.earliest(role.gpus, role.least, length, None if eligible.full else eligible.array, level, since)
         return None if found is None else Date(*found, ())
-
-    def may_be_now(self, form: Form, quota_type: int) -> bool:
-        """Whether such a job could start at once if no place were kept; a bound where there are many nodes."""
-        grid, role, width = self.cycle.grid, form.roles[0], form.width
-        if not role.least:
-            return False
-        eligible = form.eligible(grid, 0, quota_type, suspect=form.kind.tolerates_suspect, spare=False)
-        level = grid.levels[width] if width >= 0 else None
-        return self._renew_but_unheld().may_be_now(role.gpus, role.least, None if eligible.full else eligible.array, level)
 
     def _over_by_then(self, work: Work, at: int) -> bool:
         """Whether a gang that has lost workers is expected to have ended before they could be replaced."""

@@ -1,7 +1,6 @@
 """Places kept for blocked jobs, and what may run in the gaps before them."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from itertools import pairwise
 
 from ..model.reasons import Reason, reason
 from ..model.values import Preemptible, Role
@@ -34,18 +33,14 @@ def _freed(leaving: Iterable[Work]) -> list[tuple[int, int]]:
     return [(seat.node, seat.mask.bit_count() + len(seat.parts)) for one in leaving for seat in one.seats]
 
 
-NO_TYPE = -1
-
-
 class Book(Prospects):
     """The reservations of one sweep, on top of a look-ahead over what runs. Both follow what the plan changes meanwhile."""
 
     def __init__(self, cycle: Surroundings) -> None:
         super().__init__(cycle)
-        # Who was promised an answer, and in which type: it is worked out when somebody wants to know. Of NO_TYPE: nothing is kept for him.
+        # Who was promised an answer, and in which type: it is worked out when somebody wants to know.
         self._asking: list[tuple[Work, int]] = []
         self._walk: Callable[[], None] | None = None  # finds those, where nobody has gone along the queue yet
-        self._inside: dict[Work, bool] | None = None  # whether each stays within its guarantees, of the state in which they asked; None: of this one
         self.per_type: dict[int, int] = {}
         self.blocked_within: set[int] = set()
         self._holds: list[Hold] = []  # gates that blocked jobs keep, in order
@@ -53,9 +48,7 @@ class Book(Prospects):
         self._asked_at: dict[int, int] = {}  # how many reservations stood before a blocked job, whether or not it has one
         self._by_node: dict[int, list[Entry]] = {}
         self._full: dict[tuple[int, int], tuple[int, int]] = {}  # for shapes that found no room now: as of when, and for how short a stay
-        # As of how much of the cluster's journal; what may become idle without them, and what is idle then by node, once that was asked.
-        self._lenders: tuple[int, list[Work], int] | None = None
-        self._without_lenders: list[int] | None = None
+        self._lenders: tuple[int, list[Work], int] | None = None  # as of how much of the journal, and what may become idle without them
         self.looked_at = False  # whether anybody has asked what is kept, since it was set
 
     @property
@@ -90,11 +83,8 @@ class Book(Prospects):
     def date_of(self, work: Work) -> int | None:
         """In how many milliseconds a place is kept for it, if one is."""
         self._settle_up_to(work)
-        if self._asking and self._asking[0][0] is work:  # he has asked before, in another type
-            if self._inside is not None or self._are_counted(self._asking):
-                self._work_out(*self._asking.pop(0))
-            else:
-                self.settle()
+        if any(one is work for one, _ in self._asking):  # it has asked before, in another type
+            self.settle()
         return next((entry.at for entry in self._entries if entry.work is work), None)
 
     def has_no_date(self, work: Work) -> bool:
@@ -106,18 +96,10 @@ class Book(Prospects):
         self._gone_along()
         asking, self._asking = self._asking, []
         self.cycle.cluster.before_changes = None
-        if self._inside is not None or self._are_counted(asking):
-            for work, quota_type in asking:
-                self._work_out(work, quota_type)
-            self._inside = None
-            return
-        first = self.remembers and bool(asking) and not self._entries
+        first = bool(asking) and not self._entries
         if first and self._all_again(asking):
             return
         for work, quota_type in asking:
-            if quota_type == NO_TYPE:
-                self._asked_at.setdefault(work.order, len(self._entries))
-                continue
             self.per_type[quota_type] -= 1
             self.add(work, (quota_type,))
         if first:
@@ -133,12 +115,7 @@ class Book(Prospects):
             return
         if len(self.cycle.grid.types) > 1 and any(one.home == work.home and self._ahead_of(one, work) for one, _ in asking):
             self.settle()  # who comes before it in its queue may have asked for another type behind it
-        elif work.order in self._asked_at:
-            return
-        elif any(one is work for one, _ in asking) and (self._inside is not None or self._are_counted(asking)):
-            while asking[0][0] is not work:
-                self._work_out(*asking.pop(0))
-        else:
+        elif work.order not in self._asked_at:
             self.settle()
 
     def _gone_along(self) -> None:
@@ -147,48 +124,7 @@ class Book(Prospects):
         if walk is not None:
             self.cycle.cluster.before_changes = None
             walk()
-            self.cycle.cluster.before_changes = self._stand_still
-
-    def _stand_still(self) -> None:
-        """The state is about to change in which somebody was promised an answer: note all of it that decides, or give the answer now."""
-        self._gone_along()
-        self.cycle.cluster.before_changes = None
-        if not self._asking:
-            return
-        if self._are_counted(self._asking):
-            self._renew_but_unheld()
-            self._inside = {work: self._is_inside(work, quota_type) for work, quota_type in self._asking if quota_type != NO_TYPE}
-        else:
-            self.settle()
-
-    def _are_counted(self, asking: list[tuple[Work, int]]) -> bool:
-        """Whether their dates are a matter of the look-ahead alone, and are not remembered from plan to plan."""
-        if self.remembers or self.cycle.cluster.windows.upcoming:
-            return False
-        return all(quota_type == NO_TYPE or self._counted(work) for work, quota_type in asking)
-
-    def _work_out(self, work: Work, quota_type: int) -> None:
-        """Keep the earliest place for a job of which only GPUs are counted. It counts as one that has a reservation already."""
-        self._asked_at.setdefault(work.order, len(self._entries))
-        if quota_type == NO_TYPE:
-            return
-        if self._inside is None:
-            ahead, inside = self._renew_but_unheld(), self._is_inside(work, quota_type)
-        else:
-            assert self._ahead is not None
-            ahead, inside = self._ahead, self._inside[work]
-        date = self.counted(ahead, work.form, quota_type, length := self.length(work))
-        if date is not None and not date.at and work in self._staying:
-            with self.standing(ahead, self._staying[work]):
-                date = self.counted(ahead, work.form, quota_type, length)
-        if date is not None:
-            ahead.reserve(date.at, length, date.places)
-            self._keep(Entry(work, quota_type, date.at, length, date.places, inside, len(self._entries), date))
-
-    def before_following(self) -> None:
-        """Whoever asked in the state that the look-ahead is still of is told before it is of another one."""
-        if self._inside is not None:
-            self.settle()
+            self.cycle.cluster.before_changes = self.settle
 
     def _all_again(self, asking: list[tuple[Work, int]]) -> bool:
         """Whether the same have asked in the same order as the last time, and get all that they got then."""
@@ -244,7 +180,7 @@ class Book(Prospects):
     def clear(self) -> None:
         """Forget what was reserved; the look-ahead stays and goes on to follow what changes."""
         self._asking.clear()
-        self._walk = self._inside = None
+        self._walk = None
         self.cycle.cluster.before_changes = None
         if self._ahead is not None:
             self._ahead.keep_nothing()
@@ -290,7 +226,7 @@ class Book(Prospects):
     def keep_later(self, walk: Callable[[], None]) -> None:
         """A walk along the queue that would only keep places, of this state, once that matters."""
         self._walk = walk
-        self.cycle.cluster.before_changes = self._stand_still
+        self.cycle.cluster.before_changes = self.settle
 
     def set_aside(self) -> Later | None:
         """Let nobody ask for a place for now, where nothing is kept yet: for the only one who asks, who needs none once he is served."""
@@ -308,31 +244,9 @@ class Book(Prospects):
 
     def add_later(self, work: Work, quota_type: int) -> None:
         """The same as `add`, of this state, once it matters: mostly nobody starts, and nobody is told of it."""
-        if self._inside is not None:
-            self.settle()
         self._asking.append((work, quota_type))
         self.per_type[quota_type] = self.per_type.get(quota_type, 0) + 1
-        self.cycle.cluster.before_changes = self._stand_still
-
-    def in_vain_now(self, work: Work, quota_type: int) -> bool:
-        """Whether there is surely no place for a job at once, whatever is kept for others."""
-        if self.remembers or self.cycle.cluster.windows.upcoming or not self._counted(work):
-            return False
-        if not self.is_full(work, quota_type):
-            if self.may_be_now(work.form, quota_type):
-                return False
-            self._fill(work, quota_type)
-        return True
-
-    def asks_in_vain(self, work: Work, quota_type: int) -> bool:
-        """Whether there is surely no place for it at once: then only that it has asked is noted."""
-        if not self.in_vain_now(work, quota_type):
-            return False
-        if self._inside is not None:
-            self.settle()
-        self._asking.append((work, NO_TYPE))
-        self.cycle.cluster.before_changes = self._stand_still
-        return True
+        self.cycle.cluster.before_changes = self.settle
 
     def add(self, work: Work, types: Sequence[int], *, only_now: bool = False) -> Entry | None:
         """Keep the earliest place for a blocked job in one of these types; None where there is no date (or only a later one): nothing is kept."""
@@ -340,7 +254,7 @@ class Book(Prospects):
         if not only_now and not self._entries and len(types) == 1 and self.finds_no_room_ever(work, types[0]):
             self.per_type[types[0]] = self.per_type.get(types[0], 0) + 1
             return None
-        known = None if not self.remembers or only_now or len(types) > 1 else self._told_again(self._renew_but_unheld(), work, types[0])
+        known = None if only_now or len(types) > 1 else self._told_again(self._renew_but_unheld(), work, types[0])
         if known is not None:
             quota_type = known.quota_type
             found = None if known.places is None else Date(known.instant - self.cycle.now, known.places, ())
@@ -357,17 +271,15 @@ class Book(Prospects):
             if found is not None:
                 entry = self._entry(work, quota_type, found)
                 self.ahead.reserve(found.at, entry.length, found.places)
-            if self.remembers:
-                instant, places = (END, None) if found is None else (self.cycle.now + found.at, found.places)
-                known = Known(work, quota_type, instant, places, len(types) == 1 and not only_now and not staying and self._counted(work))
-        if known is not None and known.counted:
+            instant, places = (END, None) if found is None else (self.cycle.now + found.at, found.places)
+            known = Known(work, quota_type, instant, places, len(types) == 1 and not only_now and not staying and self._counted(work))
+        if known.counted:
             self._told.note(known, self._keeping)
         if found is None:
             return None
         self.per_type[quota_type] = self.per_type.get(quota_type, 0) + 1
-        if known is not None:
-            entry.known = known
-            self._keeping.append(known)
+        entry.known = known
+        self._keeping.append(known)
         self._keep(entry)
         return entry
 
@@ -454,6 +366,8 @@ class Book(Prospects):
         if found is not None:
             entry = self._entry(work, quota_type, found)
             self.ahead.reserve(entry.at, entry.length, entry.places)
+            entry.known = Known(work, quota_type, self.cycle.now + found.at, found.places, counted=False)
+            self._keeping.append(entry.known)  # whoever asks behind it is told something else than before it came
             self._keep(entry)
 
     def withdraw(self, entry: Entry) -> None:
@@ -486,7 +400,6 @@ class Book(Prospects):
             some = dict.fromkeys((*self.cycle.who_waits.in_gaps, *journal)) if self.cycle.has_backfilled else ()
             works = [work for work in some if work.seats and self.lent(work)]
             self._lenders = len(journal), works, sum(map(most_freed, works))
-            self._without_lenders = None
         return self._lenders[1]
 
     def lent_milli(self) -> int:
@@ -499,34 +412,13 @@ class Book(Prospects):
         if wanted is None:
             return True
         role, workers = wanted
-        if self.remembers:
-            freed = _freed(leaving)
-            if soon.idle + sum([count for _, count in freed]) < role.gpus * workers:
-                return False  # mostly there are too few, wherever they are
-            counts = soon.count_np.copy()
-            for node, count in freed:
-                counts[node] += count
-            return self._suffice(work, quota_type, counts)
-        here = self._idle_without(leaving)
-        if sum(here) < role.gpus * workers:
-            return False
-        eligible, gpus, width = self._nodes(work, role, quota_type), role.gpus, work.form.width
-        slots = [count // gpus for count in here] if eligible.full else [may * count // gpus for may, count in zip(eligible.flags, here, strict=True)]
-        if width < 0 or len(self.cycle.grid.levels[width]) == 1:
-            return sum(slots) >= workers
-        return any(sum(slots[low:high]) >= workers for low, high in pairwise(self.cycle.grid.levels[width].bounds))
-
-    def _idle_without(self, leaving: Collection[Work]) -> list[int]:
-        """GPUs by node once these have left; mostly that is everyone who stands in a gap."""
-        everyone = len(leaving) == len(self.lenders())
-        known = self._without_lenders if everyone else None
-        if known is None:
-            known = [*self.cycle.fleet.soon.count]
-            for node, count in _freed(leaving):
-                known[node] += count
-            if everyone:
-                self._without_lenders = known
-        return known
+        freed = _freed(leaving)
+        if soon.idle + sum([count for _, count in freed]) < role.gpus * workers:
+            return False  # mostly there are too few, wherever they are
+        counts = soon.count_np.copy()
+        for node, count in freed:
+            counts[node] += count
+        return self._suffice(work, quota_type, counts)
 
     def _suffice(self, work: Work, quota_type: int, counts: Ints) -> bool:
         """Whether so many GPUs by node hold the role with its largest workers, as far as counting tells."""

@@ -37,8 +37,6 @@ class Sieve(NamedTuple):
     through: "Callable[[Cycle, Any, int, list[Work]], list[Work]]"
 
 
-FEW = 64  # queues that are all looked at again by every pass
-MANY = 8  # changes from which on it pays to look first of which leaves they are
 # Whose turn it is: who stays within his fair share; everyone; or everyone as long as nobody starts in vain.
 FAIR, ANYONE, IN_ORDER = range(3)
 
@@ -340,7 +338,7 @@ class Cycle:
         if len(journal) > self._read:
             self._all_waiting = None
             homes = [work.home for work in journal[self._read :]]
-            for home in set(homes) if len(homes) > MANY else homes:
+            for home in dict.fromkeys(homes):
                 self._waiting.pop(home, None)
                 self._stirred.add(home)
             self._read = len(journal)
@@ -371,7 +369,7 @@ class Cycle:
 
     def sifted(self, sieve: Sieve, given: object) -> dict[int, list[Work]]:
         """By leaf what the sieve lets through; of many queues only those are looked at of which anything has changed."""
-        if len(self.leaf_queues) <= FEW or not self.by_leaf:
+        if not self.by_leaf:
             through = sieve.through
             return {leaf: chosen for leaf, queue in self.waiting_by_leaf().items() if (chosen := through(self, given, leaf, queue))}
         sift = self.cluster.kept.sifts.get(sieve.name)

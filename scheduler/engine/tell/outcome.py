@@ -6,9 +6,6 @@ from functools import cached_property
 from itertools import chain
 from operator import attrgetter
 
-import numpy as np
-import numpy.typing as npt
-
 from ..model.mig import Instance
 from ..model.plan import Course, Decision, Plan, Share, Stand, Waiting, new_decision, new_stand, new_waiting, placing
 from ..model.reasons import Reason, reason
@@ -16,12 +13,11 @@ from ..model.values import QUEUED
 from ..reading.checkers import spell_instant
 from ..rules.invariants import check
 from ..rules.windows import NEVER
-from ..search.columns import ints
 from ..search.remembered import Entry
 from ..state.cluster import on_gpus
 from ..state.fleet import Seat
 from ..state.form import Form
-from ..state.grid import Grid, Ints
+from ..state.grid import Grid
 from ..state.planning import Cycle
 from ..state.tree import Division, Tree
 from ..state.work import Work
@@ -279,9 +275,6 @@ class Served:
 TAKING = ("reclaim", "preempt", "shrink", "consolidate", "reservation_due")
 
 
-WIDE = 64  # nodes from which on it pays to look at all who leave at once
-
-
 class Owners:
     """Who stood where when the plan began, and has to be gone before somebody else can stand there."""
 
@@ -317,19 +310,13 @@ class Owners:
                 by_node[seat.node].append((on_gpus(seat), work.order))
         return by_node
 
-    @cached_property
-    def _columns(self) -> tuple[Ints, npt.NDArray[np.uint64], Ints]:
-        held = [(node, *one) for node, here in self._by_node.items() for one in here]
-        node, mask, order = zip(*held, strict=True) if held else ((), (), ())
-        return ints(node), np.array(mask, dtype=np.uint64), ints(order)
-
     def holding(self, node: int, gpu: int) -> tuple[str, ...]:
         """Who has to leave a GPU before it can be split anew."""
         return self._names({order for held, order in self._by_node.get(node, ()) if held >> gpu & 1})
 
     def before(self, work: Work) -> tuple[str, ...]:
         wanted, crowded = self._wanted(work)
-        found = self.on_many(wanted, crowded) if len(wanted) >= WIDE else self.on_some(wanted, crowded)
+        found = self.leaving(wanted, crowded)
         found.discard(work.order)
         return self._names(found)
 
@@ -351,21 +338,12 @@ class Owners:
             wanted[node] = wanted.get(node, 0) | mask
         return wanted, crowded
 
-    def on_some(self, wanted: Mapping[int, int], crowded: Collection[int]) -> set[int]:
+    def leaving(self, wanted: Mapping[int, int], crowded: Collection[int]) -> set[int]:
         """Who leaves any of these GPUs, or a crowded node."""
         by_node = self._by_node
         if not crowded:
             return {order for node, mask in wanted.items() for held, order in by_node.get(node, ()) if held & mask}
         return {order for node, mask in wanted.items() for held, order in by_node.get(node, ()) if held & mask or node in crowded}
-
-    def on_many(self, wanted: Mapping[int, int], crowded: Collection[int]) -> set[int]:
-        """The same for a gang that takes many nodes."""
-        node, mask, order = self._columns
-        asked = np.zeros(self.cycle.grid.size, dtype=np.uint64)
-        asked[ints([*wanted])] = np.array([*wanted.values()], dtype=np.uint64)
-        whole = np.zeros(self.cycle.grid.size, dtype=np.bool_)
-        whole[ints([*crowded])] = True
-        return set(order[(asked[node] & mask != 0) | whole[node]].tolist())
 
     def _names(self, orders: Iterable[int]) -> tuple[str, ...]:
         works = self.cycle.cluster.works

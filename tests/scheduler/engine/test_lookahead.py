@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from scheduler.engine.reading.scenario import parse
-from scheduler.engine.search import lookahead
 from scheduler.engine.search.lookahead import FOREVER, Lookahead
 from scheduler.engine.state.grid import Grid
 from tests.scheduler.twin.places import Undecided, gang_fits, occupancy
@@ -67,12 +66,9 @@ def drawn(seed: int) -> tuple[random.Random, Grid, Lookahead, Dense]:
     return rng, grid, Lookahead(grid, 0, idle, releases), Dense(dense)
 
 
-@pytest.mark.parametrize(("few", "steps"), [(0, 0), (lookahead.FEW, 8), (lookahead.FEW, lookahead.FEW_STEPS)])
 @pytest.mark.parametrize("first", range(0, 400, 100))
-def test_the_earliest_time_and_place_are_those_of_the_slow_search(monkeypatch: pytest.MonkeyPatch, first: int, few: int, steps: int) -> None:
-    """And so is every one after it, with what was found before reserved; whether gaps are looked at one by one or in columns."""
-    monkeypatch.setattr(lookahead, "FEW", few)
-    monkeypatch.setattr(lookahead, "FEW_STEPS", steps)
+def test_the_earliest_time_and_place_are_those_of_the_slow_search(first: int) -> None:
+    """And so is every one after it, with what was found before reserved."""
     dates = 0
     for seed in range(first, first + 100):
         rng, grid, ahead, dense = drawn(seed)
@@ -98,10 +94,8 @@ def test_the_earliest_time_and_place_are_those_of_the_slow_search(monkeypatch: p
     assert dates > 200
 
 
-@pytest.mark.parametrize("few", [0, lookahead.FEW])
-def test_a_later_look_finds_what_a_new_one_would(monkeypatch: pytest.MonkeyPatch, few: int) -> None:
+def test_a_later_look_finds_what_a_new_one_would() -> None:
     """What is open by then is open from then on, and what has closed offers nothing, though the fleet was looked at before."""
-    monkeypatch.setattr(lookahead, "FEW", few)
     late = 0
     for seed in range(200):
         rng, grid, ahead, dense = drawn(seed)
