@@ -169,6 +169,11 @@ class Columns:
         return all(submitted[row] == submitted[other] for row, other in pairs)
 
     @cached_property
+    def parts(self) -> Ints:
+        """Parts of shared GPUs, by seat."""
+        return ints([len(seat.parts) for seats in self.held_by for seat in seats])
+
+    @cached_property
     def any_surplus(self) -> bool:
         return bool(self.surplus.any())
 

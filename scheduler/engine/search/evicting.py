@@ -164,16 +164,13 @@ def fits_already(cycle: Cycle, work: Work, quota_type: int) -> bool:
     return not at_limits(cycle, work, quota_type)
 
 
-MANY = 512  # units from which a bound over everything that could ever leave is cheaper than one over the units
-
-
 def hopeful_domains(cycle: Cycle, work: Work, quota_type: int, ranked: Ranked) -> list[int] | None:
     """Domains that the units could clear, by a bound; None where no domain can be ruled out."""
     grid, form = cycle.grid, work.form
     width = form.width
     if work.seats or at_limits(cycle, work, quota_type):
         return None
-    if form.plain and form.roles[0].gpus and len(ranked) < MANY:
+    if form.plain and form.roles[0].gpus:
         return _cleared(cycle, work, quota_type, ranked)
     if width < 0 or len(grid.levels[width]) == 1:
         return None
@@ -181,19 +178,10 @@ def hopeful_domains(cycle: Cycle, work: Work, quota_type: int, ranked: Ranked) -
     if len(ranked) < 64:
         domain_of = level.domain_of
         return sorted({domain_of(seat.node) for _, unit in ranked for seat in unit.seats})
-    if not form.plain:
-        return None
-    role = form.roles[0]
-    key = ("clearable", role.gpus, width, quota_type, id(form.eligible(grid, 0, quota_type, suspect=work.kind.tolerates_suspect, spare=False)))
-    sums = cycle.memo(key)
-    if sums is None:
-        allowed = form.eligible(grid, 0, quota_type, suspect=work.kind.tolerates_suspect, spare=False).array
-        room = (cycle.fleet.soon.count_np + cycle.units().freeable) // max(1, role.gpus) * allowed
-        sums = cycle.remember(key, level.sums(room).tolist())
-    return [domain for domain, most in enumerate(sums) if most >= role.least or not role.gpus]
+    return None
 
 
-def _freed(cycle: Cycle, ranked: Ranked) -> dict[int, int]:
+def freed_by(cycle: Cycle, ranked: Ranked) -> dict[int, int]:
     """GPUs by node that the units hold; for a list that is kept while nothing changes, summed up once."""
     key = ("freed", id(ranked))
     known: tuple[Ranked, dict[int, int]] | None = cycle.memo(key)
@@ -201,10 +189,13 @@ def _freed(cycle: Cycle, ranked: Ranked) -> dict[int, int]:
         return known[1]
     usable, freed = cycle.grid.usable, dict[int, int]()
     before = freed.get
-    for _, unit in ranked:
-        for seat in unit.seats:
-            node = seat.node
-            freed[node] = before(node, 0) + (seat.mask & usable[node]).bit_count() + len(seat.parts)
+    if isinstance(ranked, WideRanking):
+        freed = ranked.freed(cycle.grid.size)
+    else:
+        for _, unit in ranked:
+            for seat in unit.seats:
+                node = seat.node
+                freed[node] = before(node, 0) + (seat.mask & usable[node]).bit_count() + len(seat.parts)
     cycle.remember(key, (ranked, freed))  # with the list itself, so that no other one gets its identity meanwhile
     return freed
 
@@ -216,7 +207,7 @@ def _cleared(cycle: Cycle, work: Work, quota_type: int, ranked: Ranked) -> list[
     gpus, width = role.gpus, form.width
     soon = cycle.fleet.soon
     eligible = form.eligible(grid, 0, quota_type, suspect=form.kind.tolerates_suspect, spare=False)
-    freed = _freed(cycle, ranked)
+    freed = freed_by(cycle, ranked)
     level = grid.levels[width] if width >= 0 and len(grid.levels[width]) > 1 else None
     flags = eligible.flags
     more: dict[int, int] = {}

@@ -67,6 +67,15 @@ class WideRanking:
         other.rows, other.code, other.borrowed = self.rows[keep], self.code[keep], self.borrowed[keep]
         return other
 
+    def freed(self, size: int) -> dict[int, int]:
+        """GPUs by node that they hold, a shared one once for each part."""
+        columns = self.columns
+        _, seats = columns.entries(self.rows)
+        counts = np.zeros(size, dtype=np.int64)
+        np.add.at(counts, columns.node[seats], columns.gpus[seats] + columns.parts[seats])
+        nodes = np.unique(columns.node[seats])
+        return dict(zip(nodes.tolist(), counts[nodes].tolist(), strict=True))
+
     @property
     def has_fresh(self) -> bool:
         return bool(self.columns.fresh[self.rows].any())

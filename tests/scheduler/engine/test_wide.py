@@ -14,6 +14,7 @@ from scheduler.engine.reading.scenario import parse
 from scheduler.engine.rules.legality import Reclaim
 from scheduler.engine.search import units as units_module
 from scheduler.engine.search.columns import BY_SEAT, BY_UNIT, Columns
+from scheduler.engine.search.evicting import freed_by
 from scheduler.engine.search.ranking import WideRanking
 from scheduler.engine.search.units import Unit, Units, columns_of
 from scheduler.engine.search.victims import Target, has_fresh, no_larger, search
@@ -228,6 +229,7 @@ def test_the_same_victims_are_found(seed: int):
     cycle = cycle_of(seed)
     chance = random.Random(seed)
     plain, wide, rules = rankings(cycle, chance.choice((2000, 8000)))
+    assert freed_by(cycle, wide) == freed_by(cycle, plain)
     for target in targets(cycle, chance):
         one = search(cycle.cluster, plain, rules.legal, target, cycle.units())
         other = search(cycle.cluster, wide, rules.legal, target, cycle.units())
