@@ -144,18 +144,18 @@ GPUS = Table(
     row_key="gpu.public_id",
     columns=(
         Column(
-            "node",
-            "Node",
-            "gpu.node.name",
-            sort=("node__name", "index"),
-            cell="""<a class="nowrap" href="{% url 'node' row.gpu.node.public_id %}">{{ row.gpu.node.name }}</a>""",
-        ),
-        Column(
             "index",
             "GPU",
             "gpu.index",
             sort=("index", "node__name"),
             cell="""<a class="nowrap" href="{% url 'gpu' row.gpu.public_id %}">GPU {{ row.gpu.index }}</a>""",
+        ),
+        Column(
+            "node",
+            "Node",
+            "gpu.node.name",
+            sort=("node__name", "index"),
+            cell="""<a class="nowrap" href="{% url 'node' row.gpu.node.public_id %}">{{ row.gpu.node.name }}</a>""",
         ),
         Column("id", "Id", "gpu.public_id", optional=True),
         Column("uuid", "UUID", "gpu.uuid", optional=True),

@@ -23,6 +23,8 @@ from tests.builders import NOON
 from tests.dashboards.worlds import gpus_of
 
 pytestmark = pytest.mark.django_db
+# What the sheet of an object says beside its sparkline, where that is not the activity of GPUs.
+SHEET = {"job": ("Computing", "0.5 GPUs"), "quota": ("Computing", "–")}
 
 
 def rollup(cluster: int, gpus: list[int], percents: list[int | None], *, span: int, ago: timedelta) -> None:
@@ -126,6 +128,8 @@ def test_every_object_has_its_history_on_top_of_its_page(personas) -> None:
         source = re.search(r'data-source="([^"]*)"', page)
         assert source is not None, name
         assert client.get(source.group(1), {"range": "7d"}).json()["label"], name
+        told = re.findall(r'<div class="sheet-spark" data-sheet><span class="soft">([^<]*)</span> <(?:svg|span) .*?<span>([^<]*)</span></div>', page)
+        assert told == [SHEET.get(name, ("SM activity", "–"))], name
 
 
 def test_gaps_break_a_drawing_and_no_reading_is_not_zero() -> None:

@@ -70,6 +70,17 @@ def sparkline(values: Sequence[float | None], label: str, tone: str = "used", mo
     )
 
 
+@register.inclusion_tag("_sheet_spark.html")
+def sheet_spark(chart: Chart) -> dict[str, Any]:
+    """`{% sheet_spark chart %}`: what computes, of a chart that the page has, as a sparkline with the newest value; only the sheet shows it."""
+    place = next((number for number, column in enumerate(chart.columns) if column.colour == "used"), 1)
+    values = [row[place] for row in chart.rows]
+    newest = next((value for value in reversed(values) if value is not None), None)
+    told = NOTHING if newest is None else f"{chart_cell(newest)}{'%' if chart.unit == '%' else f' {chart.unit}'}"
+    most = 100 if chart.unit == "%" else max((value for row in chart.rows for value in row[1:] if value is not None), default=None)
+    return {"chart": chart, "name": chart.columns[place].name, "values": values, "most": most, "newest": told}
+
+
 @register.simple_tag
 def bullet(
     used: int, *, guaranteed: int | None = None, borrowed: int = 0, waiting: int = 0, limit: int | None = None, whole: int = 0, label: str = ""
