@@ -160,7 +160,7 @@ def gone_words(job: Job, typed: Typed) -> list[str]:
 
 
 def changed_words(before: Mapping[str, str], after: Mapping[str, str]) -> str:
-    """`priority 50 → 70, ended after none → 2h`. Long values are named only."""
+    """`priority 50 → 70, time limit none → 2h`. Long values are named only."""
     told = []
     for path in dict.fromkeys([*PLAIN, *before, *after]):
         was, becomes = before.get(path, ""), after.get(path, "")

@@ -10,6 +10,8 @@ pytestmark = pytest.mark.browser
 # Addresses that no page links to, and why that is right.
 REACHED_OTHERWISE = {
     "jobs/<slug:public_id>/connect/": "from running jobs on real machines, of which the demo has none",
+    "jobs/<slug:public_id>/hold/": "from waiting jobs, and the crawl opens two that run (tests/browser/test_bulk.py holds some)",
+    "jobs/<slug:public_id>/release/": "from jobs that are held, of which the demo has none",
     "activity/alerts/<slug:public_id>/": "an alert, and no round of the rules has run in the seeded demo",
     "accounts/": "allauth's steps of a flow: each is entered from the one before",
     "jobs/arrays/<": "an array, and nobody has submitted any in the demo (tests/browser/test_arrays.py looks at one)",
