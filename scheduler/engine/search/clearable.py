@@ -107,7 +107,7 @@ class Clearable:
 
     def _count_places(self, node: int, idle: int, clearing: "Clearing", usable: Sequence[int]) -> None:
         """What is won and taken where jobs leave this node, where that can be counted."""
-        leaving = sizes_leaving(node, clearing.works, usable)
+        leaving = _sizes_leaving(node, clearing.works, usable)
         if leaving is None:
             return
         here, sizes = leaving
@@ -150,7 +150,7 @@ class Clearable:
             return known[2]
         fewest = self._together(need, allowed, roomy)
         if len(fewest) > 1:
-            return least_lost(fewest, weighed)  # what is lost depends on the moment
+            return _least_lost(fewest, weighed)  # what is lost depends on the moment
         nodes = fewest[0] if fewest else None
         self._sets[need] = allowed, self._looks, nodes
         return nodes
@@ -165,11 +165,11 @@ class Clearable:
         low, high, count, short = need
         jobs = self.jobs[low:high] * ((allowed[low:high] > 0) & roomy)
         places = np.flatnonzero(jobs)
-        pool = pool_of(len(places), short)
+        pool = _pool_of(len(places), short)
         if pool == short:
             return []
         places = places[np.argsort(jobs[places], kind="stable")][:pool] + low
-        sets = places[ways(pool, short)]
+        sets = places[_ways(pool, short)]
         enough = self._won[:, sets].sum(axis=2) >= self._beyond(count - short)[:, None]
         sets = sets[(enough | self._content[:, sets].all(axis=2)).all(axis=0)]
         if not len(sets):
@@ -221,7 +221,7 @@ class Clearable:
         return int((ahead[catches_up] // faster[catches_up]).min()) if catches_up.any() else NEVER
 
 
-def sizes_leaving(node: int, works: Sequence[Work], usable: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+def _sizes_leaving(node: int, works: Sequence[Work], usable: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     """GPUs of the workers who leave a node, and all sizes that need a place elsewhere; None where what comes free can't be counted.
 
     A worker who fills another node wins there what he takes. What comes free where he shares one is not counted.
@@ -241,18 +241,13 @@ def sizes_leaving(node: int, works: Sequence[Work], usable: Sequence[int]) -> tu
 
 
 @lru_cache(4096)
-def won_by_leaving(idle: int, leaving: tuple[int, ...], gpus: int, most: int) -> tuple[int, ...]:
+def _won(idle: int, leaving: tuple[int, ...], gpus: int, most: int) -> Ints:
     """By the GPUs of a worker, the places on a node that are won by these leaving it for a worker of so many GPUs, without those that they take."""
     there = idle + sum(leaving) - gpus
-    return tuple([there // size - idle // size - sum([each // size for each in leaving]) for size in range(1, most + 1)])
+    return ints([there // size - idle // size - sum([each // size for each in leaving]) for size in range(1, most + 1)])
 
 
-@lru_cache(4096)
-def _won(idle: int, leaving: tuple[int, ...], gpus: int, most: int) -> Ints:
-    return ints(won_by_leaving(idle, leaving, gpus, most))
-
-
-def pool_of(most: int, short: int) -> int:
+def _pool_of(most: int, short: int) -> int:
     """Of how many nodes sets of so many are looked at; no more than there have to be where that is all of them."""
     pool = short
     while pool < most and comb(pool + 1, short) <= MOST_SETS:
@@ -261,12 +256,12 @@ def pool_of(most: int, short: int) -> int:
 
 
 @cache
-def ways(pool: int, short: int) -> Ints:
+def _ways(pool: int, short: int) -> Ints:
     """So many of a pool, in every way."""
     return np.array(list(combinations(range(pool), short)), dtype=np.int64)
 
 
-def least_lost(sets: Sequence[list[int]], weighed: Weighed) -> list[int]:
+def _least_lost(sets: Sequence[list[int]], weighed: Weighed) -> list[int]:
     """Of sets of nodes that are cleared by moving as many jobs the one whose jobs lose least together; then node by node."""
     weights: dict[int, Weight] = {}
     for nodes in sets:

@@ -187,11 +187,11 @@ def freed_by(cycle: Cycle, ranked: Ranked) -> dict[int, int]:
     known: tuple[Ranked, dict[int, int]] | None = cycle.memo(key)
     if known is not None:
         return known[1]
-    usable, freed = cycle.grid.usable, dict[int, int]()
-    before = freed.get
     if isinstance(ranked, WideRanking):
         freed = ranked.freed(cycle.grid.size)
     else:
+        usable, freed = cycle.grid.usable, dict[int, int]()
+        before = freed.get
         for _, unit in ranked:
             for seat in unit.seats:
                 node = seat.node

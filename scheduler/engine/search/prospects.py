@@ -233,8 +233,7 @@ class Prospects(ABC):
                     ahead.give_back(entry.at, entry.length, entry.places)
                 else:
                     ahead.reserve(entry.at, entry.length, entry.places)
-                if entry.known is not None:
-                    (self._keeping.remove if served else self._keeping.append)(entry.known)
+                (self._keeping.remove if served else self._keeping.append)(entry.known)
 
     def _take_up(self, ahead: Lookahead, stays: Iterable[tuple[Work, Held]]) -> None:
         """These jobs stand so from now on. Of what cancels out, as who has become another job where he stands, nothing is noted."""

@@ -33,7 +33,7 @@ class Entry:
     guaranteed: bool  # whether its holder would stay within its guarantees
     place: int  # in the order of the book
     date: Date
-    known: "Known | None" = None  # where what it was told is remembered
+    known: "Known"  # what it was told
     served: bool = False  # by a later pass: its holder stands, and nothing is kept any more
 
     def keeps(self, node: int) -> int:

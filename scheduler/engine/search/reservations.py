@@ -153,7 +153,6 @@ class Book(Prospects):
         now, by_node = self.cycle.now, self._by_node
         for entry in entries:
             work, known = entry.work, entry.known
-            assert known is not None
             if entry.at != known.instant - now:
                 entry.at = known.instant - now
                 entry.date = Date(entry.at, entry.places, ())
@@ -166,7 +165,7 @@ class Book(Prospects):
                     by_node[node] = [entry]
         self._entries += entries
         self._unheld += entries
-        self._keeping += [entry.known for entry in entries if entry.known is not None]
+        self._keeping += [entry.known for entry in entries]
 
     def _note_line(self, asking: list[tuple[Work, int]]) -> None:
         """Remember what came of all who asked, where that was a matter of counting."""
@@ -261,24 +260,23 @@ class Book(Prospects):
             if found is None:
                 self.per_type[quota_type] = self.per_type.get(quota_type, 0) + 1
             else:
-                self._unheld.append(entry := self._entry(work, quota_type, found))
+                self._unheld.append(entry := self._entry(work, quota_type, found, known))
         else:
             found, quota_type = self._date_in(work, types, only_now=only_now)
             staying = self._staying.get(work) if found is not None and not found.at else None
             if staying:
                 with self.standing(self.ahead, staying):
                     found, quota_type = self._date_in(work, types, only_now=only_now)
-            if found is not None:
-                entry = self._entry(work, quota_type, found)
-                self.ahead.reserve(found.at, entry.length, found.places)
             instant, places = (END, None) if found is None else (self.cycle.now + found.at, found.places)
             known = Known(work, quota_type, instant, places, len(types) == 1 and not only_now and not staying and self._counted(work))
+            if found is not None:
+                entry = self._entry(work, quota_type, found, known)
+                self.ahead.reserve(found.at, entry.length, found.places)
         if known.counted:
             self._told.note(known, self._keeping)
         if found is None:
             return None
         self.per_type[quota_type] = self.per_type.get(quota_type, 0) + 1
-        entry.known = known
         self._keeping.append(known)
         self._keep(entry)
         return entry
@@ -301,9 +299,9 @@ class Book(Prospects):
                 found, quota_type = date, each
         return found, quota_type
 
-    def _entry(self, work: Work, quota_type: int, date: Date) -> Entry:
+    def _entry(self, work: Work, quota_type: int, date: Date, known: Known) -> Entry:
         inside = self._is_inside(work, quota_type)
-        return Entry(work, quota_type, date.at, self.length(work), date.places, inside, len(self._entries), date)
+        return Entry(work, quota_type, date.at, self.length(work), date.places, inside, len(self._entries), date, known)
 
     def _is_inside(self, work: Work, quota_type: int) -> bool:
         """Whether it would stay within its guarantees."""
@@ -364,9 +362,8 @@ class Book(Prospects):
             return  # only its gates are kept
         found = self.counted(self.ahead, work.form, quota_type, self.length(work), since)
         if found is not None:
-            entry = self._entry(work, quota_type, found)
+            entry = self._entry(work, quota_type, found, Known(work, quota_type, self.cycle.now + found.at, found.places, counted=False))
             self.ahead.reserve(entry.at, entry.length, entry.places)
-            entry.known = Known(work, quota_type, self.cycle.now + found.at, found.places, counted=False)
             self._keeping.append(entry.known)  # whoever asks behind it is told something else than before it came
             self._keep(entry)
 
@@ -375,8 +372,7 @@ class Book(Prospects):
         assert entry is self.entries[-1]
         self._entries.pop()
         self.per_type[entry.quota_type] -= 1
-        if entry.known is not None:
-            self._keeping.remove(entry.known)
+        self._keeping.remove(entry.known)
         self.ahead.give_back(entry.at, entry.length, entry.places)
         for node, _ in entry.places:
             self._by_node[node].remove(entry)
