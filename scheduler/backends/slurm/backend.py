@@ -53,6 +53,8 @@ LATEST = timedelta(seconds=120)  # so long a submission whose answer was lost ma
 SUBMITTERS = 4  # at once: Slurm's own limits of a site are far above, and its controller takes them one by one
 ROWS_A_CALL = 100
 KEPT = 2_000  # runs that are over, for their logs
+AGREED = timedelta(seconds=20)  # by then the console knows which nodes Slurm has drained, so that it plans with others
+AT_ITS_START = timedelta(seconds=2)
 LOST = frozenset({"NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "REVOKED"})
 Submission = tuple[list[str], str]
 REFUSED = re.compile(r"gpufleet-verify (?P<job>[0-9]+) start (?P<code>[a-z]+): (?P<words>.*)")  # what `on_node` says of a node
@@ -74,6 +76,7 @@ class Run:
     stopping: str = ""
     term_at: str = ""
     killed: bool = False
+    withdrawn: str = ""  # why it was cancelled before Slurm started it
 
     @property
     def never_begun(self) -> bool:
@@ -409,7 +412,10 @@ class SlurmBackend:
                 refusals += refused
                 code, why, lost = (None, refused[0].told, True) if refused else self._outcome(run, part, job)
                 if code != 0:
-                    wrong.append((ends[-1], code, why, lost))
+                    # One that Slurm has forgotten ended before those that were cancelled because of it.
+                    wrong.append((ends[-1] if job is not None else at, code, why, lost))
+            elif why := self._stuck(run, part, job, nodes, now):
+                wrong.append((now, None, why, True))
             workers += self._workers(run, part, job, look)
         if states and set(states) == {RunState.ENDED}:
             state = RunState.ENDED
@@ -446,6 +452,17 @@ class SlurmBackend:
             return RunState.ENDED
         return RunState.RUNNING if job.running else RunState.STARTING
 
+    def _stuck(self, run: Run, part: Mapping[str, Any], job: SlurmJob | None, nodes: Callable[[], Mapping[str, SlurmNode]], now: datetime) -> str:
+        """Why Slurm will not start a part that it has released: it waits for a node that Slurm has drained or lost."""
+        if job is None or job.held or job.state != "PENDING" or run.stopping or run.killed or now - datetime.fromisoformat(run.at) < AGREED:
+            return ""
+        for name in part["nodes"]:
+            node = nodes().get(name)
+            word = next((state for state in node.states if state.startswith(("DRAIN", "DOWN", "FAIL"))), "") if node is not None else ""
+            if node is not None and word:
+                return f"Slurm did not start job {job.id}: {name} is {word.lower()}{f' ({node.reason})' if node.reason else ''}."
+        return ""
+
     def _outcome(self, run: Run, part: Mapping[str, Any], job: SlurmJob | None) -> tuple[int | None, str, bool]:
         """Exit code, the reason for its owner, and whether the hardware is to blame."""
         if job is None:
@@ -456,6 +473,12 @@ class SlurmBackend:
         if job.state == "COMPLETED":
             return 0, "", False
         nodes = ", ".join(part["nodes"])
+        if run.withdrawn and job.state == "CANCELLED":
+            return None, run.withdrawn, True
+        if not run.stopping and not run.killed and _was_refused(job):
+            return None, f"Slurm withdrew job {job.id} while {nodes} started it.", True
+        if name := self._not_started(run, job):
+            return None, f"Slurm could not start {name} of job {job.id} on {nodes}.", True
         if job.reason == "Prolog":
             return None, f"Slurm's prolog failed on {nodes}.", True
         if job.state in LOST:
@@ -463,6 +486,13 @@ class SlurmBackend:
         words = {"TIMEOUT": "time limit reached", "OUT_OF_MEMORY": "out of memory", "CANCELLED": "cancelled", "PREEMPTED": "preempted by Slurm"}
         what = words.get(job.state, f"exit code {job.exit_code}")
         return job.exit_code or 1, f"Slurm job {job.id} on {nodes}: {what}.", job.state == "PREEMPTED"
+
+    def _not_started(self, run: Run, job: SlurmJob) -> str:
+        """The worker for which srun failed and not its program, where that ended the job."""
+        try:
+            return "".join(letter for letter in _text_of(Path(run.folder), f"lost.{job.id}") if letter.isprintable())
+        except OSError:
+            return ""
 
     def _refusals(self, part: Mapping[str, Any], job: SlurmJob | None, nodes: Callable[[], Mapping[str, SlurmNode]]) -> list[Refusal]:
         """Nodes that did not start the job, and why: each says so of itself, which no job can do for it."""
@@ -518,6 +548,8 @@ class SlurmBackend:
             return
         if seen.why:
             run.stopping = now.isoformat()
+            if not any(worker.state == RunState.ENDED for worker in seen.workers):
+                run.withdrawn = seen.why
             self._keep(run)
             self.client.cancel(alive)
             return
@@ -669,6 +701,13 @@ class _Numbered:
     def of(self, key: str, part: Mapping[str, Any]) -> SlurmJob | None:
         job = self.jobs.get(part.get("id") or 0)
         return job if job is not None and self.mark(job) == (key, part["number"]) else None
+
+
+def _was_refused(job: SlurmJob) -> bool:
+    """Whether its node's slurmd did not take it, as where it still runs a job of that number: Slurm cancels it, and no process ever had a code."""
+    if job.state != "CANCELLED" or not job.nodes or job.exit_code or job.started_at is None or job.ended_at is None:
+        return False
+    return job.ended_at - job.started_at <= AT_ITS_START
 
 
 def _named(key: str) -> str:

@@ -111,19 +111,29 @@ def script_of(order: StartOrder, part: Part, *, places: Places, master: str, sec
     return "\n".join([*lines, *_WAIT]) + "\n"
 
 
+# What srun says where it could not start a worker, or lost it: of those the exit code is srun's own. Workers write to their logs, never there.
+NOT_STARTED = (
+    "Unable to confirm allocation", "Expired or invalid job", "Task launch for", "Application launch failed",
+    "Unable to contact slurm controller", "Communication connection failure", "Zero Bytes were transmitted", "Node failure on",
+)  # fmt: skip
 # A worker is a step. Its exit code is kept in a file of its own; the first that fails ends the others, as a gang without a member waits in vain.
 _KEEPER = (
     "unset SLURM_NTASKS_PER_NODE SLURM_CPUS_PER_TASK  # those of the whole job; each step has its own",
     "pids=()",
     "worker() {",
-    "  local name=$1 node=$2 tasks=$3 gres=$4 cpus=$5 first=$6 code; shift 6",
+    "  local name=$1 node=$2 tasks=$3 gres=$4 cpus=$5 first=$6 code said lost=; shift 6",
     '  while [ "$1" != -- ]; do export "$1"; shift; done; shift',
-    '  srun --exact --mem=0 --nodes=1 --nodelist="$node" --ntasks="$tasks" --cpus-per-task="$cpus" "$gres" --kill-on-bad-exit=1 \\',
-    '    --open-mode=append --output="$folder/$name.log" /bin/sh -c "$task" gpufleet "$first" "$@"',
+    '  said=$(srun --exact --mem=0 --nodes=1 --nodelist="$node" --ntasks="$tasks" --cpus-per-task="$cpus" "$gres" --kill-on-bad-exit=1 \\',
+    '    --open-mode=append --output="$folder/$name.log" /bin/sh -c "$task" gpufleet "$first" "$@" 2>&1)',
     "  code=$?",
-    '  echo "$code" > "$folder/$name.exit.new" && mv "$folder/$name.exit.new" "$folder/$name.exit"',
+    '  [ -z "$said" ] || printf "%s\\n" "$said" >&2',
+    f'  case "$code:$said" in 0:*) ;; {"|".join(f"*{shlex.quote(words)}*" for words in NOT_STARTED)}) lost=1;; esac',
+    '  [ "$lost" ] || { echo "$code" > "$folder/$name.exit.new" && mv "$folder/$name.exit.new" "$folder/$name.exit"; }',
     '  if [ "$code" -ne 0 ]; then',
-    '    ( set -C; echo "$code" > "$folder/first.$SLURM_JOB_ID" ) 2>/dev/null && scancel --signal=TERM "$SLURM_JOB_ID"',
+    '    if ( set -C; echo "$code" > "$folder/first.$SLURM_JOB_ID" ) 2>/dev/null; then',
+    '      [ -z "$lost" ] || echo "$name" > "$folder/lost.$SLURM_JOB_ID"',
+    '      scancel --signal=TERM "$SLURM_JOB_ID"',
+    "    fi",
     '    ( sleep 10; scancel --signal=KILL "$SLURM_JOB_ID" ) >/dev/null 2>&1 &',
     "  fi",
     "}",

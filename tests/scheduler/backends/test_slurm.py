@@ -12,7 +12,7 @@ import pytest
 
 from gpufleet.core.times import now
 from scheduler.backends.base import BackendError, BackendRefused, NotFound, RunState, SeenRun, Signal, WorkerSeat
-from scheduler.backends.slurm.backend import SlurmBackend
+from scheduler.backends.slurm.backend import AGREED, SlurmBackend
 from scheduler.backends.slurm.client import Settings, SlurmClient, SlurmSilent, hostlist, indices
 from scheduler.models import SlurmRun
 from tests import builders
@@ -82,6 +82,7 @@ def shell(text: str, **more: Any) -> dict[str, Any]:
     return {"shell": text, **more}
 
 
+UNKNOWN = 4_000_000  # a number that no job has
 ROLES = {"roles": [{"name": "worker", "min": 1, "gpus": 4, "cpus": 1.5}]}
 
 
@@ -248,6 +249,80 @@ def test_a_number_that_slurm_gave_to_another_job_is_not_taken_for_ones_own(site)
 
     assert site.seen("j-2.1").state == RunState.RUNNING
     assert [line.split()[1] for line in site.mine() if "j-2.1" in line] == ["RUNNING"]
+
+
+NO_ALLOCATION = "srun: error: Unable to confirm allocation for job 3: Invalid job id specified"
+NOT_LAUNCHED = "srun: error: Task launch for StepId=2.0 failed on node gpu002: Zero Bytes were transmitted or received"
+
+
+@pytest.mark.parametrize(("said", "code"), [(NO_ALLOCATION, 1), (NOT_LAUNCHED, 141)])
+def test_an_exit_code_of_srun_itself_is_not_the_jobs(site, said, code):
+    """Of a killed controller or node daemon srun ends with these words, and no program has failed."""
+    programs = site.slurm.dir / "shared/programs"
+    programs.mkdir(exist_ok=True)
+    (programs / "srun").write_text(f"#!/bin/sh\n[ $GROUP_RANK = 0 ] && sleep 300\necho '{said}' >&2\nexit {code}\n")
+    (programs / "srun").chmod(0o755)
+    path = {"PATH": f"{programs}:{os.environ['PATH']}"}
+    site.start(on=[seat(0, "gpu001", 1), seat(1, "gpu002", 1)], launch=shell("sleep 300", env=path))
+
+    site.until(RunState.RUNNING)
+    (mine,) = (job for job in site.client.jobs() if site.settings.tag in job.comment)
+    wait_until(lambda: (Path(SlurmRun.objects.get().state["folder"]) / f"lost.{mine.id}").exists(), what="srun to fail")
+    site.client.cancel([mine.id], "--signal=KILL", "--full")
+    run = site.until(RunState.ENDED)
+    assert (run.exit_code, run.node_lost) == (None, True)
+    assert "could not start worker-1" in run.why
+
+    row = SlurmRun.objects.get()
+    row.state["parts"][0]["id"] = UNKNOWN  # the controller has forgotten it
+    row.save()
+    assert (site.seen().exit_code, site.seen().node_lost) == (None, True)
+
+
+def test_what_was_cancelled_because_slurm_forgot_another_part_is_not_why_a_gang_ended(site):
+    site.start(on=[seat(0, "gpu001", 2), seat(1, "gpu002", 3)], launch=shell("sleep 300"))
+    site.until(RunState.RUNNING)
+    row = SlurmRun.objects.get()
+    forgotten, row.state["parts"][0]["id"] = row.state["parts"][0]["id"], UNKNOWN
+    row.save()
+    site.slurm.sh("scancel", forgotten)
+
+    run = site.until(RunState.ENDED)
+
+    assert (run.exit_code, run.node_lost) == (None, True)
+    assert "no longer knows" in run.why
+
+
+def test_a_job_that_slurm_cancels_while_a_node_starts_it_is_lost_and_one_that_somebody_cancels_is_not(site, monkeypatch):
+    """slurmd takes no job whose number it still runs; Slurm cancels that one, and drains the node."""
+    site.start(on=[seat(0, "gpu001", 1)], launch=shell("sleep 300"))
+    site.until(RunState.RUNNING)
+    (job,) = (job for job in site.client.jobs() if site.settings.tag in job.comment)
+    withdrawn = replace(job, state="CANCELLED", exit_code=0, ended_at=job.started_at)
+    monkeypatch.setattr(site.client, "jobs", lambda: [withdrawn])
+    run = site.seen()
+    monkeypatch.undo()
+    site.slurm.sh("scancel", job.id)
+
+    assert (run.state, run.exit_code, run.node_lost) == (RunState.ENDED, None, True)
+    assert not site.until(RunState.ENDED).node_lost
+
+
+def test_a_run_on_a_node_that_slurm_drained_ends_unstarted_and_says_why(site):
+    site.slurm.sh("scontrol", "update", "nodename=gpu002", "state=drain", "reason=bad cable")
+    try:
+        site.start(on=[seat(0, "gpu002", 8), seat(1, "gpu003", 4)], launch=shell("sleep 300"))
+        assert site.seen().state == RunState.STARTING
+        row = SlurmRun.objects.get()
+        row.state["at"] = (now() - AGREED).isoformat()
+        row.save()
+        run = site.until(RunState.ENDED)
+    finally:
+        site.slurm.sh("scontrol", "update", "nodename=gpu002", "state=resume", check=False)
+
+    assert (run.exit_code, run.node_lost) == (None, True)
+    assert run.why.endswith("gpu002 is drain (bad cable).")
+    assert {line.split()[1] for line in site.mine()} == {"CANCELLED"}
 
 
 def test_a_node_that_goes_down_is_the_hardwares_fault(site):
