@@ -20,7 +20,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from django.db import IntegrityError, transaction
+from django.db import Error, IntegrityError, transaction
 
 from scheduler.backends.base import (
     BackendError,
@@ -138,8 +138,15 @@ class SlurmBackend:
                 run = self._new(order, parts, now)
                 places = self._places(order, run)
                 fresh.append((run, [self._submission(order, part, places) for part in parts]))
+            except SlurmSilent as fault:
+                self._held.silent = fault  # nothing is submitted yet, and each `start` of the block says so without asking again
+                return
             except BackendError:
                 continue  # `start` meets it again, and says so of this run alone
+            except Error:
+                raise
+            except Exception:
+                log.exception("%s could not be prepared with the others", order.key)
         if len(fresh) < 2:
             return
         rows = [SlurmRun(cluster_id=self.cluster, attempt_key=run.key, sequence=run.sequence, state=_state_of(run)) for run, _ in fresh]
@@ -149,13 +156,33 @@ class SlurmBackend:
         except IntegrityError:
             return  # somebody told us of one of them meanwhile
         faults = self._submit_all(fresh)
-        for row, (run, _) in zip(rows, fresh, strict=True):
-            row.state = _state_of(run)
-        SlurmRun.objects.bulk_update(rows, ["state"], batch_size=ROWS_A_CALL)
+        to_begin = self._keep_numbers([run for run, _ in fresh])
         for run, _ in fresh:
             self._held.announced[run.key] = faults.get(run.key)
-            if run.key not in faults:
+            if run.key not in faults and run.key in to_begin:
                 self._held.release += run.ids
+
+    def _keep_numbers(self, runs: Sequence[Run]) -> set[str]:
+        """Write down what was submitted, beside whatever another leader has written meanwhile. Returns which of the runs are still to begin.
+
+        A submission whose place has another's number is a double: it stays held until `observe` cancels it.
+        """
+        to_begin = set()
+        with transaction.atomic():
+            rows = {
+                row.attempt_key: row for row in SlurmRun.objects.select_for_update().filter(attempt_key__in=[run.key for run in runs]).order_by("pk")
+            }
+            for run in runs:
+                if (row := rows.get(run.key)) is None:
+                    continue  # forgotten meanwhile
+                kept = self._of_row(row)
+                for part, made in zip(kept.parts, run.parts, strict=False):
+                    part["id"] = part.get("id") or made.get("id")
+                row.state = _state_of(kept)
+                if kept.ids == run.ids and not kept.stopping and not kept.killed:
+                    to_begin.add(run.key)
+            SlurmRun.objects.bulk_update(rows.values(), ["state"], batch_size=ROWS_A_CALL)
+        return to_begin
 
     def _submit_all(self, fresh: Sequence[tuple["Run", Sequence["Submission"]]]) -> dict[str, BackendError]:
         """Submit and note the numbers. Returns what went wrong, by run. Nothing more is submitted to a controller that does not answer."""
@@ -199,11 +226,18 @@ class SlurmBackend:
                 return
             places = self._places(order, run)
             known = {} if fresh else self._submitted(order.key)
+            by_id = _Numbered({} if fresh else {job.id: job for job in self._jobs()}, self.settings.tag)
+            due = []
             for part, kept in zip(parts, run.parts, strict=True):
-                if not kept.get("id"):
+                if kept.get("id"):
+                    if (job := by_id.of(run.key, kept)) is not None and not job.ended:
+                        due.append(job.id)
+                else:
                     kept["id"] = known.get(part.number) or self._submit(order, part, places)
-                    self._keep(run)
-            self._held.release += run.ids
+                    due.append(kept["id"])
+                    if run.key not in self._keep_numbers([run]):
+                        return
+            self._held.release += due
 
     def _begun(self, order: StartOrder, parts: Sequence[Part], now: datetime) -> tuple[Run | None, bool]:
         """The run as it is written down before Slurm hears of it; None where it is not to begin (any more). And whether it is new."""
@@ -348,7 +382,7 @@ class SlurmBackend:
     def observe(self, *, now: datetime) -> tuple[SeenRun, ...]:
         with self.together():
             jobs = self._jobs()
-        by_id = _Numbered({job.id: job for job in jobs}, self._mark)
+        by_id = _Numbered({job.id: job for job in jobs}, self.settings.tag)
         ours: dict[tuple[str, int], list[SlurmJob]] = {}
         for job in sorted(jobs, key=lambda job: job.id):
             key, number = self._mark(job)
@@ -577,6 +611,10 @@ class SlurmBackend:
         if run is None or run.never_begun or not run.parts[0].get("id"):
             return None
         first = run.parts[0]
+        with self.together():
+            by_id = _Numbered({job.id: job for job in self._jobs()}, self.settings.tag)
+        if by_id.of(key, first) is None:
+            raise NotFound(f"Slurm no longer knows job {first['id']} as this run.")
         return Reach(self._address(first["seats"][0]["node"]), f"srun --jobid={first['id']} --overlap --pty bash -i", self._account().pw_name)
 
     def logs(self, *, key: str, role: str, index: int, offset: int, limit: int) -> LogPart:
@@ -693,14 +731,20 @@ class SlurmBackend:
 
 @dataclass(frozen=True, slots=True)
 class _Numbered:
-    """Slurm's jobs by number. A controller that was killed may have forgotten its last jobs, and then gives their numbers to others."""
+    """Slurm's jobs by number. A controller that was killed may have forgotten its last jobs, and then gives their numbers to others.
+
+    Plugins of a site may write comments of their own: then the job's name says whose it is.
+    """
 
     jobs: Mapping[int, SlurmJob]
-    mark: Callable[[SlurmJob], tuple[str, int]]
+    tag: str
 
     def of(self, key: str, part: Mapping[str, Any]) -> SlurmJob | None:
         job = self.jobs.get(part.get("id") or 0)
-        return job if job is not None and self.mark(job) == (key, part["number"]) else None
+        if job is None or mark_of(job.comment, self.tag) == (key, part["number"]):
+            return job
+        marked = job.comment.startswith("gpufleet ")  # another console's, or another part's: names are the same in each
+        return job if job.name == _name(key) and not marked else None
 
 
 def _was_refused(job: SlurmJob) -> bool:

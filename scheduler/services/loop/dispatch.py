@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from time import perf_counter
 from typing import Any
 
 from django.db import Error, InterfaceError, OperationalError, transaction
@@ -155,12 +156,10 @@ def _send_all(backend: Backend, group: Sequence[Order], orders: "_StartOrders", 
     keys = [_key(order.attempt) for order in group if order.attempt is not None]
     try:
         with backend.together(keys):
-            begun = [order for order in group if order.kind == OrderKind.START and order.attempt is not None]
-            starts = [orders.of(order.attempt, order.sequence, order.cluster_id) for order in begun if order.attempt is not None]
-            backend.announce([start for start in starts if start is not None], now=now)
+            shares = _announce(backend, group, orders, now)
             for order in group:
                 try:
-                    with tally.timing(CALL, order.cluster_id, order.kind):
+                    with tally.timing(CALL, order.cluster_id, order.kind, before=shares.get(order.pk, 0.0)):
                         _send(backend, order, orders, now)
                 except BackendRefused as fault:
                     refused.append((order, str(fault)))
@@ -180,6 +179,31 @@ def _send_all(backend: Backend, group: Sequence[Order], orders: "_StartOrders", 
             log.exception("the orders of a back-end could not be sent")
         return [], [(order, str(fault)) for order in group], []
     return sent, failed, refused
+
+
+def _announce(backend: Backend, group: Sequence[Order], orders: "_StartOrders", now: datetime) -> dict[int, float]:
+    """Returns how many seconds of it fall to each start. Whatever is wrong with one start is met again when it is sent, and put down to it alone."""
+    told: dict[int, StartOrder] = {}
+    for order in group:
+        if order.kind != OrderKind.START or order.attempt is None:
+            continue
+        try:
+            start = orders.of(order.attempt, order.sequence, order.cluster_id)
+        except Error:
+            raise
+        except Exception as fault:
+            log.warning("order %s could not be read with the others: %r", order, fault)
+            continue
+        if start is not None:
+            told[order.pk] = start
+    began = perf_counter()
+    try:
+        backend.announce(list(told.values()), now=now)
+    except Error:
+        raise
+    except Exception:
+        log.exception("the starts of a back-end could not be announced together")
+    return dict.fromkeys(told, (perf_counter() - began) / max(1, len(told)))
 
 
 def _send(backend: Backend, order: Order, orders: "_StartOrders", now: datetime) -> None:

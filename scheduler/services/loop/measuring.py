@@ -45,12 +45,13 @@ class Tally:
             self._grown[measure.name, spelt, SUM] += max(0, round(1_000_000 * seconds))
 
     @contextmanager
-    def timing(self, measure: Timed, *labels: object) -> Iterator[None]:
+    def timing(self, measure: Timed, *labels: object, before: float = 0.0) -> Iterator[None]:
+        """`before`: seconds that it has taken already."""
         began = time.perf_counter()
         try:
             yield
         finally:
-            self.time(measure, *labels, seconds=time.perf_counter() - began)
+            self.time(measure, *labels, seconds=before + time.perf_counter() - began)
 
     def take(self) -> Grown:
         """All of it; it begins anew at nothing."""

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
+from time import sleep
 from typing import Any
 
 import pytest
@@ -14,9 +15,11 @@ from scheduler.backends.faults import FaultPlan
 from scheduler.backends.memory import REMEMBERED, DatabaseStore
 from scheduler.backends.registry import Backends
 from scheduler.backends.simulated import SimulatedBackend
+from scheduler.loop.measures import CALL
 from scheduler.models import Attempt, Checkpoint, Cluster, Gpu, Job, JobState, Node, Order, OrderKind, Placement, SimulatedRun
 from scheduler.services.jobs.tokens import attempt_token, token_digest
 from scheduler.services.loop.dispatch import orders_dispatch, seats_of
+from scheduler.services.loop.measuring import tally
 from scheduler.services.loop.observe import runs_observe
 from scheduler.services.loop.usage import timeline_review
 from tests import builders
@@ -456,6 +459,25 @@ def test_a_back_end_s_fault_in_the_middle_of_many_orders_puts_off_only_its_own()
 
     assert (found.sent, found.put_off) == (2, 1)
     assert SimulatedRun.objects.count() == 2
+
+
+def test_starts_that_cannot_be_announced_are_told_one_by_one_and_the_time_it_took_is_shared() -> None:
+    good, bad, ends = started(workers=1), started(workers=1), started(workers=1)
+    Job.objects.filter(pk=bad.job_id).update(launch=[])  # whatever it is that cannot be read of one
+    order(ends, OrderKind.STOP, {"force": True})
+
+    class Slow(SimulatedBackend):
+        def announce(self, orders: Any, *, now: datetime) -> None:
+            sleep(0.2)
+            raise RecursionError
+
+    tally.take()
+    done = orders_dispatch(backends=backends(Slow(DatabaseStore(builders.cluster().pk))), now=at(1))
+    assert (done.sent, done.put_off) == (2, 1)
+    assert set(Order.objects.filter(done_at__isnull=True).values_list("attempt", flat=True)) == {bad.pk}
+    assert SimulatedRun.objects.filter(attempt_key=key_of(good)).exists()
+    spent = sum(value for (name, labels, part), value in tally.take().items() if name == CALL.name and OrderKind.START in labels and part == "sum")
+    assert spent >= 200_000, "microseconds"
 
 
 def test_whatever_is_wrong_with_one_run_concerns_that_run_alone() -> None:

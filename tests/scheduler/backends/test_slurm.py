@@ -219,6 +219,66 @@ def test_of_starts_that_are_told_together_each_begins_once_whatever_befalls_anot
     ]  # fmt: skip
 
 
+def test_what_another_leader_wrote_while_starts_were_submitted_together_stays(site, monkeypatch):
+    """Of three, one was stopped meanwhile, and one was submitted by the other leader too."""
+    orders = [replace(start_order(f"j-{number}.1"), workers=(seat(0, "gpu001", 1),), launch=shell("sleep 300")) for number in (1, 2, 3)]
+    submit = site.client.submit
+    theirs = {}
+
+    def other_leader(runs):
+        """All are submitted, and nothing of it is written down yet."""
+        faults = submit_all(runs)
+        stopped, doubled = (SlurmRun.objects.get(attempt_key=key) for key in ("j-1.1", "j-2.1"))
+        stopped.sequence, stopped.state["stopping"], stopped.state["term_at"] = 7, now().isoformat(), now().isoformat()
+        (mine,) = (job for job in site.client.jobs() if "j-2.1" in job.comment and site.settings.tag in job.comment)
+        arguments = ["--hold", f"--comment={mine.comment}", "--job-name=gpufleet-j-2.1", "--nodes=1", "--output=/dev/null", "--chdir=/"]
+        doubled.state["parts"][0]["id"] = theirs["j-2.1"] = submit(arguments, "#!/bin/sh\nsleep 300\n")
+        stopped.save()
+        doubled.save()
+        return faults
+
+    submit_all = site.backend._submit_all
+    monkeypatch.setattr(site.backend, "_submit_all", other_leader)
+    with site.backend.together():
+        site.backend.announce(orders, now=now())
+        for order in orders:
+            site.backend.start(order, now=now())
+
+    kept = {row.attempt_key: row for row in SlurmRun.objects.all()}
+    assert (kept["j-1.1"].sequence, bool(kept["j-1.1"].state["stopping"])) == (7, True)
+    assert kept["j-2.1"].state["parts"][0]["id"] == theirs["j-2.1"]
+    site.until(RunState.RUNNING, "j-2.1")
+    site.until(RunState.RUNNING, "j-3.1")
+    site.until(RunState.ENDED, "j-1.1")
+    states = {job.id: (job.comment.split()[2], job.state) for job in site.client.jobs() if site.settings.tag in job.comment}
+    assert states.pop(theirs["j-2.1"]) == ("j-2.1", "RUNNING")
+    assert sorted(states.values()) == [("j-1.1", "CANCELLED"), ("j-2.1", "CANCELLED"), ("j-3.1", "RUNNING")]
+
+
+def test_one_start_that_fails_in_a_way_nobody_thought_of_is_told_alone_and_silence_costs_one_wait(site, monkeypatch):
+    orders = [replace(start_order(f"j-{number}.1"), workers=(seat(0, "gpu001", 1),), launch=shell("true")) for number in (1, 2, 3)]
+    orders[1] = replace(orders[1], launch={"shell": "true", "env": 7})
+    with site.backend.together():
+        site.backend.announce(orders, now=now())
+        assert [order.key for order in orders if order.key in site.backend._held.announced] == ["j-1.1", "j-3.1"]
+
+    asked = []
+
+    def silent(*_arguments):
+        asked.append(1)
+        raise SlurmSilent("nobody answers")
+
+    site.restart()
+    monkeypatch.setattr(site.client, "nodes", silent)
+    with site.backend.together():
+        later = [replace(order, key=f"j-9.{number}", launch=shell("true")) for number, order in enumerate(orders)]
+        site.backend.announce(later, now=now())
+        for order in later:
+            with pytest.raises(BackendError, match="nobody answers"):
+                site.backend.start(order, now=now())
+    assert asked == [1]
+
+
 def test_a_double_that_came_late_is_cancelled_unstarted(site):
     site.start(on=[seat(0, "gpu001", 1)], launch=shell("sleep 300"))
     site.until(RunState.RUNNING)
@@ -249,6 +309,34 @@ def test_a_number_that_slurm_gave_to_another_job_is_not_taken_for_ones_own(site)
 
     assert site.seen("j-2.1").state == RunState.RUNNING
     assert [line.split()[1] for line in site.mine() if "j-2.1" in line] == ["RUNNING"]
+    with pytest.raises(NotFound, match="no longer knows"):
+        site.backend.reach(key="j-1.1")
+
+    theirs = site.client.submit(["--hold", "--nodes=1", "--output=/dev/null", "--chdir=/"], "#!/bin/sh\nsleep 300\n")
+    site.start("j-3.1", on=[seat(0, "gpu001", 1)], launch=shell("sleep 300"))
+    told_again = SlurmRun.objects.get(attempt_key="j-3.1")
+    told_again.state["parts"][0]["id"] = theirs
+    told_again.save()
+    site.start("j-3.1", on=[seat(0, "gpu001", 1)], launch=shell("sleep 300"))
+    try:
+        assert next(job for job in site.client.jobs() if job.id == theirs).held
+    finally:
+        site.client.cancel([theirs])
+
+
+def test_a_job_whose_comment_the_site_rewrote_is_known_by_its_name(site):
+    site.start(on=[seat(0, "gpu001", 1)], launch=shell("sleep 300"))
+    site.until(RunState.RUNNING)
+    (mine,) = (job.id for job in site.client.jobs() if site.settings.tag in job.comment)
+    site.slurm.sh("scontrol", "update", f"JobId={mine}", "Comment=billed to physics")
+    try:
+        assert site.seen().state == RunState.RUNNING
+        assert str(mine) in site.backend.reach(key="j-1.1").shell
+        # Of another console's job of that name its comment says so.
+        site.slurm.sh("scontrol", "update", f"JobId={mine}", "Comment=gpufleet other j-1.1 0 1 x")
+        assert site.seen().state == RunState.ENDED
+    finally:
+        site.client.cancel([mine])
 
 
 NO_ALLOCATION = "srun: error: Unable to confirm allocation for job 3: Invalid job id specified"

@@ -50,7 +50,9 @@ class Verified(Slurm):
         smi.chmod(0o755)
         (folder / "scratch").mkdir()
         main([*PROLOG, "--write", f"{folder}/etc", "--nvidia-smi", str(smi), "--scratch", f"{folder}/scratch", "--unconfined"])
-        super().__init__(nodes=len(NODES), gpus=8, more=f"Prolog={folder}/etc/*\nEpilog={folder}/etc/verify\nPrologFlags=Alloc\n")
+        # Numbers that no other Slurm on this machine has: an epilog ends what runs on its node under the number of its job.
+        more = f"Prolog={folder}/etc/*\nEpilog={folder}/etc/verify\nPrologFlags=Alloc\nFirstJobId=700000\n"
+        super().__init__(nodes=len(NODES), gpus=8, more=more)
 
     def says(self, *nodes: str, gpus: int = 8, mig: str = "Disabled", mib: int = 3, apps: str = "") -> None:
         for name in nodes or NODES:
