@@ -337,7 +337,7 @@ def preview_told(found: Preview) -> dict[str, Any]:
             }
             for one in found.shares
         ],
-        "jobs": [asdict(one) for one in found.jobs],
+        "jobs": [{name: value for name, value in asdict(one).items() if name != "owner"} for one in found.jobs],
         "more_jobs": found.more_jobs,
         "hidden_effects": found.unseen,
         "warnings": found.warnings,

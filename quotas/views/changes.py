@@ -22,6 +22,7 @@ from quotas.models import QuotaChange
 from quotas.presenters import changed_fields, past_rows
 from quotas.selectors.changes import applied_lines, change_for, change_list, change_standing, steps_open, tree_visible, tree_visible_at
 from quotas.services.changes import Wanted, capacity_lines, change_draft, change_step, tree_imported
+from scheduler.presenters.tree_changes import tree_told
 from scheduler.selectors.windows import capacity_now
 from scheduler.services.forecasts.previews import tree_preview
 
@@ -56,7 +57,8 @@ def change(request: HttpRequest, public_id: str) -> HttpResponse:
         beyond = [] if found.over_capacity else capacity_lines(standing.before, standing.after, capacity_now().by_type)
         context |= {"standing": standing, "hidden": standing.hidden, "lines": changed_fields(standing.lines), "beyond": beyond}
         if not standing.faults:
-            context["preview"] = tree_preview(access=access, before=standing.before, after=standing.after, now=now())
+            found_now = tree_preview(access=access, before=standing.before, after=standing.after, now=now())
+            context |= {"preview": tree_told(found_now), "shares": found_now.shares}
     elif found.after:
         lines, hidden = applied_lines(access, found)
         context |= {"hidden": hidden, "lines": changed_fields(lines)}

@@ -23,6 +23,7 @@ from quotas.models import Reservation
 from quotas.permissions import nodes_visible
 from quotas.views.confirm import confirm
 from scheduler.models import NoticeChoices
+from scheduler.presenters.tree_changes import reservation_told
 from scheduler.selectors.windows import (
     bookings,
     capacity_now,
@@ -306,7 +307,8 @@ def _written(request: HttpRequest, access: Access, form: ReservationForm, of: Re
         status = 422
     context = {
         "form": form,
-        "preview": preview,
+        "preview": reservation_told(preview) if preview is not None else None,
+        "drawn": preview,
         "alarming": preview is not None and not preview.drawn.faults and _alarming(preview),
         "reservation": of,
         "heading": f"Change {of.name}" if of else "New reservation",

@@ -56,6 +56,7 @@ class JobEffect:
     effect: str
     detail: str
     gpus_milli: int
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,15 +186,18 @@ def _named(access: Access, effects: Sequence[tuple[str, str, str]]) -> tuple[tup
     """The effects with the names of their jobs, the weighty first; how many the reader may not see; how many there are beyond those named."""
     order = ["preempted", "shrinks", "waits", "borrows", "moves", "starts", "grows", "guaranteed", "stays"]
     ranked = sorted(dict.fromkeys(effects), key=lambda one: (order.index(one[1]), one[0]))
-    rows = {job: (name, path, milli) for job, name, path, milli in _job_rows({job for job, _, _ in ranked})}
+    rows = {job: facts for job, *facts in _job_rows({job for job, _, _ in ranked})}
     seen = [one for one in ranked if one[0] in rows and access.can(Can.SEE, rows[one[0]][1])]
     told = Discretion(access, [detail for _, _, detail in seen[:MOST_NAMED]])
-    named = [JobEffect(job, rows[job][0], rows[job][1], effect, told.text(detail), rows[job][2]) for job, effect, detail in seen[:MOST_NAMED]]
+    named = []
+    for job, effect, detail in seen[:MOST_NAMED]:
+        name, path, milli, owner = rows[job]
+        named.append(JobEffect(job, name, path, effect, told.text(detail), milli, owner or ""))
     return tuple(named), len(ranked) - len(seen), max(0, len(seen) - MOST_NAMED)
 
 
-def _job_rows(ids: Iterable[str]) -> Iterable[tuple[str, str, str, int]]:
-    return Job.objects.filter(public_id__among=list(ids)).values_list("public_id", "name", "quota__path", "gpus_milli")
+def _job_rows(ids: Iterable[str]) -> Iterable[tuple[Any, ...]]:
+    return Job.objects.filter(public_id__among=list(ids)).values_list("public_id", "name", "quota__path", "gpus_milli", "owner__username")
 
 
 # Shares and warnings

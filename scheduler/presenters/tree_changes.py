@@ -1,0 +1,71 @@
+"""What a change of the quota tree, or a reservation, does to jobs, as templates/_change.html shows it."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from gpufleet.core.previews import Effect, JobEffect, Preview
+from gpufleet.core.templatetags.shell import gpus_told, look_of, plural
+from scheduler.presenters.node_changes import work_lost
+from scheduler.services.forecasts.previews import Preview as TreePreview
+from scheduler.services.windows.previews import Preview as WindowPreview
+
+
+def tree_told(found: TreePreview) -> Preview:
+    counts = Counter(one.effect for one in found.jobs)
+    sentences = [*found.warnings, *(f"{look_of(effect).word}: {plural(count, 'job')}." for effect, count in counts.items())]
+    jobs = [
+        JobEffect(one.job, one.name, one.path, one.owner, one.gpus_milli, (Effect(look_of(one.effect).word), Effect(one.detail)))
+        for one in found.jobs
+    ]
+    if not jobs and not found.unseen:
+        sentences.append("No job starts, stops or changes its class.")
+    preempted = counts["preempted"]
+    if preempted:
+        sentences.append("The owners of preempted jobs are notified when they leave.")
+    return Preview(sentences=sentences, ways=("What happens", "Why"), jobs=jobs, more=found.more_jobs, unseen=found.unseen, as_of=found.as_of)
+
+
+def reservation_told(found: WindowPreview) -> Preview:
+    """Jobs that must leave for its first window, or that stand in its way and can't be asked to."""
+    leaving = [one for one in found.leaving if one.job is not None]
+    jobs = [
+        JobEffect(
+            *(one.job.public_id, one.job.name, one.job.quota.path, one.job.owner.username if one.job.owner else "", one.milli),
+            (Effect("Shrinks" if one.shrinks else "Leaves", one.leave_at, work_lost(one.lost_seconds)),),
+        )
+        for one in leaving
+        if one.job is not None
+    ]
+    jobs += [
+        JobEffect(
+            *(job.public_id, job.name, job.quota.path, job.owner.username if job.owner else "", job.gpus_milli),
+            (Effect("Stays, and is in the way"),),
+        )
+        for _, job in found.displaced
+        if job is not None
+    ]
+    hidden = [one.milli for one in found.leaving if one.job is None]
+    unseen = len(hidden) + sum(job is None for _, job in found.displaced)
+    return Preview(sentences=list(_window_lines(found)), ways=("What happens",), jobs=jobs, unseen=unseen, unseen_milli=sum(hidden))
+
+
+def _window_lines(found: WindowPreview) -> Iterable[str]:
+    clearing = found.clearing
+    if clearing is not None:
+        yield "The first window will be met." if clearing.is_met else "The first window will not be met."
+        if clearing.used:
+            yield f"{gpus_told(clearing.used)} in use by its owner."
+        if clearing.idle:
+            yield f"{gpus_told(clearing.idle)} idle then."
+        if clearing.freed:
+            yield f"{gpus_told(clearing.freed)} freed by jobs that leave."
+        if clearing.missing:
+            yield f"{gpus_told(clearing.missing)} missing."
+    if found.leaving:
+        count = len(found.leaving)
+        yield f"{plural(count, 'job')} must leave. {'Its owner is' if count == 1 else 'Their owners are'} notified then."
+    if found.displaced:
+        yield f"{plural(len(found.displaced), 'job')} in the way cannot be asked to leave."
+    if found.over_guarantees:
+        yield f"Promises exceed the healthy capacity by {gpus_told(found.over_guarantees)}."
+    yield "You approve it yourself." if found.approves else "A quota admin approves it."
