@@ -1,6 +1,7 @@
 """After a change the console offers to take it back: that is a new change with its own audit entry, and overwrites nobody."""
 
 import re
+from datetime import timedelta
 from html import unescape
 from typing import Any
 
@@ -9,11 +10,15 @@ from django.urls import reverse
 
 from gpufleet.core.audit import SYSTEM
 from gpufleet.core.models import AuditEntry
+from gpufleet.core.times import now
+from quotas.models import QuotaChange, QuotaShare, Reservation
+from quotas.services.changes import Wanted, change_draft
 from scheduler.models import Gpu, Health, Job, Node
 from scheduler.services.jobs.bulk import asked_checked, jobs_steer
 from scheduler.services.jobs.jobs import job_hold
 from tests import builders
 from tests.builders import NOON, job
+from tests.scheduler.loop.worlds import H100
 
 pytestmark = pytest.mark.django_db
 UNDO = re.compile(r'<form method="post" action="([^"]+)">((?:(?!</form>).)*)<button type="submit" class="btn btn-small">Undo</button>', re.DOTALL)
@@ -74,3 +79,44 @@ def test_a_drain_and_the_health_of_a_gpu_are_undone(personas):
     # From down nothing leads straight back to healthy: nothing is offered.
     down = client.post(reverse("node_health", args=[node.public_id]), {"to": "down", "reason": "gone"}, follow=True).content.decode()
     assert UNDO.search(down) is None
+
+
+def test_a_reservation_is_undone_by_cancelling_it(personas):
+    builders.node(gpus=8)
+    client, start = personas.client("superuser"), now().replace(microsecond=0, tzinfo=None) + timedelta(days=2)
+    times = {"start": start.isoformat(timespec="minutes"), "end": (start + timedelta(hours=2)).isoformat(timespec="minutes"), "zone": "UTC"}
+    what = {"name": "Morning", "owner": "acme/research", "gpu_type": H100, "amount": 4, "shape": "gpus", "idle": "held"}
+    form = what | times | {"notice_min": 10, "lead_min": 15}
+
+    page = client.post(reverse("reservation_new"), form).content.decode()
+    assert "Nothing has changed yet" in page and "You approve it yourself." in page
+    assert not Reservation.objects.exists(), "a preview writes nothing"
+    reserved = client.post(reverse("reservation_new"), form | {"do": "write", "seen": "yes"}, follow=True)
+    made = Reservation.objects.get()
+    assert made.state == "approved"
+    undone(client, reserved)
+
+    made.refresh_from_db()
+    assert made.state == "cancelled"
+    assert reasons(made.public_id)[-1] == "Undo."
+
+
+def test_an_applied_quota_change_is_undone_by_a_draft_that_is_read_first(personas):
+    builders.node(gpus=8)
+    share = QuotaShare.objects.create(node=personas.nodes["acme"], gpu_type=H100, guaranteed_milli=4_000)
+    edit = {"op": "update", "node": personas.nodes["acme"].public_id, "set": {"shares": {H100: {"guaranteed_milli": 8_000}}}}
+    draft = change_draft(access=personas.access("superuser"), wanted=Wanted([edit]), now=now())
+    client = personas.client("superuser")
+    step = reverse("quota-change-step", args=[draft.public_id])
+
+    assert "No job starts, stops or changes its class." in client.get(reverse("quota-change", args=[draft.public_id])).content.decode()
+    applied = client.post(step, {"step": "apply", "revision": draft.revision}, follow=True)
+    assert QuotaShare.objects.get(pk=share.pk).guaranteed_milli == 8_000
+    shown = undone(client, applied)
+
+    back = QuotaChange.objects.get(reverts=draft)
+    assert shown.redirect_chain[-1][0] == reverse("quota-change", args=[back.public_id])
+    assert "Read the preview, then apply it." in shown.content.decode()
+    assert QuotaShare.objects.get(pk=share.pk).guaranteed_milli == 8_000, "not before it is applied"
+    client.post(reverse("quota-change-step", args=[back.public_id]), {"step": "apply", "revision": back.revision})
+    assert QuotaShare.objects.get(pk=share.pk).guaranteed_milli == 4_000
