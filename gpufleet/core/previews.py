@@ -46,7 +46,10 @@ class LeftAlone:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """`ways` heads the columns of effects. Jobs that the reader may not know are counted, not named. `as_of`: the moment of the fleet it is about."""
+    """`ways` heads the columns of effects. Jobs that the reader may not know are counted, not named. `as_of`: the moment of the fleet it is about.
+
+    With `faults` the change cannot be made as it stands, and there is nothing else to say.
+    """
 
     sentences: Sequence[str]
     ways: tuple[str, ...] = ()
@@ -57,3 +60,4 @@ class Preview:
     others: Sequence[Affected] = ()
     left: Sequence[LeftAlone] = ()
     as_of: datetime | None = None
+    faults: Sequence[str] = ()

@@ -76,8 +76,8 @@ class BulkView:
         return self.preview.changing
 
 
-def bulk_view(preview: Preview, *, more_lines: Sequence[str] = ()) -> BulkView:
-    """`more_lines` are what the page knows besides, of a single job for instance."""
+def bulk_view(preview: Preview, *, more_lines: Sequence[str] = (), faults: Sequence[str] = ()) -> BulkView:
+    """`more_lines` are what the page knows besides, of a single job for instance. With `faults` nothing is foreseen: the preview says them."""
     asked, jobs = preview.asked, preview.changing
     heading, button, _ = WORDS[asked.action]
     number = jobs[0].name if len(jobs) == 1 and len(asked.jobs) == 1 else plural(len(jobs), "job")
@@ -87,7 +87,7 @@ def bulk_view(preview: Preview, *, more_lines: Sequence[str] = ()) -> BulkView:
         preview=preview,
         heading=heading.format(number) if jobs else "Nothing would change",
         button=button.format("job" if len(asked.jobs) == 1 else plural(len(jobs), "job")),
-        told=_told(preview, more_lines),
+        told=Told(sentences=(), faults=faults) if faults else _told(preview, more_lines),
         sent=tuple(verdict for verdict in preview.verdicts if verdict.effect in kept),
     )
 

@@ -1,6 +1,8 @@
 """One action on many jobs: the rows that were chosen in the list, what it would come to, and what became of each."""
 
 import secrets
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from django.contrib import messages
@@ -19,7 +21,7 @@ from scheduler.jobs.lists import JOBS
 from scheduler.presenters.bulk import BulkView, batch_view, bulk_view
 from scheduler.selectors.batches import batch_for, verdicts_seen
 from scheduler.selectors.jobs import jobs_listed
-from scheduler.services.jobs.bulk import MOST, Action, Asked, Effect, asked_checked, jobs_preview, jobs_steer, must_steer_something
+from scheduler.services.jobs.bulk import MOST, Action, Asked, Effect, asked_checked, jobs_judged, jobs_preview, jobs_steer, must_steer_something
 from scheduler.services.jobs.steering import REASON_LENGTH
 from scheduler.services.jobs.undoing import batch_undo, may_undo
 from scheduler.views.nodes import messages_by_field
@@ -40,6 +42,7 @@ def jobs_bulk(request: HttpRequest) -> HttpResponse:
         return redirect("jobs")
     matching = _matching(request)
     more = False
+    jobs: list[tuple[str, int | None]] = []
     try:
         if "all" in request.POST:
             if _is_too_long(request):
@@ -47,11 +50,12 @@ def jobs_bulk(request: HttpRequest) -> HttpResponse:
             rows, more, problems = JOBS.matching(matching, jobs_listed(access), MOST)
             if problems:
                 raise ValidationError({"jobs": problems})
-            asked = _asked(data, [(job.public_id, job.revision) for job in rows])
+            jobs = [(job.public_id, job.revision) for job in rows]
         else:
-            asked = _asked(data, [*((name, None) for name in data.getlist("row")), *(_seen(text) for text in data.getlist("job"))])
+            jobs = [*((name, None) for name in data.getlist("row")), *(_seen(text) for text in data.getlist("job"))]
+        asked = _asked(data, jobs)
     except ValidationError as fault:
-        return _refused(request, matching, messages_by_field(fault), 422)
+        return _not_asked(request, access, jobs, matching, messages_by_field(fault), more=more)
     return _page(request, access, asked, matching, more=more)
 
 
@@ -63,13 +67,16 @@ def jobs_bulk_write(request: HttpRequest) -> HttpResponse:
     must_steer_something(access)
     matching = _matching(request)
     asked = None
+    jobs = [_seen(text) for text in request.POST.getlist("job")]
     try:
-        asked = _asked(request.POST, [_seen(text) for text in request.POST.getlist("job")])
+        asked = _asked(request.POST, jobs)
         key = request.POST.get("key", "")
         steered = jobs_steer(access=access, asked=asked, reason=request.POST.get("reason", ""), now=now(), key=key)
     except ValidationError as fault:
         found = messages_by_field(fault)
-        return _page(request, access, asked, matching, faults=found, status=422) if asked is not None else _refused(request, matching, found, 422)
+        if asked is None:
+            return _not_asked(request, access, jobs, matching, found)
+        return _page(request, access, asked, matching, faults=found, status=422)
     except Conflict as fault:
         assert asked is not None, "only doing it conflicts"
         return _page(request, access, asked, matching, faults={"all": [str(fault)]}, status=409)
@@ -135,6 +142,22 @@ def _matching(request: HttpRequest) -> QueryDict:
     return parameters
 
 
+def _not_asked(
+    request: HttpRequest,
+    access: Access,
+    jobs: Sequence[tuple[str, int | None]],
+    matching: QueryDict,
+    faults: dict[str, list[str]],
+    *,
+    more: bool = False,
+) -> HttpResponse:
+    """A priority that is none is told at its field: what was typed stays, as do the jobs. All else leads back to the list."""
+    if faults.keys() != {"priority"} or request.POST.get("action", request.GET.get("action")) != Action.PRIORITY:
+        return _refused(request, matching, faults, 422)
+    asked = replace(asked_checked(action=Action.PRIORITY, jobs=jobs, priority=0), priority=None)
+    return _page(request, access, asked, matching, more=more, faults=faults, status=422)
+
+
 def _refused(request: HttpRequest, matching: QueryDict, faults: dict[str, list[str]], status: int) -> HttpResponse:
     return render(request, "scheduler/jobs_refused.html", {"faults": faults, "back": _back(matching)}, status=status)
 
@@ -155,7 +178,9 @@ def _page(
     status: int = 200,
 ) -> HttpResponse:
     back = _back(matching)
-    view = bulk_view(jobs_preview(access=access, asked=asked, now=now()))
+    unclear = asked.action == Action.PRIORITY and asked.priority is None
+    judged = jobs_judged(access=access, asked=asked) if unclear else jobs_preview(access=access, asked=asked, now=now())
+    view = bulk_view(judged, faults=(faults or {})["priority"] if unclear else ())
     return steer_page(
         *(request, asked, view),
         status=status,
@@ -177,7 +202,9 @@ def steer_page(request: HttpRequest, asked: Asked, view: BulkView, *, status: in
         "view": view,
         "preview": view.told,
         "reason": request.POST.get("reason", ""),
-        "idle": not (view.sent if asked.priority is not None else view.changing),
+        "idle": not (view.sent if asked.action == Action.PRIORITY else view.changing),
+        "own_faults": ("priority",),
+        "priority": (request.POST or request.GET).get("priority", "")[:20],
         "reason_optional": True,
         "reason_most": REASON_LENGTH,
         "key": secrets.token_hex(12),

@@ -15,6 +15,7 @@ from dashboards.courses import node_chart
 from dashboards.weak import DRIVER_UTILIZATION, nodes_signal
 from gpufleet.core.faults import Conflict
 from gpufleet.core.live.feed import feed_revision
+from gpufleet.core.previews import Preview
 from gpufleet.core.ranges import range_of
 from gpufleet.core.templatetags.shell import plural
 from gpufleet.core.times import now
@@ -105,7 +106,9 @@ def _drain(request: HttpRequest, nodes: list[Node], *, seen: dict[str, str]) -> 
             return _drain_page(request, nodes)
         done = nodes_drain(access=access, nodes=nodes, way=sent["jobs"], at=sent["at"], reason=sent["reason"], seen=seen, now=now())
     except ValidationError as fault:
-        return _drain_page(request, nodes, status=422, faults=messages_by_field(fault))
+        found = messages_by_field(fault)
+        unclear = [text for field in ("jobs", "at") for text in found.get(field, ())]
+        return _drain_page(request, nodes, status=422, faults=found, **({"preview": Preview(sentences=(), faults=unclear)} if unclear else {}))
     except Conflict as fault:
         return _drain_page(request, [node_for(access, node.public_id) for node in nodes], status=409, faults={"all": [str(fault)]})
     said = f" {plural(done.asked, 'job')} {'is' if done.asked == 1 else 'are'} asked to save and leave." if done.asked else ""

@@ -220,6 +220,12 @@
 
   let held = null;
   document.addEventListener("htmx:beforeSwap", (event) => {
+    const detail = event.detail;
+    if (detail.xhr?.status === 422 && detail.target.id === "change-preview") {
+      // A preview of what cannot be made says so: the one before it would be taken for it.
+      detail.shouldSwap = true;
+      detail.isError = false;
+    }
     const focused = document.activeElement;
     held = event.detail.target.contains(focused) ? { tag: focused.tagName, name: focused.name, text: focused.textContent.trim() } : null;
   });

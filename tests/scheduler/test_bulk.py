@@ -565,6 +565,26 @@ def test_a_reason_that_is_too_long_is_told_at_its_field(personas, ours):
     assert Job.objects.get().held_at is None
 
 
+@pytest.mark.parametrize("typed", ["5000", "soon", ""])
+def test_a_priority_that_is_none_is_told_at_its_field_and_all_that_was_typed_stays(personas, ours, typed):
+    mine = job("mine", on=ours)
+    html = preview_page(personas.client("team_lead"), "priority", mine, priority="80")
+
+    live = preview_page(personas.client("team_lead"), "priority", mine, status=422, priority=typed)
+    preview = live.split('id="change-preview"')[1].split("</section>")[0]
+    assert "Enter a whole number from -1000 to 1000." in preview and "becomes" not in preview
+    refused = personas.client("team_lead").post("/jobs/bulk/do/", sent_by(html) | {"priority": typed, "reason": "More urgent."})
+
+    page = refused.content.decode()
+    assert refused.status_code == 422
+    assert 'id="priority-error"' in page and f'inputmode="numeric" value="{typed}"' in page and 'aria-invalid="true"' in page
+    assert 'value="More urgent."' in page
+    assert sent_by(page)["job"] == sent_by(html)["job"], "the same jobs at the revision that was seen"
+    assert Job.objects.get().priority == 50
+    assert personas.client("team_lead").post("/jobs/bulk/do/", sent_by(page) | {"priority": "90", "reason": "Now."}).status_code == 302
+    assert Job.objects.get().priority == 90
+
+
 def test_a_batch_tells_nothing_of_jobs_that_its_reader_may_not_see(personas, ours, theirs):
     mine, secret = job("mine", on=ours), job("secret", on=theirs)
     body = {"action": "hold", "jobs": named(mine, secret)}

@@ -167,7 +167,7 @@ def asked_checked(*, action: str, jobs: Iterable[tuple[str, int | None]], priori
     elif any(len(name) > ID_LENGTH or not name.isprintable() for name in meant):
         faults["jobs"] = [f"An id has at most {ID_LENGTH} printable characters."]
     if action == Action.PRIORITY and (priority is None or not LEAST_PRIORITY <= priority <= MOST_PRIORITY):
-        faults["priority"] = [f"Say which: a whole number from {LEAST_PRIORITY} to {MOST_PRIORITY}."]
+        faults["priority"] = [f"Enter a whole number from {LEAST_PRIORITY} to {MOST_PRIORITY}."]
     elif action != Action.PRIORITY and priority is not None:
         faults["priority"] = ["Only the action priority takes one."]
     if faults:
@@ -248,15 +248,7 @@ RULES: dict[Action, Rule] = {
 
 def jobs_preview(*, access: Access, asked: Asked, now: datetime) -> Preview:
     """What the action would come to now. Nothing is written."""
-    must_steer_something(access)
-    seen = jobs_named(access, [name for name, _ in asked.jobs])
-    attempts = open_attempts([job.pk for job in seen.values() if job.state in HOLDING])
-    verdicts = []
-    for name, revision in asked.jobs:
-        job = seen.get(name)
-        steers, attempt = (may_steer(access, job), attempts.get(job.pk)) if job is not None else (False, None)
-        verdicts.append(_verdict(asked, name, revision, job, steers, attempt))
-    preview = Preview(asked, tuple(verdicts), {}, 0, None)
+    preview = jobs_judged(access=access, asked=asked)
     jobs = preview.changing
     cancels = asked.action == Action.CANCEL
     freed = _freed(jobs) if cancels else {}
@@ -269,6 +261,19 @@ def jobs_preview(*, access: Access, asked: Asked, now: datetime) -> Preview:
         freed_micros=_freed_micros(access, jobs, freed, now),
         notified=_notified(access, jobs if cancels else [], following),
     )
+
+
+def jobs_judged(*, access: Access, asked: Asked) -> Preview:
+    """The verdict of each job and nothing that follows from them. Nothing is written."""
+    must_steer_something(access)
+    seen = jobs_named(access, [name for name, _ in asked.jobs])
+    attempts = open_attempts([job.pk for job in seen.values() if job.state in HOLDING])
+    verdicts = []
+    for name, revision in asked.jobs:
+        job = seen.get(name)
+        steers, attempt = (may_steer(access, job), attempts.get(job.pk)) if job is not None else (False, None)
+        verdicts.append(_verdict(asked, name, revision, job, steers, attempt))
+    return Preview(asked, tuple(verdicts), {}, 0, None)
 
 
 def must_steer_something(access: Access) -> None:

@@ -53,6 +53,9 @@ def test_what_a_drain_does_is_told_before_it_is_done(personas, busy):
     moved = personas.client("operator").post(address, {"to": "draining", "jobs": "move", "preview": "1"}).content.decode()
     assert "2 jobs save their work and are moved now." in moved
     assert "1 job may not be preempted and finishes here in any case." in moved
+    late = personas.client("operator").post(address, {"to": "draining", "jobs": "move", "at": "2999-01-01T00:00", "preview": "1"})
+    preview = late.content.decode().split('id="change-preview"')[1].split("</section>")[0]
+    assert late.status_code == 422 and "at most 366 days ahead" in preview and "are moved" not in preview
     assert all(name in shown for name in (">train<", ">serve<", ">theirs<"))
     assert Node.objects.get(pk=busy.pk).health == Health.HEALTHY
     assert personas.client("team_lead").get(address).status_code == 403
