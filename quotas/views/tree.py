@@ -1,5 +1,6 @@
 """The quota tree: the list, one node, and what may be done to it."""
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -174,7 +175,8 @@ def node_edit(request: HttpRequest, public_id: str) -> HttpResponse:
         data = form.cleaned_data
         try:
             if request.POST.get("do") == "preview":
-                return redirect("quota-change", _drafted(access, node, form, data["revision"]))
+                edit = {"op": "update", "set": difference_of(node_values(node), form.node_values())}
+                return redirect("quota-change", _drafted(access, node, edit, data))
             node_update(access=access, node=node, values=form.node_values(), revision=data["revision"] or 0, reason=data["reason"], now=now())
         except ValidationError as fault:
             form.show_faults(fault)
@@ -187,13 +189,13 @@ def node_edit(request: HttpRequest, public_id: str) -> HttpResponse:
     return render(request, "quotas/node_form.html", context, status=422 if form.is_bound else 200)
 
 
-def _drafted(access: Access, node: QuotaNode, form: NodeForm, revision: int | None) -> str:
-    """The id of a draft that gives the node what the form says. Faults are at the node's own fields."""
-    if node.revision != revision:
+def _drafted(access: Access, node: QuotaNode, edit: dict[str, Any], data: Mapping[str, Any]) -> str:
+    """The id of a draft with one edit of the node. Faults are at the node's own fields. `data` has the revision that was seen and the reason."""
+    if node.revision != data["revision"]:
         raise Conflict(CHANGED_MEANWHILE)
-    edit = {"op": "update", "node": node.public_id, "set": difference_of(node_values(node), form.node_values())}
+    wanted = Wanted([{**edit, "node": node.public_id}], reason=data["reason"])
     try:
-        return change_draft(access=access, wanted=Wanted([edit], reason=form.cleaned_data["reason"]), now=now()).public_id
+        return change_draft(access=access, wanted=wanted, now=now()).public_id
     except ValidationError as fault:
         raise ValidationError({field.removeprefix("edits.0."): texts for field, texts in faults_of(fault)}) from None
 
@@ -227,6 +229,9 @@ def node_move_page(request: HttpRequest, public_id: str) -> HttpResponse:
         data = form.cleaned_data
         try:
             place = {"parent": data["parent"], "name": data["name"]}
+            if request.POST.get("do") == "preview":
+                edit = {"op": "move", "parent": data["parent"].public_id if data["parent"] else None, "name": data["name"]}
+                return redirect("quota-change", _drafted(access, node, edit, data))
             moved = node_move(access=access, node=node, **place, revision=data["revision"], reason=data["reason"], now=now())
         except ValidationError as fault:
             show_faults(form, fault)

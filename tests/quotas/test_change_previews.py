@@ -177,3 +177,21 @@ def test_the_past_tree_shows_what_was(world: Personas):
     page = client.get("/quotas/past/?at=2100-01-01T00:00").content.decode()
     assert "nlp" in page and "vision" not in page
     assert client.get("/quotas/past/?at=soon").status_code == 422
+
+
+def test_a_move_is_previewed_on_its_own_page_before_it_is_done(world: Personas):
+    node, client = QuotaNode.objects.get(path="acme/product/search"), world.client("superuser")
+    address = f"/quotas/{node.public_id}/move/"
+    form = {"name": "find", "parent": world.nodes["acme/research"].public_id, "revision": node.revision, "reason": "Merged", "do": "preview"}
+
+    shown = client.post(address, form, follow=True)
+
+    change = QuotaChange.objects.get()
+    assert shown.redirect_chain[-1][0] == f"/quotas/changes/{change.public_id}/" and change.reason == "Merged"
+    page = shown.content.decode()
+    assert "Nothing has changed yet" in page and "acme/research/find" in page
+    assert QuotaNode.objects.get(pk=node.pk).path == "acme/product/search"
+    for wrong, told in (({"name": "nlp"}, "name"), ({"revision": node.revision + 1}, "Somebody else changed this node")):
+        refused = client.post(address, form | wrong)
+        assert refused.status_code == 422 and told in refused.content.decode().split('class="form"')[1]
+    assert QuotaChange.objects.count() == 1
