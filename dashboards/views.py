@@ -1,5 +1,6 @@
 """The overview, the fleet map, and how GPUs, nodes and jobs went over time."""
 
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -9,6 +10,8 @@ from django.views.decorators.http import require_GET
 
 from dashboards.courses import cluster_chart, gpu_chart, job_chart, job_range, job_ranges, node_chart, team_chart
 from dashboards.history import DEFAULT_HOURS, RANGES, history
+from dashboards.home.week import WEEK_HOURS, week_chart, week_tiles
+from dashboards.idle.selectors import episodes_listed, idle_rows
 from dashboards.lists import CELLS, cells, cells_listed
 from dashboards.presenters import fleet_chart, overview_own, overview_page, overview_shared
 from dashboards.selectors import SEVERITY, fleet_size, levels_deep, owners_named, rates_visible
@@ -24,11 +27,20 @@ from scheduler.selectors.gpus import gpu_for
 from scheduler.selectors.jobs import job_attempts, job_for
 from scheduler.selectors.nodes import node_for
 
+IDLE_SHOWN = 4
+
 
 def _asked_hours(request: HttpRequest) -> int:
     """The hours of `?range=6h`; anything else than what is offered is the default."""
     asked = request.GET.get("range", "").removesuffix("h")
-    return int(asked) if asked.isascii() and asked.isdigit() and int(asked) in RANGES else DEFAULT_HOURS
+    return int(asked) if asked.isascii() and asked.isdigit() and int(asked) in (*RANGES, WEEK_HOURS) else DEFAULT_HOURS
+
+
+def _fleet_over(hours: int, gpu_type: str, moment: datetime) -> Chart:
+    """Allocation and utilization of a day at most; the states of all GPUs over a week."""
+    if hours == WEEK_HOURS:
+        return week_chart(gpu_type=gpu_type, now=moment)
+    return fleet_chart(history(hours=hours, gpu_type=gpu_type, now=moment), hours=hours)
 
 
 def overview(request: HttpRequest, **frame: Any) -> HttpResponse:
@@ -38,17 +50,21 @@ def overview(request: HttpRequest, **frame: Any) -> HttpResponse:
     version = feed_revision()
     shared = overview_shared(now=moment)
     owners = owners_named(access)
-    own = overview_own(owners=owners, rates=rates_visible(access, now=moment))
+    rates = rates_visible(access, now=moment)
+    own = overview_own(owners=owners, rates=rates)
     hours, gpu_type = _asked_hours(request), request.GET.get("type", "")
     gpu_type = gpu_type if gpu_type in shared["types"] else ""
-    series = history(hours=hours, gpu_type=gpu_type, now=moment)
+    idle = episodes_listed(access).filter(ended_at__isnull=True).order_by("-wasted_milli_millis", "id")
     context = {
         **overview_page(shared, own, owners),
         "live": {"version": version, "rows": shared, "own": own},
-        "ranges": list(RANGES),
+        "ranges": [*RANGES, WEEK_HOURS],
+        "week_hours": WEEK_HOURS,
         "hours": hours,
         "gpu_type": gpu_type,
-        "chart": fleet_chart(series, hours=hours),
+        "chart": _fleet_over(hours, gpu_type, moment),
+        "week": week_tiles(rates=rates, now=moment),
+        "idle": idle_rows(access, list(idle[:IDLE_SHOWN]), now=moment),
         "healths": SEVERITY,
         "weak": list(weak_clusters().values()),
         "may_import": access.can_everywhere(Can.OPERATE),
@@ -62,8 +78,7 @@ def overview(request: HttpRequest, **frame: Any) -> HttpResponse:
 def overview_history(request: HttpRequest) -> HttpResponseBase:
     """The chart for another range or type, or a minute later."""
     hours = _asked_hours(request)
-    series = history(hours=hours, gpu_type=request.GET.get("type", ""), now=now())
-    answer = chart_response(request, fleet_chart(series, hours=hours), name="utilization")
+    answer = chart_response(request, _fleet_over(hours, request.GET.get("type", ""), now()), name="utilization")
     answer["Cache-Control"] = "no-store"
     return answer
 

@@ -11,7 +11,7 @@ from dashboards.fragmentation.measure import CAUSES, Against, KeptOut, Pile, Sca
 from dashboards.fragmentation.models import FragmentationRollup
 from dashboards.fragmentation.snapshot import Fragments
 from dashboards.telemetry.frames import minute_of
-from dashboards.telemetry.spans import slots_due
+from dashboards.telemetry.spans import HOUR, slots_due
 from gpufleet.core.live.feed import feed_publish
 
 MINUTE = 60
@@ -140,6 +140,15 @@ def _read(figures: Mapping[str, Any]) -> Scattered:
 def _against(numbers: Sequence[int]) -> Against:
     jobs, *causes, short = numbers
     return Against(jobs, dict(zip(CAUSES, causes, strict=True)), short)
+
+
+def largest_course(start: datetime, end: datetime) -> tuple[Mapping[str, int], list[tuple[datetime, Mapping[str, float]]]]:
+    """The most GPUs that one gang could start with, by GPU type: in the newest snapshot, and on average of each hour. Two queries."""
+    read = FragmentationRollup.objects.values_list("at", "minutes", "figures__largest")
+    newest = read.filter(span=MINUTE).order_by("-at").first()
+    hours = read.filter(span=HOUR, at__gte=start, at__lt=end).order_by("at")
+    course = [(at, {kind: max(levels.values(), default=0) / minutes for kind, levels in largest.items()}) for at, minutes, largest in hours]
+    return ({} if newest is None else {kind: max(levels.values(), default=0) for kind, levels in newest[2].items()}), course
 
 
 class Step(NamedTuple):

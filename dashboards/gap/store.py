@@ -1,6 +1,6 @@
 """The gap kept: a snapshot a minute, sums of them a quarter of an hour and an hour."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from dashboards.gap.models import GapPart, GapRollup
 from dashboards.gap.snapshot import gap_now
 from dashboards.telemetry.frames import minute_of
 from dashboards.telemetry.packing import ids_packed, ids_read, sums_packed, sums_read
-from dashboards.telemetry.spans import SPANS, slots_due
+from dashboards.telemetry.spans import HOUR, SPANS, slots_due
 from gpufleet.core.live.feed import feed_publish
 
 MINUTE = 60
@@ -87,6 +87,7 @@ def spans_sum(*, now: datetime) -> int:
 
 
 Whole = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+Floats = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 
 def _added(rows: Iterable[tuple[datetime, int, bytes | memoryview, bytes | memoryview]]) -> tuple[Whole, Whole, int]:
@@ -152,6 +153,40 @@ def gap_course(
         Step(start + number * step, dict(zip(order, (totals[number] / counts[number]).tolist(), strict=True)) if counts[number] else None)
         for number in range(steps)
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class Hours:
+    """Milli-GPU on average of each hour, by cause and GPU type: `milli[hour, cause, type]`. NaN where an hour has no snapshot, which `there` says."""
+
+    types: Sequence[str]
+    milli: Floats
+    there: Sequence[bool]
+
+    def by_type(self, *causes: Cause) -> Floats:
+        """The sum of some causes: a row an hour, a column a type."""
+        order = list(Cause)
+        return self.milli[:, [order.index(cause) for cause in causes], :].sum(axis=1)
+
+    def of(self, *causes: Cause) -> Floats:
+        return self.by_type(*causes).sum(axis=1)
+
+
+def gap_hours(start: datetime, end: datetime) -> Hours:
+    """From a full hour to a full hour, in two queries."""
+    known, order, hour = parts_known(), list(Cause), timedelta(hours=1)
+    types = sorted({part.gpu_type for part in known.values()})
+    place = np.zeros(max(known, default=0) + 1, np.int64)
+    for key, part in known.items():
+        place[key] = order.index(part.cause) * len(types) + types.index(part.gpu_type)
+    size = len(order) * len(types)
+    found = np.full((max(0, (end - start) // hour), size), np.nan)
+    there = [False] * len(found)
+    rows = GapRollup.objects.filter(span=HOUR, at__gte=start, at__lt=end).values_list("at", "minutes", "part_ids", "sums")
+    for at, minutes, ids, sums in rows:
+        there[(at - start) // hour] = True
+        found[(at - start) // hour] = np.bincount(place[ids_read(ids).astype(np.int64)], sums_read(sums, 1)[0], size) / minutes
+    return Hours(types, found.reshape(len(found), len(order), len(types)), there)
 
 
 def span_for(step: timedelta) -> int:

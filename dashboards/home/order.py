@@ -15,7 +15,7 @@ Columns = tuple[tuple[str, ...], ...]
 Way = Literal["up", "down", "across"]
 # The parts of each page as they stand for everybody who has arranged nothing; their templates are in dashboards/home/parts.
 USUAL: Mapping[str, Columns] = {
-    "overview": (("chart", "types"), ("sick", "holders", "queue")),
+    "overview": (("chart", "types", "holders"), ("sick", "idle", "queue")),
     "home_team": (("waiting", "running", "failed"), ("quota", "budgets", "idle")),
     "home_on_call": (("nodes", "waiting"), ("alerts", "idle")),
     "home_month": (("departments", "days"), ("budgets", "causes")),
@@ -28,7 +28,7 @@ NAMES = {
     "days": "Cost by day",
     "departments": "By department",
     "failed": "Failed jobs",
-    "holders": "Idle allocations",
+    "holders": "Idle by team",
     "idle": "Idle allocations",
     "nodes": "Nodes",
     "queue": "Queue",

@@ -245,17 +245,17 @@ def test_the_parts_of_home_are_moved_by_keyboard_and_by_dragging(demo: Site, bro
     page.get_by_role("link", name="Arrange").press("Enter")
     parts = page.locator("[data-arrange-part]")
     names = lambda: parts.evaluate_all("(all) => all.map((one) => one.dataset.arrangePart)")  # noqa: E731
-    expect(parts).to_have_count(5)
-    assert names() == ["chart", "types", "sick", "holders", "queue"]
+    expect(parts).to_have_count(6)
+    assert names() == ["chart", "types", "holders", "sick", "idle", "queue"]
 
     page.get_by_role("button", name="Move up: Queue").press("Enter")
     page.wait_for_url("**moved=**")
-    assert names() == ["chart", "types", "sick", "queue", "holders"]
+    assert names() == ["chart", "types", "holders", "sick", "queue", "idle"]
     assert visitor.axe() == []
     # The focus stays on the button, so that pressing it again goes on.
     expect(page.get_by_role("button", name="Move up: Queue")).to_be_focused()
     page.keyboard.press("Enter")
-    expect(parts.nth(2)).to_have_attribute("data-arrange-part", "queue")
+    expect(parts.nth(3)).to_have_attribute("data-arrange-part", "queue")
 
     with page.expect_navigation():  # after the order is kept
         page.locator("[data-arrange-part=types] strong").first.drag_to(page.locator("[data-arrange-part=queue] strong").first)
@@ -263,7 +263,7 @@ def test_the_parts_of_home_are_moved_by_keyboard_and_by_dragging(demo: Site, bro
 
     page.get_by_role("button", name="Reset order").click()
     expect(parts.nth(1)).to_have_attribute("data-arrange-part", "types")
-    expect(parts.nth(4)).to_have_attribute("data-arrange-part", "queue")
+    expect(parts.nth(5)).to_have_attribute("data-arrange-part", "queue")
     page.get_by_role("link", name="Done").click()
     expect(parts).to_have_count(0)
     assert visitor.watch.faults == []

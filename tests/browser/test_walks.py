@@ -36,11 +36,12 @@ class Clicks:
         place.click()
 
 
-def test_the_owner_of_idle_gpus_is_notified_in_two_clicks(demo: Site, browser: Browser):
-    """As the operator on call, from the page that says what is idle."""
+@pytest.mark.parametrize("address", ["/", "/home/on-call/"])
+def test_the_owner_of_idle_gpus_is_notified_in_two_clicks(demo: Site, browser: Browser, address: str):
+    """As the operator, from Home and from the page of who is on call."""
     visitor, click = demo.visit(browser, "oona", viewport=DESK), Clicks()
     page = visitor.page
-    visitor.open("/home/on-call/")
+    visitor.open(address)
     holder = page.get_by_role("region", name="Idle allocations").locator("tbody tr").first
     name = holder.locator("th a").inner_text()
     click(holder.get_by_role("link", name="Notify"))

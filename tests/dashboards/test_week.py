@@ -1,0 +1,96 @@
+"""The fleet over a week, as the tiles of Home and the chart by state tell it."""
+
+from datetime import timedelta
+
+import pytest
+from django.urls import reverse
+
+from dashboards.fragmentation.models import FragmentationRollup
+from dashboards.gap.causes import Cause, Part
+from dashboards.gap.store import Gap, gaps_write
+from dashboards.home.week import SAMPLED, waits_sampled, week_chart, week_tiles
+from dashboards.idle.episodes import idle_round
+from dashboards.idle.models import IdleEpisode, IdlePolicy
+from dashboards.telemetry.spans import HOUR, QUARTER
+from gpufleet.core.templatetags.shell import duration
+from scheduler.models import Attempt, Job, JobState
+from tests import builders
+from tests.builders import NOON
+from tests.dashboards.signals import watched
+from tests.dashboards.worlds import gpus_of
+
+pytestmark = pytest.mark.django_db
+H100 = "H100-SXM-80GB"
+
+
+def hour(ago: int, *, computing: int = 0, idle: int = 0, down: int = 0, span: int = HOUR) -> None:
+    """An hour before noon, of two snapshots: GPUs by cause on average."""
+    parts = {Part(cause, H100, "", "", None): 2000 * gpus for cause, gpus in ((Cause.COMPUTING, computing), (Cause.IDLE, idle), (Cause.FAILED, down))}
+    gaps_write(span, {NOON - timedelta(hours=ago): Gap(2, parts)})
+
+
+def tiles(**more):
+    return {tile.label.split(",")[0]: tile for tile in week_tiles(now=NOON + timedelta(minutes=20), **more)}
+
+
+def test_the_tiles_compare_a_week_with_the_week_before(django_assert_max_num_queries) -> None:
+    hour(1, computing=6, idle=1, down=1)
+    hour(2, computing=2, idle=5, down=1)
+    hour(168 + 1, computing=2, idle=3, down=3)
+    hour(1, computing=8, span=QUARTER)  # of another grain: counts nowhere
+    for span, ago, largest in ((60, 0, 24), (HOUR, 1, 64)):
+        figures = {"piles": [], "largest": {H100: {"cluster": largest, "leaf": 8}}, "idle": [], "kept_out": []}
+        FragmentationRollup.objects.create(span=span, at=NOON - timedelta(hours=ago), minutes=1 if span == 60 else 2, figures=figures)
+    for number, (ago, waited) in enumerate(((1, 100), (2, 40), (8, 10))):
+        started = NOON - timedelta(days=ago)
+        job = builders.job(f"job-{number}")
+        Job.objects.filter(pk=job.pk).update(submitted_at=started - timedelta(seconds=waited))
+        Attempt.objects.create(job=job, number=1, started_at=started)
+
+    with django_assert_max_num_queries(6):
+        told = tiles(rates={H100: 2_000_000})
+
+    assert (told["Utilization"].value, told["Utilization"].note) == ("50%", "+25 points on the week before")
+    assert (told["Idle cost this month"].value, told["Idle cost this month"].note) == ("$18", "$12 in 7 days, +100%")
+    (row,) = told["Largest job that fits now"].rows
+    assert (row.gpus, row.change) == (24, "-8 on the mean of 7 days")
+    assert (told["Waiting p95"].value, told["Waiting p95"].note) == (duration(100), f"+{duration(90)} on the week before")
+    assert [len(tile.course) for tile in told.values()] == [56, 56, 0, 7]
+    assert "Idle cost this month" not in tiles(rates=None)
+
+
+def test_a_week_without_figures_says_so() -> None:
+    told = tiles(rates={})
+    assert [tile.value for tile in told.values()] == ["–"] * 4
+    assert week_chart(gpu_type="", now=NOON).is_empty
+
+
+def test_the_chart_of_a_week_has_all_gpus_by_state() -> None:
+    hour(1, computing=6, idle=1, down=1)
+    chart = week_chart(gpu_type="", now=NOON)
+    assert [column.name for column in chart.columns] == ["Time", "Computing", "Allocated, idle", "Reserved", "Free", "Down"]
+    assert (chart.rows[-1][1:], chart.rows[-2][1:]) == ((6, 1, 0, 0, 1), (None,) * 5)
+    assert week_chart(gpu_type=H100, now=NOON).rows[-1][1:] == chart.rows[-1][1:]
+    assert set(week_chart(gpu_type="A100", now=NOON).rows[-1][1:]) <= {0, None}
+
+
+def test_of_many_jobs_some_are_read(monkeypatch) -> None:
+    monkeypatch.setattr("dashboards.home.week.SAMPLED", 2)
+    for number in range(5):
+        Attempt.objects.create(job=builders.job(f"job-{number}"), number=1, started_at=NOON)
+    assert 1 <= len(waits_sampled(NOON - timedelta(days=3650))) <= 2 < SAMPLED
+
+
+def test_the_idle_holder_is_notified_from_the_home_of_the_operator(personas) -> None:
+    team = personas.nodes["acme/research/vision"]
+    gpu = gpus_of(builders.node(gpus=1))[0]
+    held = builders.placement(builders.job("secret-project", state=JobState.RUNNING, on=team, owner=builders.person("ada")), on=gpu)
+    IdlePolicy.objects.create(node=team, classes=["batch"])
+    held.job.placements.update(since=NOON - timedelta(hours=5))
+    watched({gpu: 0}, until=NOON)
+    idle_round(now=NOON)
+    notify = reverse("idle_notify", args=[IdleEpisode.objects.get().public_id])
+
+    for name, sees in (("operator", True), ("viewer", False)):
+        shown = personas.client(name).get(reverse("overview")).content.decode()
+        assert (f'href="{notify}"' in shown, "secret-project" in shown) == (sees, sees)
