@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from dashboards.gap.causes import Cause, Part
-from dashboards.gap.store import Gap, gap_between, gap_newest
+from dashboards.gap.store import gap_newest, gap_over
 from dashboards.selectors import Owner, owners_named, rates_visible
 from dashboards.telemetry.spans import QUARTER, span_begin
 from gpufleet.core.money import MILLIS_PER_HOUR, cost_micros
@@ -163,7 +163,7 @@ def _cost(parts: Mapping[Part, int], rates: Mapping[str, int] | None) -> int | N
 
 def _week(start: datetime, end: datetime, gpu_type: str) -> dict[Cause, int] | None:
     """Milli-GPU by cause on average, in tenths of GPUs that add up; None where there is no snapshot."""
-    gap: Gap = gap_between(span_begin(start, QUARTER), span_begin(end, QUARTER), span=QUARTER)
+    gap = gap_over(span_begin(start, QUARTER), span_begin(end, QUARTER))
     if not gap.snapshots:
         return None
     found = dict.fromkeys(Cause, 0)

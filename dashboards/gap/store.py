@@ -1,20 +1,24 @@
 """The gap kept: a snapshot a minute, sums of them a quarter of an hour and an hour."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import NamedTuple
+from zlib import decompress
 
 import numpy as np
 from django.db import transaction
+from django.db.models import Q
 
 from dashboards.gap.causes import Cause, Part
 from dashboards.gap.models import GapPart, GapRollup
 from dashboards.gap.snapshot import gap_now
 from dashboards.telemetry.frames import minute_of
 from dashboards.telemetry.packing import ids_packed, ids_read, sums_packed, sums_read
-from dashboards.telemetry.spans import HOUR, SPANS, slots_due
+from dashboards.telemetry.spans import HOUR, QUARTER, SPANS, slots_due, span_begin
 from gpufleet.core.live.feed import feed_publish
+from gpufleet.core.times import Seconds
 
 MINUTE = 60
 
@@ -80,7 +84,7 @@ def spans_sum(*, now: datetime) -> int:
     due = slots_due(GapRollup.objects.all(), now=now)
     for span, at in due:
         rows = GapRollup.objects.filter(span=MINUTE, at__gte=at, at__lt=at + timedelta(seconds=span))
-        ids, sums, count = _added(rows.values_list("at", "minutes", "part_ids", "sums"))
+        ids, sums, count = _added(rows.values_list("minutes", "part_ids", "sums"))
         row = GapRollup(span=span, at=at, minutes=count, part_ids=ids_packed(ids.astype(np.uint32)), sums=sums_packed(sums))
         GapRollup.objects.bulk_create([row], ignore_conflicts=True)
     return len(due)
@@ -88,18 +92,31 @@ def spans_sum(*, now: datetime) -> int:
 
 Whole = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 Floats = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+Packed = bytes | memoryview
 
 
-def _added(rows: Iterable[tuple[datetime, int, bytes | memoryview, bytes | memoryview]]) -> tuple[Whole, Whole, int]:
+def _tables(rows: Iterable[tuple[int, int, Packed, Packed]]) -> Iterator[tuple[Whole, Whole, Whole, Whole]]:
+    """Rows of the same parts, as most of a time are, as one table: keys of the parts, then of each row its number, its snapshots and its sums.
+
+    A month is thousands of rows: what is worked out for each row by itself is what a page costs.
+    """
+    found: dict[bytes, list[tuple[int, int, bytes]]] = defaultdict(list)
+    for number, minutes, ids, sums in rows:
+        found[bytes(ids)].append((number, minutes, decompress(sums)))
+    for packed, group in found.items():
+        facts = np.array([(number, minutes) for number, minutes, _ in group], np.int64).T
+        table = np.frombuffer(b"".join(columns for *_, columns in group), "<u8").astype(np.int64).reshape(len(group), -1)
+        yield ids_read(packed).astype(np.int64), facts[0], facts[1], table
+
+
+def _added(rows: Iterable[tuple[int, Packed, Packed]]) -> tuple[Whole, Whole, int]:
     """Keys, sums and snapshots of all these rows together."""
-    found = [(minutes, ids_read(ids).astype(np.int64), sums_read(sums, 1)[0]) for _, minutes, ids, sums in rows]
-    if not found:
-        return np.zeros(0, np.int64), np.zeros(0, np.int64), 0
-    total = np.zeros(max(int(ids.max(initial=0)) for _, ids, _ in found) + 1, np.int64)
-    for _, ids, sums in found:
-        total[ids] += sums
+    tables = list(_tables((0, *row) for row in rows))
+    total = np.zeros(max((int(ids.max(initial=0)) for ids, *_ in tables), default=0) + 1, np.int64)
+    for ids, _, _, table in tables:
+        total[ids] += table.sum(axis=0)
     keys = np.flatnonzero(total)
-    return keys, total[keys], sum(minutes for minutes, _, _ in found)
+    return keys, total[keys], sum(int(minutes.sum()) for _, _, minutes, _ in tables)
 
 
 # ---- Read ----
@@ -110,15 +127,27 @@ def gap_newest() -> tuple[datetime, Gap] | None:
     row = GapRollup.objects.filter(span=MINUTE).order_by("-at").values_list("at", "minutes", "part_ids", "sums").first()
     if row is None:
         return None
-    keys, sums, count = _added([row])
+    keys, sums, count = _added([row[1:]])
     known = parts_known()
     return row[0], Gap(count, {known[key]: milli for key, milli in zip(keys.tolist(), sums.tolist(), strict=True)})
 
 
 def gap_between(start: datetime, end: datetime, *, span: int) -> Gap:
     """All snapshots of a time, added up from a grain."""
-    rows = GapRollup.objects.filter(span=span, at__gte=start, at__lt=end).values_list("at", "minutes", "part_ids", "sums")
-    keys, sums, count = _added(rows)
+    return _gap_of(Q(span=span, at__gte=start, at__lt=end))
+
+
+def gap_over(start: datetime, end: datetime) -> Gap:
+    """The same from whole hours, of which there are fewer, and from quarters of an hour before the first and after the last of them."""
+    first, last = span_begin(start - timedelta(milliseconds=1), HOUR) + timedelta(seconds=HOUR), span_begin(end, HOUR)
+    if first >= last:
+        return gap_between(start, end, span=QUARTER)
+    ends = Q(at__gte=start, at__lt=first) | Q(at__gte=last, at__lt=end)
+    return _gap_of(Q(span=HOUR, at__gte=first, at__lt=last) | (Q(span=QUARTER) & ends))
+
+
+def _gap_of(wanted: Q) -> Gap:
+    keys, sums, count = _added(GapRollup.objects.filter(wanted).values_list("minutes", "part_ids", "sums"))
     known = parts_known()
     return Gap(count, {known[key]: milli for key, milli in zip(keys.tolist(), sums.tolist(), strict=True)})
 
@@ -143,12 +172,14 @@ def gap_course(
             cause_of[key] = order.index(part.cause)
     steps = max(0, -(-int((end - start).total_seconds()) // int(step.total_seconds())))
     totals, counts = np.zeros((steps, len(order))), np.zeros(steps)
-    rows = GapRollup.objects.filter(span=span, at__gte=start, at__lt=end).values_list("at", "minutes", "part_ids", "sums")
-    for at, minutes, ids, sums in rows:
-        keys, place = ids_read(ids).astype(np.int64), (at - start) // step
-        causes = cause_of[keys]
-        counts[place] += minutes
-        totals[place] += np.bincount(causes[causes >= 0], sums_read(sums, 1)[0][causes >= 0], len(order))
+    rows = GapRollup.objects.filter(span=span, at__gte=start, at__lt=end)
+    begin, seconds = int(start.timestamp()), int(step.total_seconds())
+    for ids, moments, minutes, table in _tables(rows.values_list(Seconds("at"), "minutes", "part_ids", "sums")):
+        places = (moments - begin) // seconds
+        causes = cause_of[ids]
+        of_cause = (causes[:, None] == np.arange(len(order))).astype(float)  # sums are far below 2**53
+        np.add.at(counts, places, minutes)
+        np.add.at(totals, places, table @ of_cause)
     return [
         Step(start + number * step, dict(zip(order, (totals[number] / counts[number]).tolist(), strict=True)) if counts[number] else None)
         for number in range(steps)

@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 from django.db import transaction
 from django.db.models import QuerySet
+from django.db.models.functions import Substr
 from numpy.typing import NDArray
 
 from dashboards.models import GpuRollup, JobRollup, TelemetryMinute
 from dashboards.telemetry.frames import MEASURES, SETTLE, Sums, sums_of
 from dashboards.telemetry.packing import ids_packed, ids_read, sums_packed, sums_read
+from gpufleet.core.times import Seconds
 
 QUARTER, HOUR = 900, 3600
 SPANS = (QUARTER, HOUR)
@@ -160,55 +162,53 @@ def grain_for(*, since: datetime, now: datetime, most: int) -> int:
 
 
 def gpu_courses(*, cluster_id: int, gpus: Sequence[int], measures: Sequence[str], since: datetime, until: datetime, span: int) -> tuple[Course, ...]:
-    """The mean of some GPUs of a cluster in each step of the grain, for each measure. One query; a step counts the GPUs that were read in it."""
+    """The mean of some GPUs of a cluster in each step of the grain, for each measure. Two queries; a step counts the GPUs that were read in it."""
     wanted = np.array(sorted(gpus), np.uint32)
     begin = span_begin(since, span)
     steps = max(0, -(-int((until - begin).total_seconds()) // span))
     values = np.full((len(measures), steps), np.nan)
     for at, means in _measured(cluster_id, measures, begin, until, span, wanted):
-        values[:, int((at - begin).total_seconds()) // span] = means
+        values[:, (at - int(begin.timestamp())) // span] = means
     moments = tuple(begin + timedelta(seconds=span * step) for step in range(steps))
     return tuple(Course(moments, timedelta(seconds=span), row) for row in values)
 
 
-def _measured(
-    cluster: int, measures: Sequence[str], begin: datetime, until: datetime, span: int, wanted: Ids
-) -> Iterable[tuple[datetime, list[float]]]:
-    # One row after another has the same GPUs: where the wanted ones stand is worked out once.
-    known: dict[tuple[bytes, int], NDArray[np.int64]] = {}
-
-    def places(ids: bytes | memoryview, length: int) -> NDArray[np.int64]:
-        key = (bytes(ids), length)
-        if key not in known:
-            known[key] = _places(ids_read(ids), wanted, length)
-        return known[key]
-
-    if span == 60:
-        names = [f"{measure}_{part}" for measure in measures for part in ("sum", "read")]
-        minutes = TelemetryMinute.objects.filter(cluster_id=cluster, at__gte=begin, at__lt=until)
-        for at, ids, *packed in minutes.values_list("at", "gpu_ids", *names):
-            means = []
-            for measure, packed_total, packed_read in zip(measures, packed[::2], packed[1::2], strict=True):
-                total, read = np.frombuffer(packed_total, MEASURES[measure]), np.frombuffer(packed_read, np.uint8)
-                place = places(ids, len(total))
-                seen = place[read[place] > 0] if len(place) else place
-                means.append(float((total[seen] / read[seen]).mean()) if len(seen) else np.nan)
-            yield at, means
+def _measured(cluster: int, measures: Sequence[str], begin: datetime, until: datetime, span: int, wanted: Ids) -> Iterable[tuple[int, list[float]]]:
+    """The moment of each row in seconds, and the means."""
+    minute = span == 60
+    kinds = {measure: MEASURES[measure] if minute else "<u2" for measure in measures}
+    names = {f"{measure}_sum": kinds[measure] for measure in measures} | {f"{measure}_read": "u1" for measure in measures} if minute else kinds
+    stored: QuerySet[Any] = TelemetryMinute.objects.all() if minute else GpuRollup.objects.filter(span=span)
+    rows = stored.filter(cluster_id=cluster, at__gte=begin, at__lt=until).order_by()
+    # Most rows have the same GPUs: where the wanted ones stand is worked out once, and only the stretch of columns that has them all is read.
+    places = {bytes(ids): np.flatnonzero(np.isin(ids_read(ids), wanted)) for ids in rows.values_list("gpu_ids", flat=True).distinct()}
+    there = [place for place in places.values() if len(place)]
+    if not there:
         return
-    rows = GpuRollup.objects.filter(cluster_id=cluster, span=span, at__gte=begin, at__lt=until)
-    for at, ids, *packed in rows.values_list("at", "gpu_ids", *measures):
-        means = []
-        for measure, column_packed in zip(measures, packed, strict=True):
-            column = np.frombuffer(column_packed, "<u2")
-            place = places(ids, len(column))
-            seen = place[column[place] != UNREAD] if len(place) else place
-            means.append(float(column[seen].mean()) / (1 if measure == "power" else 100) if len(seen) else np.nan)
-        yield at, means
+    first, last = min(int(place[0]) for place in there), max(int(place[-1]) for place in there)
+    parts = [
+        Substr(name, 1 + first * width, (1 + last - first) * width)
+        for name, width in ((name, np.dtype(kind).itemsize) for name, kind in names.items())
+    ]
+    for at, ids, *packed in rows.values_list(Seconds("at"), "gpu_ids", *parts):
+        place = places.get(bytes(ids))
+        if place is None:
+            continue  # it came after the first question
+        columns = {name: np.frombuffer(column, kind) for (name, kind), column in zip(names.items(), packed, strict=True)}
+        yield at, [_mean(measure, columns, place - first, minute=minute) for measure in measures]
 
 
-def _places(ids: Ids, wanted: Ids, length: int) -> NDArray[np.int64]:
-    """Where the wanted GPUs stand in a row's columns; none where the row has no such measure."""
-    return np.flatnonzero(np.isin(ids, wanted)) if length == len(ids) else np.zeros(0, np.int64)
+def _mean(measure: str, columns: Mapping[str, NDArray[Any]], place: NDArray[np.int64], *, minute: bool) -> float:
+    """Of what was read; NaN where nothing was, or where the row has no such measure."""
+    column = columns[f"{measure}_sum" if minute else measure]
+    if not len(column):
+        return np.nan
+    if minute:
+        read = columns[f"{measure}_read"]
+        seen = place[read[place] > 0]
+        return float((column[seen] / read[seen]).mean()) if len(seen) else np.nan
+    seen = place[column[place] != UNREAD]
+    return float(column[seen].mean()) / (1 if measure == "power" else 100) if len(seen) else np.nan
 
 
 def job_course(*, job_id: int, since: datetime, until: datetime, span: int) -> tuple[Course, Course]:

@@ -43,3 +43,13 @@ class MomentField(models.DateTimeField):
             value = whole_millis(value)
             setattr(model_instance, self.attname, value)
         return value
+
+
+class Seconds(models.Func):
+    """A stored moment as whole seconds since 1970. Of thousands of rows that is cheaper to read than a datetime each."""
+
+    output_field = models.BigIntegerField()
+    template = "FLOOR(EXTRACT(EPOCH FROM %(expressions)s))::bigint"
+
+    def as_sqlite(self, compiler: Any, connection: Any, **rest: Any) -> Any:
+        return self.as_sql(compiler, connection, template="CAST(strftime('%%%%s', %(expressions)s) AS INTEGER)", **rest)

@@ -87,7 +87,7 @@ def test_a_cluster_is_drawn_without_what_was_removed_and_with_what_befell_its_no
     gpus[2].removed_at = NOON
     gpus[2].save(update_fields=["removed_at"])
 
-    with django_assert_max_num_queries(3):
+    with django_assert_max_num_queries(4):
         chart = cluster_chart(node.cluster, chosen=BY_KEY["24h"], now=NOON)
     assert chart.rows[-1][1:] == (40, 40)
     assert [mark.text for mark in chart.marks] == ["n1: Node draining"]

@@ -1,5 +1,6 @@
 """The gap as it is kept and shown: out of one snapshot, adding up in every column, for each viewer what that person may see."""
 
+import itertools
 from datetime import datetime, timedelta
 
 import pytest
@@ -10,7 +11,7 @@ from dashboards.gap.causes import Cause
 from dashboards.gap.figures import gap_by, gap_report
 from dashboards.gap.models import GapRollup
 from dashboards.gap.snapshot import gap_now
-from dashboards.gap.store import gap_between, gap_course, gap_newest, gap_turn, spans_sum
+from dashboards.gap.store import gap_between, gap_course, gap_newest, gap_over, gap_turn, spans_sum
 from dashboards.telemetry.spans import HOUR, QUARTER
 from gpufleet.core.times import now
 from scheduler.models import Health, JobState, Outlook
@@ -88,6 +89,24 @@ def test_grains_add_up_and_are_made_once() -> None:
         assert (gap.snapshots, gap.total) == (12, 12 * 8000)
     steps = gap_course(NOON - timedelta(hours=1), NOON + timedelta(hours=1), step=timedelta(minutes=15), span=QUARTER)
     assert [step.causes and round(sum(step.causes.values())) for step in steps] == [None] * 4 + [8000] * 4
+
+
+def test_a_time_is_the_same_from_hours_and_quarters() -> None:
+    """Also where it begins or ends within an hour, and where parts come and go."""
+    small_fleet()
+    for number, minute in enumerate(range(5, 300, 10)):
+        if number % 7 == 0:
+            builders.node(gpus=1 + number)
+        gap_turn(now=NOON + timedelta(minutes=minute))
+    spans_sum(now=NOON + timedelta(hours=5))
+
+    quarters = [NOON + timedelta(minutes=15 * step) for step in range(13)]
+    for start, end in itertools.combinations(quarters, 2):
+        assert gap_over(start, end) == gap_between(start, end, span=QUARTER)
+    (step,) = gap_course(NOON, NOON + timedelta(hours=5), step=timedelta(hours=5), span=60)
+    whole = gap_over(NOON, NOON + timedelta(hours=5))
+    assert whole.snapshots == 30
+    assert step.causes == {cause: sum(milli for part, milli in whole.sums.items() if part.cause == cause) / 30 for cause in Cause}
 
 
 @pytest.mark.parametrize("viewer", ["superuser", "viewer"])
