@@ -1,14 +1,16 @@
 """Readings of this machine's own GPUs through the driver's library (NVML).
 
 SM activity comes from the GPM counters that newer GPUs have. Where a GPU has none, the driver's own utilisation stands in and the reading says so: it
-counts a GPU as busy while any kernel runs, however small. What can't be read is None, never zero.
+counts a GPU as busy while any kernel runs, however small. A GPU that is split into MIG instances has counters of each instance only: they count by
+their part of it. What can't be read is None, never zero.
 """
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from itertools import chain
+from typing import Any, TypeVar
 
 import pynvml
 
@@ -79,17 +81,44 @@ def machine_read(*, interval_seconds: float = INTERVAL_SECONDS) -> list[Reading]
     """Every GPU of this machine, now. Takes a little longer than the interval."""
     with driver():
         handles = _handles()
-        first = [_sample(handle) for handle in handles]
-        second: list[object | None] = [None] * len(handles)
+        shares = [_shares(handle) for handle in handles]
+        first = [[_sample(handle, instance) for instance, _ in own] for handle, own in zip(handles, shares, strict=True)]
+        second: list[list[object | None]] = [[None] * len(own) for own in shares]
         try:
-            if any(sample is not None for sample in first):
+            if any(sample is not None for own in first for sample in own):
                 time.sleep(interval_seconds)
-                second = [_sample(handle) if before is not None else None for handle, before in zip(handles, first, strict=True)]
-            return [_reading(handle, before, after) for handle, before, after in zip(handles, first, second, strict=True)]
+                for place, (handle, own) in enumerate(zip(handles, shares, strict=True)):
+                    pairs = zip(own, first[place], strict=True)
+                    second[place] = [_sample(handle, instance) if before is not None else None for (instance, _), before in pairs]
+            return [
+                _reading(handle, [(part, before, after) for (_, part), before, after in zip(own, *samples, strict=True)])
+                for handle, own, *samples in zip(handles, shares, first, second, strict=True)
+            ]
         finally:
-            for sample in (*first, *second):
+            for sample in chain(*first, *second):
                 if sample is not None:
                     pynvml.nvmlGpmSampleFree(sample)
+
+
+def _shares(handle: object) -> list[tuple[int | None, float]]:
+    """What counters are read of, with its part of the GPU: all of it, or on a GPU with MIG each GPU instance."""
+    mode = _tried(lambda: pynvml.nvmlDeviceGetMigMode(handle))
+    if mode is None or mode[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
+        return [(None, 1.0)]
+    most = _tried(lambda: pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)) or 0
+    slices: dict[int, int] = {}
+    for index in range(most):
+        device = _tried(lambda index=index: pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index))  # type: ignore[misc]
+        if device is not None:
+            # Devices may be compute instances of the same GPU instance, of which there are counters.
+            instance, facts = _instance(device)
+            if instance is not None and facts is not None:
+                slices[instance] = facts.gpuInstanceSliceCount
+    return [(instance, count / most) for instance, count in sorted(slices.items())]
+
+
+def _instance(device: object) -> tuple[int | None, Any]:
+    return _tried(lambda: pynvml.nvmlDeviceGetGpuInstanceId(device)), _tried(lambda: pynvml.nvmlDeviceGetAttributes(device))
 
 
 def _handles() -> list[object]:
@@ -110,7 +139,7 @@ def _tried(ask: Callable[[], T]) -> T | None:
         return None
 
 
-def _sample(handle: object) -> object | None:
+def _sample(handle: object, instance: int | None) -> object | None:
     support = _tried(lambda: pynvml.nvmlGpmQueryDeviceSupport(handle))
     if support is None or not support.isSupportedDevice:
         return None
@@ -118,15 +147,18 @@ def _sample(handle: object) -> object | None:
     if sample is None:
         return None
     try:
-        pynvml.nvmlGpmSampleGet(handle, sample)
+        if instance is None:
+            pynvml.nvmlGpmSampleGet(handle, sample)
+        else:
+            pynvml.nvmlGpmMigSampleGet(handle, instance, sample)
     except pynvml.NVMLError:
         pynvml.nvmlGpmSampleFree(sample)
         return None
     return sample
 
 
-def _reading(handle: object, before: object | None, after: object | None) -> Reading:
-    counters = _counters(before, after) if before is not None and after is not None else dict.fromkeys(_GPM_METRICS)
+def _reading(handle: object, looks: Sequence[tuple[float, object | None, object | None]]) -> Reading:
+    counters = _added(looks)
     source = GPM if counters["sm_active"] is not None else None
     if source is None:
         rates = _tried(lambda: pynvml.nvmlDeviceGetUtilizationRates(handle))
@@ -178,6 +210,18 @@ def _link_errors(handle: object) -> int | None:
     ]
     told = [count for count in counts if count is not None]
     return sum(told) if told else None
+
+
+def _added(looks: Sequence[tuple[float, object | None, object | None]]) -> dict[str, float | None]:
+    """The counters of the whole GPU from two looks at each of its parts. One part without a reading leaves the GPU without one."""
+    read = [(part, _counters(before, after)) for part, before, after in looks if before is not None and after is not None]
+    if not read or len(read) < len(looks):
+        return dict.fromkeys(_GPM_METRICS)
+    found: dict[str, float | None] = {}
+    for name in _GPM_METRICS:
+        values = [(part, value) for part, counters in read if (value := counters[name]) is not None]
+        found[name] = min(100.0, sum(part * value for part, value in values)) if len(values) == len(read) else None
+    return found
 
 
 def _counters(before: object, after: object) -> dict[str, float | None]:

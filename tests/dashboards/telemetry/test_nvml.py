@@ -54,6 +54,17 @@ def test_counters_are_read_where_the_gpu_has_them(stub_driver: Path) -> None:
     assert (first.memory_used, first.power_watts, first.temperature_c) == (25.0, 401, 61)
 
 
+@pytest.mark.parametrize(("split", "sm"), [("1", (3 * 45.5 + 2 * 47.5) / 7), ("2", None), ("3", None)])
+def test_mig_instances_count_by_their_part_of_the_gpu(stub_driver: Path, split: str, sm: float | None) -> None:
+    """Also where an instance has two devices. A GPU without instances, or of which one can't be read, has no reading: it is not idle."""
+    first, second = look(stub_driver, STUB_MIG=split)["readings"]
+
+    assert first["sm_active"] == (sm if sm is None else pytest.approx(sm))
+    assert first["source"] == (GPM if sm is not None else None)
+    assert first["tensor_active"] is None
+    assert (second["source"], second["sm_active"], first["memory_used"]) == (GPM, 43.5, 25.0)
+
+
 def test_throttling_errors_and_the_pcie_link_are_read(stub_driver: Path) -> None:
     first, second = (reading["state"] for reading in look(stub_driver)["readings"])
 
