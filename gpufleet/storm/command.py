@@ -51,6 +51,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--usage-weight", type=float, default=0.0, help="how much past usage counts, with a half-life of six hours")
     parser.add_argument("--parts", type=float, default=0.0, help="how many of the small jobs ask for an instance or a share of a GPU, of 1")
+    parser.add_argument("--gap-every", type=int, choices=range(1, 101), metavar="N", help="look at the utilization gap each so many steps")
     parser.add_argument("--story", action="store_true", help="tell everything as it happens")
     parser.add_argument("--json", action="store_true", help="the counts as one JSON object")
     return parser.parse_args(argv)
@@ -87,12 +88,15 @@ def _ended(number: int, _: object) -> NoReturn:
 
 def _pass(seed: int, arguments: argparse.Namespace) -> int:
     from gpufleet.storm.safety import Unsafe
-    from gpufleet.storm.world import World
+    from gpufleet.storm.world import GAP_EVERY, World
 
     began, processor = time.perf_counter(), time.process_time()
     try:
         days = 1 if arguments.hours else DAYS if arguments.days is None else arguments.days
-        report = World(seed=seed, days=days, hours=arguments.hours, parts=arguments.parts, tell=_say if arguments.story else None).run()
+        tell = _say if arguments.story else None
+        report = World(
+            seed=seed, days=days, hours=arguments.hours, parts=arguments.parts, gap_every=arguments.gap_every or GAP_EVERY, tell=tell
+        ).run()
     except Unsafe as fault:
         print(fault)
         return 1

@@ -45,7 +45,7 @@ ZONE = ZoneInfo("Europe/Berlin")
 BEAT = timedelta(seconds=1)
 CALM = timedelta(hours=48)  # for what still waits to be done after the last fault
 STEPS_BETWEEN_LOOKS_BACK = 400
-GAP_EVERY = 4  # steps between looks at the utilization gap; each step of a two-day storm was looked at once, for half as much time again
+GAP_EVERY = 4  # steps between looks at the utilization gap; to look at each step takes half as much time again
 STORY = 80
 
 # What a stormy day must at least have seen; a calmer one proves nothing.
@@ -161,6 +161,7 @@ class World:
         parts: float = 0.0,
         faults: Mapping[str, int] = FAULTS_A_DAY,
         look_back_every: int = STEPS_BETWEEN_LOOKS_BACK,
+        gap_every: int = GAP_EVERY,
         tell: Callable[[str], None] | None = None,
     ) -> None:
         """`parts` is how many of the small jobs ask for parts of GPUs.
@@ -169,7 +170,7 @@ class World:
 
         `faults` says how often each kind strikes on a day; a storm that is to find something says more of it, and looks back more often.
         """
-        self._look_back_every = look_back_every
+        self._look_back_every, self._gap_every = look_back_every, gap_every
         self.seed, self.days, self._faults_a_day = seed, days, faults
         self.rng = Random(seed)  # noqa: S311
         # Drawn apart, so that a storm without parts is the one that it would be if there were none.
@@ -553,7 +554,7 @@ class World:
         faults = list(present_faults(self.lives(), parts=self._parts > 0))
         faults += self._plans.faults()
         faults += self._promises.faults(self._now(), edited=edited)
-        if self._steps % GAP_EVERY == 0:
+        if self._steps % self._gap_every == 0:
             faults += gap_faults(self._now())
         if self._steps % self._look_back_every == 0:
             self._look_back()
