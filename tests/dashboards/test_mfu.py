@@ -1,6 +1,8 @@
 """MFU: reported by a job's ranks, told on its page and by the API; figures that can't be told say why."""
 
-from datetime import timedelta
+import json
+from datetime import datetime, timedelta
+from pathlib import Path
 
 import pytest
 from django.test import Client
@@ -13,11 +15,13 @@ from gpufleet.core.audit import SYSTEM
 from gpufleet.core.models import User
 from gpufleet.core.times import now
 from quotas.permissions import Access, Can, Grant
-from scheduler.backends.base import SeenSteps
+from scheduler.backends.base import RunState, SeenRun, SeenSteps, SeenWorker, WorkerSeat, attempt_key
+from scheduler.backends.simulated import MemoryStore, SimulatedBackend
+from scheduler.backends.stepfiles import steps_in
 from scheduler.models import Attempt, JobState, Placement
 from scheduler.selectors.jobs import attempt_sittings, job_attempts
 from scheduler.services.jobs.tokens import token_digest
-from scheduler.services.loop.observe import steps_seen
+from scheduler.services.loop.observe import runs_observe, steps_seen
 from tests import builders
 from tests.builders import NOON
 from tests.dashboards.worlds import gpus_of
@@ -71,6 +75,23 @@ def test_a_file_tells_the_same_and_an_old_one_nothing(told):
     found, page = told(ranks=2, seconds={"0": 1.0})
     assert (found["percent"], found["step_seconds"]) == (40.0, 1.25)
     assert "MFU <strong>40.0 %</strong>" in page
+
+
+def test_a_file_of_a_rank_reaches_page_and_api_by_way_of_its_back_end(told, tmp_path: Path):
+    run, held = Attempt.objects.get(), Placement.objects.order_by("worker", "pk").select_related("node")
+    (tmp_path / "steps.json").write_text(json.dumps({"ranks": 2, "seconds": {"0": 1.0, "1": 1.25}, "flops": 0.4 * 16 * PEAK}))
+    seats = {one.worker: SeenWorker(WorkerSeat(one.role, one.worker, one.node.name), RunState.RUNNING) for one in held}
+
+    class LeavesFiles(SimulatedBackend):
+        def news(self, *, now: datetime) -> tuple[SeenRun, ...]:
+            key = attempt_key(job=run.job.public_id, attempt=run.number)
+            return (SeenRun(key, 0, RunState.RUNNING, tuple(seats.values()), started_at=NOON, steps=steps_in(tmp_path)),)
+
+    runs_observe(backends={builders.cluster().pk: LeavesFiles(MemoryStore())}, now=now(), full=False)
+
+    found, page = told(ranks=2, seconds={"0": 1.0})
+    assert (found["percent"], found["step_seconds"], found["fault"]) == (32.0, 1.25, "")
+    assert "MFU <strong>32.0 %</strong> in bf16." in page and "A step takes 1.25 s" in page
 
 
 def test_operations_hold_until_others_are_told(told):
